@@ -26,14 +26,15 @@ from labelwise.networks.backbones import create_backbone
 from labelwise.papers import columns, measures
 from labelwise.papers.compare import ComparisonPlan, compare, tries
 from labelwise.papers.comparison import Comparison, SweepChoice, show_figure
-from labelwise.papers.estimate import Speed, seconds_of
 from labelwise.papers.jobs import (
     InProcess,
     LocalProcesses,
+    Speed,
     TrainingJob,
     default_workers,
     peak_memory,
     run_jobs,
+    seconds_of,
     start_peak_memory,
 )
 from labelwise.papers.protocols import EXPERIMENTS
@@ -542,7 +543,7 @@ def test_a_plan_reckons_each_row_by_its_epochs_and_times_each_network_once(tmp_p
         timed.append((settings.method, settings.recipe.epochs))
         return train(settings, folder, **rest)
 
-    monkeypatch.setattr("labelwise.papers.estimate.train", spy)
+    monkeypatch.setattr("labelwise.papers.jobs.train", spy)
     jobs = list(jobs_of(request, tmp_path / "runs").values())
     long = replace(request, overrides={**request.overrides, "recipe.epochs": 60})
     jobs.append(jobs_of(replace(long, rows=("binary",)), tmp_path / "long")["binary", 0])

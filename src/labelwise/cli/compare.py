@@ -125,7 +125,7 @@ def _parsed_sweep(text: str | None) -> tuple[str, tuple[Any, ...]] | None:
 
 
 def _announce(plan: "ComparisonPlan", table: "LabelTable", jobs: int, watch: "Watch") -> None:
-    from labelwise.papers.estimate import measure_speed
+    from labelwise.papers.jobs import measure_speed
 
     each = {
         name: measure_speed(settings, table, watch).seconds(plan.base.recipe.epochs, table)

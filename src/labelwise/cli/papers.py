@@ -163,8 +163,7 @@ def _survey(
     given: Options,
 ) -> None:
     """Run every method in every cell, and say where the results are."""
-    from labelwise.papers.survey import SurveyPlan, run_survey
-    from labelwise.papers.survey_page import complete, page
+    from labelwise.papers.survey import SurveyPlan, complete, page, run_survey
     from labelwise.system.files import replacing
     from labelwise.system.progress import make_watch
 
@@ -304,7 +303,7 @@ def _transfer(root: Path, sets: tuple[str, ...], frozen: "Frozen | None", folder
 
 
 def _announce(request: "Request", folder: Path, jobs: int) -> None:
-    from labelwise.papers.estimate import seconds_of
+    from labelwise.papers.jobs import seconds_of
     from labelwise.papers.reproduce import jobs_of, open_data
     from labelwise.system.progress import make_watch
 

@@ -25,6 +25,7 @@ from labelwise.papers.jobs import (
     run_jobs,
 )
 from labelwise.papers.measures import FinishedRun, image_effects, measure
+from labelwise.papers.statistics import Covariance
 from labelwise.system.files import write_text
 from labelwise.system.progress import Watch
 from labelwise.training.inference import higher_is_better, validation_figures
@@ -186,10 +187,7 @@ def compare(
     comparison = Comparison(
         figures,
         {name: _tunable(used) for name, (used, _) in chosen.items()},
-        {
-            name: {a: {b: float(u @ v) for b, v in moved.items()} for a, u in moved.items()}
-            for name, moved in effects.items()
-        },
+        {name: _covariance(moved) for name, moved in effects.items()},
         _chosen_values(plan, jobs),
         None if groups is None else groups.count,
         {} if groups is None else {name: _freedom(moved) for name, moved in effects.items()},
@@ -236,6 +234,11 @@ def _mean_effects(
         for name, by_method in effects.items()
         if name in JUDGED
     }
+
+
+def _covariance(effects: Mapping[str, NDArray[np.float64]]) -> Covariance:
+    """Return the covariance of the methods' mean figures over test images, or their groups."""
+    return {a: {b: float(u @ v) for b, v in effects.items()} for a, u in effects.items()}
 
 
 def _freedom(effects: Mapping[str, NDArray[np.float64]]) -> float:
