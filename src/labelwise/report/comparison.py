@@ -124,15 +124,13 @@ def all_numbers(comparison: Comparison) -> Markup:
         for position, (title, name) in enumerate(zip(header[1:], shown, strict=True), 1)
         for standing in [standings(comparison, name)]
     ]
-    runs: list[list[str | Cell]] = [
-        [
-            method,
-            Cell(str(seed), seed),
-            *(_run_cell(figures.get(name), MEASURES[name].percent) for name in shown),
-        ]
-        for method, by_seed in comparison.figures.items()
-        for seed, figures in by_seed.items()
-    ]
+    runs: list[list[str | Cell]] = []
+    for method, by_seed in comparison.figures.items():
+        for seed, figures in by_seed.items():
+            cells_of_run = (_run_cell(figures.get(name), MEASURES[name].percent) for name in shown)
+            runs.append([method, Cell(str(seed), seed), *cells_of_run])
+    units = f"One row per run, {UNITS}."
+    every = table(["method", "seed", *shown], runs, caption=units, sortable=True, pinned=True)
     return section(
         "table",
         "All numbers",
@@ -142,16 +140,7 @@ def all_numbers(comparison: Comparison) -> Markup:
             caption=f"Mean ± half the 95 % interval over seeds, {UNITS}. Bold: the best mean.",
             pinned=True,
         ),
-        details(
-            "Every run",
-            table(
-                ["method", "seed", *shown],
-                runs,
-                caption=f"One row per run, {UNITS}.",
-                sortable=True,
-                pinned=True,
-            ),
-        ),
+        details("Every run", every),
     )
 
 
@@ -340,19 +329,10 @@ def _standing_key() -> Markup:
         ("after hollow", "no significant difference from the best"),
         ("absent", "significantly behind the best"),
     )
-    keys = [
-        tag(
-            "li",
-            tag(
-                "svg",
-                tag("circle", cx=7, cy=7, r=4.6, class_=f"dot {class_}"),
-                viewbox="0 0 14 14",
-                aria_hidden="true",
-            ),
-            text,
-        )
-        for class_, text in entries
-    ]
+    keys = []
+    for class_, text in entries:
+        mark = tag("circle", cx=7, cy=7, r=4.6, class_=f"dot {class_}")
+        keys.append(tag("li", tag("svg", mark, viewbox="0 0 14 14", aria_hidden="true"), text))
     return join(
         paragraph(
             "Small dots are runs, one per seed; the large dot is their mean, the bar its 95 % "
@@ -428,20 +408,16 @@ def _price_doubt(comparison: Comparison) -> str:
 def _price_table(
     comparison: Comparison, points: dict[str, dict[str, tuple[str, float, float]]]
 ) -> Markup:
-    rows = [
-        [
-            method,
-            figure_text(comparison, MMC, method),
-            *(
-                figure_text(comparison, by_method[method][0], method)
-                if method in by_method
-                else UNDEFINED
-                for by_method in points.values()
-            ),
-            "own" if _has_own_link(comparison, method) else "fitted",
-        ]
-        for method in present(comparison, MMC)
-    ]
+    rows = []
+    for method in present(comparison, MMC):
+        losses = (
+            figure_text(comparison, by_method[method][0], method)
+            if method in by_method
+            else UNDEFINED
+            for by_method in points.values()
+        )
+        link = "own" if _has_own_link(comparison, method) else "fitted"
+        rows.append([method, figure_text(comparison, MMC, method), *losses, link])
     return table(
         ["method", "MMC, %", *(f"log loss {side}" for side in PARTS), "link"],
         rows,
