@@ -26,10 +26,11 @@ from typing import Literal
 
 from labelwise.errors import SettingsError
 from labelwise.numeric.special import stdtr
-from labelwise.papers.survey import CELLS, SurveyCell
-from labelwise.papers.survey_page import (
+from labelwise.papers.survey import (
+    CELLS,
     HIGHER,
     PERCENT,
+    SurveyCell,
     complete,
     critical_difference,
     inflation,

@@ -44,7 +44,6 @@ from labelwise.papers.survey import (
     commit,
     dealt_labels,
     figures_of,
-    predicted,
 )
 from labelwise.predictions import Predictions
 from labelwise.training.features import set_biases_to_priors
@@ -175,7 +174,7 @@ class Tuned:
         logits = {split: self._answers(model, rows) for split, rows in places.items()}
         objective = objective.cpu()
         link = objective.final_link(logits["train"], dealt.trained_on(False), known)
-        return {s: predicted(dealt, s, logits[s], link) for s in ("val", "test")}
+        return {s: dealt.predictions(s, logits[s], link) for s in ("val", "test")}
 
     @torch.no_grad()
     def _answers(self, model: Model, rows: Tensor) -> Tensor:

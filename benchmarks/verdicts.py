@@ -23,8 +23,7 @@ from labelwise.errors import SettingsError
 from labelwise.papers.comparison import show_figure
 from labelwise.papers.protocols import Claim, ClaimedRun
 from labelwise.papers.statistics import seed_mean
-from labelwise.papers.survey import SurveyCell
-from labelwise.papers.survey_page import interval
+from labelwise.papers.survey import SurveyCell, interval
 from labelwise.types import nearest
 
 CLAIMS = Path(__file__).with_name("claims.yaml")

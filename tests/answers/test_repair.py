@@ -16,7 +16,7 @@ from labelwise.data import LabelTable, load
 from labelwise.data.export import export
 from labelwise.errors import DataError
 from labelwise.pictures.sources import FileImages
-from labelwise.report.suspects import suspects_page
+from labelwise.report.contact_sheet import suspects_page
 
 
 def table(tmp_path, split=None):

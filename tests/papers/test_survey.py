@@ -17,7 +17,7 @@ from labelwise.data import load
 from labelwise.errors import DataError, SettingsError
 from labelwise.papers import survey
 from labelwise.papers.measures import promise_power
-from labelwise.papers.survey_page import (
+from labelwise.papers.survey import (
     complete,
     critical_difference,
     page,

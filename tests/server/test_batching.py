@@ -400,7 +400,7 @@ def test_one_thread_computes_and_the_one_that_loads_has_one_core(run, monkeypatc
         try:
             assert {one[1:] for one in seen} == {("load_0", 1)}
             seen.clear()
-            return await service.tag(service.lane(), [Upload("a", content)], None)
+            return await service.tag(service.model(), [Upload("a", content)], None)
         finally:
             await service.stop()
 
@@ -416,7 +416,7 @@ def test_logits_that_are_no_numbers_are_the_models_fault(run, monkeypatch):
         await service.start()
         monkeypatch.setattr(Predictor, "logits", lambda *given: real(*given) * float("nan"))
         try:
-            await service.tag(service.lane(), [Upload("a", encoded())], None)
+            await service.tag(service.model(), [Upload("a", encoded())], None)
         finally:
             await service.stop()
 

@@ -272,6 +272,11 @@ def test_a_list_is_checked_by_key_and_by_touch_until_it_is_promised(own, visit):
     expect(state).to_contain_text("At least 70 % of these 11 photos match dog")
     expect(page.locator("#check-body .grid li")).to_have_count(11)
     assert first not in page.locator("#check-body .grid").text_content().split()
+    page.get_by_role("link", name="Trust").click()
+    (receipt,) = own.get("/api/v1/receipts")["receipts"]
+    expect(page.locator("#trust-body .receipts li")).to_have_count(1)
+    expect(page.locator("#trust-body .receipts li")).to_contain_text(receipt["text"])
+    expect(page.get_by_role("link", name="All receipts as JSON")).to_be_visible()
     assert page.heard == []
 
 

@@ -62,12 +62,6 @@ def test_a_check_asks_what_the_session_asks_and_ends_with_its_promise(own):
     index.close()
 
 
-def test_the_photo_fetched_early_is_the_next_one(own):
-    view = asked(own)
-    again = asked(own, "answer", photo=view["question"]["photo"]["id"], answer="yes")
-    assert again["question"]["photo"]["id"] == view["following"]
-
-
 def test_an_answer_is_taken_once_and_taken_back(own):
     before = asked(own)
     photo = before["question"]["photo"]["id"]

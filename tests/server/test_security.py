@@ -217,15 +217,6 @@ def test_a_body_of_unknown_length_is_cut_off(bare):
         assert line.recv(100).startswith(b"HTTP/1.1 413")
 
 
-def test_a_form_has_so_many_parts_and_no_more(bare):
-    answer = bare.upload(*[("a.png", b"x")] * 4, **BEARER)
-    assert "files" in bare.problem(answer, 400)
-    field = b'--B\r\nContent-Disposition: form-data; name="x"\r\n\r\ny\r\n'
-    kind = {"Content-Type": form()[1], **BEARER}
-    answer = bare.send("POST", "/api/v1/predict", field * 4 + form()[0], kind)
-    assert "fields" in bare.problem(answer, 400)
-
-
 def test_a_field_that_is_no_file_may_not_fill_the_memory(server):
     field = b'--B\r\nContent-Disposition: form-data; name="x"\r\n\r\n' + bytes(2 << 20) + b"\r\n"
     kind = {"Content-Type": form()[1]}

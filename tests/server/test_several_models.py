@@ -3,7 +3,6 @@
 Oracle: ``Predictor`` on the same folder and the same bytes.
 """
 
-import asyncio
 import json
 import shutil
 import threading
@@ -11,13 +10,12 @@ import threading
 import pytest
 from patience import PATIENCE, wait_until
 from search_setup import LABELS, save_model
-from test_batching import Recorder, metrics, upload
+from test_batching import metrics
 from web_setup import TOKEN, encoded, running
 
 from labelwise.errors import SettingsError
 from labelwise.models import Predictor
 from labelwise.server import ServeSettings
-from labelwise.server.batching import Batcher, PictureQueue, model_thread
 from labelwise.server.service import ServedModel, Service
 
 COLOURS = ("blue", "dog", "red")
@@ -112,43 +110,6 @@ def test_two_models_of_one_name_are_refused(run, second):
         ServeSettings(models=(("../x", second),))
 
 
-def test_models_take_turns_at_forward_passes():
-    """One with much to do does not keep another waiting for more than the pass under way."""
-    recorder = Recorder()
-    recorder.gate.clear()
-
-    async def work():
-        queue = PictureQueue(max_queue=32, client_queue=32, openers=4, monitor=recorder.monitor)
-        thread = model_thread()
-        many, few = (
-            Batcher(
-                queue,
-                recorder.open,
-                recorder.forward,
-                max_batch=2,
-                max_wait=0.0,
-                model=thread,
-            )
-            for _ in range(2)
-        )
-        much = asyncio.create_task(many.tag([upload(n) for n in range(10)]))
-        while recorder.told("open_seconds_count") < 10:
-            await asyncio.sleep(0)
-        little = asyncio.create_task(few.tag([upload(n) for n in (20, 21, 22)]))
-        while recorder.told("open_seconds_count") < 13:
-            await asyncio.sleep(0)
-        recorder.gate.set()
-        await asyncio.gather(much, little)
-        queue.stop()
-        thread.shutdown()
-
-    asyncio.run(work())
-    whose = ["few" if int(batch[0]) >= 20 else "many" for batch in recorder.batches]
-    assert sorted(whose[:4]) == ["few", "few", "many", "many"]
-    assert whose[0] == "many"
-    assert len(whose) >= 7
-
-
 def test_a_changed_folder_is_loaded_and_requests_under_way_end_with_the_old_model(
     own_run, monkeypatch
 ):
@@ -219,10 +180,10 @@ def test_no_second_model_is_loaded_meanwhile(own_run, monkeypatch):
     path, load = "/api/v1/models/tiny/reload", Service._load
     begun, go, first = threading.Event(), threading.Event(), []
 
-    def held_back(self, name, folder):
+    def held_back(self, name):
         begun.set()
         go.wait(PATIENCE)
-        return load(self, name, folder)
+        return load(self, name)
 
     with running(own_run, decoders=0) as server:
         save_model(own_run, seed=9)

@@ -10,8 +10,14 @@ from labelwise.errors import SettingsError
 from labelwise.methods.own import add_method
 from labelwise.papers.compare import ComparisonPlan
 from labelwise.papers.compare import compare as run_comparison
-from labelwise.papers.estimate import measure_speed
-from labelwise.papers.jobs import Executor, InProcess, LocalProcesses, RayRuns, default_workers
+from labelwise.papers.jobs import (
+    Executor,
+    InProcess,
+    LocalProcesses,
+    RayRuns,
+    default_workers,
+    measure_speed,
+)
 from labelwise.papers.sources import Frozen, blank_features, open_table
 from labelwise.report import write_comparison
 from labelwise.report.charts import save_charts

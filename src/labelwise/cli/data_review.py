@@ -29,8 +29,7 @@ from labelwise.errors import DataError, LabelwiseError, SettingsError
 from labelwise.models.run_folder import RunFolder
 from labelwise.photos import Index
 from labelwise.photos.review import pool_of
-from labelwise.report.contact_sheet import SIDE
-from labelwise.report.suspects import write_questions_page, write_suspects_page
+from labelwise.report.contact_sheet import SIDE, write_questions_page, write_suspects_page
 from labelwise.scores.embeddings import holds_vectors
 from labelwise.scores.review import answered_questions, reviewable, suspect_questions
 from labelwise.scores.unlabelled_pool import PhotoPool, read_pool

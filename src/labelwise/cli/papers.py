@@ -15,9 +15,8 @@ from labelwise.data import load
 from labelwise.errors import DataError, SettingsError
 from labelwise.papers import reproduce
 from labelwise.papers.computed import COMPUTED
-from labelwise.papers.estimate import seconds_of
 from labelwise.papers.figures import Shown, draw_figure, find_figure
-from labelwise.papers.jobs import LocalProcesses, default_workers
+from labelwise.papers.jobs import LocalProcesses, default_workers, seconds_of
 from labelwise.papers.listing import rows_of, tables_and_figures
 from labelwise.papers.measures import FinishedRun
 from labelwise.papers.released import judge_checkpoints
@@ -31,8 +30,7 @@ from labelwise.papers.reproduce import (
     where_to_put,
 )
 from labelwise.papers.sources import Frozen
-from labelwise.papers.survey import SurveyPlan, run_survey
-from labelwise.papers.survey_page import complete, page
+from labelwise.papers.survey import SurveyPlan, complete, page, run_survey
 from labelwise.papers.transfer import TITLE, cells, remarks, transfer
 from labelwise.papers.vqa import judge_scores, judged_cells
 from labelwise.system.files import replacing

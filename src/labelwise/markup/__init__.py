@@ -13,6 +13,7 @@ from labelwise.markup.words import (
     percent,
     plain,
     section,
+    side_by_side,
     table,
 )
 
@@ -32,6 +33,7 @@ __all__ = [
     "percent",
     "plain",
     "section",
+    "side_by_side",
     "table",
     "tag",
     "trusted",

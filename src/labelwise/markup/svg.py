@@ -87,45 +87,55 @@ class Frame:
 
     def _grid(self) -> Markup:
         foot, wall = self.height - self.bottom, self.left
+        right = self.width - self.right
         rows = [
-            join(
-                tag("line", x1=wall, x2=self.width - self.right, y1=y, y2=y, class_="grid"),
-                tag("text", text, x=wall - 6, y=y + 3.5, class_="tick end"),
-            )
-            for value, text in self.y.ticks
+            join(line(wall, right, y, y, "grid"), text(words, wall - 6, y + 3.5, "tick end"))
+            for value, words in self.y.ticks
             for y in [self.py(value)]
         ]
         columns = [
-            tag("text", text, x=self.px(value), y=foot + 15, class_="tick mid")
-            for value, text in self.x.ticks
+            text(words, self.px(value), foot + 15, "tick mid") for value, words in self.x.ticks
         ]
-        base = tag("line", x1=wall, x2=self.width - self.right, y1=foot, y2=foot, class_="axis")
-        return join(*rows, *columns, base)
+        return join(*rows, *columns, line(wall, right, foot, foot, "axis"))
 
     def _titles(self) -> Markup:
         middle = (self.top + self.height - self.bottom) / 2
-        across = tag(
-            "text",
-            self.x.title,
-            x=(self.left + self.width - self.right) / 2,
-            y=self.height - 6,
-            class_="name mid",
+        centre = (self.left + self.width - self.right) / 2
+        turned = f"rotate(-90 11 {middle:g})"
+        return join(
+            text(self.x.title, centre, self.height - 6, "name mid") if self.x.title else None,
+            text(self.y.title, 11, middle, "name mid", turned) if self.y.title else None,
         )
-        up = tag(
-            "text",
-            self.y.title,
-            x=11,
-            y=middle,
-            transform=f"rotate(-90 11 {middle:g})",
-            class_="name mid",
-        )
-        return join(across if self.x.title else None, up if self.y.title else None)
 
 
-def path(points: Iterable[tuple[float, float]], *, close: bool = False, class_: str = "") -> Markup:
+def line(x1: float, x2: float, y1: float, y2: float, class_: str) -> Markup:
+    """Return a straight line."""
+    return tag("line", x1=x1, x2=x2, y1=y1, y2=y2, class_=class_)
+
+
+def text(
+    words: str, x: float, y: float, class_: str, transform: str | None = None, full: str = ""
+) -> Markup:
+    """Return words at a place; ``full`` is what they were cut from."""
+    title = tag("title", full) if full else None
+    return tag("text", title, words, x=x, y=y, transform=transform, class_=class_)
+
+
+def dot(words: str, x: float, y: float, radius: float, class_: str) -> Markup:
+    """Return a dot that says its words where one points at it."""
+    return tag("circle", tag("title", words), cx=x, cy=y, r=radius, class_=f"dot {class_}")
+
+
+def bar(words: str, x: float, y: float, width: float, height: float, class_: str) -> Markup:
+    """Return a bar that says its words where one points at it."""
+    shape = {"x": x, "y": y, "width": width, "height": height}
+    return tag("rect", tag("title", words), **shape, class_=f"bar {class_}")
+
+
+def path(points: Iterable[tuple[float, float]], class_: str) -> Markup:
     """Return the line through points already placed on the chart."""
     steps = " L".join(f"{x:g} {y:g}" for x, y in points)
-    return tag("path", d=f"M{steps}{' Z' if close else ''}", class_=class_)
+    return tag("path", d=f"M{steps}", class_=class_)
 
 
 def legend(entries: Sequence[tuple[str, str]], *, x: float, y: float) -> Markup:
@@ -134,7 +144,7 @@ def legend(entries: Sequence[tuple[str, str]], *, x: float, y: float) -> Markup:
         *(
             join(
                 tag("rect", x=x, y=y + 14 * row - 8, width=10, height=10, class_=f"key {class_}"),
-                tag("text", name, x=x + 15, y=y + 14 * row + 1, class_="tick"),
+                text(name, x + 15, y + 14 * row + 1, "tick"),
             )
             for row, (class_, name) in enumerate(entries)
         )

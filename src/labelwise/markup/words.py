@@ -58,7 +58,9 @@ def table(
     ``pinned`` keeps the first column in sight while the others scroll.
     """
     columns = tag("tr", *(tag("th", name, scope="col") if name else tag("td") for name in head))
-    body = [tag("tr", _head(row[0]), *map(_cell, row[1:])) for row in rows]
+    firsts = (row[0].text if isinstance(row[0], Cell) else row[0] for row in rows)
+    heads = (tag("th", text, scope="row") for text in firsts)
+    body = [tag("tr", h, *map(_cell, row[1:])) for h, row in zip(heads, rows, strict=True)]
     content = tag(
         "table",
         tag("caption", tag("span", caption)),
@@ -82,6 +84,11 @@ def figure(chart: Markup, title: str, text: Child, numbers: Markup | None = None
     return tag("figure", chart, caption, numbers)
 
 
+def side_by_side(*children: Child) -> Markup:
+    """Return figures and tables beside each other where there is room."""
+    return tag("div", *children, class_="figures")
+
+
 def details(summary: str, content: Markup) -> Markup:
     """Return content folded behind a word."""
     return tag("details", tag("summary", summary), content)
@@ -96,10 +103,6 @@ def section(name: str, title: str, *children: Child) -> Markup:
     """Return a named section of the page."""
     heading = tag("h2", title, id=name)
     return tag("section", heading, join(*children), aria_labelledby=name)
-
-
-def _head(cell: str | Cell) -> Markup:
-    return tag("th", cell.text if isinstance(cell, Cell) else cell, scope="row")
 
 
 def _cell(cell: str | Cell) -> Markup:

@@ -1,10 +1,10 @@
 """Columns: the papers' own figures, computed from one run as each paper defines them.
 
 All in per cent except AUROC. Every function takes the outcome of a run and returns figures by
-printed name.
+printed name; one that the table names with an argument takes that, too.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,6 @@ from labelwise.calibration import expect_zero_share, temperature
 from labelwise.decide import average_k
 from labelwise.links import Link, Softmax
 from labelwise.metrics import (
-    AverageKAccuracy,
     average_k_accuracy,
     average_precision,
     by_shot,
@@ -61,65 +60,42 @@ def normaliser_figures(run: FinishedRun) -> dict[str, float]:
     return figures
 
 
-def in_and_out(run: FinishedRun) -> dict[str, float]:
-    """Table II of quasibinary, and the proper scores that a shrinking of all p would worsen."""
-    return _in_and_out(link_of(run), run.test)
+def in_and_out(run: FinishedRun, share: float | None = None) -> dict[str, float]:
+    """Table II of quasibinary, and the proper scores that a shrinking of all p would worsen.
 
-
-def in_and_out_expecting(share: float) -> Callable[[FinishedRun], dict[str, float]]:
-    """Return the same for probabilities that expect this share of images to have no label."""
-
-    def figures(run: FinishedRun) -> dict[str, float]:
-        link = expect_zero_share(link_of(run), run.held_out.labels, share)
-        return _in_and_out(link, run.test)
-
-    return figures
-
-
-def _in_and_out(link: Link, test: Predictions) -> dict[str, float]:
-    probs = link(test.logits.astype(np.float64))
+    The probabilities are told that this share of images has no label, if one is given.
+    """
+    link, test = link_of(run), run.test
+    if share is not None:
+        link = expect_zero_share(link, run.held_out.labels, share)
     out = zero_label_rows(test.labels)
-    confidence = max_confidence(probs)
+    confidence = max_confidence(link(test.logits.astype(np.float64)))
     scores = probability_figures(link, test)
+    proper = ("log loss IN", "log loss OUT", "Brier IN", "Brier OUT", "log loss", "Brier")
     return {
         "IN accuracy": 100 * top_accuracy(test.logits[~out], test.labels[~out]).value,
         "OUT MMC": 100 * float(confidence[out].mean()),
         "AUROC": separation_auroc(confidence[~out], confidence[out]),
-        **{f"log loss{side}": scores[f"log loss{side}"] for side in (" IN", " OUT")},
-        **{f"Brier{side}": scores[f"Brier{side}"] for side in (" IN", " OUT")},
-        "log loss": scores["log loss"],
-        "Brier": scores["Brier"],
+        **{name: scores[name] for name in proper},
         "ECE": 100 * scores["ECE"],
     }
 
 
-def top_four(run: FinishedRun) -> dict[str, float]:
-    """Table III of quasibinary: macro F1 and ECE of the four most confident labels, 10 bins."""
-    return _top_four(link_of(run), run.test)
+def top_four(run: FinishedRun, read: str = "as trained") -> dict[str, float]:
+    """Table III of quasibinary: macro F1 and ECE of the four most confident labels, 10 bins.
 
-
-def top_four_after_temperature(run: FinishedRun) -> dict[str, float]:
-    """The same after a temperature fitted on validation."""
-    val = run.held_out
-    return _top_four(temperature(val.logits, val.labels, val.link), run.test)
-
-
-def top_four_as_softmax(run: FinishedRun) -> dict[str, float]:
-    """The same of a softmax of the logits, however they were trained."""
-    return _top_four(Softmax(), run.test)
-
-
-def top_four_normalised(run: FinishedRun) -> dict[str, float]:
-    """The same of the probabilities divided by their sum over the labels of an image."""
-    probs = link_of(run)(run.test.logits.astype(np.float64))
-    return _top_four_of(probs / probs.sum(1, keepdims=True), run.test)
-
-
-def _top_four(link: Link, test: Predictions) -> dict[str, float]:
-    return _top_four_of(link(test.logits.astype(np.float64)), test)
-
-
-def _top_four_of(probs: NDArray[Any], test: Predictions) -> dict[str, float]:
+    Logits are read through the run's own link, the same ``after temperature`` fitted on validation,
+    ``as softmax``, or ``normalised``: divided by their sum over the labels of an image.
+    """
+    test, link = run.test, link_of(run)
+    if read == "as softmax":
+        link = Softmax()
+    elif read == "after temperature":
+        val = run.held_out
+        link = temperature(val.logits, val.labels, val.link)
+    probs = link(test.logits.astype(np.float64))
+    if read == "normalised":
+        probs = probs / probs.sum(1, keepdims=True)
     chosen = top_k_sets(probs, 4)
     return {
         "F1": 100 * top_k_scores(probs, test.labels, test.observed, k=4).macro_f1,
@@ -129,34 +105,27 @@ def _top_four_of(probs: NDArray[Any], test: Predictions) -> dict[str, float]:
 
 def ranked(run: FinishedRun) -> dict[str, float]:
     """Return mAP over labels and over images."""
-    test = run.test
-    by_label = average_precision(test.logits, test.labels, test.observed)
-    by_image = average_precision(test.logits, test.labels, test.observed, by="image")
+    return _ranked(run.test.logits, run.test)
+
+
+def _ranked(scores: NDArray[Any], test: Predictions) -> dict[str, float]:
+    by_label = average_precision(scores, test.labels, test.observed)
+    by_image = average_precision(scores, test.labels, test.observed, by="image")
     return {"mAP@class": 100 * by_label.value, "mAP@sample": 100 * by_image.value}
 
 
-def ranked_and_calibrated(run: FinishedRun) -> dict[str, float]:
-    """Tables 3 and 4 of SPA: mAP, and ACE and MCE over all entries, 10 bins of equal width."""
-    return _ranked_and_calibrated(link_of(run), run.test)
+def ranked_and_calibrated(
+    run: FinishedRun, focusing: Mapping[str, Any] | None = None
+) -> dict[str, float]:
+    """Tables 3 and 4 of SPA: mAP, and ACE and MCE over all entries, 10 bins of equal width.
 
-
-def ranked_and_calibrated_through(
-    focusing: Mapping[str, Any],
-) -> Callable[[FinishedRun], dict[str, float]]:
-    """Return the same of the logits read through the map of this focusing, not the run's own."""
-    link = PhiLink(**focusing)
-    return lambda run: _ranked_and_calibrated(link, run.test)
-
-
-def _ranked_and_calibrated(link: Link, test: Predictions) -> dict[str, float]:
-    probs = link(test.logits.astype(np.float64))
+    Logits are read through the map of a focusing, or else through the run's own link.
+    """
+    link, test = link_of(run) if focusing is None else PhiLink(**focusing), run.test
     figures = probability_figures(link, test)
     # phi with a margin ties what it sets to 0, so the ranking is that of the probabilities.
-    by_label = average_precision(probs, test.labels, test.observed)
-    by_image = average_precision(probs, test.labels, test.observed, by="image")
     return {
-        "mAP@class": 100 * by_label.value,
-        "mAP@sample": 100 * by_image.value,
+        **_ranked(link(test.logits.astype(np.float64)), test),
         "ACE": 100 * figures["ACE"],
         "MCE": 100 * figures["MCE"],
         "log loss": figures["log loss"],
@@ -171,30 +140,24 @@ def retrieval_by_length(run: FinishedRun) -> dict[str, float]:
     return {f"n={point.length}": 100 * point.value for point in points}
 
 
-def average_sets(k: int) -> Callable[[FinishedRun], dict[str, float]]:
-    """Return the figures of Tables 1 and 2 of average-K: sets of ``k`` labels on average.
+def average_sets(run: FinishedRun, k: int) -> dict[str, float]:
+    """Tables 1 and 2 of average-K: sets of ``k`` labels on average.
 
     The threshold is chosen on validation. As in the paper the scores are softmaxes of the logits,
     over all images and over classes by their number of training images; the same of the method's
     own probabilities stands beside them, and how many labels the sets hold on test.
     """
-
-    def figures(run: FinishedRun) -> dict[str, float]:
-        figures: dict[str, float] = {}
-        for words, link in (("", Softmax()), (", own scores", link_of(run))):
-            if words and isinstance(link, Softmax):
-                continue
-            accuracy = _accuracy_of_sets(run, link, k)
-            groups = by_shot(accuracy.per_label.items, run.train.labels.sum(0))
-            figures[f"overall{words}"] = 100 * accuracy.per_image.value
-            figures |= {
-                f"{shot}{words}": 100 * mean.value
-                for shot, mean in groups.items()
-                if mean.num_defined
-            }
-            figures[f"set size{words}"] = accuracy.mean_size
-        return figures
-
+    figures: dict[str, float] = {}
+    for words, link in (("", Softmax()), (", own scores", link_of(run))):
+        if words and isinstance(link, Softmax):
+            continue
+        val, test = (link(rows.logits.astype(np.float64)) for rows in (run.held_out, run.test))
+        accuracy = average_k_accuracy(average_k(val, k)(test), run.test.labels)
+        groups = by_shot(accuracy.per_label.items, run.train.labels.sum(0))
+        figures[f"overall{words}"] = 100 * accuracy.per_image.value
+        defined = ((shot, mean) for shot, mean in groups.items() if mean.num_defined)
+        figures |= {f"{shot}{words}": 100 * mean.value for shot, mean in defined}
+        figures[f"set size{words}"] = accuracy.mean_size
     return figures
 
 
@@ -203,11 +166,6 @@ def voc_precision(run: FinishedRun) -> dict[str, float]:
     test = run.test
     mean = average_precision(test.logits, test.labels, test.observed, variant="voc")
     return {"mAP@class (VOC)": 100 * mean.value}
-
-
-def _accuracy_of_sets(run: FinishedRun, link: Link, k: int) -> AverageKAccuracy:
-    rule = average_k(link(run.held_out.logits.astype(np.float64)), k)
-    return average_k_accuracy(rule(link(run.test.logits.astype(np.float64))), run.test.labels)
 
 
 def link_of(run: FinishedRun) -> Link:
@@ -221,10 +179,6 @@ def link_of(run: FinishedRun) -> Link:
 def vqa(run: FinishedRun) -> dict[str, float]:
     """SPA's appendix: official accuracy of the likeliest answer, calibration of soft labels."""
     test = run.test
-    chosen = test.logits.argmax(1, keepdims=True)
-    figures = probability_figures(link_of(run), test)
-    return {
-        "VQA accuracy": 100
-        * float(np.take_along_axis(test.labels.astype(np.float64), chosen, 1).mean()),
-        **{name: 100 * figures[name] for name in ("ACE", "MCE")},
-    }
+    chosen = np.take_along_axis(test.labels, test.logits.argmax(1, keepdims=True), 1)
+    figures = probability_figures(link_of(run), test) | {"VQA accuracy": chosen.mean(dtype=float)}
+    return {name: 100 * float(figures[name]) for name in ("VQA accuracy", "ACE", "MCE")}

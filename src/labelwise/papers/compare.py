@@ -26,7 +26,7 @@ from labelwise.papers.jobs import (
 )
 from labelwise.papers.measures import FinishedRun, image_effects, measure
 from labelwise.papers.statistics import Covariance
-from labelwise.system.files import replacing
+from labelwise.system.files import write_text
 from labelwise.system.progress import Watch
 from labelwise.training.inference import higher_is_better, validation_figures
 from labelwise.training.settings import Settings
@@ -45,13 +45,13 @@ _PRIMES = (2, 3, 5, 7, 11, 13)
 
 def tries(settings: Settings, count: int) -> Iterator[Settings]:
     """Yield ``count`` settings to try for the method of ``settings``, the same at every call."""
-    method = find_method(settings.method)
-    for number in range(count):
-        yield settings if number == 0 else _varied(settings, number, method.tuning)
+    yield settings
+    for number in range(1, count):
+        yield _varied(settings, number)
 
 
-def _varied(settings: Settings, number: int, ranges: Mapping[str, tuple[Any, ...]]) -> Settings:
-    optimizer = settings.recipe.optimizer
+def _varied(settings: Settings, number: int) -> Settings:
+    optimizer, ranges = settings.recipe.optimizer, find_method(settings.method).tuning
     shares = [_halton(number + 1, _PRIMES[0]), *(_halton(number, p) for p in _PRIMES[1:])]
     changed = {
         "lr": optimizer.lr * 10 ** (2 * shares[0] - 1),
@@ -141,11 +141,7 @@ class ComparisonPlan:
 
     @property
     def entries(self) -> dict[str, Settings]:
-        """What is compared, by name, each with its settings: a method, or one value of its sweep.
-
-        A method has those of the given options that it knows; one without the swept option is
-        compared once.
-        """
+        """Settings by the name of what is compared: a method, or one value of its sweep."""
         entries = {}
         for method in self.methods:
             own = find_method(method).options
@@ -169,14 +165,9 @@ def compare(
     say: Say = print,
     watch: Watch | None = None,
 ) -> Comparison:
-    """Run the plan in ``folder``, or what is left of it; write and return the comparison.
-
-    ``executor`` carries the runs out, by default one after the other in this process.
-    """
-    chosen: dict[str, tuple[Settings, Path]] = {}
+    """Run the plan in ``folder``, or what is left of it; write and return the comparison."""
     run = partial(run_jobs, executor=executor, watch=watch)
-    for method, settings, first in _tuned(plan, folder, run, say):
-        chosen[method] = (settings, first)
+    chosen = _tuned(plan, folder, run, say)
     jobs = {
         (method, seed): TrainingJob(
             with_values(settings, seed=seed),
@@ -191,15 +182,15 @@ def compare(
         method, seed = names[done.folder]
         row = figures[method][seed] = figures_of(done.folder, measure)
         say(f"[{number}/{len(jobs)}] {method}, seed {seed}: mAP@class {row['mAP@class']:.4f}")
-    groups = _test_groups(next(iter(jobs.values())).folder)
+    groups = FinishedRun(next(iter(jobs.values())).folder).test.groups
     effects = _mean_effects({key: job.folder for key, job in jobs.items()})
     comparison = Comparison(
         figures,
         {name: _tunable(used) for name, (used, _) in chosen.items()},
-        {name: _covariance(by_method) for name, by_method in effects.items()},
+        {name: _covariance(moved) for name, moved in effects.items()},
         _chosen_values(plan, jobs),
-        groups,
-        {} if groups is None else {name: _freedom(effect) for name, effect in effects.items()},
+        None if groups is None else groups.count,
+        {} if groups is None else {name: _freedom(moved) for name, moved in effects.items()},
     )
     comparison.save(folder)
     return comparison
@@ -255,12 +246,6 @@ def _freedom(effects: Mapping[str, NDArray[np.float64]]) -> float:
     return freedom_of(np.std(list(effects.values()), axis=0))
 
 
-def _test_groups(folder: Path) -> int | None:
-    """Return how many groups the test images of a run come in, None where each is its own."""
-    groups = FinishedRun(folder).test.groups
-    return None if groups is None else groups.count
-
-
 def with_values(settings: Settings, **values: object) -> Settings:
     """Return the settings with some top-level values changed, validated again."""
     return Settings(**{**settings.model_dump(mode="json"), **values})
@@ -268,12 +253,14 @@ def with_values(settings: Settings, **values: object) -> Settings:
 
 def _tuned(
     plan: ComparisonPlan, folder: Path, run: RunJobs, say: Say
-) -> Iterator[tuple[str, Settings, Path]]:
-    """Yield each method with its chosen settings and the folder of its first seed's run."""
+) -> dict[str, tuple[Settings, Path]]:
+    """Return the chosen settings of each method, and the folder of its first seed's run."""
     if plan.tune < 2:
-        for method, settings in plan.entries.items():
-            yield method, settings, folder / method / f"seed-{plan.seeds[0]}"
-        return
+        return {
+            method: (settings, folder / method / f"seed-{plan.seeds[0]}")
+            for method, settings in plan.entries.items()
+        }
+    chosen = {}
     tried = {
         method: [
             TrainingJob(candidate, folder / method / f"try-{number}")
@@ -284,25 +271,19 @@ def _tuned(
     for _ in run(job for jobs in tried.values() for job in jobs):
         pass
     for method, jobs in tried.items():
-        scores = [_validation_score(job.folder, plan.chosen_by) for job in jobs]
+        found = [_validation_figure(job.folder, plan.chosen_by) for job in jobs]
+        sign = 1.0 if higher_is_better(plan.chosen_by) else -1.0
+        scores = [float("-inf") if value is None else sign * value for value in found]
         best = max(range(len(jobs)), key=scores.__getitem__)
         values = [_tunable(job.settings) for job in jobs]
-        chosen = ", ".join(f"{key} {value}" for key, value in values[best].items())
-        say(f"{method}: try {best + 1} of {plan.tune} is best on validation ({chosen})")
-        with replacing(folder / method / "tuning.json") as temporary:
-            records = [
-                {"settings": used, "score": score}
-                for used, score in zip(values, scores, strict=True)
-            ]
-            temporary.write_text(json.dumps(records, indent=1), encoding="utf-8")
-        yield method, jobs[best].settings, jobs[best].folder
-
-
-def _validation_score(folder: Path, metric: str) -> float:
-    """Return the metric of a run on validation, turned so that higher is better."""
-    value = _validation_figure(folder, metric)
-    sign = 1.0 if higher_is_better(metric) else -1.0
-    return float("-inf") if value is None else sign * value
+        words = ", ".join(f"{key} {value}" for key, value in values[best].items())
+        say(f"{method}: try {best + 1} of {plan.tune} is best on validation ({words})")
+        records = [
+            {"settings": used, "score": score} for used, score in zip(values, scores, strict=True)
+        ]
+        write_text(folder / method / "tuning.json", json.dumps(records, indent=1))
+        chosen[method] = jobs[best].settings, jobs[best].folder
+    return chosen
 
 
 def _validation_figure(folder: Path, metric: str) -> float | None:

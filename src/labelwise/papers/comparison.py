@@ -20,45 +20,24 @@ from labelwise.papers.statistics import (
     seed_mean,
     verdict,
 )
-from labelwise.system.files import replacing
+from labelwise.system.files import write_text
 from labelwise.system.pydantic_errors import first_fault
 
 HEADLINE = (
-    "mAP@class",
-    "mAP@sample",
-    "macro F1",
-    "ECE before",
-    "ACE before",
-    "MCE before",
-    "ECE after",
-    "log loss before",
-    "log loss after",
-    "Brier after",
-    "zero-label AUROC",
-    "zero-label MMC",
-    "promised",
-    "retrieval n=3",
-    "seconds",
-    "host MB",
-    "GPU MB",
+    *("mAP@class", "mAP@sample", "macro F1", "ECE before", "ACE before", "MCE before", "ECE after"),
+    *("log loss before", "log loss after", "Brier after", "zero-label AUROC", "zero-label MMC"),
+    *("promised", "retrieval n=3", "seconds", "host MB", "GPU MB"),
 )
 INFINITE = "infinite"
 JUDGED = (
-    "mAP@class",
-    "mAP@sample",
-    "ACE before",
-    "log loss before",
-    "log loss after",
-    "Brier after",
+    *("mAP@class", "mAP@sample", "ACE before"),
+    *("log loss before", "log loss after", "Brier after"),
 )
 
 
 @dataclass(frozen=True)
 class SweepChoice:
-    """The value of a swept option that is best on validation: ``scores`` by value, over seeds.
-
-    ``value`` is None where the metric is not defined for any of them.
-    """
+    """The value of a swept option that is best on validation: ``scores`` by value, over seeds."""
 
     method: str
     option: str
@@ -118,14 +97,16 @@ class Comparison:
 
     def verdicts(self, names: Sequence[str] = JUDGED) -> list[str]:
         """Return one sentence per column on what is and is not told apart."""
-        sentences = []
-        for name in names:
-            higher, images = MEASURES[name].higher_is_better, name in self.image_covariance
-            gaps = self.differences(name)
-            sentences.append(
-                verdict(name, gaps, higher_is_better=higher, images=images, groups=self.groups)
+        return [
+            verdict(
+                name,
+                self.differences(name),
+                higher_is_better=MEASURES[name].higher_is_better,
+                images=name in self.image_covariance,
+                groups=self.groups,
             )
-        return sentences
+            for name in names
+        ]
 
     def differences(self, name: str) -> list[Difference]:
         """Return the difference of every method with a finite mean to the best one."""
@@ -133,19 +114,16 @@ class Comparison:
             {method: by_seed for method, by_seed in self.column(name).items() if by_seed},
             higher_is_better=MEASURES[name].higher_is_better,
             image_covariance=self.image_covariance.get(name),
-            freedom=self.image_freedom.get(name, self._most_freedom),
+            freedom=self.image_freedom.get(
+                name, inf if self.groups is None else max(self.groups - 1, 1)
+            ),
         )
-
-    @property
-    def _most_freedom(self) -> float:
-        """The degrees of freedom of groups that all count the same."""
-        return inf if self.groups is None else max(self.groups - 1, 1)
 
     def cells(self, names: Sequence[str] = HEADLINE) -> tuple[list[str], list[list[str]]]:
         """Return the header and the cells of a table, one row per method."""
         shown = [name for name in names if any(self.column(name).values())]
         columns = {name: self.intervals(name) for name in shown}
-        header = ["method", *(name + _arrow(name) for name in shown)]
+        header = ["method", *(f"{n} {'↑' if MEASURES[n].higher_is_better else '↓'}" for n in shown)]
         rows = [
             [
                 method,
@@ -172,8 +150,7 @@ class Comparison:
         """Write ``comparison.json`` and ``comparison.md``."""
         plain = json.dumps(_without_infinity(asdict(self)), indent=1, allow_nan=False)
         for name, text in (("comparison.json", plain), ("comparison.md", self.markdown())):
-            with replacing(folder / name) as temporary:
-                temporary.write_text(text, encoding="utf-8")
+            write_text(folder / name, text)
 
     @staticmethod
     def load(folder: Path) -> "Comparison":
@@ -192,21 +169,12 @@ class Comparison:
             ) from None
         figures = {
             method: {
-                seed: {
-                    name: inf if value == INFINITE else float(value) for name, value in row.items()
-                }
+                seed: {name: inf if v == INFINITE else float(v) for name, v in row.items()}
                 for seed, row in by_seed.items()
             }
             for method, by_seed in stated.figures.items()
         }
-        return Comparison(
-            figures,
-            stated.settings,
-            stated.image_covariance,
-            stated.choices,
-            stated.groups,
-            stated.image_freedom,
-        )
+        return Comparison(**{**dict(stated), "figures": figures})
 
 
 class StatedComparison(BaseModel):
@@ -226,14 +194,10 @@ class StatedComparison(BaseModel):
         if not self.figures or not all(self.figures.values()):
             raise ValueError("every method must have figures of a seed")
         for name, matrix in self.image_covariance.items():
-            measured = {
-                method
-                for method, by_seed in self.figures.items()
-                if any(name in row for row in by_seed.values())
-            }
-            if not measured <= matrix.keys() or any(
-                matrix.keys() - row.keys() for row in matrix.values()
-            ):
+            by_method = self.figures.items()
+            measured = {m for m, seeds in by_method if any(name in row for row in seeds.values())}
+            known = matrix.keys()
+            if not measured <= known or any(known - row.keys() for row in matrix.values()):
                 raise ValueError(f"image_covariance of {name!r} must have every method twice")
         return self
 
@@ -257,7 +221,3 @@ def _without_infinity(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _without_infinity(item) for key, item in value.items()}
     return INFINITE if isinstance(value, float) and isinf(value) else value
-
-
-def _arrow(name: str) -> str:
-    return " ↑" if MEASURES[name].higher_is_better else " ↓"

@@ -6,7 +6,7 @@
 ``001-counts``    SPA's "29 of the 32" and "25 of the 36" best results, from its printed Table 3
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,41 +16,28 @@ from torch import Tensor
 from labelwise.data import LabelTable, load
 from labelwise.errors import DataError, SettingsError
 from labelwise.links import Link, Sigmoid
-from labelwise.methods import find_method, make_objective
+from labelwise.methods import make_objective
 from labelwise.objectives import Objective
-from labelwise.papers.protocols import DATASETS, PUBLISHED
+from labelwise.papers.protocols import DATASETS, PUBLISHED, STATED
 from labelwise.papers.sources import holds_files
 from labelwise.types import DatasetFacts, Outputs, Targets
 
-# Table 1 of SPA as a computed table: does the minimiser of a loss give the true probability back?
-#
-# For a label of probability eta the expected loss is stationary where
+# Table 1 of SPA: for a label of probability eta the expected loss is stationary where
 #
 #     eta present'(v) + (1 - eta) absent'(v) = 0
 #
-# so v*(eta) is where the left side changes its sign, found on a fine grid by the very gradient
-# that
-# training follows (a detached weight has none). A loss is strictly proper for its link if
-# link(v*(eta)) = eta. Minimiser and eta are one-to-one if v* is finite, rises strictly with eta,
-# and
-# no stretch of logits is equally good for a label that is never (or always) there: below ASL's
-# margin every logit is.
+# so v*(eta) is where the left side changes its sign, found on a fine grid by the very gradient that
+# training follows. A loss is strictly proper for its link if link(v*(eta)) = eta. Minimiser and eta
+# are one-to-one if v* is finite, rises strictly with eta, and no stretch of logits is equally good
+# for a label that is never (or always) there: below ASL's margin every logit is.
 
 
 ETAS = torch.arange(1, 200, dtype=torch.float64) / 200
 LOGITS = torch.linspace(-25, 25, 100_001, dtype=torch.float64)
 SATURATED = 15.0  # beyond, slopes round to 0 (torch cuts softplus off at 20)
 EXACT = 1e-3  # the grid's own error is below half of it
-PRINTED_RECOVERY = {  # strictly proper, one-to-one
-    "bce": (True, True),
-    "focal": (False, True),
-    "asl": (False, False),
-    "spa": (True, True),
-}
-METHODS = (
-    *("bce", "focal", "focal+phi", "asl", "asl+phi", "spa"),
-    *("focal-official", "focal-official+phi", "asl-official", "asl-official+phi"),
-)
+PRINTED_RECOVERY: dict[str, list[bool]] = STATED["computed"]["recovery"]  # proper, one-to-one
+METHODS: list[str] = STATED["computed"]["methods"]
 
 
 @dataclass(frozen=True)
@@ -110,27 +97,21 @@ def recovery_rows(methods: Iterable[str] = METHODS) -> tuple[list[str], list[lis
     ]
     rows = []
     for method in methods:
-        find_method(method)
         recovery = recovery_of(method)
-        printed = [_mark(mark) for mark in PRINTED_RECOVERY.get(method, (None, None))]
+        printed: Sequence[bool | None] = PRINTED_RECOVERY.get(method) or (None, None)
+        whole = recovery.highest > ETAS[-1].item() - EXACT
+        partly = recovery.link_error < EXACT and not whole
         rows.append(
             [
                 method,
                 f"{recovery.link_error:.3f}",
                 f"{recovery.sigmoid_error:.3f}",
-                "all"
-                if recovery.highest > ETAS[-1].item() - EXACT
-                else f"up to {recovery.highest:.3f}",
-                *(_proper(recovery), printed[0], _mark(recovery.one_to_one), printed[1]),
+                "all" if whole else f"up to {recovery.highest:.3f}",
+                f"below {recovery.highest:.3f}" if partly else _mark(recovery.proper),
+                *map(_mark, (printed[0], recovery.one_to_one, printed[1])),
             ]
         )
     return header, rows
-
-
-def _proper(one: Recovery) -> str:
-    """Return whether the link gives every eta back, or up to which."""
-    partly = one.link_error < EXACT and not one.proper
-    return f"below {one.highest:.3f}" if partly else _mark(one.proper)
 
 
 def _mark(value: bool | None) -> str:
@@ -163,14 +144,9 @@ class ComputedTable:
     sets: tuple[str, ...] = ()
 
 
-# Of SPA's Table 2 and two-way's Table C (a): labels, training and test images, the last column.
-SPA_SETS: dict[str, tuple[float, ...]] = {
-    "coco": (80, 82_081, 40_137, 0.04),
-    "voc": (20, 5_717, 5_823, 0.08),
-    "wider": (14, 28_340, 29_117, 0.26),
-    "vispr": (68, 14_167, 8_000, 0.08),
-}
-NUS_WIDE: dict[str, tuple[float, ...]] = {"nus-wide": (81, 125_448, 83_898, 2.4)}
+Sizes = Mapping[str, Sequence[float]]  # labels, training and test images, the last column
+SPA_SETS: Sizes = STATED["computed"]["spa_sets"]
+NUS_WIDE: Sizes = STATED["computed"]["nus_wide"]
 PRESENT_TO_ABSENT, PER_IMAGE = "present / absent labels", "labels per image"
 
 
@@ -188,9 +164,7 @@ def statistics_of(table: LabelTable, last: str) -> tuple[float, ...]:
     return (len(table.space), training, len(splits["test"]), figure)
 
 
-def _statistics(
-    printed: Mapping[str, tuple[float, ...]], last: str
-) -> Callable[[Path, str | None], Computed]:
+def _statistics(printed: Sizes, last: str) -> Callable[[Path, str | None], Computed]:
     """Return the function that counts these data sets, or one source beside the first of them."""
 
     def compute(root: Path, source: str | None) -> Computed:
@@ -219,7 +193,7 @@ def _statistics(
     return compute
 
 
-def _shown(figures: tuple[float, ...]) -> list[str]:
+def _shown(figures: Sequence[float]) -> list[str]:
     *counts, last = figures
     digits = 1 if last >= 1 else 2
     return [*(f"{count:,.0f}" for count in counts), f"{last:.{digits}f}"]
@@ -258,17 +232,12 @@ def _counts(root: Path, source: str | None) -> Computed:
         best, counted = best_counts(ours)
         words = " or ".join(ours)
         rows.append([words, f"{said} of {of}", f"{best} of {counted}"])
-        left = 32 - counted
-        needed = said - best
-        possible = 0 <= needed <= left
-        notes.append(
-            f"{words}: the {left} configurations of VISPR are not in the text at hand; "
-            + (
-                f"{said} are reached if {needed} of them are won, so it can be right."
-                if possible
-                else f"{said} would need {needed} of them, so it cannot be right."
-            )
-        )
+        left, needed = 32 - counted, said - best
+        judged = f"{said} would need {needed} of them, so it cannot be right."
+        if 0 <= needed <= left:
+            judged = f"{said} are reached if {needed} of them are won, so it can be right."
+        start = f"{words}: the {left} configurations of VISPR are not in the text at hand;"
+        notes.append(f"{start} {judged}")
     notes.append("Table 3 has 32 configurations; the paper says 36 in the same sentence.")
     notes.append("LPR takes ACE on VISPR from 5.8 to 3.0: said in words, its rows are not at hand.")
     wider = PUBLISHED["001-table3.wider.ecaresnet50t"]

@@ -16,10 +16,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from threading import Thread
 from time import perf_counter
 from typing import Protocol
 
+import numpy as np
 import torch
 
 from labelwise.data import LabelTable
@@ -29,8 +31,9 @@ from labelwise.papers.measures import FinishedRun
 from labelwise.papers.sources import Frozen, open_table
 from labelwise.shards.engine import ATTEMPTS, LostShardError
 from labelwise.shards.ray_cluster import RayEngine
-from labelwise.system.files import replacing
+from labelwise.system.files import write_text
 from labelwise.system.progress import NamedWatch, Watch
+from labelwise.training.execution import compiles
 from labelwise.training.run import train
 from labelwise.training.settings import Settings
 
@@ -67,11 +70,7 @@ class Executor(Protocol):
 def run_jobs(
     jobs: Iterable[TrainingJob], *, executor: Executor | None = None, watch: Watch | None = None
 ) -> Iterator[TrainingJob]:
-    """Run each distinct job once and yield it as it finishes; those others start from come first.
-
-    ``executor`` carries the jobs out, by default one after the other in this process; ``watch``
-    is shown their progress.
-    """
+    """Run each distinct job once and yield it when done; those others start from come first."""
     distinct = {job.folder: job for job in jobs}
     starts = {Path(job.settings.start) for job in distinct.values() if job.settings.start}
     carried_out = executor or InProcess()
@@ -97,11 +96,10 @@ def _say_progress(jobs: Iterable[TrainingJob], watch: Watch | None) -> None:
     """Say the epoch each run is at and its time left."""
     if watch is None:
         return
-    found = {
-        _name(job): RunFolder(job.folder).journal.progress(job.settings.recipe.epochs)
-        for job in jobs
-    }
-    text = "; ".join(f"{name}: {progress}" for name, progress in found.items() if progress)
+    found = (
+        (job, RunFolder(job.folder).journal.progress(job.settings.recipe.epochs)) for job in jobs
+    )
+    text = "; ".join(f"{_name(job)}: {progress}" for job, progress in found if progress)
     if text:
         watch.say(text)
 
@@ -121,26 +119,21 @@ def run_job(
     if path.exists():
         return job
     cost = {"seconds": perf_counter() - begun, **peak_memory()}
-    with replacing(path) as temporary:
-        temporary.write_text(json.dumps(cost), encoding="utf-8")
+    write_text(path, json.dumps(cost))
     return job
 
 
 @dataclass(frozen=True)
 class LocalProcesses:
-    """Runs jobs side by side in ``workers`` processes, which end with this one.
-
-    ``run`` is what a worker does with a job.
-    """
+    """Runs jobs side by side in ``workers`` processes, which end with this one."""
 
     workers: int
-    run: Callable[[TrainingJob], TrainingJob] = run_job
 
     def __call__(self, jobs: Sequence[TrainingJob], watch: Watch | None) -> Iterator[TrainingJob]:
         """Run the jobs; ``watch`` is told now and then how far they are."""
         context = multiprocessing.get_context("spawn")
         with ProcessPoolExecutor(self.workers, context, initializer=_end_with_parent) as pool:
-            pending = {pool.submit(self.run, job): job for job in jobs}
+            pending = {pool.submit(run_job, job): job for job in jobs}
             try:
                 while pending:
                     done, _ = wait(pending, REPORT_SECONDS, FIRST_COMPLETED)
@@ -225,10 +218,9 @@ def peak_memory() -> Figures:
     """Return "host MB" where the system tells it, and "GPU MB" where there is a GPU."""
     peaks: Figures = {}
     with suppress(OSError):
-        lines = (PROCESS / "status").read_text(encoding="ascii").splitlines()
-        marks = [float(line.split()[1]) / 1024 for line in lines if line.startswith(HIGH_WATER)]
-        if marks:
-            peaks["host MB"] = marks[0]
+        for line in (PROCESS / "status").read_text(encoding="ascii").splitlines():
+            if line.startswith(HIGH_WATER):
+                peaks["host MB"] = float(line.split()[1]) / 1024
     if torch.cuda.is_available():
         peaks["GPU MB"] = torch.cuda.max_memory_allocated() / 2**20
     return peaks
@@ -257,3 +249,68 @@ def _table(
     return open_table(
         data, json.loads(options), hold_out=hold_out, one_positive=one_positive, frozen=frozen
     )
+
+
+# Estimates: how long runs will take, from a short one that is really carried out.
+
+
+SAME_SPEED = {  # settings that change what is learnt, not how fast
+    *("method", "options", "weights", "start", "seed", "data_options"),
+    *("recipe", "calibrate", "rule", "zero_share"),
+}
+STEPS = {"cuda": 12, "cpu": 4}  # of the epochs that are timed; a GPU must warm up first
+
+
+@dataclass(frozen=True)
+class Speed:
+    """What a short run showed: the seconds of start, compilation and evaluation, and the rate."""
+
+    once: float
+    images_per_second: float
+
+    def seconds(self, epochs: int, table: LabelTable) -> float:
+        """Return the seconds of a run on ``table``.
+
+        An image is predicted, after each epoch if it is of val and at the end, in a third of the
+        time of training on it.
+        """
+        splits = table.splits()
+        validated = len(splits["val"]) if "val" in splits else 0
+        predicted = len(table) + epochs * validated
+        return self.once + (epochs * len(splits["train"]) + predicted / 3) / self.images_per_second
+
+
+def measure_speed(settings: Settings, table: LabelTable, watch: Watch | None = None) -> Speed:
+    """Return the speed of a run, from a few real steps on some training images."""
+    split = table.splits()["train"]
+    on_gpu = torch.cuda.is_available() and settings.hardware.accelerator in ("auto", "cuda")
+    device = torch.device("cuda" if on_gpu else "cpu")
+    sample = split.subset(np.arange(min(len(split), STEPS[device.type] * settings.batch_size)))
+    steps = settings.recipe.epochs * len(split) // settings.batch_size
+    values = settings.model_dump(mode="json")
+    values |= {"weights": None, "start": None}  # which cost no time, but may not be there yet
+    values["recipe"]["epochs"] = 2
+    compiled, _ = compiles(settings.hardware, device, settings.hardware.devices, steps)
+    values["hardware"]["compile"] = compiled
+    begun = perf_counter()
+    with TemporaryDirectory() as folder:
+        timed = watch and NamedWatch(watch, f"timing {settings.method}")
+        train(Settings(**values), Path(folder), table=sample, watch=timed)
+        records = RunFolder(Path(folder)).journal.read()
+    first, last = (record for record in records if "epoch" in record)
+    steady = float(last["seconds"]) - float(first["seconds"])
+    return Speed(perf_counter() - begun - 2 * steady, float(last["images_per_second"]))
+
+
+def seconds_of(
+    jobs: Iterable[TrainingJob], table: LabelTable, watch: Watch | None = None
+) -> dict[Path, float]:
+    """Return an estimate of the seconds of each job; those of one network are timed once."""
+    speeds: dict[str, Speed] = {}
+    seconds = {}
+    for job in jobs:
+        network = job.settings.model_dump_json(exclude=SAME_SPEED)
+        if network not in speeds:
+            speeds[network] = measure_speed(job.settings, table, watch)
+        seconds[job.folder] = speeds[network].seconds(job.settings.recipe.epochs, table)
+    return seconds

@@ -60,20 +60,14 @@ WRONG_AT_MOST = 0.1
 
 @dataclass(frozen=True)
 class PromisePower:
-    """The share found and the share wrong of promised lists.
-
-    ``power`` is NaN where no label has an image.
-    """
+    """The share found and the share wrong of promised lists."""
 
     power: float
     wrong: float
 
 
 def promise_power(test: Predictions, *, seed: int = 0) -> PromisePower:
-    """Return the power of the lists of single labels, by images that fitted nothing.
-
-    ``seed`` deals the images; where they come in groups, whole groups.
-    """
+    """Return the power of the lists of single labels, by images that fitted nothing."""
     groups = test.groups
     units = np.arange(len(test)) if groups is None else groups.codes
     side = np.random.default_rng(seed).permutation(int(units.max()) + 1) % 2

@@ -7,8 +7,9 @@ missing figure ("failed to converge", "not in the text") is None.
 
 import re
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from importlib.resources import files
 from math import hypot, inf, isfinite, isnan
 from typing import Any, Literal
@@ -43,35 +44,29 @@ NOT_FIGURES = re.compile(r"\]\([^)]*\)|`[^`]*`|[;:(].*$| for .*$")
 FIGURE = re.compile(r"(\d*\.?\d+)(?:\]? *± *(\d*\.?\d+))?")
 
 
-@dataclass(frozen=True)
-class Quantity:
-    """``factor * name + offset``, or a number alone."""
-
-    name: str | None
-    factor: float
-    offset: float
-
-    def value(self, figures: Mapping[str, float]) -> float:
-        """Return the value, given the figures by name."""
-        return self.factor * (0.0 if self.name is None else figures[self.name]) + self.offset
+Term = tuple[float, str | None, float]  # factor * name + offset; a number alone has no name
 
 
 @dataclass(frozen=True)
 class Relation:
     """``larger > smaller``, or not less than it."""
 
-    larger: Quantity
-    smaller: Quantity
+    larger: Term
+    smaller: Term
     strict: bool
 
     def gap(self, figures: Mapping[str, float]) -> float:
-        """Return by how much it holds."""
-        return self.larger.value(figures) - self.smaller.value(figures)
+        """Return by how much it holds, given the figures by name."""
+        larger, smaller = (
+            factor * (0.0 if name is None else figures[name]) + offset
+            for factor, name, offset in (self.larger, self.smaller)
+        )
+        return larger - smaller
 
     def spread(self, halves: Mapping[str, float]) -> float:
         """Return half the interval of the gap, given those of the figures."""
         sides = (self.larger, self.smaller)
-        return hypot(*(side.factor * halves[side.name] for side in sides if side.name))
+        return hypot(*(factor * halves[name] for factor, name, _ in sides if name))
 
 
 @dataclass(frozen=True)
@@ -86,17 +81,6 @@ class ClaimedRun:
     seeds: int | None = None
     held: str | None = None
 
-    def holds_significantly(self, relations: Sequence["Relation"], names: Sequence[str]) -> bool:
-        """Return whether the gap of every relation is above 0 beyond the spread of seeds."""
-        if self.seeds is None or self.held is not None:
-            return self.held in (None, "significantly")
-        halves = [float(half) if half else inf for half in spreads_in(self.ours)]
-        return self.seeds > 1 and all(
-            relation.gap(dict(zip(names, figures_in(self.ours), strict=True)))
-            > relation.spread(dict(zip(names, halves, strict=True)))
-            for relation in relations
-        )
-
 
 @dataclass(frozen=True)
 class Claim:
@@ -108,20 +92,35 @@ class Claim:
     runs: tuple[ClaimedRun, ...] = ()
     seen: str | None = None
     todo: str = ""
-    relations: tuple[Relation, ...] = field(init=False)
-    names: tuple[str, ...] = field(init=False)
 
     def __post_init__(self) -> None:
-        relations, names = _parsed(self.holds) if self.holds else ((), ())
-        object.__setattr__(self, "relations", relations)
-        object.__setattr__(self, "names", names)
-        if self.runs and not relations and self.seen is None:
+        if self.runs and not self.relations and self.seen is None:
             raise SettingsError(f"{self.claim!r} has runs, so say in holds what is claimed")
-        if relations and self.published and _outcome(relations, self._printed(), None) < 1:
+        if self._printed and self._outcome(self._printed, {}) < 1:
             raise SettingsError(f"{self.claim!r} does not hold for what is printed")
 
-    def _printed(self) -> dict[str, float] | None:
-        return self.figures(self.published) if self.published else None
+    @cached_property
+    def relations(self) -> tuple[Relation, ...]:
+        """The inequalities that are claimed."""
+        relations = []
+        for claim in self.holds.split(";") if self.holds else ():
+            pieces = re.split(r" (<=|>=|<|>) ", claim.strip())
+            terms = [_term(piece) for piece in pieces[::2]]
+            for left, sign, right in zip(terms, pieces[1::2], terms[1:], strict=False):
+                larger, smaller = (left, right) if sign.startswith(">") else (right, left)
+                relations.append(Relation(larger, smaller, "=" not in sign))
+        return tuple(relations)
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """The names in it, as they first come."""
+        pieces = re.split(r" (?:<=|>=|<|>) |;", self.holds) if self.holds else ()
+        named = (_term(piece)[1] for piece in pieces)
+        return tuple(dict.fromkeys(name for name in named if name is not None))
+
+    @cached_property
+    def _printed(self) -> dict[str, float]:
+        return self.figures(self.published) if self.relations and self.published else {}
 
     def figures(self, text: str) -> dict[str, float]:
         """Return the figures in a text by the names of the claim."""
@@ -138,40 +137,37 @@ class Claim:
         """The verdict, by the rule of this module."""
         if self.seen is not None:
             return self.seen
-        if not self.runs:
-            return NOT_RUN
-        printed = self._printed()
-        outcomes = [self._outcome(run, printed) for run in self.runs]
+        outcomes = [self._outcome_of(run) for run in self.runs]
         if all(outcome == 1 for outcome in outcomes):
-            return COMES_OUT
+            return COMES_OUT if outcomes else NOT_RUN
         return IN_PART if any(outcomes) else DOES_NOT
 
-    def _outcome(self, run: ClaimedRun, printed: Mapping[str, float] | None) -> float:
+    def _outcome_of(self, run: ClaimedRun) -> float:
         if run.held == "some":
             return 0.5
-        outcome = _outcome(self.relations, self.figures(run.ours), printed)
-        if outcome == 1 and not run.holds_significantly(self.relations, self.names):
-            return 0.5
-        return outcome
+        outcome = self._outcome(self.figures(run.ours), self._printed)
+        return 0.5 if outcome == 1 and not self._holds_significantly(run) else outcome
 
+    def _holds_significantly(self, run: ClaimedRun) -> bool:
+        """Return whether the gap of every relation is above 0 beyond the spread of seeds."""
+        if run.seeds is None or run.held is not None:
+            return run.held in (None, "significantly")
+        figures = self.figures(run.ours)
+        halves = [float(half or inf) for _, half in FIGURE.findall(NOT_FIGURES.sub("", run.ours))]
+        spreads = dict(zip(self.names, halves, strict=True))
+        return run.seeds > 1 and all(
+            relation.gap(figures) > relation.spread(spreads) for relation in self.relations
+        )
 
-def _outcome(
-    relations: Sequence[Relation],
-    figures: Mapping[str, float] | None,
-    printed: Mapping[str, float] | None,
-) -> float:
-    """Return 1 if all of it holds, and roughly in size, 0 if nothing does, else a half."""
-    if figures is None:
-        return 0.0
-    held, sized = [], []
-    for relation in relations:
-        gap = relation.gap(figures)
-        held.append(gap > 0 if relation.strict else gap >= 0)
-        least = 0.0 if printed is None or not relation.strict else relation.gap(printed)
-        sized.append(not least or LEAST * least <= gap <= MOST * least)
-    if all(held) and all(sized):
-        return 1.0
-    return 0.5 if any(held) else 0.0
+    def _outcome(self, figures: Mapping[str, float], printed: Mapping[str, float]) -> float:
+        """Return 1 if all of it holds, and roughly in size, 0 if nothing does, else a half."""
+        held, sized = [], []
+        for relation in self.relations:
+            gap = relation.gap(figures)
+            held.append(gap > 0 if relation.strict else gap >= 0)
+            least = relation.gap(printed) if printed and relation.strict else 0.0
+            sized.append(not least or LEAST * least <= gap <= MOST * least)
+        return 1.0 if all(held) and all(sized) else 0.5 if any(held) else 0.0
 
 
 def figures_in(text: str) -> list[float]:
@@ -179,32 +175,14 @@ def figures_in(text: str) -> list[float]:
     return [float(number) for number, _ in FIGURE.findall(NOT_FIGURES.sub("", text))]
 
 
-def spreads_in(text: str) -> list[str]:
-    """Return what follows ``±`` after each figure of a text, empty where nothing does."""
-    return [half for _, half in FIGURE.findall(NOT_FIGURES.sub("", text))]
-
-
-def _parsed(text: str) -> tuple[tuple[Relation, ...], tuple[str, ...]]:
-    """Return the inequalities of a claim, and the names in them as they first come."""
-    relations, named = [], []
-    for claim in text.split(";"):
-        pieces = re.split(r" (<=|>=|<|>) ", claim.strip())
-        terms = [_term(piece) for piece in pieces[::2]]
-        named += [term.name for term in terms if term.name is not None]
-        for left, sign, right in zip(terms, pieces[1::2], terms[1:], strict=False):
-            larger, smaller = (left, right) if sign.startswith(">") else (right, left)
-            relations.append(Relation(larger, smaller, "=" not in sign))
-    return tuple(relations), tuple(dict.fromkeys(named))
-
-
-def _term(text: str) -> Quantity:
+def _term(text: str) -> Term:
     match = TERM.fullmatch(text.strip())
     if match is None:
         raise SettingsError(f"a claim compares names or numbers, as 2 x a - 0.5, got {text!r}")
     factor, name, sign, offset, number = match.groups()
     if number is not None:
-        return Quantity(None, 0.0, float(number))
-    return Quantity(name, float(factor or 1), float(f"{sign or ''}{offset or 0}"))
+        return 0.0, None, float(number)
+    return float(factor or 1), name, float(f"{sign or ''}{offset or 0}")
 
 
 Values = Mapping[str, Any]
@@ -330,24 +308,21 @@ class Experiment:
         return f"{self.table}.{self.cell}" if self.cell else self.table
 
 
-_FILE = tomllib.loads(files("labelwise.papers").joinpath("tables.toml").read_text("utf-8"))
+STATED = tomllib.loads(files("labelwise.papers").joinpath("tables.toml").read_text("utf-8"))
 
 
 def _recipe(given: Values) -> dict[str, Any]:
     """Return settings with those of the recipe that they ``use``; ``~`` is none."""
-    start = _recipe(_FILE["recipe"][given["use"]]) if "use" in given else {}
+    start = _recipe(STATED["recipe"][given["use"]]) if "use" in given else {}
     own = {k: None if value == "~" else value for k, value in given.items() if k != "use"}
     return start | own
 
 
 def _figures(given: str | list[Any]) -> Figures:
-    """Return the function of ``columns`` with this name, or the one it makes of its argument."""
-    if isinstance(given, str):
-        figures: Figures = getattr(columns, given)
-        return figures
-    name, argument = given
-    made: Figures = getattr(columns, name)(argument)
-    return made
+    """Return the function of ``columns`` with this name, given the argument that may follow it."""
+    name, *argument = [given] if isinstance(given, str) else given
+    function = getattr(columns, name)
+    return lambda run: function(run, *argument)
 
 
 def _row(given: dict[str, Any]) -> Row:
@@ -379,7 +354,7 @@ def _experiment(name: str, given: dict[str, Any]) -> Experiment:
         figures=_figures(given.pop("figures")),
         published=PublishedTable(given.pop("title"), titles, printed, remark),
         stated=_recipe(given.pop("stated", {})),
-        unstated=frozenset(key for one in unstated for key in _FILE["unstated"].get(one, [one])),
+        unstated=frozenset(key for one in unstated for key in STATED["unstated"].get(one, [one])),
         deviations=tuple(given.pop("deviations", ())),
         claims=tuple(map(_table_claim, given.pop("claims", ()))),
         **given,
@@ -387,13 +362,13 @@ def _experiment(name: str, given: dict[str, Any]) -> Experiment:
 
 
 FROZEN = _recipe({"use": "frozen"})
-DATASETS = {name: Dataset(**given) for name, given in _FILE["dataset"].items()}
+DATASETS = {name: Dataset(**given) for name, given in STATED["dataset"].items()}
 ROWS = {
-    name: {row: _row(given) for row, given in rows.items()} for name, rows in _FILE["rows"].items()
+    name: {row: _row(given) for row, given in rows.items()} for name, rows in STATED["rows"].items()
 }
-EXPERIMENTS = {name: _experiment(name, given) for name, given in _FILE["table"].items()}
+EXPERIMENTS = {name: _experiment(name, given) for name, given in STATED["table"].items()}
 PUBLISHED = {name: experiment.published for name, experiment in EXPERIMENTS.items()}
 # Two-way, Table A: what is transferred to: name, classes, train and test images.
 TRANSFER: dict[str, tuple[str, int, int, int]] = {
-    name: (given[0], given[1], given[2], given[3]) for name, given in _FILE["transfer"].items()
+    name: (given[0], given[1], given[2], given[3]) for name, given in STATED["transfer"].items()
 }

@@ -34,10 +34,7 @@ def judge_checkpoints(
     device: str = "cpu",
     watch: Watch | None = None,
 ) -> tuple[list[str], list[list[str]]]:
-    """Return the header and a row per checkpoint: its mAP on the test images, and the printed one.
-
-    ``files`` are checkpoints by the row they belong to.
-    """
+    """Return header and rows: the mAP of each checkpoint on test images, and the printed one."""
     experiment = find_experiment(JUDGED_BY_CHECKPOINT)
     test = table.splits().get("test")
     if test is None:

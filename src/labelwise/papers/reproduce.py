@@ -37,7 +37,7 @@ from labelwise.papers.sources import (
 )
 from labelwise.papers.statistics import SeedMean, seed_mean
 from labelwise.pictures import ImageSource
-from labelwise.system.files import replacing
+from labelwise.system.files import write_text
 from labelwise.system.progress import Watch
 from labelwise.system.text import one_line_of
 from labelwise.training.settings import Settings, flattened, read_settings
@@ -104,28 +104,28 @@ def facts_of(
     data: str | None = None,
     held_out: ValidationImages | None = None,
 ) -> dict[str, Any]:
-    """Return the same keys as the run has them; ``data`` is a source in place of the paper's.
-
-    ``held_out`` is what was held out of the data that was read; before that, what will be.
-    """
-    facts = flattened(settings.model_dump(mode="json", exclude=set(OURS)))
+    """Return the same keys as the run has them; ``data`` is a source in place of the paper's."""
     held = _held_out(experiment, row, data, held_out)
-    facts["held_out"], facts["split"] = held.share, held.chosen_by
     in_order = data is None and experiment.data_options.get("string_order", False)
-    facts["image_order"] = "ids as text" if in_order else "as the table has them"
     best = settings.recipe.keep == "best"
-    facts["chosen_on"] = "validation images" if best else "none, the last epoch is deployed"
-    facts["pooled"] = "mean over patches"
-    facts["decayed"] = "weights, not biases and norms"
-    facts["scores"] = "softmax"
-    facts["weights_tag"] = _weights_tag(settings)
+    facts = {
+        **flattened(settings.model_dump(mode="json", exclude=set(OURS))),
+        "held_out": held.share,
+        "split": held.chosen_by,
+        "image_order": "ids as text" if in_order else "as the table has them",
+        "chosen_on": "validation images" if best else "none, the last epoch is deployed",
+        "pooled": "mean over patches",
+        "decayed": "weights, not biases and norms",
+        "scores": "softmax",
+        "weights_tag": _weights_tag(settings),
+        "data": data or experiment.data,
+    }
     if settings.image_size is None and settings.backbone in SMALL_INPUTS:
         facts["image_size"] = 32
-    if settings.method in METHODS:
-        method = METHODS[settings.method]
+    method = METHODS.get(settings.method)
+    if method is not None:
         facts = {f"options.{name}": value for name, value in method.options.items()} | facts
         facts["head"] = settings.head or method.head
-    facts["data"] = data or experiment.data
     return facts
 
 
@@ -145,35 +145,6 @@ def _held_out(
         if experiment.validation or alone
         else ValidationImages(0.0, NO_SPLIT)
     )
-
-
-def deviations_of(
-    experiment: Experiment,
-    settings: Mapping[str, Settings],
-    ours: Mapping[str, Settings],
-    data: str | None = None,
-    held_out: ValidationImages | None = None,
-) -> list[Deviation]:
-    """Return every difference of the rows' settings from the paper, alike ones joined.
-
-    ``ours`` are the settings of our protocol, without what was set for this request.
-    """
-    deviations: dict[str, tuple[Deviation, list[str]]] = {}
-    for row, used in settings.items():
-        published = published_protocol(experiment, row)
-        facts = facts_of(used, experiment, row, data, held_out)
-        plain = facts_of(ours[row], experiment, row, data, held_out)
-        for key in dict.fromkeys([*published, *facts, *plain]):
-            here = facts.get(key)
-            if key in published:
-                deviation = Deviation((), key, published[key], here)
-                same = _same(published[key], here)
-            else:
-                deviation = Deviation((), key, None, here, stated=False, ours=plain.get(key))
-                same = _same(plain.get(key), here)
-            if not same:
-                deviations.setdefault(repr(deviation), (deviation, []))[1].append(row)
-    return [replace(experiment, rows=tuple(rows)) for experiment, rows in deviations.values()]
 
 
 def _weights_tag(settings: Settings) -> str | None:
@@ -258,18 +229,14 @@ class Request:
         values |= experiment.quick if self.quick else {}
         values |= experiment.rows[row].values
         values |= FROZEN if self.frozen else {}
-        values |= {"seed": seed, **self._checked_overrides()}
-        if experiment.seed_key is not None:
-            values[experiment.seed_key] = seed
-        return read_settings(None, values)
-
-    def _checked_overrides(self) -> Mapping[str, Any]:
-        """Return the overrides, none of which has an option of its own that would overrule it."""
-        instead = {"data": "--data", "seed": "--seeds", self.experiment.seed_key: "--seeds"}
+        instead = {"data": "--data", "seed": "--seeds", experiment.seed_key: "--seeds"}
         for key in self.overrides:
             if key in instead:
                 raise SettingsError(f"{key} is not set by --set here but by {instead[key]}")
-        return self.overrides
+        values |= {"seed": seed, **self.overrides}
+        if experiment.seed_key is not None:
+            values[experiment.seed_key] = seed
+        return read_settings(None, values)
 
     def without_changes(self) -> "Request":
         """Return the request of the same rows and data by our full protocol."""
@@ -301,18 +268,25 @@ class Request:
 
     def protocol_deviations(self, held_out: ValidationImages | None = None) -> list[Deviation]:
         """Return where the settings of the rows to run differ from the published protocol."""
-        plain, rows, seed = self.without_changes(), self.chosen_rows(), self.seeds[0]
-        settings = {row: self.settings(row, seed) for row in rows}
-        ours = {row: plain.settings(row, seed) for row in rows}
-        return deviations_of(self.experiment, settings, ours, self.source, held_out)
+        experiment, seed = self.experiment, self.seeds[0]
+        found: dict[str, tuple[Deviation, list[str]]] = {}
+        for row in self.chosen_rows():
+            published = published_protocol(experiment, row)
+            facts, ours = (
+                facts_of(request.settings(row, seed), experiment, row, self.source, held_out)
+                for request in (self, self.without_changes())
+            )
+            for key in dict.fromkeys([*published, *facts, *ours]):
+                own, here = None if key in published else ours.get(key), facts.get(key)
+                if not _same(published.get(key, own), here):
+                    one = Deviation((), key, published.get(key), here, key in published, own)
+                    found.setdefault(repr(one), (one, []))[1].append(row)
+        return [replace(deviation, rows=tuple(rows)) for deviation, rows in found.values()]
 
 
 @dataclass(frozen=True)
 class Reproduction:
-    """The printed table and ours: ``ours[row][column]`` over seeds, and how many runs are left.
-
-    ``held_out`` tells of the validation images of the data that was read.
-    """
+    """The printed table and ours: ``ours[row][column]`` over seeds, and how many runs are left."""
 
     request: Request
     ours: Mapping[str, Mapping[str, SeedMean]]
@@ -371,12 +345,9 @@ def find_experiment(name: str) -> Experiment:
     """Return the cell of that name, the first of a table's; an unknown one says what is near."""
     cells = cells_of(name)
     if not cells:
-        tables = dict.fromkeys(experiment.table for experiment in EXPERIMENTS.values())
-        table = name.partition(".")[0]
-        known = [
-            experiment.name for experiment in EXPERIMENTS.values() if experiment.table == table
-        ] or tables
-        raise SettingsError(f"there is no table {name!r}{nearest(name, known)}")
+        known = cells_of(name.partition(".")[0]) or EXPERIMENTS.values()
+        names = dict.fromkeys(cell.name if "." in name else cell.table for cell in known)
+        raise SettingsError(f"there is no table {name!r}{nearest(name, names)}")
     return cells[0]
 
 
@@ -385,11 +356,6 @@ def cells_of(name: str) -> list[Experiment]:
     if name in EXPERIMENTS:
         return [EXPERIMENTS[name]]
     return [experiment for key, experiment in EXPERIMENTS.items() if key.startswith(f"{name}.")]
-
-
-def available(root: Path) -> dict[str, bool]:
-    """Return for every cell whether its data is below ``root``."""
-    return {name: has_data(experiment, root) for name, experiment in EXPERIMENTS.items()}
 
 
 def has_data(experiment: Experiment, root: Path) -> bool:
@@ -426,10 +392,7 @@ def jobs_of(request: Request, folder: Path) -> dict[tuple[str, int], TrainingJob
 
 
 def open_data(request: Request, watch: Watch | None = None) -> tuple[LabelTable, ValidationImages]:
-    """Return the table of a request's first seed, and who chose its validation images.
-
-    Missing data says what to put where.
-    """
+    """Return the table of a request's first seed, and who chose its validation images."""
     experiment = request.experiment
     if request.source is None and not has_data(experiment, request.root):
         raise DataError(f"{request.table} needs data: {where_to_put(experiment, request.root)}")
@@ -488,10 +451,7 @@ def reproduce(
     say: Say = print,
     watch: Watch | None = None,
 ) -> Reproduction:
-    """Run the table in ``folder``, or what is left of it; write and return what came out.
-
-    ``executor`` carries the runs out, by default one after the other in this process.
-    """
+    """Run the table in ``folder``, or what is left of it; write and return what came out."""
     experiment = request.experiment
     jobs = jobs_of(request, folder)
     distinct = {job.folder: job for job in jobs.values()}
@@ -505,7 +465,8 @@ def reproduce(
     for number, done in enumerate(running, 1):
         for (row, seed), job in jobs.items():
             if job.folder == done.folder:
-                figures[row, seed] = _figures(request, row, job)
+                function = experiment.rows[row].figures or experiment.figures
+                figures[row, seed] = figures_of(job.folder, function)
                 first = list(figures[row, seed].items())[:SHOWN]
                 words = ", ".join(f"{name} {value:.4g}" for name, value in first)
                 say(f"[{number}/{len(distinct)}] {row}, seed-{seed}: {words}")
@@ -519,36 +480,24 @@ def reproduce(
     return result
 
 
-def _figures(request: Request, row: str, job: TrainingJob) -> dict[str, float]:
-    experiment = request.experiment
-    return figures_of(job.folder, experiment.rows[row].figures or experiment.figures)
-
-
 def _over_seeds(runs: Sequence[Mapping[str, float]]) -> dict[str, SeedMean]:
     names = {name: None for run in runs for name in run}
     return {name: seed_mean([run[name] for run in runs if name in run]) for name in names}
 
 
-def _finite(run: Mapping[str, float]) -> dict[str, float | str | None]:
-    """Return the figures as JSON can hold them: null is undefined, infinity a word."""
-    return {
-        name: value if isfinite(value) else INFINITE if isinf(value) else None
-        for name, value in run.items()
-    }
-
-
 def _save(
     result: Reproduction, folder: Path, by_row: Mapping[str, Sequence[Mapping[str, float]]]
 ) -> None:
-    figures = {row: [_finite(run) for run in runs] for row, runs in by_row.items()}
-    deviations = [
-        asdict(deviation) for deviation in result.request.protocol_deviations(result.held_out)
-    ]
-    texts = {
-        "table.md": result.markdown(),
-        "figures.json": json.dumps(figures, indent=1),
-        "deviations.json": json.dumps(deviations, indent=1),
+    """Write the table, its figures (null is undefined, infinity a word) and what differs."""
+    figures = {
+        row: [
+            {n: v if isfinite(v) else INFINITE if isinf(v) else None for n, v in run.items()}
+            for run in runs
+        ]
+        for row, runs in by_row.items()
     }
-    for name, text in texts.items():
-        with replacing(folder / name) as temporary:
-            temporary.write_text(text, encoding="utf-8")
+    deviations = result.request.protocol_deviations(result.held_out)
+    write_text(folder / "table.md", result.markdown())
+    write_text(folder / "figures.json", json.dumps(figures, indent=1))
+    text = json.dumps([asdict(deviation) for deviation in deviations], indent=1)
+    write_text(folder / "deviations.json", text)

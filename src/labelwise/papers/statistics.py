@@ -53,10 +53,7 @@ class SeedMean:
 
 @dataclass(frozen=True)
 class Difference:
-    """``first - second`` over shared seeds: its interval, p value, and what all pairs allow.
-
-    ``p_value`` is that of the pair alone; ``distinguishable`` is decided with all pairs.
-    """
+    """``first - second`` over shared seeds: its interval, p value, and what all pairs allow."""
 
     first: str
     second: str
@@ -138,10 +135,7 @@ def compare_to_best(
 
 
 def shaffer(p_values: Sequence[float], methods: int, alpha: float = 0.05) -> list[bool]:
-    """Return which pairs of so many methods are told apart, with at most ``alpha`` for any error.
-
-    ``p_values`` are those of all pairs, in any order.
-    """
+    """Return which of all pairs of the methods are told apart, at most ``alpha`` for any error."""
     possible = np.array(sorted(_equal_pairs(methods)))
     order, told_apart = np.argsort(p_values, kind="stable"), [False] * len(p_values)
     for rejected, pair in enumerate(order.tolist()):

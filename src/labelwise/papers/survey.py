@@ -13,7 +13,7 @@ validation, on the first seed: those of ``RATES``, then more while the best is a
 
 Every cell (a data set and what is known of it) is one results file. It holds the figures of every
 seed, the tries, the command, the commit and the machine; a survey that was stopped goes on after
-the methods that are there. :mod:`labelwise.papers.survey_page` makes the page of these files alone.
+the methods that are there. :func:`page` makes the page of these files alone.
 """
 
 import json
@@ -25,9 +25,10 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import product
-from math import isnan
+from math import inf, isnan, sqrt
 from multiprocessing import get_context
 from pathlib import Path
+from statistics import fmean, stdev
 from time import perf_counter
 from typing import Any
 from warnings import catch_warnings, simplefilter
@@ -38,7 +39,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from labelwise.calibration import platt
-from labelwise.data import LabelTable, load
+from labelwise.data import load
 from labelwise.data.derived import observe_uniform
 from labelwise.decide import best_f
 from labelwise.errors import DataError, SettingsError
@@ -47,12 +48,13 @@ from labelwise.methods import METHODS, find_method, make_objective
 from labelwise.metrics import average_precision, confusion
 from labelwise.models import HeadSpec, Model
 from labelwise.networks.backbones import create_backbone
+from labelwise.numeric.special import stdtrit
 from labelwise.papers.measures import probability_figures
-from labelwise.papers.protocols import DATASETS
+from labelwise.papers.protocols import DATASETS, STATED
 from labelwise.papers.sources import Frozen, holds_files, with_features
 from labelwise.pictures import FeatureRows
 from labelwise.predictions import Predictions
-from labelwise.system.files import replacing
+from labelwise.system.files import replacing, write_text
 from labelwise.system.progress import Watch
 from labelwise.training.features import set_biases_to_priors
 from labelwise.training.optimizer import make_optimizer, rate, set_rate
@@ -61,35 +63,19 @@ from labelwise.types import DatasetFacts, Targets, nearest
 
 Floats = NDArray[np.float32]
 Say = Callable[[str], None]
-CELLS = {
-    "full": "all labels known",
-    "tenth": "a tenth of the entries known",
-    "single": "one present label known per image",
-    "noise": "a tenth of the labels wrong",
-    "half": "half of the training images",
-}
+CELLS: dict[str, str] = STATED["survey"]["cells"]
 KNOWN_SETS = ("coco", "cifar100", "scene")
 SHARES = {"train": 0.6, "val": 0.15, "test": 0.25}
 RATES = tuple(1e-2 * 3.0**power for power in (-2, -1, 0, 1, 2))
 MOST_TRIES = 9
-TAKEN: dict[str, Any] = {
-    "cells": ",".join(CELLS),
-    "image_size": None,
-    "squash": False,
-    "rows": 4000,
-    "steps": 60,
-    "batch_size": 256,
-}
-QUICK = {"rows": 400, "steps": 20, "batch_size": 64}
+TAKEN: dict[str, Any] = {"cells": ",".join(CELLS), "image_size": None, **STATED["survey"]["budget"]}
+QUICK: dict[str, Any] = STATED["survey"]["quick"]
 READ_BY: dict[str, dict[str, Any]] = {"cifar100": {"labels": "both"}}
 
 
 @dataclass(frozen=True)
 class SurveyPlan:
-    """What is surveyed: sources by data set, methods, seeds, the backbone of photos, the budget.
-
-    A set without a source is looked for below ``root``.
-    """
+    """What is surveyed: sources by data set, methods, seeds, the backbone of photos, the budget."""
 
     root: Path = Path("data")
     sources: Mapping[str, str] = field(default_factory=dict)
@@ -175,6 +161,12 @@ class Dealt:
             tuple((present / n).tolist()),
         )
 
+    def predictions(self, split: str, logits: Tensor, link: Link | None) -> Predictions:
+        """Return logits of a split as predictions, with its labels."""
+        ids = [str(row) for row in range(len(logits))]
+        labels = self.labels[split].numpy()
+        return Predictions(ids, logits.numpy(), labels, None, self.names, split, link)
+
     def trained_on(self, soft: bool) -> Tensor:
         """Return the training labels, the majority's where soft ones are not used."""
         labels = self.labels["train"]
@@ -198,13 +190,10 @@ def rows_of(name: str, place: str, plan: SurveyPlan, watch: Watch | None = None)
         table = table.subset(np.sort(np.random.default_rng(0).permutation(len(table))[:most]))
     if not stored and plan.frozen is not None:
         table = with_features(table, plan.frozen, watch=watch)
-    return SurveyRows(_features(table), table.targets()[0].astype(np.float32), table.space.names)
-
-
-def _features(table: LabelTable) -> Floats:
     if not isinstance(table.images, FeatureRows) or table.images.features.ndim != 2:
         raise DataError(f"{table.name}: the survey needs one feature vector per row")
-    return np.asarray(table.images.features, np.float32)
+    features = np.asarray(table.images.features, np.float32)
+    return SurveyRows(features, table.targets()[0].astype(np.float32), table.space.names)
 
 
 def dealt_labels(
@@ -275,14 +264,7 @@ def fit(
     with torch.no_grad():
         logits = {split: model.head(x).logits for split, x in maps.items()}
         link = objective.final_link(logits["train"], labels, dealt.known)
-    return {split: predicted(dealt, split, logits[split], link) for split in ("val", "test")}
-
-
-def predicted(dealt: Dealt, split: str, logits: Tensor, link: Link | None) -> Predictions:
-    """Return the predictions of a split, with its labels."""
-    ids = [str(row) for row in range(len(logits))]
-    labels = dealt.labels[split].numpy()
-    return Predictions(ids, logits.numpy(), labels, None, dealt.names, split, link)
+    return {split: dealt.predictions(split, logits[split], link) for split in ("val", "test")}
 
 
 def figures_of(val: Predictions, test: Predictions) -> dict[str, float]:
@@ -345,19 +327,15 @@ def _cached_rows(file: str) -> SurveyRows:
         return SurveyRows(arrays["features"], arrays["labels"], names)
 
 
-@dataclass(frozen=True)
-class _Unit:
-    """One method in one cell (data set, what is known), by the file of the rows."""
+Unit = tuple[tuple[str, str], str, str]  # data set and cell, the file of its rows, a method
 
-    key: tuple[str, str]
-    file: str
-    method: str
 
-    def surveyed(self, plan: SurveyPlan) -> Surveyed:
-        torch.set_num_threads(1)
-        with catch_warnings():
-            simplefilter("ignore", UserWarning)  # of labels ranked no better than chance
-            return survey_method(self.method, self.key[1], _cached_rows(self.file), plan)
+def _surveyed(unit: Unit, plan: SurveyPlan) -> Surveyed:
+    (_, cell), file, method = unit
+    torch.set_num_threads(1)
+    with catch_warnings():
+        simplefilter("ignore", UserWarning)  # of labels ranked no better than chance
+        return survey_method(method, cell, _cached_rows(file), plan)
 
 
 @dataclass
@@ -374,15 +352,12 @@ class SurveyCell:
         order = sorted(self.methods, key=[*METHODS, *self.methods].index)
         figures = {m: _by_column(self.methods[m].figures) for m in order}
         tuning = {m: {"lr": self.methods[m].rate, "tries": self.methods[m].tries} for m in order}
-        blocks: dict[str, dict[str, Any]] = {"figures": figures, "tuning": tuning}
         lines = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in self.facts.items()]
+        blocks: dict[str, dict[str, Any]] = {"figures": figures, "tuning": tuning}
         for name, block in blocks.items():
-            inner = ",\n".join(
-                f" {json.dumps(m)}: {json.dumps(figures)}" for m, figures in block.items()
-            )
+            inner = ",\n".join(f" {json.dumps(m)}: {json.dumps(v)}" for m, v in block.items())
             lines.append(f"{json.dumps(name)}: {{\n{inner}\n}}")
-        with replacing(folder / f"{self.data}.{self.cell}.json") as temporary:
-            temporary.write_text("{" + ",\n".join(lines) + "}\n", encoding="utf-8")
+        write_text(folder / f"{self.data}.{self.cell}.json", "{" + ",\n".join(lines) + "}\n")
 
     @staticmethod
     def load(file: Path) -> "SurveyCell":
@@ -421,8 +396,8 @@ def run_survey(
     plan: SurveyPlan, folder: Path, *, jobs: int = 1, say: Say = print, watch: Watch | None = None
 ) -> list[SurveyCell]:
     """Run the survey in ``folder``, or what is left of it; write and return its cells."""
-    with replacing(folder / "survey.json") as temporary:  # the mark of a folder of a survey
-        temporary.write_text(json.dumps({"command": plan.command}) + "\n", encoding="utf-8")
+    # The mark of a folder of a survey.
+    write_text(folder / "survey.json", json.dumps({"command": plan.command}) + "\n")
     tables: dict[str, tuple[Path, SurveyRows]] = {}
     for name, source in plan.places().items():
         tables[name] = (folder / "rows" / f"{name}.npz", rows_of(name, source, plan, watch))
@@ -433,27 +408,26 @@ def run_survey(
     keys = [(name, cell) for cell, name in product(plan.cells, tables)]
     cells = {(n, c): _opened(folder, n, c, plan, tables[n][1]) for n, c in keys}
     left = [
-        _Unit(key, str(tables[key[0]][0]), method)
+        (key, str(tables[key[0]][0]), method)
         for key, cell in cells.items()
         for method in plan.compared
         if method not in cell.methods
     ]
-    for number, (unit, result) in enumerate(_finished(left, plan, jobs), 1):
-        cells[unit.key].methods[unit.method] = result
-        cells[unit.key].save(folder)
+    for number, ((key, _, method), result) in enumerate(_finished(left, plan, jobs), 1):
+        cells[key].methods[method] = result
+        cells[key].save(folder)
         mean = np.mean([run["mAP@class"] for run in result.figures])
-        words = f"{'.'.join(unit.key)} {unit.method}: mAP@class {mean:.4f}"
-        say(f"[{number}/{len(left)}] {words}")
+        say(f"[{number}/{len(left)}] {'.'.join(key)} {method}: mAP@class {mean:.4f}")
     return list(cells.values())
 
 
-def _finished(units: list[_Unit], plan: SurveyPlan, jobs: int) -> Iterator[tuple[_Unit, Surveyed]]:
+def _finished(units: list[Unit], plan: SurveyPlan, jobs: int) -> Iterator[tuple[Unit, Surveyed]]:
     """Yield the units with what they gave, as they finish."""
     if jobs == 1:
-        yield from ((unit, unit.surveyed(plan)) for unit in units)
+        yield from ((unit, _surveyed(unit, plan)) for unit in units)
         return
     with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
-        running = {pool.submit(unit.surveyed, plan): unit for unit in units}
+        running = {pool.submit(_surveyed, unit, plan): unit for unit in units}
         yield from ((running[done], done.result()) for done in as_completed(running))
 
 
@@ -494,3 +468,144 @@ def commit() -> str:
         return subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
+
+
+# The page of a survey, made of its results files alone: mean ranks and tables.
+#
+# Images are dealt again for every seed, so seeds share images. The variance of a mean over J seeds
+# is
+# that over seeds times 1 / J + test images / training images (Nadeau and Bengio 2003). Ranks are
+# over
+# methods, equal figures share the mean of theirs; Nemenyi's critical difference is
+# q sqrt(k (k + 1) / 6 N) for k methods on N sets.
+
+
+HIGHER = ("mAP@class", "macro F1", "micro F1")
+PERCENT = (*HIGHER, "ACE before", "ACE after")
+COLUMNS = (
+    *("mAP@class", "macro F1", "micro F1", "log loss before", "log loss after"),
+    *("ACE before", "ACE after", "seconds"),
+)
+
+
+def values_of(cell: SurveyCell, method: str, column: str) -> list[float]:
+    """Return the figures of a method by seed; none where one of them is undefined."""
+    runs = cell.methods[method].figures if method in cell.methods else ()
+    return [run[column] for run in runs] if all(column in run for run in runs) else []
+
+
+def inflation(cell: SurveyCell, seeds: int) -> float:
+    """Return what the variance over seeds is multiplied by for the variance of a mean."""
+    images = cell.facts["made"]["images"]
+    return 1 / seeds + float(images["test"] / images["train"])
+
+
+def ranks_of(cell: SurveyCell, column: str, methods: Sequence[str]) -> dict[str, float]:
+    """Return the rank of each method, 1 the best.
+
+    Means that agree to four decimals are equal, and share the mean of their ranks.
+    """
+    sign = -1 if column in HIGHER else 1
+    means = [fmean(values_of(cell, m, column) or [sign * inf]) for m in methods]
+    losses = [inf if mean in (inf, -inf) else round(sign * mean, 4) for mean in means]
+    from scipy.stats import rankdata
+
+    return dict(zip(methods, rankdata(losses).tolist(), strict=True))
+
+
+def critical_difference(methods: int, sets: int) -> float:
+    """Return by how much mean ranks must differ, by Nemenyi's test at 5 %."""
+    from scipy.stats import studentized_range
+
+    quantile = float(studentized_range.ppf(0.95, methods, inf)) / sqrt(2)
+    return quantile * sqrt(methods * (methods + 1) / (6 * sets))
+
+
+def complete(cells: Sequence[SurveyCell]) -> list[SurveyCell]:
+    """Return the cells that have as many methods as the largest, in the order of the survey."""
+    most = max(len(cell.methods) for cell in cells)
+    order = list(CELLS)
+    kept = [cell for cell in cells if len(cell.methods) == most]
+    return sorted(kept, key=lambda cell: (order.index(cell.cell), cell.data))
+
+
+def page(cells: Sequence[SurveyCell], before: str) -> str:
+    """Return the page: what goes before, then one table for everything known of labels."""
+    lines = [before.rstrip(), ""]
+    for name, words in CELLS.items():
+        here = [cell for cell in cells if cell.cell == name]
+        if here:
+            lines += [f"## {words[0].upper()}{words[1:]}", "", *_table(here), ""]
+    return "\n".join(lines)
+
+
+def markdown(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return the lines of a table, the header first."""
+    lines = ["| " + " | ".join(row) + " |" for row in rows]
+    return [lines[0], "|" + "---|" * len(rows[0]), *lines[1:]]
+
+
+def _table(cells: Sequence[SurveyCell]) -> list[str]:
+    """Return the table of one kind of knowledge, by the mean rank of mAP over sets."""
+    methods = list(cells[0].methods)
+    ranks = [ranks_of(cell, "mAP@class", methods) for cell in cells]
+    mean_rank = {method: fmean(rank[method] for rank in ranks) for method in methods}
+    lines = [_how(cells)]
+    if len(cells) > 1:
+        from scipy.stats import friedmanchisquare
+
+        p = float(friedmanchisquare(*([rank[m] for rank in ranks] for m in methods)).pvalue)
+        lines += [
+            f"Friedman's test of equal ranks: p = {p:.1e}. The critical difference of mean ranks "
+            f"of {len(methods)} methods is {critical_difference(len(methods), len(cells)):.1f}."
+        ]
+    header = ["method", "probabilities", "mean rank"]
+    header += [f"mAP {cell.data}" for cell in cells] + [*COLUMNS[1:], "learning rates"]
+    rows = []
+    for method in sorted(methods, key=lambda name: (mean_rank[name], name)):
+        row = [f"`{method}`", find_method(method).probabilities, f"{mean_rank[method]:.1f}"]
+        row += [_spread(cell, method, "mAP@class") for cell in cells]
+        row += [_mean(cells, method, column) for column in COLUMNS[1:]]
+        rows.append([*row, " ".join(_rate(cell, method) for cell in cells)])
+    return [*lines, "", *markdown([header, *rows])]
+
+
+def _how(cells: Sequence[SurveyCell]) -> str:
+    parts = []
+    for cell in cells:
+        made = cell.facts["made"]
+        images = " / ".join(f"{count:,}" for count in made["images"].values())
+        parts.append(f"{cell.data} {images}, {made['labels']} labels")
+    seeds = cells[0].facts["made"]["seeds"]
+    return f"Images for training / validation / test: {'; '.join(parts)}. {seeds} seeds."
+
+
+def interval(cell: SurveyCell, method: str, column: str) -> tuple[float, float]:
+    """Return mean and half the corrected 95 % interval over seeds."""
+    values = values_of(cell, method, column)
+    if len(values) < 3:
+        return fmean(values), inf
+    half = stdtrit(len(values) - 1, 0.975) * stdev(values) * sqrt(inflation(cell, len(values)))
+    return fmean(values), float(half)
+
+
+def _spread(cell: SurveyCell, method: str, column: str) -> str:
+    mean, half = interval(cell, method, column)
+    return f"{100 * mean:.1f}" + (f" ± {100 * half:.1f}" if half < inf else "")
+
+
+def _mean(cells: Sequence[SurveyCell], method: str, column: str) -> str:
+    found = [values_of(cell, method, column) for cell in cells]
+    if not all(found):
+        return "–"
+    mean = fmean(fmean(values) for values in found)
+    return f"{100 * mean:.1f}" if column in PERCENT else "∞" if mean == inf else f"{mean:.3f}"
+
+
+def _rate(cell: SurveyCell, method: str) -> str:
+    """Return the chosen learning rate, marked where it is the last that was tried on a side."""
+    result = cell.methods[method]
+    tried = [float(lr) for lr in result.tries]
+    near = min(tried, key=lambda lr: abs(lr - result.rate))
+    edge = "!" if near in (min(tried), max(tried)) and len(tried) >= len(RATES) else ""
+    return f"{result.rate:.2g}{edge}"

@@ -8,7 +8,8 @@ test buys.
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -24,7 +25,7 @@ from labelwise.objectives.convex import CoinLoss, ConvexLoss, ShareLoss
 from labelwise.papers.protocols import TRANSFER
 from labelwise.papers.sources import Frozen, holds_files
 from labelwise.pictures import FeatureRows
-from labelwise.system.files import replacing
+from labelwise.system.files import write_text
 from labelwise.system.progress import Watch
 from labelwise.training.features import compute, content_key, frozen_backbone
 from labelwise.training.solve import Design, minimise
@@ -109,13 +110,16 @@ def linear_evaluation(
     device: torch.device | str = "cpu",
     l2_weights: Sequence[float] = L2_WEIGHTS,
 ) -> LinearEvaluation:
-    """Return the classifier of the train features that is best on validation, and its test score.
-
-    The score is the mean average precision over labels, or for softmax the top-1 accuracy.
-    """
+    """Return the classifier that is best on validation, and its mAP or accuracy on test."""
     fits = linear_path(*_arrays(train, device), softmax=softmax, l2_weights=l2_weights)
-    score = _accuracy if softmax else _mean_average_precision
-    validation = {fit.l2: score(fit, *_arrays(val, device)) for fit in fits}
+    arrays = _arrays(val, device)
+
+    def score(fit: LinearFit, features: Tensor, labels: Tensor, observed: Tensor | None) -> float:
+        if softmax:
+            return _accuracy(fit, features, labels, observed)
+        return average_precision(fit.logits(features), labels, observed).value
+
+    validation = {fit.l2: score(fit, *arrays) for fit in fits}
     best = max(fits, key=lambda fit: validation[fit.l2])
     metric = "top-1 accuracy" if softmax else "mAP over labels"
     return LinearEvaluation(best, metric, validation, score(best, *_arrays(test, device)))
@@ -142,12 +146,6 @@ def _arrays(table: LabelTable, device: torch.device | str) -> tuple[Tensor, Tens
     known = None if observed is None else torch.from_numpy(observed).to(device)
     features = torch.from_numpy(np.array(table.images.features))
     return features.to(device), torch.from_numpy(labels).to(device), known
-
-
-def _mean_average_precision(
-    fit: LinearFit, features: Tensor, labels: Tensor, observed: Tensor | None
-) -> float:
-    return average_precision(fit.logits(features), labels, observed).value
 
 
 def _accuracy(fit: LinearFit, features: Tensor, labels: Tensor, observed: Tensor | None) -> float:
@@ -211,10 +209,7 @@ def transfer(
     say: Say = print,
     watch: Watch | None = None,
 ) -> list[Transferred]:
-    """Judge a frozen backbone on the named data sets (by default those that are there).
-
-    What is done already in ``folder`` with the same features and weights is not done again.
-    """
+    """Judge a frozen backbone on the named data sets (by default those that are there)."""
     there = available_sets(root)
     for name in sets:
         if name not in there:
@@ -267,13 +262,8 @@ def _save(found: Sequence[Transferred], frozen: Frozen, folder: Path) -> None:
     header, rows = cells(found)
     lines = ["| " + " | ".join(line) + " |" for line in [header, ["---"] * len(header), *rows]]
     notes = [f"- {text}" for text in remarks(found, frozen)]
-    texts = {
-        "table.md": "\n".join([f"### {TITLE}", "", *lines, "", *notes, ""]),
-        "figures.json": json.dumps([asdict(result) for result in found], indent=1),
-    }
-    for name, text in texts.items():
-        with replacing(folder / name) as temporary:
-            temporary.write_text(text, encoding="utf-8")
+    write_text(folder / "table.md", "\n".join([f"### {TITLE}", "", *lines, "", *notes, ""]))
+    write_text(folder / "figures.json", json.dumps([asdict(one) for one in found], indent=1))
 
 
 def _opened(name: str, root: Path) -> LabelTable:
@@ -307,17 +297,21 @@ def _judged(
     backbone = frozen_backbone(
         frozen.name, weights=frozen.weights, image_size=frozen.image_size, squash=frozen.squash
     )
-    key: list[object] = [content_key(table.images, backbone, True), list(map(float, l2_weights))]
-    saved = _saved(folder / f"{name}.json", key)
-    if saved is not None:
-        return saved
+    key = [content_key(table.images, backbone, True), list(map(float, l2_weights))]
+    file = folder / f"{name}.json"
+    with suppress(OSError, ValueError, KeyError, TypeError):  # what was computed from the same
+        saved = json.loads(file.read_text(encoding="utf-8"))
+        if saved["key"] == key:
+            return Transferred(**saved["result"])
     features = compute(table, backbone, folder / "features", device=device, watch=watch)
     parts = with_validation(features).splits()
     val = features.split == "val"
     whole = features.subset((features.split == "train") | val)
     on_test = accuracies(whole, parts["test"], l2_weights=l2_weights, device=device)
     on_val = accuracies(parts["train"], parts["val"], l2_weights=l2_weights, device=device)
-    best, chosen = _highest(on_test), _highest(on_val)
+    best, chosen = (  # the strongest of equals
+        max(scores, key=lambda l2: (scores[l2], l2)) for scores in (on_test, on_val)
+    )
     transferred = Transferred(
         name,
         len(table.space),
@@ -327,21 +321,6 @@ def _judged(
         *(100 * on_test[chosen], chosen),
     )
     path = [{"l2": l2, "test": on_test[l2], "validation": on_val[l2]} for l2 in on_test]
-    with replacing(folder / f"{name}.json") as temporary:
-        content = {"key": key, "result": asdict(transferred), "path": path}
-        temporary.write_text(json.dumps(content, indent=1), encoding="utf-8")
+    content = {"key": key, "result": asdict(transferred), "path": path}
+    write_text(file, json.dumps(content, indent=1))
     return transferred
-
-
-def _highest(scores: Mapping[float, float]) -> float:
-    """Return the weight of the highest score, the strongest of equals."""
-    return max(scores, key=lambda l2: (scores[l2], l2))
-
-
-def _saved(file: Path, key: list[object]) -> Transferred | None:
-    """Return the result in a file if it was computed from the same."""
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-        return Transferred(**content["result"]) if content["key"] == key else None
-    except (OSError, ValueError, KeyError, TypeError):
-        return None

@@ -12,6 +12,7 @@ from labelwise.markup import (
     percent,
     plain,
     section,
+    side_by_side,
     table,
     tag,
 )
@@ -49,13 +50,9 @@ def calibration(evaluation: Evaluation) -> Markup | None:
         "calibration",
         "Calibration",
         paragraph(_sentence(parts)),
-        tag("div", pooled, top, _comparison(parts), class_="figures"),
+        side_by_side(pooled, top, _comparison(parts)),
         _labels(parts),
     )
-
-
-def _classes(parts: list[Calibration]) -> list[str]:
-    return ["before", "after"] if len(parts) == 2 else ["after"]
 
 
 def _name(part: Calibration, parts: list[Calibration]) -> str:
@@ -64,9 +61,9 @@ def _name(part: Calibration, parts: list[Calibration]) -> str:
 
 
 def _stages(curves: list[Curve], parts: list[Calibration]) -> list[Stage]:
-    classes = _classes(parts)
-    names = [_name(stage, parts) for stage in parts]
-    return [(c, name, curve) for c, name, curve in zip(classes, names, curves, strict=True)]
+    classes = ["before", "after"] if len(parts) == 2 else ["after"]
+    names = (_name(stage, parts) for stage in parts)
+    return list(zip(classes, names, curves, strict=True))
 
 
 def _figure(title: str, curves: list[Curve], parts: list[Calibration], text: str) -> Markup:

@@ -14,10 +14,23 @@ from typing import TYPE_CHECKING
 from labelwise.decide import CountEstimate
 from labelwise.errors import SettingsError
 from labelwise.markup.document import charts_of
-from labelwise.markup.html import Markup, join, tag
-from labelwise.markup.svg import LETTER, Axis, Frame, cut, legend, path, short, ticks
+from labelwise.markup.html import Markup, join
+from labelwise.markup.svg import (
+    LETTER,
+    Axis,
+    Frame,
+    bar,
+    cut,
+    dot,
+    legend,
+    line,
+    path,
+    short,
+    text,
+    ticks,
+)
 from labelwise.numeric.bounds import wilson
-from labelwise.system.files import replacing
+from labelwise.system.files import write_text
 
 if TYPE_CHECKING:  # audits are reported without torch
     from labelwise.evaluation import Curve
@@ -90,55 +103,33 @@ def _wanted_ticks(low: float, high: float) -> int:
 
 
 def _dots_row(frame: Frame, row: Dots, y: float) -> Markup:
-    weight = "name strong" if row.strong else "name"
+    weight = "name strong end" if row.strong else "name end"
     seeds = [
-        tag(
-            "circle",
-            tag("title", f"{row.name}, {name}: {value:.6g}"),
-            cx=frame.px(value),
-            cy=y + 7,
-            r=2,
-            class_=f"dot small {row.class_}",
-        )
+        dot(f"{row.name}, {name}: {value:.6g}", frame.px(value), y + 7, 2, f"small {row.class_}")
         for name, value in row.values.items()
     ]
     return join(
-        tag(
-            "text",
-            tag("title", row.name),
-            cut(row.name, LETTERS),
-            x=frame.left - 8,
-            y=y + 3.5,
-            class_=f"{weight} end",
-        ),
+        text(cut(row.name, LETTERS), frame.left - 8, y + 3.5, weight, full=row.name),
         _interval_bar(frame, row, y),
         *seeds,
-        tag(
-            "circle",
-            tag("title", f"{row.name}: {row.text}"),
-            cx=frame.px(row.mean),
-            cy=y,
-            r=4.6,
-            class_=f"dot {row.class_}",
-        ),
-        tag("text", row.text, x=frame.width - 1, y=y + 3.5, class_=f"{weight} end"),
+        dot(f"{row.name}: {row.text}", frame.px(row.mean), y, 4.6, row.class_),
+        text(row.text, frame.width - 1, y + 3.5, weight),
     )
 
 
 def _interval_bar(frame: Frame, row: Dots, y: float) -> Markup | None:
     if not isfinite(row.high - row.low):
         return None
-    low, high = max(row.low, frame.x.low), min(row.high, frame.x.high)
-    bar = tag("line", x1=frame.px(low), x2=frame.px(high), y1=y, y2=y, class_=f"reach {row.class_}")
+    low, high = frame.px(max(row.low, frame.x.low)), frame.px(min(row.high, frame.x.high))
     tips = [
-        path([(at - 5 * way, y - 4), (at, y), (at - 5 * way, y + 4)], class_=f"line {row.class_}")
+        path([(at - 5 * way, y - 4), (at, y), (at - 5 * way, y + 4)], f"line {row.class_}")
         for at, way, beyond in (
-            (frame.px(low), -1, row.low < frame.x.low),
-            (frame.px(high), 1, row.high > frame.x.high),
+            (low, -1, row.low < frame.x.low),
+            (high, 1, row.high > frame.x.high),
         )
         if beyond
     ]
-    return join(bar, *tips)
+    return join(line(low, high, y, y, f"reach {row.class_}"), *tips)
 
 
 def save_estimate_chart(estimates: Sequence[CountEstimate], what: str, path: Path) -> None:
@@ -164,8 +155,7 @@ def save_estimate_chart(estimates: Sequence[CountEstimate], what: str, path: Pat
         x=f"per cent of photos, {total.confidence:.0%} interval",
         description="; ".join(f"{row.name} {row.text}" for row in rows),
     )
-    with replacing(path) as temporary:
-        temporary.write_text(next(iter(charts_of(chart).values())), "utf-8")
+    write_text(path, next(iter(charts_of(chart).values())))
 
 
 AS_GIVEN = "as given"  # the only stage, where nothing was calibrated
@@ -194,46 +184,36 @@ def line_chart(
     zero: bool = False,
 ) -> Markup:
     """Return the chart. ``whole`` ticks only at integers; ``zero`` starts the axis at 0."""
-    xs = [value for line in series for value in line.x]
+    xs = [value for s in series for value in s.x]
     tops = [v + e for s in series for v, e in zip(s.y, s.errors or [0.0] * len(s.y), strict=True)]
     lows = [v - e for s in series for v, e in zip(s.y, s.errors or [0.0] * len(s.y), strict=True)]
     across = _whole_axis(min(xs), max(xs), x) if whole else Axis.upto(max(xs), x, low=min(xs))
     up = Axis.upto(max(tops), y, low=0 if zero else min(lows))
     frame = Frame(across, up, top=34)
-    key = legend([(line.class_, line.name) for line in series], x=frame.left, y=12)
-    text = " ".join(
-        f"{line.name}: from {line.y[0]:.4g} at {line.x[0]:g} to {line.y[-1]:.4g} at {line.x[-1]:g}."
-        for line in series
+    key = legend([(s.class_, s.name) for s in series], x=frame.left, y=12)
+    words = " ".join(
+        f"{s.name}: from {s.y[0]:.4g} at {s.x[0]:g} to {s.y[-1]:.4g} at {s.x[-1]:g}."
+        for s in series
     )
-    return frame.draw(*(_line(frame, s) for s in series), key, title=title, description=text)
+    return frame.draw(*(_line(frame, s) for s in series), key, title=title, description=words)
 
 
 def _line(frame: Frame, series: Series) -> Markup:
     points = [(frame.px(x), frame.py(y)) for x, y in zip(series.x, series.y, strict=True)]
     bars = [
-        tag(
-            "line",
-            x1=frame.px(x),
-            x2=frame.px(x),
-            y1=frame.py(y - error),
-            y2=frame.py(y + error),
-            class_=f"whisker {series.class_}",
-        )
+        _whisker(frame, x, y - error, y + error, series.class_)
         for x, y, error in zip(series.x, series.y, series.errors or (), strict=False)
     ]
     dots = [
-        tag(
-            "circle",
-            tag("title", f"{series.name}, {x:g}: {y:.4g}"),
-            cx=px,
-            cy=py,
-            r=2.8,
-            class_=f"dot {series.class_}",
-        )
+        dot(f"{series.name}, {x:g}: {y:.4g}", px, py, 2.8, series.class_)
         for (px, py), x, y in zip(points, series.x, series.y, strict=True)
     ]
-    line = path(points, class_=f"line {series.class_}") if len(points) > 1 else None
-    return join(*bars, line, *(dots if len(dots) <= MANY else ()))
+    joined = path(points, f"line {series.class_}") if len(points) > 1 else None
+    return join(*bars, joined, *(dots if len(dots) <= MANY else ()))
+
+
+def _whisker(frame: Frame, x: float, low: float, high: float, class_: str) -> Markup:
+    return line(frame.px(x), frame.px(x), frame.py(low), frame.py(high), f"whisker {class_}")
 
 
 def _whole_axis(low: float, high: float, title: str) -> Axis:
@@ -255,25 +235,25 @@ def grouped_bars(
     marks = [(position + 0.5, name) for position, name in enumerate(names) if position % every == 0]
     frame = Frame(Axis(0, len(names), marks, x), Axis.upto(max(peak, 1), y), top=34)
     width = 0.8 / len(groups)
+    wide = max((frame.px(1) - frame.px(0)) * width - 0.6, 0.6)
     bars = [
-        tag(
-            "rect",
-            tag("title", f"{name}, {cell}: {count:,}"),
-            x=frame.px(position + 0.1 + order * width),
-            y=frame.py(count),
-            width=max((frame.px(1) - frame.px(0)) * width - 0.6, 0.6),
-            height=frame.py(0) - frame.py(count),
-            class_=f"bar {class_}",
+        bar(
+            f"{name}, {cell}: {count:,}",
+            frame.px(position + 0.1 + order * width),
+            frame.py(count),
+            wide,
+            frame.py(0) - frame.py(count),
+            class_,
         )
         for order, (class_, name, counts) in enumerate(groups)
         for position, (cell, count) in enumerate(zip(names, counts, strict=True))
     ]
     key = legend([(class_, name) for class_, name, _ in groups], x=frame.left, y=12)
-    text = " ".join(
+    words = " ".join(
         f"{name}: " + ", ".join(f"{c} {n:,}" for c, n in zip(names, counts, strict=True)) + "."
         for _, name, counts in groups
     )
-    return frame.draw(*bars, key, title=title, description=text)
+    return frame.draw(*bars, key, title=title, description=words)
 
 
 Point = tuple[str, float, float]  # name, x > 0, y in [0, 1]
@@ -286,19 +266,18 @@ def scatter_chart(points: Sequence[Point], *, title: str, x: str, y: str) -> Mar
     marks = [(float(e), short(10.0**e)) for e in range(low, high + 1)]
     frame = Frame(Axis(low, high, marks, x), Axis.unit(y))
     dots = [
-        tag(
-            "circle",
-            tag("title", f"{name}: {level:.1%}, {count:,g}"),
-            cx=frame.px(log10(count)),
-            cy=frame.py(level),
-            r=3,
-            class_="dot cloud after",
+        dot(
+            f"{name}: {level:.1%}, {count:,g}",
+            frame.px(log10(count)),
+            frame.py(level),
+            3,
+            "cloud after",
         )
         for name, count, level in points
     ]
     worst = min(points, key=lambda p: p[2])
-    text = f"{len(points)} labels; the lowest is {worst[0]} at {worst[2]:.1%}."
-    return frame.draw(*dots, title=title, description=text)
+    words = f"{len(points)} labels; the lowest is {worst[0]} at {worst[2]:.1%}."
+    return frame.draw(*dots, title=title, description=words)
 
 
 Stage = tuple[str, str, "Curve"]  # class of its marks, name, curve
@@ -311,7 +290,7 @@ def reliability_chart(stages: Sequence[Stage], *, title: str) -> Markup:
     strip = _count_strip(frame, last, stages[-1][0])
     key = legend([(class_, name) for class_, name, _ in stages], x=frame.px(0.03), y=frame.py(0.94))
     return frame.draw(
-        _diagonal(frame),
+        diagonal(frame),
         *(_stage_marks(frame, *stage) for stage in stages),
         key,
         strip,
@@ -320,12 +299,17 @@ def reliability_chart(stages: Sequence[Stage], *, title: str) -> Markup:
     )
 
 
-def reliability_thumbnail(stages: Sequence[Stage], *, title: str) -> Markup:
-    """Return a small diagram without words, for one label among many."""
+def thumbnail_frame() -> Frame:
+    """Return the frame of a small chart without words, for one label among many."""
     axis = Axis(0, 1, [(0, "0"), (0.5, ""), (1, "1")])
-    frame = Frame(axis, axis, 150, 140, left=18, right=6, top=6, bottom=18)
+    return Frame(axis, axis, 150, 140, left=18, right=6, top=6, bottom=18)
+
+
+def reliability_thumbnail(stages: Sequence[Stage], *, title: str) -> Markup:
+    """Return a small diagram of one label among many."""
+    frame = thumbnail_frame()
     return frame.draw(
-        _diagonal(frame),
+        diagonal(frame),
         *(_stage_marks(frame, *stage, radius=2.2) for stage in stages),
         title=title,
         description=" ".join(_stage_text(name, curve) for _, name, curve in stages),
@@ -342,64 +326,51 @@ def _filled(curve: "Curve") -> list[tuple[float, float, int]]:
     ]
 
 
-def _diagonal(frame: Frame) -> Markup:
-    return path(
-        [(frame.px(0), frame.py(0)), (frame.px(1), frame.py(1))],
-        class_="ideal",
-    )
+def diagonal(frame: Frame) -> Markup:
+    """Return the dotted line on which x is y."""
+    return path([(frame.px(0), frame.py(0)), (frame.px(1), frame.py(1))], "ideal")
 
 
 def _stage_marks(
     frame: Frame, class_: str, name: str, curve: "Curve", radius: float = 3.2
 ) -> Markup:
     bins = _filled(curve)
-    whiskers = [
-        tag(
-            "line",
-            x1=frame.px(confidence),
-            x2=frame.px(confidence),
-            y1=frame.py(low),
-            y2=frame.py(high),
-            class_=f"whisker {class_}",
-        )
-        for confidence, frequency, count in bins
-        for low, high in [wilson(frequency, count)]
-    ]
+    whiskers = [_whisker(frame, said, *wilson(seen, count), class_) for said, seen, count in bins]
     dots = [
-        tag(
-            "circle",
-            tag("title", f"{name}: {confidence:.1%} said, {frequency:.1%} seen, {count:,} entries"),
-            cx=frame.px(confidence),
-            cy=frame.py(frequency),
-            r=radius,
-            class_=f"dot {class_}",
+        dot(
+            f"{name}: {said:.1%} said, {seen:.1%} seen, {count:,} entries",
+            frame.px(said),
+            frame.py(seen),
+            radius,
+            class_,
         )
-        for confidence, frequency, count in bins
+        for said, seen, count in bins
     ]
-    line = path([(frame.px(c), frame.py(f)) for c, f, _ in bins], class_=f"line {class_}")
-    return join(*whiskers, line if len(bins) > 1 else None, *dots)
+    joined = path([(frame.px(c), frame.py(f)) for c, f, _ in bins], f"line {class_}")
+    return join(*whiskers, joined if len(bins) > 1 else None, *dots)
 
 
 def _count_strip(frame: Frame, curve: "Curve", class_: str) -> Markup:
     foot, tall = frame.height - 24, 44
     peak = log1p(max(curve.counts, default=1) or 1)
     bars = [
-        tag(
-            "rect",
-            tag("title", f"{low:.2f} to {high:.2f}: {count:,} entries"),
-            x=frame.px(low) + 1,
-            y=foot - tall * log1p(count) / peak,
-            width=max(frame.px(high) - frame.px(low) - 2, 0.5),
-            height=tall * log1p(count) / peak,
-            class_=f"bar {class_}",
+        bar(
+            f"{low:.2f} to {high:.2f}: {count:,} entries",
+            frame.px(low) + 1,
+            foot - tall * log1p(count) / peak,
+            max(frame.px(high) - frame.px(low) - 2, 0.5),
+            tall * log1p(count) / peak,
+            class_,
         )
         for low, high, count in zip(curve.edges, curve.edges[1:], curve.counts, strict=False)
     ]
-    base = tag("line", x1=frame.px(0), x2=frame.px(1), y1=foot, y2=foot, class_="axis")
-    name = tag("text", "entries", x=frame.left - 6, y=foot - tall / 2 - 3, class_="tick end")
-    scale = tag("text", "(log)", x=frame.left - 6, y=foot - tall / 2 + 9, class_="tick end")
-    words = tag("text", "mean probability", x=frame.px(0.5), y=frame.height - 6, class_="name mid")
-    return join(*bars, base, name, scale, words)
+    return join(
+        *bars,
+        line(frame.px(0), frame.px(1), foot, foot, "axis"),
+        text("entries", frame.left - 6, foot - tall / 2 - 3, "tick end"),
+        text("(log)", frame.left - 6, foot - tall / 2 + 9, "tick end"),
+        text("mean probability", frame.px(0.5), frame.height - 6, "name mid"),
+    )
 
 
 def _stage_text(name: str, curve: "Curve") -> str:
@@ -412,7 +383,6 @@ def save_charts(page: str, folder: Path) -> list[Path]:
     paths = []
     for name, chart in charts_of(page).items():
         path = folder / f"{name}.svg"
-        with replacing(path) as temporary:
-            temporary.write_text(chart, "utf-8")
+        write_text(path, chart)
         paths.append(path)
     return paths

@@ -3,7 +3,9 @@
 In each measure a method is the best, or not significantly different from it, or behind it.
 """
 
+import tomllib
 from collections.abc import Sequence
+from importlib.resources import files
 from math import isfinite, isinf
 from pathlib import Path
 from typing import Literal
@@ -18,6 +20,7 @@ from labelwise.markup import (
     join,
     paragraph,
     section,
+    side_by_side,
     table,
     tag,
 )
@@ -25,54 +28,21 @@ from labelwise.papers.comparison import JUDGED, Comparison, show_figure
 from labelwise.papers.measures import MEASURES
 from labelwise.papers.statistics import SeedMean, seed_mean
 from labelwise.report.charts import Dots, dot_plot
-from labelwise.system.files import replacing
+from labelwise.system.files import write_text
 
 FEW = 3  # methods that a tile names
+_WORDS = tomllib.loads(files("labelwise.report").joinpath("comparison.toml").read_text("utf-8"))
+GLOSS: dict[str, str] = _WORDS["gloss"]  # what a measure is, in a few words
+GROUPS: dict[str, list[str]] = _WORDS["groups"]
 UNITS = "per cent but log loss, Brier, seconds and MB"
-RULES = {
-    "Data": "All methods see the same training, validation and test images; all figures here are "
-    "of the test images. Where the data has no validation split, a tenth of the training "
-    "images is taken for it, once.",
-    "Seeds": "Runs of one seed share data, order and start, so methods are compared seed by seed.",
-    "SeedMean": "Mean ± t(n − 1, 97.5 %) s / √n over the n seeds. It holds what training chance "
-    "does, not which images happened to be in the test split. It needs three seeds: with two, t "
-    "would make it ±12.7 s.",
-    "Significant": "The paired differences of every method to the best one. Their variance is that "
-    "of the seeds plus, for mAP, ACE, log loss and Brier, that of the paired bootstrap over test "
-    "images (by how much each image moves the difference). The best is found on the images that "
-    "judge it, so all pairs of methods are held together against 5 % by Shaffer's rule: the chance "
-    "of any false claim about a measure is at most 5 %. No significant difference does not "
-    "mean equal.",
-    "Before and after": "Before: the method's own link from logits to probabilities; a method "
-    "that only ranks has no such figures. After: the same shrunk per-label Platt fit on "
-    "validation for every method. Zero-label figures and retrieval read the own link, or the "
-    "fitted one where there is none.",
-    "Calibration errors": "Equal-width bins over all known entries as one pool; per bin the gap "
-    "between the mean probability and the share truly present. ECE weighs gaps by entries, ACE "
-    "is the plain mean over non-empty bins, MCE the largest.",
-    "Log loss and Brier": "Means over entries, not clipped: a certain and wrong answer has "
-    "infinite log loss. IN are images with a label present or unknown, OUT those reviewed and "
-    "without any.",
-    "Macro F1": "One threshold for all labels, with the best F1 on validation, on the fitted "
-    "probabilities.",
-    "Retrieval": "A query wants some labels and not others; images are ranked by the joint "
-    "probability, labels taken as independent given the image. All queries of a length, or a "
-    "seeded sample of them, the same for every method.",
-    "Undefined": "What has no value on one seed has no mean, and shows as a dash; what is infinite "
-    "on one seed has an infinite mean, and shows as ∞.",
-}
 
 
 def write_comparison(
     comparison: Comparison, path: str | Path, *, data: str = "", tries: int | None = None
 ) -> Path:
-    """Write the page of a comparison to ``path`` and return it.
-
-    ``data`` names what was compared on, ``tries`` is how many settings of each method were tried.
-    """
+    """Write the page of a comparison to ``path`` and return it."""
     path = Path(path)
-    with replacing(path) as temporary:
-        temporary.write_text(comparison_page(comparison, data=data, tries=tries), encoding="utf-8")
+    write_text(path, comparison_page(comparison, data=data, tries=tries))
     return path
 
 
@@ -154,15 +124,13 @@ def all_numbers(comparison: Comparison) -> Markup:
         for position, (title, name) in enumerate(zip(header[1:], shown, strict=True), 1)
         for standing in [standings(comparison, name)]
     ]
-    runs: list[list[str | Cell]] = [
-        [
-            method,
-            Cell(str(seed), seed),
-            *(_run_cell(figures.get(name), MEASURES[name].percent) for name in shown),
-        ]
-        for method, by_seed in comparison.figures.items()
-        for seed, figures in by_seed.items()
-    ]
+    runs: list[list[str | Cell]] = []
+    for method, by_seed in comparison.figures.items():
+        for seed, figures in by_seed.items():
+            cells_of_run = (_run_cell(figures.get(name), MEASURES[name].percent) for name in shown)
+            runs.append([method, Cell(str(seed), seed), *cells_of_run])
+    units = f"One row per run, {UNITS}."
+    every = table(["method", "seed", *shown], runs, caption=units, sortable=True, pinned=True)
     return section(
         "table",
         "All numbers",
@@ -172,16 +140,7 @@ def all_numbers(comparison: Comparison) -> Markup:
             caption=f"Mean ± half the 95 % interval over seeds, {UNITS}. Bold: the best mean.",
             pinned=True,
         ),
-        details(
-            "Every run",
-            table(
-                ["method", "seed", *shown],
-                runs,
-                caption=f"One row per run, {UNITS}.",
-                sortable=True,
-                pinned=True,
-            ),
-        ),
+        details("Every run", every),
     )
 
 
@@ -212,7 +171,7 @@ def _run_cell(value: float | None, percent: bool) -> Cell:
 
 def how(comparison: Comparison, tries: int | None = None) -> Markup:
     """Return the section; ``tries`` is how many settings of each method were tried."""
-    texts = {"Tries": tuned(tries), **RULES}
+    texts = {"Tries": tuned(tries), **_WORDS["rules"]}
     shown = [name for name in MEASURES if any(comparison.column(name).values())]
     entries = [join(tag("dt", name), tag("dd", text)) for name, text in texts.items() if text]
     return section(
@@ -221,7 +180,17 @@ def how(comparison: Comparison, tries: int | None = None) -> Markup:
         tag("dl", *entries, class_="how"),
         tag("h3", "The measures"),
         paragraph("An arrow up: higher is better; down: lower is.", class_="muted"),
-        tag("dl", *(_measure(name) for name in shown), class_="how"),
+        tag(
+            "dl",
+            *(
+                join(
+                    tag("dt", f"{n} {'↑' if MEASURES[n].higher_is_better else '↓'}"),
+                    tag("dd", f"{GLOSS[n]}."),
+                )
+                for n in shown
+            ),
+            class_="how",
+        ),
     )
 
 
@@ -237,53 +206,9 @@ def tuned(tries: int | None) -> str:
     )
 
 
-def _measure(name: str) -> Markup:
-    arrow = "↑" if MEASURES[name].higher_is_better else "↓"
-    return join(tag("dt", f"{name} {arrow}"), tag("dd", f"{GLOSS[name]}."))
-
-
 # Charts: each measure by method. MMC is read from a method's own link, or from the fitted one where
 # it has none; so is the log loss beside it, or the two would not belong together.
 
-
-_STAGES = {"before": "own link", "after": "the same fit for all"}
-_ERRORS = {
-    "ECE": "Mean gap of probability and share present, weighted by entries",
-    "ACE": "Mean gap of probability and share present, bins alike",
-    "MCE": "Largest gap of probability and share present",
-}
-_SCORES = {
-    "log loss": "Mean log loss in nats per entry",
-    "Brier": "Mean squared error of the probabilities",
-}
-_PARTS = {"": "", " IN": ", images with labels", " OUT": ", images without"}
-
-# What a measure is, in a few words.
-GLOSS: dict[str, str] = {
-    "mAP@class": "Average precision, mean over labels",
-    "mAP@sample": "Average precision, mean over images",
-    "macro F1": "F1, mean over labels, one threshold chosen on validation",
-    **{
-        f"{name} {stage}": f"{text}; {words}"
-        for name, text in _ERRORS.items()
-        for stage, words in _STAGES.items()
-    },
-    **{
-        f"{name}{side} {stage}": f"{text}{where}; {words}"
-        for name, text in _SCORES.items()
-        for side, where in _PARTS.items()
-        for stage, words in _STAGES.items()
-    },
-    "top accuracy": "Images with labels whose surest label is right",
-    "zero-label AUROC": "Chance that an image with labels has a larger top probability than one "
-    "without",
-    "zero-label MMC": "Mean largest probability on images without labels",
-    "promised": "Share of a label's images on lists of which at most 10 % is expected to be wrong",
-    **{f"retrieval n={n}": f"Mean average precision of queries of length {n}" for n in (1, 2, 3)},
-    "seconds": "Time of one run, as this machine was loaded",
-    "host MB": "Largest memory of one run's process",
-    "GPU MB": "Largest memory of one run on the GPU",
-}
 
 Standing = Literal["best", "level", "behind", "only"]
 
@@ -329,12 +254,6 @@ def figure_text(comparison: Comparison, name: str, method: str) -> str:
     return show_figure(comparison.intervals(name)[method], MEASURES[name].percent)
 
 
-GROUPS: dict[str, tuple[str, ...]] = {
-    "Ranking and decisions": ("mAP@class", "mAP@sample", "macro F1"),
-    "Probabilities as they are": ("ECE before", "ACE before", "MCE before", "log loss before"),
-    "Probabilities after the same calibration": ("ECE after", "log loss after", "Brier after"),
-    "Images without labels": ("zero-label AUROC", "zero-label MMC"),
-}
 STYLES = {"best": "after", "only": "after", "level": "after hollow", "behind": "absent"}
 WORDS = {"best": ", best", "level": ", no significant difference from the best"}
 
@@ -345,7 +264,7 @@ def measures(comparison: Comparison) -> Markup | None:
     for title, names in GROUPS.items():
         figures = dot_figures(comparison, names)
         if figures:
-            groups.append(join(tag("h3", title), tag("div", *figures, class_="figures")))
+            groups.append(join(tag("h3", title), side_by_side(*figures)))
     if not groups:
         return None
     return section("measures", "Measure by measure", _standing_key(), *groups)
@@ -410,19 +329,10 @@ def _standing_key() -> Markup:
         ("after hollow", "no significant difference from the best"),
         ("absent", "significantly behind the best"),
     )
-    keys = [
-        tag(
-            "li",
-            tag(
-                "svg",
-                tag("circle", cx=7, cy=7, r=4.6, class_=f"dot {class_}"),
-                viewbox="0 0 14 14",
-                aria_hidden="true",
-            ),
-            text,
-        )
-        for class_, text in entries
-    ]
+    keys = []
+    for class_, text in entries:
+        mark = tag("circle", cx=7, cy=7, r=4.6, class_=f"dot {class_}")
+        keys.append(tag("li", tag("svg", mark, viewbox="0 0 14 14", aria_hidden="true"), text))
     return join(
         paragraph(
             "Small dots are runs, one per seed; the large dot is their mean, the bar its 95 % "
@@ -498,20 +408,16 @@ def _price_doubt(comparison: Comparison) -> str:
 def _price_table(
     comparison: Comparison, points: dict[str, dict[str, tuple[str, float, float]]]
 ) -> Markup:
-    rows = [
-        [
-            method,
-            figure_text(comparison, MMC, method),
-            *(
-                figure_text(comparison, by_method[method][0], method)
-                if method in by_method
-                else UNDEFINED
-                for by_method in points.values()
-            ),
-            "own" if _has_own_link(comparison, method) else "fitted",
-        ]
-        for method in present(comparison, MMC)
-    ]
+    rows = []
+    for method in present(comparison, MMC):
+        losses = (
+            figure_text(comparison, by_method[method][0], method)
+            if method in by_method
+            else UNDEFINED
+            for by_method in points.values()
+        )
+        link = "own" if _has_own_link(comparison, method) else "fitted"
+        rows.append([method, figure_text(comparison, MMC, method), *losses, link])
     return table(
         ["method", "MMC, %", *(f"log loss {side}" for side in PARTS), "link"],
         rows,
@@ -535,5 +441,5 @@ def search(comparison: Comparison) -> Markup | None:
             "A query names labels that must be there and labels that must not. "
             "The longer it is, the better its joint probability must be."
         ),
-        tag("div", *figures, class_="figures"),
+        side_by_side(*figures),
     )

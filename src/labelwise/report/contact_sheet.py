@@ -1,30 +1,57 @@
-"""A contact sheet: the photos that answer a query, with their probabilities and the reasons.
+"""Sheets of photos: those that answer a query, suspects, and what to label next.
 
-One HTML file that holds its pictures and works offline.
+Each is one HTML file that holds its pictures and works offline. ``blind`` leaves the probabilities
+out: a person who sees the model's guess tends to agree with it.
 """
 
 from base64 import b64encode
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from io import BytesIO
 from pathlib import Path
 
 from PIL import Image
 
+from labelwise.answers.suspects import Reviewed, SuspectPromise
 from labelwise.errors import LabelwiseError
-from labelwise.markup import Markup, chance, document, tag
+from labelwise.markup import Cell, Markup, chance, document, paragraph, section, table, tag
 from labelwise.photos import Index
 from labelwise.photos.query import Found, Hit
 from labelwise.pictures.worker import OneImage, shown_images
-from labelwise.system.files import replacing
+from labelwise.system.files import write_text
 from labelwise.system.text import for_terminal
 
 SIDE = 320
+ReadPicture = Callable[[str], Image.Image | None]
+
+
+def picture_address(image: Image.Image, side: int = SIDE, quality: int = 80) -> str:
+    """Return a small copy of a picture, without any of its metadata, as a data address."""
+    small = image.convert("RGB")
+    small.thumbnail((side, side), Image.Resampling.LANCZOS)
+    buffer = BytesIO()
+    small.save(buffer, "JPEG", quality=quality)
+    return f"data:image/jpeg;base64,{b64encode(buffer.getvalue()).decode('ascii')}"
+
+
+def card(image: Image.Image | None, alt: str, *caption: Markup, missing: str = "") -> Markup:
+    """Return a photo of a sheet with its caption, or why it is ``missing``."""
+    drawn = (
+        tag("p", missing, class_="note")
+        if image is None
+        else tag("img", src=picture_address(image), alt=alt, loading="lazy")
+    )
+    return tag("li", tag("figure", drawn, tag("figcaption", *caption)))
+
+
+def file_name(path: str) -> Markup:
+    """Return the name of a file, with its path where one points at it."""
+    name = for_terminal(path)
+    return tag("small", Path(name).name, title=name)
 
 
 def write_contact_sheet(path: Path, index: Index, found: Found, caution: str | None = None) -> None:
     """Write the page of an index's answer; a caution must stand beside its probabilities."""
-    with replacing(path) as temporary:
-        temporary.write_text(contact_sheet(index, found, caution), encoding="utf-8")
+    write_text(path, contact_sheet(index, found, caution))
 
 
 def contact_sheet(index: Index, found: Found, caution: str | None = None) -> str:
@@ -41,17 +68,12 @@ def contact_sheet(index: Index, found: Found, caution: str | None = None) -> str
         lead += " Beneath each stand the probabilities of its labels by themselves."
     stated = "" if found.statement is None else found.statement.sentence
     said = (stated, found.copies_sentence, found.likeness.sentence())
-    notes = [tag("p", words, class_="note") for words in said if words]
+    notes = [paragraph(words, class_="note") for words in said if words]
     shown = f"The {len(found.hits)} most probable" if found.hits else "No photo"
     if found.above is not None:
         shown += f" of {found.above:,} above the cut"
-    content = tag(
-        "section",
-        tag("h2", shown),
-        *notes,
-        tag("ul", *_figures(index, found.hits), class_="sheet"),
-        id="photos",
-    )
+    sheet = tag("ul", *(_hit(index, hit) for hit in found.hits), class_="sheet")
+    content = tag("section", tag("h2", shown), *notes, sheet, id="photos")
     return document(f"Photos: {found.query}", lead, [("photos", "Photos", content)])
 
 
@@ -60,42 +82,116 @@ def _sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}."
 
 
-def _figures(index: Index, hits: Iterable[Hit]) -> Iterable[Markup]:
-    for hit in hits:
-        name = for_terminal(hit.paths[0])
-        reasons = (f"{label} {prob:.2f}" for label, prob in hit.why.items())
-        why = ", ".join(reason.replace(" ", "\N{NO-BREAK SPACE}") for reason in reasons)
-        picture = _thumbnail(index, hit.row)
-        image = (
-            tag("p", "The file cannot be read now.", class_="note")
-            if picture is None
-            else tag("img", src=picture, alt=f"{name}: {why}", loading="lazy")
-        )
-        caption = tag(
-            "figcaption",
-            tag("strong", chance(hit.probability)),
-            tag("span", why),
-            tag("small", Path(name).name, title=name),
-        )
-        yield tag("li", tag("figure", image, caption))
-
-
-def _thumbnail(index: Index, row: int) -> str | None:
-    """Return a small picture without any of the file's metadata, as a data address."""
-    picture = index.picture(row)
-    if picture is None:
-        return None
+def _hit(index: Index, hit: Hit) -> Markup:
+    reasons = (f"{label} {prob:.2f}" for label, prob in hit.why.items())
+    why = ", ".join(reason.replace(" ", "\N{NO-BREAK SPACE}") for reason in reasons)
+    image, picture = None, index.picture(hit.row)
     try:
-        images = shown_images(OneImage(*picture), index.spec.transform)
-        return picture_address(images.read(0, SIDE))
+        if picture is not None:
+            image = shown_images(OneImage(*picture), index.spec.transform).read(0, SIDE)
     except LabelwiseError:
-        return None
+        pass
+    caption = (tag("strong", chance(hit.probability)), tag("span", why), file_name(hit.paths[0]))
+    alt = f"{for_terminal(hit.paths[0])}: {why}"
+    return card(image, alt, *caption, missing="The file cannot be read now.")
 
 
-def picture_address(image: Image.Image) -> str:
-    """Return a small copy of a picture, without any of its metadata, as a data address."""
-    small = image.convert("RGB")
-    small.thumbnail((SIDE, SIDE), Image.Resampling.LANCZOS)
-    buffer = BytesIO()
-    small.save(buffer, "JPEG", quality=80)
-    return f"data:image/jpeg;base64,{b64encode(buffer.getvalue()).decode('ascii')}"
+def write_suspects_page(
+    path: Path,
+    questions: Sequence[Reviewed],
+    *,
+    promise: SuspectPromise | None = None,
+    picture: ReadPicture | None = None,
+    photos: int = 100,
+    blind: bool = False,
+) -> None:
+    """Write the page of a review file."""
+    text = suspects_page(questions, promise=promise, picture=picture, photos=photos, blind=blind)
+    write_text(path, text)
+
+
+def write_questions_page(
+    path: Path,
+    questions: Sequence[Reviewed],
+    *,
+    by: str,
+    picture: ReadPicture | None = None,
+    photos: int = 100,
+    blind: bool = False,
+) -> None:
+    """Write the page of what to label next, chosen by a criterion."""
+    sheet, count = _sheet(questions, picture, photos, blind)
+    lead = (
+        f"{count:,} photos whose answers are worth most by {by}, the best first; photos that "
+        "look like others come last. The chances are the model's."
+    )
+    write_text(path, document("What to label next", lead, [("photos", "Photos", sheet)]))
+
+
+def suspects_page(
+    questions: Sequence[Reviewed],
+    *,
+    promise: SuspectPromise | None = None,
+    picture: ReadPicture | None = None,
+    photos: int = 100,
+    blind: bool = False,
+) -> str:
+    """Return the page as text, with the first ``photos`` photos."""
+    sheet, count = _sheet(questions, picture, photos, blind)
+    lead = (
+        f"{len(questions):,} labels of {count:,} photos that are probably mistakes, the "
+        "likeliest first. Each was judged by a model that had not seen its photo."
+    )
+    sentence = "No promise yet: nobody has looked." if promise is None else _sentence(str(promise))
+    parts = [
+        ("promise", "Promise", section("promise", "What is promised", paragraph(sentence))),
+        ("photos", "Photos", sheet),
+        ("labels", "Labels", _labels(questions)),
+    ]
+    return document("Labels that may be mistakes", lead, parts)
+
+
+def _sheet(
+    questions: Sequence[Reviewed], picture: ReadPicture | None, photos: int, blind: bool
+) -> tuple[Markup, int]:
+    """Return the section of the first photos with their questions, and how many there are."""
+    own: dict[str, list[Markup]] = {}
+    for rank, question in enumerate(questions, start=1):
+        words = tag(
+            "span",
+            f"{rank}. {'no ' if question.given == 'present' else ''}{question.label}?",
+            "" if blind else f" {chance(question.probability)} present",
+            None if question.given == "unknown" else f" · said {question.given}",
+            f" · answered {question.answer}" if question.answer else None,
+            " · check" if question.check and not question.answer else None,
+        )
+        own.setdefault(question.photo, []).append(words)
+    shown = list(own.items())[:photos]
+    cards: Iterable[Markup] = (
+        card(
+            None if picture is None else picture(photo),
+            for_terminal(photo),
+            *words,
+            file_name(photo),
+            missing="No picture here.",
+        )
+        for photo, words in shown
+    )
+    heading = f"The first {len(shown)} photos"
+    return section("photos", heading, tag("ul", *cards, class_="sheet")), len(own)
+
+
+def _labels(questions: Sequence[Reviewed]) -> Markup:
+    """Return a table of the labels: suspects, answered, confirmed."""
+    rows: dict[str, list[Reviewed]] = {}
+    for question in questions:
+        rows.setdefault(question.label, []).append(question)
+    cells: list[list[str | Cell]] = []
+    for label, own in sorted(rows.items(), key=lambda item: -len(item[1])):
+        confirmed = [question.confirmed for question in own if question.confirmed is not None]
+        counts = (len(own), len(confirmed), sum(confirmed))
+        cells.append([label, *(Cell(f"{count:,}", count) for count in counts)])
+    head = ("label", "suspects", "answered", "confirmed mistakes")
+    return section(
+        "labels", "Labels", table(head, cells, caption="Suspects per label", sortable=True)
+    )

@@ -6,7 +6,9 @@ says "not stated" where nothing was, and makes no claim that any law or standard
 """
 
 import json
+import tomllib
 from collections.abc import Mapping
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -23,36 +25,14 @@ from labelwise.report.labels import curves, labels, subgroup_tables
 from labelwise.report.page import facts, glance, how
 from labelwise.report.runs import measured_run, origin_of
 from labelwise.scores import read_run
-from labelwise.system.files import replacing, sha256_of
+from labelwise.system.files import sha256_of, write_text
 from labelwise.system.text import counted
 
 FEW = 20
 FILES = ("settings.yaml", "model.json", "model.safetensors", "evaluation.json")
 NOT_STATED = "Not stated."
-ANNEX_IV = {
-    "general": "1. General description",
-    "development": "2. Elements and development process",
-    "monitoring": "3. Monitoring, functioning and control",
-    "metrics": "4. Performance metrics",
-    "risks": "5. Risks and limits",
-    "changes": "6. Changes through the lifecycle",
-    "standards": "7. Standards applied",
-    "declaration": "8. Declaration of conformity",
-    "after": "9. Monitoring after release",
-}
-LEFT_TO_PEOPLE = {
-    "standards": "Not stated. Which standards were applied is for whoever provides the system to "
-    "say; nothing here was measured against one.",
-    "declaration": "None. This file declares nothing: it lists what was recorded and measured.",
-    "after": "Not stated by the run. labelwise can count and check: `labelwise count` (how "
-    "many, with an interval), `labelwise audit` (were guarantees kept), the trust view "
-    "of `labelwise serve` (does calibration still hold).",
-}
-DISCLAIMER = (
-    "The headings are those of Annex IV of Regulation (EU) 2024/1689 and of a model card. "
-    "This is a record of facts and measurements and no legal statement: whether a duty exists, or "
-    "is met, is not for this program to say."
-)
+_WORDS = tomllib.loads(files("labelwise.report").joinpath("dossier.toml").read_text("utf-8"))
+ANNEX_IV: dict[str, str] = _WORDS["headings"]
 
 
 def write_dossier(
@@ -68,24 +48,22 @@ def write_dossier(
     evaluation, _ = measured_run(run, split, None, figures)
     known = _known(run, split, evaluation, intended_use, index)
     title = f"Dossier of {RunFolder(run).name}"
-    record = {"title": title, "disclaimer": DISCLAIMER}
+    record = {"title": title, "disclaimer": _WORDS["disclaimer"]}
     record |= {ANNEX_IV[name]: content for name, content in known.items()}
     record[ANNEX_IV["metrics"]] = json.loads(evaluation.to_json())
     parts = {name: _shown(content) for name, content in known.items()}
     parts["metrics"] = _metrics(evaluation)
     page = document(
         title,
-        DISCLAIMER,
+        _WORDS["disclaimer"],
         [
             (name, heading, section(name, heading, parts[name]))
             for name, heading in ANNEX_IV.items()
         ],
     )
-    with replacing(folder / "dossier.html") as temporary:
-        temporary.write_text(page, encoding="utf-8")
-    with replacing(folder / "dossier.json") as temporary:
-        text = json.dumps(record, indent=2, ensure_ascii=False, allow_nan=False)
-        temporary.write_text(text + "\n", encoding="utf-8")
+    write_text(folder / "dossier.html", page)
+    text = json.dumps(record, indent=2, ensure_ascii=False, allow_nan=False)
+    write_text(folder / "dossier.json", text + "\n")
 
 
 def _known(
@@ -133,7 +111,7 @@ def _known(
             "The run and its hashes above are one state; a run trained or calibrated again has "
             "other hashes and needs a dossier of its own.",
         ],
-        **LEFT_TO_PEOPLE,
+        **_WORDS["left_to_people"],
     }
 
 

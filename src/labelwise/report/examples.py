@@ -10,7 +10,8 @@ also shown where the queries of the two surest labels looked.
 
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
@@ -90,9 +91,8 @@ def choose_examples(
     import torch
 
     log_p, log_q = link.log_probs(predictions.logits.astype(np.float64))
-    known = np.ones(log_p.shape, bool)
-    if predictions.observed is not None:
-        known = predictions.observed
+    observed = predictions.observed
+    known = np.ones(log_p.shape, bool) if observed is None else observed
     present = (predictions.labels > 0.5) & known
     surprise = -np.where(known, np.where(present, log_p, log_q), 0.0).sum(1)
     right = (((log_p > log_q) == present) | ~known).all(1)
@@ -125,53 +125,58 @@ def choose_examples(
         ),
         ("Drawn at random", "Not chosen for anything.", shuffled[:each].tolist()),
     ]
-    pictures = _Pictures(images)
+    names, ids = predictions.names, predictions.ids
+    source = None if isinstance(images, FeatureRows) else images
+    places = {} if source is None else {name: at for at, name in enumerate(source.ids)}
     rows = sorted({row for _, _, group in chosen for row in group})
     best = {row: np.argsort(-log_p[row], kind="stable").tolist()[:TOP] for row in rows}
-    seen = _attention(predictor, pictures, {predictions.ids[row]: best[row][:SEEN] for row in rows})
-    return tuple(
-        ExampleGroup(
-            title,
-            reason,
-            tuple(
-                replace(
-                    _example(row, predictions, best[row], log_p[row], known, present, pictures),
-                    seen=seen.get(predictions.ids[row], ()),
-                )
-                for row in group
-            ),
+    looked = {places[ids[row]]: best[row][:SEEN] for row in rows if ids[row] in places}
+    seen = {} if source is None else _attention(predictor, source, looked)
+
+    def example(row: int) -> Example:
+        guesses = tuple(
+            Guess(
+                names[k],
+                float(np.exp(log_p[row, k])),
+                "present" if present[row, k] else "absent" if known[row, k] else "unknown",
+            )
+            for k in best[row]
         )
+        true = np.flatnonzero(present[row]).tolist()
+        picture, tiny, at = None, False, places.get(ids[row], -1)
+        with suppress(ImageError):
+            if source is not None and at >= 0:
+                image = source.read(at, at_least=SIDE)
+                picture, tiny = picture_address(image), max(image.size) <= TINY
+        named, more = tuple(names[k] for k in true[:NAMED]), max(0, len(true) - NAMED)
+        return Example(ids[row], picture, guesses, named, more, tiny, seen.get(at, ()))
+
+    return tuple(
+        ExampleGroup(title, reason, tuple(map(example, group)))
         for title, reason, group in chosen
         if group
     )
 
 
 def _attention(
-    predictor: "Predictor | None", pictures: "_Pictures", labels: Mapping[str, list[int]]
-) -> dict[str, tuple[Seen, ...]]:
-    """Return where the queries of the given labels looked, by image, if the model has queries."""
-    if predictor is None:
+    predictor: "Predictor | None", images: ImageSource, labels: Mapping[int, list[int]]
+) -> dict[int, tuple[Seen, ...]]:
+    """Return where the queries of labels looked, by place of the image; none without queries."""
+    if predictor is None or not labels:
         return {}
     from labelwise.networks.heads import QueryDecoder
     from labelwise.report.explain import attended, overlay
 
     if not isinstance(predictor.model.head, QueryDecoder):
         return {}
-    places = {pictures.rows[name]: name for name in labels if name in pictures.rows}
-    if pictures.images is None or not places:
-        return {}
-    maps = {}
-    for photo in attended(predictor, pictures.images, sorted(places)):
-        if photo.maps[0].size > 1:  # one place for the whole picture says nothing
-            name = places[photo.row]
-            maps[name] = tuple(
-                Seen(
-                    predictor.space.names[k],
-                    picture_address(overlay(photo.picture, photo.maps[k])),
-                )
-                for k in labels[name]
-            )
-    return maps
+    return {
+        photo.row: tuple(
+            Seen(predictor.space.names[k], picture_address(overlay(photo.picture, photo.maps[k])))
+            for k in labels[photo.row]
+        )
+        for photo in attended(predictor, images, sorted(labels))
+        if photo.maps[0].size > 1  # one place for the whole picture says nothing
+    }
 
 
 def _first(key: NDArray[Any], where: NDArray[Any], count: int) -> list[int]:
@@ -180,69 +185,15 @@ def _first(key: NDArray[Any], where: NDArray[Any], count: int) -> list[int]:
     return [int(row) for row in rows[order]]
 
 
-def _example(
-    row: int,
-    predictions: Predictions,
-    best: list[int],
-    log_p: NDArray[Any],
-    known: NDArray[Any],
-    present: NDArray[Any],
-    pictures: "_Pictures",
-) -> Example:
-    names = predictions.names
-    guesses = tuple(
-        Guess(
-            names[column],
-            float(np.exp(log_p[column])),
-            "present" if present[row, column] else "absent" if known[row, column] else "unknown",
-        )
-        for column in best
-    )
-    true = np.flatnonzero(present[row]).tolist()
-    picture, tiny = pictures.read(predictions.ids[row])
-    return Example(
-        predictions.ids[row],
-        picture,
-        guesses,
-        tuple(names[column] for column in true[:NAMED]),
-        max(0, len(true) - NAMED),
-        tiny,
-    )
-
-
-class _Pictures:
-    """Small pictures by the id of an image."""
-
-    def __init__(self, images: ImageSource | None) -> None:
-        self.images = None if isinstance(images, FeatureRows) else images
-        self.rows = {} if self.images is None else _numbered(self.images.ids)
-
-    def read(self, name: str) -> tuple[str | None, bool]:
-        """Return the picture as a data address, and whether it is tiny."""
-        if self.images is None or name not in self.rows:
-            return None, False
-        try:
-            image = self.images.read(self.rows[name], at_least=SIDE)
-        except ImageError:
-            return None, False
-        return picture_address(image), max(image.size) <= TINY
-
-
-def _numbered(ids: Sequence[str]) -> dict[str, int]:
-    return {name: row for row, name in enumerate(ids)}
-
-
 def picture_address(image: Image.Image) -> str:
     """Return an image as a small ``data:`` address: exact PNG if tiny, JPEG otherwise."""
-    stream = BytesIO()
-    if max(image.size) <= TINY:
+    stream, kind = BytesIO(), "png" if max(image.size) <= TINY else "jpeg"
+    if kind == "png":
         image.save(stream, "PNG", optimize=True)
-        kind = "png"
     else:
         small = image.copy()
         small.thumbnail((SIDE, SIDE), Image.Resampling.LANCZOS)
         small.convert("RGB").save(stream, "JPEG", quality=82, optimize=True)
-        kind = "jpeg"
     return f"data:image/{kind};base64,{b64encode(stream.getvalue()).decode('ascii')}"
 
 
@@ -272,56 +223,47 @@ def example_section(groups: Sequence[ExampleGroup]) -> Markup | None:
 
 
 def _group(group: ExampleGroup) -> Markup:
+    cards = [tag("li", _card(example), class_="example") for example in group.examples]
     return join(
         tag("h3", group.title),
         paragraph(group.reason, class_="muted"),
-        tag(
-            "ul",
-            *(tag("li", _card(e), class_="example") for e in group.examples),
-            class_="examples",
-        ),
+        tag("ul", *cards, class_="examples"),
     )
 
 
 def _card(example: Example) -> Markup:
     truth = ", ".join(example.truth) + (f" and {example.more} more" if example.more else "")
-    picture = None
-    if example.picture is not None:
-        picture = tag(
-            "img",
-            src=example.picture,
-            alt=f"{example.id}: {truth or 'no label'}",
-            class_="tiny" if example.tiny else None,
+    picture = example.picture and tag(
+        "img",
+        src=example.picture,
+        alt=f"{example.id}: {truth or 'no label'}",
+        class_="tiny" if example.tiny else None,
+    )
+    seen = [
+        tag(
+            "figure",
+            tag("img", src=place.picture, alt=f"Where {place.name} was seen"),
+            tag("figcaption", place.name),
         )
+        for place in example.seen
+    ]
+    guesses = map(_guess_line, example.guesses)
     return join(
         picture,
-        tag(
-            "ul",
-            *map(_guess_line, example.guesses),
-            class_="guesses" if picture else "guesses bare",
-        ),
-        tag("div", *map(_seen, example.seen), class_="seen") if example.seen else None,
+        tag("ul", *guesses, class_="guesses" if picture else "guesses bare"),
+        tag("div", *seen, class_="seen") if seen else None,
         tag("div", tag("span", "True: ", class_="muted"), truth or "none of them", class_="truth"),
         tag("div", example.id, class_="id"),
     )
 
 
-def _seen(seen: Seen) -> Markup:
-    return tag(
-        "figure",
-        tag("img", src=seen.picture, alt=f"Where {seen.name} was seen"),
-        tag("figcaption", seen.name),
-    )
-
-
 def _guess_line(guess: Guess) -> Markup:
     yes = "yes" if guess.state == "present" else None
+    name, of = f"{guess.name} {MARKS[guess.state]}".rstrip(), f"of {yes or ''}".strip()
     bar = tag("i", style=f"width:{100 * guess.prob:.1f}%", class_=yes)
     return tag(
         "li",
-        tag(
-            "span", f"{guess.name} {MARKS[guess.state]}".rstrip(), class_=f"of {yes or ''}".strip()
-        ),
+        tag("span", name, class_=of),
         tag("span", chance(guess.prob)),
         tag("span", bar, class_="meter", aria_hidden="true"),
     )

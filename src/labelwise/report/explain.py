@@ -21,8 +21,8 @@ from labelwise.models.run_folder import RunFolder
 from labelwise.models.scoring import infer, scored
 from labelwise.networks.heads import QueryDecoder
 from labelwise.pictures import ImageSource
-from labelwise.report.contact_sheet import picture_address
-from labelwise.system.files import replacing
+from labelwise.report.contact_sheet import card
+from labelwise.system.files import write_text
 from labelwise.system.text import for_terminal
 
 HEAT = np.array([255.0, 196.0, 0.0])
@@ -101,10 +101,7 @@ def attended(
 def look(
     predictor: Predictor, images: ImageSource, *, batch_size: int = 16, most: int = 4
 ) -> Iterable[Looked]:
-    """Yield, photo by photo, its decided labels (else its surest) with where they were seen.
-
-    Photos that cannot be read are passed over.
-    """
+    """Yield, photo by photo, its decided labels (else its surest) with where they were seen."""
     for photo in attended(predictor, images, batch_size=batch_size):
         if photo.maps[0].size == 1:
             raise SettingsError(
@@ -150,35 +147,17 @@ def write_explanation(path: Path, looked: Iterable[Looked]) -> int:
         "the model gathered what it answered from, not that the answer is right."
     )
     content = tag("section", *(_photo(*item) for item in by_photo.items()), id="photos")
-    with replacing(path) as temporary:
-        page = document("Where the model looks", lead, [("photos", "Photos", content)])
-        temporary.write_text(page, encoding="utf-8")
+    page = document("Where the model looks", lead, [("photos", "Photos", content)])
+    write_text(path, page)
     return len(by_photo)
 
 
 def _photo(name: str, labels: list[Looked]) -> Markup:
     shown = for_terminal(name)
-    items = [
-        tag(
-            "li",
-            tag(
-                "figure",
-                tag("img", src=picture_address(labels[0].picture), alt=shown, loading="lazy"),
-                tag("figcaption", tag("strong", "the photo"), tag("small", shown, title=shown)),
-            ),
-        )
-    ]
+    photo = (tag("strong", "the photo"), tag("small", shown, title=shown))
+    cards = [card(labels[0].picture, shown, *photo)]
     for label in labels:
         words = f"{label.label} {label.probability:.0%}" + ("" if label.decided else " (not given)")
-        seen = picture_address(overlay(label.picture, label.attention))
-        items.append(
-            tag(
-                "li",
-                tag(
-                    "figure",
-                    tag("img", src=seen, alt=f"Where {label.label} was seen", loading="lazy"),
-                    tag("figcaption", tag("strong", words)),
-                ),
-            )
-        )
-    return tag("ul", *items, class_="sheet")
+        seen = overlay(label.picture, label.attention)
+        cards.append(card(seen, f"Where {label.label} was seen", tag("strong", words)))
+    return tag("ul", *cards, class_="sheet")

@@ -13,16 +13,19 @@ from labelwise.markup import (
     percent,
     plain,
     section,
+    side_by_side,
     table,
     tag,
 )
-from labelwise.markup.svg import Axis, Frame, path
+from labelwise.markup.svg import path
 from labelwise.report.charts import (
     Series,
     Stage,
+    diagonal,
     line_chart,
     reliability_thumbnail,
     scatter_chart,
+    thumbnail_frame,
 )
 
 SHOWN = 300
@@ -51,14 +54,7 @@ def labels(evaluation: Evaluation) -> Markup:
         "labels",
         "Labels, worst first",
         paragraph(left_out, class_="note") if left_out else None,
-        tag(
-            "div",
-            _cloud(rows),
-            _shots(evaluation),
-            _levels(evaluation),
-            _exclusive(evaluation),
-            class_="figures",
-        ),
+        side_by_side(_cloud(rows), _shots(evaluation), _levels(evaluation), _exclusive(evaluation)),
         paragraph(cut, class_="muted") if cut else None,
         _table(rows[:SHOWN], evaluation),
     )
@@ -78,63 +74,43 @@ def _cloud(rows: list[LabelRow]) -> Markup | None:
 
 
 def _shots(evaluation: Evaluation) -> Markup | None:
-    if not evaluation.shots:
-        return None
     rows = [
         [g.name, f"{g.labels:,}", percent(g.mean_ap), percent(g.mean_recall)]
         for g in evaluation.shots
     ]
-    return table(
-        ["in training", "labels", "mAP", "recall"],
-        rows,
-        caption="Labels by the number of their training images; means over the labels of a group.",
+    caption = "Labels by the number of their training images; means over the labels of a group."
+    return (
+        table(["in training", "labels", "mAP", "recall"], rows, caption=caption) if rows else None
     )
 
 
 def _levels(evaluation: Evaluation) -> Markup | None:
-    if not evaluation.levels:
-        return None
     rows = [
         [
-            str(level.level),
-            f"{level.labels:,}",
-            f"{level.present:,}",
-            percent(level.mean_ap),
-            plain(level.log_loss, 4),
-            percent(level.ece, 2),
-            percent(level.mean_f1),
+            *(str(level.level), f"{level.labels:,}", f"{level.present:,}", percent(level.mean_ap)),
+            *(plain(level.log_loss, 4), percent(level.ece, 2), percent(level.mean_f1)),
         ]
         for level in evaluation.levels
     ]
-    return table(
-        ["level", "labels", "present", "mAP", "log loss", "ECE", "F1"],
-        rows,
-        caption="Labels by their depth in the taxonomy, 1 at the top; mAP and F1 are means.",
-    )
+    head = ["level", "labels", "present", "mAP", "log loss", "ECE", "F1"]
+    caption = "Labels by their depth in the taxonomy, 1 at the top; mAP and F1 are means."
+    return table(head, rows, caption=caption) if rows else None
 
 
 def _exclusive(evaluation: Evaluation) -> Markup | None:
-    if not evaluation.exclusive:
-        return None
     rows = []
     for group in evaluation.exclusive:
         between = "" if group.low is None else f"{percent(group.low)} to {percent(group.high)}"
         rule = "exactly one" if group.needs_one else "at most one"
         broken = "–" if group.broken is None else f"{group.broken:,}"
-        counts = [
-            f"{group.known:,}",
-            percent(group.accuracy),
-            between,
-            broken,
-            f"{group.clashes:,}",
-        ]
-        rows.append([f"{rule} of {', '.join(group.labels)}", *counts])
-    return table(
-        ["labels that exclude each other", "known", "right", "95 %", "sets break it", "clashes"],
-        rows,
-        caption="Right: the set holds of these labels what is there, and nothing else; of photos "
-        "with all of them known. Clashes: photos whose labels break the rule, left out.",
+        found = (f"{group.known:,}", percent(group.accuracy), between, broken)
+        rows.append([f"{rule} of {', '.join(group.labels)}", *found, f"{group.clashes:,}"])
+    head = ["labels that exclude each other", "known", "right", "95 %", "sets break it", "clashes"]
+    caption = (
+        "Right: the set holds of these labels what is there, and nothing else; of photos "
+        "with all of them known. Clashes: photos whose labels break the rule, left out."
     )
+    return table(head, rows, caption=caption) if rows else None
 
 
 def _table(rows: list[LabelRow], evaluation: Evaluation) -> Markup:
@@ -207,11 +183,9 @@ def search(evaluation: Evaluation) -> Markup | None:
             "A query such as “dog, -beach” names labels that must be there and labels that must "
             "not. The longer it is, the better its joint probability must be."
         ),
-        tag(
-            "div",
+        side_by_side(
             figure(chart, "Retrieval against query length.", WHISKERS),
             table(head, rows, caption=CAPTION),
-            class_="figures",
         ),
     )
 
@@ -249,13 +223,14 @@ def curves(evaluation: Evaluation) -> Markup | None:
 
 
 def _label_curves(one: LabelCurves, parts: Sequence[LabelCurves], by: str) -> Markup:
+    every = (*parts, one)
+    roc, precision = (
+        [(c.part, c.roc) for c in every],
+        [(c.part, c.precision_recall) for c in every],
+    )
     charts = [
-        _thumbnail(f"ROC curve of {one.label}", [(each.part, each.roc) for each in (*parts, one)]),
-        _thumbnail(
-            f"Precision and recall of {one.label}",
-            [(each.part, each.precision_recall) for each in (*parts, one)],
-            ideal=False,
-        ),
+        _thumbnail(f"ROC curve of {one.label}", roc),
+        _thumbnail(f"Precision and recall of {one.label}", precision, ideal=False),
     ]
     if one.reliability is not None:
         stages: list[Stage] = [("after", "all photos", one.reliability)]
@@ -286,27 +261,21 @@ def _thumbnail(
     *,
     ideal: bool = True,
 ) -> Markup:
-    axis = Axis(0, 1, [(0, "0"), (0.5, ""), (1, "1")])
-    frame = Frame(axis, axis, 150, 140, left=18, right=6, top=6, bottom=18)
-    diagonal = path([(frame.px(0), frame.py(0)), (frame.px(1), frame.py(1))], class_="ideal")
+    frame = thumbnail_frame()
+    shown = [(name or "all photos", name, points) for name, points in lines if len(points) > 1]
     drawn = [
         tag(
             "g",
-            tag("title", name or "all photos"),
+            tag("title", words),
             path(
                 [(frame.px(x), frame.py(y)) for x, y in points],
-                class_="line m7" if name else "line after strong",
+                "line m7" if name else "line after strong",
             ),
         )
-        for name, points in lines
-        if len(points) > 1
+        for words, name, points in shown
     ]
-    text = " ".join(
-        f"{name or 'all photos'}: {len(points)} points."
-        for name, points in lines
-        if len(points) > 1
-    )
-    return frame.draw(*([diagonal] if ideal else []), *drawn, title=title, description=text)
+    text = " ".join(f"{words}: {len(points)} points." for words, _, points in shown)
+    return frame.draw(*([diagonal(frame)] if ideal else []), *drawn, title=title, description=text)
 
 
 def _by_part(label: str, parts: Sequence[LabelCurves], by: str) -> Markup:

@@ -18,7 +18,7 @@ from labelwise.links import Softmax
 from labelwise.markup.document import charts_of
 from labelwise.markup.words import INFINITE, UNDEFINED, percent, plain
 from labelwise.report.calibration import calibration
-from labelwise.system.files import replacing
+from labelwise.system.files import write_text
 
 CARD_FILE = "README.md"
 PICTURE = "reliability.svg"
@@ -38,11 +38,9 @@ def write_model_card(
     """Write ``README.md``, and ``reliability.svg`` if the model has probabilities."""
     if evaluation.final is not None:
         chart = next(iter(charts_of(calibration(evaluation) or "").values()))
-        with replacing(Path(folder) / PICTURE) as temporary:
-            temporary.write_text(chart, "utf-8")
-    with replacing(Path(folder) / CARD_FILE) as temporary:
-        text = model_card(model, evaluation, title=title, data=data, license=license)
-        temporary.write_text(text, "utf-8")
+        write_text(Path(folder) / PICTURE, chart)
+    text = model_card(model, evaluation, title=title, data=data, license=license)
+    write_text(Path(folder) / CARD_FILE, text)
 
 
 def model_card(
@@ -53,11 +51,7 @@ def model_card(
     data: str,
     license: str | None = None,
 ) -> str:
-    """Return the card as Markdown with the facts in front that hubs read.
-
-    ``data`` names the photos that the figures were measured on; ``license`` is one of the hub's
-    names, such as apache-2.0.
-    """
+    """Return the card as Markdown with the facts in front that hubs read."""
     parts = [
         _front(model, evaluation, title, data, license),
         f"# {_words(title)}",
@@ -69,7 +63,7 @@ def model_card(
         "## Intended use",
         _intended(model),
         "## Limits",
-        _bullets(_limits(model, evaluation, data)),
+        "\n".join(f"* {sentence}" for sentence in _limits(model, evaluation, data)),
         "## Labels",
         ", ".join(map(_words, model.predictor.space.names)) + ".",
         f"Written by labelwise {__version__}.",
@@ -249,10 +243,6 @@ def _ece(row: LabelRow) -> float | None:
 def _some(names: Sequence[str]) -> str:
     more = f" and {len(names) - NAMED:,} more" if len(names) > NAMED else ""
     return ", ".join(map(_words, names[:NAMED])) + more
-
-
-def _bullets(sentences: Iterable[str]) -> str:
-    return "\n".join(f"* {sentence}" for sentence in sentences)
 
 
 def _words(text: str) -> str:

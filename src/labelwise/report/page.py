@@ -23,6 +23,7 @@ from labelwise.markup import (
     percent,
     plain,
     section,
+    side_by_side,
     table,
     tag,
 )
@@ -32,7 +33,7 @@ from labelwise.report.charts import Series, grouped_bars, line_chart
 from labelwise.report.examples import ExampleGroup, example_section
 from labelwise.report.labels import curves as label_curves
 from labelwise.report.labels import labels, search, subgroups
-from labelwise.system.files import replacing
+from labelwise.system.files import write_text
 from labelwise.system.text import counted
 
 # Decisions: the label sets of the rule, and images without any label.
@@ -62,8 +63,7 @@ def decisions(evaluation: Evaluation) -> Markup | None:
             f"Rule: {sets.rule}. It gives {sets.mean_size:.2f} labels to an image on average; "
             f"{_truth(sets)}."
         ),
-        tag(
-            "div",
+        side_by_side(
             _sizes(sets),
             _thresholds(evaluation),
             table(
@@ -71,7 +71,6 @@ def decisions(evaluation: Evaluation) -> Markup | None:
                 [[name, percent(value, 2)] for name, value in lines],
                 caption="Sets of the rule against the true sets.",
             ),
-            class_="figures",
         ),
     )
 
@@ -193,16 +192,14 @@ def zero_label(evaluation: Evaluation) -> Markup | None:
             f"{zero.rows:,} images ({percent(zero.share)}) were reviewed and carry none of the "
             f"labels.{alarm}"
         ),
-        tag(
-            "div",
+        side_by_side(
             figure(
                 chart,
                 "Largest probability.",
                 "Images with labels beside those without. Apart is good.",
                 details("Numbers", numbers),
             ),
-            table(["", "value"], [list(line) for line in lines], caption="Images without labels."),
-            class_="figures",
+            table(["", "value"], lines, caption="Images without labels."),
         ),
         *_price(zero),
     )
@@ -271,9 +268,8 @@ def write_report(
     :func:`choose_examples`; ``origin`` names what was measured (method, data, command, ...).
     """
     path = Path(path)
-    with replacing(path) as temporary:
-        text = page(evaluation, title=title, examples=examples, history=history, origin=origin)
-        temporary.write_text(text, encoding="utf-8")
+    text = page(evaluation, title=title, examples=examples, history=history, origin=origin)
+    write_text(path, text)
     return path
 
 
@@ -318,7 +314,7 @@ def glance(evaluation: Evaluation, origin: Mapping[str, str]) -> Markup:
     """Return the verdict, four figures, and below a fold the others and what was measured."""
     judged = verdict(evaluation)
     tiles = [_tile(figure, evaluation) for figure in evaluation.headline]
-    facts = [_fact(name, text) for name, text in origin.items()]
+    facts = [tag("div", tag("dt", name), tag("dd", text)) for name, text in origin.items()]
     return section(
         "glance",
         "At a glance",
@@ -345,10 +341,6 @@ def glance(evaluation: Evaluation, origin: Mapping[str, str]) -> Markup:
     )
 
 
-def _fact(name: str, text: str) -> Markup:
-    return tag("div", tag("dt", name), tag("dd", text))
-
-
 def show(figure: Figure, value: float | None) -> str:
     """Return one of a figure's values the way the figure is written."""
     if not figure.percent:
@@ -359,27 +351,21 @@ def show(figure: Figure, value: float | None) -> str:
 
 def _tile(figure: Figure, evaluation: Evaluation) -> Markup:
     arrow = {"higher": "higher is better", "lower": "lower is better"}.get(figure.better, "")
+    value = INFINITE if evaluation.is_infinite(figure) else show(figure, figure.value)
+    gloss = next((text for start, text in GLOSSES.items() if figure.name.startswith(start)), "")
     extent = None
     if figure.low is not None and figure.high is not None:
         extent = f"{show(figure, figure.low)} to {show(figure, figure.high)}"
     return tag(
         "li",
         tag("span", figure.name, class_="what"),
-        tag("span", _value(figure, evaluation), class_="number"),
+        tag("span", value, class_="number"),
         tag("span", extent or figure.why_no_interval or " ", class_="range"),
         tag("span", arrow, class_="range"),
-        tag("span", _gloss(figure.name), class_="gloss") if _gloss(figure.name) else None,
+        tag("span", gloss, class_="gloss") if gloss else None,
         class_="tile",
         title=figure.how,
     )
-
-
-def _gloss(name: str) -> str:
-    return next((text for start, text in GLOSSES.items() if name.startswith(start)), "")
-
-
-def _value(figure: Figure, evaluation: Evaluation) -> str:
-    return INFINITE if evaluation.is_infinite(figure) else show(figure, figure.value)
 
 
 def training(history: History | None) -> Markup | None:
@@ -395,7 +381,7 @@ def training(history: History | None) -> Markup | None:
         charts.append(figure(chart, f"{title}.", f"{ends}."))
     if not charts:
         return None
-    return section("training", "Training", tag("div", *charts, class_="figures"))
+    return section("training", "Training", side_by_side(*charts))
 
 
 def curves(history: History) -> dict[str, dict[str, Points]]:
@@ -409,7 +395,11 @@ def curves(history: History) -> dict[str, dict[str, Points]]:
                 chart, line = NAMES.get(key, (key, key))
                 curves.setdefault(chart, {}).setdefault(line, []).append((record[CLOCK], value))
     lasting = {
-        chart: {line: _thinned(points) for line, points in lines.items() if len(points) > 1}
+        chart: {
+            line: [*points[: -1 : -(-len(points) // POINTS)], points[-1]]
+            for line, points in lines.items()
+            if len(points) > 1
+        }
         for chart, lines in curves.items()
     }
     return {chart: lines for chart, lines in lasting.items() if lines}
@@ -417,11 +407,6 @@ def curves(history: History) -> dict[str, dict[str, Points]]:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < LARGEST
-
-
-def _thinned(points: Points) -> Points:
-    step = -(-len(points) // POINTS)
-    return [*points[:-1:step], points[-1]]
 
 
 def how(evaluation: Evaluation) -> Markup:

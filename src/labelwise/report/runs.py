@@ -91,10 +91,7 @@ def write_folder(evaluation: Evaluation, folder: Path, *, title: str, **extras: 
 
 
 def measured_split(run: Path, or_else: str = "") -> str:
-    """Return the split that is measured unless another is chosen: test, which a run may lack.
-
-    ``or_else`` names what else the command takes instead.
-    """
+    """Return the split that is measured unless another is chosen: test, which a run may lack."""
     splits = RunFolder(run).splits
     if splits and "test" not in splits:
         raise DataError(

@@ -2,19 +2,20 @@
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from collections.abc import Callable, Coroutine, Sequence
+from importlib.resources import files
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 from urllib.parse import quote
 
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
-from pydantic_core import to_json
+from pydantic_core import from_json, to_json
 
 from labelwise.errors import DataError
 from labelwise.server import schemas
 from labelwise.server.batching import Tagged
 from labelwise.server.bodies import Upload, from_base64, json_list, read_form, read_json
 from labelwise.server.security import COOKIE, RefusedError, cookie_value, same_token
-from labelwise.server.service import Lane, ServedModel, Service, trust_chart
+from labelwise.server.service import ServedModel, Service, trust_chart
 from labelwise.server.settings import ServeSettings
 
 if TYPE_CHECKING:  # a server without an index needs none of it
@@ -219,41 +220,11 @@ def add_checks(api: APIRouter, library: "Library") -> None:
         return await library.run(lambda: receipts_view(library))
 
 
-T = TypeVar("T")
-
 IMAGE_TYPE = re.compile(r"image/[a-z0-9.+-]+|application/octet-stream")
 
+# What /openapi.json says of errors, and of bodies that hold pictures.
+_DESCRIBED = from_json((files("labelwise.server") / "described.json").read_bytes())
 PLACE = "labelwise.place"  # in the scope of a request: its place in the queue
-
-BINARY = {"type": "string", "format": "binary"}
-PICTURES = {
-    "requestBody": {
-        "required": True,
-        "content": {
-            kind: {"schema": schema}
-            for kind, schema in {
-                "multipart/form-data": {
-                    "type": "object",
-                    "required": ["file"],
-                    "properties": {"file": {"type": "array", "items": BINARY}},
-                },
-                "image/*": BINARY,
-                "application/json": {
-                    "type": "object",
-                    "required": ["pictures"],
-                    "additionalProperties": False,
-                    "properties": {
-                        "pictures": {
-                            "type": "array",
-                            "minItems": 1,
-                            "items": {"type": "string", "description": "base64, or a data URL"},
-                        }
-                    },
-                },
-            }.items()
-        },
-    }
-}
 
 
 async def read_pictures(request: Request, service: Service) -> list[Upload]:
@@ -294,10 +265,17 @@ async def whole_body(request: Request, service: Service) -> bytes:
     return await service.aside(lambda: b"".join(parts))
 
 
-async def answered_or_left(request: Request, work: Awaitable[T]) -> T:
-    """Return the answer; if the client leaves before, the work is given up."""
-    doing = asyncio.ensure_future(work)
-    leaving = asyncio.ensure_future(_gone(request.receive))
+async def tagged_or_left(
+    request: Request, service: Service, model: ServedModel, uploads: Sequence[Upload]
+) -> list[Tagged]:
+    """Return a model's answers; if the client leaves before, the work is given up."""
+
+    async def gone() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+
+    work = service.tag(model, uploads, request.scope.get(PLACE))
+    doing, leaving = asyncio.ensure_future(work), asyncio.ensure_future(gone())
     try:
         await asyncio.wait({doing, leaving}, return_when=asyncio.FIRST_COMPLETED)
         if not doing.done():
@@ -308,32 +286,26 @@ async def answered_or_left(request: Request, work: Awaitable[T]) -> T:
         leaving.cancel()
 
 
-async def _gone(receive: Callable[[], Awaitable[Any]]) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
+async def all_tagged(
+    request: Request, service: Service, model: ServedModel, uploads: Sequence[Upload]
+) -> list[Tagged]:
+    """Return a model's answers, where none of the pictures may be wrong."""
+    tagged = await tagged_or_left(request, service, model, uploads)
+    errors = [picture.error for picture in tagged if picture.error is not None]
+    if errors:
+        raise RefusedError(422, errors[0])
+    return tagged
 
 
 ModelName = Annotated[str, Path(max_length=300, description="One of /api/v1/models.")]
 ERRORS: dict[int | str, dict[str, Any]] = {
-    code: {
+    int(code): {
         "description": words,
         "content": {
             "application/problem+json": {"schema": schemas.ProblemDetails.model_json_schema()}
         },
     }
-    for code, words in {
-        400: "The request cannot be understood.",
-        401: "A token is needed.",
-        403: "The request comes from another site's page.",
-        404: "There is no such thing.",
-        408: "The request came too slowly.",
-        409: "It does not fit what the server has now.",
-        413: "The request is too large.",
-        415: "The content is of another type than is taken here.",
-        422: "The content cannot be used.",
-        429: "The server is busy; Retry-After says when to come again.",
-        503: "The server cannot answer now, which is not the fault of the request.",
-    }.items()
+    for code, words in _DESCRIBED["errors"].items()
 }
 
 
@@ -370,19 +342,19 @@ def add_session(api: APIRouter, settings: ServeSettings) -> None:
 
 
 def _add_models(api: APIRouter, service: Service) -> None:
-    async def first() -> Lane:
-        return service.lane()
+    async def first() -> ServedModel:
+        return service.model()
 
-    async def named(model: ModelName) -> Lane:
-        return service.lane(model)
+    async def named(model: ModelName) -> ServedModel:
+        return service.model(model)
 
     @api.get("/models", summary="The models that answer, the first one by default")
     async def models() -> list[schemas.ModelView]:
-        return [service.model_view(lane.model) for lane in service.lanes.values()]
+        return [service.model_view(served) for served in service.models.values()]
 
     @api.get("/models/{model}", summary="One of the models")
     async def model(model: ModelName) -> schemas.ModelView:
-        return service.model_view(service.lane(model).model)
+        return service.model_view(service.model(model))
 
     @api.post(
         "/models/{model}/reload",
@@ -391,13 +363,11 @@ def _add_models(api: APIRouter, service: Service) -> None:
     )
     async def reload(model: ModelName) -> schemas.ReloadedView:
         changed = await asyncio.shield(service.reload(model))
-        return schemas.ReloadedView(
-            changed=changed, model=service.model_view(service.lane(model).model)
-        )
+        return schemas.ReloadedView(changed=changed, model=service.model_view(service.model(model)))
 
     @api.get("/model", summary="Which model answers where none is named")
     async def first_model() -> schemas.ModelView:
-        return service.model_view(service.lane().model)
+        return service.model_view(service.model())
 
     _add_answers(api, service, first)
     several = APIRouter(prefix="/models/{model}")
@@ -406,32 +376,30 @@ def _add_models(api: APIRouter, service: Service) -> None:
 
 
 def _add_answers(
-    api: APIRouter, service: Service, chosen: Callable[..., Coroutine[Any, Any, Lane]]
+    api: APIRouter, service: Service, chosen: Callable[..., Coroutine[Any, Any, ServedModel]]
 ) -> None:
     """Add what can be asked of a model: of the first one, or of the one in the path."""
-    Chosen = Annotated[Lane, Depends(chosen)]  # noqa: N806
+    Chosen = Annotated[ServedModel, Depends(chosen)]  # noqa: N806
 
     @api.post(
         "/predict",
-        openapi_extra=PICTURES,
+        openapi_extra=_DESCRIBED["pictures"],
         summary="Labels of pictures",
         response_model=schemas.Predicted | list[list[dict[str, float | str]]],
     )
     async def predict(
         request: Request,
-        lane: Chosen,
+        served: Chosen,
         format: Annotated[
             Literal["labelwise", "hf"], Query(description="hf: label and score of each picture.")
         ] = "labelwise",
     ) -> Response:
         uploads = await read_pictures(request, service)
-        tagged = await answered_or_left(
-            request, service.tag(lane, uploads, request.scope.get(PLACE))
-        )
+        tagged = await tagged_or_left(request, service, served, uploads)
         if len(tagged) == 1 and tagged[0].error is not None:
             raise RefusedError(422, tagged[0].error)
-        write = _written_scores if format == "hf" else _written
-        content = await service.aside(lambda: write(lane.model, tagged))
+        write = _scores if format == "hf" else _answers
+        content = await service.aside(lambda: write(served, tagged))
         return Response(content, media_type="application/json")
 
     @api.get(
@@ -439,9 +407,9 @@ def _add_answers(
         summary="All labels with their reliability",
         response_model=list[schemas.LabelView],
     )
-    async def labels(lane: Chosen) -> Response:
+    async def labels(served: Chosen) -> Response:
         content = await service.aside(
-            lambda: json_list(to_json(reliability) for reliability in lane.model.trust.values())
+            lambda: json_list(to_json(reliability) for reliability in served.trust.values())
         )
         return Response(content, media_type="application/json")
 
@@ -450,40 +418,34 @@ def _add_answers(
         summary="The reliability diagram of a label",
         response_class=Response,
     )
-    async def chart(lane: Chosen, label: Annotated[str, Query(max_length=1000)]) -> Response:
-        lane.model.spec.space.column(label)
-        trust = (await service.aside(lambda: lane.model.trust))[label]
+    async def chart(served: Chosen, label: Annotated[str, Query(max_length=1000)]) -> Response:
+        served.spec.space.column(label)
+        trust = (await service.aside(lambda: served.trust))[label]
         if not trust.bins:
             raise RefusedError(404, "no predictions of held-out photos are kept with this model")
-        return Response(_svg(trust_chart(trust)), media_type="image/svg+xml")
+        chart = trust_chart(trust).replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)
+        return Response(chart, media_type="image/svg+xml")
 
     @api.get("/promises", summary="What was promised, and whether it is kept")
-    async def promises(lane: Chosen) -> list[schemas.PromiseView]:
-        return await service.promise_views(lane.model)
+    async def promises(served: Chosen) -> list[schemas.PromiseView]:
+        return await service.promise_views(served)
 
     @api.get("/trust", summary="Calibration alarms, shares of labels, promises")
-    async def trust(lane: Chosen) -> schemas.TrustView:
-        return await service.trust_view(lane.model)
+    async def trust(served: Chosen) -> schemas.TrustView:
+        return await service.trust_view(served)
 
 
-def _written(model: ServedModel, tagged: Sequence[Tagged]) -> bytes:
+def _answers(model: ServedModel, tagged: Sequence[Tagged]) -> bytes:
     """Return the answer as JSON, made picture by picture so that no other thread waits for long."""
     each = (model.picture_answer(picture).model_dump_json().encode() for picture in tagged)
     return model.answer_head + b",".join(each) + b"]}"
 
 
-def _written_scores(model: ServedModel, tagged: Sequence[Tagged]) -> bytes:
-    return json_list(to_json(_scores(model, picture)) for picture in tagged)
-
-
-def _scores(model: ServedModel, tagged: Tagged) -> list[dict[str, float | str]]:
-    if tagged.error is not None:
-        raise DataError(tagged.error)
-    return [
-        {"label": label.label, "score": label.probability}
-        for label in model.picture_answer(tagged).labels
-    ]
-
-
-def _svg(chart: str) -> str:
-    return chart.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)
+def _scores(model: ServedModel, tagged: Sequence[Tagged]) -> bytes:
+    lists = []
+    for picture in tagged:
+        if picture.error is not None:
+            raise DataError(picture.error)
+        labels = model.picture_answer(picture).labels
+        lists.append(to_json([{"label": one.label, "score": one.probability} for one in labels]))
+    return json_list(lists)

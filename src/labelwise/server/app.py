@@ -162,10 +162,7 @@ def _operation_name(route: APIRoute) -> str:
 
 
 def _add_description(app: FastAPI) -> None:
-    """Answer /openapi.json with what whoever asks first has a thread describe.
-
-    That takes half a second, for which neither the start of the server waits nor its event loop.
-    """
+    """Answer /openapi.json with what whoever asks first has a thread describe."""
     one_at_a_time = Lock()
 
     def description(_: Request) -> Response:
@@ -246,8 +243,8 @@ def _add_health(app: FastAPI, service: Service) -> None:
 
     @app.get("/metrics", tags=["health"], response_class=Response)
     async def metrics() -> Response:
-        for lane in list(service.lanes.values()):
-            await service.trust_view(lane.model)  # what alarms and shares are now
+        for served in list(service.models.values()):
+            await service.trust_view(served)  # what alarms and shares are now
         content = await service.aside(lambda: generate_latest(service.monitor.registry))
         return Response(content, media_type=CONTENT_TYPE_LATEST)
 

@@ -121,10 +121,7 @@ class PictureQueue:
         self._openers.shutdown(wait=False, cancel_futures=True)
 
     def reserve(self, client: str, pictures: int = 1) -> Place:
-        """Return a place for pictures, or for a request before its body is read.
-
-        Raise BusyError where there is no room.
-        """
+        """Return a place for pictures, or for a request before its body is read."""
         self.require_room(client, pictures)
         self._count(pictures, client)
         return Place(self, client, pictures)
@@ -265,10 +262,7 @@ class FairTurns:
 
 
 class Threads:
-    """Threads that do one thing after another; BusyError if much is waiting for them.
-
-    They do what would hold up the event loop.
-    """
+    """Threads that do one thing after another; BusyError if much is waiting for them."""
 
     def __init__(self, count: int, name: str, waiting: int = WAITING) -> None:
         self._pool = ThreadPoolExecutor(count, name, compute_alone)
@@ -357,10 +351,7 @@ class Batcher:
         self._model = model
 
     async def tag(self, uploads: Sequence[Upload], place: Place | None = None) -> list[Tagged]:
-        """Return the answers for the pictures of one request in order, or raise BusyError.
-
-        The place that was kept for the request goes to its pictures.
-        """
+        """Return the answers for the pictures of one request in order, or raise BusyError."""
         place = place or self.queue.reserve("", 0)
         place.fit(len(uploads))
         tasks = [asyncio.create_task(self._answer(upload, place)) for upload in uploads]

@@ -30,7 +30,7 @@ from labelwise.contrib.annotation_tools import (
 from labelwise.errors import DataError, ImageError
 from labelwise.photos.folder_scan import is_below
 from labelwise.pictures.sources import read_image_file
-from labelwise.server.api import ERRORS, PLACE, answered_or_left, require_json, whole_body
+from labelwise.server.api import ERRORS, all_tagged, require_json, tagged_or_left, whole_body
 from labelwise.server.batching import Tagged
 from labelwise.server.bodies import M, Upload, from_base64, read_json_as
 from labelwise.server.security import LABEL_STUDIO, PHOTOPRISM, RefusedError
@@ -72,16 +72,14 @@ def make_photoprism(service: Service) -> APIRouter:
         },
     )
     async def labels(request: Request) -> Response:
-        identity, lane = None, service.lane()
-        model = {"type": "labels", "name": lane.model.name, "version": lane.model.version}
+        identity, served = None, service.model()
+        model = {"type": "labels", "name": served.name, "version": served.version}
         try:
             asked = await _read(request, service, VisionRequest)
             identity = asked.id
             uploads = await service.aside(lambda: _cut_outs(asked, service.settings.max_files))
-            tagged = await answered_or_left(
-                request, service.tag(lane, uploads, request.scope.get(PLACE))
-            )
-            result = _labels(lane.model.names, tagged)
+            tagged = await all_tagged(request, service, served, uploads)
+            result = _labels(served.names, tagged)
         except RefusedError as refused:  # PhotoPrism reads code and error, and no problem details
             told = {"code": refused.status, "error": refused.detail}
             return JSONResponse(_known(id=identity) | told, refused.status, refused.headers)
@@ -97,9 +95,6 @@ def _cut_outs(asked: VisionRequest, most: int) -> list[Upload]:
 
 
 def _labels(names: Sequence[str], tagged: Sequence[Tagged]) -> dict[str, Any]:
-    errors = [picture.error for picture in tagged if picture.error is not None]
-    if errors:
-        raise RefusedError(422, errors[0])
     probs = np.max([picture.probs for picture in tagged if picture.probs is not None], axis=0)
     given = np.any([picture.chosen for picture in tagged if picture.chosen is not None], axis=0)
     order = sorted(np.flatnonzero(given).tolist(), key=lambda column: -probs[column])
@@ -154,7 +149,7 @@ def make_label_studio(service: Service, folder: Path) -> APIRouter:
     @api.post("/setup")
     async def setup(request: Request) -> dict[str, str]:
         given = await _read(request, service, StudioProject)
-        model = service.lane().model
+        model = service.model()
         # Says what does not fit before any task does.
         await service.aside(lambda: read_config(given.labelling, model.names))
         return {"model_version": model.version}
@@ -162,15 +157,15 @@ def make_label_studio(service: Service, folder: Path) -> APIRouter:
     @api.post("/predict")
     async def predict(request: Request) -> dict[str, Any]:
         given = await _read(request, service, StudioTasks)
-        lane = service.lane()
-        names, version = lane.model.names, lane.model.version
+        served = service.model()
+        names, version = served.names, served.version
         config = await service.aside(lambda: read_config(given.label_config, names))
-        position, results = request.scope.get(PLACE), []
+        results = []
         for start in range(0, len(given.tasks), service.settings.max_files):
             tasks = given.tasks[start : start + service.settings.max_files]
             photos = [await service.aside(partial(_photo, task, config, images)) for task in tasks]
             uploads = [photo for photo in photos if isinstance(photo, Upload)]
-            tagged = iter(await answered_or_left(request, service.tag(lane, uploads, position)))
+            tagged = iter(await tagged_or_left(request, service, served, uploads))
             answers = [photo if isinstance(photo, str) else next(tagged) for photo in photos]
             results += [
                 _result(task, answer, names, config, version)

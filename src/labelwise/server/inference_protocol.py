@@ -19,7 +19,7 @@ from pydantic import BaseModel, Field
 from pydantic_core import to_json
 
 from labelwise import __version__
-from labelwise.server.api import ERRORS, PLACE, ModelName, answered_or_left, whole_body
+from labelwise.server.api import ERRORS, ModelName, all_tagged, whole_body
 from labelwise.server.batching import Tagged
 from labelwise.server.bodies import (
     Upload,
@@ -30,7 +30,7 @@ from labelwise.server.bodies import (
     read_json_as,
 )
 from labelwise.server.security import RefusedError
-from labelwise.server.service import Lane, ServedModel, Service
+from labelwise.server.service import ServedModel, Service
 
 # Tensors of the inference protocol as bytes after its JSON: the extension ``binary_tensor_data``.
 #
@@ -154,17 +154,17 @@ def make_inference_protocol(service: Service) -> APIRouter:
     """Return the routes of a service."""
     api = APIRouter(prefix="/v2", tags=["open inference protocol"], responses=ERRORS)
 
-    async def named(model: ModelName) -> Lane:
-        return service.lane(model)
+    async def named(model: ModelName) -> ServedModel:
+        return service.model(model)
 
-    async def versioned(model: ModelName, version: ModelName) -> Lane:
-        lane = service.lane(model)
-        if version != lane.model.version:
+    async def versioned(model: ModelName, version: ModelName) -> ServedModel:
+        served = service.model(model)
+        if version != served.version:
             raise RefusedError(
                 404,
-                f"there is no such version of the model; the one here is {lane.model.version!r}",
+                f"there is no such version of the model; the one here is {served.version!r}",
             )
-        return lane
+        return served
 
     @api.get("/health/live")
     async def live() -> Facts:
@@ -182,8 +182,8 @@ def make_inference_protocol(service: Service) -> APIRouter:
     @api.post("/repository/index", summary="The models that answer")
     async def index() -> list[Facts]:
         return [
-            {"name": name, "version": lane.model.version, "state": "READY", "reason": ""}
-            for name, lane in service.lanes.items()
+            {"name": name, "version": served.version, "state": "READY", "reason": ""}
+            for name, served in service.models.items()
         ]
 
     @api.post("/repository/models/{model}/load", summary="Load what the model's folder holds now")
@@ -193,29 +193,37 @@ def make_inference_protocol(service: Service) -> APIRouter:
         return Response()
 
     for chosen in (named, versioned):
-        Chosen = Annotated[Lane, Depends(chosen)]  # noqa: N806
+        Chosen = Annotated[ServedModel, Depends(chosen)]  # noqa: N806
         path, of = "/models/{model}", ""
         if chosen is versioned:
             path, of = f"{path}/versions/{{version}}", "_of_version"
 
         @api.get(path, name=f"metadata{of}")
-        async def metadata(lane: Chosen) -> Facts:
-            return _model_facts(lane.model)
+        async def metadata(served: Chosen) -> Facts:
+            return _model_facts(served)
 
         @api.get(f"{path}/ready", name=f"model_ready{of}")
-        async def model_ready(lane: Chosen) -> Facts:
-            return {"name": lane.model.name, "ready": service.is_ready}
+        async def model_ready(served: Chosen) -> Facts:
+            return {"name": served.name, "ready": service.is_ready}
 
         @api.post(f"{path}/infer", name=f"infer{of}", response_model=Facts, openapi_extra=BODY)
-        async def infer(request: Request, lane: Chosen) -> Response:
-            return await answered(request, lane)
+        async def infer(request: Request, served: Chosen) -> Response:
+            return await answered(request, served)
 
-    async def answered(request: Request, lane: Lane) -> Response:
-        header, model = request.headers.get(JSON_LENGTH), lane.model
+    async def answered(request: Request, model: ServedModel) -> Response:
+        header = request.headers.get(JSON_LENGTH)
         _require_tensors(request, header)
         body = await whole_body(request, service)
         most = service.settings.max_files
-        asked, uploads = await service.aside(lambda: _read(BinaryBody(body, header), most))
+
+        def read() -> tuple[InferIn, list[Upload]]:
+            parts = BinaryBody(body, header)
+            asked = read_json_as(InferIn, parts.json)
+            uploads = _uploads(asked.inputs[0], parts, most)
+            parts.require_empty()
+            return asked, uploads
+
+        asked, uploads = await service.aside(read)
         wanted = asked.wanted()
         if len(uploads) * len(model.names) * len(wanted) > MOST_NUMBERS:
             raise RefusedError(
@@ -223,12 +231,7 @@ def make_inference_protocol(service: Service) -> APIRouter:
                 f"an answer may hold {MOST_NUMBERS:,} numbers: ask for fewer outputs, or send "
                 "fewer pictures at a time",
             )
-        tagged = await answered_or_left(
-            request, service.tag(lane, uploads, request.scope.get(PLACE))
-        )
-        errors = [picture.error for picture in tagged if picture.error is not None]
-        if errors:
-            raise RefusedError(422, errors[0])
+        tagged = await all_tagged(request, service, model, uploads)
         facts = {"model_name": model.name, "model_version": model.version, "id": asked.id}
         told = {name: to_json(value) for name, value in facts.items() if value is not None}
         return await service.aside(
@@ -283,13 +286,6 @@ def _written(
         return Response(content, media_type="application/json")
     headers = {JSON_LENGTH: str(len(content))}
     return Response(b"".join([content, *rest]), 200, headers, "application/octet-stream")
-
-
-def _read(body: BinaryBody, most: int) -> tuple[InferIn, list[Upload]]:
-    asked: InferIn = read_json_as(InferIn, body.json)
-    uploads = _uploads(asked.inputs[0], body, most)
-    body.require_empty()
-    return asked, uploads
 
 
 def _uploads(tensor: InputTensor, body: BinaryBody, most: int) -> list[Upload]:

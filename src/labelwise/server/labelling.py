@@ -15,14 +15,15 @@ import hashlib
 import logging
 import os
 import time
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Literal, Protocol, TypeVar
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, FastAPI, Query, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 from starlette.types import ASGIApp
 
 from labelwise import __version__
@@ -35,10 +36,11 @@ from labelwise.photos.words import QuestionGuide, WordList, asking_order
 from labelwise.pictures import Transform
 from labelwise.pictures.sources import read_image_file
 from labelwise.pictures.worker_starter import Decoders
+from labelwise.server import schemas
 from labelwise.server.api import ERRORS, JSON, SIDES, PhotoId, add_session
 from labelwise.server.app import Front, add_errors, add_page
 from labelwise.server.batching import Threads
-from labelwise.server.schemas import Health
+from labelwise.server.schemas import Health, Strict
 from labelwise.server.security import PhotoNotFoundError, RefusedError
 from labelwise.server.settings import ServeSettings
 
@@ -103,17 +105,13 @@ class AskedPhotos(BaseModel):
     learnt_from: int | None = None
 
 
-class AnswersIn(BaseModel):
+class AnswersIn(Strict):
     """What a person says of a word in some photos."""
 
-    model_config = ConfigDict(extra="forbid")
     label: Annotated[str, Field(max_length=1000)]
     who: Name
     states: Annotated[
-        dict[
-            Annotated[str, Field(pattern="^[0-9a-f]{64}$")],
-            Literal["present", "absent", "unsure", "withdrawn"],
-        ],
+        dict[schemas.PhotoId, Literal["present", "absent", "unsure", "withdrawn"]],
         Field(min_length=1, max_length=200),
     ]
 
@@ -181,22 +179,32 @@ class Lost:
         return (waited and self.times < 2) or self.facts != file_facts(path)
 
 
-class PhotoSource(Protocol):
-    """Where a page that asks about photos takes them from; ``gone`` are those not to be shown."""
+class PhotoPage(ABC):
+    """A page that shows photos and asks about them."""
 
-    gone: dict[str, Lost]
+    def __init__(self) -> None:
+        self.paths: dict[str, Path] = {}  # of the photos that may be shown, by id
+        self.gone: dict[str, Lost] = {}  # those that could not be shown
 
     def path(self, photo: str) -> Path:
-        """Return where a photo is that was shown to someone."""
+        """Return where a photo is."""
+        if photo not in self.paths:
+            raise PhotoNotFoundError("there is no photo with this id")
+        return self.paths[photo]
 
-    def finish(self) -> None:
+    def is_there(self, photo: str) -> bool:
+        """Return whether to ask about a photo."""
+        return photo not in self.gone or self.gone[photo].is_over(self.paths[photo])
+
+    @abstractmethod
+    def add_routes(self, api: APIRouter, thread: Threads) -> Sequence[Background]:
+        """Add how questions are asked and answered, in one thread; return what works beside."""
+
+    def finish(self) -> None:  # noqa: B027
         """Do what is left to do when the server ends."""
 
 
-Source = TypeVar("Source", bound=PhotoSource)
-
-
-class _Asking:
+class _Asking(PhotoPage):
     """The photos of a folder, whom they were handed to, and what was said of them."""
 
     def __init__(
@@ -208,6 +216,7 @@ class _Asking:
         learn: Learn | None,
         find: FindPhotos | None,
     ) -> None:
+        super().__init__()
         if table.suffix.lower() != ".csv":
             raise SettingsError(f"the answers are exported to a .csv file, got {table}")
         self.words, self.table, self.guide = words, table, guide
@@ -221,7 +230,6 @@ class _Asking:
         self._drawn: dict[str, list[str]] = {}  # paths in random order, by word
         self._orders: dict[str, tuple[QuestionGuide | None, list[str]]] = {}
         self._handed: dict[tuple[str, str], str] = {}
-        self.gone: dict[str, Lost] = {}
 
     def look(self) -> None:
         """Find the photos that are there now; runs in the background."""
@@ -252,14 +260,6 @@ class _Asking:
         except LabelwiseError as error:
             log.error("the answers are in %s, but: %s", self.said.log.path, error)
 
-    def path(self, photo: str) -> Path:
-        if photo not in self.paths:
-            raise PhotoNotFoundError("there is no photo with this id")
-        return self.paths[photo]
-
-    def _is_there(self, photo: str) -> bool:
-        return photo not in self.gone or self.gone[photo].is_over(self.paths[photo])
-
     def view(self) -> LabellingView:
         self._refresh()
         return LabellingView(
@@ -277,17 +277,14 @@ class _Asking:
     def questions(
         self, label: str, who: str, count: int, fresh: bool, guesses: bool
     ) -> AskedPhotos:
-        """Return photos to ask about: first those the person has and did not answer.
-
-        ``fresh`` leaves these for the end; ``guesses`` shows what the guiding run thinks.
-        """
+        """Return photos to ask about: first those the person has and did not answer."""
         self.words.space.column(label)
         self._refresh()
         guide = self.guide  # another thread may put a newer one in its place
         open_ones = [
             photo
             for photo in self._order(label, guide)
-            if self._is_there(photo) and not self.said.is_answered(str(self.paths[photo]), label)
+            if self.is_there(photo) and not self.said.is_answered(str(self.paths[photo]), label)
         ]
         own, free, others = list[str](), list[str](), list[str]()
         for photo in open_ones:
@@ -329,6 +326,39 @@ class _Asking:
         self.said.add(given.label, states, given.who)
         return self.view()
 
+    def add_routes(self, api: APIRouter, thread: Threads) -> Sequence[Background]:
+        looking = Background("looking for photos", self.look, REST, at_start=False)
+        after_answers = [
+            Background("fitting the guide of the questions", self.learn),
+            Background("exporting the answers", self.export, REST),
+        ]
+
+        @api.get("/labelling", summary="The words, and how far people have come")
+        async def labelling() -> LabellingView:
+            looking.want()
+            return await thread.run(self.view)
+
+        @api.get("/questions", summary="Photos to look at for a word")
+        async def questions(
+            label: Annotated[str, Query(max_length=1000)],
+            who: Annotated[str, Query(min_length=1, max_length=100)],
+            count: Annotated[int, Query(ge=1, le=100)] = 20,
+            fresh: Annotated[bool, Query(description="Other photos than those before.")] = False,
+            guesses: Annotated[
+                bool, Query(description="With what the guiding run thinks.")
+            ] = False,
+        ) -> AskedPhotos:
+            return await thread.run(lambda: self.questions(label, who, count, fresh, guesses))
+
+        @api.put("/answers", dependencies=JSON, summary="Say whether a word is in photos")
+        async def answer(given: AnswersIn) -> LabellingView:
+            view = await thread.run(lambda: self.answer(given))
+            for answer in after_answers:
+                answer.want()
+            return view
+
+        return [looking, *after_answers]
+
 
 def create_labelling_app(
     photos: Sequence[Path],
@@ -345,23 +375,12 @@ def create_labelling_app(
     ``learn`` makes a new guide of all answers; it is called in the background while people answer.
     ``find`` lists the photos that there are now; someone who opens the page has it called, too.
     """
-
-    def make() -> _Asking:
-        return _Asking(photos, words, table, guide, learn, find)
-
-    return asking_app(make, settings or ServeSettings(), _add_questions)
+    return asking_app(lambda: _Asking(photos, words, table, guide, learn, find), settings)
 
 
-def asking_app(
-    make: Callable[[], Source],
-    settings: ServeSettings,
-    add_routes: Callable[[APIRouter, Source, Threads], Sequence[Background]],
-) -> ASGIApp:
-    """Return the application of the page that shows photos of a source and asks about them.
-
-    ``add_routes`` adds how questions are asked and answered, which all run in one thread, and
-    returns what works in the background.
-    """
+def asking_app(make: Callable[[], PhotoPage], settings: ServeSettings | None) -> ASGIApp:
+    """Return the application of a page that shows photos and asks about them."""
+    settings = settings or ServeSettings()
     decoders = Decoders(
         ANY_TRANSFORM,
         settings.decode_processes,
@@ -377,7 +396,7 @@ def asking_app(
     answers, readers = Threads(1, "answers"), Threads(READERS, "photo")
     api = APIRouter(prefix="/api/v1", responses=ERRORS)
     add_session(api, settings)
-    background = add_routes(api, asking, answers)
+    background = asking.add_routes(api, answers)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -425,38 +444,6 @@ def asking_app(
     app.include_router(api)
     add_page(app, "label.html")
     return Front(app, settings)
-
-
-def _add_questions(api: APIRouter, asking: _Asking, thread: Threads) -> Sequence[Background]:
-    looking = Background("looking for photos", asking.look, REST, at_start=False)
-    after_answers = [
-        Background("fitting the guide of the questions", asking.learn),
-        Background("exporting the answers", asking.export, REST),
-    ]
-
-    @api.get("/labelling", summary="The words, and how far people have come")
-    async def labelling() -> LabellingView:
-        looking.want()
-        return await thread.run(asking.view)
-
-    @api.get("/questions", summary="Photos to look at for a word")
-    async def questions(
-        label: Annotated[str, Query(max_length=1000)],
-        who: Annotated[str, Query(min_length=1, max_length=100)],
-        count: Annotated[int, Query(ge=1, le=100)] = 20,
-        fresh: Annotated[bool, Query(description="Other photos than those before.")] = False,
-        guesses: Annotated[bool, Query(description="With what the guiding run thinks.")] = False,
-    ) -> AskedPhotos:
-        return await thread.run(lambda: asking.questions(label, who, count, fresh, guesses))
-
-    @api.put("/answers", dependencies=JSON, summary="Say whether a word is in photos")
-    async def answer(given: AnswersIn) -> LabellingView:
-        view = await thread.run(lambda: asking.answer(given))
-        for answer in after_answers:
-            answer.want()
-        return view
-
-    return [looking, *after_answers]
 
 
 def photo_id(path: Path) -> str:
@@ -509,47 +496,31 @@ class AuditState(BaseModel):
     ahead: list[str] = []
 
 
-class AuditAnswer(BaseModel):
+class AuditAnswer(Strict):
     """What a person says of a photo: of one tag, or by tag of all that were listed."""
 
-    model_config = ConfigDict(extra="forbid")
-    photo: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+    photo: schemas.PhotoId
     who: Name
     label: Tag | None = None
     answer: Word | None = None
     shown: Annotated[dict[Tag, Word], Field(max_length=1000)] | None = None
 
 
-class AuditUndo(BaseModel):
+class AuditUndo(Strict):
     """Who takes back the last answer."""
 
-    model_config = ConfigDict(extra="forbid")
     who: Name
 
 
-class _Auditing:
+class _Auditing(PhotoPage):
     def __init__(self, session: AuditSession, out: Path) -> None:
+        super().__init__()
         self.session, self.out = session, out
         self._photos: dict[str, str] = {}  # those that were asked about, by id
-        self.gone: dict[str, Lost] = {}
-
-    def path(self, photo: str) -> Path:
-        return self.session.folder.absolute() / self.photo(photo)
-
-    def photo(self, photo: str) -> str:
-        if photo not in self._photos:
-            raise PhotoNotFoundError("there is no photo with this id")
-        return self._photos[photo]
-
-    def finish(self) -> None:
-        """Leave the outcome to whoever started the server."""
 
     def state(self, who: str | None, back: TagQuestion | None = None) -> AuditState:
-        gone = dict(self.gone)
         self.session.unreadable = {
-            self._photos[photo]
-            for photo, lost in gone.items()
-            if not lost.is_over(self.path(photo))
+            self._photos[photo] for photo in list(self.gone) if not self.is_there(photo)
         }
         question = back or (None if who is None else self.session.question(who))
         following = [] if question is None else self.session.upcoming(who or "", question)
@@ -564,7 +535,7 @@ class _Auditing:
     def _asked(self, question: TagQuestion) -> AuditQuestion:
         path = self.session.folder.absolute() / question.photo
         number = photo_id(path)
-        self._photos[number] = question.photo
+        self._photos[number], self.paths[number] = question.photo, path
         return AuditQuestion(
             id=number,
             name=shown_name(path),
@@ -574,7 +545,8 @@ class _Auditing:
         )
 
     def answer(self, given: AuditAnswer) -> AuditState:
-        photo = self.photo(given.photo)
+        self.path(given.photo)  # which must be known
+        photo = self._photos[given.photo]
         if given.label is not None:
             line = self.session.line(photo, given.label, given.answer or "", given.who)
         else:
@@ -585,37 +557,34 @@ class _Auditing:
     def undo(self, given: AuditUndo) -> AuditState:
         return self.state(given.who, self.session.undo(given.who))
 
+    def add_routes(self, api: APIRouter, thread: Threads) -> Sequence[Background]:
+        @api.get("/labelling", summary="How far the audit is")
+        async def labelling() -> AuditState:
+            return await thread.run(lambda: self.state(None))
+
+        @api.get("/question", summary="What to ask a person now")
+        async def question(
+            who: Annotated[str, Query(min_length=1, max_length=100)],
+        ) -> AuditState:
+            return await thread.run(lambda: self.state(who))
+
+        @api.put(
+            "/answer",
+            dependencies=JSON,
+            summary="Say whether a photo shows a tag, or which of those listed",
+        )
+        async def answer(given: AuditAnswer) -> AuditState:
+            return await thread.run(lambda: self.answer(given))
+
+        @api.put("/undo", dependencies=JSON, summary="Take back one's last answer")
+        async def undo(given: AuditUndo) -> AuditState:
+            return await thread.run(lambda: self.undo(given))
+
+        return []
+
 
 def create_audit_app(
     session: AuditSession, out: Path, settings: ServeSettings | None = None
 ) -> ASGIApp:
     """Return the application that asks people about the tags of an audit."""
-    return asking_app(
-        lambda: _Auditing(session, out), settings or ServeSettings(), _add_audit_routes
-    )
-
-
-def _add_audit_routes(api: APIRouter, auditing: _Auditing, thread: Threads) -> list[Background]:
-    @api.get("/labelling", summary="How far the audit is")
-    async def labelling() -> AuditState:
-        return await thread.run(lambda: auditing.state(None))
-
-    @api.get("/question", summary="What to ask a person now")
-    async def question(
-        who: Annotated[str, Query(min_length=1, max_length=100)],
-    ) -> AuditState:
-        return await thread.run(lambda: auditing.state(who))
-
-    @api.put(
-        "/answer",
-        dependencies=JSON,
-        summary="Say whether a photo shows a tag, or which of those listed",
-    )
-    async def answer(given: AuditAnswer) -> AuditState:
-        return await thread.run(lambda: auditing.answer(given))
-
-    @api.put("/undo", dependencies=JSON, summary="Take back one's last answer")
-    async def undo(given: AuditUndo) -> AuditState:
-        return await thread.run(lambda: auditing.undo(given))
-
-    return []
+    return asking_app(lambda: _Auditing(session, out), settings)

@@ -23,24 +23,23 @@ from labelwise.errors import CheckpointError, DataError
 from labelwise.metrics.shift import Alarm, audit_order, calibration_alarm
 from labelwise.models import ModelSpec
 from labelwise.photos import Index, questions
-from labelwise.photos.checking import CheckSession, CheckState, PhotoToCheck
+from labelwise.photos.checking import CheckSession, CheckState
 from labelwise.photos.filters import PhotoFilter
 from labelwise.photos.folder_scan import PhotoFiles
 from labelwise.photos.metadata import read_facts
 from labelwise.photos.query import (
     KEYWORD,
     PHOTOS,
-    Found,
     Hit,
     Sort,
     answer,
     nearest_photos,
     photos_like_album,
 )
-from labelwise.photos.receipts import Receipt, name_of_album, receipts_of, verify_lists
+from labelwise.photos.receipts import name_of_album, receipts_of, verify_lists
 from labelwise.photos.review import Reason
 from labelwise.photos.shift import LibraryLikeness, likeness_of
-from labelwise.photos.store import Correction, Fact
+from labelwise.photos.store import Correction
 from labelwise.retrieval import Query, complete
 from labelwise.server import schemas
 from labelwise.server.batching import Threads
@@ -108,16 +107,18 @@ class Library:
         at = np.array([row])
         probs = np.exp(self.index.log_probs(at))[0]
         chosen = self.index.sets(at)[0]
-        corrected = {
-            correction.label: correction.state
-            for correction in self.index.store.corrections(row=row)
+        corrected: dict[str, schemas.CorrectedState] = {
+            said.label: said.state
+            for said in self.index.store.corrections(row=row)
+            if said.state != "withdrawn"
         }
+        names = self.index.space.names
         labels = [
             schemas.PhotoLabel(
-                label=self.index.space.names[k],
+                label=names[k],
                 probability=_share(probs[k]),
                 decided=bool(chosen[k]),
-                corrected=_standing(corrected.get(self.index.space.names[k])),
+                corrected=corrected.get(names[k]),
             )
             for k in np.argsort(-probs, kind="stable").tolist()
         ]
@@ -165,8 +166,7 @@ class Library:
 
     def similar(self, photo: str, count: int) -> list[schemas.SimilarView]:
         """Return the photos that look most like one."""
-        _, near = nearest_photos(self.index, self.row(photo), count)
-        return self._alike(near)
+        return self._alike(nearest_photos(self.index, self.row(photo), count)[1])
 
     def _alike(self, hits: Sequence[Hit]) -> list[schemas.SimilarView]:
         ids = self.ids([hit.row for hit in hits])
@@ -260,7 +260,9 @@ class Library:
             above=answered.above,
             statement=None if said is None else schemas.StatementView(**asdict(said)),
             near_copies=answered.copies_sentence or None,
-            likeness=_likeness(answered),
+            likeness=schemas.LikenessView(
+                outcome=answered.likeness.likeness.outcome, sentence=answered.likeness.sentence()
+            ),
             cursor=str(start + top) if len(answered.hits) > start + top else None,
         )
 
@@ -299,9 +301,7 @@ class Library:
     def correct(self, photo: str, given: schemas.CorrectionsIn) -> schemas.PhotoView:
         """Note what a person says; return the photo as it is now, and what undoes it."""
         row = self.row(photo)
-        before = {
-            correction.label: correction for correction in self.index.store.corrections(row=row)
-        }
+        before = {said.label: said for said in self.index.store.corrections(row=row)}
         sources: dict[str, dict[str, schemas.State]] = {}
         for label, state in given.labels.items():
             column = self.index.space.column(label)
@@ -377,10 +377,7 @@ class Library:
     # Is the model still right?
 
     def _audited(self, label: str | None = None) -> dict[str, list[Correction]]:
-        """Return what was said of audited photos by label, in order; of one label if it is named.
-
-        One question to the index for all labels: these are asked at every look at the metrics.
-        """
+        """Return what was said of audited photos by label, in order; of one label if named."""
         by_label: dict[str, list[Correction]] = {}
         for correction in self.index.store.corrections(label):
             if correction.source == "audit":
@@ -408,26 +405,22 @@ class Library:
 
     def alarms(self) -> list[Alarm]:
         """Return the calibration alarm of every label, from audited photos alone."""
-        audited = self._audited()
+        audited, names = self._audited(), self.index.space.names
         told = {
-            name: [
-                correction
-                for correction in audited.get(name, ())
-                if correction.state in ("present", "absent")
-            ]
-            for name in self.index.space.names
+            name: [said for said in audited.get(name, ()) if said.state in ("present", "absent")]
+            for name in names
         }
-        rows = np.unique(
-            np.array([correction.row for some in told.values() for correction in some], np.int64)
-        )
+        rows = np.unique(np.array([said.row for some in told.values() for said in some], np.int64))
         every = self.model_probs(rows)
-        alarms = []
-        for column, (name, some) in enumerate(told.items()):
-            places = np.searchsorted(rows, [correction.row for correction in some])
-            truth = [correction.state == "present" for correction in some]
-            probs = every[places, column]
-            alarms.append(calibration_alarm(name, probs, truth, len(self.index.space)))
-        return alarms
+        return [
+            calibration_alarm(
+                name,
+                every[np.searchsorted(rows, [said.row for said in some]), column],
+                [said.state == "present" for said in some],
+                len(names),
+            )
+            for column, (name, some) in enumerate(told.items())
+        ]
 
     def likeness(self) -> LibraryLikeness:
         """Return how like the photos are to the held-out ones, with the shares of labels now."""
@@ -438,20 +431,14 @@ class Library:
 
         What people correct on their own is what they happened to see, most of it wrong.
         """
-        corrections = [
-            correction
-            for audited in self._audited().values()
-            for correction in audited
-            if correction.state != "unknown"
-        ]
-        places = {
-            row: at for at, row in enumerate(sorted({correction.row for correction in corrections}))
-        }
+        every = [said for some in self._audited().values() for said in some]
+        corrections = [said for said in every if said.state != "unknown"]
+        places = {row: at for at, row in enumerate(sorted({said.row for said in corrections}))}
         labels = np.zeros((len(places), len(self.index.space)), np.float32)
         told = np.zeros(labels.shape, np.bool_)
-        for correction in corrections:
-            at = places[correction.row], self.index.space.column(correction.label)
-            labels[at], told[at] = correction.state == "present", True
+        for said in corrections:
+            at = places[said.row], self.index.space.column(said.label)
+            labels[at], told[at] = said.state == "present", True
         whole = told.all(axis=1)
         rows = np.array(list(places), np.int64)[whole]
         sets = np.array(self.index.spec.made_rule(self.model_probs(rows)), np.bool_)
@@ -474,19 +461,8 @@ def photo_name(paths: Sequence[str]) -> str:
     return os.fsencode(os.path.basename(paths[0])).decode("utf-8", "backslashreplace")
 
 
-def _likeness(found: Found) -> schemas.LikenessView | None:
-    if found.likeness is None:
-        return None
-    outcome = found.likeness.likeness.outcome
-    return schemas.LikenessView(outcome=outcome, sentence=found.likeness.sentence())
-
-
 def _share(value: float) -> float:
     return min(1.0, max(0.0, float(value)))
-
-
-def _standing(state: Fact | None) -> schemas.CorrectedState | None:
-    return None if state == "withdrawn" else state
 
 
 class ListChecks:
@@ -557,9 +533,8 @@ class ListChecks:
         photo = None if promise is not None or hopeless else session.next_photo()
         after = None if photo is None else session.photo_after(photo)
         kept = [] if promise is None else session.left()[:SHOWN].tolist()
-        ids = self._library.ids(
-            [photo_there.row for photo_there in (photo, after) if photo_there is not None] + kept
-        )
+        asked_about = [there.row for there in (photo, after) if there is not None]
+        ids = self._library.ids([*asked_about, *kept])
         paths = self._library.index.store.paths_of(kept)
         return schemas.CheckView(
             query=_named(asked.q.removeprefix(LIKE)) if asked.q.startswith(LIKE) else asked.q,
@@ -571,7 +546,12 @@ class ListChecks:
             shorter=None if promise is not None else state.shorter,
             statement=None if said is None else schemas.StatementView(**asdict(said)),
             sentence=state.sentence(),
-            question=None if photo is None else _question(photo, ids[photo.row]),
+            question=None
+            if photo is None
+            else schemas.CheckQuestion(
+                photo=schemas.ListedPhoto(id=ids[photo.row], name=photo_name(photo.paths)),
+                repeated=photo.repeated,
+            ),
             following=None if after is None else ids[after.row],
             photos=[schemas.ListedPhoto(id=ids[row], name=photo_name(paths[row])) for row in kept],
         )
@@ -584,42 +564,26 @@ def _named(album: str) -> str:
     return f"the album {album.removeprefix(KEYWORD)}"
 
 
-def _question(photo: PhotoToCheck, photo_id: str) -> schemas.CheckQuestion:
-    listed = schemas.ListedPhoto(id=photo_id, name=photo_name(photo.paths))
-    return schemas.CheckQuestion(photo=listed, repeated=photo.repeated)
-
-
-def _withdrawn(receipt: Receipt) -> str:
-    """Return why a receipt that was withdrawn no longer stands."""
-    if receipt.is_of_tags:
-        return "tags are no longer held to answers"
-    return "an answer it rests on was taken back"
-
-
 def receipts_view(library: Library) -> schemas.ReceiptsView:
     """Return what was promised of lists, and whether people's answers bear it out."""
     verified = verify_lists(library.index)
     verdicts = verified.by_number
     views = []
     for receipt in reversed(receipts_of(library.index)):
-        verdict = verdicts.get(receipt.number)
-        views.append(
-            schemas.ReceiptView(
-                number=receipt.number,
-                query=receipt.title,
-                kind=receipt.promise.kind,
-                text=str(receipt.promise),
-                method=receipt.promise.test,
-                listed=receipt.promise.listed or 0,
-                who=receipt.who,
-                at=receipt.at,
-                withdrawn=receipt.withdrawn,
-                photos=receipt.photos,
-                weights=receipt.weights,
-                link=receipt.link,
-                held_out=receipt.held_out,
-                verdict="cannot tell" if verdict is None else verdict.verdict,
-                told=_withdrawn(receipt) if verdict is None else str(verdict),
-            )
-        )
+        verdict, promise = verdicts.get(receipt.number), receipt.promise
+        told = "an answer it rests on was taken back"  # where it was withdrawn
+        if receipt.is_of_tags:
+            told = "tags are no longer held to answers"
+        facts = {
+            "query": receipt.title,
+            "kind": promise.kind,
+            "text": str(promise),
+            "method": promise.test,
+            "listed": promise.listed or 0,
+            "verdict": "cannot tell" if verdict is None else verdict.verdict,
+            "told": told if verdict is None else str(verdict),
+        }
+        same = ("number", "who", "at", "withdrawn", "photos", "weights", "link", "held_out")
+        facts |= {name: getattr(receipt, name) for name in same}
+        views.append(schemas.ReceiptView.model_validate(facts))
     return schemas.ReceiptsView(receipts=views, together=str(verified.together))

@@ -30,7 +30,7 @@ from labelwise import __version__
 from labelwise.decide import Promise, Statement
 from labelwise.errors import DataError, LabelwiseError, SettingsError
 from labelwise.models import Predictor
-from labelwise.models.run_folder import HeldOut, RunFolder
+from labelwise.models.run_folder import RunFolder
 from labelwise.models.scoring import require_probabilities
 from labelwise.photos import Index, answer, likeness_of
 from labelwise.photos.folder_scan import is_below
@@ -53,10 +53,13 @@ from labelwise.system.text import counted, shortened
 # Answers
 
 
-InWords = Annotated[
-    str, Field(description="What was found, with interval and promise. Pass it on as it is.")
-]
-HoldsIf = Annotated[str, Field(description="The condition of in_words. Pass it on with it.")]
+class Answer(BaseModel):
+    """What is said, and the condition under which that is so."""
+
+    in_words: Annotated[
+        str, Field(description="What was found, with interval and promise. Pass it on as it is.")
+    ]
+    holds_if: Annotated[str, Field(description="The condition of in_words. Pass it on with it.")]
 
 
 class LabelFacts(BaseModel):
@@ -66,11 +69,9 @@ class LabelFacts(BaseModel):
     held_out_photos_with_it: int | None
 
 
-class LibraryFacts(BaseModel):
+class LibraryFacts(Answer):
     """What the library and its model are."""
 
-    in_words: InWords
-    holds_if: HoldsIf
     labels: list[LabelFacts]
     promises: list[str]
 
@@ -85,20 +86,16 @@ class FoundPhoto(BaseModel):
     taken: str | None
 
 
-class PhotoList(BaseModel):
+class PhotoList(Answer):
     """The answer to a search."""
 
-    in_words: InWords
-    holds_if: HoldsIf
     photos: list[FoundPhoto]
     statement: Statement | None
 
 
-class PhotoCount(BaseModel):
+class PhotoCount(Answer):
     """How many photos match, with the interval; null where no known answer stands behind it."""
 
-    in_words: InWords
-    holds_if: HoldsIf
     expected: float
     low: float | None
     high: float | None
@@ -114,11 +111,9 @@ class LabelOfPhoto(BaseModel):
     because: str
 
 
-class ExplainedPhoto(BaseModel):
+class ExplainedPhoto(Answer):
     """The labels of one photo."""
 
-    in_words: InWords
-    holds_if: HoldsIf
     path: str
     labels: list[LabelOfPhoto]
 
@@ -131,20 +126,16 @@ class LikePhoto(BaseModel):
     cosine: float
 
 
-class PhotosAlike(BaseModel):
+class PhotosAlike(Answer):
     """Photos that look like one, the most alike first."""
 
-    in_words: InWords
-    holds_if: HoldsIf
     copies: list[str]
     photos: list[LikePhoto]
 
 
-class DrawnPhotos(BaseModel):
+class DrawnPhotos(Answer):
     """Photos drawn at random, for a person to answer."""
 
-    in_words: InWords
-    holds_if: HoldsIf
     question: str
     photos: list[str]
 
@@ -211,14 +202,13 @@ class PhotoTools:
         )
         if len(told) < len(self.index.space):
             words += f" {counted(len(told), 'label')} of them are listed here."
-        carried = {
-            name: self._trust[name].carried if name in self._trust else None for name in told
-        }
+        trust, own = self._trust, (Promise.from_spec(made) for made in self.index.spec.promises)
+        carried = {name: trust[name].carried if name in trust else None for name in told}
         return LibraryFacts(
             in_words=words,
             holds_if=self._condition,
-            labels=[LabelFacts(label=name, held_out_photos_with_it=carried[name]) for name in told],
-            promises=[str(Promise.from_spec(promise)) for promise in self.index.spec.promises],
+            labels=[LabelFacts(label=n, held_out_photos_with_it=c) for n, c in carried.items()],
+            promises=list(map(str, own)),
         )
 
     def search_photos(
@@ -277,37 +267,21 @@ class PhotoTools:
     def explain_photo(self, photo: Photo) -> ExplainedPhoto:
         """Say which labels a photo of the library has, how sure that is, and on what it rests."""
         row = self._row(photo)
-        at = np.array([row])
-        probs = np.exp(self.index.log_probs(at))[0]
+        at, names = np.array([row]), self.index.space.names
         own = np.exp(self.index.log_probs(at, refit=False))[0]
-        chosen = self.index.sets(at)[0]
-        told = {
-            correction.label: correction for correction in self.index.store.corrections(row=row)
-        }
-        order = np.argsort(-probs, kind="stable").tolist()
-        shown = order[: max(EXPLAINED, int(chosen.sum()))]
-        labels = []
-        for k in shown:
-            name = self.index.space.names[k]
-            if name in told and told[name].state in ("present", "absent"):
-                because = f"{told[name].who} said that it is {told[name].state}."
-            else:
-                because = _because(self._trust.get(name), float(own[k]))
-            labels.append(
-                LabelOfPhoto(
-                    label=name,
-                    probability=float(probs[k]),
-                    given=bool(chosen[k]),
-                    because=because,
-                )
-            )
+        told = {said.label: said for said in self.index.store.corrections(row=row)}
+
+        def because(k: int) -> str:
+            said = told.get(names[k])
+            if said is not None and said.state in ("present", "absent"):
+                return f"{said.who} said that it is {said.state}."
+            return _because(self._trust.get(names[k]), float(own[k]))
+
+        probs, chosen = np.exp(self.index.log_probs(at))[0], self.index.sets(at)[0]
+        labels = _explained(names, probs, chosen, because)
         path = printable((self.index.store.paths_of([row])[row] or [photo])[0])
-        return ExplainedPhoto(
-            in_words=_given(path, labels, str(self.index.spec.made_rule)),
-            holds_if=self._condition,
-            path=path,
-            labels=labels,
-        )
+        words = _given(path, labels, str(self.index.spec.made_rule))
+        return ExplainedPhoto(in_words=words, holds_if=self._condition, path=path, labels=labels)
 
     def similar_photos(self, photo: Photo, top: Listed = 20) -> PhotosAlike:
         """Find photos of the library that look like one of it."""
@@ -339,10 +313,7 @@ class PhotoTools:
 
     def tag_photo(self, photo: Photo) -> ExplainedPhoto:
         """Say which labels the model gives a file, which need not be in the index."""
-        if self.run is None:
-            raise DataError(
-                "there is no model to tag with; start with: labelwise serve --mcp INDEX RUN"
-            )
+        model, trust = self._model_and_trust
         path = os.path.realpath(photo)
         if not any(is_below(path, home) for home in self._homes):
             raise DataError(
@@ -350,21 +321,16 @@ class PhotoTools:
                 "--folder"
             )
         blob = read_image_file(Path(path), os.path.basename(path))
-        predicted = self._model.predict(BytesImages([blob], [os.path.basename(path)]))
-        probs, chosen = predicted.probs[0].numpy(), predicted.sets[0].numpy()
-        order = np.argsort(-probs, kind="stable").tolist()
-        names = self._model.space.names
-        labels = [
-            LabelOfPhoto(
-                label=names[k],
-                probability=float(probs[k]),
-                given=bool(chosen[k]),
-                because=_because(self._run_trust.get(names[k]), float(probs[k])),
-            )
-            for k in order[: max(EXPLAINED, int(chosen.sum()))]
-        ]
-        made = [str(Promise.from_spec(promise)) for promise in self.run.spec.promises]
-        words = _given(printable(photo), labels, str(self._model.rule))
+        predicted = model.predict(BytesImages([blob], [os.path.basename(path)]))
+        probs, names = predicted.probs[0].numpy(), model.space.names
+        labels = _explained(
+            names,
+            probs,
+            predicted.sets[0].numpy(),
+            lambda k: _because(trust.get(names[k]), float(probs[k])),
+        )
+        made = [str(Promise.from_spec(promise)) for promise in model.promises]
+        words = _given(printable(photo), labels, str(model.rule))
         return ExplainedPhoto(
             in_words="; ".join([words, *made]),
             holds_if="Probabilities and promises hold for photos like the held-out ones; of one "
@@ -419,7 +385,9 @@ class PhotoTools:
         ],
     ) -> PhotoCount:
         """Say how many photos match, from a person's answers about all photos that were drawn."""
-        told = {self._known(photo): word for photo, word in answers.items()}
+        rows = {photo: self._row(photo) for photo in answers}
+        paths = self.index.store.paths_of(rows.values())
+        told = {(paths[rows[photo]] or [photo])[0]: word for photo, word in answers.items()}
         asked = self._query(query)
         estimate = estimate_from_answers(self.index, asked, told)
         total = estimate.total
@@ -446,12 +414,6 @@ class PhotoTools:
             row = self.index.store.rows_by_hash([bytes.fromhex(photo)]).get(bytes.fromhex(photo))
         return self.index.row_of(photo) if row is None else row
 
-    def _known(self, photo: str) -> str:
-        """Return the path of a photo of the index, as the index has it."""
-        row = self._row(photo)
-        paths = self.index.store.paths_of([row])[row]
-        return paths[0] if paths else photo
-
     def _ids(self, rows: Sequence[int]) -> dict[int, str]:
         return {
             row: content.hash.hex() for row, content in self.index.store.contents_of(rows).items()
@@ -464,33 +426,25 @@ class PhotoTools:
             return f"It was never tested. {likeness}"
         return f"It holds if these photos are like the {self.index.facts.known} ones. {likeness}"
 
-    @property
-    def _split(self) -> str:
-        return self.index.facts.held_out or ""
-
     @cached_property
     def _trust(self) -> dict[str, LabelView]:
         held_out, link = self.index.held_out, self.index.spec.made_link
         if held_out is None or link is None:
             return {}
-        return label_views(held_out, link, self._split)
+        return label_views(held_out, link, self.index.facts.held_out or "")
 
     @cached_property
-    def _model(self) -> Predictor:
+    def _model_and_trust(self) -> tuple[Predictor, dict[str, LabelView]]:
+        """The model of the run, and what its labels' probabilities were worth."""
         if self.run is None:
-            raise DataError("there is no model to tag with")
-        return self.run.model()
-
-    @cached_property
-    def _held_out(self) -> HeldOut | None:
-        return None if self.run is None else self.run.held_out()
-
-    @cached_property
-    def _run_trust(self) -> dict[str, LabelView]:
-        if self._held_out is None:
-            return {}
-        link, split = require_probabilities(self._model), str(self._held_out)
-        return label_views(self._held_out.predictions, link, split)
+            raise DataError(
+                "there is no model to tag with; start with: labelwise serve --mcp INDEX RUN"
+            )
+        model, held_out = self.run.model(), self.run.held_out()
+        if held_out is None:
+            return model, {}
+        link = require_probabilities(model)
+        return model, label_views(held_out.predictions, link, str(held_out))
 
 
 def _path(hit: Hit) -> str:
@@ -505,6 +459,22 @@ def _because(trust: LabelView | None, probability: float) -> str:
         if probability <= bin_.high:
             break
     return bin_.sentence
+
+
+def _explained(
+    names: Sequence[str], probs: Any, chosen: Any, because: Callable[[int], str]
+) -> list[LabelOfPhoto]:
+    """Return the labels that a photo is given, and the most probable ones."""
+    order = np.argsort(-probs, kind="stable")[: max(EXPLAINED, int(chosen.sum()))].tolist()
+    return [
+        LabelOfPhoto(
+            label=names[k],
+            probability=float(probs[k]),
+            given=bool(chosen[k]),
+            because=because(k),
+        )
+        for k in order
+    ]
 
 
 def _given(path: str, labels: Sequence[LabelOfPhoto], rule: str) -> str:

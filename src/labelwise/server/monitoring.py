@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterable
 from datetime import UTC, datetime
+from functools import partial
 from logging import INFO, LogRecord
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
@@ -26,6 +27,7 @@ from labelwise.metrics.shift import Alarm
 # writes, so that a slow disk holds up no request; lines it cannot keep up with are counted.
 
 
+SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)  # of histograms
 TICK = 0.02  # seconds between two looks at the event loop
 FILE_BYTES = 16 << 20
 FILES_KEPT = 5
@@ -82,54 +84,39 @@ class Monitor:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        own = self.registry
-        self.requests = Histogram(
+        histogram = partial(Histogram, registry=self.registry)
+        gauge = partial(Gauge, registry=self.registry)
+        counter = partial(Counter, registry=self.registry)
+        self.requests = histogram(
             "http_request_duration_seconds",
             "How long requests took.",
             ["method", "route", "status"],
-            buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10),
-            registry=own,
+            buckets=(*SECONDS, 10),
         )
-        self.batches = Histogram(
-            "labelwise_batch_size",
-            "Pictures per forward pass.",
-            buckets=(1, 2, 4, 8, 16, 32, 64),
-            registry=own,
+        self.batches = histogram(
+            "labelwise_batch_size", "Pictures per forward pass.", buckets=(1, 2, 4, 8, 16, 32, 64)
         )
-        self.opened = Histogram(
-            "labelwise_open_seconds",
-            "How long pictures took to be opened.",
-            buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5),
-            registry=own,
+        self.opened = histogram(
+            "labelwise_open_seconds", "How long pictures took to be opened.", buckets=SECONDS
         )
-        self.forward = Histogram(
-            "labelwise_forward_seconds",
-            "How long forward passes took.",
-            buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5),
-            registry=own,
+        self.forward = histogram(
+            "labelwise_forward_seconds", "How long forward passes took.", buckets=SECONDS
         )
-        self.pauses = Histogram(
+        self.pauses = histogram(
             "labelwise_loop_pause_seconds",
             "How long the event loop was late.",
-            buckets=(0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5),
-            registry=own,
+            buckets=(0.001, *SECONDS),
         )
-        self.queue = Gauge("labelwise_queue_length", "Pictures on their way.", registry=own)
-        self.failures = Counter(
-            "labelwise_failures", "Pictures that could not be used.", registry=own
+        self.queue = gauge("labelwise_queue_length", "Pictures on their way.")
+        self.failures = counter("labelwise_failures", "Pictures that could not be used.")
+        self.busy = counter("labelwise_busy", "Requests refused because the queue was full.")
+        self.corrections = counter(
+            "labelwise_corrections", "What people said.", ["state", "source"]
         )
-        self.busy = Counter(
-            "labelwise_busy", "Requests refused because the queue was full.", registry=own
+        self.evidence = gauge(
+            "labelwise_calibration_evalue", "Evidence against calibration.", ["label"]
         )
-        self.corrections = Counter(
-            "labelwise_corrections", "What people said.", ["state", "source"], registry=own
-        )
-        self.evidence = Gauge(
-            "labelwise_calibration_evalue", "Evidence against calibration.", ["label"], registry=own
-        )
-        self.alarm = Gauge(
-            "labelwise_calibration_alarm", "1 once the alarm was raised.", ["label"], registry=own
-        )
+        self.alarm = gauge("labelwise_calibration_alarm", "1 once the alarm was raised.", ["label"])
 
     async def watch_loop(self) -> None:
         """Look how late the event loop is, for as long as it runs."""

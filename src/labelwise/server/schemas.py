@@ -12,14 +12,25 @@ PhotoId = Annotated[str, Field(pattern=PHOTO_ID)]
 CorrectedState = Literal["present", "absent", "unknown"]
 
 
-class SearchHit(BaseModel):
+class Strict(BaseModel):
+    """What is sent here: nothing that is not known."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class ListedPhoto(Strict):
+    """A photo of a list."""
+
+    id: PhotoId
+    name: str
+
+
+class SearchHit(ListedPhoto):
     """A photo that answers a query.
 
     ``probability`` is calibrated for the query; ``reasons`` are those of its labels by themselves.
     """
 
-    id: PhotoId
-    name: str
     probability: Probability
     reasons: dict[str, float]
     taken: str | None
@@ -77,11 +88,9 @@ class PhotoLabel(BaseModel):
     corrected: CorrectedState | None
 
 
-class PhotoView(BaseModel):
+class PhotoView(ListedPhoto):
     """A photo of the library with all its labels, the most probable first."""
 
-    id: PhotoId
-    name: str
     taken: str | None
     width: int | None
     height: int | None
@@ -103,21 +112,18 @@ class PhotoFactsView(BaseModel):
 class CorrectionsIn(BaseModel):
     """What a person says of labels; ``withdrawn`` takes back what was said."""
 
-    model_config = ConfigDict(extra="forbid")
     labels: Annotated[dict[str, State], Field(min_length=1, max_length=5000)]
     source: Literal["correction", "audit"] = "correction"
     who: Annotated[str, Field(max_length=100)] = "page"
 
 
-class SimilarView(BaseModel):
+class SimilarView(ListedPhoto):
     """A photo that looks like another one."""
 
-    id: PhotoId
-    name: str
     likeness: float
 
 
-class TextAnswer(BaseModel):
+class TextAnswer(Strict):
     """The photos most like a text, and what speaks against scoring that text, if anything."""
 
     text: str
@@ -127,29 +133,18 @@ class TextAnswer(BaseModel):
     hits: list[SimilarView]
 
 
-class QuestionView(BaseModel):
+class QuestionView(ListedPhoto):
     """Does a photo carry a label?"""
 
-    id: PhotoId
-    name: str
     label: str
     probability: Probability
     given: bool
     source: Literal["correction", "audit"]
 
 
-class ListedPhoto(BaseModel):
-    """A photo of a list."""
-
-    id: PhotoId
-    name: str
-
-
-class NewPhoto(BaseModel):
+class NewPhoto(ListedPhoto):
     """A photo, and when it was taken."""
 
-    id: PhotoId
-    name: str
     taken: str | None
 
 
@@ -175,7 +170,6 @@ class LibraryView(BaseModel):
 class CheckIn(BaseModel):
     """Which list a person checks: our own, for so many ``answers``, or the best ``top`` photos."""
 
-    model_config = ConfigDict(extra="forbid")
     q: Annotated[str, Field(max_length=2000)]
     wrong_at_most: Annotated[float, Field(gt=0, lt=1)] = 0.1
     top: Annotated[int | None, Field(ge=1, le=10_000_000)] = None
@@ -183,16 +177,15 @@ class CheckIn(BaseModel):
     who: Annotated[str, Field(min_length=1, max_length=100)] = "page"
 
 
-class CheckAnswerIn(BaseModel):
+class CheckAnswerIn(Strict):
     """Whether the photo that is asked about matches the query of a list."""
 
-    model_config = ConfigDict(extra="forbid")
     checked: CheckIn
     photo: PhotoId
     answer: Literal["yes", "no", "unsure"]
 
 
-class CheckQuestion(BaseModel):
+class CheckQuestion(Strict):
     """Does this photo match the query? ``repeated``: it was asked about before."""
 
     photo: ListedPhoto
@@ -277,7 +270,6 @@ class Health(BaseModel):
 class SessionIn(BaseModel):
     """The token, exchanged for a cookie."""
 
-    model_config = ConfigDict(extra="forbid")
     token: Annotated[str, Field(max_length=512)]
 
 

@@ -191,10 +191,7 @@ class Guard:
         return [*vary, (b"access-control-allow-origin", origin.encode("latin-1"))]
 
     def body(self, path: str, headers: Mapping[str, list[str]], receive: Receive) -> Receive:
-        """Return the body of a request within its limits, or refuse the length it is said to have.
-
-        The limit on its bytes depends on the path, that on its seconds begins now.
-        """
+        """Return the body of a request within its limits, or refuse the length it claims."""
         length = _only(headers, "content-length")
         if length is not None and "transfer-encoding" in headers:
             raise RefusedError(

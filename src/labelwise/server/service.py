@@ -1,9 +1,7 @@
 """What the server has: its models, the queue they share, and the photos of an index.
 
-    lane     a model that is served under a name, with the batches of its pictures
-
-Requests take the lane of their model once, and end with it. A model that is loaded again gets a new
-lane when it has shown that it answers; the old one is gone with its last request.
+Requests take their model once, and end with it. A model that is loaded again takes the place of the
+old one when it has shown that it answers; that is gone with its last request.
 """
 
 import asyncio
@@ -14,11 +12,11 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import cached_property, partial
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -159,7 +157,9 @@ class AnswerCounts:
 
 
 class ServedModel:
-    """A model that answers, with what is known of its answers' worth."""
+    """A model that answers, with the batches of its pictures and what its answers are worth."""
+
+    batcher: Batcher
 
     def __init__(self, name: str, folder: RunFolder, device: str) -> None:
         self.name, self.spec = name, spec_of(folder.path)
@@ -171,7 +171,8 @@ class ServedModel:
         self.held_out = folder.held_out()
         self.names = self.spec.space.names
         self.weights = self.spec.weights_sha256[:12]
-        self.calibration = _digest(self.spec.link)
+        link = json.dumps(self.spec.link, sort_keys=True).encode()
+        self.calibration = hashlib.sha256(link).hexdigest()[:12]
         self.version = f"{self.weights}-{self.calibration}"
         self.rule = str(self.spec.made_rule)
         self.counts = AnswerCounts(self.names, self.version)
@@ -194,7 +195,7 @@ class ServedModel:
     def forward(self, pixels: Sequence[Pixels], names: Sequence[str]) -> list[Tagged]:
         """Return what the model says of pictures, each of pixels (size, size, 3)."""
         inputs = np.stack(pixels).transpose(0, 3, 1, 2)
-        logits = (self._graph_logits if self.is_exported else self._torch_logits)(inputs)
+        logits = self._logits(inputs)
         answers = [Tagged(name, fault=NOT_FINITE) for name in names]
         rows = np.flatnonzero(np.isfinite(logits).all(axis=1)).tolist()
         log_p, _ = check_log_probs(*self.link.log_probs(logits[rows].astype(np.float64)))
@@ -204,17 +205,16 @@ class ServedModel:
             answers[row] = Tagged(names[row], *answer)  # pixels were opened: a fault is not theirs
         return answers
 
-    def _torch_logits(self, inputs: NDArray[Any]) -> NDArray[np.float32]:
+    def _logits(self, inputs: NDArray[Any]) -> NDArray[np.float32]:
+        if self.is_exported:
+            model: Any = self.predictor
+            logits: NDArray[np.float32] = model.checked(model.answers(inputs))
+            return logits
         import torch
 
         with torch.inference_mode():
-            logits = self.predictor.logits(torch.from_numpy(inputs).to(self.predictor.device))
-        return logits.cpu().float().numpy()
-
-    def _graph_logits(self, inputs: NDArray[Any]) -> NDArray[np.float32]:
-        model: Any = self.predictor
-        logits: NDArray[np.float32] = model.checked(model.answers(inputs))
-        return logits
+            found = self.predictor.logits(torch.from_numpy(inputs).to(self.predictor.device))
+        return found.cpu().float().numpy()
 
     def picture_answer(self, tagged: Tagged) -> schemas.PictureAnswer:
         """Return an answer as the API gives it."""
@@ -267,14 +267,13 @@ class ServedModel:
 
     def recent_shares(self) -> list[LabelShare]:
         """Return the shares of labels among recent pictures; none without held-out photos."""
-        known = self._held_out_shares
-        return [] if known is None else self.counts.shares(known)
+        return self.counts.shares(self._held_out_shares) if self._held_out_shares else []
 
     @cached_property
-    def _held_out_shares(self) -> list[HeldOutShare | None] | None:
+    def _held_out_shares(self) -> list[HeldOutShare | None]:
         """What held-out photos say of each label's share; None for a label they cannot tell of."""
         if self.held_out is None:
-            return None
+            return []
         photos = self.held_out.predictions
         probs = self.link(photos.logits.astype(np.float64))
         return held_out_shares(probs, photos.majority, photos.observed)
@@ -285,72 +284,9 @@ class ServedModel:
         return [Promise.from_spec(promise) for promise in self.spec.promises]
 
 
-def _digest(spec: object) -> str:
-    text = json.dumps(spec, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
-
-
 ENOUGH_ANSWERS = 50  # to random questions, before no alarm means that probabilities fit
 CHECKABLE = ("recall", "precision", "f", "tags")
 NOT_CHECKED = "no photo has had all its labels reviewed yet"
-
-
-async def promise_views(model: ServedModel, library: "Library | None") -> list[schemas.PromiseView]:
-    """Return every promise, and what photos reviewed since then say of it."""
-    promises = model.promises
-    checkable = [promise for promise in promises if promise.what in CHECKABLE]
-    checks: dict[int, Check] = {}
-    if library is not None and checkable:
-        checked = await library.run(lambda: library.check(checkable))
-        checks = dict(zip(map(id, checkable), checked, strict=True))
-
-    def view(promise: Promise) -> schemas.PromiseView:
-        check = checks.get(id(promise))
-        return schemas.PromiseView(
-            text=str(promise),
-            what=promise.what,
-            level=promise.level,
-            confidence=promise.confidence,
-            photos=promise.n,
-            made=promise.made,
-            verdict="cannot tell" if check is None else check.verdict,
-            checked=NOT_CHECKED if check is None or not check.counted else str(check),
-        )
-
-    return [view(promise) for promise in promises]
-
-
-async def trust_view(
-    model: ServedModel, library: "Library | None", monitor: Monitor, slowly: Threads
-) -> schemas.TrustView:
-    """Return what speaks for and against trusting the model today."""
-    alarms = await library.run(library.alarms) if library is not None else []
-    monitor.note_alarms(alarms)
-    recent = await slowly.run(model.recent_shares)  # seconds of many labels
-    shares = [schemas.ShareView(source="recent pictures", **asdict(share)) for share in recent]
-    notes = _notes(model, library)
-    if library is not None:
-        likeness = await library.run(library.likeness)
-        library_shares = likeness.likeness.shares
-        shares += [schemas.ShareView(source="library", **asdict(share)) for share in library_shares]
-        notes.append(likeness.sentence())
-    answers = sum(alarm.audited for alarm in alarms)
-    photos = 0 if library is None else library.index.photos
-    needed = min(ENOUGH_ANSWERS, photos * len(model.names)) or ENOUGH_ANSWERS
-    fits: Literal["yes", "no", "too few answers"]
-    if any(alarm.raised for alarm in alarms):
-        fits = "no"
-    else:
-        fits = "yes" if answers >= needed else "too few answers"
-    return schemas.TrustView(
-        fits=fits,
-        answers=answers,
-        answers_needed=needed,
-        alarms=[schemas.AlarmView.model_validate(alarm) for alarm in alarms],
-        shares=shares,
-        promises=await promise_views(model, library),
-        notes=notes,
-    )
 
 
 def _notes(model: ServedModel, library: "Library | None") -> list[str]:
@@ -378,19 +314,11 @@ log = logging.getLogger("labelwise.server")
 ASIDE = 2  # threads for reading requests and writing answers
 
 
-@dataclass(frozen=True, eq=False)
-class Lane:
-    """A model that is served, and what puts pictures through it."""
-
-    model: ServedModel
-    batcher: Batcher
-
-
 class _Answers(Collector):
     """What the models have answered: sums of arrays, made into metrics when they are read."""
 
-    def __init__(self, lanes: Mapping[str, Lane]) -> None:
-        self.lanes = lanes
+    def __init__(self, models: Mapping[str, ServedModel]) -> None:
+        self.models = models
 
     def collect(self) -> Iterable[Metric]:
         of_model, of_label = ["model"], ["model", "label"]
@@ -407,8 +335,8 @@ class _Answers(Collector):
         share = GaugeMetricFamily(
             "labelwise_label_share", "Estimated share of recent pictures.", labels=of_label
         )
-        for model, lane in self.lanes.items():
-            counts = lane.model.counts
+        for model, served in self.models.items():
+            counts = served.counts
             info.add_metric([__version__, model, counts.version], 1)
             photos.add_metric([model], counts.photos)
             nothing.add_metric([model], counts.nothing)
@@ -455,16 +383,15 @@ class Service:
         self._is_reloading = False
         self._watching: asyncio.Task[None] | None = None
         self.library: Library | None = None
-        self.lanes: dict[str, Lane] = {}
-        self.monitor.registry.register(_Answers(self.lanes))
+        self.models: dict[str, ServedModel] = {}
+        self.monitor.registry.register(_Answers(self.models))
         try:
             for name in self.folders:
-                model = self._loading.submit(self._load, name, self.folders[name]).result()
-                self._serve(model)
+                self.models[name] = self._loading.submit(self._load, name).result()
             if index is not None:
                 from labelwise.server import library as photos
 
-                spec = self.lane().model.spec
+                spec = self.model().spec
                 self.library = photos.Library(index, spec, self.decoders.thumbnail)
             self.decoders.await_start()
         except BaseException:
@@ -505,24 +432,18 @@ class Service:
 
     # Models
 
-    def lane(self, name: str | None = None) -> Lane:
-        """Return the lane of a model, of the first one unless it is named."""
-        lane = self.lanes.get(self.first if name is None else name)
-        if lane is None:
-            there = ", ".join(map(repr, self.lanes))
-            are = "the one here is" if len(self.lanes) == 1 else "those here are"
+    def model(self, name: str | None = None) -> ServedModel:
+        """Return a model, the first one unless it is named."""
+        model = self.models.get(self.first if name is None else name)
+        if model is None:
+            there = ", ".join(map(repr, self.models))
+            are = "the one here is" if len(self.models) == 1 else "those here are"
             raise RefusedError(404, f"there is no model of this name; {are} {there}")
-        return lane
+        return model
 
-    def _load(self, name: str, folder: Path) -> ServedModel:
-        return ServedModel(name, RunFolder(folder), self.device)
-
-    def _serve(self, model: ServedModel) -> None:
-        """Answer with a model from now on."""
-        self.lanes[model.name] = Lane(model, self._batcher(model))
-
-    def _batcher(self, model: ServedModel) -> Batcher:
-        return Batcher(
+    def _load(self, name: str) -> ServedModel:
+        model = ServedModel(name, RunFolder(self.folders[name]), self.device)
+        model.batcher = Batcher(
             self.queue,
             partial(self._open, model.spec),
             partial(self._forward_beside_others, model),
@@ -530,6 +451,7 @@ class Service:
             max_wait=self.settings.max_wait,
             model=self._computing,
         )
+        return model
 
     async def reload(self, name: str) -> bool:
         """Answer with what the folder of a model holds now; return whether that has changed.
@@ -537,14 +459,20 @@ class Service:
         A model that cannot be loaded, has no answers or does not fit the index is refused,
         and the one before goes on. Requests that are under way end with the model they began with.
         """
-        before = self.lane(name).model
+        before = self.model(name).spec
         with self._alone(name):
-            model = await self._loaded(name, self.folders[name], before.spec)
-            if model is None:
+            spec = await self.aside(lambda: spec_of(self.folders[name]))
+            if spec == before:
                 return False
-            if self.library is not None and name == self.first:
-                self._require_same_weights(before.spec, model.spec)
-            self._serve(model)
+            loop, load = asyncio.get_running_loop(), partial(self._load, name)
+            model = await loop.run_in_executor(self._loading, load)
+            changed = before.weights_sha256 != model.spec.weights_sha256
+            if self.library is not None and name == self.first and changed:
+                raise LabelwiseError(
+                    "the index was made with other weights than its folder has now; index again "
+                    "with --rebuild, and start the server anew"
+                )
+            self.models[name] = model
         return True
 
     async def reload_all(self) -> None:
@@ -555,14 +483,6 @@ class Service:
                     log.warning("%r was loaded anew", name)
             except RefusedError as refused:
                 log.warning("%s", refused.detail)
-
-    async def _loaded(self, name: str, folder: Path, before: ModelSpec) -> ServedModel | None:
-        """Return the model of a folder, None if it is the one before."""
-        spec = await self.aside(lambda: spec_of(folder))
-        if spec == before:
-            return None
-        work = partial(self._load, name, folder)
-        return await asyncio.get_running_loop().run_in_executor(self._loading, work)
 
     @contextmanager
     def _alone(self, name: str) -> Iterator[None]:
@@ -578,14 +498,6 @@ class Service:
             raise RefusedError(409, f"{name!r} goes on as it was, because {error}") from None
         finally:
             self._is_reloading = False
-
-    def _require_same_weights(self, before: ModelSpec, now: ModelSpec) -> None:
-        if before.weights_sha256 != now.weights_sha256:
-            raise RefusedError(
-                409,
-                f"{self.first!r} goes on as it was, because the index was made with other weights "
-                "than its folder has now; index again with --rebuild, and start the server anew",
-            )
 
     # Tagging
 
@@ -617,9 +529,11 @@ class Service:
             torch.set_num_threads(threads)
         return model.forward(pixels, names)
 
-    async def tag(self, lane: Lane, uploads: Sequence[Upload], place: Place | None) -> list[Tagged]:
+    async def tag(
+        self, model: ServedModel, uploads: Sequence[Upload], place: Place | None
+    ) -> list[Tagged]:
         """Return a model's answers for the pictures of one request, or raise BusyError."""
-        answers = await lane.batcher.tag(uploads, place)
+        answers = await model.batcher.tag(uploads, place)
         faults = [answer.fault for answer in answers if answer.fault is not None]
         if faults:
             self.monitor.failures.inc(len(faults))
@@ -628,7 +542,7 @@ class Service:
             if answer.probs is None or answer.chosen is None:
                 self.monitor.failures.inc()
             else:
-                lane.model.counts.answered(answer.probs, answer.chosen)
+                model.counts.answered(answer.probs, answer.chosen)
         return answers
 
     # What is known of a model
@@ -657,8 +571,54 @@ class Service:
 
     async def promise_views(self, model: ServedModel) -> list[schemas.PromiseView]:
         """Return every promise, and what photos reviewed since then say of it."""
-        return await promise_views(model, self._library_of(model))
+        promises, library = model.promises, self._library_of(model)
+        checkable = [promise for promise in promises if promise.what in CHECKABLE]
+        checks: dict[int, Check] = {}
+        if library is not None and checkable:
+            checked = await library.run(lambda: library.check(checkable))
+            checks = dict(zip(map(id, checkable), checked, strict=True))
+
+        def view(promise: Promise) -> schemas.PromiseView:
+            check = checks.get(id(promise))
+            return schemas.PromiseView(
+                text=str(promise),
+                what=promise.what,
+                level=promise.level,
+                confidence=promise.confidence,
+                photos=promise.n,
+                made=promise.made,
+                verdict="cannot tell" if check is None else check.verdict,
+                checked=NOT_CHECKED if check is None or not check.counted else str(check),
+            )
+
+        return list(map(view, promises))
 
     async def trust_view(self, model: ServedModel) -> schemas.TrustView:
         """Return what speaks for and against trusting the model today."""
-        return await trust_view(model, self._library_of(model), self.monitor, self._slowly)
+        library = self._library_of(model)
+        alarms = await library.run(library.alarms) if library is not None else []
+        self.monitor.note_alarms(alarms)
+        recent = await self._slowly.run(model.recent_shares)  # seconds of many labels
+        shares = [schemas.ShareView(source="recent pictures", **asdict(share)) for share in recent]
+        notes = _notes(model, library)
+        if library is not None:
+            likeness = await library.run(library.likeness)
+            now = likeness.likeness.shares
+            shares += [schemas.ShareView(source="library", **asdict(share)) for share in now]
+            notes.append(likeness.sentence())
+        answers = sum(alarm.audited for alarm in alarms)
+        photos = 0 if library is None else library.index.photos
+        needed = min(ENOUGH_ANSWERS, photos * len(model.names)) or ENOUGH_ANSWERS
+        return schemas.TrustView(
+            fits="no"
+            if any(alarm.raised for alarm in alarms)
+            else "yes"
+            if answers >= needed
+            else "too few answers",
+            answers=answers,
+            answers_needed=needed,
+            alarms=[schemas.AlarmView.model_validate(alarm) for alarm in alarms],
+            shares=shares,
+            promises=await self.promise_views(model),
+            notes=notes,
+        )

@@ -225,7 +225,13 @@ class LimitedProtocol(H11Protocol):
         super().connection_made(transport)
         self._address = self.client[0] if self.client else ""
         if not self.known.admit(self, self._address):
-            self.app = partial(_only_health, self.app)
+            app = self.app
+
+            async def only_health(scope: Scope, receive: Receive, send: Send) -> None:
+                scope[ONLY_HEALTH] = True
+                await app(scope, receive, send)
+
+            self.app = only_health
         self._watch()
 
     def data_received(self, data: bytes) -> None:
@@ -299,11 +305,6 @@ class LimitedProtocol(H11Protocol):
             self._has_left = True
             self._watch()
             self.known.leave(self, self._address)
-
-
-async def _only_health(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
-    scope[ONLY_HEALTH] = True
-    await app(scope, receive, send)
 
 
 def limited_protocol(settings: ServeSettings) -> Any:
@@ -380,10 +381,7 @@ def _is_news(record: logging.LogRecord) -> bool:
 
 
 class Server(uvicorn.Server):
-    """Runs on a loop with short turns, tells when requests are taken, and hears SIGHUP.
-
-    Asked to stop a second time, it waits for no request.
-    """
+    """Runs on a loop with short turns, tells when requests are taken, and hears SIGHUP."""
 
     def __init__(
         self,

@@ -66,6 +66,12 @@ def replacing(path: Path) -> Iterator[Path]:
         _sync(path.parent)
 
 
+def write_text(path: Path, text: str) -> None:
+    """Write a text in UTF-8, whole or not at all."""
+    with replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
 @contextmanager
 def replacing_folder(path: Path) -> Iterator[Path]:
     """Yield a new temporary folder beside ``path``, which must be free when the block ends."""
@@ -81,11 +87,7 @@ def replacing_folder(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def _beside(path: Path) -> Iterator[Path]:
-    """Yield a name beside ``path`` that no other process has, in whatever container it runs.
-
-    Where the block fails, what was written there is removed, and the error says why it could not
-    be.
-    """
+    """Yield a name beside ``path`` that no other process has, in whatever container it runs."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.partial")
     try:
         yield temporary
@@ -209,10 +211,7 @@ def write_error(path: Path, error: OSError) -> WriteError:
 
 
 def append_whole(stream: FileIO, content: bytes, *, durable: bool = False) -> None:
-    """Append bytes to a file that has no buffer: all of them, or none where the disk is full.
-
-    ``durable`` waits until they are on the disk.
-    """
+    """Append bytes to a file that has no buffer: all of them, or none where the disk is full."""
     size = stream.seek(0, os.SEEK_END)
     left = memoryview(content)
     try:

@@ -51,10 +51,7 @@ class Silent(Watch):
 
 
 class LineWatch(Watch):
-    """Plain lines, for logs and pipes: one per epoch, and one every ``seconds`` in between.
-
-    They go to ``stream``, or to the standard output.
-    """
+    """Plain lines, for logs and pipes: one per epoch, and one every ``seconds`` in between."""
 
     def __init__(self, seconds: float = 30.0, stream: TextIO | None = None) -> None:
         self.seconds, self.stream = seconds, stream
@@ -181,10 +178,7 @@ class LimitedWatch(_Around):
 
 
 def make_watch(stream: TextIO | None = None) -> Watch:
-    """Return bars if the output is a terminal, lines otherwise.
-
-    Where the standard output is for another program, ``stream`` is the error output.
-    """
+    """Return bars if the output is a terminal, lines otherwise."""
     if (stream or sys.stdout).isatty():
         return Bars(Console(file=stream))
     return LineWatch(stream=stream)

@@ -12,7 +12,6 @@ import random
 import secrets
 import shutil
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
@@ -67,59 +66,21 @@ class StoredFile(NamedTuple):
     mtime_ns: int
 
 
-class Storage(ABC):
-    """Files below one place, by name; names use ``/`` and are relative to the place."""
+class LocalStorage:
+    """A folder of this machine, or a disk that all machines share.
 
-    place: str
+    Names use ``/`` and are relative to the place.
+    """
 
-    @property
-    def address(self) -> str:
-        """The place, as people call it."""
-        return without_options(self.place)
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.place = self.address = str(folder)
 
-    @abstractmethod
     def files(self) -> Iterator[str]:
         """Yield all file names below the place, folder by folder, each folder in order.
 
-        Hidden names are left out. Memory grows with the largest folder, not with the number; on
-        S3, where botocore is installed, with neither.
+        Hidden names are left out. Memory grows with the largest folder, not with the number.
         """
-
-    @abstractmethod
-    def open(self, name: str) -> Any:
-        """Return a readable, seekable binary stream."""
-
-    @abstractmethod
-    def size(self, name: str) -> int | None:
-        """Return the bytes of a file, None where there is none."""
-
-    @abstractmethod
-    def write(self, name: str, content: bytes) -> None:
-        """Put a file there, whole, in place of the old one."""
-
-    @abstractmethod
-    def is_folder(self) -> bool:
-        """Return whether the place holds files, or is a folder that could."""
-
-    @abstractmethod
-    def stream(self, name: str) -> Any:
-        """Return a seekable stream that fetches what is read, for what is too large to hold."""
-
-    def read(self, name: str, offset: int = 0, size: int | None = None) -> bytes:
-        """Return the bytes of a file, or ``size`` of them from ``offset``."""
-        with self.open(name) as stream:
-            stream.seek(offset)
-            content: bytes = stream.read() if size is None else stream.read(size)
-            return content
-
-
-class LocalStorage(Storage):
-    """A folder of this machine, or a disk that all machines share."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.place = folder, str(folder)
-
-    def files(self) -> Iterator[str]:
         waiting: list[str] = [""]
         seen: set[tuple[int, int]] = set()
         while waiting:
@@ -144,28 +105,43 @@ class LocalStorage(Storage):
             yield from (prefix + name for name, _, file in kinds if file)
 
     def open(self, name: str) -> Any:
+        """Return a readable, seekable binary stream."""
         return (self.folder / name).open("rb")
 
-    def stream(self, name: str) -> Any:
-        return self.open(name)
+    stream = open
+
+    def read(self, name: str, offset: int = 0, size: int | None = None) -> bytes:
+        """Return the bytes of a file, or ``size`` of them from ``offset``."""
+        with self.open(name) as stream:
+            stream.seek(offset)
+            content: bytes = stream.read() if size is None else stream.read(size)
+            return content
 
     def size(self, name: str) -> int | None:
+        """Return the bytes of a file, None where there is none."""
         path = self.folder / name
         return path.stat().st_size if path.is_file() else None
 
     def write(self, name: str, content: bytes) -> None:
+        """Put a file there, whole, in place of the old one."""
         with replacing(self.folder / name) as temporary:
             temporary.write_bytes(content)
 
     def is_folder(self) -> bool:
+        """Return whether the place holds files, or is a folder that could."""
         return self.folder.is_dir()
 
 
-class ObjectStorage(Storage):
-    """A prefix of a bucket, through ``pyarrow.fs``."""
+class ObjectStorage:
+    """A prefix of a bucket, through ``pyarrow.fs``: the same as :class:`LocalStorage`.
+
+    ``files`` on S3, where botocore is installed, holds a page of keys in memory and no more.
+    ``stream`` fetches what is read, for what is too large to hold.
+    """
 
     def __init__(self, filesystem: Any, prefix: str, place: str) -> None:
         self.filesystem, self.prefix, self.place = filesystem, prefix.rstrip("/"), place
+        self.address = without_options(place)  # as people call it
 
     def files(self) -> Iterator[str]:
         client = s3_client(self.place)
@@ -327,6 +303,9 @@ class ObjectStorage(Storage):
         raise AssertionError("unreachable")  # pragma: no cover
 
 
+Storage = LocalStorage | ObjectStorage
+
+
 def s3_client(place: str) -> Any:
     """Return a client that lists a bucket of S3 page by page, None where there is none.
 
@@ -456,20 +435,13 @@ class Mirror:
 
     def __init__(self, folder: Path, storage: ObjectStorage, turn: Turn) -> None:
         self.folder, self.storage, self.turn = folder, storage, turn
+        self.address = storage.address
         self.unsent = False  # whether the last attempt to send failed
         self._known: dict[str, Facts | None] = {}  # what the bucket holds, and that file here
         self._name: bytes | None = None
 
-    @property
-    def address(self) -> str:
-        """The place, as people call it."""
-        return self.storage.address
-
     def fetch(self, wanted: Callable[[str], bool] = lambda name: True) -> bool:
-        """Bring the folder to what the bucket holds of the wanted names; return if that is any.
-
-        A file that has the size and the time of change of its object is not fetched again.
-        """
+        """Bring the folder to what the bucket holds of the wanted names; return if that is any."""
         listed = self._listed()
         chosen = [name for name in listed if wanted(name)]
         for name in self._local():

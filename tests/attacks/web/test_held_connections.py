@@ -165,7 +165,7 @@ def test_who_does_not_take_the_answer_is_let_go(run):
     size = 10 << 20
     asked = HEAD.replace(b"/health/live", b"/api/v1/model") + b"\r\n"
     with running(run, decoders=0, idle_seconds=0.5, request_seconds=0.5) as server:
-        server.app.service.lane().model.name = "n" * size
+        server.app.service.model().name = "n" * size
         with lines(server.port, 1, asked) as (line,):
             assert select.select([line], [], [], PATIENCE)[0]  # the beginning of an answer
             wait_until(lambda: server.connections.open == 0)
