@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labelwise.decide.guarantee_spec import Wish
+from labelwise.decide.promised_rules import Wish
 from labelwise.decide.rules import Rule, Threshold
 from labelwise.errors import SettingsError
 

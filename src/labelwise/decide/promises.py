@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 
 from labelwise.decide.arrays import Answers, read_answers
 from labelwise.errors import DataError, SettingsError
-from labelwise.numeric.arrays import Array as Matrix
+from labelwise.numeric.arrays import Array
 from labelwise.numeric.bounds import ratio_interval
 from labelwise.numeric.finite import require_finite
 from labelwise.numeric.groups import Groups
@@ -226,9 +226,9 @@ class Evidence:
     @classmethod
     def read(
         cls,
-        probs: Matrix,
-        labels: Matrix,
-        observed: Matrix | None = None,
+        probs: Array,
+        labels: Array,
+        observed: Array | None = None,
         *,
         names: Sequence[str] | None = None,
         ids: Iterable[str] | None = None,
@@ -262,23 +262,19 @@ class Evidence:
     @property
     def digest(self) -> str:
         """Return a hash of the ids, in any order; empty without ids."""
-        if self.ids is None:
-            return ""
-        return ids_digest(self.ids)
+        return "" if self.ids is None else ids_digest(self.ids)
 
     def rows(self, chosen: NDArray[Any]) -> "Evidence":
         """Return some of the photos."""
-        answers = Answers(*(getattr(self.answers, f.name)[chosen] for f in fields(Answers)))
         ids = None if self.ids is None else tuple(self.ids[i] for i in chosen)
         groups = None if self.groups is None else self.groups.take(chosen)
-        return Evidence(answers, self.names, ids, self.photos, groups)
+        return Evidence(self.answers[chosen], self.names, ids, self.photos, groups)
 
     def columns(self, chosen: Sequence[int]) -> "Evidence":
         """Return some of the labels."""
         columns = list(chosen)
-        answers = Answers(*(getattr(self.answers, f.name)[:, columns] for f in fields(Answers)))
         names = tuple(self.names[k] for k in columns)
-        return Evidence(answers, names, self.ids, self.photos, self.groups)
+        return replace(self, answers=self.answers[:, columns], names=names)
 
     def ungrouped(self) -> "Evidence":
         """Return the photos as if each stood for itself."""
@@ -321,8 +317,8 @@ class Check:
 def check_promise(
     promise: Promise,
     sets: NDArray[np.bool_],
-    labels: Matrix,
-    observed: Matrix | None = None,
+    labels: Array,
+    observed: Array | None = None,
     *,
     names: Sequence[str] = (),
     ids: Iterable[str] | None = None,
@@ -345,7 +341,7 @@ def check_promise(
         if missing:
             raise DataError(f"the promise speaks of {missing[0]!r}{nearest(missing[0], names)}")
         columns = [list(names).index(name) for name in promise.labels]
-        answers = Answers(*(getattr(answers, f.name)[:, columns] for f in fields(Answers)))
+        answers = answers[:, columns]
     losses, counts = tally(promise.what, answers, answers.probs >= 0.5)
     photos, interval = int(np.count_nonzero(counts)), None
     most = (promise.at_most or answers.probs.shape[1]) if promise.what == "tags" else 1
@@ -386,7 +382,7 @@ def tally(
     Both are 0 for images that do not count. Counts are 1, except for ``tags``, where they are the
     number of labels chosen for the image.
     """
-    known = answers.present | answers.absent
+    known = answers.known
     hits = (sets & answers.present).sum(1).astype(np.float64)
     chosen = (sets & known).sum(1).astype(np.float64)
     held = answers.present.sum(1).astype(np.float64)

@@ -40,8 +40,7 @@ from numpy.typing import NDArray
 from labelwise.decide.arrays import Answers, read_answers
 from labelwise.decide.rules import NEVER, Rule, Threshold, just_above, just_below
 from labelwise.errors import DataError
-from labelwise.numeric.arrays import Array as Matrix
-from labelwise.numeric.arrays import to_numpy as as_numpy
+from labelwise.numeric.arrays import Array, to_numpy
 from labelwise.numeric.groups import Groups
 from labelwise.types import nearest
 
@@ -50,9 +49,9 @@ THRESHOLDS = tuple(round(0.1 * step, 1) for step in range(1, 10))
 
 
 def control_recall(
-    probs: Matrix,
-    labels: Matrix,
-    observed: Matrix | None = None,
+    probs: Array,
+    labels: Array,
+    observed: Array | None = None,
     *,
     miss_rate: float,
     scope: Scope = "shared",
@@ -75,9 +74,9 @@ def control_recall(
 
 
 def control_false_alarms(
-    probs: Matrix,
-    labels: Matrix,
-    observed: Matrix | None = None,
+    probs: Array,
+    labels: Array,
+    observed: Array | None = None,
     *,
     rate: float,
     scope: Scope = "shared",
@@ -99,9 +98,9 @@ def control_false_alarms(
 
 
 def control_precision(
-    probs: Matrix,
-    labels: Matrix,
-    observed: Matrix | None = None,
+    probs: Array,
+    labels: Array,
+    observed: Array | None = None,
     *,
     wrong_rate: float,
     groups: Groups | None = None,
@@ -113,7 +112,7 @@ def control_precision(
     """
     _check(wrong_rate, "wrong_rate", "shared")
     answers = read_answers(probs, labels, observed)
-    known = answers.present | answers.absent
+    known = answers.known
     weights, count = _shares(known.any(1), groups)
     budget = wrong_rate * (count + 1) - 1
     if budget < 0:
@@ -134,9 +133,9 @@ def control_precision(
 
 
 def control_f(
-    probs: Matrix,
-    labels: Matrix,
-    observed: Matrix | None = None,
+    probs: Array,
+    labels: Array,
+    observed: Array | None = None,
     *,
     level: float,
     thresholds: Sequence[float] = THRESHOLDS,
@@ -149,14 +148,14 @@ def control_f(
     """
     _check(level, "level", "shared")
     answers = read_answers(probs, labels, observed)
-    seen = (answers.present | answers.absent).any(1)
+    seen = answers.known.any(1)
     weights, count = _shares(seen, groups)
     if not len(thresholds) or not count:
         raise ValueError("a threshold and an image with known labels or more are needed, got none")
     held = answers.present.sum(1)
     means = []
     for value in thresholds:
-        chosen = (answers.probs >= value) & (answers.present | answers.absent)
+        chosen = (answers.probs >= value) & answers.known
         total = chosen.sum(1) + held
         hits = (chosen & answers.present).sum(1)
         scores = np.where(total > 0, 2 * hits / np.maximum(total, 1), 1.0)
@@ -178,9 +177,9 @@ class GroupRules:
 
     rules: Mapping[str, Rule]
 
-    def __call__(self, probs: Matrix, groups: NDArray[Any]) -> NDArray[np.bool_]:
+    def __call__(self, probs: Array, groups: NDArray[Any]) -> NDArray[np.bool_]:
         """Return the (N, K) sets of images whose groups (N,) are given."""
-        values, names = as_numpy(probs), _names(groups, len(probs))
+        values, names = to_numpy(probs), _names(groups, len(probs))
         sets = np.zeros(values.shape, dtype=bool)
         for name in np.unique(names).tolist():
             if name not in self.rules:
@@ -192,18 +191,18 @@ class GroupRules:
 
 def by_group(
     fit: Callable[..., Rule],
-    probs: Matrix,
-    labels: Matrix,
+    probs: Array,
+    labels: Array,
     groups: NDArray[Any],
-    observed: Matrix | None = None,
+    observed: Array | None = None,
     **options: Any,
 ) -> GroupRules:
     """Return the rules ``fit(probs, labels, observed, **options)`` of the images of each group.
 
     A promise made by the fit then holds within each group.
     """
-    values, truth, names = as_numpy(probs), as_numpy(labels), _names(groups, len(probs))
-    seen = None if observed is None else as_numpy(observed)
+    values, truth, names = to_numpy(probs), to_numpy(labels), _names(groups, len(probs))
+    seen = None if observed is None else to_numpy(observed)
     rules = {}
     for name in np.unique(names).tolist():
         rows = names == name
@@ -231,7 +230,7 @@ def _shares(counted: Any, groups: Groups | None) -> tuple[NDArray[Any], int]:
 
 def _recall(answers: Answers, level: float, among: str, groups: Groups | None) -> float:
     held = answers.present.sum(1)
-    counted = held > 0 if among == "labelled" else (answers.present | answers.absent).any(1)
+    counted = held > 0 if among == "labelled" else answers.known.any(1)
     weights, count = _shares(counted, groups)
     budget = level * (count + 1) - 1
     if budget < 0:

@@ -31,8 +31,7 @@ from numpy.typing import NDArray
 
 from labelwise.decide.arrays import Answers, read_answers
 from labelwise.decide.rules import NEVER, Threshold, just_below
-from labelwise.numeric.arrays import Array as Matrix
-from labelwise.numeric.arrays import to_numpy as as_numpy
+from labelwise.numeric.arrays import Array, to_numpy
 
 Scope = Literal["shared", "label"]
 Numbers = NDArray[np.float64]
@@ -58,9 +57,9 @@ class Operating:
 
 
 def best_f(
-    probs: Matrix,
-    labels: Matrix,
-    observed: Matrix | None = None,
+    probs: Array,
+    labels: Array,
+    observed: Array | None = None,
     *,
     beta: float = 1.0,
     scope: Scope = "label",
@@ -72,7 +71,7 @@ def best_f(
     return _fit(read_answers(probs, labels, observed), scope, pick, "has no positive")
 
 
-def shrunken_f(probs: Matrix, labels: Matrix, observed: Matrix | None = None) -> Threshold:
+def shrunken_f(probs: Array, labels: Array, observed: Array | None = None) -> Threshold:
     """Return the thresholds with the best F1 of each label, drawn to the one for all labels."""
     answers = read_answers(probs, labels, observed)
     pick = partial(_pick_best_f, beta=1.0)
@@ -94,9 +93,9 @@ def _pick_best_f(at: Operating, beta: float) -> int | None:
 
 
 def precision_at(
-    probs: Matrix,
-    labels: Matrix,
-    observed: Matrix | None = None,
+    probs: Array,
+    labels: Array,
+    observed: Array | None = None,
     *,
     precision: float,
     scope: Scope = "label",
@@ -112,9 +111,9 @@ def precision_at(
 
 
 def recall_at(
-    probs: Matrix,
-    labels: Matrix,
-    observed: Matrix | None = None,
+    probs: Array,
+    labels: Array,
+    observed: Array | None = None,
     *,
     recall: float,
     scope: Scope = "label",
@@ -129,9 +128,9 @@ def recall_at(
 
 
 def specificity_at(
-    probs: Matrix,
-    labels: Matrix,
-    observed: Matrix | None = None,
+    probs: Array,
+    labels: Array,
+    observed: Array | None = None,
     *,
     specificity: float,
     scope: Scope = "label",
@@ -147,9 +146,9 @@ def specificity_at(
 
 
 def false_alarms_at(
-    probs: Matrix,
-    labels: Matrix,
-    observed: Matrix | None = None,
+    probs: Array,
+    labels: Array,
+    observed: Array | None = None,
     *,
     per_photo: float,
     scope: Scope = "label",
@@ -161,7 +160,7 @@ def false_alarms_at(
     if not per_photo > 0:
         raise ValueError(f"false alarms per photo must be positive, got {per_photo}")
     answers = read_answers(probs, labels, observed)
-    photos = float((answers.present | answers.absent).any(1).sum())
+    photos = float(answers.known.any(1).sum())
 
     def pick(at: Operating) -> int | None:
         known = photos if scope == "shared" else at.positives + at.negatives
@@ -171,9 +170,9 @@ def false_alarms_at(
 
 
 def least_cost(
-    probs: Matrix,
-    labels: Matrix,
-    observed: Matrix | None = None,
+    probs: Array,
+    labels: Array,
+    observed: Array | None = None,
     *,
     false_alarm: float,
     miss: float,
@@ -192,13 +191,13 @@ def least_cost(
     return _fit(read_answers(probs, labels, observed), scope, pick, None, otherwise=NEVER)
 
 
-def average_k(probs: Matrix, k: float) -> Threshold:
+def average_k(probs: Array, k: float) -> Threshold:
     """Return the threshold whose sets hold ``k`` labels on average over these images.
 
     ``k`` need not be whole; ``k`` times the number of images is rounded. A tie at the cut makes
     the sets larger, with a warning: probabilities in float64 have fewer.
     """
-    values = as_numpy(probs)
+    values = to_numpy(probs)
     if values.ndim != 2 or not values.size:
         raise ValueError(f"probs must be (images, labels), got shape {values.shape}")
     images, labels = values.shape
@@ -277,7 +276,7 @@ def _value(answers: Answers, pick: Callable[[Operating], int | None]) -> float |
     if index is None:
         return None
     score = at.scores[index]
-    known = answers.present | answers.absent
+    known = answers.known
     lower = np.max(answers.probs, initial=0.0, where=known & (answers.probs < score))
     middle = (float(score) + float(lower)) / 2
     return middle if middle > lower else just_below(score)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from labelwise.calibration.link_specs import LINKS, link_from_spec, link_to_spec
-from labelwise.decide.specs import RULES, rule_from_spec, rule_to_spec
+from labelwise.decide.rules import RULES, rule_from_spec, rule_to_spec
 from labelwise.errors import SettingsError
 from labelwise.methods.catalogue import METHODS, READINGS, Method
 from labelwise.networks.heads import BoostHead, Head, LinearHead, MLDecoder, QueryDecoder, TwoHead

@@ -6,7 +6,7 @@ counted and named. Ranking metrics are sums over positives of how many entries s
 with few positives are compared with each of them, others are sorted. Unobserved entries become NaN.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -56,6 +56,19 @@ def chosen(rows: slice, **masks: Array | None) -> Mask | None:
     return keep
 
 
+def entry_blocks(
+    shape: tuple[int, int],
+    observed: Array | None,
+    where: Array | None,
+    *matrices: Array,
+    entries: int = BLOCK_ENTRIES,
+) -> Iterator[tuple[slice, Mask | None, list[NDArray[Any]]]]:
+    """Yield blocks of rows: which, the entries that count (None: all), and each matrix there."""
+    for block in blocks(*shape, entries):
+        keep = chosen(block, observed=observed, where=where)
+        yield block, keep, [read(matrix, block, "image") for matrix in matrices]
+
+
 @dataclass(frozen=True)
 class Averaged:
     """The mean over the defined ``items`` of a metric; NaN if there are none.
@@ -85,6 +98,20 @@ class Averaged:
     def num_defined(self) -> int:
         """How many items the mean is over."""
         return len(self.items) - len(self.undefined)
+
+    @classmethod
+    def of_lines(
+        cls,
+        value: "Callable[[Lines], NDArray[np.float64]]",
+        scores: Array,
+        labels: Array,
+        observed: Array | None,
+        by: By,
+    ) -> "Averaged":
+        """Return the average of what a function gives for each block of lines; 0 / 0 is NaN."""
+        with np.errstate(invalid="ignore"):
+            parts = [value(lines) for lines in lines_of(scores, labels, observed, by)]
+        return cls.over(np.concatenate([np.empty(0), *parts]), by)
 
     def undefined_names(self, names: Sequence[str]) -> list[str]:
         """Return the names of the items that were left out."""
@@ -166,16 +193,11 @@ class Lines:
         start = np.cumsum(per_line) - per_line
         return Positives(line, _falling(score, line, per_line, start), per_line, start)
 
-    def at_least(self, positives: Positives) -> Counts:
-        """Return how many entries of its line score at least as much as each positive, (P,)."""
-        return self._count(positives, AT_LEAST)[0]
+    def count(self, positives: Positives, *levels: Level) -> list[Counts]:
+        """Return how many entries of its line score at least as much as, or more than, each (P,).
 
-    def at_least_and_above(self, positives: Positives) -> tuple[Counts, Counts]:
-        """Return the same, and how many entries score more, each (P,)."""
-        at_least, above = self._count(positives, AT_LEAST, ABOVE)
-        return at_least, above
-
-    def _count(self, positives: Positives, *levels: Level) -> list[Counts]:
+        One count for each of ``levels``, AT_LEAST or ABOVE.
+        """
         length = self.scores.shape[1]
         counts = [np.empty(len(positives.line), dtype=np.intp) for _ in levels]
         few = positives.per_line <= COMPARED_POSITIVES

@@ -144,9 +144,11 @@ def first_failure(p_values: Numbers, delta: float) -> int:
     return int(failed[0]) if len(failed) else len(p_values)
 
 
-def edge(excluded: Callable[[float], bool], inside: float, outside: float) -> float:
+def edge(
+    excluded: Callable[[float], bool], inside: float, outside: float, steps: int = 30
+) -> float:
     """Return the level nearest ``inside`` that is excluded, by bisection; else ``outside``."""
-    for _ in range(30):
+    for _ in range(steps):
         middle = (inside + outside) / 2
         if excluded(middle):
             outside = middle
