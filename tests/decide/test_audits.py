@@ -9,7 +9,8 @@ from scipy.stats import beta, binom, hypergeom
 
 from labelwise.decide import audits
 from labelwise.decide import audits as tag_beliefs
-from labelwise.decide.audits import Audit, error_share
+from labelwise.decide.audits import FIRST_TEST, Audit
+from labelwise.decide.list_audit import error_share
 from labelwise.decide.estimate import recall_of
 
 
@@ -201,8 +202,8 @@ def test_asking_is_optimal_stopping():
 
 
 def test_error_shares_sum_to_one():
-    assert sum(error_share(j) for j in range(60)) == pytest.approx(1)
-    assert sum(error_share(j) for j in range(audits.TESTS)) < 1
+    assert sum(error_share(j, FIRST_TEST) for j in range(60)) == pytest.approx(1)
+    assert sum(error_share(j, FIRST_TEST) for j in range(audits.TESTS)) < 1
 
 
 def test_tag_intervals_cover():

@@ -267,6 +267,7 @@ class AveragedCurves(OnLogOdds):
     """``p = sum over j of weight_j sigma(slope_jk u + offset_jk)``: curves, averaged per label."""
 
     kind = "averaged"
+    numbers = ("slope", "offset", "weight")
 
     def __init__(
         self,
@@ -293,20 +294,9 @@ class AveragedCurves(OnLogOdds):
         return log_p, log_q
 
     def numbers_of(self, column: int) -> dict[str, Any]:
-        return {
-            "slope": self.slope[:, column : column + 1].tolist(),
-            "offset": self.offset[:, column : column + 1].tolist(),
-            "weight": self.weight.tolist(),
-        }
-
-    def spec(self) -> dict[str, Any]:
-        return {
-            "link": self.link,
-            "slope": self.slope.tolist(),
-            "offset": self.offset.tolist(),
-            "weight": self.weight.tolist(),
-            "limit": self.limit,
-        }
+        own = slice(column, column + 1)
+        slope, offset = (side[:, own].tolist() for side in (self.slope, self.offset))
+        return {"slope": slope, "offset": offset, "weight": self.weight.tolist()}
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,12 +9,9 @@
 
 An image without labels is an ordinary image: any label chosen for it is wrong, and its empty set
 is right. A promise holds on photos exchangeable with those it was made on, if these fitted neither
-weights nor link nor rule; with probability ``confidence`` over the draw of those photos.
-
-Photos that come in groups (patients, sites, bursts) are exchangeable only by whole groups. There
-the groups are tested, not the photos: the share is that within a group, on average over groups,
-each counting the same (a photo drawn from a new group, not from all photos); the promise holds on
-new groups, with probability ``confidence`` over the draw of groups.
+weights nor link nor rule; with probability ``confidence`` over the draw of those photos. Photos
+that come in groups are exchangeable only by whole groups: the groups are tested, each counting the
+same, and the promise holds on new groups, over the draw of groups.
 
 Its kind says what it is about, and under which condition:
 
@@ -43,7 +40,6 @@ from labelwise.types import nearest
 
 Kind = Literal["tested", "expected", "sure", "checked"]
 What = Literal["recall", "precision", "f", "tags", "list", "answers"]
-KINDS = ("recall", "precision", "f", "tags", "list", "answers")
 WORDS = {
     "recall": "of the labels of an image are found, on average over images that carry one",
     "precision": "of the chosen labels are right, on average over images that get one",
@@ -91,21 +87,22 @@ class Promise:
     design_effect: float | None = None
 
     def __post_init__(self) -> None:
-        if self.what not in KINDS:
-            raise SettingsError(f"unknown promise {self.what!r}{nearest(str(self.what), KINDS)}")
-        if self.kind not in get_args(Kind):
-            known = get_args(Kind)
-            raise SettingsError(f"unknown kind {self.kind!r}{nearest(str(self.kind), known)}")
+        for name, value, known in (
+            ("promise", self.what, get_args(What)),
+            ("kind", self.kind, get_args(Kind)),
+        ):
+            if value not in known:
+                raise SettingsError(f"unknown {name} {value!r}{nearest(str(value), known)}")
         if (self.confidence is None) != (self.kind == "expected"):
             raise SettingsError(
                 "every promise but an expected one has a confidence, got "
                 f"{self.confidence} for {self.kind!r}"
             )
         sure = 0.5 if self.confidence is None else self.confidence
-        for name, value in (("level", self.level), ("confidence", sure)):
-            if not isinstance(value, int | float) or not 0 < value < 1:
+        for name, share in (("level", self.level), ("confidence", sure)):
+            if not isinstance(share, int | float) or not 0 < share < 1:
                 raise SettingsError(
-                    f"the {name} of a promise must lie between 0 and 1, got {value}"
+                    f"the {name} of a promise must lie between 0 and 1, got {share}"
                 )
         object.__setattr__(self, "labels", tuple(self.labels))
 

@@ -11,22 +11,18 @@ keeps the expected loss of a new image at or below the level, whatever the model
     wrong         share of the image's labels with p >= t that are wrong,  may rise as t rises
                   0 where none is chosen
 
-The share that is wrong is replaced by its largest value over all thresholds from t on: that falls
-as t rises, and bounds what it replaces. F can be bounded by no such loss. Its threshold is the best
-of m that were set beforehand: means of n losses in [0, 1] fall short of what is expected by at most
+The share that is wrong is replaced by its largest value over all thresholds from t on, which falls
+as t rises. F can be bounded by no such loss. Its threshold is the best of m that were set
+beforehand: means of n losses in [0, 1] fall short of what is expected by at most
 
     E max(0, risk - mean loss) <= sqrt(log(m + 1) / (2 n))
 
-(the largest of m + 1 sub-Gaussian numbers), so a threshold is given only if its mean loss and this
-together keep the level; then E[(risk - level) 1{given}] <= 0 (compare 2604.01502).
+so a threshold is given only if its mean loss and this together keep the level.
 
 An image without labels misses nothing: its loss is 0, and all its labels can be false alarms. For
-each label by itself, n counts the images that carry it (missed) or do not (false alarms), and the
-promise is one on such images. Labels not observed leave sums and counts.
-
-Images that come in groups are exchangeable by whole groups only. With ``groups`` the loss is that
-of a group, the mean over its images that count, n counts groups, and what is promised is the
-expected loss of an image drawn from a new group.
+each label by itself, n counts the images that carry it (missed) or do not (false alarms). Labels
+not observed leave sums and counts. With ``groups`` the loss is that of a group, the mean over its
+images that count, n counts groups, and what is promised is of an image drawn from a new group.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -65,12 +61,10 @@ def control_recall(
     """
     _check(miss_rate, "miss_rate", scope, among in ("all", "labelled"), f"among, got {among!r}")
     answers = read_answers(probs, labels, observed)
-    if scope == "label":
-        columns = answers.labels()
-        return Threshold(
-            tuple(_recall(column, miss_rate, "labelled", groups) for column in columns)
-        )
-    return Threshold(_recall(answers, miss_rate, among, groups))
+    if scope == "shared":
+        return Threshold(_recall(answers, miss_rate, among, groups))
+    each = (_recall(column, miss_rate, "labelled", groups) for column in answers.labels())
+    return Threshold(tuple(each))
 
 
 def control_false_alarms(
@@ -90,11 +84,10 @@ def control_false_alarms(
     """
     _check(rate, "rate", scope, count in ("share", "any"), f"count, got {count!r}")
     answers = read_answers(probs, labels, observed)
-    if scope == "label":
-        return Threshold(
-            tuple(_alarms(column, rate, "share", groups) for column in answers.labels())
-        )
-    return Threshold(_alarms(answers, rate, count, groups))
+    if scope == "shared":
+        return Threshold(_alarms(answers, rate, count, groups))
+    each = (_alarms(column, rate, "share", groups) for column in answers.labels())
+    return Threshold(tuple(each))
 
 
 def control_precision(
@@ -148,18 +141,10 @@ def control_f(
     """
     _check(level, "level", "shared")
     answers = read_answers(probs, labels, observed)
-    seen = answers.known.any(1)
-    weights, count = _shares(seen, groups)
+    weights, count = _shares(answers.known.any(1), groups)
     if not len(thresholds) or not count:
         raise ValueError("a threshold and an image with known labels or more are needed, got none")
-    held = answers.present.sum(1)
-    means = []
-    for value in thresholds:
-        chosen = (answers.probs >= value) & answers.known
-        total = chosen.sum(1) + held
-        hits = (chosen & answers.present).sum(1)
-        scores = np.where(total > 0, 2 * hits / np.maximum(total, 1), 1.0)
-        means.append(float(scores @ weights) / count)
+    means = [float(answers.f1(answers.probs >= t) @ weights) / count for t in thresholds]
     best = int(np.argmax(means))
     shown = means[best] - sqrt(log(len(thresholds) + 1) / (2 * count))
     if shown < level:

@@ -14,10 +14,9 @@ It takes numpy arrays and tensors alike. A threshold of ``NEVER`` lies above eve
              (1 + beta^2) i / (|S| + beta^2 (i + j)),         F = 1 if both sets are empty
 
 Labels are taken as independent given the image. The best set of a size then holds the most
-probable labels (Lewis, 1995), so only sizes need be tried. Since i <= labels present, a set of
-size s has E F <= (1 + beta^2) E[labels] / s, which ends the search early and exactly. Both counts
-follow a Poisson binomial law, built label by label; what it holds beyond a chance of 1e-12 of
-more labels is dropped.
+probable labels (Lewis, 1995), so only sizes need be tried; a set of size s has
+E F <= (1 + beta^2) E[labels] / s, which ends the search early and exactly. Both counts follow a
+Poisson binomial law, built label by label; chances below 1e-12 of more labels are dropped.
 """
 
 from abc import ABC, abstractmethod

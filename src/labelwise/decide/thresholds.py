@@ -9,15 +9,13 @@
     false_alarms_at most recall with  FP / known photos <= a goal
     least_cost      least  false_alarm FP + miss FN
     average_k       sets of K labels on average (Garcin et al., Algorithm 1): with n images and
-                    m = K n,  t = (P_[m] + P_[m+1]) / 2,  P sorted from the largest, 1-based
+                    m = K n,  t = (P_[m] + P_[m+1]) / 2,  P sorted from the largest, 1-based;
+                    without P_[m+1], where K is the number of labels, t is the smallest
 
 Only the scores of present entries need be tried: a threshold anywhere else either admits absent
 entries for nothing or equals one of them. The answer lies halfway to the next lower score. With
 one threshold for all labels, entries are pooled ("micro"). With calibrated probabilities the
 least expected cost needs no fit: it is ``Threshold(false_alarm / (false_alarm + miss))``.
-
-Average-K pools values over images, so the link that made them matters although it changes no
-image's ranking. With K equal to the number of labels there is no P_[m+1], and t is the smallest.
 """
 
 from collections.abc import Callable
@@ -250,24 +248,19 @@ def _fit(
     """
     if scope not in ("shared", "label"):
         raise ValueError(f"scope must be 'shared' or 'label', got {scope!r}")
-    values = [_value(answers, pick)] if scope == "shared" else []
-    if scope == "label":
-        values = [_value(column, pick) for column in answers.labels()]
-    missing = values.count(None)
+    each = [answers] if scope == "shared" else answers.labels()
+    values = [_value(some, pick) for some in each]
+    missing, instead = values.count(None), "is never chosen"
     if missing and otherwise is None:
-        otherwise = _value(answers, pick)
+        otherwise, instead = _value(answers, pick), "takes the threshold of all labels"
         if otherwise is None:
             raise ValueError("labels must hold a present entry that is observed, got none")
-        instead = "takes the threshold of all labels"
-    else:
-        instead = "is never chosen"
     if missing and trouble is not None:
-        each = "1 label" if missing == 1 else f"{missing} labels: each"
-        who = "one threshold for all labels" if scope == "shared" else each
+        labels = "1 label" if missing == 1 else f"{missing} labels: each"
+        who = "one threshold for all labels" if scope == "shared" else labels
         warn(f"{who} {trouble} and {instead}", stacklevel=3)
-    thresholds = [otherwise if value is None else value for value in values]
-    filled = [value for value in thresholds if value is not None]
-    return Threshold(filled[0] if scope == "shared" else tuple(filled))
+    filled = [otherwise if value is None else value for value in values]
+    return Threshold(filled[0] if scope == "shared" else tuple(filled))  # type: ignore[arg-type]
 
 
 def _value(answers: Answers, pick: Callable[[Operating], int | None]) -> float | None:
@@ -276,8 +269,7 @@ def _value(answers: Answers, pick: Callable[[Operating], int | None]) -> float |
     if index is None:
         return None
     score = at.scores[index]
-    known = answers.known
-    lower = np.max(answers.probs, initial=0.0, where=known & (answers.probs < score))
+    lower = np.max(answers.probs, initial=0.0, where=answers.known & (answers.probs < score))
     middle = (float(score) + float(lower)) / 2
     return middle if middle > lower else just_below(score)
 

@@ -124,20 +124,17 @@ Counts: TypeAlias = NDArray[np.intp]
 
 
 COMPARED_POSITIVES = 16  # sorting an entry costs about as much as so many comparisons
-LOOKED_UP_TOGETHER = 512  # positives of a line
-PADDED = 4  # times as many places as positives may be sorted
 
 
 class Level(NamedTuple):
     """Which entries are counted: by comparison, and by place in a sorted line."""
 
     compare: np.ufunc
-    below: np.ufunc
     side: Literal["left", "right"]
 
 
-AT_LEAST = Level(np.greater_equal, np.less, "left")
-ABOVE = Level(np.greater, np.less_equal, "right")
+AT_LEAST = Level(np.greater_equal, "left")
+ABOVE = Level(np.greater, "right")
 
 
 @dataclass(frozen=True)
@@ -208,55 +205,23 @@ class Lines:
             for row, level in zip(counts, levels, strict=True):
                 bits = np.bitwise_count(np.packbits(level.compare(rows, score), axis=1))
                 row[index] = bits.sum(axis=1, dtype=np.intp)
-        if few.all():
-            return counts
-        many = np.flatnonzero(~few)
-        ordered = np.sort(self.scores[many], axis=1)  # NaN, unobserved, comes last
-        alone = positives.per_line > LOOKED_UP_TOGETHER
-        slot = np.full(len(few), -1)
-        slot[many] = np.arange(len(many))
-        index = np.flatnonzero((slot >= 0)[positives.line] & ~alone[positives.line])
-        line, score = positives.line[index], positives.score[index]
-        for row, level in zip(counts, levels, strict=True):
-            row[index] = self.known[line] - _places(ordered, slot[line], score, level)
-        for one in np.flatnonzero(alone):
+        for one in np.flatnonzero(~few):
             own = slice(positives.start[one], positives.start[one] + positives.per_line[one])
-            rising = positives.score[own][::-1]
+            ordered, rising = np.sort(self.scores[one]), positives.score[own][::-1]  # NaN is last
             for row, level in zip(counts, levels, strict=True):
-                below = np.searchsorted(ordered[slot[one]], rising, side=level.side)
+                below = np.searchsorted(ordered, rising, side=level.side)
                 row[own] = self.known[one] - below[::-1]
         return counts
 
 
 def _falling(score: NDArray[Any], line: Counts, per_line: Counts, start: Counts) -> NDArray[Any]:
     """Return the positives' scores, which are in order of line, falling within each line."""
-    longest = int(per_line.max(initial=0))
     if len(score) < 16 * len(per_line):
         return score[np.lexsort((-score, line))]
-    if longest * len(per_line) <= PADDED * len(score):
-        padded = np.full((len(per_line), longest), np.nan, score.dtype)
-        taken = np.arange(longest) < per_line[:, None]
-        padded[taken] = -score
-        padded.sort(axis=1)  # NaN comes last
-        return -padded[taken]
     score = score.copy()
     for first, count in zip(start, per_line, strict=True):
         score[first : first + count] = np.sort(score[first : first + count])[::-1]
     return score
-
-
-def _places(ordered: NDArray[Any], row: Counts, score: NDArray[Any], level: Level) -> Counts:
-    """Return how many entries of its row are below each score: a binary search for all at once."""
-    length = ordered.shape[1]
-    flat, first = ordered.ravel(), row * length
-    places = np.zeros(len(row), dtype=np.intp)
-    step = 1 << (length.bit_length() - 1)
-    while step:
-        further = places + step
-        entry = flat[first + np.minimum(further, length) - 1]
-        places += step * (level.below(entry, score) & (further <= length))
-        step //= 2
-    return places
 
 
 def lines_of(

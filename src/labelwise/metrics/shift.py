@@ -104,15 +104,8 @@ def calibration_alarm(
     logs = np.logaddexp.reduce(logs, axis=0) - np.log(len(BETS))
     path = np.exp(np.minimum(np.logaddexp(logs, -np.log(begins + 1.0)), 300.0))
     path = np.concatenate([np.ones(1), path])
-    return Alarm(
-        label,
-        len(p),
-        int(y.sum()),
-        float(p.sum()),
-        float(path[-1]),
-        float(path.max()),
-        labels / ALPHA,
-    )
+    seen = len(p), int(y.sum()), float(p.sum())
+    return Alarm(label, *seen, float(path[-1]), float(path.max()), labels / ALPHA)
 
 
 def audit_order(label: str, rows: NDArray[np.int64]) -> NDArray[np.uint64]:
@@ -200,11 +193,9 @@ def held_out_shares(
     probs: Floats, labels: NDArray[np.bool_], observed: NDArray[np.bool_] | None = None
 ) -> list[HeldOutShare | None]:
     """Return what held-out photos say of every label, from (N, K) arrays; see above."""
-    return [
-        held_out_share(probs[seen, column], labels[seen, column])
-        for column in range(probs.shape[1])
-        for seen in (slice(None) if observed is None else observed[:, column],)
-    ]
+    seen = np.ones(probs.shape, np.bool_) if observed is None else observed
+    columns = zip(probs.T, labels.T, seen.T, strict=True)
+    return [held_out_share(p[known], y[known]) for p, y, known in columns]
 
 
 def estimate_share(
@@ -337,14 +328,11 @@ def compare_photos(
     if min(sizes) < FEWEST:
         return Likeness("unknown", *sizes)
     differ = different_means(own_probs, probs, np.random.default_rng([seed, 1]))
-    estimated = [
-        (column, estimate_share(name, probs[:, column], known, 1 - SHARES_ALPHA / len(names)))
-        for column, (name, known) in enumerate(zip(names, known_shares, strict=True))
-        if known is not None
-    ]
-    shares = tuple(
-        replace(share, moved=share.moved and bool(differ[column])) for column, share in estimated
-    )
+    confidence, shares = 1 - SHARES_ALPHA / len(names), ()
+    for name, p, known, apart in zip(names, probs.T, known_shares, differ, strict=True):
+        if known is not None:
+            share = estimate_share(name, p, known, confidence)
+            shares += (replace(share, moved=share.moved and bool(apart)),)
     moved = [share for share in shares if share.moved]
     own = _drawn(random, len(held_out), POINTS)
     kinds = [PointsOfPhotos(own, held_out[own], photos[_drawn(random, len(photos), POINTS)])]
@@ -383,7 +371,13 @@ def _least_p(kinds: Sequence[PointsOfPhotos], random: np.random.Generator) -> fl
 
 def energy_test(first: Points, second: Points, random: np.random.Generator) -> float:
     """Return the p-value of "both are drawn alike" for points (n, D) and (m, D)."""
-    distances = _distances(_scaled(np.concatenate([first, second])))
+    both = np.concatenate([first, second])
+    mean, spread = _scale(both)
+    points = (both - mean) / spread
+    squares = (points**2).sum(axis=1)
+    distances = squares[:, None] + squares - 2 * points @ points.T
+    np.fill_diagonal(distances, 0)
+    distances = np.sqrt(np.maximum(distances, 0))
     size, n = len(distances), len(first)
     dealt = _dealt(size, n, random)
     sums = distances @ dealt  # to the first side, of every point
@@ -431,10 +425,9 @@ def raked_weights(labels: Floats, shares: Floats) -> Floats:
     beta = np.zeros(labels.shape[1])
     weights = np.full(len(labels), 1 / len(labels))
     for _ in range(100):
-        gap = shares - weights @ labels
-        spread = (labels * weights[:, None]).T @ labels - np.outer(
-            weights @ labels, weights @ labels
-        )
+        mean = weights @ labels
+        gap = shares - mean
+        spread = (labels * weights[:, None]).T @ labels - np.outer(mean, mean)
         # Labels that always add up to 1 leave a direction in which nothing changes.
         step = np.linalg.lstsq(spread, gap, rcond=1e-4)[0]
         beta += step * min(1.0, 1.0 / max(np.abs(step).max(), 1e-12))
@@ -472,20 +465,6 @@ def _nearest(points: Points, reference: Points, apart_from_itself: bool = False)
 def _scale(points: Points) -> tuple[Points, Points]:
     spread = points.std(axis=0)
     return points.mean(axis=0), np.where(spread > 0, spread, 1).astype(np.float32)
-
-
-def _scaled(points: Points) -> Points:
-    mean, spread = _scale(points)
-    scaled: Points = (points - mean) / spread
-    return scaled
-
-
-def _distances(points: Points) -> Points:
-    squares = (points**2).sum(axis=1)
-    between = squares[:, None] + squares - 2 * points @ points.T
-    np.fill_diagonal(between, 0)
-    distances: Points = np.sqrt(np.maximum(between, 0))
-    return distances
 
 
 def _drawn(random: np.random.Generator, size: int, most: int) -> NDArray[np.int64]:
