@@ -328,10 +328,10 @@ def compare_photos(
     if min(sizes) < FEWEST:
         return Likeness("unknown", *sizes)
     differ = different_means(own_probs, probs, np.random.default_rng([seed, 1]))
-    confidence, shares = 1 - SHARES_ALPHA / len(names), ()
+    shares: tuple[LabelShare, ...] = ()
     for name, p, known, apart in zip(names, probs.T, known_shares, differ, strict=True):
         if known is not None:
-            share = estimate_share(name, p, known, confidence)
+            share = estimate_share(name, p, known, 1 - SHARES_ALPHA / len(names))
             shares += (replace(share, moved=share.moved and bool(apart)),)
     moved = [share for share in shares if share.moved]
     own = _drawn(random, len(held_out), POINTS)
