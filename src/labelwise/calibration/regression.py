@@ -37,8 +37,7 @@ from labelwise.numeric.arrays import Mask
 #     PerLabel    loss_k(theta_k) + pull_k / 2 |theta_k - center|^2, for each label
 #     TiedSlope   one slope for all labels, one offset for each; eliminating these leaves
 #                 slope step = (g_a - sum h_ab g_b / h_bb) / (h_aa - sum h_ab^2 / h_bb)
-
-
+#
 # Features phi of the log-odds are scaled over all observed entries to mean 0 and variance 1:
 #
 #     z = sum over f of theta_f phi_f(u)  +  theta_last

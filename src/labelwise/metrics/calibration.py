@@ -5,8 +5,8 @@
     ACE = mean over non-empty b of |acc_b - conf_b| average (not "adaptive")
     MCE = max  over non-empty b of |acc_b - conf_b| maximum
 
-A perfectly calibrated model has a positive ECE on finite data, since |.| does not average out.
-``debiased_ece`` takes part of that off: with g_b = acc_b - conf_b, s_b^2 = acc_b (1 - acc_b) / n_b,
+A perfectly calibrated model has a positive ECE on finite data. ``debiased_ece`` takes part of that
+off: with g_b = acc_b - conf_b, s_b^2 = acc_b (1 - acc_b) / n_b,
 
     debiased ECE = 2 ECE - sum_b (n_b / n) E|g_b + s_b Z|,   Z standard normal (Kumar et al. 2019)
 
@@ -14,16 +14,17 @@ which can be below 0, and keeps 59 % of the error of a calibrated model. ``debia
 bias left: sum_b (n_b / n) (g_b^2 - s_b^2) with n_b - 1 in place of n_b. Both take entries to be
 independent. ``min_count`` leaves bins with fewer entries out of all of these.
 
-Calibration of every label and of all together, from sums that add up over shards.
+M right-closed bins (lo, hi] cover [0, 1], 0 in the first and 1 in the last: of equal width (edges
+k / M) or of equal mass (edges at the k / M quantiles). Edges are rounded to the type of the
+probabilities: 0.3 lies in (0.2, 0.3] in every precision. Sums add up over batches and shards:
 
     sums = CalibrationSums.zeros(num_labels=80, edges=width_edges(10))
     sums.update(probs, labels, observed)        one batch, shard or rank after another
     sums.merge(other).pooled().ece()            all entries as one pool
     sums.per_label().ece()                      (K,)
 
-The state is K x M counts (int64), probability sums and label sums (float64): exact past 2^24
-entries, where float32 counts stop. ``where`` chooses the entries that count, for example each
-image's top four. Labels may be soft, in [0, 1].
+Counts are int64 and sums float64: exact past 2^24 entries. ``where`` chooses the entries that
+count, for example each image's top four. Labels may be soft, in [0, 1].
 """
 
 from dataclasses import dataclass
@@ -47,11 +48,6 @@ from labelwise.numeric.arrays import (
 )
 from labelwise.numeric.bounds import edge
 from labelwise.numeric.special import erf
-
-# M right-closed bins (lo, hi] cover [0, 1], 0 in the first and 1 in the last: of equal width (edges
-# k / M) or of equal mass (edges at the k / M quantiles). Edges are rounded to the type of the
-# probabilities: 0.3 lies in (0.2, 0.3] in every precision.
-
 
 Binning: TypeAlias = Literal["width", "mass"]
 
@@ -218,13 +214,9 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Reliability:
-    """Sums over the entries in each bin: pooled (M,), or one row per label (K, M).
+    """Counts, and sums of probabilities and labels, in each bin: pooled (M,), or per label (K, M).
 
-    Attributes:
-        edges: (M + 1,) or (K, M + 1).
-        counts: How many entries.
-        confidence_sums: Sum of their probabilities.
-        present_sums: Sum of their labels.
+    ``edges`` are (M + 1,) or (K, M + 1).
     """
 
     edges: Floats

@@ -17,6 +17,27 @@ sides. Of several kinds of points the least p-value counts, times their number. 
 A share moved if its estimate says so (Bonferroni over labels) and the mean probability of the label
 differs more than the largest such difference in 95 of 100 deals. Below FEWEST photos on either side
 nothing is said. A photo is *far* if its nearest held-out photo is farther than those of 99 in 100.
+
+**Calibration alarm.** Under calibration an audited photo carries the label with its probability p.
+Against that are set bets q of log-odds a logit(p) + b. A bet may begin at any audit j, with a share
+w_j = 1 / (j (j + 1)) of the stake:
+
+    E_t = sum over j <= t of  w_j mean over bets of  prod_{i=j..t} Q_i / P_i   +   1 / (t + 1)
+    P = p^y (1 - p)^(1 - y),  Q likewise of q
+
+E exceeds K / alpha for any of K labels at any time with chance at most alpha (Ville). Photos are
+audited in an order drawn by hash: what people correct on their own is not a random sample.
+
+**Share of a label now.** If photos with a label look as they did, and only are more or fewer,
+
+    log r = a u + b - logit s,    (a, b) fitted on n held-out photos, s their share
+
+and the share t now is where  psi(t) = sum (r - 1) / (1 + t (r - 1))  is 0 (Saerens et al. 2002).
+psi has two errors: J = sum of the squared terms, and g' C g with g the gradient of psi in (a, b -
+logit s) and C their covariance: that of (a, b), less 1 / (n s (1 - s)) for b (Anderson 1972). The
+interval holds the t with  psi(t)^2 <= q^2 (J + g' C g), q Student's quantile of as many degrees
+as the rarer side has held-out photos. The share moved if t = s is not in it, with J^2 s (1 - s) /
+n added for the error of s.
 """
 
 from collections.abc import Sequence
@@ -30,29 +51,6 @@ from numpy.typing import NDArray
 
 from labelwise.numeric.bounds import edge
 from labelwise.numeric.special import expit, fit_slope_and_offset, log_expit, stdtrit
-
-# **Calibration alarm.** Under calibration an audited photo carries the label with its probability
-# p. Against that are set bets q (too low, too high, too sure, not sure enough), log-odds a logit(p)
-# + b. A bet may begin at any audit j, with a share w_j = 1 / (j (j + 1)) of the stake:
-#
-#     E_t = sum over j <= t of  w_j mean over bets of  prod_{i=j..t} Q_i / P_i   +   1 / (t + 1)
-#     P = p^y (1 - p)^(1 - y),  Q likewise of q
-#
-# E exceeds K / alpha for any of K labels at any time with chance at most alpha (Ville). Photos are
-# audited in an order drawn by hash: what people correct on their own is not a
-# random sample.
-#
-# **Share of a label now.** If photos with a label look as they did, and only are more or fewer,
-#
-#     log r = a u + b - logit s,    (a, b) fitted on n held-out photos, s their share
-#
-# and the share t now is where  psi(t) = sum (r - 1) / (1 + t (r - 1))  is 0 (Saerens et al. 2002).
-# psi has two errors: J = sum of the squared terms, and g' C g with g the gradient of psi in (a, b -
-# logit s) and C their covariance: that of (a, b), less 1 / (n s (1 - s)) for b (Anderson 1972). The
-# interval holds the t with  psi(t)^2 <= q^2 (J + g' C g), q Student's quantile of as many degrees
-# as the rarer side has held-out photos. The share moved if t = s is not in it, with J^2 s (1 - s) /
-# n added for the error of s.
-
 
 Floats = NDArray[np.float64]
 ALPHA = 0.05
