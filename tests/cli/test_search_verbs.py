@@ -117,12 +117,19 @@ def test_one_label_is_shown_with_one_number(library, tmp_path):
         assert "by themselves" not in text
 
 
-def test_counts_come_with_an_interval(library):
-    index = open_index(library / "photos.index")
+@pytest.fixture(scope="module")
+def alike(library):
+    """An index of 400 photos that are like the held-out ones."""
+    logits = np.random.default_rng(3).normal(-1, 2, (400, len(LABELS)))
+    return made_index(library / "alike.index", library / "run", logits)
+
+
+def test_counts_come_with_an_interval(alike):
+    index = open_index(alike)
     scores, probs, fitted = by_arrays(index, "dog")
     count = fitted.count(scores)
     output, _ = labelwise("search", index.folder, "dog", "--count")
-    assert f"about {round(probs.sum())} of 20 photos" in output
+    assert f"about {round(probs.sum())} of 400 photos" in output
     assert f"(95% interval: {floor(count.lower)} to {ceil(count.upper)})" in output
 
 
@@ -275,9 +282,9 @@ def test_options_that_do_not_apply_are_refused(library, arguments, words):
         labelwise("search", library / "photos.index", *arguments)
 
 
-def test_counts_are_there_for_programs_too(library):
+def test_counts_are_there_for_programs_too(alike):
     """Oracle: the sentence for people."""
-    query = ("search", library / "photos.index", "dog", "--at-least", "0.3", "--count")
+    query = ("search", alike, "dog", "--at-least", "0.3", "--count")
     (found,) = lines(*query, "--json")
     sentence, _ = labelwise(*query)
     assert f"about {round(found['expected'])} of {found['photos']} photos match dog" in sentence

@@ -47,11 +47,8 @@ def test_a_search_of_a_folder_is_that_of_an_index_of_the_folder(
     assert (found.photos, found.above, found.statement) == (240, alone.above, alone.statement)
     assert found.count.expected == pytest.approx(alone.count.expected)
     assert "of 240 photos below 2023 match" in found.counted
-    if share is None:
-        assert "That is of all photos of the index" in found.likeness_sentence
-    else:  # the photos of the folder were compared
-        said, same = found.likeness.likeness, alone.likeness.likeness
-        assert (said.outcome, said.photos) == (same.outcome, 240)
+    said, same = found.likeness.likeness, alone.likeness.likeness
+    assert (said.outcome, said.photos) == (same.outcome, 240)  # the folder's own photos
 
 
 @pytest.mark.parametrize(

@@ -14,11 +14,11 @@ from labelwise.decide import ScoredSplit, Threshold, TopK, estimate_list
 from labelwise.errors import LabelwiseError
 from labelwise.links import Sigmoid, Softmax
 from labelwise.methods import link_to_spec, rule_to_spec
-from labelwise.metrics.shift import audit_order
+from labelwise.metrics.shift import Likeness, audit_order
 from labelwise.models.run_folder import RunFolder
 from labelwise.photos import Index, answer, questions
 from labelwise.photos.index import IndexFacts
-from labelwise.photos.shift import evidence_of
+from labelwise.photos.shift import LibraryLikeness, evidence_of
 from labelwise.retrieval import HitCount, Query
 
 DOG = LABELS.index("dog")
@@ -269,7 +269,8 @@ def test_a_query_that_no_held_out_photo_answers_says_that_it_was_never_tested(in
     """As ``none`` is, where every photo that the model was tested on carries a label."""
     count = HitCount(3.2, 0.5, 6.7, 0.95)
     found = replace(answer(index, Query.parse("none")), photos=40, count=count)
-    tested = replace(found, checked_on=300, positives=4)
+    alike = LibraryLikeness(Likeness("alike", 300, 40), 40)
+    tested = replace(found, checked_on=300, positives=4, likeness=alike)
     assert tested.counted == "about 3 of 40 photos match none (95% interval: 0 to 7)"
     never = replace(tested, positives=0)
     never_tested = "about 3 of 40 photos match none; never tested, so there is no interval: "

@@ -1,5 +1,7 @@
 """Counts of a label whose share moved, held to the truth of libraries that were drawn with it."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -10,9 +12,9 @@ from scipy.stats import binom
 from search_setup import LABELS, save_model
 from typed import run
 
-from labelwise.errors import DataError, SettingsError
 from labelwise.links import Sigmoid
-from labelwise.photos.prevalence import adapted_count
+from labelwise.photos import answer
+from labelwise.photos.filters import PhotoFilter
 from labelwise.predictions import Predictions
 from labelwise.retrieval import Query
 
@@ -46,35 +48,33 @@ def test_the_count_holds_where_the_label_is_three_times_as_frequent(held_out, tm
     for seed in range(draws):
         logits, truth = shifted(np.random.default_rng(10 + seed), 0.8)
         index = open_index(made_index(tmp_path / f"{seed}.index", held_out, logits))
-        found = adapted_count(index, DOG)
-        held += found.low <= truth.sum() <= found.high
-    without = adapted_count(index, Query.parse("-dog"))
-    assert without.count == pytest.approx(500 - found.count)
-    assert (without.low, without.high) == pytest.approx((500 - found.high, 500 - found.low))
+        found = answer(index, DOG)
+        assert found.likeness.likeness.outcome == "shares differ"
+        low, high = found.interval
+        held += low <= truth.sum() <= high
     assert held >= binom.ppf(0.001, draws, 0.95)
-    assert found.before == pytest.approx(0.3, abs=0.05)
-    assert found.high < 0.95 * 500
+    assert high < 0.95 * 500
 
 
-def test_queries_of_several_labels_and_models_without_photos_are_refused(held_out, tmp_path):
-    logits, _ = shifted(np.random.default_rng(3), 0.3, 60)
-    index = open_index(made_index(tmp_path / "index", held_out, logits))
-    for text in ("dog, cat", "dog | cat"):
-        with pytest.raises(DataError, match="one label at a time"):
-            adapted_count(index, Query.parse(text))
-    (tmp_path / "index" / "held-out.parquet").unlink()
-    with pytest.raises(DataError, match="need photos whose labels are known"):
-        adapted_count(open_index(tmp_path / "index"), DOG)
-
-
-def test_the_command_says_the_condition_and_refuses_answers(held_out, tmp_path):
-    logits, _ = shifted(np.random.default_rng(3), 0.7, 600)
-    folder = made_index(tmp_path / "index", held_out, logits)
-    call = ["estimate", str(folder), "dog", "--adapt-shares"]
-    said = run(*call, catch_exceptions=False).output
-    with open_index(folder) as index:
-        found = adapted_count(index, DOG)
-    assert f"about {found.count:,.0f} of 600 photos match dog" in said
-    assert "if photos with the label look as the held-out ones did" in said
-    with pytest.raises(SettingsError, match="answers need no adapting"):
-        run(*call, "--answers", "5", catch_exceptions=False)
+@pytest.mark.parametrize(
+    ("photos", "mean", "why"),
+    [
+        (400, 4.0, "no interval: these photos differ from the held-out ones"),
+        (40, 0.0, "no interval: these photos were not compared with the held-out ones"),
+    ],
+)
+def test_no_interval_where_held_out_photos_do_not_speak_for_these(
+    held_out, tmp_path, photos, mean, why
+):
+    """A folder inside a larger library, too: only its own photos are compared."""
+    odd = np.random.default_rng(5).normal(mean, 2, (photos, 4))
+    folder = made_index(tmp_path / "odd.index", held_out, odd)
+    assert why in " ".join(run("count", str(folder), "dog").output.split())
+    found = json.loads(run("search", str(folder), "dog", "--count", "--json").stdout)
+    assert (found["lower"], found["upper"], found["untested"]) == (None, None, why)
+    usual, _ = shifted(np.random.default_rng(6), 0.3, 600)
+    folders = ["usual"] * len(usual) + ["odd"] * len(odd)
+    everything = np.concatenate([usual, odd])
+    index = open_index(made_index(tmp_path / "all.index", held_out, everything, folders))
+    assert answer(index, DOG, photos=PhotoFilter("odd")).untested == why
+    assert answer(index, DOG, photos=PhotoFilter("usual")).interval is not None

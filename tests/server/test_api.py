@@ -211,7 +211,8 @@ def test_search_is_that_of_the_index(server, library, query):
     assert [hit["reasons"] for hit in shown] == [hit.reasons for hit in found.hits]
     count = found.count
     assert part["expected"] == pytest.approx(count.expected)
-    assert (part["low"], part["high"], part["photos"]) == (count.lower, count.upper, 24)
+    assert (part["low"], part["high"], part["photos"]) == (None, None, 24)
+    assert part["untested"] == found.untested  # too few photos to compare them
     cut = found.hits[4].probability
     few = server.get(f"/api/v1/search?q={quote(query)}&at_least={cut}")
     assert few["above"] == len(few["hits"]) >= 4

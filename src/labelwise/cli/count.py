@@ -22,7 +22,7 @@ OF_ANSWERS = ("by", "table", "distinct", "csv", "plot", "who")
 
 
 @verb(
-    "ask answers out by table distinct csv plot adapt_shares scores labels count_by",
+    "ask answers out by table distinct csv plot scores labels count_by",
     more="who",
     examples=(
         "count photos.index dog --ask 150",
@@ -72,7 +72,7 @@ def count(
     if place.is_file() or is_detections(place):
         reason = f"it is for an index of photos; {place} is a table"
         given.refuse(reason, "ask", "out", "answers", "who", "table", "plot")
-        given.refuse(reason, "adapt_shares", "distinct")
+        given.refuse(reason, "distinct")
         _calls(place, query, by, given)
         return
     given.refuse(f"it is for a table of scores; {place} is an index", "scores", "labels")
@@ -87,8 +87,6 @@ def count(
         given.refuse("-o only writes the questions", "csv", "plot")
     if given.ask is None and given.answers is None:
         given.refuse("it is for answered photos: draw some with --ask 150", *OF_ANSWERS)
-    else:
-        given.refuse("answers need no adapting", "adapt_shares")
     groups, named = PhotoGroups(by, given.table), f"{place} {quote(query)}"
     with Index(place) as index:
         asked = Query.parse(query, index.space, index.taxonomy)
@@ -100,7 +98,7 @@ def count(
         elif given.ask is None:
             caution(index.spec.caution)
             caution(model_changed(index))
-            say(_adapted(index, asked) if given.adapt_shares else _of_the_model(index, asked))
+            say(_of_the_model(index, asked))
             next_steps(f"count {named} --ask 150")
             return
         else:
@@ -165,23 +163,8 @@ def _of_the_model(index: "Index", query: "Query") -> str:
     sentences = [f"{counted.counted}."]
     if not counted.untested:
         sentences.append(f"It holds if these photos are like the {counted.known} ones.")
-    sentences += [counted.likeness_sentence, "An interval that holds in any case: --ask 150"]
+    sentences += [counted.likeness.sentence(), "An interval that holds in any case: --ask 150"]
     return " ".join(sentence for sentence in sentences if sentence)
-
-
-def _adapted(index: "Index", query: "Query") -> str:
-    """Return in words how many photos carry a label whose share may differ."""
-    from labelwise.photos import likeness_of
-    from labelwise.photos.prevalence import adapted_count
-
-    adapted, known, likeness = adapted_count(index, query), index.facts.known, likeness_of(index)
-    unlike = f"{likeness.sentence()} " * (likeness.likeness.outcome == "pictures differ")
-    return (
-        f"about {adapted.count:,.0f} of {adapted.photos:,} photos match {query} (95% interval: "
-        f"{adapted.low:,.0f} to {adapted.high:,.0f}), if photos with the label look as the {known} "
-        f"ones did and only are more or fewer; {adapted.before:.1%} of the {known} photos match. "
-        f"{unlike}An interval that holds in any case: --ask 150"
-    )
 
 
 def _asked(session: "SampleAnswers", query: str) -> bool:

@@ -183,7 +183,7 @@ def _beside(caution: str | None) -> dict[str, str]:
 
 def _say_counted(found: "Found") -> None:
     """Say how many photos match, how much of the list is wrong, and whether photos differ."""
-    for line in (found.sentence(), found.copies_sentence, found.likeness_sentence):
+    for line in (found.sentence(), found.copies_sentence, found.likeness.sentence()):
         if line:
             say(line)
 

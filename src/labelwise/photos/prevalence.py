@@ -13,10 +13,6 @@ What is answered about a single label becomes a correction too: an ``audit``, as
 the whole library is, or ``estimate`` where each group had a draw of its own, or the query has
 several labels and only a yes tells of them. The estimate itself takes the model's probabilities
 from before all corrections, since those of answered photos would otherwise be right by now.
-
-Without answers, the count of one label follows from the distribution of its probabilities
-(:func:`adapted_count`): of N photos about N t carry it, with the share t of
-:mod:`labelwise.metrics.shift`.
 """
 
 import csv
@@ -32,14 +28,12 @@ from pydantic import TypeAdapter, ValidationError
 from labelwise.answers.log import Answer, Note, answered, now
 from labelwise.decide import Answered, CountEstimate, estimate_count, estimate_total
 from labelwise.errors import DataError
-from labelwise.metrics.shift import estimate_share, held_out_share
 from labelwise.photos.duplicates import pictures_of
 from labelwise.photos.filters import EVERYTHING, PhotoGroups
 from labelwise.photos.index import Index
 from labelwise.photos.query import labels_told
 from labelwise.photos.store import Fact
 from labelwise.retrieval import Query
-from labelwise.retrieval.expression import literal_of
 from labelwise.system.table_files import write_csv
 from labelwise.system.text import from_cell, one_line
 
@@ -90,52 +84,6 @@ def read_answers(path: Path) -> dict[str, Answer]:
                 "unsure"
             )
     return answers
-
-
-@dataclass(frozen=True)
-class AdaptedCount:
-    """How many of ``photos`` match, with a 95 % interval; ``before`` is the held-out share."""
-
-    photos: int
-    count: float
-    low: float
-    high: float
-    before: float
-
-
-def adapted_count(index: Index, query: Query) -> AdaptedCount:
-    """Return how many photos match a query for one label, wanted or unwanted."""
-    bound = index.bound(query)
-    literal = literal_of(bound.expression)
-    if literal is None or bound.limits:
-        raise DataError(
-            f"shares are adapted for one label at a time, and {query} asks for more; answer some "
-            "photos instead, with --ask 150"
-        )
-    held_out = index.held_out_photos
-    if held_out is None:
-        raise DataError(
-            f"shares need photos whose labels are known, and the model of {index.folder} has none; "
-            "answer some photos instead, with --ask 150"
-        )
-    column, wanted = int(literal[0]), bool(literal[1])
-    name, alive = index.space.names[column], index.store.alive_rows()
-    log_p, _ = index.known_log_probs(held_out, [column], refit=False)
-    seen = slice(None) if held_out.observed is None else held_out.observed[:, column]
-    truth = held_out.majority[:, column]
-    known = held_out_share(np.exp(log_p[seen, 0]), truth[seen])
-    if known is None:
-        raise DataError(
-            f"of the {index.facts.known} photos all or none carry {name}, so how it looks is not "
-            "known; answer some photos instead, with --ask 150"
-        )
-    probs = np.exp(index.odds(column, corrected=False).log_p[alive].astype(np.float64))
-    share = estimate_share(name, probs, known)
-    shares = (share.now, share.low, share.high, share.before)
-    if not wanted:
-        shares = (1 - share.now, 1 - share.high, 1 - share.low, 1 - share.before)
-    now, low, high, before = shares
-    return AdaptedCount(len(alive), len(alive) * now, len(alive) * low, len(alive) * high, before)
 
 
 COLUMNS = ("path", "question", "answer")

@@ -113,16 +113,8 @@ class Found:
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """The ends of the interval of the count; None where no known answer stands behind it."""
+        """The ends of the interval of the count; None where nothing says that it holds."""
         return None if self.untested else (self.count.lower, self.count.upper)
-
-    @property
-    def likeness_sentence(self) -> str:
-        """Whether the library is like the held-out photos."""
-        said = self.likeness.sentence()
-        if said and self.filter and self.statement is None:
-            said += " That is of all photos of the index."
-        return said
 
     @property
     def copies_sentence(self) -> str:
@@ -153,15 +145,29 @@ class Found:
 
     @property
     def untested(self) -> str:
-        """Why the count has no interval; empty where held-out photos that match tested it."""
+        """Why the count has no interval.
+
+        Empty where held-out photos that match tested it, and these photos are like them.
+        """
         if self.positives:
-            return ""
+            return self._not_like_them()
         if self.answers == 0:
             return "not calibrated, so there is no interval: no answers yet"
         why = "there are no held-out photos of which the answer is known"
         if self.checked_on:
             why = f"none of the {self.checked_on:,} {self.known} photos matches"
         return f"never tested, so there is no interval: {why}"
+
+    def _not_like_them(self) -> str:
+        """Return why held-out photos do not speak for these; empty where they do."""
+        outcome, why = self.likeness.likeness.outcome, ""
+        if outcome == "pictures differ":
+            why = f"these photos differ from the {self.known} ones"
+        elif outcome == "unknown" and self.answers is None:  # else own photos were set aside
+            why = f"these photos were not compared with the {self.known} ones"
+        elif outcome == "shares differ" and np.isnan(self.count.lower):
+            why = f"labels are more or less frequent than among the {self.known} photos"
+        return why and f"no interval: {why}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -206,8 +212,10 @@ class Asked:
 
     @cached_property
     def likeness(self) -> LibraryLikeness:
-        """Whether the library is like the held-out photos."""
-        return likeness_of(self.index)
+        """Whether the photos that the query covers are like the held-out ones."""
+        if not self.filter:
+            return likeness_of(self.index)
+        return likeness_of(self.index, np.setdiff1d(np.arange(len(self.index)), self.gone))
 
     def _calibrated(self, photos: KnownPhotos | None, *, refit: bool) -> CalibratedQuery:
         """Return the query's probability as labelled photos have it; the product without any."""
@@ -240,7 +248,6 @@ class Asked:
         the statement says why.
         """
         least = self.own.held_out.score_at(_checked(at_least, sort))
-        self.likeness = self._covered_likeness()
         made, ranking = self._estimated(wrong_at_most, least), self._without_wrong()
         if isinstance(made, ListEstimate):
             least = made.cut
@@ -275,7 +282,7 @@ class Asked:
             rows=rows,
             scores=scores,
             photos=self.photos,
-            count=self._adapted_count() or ranking.expected(ranked.held_out),
+            count=self._count(ranking.expected(ranked.held_out)),
             above=above,
             checked_on=len(ranked.held_out.scores),
             positives=ranked.held_out.positives,
@@ -318,19 +325,15 @@ class Asked:
         """The scores of the photos that no limit leaves out."""
         return self.own.ranking.scores_at_least(LEAST_SCORE).astype(np.float64)
 
-    def _covered_likeness(self) -> LibraryLikeness:
-        """Return whether the photos that the query covers are like the held-out ones."""
-        if not self.filter:
-            return self.likeness
-        return likeness_of(self.index, np.setdiff1d(np.arange(len(self.index)), self.gone))
-
-    def _adapted_count(self) -> HitCount | None:
+    def _count(self, expected: HitCount) -> HitCount:
         """Return the count by rates that label shift leaves alone, where shares of labels moved."""
-        if self.likeness.likeness.outcome != "shares differ" or self.splits is None:
-            return None
-        made = estimate_library_count(self.splits.setting, self.splits.test, self._library)
+        if self.likeness.likeness.outcome != "shares differ":
+            return expected
+        made = None
+        if self.splits is not None:
+            made = estimate_library_count(self.splits.setting, self.splits.test, self._library)
         if not isinstance(made, LibraryCount):
-            return None
+            return replace(expected, lower=np.nan, upper=np.nan)
         return HitCount(made.count, made.low, made.high, made.confidence)
 
     def _estimated(self, wrong_at_most: float, least: float) -> ListEstimate | NoEstimate:

@@ -40,7 +40,7 @@ def contact_sheet(index: Index, found: Found, caution: str | None = None) -> str
     if any(hit.why for hit in found.hits):
         lead += " Beneath each stand the probabilities of its labels by themselves."
     stated = "" if found.statement is None else found.statement.sentence
-    said = (stated, found.copies_sentence, found.likeness_sentence)
+    said = (stated, found.copies_sentence, found.likeness.sentence())
     notes = [tag("p", words, class_="note") for words in said if words]
     shown = f"The {len(found.hits)} most probable" if found.hits else "No photo"
     if found.above is not None:

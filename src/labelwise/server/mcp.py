@@ -267,7 +267,7 @@ class PhotoTools:
         count, (low, high) = photos.count, photos.interval or (None, None)
         return PhotoCount(
             in_words=photos.counted,
-            holds_if=self._condition,
+            holds_if=self._condition if photos.interval else photos.likeness.sentence(),
             expected=count.expected,
             low=low,
             high=high,
