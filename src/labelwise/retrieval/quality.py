@@ -305,5 +305,5 @@ def _table(log_p: Array, log_q: Array, labels: Array, observed: Array | None) ->
     if seen is None and not known.all():
         raise ValueError(f"labels must be 0 or 1 where observed, got {truth.T[~known][0]}")
     known_rows = None if known.all() else np.concatenate([known, known])
-    sides_that_fit = np.concatenate([present, absent])
-    return CostTable(*map(np.ascontiguousarray, (costs, sides_that_fit)), known_rows)
+    relevant = np.ascontiguousarray(np.concatenate([present, absent]))
+    return CostTable(np.ascontiguousarray(costs), relevant, known_rows)
