@@ -1,4 +1,4 @@
-"""Methods, heads, links and rules by name: they are looked up here (rules in ``decide.specs``).
+"""Methods, heads, links and rules by name: they are looked up here (rules in ``decide.rules``).
 
 A method is a named bundle of head and objective, with a sentence, a source and an honest word on
 what its probabilities are.
