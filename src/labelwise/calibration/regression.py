@@ -304,8 +304,8 @@ class Problem(ABC):
 
     def solve(self, blocks: FeatureBlocks, start: Numbers, tolerance: float) -> Numbers:
         """Return the weights of the least loss over the rows."""
-        options = {"step": self.step, "summed": self.summed}
-        return minimise(partial(self.evaluate, blocks), start, *self.bounds, tolerance, **options)
+        evaluate, step = partial(self.evaluate, blocks), self.step
+        return minimise(evaluate, start, *self.bounds, tolerance, step=step, summed=self.summed)
 
     def polish(self, rows: Rows, bins: FeatureBlocks, theta: Numbers, tolerance: float) -> Numbers:
         """Return the weights of the least loss over the rows, from those over their bins.

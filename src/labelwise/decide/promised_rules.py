@@ -235,7 +235,7 @@ def _recall(
     value = 1 - float(losses.mean())
     made = made_promise("recall", tested, level, confidence, len(losses), value, test)
     if tested.groups is not None:
-        made = with_group_facts(made, tested.groups, each, 1.0 * carries)
+        made = with_group_facts(made, tested.groups, each, carries.astype(np.float64))
     return _as_probabilities(float(own[passed]) + offset), made
 
 

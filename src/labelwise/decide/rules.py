@@ -253,7 +253,8 @@ class OnePerGroup(Rule):
                 raise ValueError(f"the groups reach column {max(columns)}, got {probs.shape[-1]}")
             own = TopK(1)(probs[..., columns])
             if group not in self.exactly_one:
-                own = own & sets[..., columns].any(-1)[..., None]
+                some: Any = sets[..., columns].any(-1)
+                own = own & some[..., None]
             if is_tensor(sets):
                 sets = sets.index_copy(-1, to_tensor(np.array(columns), sets.device), own)
             else:

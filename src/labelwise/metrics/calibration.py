@@ -133,7 +133,7 @@ def bin_of(
     return index
 
 
-CellSums: TypeAlias = tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]
+CellSums: TypeAlias = tuple[NDArray[Any], NDArray[Any], NDArray[Any]]  # int64, float64 twice
 
 
 def cell_sums(
@@ -203,8 +203,8 @@ def image_cells(
     rounded = round_edges(edges, probs)
     shape = (rows, edges.shape[-1] - 1)
     counts, confidence, present = np.zeros(shape, dtype=np.int64), np.zeros(shape), np.zeros(shape)
-    for block, keep, sides in entry_blocks((rows, columns), observed, where, probs, labels):
-        added = cell_sums(*sides, keep, rounded, "image")
+    for block, keep, (prob, label) in entry_blocks((rows, columns), observed, where, probs, labels):
+        added = cell_sums(prob, label, keep, rounded, "image")
         counts[block], confidence[block], present[block] = added
     return counts, confidence, present
 
@@ -299,11 +299,16 @@ UPDATE_ENTRIES = 2**20  # well above K x M, which each block costs once
 
 
 @dataclass(frozen=True)
-class CalibrationSums(Reliability):
+class CalibrationSums:
     """The sums of every label and bin, each (K, M), to which batches and shards are added.
 
     ``edges`` are (M + 1,), or (K, M + 1) for bins of each label's own.
     """
+
+    edges: Floats
+    counts: NDArray[np.int64]
+    confidence_sums: Floats
+    present_sums: Floats
 
     @classmethod
     def zeros(cls, num_labels: int, edges: NDArray[np.float64]) -> "CalibrationSums":
@@ -326,9 +331,9 @@ class CalibrationSums(Reliability):
             raise ValueError(f"probs must have {len(self.counts)} columns, got {columns}")
         edges = round_edges(self.edges, probs)
         given = (rows, columns), observed, where, probs, labels
-        for _, keep, sides in entry_blocks(*given, entries=UPDATE_ENTRIES):
-            added = cell_sums(*sides, keep, edges, "label")
-            for total, part in zip(self.sums, added, strict=True):
+        for _, keep, (prob, label) in entry_blocks(*given, entries=UPDATE_ENTRIES):
+            added = cell_sums(prob, label, keep, edges, "label")
+            for total, part in zip(self.per_label().sums, added, strict=True):
                 total += part
 
     def merge(self, other: "CalibrationSums") -> "CalibrationSums":
@@ -339,18 +344,18 @@ class CalibrationSums(Reliability):
                 f"got {self.counts.shape} and {other.counts.shape} with edges "
                 f"{self.edges.tolist()} and {other.edges.tolist()}"
             )
-        both = zip(self.sums, other.sums, strict=True)
+        both = zip(self.per_label().sums, other.per_label().sums, strict=True)
         return CalibrationSums(self.edges, *(mine + others for mine, others in both))
 
     def per_label(self) -> Reliability:
         """Return the reliability of every label, (K, M)."""
-        return Reliability(self.edges, *self.sums)
+        return Reliability(self.edges, self.counts, self.confidence_sums, self.present_sums)
 
     def pooled(self) -> Reliability:
         """Return the reliability of all labels as one pool, (M,)."""
         if self.edges.ndim == 2:
             raise ValueError(f"pooling needs bins shared by all labels, got {self.edges.shape}")
-        return Reliability(self.edges, *(side.sum(axis=0) for side in self.sums))
+        return Reliability(self.edges, *(side.sum(axis=0) for side in self.per_label().sums))
 
 
 def reliability(

@@ -53,8 +53,9 @@ class Confusion:
 
     def micro(self) -> "Confusion":
         """Return the counts over all entries as one item."""
-        counts = (np.array([side.sum()]) for side in (self.tp, self.fp, self.fn, self.tn))
-        return Confusion(*counts, self.by)
+        sides = (self.tp, self.fp, self.fn, self.tn)
+        tp, fp, fn, tn = (np.array([side.sum()]) for side in sides)
+        return Confusion(tp, fp, fn, tn, self.by)
 
     def error(self) -> float:
         """Return the share of all entries that are wrong, NaN if there are none."""

@@ -14,9 +14,10 @@ that exclude each other (:mod:`labelwise.taxonomy`) are not independent: with su
 where p_k are divided by their sum if it exceeds 1.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -238,30 +239,25 @@ def _grouped(
     return total
 
 
-class _PlainPairs:
-    """The pair (P, 1 - P) of an expression over columns with given pairs; each computed once.
+class _Pairs(ABC):
+    """The pair (of an expression, of its opposite) over columns with given pairs; computed once.
 
-    Of all parts, 1 - P is the chance that the first fails, or the second, ...
+    ``sure`` and ``never`` are the numbers of certainty and of its opposite.
     """
 
-    never_is = 0.0
+    never_is: ClassVar[float]
 
     def __init__(self, pairs: Mapping[str, PairOf], sure: Values) -> None:
         self.pairs, self.sure, self.never = pairs, sure, np.full_like(sure, self.never_is)
         self.known: dict[Expression, PairOf] = {}
 
+    @abstractmethod
     def all_of(self, pairs: Sequence[PairOf]) -> PairOf:
         """Return the pair of all parts, which are independent."""
-        p, q = pairs[0]
-        for holds, other in pairs[1:]:
-            q = q + p * other
-            p = p * holds
-        return p, q
 
+    @abstractmethod
     def mixed(self, label: PairOf, present: PairOf, absent: PairOf) -> PairOf:
         """Return the pair of an expression, from its pairs with and without a label."""
-        p, q = (label[0] * present[side] + label[1] * absent[side] for side in (0, 1))
-        return p, q
 
     def of(self, expression: Expression | bool) -> PairOf:
         """Return the pair of an expression, or of a certainty."""
@@ -291,7 +287,24 @@ class _PlainPairs:
         return self.mixed(self.pairs[name], present, absent)
 
 
-class _LogPairs(_PlainPairs):
+class _PlainPairs(_Pairs):
+    """(P, 1 - P): of all parts, 1 - P is the chance that the first fails, or the second, ..."""
+
+    never_is = 0.0
+
+    def all_of(self, pairs: Sequence[PairOf]) -> PairOf:
+        p, q = pairs[0]
+        for holds, other in pairs[1:]:
+            q = q + p * other
+            p = p * holds
+        return p, q
+
+    def mixed(self, label: PairOf, present: PairOf, absent: PairOf) -> PairOf:
+        p, q = (label[0] * present[side] + label[1] * absent[side] for side in (0, 1))
+        return p, q
+
+
+class _LogPairs(_Pairs):
     """(log P, log(1 - P))."""
 
     never_is = -np.inf
