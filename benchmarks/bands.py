@@ -45,10 +45,9 @@ from labelwise.models.scoring import score
 from labelwise.networks.backbones import create_backbone
 from labelwise.pictures import FileImages, Transform
 from labelwise.pictures.batches import read_ahead
-from labelwise.pictures.multiband import read_bands
 from labelwise.pictures.processes import borrowed_processes, items_ahead
 from labelwise.pictures.transform import Bands, BandScale
-from labelwise.pictures.worker import SLOT_BYTES, Entry, Kind, Work, fill
+from labelwise.pictures.worker import SLOT_BYTES, Entry, Kind, OneImage, Work, fill
 from labelwise.training import loader as pixels
 from labelwise.training.loader import Loader
 from labelwise.types import LabelSpace
@@ -84,7 +83,7 @@ def decode_part() -> dict[str, float]:
     }
     ratios = {}
     for name, (content, bands, alone, times) in jobs.items():
-        ours = lambda blob, bands=bands: read_bands(blob, "x", bands)  # noqa: E731
+        ours = lambda blob, bands=bands: OneImage(blob, "x").read_bands(0, bands)  # noqa: E731
         seconds = {"ours": np.inf, "alone": np.inf}
         for _ in range(7):
             for key, read in (("ours", ours), ("alone", alone)):

@@ -6,6 +6,8 @@ Six digits are labels, the other four are images without labels. SGD as in the p
 momentum 0.9, weight decay 1e-4, batches of 64. The stop of the detached penalty is switched off.
 """
 
+from typing import get_args
+
 import torch
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
@@ -58,7 +60,7 @@ def main() -> None:
     images = torch.tensor(pixels, dtype=torch.float32).view(-1, 1, 8, 8) / 16
     for make in (dense, convolutional):
         print(make.__name__)
-        for penalty in quasibinary.PENALTIES:
+        for penalty in get_args(quasibinary.Penalty):
             torch.manual_seed(0)
             print("  " + train(make(), penalty, images, torch.tensor(digits), 12), flush=True)
 

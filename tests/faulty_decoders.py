@@ -14,8 +14,7 @@ import numpy as np
 import pytest
 
 from labelwise.errors import ImageError
-from labelwise.pictures import processes, worker
-from labelwise.pictures import worker as work
+from labelwise.pictures import processes, sources, worker
 from labelwise.pictures import worker_starter as forks
 
 HARM, ONCE = b"harm ", b"once\n"
@@ -64,7 +63,7 @@ def do_harm(harm, *given):
 
 def main(control):
     """Be the starter, whose workers come to harm."""
-    decode = work.decode
+    decode = sources.decode
 
     def harmed(content, *more):
         if content.startswith(ONCE):
@@ -77,5 +76,5 @@ def main(control):
             do_harm(*line.decode().split(" ")[1:])
         return decode(content, *more)
 
-    work.decode = harmed
+    sources.decode = harmed
     worker.main(control)

@@ -1,7 +1,9 @@
 """Tiny real images, and a folder that small faithful copies of datasets are written into."""
 
 import io
+import tarfile
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from PIL import Image
@@ -25,6 +27,14 @@ class Folder:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(content.encode() if isinstance(content, str) else content)
         return file
+
+    def tar(self, name: str, members: dict[str, bytes], mode: Literal["w", "w:gz"] = "w") -> Path:
+        with tarfile.open(self.path / name, mode) as tar:
+            for member, content in members.items():
+                facts = tarfile.TarInfo(member)
+                facts.size = len(content)
+                tar.addfile(facts, io.BytesIO(content))
+        return self.path / name
 
     def pictures(self, *names: str) -> None:
         for seed, name in enumerate(names):

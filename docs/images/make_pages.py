@@ -21,8 +21,10 @@ SIZE = {"width": 1280, "height": 720}
 MOST_BYTES = 600_000  # of all pictures together
 
 
-def shoot(address: str, photos: list[Path], out: Path, query: str) -> list[Path]:
-    """Write a picture of each view of a server, and return where they are."""
+def shoot(
+    address: str, photos: list[Path], out: Path, query: str, report: Path | None = None
+) -> list[Path]:
+    """Write a picture of each view of a server, and of a report; return where they are."""
     program = shutil.which("chromium") or shutil.which("chromium-browser")
     with sync_playwright() as play:
         browser = play.chromium.launch(executable_path=program, args=["--no-sandbox"])
@@ -43,8 +45,11 @@ def shoot(address: str, photos: list[Path], out: Path, query: str) -> list[Path]
         page.goto(f"{address}#trust")
         page.locator("#trust-body svg").wait_for()
         made.append(_saved(page, out / "trust.jpg"))
+        if report is not None:
+            page.goto(report.resolve().as_uri())
+            made.append(_saved(page, out / "report.jpg"))
         browser.close()
-    size = sum(one.stat().st_size for one in made)
+    size = sum(picture.stat().st_size for picture in made)
     if size > MOST_BYTES:
         sys.exit(f"the pictures have {size:,} bytes together; {MOST_BYTES:,} is the limit")
     return made
@@ -76,7 +81,8 @@ def main() -> None:
     try:
         words = (word for line in serving.stdout or () for word in line.split())
         address = next(word for word in words if word.startswith("http"))
-        for path in shoot(address, given.photos, given.out, given.query):
+        report = given.run / "report.html"
+        for path in shoot(address, given.photos, given.out, given.query, report):
             print(f"{path}: {path.stat().st_size:,} bytes")
     finally:
         serving.terminate()

@@ -18,11 +18,12 @@ from labelwise.links import Link, Sigmoid
 from labelwise.models.run_folder import RunFolder, fetched_run
 from labelwise.numeric.arrays import to_numpy
 from labelwise.predictions import Predictions
-from labelwise.system.progress import Silent, make_watch
+from labelwise.system.progress import Silent, Watch, make_watch
 
 if TYPE_CHECKING:
     from labelwise.data import LabelTable
     from labelwise.models import Scored
+    from labelwise.training.run import Run
     from labelwise.training.settings import Settings
 
 
@@ -45,7 +46,6 @@ def train(
     returned. ``engine="ray"`` trains by ``workers`` processes of a Ray cluster.
     """
     from labelwise.data import LabelTable
-    from labelwise.training.run import train as train_in
     from labelwise.training.settings import SHORT_NAMES, read_settings
 
     table = data if isinstance(data, LabelTable) else None
@@ -62,31 +62,51 @@ def train(
     path = folder if folder is not None else default_folder(resolved)
     watch = make_watch() if progress else Silent()
     with RunFolder.working_in(path) as run:
-        if on_ray is None:
-            done = train_in(resolved, run, table=table, watch=watch, fresh=fresh)
-        else:
-            from labelwise.shards.ray_cluster import RayTraining
-
-            done = RayTraining(on_ray)(resolved, run, watch, fresh=fresh)
-        if done is not None:  # None in the helper processes of a run on several devices
-            from labelwise.report.runs import report_run
-
-            report_run(done)
-            log_trained_model(run, resolved)
-            run.publish()
+        done = trained(resolved, run, watch, fresh=fresh, on_ray=on_ray, table=table)
     return RunFolder(fetched_run(path)) if done is not None else run
+
+
+def trained(
+    settings: "Settings",
+    run: RunFolder,
+    watch: Watch,
+    *,
+    fresh: bool,
+    on_ray: int | None = None,
+    table: "LabelTable | None" = None,
+    command: str | None = None,
+) -> "Run | None":
+    """Train here, or by ``on_ray`` workers of a Ray cluster; report, log and publish the run.
+
+    None in the helper processes of a run on several devices.
+    """
+    from labelwise.report.runs import report_run
+    from labelwise.training.run import train as train_in
+
+    if on_ray is None:
+        done = train_in(settings, run, table=table, watch=watch, fresh=fresh)
+    else:
+        from labelwise.shards.ray_cluster import RayTraining
+
+        done = RayTraining(on_ray)(settings, run, watch, fresh=fresh)
+    if done is not None:
+        report_run(done, command=command)
+        if "mlflow" in settings.hardware.loggers:
+            from labelwise.contrib.mlflow import log_model
+            from labelwise.training.loggers import log_once
+
+            log_once(run, log_model)
+        run.publish()
+    return done
 
 
 def load_run(folder: str | Path) -> RunFolder:
     """Return the run in a folder or a bucket: its settings, figures, predictions and model."""
     run = RunFolder(fetched_run(folder))
     if not run.is_finished:
-        begun = (
-            "was not finished; train again to go on"
-            if run.settings_path.exists()
-            else ("is not the folder of a run")
-        )
-        raise CheckpointError(f"{folder} {begun}")
+        unfinished = "was not finished; train again to go on"
+        is_run = run.settings_path.exists()
+        raise CheckpointError(f"{folder} {unfinished if is_run else 'is not the folder of a run'}")
     return run
 
 
@@ -220,15 +240,6 @@ class Calibrate:
 
 
 calibrate = Calibrate()
-
-
-def log_trained_model(run: RunFolder, settings: "Settings") -> None:
-    """Log the model of a finished run to MLflow, if that is one of its loggers."""
-    if "mlflow" in settings.hardware.loggers:
-        from labelwise.contrib.mlflow import log_model
-        from labelwise.training.loggers import log_once
-
-        log_once(run, log_model)
 
 
 def default_folder(settings: "Settings") -> Path:

@@ -55,16 +55,8 @@ class Link(ABC):
     """A map from logits to probabilities; subclasses give ``log_probs`` and their ``spec``."""
 
     kind: ClassVar[str]
-
-    @property
-    def couples_labels(self) -> bool:
-        """Whether a label's probability depends on the logits of other labels too."""
-        return False
-
-    @property
-    def exclusive(self) -> AttributeColumns | None:
-        """Groups of labels that exclude each other, where the probabilities obey them."""
-        return None
+    couples_labels: bool = False  # whether p depends on the logits of other labels too
+    exclusive: AttributeColumns | None = None  # groups that the probabilities obey
 
     def of_label(self, column: int) -> "Link":
         """Return the link of one label's logits (..., 1); for links that couple no labels."""
@@ -196,15 +188,12 @@ class Softmax(Link):
     """
 
     kind = "softmax"
+    couples_labels = True
 
     def __init__(self, temperature: float = 1.0) -> None:
         if temperature <= 0:
             raise ValueError(f"temperature must be positive, got {temperature}")
         self.temperature = temperature
-
-    @property
-    def couples_labels(self) -> bool:
-        return True
 
     def log_probs(self, logits: A) -> tuple[A, A]:
         return log_softmax_and_rest(logits / self.temperature)
@@ -234,10 +223,7 @@ class SoftmaxOrNoneLink(Link):
     """``p = exp(v_k) / (1 + sum_j exp(v_j))``: the labels of an image sum to less than one."""
 
     kind = "softmax-or-none"
-
-    @property
-    def couples_labels(self) -> bool:
-        return True
+    couples_labels = True
 
     def log_probs(self, logits: A) -> tuple[A, A]:
         log_p, log_rest = log_softmax_and_rest(with_none(logits))
@@ -512,14 +498,11 @@ class Consistent(Link):
     """
 
     kind = "consistent"
+    couples_labels = True
 
     def __init__(self, link: Link, parents: Sequence[int]) -> None:
         self.link = link
         self.tree = LabelTree(tuple(parents))
-
-    @property
-    def couples_labels(self) -> bool:
-        return True
 
     def log_probs(self, logits: A) -> tuple[A, A]:
         return consistent_log_probs(*self.link.log_probs(logits), self.tree)
@@ -551,6 +534,7 @@ class Grouped(Link):
     """
 
     kind = "grouped"
+    couples_labels = True
 
     def __init__(
         self,
@@ -559,15 +543,7 @@ class Grouped(Link):
         at_most_one: Sequence[Sequence[int]] = (),
     ) -> None:
         self.link = link
-        self.columns = AttributeColumns.of(exactly_one, at_most_one)
-
-    @property
-    def couples_labels(self) -> bool:
-        return True
-
-    @property
-    def exclusive(self) -> AttributeColumns:
-        return self.columns
+        self.columns = self.exclusive = AttributeColumns.of(exactly_one, at_most_one)
 
     def log_probs(self, logits: A) -> tuple[A, A]:
         log_p, log_q, odds = self._read(logits)

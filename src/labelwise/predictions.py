@@ -159,7 +159,7 @@ class Predictions:
     def has_soft_labels(self) -> bool:
         """Return whether a known label lies strictly between 0 and 1."""
         soft = (self.labels > 0) & (self.labels < 1)
-        return bool((soft if self.observed is None else soft & self.observed).any())
+        return bool((soft & (True if self.observed is None else self.observed)).any())
 
     def with_link(self, link: "Link | None") -> "Predictions":
         """Return the same logits under another link."""
@@ -195,11 +195,8 @@ class Predictions:
             )
         observed = None
         if self.observed is not None or other.observed is not None:
-            masks = [
-                np.ones(table.labels.shape, bool) if table.observed is None else table.observed
-                for table in (self, other)
-            ]
-            observed = np.concatenate(masks)
+            pairs = ((table.observed, table.labels.shape) for table in (self, other))
+            observed = np.concatenate([np.ones(s, bool) if o is None else o for o, s in pairs])
         group = None
         if self.group is not None and other.group is not None:
             group = [*self.group, *other.group]
@@ -244,47 +241,23 @@ class Predictions:
             pq.write_table(table, temporary, write_page_checksum=True)
 
     @staticmethod
-    def load(path: Path) -> "Predictions":
-        """Return the predictions saved at ``path``."""
-        stored = StoredPredictions.load(path)
-        with _usable(path):
-            link = None if stored.link is None else _made_link(stored.link, stored.names)
-        return Predictions(
-            stored.ids,
-            stored.logits.astype(np.float32),
-            stored.labels,
-            stored.observed,
-            stored.names,
-            stored.split,
-            link,
-            stored.group,
-        )
-
-
-@dataclass(frozen=True, eq=False)
-class StoredPredictions:
-    """What a predictions file holds, as numpy; its link is a spec, which nobody has tried."""
-
-    ids: Sequence[str]
-    logits: NDArray[Any]
-    labels: NDArray[Any]
-    observed: NDArray[np.bool_] | None
-    names: tuple[str, ...]
-    split: str
-    link: dict[str, Any] | None
-    group: Sequence[str] | None
-
-    @staticmethod
-    def load(path: Path) -> "StoredPredictions":
-        """Return what stands at ``path``."""
+    def load(path: Path, *, with_link: bool = True) -> "Predictions":
+        """Return the predictions saved at ``path``; who has the link already needs no other."""
         table, stated = _opened(path)
         with _usable(path):
             facts = PredictionsFacts.model_validate(stated)
             names = LabelSpace(facts.names).names
-            matrices = _matrices(table, len(names))
-            ids = _texts(table, "id")
-            group = _texts(table, "group") if "group" in table.column_names else None
-            return StoredPredictions(ids, *matrices, names, facts.split, facts.link, group)
+            logits, labels, observed = _matrices(table, len(names))
+            return Predictions(
+                _texts(table, "id"),
+                logits.astype(np.float32),
+                labels,
+                observed,
+                names,
+                facts.split,
+                _made_link(facts.link, names) if facts.link is not None and with_link else None,
+                _texts(table, "group") if "group" in table.column_names else None,
+            )
 
 
 def stored_ids(path: Path) -> list[str]:

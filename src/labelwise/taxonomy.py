@@ -22,19 +22,18 @@ for all images at once: what lies above v joins the parent's block, and the sums
 
 import csv
 import itertools
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from labelwise.errors import DataError
-from labelwise.numeric.array_api import A, double, like, namespace
+from labelwise.numeric.array_api import A, double, is_traced, like, namespace
 from labelwise.numeric.arrays import is_tensor
 from labelwise.system.text import from_cell
 from labelwise.types import LabelSpace, nearest
@@ -126,7 +125,7 @@ class AttributeGroups:
     def within(self, space: LabelSpace) -> "AttributeColumns":
         """Return the groups as columns of some labels; a label that is none of them is an error."""
         column = {name: position for position, name in enumerate(space.names)}
-        exactly, most = [], []
+        places: dict[str, list[list[int]]] = {kind: [] for kind in KINDS}
         for group in self.groups:
             for label in group.labels:
                 if label not in column:
@@ -134,12 +133,8 @@ class AttributeGroups:
                         f"{self.source}: {label!r} of the group {group.name!r} is not a label"
                         f"{nearest(label, column)}"
                     )
-            places = tuple(column[label] for label in group.labels)
-            if group.kind == "exactly-one":
-                exactly.append(places)
-            elif group.kind == "at-most-one":
-                most.append(places)
-        return AttributeColumns(tuple(exactly), tuple(most))
+            places[group.kind].append([column[label] for label in group.labels])
+        return AttributeColumns.of(places["exactly-one"], places["at-most-one"])
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,11 +168,8 @@ class AttributeColumns:
         cls, exactly_one: Sequence[Sequence[int]], at_most_one: Sequence[Sequence[int]]
     ) -> "AttributeColumns":
         """Return the columns of groups that stand in any sequences, as plain data has them."""
-        exactly, most = (
-            tuple(tuple(map(int, group)) for group in groups)
-            for groups in (exactly_one, at_most_one)
-        )
-        return cls(exactly, most)
+        given = (exactly_one, at_most_one)
+        return cls(*(tuple(tuple(map(int, group)) for group in groups) for groups in given))
 
     @property
     def groups(self) -> tuple[tuple[int, ...], ...]:
@@ -420,18 +412,6 @@ def _paths(path: Path, lines: list[tuple[int, str]]) -> Iterator[tuple[int, str,
             yield number, child, parent
 
 
-@dataclass(frozen=True, eq=False)
-class TreeRow:
-    """The ``columns`` of a tree's labels in a row: each label, then all that is below it.
-
-    ``place`` is where each label stands, ``size`` how many labels it and those below it are.
-    """
-
-    columns: NDArray[np.int64]
-    place: NDArray[np.int64]
-    size: NDArray[np.int64]
-
-
 @dataclass(frozen=True)
 class LabelTree:
     """The column of each label's nearest parent among the labels, -1 where it has none."""
@@ -470,8 +450,11 @@ class LabelTree:
         return tuple(sorted(pairs, key=lambda pair: -self.level[pair[0]]))
 
     @cached_property
-    def _row(self) -> "TreeRow":
-        """All labels in a row in which those below a label come right after it."""
+    def _row(self) -> tuple[list[int], list[int], list[int]]:
+        """The columns of all labels in a row in which those below a label come right after it.
+
+        With it where each label stands there, and how many labels it and those below it are.
+        """
         size = [1] * len(self.parent)
         for child, parent in self.upward:
             size[parent] += size[child]
@@ -482,7 +465,7 @@ class LabelTree:
         for child, parent in reversed(self.upward):
             position[child], free[child] = free[parent], free[parent] + 1
             free[parent] += size[child]
-        return TreeRow(np.argsort(position), np.array(position, np.int64), np.array(size, np.int64))
+        return np.argsort(position).tolist(), position, size
 
     @cached_property
     def parents_upward(self) -> tuple[int, ...]:
@@ -497,9 +480,8 @@ class LabelTree:
 
     def below(self, column: int) -> list[int]:
         """Return the columns of what is a kind of a label, at any depth."""
-        start = int(self._row.place[column])
-        columns: list[int] = self._row.columns[start + 1 : start + self._row.size[column]].tolist()
-        return columns
+        columns, place, size = self._row
+        return columns[place[column] + 1 : place[column] + size[column]]
 
     def above(self, column: int) -> list[int]:
         """Return the columns of what a label is a kind of, the nearest first."""
@@ -555,6 +537,9 @@ class LabelTree:
     def violations(self, values: A) -> A:
         """Return the rows (N,) in which a label lies above its parent."""
         xp = namespace(values)
+        if is_traced(values):
+            above: Any = xp.greater(*(values[:, list(of)] for of in zip(*self.upward, strict=True)))
+            return cast("A", above.any(-1))
         violations: A = xp.zeros_like(values[:, 0], dtype=xp.bool)
         for child, parent in self.upward:
             violations |= values[:, child] > values[:, parent]
@@ -562,11 +547,12 @@ class LabelTree:
 
     def consistent(self, log_odds: A) -> A:
         """Return the nearest log-odds (N, K) that obey the tree; rows that do stay as they are."""
+        if not self.upward:
+            return log_odds
         xp = namespace(log_odds)
         given = log_odds.detach() if is_tensor(log_odds) else log_odds
         wrong = self.violations(given)
-        compiled = is_tensor(log_odds) and sys.modules["torch"].compiler.is_compiling()
-        if compiled:  # a captured program cannot choose rows
+        if is_traced(log_odds):  # a captured program cannot choose rows
             merged = self._merged(double(given).clip(-FAR, FAR))
             consistent: A = xp.where(wrong[:, None], like(merged, given), log_odds)
             return consistent
@@ -578,18 +564,18 @@ class LabelTree:
 
     def _merged(self, values: A) -> A:
         """Return the regression of rows, from the deepest parents up."""
-        xp, row = namespace(values), self._row
-        value = values[:, row.columns.tolist()]
+        xp, (columns, place, sizes) = namespace(values), self._row
+        value = values[:, columns]
         for parent in self.parents_upward:
-            start, size = int(row.place[parent]), int(row.size[parent])
+            start, size = place[parent], sizes[parent]
             under = value[:, start + 1 : start + size]
             falling = -xp.sort(-under, axis=1)
             block = xp.concat([value[:, start, None], falling], axis=1)
-            sizes = like(np.arange(1.0, size + 1), values)
-            top = xp.max(block.cumsum(1) / sizes, axis=1, keepdims=True)
+            counts = like(np.arange(1.0, size + 1), values)
+            top = xp.max(block.cumsum(1) / counts, axis=1, keepdims=True)
             value[:, start + 1 : start + size] = xp.minimum(under, top)
             value[:, start] = top[:, 0]
-        return value[:, row.place.tolist()]
+        return value[:, place]
 
     def levels(self) -> dict[int, NDArray[np.int64]]:
         """Return the columns of each level, from the top."""

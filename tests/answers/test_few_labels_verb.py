@@ -114,32 +114,23 @@ def test_a_scale_without_bias_is_clips_and_gives_no_logits(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("lines", "sentence"),
+    ("lines", "more", "sentence"),
     [
-        ("", "line 1: the columns must be label and prompt, got"),
-        ("label,prompt\n", "there are no prompts"),
-        ("label,prompt\ncar,a car, parked\n", "line 2: a line must be a label and one text"),
-        ("label,prompt\ncat,a cat\ndog,a dgo\n", "line 3: .* has no embedding of 'a dgo'"),
+        ("", {}, "line 1: the columns must be label and prompt, got"),
+        ("label,prompt\n", {}, "there are no prompts"),
+        ("label,prompt\ncar,a car, parked\n", {}, "line 2: a line must be a label and one text"),
+        ("label,prompt\ncat,a cat\ndog,a dgo\n", {}, "line 3: .* has no embedding of 'a dgo'"),
+        (None, {"logit_scale": -1.0}, "logit_scale must be positive, got -1"),
+        (None, {"logit_scale": [1.0, 2.0]}, "logit_scale must be one number"),
+        (None, {"logit_bias": -10.0}, "logit_bias needs a logit_scale"),
+        (None, {}, "no array 'names', the label of each text; or say with --prompts"),
     ],
 )
-def test_bad_prompts_get_one_sentence_with_the_line(tmp_path, lines, sentence):
-    prompted(tmp_path)
-    (tmp_path / "p.csv").write_text(lines)
+def test_bad_texts_get_one_sentence(tmp_path, lines, more, sentence):
+    names = {"names": ["a", "b", "c", "d"]} if more else {}
+    prompted(tmp_path, **more, **names)
+    prompts = None if lines is None else tmp_path / "p.csv"
+    if prompts is not None:
+        prompts.write_text(lines)
     with pytest.raises(DataError, match=sentence):
-        read_texts(tmp_path / "texts.npz", tmp_path / "p.csv")
-
-
-@pytest.mark.parametrize(
-    ("more", "sentence"),
-    [
-        ({"logit_scale": -1.0}, "logit_scale must be positive, got -1"),
-        ({"logit_scale": [1.0, 2.0]}, "logit_scale must be one number"),
-        ({"logit_bias": -10.0}, "logit_bias needs a logit_scale"),
-        ({}, "no array 'names', the label of each text; or say with --prompts"),
-    ],
-)
-def test_bad_numbers_of_texts_are_named(tmp_path, more, sentence):
-    names = ["a", "b", "c", "d"] if more else None
-    prompted(tmp_path, **more, **({"names": names} if names else {}))
-    with pytest.raises(DataError, match=sentence):
-        read_texts(tmp_path / "texts.npz")
+        read_texts(tmp_path / "texts.npz", prompts)

@@ -18,7 +18,8 @@ from labelwise.data.camera_results import cut_crops, read_camera_results, with_c
 from labelwise.data.export import export
 from labelwise.data.rows import read_csv_rows
 from labelwise.pictures.sources import FileImages
-from labelwise.scores.embeddings import Texts, read_prompts, write_prompts
+from labelwise.scores.embeddings import Texts, read_prompts
+from labelwise.system.table_files import write_csv
 from labelwise.taxonomy import Taxonomy
 
 FORMULAS = ["=1+1", "=cmd|' /C calc'!A0", "-beach", "+33", "@SUM(A1)", "'=quoted", "''=twice"]
@@ -112,6 +113,6 @@ def test_crops_of_photos_of_strangers(tmp_path):
 def test_texts_of_labels(tmp_path):
     pairs = tuple((name, f"{name} in a photo") for name in FORMULAS)
     texts = Texts(tuple(FORMULAS), np.eye(len(FORMULAS), dtype=np.float32), pairs, None, None)
-    write_prompts(tmp_path / "prompts.csv", texts)
+    write_csv(tmp_path / "prompts.csv", ["label", "prompt"], texts.prompts)
     cells_of(tmp_path / "prompts.csv")
     assert [(label, text) for _, label, text in read_prompts(tmp_path / "prompts.csv")] == [*pairs]

@@ -127,7 +127,7 @@ def test_mistakes_get_one_sentence(library, immich, tag, monkeypatch):
     monkeypatch.delenv("LABELWISE_IMMICH_KEY")
     with pytest.raises(SettingsError, match="needs an API key"):
         tag()
-    for address in ("immich.local", "file:///etc/passwd", "http://"):
+    for address in ("immich.local", "file:///etc/passwd", "http://", "http://["):
         with pytest.raises(SettingsError, match="must look like"):
             Immich(address, "key")
 
@@ -213,7 +213,7 @@ def test_a_hostile_server_gets_one_sentence_in_time(respond, sentence, monkeypat
 
 def test_an_answer_may_not_be_larger_than_the_limit():
     with hostile(lambda stream, _: answer(stream, b" " * 5000)) as (server, _):
-        server._service.largest = 4000
+        server.largest = 4000
         with pytest.raises(LabelwiseError, match="more than 4,000 bytes"):
             server.tags()
 

@@ -72,36 +72,25 @@ def test_false_alarms_per_day_are_those_of_the_days_in_the_table(sites, tmp_path
     assert figures["false_alarms"][0] > 2 / 200
 
 
-def test_a_table_without_times_has_no_days(sites):
-    text = sites.read_text().replace("time", "moment")
-    sites.write_text(text)
-    result = run("calibrate", sites, *APART, "--rule", "false-alarms-3/day")
-    assert isinstance(result.exception, LabelwiseError)
-    assert "there is no column 'time'" in str(result.exception)
+PER_DAY = ("--rule", "false-alarms-3/day")
+BY_SITE = ("--rule", "best-f", "--by", "site")
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "sentence"),
+    ("old", "new", "options", "sentence"),
     [
-        ("2024-05-01T06:00:00", "yesterday", "row 1: 'time' must be a time such as"),
-        ("2024-05-01T06:00:00", "2024-05-01T06:00:00Z", "time zone in every row or in none"),
+        ("time", "moment", PER_DAY, "there is no column 'time'"),
+        ("2024-05-01T06:00:00", "yesterday", PER_DAY, "row 1: 'time' must be a time such as"),
+        ("T06:00:00", "T06:00:00Z", PER_DAY, "time zone in every row or in none"),
+        ("0,val,road", "0,val,", BY_SITE, "row 1 has no 'site'; give it one, or leave the row out"),
+        ("", "", ("--guarantee", "recall=0.5", "--by", "site"), "a guarantee is tested on all"),
     ],
 )
-def test_times_that_are_none_are_named(sites, old, new, sentence):
+def test_tables_and_options_that_do_not_fit_are_named(sites, old, new, options, sentence):
     sites.write_text(sites.read_text().replace(old, new, 1))
-    result = run("calibrate", sites, *APART, "--rule", "false-alarms-3/day")
+    result = run("calibrate", sites, *APART, *options)
+    assert isinstance(result.exception, LabelwiseError)
     assert sentence in str(result.exception)
-
-
-def test_a_row_without_a_site_is_named(sites):
-    sites.write_text(sites.read_text().replace("0,val,road", "0,val,", 1))
-    result = run("calibrate", sites, *APART, "--rule", "best-f", "--by", "site")
-    assert "row 1 has no 'site'; give it one, or leave the row out" in str(result.exception)
-
-
-def test_a_promise_is_not_shown_by_site(sites):
-    result = run("calibrate", sites, *APART, "--guarantee", "recall=0.5", "--by", "site")
-    assert "a guarantee is tested on all rows" in str(result.exception)
 
 
 def test_the_report_draws_curves_and_tells_sites_apart(sites, tmp_path):
@@ -119,11 +108,6 @@ def test_the_report_draws_curves_and_tells_sites_apart(sites, tmp_path):
         assert words in page
     assert "Significantly different from the other photos:" in page
     assert "wrong labels of forest" in page
-
-
-def test_a_run_folder_has_no_columns(tmp_path):
-    result = run("evaluate", tmp_path, "--by", "site")
-    assert "--by does not apply" in str(result.exception)
 
 
 def test_a_tuned_level_that_other_rows_miss_is_said_and_a_guarantee_is_offered(tmp_path):

@@ -62,22 +62,22 @@ def test_evaluate_speaks_json(undivided):
     assert evaluation.link == "sigmoid"
 
 
-def test_evaluate_a_run(tmp_path):
+@pytest.mark.parametrize(
+    ("rule", "words"),
+    [
+        (Threshold(0.4), "probability at least 0.4"),
+        (AtMost(Threshold(0.4), 2), "at least 0.4, and of these at most the 2 most probable"),
+    ],
+)
+def test_evaluate_a_run_and_how_it_decides(tmp_path, rule, words):
     sample(60).save(tmp_path / "predictions" / "test.parquet")
-    spec_of(NAMES, Sigmoid(), Threshold(0.4)).save(tmp_path / "model.json")
+    spec_of(NAMES, Sigmoid(), rule).save(tmp_path / "model.json")
     (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": 1}\n{"step": 2, "loss": 0.5}\n')
     result = must_run("evaluate", tmp_path, "-o", tmp_path / "again")
-    assert "probability at least 0.4" in result.stdout
+    assert words in " ".join(result.stdout.split())
     page = (tmp_path / "again" / "report.html").read_text()
     assert 'id="training"' in page
     assert 'id="examples"' in page
-
-
-def test_evaluate_says_in_words_how_a_run_decides(tmp_path):
-    sample(60).save(tmp_path / "predictions" / "test.parquet")
-    spec_of(NAMES, Sigmoid(), AtMost(Threshold(0.4), 2)).save(tmp_path / "model.json")
-    shown = " ".join(run("evaluate", tmp_path).stdout.split())
-    assert "probability at least 0.4, and of these at most the 2 most probable" in shown
 
 
 def test_calibrate_between_splits(scores, tmp_path):
@@ -93,16 +93,12 @@ def test_calibrate_between_splits(scores, tmp_path):
     assert (out / "charts" / "reliability-all-entries.svg").exists()
 
 
-def test_a_note_is_shown_once(undivided):
-    shown = run("calibrate", undivided, "--scores", "logits", "--rule", "best-f").stdout
-    assert shown.count("One undivided table") == 1
-
-
-def test_calibrate_one_undivided_file_says_that_it_is_cross_fitted(undivided, tmp_path):
-    result = must_run(
-        "calibrate", undivided, "--scores", "probs", "--calibrator", "platt", "-o", tmp_path / "c"
-    )
-    assert "no row is judged by a fit that saw it" in " ".join(result.stdout.split())
+def test_calibrate_one_undivided_file_says_once_that_it_is_cross_fitted(undivided, tmp_path):
+    words = ("calibrate", undivided, "--scores", "probs")
+    for more in (("--calibrator", "platt", "-o", tmp_path / "c"), ("--rule", "best-f")):
+        shown = " ".join(must_run(*words, *more).stdout.split())
+        assert shown.count("One undivided table") == 1
+        assert "no row is judged by a fit that saw it" in shown
 
 
 def test_decide_writes_thresholds_by_label(undivided, tmp_path):
@@ -170,6 +166,7 @@ def test_decide_makes_a_promise_and_checks_it_on_other_rows(tmp_path):
         ("evaluate nowhere", "nowhere does not exist; give the folder of a run, an exported"),
         ("evaluate SCORES", "--scores logits or --scores probs"),
         ("evaluate LOGITS", "has the splits test, val"),
+        ("evaluate LOGITS --data x.csv", "--data does not apply"),
         ("evaluate SCORES --scores probs --split test", r"in \[0, 1\], got"),
         ("calibrate LOGITS --rule besst APART", "best-f"),
         ("calibrate LOGITS --calibrator plat -o x APART", "did you mean 'platt'"),

@@ -129,6 +129,7 @@ def test_labels_are_matched_by_name(model, photos, tmp_path):
         (["--labels", "truth.csv"], "--labels does not apply: .* is a run folder"),
         (["--scores", "logits"], "--scores does not apply"),
         (["--link", "softmax"], "--link does not apply"),
+        (["--by", "site"], "--by does not apply"),
         (["--device", "cpu"], "--device does not apply: .* own predictions"),
         (["--skip-missing"], "--skip-missing does not apply"),
         (["--decode", "auto"], "--decode does not apply: .* own predictions"),
@@ -139,12 +140,6 @@ def test_labels_are_matched_by_name(model, photos, tmp_path):
 def test_options_that_do_not_apply_to_a_run_are_errors(model, words, sentence):
     with pytest.raises(LabelwiseError, match=sentence):
         raise LabelwiseError(refused("evaluate", model, *words))
-
-
-def test_data_does_not_apply_to_scores(tmp_path):
-    np.savez(tmp_path / "s.npz", scores=np.eye(2), labels=np.eye(2))
-    words = refused("evaluate", tmp_path / "s.npz", "--scores", "logits", "--data", "x.csv")
-    assert "--data does not apply" in words
 
 
 @pytest.fixture(scope="module")

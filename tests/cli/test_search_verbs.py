@@ -275,9 +275,10 @@ def test_index_search_and_review_agree_on_a_name(library, tmp_path, monkeypatch)
             "--at-least does not apply: --like ranks by likeness",
         ),
         (("--unreadable", "--count"), "--count does not apply: --unreadable lists files"),
+        (("dgo",), "unknown label 'dgo'; did you mean 'dog'"),
     ],
 )
-def test_options_that_do_not_apply_are_refused(library, arguments, words):
+def test_what_cannot_be_meant_is_told(library, arguments, words):
     with pytest.raises(LabelwiseError, match=words):
         labelwise("search", library / "photos.index", *arguments)
 
@@ -398,15 +399,6 @@ def test_tags_are_written_and_undone(library, tmp_path):
         labelwise("tag", folder, "--xmp", "--per-label")
     with pytest.raises(LabelwiseError, match="--confidence does not apply: it is for a guarantee"):
         labelwise("tag", folder, "--xmp", "--confidence", "0.9")
-
-
-def test_wrong_input_is_told(library, tmp_path):
-    with pytest.raises(LabelwiseError, match="is not an index"):
-        labelwise("search", tmp_path, "dog")
-    with pytest.raises(LabelwiseError, match="give a query"):
-        labelwise("search", library / "photos.index")
-    with pytest.raises(LabelwiseError, match="unknown label 'dgo'; did you mean 'dog'"):
-        labelwise("search", library / "photos.index", "dgo")
 
 
 @pytest.mark.parametrize(

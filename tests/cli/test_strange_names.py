@@ -1,22 +1,12 @@
 """Names made to deceive a terminal, typed commands and what they print; oracle: no such byte."""
 
-import sys
-
 import numpy as np
-import pytest
+from test_app import call
 
-from labelwise.cli import main
 from labelwise.cli.app import _sentence
 from labelwise.cli.text import show_table
 
 ESCAPES = "dog\x1b[2J\x1b]0;owned\x07\u202e\x9b31m"
-
-
-def call(monkeypatch, *arguments):
-    monkeypatch.setattr(sys, "argv", ["labelwise", *map(str, arguments)])
-    with pytest.raises(SystemExit) as end:
-        main()
-    return end.value.code or 0
 
 
 def assert_harmless(text):

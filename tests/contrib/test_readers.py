@@ -1,13 +1,9 @@
-"""Readers by entry point. Oracle: packages as pip would install them, and pyproject.toml."""
-
-import tomllib
-from pathlib import Path
+"""Readers by entry point. Oracle: packages as pip would install them."""
 
 import pytest
 
-import labelwise
 from labelwise.data import load
-from labelwise.data.load import CONTRIB, OWN, readers
+from labelwise.data.load import readers
 from labelwise.errors import DataError
 
 MODULE = """
@@ -74,12 +70,3 @@ def test_no_package_takes_the_name_of_ours(installed):
     installed("coco = birdwatch:BIRDS\ncvat = birdwatch:BIRDS")
     assert readers()["coco"] == before
     assert readers()["cvat"].suffixes == (".xml",)
-
-
-def test_our_table_of_readers_is_that_of_the_package():
-    project = tomllib.loads(
-        Path(labelwise.__file__).parents[2].joinpath("pyproject.toml").read_text()
-    )
-    points = project["project"]["entry-points"]["labelwise.readers"]
-    assert points == {name: f"labelwise.contrib.{place}" for name, place in CONTRIB.items()}
-    assert not CONTRIB.keys() & OWN.keys()

@@ -42,7 +42,7 @@ def states_of(table):
 
 @pytest.mark.parametrize("tool", TOOLS)
 @settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(
     states=st.lists(
@@ -234,6 +234,11 @@ def coco(unknown=(), annotations=(), categories=(2,)):
     [
         ("t.json", '[{"id": 7, "data": {}}]', "task 7: 'data' must name an 'image'"),
         ("t.json", "[3]", "task 1: must be an object with 'data'"),
+        (
+            "t.json",
+            '[{"id": 7, "data": {"image": "http://["}}]',
+            r"t.json, task 7: 'image' must be a path or an address, got 'http://\['",
+        ),
         (
             "t.json",
             '[{"id": 4, "data": {"image": "a"}, '

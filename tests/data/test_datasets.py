@@ -1,7 +1,6 @@
 """Each official layout, in miniature: same files, same traps, a few images."""
 
 import json
-import tarfile
 
 import numpy as np
 import pytest
@@ -161,34 +160,13 @@ def test_image_folders_with_splits(folder):
         load(folder.path / "b", format="folder")
 
 
-def shard(folder, name, members, mode="w"):
-    import io
-
-    path = folder.path / name
-    with tarfile.open(path, mode) as tar:
-        for member, content in members:
-            info = tarfile.TarInfo(member)
-            info.size = len(content)
-            tar.addfile(info, io.BytesIO(content))
-    return path
-
-
 def test_webdataset(folder):
-    shard(
-        folder,
-        "train-000.tar",
-        [
-            ("d/a.jpg", jpeg(1)),
-            ("d/a.json", b'{"labels": ["x", "y"], "unknown": ["z"], "group": 7}'),
-            ("d/b.png", jpeg(2, "PNG")),
-            ("d/b.json", b'{"labels": null, "group": 8}'),
-        ],
-    )
-    shard(
-        folder,
-        "test-000.tar",
-        [("c.jpg", jpeg(3)), ("c.json", b'{"labels": [], "group": "q"}'), ("__meta", b"?")],
-    )
+    train = {"d/a.jpg": jpeg(1), "d/b.png": jpeg(2, "PNG")}
+    train["d/a.json"] = b'{"labels": ["x", "y"], "unknown": ["z"], "group": 7}'
+    train["d/b.json"] = b'{"labels": null, "group": 8}'
+    folder.tar("train-000.tar", train)
+    held = {"c.jpg": jpeg(3), "c.json": b'{"labels": [], "group": "q"}', "__meta": b"?"}
+    folder.tar("test-000.tar", held)
     table = load(folder.path)
     assert named(table) == {
         "test-000.tar/c.jpg": (set(), set()),
@@ -204,20 +182,20 @@ def test_webdataset(folder):
 
 
 def test_webdataset_text_classes_and_damage(folder):
-    members = [("a.jpg", jpeg(1)), ("a.txt", b"x|y"), ("b.jpg", jpeg(2)), ("b.cls", b"z")]
-    path = shard(folder, "s.tar", members)
+    members = {"a.jpg": jpeg(1), "a.txt": b"x|y", "b.jpg": jpeg(2), "b.cls": b"z"}
+    path = folder.tar("s.tar", members)
     assert named(load(path)) == {
         "s.tar/a.jpg": ({"x", "y"}, set()),
         "s.tar/b.jpg": ({"z"}, set()),
     }
-    with pytest.raises(DataError, match="'b' must have one image"):
-        load(shard(folder, "t.tar", [*members[:2], ("b.jpg", b"1")]))
-    with pytest.raises(DataError, match=r"a\.json: not JSON"):
-        load(shard(folder, "t.tar", [("a.jpg", b"1"), ("a.json", b"{")]))
-    with pytest.raises(DataError, match="must be a list of names, got 5"):
-        load(shard(folder, "t.tar", [("a.jpg", b"1"), ("a.json", b"5")]))
-    with pytest.raises(DataError, match="not an uncompressed tar"):
-        load(shard(folder, "t.tar", members, "w:gz"))
+    for wrong, mode, sentence in (
+        ({"a.jpg": b"1", "a.txt": b"x", "b.jpg": b"1"}, "w", "'b' must have one image"),
+        ({"a.jpg": b"1", "a.json": b"{"}, "w", r"a\.json: not JSON"),
+        ({"a.jpg": b"1", "a.json": b"5"}, "w", "must be a list of names, got 5"),
+        (members, "w:gz", "not an uncompressed tar"),
+    ):
+        with pytest.raises(DataError, match=sentence):
+            load(folder.tar("t.tar", wrong, mode))
     path.write_bytes(path.read_bytes()[:700])
     with pytest.raises(DataError, match=r"s\.tar: "):
         load(path)

@@ -224,13 +224,3 @@ def test_ucmerced_has_one_column_per_label(folder):
     folder.text("LandUse_Multilabeled.txt", text.replace("1\t0\t1", "1\t2\t1"))
     with pytest.raises(DataError, match="line 3: must be an image and 3 numbers 0 or 1"):
         load(folder.path)
-
-
-def test_minus_one_in_any_other_table_is_not_guessed(folder):
-    folder.pictures("a.jpg", "b.jpg")
-    file = folder.text("t.csv", "path,dog,cat\na.jpg,1,-1\nb.jpg,0,1\n")
-    with pytest.raises(DataError, match=r"row 1: the label column 'cat' .*'-1', which means") as no:
-        load(file)
-    assert "`--set minus_one=unknown` or `--set minus_one=absent`" in str(no.value)
-    assert named(load(file, minus_one="unknown"))["a.jpg"] == ({"dog"}, {"cat"})
-    assert named(load(file, minus_one="absent"))["a.jpg"] == ({"dog"}, set())

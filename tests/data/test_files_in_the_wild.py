@@ -1,8 +1,6 @@
 """Files as tools really write them. Oracle: what the format's documentation says they mean."""
 
 import json
-import tarfile
-from io import BytesIO
 
 import numpy as np
 import pyarrow as pa
@@ -189,19 +187,10 @@ def test_paths_that_windows_wrote(folder):
         load(folder.text("gone.csv", "path,labels\nphotos\\gone.jpg,dog\n"))
 
 
-def shard(folder, name, files):
-    with tarfile.open(folder.path / name, "w") as tar:
-        for member, content in files.items():
-            facts = tarfile.TarInfo(member)
-            facts.size = len(content)
-            tar.addfile(facts, BytesIO(content))
-    return folder.path / name
-
-
 def test_class_numbers_of_webdataset(folder):
     """ImageNet's shards: key.cls is a number, key.json holds facts of another kind."""
     files = {"a.jpg": jpeg(1), "a.cls": b"1", "a.json": b'{"filename": "a"}'}
-    place = shard(folder, "one.tar", files | {"b.jpg": jpeg(2), "b.cls": b"0\n"})
+    place = folder.tar("one.tar", files | {"b.jpg": jpeg(2), "b.cls": b"0\n"})
     assert load(place).space.names == ("0", "1")
     named = load(place, names=["tench", "goldfish", "shark"])
     assert states(named) == ["010", "100"]
@@ -210,7 +199,7 @@ def test_class_numbers_of_webdataset(folder):
         load(place, names=["tench"])
     captions = {"a.jpg": jpeg(1), "a.txt": b"a dog on a beach", "a.json": b'{"url": "x"}'}
     with pytest.raises(DataError, match=r"a.json: there must be a key 'labels'"):
-        load(shard(folder, "two.tar", captions))
+        load(folder.tar("two.tar", captions))
 
 
 def test_labels_that_look_like_numbers_or_nothing_stay_what_they_are(folder):

@@ -10,9 +10,16 @@ from hypothesis import strategies as st
 from PIL import Image, ImageCms
 
 from labelwise.errors import ImageError
-from labelwise.pictures import jpeg
-from labelwise.pictures.decode import MAX_PIXELS, by_pillow, decode, decode_pixels
-from labelwise.pictures.jpeg import draft_scale, plain_header, plain_pixels
+from labelwise.pictures import decode as jpeg
+from labelwise.pictures.decode import (
+    MAX_PIXELS,
+    by_pillow,
+    decode,
+    decode_pixels,
+    draft_scale,
+    plain_header,
+    plain_pixels,
+)
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -3,6 +3,7 @@
 import ast
 import json
 import warnings
+from dataclasses import replace
 
 import pytest
 import typed
@@ -10,11 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sample_pictures import jpeg
 
-from labelwise.data import LabelTable, find_unreadable, fingerprint, load, with_validation
+from labelwise.data import find_unreadable, fingerprint, load, with_validation
 from labelwise.data.checks import without_unreadable
 from labelwise.data.columns import written_list
 from labelwise.data.generated import scenes
 from labelwise.errors import DataError, SettingsError
+from labelwise.system.names import Names
 
 
 def run(*words):
@@ -51,18 +53,15 @@ def test_tables_that_need_no_option(folder, name, text):
 
 def test_the_marks_that_part_labels_and_columns(folder):
     folder.pictures("a.jpg", "b.jpg")
-    table = folder.text("t.csv", 'path,labels\na.jpg,"x,y"\nb.jpg,y\n')
-    assert "`--set 'separator=,'`" in str(run("describe", table).exception)
-    assert names(described(table, "--set", "separator=,")) == ["x", "y"]
-    table = folder.text("u.csv", "path,labels\na.jpg,x;y\nb.jpg,y\n")
-    assert "`--set 'separator=;'`" in str(run("describe", table).exception)
-    assert names(described(table, "--set", "separator=;")) == ["x", "y"]
-    table = folder.text("v.csv", "path;labels\na.jpg;x|y\nb.jpg;y\n")
-    assert "`--set 'delimiter=;'`" in str(run("describe", table).exception)
-    assert names(described(table, "--set", "delimiter=;")) == ["x", "y"]
-    table = folder.text("w.csv", "path\tlabels\na.jpg\tx|y\nb.jpg\ty\n")
-    assert "`--set delimiter=tab`" in str(run("describe", table).exception)
-    assert names(described(table, "--set", "delimiter=tab")) == ["x", "y"]
+    for option, text in (
+        ("'separator=,'", 'path,labels\na.jpg,"x,y"\nb.jpg,y\n'),
+        ("'separator=;'", "path,labels\na.jpg,x;y\nb.jpg,y\n"),
+        ("'delimiter=;'", "path;labels\na.jpg;x|y\nb.jpg;y\n"),
+        ("delimiter=tab", "path\tlabels\na.jpg\tx|y\nb.jpg\ty\n"),
+    ):
+        table = folder.text("t.csv", text)
+        assert f"`--set {option}`" in str(run("describe", table).exception)
+        assert names(described(table, "--set", option.strip("'"))) == ["x", "y"]
     table = folder.text("x.txt", "path,a;b\na.jpg,1\n")
     assert "parted by ',' or ';'" in str(run("describe", table).exception)
 
@@ -97,6 +96,8 @@ def test_extension_and_subfolders(folder):
     table = folder.text("t.csv", "path,labels\na,x\nb.jpg,y\n")
     problem = run("describe", table).exception
     assert "2 of 2 images are missing" in str(problem)
+    bare = folder.text("bare.csv", "path,labels\na,x\n")
+    assert "`--extension .jpg`" in str(run("describe", bare).exception)
     found = described(table, "--extension", ".jpg")
     assert found["images"] == 2
     assert found["notes"] == [
@@ -180,19 +181,6 @@ def test_names_alike_but_for_case_or_the_bytes_of_an_umlaut_are_found(folder):
         assert "1 of 2 images is missing" in str(run("describe", odd).exception)
 
 
-def test_a_bare_name_suggests_the_extension(folder):
-    folder.pictures("a.jpg")
-    table = folder.text("t.csv", "path,labels\na,x\n")
-    assert "`--extension .jpg`" in str(run("describe", table).exception)
-
-
-def test_missing_files(folder):
-    folder.pictures("a.jpg")
-    table = folder.text("t.csv", "path,labels\na.jpg,x\ngone.jpg,y\n")
-    assert "`--skip-missing`" in str(run("describe", table).exception)
-    assert described(table, "--skip-missing")["images"] == 1
-
-
 def test_duplicate_rows(folder):
     folder.pictures("a.jpg", "b.jpg")
     same = folder.text("t.csv", "path,labels\na.jpg,x\nb.jpg,y\n./a.jpg,x\n")
@@ -207,14 +195,6 @@ def test_duplicate_rows(folder):
     for choice in ("stop", "drop", "keep"):
         problem = run("describe", other, "--duplicates", choice).exception
         assert "with different labels; all labels of an image stand in one row" in str(problem)
-
-
-def test_labels_that_look_like_one_are_noted(folder):
-    folder.pictures("a.jpg", "b.jpg", "c.jpg")
-    table = folder.text("t.csv", "path,labels\na.jpg,hot dog|cat\nb.jpg,Hot-Dog\nc.jpg,cats\n")
-    assert described(table)["notes"] == [
-        "perhaps one label, spelled in two ways: 'Hot-Dog' (1 image) and 'hot dog' (1 image)"
-    ]
 
 
 def test_broken_photos_are_named(folder):
@@ -271,33 +251,19 @@ def test_validation_for_a_table_that_has_none():
     }
     assert given_val.notes == ("40 of 200 training images became validation, there was none",)
     assert with_validation(given_val) is given_val
-    plain = LabelTable(table.space, table.images, table.present, table.unknown)
+    plain = replace(table, split=None)
     assert len(with_validation(plain, share=0.25).splits()["val"]) == 60
     with pytest.raises(SettingsError, match="between 0 and 1"):
         with_validation(table, share=1.0)
 
 
 def test_a_group_is_never_divided_for_validation():
-    table = scenes(120, 0, 0)
-    grouped = LabelTable(
-        table.space,
-        table.images,
-        table.present,
-        table.unknown,
-        group=load_names(f"patient{n // 6}" for n in range(120)),
-    )
+    names = Names([f"patient{n // 6}" for n in range(120)])
+    grouped = replace(scenes(120, 0, 0), split=None, group=names)
     held = with_validation(grouped, share=0.2)
-    sides = {}
-    for name, split in zip(grouped.group, held.split, strict=True):
-        sides.setdefault(name, set()).add(str(split))
-    assert all(len(side) == 1 for side in sides.values())
+    sides = set(zip(grouped.group, held.split.tolist(), strict=True))
+    assert len(sides) == 20
     assert set(held.split) == {"train", "val"}
-
-
-def load_names(values):
-    from labelwise.system.names import Names
-
-    return Names(list(values))
 
 
 def test_a_fingerprint_is_of_the_content(folder, tmp_path_factory):

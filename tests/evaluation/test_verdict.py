@@ -69,15 +69,17 @@ def test_words_rise_with_skill():
     assert len({one.word for one in words}) >= 4
 
 
-def test_probabilities_that_are_off_are_not_trusted_and_the_hint_says_what_helps():
-    said = verdict(evaluated(3.0, shift=2.0)[0])
-    assert "mislead: they are off by" in said.trust
-    assert "Calibrating" in said.hint
-
-
-def test_a_rare_label_is_what_helps_most():
-    said = verdict(evaluated(2.0, rows=160)[0])
-    assert "More photos of `" in said.hint
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"scale": 3.0, "shift": 2.0}, ("mislead: they are off by", "Calibrating")),
+        ({"scale": 2.0, "rows": 160}, ("More photos of `",)),
+    ],
+)
+def test_the_hint_says_what_helps_most(given, words):
+    """Probabilities that are off are not trusted; a rare label needs photos."""
+    said = str(verdict(evaluated(**given)[0]))
+    assert all(word in said for word in words)
 
 
 def test_a_model_that_only_ranks_says_so():

@@ -124,6 +124,7 @@ def fitted_links():
     )
     makers["grouped"] = partial(Grouped, Sigmoid(), [[3, 0]], [[1, 4]])
     makers["grouped platt"] = lambda: Grouped(fitted_links()["platt of sigmoid"], [[2, 0, 4]], [])
+    makers["grouped, all of them"] = partial(Grouped, Sigmoid(), [[3, 0]], [[1, 4, 2]])
     makers["consistent, no parents"] = partial(Consistent, Sigmoid(), (-1,) * LABELS)
     return Made(makers)
 

@@ -90,17 +90,6 @@ def test_the_runtime_answers_as_predict_does_on_70_photos_from_their_bytes(expor
     assert not sets.all()
 
 
-def test_a_path_its_bytes_and_its_picture_get_the_same_answer(exported, tmp_path):
-    """The photo is large enough for a decoder to take a fraction of it."""
-    model, _ = exported
-    blob = encoded(Image.fromarray(pictures(1, (700, 900)).pixels[0]), "JPEG", quality=80)
-    (tmp_path / "a.jpg").write_bytes(blob)
-    with Image.open(tmp_path / "a.jpg") as opened:
-        answers = [model.predict(one).probs for one in (tmp_path / "a.jpg", blob, opened)]
-    np.testing.assert_array_equal(answers[0], answers[1])
-    np.testing.assert_array_equal(answers[0], answers[2])
-
-
 def photo_of_a_phone():
     """Return the bytes of a HEIC photo."""
     pillow_heif = pytest.importorskip("pillow_heif", reason="HEIC needs the photos extra")

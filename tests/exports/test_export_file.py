@@ -30,8 +30,7 @@ from web_setup import running
 from labelwise.calibration import CALIBRATORS
 from labelwise.decide import Threshold, TopK
 from labelwise.errors import CheckpointError, DataError, ImageError, LabelwiseError, SettingsError
-from labelwise.exports.graph import Graph
-from labelwise.exports.links import LINK_OPS, RULE_OPS, default_thresholds, write_link, write_rule
+from labelwise.exports.links import RULE_OPS, Graph, default_thresholds, write_link, write_rule
 from labelwise.exports.network import export_network
 from labelwise.exports.onnx_file import assemble, export_onnx, write_resize
 from labelwise.exports.parity import assert_parity, compare_answers
@@ -327,7 +326,7 @@ def test_every_kind_in_the_catalogues_can_be_written():
     for pair in (CALIBRATORS, [*BASE_LINKS, "nothing"]):
         assert all(any(name in made.split(" of ") for made in FITTED_LINKS) for name in pair)
     samples = [*BASE_LINKS.values(), *FITTED_LINKS.values()]
-    assert set(LINK_OPS) == set(LINKS) == {link.kind for link in samples}
+    assert set(LINKS) == {link.kind for link in samples}
     assert set(RULE_OPS) == set(RULES) == {rule.kind for rule in rules().values()}
 
 
@@ -336,14 +335,14 @@ def test_probabilities_are_those_of_the_link(name):
     link = BASE_LINKS[name] if name in BASE_LINKS else FITTED_LINKS[name]
     values = torch.from_numpy(LOGITS).double()
     graph = Graph()
-    p, none = run(graph, values.numpy(), *write_link(graph, link, "x"))
+    p, none = run(graph, values.numpy(), *write_link(graph, link, "x", LABELS))
     np.testing.assert_allclose(p, link(values), rtol=1e-9, atol=1e-12)
     np.testing.assert_allclose(none, link.log_none(values).exp(), rtol=1e-8, atol=1e-12)
 
 
 def test_a_link_is_written_once_for_its_probabilities_and_for_none():
     graph = Graph()
-    write_link(graph, BASE_LINKS["sigmoid"], "x")
+    write_link(graph, BASE_LINKS["sigmoid"], "x", LABELS)
     # Its formula has |v| twice: in log p and in log(1 - p).
     assert [node.op_type for node in graph.nodes].count("Abs") == 2
 

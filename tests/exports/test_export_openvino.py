@@ -24,7 +24,6 @@ from labelwise.exports.torch_programs import export_openvino
 from labelwise.links import Sigmoid
 from labelwise.models.graph_file import UNSEALED
 from labelwise.models.graph_model import FACTS, GRAPH, OpenVinoModel, digest, openvino_runtime
-from labelwise.models.scoring import score
 from labelwise.objectives import PhiLink
 
 pytestmark = pytest.mark.skipif(
@@ -47,17 +46,6 @@ def folder(tmp_path_factory):
     place = tmp_path_factory.mktemp("openvino") / "model"
     exported(place, predictor(link=LINK_SAMPLES["platt"], rule=RULE))
     return place
-
-
-def test_a_folder_answers_as_the_model_through_the_same_engine(folder):
-    model, loaded = predictor(link=LINK_SAMPLES["platt"], rule=RULE), OpenVinoModel.load(folder)
-    images = pictures(5, (120, 80), seed=3)
-    (expected,), (found,) = score(model, images), score(loaded, images, batch_size=5, workers=2)
-    torch.testing.assert_close(found.probs, expected.probs, atol=1e-3, rtol=0)  # a level off
-    assert torch.equal(found.sets, expected.sets)
-    assert loaded.space == model.space
-    pixels = torch.stack([model.transform.pixels(images.read(row, 1)) for row in range(5)])
-    torch.testing.assert_close(loaded.logits(pixels), model.logits(pixels), atol=1e-5, rtol=1e-5)
 
 
 def test_the_folder_alone_takes_pictures_of_any_size_and_thresholds(folder):

@@ -8,8 +8,7 @@ import torch
 from forged import facts_of, rewrite
 from tiny_predictor import NAMES, make, pictures
 
-from labelwise.decide import TopK
-from labelwise.errors import CheckpointError, LabelwiseError, SettingsError
+from labelwise.errors import CheckpointError, SettingsError
 from labelwise.models import HeadSpec, Model, Predictor
 from labelwise.models.predictor import FUSED_FROM
 from labelwise.models.spec import NOT_CALIBRATED, ModelSpec, caution_after
@@ -28,16 +27,6 @@ def test_a_saved_model_answers_as_before(tmp_path):
     assert torch.equal(answers.logits, expected.logits)
     assert torch.equal(answers.probs, expected.probs)
     assert torch.equal(answers.sets, expected.sets)
-
-
-def test_answers_are_link_and_rule_of_the_logits():
-    one = make(rule=TopK(1))
-    answers = one.predict(pictures(5), batch_size=2)
-    inputs = torch.stack([one.transform(picture) for picture in pictures(5)])
-    logits = one.model(inputs).logits
-    torch.testing.assert_close(answers.logits, logits)
-    torch.testing.assert_close(answers.probs, one.link(logits.double()), rtol=1e-6, atol=0)
-    assert (answers.sets.sum(1) == 1).all()
 
 
 def test_a_mirrored_model_answers_alike_for_an_image_and_its_mirror_image(tmp_path):
@@ -150,18 +139,6 @@ def test_labels_that_nobody_answered_for_are_named_with_the_model(tmp_path):
     rewrite(tmp_path / "model.json", unanswered=["bird"])
     with pytest.raises(CheckpointError, match="must name labels of the model, got 'bird'"):
         Predictor.load(tmp_path)
-
-
-def test_no_picture_gives_no_answer():
-    assert make().predict([]).probs.shape == (0, 3)
-
-
-def test_a_model_that_only_ranks_gives_no_probabilities(tmp_path):
-    one = make()
-    ranking = Predictor(one.model, one.head, one.space, None, one.rule, "two-way")
-    ranking.save(tmp_path)
-    with pytest.raises(LabelwiseError, match="ranks labels and has no probabilities"):
-        Predictor.load(tmp_path).predict(pictures())
 
 
 def test_unknown_heads_and_options_are_named():

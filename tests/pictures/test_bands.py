@@ -28,10 +28,10 @@ from labelwise.networks.backbones.weights import with_channels_of
 from labelwise.pictures import ArrayImages, BytesImages, FileImages, PictureImages, Transform
 from labelwise.pictures.batches import read_ahead
 from labelwise.pictures.decode import decode, install_for
-from labelwise.pictures.decoders import Decoders
-from labelwise.pictures.multiband import open_cube, read_bands
+from labelwise.pictures.multiband import open_cube
 from labelwise.pictures.transform import Bands, BandScale, Window, named_bands
-from labelwise.pictures.worker import Kind, Work, shown_images
+from labelwise.pictures.worker import Kind, OneImage, Work, shown_images
+from labelwise.pictures.worker_starter import Decoders
 
 NAMES = ("B02", "B03", "B04", "B08")
 BANDS = Bands(NAMES, ("B04", "B03", "B02"))
@@ -39,6 +39,10 @@ SCALE = BandScale(BANDS, (2000.0, 1500.0, 1000.0, 500.0), (400.0, 300.0, 200.0, 
 DEEP = np.random.default_rng(0).integers(0, 65536, (20, 30, 4)).astype(np.uint16)
 GREY = Bands(("grey",), ("grey",))
 XRAY = np.random.default_rng(1).integers(0, 4096, (12, 10)).astype(np.uint16)
+
+
+def read_bands(content, name, bands):
+    return OneImage(content, name).read_bands(0, bands)
 
 
 def transform(size=16, **options):

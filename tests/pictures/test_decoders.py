@@ -20,7 +20,7 @@ from web_setup import encoded
 from labelwise.errors import ImageError
 from labelwise.pictures import BytesImages, Transform
 from labelwise.pictures import worker_starter as forks
-from labelwise.pictures.decoders import DecoderError, Decoders
+from labelwise.pictures.worker_starter import DecoderError, Decoders
 from labelwise.server.service import Service
 from labelwise.server.settings import ServeSettings
 
@@ -178,18 +178,6 @@ def starter_of(worker):
     return int(stat.rpartition(")")[2].split()[1])
 
 
-def test_a_starter_that_was_killed_is_started_again(decoders):
-    decoders.await_start()
-    workers = list(decoders._idle.queue)
-    starter = starter_of(workers[0])
-    assert starter != os.getpid()
-    os.kill(starter, signal.SIGKILL)
-    for worker in workers:
-        os.kill(worker.pid, signal.SIGKILL)
-    blob = encoded()
-    assert (decoders.pixels(blob, "a") == by_the_engine(blob)).all()
-
-
 def test_a_starter_that_was_killed_with_its_workers_is_back_without_torch():
     """It took 17.7 s until the next answer: most of a start was the import of torch."""
     own = COMMAND.replace("faulty_decoders", "labelwise.pictures.worker")
@@ -258,7 +246,7 @@ KEEPING = """
 import io, sys, time
 from PIL import Image
 from labelwise.pictures import Transform
-from labelwise.pictures.decoders import Decoders
+from labelwise.pictures.worker_starter import Decoders
 from labelwise.system.allocator import keep_freed_memory
 
 def resident(pid):

@@ -90,14 +90,6 @@ def test_every_source_gives_the_pixels_and_reasons_of_threads(kind, tmp_path):
         np.testing.assert_array_equal(joined(by_processes)[1], by_hand(TRANSFORM)[1])
 
 
-def test_files_for_the_devices_decoder_come_whole(monkeypatch):
-    monkeypatch.setattr(gpu_decoder, "decode_by_torchvision", whole_by_libjpeg)
-    rows, pixels = joined(fed(SOURCE, TRANSFORM, decodes=True, processes=True))
-    expected_rows, expected = by_hand(TRANSFORM, whole=True)
-    assert rows == expected_rows
-    np.testing.assert_array_equal(pixels, expected)
-
-
 def test_as_many_files_come_at_once_as_fit_into_a_slot(tmp_path, monkeypatch):
     loader = PictureLoader(files(tmp_path), TRANSFORM, CPU, decodes=True)
     rows = [np.arange(len(BLOBS))[at:] for at in range(4)]

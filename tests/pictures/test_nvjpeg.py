@@ -7,14 +7,13 @@ import pytest
 import torch
 from test_batches import encoded
 
-from labelwise.pictures.decode import by_pillow
+from labelwise.pictures.decode import by_pillow, plain_header
 from labelwise.pictures.device import (
     _places,
     borrowed_decoder,
     decode_by_torchvision,
     hardware_decoder,
 )
-from labelwise.pictures.jpeg import plain_header
 from labelwise.pictures.loading import Jpeg
 
 needs_engines = pytest.mark.skipif(

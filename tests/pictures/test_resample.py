@@ -39,21 +39,6 @@ def test_planes_are_resized_as_pillow_does(interpolation, crop):
         np.testing.assert_array_equal(found, np.asarray(transform.resize(image)), err_msg=str(size))
 
 
-@pytest.mark.parametrize("crop", [None, 0.875, 1.0])
-@pytest.mark.parametrize("interpolation", ["nearest", "bilinear", "bicubic", "lanczos"])
-def test_what_is_cut_off_between_the_axes_changes_nothing(interpolation, crop):
-    """Against one resize of the whole picture, and a crop after it."""
-    transform = Transform(64, interpolation=interpolation, crop=crop)
-    for size in [*SIZES[:6], (66, 300), (300, 66), (128, 130), (73, 73), (72, 90)]:
-        wide, tall = transform.scale_size(*size)
-        left, top = round((wide - 64) / 2), round((tall - 64) / 2)
-        expected = noise(*size).resize((wide, tall), transform.resampling)
-        expected = expected.crop((left, top, left + 64, top + 64))
-        np.testing.assert_array_equal(
-            np.asarray(transform.resize(noise(*size))), np.asarray(expected), err_msg=str(size)
-        )
-
-
 def test_a_tall_picture_is_averaged_down_before_it_is_squashed(monkeypatch):
     """Rows that come three times are one row of a third of the picture, which is within limits."""
     monkeypatch.setattr(transform_module, "MAX_SCALED", 1 << 12)

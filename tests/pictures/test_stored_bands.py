@@ -13,7 +13,7 @@ from labelwise.pictures import FileImages, Transform
 from labelwise.pictures.multiband import read_npy_into
 from labelwise.pictures.sources import Location
 from labelwise.pictures.transform import STORED_TYPES, Bands, BandScale
-from labelwise.pictures.worker import HEADER, SLOT_BYTES, Item, Kind, Work, fill
+from labelwise.pictures.worker import HEADER, SLOT_BYTES, Item, Kind, OneImage, Work, fill
 from labelwise.training import loader as pixels
 from labelwise.training.loader import FedStore, make_store
 
@@ -95,7 +95,7 @@ def test_a_tile_takes_the_bytes_of_its_own_type_in_a_slot(folder):
 
 
 def test_a_server_gets_the_input_as_float32():
-    entry, values = Work(Kind.RESIZED, TRANSFORM).load(npy(TILE))
+    entry, values = Work(Kind.RESIZED, TRANSFORM).load(OneImage(npy(TILE), "tile"), 0)
     assert (entry.dtype, entry.size) == ("float32", 4 * TILE.size)
     np.testing.assert_array_equal(values, TILE.astype(np.float32))
 

@@ -253,7 +253,7 @@ def test_what_was_checked_may_stand_in_a_second_table(tmp_path):
     ("old", "new", "sentence"),
     [
         (",0.", ",1.", "a confidence must lie in [0, 1], got 1."),
-        ("0.0,3.0,", "soon,3.0,", "the table cannot be read"),
+        ("0.0,3.0,", "soon,3.0,", "row 1: 'Start (s)' must be a number, got 'soon'"),
         ("3.0,6.0,", "0.0,3.0,", "stands there twice"),
         (",site-", ",,", "has no 'site'"),
     ],

@@ -22,7 +22,7 @@ from labelwise.models.run_folder import RunFolder
 from labelwise.photos import likeness_of, questions, update_index
 from labelwise.photos.filters import PhotoFilter
 from labelwise.photos.query import answer
-from labelwise.pictures.decoders import DecoderError, Decoders
+from labelwise.pictures.worker_starter import DecoderError, Decoders
 from labelwise.retrieval import Query
 from labelwise.system.progress import Silent
 

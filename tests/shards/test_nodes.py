@@ -34,20 +34,19 @@ class Seeing:
 
 
 @contextmanager
-def cluster_of(interpreter=None, **head):
+def cluster_of(**head):
     """A cluster that this process has joined, of one node so far."""
     ray = require_ray()
     from ray.cluster_utils import Cluster
 
     plain = {"include_dashboard": False, "include_log_monitor": False, "no_monitor": True}
     cluster = started(lambda: Cluster(initialize_head=True, head_node_args=NODE | plain | head))
-    chosen = {"py_executable": interpreter} if interpreter else {}
     try:
         ray.init(
             address=cluster.address,
             log_to_driver=False,
             logging_level="error",
-            runtime_env=worker_environment() | chosen,
+            runtime_env=worker_environment(),
         )
         yield cluster
     finally:
@@ -55,66 +54,42 @@ def cluster_of(interpreter=None, **head):
         cluster.shutdown()
 
 
-def test_a_node_that_dies_is_survived(places, tmp_path):
-    """Two nodes with a GPU each, by name; one is killed as soon as both have begun.
-
-    Their workers are started by the interpreter that Ray chooses by itself.
-    """
-    with cluster_of(num_cpus=1, num_gpus=1) as cluster:
-        second = started(lambda: cluster.add_node(num_cpus=1, num_gpus=1, **NODE))
-        out = tmp_path / "out"
-
-        class Losing:
-            def run(self, work, shards):
-                engine = make_engine("ray", 2, "cuda")
-                for number, record in enumerate(engine.run(Seeing(work, tmp_path), shards)):
-                    yield record
-                    if number == 1:
-                        cluster.remove_node(second, allow_graceful=False)
-
-        given = task(places / "model", out)
-        outcome = predict_shards(given, [str(places / "photos")], Losing(), shard_rows=5)
-        assert (outcome.rows, outcome.failed) == (40, 2)
-        assert hashes(out) == hashes(places / "local")
-        assert {mark.read_text() for mark in tmp_path.glob("worker-*")} == {"0"}
-
-
 class Moving:
     """An engine; after two shards a node joins the cluster, and the one before it is killed."""
 
-    def __init__(self, engine, cluster, first, second):
+    def __init__(self, engine, cluster, first, second, marks):
         self.engine, self.cluster, self.first, self.second = engine, cluster, first, second
+        self.marks = marks
 
     def run(self, work, shards):
-        for number, record in enumerate(self.engine.run(work, shards)):
+        for number, record in enumerate(self.engine.run(Seeing(work, self.marks), shards)):
             yield record
             if number == 1:
                 started(lambda: self.cluster.add_node(**self.second, **NODE))
                 self.cluster.remove_node(self.first, allow_graceful=False)
 
 
-def test_nodes_with_cores_decode_for_one_with_a_gpu_and_come_and_go(
-    places, tmp_path, worker_python
-):
+def test_nodes_with_cores_decode_for_one_with_a_gpu_and_come_and_go(places, tmp_path):
     """The head has a GPU by name, and no core: whoever decodes is on another node.
 
     Then the same where workers decode by themselves: one that waits for a core gets that of the
-    node which joins.
+    node which joins. All are started by the interpreter that Ray chooses by itself.
     """
     photos = [str(places / "photos")]
-    with cluster_of(worker_python, num_cpus=0, num_gpus=1) as cluster:
+    with cluster_of(num_cpus=0, num_gpus=1) as cluster:
         first = started(lambda: cluster.add_node(num_cpus=2, **NODE))
         engine = make_engine("ray", 1, "cuda", decoders=2)
         assert (engine.workers, engine.gpus) == (2, 0.5)  # one computes while the other waits
         given = replace(task(places / "model", tmp_path / "fed"), reader=RayDecoding(ahead=2))
-        moving = Moving(engine, cluster, first, {"num_cpus": 2})
+        moving = Moving(engine, cluster, first, {"num_cpus": 2}, tmp_path)
         outcome = predict_shards(given, photos, moving, shard_rows=5)
         assert (outcome.rows, outcome.failed) == (40, 2)
         assert hashes(tmp_path / "fed") == hashes(places / "local")
+        assert {mark.read_text() for mark in tmp_path.glob("worker-*")} == {"0"}  # of its GPU
 
         (second,) = (node for node in cluster.worker_nodes)
         alone = task(places / "model", tmp_path / "alone")
-        moving = Moving(make_engine("ray", 3), cluster, second, {"num_cpus": 1})
+        moving = Moving(make_engine("ray", 3), cluster, second, {"num_cpus": 1}, tmp_path)
         outcome = predict_shards(alone, photos, moving, shard_rows=5)
         assert (outcome.rows, outcome.failed) == (40, 2)
         assert hashes(tmp_path / "alone") == hashes(places / "local")

@@ -105,7 +105,7 @@ def dies_always(job):
 
 def test_a_run_that_kills_every_worker_is_named(cluster, tmp_path, monkeypatch):
     """That a shard is tried three times is tested of the engine; here once is enough."""
-    monkeypatch.setattr("labelwise.shards.ray_cluster.ATTEMPTS", 1)
+    monkeypatch.setattr("labelwise.shards.engine.ATTEMPTS", 1)
     deadly = TrainingJob(read_settings(None, LINEAR), tmp_path / "deadly")
     with pytest.raises(LabelwiseError, match=f"3 workers died over the run in {deadly.folder}"):
         list(run_jobs([deadly], executor=RayRuns(1, run=dies_always)))

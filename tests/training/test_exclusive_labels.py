@@ -8,7 +8,7 @@ from made_index import made_index
 from open_indexes import open_index
 from scipy.stats import binomtest
 from tiny_run import Hearing, tiny_settings
-from typed import must_run, run
+from typed import must_run
 
 from labelwise.data import LabelTable
 from labelwise.errors import DataError, SettingsError
@@ -164,9 +164,3 @@ def test_a_query_that_no_photo_can_answer_says_so(index_folder, text):
     index = open_index(index_folder)
     with pytest.raises(DataError, match=r"no photo can be .*its probability is 0.*one at most"):
         index.bound(Query.parse(text, index.space))
-
-
-def test_the_command_line_says_so_too(index_folder):
-    found = run("search", index_folder, "red, blue")
-    assert found.exit_code != 0
-    assert "no photo can be" in str(found.exception)

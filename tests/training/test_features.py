@@ -85,7 +85,7 @@ def test_progress_is_counted_in_images(backbone, tmp_path):
 
 def test_a_second_time_nothing_is_computed(backbone, tmp_path, monkeypatch):
     first = compute(table(), backbone, tmp_path)
-    monkeypatch.setattr(features, "_Computation", None)
+    monkeypatch.setattr(features, "_write_parts", None)
     again = compute(table(), backbone, tmp_path)
     assert np.array_equal(first.images.features, again.images.features)
     assert [path.suffix for path in tmp_path.iterdir()] == [".npy"]

@@ -20,8 +20,7 @@ from labelwise.training.augment import ImageDraws, draw_windows
 from labelwise.training.loader import (
     Batch,
     DecodingStore,
-    DeviceStore,
-    HostStore,
+    KeptStore,
     Loader,
     RowRequest,
     kept_in_memory,
@@ -170,7 +169,7 @@ def test_windows_of_kept_pictures_are_those_of_streamed_ones(tmp_path, monkeypat
     kept, here = epoch()
     monkeypatch.setattr(pixels, "CPU_LIMIT", 0)
     streaming, there = epoch()
-    assert isinstance(kept._store, DeviceStore)
+    assert isinstance(kept._store, KeptStore)
     assert kept._store.values.shape == (4, 36, 36, 3)
     assert isinstance(streaming._store, DecodingStore)
     assert here.shape == there.shape == (4, 3, 24, 24)
@@ -278,8 +277,8 @@ def test_an_array_too_large_for_the_device_is_gathered_on_the_host():
     rows = np.array([4, 2, 9])
     job = RowRequest(rows, torch.from_numpy(rows))
     resident = make_store(data.images, TRANSFORM, CPU)
-    assert isinstance(resident, DeviceStore)
-    host = HostStore(data.images.pixels, CPU)
+    assert isinstance(resident.values, torch.Tensor)
+    host = KeptStore(data.images.pixels, CPU)
     assert torch.equal(next(resident.batches([job])), next(host.batches([job])))
 
 

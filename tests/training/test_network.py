@@ -18,7 +18,7 @@ from labelwise.errors import SettingsError
 from labelwise.networks.backbones import create_backbone
 from labelwise.networks.backbones import weights as packaged
 from labelwise.networks.backbones.weights import PACKAGED, PRETRAINED
-from labelwise.training.plan import PHOTO_NETWORK, choose_network, resolve
+from labelwise.training.prepare import PHOTO_NETWORK, choose_network, resolve
 from labelwise.training.run import train
 from labelwise.training.settings import read_settings
 

@@ -113,11 +113,19 @@ def test_restored_moments_have_the_layout_of_their_parameters(name):
     assert all(ours == theirs for ours, theirs in pairs)
 
 
-def test_bad_optimizer_settings_are_refused():
-    with pytest.raises(SettingsError, match="lr must not be negative, got -1"):
-        OptimizerSettings(lr=-1)
-    with pytest.raises(SettingsError, match="clip must be positive, got 0"):
-        OptimizerSettings(clip=0)
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (lambda: OptimizerSettings(lr=-1), "lr must not be negative, got -1"),
+        (lambda: OptimizerSettings(clip=0), "clip must be positive, got 0"),
+        (lambda: ScheduleSettings(rise=1), "rise must lie strictly between 0 and 1, got 1"),
+        (lambda: ScheduleSettings(milestones=(30, 60)), "milestones must be shares of the run"),
+        (lambda: WeightAverage(nn.Linear(1, 1), 1), "strictly between 0 and 1, got 1"),
+    ],
+)
+def test_bad_numbers_are_refused(make, sentence):
+    with pytest.raises((SettingsError, ValueError), match=sentence):
+        make()
 
 
 def rates_of_torch(make, steps):
@@ -160,13 +168,6 @@ def test_the_shortest_runs_have_finite_rates(name, steps):
     assert all(0 <= value <= 1 for value in ours(ScheduleSettings(name), steps))
 
 
-def test_bad_schedules_are_refused():
-    with pytest.raises(SettingsError, match="rise must lie strictly between 0 and 1, got 1"):
-        ScheduleSettings(rise=1)
-    with pytest.raises(SettingsError, match="milestones must be shares of the run"):
-        ScheduleSettings(milestones=(30, 60))
-
-
 def test_average_is_the_recurrence_written_out():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4))
@@ -186,11 +187,6 @@ def test_average_is_the_recurrence_written_out():
             torch.testing.assert_close(value.double(), expected[name], atol=1e-6, rtol=1e-5)
     assert average.model[1].num_batches_tracked == 5
     assert not average.model.training
-
-
-def test_decay_must_be_a_share():
-    with pytest.raises(ValueError, match="strictly between 0 and 1, got 1"):
-        WeightAverage(nn.Linear(1, 1), 1)
 
 
 # The loss of a batch as one function, against the same formulas written out.

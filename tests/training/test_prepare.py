@@ -27,11 +27,9 @@ from labelwise.training.features import (
     build_objective,
     set_biases_to_priors,
 )
-from labelwise.training.plan import choose_method
-from labelwise.training.prepare import hash_of_rows
+from labelwise.training.prepare import choose_method, hash_of_rows
 from labelwise.training.run import train
 from labelwise.training.settings import read_settings
-from labelwise.types import Outputs
 
 
 def built(method, table, **flags):
@@ -77,25 +75,6 @@ def test_photos_through_a_network_for_small_pictures_are_remarked_on():
     assert warning("small-cnn", 143) == ""
     assert warning("resnet10t", 1000) == ""
     assert warning("small-cnn", 144, b"no picture") == ""  # whoever reads it next says so
-
-
-@pytest.mark.parametrize("method", ["bce", "spa", "asl+phi", "focal+phi", "softmax"])
-def test_training_starts_at_the_label_shares(method):
-    model, objective, facts = built(method, tiny_table())
-    set_biases_to_priors(model, objective, facts)
-    outputs: Outputs = model(torch.zeros(1, 6))
-    probs = objective.link(outputs.logits.double())[0]
-    shares = torch.tensor(facts.priors)
-    expected = shares / shares.sum() if method == "softmax" else shares
-    torch.testing.assert_close(probs, expected.double(), atol=1e-5, rtol=1e-4)
-
-
-def test_quasibinary_starts_at_the_shares_up_to_a_shift():
-    model, objective, facts = built("quasibinary", tiny_table())
-    set_biases_to_priors(model, objective, facts)
-    logits = model(torch.zeros(1, 6)).logits[0].double()
-    difference = logits - torch.tensor(facts.priors).double().log()
-    torch.testing.assert_close(difference, difference.mean().expand(4), atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("method", sorted(METHODS))
@@ -195,6 +174,8 @@ def test_misfits_are_named():
         built("average-k", tiny_table(), head="linear")
     with pytest.raises(SettingsError, match="holds features, so backbone must be 'identity'"):
         built("bce", tiny_table(), backbone="small-cnn")
+    with pytest.raises(SettingsError, match="'two-way' couples the images of a batch"):
+        built("two-way", tiny_table(), recipe__accumulate=2)
     with pytest.raises(SettingsError, match=r"'log_loss' needs probabilities.*only ranks"):
         built("two-way", tiny_table(), recipe__metric="log_loss")
 
@@ -360,14 +341,6 @@ def test_other_labels_and_other_heads_are_refused_before_anything_is_written(ear
 RNG = np.random.default_rng(0)
 
 
-class Kept(Silent):
-    def __init__(self):
-        self.lines = []
-
-    def say(self, text):
-        self.lines.append(text)
-
-
 def one_positive(rows=120):
     truth = RNG.random((rows, 4)) < 0.6
     split = np.repeat(["train", "val", "test"], rows // 3)
@@ -384,9 +357,9 @@ def settings(method, **values):
 @pytest.mark.parametrize("method", ["role", "epr"])
 def test_it_comes_from_a_complete_validation_split(tmp_path, method):
     table, mean = one_positive()
-    watch = Kept()
+    watch = Hearing()
     train(settings(method), tmp_path / "run", table=table, watch=watch)
-    assert f"labels per image, from validation: {mean:.2f} (options.k)" in watch.lines
+    assert f"labels per image, from validation: {mean:.2f} (options.k)" in watch.messages
 
 
 def test_it_is_asked_for_where_no_split_tells_it(tmp_path):

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-import yaml
 from tiny_run import tiny_settings, tiny_table
 
 from labelwise.errors import SettingsError
@@ -97,11 +96,6 @@ def test_how_a_run_is_carried_out_is_no_difference():
     other = read_settings(None, {"data": "scenes", "hardware.devices": 2, "options.k": 3})
     assert differences(one, other) == {"options.k": "options.k: None -> 3"}
     assert differences(one, read_settings(None, {"data": "scenes", "hardware.workers": 2})) == {}
-
-
-def test_every_default_is_plain_data():
-    text = yaml.safe_dump(Settings(data="scenes").model_dump(mode="json"))
-    assert "python" not in text
 
 
 BOMB = "a: &a [x, x, x]\nb: &b [*a, *a, *a]\n"

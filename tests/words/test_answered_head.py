@@ -1,6 +1,8 @@
 """A head with words as its prior. Oracles: autograd at the optimum, the text head, a plain head,
 and slow refits of every fold, label and strength by another optimiser."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -9,7 +11,7 @@ from sklearn.metrics import average_precision_score
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from labelwise.calibration import few_labels
-from labelwise.objectives.convex import CoinLoss, ShiftedLoss
+from labelwise.objectives.convex import CoinLoss
 from labelwise.photos.words import answered
 from labelwise.photos.words.answered import APART, POWERS, _folds, answered_head
 from labelwise.photos.words.text_image import TextHead
@@ -42,7 +44,7 @@ def test_a_shifted_loss_is_the_loss_of_the_sum_and_so_are_its_derivatives():
     torch.manual_seed(0)
     labels, known = torch.rand(5, 3).double().round(), torch.rand(5, 3) > 0.3
     offset, logits = torch.randn(5, 3).double(), torch.randn(5, 3).double().requires_grad_()
-    loss = ShiftedLoss(CoinLoss.of(Targets(labels, known)), offset)
+    loss = replace(CoinLoss.of(Targets(labels, known)), offset=offset)
     expected = binary_cross_entropy_with_logits(offset + logits, labels, reduction="none") * known
     torch.testing.assert_close(loss.rows(logits), expected)
     (gradient,) = torch.autograd.grad(expected.sum(), logits)
@@ -57,7 +59,7 @@ def test_the_penalty_is_on_the_distance_from_the_offset(free_bias):
     offset, l2 = text.scores(x), torch.full((1, LABELS), 3.0, dtype=torch.float64)
     spread = torch.linspace(0.5, 2, FEATURES).double()
     design = Design.of(x, spread=spread, free_bias=free_bias)
-    loss = ShiftedLoss(CoinLoss.of(Targets(y)), offset)
+    loss = replace(CoinLoss.of(Targets(y)), offset=offset)
     begin = torch.zeros(design.rows.shape[1], LABELS).double()
     weight, bias = design.linear(minimise(design, loss, l2, begin, tolerance=1e-15))
     scaled = (weight * spread[:, None]).requires_grad_()

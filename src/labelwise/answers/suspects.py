@@ -21,8 +21,7 @@ Stretches are tested from the first on until one fails (a fixed sequence), so wi
 no stretch that passed holds more false suspects than the level: nor do they together.
 """
 
-import csv
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import floor
 from pathlib import Path
@@ -36,6 +35,7 @@ from torch import Tensor
 from labelwise.answers.log import AnswerLog, answered
 from labelwise.calibration import platt
 from labelwise.data import LabelTable
+from labelwise.data.rows import read_csv_rows
 from labelwise.data.table import LabelSets, SoftLabels
 from labelwise.errors import DataError, SettingsError
 from labelwise.links import Link
@@ -101,14 +101,9 @@ def write_review(path: Path, questions: Sequence[Reviewed]) -> None:
     """Write a review file; the answers of questions that have one are kept."""
     rows = [
         (
-            rank,
-            question.photo,
-            question.label,
-            question.given,
-            f"{question.probability:.6f}",
-            "yes" if question.check else "",
-            "yes" if question.promised else "",
-            question.answer,
+            *(rank, question.photo, question.label, question.given),
+            *(f"{question.probability:.6f}", "yes" if question.check else ""),
+            *("yes" if question.promised else "", question.answer),
         )
         for rank, question in enumerate(questions, start=1)
     ]
@@ -118,50 +113,33 @@ def write_review(path: Path, questions: Sequence[Reviewed]) -> None:
 def read_review(path: Path) -> list[Reviewed]:
     """Return the questions of a review file, in the order of their ranks."""
     try:
-        with path.open(encoding="utf-8-sig", newline="") as stream:
-            reader = csv.DictReader(stream)
-            headers, rows = reader.fieldnames or [], list(reader)
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"{path}: the review file cannot be read ({error})") from None
-    for name in COLUMNS:
-        if name not in headers:
-            raise DataError(
-                f"{path}: there is no column {name!r}{nearest(name, headers)}; "
-                "review files are written by `labelwise data review`"
-            )
+        rows = read_csv_rows(path, COLUMNS)
+    except DataError as error:
+        written = "review files are written by `labelwise data review`"
+        raise DataError(f"{error}; {written}") from None
     answers: dict[int, Reviewed] = {}
     for line, row in enumerate(rows, start=2):
-        answer = ANSWERS.get((row["answer"] or "").strip().lower())
-        if answer is None:
-            raise DataError(
-                f"{path}: line {line}: an answer is yes, no, unsure or empty, got {row['answer']!r}"
-            )
+        where = f"{path}: line {line}"
+        answer, given = ANSWERS.get(row["answer"].strip().lower()), GIVEN.get(row["given"])
         try:
             rank, probability = int(row["rank"]), float(row["probability"])
-        except (TypeError, ValueError):
-            raise DataError(f"{path}: line {line}: rank and probability must be numbers") from None
+        except ValueError:
+            raise DataError(f"{where}: rank and probability must be numbers") from None
+        if answer is None:
+            raise DataError(
+                f"{where}: an answer is yes, no, unsure or empty, got {row['answer']!r}"
+            )
         if not 0 <= probability <= 1:
-            raise DataError(
-                f"{path}: line {line}: a probability lies in [0, 1], got {row['probability']}"
-            )
+            raise DataError(f"{where}: a probability lies in [0, 1], got {row['probability']}")
         if not row["photo"] or not row["label"]:
-            raise DataError(f"{path}: line {line}: photo and label must not be empty")
-        given = GIVEN.get(row["given"] or "")
+            raise DataError(f"{where}: photo and label must not be empty")
         if given is None:
-            raise DataError(
-                f"{path}: line {line}: given is present, absent or unknown, got {row['given']!r}"
-            )
+            raise DataError(f"{where}: given is present, absent or unknown, got {row['given']!r}")
         if rank in answers:
-            raise DataError(f"{path}: line {line}: rank {rank} stands there twice")
-        answers[rank] = Reviewed(
-            from_cell(row["photo"]),
-            from_cell(row["label"]),
-            given,
-            probability,
-            row["check"] == "yes",
-            row["promised"] == "yes",
-            answer,
-        )
+            raise DataError(f"{where}: rank {rank} stands there twice")
+        photo, label = from_cell(row["photo"]), from_cell(row["label"])
+        marks = row["check"] == "yes", row["promised"] == "yes"
+        answers[rank] = Reviewed(photo, label, given, probability, *marks, answer)
     return [answers[rank] for rank in sorted(answers)]
 
 
@@ -331,76 +309,60 @@ def crossfit_true_log_odds(
     shares = []
     # Dealt anew: rows that share a fold have log-odds by one fit, whose errors they would share.
     for held in _folds(len(odds), folds, seed + 1):
-        fit = _fit_with_mistakes(odds[~held], others[~held], truth[~held], weight[~held], l2)
-        held_out_odds[held] = fit.log_odds(odds[held], others[held]).double()
-        shares.append(torch.special.expit(fit.shares))
+        slope, offset, pairs, rates = _fit_with_mistakes(
+            odds[~held], others[~held], truth[~held], weight[~held], l2
+        )
+        z = torch.addmm(slope * odds[held] + offset, others[held], pairs)
+        held_out_odds[held] = z.double()
+        shares.append(rates)
     missing, wrong = torch.stack(shares).mean(0).tolist()
     return TrueLogOdds(held_out_odds, missing, wrong)
 
 
-@dataclass(frozen=True, eq=False)
-class _WithMistakes:
-    """a (K,), c (K,), B over C (2K or 0, K) with nothing on their diagonals, and the shares (2,).
-
-    ``shares`` are the log-odds of ``missing`` and ``wrong``.
-    """
-
-    slope: Tensor
-    offset: Tensor
-    pairs: Tensor
-    shares: Tensor
-
-    def log_odds(self, odds: Tensor, others: Tensor) -> Tensor:
-        """Return z (n, K)."""
-        return torch.addmm(self.slope * odds + self.offset, others, self.pairs)
-
-    def gradients(
-        self, odds: Tensor, others: Tensor, truth: Tensor, weight: Tensor
-    ) -> tuple[Tensor, "_WithMistakes"]:
-        """Return the negative log likelihood and its derivatives, written out for speed."""
-        p = torch.special.expit(self.log_odds(odds, others))
-        missing, wrong = torch.special.expit(self.shares).unbind()
-        kept = 1 - missing - wrong
-        given = wrong + kept * p
-        losses = truth * given.log() + (1 - truth) * (1 - given).log()
-        loss = -(losses * weight).double().sum()
-        by_given = weight * (given - truth) / (given * (1 - given))
-        by_z = kept * by_given * p * (1 - p)
-        by_share = torch.stack([-(by_given * p).sum(), (by_given * (1 - p)).sum()])
-        rates = torch.stack([missing, wrong])
-        return loss, _WithMistakes(
-            (by_z * odds).sum(0), by_z.sum(0), others.T @ by_z, by_share * rates * (1 - rates)
-        )
-
-
 def _fit_with_mistakes(
     odds: Tensor, others: Tensor, truth: Tensor, weight: Tensor, l2: float
-) -> _WithMistakes:
-    """Return the fit; the log-odds of both shares have normal priors of deviation 1."""
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return a (K,), c (K,), B over C (2K or 0, K) with nothing on their diagonals, and the shares.
+
+    The log-odds of ``missing`` and ``wrong`` have normal priors of deviation 1.
+    """
     rows, labels = odds.shape
     off_diagonal = (1 - torch.eye(labels)).repeat(others.shape[1] // labels, 1)
     usual = torch.tensor(USUAL_MISTAKES).logit()
     slope, offset = torch.ones(labels), torch.zeros(labels)
     pairs, shares = torch.zeros_like(off_diagonal), usual.clone()
+
+    def loss() -> Tensor:
+        kept = pairs * off_diagonal
+        p = torch.special.expit(torch.addmm(slope * odds + offset, others, kept))
+        missing, wrong = torch.special.expit(shares).unbind()
+        given = wrong + (1 - missing - wrong) * p
+        likely = truth * given.log() + (1 - truth) * (1 - given).log()
+        penalty = l2 * kept.square().sum() + (shares - usual).square().sum()
+        likelihood: Tensor = (likely * weight).sum(dtype=torch.float64)
+        return ((penalty / 2 - likelihood) / rows).float()
+
+    _minimise([slope, offset, pairs, shares], loss)
+    return slope, offset, pairs * off_diagonal, torch.special.expit(shares)
+
+
+def _minimise(parameters: list[Tensor], loss: Callable[[], Tensor]) -> None:
+    """Change the parameters in place so that the loss is least."""
+    for parameter in parameters:
+        parameter.requires_grad_(True)
     optimizer = torch.optim.LBFGS(
-        [slope, offset, pairs, shares],
-        max_iter=STEPS,
-        history_size=10,
-        line_search_fn="strong_wolfe",
+        parameters, max_iter=STEPS, history_size=10, line_search_fn="strong_wolfe"
     )
 
-    @torch.no_grad()
     def closure() -> Tensor:
-        fit = _WithMistakes(slope, offset, pairs * off_diagonal, shares)
-        loss, by = fit.gradients(odds, others, truth, weight)
-        slope.grad, offset.grad = by.slope / rows, by.offset / rows
-        pairs.grad = (by.pairs * off_diagonal + l2 * fit.pairs) / rows
-        shares.grad = (by.shares + shares - usual) / rows
-        penalty = l2 * fit.pairs.square().sum() + (shares - usual).square().sum()
-        return ((loss + penalty / 2) / rows).float()
+        optimizer.zero_grad()
+        value = loss()
+        value.backward()  # type: ignore[no-untyped-call]
+        return value
 
     optimizer.step(closure)  # type: ignore[no-untyped-call]
-    return _WithMistakes(slope, offset, pairs * off_diagonal, shares)
+    for parameter in parameters:
+        parameter.requires_grad_(False)
 
 
 def crossfit_heads(
@@ -444,22 +406,16 @@ def fit_linear_head(
     scaled = (inputs - mean) / spread
     count = known.sum(0).clamp(min=1)
     share = ((truth * known).sum(0) + 0.5) / (count + 1)
-    weight = torch.zeros(inputs.shape[1], truth.shape[1], requires_grad=True)
-    bias = share.logit().requires_grad_(True)
-    optimizer = torch.optim.LBFGS(
-        [weight, bias], max_iter=STEPS, history_size=10, line_search_fn="strong_wolfe"
-    )
+    weight, bias = torch.zeros(inputs.shape[1], truth.shape[1]), share.logit()
 
-    def closure() -> Tensor:
-        optimizer.zero_grad()
+    def loss() -> Tensor:
         losses = bce_loss(scaled @ weight + bias, truth) * known
-        loss = (losses.sum(0) / count).sum() + l2 / 2 * weight.square().sum()
-        loss.backward()  # type: ignore[no-untyped-call]
-        return loss
+        total: Tensor = (losses.sum(0) / count).sum() + l2 / 2 * weight.square().sum()
+        return total
 
-    optimizer.step(closure)  # type: ignore[no-untyped-call]
-    own = weight.detach() / spread[:, None]
-    return own, bias.detach() - mean @ own
+    _minimise([weight, bias], loss)
+    own = weight / spread[:, None]
+    return own, bias - mean @ own
 
 
 def deal_folds(

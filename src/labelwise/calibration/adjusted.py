@@ -44,15 +44,12 @@ class ZeroShare(Link):
     """``p' = p / (1 - q0 + ratio q0)``: ``ratio`` times the odds of no label."""
 
     kind = "zero share"
+    couples_labels = True
 
     def __init__(self, link: Link, ratio: float) -> None:
         if not 0 < ratio < float("inf"):
             raise ValueError(f"ratio must be positive and finite, got {ratio}")
         self.link, self.ratio = link, ratio
-
-    @property
-    def couples_labels(self) -> bool:
-        return True
 
     def log_probs(self, logits: A) -> tuple[A, A]:
         xp = namespace(logits)

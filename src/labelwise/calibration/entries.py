@@ -42,10 +42,7 @@ class OnLogOdds(Link):
 
     def __init__(self, link: Link | None, limit: float) -> None:
         self.link, self.limit = link, limit
-
-    @property
-    def couples_labels(self) -> bool:
-        return self.link is not None and self.link.couples_labels
+        self.couples_labels = link is not None and link.couples_labels
 
     def of_label(self, column: int) -> Link:
         inner = None if self.link is None else self.link.of_label(column)

@@ -24,7 +24,7 @@ from labelwise.calibration.entries import (
     read_entries,
 )
 from labelwise.links import Link
-from labelwise.numeric.array_api import A, like, namespace, search_rows
+from labelwise.numeric.array_api import A, like, namespace, search_rows, taken
 from labelwise.numeric.arrays import Array
 
 # Histogram binning: the share of present labels in each bin of log-odds.
@@ -66,7 +66,7 @@ class Histogram(OnLogOdds):
         u = limited_log_odds(self.link, logits, self.limit)
         bins = xp.searchsorted(like(self.edges, u), u)
         first = xp.arange(len(self.levels), device=u.device) * self.levels.shape[1]
-        p = like(self.levels.reshape(-1), u)[bins + first]
+        p = taken(like(self.levels.reshape(-1), u), bins + first)
         return xp.log(p), xp.log1p(-p)
 
     def numbers_of(self, column: int) -> dict[str, Any]:

@@ -3,21 +3,34 @@
 import json
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from labelwise.cli.command import verb
+from labelwise.answers.log import Answer
 from labelwise.cli.index import index_and_query
 from labelwise.cli.options import Options
-from labelwise.cli.text import ask, caution, complain, next_steps, say
+from labelwise.cli.text import ask, caution, next_steps, say
+from labelwise.data.load import load_for_labels
+from labelwise.decide import Check, Promise
+from labelwise.errors import DataError, SettingsError
+from labelwise.models.run_folder import RunFolder
+from labelwise.photos import (
+    Index,
+    VerifiedLists,
+    model_changed,
+    read_list_answers,
+    receipts_of,
+    verify_lists,
+)
+from labelwise.photos.check_log import name_of_album
+from labelwise.photos.checking import CheckSession, CheckState
+from labelwise.photos.prevalence import read_answers
+from labelwise.photos.query import ANSWERS, photos_like_album
+from labelwise.photos.receipts import write_list_questions
+from labelwise.retrieval import Query
+from labelwise.scores import read_run, score_data
+from labelwise.system.files import replacing
 from labelwise.system.text import counted
-
-if TYPE_CHECKING:
-    from labelwise.answers.log import Answer
-    from labelwise.decide import Check, Promise
-    from labelwise.photos import VerifiedLists
-    from labelwise.photos.checking import CheckSession, CheckState
 
 WIDTH = 24
 OF_A_QUERY = ("wrong_at_most", "answers_at_most", "distinct", "text", "encoder", "like")
@@ -25,46 +38,8 @@ OF_A_LIST = (*OF_A_QUERY, "confidence", "at_least", "top", "who")
 OF_GUARANTEES = ("ask", "receipts", "strict", "json")
 
 
-@verb(
-    "photos right_at_least confidence per_tag page csv answers again out who wrong_at_most "
-    "answers_at_most",
-    more="at_least top ask scores data trust seed distinct strict json text like encoder receipts "
-    "host port token_file allow_host open",
-    examples=("audit tags.csv --photos photos/ --page", "audit photos.index 'dog, -beach'"),
-)
-def audit(
-    place: Annotated[
-        Path | None,
-        typer.Argument(metavar="TAGS|INDEX|RUN", help="Tags of any kind; photos.index if omitted."),
-    ] = None,
-    query: Annotated[
-        str | None, typer.Argument(help="Check the list of this query, as 'dog, -beach'.")
-    ] = None,
-    *,
-    given: Options,
-) -> None:
-    """Find out which tags can be trusted, or check a list of photos or past guarantees.
-
-    TAGS is a label table, a score file, JSON Lines of a language model, Label Studio predictions,
-    COCO results (--data instances.json), several annotators (--trust NAME) or a folder of photos
-    with keywords. Answer y (the tag is right), n, u (cannot be told), undo or stop; the next call
-    goes on. --page asks in the browser; --csv writes questions for a spreadsheet, and --answers
-    takes them back. -o names the folder of the results (TAGS.audit). --again RECEIPT tests what
-    another audit kept.
-
-    INDEX QUERY asks about photos of the list, drawn at random, until at most --wrong-at-most (0.1)
-    of it is wrong with --confidence (0.95). Answer y (it matches), n, u (cannot be told), undo or
-    stop; the next call goes on. --answers-at-most says how many answers you are willing to give
-    (30): the more, the longer the list. --answers takes a CSV of path and answer instead. Photos
-    found wrong leave the list, which -o writes.
-
-    --like ALBUM, a folder or keyword:NAME, asks about its --top (50) suggestions in the same way.
-
-    INDEX alone checks each list and tag that was guaranteed: --ask 30 -o questions.csv writes which
-    photos to answer, and --answers takes them back. RUN checks its guarantees on its test photos,
-    or on labelled photos with --answers. Exit status 1 where more guarantees are broken than may
-    be.
-    """
+def audit(place: Path | None, query: str | None, given: Options) -> None:
+    """Find out which tags can be trusted, or check a list of photos or past guarantees."""
     from labelwise.cli.audit_tags import OF_TAGS, audit_tags, means_tags
 
     alone = given.text is None and given.like is None
@@ -86,15 +61,6 @@ def audit(
 
 def _check_list(place: Path, query: str | None, given: Options) -> None:
     """Ask about photos of a list until it can be guaranteed."""
-    from labelwise.errors import SettingsError
-    from labelwise.photos import Index, model_changed
-    from labelwise.photos.check_log import name_of_album
-    from labelwise.photos.checking import CheckSession
-    from labelwise.photos.prevalence import read_answers
-    from labelwise.photos.query import ANSWERS, photos_like_album
-    from labelwise.photos.words import FreeText
-    from labelwise.retrieval import Query
-
     cut, top, text, album = given.at_least, given.top, given.text, given.like
     if cut is not None and top is not None:
         raise SettingsError("--at-least and --top both end the list; give one of them")
@@ -116,10 +82,12 @@ def _check_list(place: Path, query: str | None, given: Options) -> None:
     with Index(place) as index:
         caution(model_changed(index))
         options = {
-            "wrong_at_most": 0.1 if given.wrong_at_most is None else given.wrong_at_most,
-            "confidence": 0.95 if given.confidence is None else given.confidence,
+            "wrong_at_most": given.get("wrong_at_most", 0.1),
+            "confidence": given.get("confidence", 0.95),
         }
         if text is not None:
+            from labelwise.photos.words import FreeText  # with torch
+
             free_text = FreeText.of(index, given.encoder)
             caution(free_text.doubt(text))
             session = free_text.check(index, text, top or 0, who=given.who, **options)
@@ -141,17 +109,18 @@ def _check_list(place: Path, query: str | None, given: Options) -> None:
         count = counted(len(session.rows), "photo")
         what = query or text or f"the album {album}"
         say(f"does each photo match {what}? The list has {count}")
-        if given.answers is None:
-            state = _asked(session)
-        else:
-            told = read_answers(Path(given.answers))
-            answers = {index.row_of(path): word for path, word in told.items()}
-            state = _from_table(session, answers, given.answers)
+        told: dict[int, Answer] | None = None
+        if given.answers is not None:
+            said = read_answers(Path(given.answers))
+            told = {index.row_of(path): word for path, word in said.items()}
+        state = _answered(session, told, given.answers)
         say(str(state))
         if state.promise is not None and given.out is not None:
             rows = session.left().tolist()
             paths = index.store.paths_of(rows)
-            _write_list(given.target, [paths[row][0] for row in rows])
+            lines = "".join(f"{paths[row][0]}\n" for row in rows)
+            with replacing(given.target) as temporary:
+                temporary.write_bytes(lines.encode("utf-8", "surrogateescape"))
             say(f"the list: {given.out}")
     named = quote(query or "")
     if query is None:
@@ -163,23 +132,32 @@ def _check_list(place: Path, query: str | None, given: Options) -> None:
         next_steps(f"audit {place} {named} -o list.txt")
 
 
-def _asked(session: "CheckSession") -> "CheckState":
-    """Ask until the list is guaranteed, all photos are answered, or the person stops."""
+def _answered(
+    session: CheckSession, told: dict[int, Answer] | None, table: str | None
+) -> CheckState:
+    """Ask, or take from a table, until the list is guaranteed or no answer is left."""
     state = session.state()
-    while state.promise is None and (state.more is not None or state.check.checked == 0):
+    while state.promise is None and (
+        told is not None or state.more is not None or not state.check.checked
+    ):
         photo = session.next_photo()
         if photo is None:
             break
-        say(_bar(state))
-        again = " (again)" if photo.repeated else ""
-        word = ask(f"{photo.paths[0]}{again}")
+        if told is None:
+            say(_bar(state))
+            word = ask(f"{photo.paths[0]}{' (again)' if photo.repeated else ''}")
+        elif photo.row in told:
+            word = told[photo.row]
+        else:
+            say(f"{table} has no answer for {photo.paths[0]}; add it and run this again")
+            word = "stop"
         if word == "stop":
             break
         state = session.undo() if word == "undo" else session.answer(photo, word)
     return state
 
 
-def _bar(state: "CheckState") -> str:
+def _bar(state: CheckState) -> str:
     """Return how far the check is, as a bar of text."""
     done, more = state.check.checked, state.more
     if more is None:
@@ -188,32 +166,8 @@ def _bar(state: "CheckState") -> str:
     return f"[{'#' * filled}{'.' * (WIDTH - filled)}] {done:,} checked, about {more:,} more"
 
 
-def _from_table(session: "CheckSession", answers: "dict[int, Answer]", path: str) -> "CheckState":
-    """Answer from a table, in the order in which photos are drawn, as far as it goes."""
-    state = session.state()
-    while state.promise is None:
-        photo = session.next_photo()
-        if photo is None:
-            break
-        if photo.row not in answers:
-            say(f"{path} has no answer for {photo.paths[0]}; add it and run this again")
-            break
-        state = session.answer(photo, answers[photo.row])
-    return state
-
-
-def _write_list(path: Path, photos: list[str]) -> None:
-    from labelwise.system.files import replacing
-
-    with replacing(path) as temporary:
-        text = "".join(f"{photo}\n" for photo in photos)
-        temporary.write_bytes(text.encode("utf-8", "surrogateescape"))
-
-
 def _guarantees(place: Path, given: Options, *, is_index: bool) -> None:
     """Check what an index or a run guaranteed, now that answers are known."""
-    from labelwise.errors import SettingsError
-
     if (given.ask is None) != (given.out is None):
         raise SettingsError("--ask N writes a table: give both --ask N and --out FILE")
     if sum((given.ask is not None, given.receipts, given.answers is not None)) > 1:
@@ -228,9 +182,6 @@ def _guarantees(place: Path, given: Options, *, is_index: bool) -> None:
 
 def _of_index(folder: Path, given: Options) -> bool:
     """Show how the lists of an index stand; return whether their guarantees are broken."""
-    from labelwise.photos import Index, read_list_answers, receipts_of, verify_lists
-    from labelwise.photos.receipts import write_list_questions
-
     with Index(folder) as index:
         if given.receipts:
             for receipt in receipts_of(index):
@@ -253,7 +204,7 @@ def _of_index(folder: Path, given: Options) -> bool:
     return verified.together.verdict == "broken" or (given.strict and broken)
 
 
-def _show_lists(verified: "VerifiedLists", as_json: bool) -> None:
+def _show_lists(verified: VerifiedLists, as_json: bool) -> None:
     if as_json:
         lists = [
             {
@@ -293,12 +244,7 @@ def _of_run(folder: Path, given: Options) -> bool:
     return any(check.verdict == "broken" for check, _ in pairs)
 
 
-def _checked_run(folder: Path, answers: str | None) -> "list[tuple[Check, Promise]]":
-    from labelwise.data.load import load_for_labels
-    from labelwise.errors import DataError
-    from labelwise.models.run_folder import RunFolder
-    from labelwise.scores import read_run, score_data
-
+def _checked_run(folder: Path, answers: str | None) -> list[tuple[Check, Promise]]:
     run = RunFolder(folder)
     if not run.spec.promises:
         raise DataError(
@@ -311,6 +257,5 @@ def _checked_run(folder: Path, answers: str | None) -> "list[tuple[Check, Promis
         return checks
     table = load_for_labels(answers, run.spec.labels, check_files=True)
     scores, notes = score_data(folder, table)
-    for note in notes:
-        complain(note)
+    caution(*notes)
     return scores.checks()

@@ -3,18 +3,39 @@
 import secrets
 from getpass import getuser
 from pathlib import Path
-from typing import TYPE_CHECKING
+from shlex import quote
 
 import typer
 
+from labelwise.answers.audit_outcome import (
+    KEPT,
+    PAGE,
+    RECEIPT,
+    TAGS,
+    TRAIN,
+    progress,
+    read_receipt,
+    statement,
+)
+from labelwise.answers.audit_session import (
+    EACH_TAG,
+    RANDOM_PHOTOS,
+    AuditSession,
+    AuditSettings,
+    TagQuestion,
+)
+from labelwise.answers.log import AnswerLog
 from labelwise.cli.command import refuse_overwriting
 from labelwise.cli.index import default_index
 from labelwise.cli.options import Options
-from labelwise.cli.text import ask, complain, next_steps, say
-from labelwise.system.text import as_cell, counted, from_cell
-
-if TYPE_CHECKING:
-    from labelwise.answers.audit_session import AuditSession, TagQuestion
+from labelwise.cli.text import ask, complain, next_steps, say, tell
+from labelwise.contrib.tag_sources import tags_to_audit
+from labelwise.data.rows import read_csv_rows
+from labelwise.errors import DataError, SettingsError
+from labelwise.photos.prevalence import ANSWER_WORDS
+from labelwise.report.audit import write_audit
+from labelwise.system.table_files import write_csv
+from labelwise.system.text import counted, from_cell
 
 OF_TAGS = (
     *("photos", "right_at_least", "per_tag", "page", "csv", "again", "seed", "scores", "data"),
@@ -36,17 +57,13 @@ def means_tags(place: Path | None, given: Options) -> bool:
 
 def audit_tags(place: Path | None, given: Options) -> None:
     """Ask until the tags can be guaranteed, or the person stops; write what was found."""
-    from labelwise.answers.audit_outcome import PAGE, RECEIPT, TAGS, TRAIN, statement
-    from labelwise.report.audit import write_audit
-
     if not given.page:
         given.refuse("it belongs to --page", *OF_THE_PAGE)
     out = Path(given.out or f"{_name(place, given)}.audit")
     if given.out is None:
         refuse_overwriting(out)
     session = _session(place, out, given)
-    for note in session.table.notes:
-        say(note)
+    tell(*session.table.notes)
     if given.csv is not None:
         _write_questions(session, given.csv, given, f"{_command(place, given, out)}")
         return
@@ -70,8 +87,6 @@ def audit_tags(place: Path | None, given: Options) -> None:
 
 
 def _name(place: Path | None, given: Options) -> str:
-    from labelwise.errors import SettingsError
-
     if given.again is not None:
         return f"{given.again.resolve().parent.name.removesuffix('.audit')}-again"
     if place is None:
@@ -89,8 +104,6 @@ def _next_name(path: Path) -> Path:
 
 def _command(place: Path | None, given: Options, out: Path) -> str:
     """Return the command that goes on with this audit."""
-    from shlex import quote
-
     words = ["audit", *([] if place is None else [str(place)]), "-o", str(out)]
     for name in ("again", "photos", "trust", "data", "scores", "at_least"):
         value = getattr(given, name)
@@ -103,13 +116,7 @@ def _command(place: Path | None, given: Options, out: Path) -> str:
     return " ".join(map(quote, words)) + (" --per-tag" if given.per_tag else "")
 
 
-def _session(place: Path | None, out: Path, given: Options) -> "AuditSession":
-    from labelwise.answers.audit_outcome import KEPT, read_receipt
-    from labelwise.answers.audit_session import RANDOM_PHOTOS, AuditSession, AuditSettings
-    from labelwise.answers.log import AnswerLog
-    from labelwise.contrib.tag_sources import tags_to_audit
-    from labelwise.errors import SettingsError
-
+def _session(place: Path | None, out: Path, given: Options) -> AuditSession:
     for name in ("right_at_least", "confidence"):
         value = getattr(given, name)
         if value is not None and not 0 < value < 1:
@@ -135,7 +142,7 @@ def _session(place: Path | None, out: Path, given: Options) -> "AuditSession":
         **{name: value for name, value in level.items() if value is not None},
         per_tag=given.per_tag,
         seed=seed or 0,
-        random_photos=RANDOM_PHOTOS if given.ask is None else given.ask,
+        random_photos=given.get("ask", RANDOM_PHOTOS),
         again=given.again is not None,
     )
     if place is None:
@@ -152,12 +159,8 @@ def _session(place: Path | None, out: Path, given: Options) -> "AuditSession":
     return AuditSession(table, folder, log, settings)
 
 
-def _ask(session: "AuditSession", who: str) -> None:
+def _ask(session: AuditSession, who: str) -> None:
     """Ask in the terminal until nothing is left, or the person stops."""
-    from labelwise.answers.audit_outcome import progress
-    from labelwise.answers.audit_session import EACH_TAG
-    from labelwise.errors import DataError
-
     say("Is the tag right? y yes, n no, u unsure, undo, stop; answers are kept at once")
     while (question := session.question(who)) is not None:
         say(progress(session))
@@ -180,7 +183,7 @@ def _ask(session: "AuditSession", who: str) -> None:
                 complain(str(error))
 
 
-def _ask_all(question: "TagQuestion", photo: Path) -> str:
+def _ask_all(question: TagQuestion, photo: Path) -> str:
     say(f"The tags: {', '.join(question.listed)}")
     own = ", ".join(question.tagged) or "none of them"
     say(f"{photo}\n  It is tagged {own}.")
@@ -207,12 +210,8 @@ def shown_of(text: str) -> dict[str, str]:
     }
 
 
-def _write_questions(session: "AuditSession", path: Path, given: Options, command: str) -> None:
-    import csv
-
-    from labelwise.system.files import replacing
-
-    questions = session.batch(QUESTIONS if given.top is None else given.top)
+def _write_questions(session: AuditSession, path: Path, given: Options, command: str) -> None:
+    questions = session.batch(given.get("top", QUESTIONS))
     if not questions:
         say("there is nothing left to ask")
         next_steps(command)
@@ -220,9 +219,7 @@ def _write_questions(session: "AuditSession", path: Path, given: Options, comman
     rows = [
         (question.photo, question.tag, "", ", ".join(question.listed)) for question in questions
     ]
-    with replacing(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as stream:
-        csv.writer(stream).writerows([["path", "tag", "answer", "tags"]])
-        csv.writer(stream).writerows(map(as_cell, row) for row in rows)
+    write_csv(path, ["path", "tag", "answer", "tags"], rows)
     say(f"wrote {path}: {counted(len(questions), 'question')} to answer with yes, no or unsure")
     if any(question.listed for question in questions):
         say("where the tag is *, name all tags of the last column that the photo shows, or none;")
@@ -230,13 +227,8 @@ def _write_questions(session: "AuditSession", path: Path, given: Options, comman
     next_steps(f"{command} --answers {path}")
 
 
-def _read_answers(session: "AuditSession", path: Path, who: str) -> None:
+def _read_answers(session: AuditSession, path: Path, who: str) -> None:
     """Log the answers of a spreadsheet: all of them, or none where one cannot be read."""
-    from labelwise.answers.audit_session import EACH_TAG
-    from labelwise.data.rows import read_csv_rows
-    from labelwise.errors import DataError
-    from labelwise.photos.prevalence import ANSWER_WORDS
-
     lines = []
     for number, row in enumerate(read_csv_rows(path, ("path", "tag", "answer")), start=2):
         photo, tag, said = (from_cell(row[name]) for name in ("path", "tag", "answer"))
@@ -254,7 +246,7 @@ def _read_answers(session: "AuditSession", path: Path, who: str) -> None:
     say(f"{path}: {counted(sum(line is not None for line in lines), 'new answer')}")
 
 
-def _serve(session: "AuditSession", out: Path, given: Options) -> None:
+def _serve(session: AuditSession, out: Path, given: Options) -> None:
     from labelwise.cli.serve import run_until_stopped, server_settings
 
     settings = server_settings(given)

@@ -1,58 +1,50 @@
 """``labelwise calibrate``: probabilities, thresholds and guarantees from anyone's scores."""
 
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Any
 
-import typer
+import numpy as np
 
-from labelwise.cli.command import verb
+from labelwise.calibration import few_labels
 from labelwise.cli.evaluate import pooled, say_shortfall, show, show_exclusive
-from labelwise.cli.options import Options, number_of_folds
-from labelwise.cli.text import next_steps, say, show_table
+from labelwise.cli.options import Options
+from labelwise.cli.text import next_steps, say, show_table, tell
+from labelwise.decide import LabelFigures, label_figures
+from labelwise.errors import DataError, SettingsError
+from labelwise.evaluation import Subgroups
+from labelwise.predictions import Predictions
+from labelwise.report.runs import write_folder
+from labelwise.scores import (
+    FitPlan,
+    Judged,
+    ScoreTable,
+    comparison,
+    decision,
+    judge,
+    promise_scores,
+    read_fitted,
+    read_scores,
+    save_calibration,
+    save_intervals,
+    save_json,
+)
+from labelwise.scores.embeddings import read_texts
+from labelwise.scores.fitted import save_detections
+from labelwise.system.table_files import write_csv
 from labelwise.system.text import counted
-
-if TYPE_CHECKING:
-    from labelwise.decide import LabelFigures
-    from labelwise.predictions import Predictions
-    from labelwise.scores import Judged, ScoreTable
+from labelwise.taxonomy import AttributeGroups
 
 SHOWN = 20
 OPERATING = ("sensitivity", "specificity", "false-alarms")  # rules of an operating point
 
 
-@verb(
-    "out scores labels calibrator rule guarantee fit_on report_on test by pool json",
-    more="link folds seed attributes confidence guarantee_share cross_fit texts prompts",
-    examples=(
-        "calibrate scores.csv --scores logits --labels truth.csv -o fitted/ --rule best-f",
-        "calibrate scores.csv --scores probs --guarantee precision=0.9 -o thresholds.json",
-    ),
-)
-def calibrate(
-    source: Annotated[
-        Path,
-        typer.Argument(help="Scores: .csv, .tsv, .parquet, .npz, .jsonl; or embeddings, .npz."),
-    ],
-    given: Options,
-) -> None:
-    """Fit probabilities that mean what they say, and thresholds.
-
-    What is fitted is judged on rows it did not see. -o names a folder for link.json, the
-    probabilities and the report, with --rule or --guarantee also thresholds.json; or a .json file
-    for the thresholds alone.
-
-    Rules: 0.5, top-4, average-3, best-f, expected-f, precision-0.9, recall-0.9, sensitivity-0.95,
-    specificity-0.9, false-alarms-5/1000, false-alarms-2/day, cost-1-5, miss-rate-0.1,
-    wrong-rate-0.1, mean-f-0.5; thresholds end in -shared or -per-label.
-
-    Where --labels knows only some of the rows, the calibrator is `few`: labels share what they
-    can, and every row gets probabilities with intervals.
-    """
-    from labelwise.errors import SettingsError
-
+def calibrate(source: Path, given: Options) -> None:
+    """Fit probabilities that mean what they say, and thresholds."""
     scores_file, thresholds = source, given.out is not None and given.target.suffix == ".json"
     _check(given, thresholds)
     with ExitStack() as stack:
@@ -73,15 +65,13 @@ def calibrate(
                 )
             _few(table, given)
             return
-        reason = "the rows to fit on and those to report on are given"
-        folds = number_of_folds(given.folds, reason if divided and method != "auto" else "")
-        _fit(scores_file, table, method, folds, groups, rows, given, thresholds)
+        if divided and method != "auto":
+            given.refuse("the rows to fit on and those to report on are given", "folds")
+        _fit(scores_file, table, method, groups, rows, given)
 
 
 def _check(given: Options, thresholds: bool) -> None:
     """Stop at options that do not fit together."""
-    from labelwise.errors import SettingsError
-
     if given.rule is not None and given.guarantee is not None:
         raise SettingsError("give either --rule, such as best-f, or --guarantee, not both")
     if given.out is None and given.rule is None and given.guarantee is None:
@@ -102,25 +92,17 @@ def _check(given: Options, thresholds: bool) -> None:
         given.refuse("it keeps rows from a --calibrator", "guarantee_share", "cross_fit")
 
 
-def _tables(source: Path, given: Options) -> tuple["ScoreTable", Any, Any]:
+def _tables(source: Path, given: Options) -> tuple[ScoreTable, Any, Any]:
     """Return the scores to fit on, those to report on, and labels that exclude each other."""
-    from labelwise.scores import read_scores
-    from labelwise.scores.embeddings import read_texts, write_prompts
-    from labelwise.taxonomy import AttributeGroups
-
     columns = tuple(dict.fromkeys(given.by or ()))
     keep = (*columns, "time") if "/day" in (given.rule or "") else columns
     embedded = None if given.texts is None else read_texts(given.texts, given.prompts)
-    options: dict[str, Any] = {"link": given.link}
-    table = read_scores(
-        source, given.scores, labels=given.labels, texts=embedded, keep=keep, **options
-    )
+    read = partial(read_scores, kind=given.scores, link=given.link)
+    table = read(source, labels=given.labels, texts=embedded, keep=keep)
     if embedded is not None and embedded.prompts and given.out is not None:
         given.target.mkdir(parents=True, exist_ok=True)
-        write_prompts(given.target / "prompts.csv", embedded)
-    other = None
-    if given.test is not None:
-        other = read_scores(given.test, given.scores, keep=columns, **options)
+        write_csv(given.target / "prompts.csv", ["label", "prompt"], embedded.prompts)
+    other = None if given.test is None else read(given.test, keep=columns)
     groups = None
     if given.attributes is not None:
         named = AttributeGroups.read(given.attributes)
@@ -132,25 +114,19 @@ def _tables(source: Path, given: Options) -> tuple["ScoreTable", Any, Any]:
 
 def _fit(
     source: Path,
-    table: "ScoreTable",
+    table: ScoreTable,
     method: str,
-    folds: int,
     groups: Any,
     rows: dict[str, Any],
     given: Options,
-    thresholds: bool,
 ) -> None:
     """Fit a calibrator and a rule, judge them on other rows, and write what was asked for."""
-    from labelwise.report.runs import write_folder
-    from labelwise.scores import FitPlan, comparison, decision, judge, read_fitted, save_calibration
-    from labelwise.scores.fitted import save_detections
-
     rule, by = given.rule or "0.5", tuple(dict.fromkeys(given.by or ()))
     pace = table.photos_per_day() if "/day" in rule else None
-    plan = FitPlan(method, rule, folds, given.seed or 0, pace, groups)
+    plan = FitPlan(method, rule, given.folds or 5, given.seed or 0, pace, groups)
     alone = {"query_length": 0} if given.rule is not None else {"curves": True}
     judged = judge(table, plan, by=by, **alone, **rows)
-    folder = None if thresholds or given.out is None else given.target
+    folder = given.target if given.out is not None and given.target.suffix != ".json" else None
     if folder is not None:
         save_calibration(
             folder, judged, table.predictions if rows["other"] is None else judged.predictions
@@ -168,28 +144,21 @@ def _fit(
             say()
             if judged.made.compared:
                 columns = ("compared by held-out log loss", "log loss", "behind", "standard error")
-                show_table(
-                    columns,
-                    [
-                        (
-                            candidate.name,
-                            *map(
-                                _number,
-                                (candidate.log_loss, candidate.behind, candidate.standard_error),
-                            ),
-                        )
-                        for candidate in judged.made.compared
-                    ],
-                )
+                lost = [
+                    (one.name, *map(_number, (one.log_loss, one.behind, one.standard_error)))
+                    for one in judged.made.compared
+                ]
+                show_table(columns, lost)
                 say()
             say(f"link fitted on {judged.fitted_on}: {judged.made.link_words or 'kept as it is'}")
         show(judged.evaluation, json=given.json, out=folder)
         if not given.json and folder is not None:
             next_steps(f"predict {folder} OTHER_SCORES.csv -o tags.csv")
         return
-    figures = _stages(judged)
     told = table if rows["other"] is None else rows["other"]
-    parts = {column: _by(judged, told.subgroups(column, judged.predictions)) for column in by}
+    figures, parts = _figures(
+        judged, {name: told.subgroups(name, judged.predictions) for name in by}
+    )
     record = decision(judged)
     record["labels"] = {name: [row.spec() for row in rows] for name, rows in figures.items()}
     if parts:
@@ -218,20 +187,14 @@ def _fit(
     next_steps(*([apply] if path else []), *([guarantee] if tested else []))
 
 
-def _few(table: "ScoreTable", given: Options) -> None:
+def _few(table: ScoreTable, given: Options) -> None:
     """Calibrate all rows by the few that have labels, and judge that over folds of these."""
-    import numpy as np
-
-    from labelwise.calibration import few_labels
-    from labelwise.report.runs import write_folder
-    from labelwise.scores import FitPlan, judge, save_calibration, save_intervals
-
     own, out = table.predictions, given.target
     pool = own.logits
     if table.unlabelled is not None:
         pool = np.concatenate([own.logits, table.unlabelled])
     fitted = few_labels(own.logits, own.labels, own.link, own.observed, pool=pool)
-    folds = min(number_of_folds(given.folds), len(own))
+    folds = min(given.folds or 5, len(own))
     judged = judge(replace(table, split=None), FitPlan("few", folds=folds, seed=given.seed or 0))
     judged = replace(judged, made=replace(judged.made, link=fitted.link))
     save_calibration(out, judged, own)
@@ -257,15 +220,12 @@ def _few(table: "ScoreTable", given: Options) -> None:
         next_steps(f"predict {out} OTHER_SCORES.csv -o tags.csv")
 
 
-def _guarantee(table: "ScoreTable", method: str, rows: dict[str, Any], given: Options) -> None:
+def _guarantee(table: ScoreTable, method: str, rows: dict[str, Any], given: Options) -> None:
     """Make a tested rule, write it, and say what it guarantees."""
-    from labelwise.errors import DataError
-    from labelwise.scores import promise_scores
-
     guaranteed = promise_scores(
         table,
         given.guarantee or "",
-        confidence=0.95 if given.confidence is None else given.confidence,
+        confidence=given.get("confidence", 0.95),
         calibrator=method if given.calibrator else "none",
         share=given.guarantee_share,
         cross_fit=given.cross_fit,
@@ -284,8 +244,7 @@ def _guarantee(table: "ScoreTable", method: str, rows: dict[str, Any], given: Op
         say(f"calibrator: {guaranteed.link_words}")
     for promise in promised.promises[:SHOWN]:
         say(str(promise))
-    if promised.warning is not None:
-        say(promised.warning)
+    tell(promised.warning)
     for sentence in promised.refused[:SHOWN]:
         say(f"not guaranteed: {sentence}")
     if guaranteed.checks:
@@ -296,7 +255,7 @@ def _guarantee(table: "ScoreTable", method: str, rows: dict[str, Any], given: Op
                     ", ".join(promise.labels[:3]) or promise.what,
                     *(f"{value:.3f}" for value in (promise.level, check.value)),
                     *(f"{value:.3f}" for value in (check.lower, check.upper)),
-                    *(f"{check.counted:,}", check.verdict),
+                    *(check.counted, check.verdict),
                 )
                 for promise, check in zip(promised.promises, guaranteed.checks, strict=True)
             ],
@@ -311,10 +270,6 @@ def _guarantee(table: "ScoreTable", method: str, rows: dict[str, Any], given: Op
 
 def _write(record: dict[str, Any], given: Options, folder: Path | None) -> Path | None:
     """Write a rule as thresholds.json of a folder, or as the file named; print it as JSON."""
-    import json
-
-    from labelwise.scores import save_json
-
     path = None
     if given.out is not None:
         path = given.target if folder is None else folder / "thresholds.json"
@@ -324,30 +279,29 @@ def _write(record: dict[str, Any], given: Options, folder: Path | None) -> Path 
     return path
 
 
-def _stages(judged: "Judged") -> "dict[str, tuple[LabelFigures, ...]]":
-    """Return the figures of a rule on other rows, and on those it was fitted on."""
-    if judged.sets is None or judged.made.rule is None:
-        return {}
+Figures = dict[str, tuple[LabelFigures, ...]]
+
+
+def _figures(judged: Judged, by: dict[str, Subgroups]) -> tuple[Figures, dict[str, Figures]]:
+    """Return the figures of a rule on other rows and on its own, and in each subgroup."""
+    seen, sets = judged.predictions, judged.sets
+    if sets is None or judged.made.rule is None:
+        return {}, {column: {} for column in by}
+
+    def measured(rows: Predictions, chosen: Any) -> tuple[LabelFigures, ...]:
+        known, names = rows.observed, rows.names
+        return label_figures(chosen, rows.majority, known, names=names, groups=rows.groups)
+
     fitted = judged.fitted_rows.with_link(judged.link)
-    new = "by cross-validation" if judged.fitted_rows is judged.predictions else "on other rows"
-    return {
-        new: _figures(judged.predictions, judged.sets),
-        "on the rows it was fitted on": _figures(fitted, fitted.sets(judged.made.rule)),
+    new = "by cross-validation" if judged.fitted_rows is seen else "on other rows"
+    stages = {
+        new: measured(seen, sets),
+        "on the rows it was fitted on": measured(fitted, fitted.sets(judged.made.rule)),
     }
-
-
-def _figures(rows: "Predictions", sets: Any) -> "tuple[LabelFigures, ...]":
-    from labelwise.decide import label_figures
-
-    return label_figures(sets, rows.majority, rows.observed, names=rows.names, groups=rows.groups)
-
-
-def _by(judged: "Judged", parts: Any) -> "dict[str, tuple[LabelFigures, ...]]":
-    """Return the figures of the rule in each subgroup of the rows it was judged on."""
-    own, sets = judged.predictions, judged.sets
-    if sets is None:
-        return {}
-    return {name: _figures(own.take(rows), sets[rows]) for name, rows in parts.parts()}
+    return stages, {
+        column: {name: measured(seen.take(rows), sets[rows]) for name, rows in groups.parts()}
+        for column, groups in by.items()
+    }
 
 
 def _number(value: float | None) -> str:
@@ -356,26 +310,26 @@ def _number(value: float | None) -> str:
     return "∞" if value == float("inf") else f"{value:.5f}"
 
 
-def _cell(figure: "tuple[float, float, float] | None", times: float = 1.0, digits: int = 3) -> str:
+def _cell(figure: tuple[float, float, float] | None, times: float = 1.0, digits: int = 3) -> str:
     if figure is None:
         return "–"
     value, low, high = (f"{times * number:.{digits}f}" for number in figure)
     return f"{value} ({low} to {high})"
 
 
-def _operating(row: "LabelFigures") -> tuple[str, str, str]:
+def _operating(row: LabelFigures) -> tuple[str, str, str]:
     return _cell(row.recall), _cell(row.specificity), _cell(row.false_alarms, 1000, 1)
 
 
 def _show_some(
-    head: Sequence[str], cells: Sequence[Sequence[str]], most: int, title: str, what: str
+    head: Sequence[str], cells: Sequence[Sequence[str | int]], most: int, title: str, what: str
 ) -> None:
     show_table(head, cells[:most], title=title)
     if len(cells) > most:
         say(f"{what.format(most)} of {len(cells):,}; all of them with --json or -o")
 
 
-def _show_by(column: str, parts: "dict[str, tuple[LabelFigures, ...]]") -> None:
+def _show_by(column: str, parts: Figures) -> None:
     """Print the operating points of each label in each subgroup."""
     cells = [
         (row.name, name, f"{row.present:,} of {row.known:,}", *_operating(row))
@@ -387,16 +341,21 @@ def _show_by(column: str, parts: "dict[str, tuple[LabelFigures, ...]]") -> None:
     _show_some(head, cells, 3 * SHOWN, f"by {column} (95 % intervals)", "{} rows")
 
 
-def _show_figures(title: str, rows: "tuple[LabelFigures, ...]", rule: str) -> None:
-    told: Callable[[LabelFigures], Sequence[str]]
-    if rule.startswith(OPERATING):
-        names, what, told = (
-            *(("sensitivity", "specificity", "false alarms per 1,000"), "the first {} labels"),
-            _operating,
+def _show_figures(title: str, rows: tuple[LabelFigures, ...], rule: str) -> None:
+    operating = rule.startswith(OPERATING)
+    names, what = ("precision", "recall", "F1"), "the {} labels of lowest F1"
+    if operating:
+        names, what = (
+            ("sensitivity", "specificity", "false alarms per 1,000"),
+            "the first {} labels",
         )
     else:
         rows = tuple(sorted(rows, key=lambda row: (row.f1 or (2.0,))[0]))
-        names, what = ("precision", "recall", "F1"), "the {} labels of lowest F1"
-        told = lambda row: [*map(_cell, (row.precision, row.recall, row.f1))]  # noqa: E731
-    cells = [(row.name, f"{row.present:,}", f"{row.chosen:,}", *told(row)) for row in rows]
+    cells = [
+        (
+            *(row.name, row.present, row.chosen),
+            *(_operating(row) if operating else map(_cell, (row.precision, row.recall, row.f1))),
+        )
+        for row in rows
+    ]
     _show_some(("label", "present", "chosen", *names), cells, SHOWN, title, what)

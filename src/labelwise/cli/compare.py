@@ -1,52 +1,31 @@
 """``labelwise compare``: methods on the same data, recipe and tuning budget."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Any
 
-import typer
-
-from labelwise.cli.command import verb
 from labelwise.cli.options import Options, check_weights
 from labelwise.cli.text import in_all, next_steps, resumable, say, show_table
+from labelwise.data import LabelTable
+from labelwise.errors import SettingsError
+from labelwise.methods.own import add_method
+from labelwise.papers.compare import ComparisonPlan
+from labelwise.papers.compare import compare as run_comparison
+from labelwise.papers.estimate import measure_speed
+from labelwise.papers.jobs import Executor, InProcess, LocalProcesses, RayRuns, default_workers
+from labelwise.papers.sources import Frozen, blank_features, open_table
+from labelwise.report import write_comparison
+from labelwise.report.charts import save_charts
+from labelwise.system.progress import Watch, make_watch
 from labelwise.system.text import counted
-
-if TYPE_CHECKING:
-    from labelwise.data import LabelTable
-    from labelwise.papers.compare import ComparisonPlan
-    from labelwise.system.progress import Watch
+from labelwise.system.yaml_values import parse_assignments
+from labelwise.training.prepare import choose_network
+from labelwise.training.settings import AUTO, read_settings
 
 METHODS = "bce,asl,asl+phi,spa,spa+lpr,quasibinary,two-way"
 
 
-@verb(
-    "methods seeds tune sweep choose out settings set features weights jobs dry_run",
-    more="engine",
-    examples=(
-        "compare photos.csv --methods bce,asl,spa --seeds 5",
-        "compare photos.csv --methods bce,my.py:MyLoss",
-    ),
-)
-def compare(
-    data: Annotated[str, typer.Argument(help="scenes, a file, a folder, or FORMAT:path.")],
-    given: Options,
-) -> None:
-    """Compare methods on the same data, recipe and seeds.
-
-    The same command on the same folder resumes. The default folder is runs/compare.
-    """
-    from labelwise.errors import SettingsError
-    from labelwise.methods.own import add_method
-    from labelwise.papers.compare import ComparisonPlan
-    from labelwise.papers.compare import compare as run_comparison
-    from labelwise.papers.jobs import Executor, InProcess, LocalProcesses, default_workers
-    from labelwise.papers.sources import Frozen, blank_features, open_table
-    from labelwise.report import write_comparison
-    from labelwise.report.charts import save_charts
-    from labelwise.system.progress import make_watch
-    from labelwise.system.yaml_values import parse_assignments
-    from labelwise.training.plan import choose_network
-    from labelwise.training.settings import AUTO, read_settings
-
+def compare(data: str, given: Options) -> None:
+    """Compare methods on the same data, recipe and seeds."""
     features, weights, jobs = given.features, given.weights, given.jobs
     names = tuple(name.strip() for name in (given.methods or METHODS).split(","))
     own = {name: add_method(name) for name in names if ".py:" in name}
@@ -95,8 +74,6 @@ def compare(
     name = f"{table.name}, features of {features}" if features else table.name
     executor: Executor = InProcess(table)
     if given.engine == "ray":
-        from labelwise.papers.jobs import RayRuns
-
         executor = RayRuns(workers, gpus=1.0 if base.hardware.accelerator == "cuda" else 0.0)
     elif workers > 1 and not features:
         executor = LocalProcesses(workers)
@@ -115,8 +92,6 @@ def compare(
 
 def _parsed_sweep(text: str | None) -> tuple[str, tuple[Any, ...]] | None:
     """Return the option and the values of ``option=a,b,c``."""
-    from labelwise.system.yaml_values import parse_assignments
-
     if text is None:
         return None
     name, equals, values = text.partition("=")
@@ -124,9 +99,7 @@ def _parsed_sweep(text: str | None) -> tuple[str, tuple[Any, ...]] | None:
     return axis[0], tuple(axis[1])
 
 
-def _announce(plan: "ComparisonPlan", table: "LabelTable", jobs: int, watch: "Watch") -> None:
-    from labelwise.papers.estimate import measure_speed
-
+def _announce(plan: ComparisonPlan, table: LabelTable, jobs: int, watch: Watch) -> None:
     each = {
         name: measure_speed(settings, table, watch).seconds(plan.base.recipe.epochs, table)
         for name, settings in plan.entries.items()

@@ -3,69 +3,33 @@
 from dataclasses import asdict
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from labelwise.cli.command import verb
 from labelwise.cli.options import Options
 from labelwise.cli.text import ask, caution, next_steps, say, show_table
+from labelwise.errors import SettingsError
+from labelwise.photos import Index, answer, model_changed
+from labelwise.photos.filters import PhotoGroups
+from labelwise.photos.prevalence import (
+    LibraryEstimate,
+    SampleAnswers,
+    draw_sample,
+    estimate_from_answers,
+    read_answers,
+    write_questions,
+)
+from labelwise.report.charts import save_estimate_chart
+from labelwise.retrieval import Query
+from labelwise.scores.calls import calls_of_table, write_calls
+from labelwise.scores.detections import is_detections
+from labelwise.system.table_files import write_csv
 from labelwise.system.text import counted
-
-if TYPE_CHECKING:
-    from labelwise.photos.index import Index
-    from labelwise.photos.prevalence import LibraryEstimate, SampleAnswers
-    from labelwise.retrieval import Query
 
 SHOWN = 60
 OF_ANSWERS = ("by", "table", "distinct", "csv", "plot", "who")
 
 
-@verb(
-    "ask answers out by table distinct csv plot scores labels count_by",
-    more="who",
-    examples=(
-        "count photos.index dog --ask 150",
-        "count results.csv --labels checked.csv --by site --csv counts.csv",
-    ),
-)
-def count(
-    place: Annotated[
-        Path,
-        typer.Argument(
-            envvar="LABELWISE_INDEX", metavar="INDEX|TABLE", help="An index, or a table of scores."
-        ),
-    ],
-    query: Annotated[
-        str | None, typer.Argument(help="A label, or a query such as 'dog, -beach'.")
-    ] = None,
-    *,
-    given: Options,
-) -> None:
-    """Say how many photos match, from random photos that you answer.
-
-    --ask 150 draws photos (in each group with --by) and asks about each in the terminal: y, n, u
-    (unsure), undo or stop; the same command goes on later. With -o questions.csv they are written
-    to a table instead; fill in yes, no or unsure, and give it back with --answers questions.csv.
-    The interval then rests on the answers: exact below 50, narrower above
-    where the model expects enough matches. Without answers the model's own interval is shown.
-
-    Of a table of scores, or of results of BirdNET or Perch, some rows of which a person has
-    checked, it says how many are right of each label, by site with --by site.
-    """
-    from labelwise.errors import SettingsError
-    from labelwise.photos import Index, model_changed
-    from labelwise.photos.filters import PhotoGroups
-    from labelwise.photos.prevalence import (
-        SampleAnswers,
-        draw_sample,
-        estimate_from_answers,
-        read_answers,
-        write_questions,
-    )
-    from labelwise.retrieval import Query
-    from labelwise.scores.detections import is_detections
-
+def count(place: Path, query: str | None, given: Options) -> None:
+    """Say how many photos match, from random photos that you answer."""
     if given.by and len(given.by) > 1:
         raise SettingsError("photos are counted by one column: give --by once")
     by = given.by[0] if given.by else ""
@@ -120,8 +84,6 @@ def count(
         _write(estimate, str(asked), given.csv)
         say(f"the table: {given.csv}")
     if given.plot is not None:
-        from labelwise.report.charts import save_estimate_chart
-
         save_estimate_chart([*estimate.groups, estimate.total], str(asked), given.plot)
         say(f"the chart: {given.plot}")
     if not by:
@@ -130,8 +92,6 @@ def count(
 
 def _calls(source: Path, label: str | None, by: str, given: Options) -> None:
     """Print, and write, how many detections or rows are right of each label, by site."""
-    from labelwise.scores.calls import calls_of_table, write_calls
-
     calls = calls_of_table(
         source, by or None, given.scores, given.labels, given.count_by or "calibrated", label
     )
@@ -155,10 +115,8 @@ def _calls(source: Path, label: str | None, by: str, given: Options) -> None:
         say(f"the table: {given.csv}")
 
 
-def _of_the_model(index: "Index", query: "Query") -> str:
+def _of_the_model(index: Index, query: Query) -> str:
     """Return the model's own interval in words, with its condition."""
-    from labelwise.photos import answer
-
     counted = answer(index, query, top=1)
     sentences = [f"{counted.counted}."]
     if not counted.untested:
@@ -167,7 +125,7 @@ def _of_the_model(index: "Index", query: "Query") -> str:
     return " ".join(sentence for sentence in sentences if sentence)
 
 
-def _asked(session: "SampleAnswers", query: str) -> bool:
+def _asked(session: SampleAnswers, query: str) -> bool:
     """Ask about each photo of a sample; return whether all are answered."""
     total = len(session.rows)
     drawn = counted(total, "photo")
@@ -188,17 +146,13 @@ def _asked(session: "SampleAnswers", query: str) -> bool:
     return True
 
 
-def _show(found: "LibraryEstimate", query: str, by: str) -> None:
+def _show(found: LibraryEstimate, query: str, by: str) -> None:
     """Print the estimate of each group as a table, and of all photos in words."""
     if found.groups:
         cells = [
             (
-                group.group or "all",
-                f"{group.photos:,}",
-                f"{group.yes:,} of {group.answered:,}",
-                f"{group.count:,.0f}",
-                f"{group.low:,.0f} to {group.high:,.0f}",
-                group.method,
+                *(group.group or "all", group.photos, f"{group.yes:,} of {group.answered:,}"),
+                *(f"{group.count:,.0f}", f"{group.low:,.0f} to {group.high:,.0f}", group.method),
             )
             for group in [*found.groups, found.total]
         ]
@@ -213,10 +167,8 @@ def _show(found: "LibraryEstimate", query: str, by: str) -> None:
         )
 
 
-def _write(found: "LibraryEstimate", query: str, path: Path) -> None:
+def _write(found: LibraryEstimate, query: str, path: Path) -> None:
     """Write the estimates and what they rest on: one row per group, the whole library last."""
-    from labelwise.system.table_files import write_csv
-
     rows = [
         {
             "query": query,

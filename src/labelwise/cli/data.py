@@ -1,43 +1,46 @@
 """``labelwise data``: describe a label table, split it, group it, hide labels, convert it."""
 
+import json
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from labelwise.cli.command import verb
+from rich.console import Console
+from rich.progress import Progress
+
 from labelwise.cli.evaluate import few_test_photos
-from labelwise.cli.options import TABLE, Options, Source, load_table, model_path
-from labelwise.cli.text import complain, next_steps, say, show_table
+from labelwise.cli.options import Options, load_table, model_path
+from labelwise.cli.text import caution, complain, next_steps, say, show_table, tell
+from labelwise.contrib.annotation_tools import Guesses, export_for_tool
+from labelwise.data import LabelTable, UnreadableImage
+from labelwise.data import derived as corrupt
+from labelwise.data.camera_results import write_bursts
+from labelwise.data.checks import (
+    Description,
+    count_mismatches,
+    describe,
+    find_unreadable,
+    reject_divided_groups,
+    reject_shared_content,
+    without_unreadable,
+)
+from labelwise.data.derived import obey_taxonomy
+from labelwise.data.export import export
+from labelwise.data.load import GENERATED, find_parts
+from labelwise.data.split import stratified_split, with_validation
+from labelwise.errors import DataError, SettingsError
+from labelwise.models import load_model
+from labelwise.scores.aggregating import aggregate_table
+from labelwise.system.progress import make_watch
 from labelwise.system.text import counted
-
-if TYPE_CHECKING:
-    from labelwise.data import LabelTable, UnreadableImage
-    from labelwise.data.checks import Description
+from labelwise.taxonomy import Taxonomy
 
 LABELS_SHOWN = 30
 SHARES = "train=.8,val=.1,test=.1"
 
 
-@verb(
-    "content taxonomy strict all json",
-    more=TABLE,
-    examples=("data describe photos.csv", "data describe coco:annotations/ --content --strict"),
-)
-def describe_table(source: Source, given: Options) -> None:
-    """Show how often labels occur, alone and in pairs.
-
-    Also labels per image, images without any, and the share of unknown entries. --strict fails if
-    a known data set is not complete, or an image cannot be read.
-    """
-    import json
-
-    from labelwise.data.checks import (
-        describe,
-        reject_divided_groups,
-        reject_shared_content,
-        without_unreadable,
-    )
-    from labelwise.errors import DataError
-
+def describe_table(source: str, given: Options) -> None:
+    """Show how often labels occur, alone and in pairs."""
     table = load_table(source, given)
     broken = _find_unreadable(table) if given.content else []
     if given.content:
@@ -73,24 +76,8 @@ def describe_table(source: Source, given: Options) -> None:
         raise DataError(f"{table.name}: {counted(len(broken), 'image')} cannot be read")
 
 
-@verb(
-    "out! shares val seed by_content",
-    more=TABLE,
-    examples=(
-        "data split photos.csv -o split.csv",
-        "data split photos.csv --shares train=.6,val=.2,test=.2 -o split.csv",
-    ),
-)
-def split_table(source: Source, given: Options) -> None:
-    """Write the table with a stratified split into train, val and test.
-
-    Groups and equal images stay together. A table that has a split keeps it: --val takes
-    validation out of train, --shares draws a new one.
-    """
-    from labelwise.data.export import export
-    from labelwise.data.split import stratified_split, with_validation
-    from labelwise.errors import DataError, SettingsError
-
+def split_table(source: str, given: Options) -> None:
+    """Write the table with a stratified split into train, val and test."""
     if given.val is not None and given.shares is not None:
         raise SettingsError("give --val, which keeps the split there is, or --shares, not both")
     table = load_table(source, given)
@@ -112,37 +99,16 @@ def split_table(source: Source, given: Options) -> None:
     sizes = {name: len(split) for name, split in parted.splits().items()}
     say(f"wrote {given.out}: {', '.join(f'{name} {size:,}' for name, size in sizes.items())}")
     few = few_test_photos(sizes.get("test", 0))
-    if few:
-        complain(few)
+    caution(few)
     next_steps(f"train {given.out}")
 
 
-@verb(
-    "out! model embeddings cosine gap time_column camera_column",
-    more=TABLE,
-    examples=(
-        "data group photos.csv -o grouped.csv",
-        "data group photos.csv --gap 60 --camera-column camera -o bursts.csv",
-    ),
-)
-def group_table(source: Source, given: Options) -> None:
-    """Write near-duplicates, or bursts of a camera, as groups.
-
-    Splits, intervals and guarantees keep a group together. Photos are compared by look; by what a
-    --model sees in them, or by --embeddings, with the --cosine from which on they are
-    near-duplicates. Photos that a chain of near-duplicates joins get one group.
-
-    --gap 60 groups a .csv or .tsv by its column of times instead: in a burst no photo was taken
-    more than 60 seconds after the one before.
-    """
-    from labelwise.data.export import export
+def group_table(source: str, given: Options) -> None:
+    """Write near-duplicates, or bursts of a camera, as groups."""
     from labelwise.scores.unlabelled_pool import grouped_copies
-    from labelwise.system.progress import make_watch
 
     if given.gap is not None:
         given.refuse("bursts are found by time", "model", "embeddings", "cosine")
-        from labelwise.data.camera_results import write_bursts
-
         columns = given.time_column or "time", given.camera_column
         photos, sizes = write_bursts(Path(source), given.target, given.gap, *columns)
         words = f"{counted(photos, 'photo')} in {counted(len(sizes), 'burst')}"
@@ -156,8 +122,7 @@ def group_table(source: Source, given: Options) -> None:
     )
     export(grouped.table, given.target)
     say(f"wrote {given.out}: {grouped.sentence()}")
-    if grouped.warning:
-        complain(grouped.warning)
+    caution(grouped.warning)
     if grouped.unread:
         verb_of = "is" if len(grouped.unread) == 1 else "are"
         complain(
@@ -170,24 +135,8 @@ def group_table(source: Source, given: Options) -> None:
     next_steps(f"data split {given.out}{new} -o split.csv")
 
 
-@verb(
-    "out! single_positive keep flip_present flip_absent seed",
-    more=TABLE,
-    examples=(
-        "data observe photos.csv --single-positive -o single.csv",
-        "data observe photos.csv --keep 0.1 -o tenth.csv",
-    ),
-)
-def observe_table(source: Source, given: Options) -> None:
-    """Write the table with fewer labels known, or some wrong.
-
-    Single positives are taken in the train split only; the other two act on every split.
-    """
-    from labelwise.data import derived as corrupt
-    from labelwise.data.checks import describe
-    from labelwise.data.export import export
-    from labelwise.errors import SettingsError
-
+def observe_table(source: str, given: Options) -> None:
+    """Write the table with fewer labels known, or some wrong."""
     present, absent = given.flip_present or 0.0, given.flip_absent or 0.0
     if given.single_positive + (given.keep is not None) + (present > 0 or absent > 0) != 1:
         raise SettingsError("give one of --single-positive, --keep, --flip-present/--flip-absent")
@@ -204,32 +153,9 @@ def observe_table(source: Source, given: Options) -> None:
     next_steps(f"train {given.out}")
 
 
-@verb(
-    "out! for_ model taxonomy add_groups by pool scores predictions crops",
-    more=TABLE,
-    examples=(
-        "data convert photos.csv -o photos.parquet",
-        "data convert photos.csv --for label-studio --model runs/photos -o tasks.json",
-    ),
-)
-def convert_table(source: Source, given: Options) -> None:
-    """Write a table in another format, or for an annotation tool.
-
-    --for label-studio, cvat, fiftyone, coco, voc (a folder) or huggingface writes as that tool
-    reads it, with --model its predictions to begin from. With --taxonomy a present label makes
-    what it is a kind of present, and an absent one makes its kinds absent.
-
-    Of a table of scores, --by burst makes one row of each burst. Of MegaDetector's results,
-    --predictions and --crops put the classes of a model into them.
-    """
-    from labelwise.contrib.annotation_tools import Guesses, export_for_tool
-    from labelwise.data.derived import obey_taxonomy
-    from labelwise.data.export import export
-    from labelwise.errors import SettingsError
-    from labelwise.models import load_model
+def convert_table(source: str, given: Options) -> None:
+    """Write a table in another format, or for an annotation tool."""
     from labelwise.scores.unlabelled_pool import score_pool, write_classes
-    from labelwise.system.progress import make_watch
-    from labelwise.taxonomy import Taxonomy
 
     if given.predictions is not None:
         if given.crops is None:
@@ -255,8 +181,7 @@ def convert_table(source: Source, given: Options) -> None:
     guesses, model, note = None, model_path(given), ""
     if model is not None:
         scored = score_pool(table, load_model(model), watch=make_watch())
-        for text in scored.notes:
-            complain(text)
+        caution(*scored.notes)
         table = scored.table
         guesses = Guesses(scored.pool.probs, scored.pool.sets, model.name)
     if given.for_ is None:
@@ -265,15 +190,12 @@ def convert_table(source: Source, given: Options) -> None:
         note = export_for_tool(table, out, given.for_, guesses)
     labels = counted(len(table.space), "label")
     say(f"wrote {out}: {counted(len(table), 'image')}, {labels}")
-    if note:
-        say(note)
+    tell(note)
     next_steps(f"data describe {out}" if given.for_ is None else f"train {source}")
 
 
 def _convert_units(source: Path, given: Options) -> None:
     """Write one score and one label per burst, site or patient."""
-    from labelwise.scores.aggregating import aggregate_table
-
     units = aggregate_table(source, given.scores, given.by or [], given.pool or "any")
     units.save(given.target)
     labelled = "" if units.truth is None else ", with their labels"
@@ -286,8 +208,6 @@ def _convert_units(source: Path, given: Options) -> None:
 
 
 def _shares(text: str) -> dict[str, float]:
-    from labelwise.errors import SettingsError
-
     shares = {}
     for share in text.split(","):
         name, _, value = share.partition("=")
@@ -298,11 +218,8 @@ def _shares(text: str) -> dict[str, float]:
     return shares
 
 
-def _obedience(table: "LabelTable", file: Path) -> str:
+def _obedience(table: LabelTable, file: Path) -> str:
     """Return how far a table obeys a taxonomy, in one sentence."""
-    from labelwise.data.derived import obey_taxonomy
-    from labelwise.taxonomy import Taxonomy
-
     taxonomy = Taxonomy.read(file)
     obeyed = obey_taxonomy(table, taxonomy)
     levels = taxonomy.within(table.space).levels()
@@ -312,26 +229,16 @@ def _obedience(table: "LabelTable", file: Path) -> str:
     return f"{obeyed.sentence()} (`labelwise data convert --taxonomy` writes that); {depths}"
 
 
-def _find_unreadable(table: "LabelTable") -> "list[UnreadableImage]":
+def _find_unreadable(table: LabelTable) -> list[UnreadableImage]:
     """Return the broken images, with a progress bar on the error output if that is a terminal."""
-    import sys
-
-    from rich.console import Console
-    from rich.progress import Progress
-
-    from labelwise.data.checks import find_unreadable
-
     console = Console(file=sys.stderr)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("reading every image", total=len(table))
         return find_unreadable(table, progress=lambda done: bar.update(task, completed=done))
 
 
-def _against_papers(source: str, table: "LabelTable") -> tuple[bool, list[str]]:
+def _against_papers(source: str, table: LabelTable) -> tuple[bool, list[str]]:
     """Return whether counts are stated of this format, and the sentences where they differ."""
-    from labelwise.data.checks import count_mismatches
-    from labelwise.data.load import GENERATED, find_parts
-
     parts = [] if source in GENERATED else find_parts(source)
     if len(parts) != 1 or not parts[0][1].counts:
         return False, []
@@ -339,7 +246,7 @@ def _against_papers(source: str, table: "LabelTable") -> tuple[bool, list[str]]:
     return True, count_mismatches(table, reader.counts, reader.labels)
 
 
-def _show(description: "Description", shown: int) -> None:
+def _show(description: Description, shown: int) -> None:
     images = max(1, description.images)
     labels = counted(len(description.labels), "label")
     say(f"{description.name}: {counted(description.images, 'image')}, {labels}")
@@ -357,10 +264,7 @@ def _show(description: "Description", shown: int) -> None:
     ranked = sorted(description.labels, key=lambda label: (-label.present, label.name))
     rows = [
         (
-            label.name,
-            f"{label.present:,}",
-            f"{label.absent:,}",
-            f"{label.unknown:,}",
+            *(label.name, label.present, label.absent, label.unknown),
             "undefined" if label.share is None else f"{label.share:.2%}",
         )
         for label in ranked[:shown]
@@ -371,7 +275,7 @@ def _show(description: "Description", shown: int) -> None:
         say(f"... and {counted(len(ranked) - shown, 'more label')} (--all shows them)")
     if description.pairs:
         say()
-        pairs = [(p.first, p.second, f"{p.images:,}", f"{p.lift:.2f}") for p in description.pairs]
+        pairs = [(p.first, p.second, p.images, f"{p.lift:.2f}") for p in description.pairs]
         title = "most frequent pairs; lift: times as often as if they came independently"
         show_table(("label", "with", "images", "lift"), pairs[:10], title=title)
     for note in description.notes:

@@ -1,46 +1,28 @@
 """``labelwise data votes``, ``import`` and ``rules``: labels from people, programs and rules."""
 
-from dataclasses import replace
+import json
+from dataclasses import asdict, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from labelwise.cli.command import verb
 from labelwise.cli.options import Options
-from labelwise.cli.text import next_steps, say, show_table
+from labelwise.cli.text import next_steps, say, show_table, tell
+from labelwise.data import load
+from labelwise.data.camera_results import cut_crops, read_camera_results
+from labelwise.data.derived import obey_groups
+from labelwise.data.export import export
+from labelwise.data.votes import ALL_LABELS, Votes, WorkerRecord, count_votes, model_workers
+from labelwise.errors import SettingsError
+from labelwise.photos.metadata import read_keywords
+from labelwise.system.files import replacing
+from labelwise.system.table_files import write_csv
 from labelwise.system.text import counted
-
-if TYPE_CHECKING:
-    from labelwise.data.votes import WorkerRecord
+from labelwise.taxonomy import AttributeGroups
 
 WORKERS_SHOWN = 10
 
 
-@verb(
-    "out! vote_by data min_count smoothing right strength report",
-    examples=(
-        "data votes votes.csv -o labels.csv",
-        "data votes votes.csv --vote-by workers --report people.csv -o labels.csv",
-    ),
-)
-def votes_table(
-    votes: Annotated[
-        Path,
-        typer.Argument(help="One answer per row: photo, label, worker, answer (yes, no, unknown)."),
-    ],
-    given: Options,
-) -> None:
-    """Write soft labels made of several people's votes.
-
-    A label that everybody affirms or denies is certain; one without an answer is unknown. --data
-    names the table whose photos get the labels; without it they are files beside the votes.
-    """
-    from labelwise.data import load
-    from labelwise.data.export import export
-    from labelwise.data.votes import Votes, count_votes, model_workers
-    from labelwise.errors import SettingsError
-
+def votes_table(votes: Path, given: Options) -> None:
+    """Write soft labels made of several people's votes."""
     report, least = given.report, given.min_count or 1
     if report is not None and report.suffix.lower() not in (".csv", ".json"):
         raise SettingsError(f"a report on workers must end in .csv or .json, got {report.name!r}")
@@ -60,8 +42,13 @@ def votes_table(
         labels = made.table(source.images, source.name)
         table = replace(labels, split=source.split, group=source.group, notes=source.notes)
     export(table, given.target)
-    if report is not None:
-        _write_report(report, made.records)
+    if report is not None and report.suffix.lower() == ".json":
+        text = json.dumps([asdict(record) for record in made.records], indent=2, ensure_ascii=False)
+        with replacing(report) as temporary:
+            temporary.write_text(text, encoding="utf-8")
+    elif report is not None:
+        header = [field.name for field in fields(WorkerRecord)]
+        write_csv(report, header, [tuple(asdict(record).values()) for record in made.records])
     soft = 0 if table.soft is None else len(table.soft.shares)
     say(
         f"wrote {given.out}: {counted(len(table), 'photo')}, {counted(len(table.space), 'label')}, "
@@ -72,28 +59,8 @@ def votes_table(
     next_steps(f"data describe {given.out}")
 
 
-@verb(
-    "out! min_count taxonomy_out at_least data",
-    examples=(
-        "data import ~/photos -o keywords.csv --min-count 20",
-        "data import megadetector.json --data photos/ -o crops/",
-    ),
-)
-def import_table(
-    source: Annotated[
-        Path, typer.Argument(help="A folder of photos; or results of MegaDetector, .json.")
-    ],
-    given: Options,
-) -> None:
-    """Write a label table from keywords of photos, or crops from detections.
-
-    Of a folder: XMP (inside photos and in side-cars), IPTC, and the hierarchies of Lightroom and
-    digiKam; each level of a hierarchy is a label. A keyword that a photo lacks is unknown, not
-    absent. Keywords that `labelwise tag` wrote are left out.
-
-    Of results of MegaDetector or SpeciesNet: each detection of at least --at-least (0.2) is cut out
-    of its photo, which lies below --data; crops.csv says where each came from.
-    """
+def import_table(source: Path, given: Options) -> None:
+    """Write a label table from keywords of photos, or crops from detections."""
     if source.is_dir():
         given.refuse("it is for results of a detector", "at_least", "data")
         _import_keywords(source, given)
@@ -105,11 +72,6 @@ def import_table(
 
 
 def _import_keywords(source: Path, given: Options) -> None:
-    from labelwise.data.export import export
-    from labelwise.errors import SettingsError
-    from labelwise.photos.metadata import read_keywords
-    from labelwise.system.table_files import write_csv
-
     hierarchy = given.taxonomy_out
     if hierarchy is not None and hierarchy.suffix.lower() != ".csv":
         raise SettingsError(f"--taxonomy-out must end in .csv, got {hierarchy.name!r}")
@@ -125,17 +87,13 @@ def _import_keywords(source: Path, given: Options) -> None:
     if hierarchy is not None:
         write_csv(hierarchy, ["child", "parent"], sorted(parents.items()))
         say(f"wrote {hierarchy}: {counted(len(parents), 'keyword')} under another")
-    for note in table.notes:
-        say(note)
+    tell(*table.notes)
 
 
 def _import_crops(source: Path, given: Options) -> None:
-    from labelwise.data.camera_results import cut_crops, read_camera_results
-
     results = read_camera_results(source)
     root = source.parent if given.data is None else Path(given.data)
-    least = 0.2 if given.at_least is None else given.at_least
-    count = cut_crops(results, root, given.target, least)
+    count = cut_crops(results, root, given.target, given.get("at_least", 0.2))
     say(f"wrote {counted(count, 'crop')} and {given.target / 'crops.csv'}")
     if results.failed:
         say(f"{counted(len(results.failed), 'photo')} without a result, first {results.failed[0]}")
@@ -144,27 +102,8 @@ def _import_crops(source: Path, given: Options) -> None:
         say(f"no crops of {counted(len(videos), 'video')}, first {videos[0]}")
 
 
-@verb(
-    "out",
-    examples=("data rules photos.csv groups.csv", "data rules photos.csv groups.csv -o mended.csv"),
-)
-def rules_table(
-    source: Annotated[str, typer.Argument(help="A label table, or any labelled data.")],
-    groups: Annotated[
-        Path, typer.Argument(help="A CSV of group, kind (exactly-one, at-most-one, any), labels.")
-    ],
-    given: Options,
-) -> None:
-    """Find photos whose labels break a rule, such as day and night.
-
-    With -o the labels that follow are written too: where one is present the others are absent,
-    and labels of a group that a photo breaks become unknown.
-    """
-    from labelwise.data import load
-    from labelwise.data.derived import obey_groups
-    from labelwise.data.export import export
-    from labelwise.taxonomy import AttributeGroups
-
+def rules_table(source: str, groups: Path, given: Options) -> None:
+    """Find photos whose labels break a rule, such as day and night."""
     table = load(source, check_files=False)
     settled = obey_groups(table, AttributeGroups.read(groups))
     if settled.conflicts:
@@ -183,28 +122,10 @@ def rules_table(
     next_steps(f"train {given.out or source} --attributes {groups}")
 
 
-def _write_report(path: Path, records: "tuple[WorkerRecord, ...]") -> None:
-    import json
-    from dataclasses import asdict, fields
-
-    from labelwise.data.votes import WorkerRecord
-    from labelwise.system.files import replacing
-    from labelwise.system.table_files import write_csv
-
-    if path.suffix.lower() == ".json":
-        with replacing(path) as temporary:
-            text = json.dumps([asdict(record) for record in records], indent=2, ensure_ascii=False)
-            temporary.write_text(text, encoding="utf-8")
-    else:
-        header = [field.name for field in fields(WorkerRecord)]
-        write_csv(path, header, [tuple(asdict(record).values()) for record in records])
-
-
-def _show_worst(records: "tuple[WorkerRecord, ...]") -> None:
+def _show_worst(records: tuple[WorkerRecord, ...]) -> None:
     """Show the workers whose answers tell least, by sensitivity + specificity."""
-    from labelwise.data.votes import ALL_LABELS
 
-    def told(one: "WorkerRecord") -> float:
+    def told(one: WorkerRecord) -> float:
         return (one.sensitivity or 0.0) + (one.specificity or 0.0)
 
     def shown(value: float | None) -> str:
@@ -216,12 +137,8 @@ def _show_worst(records: "tuple[WorkerRecord, ...]") -> None:
         ("least telling workers", "yes", "no", "don't know", "sensitivity", "specificity"),
         [
             (
-                worker.worker,
-                f"{worker.yes:,}",
-                f"{worker.no:,}",
-                f"{worker.dont_know:,}",
-                shown(worker.sensitivity),
-                shown(worker.specificity),
+                *(worker.worker, worker.yes, worker.no, worker.dont_know),
+                *(shown(worker.sensitivity), shown(worker.specificity)),
             )
             for worker in workers[:WORKERS_SHOWN]
         ],

@@ -5,26 +5,38 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Any, Literal
 
-import typer
+from PIL import Image
 
-from labelwise.cli.command import verb
-from labelwise.cli.options import (
-    Options,
-    model_path,
+from labelwise.answers.asking import choose_labels, choose_photos, draw_photos
+from labelwise.answers.suspects import (
+    crossfit_log_odds,
+    crossfit_true_log_odds,
+    find_suspects,
+    log_changes,
+    promise_suspects,
+    read_review,
+    repair,
+    write_review,
 )
-from labelwise.cli.text import complain, next_steps, say, show_table
+from labelwise.cli.options import Options, model_path
+from labelwise.cli.text import caution, next_steps, say, show_table, tell
+from labelwise.contrib.annotation_tools import Guesses, export_for_tool
+from labelwise.data import load
+from labelwise.data.export import export
+from labelwise.errors import DataError, LabelwiseError, SettingsError
+from labelwise.models.run_folder import RunFolder
+from labelwise.photos import Index
+from labelwise.photos.review import pool_of
+from labelwise.report.contact_sheet import SIDE
+from labelwise.report.suspects import write_questions_page, write_suspects_page
+from labelwise.scores.embeddings import holds_vectors
+from labelwise.scores.review import answered_questions, reviewable, suspect_questions
+from labelwise.scores.unlabelled_pool import PhotoPool, read_pool
+from labelwise.system.progress import make_watch
+from labelwise.system.storage import is_uri
 from labelwise.system.text import counted
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-    from PIL import Image
-
-    from labelwise.answers.suspects import Reviewed, SuspectPromise, Suspects
-    from labelwise.predictions import Predictions
-    from labelwise.scores.unlabelled_pool import PhotoPool
 
 LABELS_SHOWN = 10
 MOST_IN_CONTEXT = 300  # labels, whose pairs are all fitted
@@ -37,35 +49,8 @@ OF_NEXT = ("model", "order", "for_", "questions", "batch_size", "device")
 OF_REPAIR = ("changes", "accept_guaranteed", "test_too")
 
 
-@verb(
-    "out! find apply model answers top order wrong_at_most html for_ questions split",
-    more="confidence checks data blind scores link labels context folds seed changes "
-    "accept_guaranteed test_too batch_size device",
-    examples=(
-        "data review runs/photos -o review.csv --html review.html",
-        "data review photos.csv --apply review.csv -o mended.csv",
-    ),
-)
-def review_table(
-    source: Annotated[
-        str,
-        typer.Argument(help="A run or scores with labels; photos; or with --apply a table."),
-    ],
-    given: Options,
-) -> None:
-    """List labels that are probably mistakes, or what to label next.
-
-    --find missing (default) or wrong judges a run, scores with labels, or an .npz of frozen
-    features: every row by fits on other rows. Answer the questions marked `check` in the file (yes,
-    no or unknown) and give it again as --answers: it then says how much of the list can be trusted,
-    at most --wrong-at-most (0.2) of it wrong.
-
-    --find next chooses photos, or with --questions labels single labels, that a person should
-    label next, with --model. --order: value (likely to change labels), entropy, expected-f, diverse
-    or random (default for photos).
-
-    --apply review.csv writes the table with its answers in it; changes are appended to a log.
-    """
+def review_table(source: str, given: Options) -> None:
+    """List labels that are probably mistakes, or what to label next."""
     if given.apply is not None:
         given.refuse("--apply puts answers into a table", "find", *OF_SUSPECTS, *OF_NEXT)
         _repair(source, given.apply, given)
@@ -82,25 +67,11 @@ def review_table(
 
 
 def _suspects(source: Path, kind: Literal["missing", "wrong"], given: Options) -> None:
-    from labelwise.answers.suspects import (
-        crossfit_log_odds,
-        crossfit_true_log_odds,
-        find_suspects,
-        promise_suspects,
-        write_review,
-    )
-    from labelwise.errors import LabelwiseError
-    from labelwise.models.run_folder import RunFolder
-    from labelwise.scores.embeddings import holds_vectors
-    from labelwise.scores.review import answered_questions, reviewable, suspect_questions
-    from labelwise.system.storage import is_uri
-
     address = str(source).replace(":/", "://", 1) if ":/" in str(source) else str(source)
     folds, seed = given.folds or 5, given.seed or 0
-    level = 0.2 if given.wrong_at_most is None else given.wrong_at_most
-    for name in ("scores", "link", "labels"):
-        if source.is_dir() or is_uri(address) or holds_vectors(source):
-            given.refuse(f"{source} is not a table of scores", name)
+    level = given.get("wrong_at_most", 0.2)
+    if source.is_dir() or is_uri(address) or holds_vectors(source):
+        given.refuse(f"{source} is not a table of scores", "scores", "link", "labels")
     of_scores = {"scores": given.scores, "link": given.link, "labels": given.labels}
     predictions = reviewable(address, given.split, folds=folds, seed=seed, **of_scores)
     labels, observed = predictions.labels, predictions.observed
@@ -122,7 +93,7 @@ def _suspects(source: Path, kind: Literal["missing", "wrong"], given: Options) -
             if question.answer
         }
         marked = [question.check for question in questions]
-        confidence = 0.95 if given.confidence is None else given.confidence
+        confidence = given.get("confidence", 0.95)
         promise = promise_suspects(marked, told, level=level, confidence=confidence)
         questions = [
             replace(question, promised=position < promise.count)
@@ -130,8 +101,6 @@ def _suspects(source: Path, kind: Literal["missing", "wrong"], given: Options) -
         ]
     write_review(given.target, questions)
     if given.html is not None:
-        from labelwise.report.suspects import write_suspects_page
-
         picture = None if given.data is None else _pictures(given.data)
         if picture is None and (source / "settings.yaml").is_file():
             with suppress(LabelwiseError):  # the photos of the run, unless they have moved
@@ -139,7 +108,21 @@ def _suspects(source: Path, kind: Literal["missing", "wrong"], given: Options) -
         write_suspects_page(
             given.html, questions, promise=promise, picture=picture, blind=given.blind
         )
-    _show_suspects(questions, suspects, predictions, promise, level)
+    found, total = counted(len(suspects), "label"), counted(len(predictions), "photo")
+    say(f"{found} may be {kind}, on {len(suspects.photos()):,} of {total}")
+    counts = suspects.per_label(len(predictions.names))
+    order = sorted(range(len(counts)), key=lambda column: (-counts[column], column))
+    rows = [(predictions.names[k], int(counts[k])) for k in order[:LABELS_SHOWN] if counts[k]]
+    show_table(("label", "suspects"), rows)
+    if promise is not None:
+        say(str(promise))
+    else:
+        every, first = (sum(one.check for one in part) for part in (questions, questions[:100]))
+        say(
+            f"no guarantee yet: answer the questions marked `check` ({first} among the first 100, "
+            f"{every} in all; the first ones are enough to begin) with yes, no or unknown, and "
+            f"run again with --answers to guarantee that at most {level:.0%} are false"
+        )
     _say_written(given)
     if promise is None:
         next_steps(f"data review {source} --answers {given.out} -o checked.csv")
@@ -151,19 +134,14 @@ def _say_written(given: Options) -> None:
     say(f"wrote {given.out}" + ("" if given.html is None else f" and {given.html}"))
 
 
-def _pictures(data: str) -> "Callable[[str], Image.Image | None]":
+def _pictures(data: str) -> Callable[[str], Image.Image | None]:
     """Return what opens the photos of any data for a page; None for one that cannot be read."""
-    from labelwise.data import load
-
     images = load(data, check_files=False).images
     return _opener(images, {name: row for row, name in enumerate(images.ids)})
 
 
-def _opener(images: Any, rows: dict[str, int]) -> "Callable[[str], Image.Image | None]":
-    from labelwise.errors import LabelwiseError
-    from labelwise.report.contact_sheet import SIDE
-
-    def picture(photo: str) -> "Image.Image | None":
+def _opener(images: Any, rows: dict[str, int]) -> Callable[[str], Image.Image | None]:
+    def picture(photo: str) -> Image.Image | None:
         try:
             return images.read(rows[photo], SIDE) if photo in rows else None
         except (OSError, LabelwiseError, TypeError):
@@ -174,10 +152,6 @@ def _opener(images: Any, rows: dict[str, int]) -> "Callable[[str], Image.Image |
 
 def _repair(source: str, answers: Path, given: Options) -> None:
     """Write a table with the answers of a review in it."""
-    from labelwise.answers.suspects import log_changes, read_review, repair
-    from labelwise.data import load
-    from labelwise.data.export import export
-
     table, questions = load(source), read_review(answers)
     repaired, changes = repair(
         table, questions, accept_promised=given.accept_guaranteed, test_too=given.test_too
@@ -195,41 +169,8 @@ def _repair(source: str, answers: Path, given: Options) -> None:
     next_steps(f"train {given.out}")
 
 
-def _show_suspects(
-    questions: "list[Reviewed]",
-    found: "Suspects",
-    predictions: "Predictions",
-    promise: "SuspectPromise | None",
-    level: float,
-) -> None:
-    photos = len(found.photos())
-    total = counted(len(predictions), "photo")
-    say(f"{counted(len(found), 'label')} may be {found.kind}, on {photos:,} of {total}")
-    counts = found.per_label(len(predictions.names))
-    order = sorted(range(len(counts)), key=lambda column: (-counts[column], column))
-    rows = [(predictions.names[k], f"{counts[k]:,}") for k in order[:LABELS_SHOWN] if counts[k]]
-    show_table(("label", "suspects"), rows)
-    marked = sum(question.check for question in questions)
-    if promise is not None:
-        say(str(promise))
-        return
-    first = sum(question.check for question in questions[:100])
-    say(
-        f"no guarantee yet: answer the questions marked `check` ({first} among the first 100, "
-        f"{marked} in all; the first ones are enough to begin) with yes, no or unknown, and run "
-        f"again with --answers to guarantee that at most {level:.0%} are false"
-    )
-
-
 def _next(source: str, given: Options) -> None:
     """Choose photos, or single labels of photos, that a person should label next."""
-    from labelwise.answers.asking import choose_labels, choose_photos, draw_photos
-    from labelwise.answers.suspects import write_review
-    from labelwise.contrib.annotation_tools import Guesses, export_for_tool
-    from labelwise.data.export import export
-    from labelwise.errors import DataError, SettingsError
-    from labelwise.report.suspects import write_questions_page
-
     out, top, labels = given.target, given.top or 200, given.questions == "labels"
     order: Any = given.order or ("value" if labels else "random")
     if order not in ORDERS:
@@ -244,8 +185,7 @@ def _next(source: str, given: Options) -> None:
         given.refuse("it belongs to --order random", "seed")
     model = model_path(given)
     pool = _pool(source, model, given)
-    for note in pool.notes:
-        complain(note)
+    caution(*pool.notes)
     if not pool.pool.open.any():
         raise DataError(f"{source}: every label of every photo is known; there is nothing to ask")
     if labels:
@@ -264,26 +204,32 @@ def _next(source: str, given: Options) -> None:
             name = Path(source).name if model is None else model.name
             guesses = Guesses(pool.pool.probs[rows], pool.pool.sets[rows], name)
             note = export_for_tool(pool.table.subset(rows), out, given.for_, guesses)
-            if note:
-                say(note)
+            tell(note)
     if given.html is not None:
         row_of = dict(zip(pool.names(rows, out.parent), rows.tolist(), strict=True))
         picture = _opener(pool.table.images, row_of)
         write_questions_page(given.html, asked, by=order, picture=picture, blind=given.blind)
-    _show_next(pool, rows, asked, given)
+    if labels:
+        photos = counted(len(set(rows.tolist())), "photo")
+        say(f"{counted(len(asked), 'question')} about {photos} of {len(pool.pool):,}")
+        counts = Counter(question.label for question in asked).most_common(LABELS_SHOWN)
+        show_table(("label", "questions"), counts)
+        say("answer yes, no or unknown in the column answer")
+    else:
+        say(f"{counted(len(rows), 'photo')} of {len(pool.pool):,} to label next")
+    _say_written(given)
+    if labels:
+        next_steps(f"data review TABLE --apply {given.out} -o mended.csv")
+    elif given.for_ is None:
+        next_steps(f"data convert {given.out} --for label-studio -o tasks.json")
+    else:
+        next_steps(f"train {given.out}")
     if len(rows) < top:
         say(f"nothing else is unknown: {len(rows):,} instead of {top:,}")
 
 
-def _pool(source: str, model: Path | None, given: Options) -> "PhotoPool":
-    from labelwise.errors import SettingsError
-    from labelwise.scores.unlabelled_pool import PhotoPool, read_pool
-    from labelwise.system.progress import make_watch
-
+def _pool(source: str, model: Path | None, given: Options) -> PhotoPool:
     if (Path(source) / "index.json").is_file():
-        from labelwise.photos import Index
-        from labelwise.photos.review import pool_of
-
         if model is not None:
             raise SettingsError(f"{source} is an index and has its own model; leave out --model")
         with Index(Path(source)) as index:
@@ -292,24 +238,3 @@ def _pool(source: str, model: Path | None, given: Options) -> "PhotoPool":
         raise SettingsError(f"say with --model which model should judge the photos of {source}")
     device, size = given.device or "cpu", given.batch_size or 64
     return read_pool(source, model, device=device, batch_size=size, watch=make_watch())
-
-
-def _show_next(
-    found: "PhotoPool", rows: "NDArray[np.intp]", asked: "list[Reviewed]", given: Options
-) -> None:
-    total = f"of {len(found.pool):,}"
-    if given.questions == "labels":
-        photos = counted(len(set(rows.tolist())), "photo")
-        say(f"{counted(len(asked), 'question')} about {photos} {total}")
-        counts = Counter(question.label for question in asked).most_common(LABELS_SHOWN)
-        show_table(("label", "questions"), [(label, f"{count:,}") for label, count in counts])
-        say("answer yes, no or unknown in the column answer")
-    else:
-        say(f"{counted(len(rows), 'photo')} {total} to label next")
-    _say_written(given)
-    if given.questions == "labels":
-        next_steps(f"data review TABLE --apply {given.out} -o mended.csv")
-    elif given.for_ is None:
-        next_steps(f"data convert {given.out} --for label-studio -o tasks.json")
-    else:
-        next_steps(f"train {given.out}")

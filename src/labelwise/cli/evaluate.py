@@ -1,36 +1,40 @@
-"""``labelwise evaluate``: how good scores are, a run's or anyone's.
-
-What can be evaluated, each with the options that apply to it:
-
-    shards           what `predict` wrote: a folder or a bucket
-    exported model   on labelled photos
-    scores           of any program, with labels in it or beside it
-    run              by its saved predictions of a split
-    run on data      its model on labelled photos
-"""
+"""``labelwise evaluate``: how good scores are, a run's or anyone's."""
 
 import re
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Any
 
-import typer
-
-from labelwise.cli.command import verb
 from labelwise.cli.options import Options, decoder_of, reading
-from labelwise.cli.text import command, next_steps, say, show_table
+from labelwise.cli.text import command, next_steps, say, show_table, tell
+from labelwise.data import LabelTable
+from labelwise.data.load import load_for_labels
+from labelwise.errors import DataError, SettingsError
+from labelwise.evaluation import Evaluation, SubgroupFigure
+from labelwise.evaluation import evaluate as measure
+from labelwise.evaluation.verdict import verdict
+from labelwise.models import load_model
+from labelwise.models.loading import is_exported, refuse_program
+from labelwise.models.run_folder import RunFolder, fetched_run
+from labelwise.report.runs import (
+    measured_data,
+    measured_run,
+    measured_split,
+    taxonomy_of,
+    write_folder,
+)
+from labelwise.scores import fixed_rule, judge_as_given, read_scores
+from labelwise.scores.aggregating import aggregate_table
+from labelwise.system.progress import make_watch
+from labelwise.system.storage import is_uri, storage_at
 from labelwise.system.text import counted
+from labelwise.taxonomy import AttributeGroups, Taxonomy
 
-if TYPE_CHECKING:
-    from labelwise.data import LabelTable
-    from labelwise.evaluation import Evaluation, SubgroupFigure
-
-    Measured = tuple[Evaluation, dict[str, Any]]
-
+Measured = tuple[Evaluation, dict[str, Any]]
+Measure = Callable[[str, Options], Measured]
 WORST = 5
 LEVEL = re.compile(r"(precision|recall|sensitivity|specificity)-([\d.]+)%?(-shared|-per-label)?$")
 FEW_TEST_PHOTOS = 50  # below which searches and tags cannot be guaranteed
@@ -39,61 +43,33 @@ ROWS = {"split", "query_length", "taxonomy", "attributes"}  # of those whose row
 ON_DATA = {"data", "set", "skip_missing", "skip_broken"}
 
 
-@verb(
-    "data labels scores by pool split rule out json taxonomy attributes device",
-    more="link query_length bins top_k set skip_missing skip_broken without_training_photos "
-    "adapt_shares decode engine workers",
-    examples=(
-        "evaluate runs/photos",
-        "evaluate scores.csv --scores logits --labels truth.csv --by site -o report/",
-    ),
-)
-def evaluate(
-    place: Annotated[
-        str,
-        typer.Argument(
-            metavar="SOURCE",
-            help="A run, an exported model, a file of scores, or shards that predict wrote.",
-        ),
-    ],
-    given: Options,
-) -> None:
-    """Measure how right the labels of a model are, and its probabilities.
-
-    A run is measured on its saved test predictions, or with --data on photos it has not seen.
-    Scores come as .csv, .tsv, .parquet, .npz or .jsonl. Shards are summed up, so memory does not
-    grow with the rows. -o names a folder for the report, the charts and evaluation.json.
-    """
-    kind = source_at(place, given.data)
-    kind.refuse_others(given)
-    if given.pool is not None:
-        with pooled(Path(kind.place), given) as units:
-            evaluation, extras = kind.measured(str(units), given)
-    else:
-        evaluation, extras = kind.measured(kind.place, given)
+def evaluate(place: str, given: Options) -> None:
+    """Measure how right the labels of a model are, and its probabilities."""
+    if is_uri(place) and storage_at(place).size("model.json") is not None:
+        place = str(fetched_run(place))
+    words, options, measured = _kind(place, given.data)
+    named = [name for name in vars(given) if name[0] != "_" and name not in EVERY | options]
+    given.refuse(f"{place} {words}", *named)
+    with nullcontext(place) if given.pool is None else pooled(Path(place), given) as rows:
+        evaluation, extras = measured(str(rows), given)
     if given.out is not None:
-        from labelwise.report.runs import write_folder
-
-        data = given.data or kind.place
-        origin = {"Data": data, "Command": command()} | extras.pop("origin", {})
-        title = Path(kind.place).name
+        origin = {"Data": given.data or place, "Command": command()} | extras.pop("origin", {})
+        title = Path(place).name
         write_folder(evaluation, given.target, title=title, origin=origin, **extras)
     show(evaluation, json=given.json, out=None if given.out is None else given.target)
     if not given.json:
-        if kind.words.startswith("is a run"):
-            next_steps(f"predict {kind.place} PHOTOS", f"data review {kind.place} -o review.csv")
-        elif kind.words == "is an exported model":
-            next_steps(f"predict {kind.place} PHOTOS")
+        if words.startswith("is a run"):
+            next_steps(f"predict {place} PHOTOS", f"data review {place} -o review.csv")
+        elif words == "is an exported model":
+            next_steps(f"predict {place} PHOTOS")
         else:
             told = given.as_typed("scores", "labels")
-            next_steps(f"calibrate {kind.place}{told} -o calibrated/ --rule best-f")
+            next_steps(f"calibrate {place}{told} -o calibrated/ --rule best-f")
 
 
 @contextmanager
 def pooled(source: Path, given: Options) -> Iterator[Path]:
     """Have a table with one row per group of ``--by``, whose scores are logits."""
-    from labelwise.scores.aggregating import aggregate_table
-
     with tempfile.TemporaryDirectory(prefix="labelwise-units-") as folder:
         units = aggregate_table(source, given.scores, given.by or [], given.pool or "any")
         path = Path(folder) / f"{source.stem}.parquet"
@@ -104,81 +80,44 @@ def pooled(source: Path, given: Options) -> Iterator[Path]:
         yield path
 
 
-@dataclass(frozen=True)
-class Source:
-    """Something to evaluate: what it is in words, the options that apply, and how."""
-
-    place: str
-    words: str
-    options: frozenset[str]
-    measured: Callable[[str, Options], "Measured"]
-
-    def refuse_others(self, given: Options) -> None:
-        """Stop if an option was given that does not apply."""
-        for name in vars(given):
-            if name[0] != "_" and name not in EVERY | self.options:
-                given.refuse(f"{self.place} {self.words}", name)
-
-
-def source_at(place: str, data: str | None) -> Source:
-    """Return what a place holds, evaluated on ``data`` if there is any; a place must be there."""
-    from labelwise.errors import DataError
-    from labelwise.models.loading import is_exported, refuse_program
-    from labelwise.models.run_folder import fetched_run
-    from labelwise.system.storage import is_uri, storage_at
-
-    if is_uri(place) and storage_at(place).size("model.json") is not None:
-        place = str(fetched_run(place))
+def _kind(place: str, data: str | None) -> tuple[str, set[str], Measure]:
+    """Return what a place holds in words, the options that apply to it, and how it is measured."""
     path = Path(place)
     refuse_program(path)
     shards = path.is_dir() and (
         (path / "_manifest.jsonl").exists() or any(path.glob("part-*.parquet"))
     )
     if "://" in place or shards:
-        options = {"labels", "engine", "workers"}
-        return Source(place, "holds shards", frozenset(options), _shards)
+        return "holds shards", {"labels", "engine", "workers"}, _shards
     if is_exported(path):
-        return Source(place, "is an exported model", frozenset(ON_DATA | ROWS), _exported)
+        return "is an exported model", ON_DATA | ROWS, _exported
     if not path.exists():
         raise DataError(
             f"{place} does not exist; give the folder of a run, an exported model, or a file of "
             "scores"
         )
     if not path.is_dir():
-        options = {"scores", "link", "labels", "by", "pool"} | ROWS
-        return Source(place, "is a file of scores", frozenset(options), _scores)
+        return "is a file of scores", {"scores", "link", "labels", "by", "pool"} | ROWS, _scores
+    options = {"without_training_photos"} | ROWS
     if data is None:
-        words = "is a run folder, evaluated on its own predictions without --data"
-        return Source(place, words, frozenset({"without_training_photos"} | ROWS), _own)
-    options = {"without_training_photos", "device", "decode", "adapt_shares"} | ON_DATA | ROWS
-    return Source(place, "is a run folder", frozenset(options), _on_data)
+        return "is a run folder, evaluated on its own predictions without --data", options, _own
+    return "is a run folder", {"device", "decode", "adapt_shares"} | ON_DATA | options, _on_data
 
 
 def _figures(given: Options) -> dict[str, Any]:
     """Return what is computed, as arguments of an evaluation of rows."""
-    length = 3 if given.query_length is None else given.query_length
-    asked: dict[str, Any] = {
-        "bins": given.bins or 10,
-        "k": given.top_k or 4,
-        "query_length": length,
-        "curves": True,
-    }
+    asked: dict[str, Any] = {"bins": given.bins or 10, "k": given.top_k or 4, "curves": True}
+    asked["query_length"] = given.get("query_length", 3)
     if given.taxonomy is not None:
-        from labelwise.taxonomy import Taxonomy
-
         asked["taxonomy"] = Taxonomy.read(given.taxonomy)
     if given.attributes is not None:
-        from labelwise.taxonomy import AttributeGroups
-
         asked["attributes"] = AttributeGroups.read(given.attributes)
     return asked
 
 
-def _shards(place: str, given: Options) -> "Measured":
-    from labelwise.scores import fixed_rule
+def _shards(place: str, given: Options) -> Measured:
     from labelwise.shards import evaluate_shards
     from labelwise.shards.engine import make_engine
-    from labelwise.system.progress import make_watch
 
     evaluation = evaluate_shards(
         place,
@@ -193,13 +132,8 @@ def _shards(place: str, given: Options) -> "Measured":
     return evaluation, {}
 
 
-def _exported(place: str, given: Options) -> "Measured":
-    from labelwise.errors import SettingsError
-    from labelwise.evaluation import evaluate as measure
+def _exported(place: str, given: Options) -> Measured:
     from labelwise.exports.parity import measured_predictions
-    from labelwise.models import load_model
-    from labelwise.scores import fixed_rule
-    from labelwise.system.progress import make_watch
 
     if given.data is None:
         raise SettingsError(f"{place} is measured on labelled photos: give them with --data")
@@ -209,15 +143,11 @@ def _exported(place: str, given: Options) -> "Measured":
     predictions = measured_predictions(model, table, split, watch=make_watch(sys.stderr))
     rule = model.rule if given.rule is None else fixed_rule(given.rule)
     figures = _figures(given)
-    from labelwise.report.runs import taxonomy_of
-
     figures["taxonomy"] = taxonomy_of(model.taxonomy, figures.get("taxonomy"))
     return measure(predictions, model.link, rule, **figures), {}
 
 
-def _scores(place: str, given: Options) -> "Measured":
-    from labelwise.scores import fixed_rule, judge_as_given, read_scores
-
+def _scores(place: str, given: Options) -> Measured:
     columns = tuple(dict.fromkeys(given.by or ()))
     table = read_scores(
         Path(place), given.scores, link=given.link, labels=given.labels, keep=columns
@@ -226,19 +156,14 @@ def _scores(place: str, given: Options) -> "Measured":
     return judge_as_given(table, rule, split=given.split, by=columns, **_figures(given)), {}
 
 
-def _own(place: str, given: Options) -> "Measured":
-    from labelwise.report.runs import measured_run, measured_split
-
+def _own(place: str, given: Options) -> Measured:
     folder = Path(place)
     split = given.split or measured_split(folder, ", or give labelled photos with --data")
     told = {"without_seen": given.without_training_photos, "command": command()}
     return measured_run(folder, split, given.rule, _figures(given), **told)
 
 
-def _on_data(place: str, given: Options) -> "Measured":
-    from labelwise.models.run_folder import RunFolder
-    from labelwise.report.runs import measured_data
-
+def _on_data(place: str, given: Options) -> Measured:
     folder, decode = Path(place), decoder_of(given)
     return measured_data(
         folder,
@@ -252,11 +177,8 @@ def _on_data(place: str, given: Options) -> "Measured":
     )
 
 
-def labelled(source: str, names: tuple[str, ...], given: Options) -> "LabelTable":
+def labelled(source: str, names: tuple[str, ...], given: Options) -> LabelTable:
     """Return labelled photos, with these labels where their format lists none."""
-    from labelwise.data.load import load_for_labels
-    from labelwise.errors import DataError
-
     table = load_for_labels(source, names, check_files=True, **reading(given))
     if given.split in (None, "all"):
         return table
@@ -266,10 +188,8 @@ def labelled(source: str, names: tuple[str, ...], given: Options) -> "LabelTable
     return chosen
 
 
-def summarise(evaluation: "Evaluation") -> None:
+def summarise(evaluation: Evaluation) -> None:
     """Print the verdict, then the headline figures, each with its interval."""
-    from labelwise.evaluation.verdict import verdict
-
     say()
     say(str(verdict(evaluation)))
     rows = []
@@ -292,11 +212,10 @@ def summarise(evaluation: "Evaluation") -> None:
         for figure in evaluation.headline
         if figure.why_no_interval
     }
-    for note in (*(f"{name}: {why}" for why, name in whys.items()), *evaluation.notes):
-        say(note)
+    tell(*(f"{name}: {why}" for why, name in whys.items()), *evaluation.notes)
 
 
-def show_exclusive(evaluation: "Evaluation") -> None:
+def show_exclusive(evaluation: Evaluation) -> None:
     """Print how often sets hold the right one of labels that exclude each other."""
     for group in evaluation.exclusive:
         if group.accuracy is not None:
@@ -307,7 +226,7 @@ def show_exclusive(evaluation: "Evaluation") -> None:
             )
 
 
-def show(evaluation: "Evaluation", *, json: bool, out: Path | None) -> None:
+def show(evaluation: Evaluation, *, json: bool, out: Path | None) -> None:
     """Print the evaluation for a machine, or its verdict, headline and worst labels."""
     if json:
         say(evaluation.to_json())
@@ -317,7 +236,7 @@ def show(evaluation: "Evaluation", *, json: bool, out: Path | None) -> None:
     say()
     show_table(
         ("worst labels", "present", "AP"),
-        [(row.name, f"{row.present:,}", f"{row.ap:.4f}") for row in worst[:WORST]],
+        [(row.name, row.present, f"{row.ap:.4f}") for row in worst[:WORST]],
     )
     if evaluation.levels:
         say()
@@ -325,7 +244,7 @@ def show(evaluation: "Evaluation", *, json: bool, out: Path | None) -> None:
             ("level", "labels", "present", "mAP", "log loss", "ECE", "F1"),
             [
                 (
-                    *(str(row.level), f"{row.labels:,}", f"{row.present:,}"),
+                    *(row.level, row.labels, row.present),
                     *(
                         "undefined" if value is None else f"{value:.4f}"
                         for value in (row.mean_ap, row.log_loss, row.ece, row.mean_f1)
@@ -354,7 +273,7 @@ def show(evaluation: "Evaluation", *, json: bool, out: Path | None) -> None:
         say(f"report: {out / 'report.html'}")
 
 
-def _show_subgroups(evaluation: "Evaluation") -> None:
+def _show_subgroups(evaluation: Evaluation) -> None:
     """Print the figures of each subgroup, with a mark where it differs significantly."""
     rows = evaluation.subgroups
     names = [figure.name for figure in rows[0].figures]
@@ -362,7 +281,7 @@ def _show_subgroups(evaluation: "Evaluation") -> None:
         show_table(
             (by, "photos", *names),
             [
-                (row.name, f"{row.photos:,}", *(_cell(figure) for figure in row.figures))
+                (row.name, row.photos, *(_cell(figure) for figure in row.figures))
                 for row in rows
                 if row.by == by
             ],
@@ -373,7 +292,7 @@ def _show_subgroups(evaluation: "Evaluation") -> None:
     )
 
 
-def _cell(figure: "SubgroupFigure") -> str:
+def _cell(figure: SubgroupFigure) -> str:
     return "–" if figure.value is None else f"{figure.value:.4f}{' *' if figure.differs else ''}"
 
 

@@ -4,20 +4,35 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Any
 
-import typer
-
-from labelwise.cli.command import A_RUN, refuse_overwriting, verb
+from labelwise.cli.command import refuse_overwriting
 from labelwise.cli.options import Options
-from labelwise.cli.text import caution, next_steps, say
-
-if TYPE_CHECKING:
-    from labelwise.evaluation import Evaluation
-    from labelwise.exports.parity import Parity
-    from labelwise.models import Predictor
-    from labelwise.models.run_folder import RunFolder
-    from labelwise.system.progress import Watch
+from labelwise.cli.text import caution, next_steps, say, tell
+from labelwise.data import load
+from labelwise.data.load import load_for_labels
+from labelwise.errors import CheckpointError, SettingsError
+from labelwise.evaluation import Evaluation
+from labelwise.exports.hub import export_hub, expressible
+from labelwise.exports.int8 import quantised_content
+from labelwise.exports.onnx_file import export_onnx, facts_of, pictures_of
+from labelwise.exports.parity import Parity
+from labelwise.exports.torch_programs import (
+    export_executorch,
+    export_openvino,
+    export_program,
+    require_executorch,
+)
+from labelwise.exports.web import export_web
+from labelwise.models import Predictor
+from labelwise.models.graph_file import require_onnx
+from labelwise.models.graph_model import openvino_runtime
+from labelwise.models.run_folder import RunFolder, check_repository, push_to_hub
+from labelwise.pictures import labelwise_runtime
+from labelwise.report.model_card import write_model_card
+from labelwise.report.runs import measured_data, measured_run
+from labelwise.system.files import replacing
+from labelwise.system.progress import Watch, make_watch
 
 ALL = (
     *("input", "exact_resize", "pictures", "int8", "int8_anyway", "open_thresholds"),
@@ -35,32 +50,8 @@ RUNTIME = "labelwise_runtime.py"
 FIGURES = {"bins": 10, "k": 4, "query_length": 0}
 
 
-@verb(
-    "out! format data pictures input int8 with_runtime exact_resize license push runtime",
-    more="int8_anyway open_thresholds",
-    examples=(
-        "export runs/photos -o model.onnx --with-runtime",
-        "export runs/photos --format hf -o hub/ --license apache-2.0",
-    ),
-)
-def export(
-    run: Annotated[Path, typer.Argument(help="The folder of a run, or of a model."), A_RUN],
-    given: Options,
-) -> None:
-    """Write a model as a file, page or hub folder, checked first.
-
-    Formats: onnx (default, a file), web (a folder with a page), hf (a folder for a model hub),
-    torch-export (.pt2), executorch (.pte) and openvino (a folder).
-
-    The file takes a uint8 picture, scales and normalises it, and gives logits, probabilities by
-    the model's own link, decided labels and the probability that there is none. It is compared
-    with the model on real pictures first (--data; the run's validation if left out); if they
-    differ, nothing is written. A folder for a model hub holds weights that timm and transformers
-    load, where that gives the model's own probabilities, and a card with the measured figures.
-    """
-    from labelwise.errors import SettingsError
-    from labelwise.models.run_folder import RunFolder
-
+def export(run: Path, given: Options) -> None:
+    """Write a model as a file, page or hub folder, checked first."""
     kind, out, folder = given.format or "onnx", given.target, RunFolder(run)
     if kind not in TAKES:
         raise SettingsError(f"--format must be one of {', '.join(TAKES)}, got {kind!r}")
@@ -78,8 +69,6 @@ def export(
     if kind == "hf":
         _hub(folder, given)
         return
-    from labelwise.models.graph_file import require_onnx
-
     require_onnx()
     form = {
         "input": given.input or ("image" if bands is None else "pixels"),
@@ -101,9 +90,7 @@ def export(
         next_steps(f"export {run} -o model.onnx")
 
 
-def _check_runtime(folder: "RunFolder", given: Options) -> None:
-    from labelwise.errors import SettingsError
-
+def _check_runtime(folder: RunFolder, given: Options) -> None:
     path = given.target.with_name(RUNTIME)
     if path.is_file() and not given.overwrite and b"class Tagger" not in path.read_bytes():
         refuse_overwriting(path)
@@ -118,9 +105,7 @@ def _check_runtime(folder: "RunFolder", given: Options) -> None:
         )
 
 
-def _onnx(folder: "RunFolder", form: dict[str, Any], given: Options) -> None:
-    from labelwise.exports.onnx_file import export_onnx, pictures_of
-
+def _onnx(folder: RunFolder, form: dict[str, Any], given: Options) -> None:
     predictor = folder.model()
     pictures = pictures_of(folder, given.data, given.pictures)
     with _progress() as watch:
@@ -134,21 +119,10 @@ def _onnx(folder: "RunFolder", form: dict[str, Any], given: Options) -> None:
         )
 
 
-def _program(folder: "RunFolder", kind: str, form: dict[str, Any], given: Options) -> None:
+def _program(folder: RunFolder, kind: str, form: dict[str, Any], given: Options) -> None:
     """Write a page, or a program of another runtime."""
-    from labelwise.exports.onnx_file import pictures_of
-    from labelwise.exports.torch_programs import (
-        export_executorch,
-        export_openvino,
-        export_program,
-        require_executorch,
-    )
-    from labelwise.exports.web import export_web
-
     out = given.target
     if kind == "openvino":
-        from labelwise.models.graph_model import openvino_runtime
-
         openvino_runtime()  # what is missing is said before the work
     if kind == "executorch":
         require_executorch()
@@ -172,10 +146,8 @@ def _program(folder: "RunFolder", kind: str, form: dict[str, Any], given: Option
 
 
 @contextmanager
-def _progress() -> "Iterator[Watch]":
+def _progress() -> Iterator[Watch]:
     """Show how far a block is; a bar that an error stops is taken away."""
-    from labelwise.system.progress import make_watch
-
     watch = make_watch()
     try:
         yield watch
@@ -185,22 +157,13 @@ def _progress() -> "Iterator[Watch]":
 
 def _write_runtime(out: Path) -> None:
     """Write the module that reads photos for an exported file, beside it."""
-    from labelwise.pictures import labelwise_runtime
-    from labelwise.system.files import replacing
-
     path = out.with_name(RUNTIME)
     with replacing(path) as temporary:
         temporary.write_bytes(Path(labelwise_runtime.__file__).read_bytes())
     say(f"wrote {path}: from labelwise_runtime import Tagger; Tagger({out.name!r})(photo)")
 
 
-def _int8(folder: "RunFolder", form: dict[str, Any], given: Options) -> None:
-    from labelwise.data import load
-    from labelwise.errors import SettingsError
-    from labelwise.exports.int8 import quantised_content
-    from labelwise.exports.onnx_file import facts_of
-    from labelwise.system.files import replacing
-
+def _int8(folder: RunFolder, form: dict[str, Any], given: Options) -> None:
     if given.data is None:
         raise SettingsError("--int8 fits the link again: give labelled photos with --data")
     spec, predictor = folder.spec, folder.model()
@@ -217,11 +180,7 @@ def _int8(folder: "RunFolder", form: dict[str, Any], given: Options) -> None:
         say("guarantees were tested on the float32 model and are not in this file")
 
 
-def _hub(folder: "RunFolder", given: Options) -> None:
-    from labelwise.exports.hub import export_hub, expressible
-    from labelwise.models.run_folder import check_repository, push_to_hub
-    from labelwise.report.model_card import write_model_card
-
+def _hub(folder: RunFolder, given: Options) -> None:
     out, push = given.target, given.push
     if push is not None:
         check_repository(push)
@@ -236,8 +195,7 @@ def _hub(folder: "RunFolder", given: Options) -> None:
     )
     model = export_hub(predictor, out, card)
     say(f"wrote {out}: README.md is the card; read its limits before you push it")
-    if cost:
-        say(cost)
+    tell(cost)
     if model.loads_in_timm:
         say(
             f'timm.create_model("local-dir:{out}", pretrained=True) gives the same logits, '
@@ -257,13 +215,9 @@ def _hub(folder: "RunFolder", given: Options) -> None:
 
 
 def _measured(
-    folder: "RunFolder", data: str | None, fitted: "Predictor | None"
-) -> tuple["Evaluation", str]:
+    folder: RunFolder, data: str | None, fitted: Predictor | None
+) -> tuple[Evaluation, str]:
     """Return the figures of a card, by the link and rule of now, and their photos' name."""
-    from labelwise.data.load import load_for_labels
-    from labelwise.errors import CheckpointError, SettingsError
-    from labelwise.report.runs import measured_data, measured_run
-
     if data is not None:
         table = load_for_labels(data, folder.spec.labels, check_files=True)
         evaluation, _ = measured_data(folder.path, table, None, FIGURES, fitted=fitted)

@@ -4,16 +4,18 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from labelwise.cli.command import verb
 from labelwise.cli.options import Options, decoder_of
-from labelwise.cli.text import caution, complain, next_steps, resumable, say
-
-if TYPE_CHECKING:
-    from labelwise.photos import Changes
+from labelwise.cli.text import caution, complain, next_steps, resumable, say, tell
+from labelwise.errors import DataError
+from labelwise.models.loading import caution_of
+from labelwise.photos import Changes, Index
+from labelwise.photos.folder_scan import NoEventsError, events_of, root_place
+from labelwise.system.progress import make_watch
+from labelwise.system.text import counted
 
 DEFAULT_INDEX = Path("photos.index")
 SECONDS_BETWEEN_LOOKS = 5.0
@@ -29,34 +31,14 @@ IndexOrQuery = Annotated[
 ]
 
 
-@verb(
-    "model out watch forget_missing rebuild taxonomy batch_size device decode",
-    examples=("index ~/photos --model runs/photos", "index --watch -o photos.index"),
-)
-def index(
-    folders: Annotated[
-        list[str] | None,
-        typer.Argument(help="Folders of photos or s3:// addresses; none: those of the index."),
-    ] = None,
-    *,
-    given: Options,
-) -> None:
-    """Index folders of photos, or bring an index up to date.
-
-    Files that did not change cost nothing, moved ones are known again by their content, edited
-    ones are scored again, and what was interrupted is resumed. A disk or a bucket that is not
-    there deletes nothing. With --taxonomy, asking for the parent finds the children.
-    """
-    from labelwise.errors import DataError
-    from labelwise.models.loading import caution_of
-    from labelwise.photos import Index, update_index
-    from labelwise.photos.folder_scan import root_place
-    from labelwise.system.progress import make_watch
+def index(folders: list[str] | None, given: Options) -> None:
+    """Index folders of photos, or bring an index up to date."""
+    from labelwise.photos import update_index
 
     decoder = None if given.decode is None else decoder_of(given)
     out = default_index(given.out)
 
-    def update(only: Mapping[str, Collection[str]] | None = None) -> "Changes":
+    def update(only: Mapping[str, Collection[str]] | None = None) -> Changes:
         """Bring the index up to date once; model, rebuild and taxonomy apply the first time."""
         changes = update_index(
             out,
@@ -71,8 +53,7 @@ def index(
             only=only,
             watch=make_watch(),
         )
-        for sentence in changes.refused:
-            complain(sentence)
+        caution(*changes.refused)
         for folder in changes.unlisted:
             complain(f"{folder} cannot be listed; what is known of it stays as it was")
         return changes
@@ -80,8 +61,7 @@ def index(
     with resumable(out):
         changes = update()
         say(f"{out}: {changes}")
-        for note in changes.notes:
-            say(note)
+        tell(*changes.notes)
         caution(caution_of(out))
         if changes.failed:
             say(f"the reasons: labelwise search {out} --unreadable")
@@ -100,11 +80,8 @@ def index(
     next_steps(f"search {out} 'LABEL, -OTHER'", f"tag {out} --xmp --dry-run")
 
 
-def _updates(update: Callable[..., "Changes"], roots: list[str], out: Path) -> Iterator["Changes"]:
+def _updates(update: Callable[..., Changes], roots: list[str], out: Path) -> Iterator[Changes]:
     """Yield what each update finds, for ever: when the system tells of changes, or by looking."""
-    from labelwise.photos.folder_scan import NoEventsError, events_of
-    from labelwise.system.text import counted
-
     try:
         with events_of(roots, {os.path.realpath(out)}) as events:
             yield update()  # with what changed before the watches were there

@@ -2,18 +2,21 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Any
 
-import typer
-
-from labelwise.cli.command import verb
+from labelwise.cli.command import refuse_overwriting
 from labelwise.cli.index import default_index
 from labelwise.cli.options import SERVER, Options
+from labelwise.cli.predict import find_photos
+from labelwise.cli.serve import run_until_stopped, server_settings
 from labelwise.cli.text import next_steps, say, show_table
+from labelwise.data.export import export
+from labelwise.errors import SettingsError
+from labelwise.photos import Index, corrected_labels, questions
+from labelwise.photos.filters import PhotoGroups
+from labelwise.photos.store import Fact
+from labelwise.system.progress import make_watch
 from labelwise.system.text import counted
-
-if TYPE_CHECKING:
-    from labelwise.photos.store import Fact
 
 OF_THE_PAGE = (
     *("words", "guide", "host", "port", "token_file", "allow_host", "open"),
@@ -22,39 +25,8 @@ OF_THE_PAGE = (
 ORDERS = ("value", "uncertain", "missing", "wrong")
 
 
-@verb(
-    "out top order label undo who json page words guide by table",
-    more=f"host port token_file allow_host open {SERVER}",
-    examples=("label photos.index beach.jpg dog -cat", "label next photos.index -n 20"),
-    dashes=True,
-)
-def label(
-    named: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[next] [INDEX] [PHOTO] [LABEL]...",
-            help="dog: it is there. -beach: it is not. '?cat': cannot be told.",
-        ),
-    ] = None,
-    *,
-    given: Options,
-) -> None:
-    """Say which labels photos carry, or be asked.
-
-    INDEX PHOTO LABEL... records labels: the photo's probabilities become certain, and nothing that
-    was said before is lost. --undo withdraws them.
-
-    next INDEX lists the questions most worth a person's minute: value (likely to change a photo's
-    labels), uncertain, missing (likely, not given) or wrong (given, unlikely).
-
-    INDEX -o labels.csv writes all that was said as a label table to train on.
-
-    --page PHOTOS --words words.txt asks about words in the browser; -o names the label table
-    (answers.csv), and every answer is kept beside it as .jsonl. With --guide, a run of `train
-    --words`, four of five questions are about the photos it is least sure of.
-    """
-    from labelwise.errors import SettingsError
-
+def label(named: list[str] | None, given: Options) -> None:
+    """Say which labels photos carry, or be asked."""
     said = list(named or [])
     if given.page:
         given.refuse("--page asks by itself", "top", "order", "label", "undo", "who", "by", "table")
@@ -83,8 +55,6 @@ def label(
 
 def _record(folder: Path, photo: str, labels: list[str], given: Options) -> None:
     """Note what a person says of a photo."""
-    from labelwise.photos import Index
-
     states: dict[str, Fact] = {}
     for text in (label.strip(" ,") for label in labels):
         name = text.lstrip("-?!")
@@ -103,9 +73,6 @@ def _record(folder: Path, photo: str, labels: list[str], given: Options) -> None
 
 def _next(folder: Path, given: Options) -> None:
     """List the questions most worth asking: does this photo carry that label?"""
-    from labelwise.errors import SettingsError
-    from labelwise.photos import Index, questions
-
     order: Any = given.order or "value"
     if order not in ORDERS:
         raise SettingsError(f"--order must be one of {', '.join(ORDERS)}, got {order!r}")
@@ -131,11 +98,6 @@ def _next(folder: Path, given: Options) -> None:
 
 
 def _export(folder: Path, given: Options) -> None:
-    from labelwise.data.export import export
-    from labelwise.errors import SettingsError
-    from labelwise.photos import Index, corrected_labels
-    from labelwise.photos.filters import PhotoGroups
-
     if given.by and len(given.by) > 1:
         raise SettingsError("a label table has one group: give --by once")
     groups = PhotoGroups(given.by[0] if given.by else "", given.table)
@@ -152,12 +114,7 @@ def _export(folder: Path, given: Options) -> None:
 
 def _page(places: list[Path], given: Options) -> None:
     """Serve a page that asks whether photos show words, and keep the answers."""
-    from labelwise.cli.command import refuse_overwriting
-    from labelwise.cli.predict import find_photos
-    from labelwise.cli.serve import run_until_stopped, server_settings
-    from labelwise.errors import SettingsError
     from labelwise.photos.words import WordList, WordsLearner
-    from labelwise.system.progress import make_watch
 
     if not places or given.words is None:
         raise SettingsError(

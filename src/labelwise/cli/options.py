@@ -1,23 +1,19 @@
 """The options of all verbs, declared once in ``options.toml``, and what several verbs do with them.
 
-A verb names those that it takes (:func:`labelwise.cli.command.verb`), so one name has one meaning
-everywhere. None, or False, means that an option was not given.
+A verb names those that it takes in ``verbs.toml``, so one name has one meaning everywhere. None, or
+False, means that an option was not given.
 """
 
+import os
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import typer
+from labelwise.errors import SettingsError
 
-Source = Annotated[
-    str,
-    typer.Argument(help="A file, a folder, scenes, FORMAT:path, or 'train=a.csv;test=b.csv'."),
-]
-TABLE = "set skip_missing skip_broken duplicates extension"  # options of how a label table is read
 SERVER = (  # of all that listen
     "allow_origin max_body body_memory body_disk client_queue trusted_proxy rate connections "
     "client_connections decoders access_log"
@@ -45,21 +41,18 @@ class Option:
     typed: Mapping[str, Any]
 
 
+def declared(file: str) -> dict[str, dict[str, Any]]:
+    """Return a table of the command line that is kept as TOML beside this file."""
+    return tomllib.loads((files("labelwise.cli") / file).read_text("utf-8"))
+
+
 def _option(type: str | list[str], help: str, **more: Any) -> Option:
-    kind = KINDS[type] if isinstance(type, str) else _one_of(type) | None
+    chosen: Any = None if isinstance(type, str) else Literal.__getitem__(tuple(type))
+    kind = KINDS[type] if isinstance(type, str) else chosen | None
     return Option(kind, help, tuple(more.pop("flags", ())), more.pop("writes", False), more)
 
 
-def _one_of(choices: list[str]) -> Any:
-    return Literal.__getitem__(tuple(choices))
-
-
-DECLARED = {
-    name: _option(**facts)
-    for name, facts in tomllib.loads(
-        (files("labelwise.cli") / "options.toml").read_text("utf-8")
-    ).items()
-}
+DECLARED = {name: _option(**facts) for name, facts in declared("options.toml").items()}
 
 
 class Options:
@@ -77,15 +70,18 @@ class Options:
         """Where a verb writes that needs ``--out``."""
         return Path(self.out or "")
 
+    def get(self, name: str, default: float) -> Any:
+        """Return a number that was given, or the one that is meant where none was."""
+        value = getattr(self, name)
+        return default if value is None else value
+
     def as_typed(self, *names: str) -> str:
         """Return these options as they were given, for a command that is to be typed next."""
-        told = {name: getattr(self, name, None) for name in names}
-        return "".join(f" --{name.replace('_', '-')} {told[name]}" for name in names if told[name])
+        told = {name: getattr(self, name) for name in names if getattr(self, name)}
+        return "".join(f" --{name.replace('_', '-')} {value}" for name, value in told.items())
 
     def refuse(self, reason: str, *names: str) -> None:
         """Stop if the command line gave one of these options, which mean nothing here."""
-        from labelwise.errors import SettingsError
-
         for name in names:
             value = getattr(self, name)
             if value not in (None, False, []) and name not in self._environment:
@@ -105,8 +101,6 @@ def model_path(given: Options) -> Path | None:
 
 def decoder_of(given: Options) -> Literal["cpu", "cuda"]:
     """Return who decodes JPEGs for a model on the device; stop where it cannot be had."""
-    from labelwise.errors import SettingsError
-
     device = given.device or "cpu"
     on_gpu = device.partition(":")[0] == "cuda"
     if given.decode == "cuda" and not on_gpu:
@@ -114,19 +108,8 @@ def decoder_of(given: Options) -> Literal["cpu", "cuda"]:
     return "cuda" if on_gpu and given.decode in ("auto", "cuda") else "cpu"
 
 
-def number_of_folds(folds: int | None, reason: str = "") -> int:
-    """Return how many folds rows are dealt into; stop where ``reason`` says why there are none."""
-    from labelwise.errors import SettingsError
-
-    if folds is not None and reason:
-        raise SettingsError(f"--folds does not apply: {reason}; leave it out")
-    return 5 if folds is None else folds
-
-
 def check_weights(given: Options) -> None:
     """Stop at the weights of --features where no features are asked for."""
-    from labelwise.errors import SettingsError
-
     if given.weights is not None and given.features is None:
         raise SettingsError(
             "--weights are those of --features, which is not given; for a backbone that is "
@@ -134,16 +117,19 @@ def check_weights(given: Options) -> None:
         )
 
 
-def load_table(source: str, given: Options, **more: Any) -> Any:
+def load_table(source: str, given: Options) -> Any:
     """Return the label table of a source, read as the options of its format say."""
     from labelwise.data import load
 
-    return load(source, **(reading(given) | more))
+    return load(source, **reading(given))
 
 
 def reading(given: Options) -> dict[str, Any]:
     """Return how a verb was told to read a table; flags count more than ``--set``."""
-    flags = {name: getattr(given, name, None) for name in TABLE.split()[1:]}
+    flags = {
+        name: getattr(given, name, None)
+        for name in ("skip_missing", "skip_broken", "duplicates", "extension")
+    }
     return parsed(given.set) | {name: value for name, value in flags.items() if value}
 
 
@@ -156,10 +142,6 @@ def parsed(options: list[str] | None) -> dict[str, Any]:
 
 def read_secret(file: Path | None, variable: str, what: str, flag: str) -> str | None:
     """Return what a file or a variable of the environment holds; None where neither is given."""
-    import os
-
-    from labelwise.errors import SettingsError
-
     given = os.environ.get(variable)
     if file is None:
         return given or None

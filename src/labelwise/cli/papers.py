@@ -1,25 +1,44 @@
 """``labelwise papers``: the papers' methods, tables and figures."""
 
-import json
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Any
 
-import typer
+import torch
 
-from labelwise.cli.command import verb
 from labelwise.cli.options import Options, check_weights
 from labelwise.cli.text import duration, in_all, next_steps, resumable, say, show_table
+from labelwise.data import load
 from labelwise.errors import DataError, SettingsError
+from labelwise.papers import reproduce
+from labelwise.papers.computed import COMPUTED
+from labelwise.papers.estimate import seconds_of
+from labelwise.papers.figures import Shown, draw_figure, find_figure
+from labelwise.papers.jobs import LocalProcesses, default_workers
+from labelwise.papers.listing import rows_of, tables_and_figures
+from labelwise.papers.measures import FinishedRun
+from labelwise.papers.released import judge_checkpoints
+from labelwise.papers.reproduce import (
+    Request,
+    find_experiment,
+    has_data,
+    jobs_of,
+    open_data,
+    photos_of,
+    where_to_put,
+)
+from labelwise.papers.sources import Frozen
+from labelwise.papers.survey import SurveyPlan, run_survey
+from labelwise.papers.survey_page import complete, page
+from labelwise.papers.transfer import TITLE, cells, remarks, transfer
+from labelwise.papers.vqa import judge_scores, judged_cells
+from labelwise.system.files import replacing
+from labelwise.system.progress import make_watch
 from labelwise.system.text import counted
-
-if TYPE_CHECKING:
-    from labelwise.papers.reproduce import Request
-    from labelwise.papers.sources import Frozen
+from labelwise.system.yaml_values import parse_assignments
 
 TRANSFERRED = "002-tableA"
 ANSWERED = "001-vqa"
@@ -27,71 +46,8 @@ SURVEYED = "survey"
 RELEASED = "004-table1"
 
 
-@verb(examples=("papers methods", "papers methods spa"))
-def methods(
-    name: Annotated[str | None, typer.Argument(help="Show one method and its options.")] = None,
-) -> None:
-    """List the methods that `train` knows, or show one with its options.
-
-    They are read from methods.json, which a test compares with the methods: without torch.
-    """
-    from labelwise.types import nearest
-
-    known = json.loads((files("labelwise.cli") / "methods.json").read_text("utf-8"))
-    if name is None:
-        rows = [
-            (key, *(method[field] for field in ("probabilities", "head", "sentence", "source")))
-            for key, method in known.items()
-        ]
-        show_table(("method", "probabilities", "head", "what it does", "source"), rows)
-        say()
-        say("proper: trained probabilities are calibrated. improper: calibrate before use.")
-        say("ranking only: no probabilities until calibrated.")
-        say("auto, the default: bce, softmax, softmax-or-none or wan, whichever suits the labels.")
-        next_steps("papers methods NAME", "train DATA --method NAME")
-        return
-    if name not in known:
-        raise SettingsError(f"unknown method {name!r}{nearest(name, known)}")
-    method = known[name]
-    say(f"{name}: {method['sentence']}")
-    say(f"source: {method['source']}")
-    say(f"probabilities: {method['probabilities']}; head: {method['head']}")
-    say(f"link: {method['link']}")
-    settings = ""
-    if method["options"]:
-        options = [(key, *values) for key, values in method["options"].items()]
-        show_table(("option", "default", "values tried by compare --tune"), options)
-        settings = " --set options.KEY=VALUE"
-    next_steps(f"train DATA --method {name}{settings}")
-
-
-@verb(
-    "root quick seeds rows out source features weights set judge jobs dry_run",
-    more="query",
-    examples=("papers run 000-table2 --quick", "papers run survey --root data --seeds 1"),
-)
-def run(
-    table: Annotated[
-        str, typer.Argument(help="A table, cell or figure, such as 000-table2; or survey.")
-    ],
-    given: Options,
-) -> None:
-    """Run a table of the papers, or draw one of their figures.
-
-    Printed numbers are shown beside ours, with every deviation from the published protocol. A
-    table on several data sets has cells, named after points; its name alone means the first.
-    `survey` runs every method with all labels known, a tenth, one per image, wrong labels, or half
-    of the images. The same command resumes.
-    """
-    from labelwise.papers.computed import COMPUTED
-    from labelwise.papers.figures import draw_figure, find_figure
-    from labelwise.papers.jobs import LocalProcesses, default_workers
-    from labelwise.papers.reproduce import Request
-    from labelwise.papers.reproduce import reproduce as run_table
-    from labelwise.papers.sources import Frozen
-    from labelwise.system.progress import make_watch
-    from labelwise.system.yaml_values import parse_assignments
-
+def run(table: str, given: Options) -> None:
+    """Run a table of the papers, or draw one of their figures."""
     root = given.root or Path("data")
     rows = tuple(row.strip() for row in given.rows.split(",")) if given.rows else ()
     check_weights(given)
@@ -143,7 +99,7 @@ def run(
         return
     executor = LocalProcesses(workers) if workers > 1 else None
     with resumable(folder):
-        done = run_table(request, folder, executor=executor, say=say, watch=make_watch())
+        done = reproduce.reproduce(request, folder, executor=executor, say=say, watch=make_watch())
     show_table(*done.cells(), title=done.title, names=2)
     for note in (*done.verdicts(), *done.deviations()):
         say(f"- {note}")
@@ -157,17 +113,12 @@ def run(
 def _survey(
     root: Path,
     rows: tuple[str, ...],
-    frozen: "Frozen | None",
+    frozen: Frozen | None,
     overrides: Mapping[str, Any],
     folder: Path,
     given: Options,
 ) -> None:
     """Run every method in every cell, and say where the results are."""
-    from labelwise.papers.survey import SurveyPlan, run_survey
-    from labelwise.papers.survey_page import complete, page
-    from labelwise.system.files import replacing
-    from labelwise.system.progress import make_watch
-
     sources = _pairs(given.source or [], "--source of the survey must be SET=SOURCE, each set once")
     if frozen is not None:
         size, squash = overrides.get("image_size"), bool(overrides.get("squash", False))
@@ -195,23 +146,16 @@ def _pairs(texts: Sequence[str], rule: str) -> dict[str, str]:
     return pairs
 
 
-def _draw(name: str, request: "Request", folder: Path, query: str | None) -> list[Path]:
+def _draw(name: str, request: Request, folder: Path, query: str | None) -> list[Path]:
     """Draw a figure from the runs of its table, first seed."""
-    from labelwise.papers.figures import Shown, draw_figure
-    from labelwise.papers.measures import FinishedRun
-    from labelwise.papers.reproduce import jobs_of, photos_of
-
     jobs = jobs_of(request, folder)
     rows = request.rows or request.chosen_rows()
     runs = {row: FinishedRun(jobs[row, request.seeds[0]].folder) for row in rows}
     return draw_figure(name, folder, Shown(runs, photos_of(request), query))
 
 
-def _draw_photos(name: str, request: "Request", folder: Path) -> list[Path]:
+def _draw_photos(name: str, request: Request, folder: Path) -> list[Path]:
     """Draw a figure of the training photos of a table's data, for which nothing is trained."""
-    from labelwise.papers.figures import Shown, draw_figure
-    from labelwise.papers.reproduce import open_data
-
     train = open_data(request)[0].splits()["train"]
     return draw_figure(name, folder, Shown({}, train.images))
 
@@ -223,8 +167,6 @@ def _say_files(files: list[Path]) -> None:
 
 def _compute(table: str, root: Path, source: str | None, folder: Path) -> None:
     """Show and write a table that no run is needed for."""
-    from labelwise.papers.computed import COMPUTED
-
     computed = COMPUTED[table]
     result = computed.compute(root, source)
     _write_table(folder, computed.title, result.header, result.rows, result.notes)
@@ -232,8 +174,6 @@ def _compute(table: str, root: Path, source: str | None, folder: Path) -> None:
 
 def _judge(table: str, root: Path, source: str | None, given: Sequence[str], folder: Path) -> None:
     """Judge scores that were computed elsewhere, or released checkpoints."""
-    from labelwise.papers.reproduce import find_experiment, has_data, where_to_put
-
     if table not in (ANSWERED, RELEASED):
         raise SettingsError(f"--judge is for {ANSWERED} (scores) and {RELEASED} (checkpoints)")
     pairs = _pairs(given, "--judge must be ROW=FILE, each row once")
@@ -242,17 +182,9 @@ def _judge(table: str, root: Path, source: str | None, given: Sequence[str], fol
     if source is None and not has_data(experiment, root):
         raise DataError(f"{table} needs data: {where_to_put(experiment, root)}")
     if table == ANSWERED:
-        from labelwise.papers.vqa import judge_scores, judged_cells
-
         header, rows = judged_cells(judge_scores(root / "vqa", files))
         _write_table(folder, f"{experiment.published.title}; brought scores", header, rows)
         return
-    import torch
-
-    from labelwise.data import load
-    from labelwise.papers.released import judge_checkpoints
-    from labelwise.system.progress import make_watch
-
     options = {} if source else dict(experiment.data_options)
     photos = load(source or f"coco2014:{root / 'coco'}", **options)
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -270,8 +202,6 @@ def _write_table(
     notes: Sequence[str] = (),
 ) -> None:
     """Show a table and write it as Markdown."""
-    from labelwise.system.files import replacing
-
     show_table(header, rows, title=title)
     for note in notes:
         say(f"- {note}")
@@ -284,11 +214,8 @@ def _write_table(
     next_steps("papers list")
 
 
-def _transfer(root: Path, sets: tuple[str, ...], frozen: "Frozen | None", folder: Path) -> None:
+def _transfer(root: Path, sets: tuple[str, ...], frozen: Frozen | None, folder: Path) -> None:
     """Judge a backbone on the data sets of Table A of two-way."""
-    from labelwise.papers.transfer import TITLE, cells, remarks, transfer
-    from labelwise.system.progress import make_watch
-
     if frozen is None:
         raise SettingsError(
             f"{TRANSFERRED} judges a frozen backbone; name it with --features and its weights with "
@@ -303,11 +230,7 @@ def _transfer(root: Path, sets: tuple[str, ...], frozen: "Frozen | None", folder
     next_steps("papers list")
 
 
-def _announce(request: "Request", folder: Path, jobs: int) -> None:
-    from labelwise.papers.estimate import seconds_of
-    from labelwise.papers.reproduce import jobs_of, open_data
-    from labelwise.system.progress import make_watch
-
+def _announce(request: Request, folder: Path, jobs: int) -> None:
     runs = {job.folder: job for job in jobs_of(request, folder).values()}
     watch = make_watch()
     seconds = seconds_of(runs.values(), open_data(request, watch)[0], watch)
@@ -323,15 +246,8 @@ def _announce(request: "Request", folder: Path, jobs: int) -> None:
     next_steps(f"papers run {request.table}")
 
 
-@verb("root", examples=("papers list", "papers list 000-table2"))
-def list_tables(
-    table: Annotated[str | None, typer.Argument(help="Show the cells and rows of one.")] = None,
-    *,
-    given: Options,
-) -> None:
+def list_tables(table: str | None, given: Options) -> None:
     """List the tables and figures that can be run, or the rows of one."""
-    from labelwise.papers.listing import rows_of, tables_and_figures
-
     root = given.root or Path("data")
     for header, rows, title in tables_and_figures(root) if table is None else rows_of(table, root):
         show_table(header, rows, title=title)

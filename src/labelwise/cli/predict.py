@@ -1,62 +1,52 @@
 """``labelwise predict``: the labels of image files, or of scores by what `calibrate` fitted."""
 
-from collections.abc import Generator, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager, nullcontext
+from collections.abc import Generator, Sequence
+from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Any
 
+import numpy as np
 import typer
 
-from labelwise.cli.command import A_MODEL, verb
 from labelwise.cli.evaluate import pooled
 from labelwise.cli.options import Options, decoder_of
-from labelwise.cli.text import caution, complain, next_steps, resumable, say, show_table, stopped
+from labelwise.cli.text import (
+    before_writing,
+    caution,
+    complain,
+    next_steps,
+    resumable,
+    say,
+    show_table,
+    tell,
+)
+from labelwise.errors import SettingsError
+from labelwise.models import load_model
+from labelwise.models.loading import caution_of, is_exported, refuse_program
+from labelwise.models.onnx_answers import WRITTEN, Answer, OnnxAnswers, answer_writer
+from labelwise.models.run_folder import RunFolder
+from labelwise.numeric.arrays import to_numpy
+from labelwise.pictures import ImageSource, PictureImages
+from labelwise.pictures.decode import image_paths
+from labelwise.predictions import Predictions
+from labelwise.report.runs import taxonomy_of
+from labelwise.scores import apply as applied
+from labelwise.scores import read_fitted, read_unlabelled, save_applied
+from labelwise.scores.detections import is_detections, read_detections
+from labelwise.scores.fitted import check_output, save_detections
+from labelwise.scores.run import held_out_of, share_shift
+from labelwise.scores.tables import unscored_note
+from labelwise.system.progress import make_watch
+from labelwise.system.storage import without_options
 from labelwise.system.text import counted
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from labelwise.models.onnx_answers import Answer
-    from labelwise.pictures import ImageSource
+from labelwise.taxonomy import Taxonomy
 
 ROWS_SHOWN = 40
 LABELS_SHOWN = 5
 
 
-@verb(
-    "out by pool scores taxonomy explain frequencies device batch_size engine workers",
-    more="decode decoders shard_rows",
-    examples=(
-        "predict runs/photos new/ -o tags.csv",
-        "predict fitted/ scores.csv -o tags.csv --by burst --pool any",
-    ),
-    uri_out=True,
-)
-def predict(
-    model: Annotated[
-        Path,
-        typer.Argument(help="A run or an exported model; or what `calibrate` wrote."),
-        A_MODEL,
-    ],
-    images: Annotated[
-        list[str],
-        typer.Argument(help="Photos, folders and, into shards, buckets and tables; or scores."),
-    ],
-    given: Options,
-) -> None:
-    """Say which labels photos carry, with their probabilities.
-
-    -o names a .csv, .jsonl or .parquet file; or a folder or bucket for shards, ending in /. Shards
-    that were stopped go on where they were. A file that cannot be read is named, the others go on,
-    and the exit status is 1.
-
-    With link.json or thresholds.json of `calibrate`, or their folder, instead of a model, it turns
-    a file of scores into probabilities and labels. --by GROUP --pool any first makes one row of
-    each group.
-    """
-    from labelwise.errors import SettingsError
-    from labelwise.system.storage import without_options
-
+def predict(model: Path, images: list[str], given: Options) -> None:
+    """Say which labels photos carry, with their probabilities."""
     fitted = _fitted_files([model, *map(Path, images[:-1])])
     if fitted:
         reason = "scores are turned into labels without a model"
@@ -93,13 +83,6 @@ def _fitted_files(places: list[Path]) -> list[Path]:
 
 def _apply(fitted: list[Path], source: Path, given: Options) -> None:
     """Calibrate and decide scores, which need no labels, with what was fitted before."""
-    from labelwise.errors import SettingsError
-    from labelwise.scores import apply as applied
-    from labelwise.scores import read_fitted, read_unlabelled, save_applied
-    from labelwise.scores.detections import is_detections, read_detections
-    from labelwise.scores.fitted import check_output, save_detections
-    from labelwise.scores.tables import unscored_note
-
     if given.out is None:
         raise SettingsError("say where the labels go: -o FILE, a .parquet, .csv or .jsonl")
     out = given.target
@@ -111,8 +94,7 @@ def _apply(fitted: list[Path], source: Path, given: Options) -> None:
         detections = read_detections(source)
         total, chosen = save_detections(out, detections, files)
         say(f"{counted(total, 'detection')}, {chosen:,} chosen: {out}")
-        for note in detections.notes:
-            say(note)
+        tell(*detections.notes)
         next_steps(f"count {source} --by site")
         return
     with ExitStack() as stack:
@@ -131,12 +113,9 @@ def _apply(fitted: list[Path], source: Path, given: Options) -> None:
 
 
 def _predict_shards(run: Path, places: list[str], out: str, given: Options) -> None:
-    from labelwise.models.loading import caution_of
     from labelwise.shards import ModelFiles, ScoringTask, predict_shards
     from labelwise.shards.engine import make_engine
     from labelwise.shards.scoring_task import cluster_decoding, decoders_per_worker
-    from labelwise.system.progress import make_watch
-    from labelwise.system.storage import without_options
 
     decoder, device = decoder_of(given), given.device or "cpu"
     engine, workers, decoders = given.engine or "local", given.workers or 1, given.decoders or 0
@@ -170,35 +149,38 @@ def _predict_shards(run: Path, places: list[str], out: str, given: Options) -> N
 
 def _predict_file(run: Path, images: list[Path], given: Options) -> None:
     out = None if given.out is None else given.target
-    with _stoppable(out):  # imports take seconds
-        from labelwise.errors import SettingsError
-        from labelwise.models.onnx_answers import WRITTEN, OnnxAnswers, answer_writer
-        from labelwise.pictures import PictureImages
-        from labelwise.system.progress import make_watch
-
+    logits: list[Any] = []
+    held_out = model = graph = None
+    with _stoppable(out):
         if out is not None and out.suffix not in WRITTEN:
             raise SettingsError(f"the output must end in {', '.join(WRITTEN)}, got {out.name!r}")
-        decoder_of(given)
+        decode = decoder_of(given)
         alone = given.explain is None and given.taxonomy is None and not given.frequencies
-        graph = None
         if alone and given.device in (None, "cpu") and run.suffix.lower() == ".onnx":
             graph = OnnxAnswers.of(run)  # without torch
         if graph is None:
             _check_model(run)
         source = PictureImages(find_photos(images))
-        engine = None
         if graph is not None:
-            said, names = graph.facts.caution, graph.facts.space.names
-            caution(said)
-            answers, cautioned = graph.score(source), said is not None
+            names, said, answers = graph.facts.space.names, graph.facts.caution, graph.score(source)
         else:
-            engine = _Engine(run, source, given)
-            names, answers, cautioned = engine.names, engine.answers(), engine.cautioned
+            model = load_model(run, given.device or "cpu").fused(len(source))
+            names, said = model.space.names, model.caution
+            answers = _answers(model, source, decode, logits, given)
+        caution(said)
+        if given.frequencies:
+            if not run.is_dir():
+                raise SettingsError(
+                    f"--frequencies needs the held-out photos of a run; {run} is one file"
+                )
+            held_out = held_out_of(run)
+        if given.explain is not None:
+            _explain(model, source, given.explain)
     rows: list[tuple[str, str]] = []
     failed = count = chosen = 0
     watch = make_watch()
     watch.start("predicting", len(source))
-    writer = nullcontext() if out is None else answer_writer(out, names, cautioned=cautioned)
+    writer = nullcontext() if out is None else answer_writer(out, names, cautioned=said is not None)
     with _stoppable(out), writer as write, ExitStack() as stack:
         stack.callback(watch.finish)
         for answer in stack.enter_context(closing(answers)):
@@ -219,116 +201,74 @@ def _predict_file(run: Path, images: list[Path], given: Options) -> None:
     if out is not None:
         say(f"{count - failed:,} of {counted(count, 'image')} predicted, written to {out}")
     if count > failed:
-        if run.is_dir():
-            from labelwise.models.run_folder import RunFolder
-
-            note = RunFolder(run).size_note(chosen / (count - failed))
-            if note:
-                say(note)
-        if engine is not None:
-            engine.say_frequencies()
+        note = RunFolder(run).size_note(chosen / (count - failed)) if run.is_dir() else ""
+        tell(note)
+        if held_out is not None and model is not None:
+            _say_frequencies(held_out, model.link, logits)
     if failed:
         complain(f"{failed:,} of {counted(count, 'image')} could not be read")
         raise typer.Exit(1)
     next_steps(f"index PHOTOS --model {run}")
 
 
-class _Engine:
-    """A model, run by the one inference engine, and what was asked for beside its answers."""
+def _answers(
+    model: Any, source: ImageSource, decode: Any, logits: list[Any], given: Options
+) -> Generator[Answer]:
+    """Yield a model's answers in the order of the photos; keep logits for their frequencies."""
+    from labelwise.models.scoring import obeying, score
 
-    def __init__(self, run: Path, source: "ImageSource", given: Options) -> None:
-        from labelwise.errors import SettingsError
-        from labelwise.models import Predictor, load_model
-        from labelwise.report.runs import taxonomy_of
-        from labelwise.scores.run import held_out_of
-        from labelwise.taxonomy import Taxonomy
-
-        self.source, self.given = source, given
-        self.predictor = load_model(run, given.device or "cpu").fused(len(source))
-        caution(self.predictor.caution)
-        self.held_out = None
+    tree = None
+    if given.taxonomy is not None:
+        taxonomy = taxonomy_of(model.taxonomy, Taxonomy.read(given.taxonomy))
+        tree = None if taxonomy is None else taxonomy.within(model.space)
+    for scored in score(model, source, batch_size=given.batch_size or 64, decode=decode):
         if given.frequencies:
-            if not run.is_dir():
-                raise SettingsError(
-                    f"--frequencies needs the held-out photos of a run; {run} is one file"
-                )
-            self.held_out = held_out_of(run)
-        self.logits: list[Tensor] = []  # only where frequencies are asked for
-        if given.explain is not None:
-            from labelwise.report.explain import look, write_explanation
-
-            if not isinstance(self.predictor, Predictor):
-                raise SettingsError("an exported file has no attention maps; give the run's folder")
-            shown = write_explanation(given.explain, look(self.predictor, source))
-            say(f"where each label was seen on {counted(shown, 'photo')}: {given.explain}")
-        self.names = self.predictor.space.names
-        self.tree: Any = None
-        if given.taxonomy is not None:
-            taxonomy = taxonomy_of(self.predictor.taxonomy, Taxonomy.read(given.taxonomy))
-            self.tree = None if taxonomy is None else taxonomy.within(self.predictor.space)
-
-    def answers(self) -> Generator["Answer"]:
-        """Yield the answers in the order of the photos."""
-        from labelwise.models.scoring import obeying, score
-
-        decode, batch = decoder_of(self.given), self.given.batch_size or 64
-        for scored in score(self.predictor, self.source, batch_size=batch, decode=decode):
-            if self.held_out is not None:
-                self.logits.append(scored.logits)
-            tree, rule = self.tree, self.predictor.rule
-            yield from (scored if tree is None else obeying(scored, tree, rule)).answers(
-                self.predictor.caution
-            )
-
-    @property
-    def cautioned(self) -> bool:
-        """Whether something must stand beside the model's probabilities."""
-        return self.predictor.caution is not None
-
-    def say_frequencies(self) -> None:
-        """Say how frequent each label is among the photos, if that was asked for."""
-        if self.held_out is None:
-            return
-        import torch
-
-        from labelwise.scores.run import share_shift
-
-        shift = share_shift(self.held_out, self.predictor.link, torch.cat(self.logits))
-        known = [share for share in shift.shares if share is not None]
-        cells = [
-            (
-                *(share.label, f"{share.before:.1%}", f"{share.now:.1%}"),
-                *(f"{share.low:.1%} to {share.high:.1%}", "yes" if share.moved else ""),
-            )
-            for share in known
-        ]
-        say()
-        show_table(("label", "held-out", "here", "95% interval", "moved"), cells)
-        say("if photos with a label look as the held-out ones did, and only are more or fewer")
-        unknown = len(shift.shares) - len(known)
-        if unknown:
-            say(f"left out: {counted(unknown, 'label')} that no held-out photo carries, or all do")
+            logits.append(scored.logits)
+        obeyed = scored if tree is None else obeying(scored, tree, model.rule)
+        yield from obeyed.answers(model.caution)
 
 
-@contextmanager
-def _stoppable(out: Path | None) -> Iterator[None]:
-    """Say, if Ctrl-C stops the block, that no file was written, and how one can go on."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        if out is None:
-            raise
-        raise stopped(
-            f"stopped; {out} was not written. Shards (-o {out.with_suffix('')}/) are kept and "
-            "go on with the same command"
-        ) from None
+def _explain(model: Any, source: ImageSource, page: Path) -> None:
+    from labelwise.models import Predictor
+    from labelwise.report.explain import look, write_explanation
+
+    if not isinstance(model, Predictor):
+        raise SettingsError("an exported file has no attention maps; give the run's folder")
+    shown = write_explanation(page, look(model, source))
+    say(f"where each label was seen on {counted(shown, 'photo')}: {page}")
+
+
+def _say_frequencies(held_out: Predictions, link: Any, logits: list[Any]) -> None:
+    """Say how frequent each label is among the photos."""
+    shift = share_shift(held_out, link, np.concatenate([to_numpy(part) for part in logits]))
+    known = [share for share in shift.shares if share is not None]
+    cells = [
+        (
+            *(share.label, f"{share.before:.1%}", f"{share.now:.1%}"),
+            *(f"{share.low:.1%} to {share.high:.1%}", "yes" if share.moved else ""),
+        )
+        for share in known
+    ]
+    say()
+    show_table(("label", "held-out", "here", "95% interval", "moved"), cells)
+    say("if photos with a label look as the held-out ones did, and only are more or fewer")
+    unknown = len(shift.shares) - len(known)
+    if unknown:
+        say(f"left out: {counted(unknown, 'label')} that no held-out photo carries, or all do")
+
+
+def _stoppable(out: Path | None) -> AbstractContextManager[None]:
+    """Have Ctrl-C say that no file was written, and how one can go on."""
+    if out is None:
+        return nullcontext()
+    return before_writing(
+        f"stopped; {out} was not written. Shards (-o {out.with_suffix('')}/) are kept and go on "
+        "with the same command"
+    )
 
 
 def _check_model(place: Path) -> None:
     """Raise if a place cannot be a model, such as a photo that was named first."""
-    from labelwise.errors import SettingsError
-    from labelwise.models.loading import is_exported, refuse_program
-
     refuse_program(place)
     if not place.is_dir() and not is_exported(place):
         what = "a file of another kind" if place.exists() else "not there"
@@ -339,11 +279,8 @@ def _check_model(place: Path) -> None:
 
 def find_photos(places: Sequence[Path]) -> list[Path]:
     """Return the files given, and the images in and below the folders given, in order."""
-    from labelwise.pictures.decode import image_paths
-
     paths, notes = image_paths(places)
-    for note in notes:
-        complain(note)
+    caution(*notes)
     return paths
 
 

@@ -1,38 +1,19 @@
 """``labelwise report``: the page of a run, or all that is known about it for those who judge it."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-
-from labelwise.cli.command import A_RUN, verb
 from labelwise.cli.evaluate import show
 from labelwise.cli.options import Options
 from labelwise.cli.text import command, next_steps, say
+from labelwise.errors import SettingsError
+from labelwise.report.dossier import write_dossier
+from labelwise.report.runs import measured_run, measured_split, subgroups_of, write_folder
+from labelwise.scores import read_run
 
 
-@verb(
-    "out format split by table intended_use index",
-    examples=(
-        "report runs/photos",
-        "report runs/photos --format dossier --by site --table sites.csv -o dossier/",
-    ),
-)
-def report(
-    run: Annotated[Path, typer.Argument(help="The folder of a run."), A_RUN],
-    given: Options,
-) -> None:
-    """Write the page of a run: a verdict, its figures, right and wrong photos.
-
-    --format page (default) writes report.html, into the run unless -o names a folder. --format
-    dossier writes dossier.html and dossier.json: data, splits, figures by subgroup, calibration,
-    guarantees and receipts, limits, versions and hashes, under the headings of a model card and of
-    Annex IV of the EU's AI Act. No legal claim is made.
-    """
-    from labelwise.errors import SettingsError
-    from labelwise.report.runs import measured_run, measured_split, subgroups_of, write_folder
-    from labelwise.scores import read_run
-
+def report(run: Path, given: Options) -> None:
+    """Write the page of a run: a verdict, its figures, right and wrong photos."""
     if given.format not in (None, "page", "dossier"):
         raise SettingsError(f"--format must be page or dossier, got {given.format!r}")
     if bool(given.by) != (given.table is not None):
@@ -42,8 +23,6 @@ def report(
     parts = [subgroups_of(column, given.table, rows) for column in given.by or ()]
     figures: dict[str, Any] = {"bins": 10, "k": 4, "query_length": 0, "curves": True, "by": parts}
     if given.format == "dossier":
-        from labelwise.report.dossier import write_dossier
-
         if given.out is None:
             raise SettingsError("say where the dossier goes: -o FOLDER")
         told = {"intended_use": given.intended_use, "index": given.index}

@@ -5,53 +5,27 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Any
 
-import typer
-
-from labelwise.cli.command import verb
-from labelwise.cli.index import IndexOrQuery, index_and_query
+from labelwise.cli.index import index_and_query
 from labelwise.cli.options import Options
-from labelwise.cli.text import caution, complain, next_steps, say, show_table
+from labelwise.cli.text import caution, complain, next_steps, say, show_table, tell
+from labelwise.errors import SettingsError
+from labelwise.photos import Index, model_changed
+from labelwise.photos.filters import PhotoFilter
+from labelwise.photos.query import Found, Hit, answer, photos_like
+from labelwise.report.contact_sheet import write_contact_sheet
+from labelwise.retrieval import Query
 from labelwise.system.text import counted
-
-if TYPE_CHECKING:
-    from labelwise.photos import Index
-    from labelwise.photos.query import Found, Hit
-    from labelwise.retrieval import Query
 
 FILTERS = ("folder", "since", "until", "camera", "rating", "keyword", "distinct")
 ANSWERED = ("wrong_at_most", "sort", *FILTERS, "count", "html")  # of a query alone
 
 
-@verb(
-    "top at_least wrong_at_most like text folder since until html json paths_only count",
-    more="sort camera rating keyword distinct encoder null unreadable",
-    examples=("search 'dog, -beach' --wrong-at-most 0.1", "search photos.index --like a.jpg -n 20"),
-)
-def search(
-    index: IndexOrQuery = None,
-    query: Annotated[
-        str | None, typer.Argument(help="As in 'dog, -beach'. Write it in quotation marks.")
-    ] = None,
-    *,
-    given: Options,
-) -> None:
-    """Find photos by labels, with the probability of each.
-
-    'dog, -beach' finds photos with a dog and without a beach; '(cat | dog), -sofa', 'none' (none of
-    the labels) and 'dog>0.8' are understood too. Write -- before a query that starts with a dash.
-    --wrong-at-most 0.1 cuts the list where about 10 % of it is wrong, and shows the interval of
-    that estimate. Your answers turn it into a guarantee: labelwise audit INDEX QUERY.
-    --text ranks photos by any text (the model must know words), and gives no probability.
-    """
-    from labelwise.errors import SettingsError
-    from labelwise.photos import Index, model_changed
-    from labelwise.photos.filters import PhotoFilter
-    from labelwise.photos.query import answer
-    from labelwise.retrieval import Query
-
+def search(index: Path | None, query: str | None, given: Options) -> None:
+    """Find photos by labels, with the probability of each."""
     alone = given.text is None and given.like is None and not given.unreadable
     folder, query = index_and_query(index, query, alone=alone)
     asked = query is not None or given.text is not None
@@ -68,8 +42,6 @@ def search(
         changed = model_changed(opened)
         caution(changed)
         if given.like is not None:
-            from labelwise.photos.query import photos_like  # with torch
-
             _show_similar(*photos_like(opened, given.like, top), given)
             return
         if given.text is not None:
@@ -102,8 +74,6 @@ def search(
             return
         _show_hits(found.hits, beside, given)
         if given.html is not None:
-            from labelwise.report.contact_sheet import write_contact_sheet
-
             write_contact_sheet(given.html, opened, found, beside)
         if not given.json and not given.paths_only:
             _say_counted(found)
@@ -135,14 +105,11 @@ def _check(given: Options, query: str | None) -> None:
         given.refuse("--paths-only writes nothing else", "json")
 
 
-def _search_text(
-    index: "Index", text: str, query: "Query | None", top: int, given: Options
-) -> None:
+def _search_text(index: Index, text: str, query: Query | None, top: int, given: Options) -> None:
     """Show the photos most like a text, with their likeness, which is not a probability."""
     from labelwise.photos.words import FreeText
 
-    least = 0.5 if given.at_least is None else given.at_least
-    texts = FreeText.of(index, given.encoder)
+    least, texts = given.get("at_least", 0.5), FreeText.of(index, given.encoder)
     caution(texts.doubt(text))
     if query is not None:
         caution(index.spec.caution_beside(query.names()))
@@ -157,7 +124,7 @@ def _search_text(
         say(f"the photos most like {text!r} first; a likeness is not a probability")
 
 
-def _numbers(found: "Found", caution: str | None) -> dict[str, Any]:
+def _numbers(found: Found, caution: str | None) -> dict[str, Any]:
     """Return what is known of an answer as plain data, with what must be shown beside it."""
     count, (lower, upper) = found.count, found.interval or (None, None)
     statement, likeness = found.statement, found.likeness
@@ -181,18 +148,15 @@ def _beside(caution: str | None) -> dict[str, str]:
     return {} if caution is None else {"caution": caution}
 
 
-def _say_counted(found: "Found") -> None:
+def _say_counted(found: Found) -> None:
     """Say how many photos match, how much of the list is wrong, and whether photos differ."""
-    for line in (found.sentence(), found.copies_sentence, found.likeness.sentence()):
-        if line:
-            say(line)
+    tell(found.sentence(), found.copies_sentence, found.likeness.sentence())
 
 
-def _show_paths(paths: "Sequence[str]", null: bool) -> None:
+def _show_paths(paths: Sequence[str], null: bool) -> None:
     """Print paths, ended by lines or null bytes: as their bytes are, to a terminal made safe."""
     if sys.stdout.isatty() and not null:
-        for path in paths:
-            say(path)
+        tell(*paths)
         return
     sys.stdout.flush()
     sys.stdout.buffer.write(
@@ -201,7 +165,7 @@ def _show_paths(paths: "Sequence[str]", null: bool) -> None:
     sys.stdout.buffer.flush()
 
 
-def _show_hits(hits: "Sequence[Hit]", caution: str | None, given: Options) -> None:
+def _show_hits(hits: Sequence[Hit], caution: str | None, given: Options) -> None:
     """Print the photos of an answer; as JSON with what must be shown beside them."""
     if given.paths_only:
         _show_paths([hit.paths[0] for hit in hits], given.null)
@@ -222,7 +186,7 @@ def _show_hits(hits: "Sequence[Hit]", caution: str | None, given: Options) -> No
     show_table(("probability", "photo", *labels, "taken"), rows)
 
 
-def _show_similar(copies: "Sequence[Hit]", similar: "Sequence[Hit]", given: Options) -> None:
+def _show_similar(copies: Sequence[Hit], similar: Sequence[Hit], given: Options) -> None:
     """Show files that are equal to the byte first, and then those that look alike."""
     hits = [*copies, *similar]
     if given.paths_only:

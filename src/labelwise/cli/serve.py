@@ -1,13 +1,16 @@
 """``labelwise serve``: a page and an API for a model, for an index, and for language models."""
 
+import webbrowser
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from labelwise.cli.command import A_RUN, verb
 from labelwise.cli.options import SERVER, Options, read_secret
 from labelwise.cli.text import caution, say
+from labelwise.errors import SettingsError
+from labelwise.models.loading import caution_of, is_exported
+from labelwise.models.run_folder import RunFolder
+from labelwise.photos import Index
+from labelwise.pictures.worker_starter import can_start
 
 if TYPE_CHECKING:
     from labelwise.server import ServeSettings
@@ -26,37 +29,8 @@ OF_MODELS = (
 )
 
 
-@verb(
-    "host port token_file open also device mcp http write photoprism label_studio allow_host",
-    more=f"tag_folder max_batch max_wait max_queue max_files {SERVER}",
-    examples=("serve runs/photos photos.index --open", "serve --mcp photos.index runs/photos"),
-)
-def serve(
-    run: Annotated[
-        Path | None,
-        typer.Argument(envvar="LABELWISE_RUN", help="A run, a model, or an exported .onnx file."),
-        A_RUN,
-    ] = None,
-    index: Annotated[
-        Path | None,
-        typer.Argument(envvar="LABELWISE_INDEX", help="An index, to search its photos too."),
-    ] = None,
-    *,
-    given: Options,
-) -> None:
-    """Serve a page that tags and searches photos, and an API.
-
-    It needs no network, and answers only this machine unless told otherwise; an address that
-    others can reach needs a token. SIGHUP loads models again whose folders have changed, while
-    requests are answered. Options that name a variable can be given in the environment.
-
-    With --mcp it lets a language model ask about the photos of an INDEX, and tag photos with a
-    RUN, over standard input and output (programs such as Claude Desktop start it themselves) or
-    with --http. It changes nothing unless --write is given. --photoprism answers at
-    /photoprism/labels, --label-studio at /label-studio.
-    """
-    from labelwise.errors import SettingsError
-
+def serve(run: Path | None, index: Path | None, given: Options) -> None:
+    """Serve a page that tags and searches photos, and an API."""
     if given.mcp:
         _serve_mcp([path for path in (run, index) if path is not None], given)
         return
@@ -67,8 +41,6 @@ def serve(
             "name the folder of a run to serve; to have photos labelled: labelwise label --page "
             "PHOTOS --words words.txt"
         )
-    from labelwise.models.loading import caution_of, is_exported
-    from labelwise.pictures.worker_starter import can_start
     from labelwise.server import create_app
 
     for folder in (run, *(folder for _, folder in settings.models)):
@@ -91,8 +63,6 @@ def serve(
 
 def server_settings(given: Options) -> "ServeSettings":
     """Return the settings of a server; what was not given stays as the server has it."""
-    from labelwise.errors import SettingsError
-
     try:
         from labelwise.server import ServeSettings
     except ModuleNotFoundError as error:
@@ -129,16 +99,12 @@ def run_until_stopped(
     def started(address: str) -> None:
         say(f"{words.format(address)}  (Ctrl-C stops it)")
         if given.open:
-            import webbrowser
-
             webbrowser.open(address)
 
     run_server(app, settings, started=started, **more)
 
 
 def _named_run(text: str) -> tuple[str, Path]:
-    from labelwise.errors import SettingsError
-
     name, equals, folder = text.partition("=")
     if not (name and equals and folder):
         raise SettingsError(f"--also must be a name and a run, as in cats=runs/cats, got {text!r}")
@@ -147,10 +113,6 @@ def _named_run(text: str) -> tuple[str, Path]:
 
 def _serve_mcp(places: list[Path], given: Options) -> None:
     """Answer a language model about an index, over standard input and output or HTTP."""
-    from labelwise.errors import SettingsError
-    from labelwise.models.run_folder import RunFolder
-    from labelwise.photos import Index
-
     try:
         from labelwise.server.mcp import PhotoTools, make_mcp_app, make_mcp_server
     except ModuleNotFoundError as error:

@@ -3,48 +3,44 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 
-from labelwise.cli.command import verb
-from labelwise.cli.index import DEFAULT_INDEX, IndexFolder
+from labelwise.answers.audit_outcome import RECEIPT
 from labelwise.cli.options import Options, read_secret
-from labelwise.cli.text import caution, complain, next_steps, resumable, say, show_table
+from labelwise.cli.text import caution, complain, next_steps, resumable, say, show_table, tell
+from labelwise.contrib.immich import Immich, remove_tags, write_tags
+from labelwise.decide import Promised
+from labelwise.errors import SettingsError
+from labelwise.photos import Index, model_changed, tagging
+from labelwise.photos.embedded_tags import (
+    TagOutcome,
+    embed_tags,
+    require_exiftool,
+    undo_embedded,
+    written_photos,
+    written_sidecars,
+)
+from labelwise.photos.metadata import sidecar_of
+from labelwise.photos.store import Store
+from labelwise.photos.tagging import (
+    promised_rule,
+    raw_partners,
+    tags_of,
+    tags_of_audit,
+    undo_sidecar,
+)
+from labelwise.photos.xmp import Keyword
+from labelwise.system.progress import make_watch
+from labelwise.system.storage import is_uri, without_options
 from labelwise.system.text import counted
-
-if TYPE_CHECKING:
-    from labelwise.contrib.immich import Immich
-    from labelwise.decide import Promised
-    from labelwise.photos import Index
-    from labelwise.photos.embedded_tags import TagOutcome
-    from labelwise.photos.store import Store
-    from labelwise.photos.xmp import Keyword
 
 SHOWN = 20
 
 
-@verb(
-    "xmp embed immich wrong_at_most per_label undo dry_run confidence adopt immich_key_file",
-    examples=("tag photos.index --xmp --wrong-at-most 0.05", "tag tags.audit --xmp"),
-)
-def tag(folder: IndexFolder = DEFAULT_INDEX, *, given: Options) -> None:
-    """Write labels as keywords that other photo programs read.
-
-    Keywords are added to dc:subject, lr:hierarchicalSubject and digiKam:TagsList. What is there
-    stays, byte for byte, and what is ours is marked, so that --undo takes out exactly that.
-    Keywords that another index wrote stay too, unless --adopt is given. A new side-car takes over
-    the XMP and the keywords inside its photo.
-
-    Photos themselves are written only with --embed, which needs exiftool; --undo gives back the
-    bytes they had. With --immich tags go to that server alone; running it again takes away what
-    the model no longer gives.
-
-    The folder of an audit writes the tags that it kept.
-    """
-    from labelwise.answers.audit_outcome import RECEIPT
-    from labelwise.photos.embedded_tags import require_exiftool
-
+def tag(folder: Path, given: Options) -> None:
+    """Write labels as keywords that other photo programs read."""
     _check(given)
     if given.embed and not given.undo:
         require_exiftool()
@@ -75,8 +71,6 @@ def tag(folder: IndexFolder = DEFAULT_INDEX, *, given: Options) -> None:
 
 def _check(given: Options) -> None:
     """Stop at options that do not fit together."""
-    from labelwise.errors import SettingsError
-
     if given.immich is not None:
         given.refuse("--immich writes to a server alone", "xmp", "embed", "adopt")
     elif given.xmp + given.embed != 1 and not (given.undo and not given.xmp):
@@ -96,11 +90,8 @@ def _check(given: Options) -> None:
         given.refuse(reason, "confidence", "per_label")
 
 
-def _tag_immich(folder: Path, server: "Immich", given: Options) -> None:
+def _tag_immich(folder: Path, server: Immich, given: Options) -> None:
     """Write tags to a server, or remove them."""
-    from labelwise.contrib.immich import remove_tags, write_tags
-    from labelwise.photos import Index, model_changed
-
     if given.undo:
         removed = remove_tags(server, dry_run=given.dry_run)
         say(f"{_unwritten(given)}Immich: {counted(removed, 'tag')} removed")
@@ -119,11 +110,8 @@ def _tag_immich(folder: Path, server: "Immich", given: Options) -> None:
     next_steps(f"tag {folder} --immich {given.immich} --undo")
 
 
-def _undone(store: "Store", given: Options) -> "list[TagOutcome]":
+def _undone(store: Store, given: Options) -> list[TagOutcome]:
     """Take out all that was written to side-cars and photos."""
-    from labelwise.photos.embedded_tags import undo_embedded, written_photos, written_sidecars
-    from labelwise.photos.tagging import undo_sidecar
-
     dry = given.dry_run
     sidecars = [] if given.embed else written_sidecars(store).paths()
     photos = [] if given.xmp else written_photos(store).paths()
@@ -131,11 +119,8 @@ def _undone(store: "Store", given: Options) -> "list[TagOutcome]":
     return outcomes + [undo_embedded(store, path, dry_run=dry) for path in photos]
 
 
-def _of_audit(folder: Path, labels: Counter[str], given: Options) -> "list[TagOutcome]":
+def _of_audit(folder: Path, labels: Counter[str], given: Options) -> list[TagOutcome]:
     """Write the tags that an audit kept; its folder remembers what the files were before."""
-    from labelwise.photos.store import Store
-    from labelwise.photos.tagging import tags_of_audit
-
     written = folder / "written"
     is_new = not (written / "photos.sqlite").is_file()
     with resumable(folder), Store.create(written, ()) if is_new else Store(written, ()) as store:
@@ -145,13 +130,8 @@ def _of_audit(folder: Path, labels: Counter[str], given: Options) -> "list[TagOu
         return _written(store, iter(tags), len(tags), labels, given)
 
 
-def _of_index(folder: Path, labels: Counter[str], given: Options) -> "list[TagOutcome]":
+def _of_index(folder: Path, labels: Counter[str], given: Options) -> list[TagOutcome]:
     """Write the labels that the model of an index gives, or take them out."""
-    from labelwise.errors import SettingsError
-    from labelwise.photos import Index, model_changed
-    from labelwise.photos.tagging import tags_of
-    from labelwise.system.storage import is_uri, without_options
-
     with resumable(folder), Index(folder) as index:
         bucket = next((root for root in index.store.roots().values() if is_uri(root)), None)
         if bucket is not None:
@@ -170,18 +150,13 @@ def _of_index(folder: Path, labels: Counter[str], given: Options) -> "list[TagOu
 
 
 def _written(
-    store: "Store",
-    tags: "Iterator[tuple[list[str], list[Keyword]]]",
+    store: Store,
+    tags: Iterator[tuple[list[str], list[Keyword]]],
     total: int,
     labels: Counter[str],
     given: Options,
-) -> "list[TagOutcome]":
+) -> list[TagOutcome]:
     """Write the labels of each photo beside it or into it, counting them."""
-    from labelwise.photos.embedded_tags import embed_tags
-    from labelwise.photos.metadata import sidecar_of
-    from labelwise.photos.tagging import raw_partners, write_sidecar
-    from labelwise.system.progress import make_watch
-
     outcomes: list[TagOutcome] = []
     watch = make_watch()
     watch.start("tagging", total)
@@ -198,7 +173,7 @@ def _written(
                     "adopt": given.adopt,
                     "dry_run": given.dry_run,
                 }
-                outcomes.append(write_sidecar(store, sidecar, keywords, **options))
+                outcomes.append(tagging.write_sidecar(store, sidecar, keywords, **options))
         watch.advance(1)
     watch.finish()
     return outcomes
@@ -217,24 +192,18 @@ def _show_counts(given: Mapping[str, int]) -> None:
             say(f"and {counted(len(given) - SHOWN, 'more label')}")
 
 
-def _promised(index: "Index", given: Options) -> "Promised | None":
+def _promised(index: Index, given: Options) -> Promised | None:
     """Return the guaranteed rule, having said what it guarantees; None for the model's own."""
-    from labelwise.photos.tagging import promised_rule
-
     if given.wrong_at_most is None:
         return None
-    level = 0.95 if given.confidence is None else given.confidence
-    made = promised_rule(index, given.wrong_at_most, level, per_label=given.per_label)
-    for sentence in (*map(str, made.promises), *made.refused):
-        say(sentence)
+    level, per_label = given.get("confidence", 0.95), given.per_label
+    made = promised_rule(index, given.wrong_at_most, level, per_label=per_label)
+    tell(*map(str, made.promises), *made.refused)
     return made
 
 
-def _immich(address: str, key_file: Path | None) -> "Immich":
+def _immich(address: str, key_file: Path | None) -> Immich:
     """Return the server of an address, with the key of a file or of the environment."""
-    from labelwise.contrib.immich import Immich
-    from labelwise.errors import SettingsError
-
     key = read_secret(key_file, "LABELWISE_IMMICH_KEY", "the key of Immich", "--immich-key-file")
     if key is None:
         raise SettingsError(

@@ -3,7 +3,7 @@
 import os
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -31,10 +31,16 @@ def complain(sentence: str) -> None:
     )
 
 
-def caution(sentence: str | None) -> None:
-    """Print what must stand beside a model's answers, if anything, where it spoils no output."""
-    if sentence is not None:
+def caution(*sentences: str | None) -> None:
+    """Print what must stand beside answers, if anything, where it spoils no output."""
+    for sentence in filter(None, sentences):
         complain(sentence)
+
+
+def tell(*sentences: str | None) -> None:
+    """Print each sentence that there is."""
+    for sentence in filter(None, sentences):
+        say(sentence)
 
 
 def next_steps(*commands: str) -> None:
@@ -86,12 +92,12 @@ def resumable(folder: Path | str) -> Iterator[None]:
 
 
 @contextmanager
-def before_writing() -> Iterator[None]:
-    """Say, if Ctrl-C stops the block, in which nothing is written, that nothing was."""
+def before_writing(sentence: str = "stopped; nothing was written") -> Iterator[None]:
+    """Say, if Ctrl-C stops the block, that nothing was written, or what is told instead."""
     try:
         yield
     except KeyboardInterrupt:
-        raise stopped("stopped; nothing was written") from None
+        raise stopped(sentence) from None
 
 
 def in_all(seconds: float, jobs: int) -> str:
@@ -113,7 +119,7 @@ def duration(seconds: float) -> str:
 
 def show_table(
     columns: Sequence[str],
-    rows: Sequence[Sequence[str]],
+    rows: Iterable[Sequence[str | int]],
     *,
     title: str | None = None,
     names: int = 0,
@@ -126,37 +132,29 @@ def show_table(
     from rich.table import Table
     from rich.text import Text
 
-    columns = [one_line(column) for column in columns]
-    rows = [[one_line(cell) for cell in row] for row in rows]
+    lines = [
+        [one_line(cell) if isinstance(cell, str) else f"{cell:,}" for cell in line]
+        for line in (columns, *rows)
+    ]
     console = Console()
     if not console.is_terminal:
         console = Console(width=200)
-    if names and _width(columns, rows) > console.width:
-        turned = _turned(columns, rows, names)
-        if _width(*turned) < _width(columns, rows):
-            columns, rows = turned
+    if names and _width(lines) > console.width:
+        named = ["", *(" ".join(filter(None, line[:names])) for line in lines[1:])]
+        beside = [[name, *line[names:]] for name, line in zip(named, lines, strict=True)]
+        lines = min(lines, [list(column) for column in zip(*beside, strict=True)], key=_width)
     words = None if title is None else Text(one_line(title), "italic")
     table = Table(title=words, title_justify="left", box=None, pad_edge=False)
-    for number, column in enumerate(columns):
-        cells = [row[number] for row in rows]
-        right = bool(cells) and all(_is_number(cell) for cell in cells)
+    for column, *cells in zip(*lines, strict=True):
+        right = bool(cells) and all(map(_is_number, cells))
         table.add_column(Text(column), justify="right" if right else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
+    for line in lines[1:]:
+        table.add_row(*map(Text, line))
     console.print(table, highlight=False)
 
 
-def _width(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
-    lines = [columns, *rows]
-    return sum(max(len(line[k]) for line in lines) + 2 for k in range(len(columns))) - 2
-
-
-def _turned(
-    columns: Sequence[str], rows: Sequence[Sequence[str]], names: int
-) -> tuple[list[str], list[list[str]]]:
-    header = ["", *(" ".join(filter(None, row[:names])) for row in rows)]
-    lines = range(names, len(columns))
-    return header, [[columns[k], *(row[k] for row in rows)] for k in lines]
+def _width(lines: Sequence[Sequence[str]]) -> int:
+    return sum(max(map(len, column)) + 2 for column in zip(*lines, strict=True)) - 2
 
 
 def _is_number(cell: str) -> bool:

@@ -1,70 +1,54 @@
 """``labelwise train`` and ``demo``: from a table, or photos and words, to a reported model."""
 
+import os
 import shlex
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Any
 
 import typer
+from PIL import Image
 
-from labelwise.cli.command import verb
+from labelwise.answers.agreement import export_again
+from labelwise.api import default_folder, trained
+from labelwise.cli.evaluate import few_test_photos, say_shortfall, summarise
 from labelwise.cli.options import Options
-from labelwise.cli.text import before_writing, complain, next_steps, resumable, say, show_table
+from labelwise.cli.predict import find_photos
+from labelwise.cli.text import command, complain, next_steps, resumable, say, show_table, tell
+from labelwise.data import load, scenes
+from labelwise.errors import LabelwiseError, SettingsError
+from labelwise.models.run_folder import RunFolder
+from labelwise.models.spec import NOT_CALIBRATED
+from labelwise.photos.words import WordList, open_scorer
+from labelwise.photos.words.start import EMBEDDINGS, Started, compare_runs
+from labelwise.photos.words.start import start as start_run
+from labelwise.pictures import PictureImages
+from labelwise.system.progress import make_watch
+from labelwise.system.storage import address_of
 from labelwise.system.text import counted
-
-if TYPE_CHECKING:
-    from labelwise.models.run_folder import RunFolder
-    from labelwise.photos.words.start import Started
-    from labelwise.training.run import Run
-    from labelwise.training.settings import Settings
+from labelwise.system.yaml_values import parse_assignments
+from labelwise.training.run import Run, train_folds
+from labelwise.training.settings import (
+    SHORT_NAMES,
+    OptimizerSettings,
+    Recipe,
+    Settings,
+    read_settings,
+)
 
 SHOWN = 5
 DEMO_PHOTOS = 240
 OF_WORDS = ("answers", "set_aside", "against", "model", "device")
 
 
-@verb(
-    "out method effort minutes rule calibrator guarantee epochs words model answers fresh",
-    more="settings set seed folds on_error skip_missing skip_broken taxonomy attributes backbone "
-    "features weights start head image_size bands composite window augment batch_size lr "
-    "weight_decay optimizer schedule metric patience precision accelerator deterministic devices "
-    "workers engine log device set_aside against",
-    examples=(
-        "train photos.csv --effort good -o runs/photos",
-        "train photos/ --words words.txt -o runs/words",
-    ),
-    uri_out=True,
-)
-def train(
-    data: Annotated[
-        list[str] | None,
-        typer.Argument(help="A label table, a folder, or scenes; with --words, photos."),
-    ] = None,
-    *,
-    given: Options,
-) -> None:
-    """Train a model, calibrate it, measure it and write a report.
-
-    The same command on the same folder resumes a stopped run. -o may be an s3:// or gs:// place.
-
-    With --words no labels are needed: the words are the labels. --model names a text-image model
-    (CLIP or SigLIP of transformers or open_clip, or a sentence encoder); without it, labelwise
-    fetches a small one once. Until people have answered, its probabilities are a guess and nothing
-    is guaranteed. Give --answers, any label table, when there are some.
-    """
+def train(data: list[str] | None, given: Options) -> None:
+    """Train a model, calibrate it, measure it and write a report."""
     if given.words is not None:
         _train_words(data or [], given.words, given)
         return
     given.refuse("it belongs to --words", *OF_WORDS)
-    with before_writing():  # imports take seconds
-        from labelwise.api import default_folder
-        from labelwise.errors import SettingsError
-        from labelwise.models.run_folder import RunFolder
-        from labelwise.system.yaml_values import parse_assignments
-        from labelwise.training.settings import SHORT_NAMES, read_settings
-
     if data and len(data) > 1:
         raise SettingsError(f"one table or folder is trained on, got {', '.join(data)}")
     values = vars(given) | {"data": data[0] if data else None, "calibrate": given.calibrator}
@@ -89,43 +73,23 @@ def train(
 
 
 def train_and_report(
-    settings: "Settings",
-    folder: "RunFolder",
+    settings: Settings,
+    folder: RunFolder,
     *,
     fresh: bool,
     folds: int | None = None,
     on_ray: int | None = None,
-) -> "Run | None":
+) -> Run | None:
     """Train, report, and say what came out and what to type next.
 
     ``on_ray`` workers of a Ray cluster train; then this process only reports.
     """
-    with before_writing():
-        from labelwise.api import log_trained_model
-        from labelwise.cli.evaluate import few_test_photos, say_shortfall, summarise
-        from labelwise.cli.text import command
-        from labelwise.report.runs import report_run
-        from labelwise.system.progress import make_watch
-        from labelwise.system.storage import address_of
-        from labelwise.training.run import train as run
-
-    address = folder.address
+    address, watch = folder.address, make_watch()
     with resumable(address):
-        watch = make_watch()
-        if on_ray is None:
-            done = run(settings, folder, watch=watch, fresh=fresh)
-        else:
-            from labelwise.shards.ray_cluster import RayTraining
-
-            done = RayTraining(on_ray)(settings, folder, watch, fresh=fresh)
+        done = trained(settings, folder, watch, fresh=fresh, on_ray=on_ray, command=command())
     if done is None:
         return None
-    report_run(done, command=command())
-    log_trained_model(folder, settings)
-    folder.publish()
     if folds is not None:
-        from labelwise.training.run import train_folds
-
         with resumable(address):
             train_folds(done, folds, watch=make_watch(), fresh=fresh, publish=folder.publish)
     if done.was_finished:
@@ -136,8 +100,7 @@ def train_and_report(
         say(f"Rule ({settings.rule}): {done.evaluation.sets.rule}")
     tested = say_shortfall(settings.rule, f"on {split}", done.evaluation.rows)
     few = few_test_photos(done.evaluation.data.rows if split == "test" else 0)
-    if few:
-        say(few)
+    tell(few)
     say(f"Report: {address_of(address, folder.report.name)}")
     named = address if folder.mirror is None else shlex.quote(folder.mirror.storage.place)
     if folds is not None:
@@ -151,18 +114,8 @@ def train_and_report(
     return done
 
 
-@verb(
-    "out photos fresh",
-    examples=("demo", "demo -o runs/demo --photos scenes/"),
-)
 def demo(given: Options) -> None:
-    """Train, calibrate, measure and report on embedded pictures.
-
-    They are scenes of handwritten digits, some with none of the ten.
-    """
-    from labelwise.models.run_folder import RunFolder
-    from labelwise.training.settings import OptimizerSettings, Recipe, Settings
-
+    """Train, calibrate, measure and report on embedded pictures."""
     say("Scenes of 0 to 5 handwritten digits: which digits are there? Training takes minutes.")
     # Shifts, not mirrored: a mirrored digit is another one. Six epochs pass 0.90 mAP.
     recipe = Recipe(epochs=6, optimizer=OptimizerSettings(lr=5e-3))
@@ -171,10 +124,6 @@ def demo(given: Options) -> None:
     train_and_report(settings, folder, fresh=given.fresh)
     if given.photos is None:
         return
-    from PIL import Image
-
-    from labelwise.data import scenes
-
     given.photos.mkdir(parents=True, exist_ok=True)
     table = scenes(0, 0, DEMO_PHOTOS, seed=1)  # which no split of the demo holds
     for row in range(DEMO_PHOTOS):
@@ -187,18 +136,6 @@ def demo(given: Options) -> None:
 
 def _train_words(places: list[str], words: Path, given: Options) -> None:
     """Make a run from photos and words alone, or with what people answered."""
-    import os
-
-    from labelwise.answers.agreement import export_again
-    from labelwise.cli.predict import find_photos
-    from labelwise.data import load
-    from labelwise.errors import SettingsError
-    from labelwise.photos.words import WordList, open_scorer
-    from labelwise.photos.words.start import compare_runs
-    from labelwise.photos.words.start import start as start_run
-    from labelwise.pictures import PictureImages
-    from labelwise.system.progress import make_watch
-
     model = given.model or os.environ.get("LABELWISE_WORDS")
     if not places:
         raise SettingsError("--words needs photos: labelwise train PHOTOS --words words.txt")
@@ -217,7 +154,7 @@ def _train_words(places: list[str], words: Path, given: Options) -> None:
             open_scorer(model, image_size=given.image_size, cache=out),
             out,
             answers=table,
-            set_aside=0.2 if given.set_aside is None else given.set_aside,
+            set_aside=given.get("set_aside", 0.2),
             batch_size=given.batch_size or 64,
             device=given.device or "cpu",
             watch=make_watch(),
@@ -226,8 +163,7 @@ def _train_words(places: list[str], words: Path, given: Options) -> None:
         complain(failure.reason)
     if len(done.failures) > SHOWN:
         complain(f"and {len(done.failures) - SHOWN:,} more photos could not be read")
-    for note in (*(() if table is None else table.notes), *done.notes):
-        say(note)
+    tell(*(() if table is None else table.notes), *done.notes)
     _tell(done, photos, words)
     for difference in () if given.against is None else compare_runs(out, given.against):
         say(str(difference))
@@ -238,9 +174,6 @@ def _train_words(places: list[str], words: Path, given: Options) -> None:
 @contextmanager
 def _begun(out: Path) -> Iterator[None]:
     """Have a folder, and do not leave a new one behind if we fail before a photo was read."""
-    from labelwise.errors import LabelwiseError
-    from labelwise.photos.words.start import EMBEDDINGS
-
     new = not out.exists()
     out.mkdir(parents=True, exist_ok=True)
     try:
@@ -251,10 +184,8 @@ def _begun(out: Path) -> Iterator[None]:
         raise
 
 
-def _tell(done: "Started", photos: list[Path], words: Path) -> None:
+def _tell(done: Started, photos: list[Path], words: Path) -> None:
     """Say what the run knows, and what to do next."""
-    from labelwise.models.spec import NOT_CALIBRATED
-
     names = done.predictor.space.names
     say(f"{counted(done.photos, 'photo')} and {counted(len(names), 'word')}: {done.folder}")
     if done.answered is None:
@@ -285,8 +216,7 @@ def _tell(done: "Started", photos: list[Path], words: Path) -> None:
         "shares and this error suppose that the answered photos were drawn at random: where a "
         "guide or a person chose them, count with labelwise count"
     )
-    if done.predictor.caution is not None:
-        say(done.predictor.caution)
+    tell(done.predictor.caution)
     if done.aside:
         aside = counted(done.aside, "answered photo")
         kept = "was" if done.aside == 1 else "were"

@@ -32,8 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelwise.data.export import json_rows
-from labelwise.data.load import Reader
-from labelwise.data.rows import AllBut, from_rows, parse_xml, read_json, read_xml
+from labelwise.data.rows import AllBut, from_rows, inner, parse_xml, read_json, read_xml
 from labelwise.data.table import SPLIT_WORDS, LabelSets, LabelTable
 from labelwise.errors import DataError
 from labelwise.pictures.decode import find_images
@@ -53,11 +52,6 @@ from labelwise.types import nearest
 DOCUMENT = "/data/local-files/"
 UPLOADED = re.compile(r"/?data/(?P<stored>upload/\d+/[0-9a-f]{8}-(?P<name>[^/]+))")
 CHANGED = re.compile(r"[^-\w.]")  # what Label Studio leaves out of the name of an upload
-
-
-def address_of_image(inside: str) -> str:
-    """Return the address of a photo given by its path below the document root."""
-    return f"{DOCUMENT}?d={quote(inside.replace(os.sep, '/'))}"
 
 
 @dataclass
@@ -187,10 +181,6 @@ class Guesses:
     sets: NDArray[np.bool_]
     model: str
 
-    def chance(self, row: int) -> float:
-        """Return the chance that all labels of a row are right, if they are independent."""
-        return chance_of_set(self.probs[row], self.sets[row])
-
     def of(self, table: LabelTable, row: int) -> list[tuple[str, float]]:
         """Return the labels in the set of a row that are not known, with their probabilities."""
         return [
@@ -255,7 +245,7 @@ def _label_studio(table: LabelTable, paths: list[str], guesses: Guesses | None) 
     tasks = []
     for row, path in enumerate(paths):
         inside = path[len(root) + 1 :] if root else path
-        facts = {"image": address_of_image(inside)}
+        facts = {"image": f"{DOCUMENT}?d={quote(inside.replace(os.sep, '/'))}"}
         facts |= {} if table.split is None else {"split": str(table.split[row])}
         results = [
             {"from_name": name, "to_name": "image", "type": "choices", "value": {"choices": words}}
@@ -269,7 +259,8 @@ def _label_studio(table: LabelTable, paths: list[str], guesses: Guesses | None) 
         task = {"id": row + 1, "data": facts, "annotations": annotations}
         if guesses is not None:
             names = [name for name, _ in guesses.of(table, row)]
-            task["predictions"] = [prediction(names, guesses.chance(row), guesses.model)]
+            chance = chance_of_set(guesses.probs[row], guesses.sets[row])
+            task["predictions"] = [prediction(names, chance, guesses.model)]
         tasks.append(task | {"meta": meta})
     return json.dumps(tasks, ensure_ascii=False, indent=1).encode()
 
@@ -460,18 +451,9 @@ CVAT_STATES = ("present", "absent", "unknown", "predicted")
 CVAT_SHAPES = {"box", "cuboid", "ellipse", "mask", "points", "polygon", "polyline", "skeleton"}
 
 
-@dataclass(frozen=True)
-class AnnotatedPhoto:
-    """One photo as a tool tells it; ``unknown`` is None if nothing is known of it.
-
-    ``where`` is its place in the file, in words.
-    """
-
-    where: str
-    image: str
-    present: list[str]
-    unknown: list[str] | None
-    split: str | None
+# Of a photo: its place in the file in words, its path, the labels that are present, those that are
+# unknown (None: nothing is known of the photo), and its split.
+Photo = tuple[str, str, list[str], list[str] | None, str | None]
 
 
 def read_label_studio(path: Path, *, root: str | Path | None = None) -> LabelTable:
@@ -479,37 +461,41 @@ def read_label_studio(path: Path, *, root: str | Path | None = None) -> LabelTab
     tasks = read_json(path)
     if not isinstance(tasks, list) or not tasks:
         raise DataError(f"{path}: a Label Studio file must be a list of tasks")
-    rows: list[AnnotatedPhoto] = []
+    up = inner(tasks[0], "meta", "root")  # how many folders up addresses begin
+    above = isinstance(up, str) and FOLDERS_UP.fullmatch(up)
+    images = ImageFolder(Path(root or (path.parent / up if above else path.parent)))
+    rows: list[Photo] = []
     names: list[str] | None = None
-    images = ImageFolder(_document_root(tasks[0], path) if root is None else Path(root))
     for number, task in enumerate(tasks, 1):
         where = f"{path.name}, task {number}"
-        if not isinstance(task, dict) or not isinstance(task.get("data"), dict):
+        if not isinstance(inner(task, "data"), dict):
             raise DataError(
                 f"{where}: must be an object with 'data'; export from Label Studio as JSON, not "
                 "as JSON-MIN"
             )
         where = f"{path.name}, task {task.get('id', number)!r:.40}"
-        facts = task["data"]
-        image = facts.get("image", facts.get("img"))
-        if not isinstance(image, str) or not image:
-            raise DataError(f"{where}: 'data' must name an 'image'")
-        meta = task.get("meta")
-        if names is None and isinstance(meta, dict) and isinstance(meta.get("labels"), list):
-            names = _words(meta["labels"], where)
-        split = facts.get("split")
-        split_name = split if isinstance(split, str) else None
+        if names is None and isinstance(inner(task, "meta", "labels"), list):
+            names = _words(task["meta"]["labels"], where)
+        split = task["data"].get("split")
+        photo = images.path_of(image_of_task(task, where))
         rows.append(
-            AnnotatedPhoto(where, images.path_of(image), *_choices(task, where), split_name)
+            (where, photo, *_choices(task, where), split if isinstance(split, str) else None)
         )
     return _table(rows, names, path, images.root)
 
 
-def _document_root(task: Any, path: Path) -> Path:
-    """Return the folder that addresses begin in: where the file is, or some folders up."""
-    meta = task.get("meta") if isinstance(task, dict) else None
-    up = meta.get("root") if isinstance(meta, dict) else None
-    return path.parent / up if isinstance(up, str) and FOLDERS_UP.fullmatch(up) else path.parent
+def image_of_task(task: Any, where: str) -> str:
+    """Return the address of the image of a task of Label Studio."""
+    image = inner(task, "data", "image") or inner(task, "data", "img")
+    if not isinstance(image, str):
+        raise DataError(f"{where}: 'data' must name an 'image'")
+    try:
+        urlparse(image)
+    except ValueError as error:
+        raise DataError(
+            f"{where}: 'image' must be a path or an address, got {image!r:.80} ({error})"
+        ) from None
+    return image
 
 
 def _choices(task: dict[str, Any], where: str) -> tuple[list[str], list[str] | None]:
@@ -518,9 +504,7 @@ def _choices(task: dict[str, Any], where: str) -> tuple[list[str], list[str] | N
     Objects have the type rectanglelabels, polygonlabels, brushlabels and the like.
     """
     listed = task.get("annotations", task.get("completions", []))
-    if not isinstance(listed, list) or not all(
-        isinstance(annotation, dict) for annotation in listed
-    ):
+    if not isinstance(listed, list) or not all(isinstance(one, dict) for one in listed):
         raise DataError(f"{where}: 'annotations' must be a list of objects")
     done = [annotation for annotation in listed if not annotation.get("was_cancelled")]
     if not done:
@@ -531,18 +515,17 @@ def _choices(task: dict[str, Any], where: str) -> tuple[list[str], list[str] | N
     present: list[str] = []
     unknown: list[str] = []
     for result in results:
-        named = isinstance(result, dict) and result.get("from_name") == "unknown"
-        (unknown if named else present).extend(chosen_labels(result, where))
+        named = unknown if inner(result, "from_name") == "unknown" else present
+        named += chosen_labels(result, where)
     return present, unknown
 
 
 def chosen_labels(result: Any, where: str) -> list[str]:
     """Return the labels of a result of Label Studio: choices, or those of a marked object."""
-    kind = result.get("type") if isinstance(result, dict) else None
+    kind = inner(result, "type")
     if not isinstance(kind, str) or not (kind == "choices" or kind.endswith("labels")):
         return []
-    value = result.get("value")
-    return _words(value.get(kind) if isinstance(value, dict) else None, where)
+    return _words(inner(result, "value", kind), where)
 
 
 def _words(value: Any, where: str) -> list[str]:
@@ -557,7 +540,7 @@ def read_cvat(path: Path, *, root: str | Path | None = None) -> LabelTable:
     if tree.tag != "annotations":
         raise DataError(f"{path}: a CVAT file must begin with <annotations>, got <{tree.tag:.40}>")
     names = [(label.findtext("name") or "").strip() for label in tree.findall(".//labels/label")]
-    rows: list[AnnotatedPhoto] = []
+    rows: list[Photo] = []
     for number, image in enumerate(tree.findall("image"), 1):
         where = f"{path.name}, image {image.get('id', number)}"
         name = image.get("name")
@@ -581,7 +564,7 @@ def read_cvat(path: Path, *, root: str | Path | None = None) -> LabelTable:
                 present.append(label)
         shapes = (shape for shape in image if shape.tag in CVAT_SHAPES)
         present += [label for shape in shapes if (label := (shape.get("label") or "").strip())]
-        rows.append(AnnotatedPhoto(where, name, present, unknown, image.get("subset")))
+        rows.append((where, name, present, unknown, image.get("subset")))
     if not rows:
         raise DataError(f"{path}: there are no images")
     return _table(rows, names or None, path, root)
@@ -594,24 +577,29 @@ def read_fiftyone(path: Path, *, field: str | None = None) -> LabelTable:
     """
     file = path / "samples.json" if path.is_dir() else path
     content = read_json(file)
-    samples = content.get("samples") if isinstance(content, dict) else None
+    samples = inner(content, "samples")
     if not isinstance(samples, list) or not samples:
         raise DataError(f"{file}: a FiftyOne file must be an object with a list of 'samples'")
     for number, sample in enumerate(samples, 1):
-        if not isinstance(sample, dict) or not isinstance(sample.get("filepath"), str):
+        if not isinstance(inner(sample, "filepath"), str):
             raise DataError(f"{file.name}, sample {number}: must be an object with a 'filepath'")
     chosen = field or _label_field(file, samples)
-    rows: list[AnnotatedPhoto] = []
+    rows: list[Photo] = []
     for number, sample in enumerate(samples, 1):
         where = f"{file.name}, sample {number}"
         present = _classified(sample.get(chosen), where)
         unknown = None if present is None else _classified(sample.get("unknown"), where) or []
         tags = sample.get("tags")
-        named = [tag for tag in tags if isinstance(tag, str)] if isinstance(tags, list) else []
-        splits = [SPLIT_WORDS[tag] for tag in named if tag in SPLIT_WORDS]
+        splits = [tag for tag in SPLIT_WORDS if isinstance(tags, list) and tag in tags]
         split = splits[0] if len(splits) == 1 else None
-        rows.append(AnnotatedPhoto(where, sample["filepath"], present or [], unknown, split))
-    return _table(rows, _fiftyone_classes(file, content, chosen), file, None)
+        rows.append((where, sample["filepath"], present or [], unknown, split))
+    if content.get("classes") is not None:  # of our own exports
+        names = _words(content["classes"], f"{file.name}, 'classes'")
+        return _table(rows, names, file, None)
+    beside = file.with_name("metadata.json")
+    metadata = read_json(beside) if beside.is_file() else {}
+    listed = inner(metadata, "classes", chosen) or inner(metadata, "default_classes")
+    return _table(rows, _words(listed, beside.name) if listed else None, file, None)
 
 
 def _label_field(file: Path, samples: list[dict[str, Any]]) -> str:
@@ -619,7 +607,7 @@ def _label_field(file: Path, samples: list[dict[str, Any]]) -> str:
         name
         for sample in samples
         for name, value in sample.items()
-        if isinstance(value, dict) and value.get("_cls") in ("Classification", "Classifications")
+        if inner(value, "_cls") in ("Classification", "Classifications")
     } - {"predictions", "unknown"}
     if not names or any("ground_truth" in sample for sample in samples):
         return "ground_truth"
@@ -637,62 +625,31 @@ def _classified(value: Any, where: str) -> list[str] | None:
     listed = value.get("classifications", [value]) if isinstance(value, dict) else None
     if kind not in ("Classification", "Classifications") or not isinstance(listed, list):
         raise DataError(f"{where}: labels must be Classifications, got {value!r:.60}")
-    names = [verdict.get("label") if isinstance(verdict, dict) else None for verdict in listed]
+    names = [inner(verdict, "label") for verdict in listed]
     if not all(isinstance(name, str) and name for name in names):
         raise DataError(f"{where}: every classification must have a 'label'")
-    return [str(name) for name in names]
-
-
-def _fiftyone_classes(file: Path, content: dict[str, Any], field: str) -> list[str] | None:
-    """Return the names of all labels: of our own exports, or of the metadata beside the samples."""
-    if content.get("classes") is not None:
-        return _words(content["classes"], f"{file.name}, 'classes'")
-    beside = file.with_name("metadata.json")
-    metadata = read_json(beside) if beside.is_file() else {}
-    classes = metadata.get("classes") if isinstance(metadata, dict) else None
-    own = classes.get(field) if isinstance(classes, dict) else None
-    default = metadata.get("default_classes") if isinstance(metadata, dict) else None
-    named = own or default
-    return _words(named, beside.name) if named else None
+    return names
 
 
 def _table(
-    rows: Sequence[AnnotatedPhoto], names: list[str] | None, path: Path, root: str | Path | None
+    rows: Sequence[Photo], names: list[str] | None, path: Path, root: str | Path | None
 ) -> LabelTable:
     """Return the table of rows; of one of which nothing is known every label is unknown."""
-    given = [(row.present, row.unknown or []) for row in rows]
     if names is None:
-        names = sorted({word for lists in given for words in lists for word in words})
+        names = sorted({word for row in rows for word in (*row[2], *(row[3] or ()))})
     known = set(names)
-    for row, (present, unknown) in zip(rows, given, strict=True):
-        for word in (*present, *unknown):
+    for where, _, present, unknown, _ in rows:
+        for word in (*present, *(unknown or ())):
             if word not in known:
-                hint = nearest(word, names)
-                raise DataError(f"{row.where}: unknown label {word!r}{hint}")
-        both = sorted(set(present) & set(unknown))
-        if both:
-            raise DataError(f"{row.where}: {both[0]!r} cannot be both present and unknown")
-    images = [row.image for row in rows]
-    blank = [AllBut() if row.unknown is None else row.unknown for row in rows]
-    splits = [SPLIT_WORDS.get((row.split or "").strip().lower()) for row in rows]
+                raise DataError(f"{where}: unknown label {word!r}{nearest(word, names)}")
+        if both := sorted({*present} & {*(unknown or ())}):
+            raise DataError(f"{where}: {both[0]!r} cannot be both present and unknown")
+    splits = [SPLIT_WORDS.get((row[4] or "").strip().lower()) for row in rows]
     return from_rows(
-        (Path(root) if root is not None else path.parent, images),
-        [present for present, _ in given],
+        (Path(root) if root is not None else path.parent, [row[1] for row in rows]),
+        [row[2] for row in rows],
         names=names,
-        unknown=blank,
+        unknown=[AllBut() if row[3] is None else row[3] for row in rows],
         split=None if None in splits else [split or "" for split in splits],
         name=path.stem,
     )
-
-
-FIFTYONE = Reader(
-    "fiftyone",
-    read_fiftyone,
-    "samples.json of FiftyOne",
-    marks=("samples.json",),
-    begin=re.compile(rb'\{\s*"samples"'),
-)
-LABEL_STUDIO = Reader(
-    "label-studio", read_label_studio, "tasks of Label Studio", begin=re.compile(rb"\[")
-)
-CVAT = Reader("cvat", read_cvat, "CVAT for images", (".xml",))

@@ -20,14 +20,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from labelwise.data.camera_results import read_times
-from labelwise.data.load import Reader
-from labelwise.data.rows import AllBut, from_rows, read_csv_rows, read_json
+from labelwise.data.rows import AllBut, from_rows, inner, read_csv_rows, read_json
 from labelwise.data.table import LabelTable
 from labelwise.errors import DataError
 from labelwise.system.text import counted
@@ -62,7 +60,6 @@ class CamtrapPackage:
     """The tables of a package, whose keys were checked; ``files`` are their paths below it."""
 
     folder: Path
-    stated: dict[str, Any]
     files: Mapping[str, str]
     deployments: Rows
     media: Rows
@@ -147,10 +144,8 @@ def read_package(path: Path) -> CamtrapPackage:
     """Return a package whose keys hold; ``path`` is its folder or datapackage.json."""
     folder = path if path.is_dir() else path.parent
     stated = read_json(folder / "datapackage.json")
-    resources = stated.get("resources") if isinstance(stated, dict) else None
-    if not isinstance(resources, list) or not all(
-        isinstance(resource, dict) for resource in resources
-    ):
+    resources = inner(stated, "resources")
+    if not isinstance(resources, list) or not all(isinstance(one, dict) for one in resources):
         raise DataError(f"{folder}/datapackage.json: it must list its 'resources'")
     version = VERSION.search(str(stated.get("profile", "")))
     if version is not None and version[1] != "1":
@@ -168,8 +163,14 @@ def read_package(path: Path) -> CamtrapPackage:
                 f"path within the package, got {places!r:.200}"
             )
         files[name] = file
-    tables = {name: _rows(folder / files[name], columns) for name, columns in NEEDED.items()}
-    package = CamtrapPackage(folder, stated, files, **tables)
+    tables = {
+        name: [
+            {key: "" if value in MISSING else value for key, value in row.items()}
+            for row in read_csv_rows(folder / files[name], columns)
+        ]
+        for name, columns in NEEDED.items()
+    }
+    package = CamtrapPackage(folder, files, **tables)
     _check(package)
     return package
 
@@ -185,52 +186,32 @@ def is_inside(place: str) -> bool:
     return place.isprintable() and not leads_out
 
 
-def _rows(path: Path, columns: Sequence[str]) -> Rows:
-    return [
-        {key: "" if value in MISSING else value for key, value in row.items()}
-        for row in read_csv_rows(path, columns)
-    ]
-
-
 def _check(package: CamtrapPackage) -> None:
     """Raise where a key is empty or there twice, or names a row that is not there."""
-    deployments = _unique(package.deployments, "deployments", package)
-    media = _unique(package.media, "media", package)
-    _unique(package.observations, "observations", package)
-    for row in package.media:
-        _refer(row, "media", "deploymentID", deployments, package)
-    for row in package.observations:
-        for column, choices in CHOICES.items():
-            if row[column] not in choices:
-                raise DataError(
-                    f"{package.path('observations')}: observation {row['observationID']}: {column} "
-                    f"must be one of {', '.join(choices)}, got {row[column]!r}"
-                )
-        _refer(row, "observations", "deploymentID", deployments, package)
-        if row["observationLevel"] == "media":
-            _refer(row, "observations", "mediaID", media, package)
-
-
-def _unique(rows: Rows, table: str, package: CamtrapPackage) -> set[str]:
-    keys: set[str] = set()
-    for number, row in enumerate(rows, 1):
-        key = row[KEYS[table]]
-        if not key:
-            raise DataError(f"{package.path(table)}: row {number} has no {KEYS[table]}")
-        if key in keys:
-            raise DataError(f"{package.path(table)}: {key!r} stands there twice; keep one")
-        keys.add(key)
-    return keys
-
-
-def _refer(
-    row: Mapping[str, str], table: str, column: str, known: set[str], package: CamtrapPackage
-) -> None:
-    if row[column] not in known:
-        raise DataError(
-            f"{package.path(table)}: {KEYS[table]} {row[KEYS[table]]}: no row of the other table "
-            f"has the {column} {row[column]!r}; add it there, or leave this row out"
-        )
+    keys: dict[str, set[str]] = {}
+    for table, key in KEYS.items():
+        path, own = package.path(table), keys.setdefault(key, set())
+        rows: Rows = getattr(package, table)
+        for number, row in enumerate(rows, 1):
+            if not row[key]:
+                raise DataError(f"{path}: row {number} has no {key}")
+            if row[key] in own:
+                raise DataError(f"{path}: {row[key]!r} stands there twice; keep one")
+            own.add(row[key])
+            for column, choices in CHOICES.items() if table == "observations" else ():
+                if row[column] not in choices:
+                    raise DataError(
+                        f"{path}: observation {row[key]}: {column} must be one of "
+                        f"{', '.join(choices)}, got {row[column]!r}"
+                    )
+            for column, known in keys.items():
+                if column == key or (column == "mediaID" and row["observationLevel"] != "media"):
+                    continue
+                if row[column] not in known:
+                    raise DataError(
+                        f"{path}: {key} {row[key]}: no row of the other table has the {column} "
+                        f"{row[column]!r}; add it there, or leave this row out"
+                    )
 
 
 def read_camtrap(
@@ -251,9 +232,7 @@ def read_camtrap(
     def believed(rows: Rows) -> Rows:
         return [row for row in rows if machine or row.get("classificationMethod") != "machine"]
 
-    names = sorted(
-        {name for row in believed(package.observations) if (name := _label(row)) is not None}
-    )
+    names = _labels(believed(package.observations))
     if not names:
         raise DataError(
             f"{folder}: no observation names an animal, human or vehicle"
@@ -262,16 +241,8 @@ def read_camtrap(
     photos = [row for row in package.media if row["fileMediatype"].startswith("image/")]
     if not photos:
         raise DataError(f"{package.path('media')}: no fileMediatype begins with 'image/'")
-    present: list[list[str]] = []
-    unknown: list[Sequence[str]] = []
-    for row in photos:
-        media = row["mediaID"]
-        known, doubtful = _states(
-            believed(package.own_rows.get(media, [])),
-            believed(package.event_rows.get(media, [])),
-        )
-        present.append(known)
-        unknown.append(doubtful)
+    said = (package.own_rows, package.event_rows)
+    states = [_states(*(believed(rows.get(row["mediaID"], [])) for rows in said)) for row in photos]
     sites = {
         row["deploymentID"]: row.get("locationID") or row.get("locationName") or row["deploymentID"]
         for row in package.deployments
@@ -281,10 +252,10 @@ def read_camtrap(
             Path(root) if root is not None else folder,
             _files(photos, package, root is not None or not check_files),
         ),
-        present,
+        [present for present, _ in states],
         name=folder.name,
         names=names,
-        unknown=unknown,
+        unknown=[unknown for _, unknown in states],
         group=[sites[row["deploymentID"]] for row in photos],
     )
     others = len(package.media) - len(photos)
@@ -335,20 +306,6 @@ def _states(own: Rows, event: Rows) -> tuple[list[str], Sequence[str]]:
 
 
 def _labels(rows: Rows) -> list[str]:
-    return sorted({name for row in rows if (name := _label(row)) is not None})
-
-
-def _label(row: Mapping[str, str]) -> str | None:
-    """Return the label of an observation, None for one without."""
-    kind = row["observationType"]
-    if kind == "animal":
-        return row["scientificName"].strip() or "animal"
-    return kind if kind in ("human", "vehicle") else None
-
-
-CAMTRAP_DP = Reader(
-    "camtrap-dp",
-    read_camtrap,
-    "Camtrap DP, a package of camera trap data",
-    marks=("datapackage.json",),
-)
+    named = [row for row in rows if row["observationType"] in ("animal", "human", "vehicle")]
+    kinds = ((row["observationType"], row["scientificName"].strip()) for row in named)
+    return sorted({(name or kind) if kind == "animal" else kind for kind, name in kinds})

@@ -27,7 +27,6 @@ import numpy as np
 import pyarrow as pa
 
 from labelwise.contrib import LABEL_NAMES
-from labelwise.data.load import Reader
 from labelwise.data.rows import from_rows, read_lines, require_file
 from labelwise.data.table import LabelTable
 from labelwise.errors import DataError
@@ -55,13 +54,13 @@ def read_bigearthnet(
     if absent:
         raise DataError(f"{file}: must have the columns {', '.join(wanted)}, lacks {absent[0]!r}")
     patches: list[str] = _texts(table.column("patch_id"), "patch_id", file)
-    split = []
-    for row, name in enumerate(_texts(table.column("split"), "split", file)):
+    stated = _texts(table.column("split"), "split", file)
+    for row, name in enumerate(stated):
         if name not in SPLITS:
             raise DataError(
                 f"{file}, row {row + 1}: split must be one of {', '.join(SPLITS)}, got {name!r}"
             )
-        split.append(SPLITS[name])
+    split = [SPLITS[name] for name in stated]
     tiles = [_tile(patch, row, file) for row, patch in enumerate(patches)]
     names: Sequence[str] = CLASSES_19
     if labels == 19:
@@ -72,12 +71,14 @@ def read_bigearthnet(
             rows = list(pool.map(lambda one: _mapped(path, *one), zip(tiles, patches, strict=True)))
     images = [f"BigEarthNet-S2/{t}/{p}" for t, p in zip(tiles, patches, strict=True)]
     note = "each patch is a folder of bands: train with --bands, such as B02,B03,B04,B08"
-    if splits == "none":
-        found = from_rows((path, images), rows, names=names, group=tiles, name="bigearthnet")
-        return replace(found, notes=(*found.notes, note))
-    groups, divided = _tiles_within(tiles, split)
+    groups, divided = _tiles_within(tiles, split) if splits == "published" else (tiles, ())
     found = from_rows(
-        (path, images), rows, names=names, split=split, group=groups, name="bigearthnet"
+        (path, images),
+        rows,
+        names=names,
+        split=split if splits == "published" else None,
+        group=groups,
+        name="bigearthnet",
     )
     return replace(found, notes=(*found.notes, note, *divided))
 
@@ -155,20 +156,3 @@ def read_ucmerced(path: Path) -> LabelTable:
         images.append(f"Images/{kind}/{image.strip()}.tif")
         labels.append([name for name, state in zip(names, states, strict=True) if state == "1"])
     return from_rows((path, images), labels, names=names, name="ucmerced")
-
-
-BIGEARTHNET = Reader(
-    "bigearthnet",
-    read_bigearthnet,
-    "BigEarthNet v2: metadata.parquet, BigEarthNet-S2",
-    marks=("BigEarthNet-S2",),
-    labels=19,
-    counts={"train": 237_871, "val": 122_342, "test": 119_825},
-)
-UCMERCED = Reader(
-    "ucmerced",
-    read_ucmerced,
-    "UC Merced, 17 labels",
-    marks=("LandUse_Multilabeled.txt",),
-    labels=17,
-)

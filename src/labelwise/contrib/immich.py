@@ -16,23 +16,15 @@ import base64
 import hashlib
 import json
 import re
-import socket
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import partial
-from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
-from threading import Timer
+from queue import Empty, Queue
+from threading import Thread
 from typing import Any
-from urllib.error import HTTPError, URLError
+from urllib.error import HTTPError
 from urllib.parse import quote, urlsplit
-from urllib.request import (
-    HTTPHandler,
-    HTTPRedirectHandler,
-    HTTPSHandler,
-    Request,
-    build_opener,
-)
+from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from labelwise.decide import Rule
 from labelwise.errors import LabelwiseError, SettingsError
@@ -40,126 +32,14 @@ from labelwise.photos.index import Index
 from labelwise.photos.tagging import tags_of
 from labelwise.system.text import one_line
 
-# JSON requests to services that may be slow, broken or hostile.
-#
-# A request has a limit of total time, not only between two bytes, and of the answer's size. No
-# redirect is followed: the key would go with it. Each segment of a path is quoted.
-
 
 class ServiceError(LabelwiseError):
-    """A service did not do what it was asked for; ``status`` is its answer, if it gave one."""
-
-    def __init__(self, message: str, status: int | None = None) -> None:
-        super().__init__(message)
-        self.status = status
-
-
-class JsonService:
-    """A service at an address, asked with the same headers each time."""
-
-    def __init__(
-        self,
-        address: str,
-        headers: Mapping[str, str],
-        *,
-        seconds: float = 60.0,
-        largest: int = 64 << 20,
-    ) -> None:
-        parts = urlsplit(address)
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query:
-            raise SettingsError(f"an address must look like http://host:2283, got {address!r}")
-        self.address = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
-        self.headers, self.seconds, self.largest = dict(headers), seconds, largest
-
-    def ask(self, method: str, *segments: str, body: Mapping[str, Any] | None = None) -> Any:
-        """Return the JSON that a request is answered with, None for an empty answer."""
-        if any(segment.strip(".") == "" for segment in segments):
-            raise ServiceError(f"{self.address}: a path cannot hold the segment {segments!r:.80}")
-        path = "".join("/" + quote(segment, safe="") for segment in segments)
-        kind = {} if body is None else {"content-type": "application/json"}
-        data = None if body is None else json.dumps(body).encode()
-        request = Request(self.address + path, data, {**self.headers, **kind}, method=method)
-        content = self._content(request, f"{method} {path}")
-        if len(content) > self.largest:
-            raise ServiceError(f"{self.address} answers with more than {self.largest:,} bytes")
-        try:
-            return json.loads(content) if content else None
-        except (ValueError, RecursionError):
-            raise ServiceError(f"{self.address} answers {method} {path} with no JSON") from None
-
-    def _content(self, request: Request, asked: str) -> bytes:
-        watch = _Watch()
-        opener = build_opener(_NoRedirects, _Http(watch), _Https(watch))
-        timer = Timer(self.seconds, watch.stop)
-        timer.daemon = True
-        timer.start()
-        reason = f"it took more than {self.seconds:g} seconds"
-        try:
-            with opener.open(request, timeout=self.seconds) as answer:
-                content: bytes = answer.read(self.largest + 1)
-        except HTTPError as error:
-            with error:
-                said = f"{error.code} {one_line(str(error.reason))}"
-            raise ServiceError(f"{self.address} answers {asked} with {said}", error.code) from None
-        except (URLError, HTTPException, OSError, ValueError) as error:
-            if not watch.over:
-                reason = one_line(str(getattr(error, "reason", error)))
-            raise ServiceError(f"{self.address} does not answer: {reason}") from None
-        finally:
-            timer.cancel()
-        if watch.over:
-            raise ServiceError(f"{self.address} does not answer: {reason}")
-        return content
+    """A service did not do what it was asked for."""
 
 
 class _NoRedirects(HTTPRedirectHandler):
     def redirect_request(self, *given: Any) -> None:
         return None
-
-
-class _Watch:
-    """The sockets of a request, which are shut down when its time is over."""
-
-    def __init__(self) -> None:
-        self.sockets: list[socket.socket] = []
-        self.over = False
-
-    def connection(self, kind: type[HTTPConnection], *given: Any, **options: Any) -> HTTPConnection:
-        """Return a connection whose socket is watched."""
-        made = kind(*given, **options)
-        connect = made.connect
-
-        def connected() -> None:
-            connect()
-            self.sockets.append(made.sock)
-
-        made.connect = connected  # type: ignore[method-assign]
-        return made
-
-    def stop(self) -> None:
-        """End what is under way."""
-        self.over = True
-        for connection in self.sockets:
-            with suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)
-
-
-class _Http(HTTPHandler):
-    def __init__(self, watch: _Watch) -> None:
-        super().__init__()
-        self.watch = watch
-
-    def http_open(self, request: Request) -> HTTPResponse:
-        return self.do_open(partial(self.watch.connection, HTTPConnection), request)
-
-
-class _Https(HTTPSHandler):
-    def __init__(self, watch: _Watch) -> None:
-        super().__init__()
-        self.watch = watch
-
-    def https_open(self, request: Request) -> HTTPResponse:
-        return self.do_open(partial(self.watch.connection, HTTPSConnection), request)
 
 
 PARENT = "labelwise"
@@ -171,15 +51,25 @@ PERMISSIONS = "asset.read, tag.read, tag.create, tag.asset and tag.delete"
 
 
 class Immich:
-    """The API of one server, asked with the key of one person."""
+    """The API of one server, asked with the key of one person.
+
+    The server may be slow, broken or hostile: a request has a limit of total time, not only between
+    two bytes, and of the answer's size. No redirect is followed: the key would go with it.
+    """
 
     def __init__(self, address: str, key: str, *, seconds: float = 60.0) -> None:
         if not key.strip() or not key.isascii() or not key.isprintable():
             raise SettingsError("the key of Immich must be one line of ASCII letters and digits")
-        headers = {"x-api-key": key.strip(), "accept": "application/json"}
-        base = address.rstrip("/").removesuffix("/api")
-        self._service = JsonService(f"{base}/api", headers, seconds=seconds)
-        self.address = self._service.address.removesuffix("/api")
+        try:
+            parts = urlsplit(address)
+        except ValueError:  # such as http://[
+            parts = urlsplit("")
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query:
+            raise SettingsError(f"an address must look like http://host:2283, got {address!r}")
+        path = parts.path.rstrip("/").removesuffix("/api")
+        self.address = f"{parts.scheme}://{parts.netloc}{path}"
+        self._headers = {"x-api-key": key.strip(), "accept": "application/json"}
+        self.seconds, self.largest = seconds, 64 << 20
 
     def tags(self) -> dict[str, str]:
         """Return the ids of our tags, by their names: what stands below ``labelwise``."""
@@ -232,16 +122,46 @@ class Immich:
         """Remove a tag, and so from all photos that have it."""
         self._ask("DELETE", "tags", tag)
 
-    def _ask(self, method: str, *path: str, body: Mapping[str, Any] | None = None) -> Any:
+    def _ask(self, method: str, *segments: str, body: Mapping[str, Any] | None = None) -> Any:
+        """Return the JSON that a request is answered with, None for an empty answer."""
+        if any(segment.strip(".") == "" for segment in segments):
+            raise ServiceError(f"{self.address}: a path cannot hold the segment {segments!r:.80}")
+        path = "".join("/" + quote(segment, safe="") for segment in segments)
+        kind = {} if body is None else {"content-type": "application/json"}
+        data = None if body is None else json.dumps(body).encode()
+        request = Request(f"{self.address}/api{path}", data, self._headers | kind, method=method)
+        answers: Queue[bytes | Exception] = Queue()
+        # A server that sends a byte a minute never times out by itself.
+        Thread(target=self._fetch, args=(request, answers), daemon=True).start()
         try:
-            return self._service.ask(method, *path, body=body)
-        except ServiceError as error:
-            if error.status not in (401, 403):
-                raise
+            answer = answers.get(timeout=self.seconds)
+        except Empty:
+            answer = TimeoutError(f"it took more than {self.seconds:g} seconds")
+        if isinstance(answer, HTTPError) and answer.code in (401, 403):
             raise ServiceError(
-                f"{self.address} refuses the key for {method} /{'/'.join(path)} ({error.status}); "
-                f"it needs the permissions {PERMISSIONS}"
-            ) from None
+                f"{self.address} refuses the key for {method} {path} ({answer.code}); it needs the "
+                f"permissions {PERMISSIONS}"
+            )
+        if isinstance(answer, HTTPError):
+            said = f"{answer.code} {one_line(str(answer.reason))}"
+            raise ServiceError(f"{self.address} answers {method} {path} with {said}")
+        if isinstance(answer, Exception):
+            reason = one_line(str(getattr(answer, "reason", answer)))
+            raise ServiceError(f"{self.address} does not answer: {reason}")
+        if len(answer) > self.largest:
+            raise ServiceError(f"{self.address} answers with more than {self.largest:,} bytes")
+        try:
+            return json.loads(answer) if answer else None
+        except (ValueError, RecursionError):
+            raise ServiceError(f"{self.address} answers {method} {path} with no JSON") from None
+
+    def _fetch(self, request: Request, answers: "Queue[bytes | Exception]") -> None:
+        try:
+            with build_opener(_NoRedirects).open(request, timeout=2 * self.seconds) as answer:
+                answers.put(answer.read(self.largest + 1))
+        except Exception as error:
+            with error if isinstance(error, HTTPError) else nullcontext():
+                answers.put(error)
 
 
 @dataclass(frozen=True)

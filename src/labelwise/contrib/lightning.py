@@ -65,17 +65,21 @@ class MultilabelModule(LightningModule):  # type: ignore[misc]
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Return the loss of a batch, of all processes together."""
         images, targets = _read(batch)
-        loss = self._loss(_outputs(self.network(images)), targets)
+        outputs = _outputs(self.network(images))
+        if targets.index is None and not outputs.aux:  # with the checks that users' labels need
+            loss: Tensor = self.objective(outputs.logits, targets.labels, targets.observed)
+        else:
+            loss = self.objective(outputs, targets)
         self.log("train_loss", loss, prog_bar=True, batch_size=len(targets.labels))
         return loss
 
     def validation_step(self, batch: Batch, batch_idx: int) -> dict[str, Tensor | None]:
         """Return logits, labels and what is observed of them, for callbacks such as ours."""
-        return self._looked_at(batch)
+        images, targets = _read(batch)
+        logits = self(images).float()
+        return {"logits": logits, "labels": targets.labels, "observed": targets.observed}
 
-    def test_step(self, batch: Batch, batch_idx: int) -> dict[str, Tensor | None]:
-        """Return the same as the step of validation."""
-        return self._looked_at(batch)
+    test_step = validation_step
 
     def predict_step(self, batch: Any, batch_idx: int) -> Tensor:
         """Return the probabilities (B, K) of images, with labels beside them or without."""
@@ -104,21 +108,6 @@ class MultilabelModule(LightningModule):  # type: ignore[misc]
         """Step, and then let the objective update what it keeps outside the optimiser."""
         super().optimizer_step(epoch, batch_idx, optimizer, *more)
         self.objective.step(optimizer.param_groups[0]["lr"])
-
-    def _loss(self, outputs: Outputs, targets: Targets) -> Tensor:
-        if targets.index is None and not outputs.aux:  # with the checks that users' labels need
-            loss: Tensor = self.objective(outputs.logits, targets.labels, targets.observed)
-        else:
-            loss = self.objective(outputs, targets)
-        return loss
-
-    def _looked_at(self, batch: Batch) -> dict[str, Tensor | None]:
-        images, targets = _read(batch)
-        return {
-            "logits": self(images).float(),
-            "labels": targets.labels,
-            "observed": targets.observed,
-        }
 
 
 class MultilabelMetrics(Callback):  # type: ignore[misc]

@@ -92,12 +92,9 @@ def backbone_state(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     for name, value in state.items():
         if name.startswith(BACKBONE) and not name.endswith(COMPUTED):
             own = name.removeprefix(BACKBONE).removeprefix(BODY)
-            weights[MERGING.sub(_next_stage, own)] = value
+            later = MERGING.sub(lambda stage: f"layers.{int(stage[1]) + 1}.downsample.", own)
+            weights[later] = value
     return weights
-
-
-def _next_stage(found: re.Match[str]) -> str:
-    return f"layers.{int(found[1]) + 1}.downsample."
 
 
 def head_options(state: Mapping[str, Tensor], source: str = "the checkpoint") -> dict[str, Any]:
@@ -138,17 +135,12 @@ def head_state(state: Mapping[str, Tensor], source: str = "the checkpoint") -> d
         if layer is not None and ours is not None:
             weights[f"{layer[1]}.{layer[2]}.{ours}.{layer[4]}"] = value
         elif name in SINGLE:
-            weights[SINGLE[name]] = _reshaped(name, value)
+            if name == "fc.W":  # theirs has one row of weights for all labels
+                value = value.transpose(0, 1)  # (1, K, D) -> (K, 1, D)
+            weights[SINGLE[name]] = value[0] if name == "fc.b" else value
         else:
             raise SettingsError(f"{source}: a query decoder has no place for {name!r}")
     return weights
-
-
-def _reshaped(name: str, value: Tensor) -> Tensor:
-    """Return a tensor in our shape: theirs has one row of weights for all labels."""
-    if name == "fc.W":
-        return value.transpose(0, 1)  # (1, K, D) -> (K, 1, D)
-    return value[0] if name == "fc.b" else value
 
 
 def _load(module: nn.Module, state: Mapping[str, Tensor], source: str) -> None:

@@ -5,10 +5,12 @@ A row of a table is one label in one clip; in the JSON of camera traps
 (1, 0, yes, no, or empty where nobody checked), ``split``, and those that are asked for, such as
 ``site``. What a person checked may also stand in a second table with the same columns of recording,
 start and label, and ``correct``. A folder holds one table per recording; BirdNET's names
-``x.BirdNET.results.csv`` say which, where there is no column for it.
+``x.BirdNET.results.csv`` say which, where there is no column for it. Which columns mean what stands
+in result_forms.toml. A Raven table of a recording without detections has one row "nocall", which is
+left out.
 """
 
-import csv
+import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,31 +18,17 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from pyarrow import compute
-from pyarrow import csv as arrow_csv
 
 from labelwise.data.camera_results import CameraResults, is_camera_results, read_camera_results
+from labelwise.data.columns import as_numbers
+from labelwise.data.tabular import open_tabular
 from labelwise.errors import DataError
 from labelwise.scores.detections import Detections
 from labelwise.scores.tables import Kind
-from labelwise.system.table_files import read_parquet
 from labelwise.system.text import counted
 from labelwise.types import nearest
-
-# Result tables of other programs: which columns mean what.
-#
-#     BirdNET           Start (s), End (s), Scientific name, Common name, Confidence, File
-#     BirdNET (Raven)   Begin Time (s), Common Name, Confidence, Begin Path, File Offset (s)
-#     BirdNET (Kaleidoscope)   INDIR, FOLDER, IN FILE, OFFSET, scientific_name, confidence
-#     BirdNET (R)       filepath, start, scientific_name, confidence
-#     birdnet (Python)  input or file_path, start_time (00:01:03.50), species_name, confidence
-#     Perch (hoplite)   filename, window_start, window_end, label, logits
-#     Perch (chirp)     filename, timestamp_s, label, logit
-#
-# A Raven table of a recording without detections has one row "nocall", which is left out.
-
 
 TEXT_SUFFIXES = (".csv", ".tsv", ".txt")
 SUFFIXES = (*TEXT_SUFFIXES, ".parquet")
@@ -59,65 +47,20 @@ class ResultForm:
     table without the column ``file`` is of the recording that its own name tells.
     """
 
-    program: str
     label: str
     start: str
     score: str
     file: str
     kind: Kind
     other_label: str = ""
-    folders: tuple[str, ...] = ()
+    folders: Sequence[str] = ()
     clock: bool = False
     both_names: bool = False
     by_recording: bool = False
 
 
-FORMS = (
-    ResultForm(
-        "BirdNET",
-        "Scientific name",
-        "Start (s)",
-        "Confidence",
-        "File",
-        "probs",
-        "Common name",
-        by_recording=True,
-    ),
-    *(
-        ResultForm(
-            "BirdNET", "Common Name", start, "Confidence", "Begin Path", "probs", by_recording=True
-        )
-        for start in ("File Offset (s)", "Begin Time (s)")
-    ),
-    ResultForm(
-        "BirdNET",
-        "scientific_name",
-        "OFFSET",
-        "confidence",
-        "IN FILE",
-        "probs",
-        "common_name",
-        folders=("INDIR", "FOLDER"),
-    ),
-    ResultForm(
-        "BirdNET", "scientific_name", "start", "confidence", "filepath", "probs", "common_name"
-    ),
-    *(
-        ResultForm(
-            "BirdNET",
-            "species_name",
-            "start_time",
-            "confidence",
-            file,
-            "probs",
-            clock=True,
-            both_names=True,
-        )
-        for file in ("input", "file_path")
-    ),
-    ResultForm("Perch", "label", "window_start", "logits", "filename", "logits", by_recording=True),
-    ResultForm("Perch", "label", "timestamp_s", "logit", "filename", "logits", by_recording=True),
-)
+LISTED = tomllib.loads(Path(__file__).with_name("result_forms.toml").read_text(encoding="utf-8"))
+FORMS = tuple(ResultForm(**form) for form in LISTED["forms"])
 
 
 def result_tables(folder: Path) -> list[Path]:
@@ -154,8 +97,8 @@ def is_result_table(path: Path) -> bool:
     if not path.is_file() or path.suffix.lower() not in SUFFIXES:
         return False
     try:
-        return _form(_header(path)) is not None
-    except DataError:
+        return _form(open_tabular(path).header) is not None
+    except (DataError, OSError):
         return False
 
 
@@ -167,7 +110,8 @@ def read_result_table(
     Columns named in ``keep`` are read too. Starts are in seconds, recordings with their folders; a
     recording that the table's name tells lies below ``folder`` as the table does.
     """
-    header = _header(path)
+    stream = open_tabular(path)
+    header = [name.strip() for name in stream.header]
     form = _form(header)
     if form is None:
         raise DataError(f"{path}: these are not the columns of BirdNET's or Perch's results")
@@ -177,74 +121,51 @@ def read_result_table(
     for name in keep:
         if name not in header:
             raise DataError(f"{path}: there is no column {name!r}{nearest(name, header)}")
-    if path.suffix.lower() == ".parquet":
-        table = read_parquet(path)
-    else:
-        numbers = {form.score, *(() if form.clock else (form.start,))}
-        types = {name: pa.float64() if name in numbers else pa.string() for name in header}
-        try:
-            table = arrow_csv.read_csv(
-                path,
-                parse_options=_options(path),
-                read_options=arrow_csv.ReadOptions(column_names=header, skip_rows=1),
-                convert_options=arrow_csv.ConvertOptions(
-                    column_types=types, strings_can_be_null=False
-                ),
-            )
-        except pa.ArrowInvalid as error:
-            reason = str(error).splitlines()[0]
-            raise DataError(f"{path}: the table cannot be read ({reason})") from None
+    columns = [form.label, form.start, form.score, form.file, form.other_label]
+    columns += ["correct", "split", "group", *keep]
+    columns = [name for name in dict.fromkeys(columns) if name in (*header, form.file, "correct")]
+    read = [name for name in {*columns, *form.folders, "Species Code"} if name in header]
+    batches = list(stream.batches([stream.header[header.index(name)] for name in read]))
+    table: dict[str, Any] = {}
+    for at, name in enumerate(read):
+        parts = [_texts(batch.column(at), path, name) for batch in batches]
+        table[name] = pa.chunked_array(parts, pa.string())
+    if form.clock:
+        table[form.start] = _seconds(path, form.start, table[form.start])
+    if form.both_names:
+        before = compute.split_pattern(table[form.label], "_", max_splits=1)
+        table[form.label] = compute.list_element(before, 0)
+    if form.folders:
+        places = [compute.utf8_rtrim(table[name], "/\\") for name in form.folders]
+        table[form.file] = compute.binary_join_element_wise(*places, table[form.file], "/")
     if form.file not in header:
         inside = path.relative_to(folder or path.parent)
         name = inside.with_name(path.name.partition(".BirdNET")[0]).as_posix()
-        table = table.append_column(form.file, pa.array([name] * table.num_rows, pa.string()))
+        table[form.file] = pa.array([name] * len(table[form.label]), pa.string())
+    if "correct" not in header:  # nobody checked any row
+        table["correct"] = pa.array([""] * len(table[form.label]), pa.string())
+    found = pa.table({name: table[name] for name in columns})
     if "Species Code" in header:
-        silent = compute.and_(
-            compute.equal(table[form.label], NO_CALL), compute.equal(table["Species Code"], NO_CALL)
-        )
-        table = table.filter(compute.invert(silent))
-    wanted = [form.label, form.start, form.score, form.file, form.other_label]
-    told = ["correct", "split", "group", *keep]
-    columns = dict.fromkeys(name for name in [*wanted, *told] if name in table.column_names)
-    return form, _plain(path, form, table).select(list(columns))
+        codes = (table[form.label], table["Species Code"])
+        silent = compute.and_(*(compute.equal(code, NO_CALL) for code in codes))
+        found = found.filter(compute.invert(silent))
+    return form, found
 
 
-def typed_columns(source: str, form: ResultForm, table: Any) -> Any:
-    """Return a table whose starts and scores are numbers, and all else text; nulls are blank."""
-    for at, name in enumerate(table.column_names):
-        is_number = name in (form.start, form.score)
-        try:
-            column = table[name].cast(pa.float64() if is_number else pa.string())
-            column.validate(full=True)  # text of a damaged file need not be UTF-8
-        except pa.ArrowException:
-            what = "numbers" if is_number else "text"
-            raise DataError(
-                f"{source}: the column {name!r} must hold {what}, got {table[name].type}"
-            ) from None
-        table = table.set_column(at, name, column if is_number else column.fill_null(""))
-    return table
-
-
-def _plain(path: Path, form: ResultForm, table: Any) -> Any:
-    """Return a table with what its form puts together or apart as the plainest one has it."""
-
-    def changed(name: str, column: Any) -> Any:
-        return table.set_column(table.column_names.index(name), name, column)
-
-    if form.clock and pa.types.is_string(table[form.start].type):
-        table = changed(form.start, _seconds(path, form.start, table[form.start]))
-    if form.both_names:
-        before = compute.split_pattern(table[form.label], "_", max_splits=1)
-        table = changed(form.label, compute.list_element(before, 0))
-    if form.folders:
-        places = [compute.utf8_rtrim(table[name], "/\\") for name in form.folders]
-        table = changed(form.file, compute.binary_join_element_wise(*places, table[form.file], "/"))
-    return table
+def _texts(column: Any, path: Path, name: str) -> Any:
+    try:
+        return compute.fill_null(column.cast(pa.string()), "")
+    except pa.ArrowException:
+        raise DataError(
+            f"{path}: the column {name!r} must hold text or numbers, got {column.type}"
+        ) from None
 
 
 def _seconds(path: Path, name: str, column: Any) -> Any:
-    """Return times such as 00:01:03.50 in seconds."""
+    """Return times such as 00:01:03.50 in seconds, and what is a number already as it is."""
     parts = compute.extract_regex(column, CLOCK)
+    if parts.null_count == len(column) and np.isfinite(as_numbers(column)).all():
+        return column
     if parts.null_count:
         row = compute.index(compute.is_null(parts), True).as_py()
         raise DataError(
@@ -256,37 +177,12 @@ def _seconds(path: Path, name: str, column: Any) -> Any:
         for unit in ("hours", "minutes", "seconds")
     )
     whole = compute.add(compute.multiply(hours, 3600.0), compute.multiply(minutes, 60.0))
-    return compute.add(whole, seconds)
-
-
-def _options(path: Path) -> Any:
-    delimiter = "\t" if path.suffix.lower() in (".tsv", ".txt") else ","
-    return arrow_csv.ParseOptions(delimiter=delimiter)
-
-
-def _header(path: Path) -> list[str]:
-    if path.suffix.lower() == ".parquet":
-        names = _schema(path)
-    else:
-        try:
-            with path.open(encoding="utf-8-sig") as stream:
-                line = stream.readline().rstrip("\r\n")
-        except (OSError, UnicodeDecodeError):
-            raise DataError(f"{path}: it is not UTF-8 text; save it as UTF-8") from None
-        names = next(csv.reader([line], delimiter=_options(path).delimiter), [])
-    return [name.strip() for name in names]
-
-
-def _schema(path: Path) -> list[str]:
-    try:
-        return list(pq.read_schema(path).names)
-    except (pa.ArrowException, OSError, UnicodeError):
-        return list(read_parquet(path).column_names)  # which says what is wrong
+    return compute.add(whole, seconds).cast(pa.string())
 
 
 def _form(header: Sequence[str]) -> ResultForm | None:
     """Return the form with these columns; the one with its column of recordings first."""
-    names = set(header)
+    names = {name.strip() for name in header}
     fitting = [form for form in FORMS if {form.label, form.start, form.score} <= names]
     whole = [form for form in fitting if {form.file, *form.folders} <= names]
     return next(iter([*whole, *(form for form in fitting if form.by_recording)]), None)
@@ -309,36 +205,22 @@ def read_results(path: Path, keep: Sequence[str] = ()) -> Detections:
     """Return the detections of a result table, or of a folder with one per recording."""
     if path.suffix.lower() == ".json":
         return _of_photos(path, keep)
-    if path.is_dir():
-        tables = result_tables(path)
-        if not tables:
-            raise DataError(f"{path}: there is no result table of BirdNET or Perch in it")
-    else:
-        tables = [path]
     folder = path if path.is_dir() else None
+    tables = [path] if folder is None else result_tables(path)
+    if not tables:
+        raise DataError(f"{path}: there is no result table of BirdNET or Perch in it")
     parts = [read_result_table(table, keep, folder) for table in tables]
     form = parts[0][0]
     for table, (other, _) in zip(tables, parts, strict=True):
         if other != form:
             raise DataError(f"{table}: its columns are not those of {tables[0]}; keep them apart")
-    tables_read = [table for _, table in parts]
-    if any("correct" in table.column_names for table in tables_read):
-        tables_read = [_with_answers(table) for table in tables_read]
     try:
-        table = pa.concat_tables(tables_read)
+        table = pa.concat_tables([table for _, table in parts])
     except pa.ArrowInvalid:
         raise DataError(
             f"{path}: its tables have different columns; give all of them the columns asked for"
         ) from None
     return _detections(str(path), form, table, keep)
-
-
-def _with_answers(table: Any) -> Any:
-    """Return a table with a column 'correct', empty where nobody checked any of its rows."""
-    if "correct" in table.column_names:
-        at = table.column_names.index("correct")
-        return table.remove_column(at).append_column("correct", table["correct"])
-    return table.append_column("correct", pa.array([""] * table.num_rows, pa.string()))
 
 
 def _of_photos(path: Path, keep: Sequence[str]) -> Detections:
@@ -372,33 +254,30 @@ def _of_photos(path: Path, keep: Sequence[str]) -> Detections:
 def _detections(source: str, form: ResultForm, table: Any, keep: Sequence[str]) -> Detections:
     if not table.num_rows:
         raise DataError(f"{source}: there are no detections in it")
-    table = typed_columns(source, form, table)
     label = table[form.label]
     if form.other_label in table.column_names:  # BirdNET's noises have a common name alone
         label = compute.if_else(compute.equal(label, ""), table[form.other_label], label)
     numbers = {}
     for name in (form.start, form.score):
-        numbers[name] = np.asarray(table[name].to_numpy(), np.float64)
+        numbers[name] = as_numbers(table[name])
         bad = ~np.isfinite(numbers[name])
         if bad.any():
-            raise DataError(f"{source}: row {int(bad.argmax()) + 1}: {name!r} must be a number")
+            row = int(bad.argmax())
+            got = table[name][row].as_py()
+            raise DataError(f"{source}: row {row + 1}: {name!r} must be a number, got {got!r:.60}")
     names, labels = _codes(label)
     files, file = _codes(table[form.file])
     if "" in names:
         row = int((labels == names.index("")).argmax())
         raise DataError(f"{source}: row {row + 1} has no {form.label!r}")
-    correct = np.full(len(labels), np.nan)
-    if "correct" in table.column_names:
-        words, code = _codes(table["correct"])
-        values = [ANSWERS.get(word.strip().lower(), -1.0) for word in words]
-        correct = np.array(values)[code]
-        odd = correct == -1
-        if odd.any():
-            at = int(odd.argmax())
-            raise DataError(
-                f"{source}: row {at + 1}: 'correct' must be 1, 0, yes, no or empty, "
-                f"got {words[code[at]]!r}"
-            )
+    words, code = _codes(table["correct"])
+    correct = np.array([ANSWERS.get(word.strip().lower(), -1.0) for word in words])[code]
+    if (correct == -1).any():
+        at = int((correct == -1).argmax())
+        raise DataError(
+            f"{source}: row {at + 1}: 'correct' must be 1, 0, yes, no or empty, "
+            f"got {words[code[at]]!r}"
+        )
     detections = Detections(
         source,
         form.kind,
@@ -409,8 +288,8 @@ def _detections(source: str, form: ResultForm, table: Any, keep: Sequence[str]) 
         numbers[form.start],
         numbers[form.score],
         correct,
-        _texts(table, "split") if "split" in table.column_names else None,
-        {name: _texts(table, name) for name in keep},
+        _words(table, "split") if "split" in table.column_names else None,
+        {name: _words(table, name) for name in keep},
         _groups(source, table["group"], files, file) if "group" in table.column_names else None,
     )
     _check(detections)
@@ -456,18 +335,11 @@ def _check(found: Detections) -> None:
 
 def _codes(column: Any) -> tuple[tuple[str, ...], NDArray[np.int64]]:
     """Return the different texts of a column, sorted, and each row's place (N,) among them."""
-    encoded = column.combine_chunks().dictionary_encode()
-    if isinstance(encoded, pa.ChunkedArray):
-        encoded = encoded.combine_chunks()
-    texts = np.array(encoded.dictionary.to_pylist(), dtype=object)
-    order = np.argsort(texts.astype(str), kind="stable")
-    rank = np.empty(len(texts), np.int64)
-    rank[order] = np.arange(len(texts))
-    codes = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
-    return tuple(map(str, texts[order])), rank[codes]
+    texts = compute.unique(column).sort()
+    return tuple(texts.to_pylist()), np.asarray(compute.index_in(column, texts), np.int64)
 
 
-def _texts(table: Any, name: str) -> NDArray[np.str_]:
+def _words(table: Any, name: str) -> NDArray[np.str_]:
     words, codes = _codes(table[name])
     return np.asarray(np.array(words, dtype=str)[codes])
 

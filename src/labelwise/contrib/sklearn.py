@@ -14,7 +14,7 @@ from typing import Any, Self
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
 from labelwise.calibration import fit_calibrator
@@ -43,7 +43,7 @@ GOALS: dict[str, tuple[Callable[..., Threshold], str]] = {
 }
 
 
-class MultilabelCalibrator(TransformerMixin, BaseEstimator):  # type: ignore[misc]
+class MultilabelCalibrator(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """Calibrate scores (N, K) of a multi-label model to probabilities.
 
     ``method`` is "auto", "none" or a calibrator's name, such as "temperature" or "platt-shared".
@@ -84,14 +84,6 @@ class MultilabelCalibrator(TransformerMixin, BaseEstimator):  # type: ignore[mis
         check_is_fitted(self, "link_")
         log_p, log_q = self.link_.log_probs(torch.from_numpy(self._logits(X, reset=False)[0]))
         return -float(log_loss_from_logs(log_p, log_q, np.asarray(y), mask).value)
-
-    def get_feature_names_out(self, input_features: Any = None) -> Array:
-        """Return the names of the labels: those of the input's columns."""
-        check_is_fitted(self, "link_")
-        names = getattr(self, "feature_names_in_", input_features)
-        if names is None:
-            names = [f"x{column}" for column in range(self.n_features_in_)]
-        return np.asarray(names, dtype=object)
 
     def __sklearn_tags__(self) -> Any:
         """Say that there are several targets, and that the fit needs them."""

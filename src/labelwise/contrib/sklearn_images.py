@@ -136,12 +136,7 @@ class LabelwiseClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 def _images(pictures: Pictures) -> ImageSource:
     """Return a list, or an array of paths as scikit-learn cuts it, as images."""
     if isinstance(pictures, np.ndarray) and pictures.dtype.kind in "OUS":
-        return as_images(
-            [
-                str(picture_given) if pictures.dtype.kind == "U" else picture_given
-                for picture_given in pictures
-            ]
-        )
+        return as_images(pictures.tolist())
     if isinstance(pictures, str | Path | bytes):
         raise ValueError("X must be a list of images, got a single one; write [image]")
     return as_images(pictures)

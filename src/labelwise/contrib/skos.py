@@ -7,7 +7,6 @@ are named by their addresses. The parent is Getty's broaderPreferred, else broad
 broaderGeneric, or narrower of the other one.
 """
 
-import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from xml.etree import ElementTree
 
+from labelwise.data.rows import read_json, read_xml
 from labelwise.errors import DataError
 
 SKOS = "http://www.w3.org/2004/02/skos/core#"
@@ -65,10 +65,9 @@ def read_skos(path: Path, language: str = "en") -> SkosNames:
             "example with `rapper -i turtle -o ntriples`"
         )
     try:
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
+        statements = _json_ld(read_json(path)) if suffix == ".jsonld" else _xml(read_xml(path))
+    except OSError as error:
         raise DataError(f"{path}: the vocabulary cannot be read ({error})") from None
-    statements = _json_ld(path, text) if suffix == ".jsonld" else _xml(path, text)
     return _names(path, statements, language)
 
 
@@ -156,28 +155,16 @@ def _triple(path: Path, number: int, line: str) -> Iterator[Statement]:
     yield concept, what, value, tongue
 
 
-def _letter(code: int) -> str:
-    """Return a letter; half of a surrogate pair is none."""
-    letter = chr(code)
-    letter.encode()
-    return letter
-
-
 def _unescaped(text: str) -> str:
     def plain(found: re.Match[str]) -> str:
-        code = found[0]
-        return ESCAPES.get(code) or _letter(int(code[2:], 16))
+        return ESCAPES.get(found[0]) or chr(int(found[0][2:], 16))
 
-    return re.sub(r'\\[tnr"\\]|\\u[0-9A-Fa-f]{4}|\\U[0-9A-Fa-f]{8}', plain, text)
+    plain_text = re.sub(r'\\[tnr"\\]|\\u[0-9A-Fa-f]{4}|\\U[0-9A-Fa-f]{8}', plain, text)
+    plain_text.encode()  # half of a surrogate pair is not a letter
+    return plain_text
 
 
-def _xml(path: Path, text: str) -> Iterator[Statement]:
-    if "<!ENTITY" in text:
-        raise DataError(f"{path}: entities are not allowed in a vocabulary")
-    try:
-        root = ElementTree.fromstring(text)
-    except (ElementTree.ParseError, ValueError) as error:
-        raise DataError(f"{path}: not XML ({error})") from None
+def _xml(root: ElementTree.Element) -> Iterator[Statement]:
     for node in root:
         concept = node.get(f"{RDF}about")
         if concept is None:
@@ -188,11 +175,7 @@ def _xml(path: Path, text: str) -> Iterator[Statement]:
             yield concept, what, value, child.get(XML_LANG)
 
 
-def _json_ld(path: Path, text: str) -> Iterator[Statement]:
-    try:
-        content = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{path}: not JSON ({error})") from None
+def _json_ld(content: Any) -> Iterator[Statement]:
     nodes = content.get("@graph", [content]) if isinstance(content, dict) else content
     for node in nodes if isinstance(nodes, list) else ():
         concept = node.get("@id", node.get("id")) if isinstance(node, dict) else None

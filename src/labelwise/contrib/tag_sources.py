@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from labelwise.answers.tag_tables import FoundUse, TagTable, read_tags, score_of
-from labelwise.contrib.annotation_tools import ImageFolder, chosen_labels
+from labelwise.contrib.annotation_tools import ImageFolder, chosen_labels, image_of_task
 from labelwise.data.rows import read_json
 from labelwise.data.tabular import TABULAR
 from labelwise.errors import DataError, SettingsError
@@ -121,16 +121,10 @@ def _of_label_studio(path: Path, tasks: Sequence[Any]) -> TagTable:
     photos: list[str] = []
     for number, task in enumerate(tasks, 1):
         where = f"{path.name}, task {number}"
-        facts = task.get("data") if isinstance(task, dict) else None
-        image = facts.get("image", facts.get("img")) if isinstance(facts, dict) else None
-        if not isinstance(image, str) or not image:
-            raise DataError(f"{where}: 'data' must name an 'image'")
+        photos.append(folder.path_of(image_of_task(task, where)))
         made = task.get("predictions") or []
-        if not isinstance(made, list) or not all(
-            isinstance(prediction, dict) for prediction in made
-        ):
+        if not isinstance(made, list) or not all(isinstance(one, dict) for one in made):
             raise DataError(f"{where}: 'predictions' must be a list of objects")
-        photos.append(folder.path_of(image))
         if made:
             score = made[-1].get("score")
             for result in made[-1].get("result") or []:

@@ -14,7 +14,7 @@ Headers were compared with those that public programs for these sets state; the 
 which need a contract, were not at hand.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -24,10 +24,10 @@ import pyarrow as pa
 import pyarrow.csv as arrow_csv
 
 from labelwise.contrib import LABEL_NAMES
-from labelwise.data.load import Reader
 from labelwise.data.rows import from_rows, read_lines, require_file
 from labelwise.data.table import LabelTable
 from labelwise.errors import DataError
+from labelwise.pictures.sources import FileImages
 from labelwise.system.text import first_line
 
 FINDINGS, MINED = (tuple(LABEL_NAMES[name]) for name in ("chexpert", "chestxray14"))
@@ -65,7 +65,10 @@ def read_chexpert(path: Path, blank: Blank = "unknown", views: Views = "all") ->
         files += [_in_batch(file, batches) for file in inside]
         states.append(_states(columns, FINDINGS, tables / name)[kept])
         split += [part] * len(kept)
-    patients = [_patient(file) for file in files]
+    patients = [
+        next((level for level in file.split("/") if level.startswith("patient")), file)
+        for file in files
+    ]
     return _of_states(path, files, np.concatenate(states), split, patients, blank, "chexpert")
 
 
@@ -82,11 +85,8 @@ def _batches(path: Path) -> dict[str, str]:
     if not (path / CSV_BATCH).is_dir():
         return {}
     places = {f"{split}/": f"{CSV_BATCH}/{split}/" for split in ("valid", "test")}
-    for batch in sorted(path.glob("CheXpert-v1.0 batch [234] (train *)")):
-        places |= {
-            f"train/{folder.name}/": f"{batch.name}/{folder.name}/" for folder in batch.iterdir()
-        }
-    return places
+    folders = path.glob("CheXpert-v1.0 batch [234] (train *)/*")
+    return places | {f"train/{one.name}/": f"{one.parent.name}/{one.name}/" for one in folders}
 
 
 def _in_batch(file: str, batches: dict[str, str]) -> str:
@@ -96,10 +96,6 @@ def _in_batch(file: str, batches: dict[str, str]) -> str:
         if start in batches:
             return f"{batches[start]}{within}"
     return file
-
-
-def _patient(file: str) -> str:
-    return next((level for level in file.split("/") if level.startswith("patient")), file)
 
 
 def read_mimic_cxr(
@@ -115,18 +111,16 @@ def read_mimic_cxr(
     stated = np.vstack([_states(labels, FINDINGS, file), np.full((1, len(FINDINGS)), -2, np.int8)])
     parts_file = _found(path, "mimic-cxr-2.0.0-split.csv")
     parts = _columns(parts_file, ("dicom_id", "study_id", "subject_id", "split"))
-    files, rows, split = [], [], []
-    for at, (image, study, subject, part) in enumerate(
-        zip(*(parts[key] for key in ("dicom_id", "study_id", "subject_id", "split")), strict=True)
-    ):
+    for row, part in enumerate(parts["split"]):
         if part not in MIMIC_SPLITS:
             raise DataError(
-                f"{parts_file}, row {at + 1}: split must be one of "
+                f"{parts_file}, row {row + 1}: split must be one of "
                 f"{', '.join(MIMIC_SPLITS)}, got {part!r}"
             )
-        files.append(f"files/p{subject[:2]}/p{subject}/s{study}/{image}.jpg")
-        rows.append(by_study.get(study, len(by_study)))
-        split.append(MIMIC_SPLITS[part])
+    named = zip(parts["dicom_id"], parts["study_id"], parts["subject_id"], strict=True)
+    files = [f"files/p{who[:2]}/p{who}/s{study}/{image}.jpg" for image, study, who in named]
+    rows = [by_study.get(study, len(by_study)) for study in parts["study_id"]]
+    split = [MIMIC_SPLITS[part] for part in parts["split"]]
     patients = [f"p{subject}" for subject in parts["subject_id"]]
     return _of_states(path, files, stated[rows], split, patients, blank, "mimic-cxr")
 
@@ -143,11 +137,11 @@ def _of_states(
     """Return the table of findings, with a note of what was read as unknown."""
     uncertain, silent = states == -1, states == -2
     unknown = uncertain if blank == "absent" else uncertain | silent
-    table = from_rows(
-        (path, files),
-        _named(states == 1),
-        names=FINDINGS,
-        unknown=_named(unknown),
+    table = LabelTable.from_arrays(
+        FINDINGS,
+        FileImages(path, files),
+        states == 1,
+        ~unknown,
         split=split,
         group=patients,
         name=name,
@@ -157,11 +151,7 @@ def _of_states(
         f"{int(silent.sum()):,} blank ones as {blank}"
     )
     way_out = "absent" if blank == "unknown" else "unknown"
-    return replace(table, notes=(*table.notes, f"{note} (`--set blank={way_out}` if otherwise)"))
-
-
-def _named(mask: np.ndarray[Any, np.dtype[np.bool_]]) -> list[list[str]]:
-    return [[FINDINGS[k] for k in np.flatnonzero(row)] for row in mask]
+    return replace(table, notes=(f"{note} (`--set blank={way_out}` if otherwise)",))
 
 
 def read_chestxray14(path: Path) -> LabelTable:
@@ -203,27 +193,21 @@ def read_chestxray14(path: Path) -> LabelTable:
 
 def _places(path: Path) -> dict[str, str]:
     """Return where the images of the twelve parts lie; those in ``images`` need no list."""
-    folders = sorted(path.glob("images_*/images"))
-    return {
-        file.name: file.relative_to(path).as_posix()
-        for folder in folders
-        for file in folder.iterdir()
-    }
+    files = path.glob("images_*/images/*")
+    return {file.name: file.relative_to(path).as_posix() for file in files}
 
 
-def _listed(path: Path, names: Iterable[str]) -> list[str] | None:
+def _listed(path: Path, names: Sequence[str]) -> list[str] | None:
     lists = {"train_val_list.txt": "train", "test_list.txt": "test"}
     if not any((path / file).is_file() for file in lists):
         return None
     split_of = {
         line.strip(): split for file, split in lists.items() for line in read_lines(path / file)
     }
-    split = []
     for name in names:
         if name not in split_of:
             raise DataError(f"{path}: {name} is in neither train_val_list.txt nor test_list.txt")
-        split.append(split_of[name])
-    return split
+    return [split_of[name] for name in names]
 
 
 # Tables
@@ -257,39 +241,12 @@ def _states(
     columns: Columns, findings: Sequence[str], file: Path
 ) -> np.ndarray[Any, np.dtype[np.int8]]:
     """Return states (rows, findings): 1, 0, -1 for uncertain, -2 for nothing."""
-    states = np.empty((len(columns[findings[0]]), len(findings)), np.int8)
-    for position, name in enumerate(findings):
-        for row, text in enumerate(columns[name]):
-            state = STATES.get(text)
-            if state is None:
-                raise DataError(
-                    f"{file}, row {row + 1}: {name!r} must be 1, 0, -1 or empty, got {text!r}"
-                )
-            states[row, position] = state
+    cells = [[STATES.get(text, 2) for text in columns[name]] for name in findings]
+    states = np.array(cells, np.int8).T
+    wrong = np.argwhere(states == 2)
+    if len(wrong):
+        row, name = int(wrong[0][0]), findings[wrong[0][1]]
+        raise DataError(
+            f"{file}, row {row + 1}: {name!r} must be 1, 0, -1 or empty, got {columns[name][row]!r}"
+        )
     return states
-
-
-CHEXPERT = Reader(
-    "chexpert",
-    read_chexpert,
-    "CheXpert: train.csv, valid.csv",
-    marks=("train/patient*", "valid/patient*", "CheXpert-v1.0 batch 1 *"),
-    labels=14,
-    counts={"train": 223_414, "val": 234},
-)
-MIMIC_CXR = Reader(
-    "mimic-cxr",
-    read_mimic_cxr,
-    "MIMIC-CXR-JPG",
-    marks=("mimic-cxr-2.0.0-split.csv*",),
-    labels=14,
-    counts={"train": 368_960, "val": 2_991, "test": 5_159},
-)
-CHESTXRAY14 = Reader(
-    "chestxray14",
-    read_chestxray14,
-    "NIH ChestX-ray14",
-    marks=("Data_Entry_2017*.csv",),
-    labels=14,
-    counts={"train": 86_524, "test": 25_596},
-)

@@ -13,14 +13,14 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from labelwise.data.folders import split_folders
-from labelwise.data.rows import from_rows, is_file, read_json, read_lines, read_xml
+from labelwise.data.rows import from_rows, inner, is_file, read_json, read_lines, read_xml
 from labelwise.data.table import SPLIT_WORDS, LabelSets, LabelTable, join
 from labelwise.errors import DataError, SettingsError
 from labelwise.pictures.decode import IMAGE_SUFFIXES, image_files
@@ -53,7 +53,11 @@ def read_coco(
         return _read_coco_parts(path, drop_unlabelled, string_order)
     where = path.name
     content = read_json(path)
-    _name_by_address(content)
+    listed = inner(content, "images")
+    for image in listed if isinstance(listed, list) else ():
+        address = inner(image, "coco_url")  # of LVIS, which has .../train2017/1.jpg
+        if isinstance(address, str) and "file_name" not in image:
+            image["file_name"] = "/".join(address.split("/")[-2:])
     images = _coco_records(content, "images", {"id": int, "file_name": str}, where)
     categories = _coco_records(content, "categories", {"id": int, "name": str}, where)
     wanted = {"image_id": int, "category_id": int}
@@ -79,6 +83,7 @@ def read_coco(
             )
         present[row[image]].add(column[category])
     unknown, notes = _coco_unknown(images, column, present, where)
+    splits = [SPLIT_WORDS.get(str(image.get("split", "")).lower()) for image in images]
     table = LabelTable(
         space,
         FileImages(
@@ -86,22 +91,13 @@ def read_coco(
         ),
         LabelSets.from_lists(present, len(space)),
         unknown,
-        _coco_split(images),
+        None if None in splits or not splits else np.array(splits, "U5"),
         name=path.stem,
         notes=notes,
     )
     if string_order:
         table = table.subset(np.argsort([str(image["id"]) for image in images], kind="stable"))
     return table.subset(~table.zero_label()) if drop_unlabelled else table
-
-
-def _name_by_address(content: Any) -> None:
-    """Name images by their address where they have no file name: LVIS has .../train2017/1.jpg."""
-    images = content.get("images") if isinstance(content, dict) else None
-    for image in images if isinstance(images, list) else ():
-        address = image.get("coco_url") if isinstance(image, dict) else None
-        if isinstance(address, str) and "file_name" not in image:
-            image["file_name"] = "/".join(address.split("/")[-2:])
 
 
 def _coco_unknown(
@@ -130,33 +126,27 @@ def _coco_unknown(
     return replace(sets, inverted=np.ones(len(images), np.bool_)), (note,)
 
 
-def _coco_split(images: list[dict[str, Any]]) -> NDArray[np.str_] | None:
-    splits = [SPLIT_WORDS.get(str(image.get("split", "")).lower()) for image in images]
-    return None if None in splits or not splits else np.array(splits, "U5")
-
-
 def _read_coco_parts(path: Path, drop_unlabelled: bool, string_order: bool) -> LabelTable:
     files = _coco_files(path)
     if not files:
         raise DataError(
             f"{path}: there must be COCO files such as annotations/instances_train.json"
         )
-    splits = [_split_in(_coco_part(file)) for file in files]
+    parts = [re.sub(r"[\W\d_]+$", "", _coco_part(file)).lower() for file in files]
+    splits = [SPLIT_WORDS.get(part) for part in parts]
     listed = ", ".join(file.relative_to(path).as_posix() for file in files)
     if len(files) > 1 and (None in splits or len(set(splits)) < len(splits)):
         raise DataError(
             f"{path}: several COCO files must each be a split by their names, got {listed}; "
             "name them as 'train=coco:A.json;test=coco:B.json'"
         )
-    tables = [
-        read_coco(file, drop_unlabelled=drop_unlabelled, string_order=string_order)
-        for file in files
-    ]
-    count = counted(len(files), "part")
+    read = partial(read_coco, drop_unlabelled=drop_unlabelled, string_order=string_order)
+    tables = [read(file) for file in files]
     table = tables[0]
     if splits != [None]:
         table = join(list(zip(splits, tables, strict=True)), name=path.resolve().name)
-    return replace(table, notes=(f"reads as COCO: {count} ({listed})", *table.notes))
+    note = f"reads as COCO: {counted(len(files), 'part')} ({listed})"
+    return replace(table, notes=(note, *table.notes))
 
 
 def _coco_files(path: Path) -> list[Path]:
@@ -173,10 +163,6 @@ def _coco_part(file: Path) -> str:
     if file.name == "_annotations.coco.json":
         return file.parent.name
     return file.stem.removeprefix("instances").strip("_-")
-
-
-def _split_in(part: str) -> str | None:
-    return SPLIT_WORDS.get(re.sub(r"[\W\d_]+$", "", part).lower())
 
 
 def _coco_root(file: Path, images: list[dict[str, Any]]) -> Path:
@@ -214,12 +200,12 @@ def read_coco2014(
 def _coco_records(
     content: Any, key: str, fields: Mapping[str, type], where: str
 ) -> list[dict[str, Any]]:
-    records = content.get(key) if isinstance(content, dict) else None
+    records = inner(content, key)
     if not isinstance(records, list):
         raise DataError(f"{where}: a COCO file must have a list {key!r}")
     for number, record in enumerate(records, 1):
         for field, kind in fields.items():
-            value = record.get(field) if isinstance(record, dict) else None
+            value = inner(record, field)
             if not isinstance(value, kind) or isinstance(value, bool):
                 raise DataError(
                     f"{where}: entry {number} of {key!r} must have {field!r} "
@@ -254,10 +240,6 @@ def read_voc(
     given, train, val and test are taken as far as they are there, and without image sets every
     annotated image. ``annotations`` are the class files of ``Main`` where they are there.
     """
-    if difficult not in ("unknown", "absent"):
-        raise SettingsError(f"difficult must be 'unknown' or 'absent', got {difficult!r}")
-    if annotations not in ("main", "xml", None):
-        raise SettingsError(f"annotations must be 'main' or 'xml', got {annotations!r}")
     for part, meant in (parts or {}).items():
         if meant not in VOC_PARTS or "/" in part or not part.isprintable():
             raise SettingsError(
@@ -289,34 +271,39 @@ def read_voc(
         chosen, notes = _with_classes(sets, chosen)
     if not chosen:
         raise DataError(f"{path}: a VOC folder must have ImageSets/Main/train.txt or the like")
-    names: list[str] = []
-    labels, unknown, split, order = [], [], [], []
+    classes = set(_voc_classes(sets) if annotations == "main" else ())
+    rows: list[tuple[str, dict[str, bool]]] = []
+    split: list[str] = []
     for part, target in chosen.items():
         images = [line.split()[0] for line in read_lines(sets / f"{part}.txt")]
-        states = (
-            _from_xml(path / "Annotations", images)
-            if annotations == "xml"
-            else _from_main(sets, part)
-        )
-        for image in images:
-            state = states.get(image, {})
-            labels.append([name for name, plain in state.items() if plain])
-            hidden = [name for name, plain in state.items() if not plain]
-            unknown.append(hidden if difficult == "unknown" else [])
-        order.extend(images)
-        split.extend([VOC_PARTS.get(target, target)] * len(images))
-        names.extend(name for state in states.values() for name in state)
-    classes = _voc_classes(sets) if annotations == "main" else []
-    listed, more = _voc_names(path, set(names) | set(classes))
+        by_xml = annotations == "xml"
+        states = _from_xml(path / "Annotations", images) if by_xml else _from_main(sets, part)
+        rows += [(image, states.get(image, {})) for image in images]
+        split += [VOC_PARTS.get(target, target)] * len(images)
+        classes.update(name for state in states.values() for name in state)
+    table = _voc_table(path, rows, difficult, classes, split)
+    return replace(table, notes=(*notes, *table.notes, *_in_no_list(path, sets, parts)))
+
+
+def _voc_table(
+    path: Path,
+    rows: list[tuple[str, dict[str, bool]]],
+    difficult: Difficult,
+    classes: set[str],
+    split: list[str] | None = None,
+) -> LabelTable:
+    """Return the table of images, each with its classes and whether there is a plain object."""
+    hidden = [[name for name, plain in state.items() if not plain] for _, state in rows]
+    names, notes = _voc_names(path, classes)
     table = from_rows(
-        (path, [_voc_image(path, image) or f"JPEGImages/{image}.jpg" for image in order]),
-        labels,
-        names=listed,
-        unknown=unknown,
+        (path, [_voc_image(path, image) or f"JPEGImages/{image}.jpg" for image, _ in rows]),
+        [[name for name, plain in state.items() if plain] for _, state in rows],
+        names=names,
+        unknown=hidden if difficult == "unknown" else None,
         split=split,
         name=path.name,
     )
-    return replace(table, notes=(*notes, *more, *_in_no_list(path, sets, parts)))
+    return replace(table, notes=notes)
 
 
 def _in_no_list(path: Path, sets: Path, parts: dict[str, str] | None) -> tuple[str, ...]:
@@ -414,23 +401,14 @@ def _read_voc_xml(path: Path, difficult: Difficult) -> LabelTable:
     files = [file for file in _xml_files(path) if file.is_file()]
     if not files:
         raise DataError(f"{path / 'Annotations'}: there are no XML files")
-    images = [file.stem for file in files]
-    states = _from_xml(files[0].parent, images)
-    plain = [[n for n, plain in states[image].items() if plain] for image in images]
-    hidden = [[n for n, plain in states[image].items() if not plain] for image in images]
-    names, unlisted = _voc_names(path, {name for state in states.values() for name in state})
-    places = [_voc_image(path, image) or f"JPEGImages/{image}.jpg" for image in images]
-    table = from_rows(
-        (path, places),
-        plain,
-        names=names,
-        unknown=hidden if difficult == "unknown" else None,
-        name=path.name,
-    )
-    bare = len(image_files((path / places[0]).parent)) - len(places)
-    if bare > 0:
-        unlisted = (*unlisted, f"left out: {counted(bare, 'photo')} without an XML file")
-    return replace(table, notes=unlisted)
+    states = _from_xml(files[0].parent, [file.stem for file in files])
+    classes = {name for state in states.values() for name in state}
+    table = _voc_table(path, list(states.items()), difficult, classes)
+    bare = len(image_files((path / table.ids[0]).parent)) - len(table)
+    if bare <= 0:
+        return table
+    note = f"left out: {counted(bare, 'photo')} without an XML file"
+    return replace(table, notes=(*table.notes, note))
 
 
 def _voc_names(path: Path, found: set[str]) -> tuple[list[str], tuple[str, ...]]:

@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labelwise.data.rows import read_json
+from labelwise.data.rows import inner, read_json
 from labelwise.errors import DataError, SettingsError
 from labelwise.pictures.decode import decode
 from labelwise.pictures.sources import read_image_file
@@ -171,24 +171,39 @@ class CameraResults:
 def read_camera_results(path: Path) -> CameraResults:
     """Return the results of MegaDetector's or SpeciesNet's JSON."""
     content = read_json(path)
-    if isinstance(content, dict) and isinstance(content.get("images"), list):
+    categories = classes = {"1": "animal", "2": "human", "3": "vehicle"}
+    listed, program, key = inner(content, "predictions"), "SpeciesNet", "filepath"
+    if isinstance(inner(content, "images"), list):
+        listed, program, key = content["images"], "MegaDetector", "file"
         categories = _names(content, "detection_categories", path)
         if not categories:
             raise DataError(f"{path}: MegaDetector's results must name 'detection_categories'")
         classes = _names(content, "classification_categories", path)
-        return _collected(
-            path,
-            "MegaDetector",
-            content["images"],
-            "file",
-            lambda one, where: _megadetector(one, where, categories, classes),
+    elif not isinstance(listed, list):
+        raise DataError(
+            f"{path}: it must hold 'images' (MegaDetector) or 'predictions' (SpeciesNet); other "
+            "JSON is read as a label table"
         )
-    if isinstance(content, dict) and isinstance(content.get("predictions"), list):
-        return _collected(path, "SpeciesNet", content["predictions"], "filepath", _speciesnet)
-    raise DataError(
-        f"{path}: it must hold 'images' (MegaDetector) or 'predictions' (SpeciesNet); other JSON "
-        "is read as a label table"
-    )
+    photos: dict[str, CameraPhoto | None] = {}
+    for number, record in enumerate(listed, 1):
+        where = f"{path.name}, photo {number}"
+        name = inner(record, key)
+        if not isinstance(name, str) or not name:
+            raise DataError(f"{where}: it must name its {key!r}")
+        name = with_slashes(name)
+        if name in photos:
+            raise DataError(f"{where}: {name} stands there twice; keep one")
+        where, photos[name] = f"{where} ({name})", None
+        if key == "file" and record.get("failure") is None:
+            boxes, scores = _megadetector(record, where, categories, classes)
+        elif key == "filepath" and record.get("classifications") is not None:
+            boxes, scores = _speciesnet(record, where, categories)
+        else:
+            continue
+        photos[name] = CameraPhoto(name, boxes, scores, "frame_rate" in record)
+    failed = tuple(name for name, photo in photos.items() if photo is None)
+    found = tuple(photo for photo in photos.values() if photo is not None)
+    return CameraResults(str(path), program, found, failed)
 
 
 def is_camera_results(path: Path) -> bool:
@@ -197,34 +212,10 @@ def is_camera_results(path: Path) -> bool:
         content = read_json(path)
     except DataError:
         return False
-    if not isinstance(content, dict):
-        return False
-    of_megadetector = "detection_categories" in content and isinstance(content.get("images"), list)
-    return of_megadetector or isinstance(content.get("predictions"), list)
-
-
-def _collected(
-    path: Path, program: str, listed: Sequence[Any], key: str, read: Any
-) -> CameraResults:
-    photos: list[CameraPhoto] = []
-    failed: list[str] = []
-    seen: set[str] = set()
-    for number, record in enumerate(listed, 1):
-        where = f"{path.name}, photo {number}"
-        name = record.get(key) if isinstance(record, dict) else None
-        if not isinstance(name, str) or not name:
-            raise DataError(f"{where}: it must name its {key!r}")
-        name = with_slashes(name)
-        if name in seen:
-            raise DataError(f"{where}: {name} stands there twice; keep one")
-        seen.add(name)
-        photo = read(record, f"{where} ({name})")
-        if photo is None:
-            failed.append(name)
-        else:
-            boxes, scores = photo
-            photos.append(CameraPhoto(name, boxes, scores, "frame_rate" in record))
-    return CameraResults(str(path), program, tuple(photos), tuple(failed))
+    of_megadetector = inner(content, "detection_categories") is not None
+    return (of_megadetector and isinstance(inner(content, "images"), list)) or isinstance(
+        inner(content, "predictions"), list
+    )
 
 
 def _names(content: Mapping[str, Any], key: str, path: Path) -> dict[str, str]:
@@ -241,9 +232,7 @@ Found = tuple[tuple[Box, ...], dict[str, float]]
 
 def _megadetector(
     one: Mapping[str, Any], where: str, categories: Mapping[str, str], classes: Mapping[str, str]
-) -> Found | None:
-    if one.get("failure") is not None:
-        return None
+) -> Found:
     listed = one.get("detections")
     if not isinstance(listed, list):
         raise DataError(f"{where}: 'detections' must be a list; it may be empty")
@@ -261,21 +250,22 @@ def _megadetector(
     return boxes, scores
 
 
-def _speciesnet(one: Mapping[str, Any], where: str) -> Found | None:
-    told = one.get("classifications")
-    if told is None:
-        return None
-    classes = told.get("classes") if isinstance(told, dict) else None
-    values = told.get("scores") if isinstance(told, dict) else None
+def _speciesnet(one: Mapping[str, Any], where: str, categories: Mapping[str, str]) -> Found:
+    classes, values = (inner(one, "classifications", key) for key in ("classes", "scores"))
     if not isinstance(classes, list) or not isinstance(values, list) or len(classes) != len(values):
         raise DataError(f"{where}: 'classifications' must hold as many 'classes' as 'scores'")
     boxes = tuple(
-        _box(detection, number, where, {"1": "animal", "2": "human", "3": "vehicle"})
+        _box(detection, number, where, categories)
         for number, detection in enumerate(_listed(one, "detections", where))
     )
     scores: dict[str, float] = {}
     for name, value in zip(classes, values, strict=True):
-        _raise(scores, _common_name(name, where), _share(value, where, f"the score of {name!r}"))
+        parts = [level for level in name.split(";") if level] if isinstance(name, str) else []
+        if not parts:  # of "id;class;order;family;genus;species;common name"
+            raise DataError(
+                f"{where}: a class must be text such as 'id;class;...;name', got {name!r}"
+            )
+        _raise(scores, parts[-1], _share(value, where, f"the score of {name!r}"))
     return boxes, scores
 
 
@@ -287,16 +277,8 @@ def _listed(one: Mapping[str, Any], key: str, where: str) -> list[Any]:
     return items or []
 
 
-def _common_name(name: Any, where: str) -> str:
-    """Return the common name of "id;class;order;family;genus;species;common name", or the last."""
-    parts = [level for level in str(name).split(";") if level] if isinstance(name, str) else []
-    if not parts:
-        raise DataError(f"{where}: a class must be text such as 'id;class;...;name', got {name!r}")
-    return parts[-1]
-
-
 def _box(found: Any, number: int, where: str, categories: Mapping[str, str]) -> Box:
-    box = found.get("bbox") if isinstance(found, dict) else None
+    box = inner(found, "bbox")
     if not isinstance(box, list) or len(box) != 4:
         raise DataError(f"{where}: detection {number + 1} must have a 'bbox' of four shares")
     x, y, width, height = (_share(value, where, "a side of a box", EDGE) for value in box)
@@ -373,33 +355,23 @@ def with_classes(
     Classes that the file names already keep their numbers, for detections that are not answered.
     """
     named = dict(content.get("classification_categories") or {})
-    number = {name: number_there for number_there, name in named.items()}
-    free = (
-        max((int(number_there) for number_there in named if number_there.isdecimal()), default=-1)
-        + 1
-    )
+    number = {name: code for code, name in named.items()}
+    free = max((int(code) for code in named if code.isdecimal()), default=-1) + 1
     fresh = sorted({name for probs in answers.values() for name in probs} - set(number))
     number |= {name: str(free + position) for position, name in enumerate(fresh)}
     photos = {with_slashes(record["file"]): record for record in content["images"]}
-    given = 0
-    for row in crops:
-        probs = answers.get(row["path"])
-        if probs is None:
-            continue
-        image = from_cell(row["image"])
-        photo = photos.get(image)
-        listed = (photo or {}).get("detections") or []
-        number_there = row["detection"].strip()
-        detection = int(number_there) if number_there.isdecimal() else len(listed)
-        if detection >= len(listed):
+    answered = [row for row in crops if row["path"] in answers]
+    for row in answered:
+        probs, image, code = answers[row["path"]], from_cell(row["image"]), row["detection"].strip()
+        listed = inner(photos.get(image), "detections") or []
+        if not code.isdecimal() or int(code) >= len(listed):
             raise DataError(
-                f"{row['path']} was cut from detection {number_there!r:.20} of {image}, "
+                f"{row['path']} was cut from detection {code!r:.20} of {image}, "
                 "which is not in this file; cut the crops again"
             )
-        order = sorted(probs, key=lambda name: -probs[name])
-        listed[detection]["classifications"] = [
-            [number[name], round(probs[name], 5)] for name in order
+        listed[int(code)]["classifications"] = [
+            [number[name], round(probs[name], 5)]
+            for name in sorted(probs, key=lambda name: -probs[name])
         ]
-        given += 1
     content["classification_categories"] = named | {number[name]: name for name in fresh}
-    return content, given
+    return content, len(answered)

@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from labelwise.data.table import LabelSets, LabelTable
+from labelwise.data.table import LabelTable
 from labelwise.errors import DataError, ImageError, SettingsError
 from labelwise.pictures.decode import regular_files
 from labelwise.pictures.memory import ArrayImages, BytesImages, FeatureRows
@@ -35,7 +35,6 @@ from labelwise.system.storage import is_uri
 from labelwise.system.text import counted
 
 PAIRS_SHOWN = 20
-MOST_DENSE = 2048  # labels up to which a count is kept for every pair
 MOST_PAIRS = 50_000_000  # beyond so many different ones none is counted, for the memory they take
 SPELLINGS_SHOWN = 5
 
@@ -178,33 +177,22 @@ def _pairs(table: LabelTable) -> list[PairCount]:
     sizes = table.present.sizes()
     if min(int((sizes * (sizes - 1) // 2).sum()), len(table.space) ** 2 // 2) > MOST_PAIRS:
         return []
+    from scipy import sparse  # slow to import, and seldom needed
+
     sets = table.present.plain()
-    codes, images = _counted(sets)
-    most = np.lexsort((codes, -images))[:PAIRS_SHOWN]
-    counts, names = sets.counts(), table.space.names
-    pairs = []
-    for number, together in zip(codes[most].tolist(), images[most].tolist(), strict=True):
-        first, other = divmod(number, sets.width)
-        lift = float(together * len(table) / (counts[first] * counts[other]))
-        pairs.append(PairCount(names[first], names[other], together, lift))
-    return pairs
-
-
-def _counted(sets: LabelSets) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return first * width + second of all labels that are together, and in how many rows."""
-    if sets.width <= MOST_DENSE:
-        counts = np.zeros(sets.width**2, np.int64)
-        for _, codes in sets.pairs():
-            counts += np.bincount(codes, minlength=len(counts))
-        found = np.flatnonzero(counts)
-        return found, counts[found]
-    found = images = np.zeros(0, np.int64)
-    for _, codes in sets.pairs():
-        found, code_of = np.unique(np.concatenate([found, codes]), return_inverse=True)
-        counts = np.bincount(code_of[len(images) :], minlength=len(found))
-        counts[code_of[: len(images)]] += images
-        images = counts
-    return found, images
+    present = sparse.csr_array(
+        (np.ones(len(sets.columns), np.int64), sets.columns, sets.offsets),
+        shape=(len(sets), sets.width),
+    )
+    pairs = sparse.coo_array(sparse.triu(present.T @ present, 1))
+    most = np.lexsort((pairs.col, pairs.row, -pairs.data))[:PAIRS_SHOWN]
+    counts, names, shown = sets.counts(), table.space.names, []
+    for first, other, images in zip(
+        pairs.row[most], pairs.col[most], pairs.data[most], strict=True
+    ):
+        lift = float(images * len(table) / (counts[first] * counts[other]))
+        shown.append(PairCount(names[first], names[other], int(images), lift))
+    return shown
 
 
 MOST_SEARCHED = 1_000_000  # files below a folder that are looked at for images by name
@@ -216,27 +204,32 @@ def without_missing(table: LabelTable, skip_missing: bool) -> LabelTable:
     if not isinstance(images, FileImages):
         return table
     there = _are_there(images)
+    holder = None
+    if not there.all() and images is table.images:
+        for spell in (_with_slashes, _in_other_case):
+            names, note = spell(images, there)
+            renamed = FileImages(images.root, names) if names else images
+            there_now = _are_there(renamed) if names else there
+            if there_now.sum() > there.sum():
+                images, there = renamed, there_now
+                table = replace(table, images=images, notes=(*table.notes, note))
+        if not there.any():
+            places = _places_below(images)
+            matched = _single_places(images, places)
+            if matched is not None:
+                were = "was" if len(matched) == 1 else "were"
+                count = counted(len(matched), "image")
+                note = f"{count} {were} found by name in folders below {images.root}"
+                found = FileImages(images.root, matched)
+                return replace(table, images=found, notes=(*table.notes, note))
+            holder = _folder_of_all(images, places)
     if there.all():
         return table
-    if isinstance(table.images, FileImages):
-        table, images, there = _with_slashes(table, table.images, there)
-        table, images, there = _in_other_case(table, images, there)
-        if there.all():
-            return table
-    root, holder = images.root, None
-    if not there.any() and isinstance(table.images, FileImages):
-        places = _places_below(images)
-        matched = _single_places(images, places)
-        if matched is not None:
-            were = "was" if len(matched) == 1 else "were"
-            note = f"{counted(len(matched), 'image')} {were} found by name in folders below {root}"
-            return replace(table, images=FileImages(root, matched), notes=(*table.notes, note))
-        holder = _folder_of_all(images, places)
     missing = np.flatnonzero(~there)
     shown = ", ".join(repr(images.ids[int(row)]) for row in missing[:SHOWN])
     more = ", ..." if len(missing) > SHOWN else ""
     total, are = counted(len(images), "image"), "is" if len(missing) == 1 else "are"
-    sentence = f"{len(missing):,} of {total} {are} missing under {root}: {shown}{more}"
+    sentence = f"{len(missing):,} of {total} {are} missing under {images.root}: {shown}{more}"
     if not skip_missing:
         bare = not any("." in posixpath.basename(images.ids[int(row)]) for row in missing[:SHOWN])
         suffix = "add a suffix with `--extension .jpg`, " if bare else ""
@@ -254,52 +247,31 @@ def without_missing(table: LabelTable, skip_missing: bool) -> LabelTable:
     return replace(kept, notes=(*kept.notes, f"left out: {sentence}"))
 
 
-Found = tuple[LabelTable, FileImages, NDArray[np.bool_]]  # and which of its files are there
-
-
-def _with_slashes(table: LabelTable, images: FileImages, there: NDArray[np.bool_]) -> Found:
-    """Return the table with the paths that Windows wrote as others write them.
-
-    Nothing changes unless that finds more images; a name may hold a backslash.
-    """
+def _with_slashes(images: FileImages, there: NDArray[np.bool_]) -> tuple[list[str], str]:
+    """Return the paths that Windows wrote as others write them, none if there are none."""
     odd = [row for row in np.flatnonzero(~there).tolist() if "\\" in images.ids[row]]
-    if not odd or images.real_names:
-        return table, images, there
-    names = list(images.ids)
-    for row in odd:
+    names = list(images.ids) if odd and not images.real_names else []
+    for row in odd if names else ():
         names[row] = names[row].replace("\\", "/")
-    note = f"{counted(len(odd), 'path')} had \\ between folders, read as /"
-    renamed = _renamed(table, images, names, note)
-    return renamed if renamed[2].sum() > there.sum() else (table, images, there)
+    return names, f"{counted(len(odd), 'path')} had \\ between folders, read as /"
 
 
-def _renamed(table: LabelTable, images: FileImages, names: list[str], note: str) -> Found:
-    turned = FileImages(images.root, names)
-    notes = (*table.notes, note)
-    return replace(table, images=turned, notes=notes), turned, _are_there(turned)
-
-
-def _in_other_case(table: LabelTable, images: FileImages, there: NDArray[np.bool_]) -> Found:
-    """Return the table with the names that files bear here, where just one is alike.
+def _in_other_case(images: FileImages, there: NDArray[np.bool_]) -> tuple[list[str], str]:
+    """Return the names that files bear here, where just one is alike, or none at all.
 
     Windows and macOS find ``a.JPG`` as ``a.jpg``, and macOS stores an umlaut as two characters.
     """
-    if there.all() or images.real_names:
-        return table, images, there
     root, names, listed = str(images.root), list(images.ids), dict[str, dict[str, list[str]]]()
     taken, changed = set(names), 0
-    for row in np.flatnonzero(~there).tolist():
+    for row in np.flatnonzero(~there).tolist() if not images.real_names else ():
         spelled = _spelled_here(root, names[row], listed)
         if spelled and spelled not in taken and _is_picture(os.path.join(root, spelled)):
             taken.add(spelled)
             names[row], changed = spelled, changed + 1
-    if not changed:
-        return table, images, there
-    note = (
+    return names if changed else [], (
         f"{counted(changed, 'path')} found under a name that differs in upper and lower case, or "
         "in how accents are stored"
     )
-    return _renamed(table, images, names, note)
 
 
 def _spelled_here(root: str, name: str, listed: dict[str, dict[str, list[str]]]) -> str | None:
@@ -339,14 +311,12 @@ def _places_below(images: FileImages) -> dict[str, list[str]]:
 
     Paths that Windows wrote part folders by backslashes.
     """
-    wanted = {_file_name(name) for name in images.ids}
-    places: dict[str, list[str]] = defaultdict(list)
+    places: dict[str, list[str]] = {_file_name(name): [] for name in images.ids}
     try:
         for count, file in enumerate(islice(regular_files(images.root), MOST_SEARCHED + 1)):
             if count == MOST_SEARCHED:
                 return {}
-            name = posixpath.basename(file)
-            if name in wanted:
+            if (name := posixpath.basename(file)) in places:
                 places[name].append(file)
     except DataError:
         return {}

@@ -107,13 +107,6 @@ class Words(NamedTuple):
     none: frozenset[str] = frozenset()
     unknown: frozenset[str] = frozenset()
 
-    @staticmethod
-    def of(none: Sequence[str], unknown: Sequence[str]) -> "Words":
-        """Return words as people give them."""
-        return Words(
-            *(frozenset(word.strip().casefold() for word in said) for said in (none, unknown))
-        )
-
 
 NO_WORDS = Words()
 
@@ -272,7 +265,7 @@ def read_one_hot(
         strange = np.flatnonzero(values[state_of] == 2)
         if len(strange):
             places, rows = start + strange // batch.num_rows, strange % batch.num_rows
-            numbers = _numbers(text.take(pa.array(strange)))
+            numbers = as_numbers(text.take(pa.array(strange)))
             between = (numbers > 0) & (numbers < 1)
             if not (soft and between.all()):
                 first = int(between.argmin()) if soft else 0
@@ -301,7 +294,7 @@ def _of_one_type(columns: Sequence[Any], rows: int) -> Iterator[tuple[int, int]]
             start = column
 
 
-def _numbers(texts: Any) -> NDArray[np.float64]:
+def as_numbers(texts: Any) -> NDArray[np.float64]:
     """Return texts as numbers, NaN where one is none."""
 
     def number(text: str) -> float:
@@ -500,10 +493,6 @@ class TableColumns:
         named = [getattr(self, meaning) for meaning in MEANINGS]
         return [header for header in named if header is not None] + list(self.one_hot)
 
-    def label_names(self) -> list[str]:
-        """Return the names of the labels that have a column of their own."""
-        return [header.strip() for header in self.one_hot]
-
 
 def find_columns(
     header: Sequence[str],
@@ -546,19 +535,12 @@ def find_columns(
         if found[meaning] is None:
             found[meaning] = next((plain[name] for name in choices if name in plain), None)
     if found["path"] is None and found["image"] is None:
-        photo = next(
-            (
-                header_name
-                for header_name in header
-                if Path(header_name).suffix.lower() in IMAGE_SUFFIXES
-            ),
-            None,
-        )
+        photos = [name for name in header if Path(name).suffix.lower() in IMAGE_SUFFIXES]
         way_out = (
-            "one given as `--set columns.path=NAME`"
-            if photo is None
-            else f"the first line, which names the photo {photo!r}, needs one with the names of "
-            "the columns above it, as in 'path,labels'"
+            f"the first line, which names the photo {photos[0]!r}, needs one with the names of the "
+            "columns above it, as in 'path,labels'"
+            if photos
+            else "one given as `--set columns.path=NAME`"
         )
         raise DataError(
             f"{where}: there must be a column 'path' (or {', '.join(PATH_HEADERS[1:])}) that "

@@ -7,6 +7,7 @@ shuffled and the first is kept, then the negative columns are shuffled too, alth
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,11 @@ from labelwise.errors import SettingsError
 from labelwise.system.text import counted
 from labelwise.taxonomy import AttributeColumns, AttributeGroups, Taxonomy
 from labelwise.types import LabelSpace
+
+Rows = NDArray[np.int64]
+Values = NDArray[Any]
+Mask = NDArray[np.bool_]
+BY_CHANCE = "hiding or flipping labels is for those that are 0 or 1"
 
 
 @dataclass(frozen=True)
@@ -45,23 +51,18 @@ def obey_groups(table: LabelTable, groups: AttributeGroups) -> SettledTable:
     """
     table.require_hard("rules of groups know yes, no and unknown")
     columns = groups.within(table.space)
-    parts, broken, learned = [], [], 0
-    step = max(1, BLOCK // max(1, len(table.space)))
-    for start in range(0, len(table), step):
-        rows = np.arange(start, min(start + step, len(table)))
-        labels, observed = table.targets(rows)
-        settled = columns.settled(labels.astype(np.float64), observed)
-        broken.append(rows[settled.conflicts])
+    conflicts: list[int] = []
+    learned = 0
+
+    def settle(rows: Rows, labels: Values, known: Mask) -> tuple[Values, Mask]:
+        nonlocal learned
+        settled = columns.settled(labels.astype(np.float64), known)
+        conflicts.extend(rows[settled.conflicts].tolist())
         learned += settled.learned
-        there = settled.observed & (settled.labels > 0.5)
-        parts.append((LabelSets.from_dense(there), LabelSets.from_dense(~settled.observed)))
-    if not parts:
-        return SettledTable(table, columns, (), 0)
-    present, unknown = zip(*parts, strict=True)
-    done = replace(
-        table, present=LabelSets.concatenate(present), unknown=LabelSets.concatenate(unknown)
-    )
-    return SettledTable(done, columns, tuple(np.concatenate(broken).tolist()), learned)
+        return settled.labels, settled.observed
+
+    done = _changed(table, settle)
+    return SettledTable(done, columns, tuple(conflicts), learned)
 
 
 @dataclass(frozen=True)
@@ -102,39 +103,52 @@ def obey_taxonomy(table: LabelTable, taxonomy: Taxonomy, *, add_groups: bool = F
         added = tuple(name for name in taxonomy.all_above(names) if name not in known_names)
     space = LabelSpace((*names, *added))
     tree = taxonomy.within(space)
-    parts, raised, learned = [], 0, 0
-    step = max(1, BLOCK // max(1, len(space)))
+    raised = learned = 0
+
+    def complete(_: Rows, labels: Values, known: Mask) -> tuple[Values, Mask]:
+        nonlocal raised, learned
+        more = ((0, 0), (0, len(added)))
+        none_below = np.pad(known & (labels == 0), more, constant_values=True)
+        for child, parent in tree.upward if added else ():
+            none_below[:, parent] &= none_below[:, child]
+        seen = np.pad(known, more)
+        seen[:, len(names) :] = none_below[:, len(names) :]
+        wide = torch.from_numpy(np.pad(labels, more))
+        values, there = tree.complete(wide, torch.from_numpy(seen))
+        full, now = values.numpy(), np.ones_like(seen) if there is None else there.numpy()
+        raised += int((known & (full[:, : len(names)] != labels)).sum())
+        learned += int((now[:, : len(names)] & ~known).sum())
+        return full, now
+
+    return Obeyed(_changed(table, complete, space), raised, learned, added)
+
+
+def _changed(
+    table: LabelTable,
+    change: Callable[[Rows, Values, Mask], tuple[Values, Mask]],
+    space: LabelSpace | None = None,
+) -> LabelTable:
+    """Return the table with labels (n, K) of some rows, and which are known, changed in blocks."""
+    parts = []
+    step = max(1, BLOCK // max(1, len(space or table.space)))
     for start in range(0, len(table), step):
         rows = np.arange(start, min(start + step, len(table)))
         labels, observed = table.targets(rows)
         known = np.ones(labels.shape, np.bool_) if observed is None else observed
-        wide = np.pad(labels, ((0, 0), (0, len(added))))
-        seen = np.pad(known, ((0, 0), (0, len(added))))
-        none_below = np.pad(known & (labels == 0), ((0, 0), (0, len(added))), constant_values=True)
-        for child, parent in tree.upward if added else ():
-            none_below[:, parent] &= none_below[:, child]
-        seen[:, len(names) :] = none_below[:, len(names) :]
-        values, there = tree.complete(torch.from_numpy(wide), torch.from_numpy(seen))
-        full, now = values.numpy(), np.ones_like(seen) if there is None else there.numpy()
-        raised += int((known & (full[:, : len(names)] != labels)).sum())
-        learned += int((now[:, : len(names)] & ~known).sum())
-        full = np.where(now, full, 0)
-        soft = SoftLabels.from_dense(full.astype(np.float32))
-        parts.append((LabelSets.from_dense(full > 0.5), LabelSets.from_dense(~now), soft))
-    present, unknown, soft_parts = zip(*parts, strict=True)
-    done = replace(
+        values, now = change(rows, labels, known)
+        values = np.where(now, values, 0).astype(np.float32)
+        sets = LabelSets.from_dense(values > 0.5), LabelSets.from_dense(~now)
+        parts.append((*sets, SoftLabels.from_dense(values)))
+    if not parts:
+        return table
+    present, unknown, soft = zip(*parts, strict=True)
+    return replace(
         table,
-        space=space,
+        space=space or table.space,
         present=LabelSets.concatenate(present),
         unknown=LabelSets.concatenate(unknown),
-        soft=None if table.soft is None else SoftLabels.concatenate(soft_parts),
+        soft=SoftLabels.concatenate(soft),
     )
-    return Obeyed(done, raised, learned, added)
-
-
-Change = Callable[
-    [NDArray[np.bool_], NDArray[np.bool_]], tuple[NDArray[np.bool_], NDArray[np.bool_]]
-]
 
 
 def observe_uniform(
@@ -187,15 +201,11 @@ def single_positive(
 def keep_known(table: LabelTable, rate: float, *, seed: int = 0) -> LabelTable:
     """Return the table where every known entry stays known with chance ``rate``."""
     _require_chance(rate)
+    table.require_hard(BY_CHANCE)
     random = np.random.default_rng(seed)
-
-    def change(
-        present: NDArray[np.bool_], unknown: NDArray[np.bool_]
-    ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        hidden = unknown | (random.random(unknown.shape) >= rate)
-        return present & ~hidden, hidden
-
-    return _changed(table, change)
+    return _changed(
+        table, lambda _, labels, known: (labels, known & (random.random(known.shape) < rate))
+    )
 
 
 def flip_labels(
@@ -204,31 +214,14 @@ def flip_labels(
     """Return the table with noise: known labels change state with the chance of their state."""
     _require_chance(present)
     _require_chance(absent)
+    table.require_hard(BY_CHANCE)
     random = np.random.default_rng(seed)
 
-    def change(
-        there: NDArray[np.bool_], unknown: NDArray[np.bool_]
-    ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        flip = random.random(there.shape) < np.where(there, present, absent)
-        return (there ^ flip) & ~unknown, unknown
+    def flip(_: Rows, labels: Values, known: Mask) -> tuple[Values, Mask]:
+        there = labels > 0.5
+        return there ^ (random.random(there.shape) < np.where(there, present, absent)), known
 
-    return _changed(table, change)
-
-
-def _changed(table: LabelTable, change: Change) -> LabelTable:
-    """Return the table with every block of (present, unknown) masks changed."""
-    table.require_hard("hiding or flipping labels is for those that are 0 or 1")
-    parts = [
-        change(present, unknown)
-        for (_, present), (_, unknown) in zip(
-            table.present.blocks(), table.unknown.blocks(), strict=True
-        )
-    ]
-    return replace(
-        table,
-        present=LabelSets.concatenate([LabelSets.from_dense(present) for present, _ in parts]),
-        unknown=LabelSets.concatenate([LabelSets.from_dense(unknown) for _, unknown in parts]),
-    )
+    return _changed(table, flip)
 
 
 def _require_chance(value: float) -> None:

@@ -3,7 +3,7 @@
 import io
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -59,33 +59,13 @@ def export(table: LabelTable, path: str | Path) -> None:
         raise DataError(
             f"{table.name}: the file name {name} is not UTF-8, which no table can hold; rename it"
         )
-    names = table.space.names
-    per_label = suffix != ".parquet" and _has_silent_labels(table)
-    if per_label and table.soft is not None:
-        raise DataError(
-            f"{table.name}: some labels never occur and others are soft, which only .parquet holds"
-        )
-    if per_label:
-        _reject_headers(names)
-    elif suffix in (".csv", ".tsv") and table.soft is None:
-        per_label = any(map(_looks_like_several, names)) and all(map(_can_be_header, names))
-    if not per_label:
-        _reject_in_lists(names)
     if suffix == ".jsonl":
         with replacing(target) as temporary, temporary.open("w", encoding="utf-8") as stream:
             for row in json_rows(table, target.parent):
                 stream.write(json.dumps(row, ensure_ascii=False) + "\n")
         return
-    if not per_label and suffix in (".csv", ".tsv"):
-        for name in names:
-            if "|" in name:
-                raise DataError(
-                    f"the label {name!r} cannot stand in text that is split on '|'; "
-                    "write .jsonl or .parquet"
-                )
-    batches = _batches(
-        table, target.parent, as_text=suffix in (".csv", ".tsv"), per_label=per_label
-    )
+    per_label, as_text = _per_label(table, suffix), suffix in (".csv", ".tsv")
+    batches = _batches(table, target.parent, as_text=as_text, per_label=per_label)
     with replacing(target) as temporary:
         first = next(batches)
         if suffix == ".parquet":
@@ -103,13 +83,43 @@ def export(table: LabelTable, path: str | Path) -> None:
 
 def json_rows(table: LabelTable, folder: Path) -> Iterator[dict[str, Any]]:
     """Yield the rows as JSON Lines hold them, paths as seen from ``folder``."""
-    per_label = _has_silent_labels(table)
-    if per_label:
-        _reject_headers(table.space.names)
-    else:
-        _reject_in_lists(table.space.names)
+    per_label = _per_label(table, ".jsonl")
     for batch in _batches(table, folder, as_text=False, per_label=per_label):
         yield from batch.to_pylist()
+
+
+def _per_label(table: LabelTable, suffix: str) -> bool:
+    """Return whether each label gets a column of its own; raise where a name cannot be written."""
+    names, as_text = table.space.names, suffix in (".csv", ".tsv")
+    if suffix != ".parquet" and _has_silent_labels(table):
+        if table.soft is not None:
+            raise DataError(
+                f"{table.name}: some labels never occur and others are soft, which only .parquet "
+                "holds"
+            )
+        for name in names:
+            if not _can_be_header(name):
+                raise DataError(
+                    "some labels never occur, so each needs a column, but none can be called "
+                    f"{name!r}; write .parquet"
+                )
+        return True
+    if as_text and table.soft is None:
+        several = any("," in name or ";" in name or name.startswith("[") for name in names)
+        if several and all(map(_can_be_header, names)):
+            return True
+    for name in names:
+        if name.strip() != name or name == "*":
+            raise DataError(
+                f"the label {name!r} cannot stand in a list of labels, where blanks around a name "
+                "are dropped and * means every label; rename it"
+            )
+        if as_text and "|" in name:
+            raise DataError(
+                f"the label {name!r} cannot stand in text that is split on '|'; "
+                "write .jsonl or .parquet"
+            )
+    return False
 
 
 def _has_silent_labels(table: LabelTable) -> bool:
@@ -119,28 +129,6 @@ def _has_silent_labels(table: LabelTable) -> bool:
     known = table.unknown.take(np.flatnonzero(shortened)).complement().counts()
     soft = 0 if table.soft is None else table.soft.sets.counts()
     return bool((table.present.counts() + named + known + soft == 0).any())
-
-
-def _looks_like_several(name: str) -> bool:
-    return "," in name or ";" in name or name.startswith("[")
-
-
-def _reject_in_lists(names: Sequence[str]) -> None:
-    for name in names:
-        if name.strip() != name or name == "*":
-            raise DataError(
-                f"the label {name!r} cannot stand in a list of labels, where blanks around a name "
-                "are dropped and * means every label; rename it"
-            )
-
-
-def _reject_headers(names: Sequence[str]) -> None:
-    for name in names:
-        if not _can_be_header(name):
-            raise DataError(
-                "some labels never occur, so each needs a column, but none can be called "
-                f"{name!r}; write .parquet"
-            )
 
 
 def _can_be_header(name: str) -> bool:
@@ -153,6 +141,8 @@ def _can_be_header(name: str) -> bool:
 
 def _batches(table: LabelTable, folder: Path, *, as_text: bool, per_label: bool) -> Iterator[Any]:
     with_shares = table.soft is not None or bool(_shortened(table).any())
+    written = {"labels", *(("unknown",) if table.has_unknown() else ())}
+    written |= {"soft", "shares"} if with_shares else set()
     for start in range(0, len(table), BATCH_ROWS):
         block = table.subset(np.arange(start, min(start + BATCH_ROWS, len(table))))
         columns: dict[str, Any] = {"path": pa.array(_paths(block, folder), pa.string())}
@@ -160,11 +150,12 @@ def _batches(table: LabelTable, folder: Path, *, as_text: bool, per_label: bool)
             blobs = [_encoded(block, row) for row in range(len(block))]
             columns["image"] = pa.array(blobs, pa.binary())
         if not per_label:
-            columns["labels"] = _label_lists(block, as_text)
-            if table.has_unknown():
-                columns["unknown"] = _unknown_lists(block, as_text)
-            if with_shares:
-                columns |= _soft_lists(block, as_text)
+            for name, rows in _lists(block).items():
+                if name not in written:
+                    continue
+                kind = pa.float32() if name == "shares" else pa.string()
+                texts = (["|".join(map(str, row)) for row in rows], pa.string())
+                columns[name] = pa.array(*texts if as_text else (rows, pa.list_(kind)))
         if block.split is not None:
             columns["split"] = pa.array(block.split.tolist(), pa.string())
         if block.group is not None:
@@ -212,51 +203,27 @@ def _shortened(table: LabelTable) -> NDArray[np.bool_]:
     return rows & ~_all_open(table)
 
 
-def _absent(table: LabelTable, row: int) -> NDArray[np.int64]:
-    """Return the columns of the labels that are known to be absent from a row."""
-    known = np.setdiff1d(table.unknown.complement().row(row), table.present.row(row))
-    return known if table.soft is None else np.setdiff1d(known, table.soft.row(row)[0])
-
-
-def _label_lists(table: LabelTable, as_text: bool) -> Any:
-    names, soft = table.space.names, table.soft
-    sets = [table.present.row(row) for row in range(len(table))]
-    if soft is not None:
-        sets = [np.setdiff1d(columns, soft.row(row)[0]) for row, columns in enumerate(sets)]
-    return _column([[names[column] for column in columns] for columns in sets], as_text)
-
-
-def _soft_lists(table: LabelTable, as_text: bool) -> dict[str, Any]:
-    soft = table.soft or SoftLabels.none(len(table), len(table.space))
-    rows = [soft.row(row) for row in range(len(table))]
-    for row in np.flatnonzero(_shortened(table)).tolist():
-        absent = _absent(table, row)
-        columns, values = rows[row]
-        rows[row] = (
-            np.concatenate([columns, absent.astype(np.int32)]),
-            np.concatenate([values, np.zeros(len(absent), np.float32)]),
-        )
-    named = [[table.space.names[column] for column in columns] for columns, _ in rows]
-    if as_text:
-        shares = pa.array(["|".join(map(str, values)) for _, values in rows], pa.string())
-    else:
-        shares = pa.array([values for _, values in rows], pa.list_(pa.float32()))
-    return {"soft": _column(named, as_text), "shares": shares}
-
-
-def _unknown_lists(table: LabelTable, as_text: bool) -> Any:
-    names, open_rows = table.space.names, _all_open(table) | _shortened(table)
-    rows = [
-        ["*"] if open_rows[row] else [names[column] for column in table.unknown.row(row)]
-        for row in range(len(table))
-    ]
-    return _column(rows, as_text)
-
-
-def _column(rows: list[list[str]], as_text: bool) -> Any:
-    if as_text:
-        return pa.array(["|".join(row) for row in rows], pa.string())
-    return pa.array(rows, pa.list_(pa.string()))
+def _lists(table: LabelTable) -> dict[str, list[Any]]:
+    """Return the names of the present, unknown and soft labels of each row, and the shares."""
+    names, soft = table.space.names, table.soft or SoftLabels.none(len(table), len(table.space))
+    shortened = _shortened(table)
+    open_rows = _all_open(table) | shortened
+    lists: dict[str, list[Any]] = {"labels": [], "unknown": [], "soft": [], "shares": []}
+    for row in range(len(table)):
+        columns, values = soft.row(row)
+        present = np.setdiff1d(table.present.row(row), columns)
+        if shortened[row]:
+            known = table.unknown.complement().row(row)
+            absent = np.setdiff1d(known, np.union1d(table.present.row(row), columns))
+            columns = np.concatenate([columns, absent.astype(np.int32)])
+            values = np.concatenate([values, np.zeros(len(absent), np.float32)])
+        unknown = present[:0] if open_rows[row] else table.unknown.row(row)
+        for key, chosen in (("labels", present), ("unknown", unknown), ("soft", columns)):
+            lists[key].append([names[column] for column in chosen])
+        lists["shares"].append(values)
+        if open_rows[row]:
+            lists["unknown"][-1] = ["*"]
+    return lists
 
 
 def _encoded(table: LabelTable, row: int) -> bytes:

@@ -97,7 +97,8 @@ def read_huggingface(
     ignore: Sequence[str] | str = (),
 ) -> LabelTable:
     """Return the table of a folder with metadata files or Parquet shards."""
-    files = _metadata_files(path) or _parquet_files(path)
+    named = _huggingface_files(path, *METADATA_NAMES)
+    files = named or _huggingface_files(path, "*.parquet")
     if not files:
         raise DataError(
             f"{path}: there must be a metadata.csv, metadata.jsonl or metadata.parquet, "
@@ -113,26 +114,15 @@ def read_huggingface(
     )
 
 
-def _huggingface_folders(path: Path) -> list[tuple[Path, str | None]]:
+def _huggingface_files(path: Path, *patterns: str) -> list[tuple[Path, str | None]]:
     splits = sorted(split_folders(path).items())
-    return [(path, None), (path / "data", None), *((path / name, split) for name, split in splits)]
-
-
-def _metadata_files(path: Path) -> list[tuple[Path, str | None]]:
+    folders = [(path, None), (path / "data", None), *((path / name, own) for name, own in splits)]
     return [
-        (at / name, split)
-        for at, split in _huggingface_folders(path)
-        for name in METADATA_NAMES
-        if (at / name).is_file()
-    ]
-
-
-def _parquet_files(path: Path) -> list[tuple[Path, str | None]]:
-    return [
-        (shard, split or split_of(shard.name))
-        for at, split in _huggingface_folders(path)
-        for shard in sorted(at.glob("*.parquet"))
-        if shard.is_file()
+        (file, split or split_of(file.name))
+        for at, split in folders
+        for pattern in patterns
+        for file in sorted(at.glob(pattern))
+        if file.is_file()
     ]
 
 
@@ -140,7 +130,8 @@ def holds_parquet_shards(path: Path) -> bool:
     """Return whether a folder is read as Parquet files that hold their images."""
     if not path.is_dir() or any(path.glob("*.tar")):
         return False
-    return not _metadata_files(path) and bool(_parquet_files(path))
+    named = _huggingface_files(path, *METADATA_NAMES)
+    return not named and bool(_huggingface_files(path, "*.parquet"))
 
 
 def split_of(shard: str) -> str | None:
@@ -192,26 +183,22 @@ def tar_samples(stream: IO[bytes], shard: str, end: int, separator: str) -> list
     samples = []
     for key, files in _files_of_samples(stream, shard, end).items():
         image, label = _parts(shard, key, files)
-        member, where = files[image].member, f"{shard}, {key}"
-        labels = _labels(f"{where}{label}", label, files[label].content, separator)
+        where = f"{shard}, {key}"
+        labels = _labels(f"{where}{label}", label, files[label][1], separator)
         if labels is None and ".cls" in files:  # beside it, JSON may be facts of another kind
-            labels = _labels(f"{where}.cls", ".cls", files[".cls"].content, separator)
+            labels = _labels(f"{where}.cls", ".cls", files[".cls"][1], separator)
         if labels is None:
             raise DataError(f"{where}{label}: there must be a key 'labels'")
-        samples.append(Sample(*member, stated | labels))
+        samples.append(Sample(*files[image][0], stated | labels))
     return samples
 
 
-class _SampleFile(NamedTuple):
-    """A file of a sample; its bytes if it says something of an image."""
-
-    member: TarMember
-    content: bytes = b""
+SampleFiles = dict[str, tuple[TarMember, bytes]]  # by suffix; the bytes of what says labels
 
 
-def _files_of_samples(stream: IO[bytes], shard: str, end: int) -> dict[str, dict[str, _SampleFile]]:
-    """Return {key: {suffix: file}} of the regular files of a shard, in order."""
-    samples: dict[str, dict[str, _SampleFile]] = {}
+def _files_of_samples(stream: IO[bytes], shard: str, end: int) -> dict[str, SampleFiles]:
+    """Return the regular files of each key of a shard, in order."""
+    samples: dict[str, SampleFiles] = {}
     for member in tar_members(stream, shard):
         folder, slash, base = member.name.rpartition("/")
         stem, dot, suffix = base.partition(".")
@@ -230,7 +217,7 @@ def _files_of_samples(stream: IO[bytes], shard: str, end: int) -> dict[str, dict
         if suffix in LABEL_SUFFIXES:
             stream.seek(member.offset)
             content = stream.read(member.size)
-        files[suffix] = _SampleFile(member, content)
+        files[suffix] = member, content
     return samples
 
 
@@ -272,7 +259,7 @@ def _with_class(
     return sample | {"labels": [word]}
 
 
-def _parts(shard: str, key: str, files: dict[str, _SampleFile]) -> tuple[str, str]:
+def _parts(shard: str, key: str, files: SampleFiles) -> tuple[str, str]:
     images = [suffix for suffix in files if Path("x" + suffix).suffix in IMAGE_SUFFIXES]
     labels = [suffix for suffix in LABEL_SUFFIXES if suffix in files]
     if len(images) != 1 or not labels:

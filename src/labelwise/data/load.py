@@ -4,7 +4,7 @@ import glob
 import inspect
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from importlib import import_module
@@ -54,44 +54,28 @@ GENERATED: dict[str, Callable[..., LabelTable | PosteriorData]] = {
     "posterior": posterior,
 }
 
-CONTRIB = {  # as in pyproject.toml
-    "fiftyone": "annotation_tools:FIFTYONE",
-    "label-studio": "annotation_tools:LABEL_STUDIO",
-    "cvat": "annotation_tools:CVAT",
-    "chexpert": "xrays:CHEXPERT",
-    "mimic-cxr": "xrays:MIMIC_CXR",
-    "chestxray14": "xrays:CHESTXRAY14",
-    "bigearthnet": "earth:BIGEARTHNET",
-    "ucmerced": "earth:UCMERCED",
-    "camtrap-dp": "camtrap:CAMTRAP_DP",
-}
-
-
-def _own() -> Iterator[Reader]:
-    """Yield the formats of formats.toml, whose marks are looked for in its order."""
-    listed = tomllib.loads(Path(__file__).with_name("formats.toml").read_text(encoding="utf-8"))
-    for name, facts in listed.items():
-        module, _, function = facts.pop("read").partition(":")
-        read = getattr(import_module(f"labelwise.data.{module}"), function)
-        options = facts.pop("options", None)
-        lists: dict[str, Any] = {key: tuple(facts.pop(key, ())) for key in ("suffixes", "marks")}
-        yield Reader(name, read if options is None else partial(read, **options), **lists, **facts)
-
-
-OWN = {reader.name: reader for reader in _own()}
-
 
 @cache
 def readers() -> dict[str, Reader]:
-    """Return all formats by name: of fields and tools, our own, and those of other packages."""
-    group = "labelwise.readers"
-    bundled = [
-        EntryPoint(name, f"labelwise.contrib.{module}", group) for name, module in CONTRIB.items()
+    """Return all formats by name: those of formats.toml, then those of other packages."""
+    listed = tomllib.loads(Path(__file__).with_name("formats.toml").read_text(encoding="utf-8"))
+    own = {name: _own(name, facts) for name, facts in listed.items()}
+    folder = own.pop("folder")
+    points = [
+        point for point in entry_points(group="labelwise.readers") if point.name not in listed
     ]
-    others = [point for point in entry_points(group=group) if point.name not in {*CONTRIB, *OWN}]
-    readers = {point.name: _loaded(point) for point in bundled} | OWN
-    folder = readers.pop("folder")
-    return readers | {point.name: _loaded(point) for point in others} | {"folder": folder}
+    return own | {point.name: _loaded(point) for point in points} | {"folder": folder}
+
+
+def _own(name: str, facts: dict[str, Any]) -> Reader:
+    module, _, function = facts.pop("read").partition(":")
+    read = getattr(import_module(module), function)
+    if "options" in facts:
+        read = partial(read, **facts.pop("options"))
+    lists: dict[str, Any] = {key: tuple(facts.pop(key, ())) for key in ("suffixes", "marks")}
+    if "begin" in facts:
+        lists["begin"] = re.compile(facts.pop("begin").encode())
+    return Reader(name, read, **lists, **facts)
 
 
 def _loaded(point: EntryPoint) -> Reader:
@@ -128,9 +112,9 @@ def recognise(path: Path) -> Reader:
             return reader
         if path.is_dir() and any(any(path.glob(mark)) for mark in reader.marks):
             beside = reader.name == "folder" and holds_annotated_photos(path)
-            return OWN["voc"] if beside else reader
+            return known["voc"] if beside else reader
     if path.is_dir() and holds_annotated_photos(path):
-        return OWN["voc"]
+        return known["voc"]
     if path.is_dir():
         _reject_unlabelled(path)
     raise DataError(
@@ -229,15 +213,18 @@ def _read(
 
 def _shard_parts(text: str) -> list[ShardPart]:
     """Return the parts of a source that is all URIs, with their splits."""
-    parts = []
-    for piece in map(str.strip, text.split(";")):
-        head, equals, tail = piece.partition("=")
-        split = SPLIT_WORDS.get(head) if equals else None
-        address = tail if split else piece
+    parts = [ShardPart(address, split) for split, address in map(_with_split, text.split(";"))]
+    for address, _ in parts:
         if not is_uri(address):
             raise DataError(f"shards that are named by a URI cannot be joined with {address!r}")
-        parts.append(ShardPart(address, split))
     return parts
+
+
+def _with_split(piece: str) -> tuple[str | None, str]:
+    """Return the split that a part of a source names, as in train=a.csv, and its address."""
+    head, equals, tail = piece.strip().partition("=")
+    split = SPLIT_WORDS.get(head) if equals and not _exists(piece) else None
+    return split, tail if split else piece.strip()
 
 
 def find_parts(source: str | Path, format: str | None = None) -> list[Part]:
@@ -249,9 +236,7 @@ def find_parts(source: str | Path, format: str | None = None) -> list[Part]:
     parts: list[Part] = []
     pieces = [text] if _exists(text) else text.split(";")
     for piece in pieces:
-        head, equals, tail = piece.strip().partition("=")
-        split = SPLIT_WORDS.get(head) if equals and not _exists(piece) else None
-        name, address = format, tail if split else piece.strip()
+        name, (split, address) = format, _with_split(piece)
         head, colon, tail = address.partition(":")
         if format is None and colon and head in known:
             name, address = head, tail

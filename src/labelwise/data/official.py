@@ -20,7 +20,7 @@ import csv
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelwise.data.feature_files import read_arrays
-from labelwise.data.rows import from_rows, read_json, read_lines, require_file
+from labelwise.data.rows import from_rows, inner, read_json, read_lines, require_file
 from labelwise.data.table import LabelSets, LabelTable, SoftLabels
 from labelwise.errors import DataError, SettingsError
 from labelwise.pictures.decode import image_files
@@ -119,61 +119,43 @@ def read_vqa(path: Path, *, at_least: int = 9) -> LabelTable:
     if at_least < 1:
         raise SettingsError(f"at_least must be 1 or more, got {at_least}")
     parts = {split: read_questions(path, name) for split, name in PARTS.items()}
-    questions = [question for split_questions in parts.values() for question in split_questions]
+    questions = [question for own in parts.values() for question in own]
     uses = Counter(question.most_common for question in questions)
     names = sorted(answer for answer, count in uses.items() if count >= at_least and answer)
     if not names:
         raise DataError(f"{path}: no answer is the most common one of {at_least} questions")
     features = [
-        _features(
-            path / f"{PARTS[split]}_features.npz", [question.number for question in split_questions]
-        )
-        for split, split_questions in parts.items()
+        _features(path / f"{PARTS[split]}_features.npz", [question.number for question in own])
+        for split, own in parts.items()
     ]
-    if len({split_features.shape[1] for split_features in features}) > 1:
-        widths = " and ".join(str(split_features.shape[1]) for split_features in features)
-        raise DataError(f"{path}: the features of both parts must be as wide, got {widths}")
-    present, soft = _labels(questions, names)
-    return LabelTable(
-        LabelSpace(tuple(names)),
-        FeatureRows(np.concatenate(features), [str(question.number) for question in questions]),
-        present,
-        LabelSets.none(len(questions), len(names)),
-        np.repeat(list(parts), [len(split_questions) for split_questions in parts.values()]),
-        Names(
-            [
-                f"{PARTS[split]}/{question.image}"
-                for split, split_questions in parts.items()
-                for question in split_questions
-            ]
-        ),
-        "vqa",
-        soft=soft,
-    )
-
-
-def _labels(questions: Sequence[VqaQuestion], names: Sequence[str]) -> tuple[LabelSets, SoftLabels]:
-    """Return the labels above one half, and those strictly between 0 and 1 with their share."""
+    widths = [part.shape[1] for part in features]
+    if len(set(widths)) > 1:
+        listed = " and ".join(map(str, widths))
+        raise DataError(f"{path}: the features of both parts must be as wide, got {listed}")
     columns = {name: column for column, name in enumerate(names)}
     present, soft, shares = [], [], []
     for question in questions:
-        known = sorted(
-            (columns[answer], value)
-            for answer, value in question.accuracies.items()
-            if answer in columns
-        )
+        given = question.accuracies.items()
+        known = sorted((columns[answer], value) for answer, value in given if answer in columns)
         present.append([column for column, value in known if value > 0.5])
         soft.append([column for column, value in known if value < 1])
         shares += [value for _, value in known if value < 1]
     width = len(names)
-    sets = LabelSets.from_lists(soft, width)
-    return LabelSets.from_lists(present, width), SoftLabels(sets, np.array(shares, np.float32))
+    return LabelTable(
+        LabelSpace(tuple(names)),
+        FeatureRows(np.concatenate(features), [str(question.number) for question in questions]),
+        LabelSets.from_lists(present, width),
+        LabelSets.none(len(questions), width),
+        np.repeat(list(parts), [len(own) for own in parts.values()]),
+        Names(f"{PARTS[split]}/{q.image}" for split, own in parts.items() for q in own),
+        "vqa",
+        soft=SoftLabels(LabelSets.from_lists(soft, width), np.array(shares, np.float32)),
+    )
 
 
 def _question(number: int, image: int, note: Mapping[str, Any], file: Path) -> VqaQuestion:
-    given = note.get("answers")
     try:
-        answers = [normal_answer(answer["answer"]) for answer in given or ()]
+        answers = [normal_answer(answer["answer"]) for answer in note.get("answers") or ()]
     except (AttributeError, KeyError, TypeError):
         answers = []
     if len(answers) != PEOPLE:
@@ -184,14 +166,12 @@ def _question(number: int, image: int, note: Mapping[str, Any], file: Path) -> V
     common = note.get("multiple_choice_answer")
     if not isinstance(common, str):
         raise DataError(f"{file}: question {number} must have a text 'multiple_choice_answer'")
-    votes = Counter(answers)
-    accuracies = {answer: answer_accuracy(count) for answer, count in votes.items()}
+    accuracies = {answer: answer_accuracy(votes) for answer, votes in Counter(answers).items()}
     return VqaQuestion(number, image, accuracies, normal_answer(common))
 
 
 def _entries(file: Path, key: str) -> list[dict[str, Any]]:
-    content = read_json(file)
-    entries = content.get(key) if isinstance(content, dict) else None
+    entries = inner(read_json(file), key)
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         raise DataError(f"{file}: must hold a list {key!r} of objects")
     return entries
@@ -254,16 +234,12 @@ def read_binary(path: Path, files: list[str], width: int, column: int) -> Batch:
     """Return records of ``width`` class bytes and 3,072 pixel bytes; one byte is the class."""
     rows = []
     for file in files:
-        content = np.frombuffer(_content(path / file), np.uint8)
+        content = np.frombuffer(require_file(path / file).read_bytes(), np.uint8)
         if not len(content) or len(content) % (width + PIXELS):
             raise DataError(f"{path / file}: must be records of {width + PIXELS} bytes")
         rows.append(content.reshape(-1, width + PIXELS))
     whole = np.concatenate(rows)
     return whole[:, width:], whole[:, column].astype(np.int64)
-
-
-def _content(path: Path) -> bytes:
-    return require_file(path).read_bytes()
 
 
 def read_cifar10(path: Path) -> LabelTable:
@@ -288,8 +264,6 @@ def read_cifar100(path: Path, *, labels: Literal["fine", "coarse", "both"] = "fi
 
     With "both" every image has two of 120 labels: its fine class and its coarse one.
     """
-    if labels not in ("fine", "coarse", "both"):
-        raise SettingsError(f"labels must be 'fine', 'coarse' or 'both', got {labels!r}")
     if labels == "both":
         fine, coarse = _one_label(path, "fine"), _one_label(path, "coarse")
         names = (*fine.space.names, *coarse.space.names)
@@ -308,22 +282,10 @@ def _one_label(path: Path, labels: str) -> LabelTable:
 
 def read_cifar60_40(path: Path, *, seed: int | None = 0) -> LabelTable:
     """Return CIFAR-100 where 40 fine classes have lost their label (see ``cifar60_40_out``)."""
-    return without_labels(read_cifar100(path), cifar60_40_out(seed))
-
-
-def without_labels(table: LabelTable, out: NDArray[np.int64]) -> LabelTable:
-    """Return the table without some labels; an image that had only those is a zero-label one."""
-    kept = np.setdiff1d(np.arange(len(table.space)), out)
-    labels, observed = table.targets()
-    return LabelTable.from_arrays(
-        [table.space.names[column] for column in kept],
-        table.images,
-        labels[:, kept],
-        None if observed is None else observed[:, kept],
-        split=table.split,
-        group=table.group,
-        name="cifar60_40",
-    )
+    table = _one_label(path, "fine")
+    kept = np.setdiff1d(np.arange(len(table.space)), cifar60_40_out(seed))
+    names, labels = [table.space.names[column] for column in kept], table.targets()[0][:, kept]
+    return LabelTable.from_arrays(names, table.images, labels, split=table.split, name="cifar60_40")
 
 
 def cifar60_40_out(seed: int | None = 0) -> NDArray[np.int64]:
@@ -461,10 +423,8 @@ def read_nuswide(
     if flavour == "official":
         parts = [_nuswide_part(path, name) for name in ("Train", "Test")]
         split = np.repeat(["train", "test"], [len(files) for files, _ in parts])
-    elif flavour == "gong":
-        parts, split = [_nuswide_part(path, "")], None
     else:
-        raise SettingsError(f"flavour must be 'official' or 'gong', got {flavour!r}")
+        parts, split = [_nuswide_part(path, "")], None
     files = [f"{images}/{file}" for names, _ in parts for file in names]
     labels = np.concatenate([labels for _, labels in parts])
     table = LabelTable.from_arrays(
@@ -477,9 +437,7 @@ def read_nuswide(
     drawn = np.full(len(table), "test", "U5")
     count = round(GONG_SHARE * len(table))
     drawn[np.random.RandomState(seed).permutation(len(table))[:count]] = "train"
-    return LabelTable(
-        table.space, table.images, table.present, table.unknown, drawn, name=table.name
-    )
+    return replace(table, split=drawn)
 
 
 def _concepts(path: Path) -> list[str]:
@@ -556,9 +514,9 @@ def read_vispr(path: Path) -> LabelTable:
         if part not in parts:
             continue
         content = read_json(note)
-        words = content.get("labels") if isinstance(content, dict) else None
-        image = content.get("image_path") if isinstance(content, dict) else None
-        if not isinstance(image, str) or not isinstance(words, list) or not _all_text(words):
+        words, image = inner(content, "labels"), inner(content, "image_path")
+        texts = [image, *words] if isinstance(words, list) else [None]
+        if not all(isinstance(text, str) for text in texts):
             raise DataError(f"{note}: must have 'image_path' and a list 'labels'")
         inside = image if (path / image).is_file() else f"{part}/{Path(image).name}"
         files.append(inside)
@@ -574,8 +532,6 @@ def read_cub(path: Path, *, not_visible: Literal["absent", "unknown"] = "absent"
 
     Single-positive training takes ``is_present`` as it stands, so "absent" is the default.
     """
-    if not_visible not in ("absent", "unknown"):
-        raise SettingsError(f"not_visible must be 'absent' or 'unknown', got {not_visible!r}")
     paths = _numbered(path / "images.txt")
     in_train = _numbered(path / "train_test_split.txt")
     listed = _first(path, "attributes/attributes.txt", "attributes.txt", "../attributes.txt")
@@ -616,7 +572,3 @@ def _first(path: Path, *places: str) -> Path:
         if (path / name).is_file():
             return path / name
     raise DataError(f"{path}: there must be a file {places[0]}")
-
-
-def _all_text(words: list[Any]) -> bool:
-    return all(isinstance(word, str) for word in words)

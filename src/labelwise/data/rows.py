@@ -126,6 +126,13 @@ def read_json(path: Path) -> Any:
         raise DataError(f"{path}: not JSON ({error})") from None
 
 
+def inner(value: Any, *keys: str) -> Any:
+    """Return what stands under keys of JSON objects within each other, None where one is none."""
+    for key in keys:
+        value = value.get(key) if isinstance(value, dict) else None
+    return value
+
+
 def read_xml(path: Path) -> ElementTree.Element:
     """Return the root of an XML file, or raise a DataError; entities are not allowed."""
     return parse_xml(require_file(path).read_bytes(), str(path))

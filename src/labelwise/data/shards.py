@@ -19,7 +19,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any, NamedTuple, cast
 
 import numpy as np
 import pyarrow as pa
@@ -75,10 +75,9 @@ class _Shard:
 
     def in_order(self) -> IO[bytes]:
         """Return a stream for who reads from end to end: large pieces, or a disk's own file."""
-        if isinstance(self.storage, LocalStorage):
-            opened: IO[bytes] = self.storage.open(self.name)
-            return opened
-        return io.BufferedReader(_RangeReader(self), BLOCK_BYTES)
+        stream: IO[bytes] = self.storage.stream(self.name)
+        is_local = isinstance(self.storage, LocalStorage)
+        return stream if is_local else io.BufferedReader(cast(Any, stream), BLOCK_BYTES)
 
 
 @dataclass(frozen=True)
@@ -257,33 +256,6 @@ def _is_shard(name: str) -> bool:
 
 
 # Tar shards
-
-
-class _RangeReader(io.RawIOBase):
-    """A file on a storage as a raw stream; each read is one request."""
-
-    def __init__(self, shard: _Shard) -> None:
-        self._shard, self._at = shard, 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._shard.size}[whence]
-        self._at = base + offset
-        return self._at
-
-    def readinto(self, buffer: Any) -> int:
-        wanted = min(len(buffer), self._shard.size - self._at)
-        if wanted <= 0:
-            return 0
-        content = self._shard.storage.read(self._shard.name, self._at, wanted)
-        buffer[: len(content)] = content
-        self._at += len(content)
-        return len(content)
 
 
 def _tar_table(

@@ -241,8 +241,6 @@ def _units(table: LabelTable, by_content: bool) -> NDArray[np.int64]:
     codes += [content_codes(table).codes()] if by_content else []
     if not codes:
         return rows
-    from labelwise.numeric.groups import joined_rows
-
     # Codes count up by first use, so the sorted unique ones index their own first rows.
     firsts = [np.unique(code, return_index=True)[1][code] for code in codes]
     pairs = np.concatenate([np.stack([rows, first], 1) for first in firsts])

@@ -8,6 +8,8 @@ import mmap
 import os
 import shlex
 import tempfile
+from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
@@ -17,8 +19,10 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from labelwise.data.columns import (
+    NO_WORDS,
     NONE_WORDS,
     UNKNOWN_WORDS,
+    At,
     MinusOne,
     SparseRows,
     TableColumns,
@@ -105,7 +109,7 @@ class TableBuilder:
         self.columns, self.vocabulary, self.separator = layout, vocabulary, separator or "|"
         self.separated = separator is not None or vocabulary.closed or layout.labels is None
         self.soft_columns, self.minus_one, self.minus_ones = soft, minus_one, False
-        self.words, self.asks = words or Words(), words is None
+        self.words, self.asks = words or NO_WORDS, words is None
         self.paths: list[Any] = []
         self.images = Spool()
         self.present: list[SparseRows] = []
@@ -231,21 +235,19 @@ class TableBuilder:
         if not joined:
             known = set(names)
             held = ((name, word) for name in names for word in name.split() if word in known)
-            alike = next(((name, word) for name, word in held if name != word), None)
-            if alike is None:
-                return ()
-            name, word = alike
-            return (
+            notes = (
                 f"{name!r} is read as one label, and {word!r} as another; give `--set "
-                "'separator= '` if blanks part labels",
+                "'separator= '` if blanks part labels"
+                for name, word in held
+                if name != word
             )
-        numbers = {number for number, name in enumerate(names) if name in joined}
+            return tuple(islice(notes, 1))
         sizes = np.concatenate([rows.sizes for rows in self.present])
-        numbers_there = np.concatenate([rows.numbers for rows in self.present])
-        first = int(np.flatnonzero(sizes)[np.isin(numbers_there, list(numbers)).argmax()])
-        name = names[int(numbers_there[np.isin(numbers_there, list(numbers)).argmax()])]
+        numbers = np.concatenate([rows.numbers for rows in self.present])
+        entry = int(np.isin(numbers, [self.vocabulary.numbers[name] for name in joined]).argmax())
+        row, name = int(np.flatnonzero(sizes)[entry]), names[int(numbers[entry])]
         raise DataError(
-            f"{where}, row {first + 1}: {self.columns.labels!r} holds {name!r}, whose words are "
+            f"{where}, row {row + 1}: {self.columns.labels!r} holds {name!r}, whose words are "
             "labels of other rows too; give `--set 'separator= '` if blanks part labels, or "
             "`--set 'separator=|'` if they belong to the names"
         )
@@ -261,7 +263,7 @@ class TableBuilder:
             "-1 is read as unknown; give `--set minus_one=absent` if it means absent",
         )
 
-    def _add_labels(self, batch: Any, at: Any) -> None:
+    def _add_labels(self, batch: Any, at: At) -> None:
         layout = self.columns
         if layout.labels is None:
             rows = read_one_hot(
@@ -273,40 +275,38 @@ class TableBuilder:
             self.shares.append(rows.shares)
             self.minus_ones = self.minus_ones or rows.minus_ones
             return
-        words = self.vocabulary, at
-        present = read_lists(
-            batch.column(layout.labels),
-            layout.labels,
-            *words,
-            separator=self.separator,
-            words=self.words,
-        )
-        if present.everything.any():
-            raise DataError(f"{at(int(present.everything.argmax()))}: '*' is for 'unknown' only")
+        present = self._named(batch, layout.labels, at, self.words)
         if layout.soft is not None and layout.shares is not None:
-            soft = read_lists(
-                batch.column(layout.soft), layout.soft, *words, separator=self.separator
-            )
-            if soft.everything.any():
-                raise DataError(f"{at(int(soft.everything.argmax()))}: '*' is for 'unknown' only")
-            column = batch.column(layout.shares)
+            soft, column = self._named(batch, layout.soft, at), batch.column(layout.shares)
             self.soft.append(soft)
             self.shares.append(
                 read_shares(column, layout.shares, soft, at, separator=self.separator)
             )
-        nothing = np.zeros_like(present.sizes)
-        unknown = SparseRows(nothing, present.numbers[:0], present.null, present.null)
-        if layout.unknown is not None:
-            named = read_lists(
-                batch.column(layout.unknown), layout.unknown, *words, separator=self.separator
-            )
-            unknown = SparseRows(
-                named.sizes, named.numbers, named.null, named.everything | present.null
-            )
         self.present.append(present)
+        if layout.unknown is None:
+            nothing = np.zeros_like(present.sizes)
+            unknown = SparseRows(nothing, present.numbers[:0], present.null, present.null)
+        else:
+            unknown = self._named(batch, layout.unknown, at, everything=True)
+            unknown = replace(unknown, everything=unknown.everything | present.null)
         self.unknown.append(unknown)
 
-    def _add_image(self, column: Any, at: Any) -> None:
+    def _named(
+        self, batch: Any, header: str, at: At, words: Words = NO_WORDS, everything: bool = False
+    ) -> SparseRows:
+        rows = read_lists(
+            batch.column(header),
+            header,
+            self.vocabulary,
+            at,
+            separator=self.separator,
+            words=words,
+        )
+        if rows.everything.any() and not everything:
+            raise DataError(f"{at(int(rows.everything.argmax()))}: '*' is for 'unknown' only")
+        return rows
+
+    def _add_image(self, column: Any, at: At) -> None:
         if pa.types.is_struct(column.type):
             fields = [column.type.field(index).name for index in range(column.type.num_fields)]
             if self.columns.path is None and "path" in fields:
@@ -342,7 +342,7 @@ def _completed(paths: Any, prefix: str, extension: str) -> Any:
     return pc.if_else(pc.match_substring(paths, "://"), paths, inside)
 
 
-def _texts(column: Any, header: str, at: Any) -> Any:
+def _texts(column: Any, header: str, at: At) -> Any:
     try:
         text = column.cast(pa.large_string())
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
@@ -353,7 +353,7 @@ def _texts(column: Any, header: str, at: Any) -> Any:
     return text
 
 
-def _splits(column: Any, at: Any) -> NDArray[np.uint8]:
+def _splits(column: Any, at: At) -> NDArray[np.uint8]:
     text = pc.fill_null(column.cast(pa.string()), "")
     coded = text.dictionary_encode()
     places = []

@@ -39,7 +39,7 @@ from labelwise.data.columns import (
     folded,
     holds_states,
 )
-from labelwise.data.rows import label_names, require_file
+from labelwise.data.rows import inner, label_names, require_file
 from labelwise.data.table import SPLIT_WORDS, LabelTable
 from labelwise.data.table_builder import TableBuilder
 from labelwise.errors import DataError, SettingsError
@@ -155,7 +155,7 @@ class _Layout:
                     for _ in range(count := self._goes_on(content, lines)):
                         content += lines.popleft()[1]
                     cells = self.columns if count else None
-                yield number, content, cells == self.columns
+                yield number, content, cells == self.columns or number <= self.above
 
     def _goes_on(self, content: bytes, lines: Iterable[tuple[int, bytes]]) -> int:
         """Return over how many further lines a row goes on, 0 where that is not a row.
@@ -183,16 +183,8 @@ class _Layout:
         return [
             (number, content.decode("utf-8", "replace").strip())
             for number, content, whole in self.records()
-            if not whole and content.strip() and number > int(self.above)
+            if not whole and content.strip()
         ]
-
-    def whole_rows(self) -> bytes:
-        """Return the file without its broken lines."""
-        return b"".join(
-            content
-            for number, content, whole in self.records()
-            if whole or number <= int(self.above)
-        )
 
     def complaint(self, found: Sequence[tuple[int, str]]) -> str:
         """Return which lines are broken."""
@@ -253,7 +245,8 @@ def _delimited_batches(
         broken = layout.broken()
         if broken:
             left_out[:] = [f"left out: {layout.complaint(broken)}"]
-            source = io.BytesIO(layout.whole_rows())
+            rows = (content for _, content, whole in layout.records() if whole)
+            source = io.BytesIO(b"".join(rows))
     try:
         for batch in _arrow_batches(source, layout, [written[name] for name in wanted]):
             if not looked and _goes_on(batch):
@@ -317,7 +310,8 @@ def open_jsonlines(path: Path) -> TabularFile:
     first = next(json_objects(path), None)
     if first is None:
         raise DataError(f"{path.name}: the table is empty")
-    return TabularFile(list(first[1]), partial(_json_batches, path), text_only=True)
+    columns = list(first[1])
+    return TabularFile(columns, partial(_json_batches, path, {*columns}), text_only=True)
 
 
 def json_objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -339,10 +333,8 @@ def json_objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
             yield number, row
 
 
-def _json_batches(path: Path, headers: list[str]) -> Iterator[Any]:
+def _json_batches(path: Path, columns: set[str], headers: list[str]) -> Iterator[Any]:
     rows = json_objects(path)
-    first = json_objects(path)
-    columns = set(next(first)[1])
     while chunk := list(islice(rows, BATCH_ROWS)):
         for number, row in chunk:
             strange = row.keys() - columns
@@ -406,21 +398,15 @@ def _parquet_batches(
             pq.ParquetFile(source, pre_buffer=False, buffer_size=READ_BYTES) as file,
         ):
             size = source.stat().st_size if isinstance(source, Path) else source.seek(0, SEEK_END)
-            rows = _rows_at_once(file.metadata.num_rows, size)
+            # Few rows at once if the file holds images. Sizes of single columns would say more,
+            # but asking a damaged file for them aborts Arrow.
+            rows = max(1, min(BATCH_ROWS, BATCH_BYTES * file.metadata.num_rows // max(size, 1)))
             first = 0
             for batch in file.iter_batches(rows, columns=headers, use_threads=False):
                 yield with_text(batch, name, first)
                 first += batch.num_rows
     except (pa.ArrowException, OSError, UnicodeError) as error:
         raise DataError(f"{name}: the table cannot be read ({first_line(error)})") from None
-
-
-def _rows_at_once(num_rows: int, size: int) -> int:
-    """Return how many rows of a file of so many bytes are read at once: few if it holds images.
-
-    Sizes of single columns would say more, but asking a damaged file for them aborts Arrow.
-    """
-    return max(1, min(BATCH_ROWS, BATCH_BYTES * num_rows // max(size, 1)))
 
 
 def _features(metadata: dict[bytes, bytes], where: str) -> dict[str, dict[str, Any]]:
@@ -436,8 +422,9 @@ def _features(metadata: dict[bytes, bytes], where: str) -> dict[str, dict[str, A
 
 def _item(feature: Any) -> dict[str, Any]:
     if isinstance(feature, list):  # how older versions write lists
-        feature = {"feature": feature[0]} if feature else {}
-    item = feature.get("feature", feature) if isinstance(feature, dict) else {}
+        item = feature[0] if feature else {}
+    else:
+        item = inner(feature, "feature") or feature
     return item if isinstance(item, dict) else {}
 
 
@@ -528,12 +515,8 @@ def read_tables(
     words = None
     if means_none is not None or means_unknown is not None:
         said = (means_none or (), means_unknown or ())
-        words = Words.of(
-            *(
-                [words_given] if isinstance(words_given, str) else words_given
-                for words_given in said
-            )
-        )
+        lists = ([given] if isinstance(given, str) else given for given in said)
+        words = Words(*(frozenset(word.strip().casefold() for word in one) for one in lists))
     base = (
         Path(root) if root is not None else Path(os.path.commonpath([f.parent for f, _ in files]))
     )
@@ -586,7 +569,7 @@ def known_labels(
 ) -> list[str] | None:
     """Return the labels of a table that are known before its rows: given, or stated by the file."""
     if layout.labels is None:
-        return layout.label_names()
+        return [header.strip() for header in layout.one_hot]
     if given is None and stream.class_names is not None:
         return stream.class_names(layout.labels)
     return given

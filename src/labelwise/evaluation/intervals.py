@@ -31,11 +31,11 @@ by chance. False alarms then have the interval of as many images as the groups a
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
 from math import sqrt
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,7 +44,6 @@ from labelwise.evaluation.calibration import Known, Probabilities, defined
 from labelwise.evaluation.evaluation import (
     LOG_LOSS,
     Calibration,
-    Curve,
     Figure,
     RankingFigures,
     Sets,
@@ -73,26 +72,12 @@ BY_GROUP = "Interval: jackknife over {:,} groups of images."
 CALIBRATED_ABOVE = 0.05  # p-values of a calibrated model that are ordinary
 
 
-class Intervals(Protocol):
-    """How the interval of each headline figure is found: its ends, and how in words."""
-
-    def mean_ap(self, value: float | None) -> tuple[Ends, str]: ...
-
-    def mean_f1(self, value: float | None) -> tuple[Ends, str]: ...
-
-    def image_ap(self, value: float | None) -> tuple[Ends, str]: ...
-
-    def log_loss(self, value: float | None) -> tuple[Ends, str]: ...
-
-    def brier(self, value: float | None) -> tuple[Ends, str]: ...
-
-    def ece(self, curve: Curve, k: int | None) -> tuple[Ends, str]: ...
-
-    def alarms(self, value: float) -> tuple[Ends, str]: ...
+Interval = Callable[..., tuple[Ends, str]]
+"""How the interval of a headline figure is found by its name and value: its ends, and in words."""
 
 
 def headline(
-    intervals: Intervals,
+    interval: Interval,
     ranking: RankingFigures,
     part: Calibration | None,
     sets: Sets | None,
@@ -101,16 +86,17 @@ def headline(
     """Return the figures to look at first."""
     figures: list[Figure] = []
 
-    def add(name: str, value: float | None, how: str, found: tuple[Ends, str], **more: Any) -> None:
-        figures.append(Figure(name, value, f"{how} {found[1]}", *found[0], **more))
+    def add(what: str, name: str, value: float | None, how: str, **more: Any) -> None:
+        k = more.pop("k", None)
+        ends, words = interval(what, value) if what != "ece" else interval(what, value, bins, k)
+        figures.append(Figure(name, value, f"{how} {words}", *ends, **more))
 
-    value = ranking.map_class
-    add("mAP over labels", value, f"mAP@class: {ranking.how}", intervals.mean_ap(value))
+    add("mean_ap", "mAP over labels", ranking.map_class, f"mAP@class: {ranking.how}")
     how = (
         "mAP@sample: average precision over the labels of each image; "
         f"{ranking.undefined_rows:,} images without a known positive left out."
     )
-    add("mAP over images", ranking.map_sample, how, intervals.image_ap(ranking.map_sample))
+    add("image_ap", "mAP over images", ranking.map_sample, how)
     if part is not None:
         bins = len(part.pooled.counts)
         for name, curve, k in (
@@ -118,19 +104,18 @@ def headline(
             (f"ECE, top {part.k}", part.top_k, part.k),
         ):
             how = f"Expected calibration error, {bins} equal-width bins, {curve.entries}."
-            add(name, curve.ece, how, intervals.ece(curve, k), better="lower")
+            add("ece", name, curve.ece, how, k=k, better="lower")
         how = "Mean over known entries of −log of the truth's probability, in nats."
         score = partial(add, better="lower", percent=False)
-        score(LOG_LOSS, part.log_loss, how, intervals.log_loss(part.log_loss))
+        score("log_loss", LOG_LOSS, part.log_loss, how)
         how = "Mean over known entries of the squared error of the probability."
-        score("Brier score", part.brier, how, intervals.brier(part.brier))
+        score("brier", "Brier score", part.brier, how)
     if sets is not None:
         how = f"Macro F1 of the rule: {sets.rule}."
-        add("F1, mean over labels", sets.macro_f1, how, intervals.mean_f1(sets.macro_f1))
+        add("mean_f1", "F1, mean over labels", sets.macro_f1, how)
     if zero is not None and zero.false_alarms is not None:
         how = f"Share of the {zero.rows:,} images without labels that the rule labels."
-        interval = intervals.alarms(zero.false_alarms)
-        add("False alarms", zero.false_alarms, how, interval, better="lower")
+        add("alarms", "False alarms", zero.false_alarms, how, better="lower")
     return tuple(figures)
 
 
@@ -144,28 +129,29 @@ class RowIntervals:
     final: Probabilities | None
     sets: Any  # (N, K), None where no rule decides
 
-    def mean_ap(self, value: float | None) -> tuple[Ends, str]:
-        own = self.scores, self.known.present, self.known.observed
-        return self._left_out(
-            value, partial(mean_ap_without, *own), partial(mean_ap_without_groups, *own)
-        )
+    def __call__(
+        self, what: str, value: float | None, bins: int = 10, k: int | None = None
+    ) -> tuple[Ends, str]:
+        """Return the interval of a figure by its name, and how it was found."""
+        own = self.known.present, self.known.observed
+        if what == "mean_ap":
+            by_row = partial(mean_ap_without, self.scores, *own)
+            by_group = partial(mean_ap_without_groups, self.scores, *own)
+            return self._left_out(value, by_row, by_group)
+        if what == "mean_f1":
+            by_row = partial(macro_f1_without, self.sets, *own)
+            by_group = partial(macro_f1_without_groups, self.sets, *own)
+            return self._left_out(value, by_row, by_group)
+        if what == "image_ap":
+            return self._smooth(value, *_items_sums(self.by_image), 1.0)
+        if what == "ece":
+            return self._ece(value, bins, k)
+        if what == "alarms":
+            return self._alarms(value or 0.0)
+        sums = self.row_sums[("log_loss", "brier").index(what)]
+        return self._smooth(value, sums, self.row_sums[2], math.inf)
 
-    def mean_f1(self, value: float | None) -> tuple[Ends, str]:
-        own = self.sets, self.known.present, self.known.observed
-        return self._left_out(
-            value, partial(macro_f1_without, *own), partial(macro_f1_without_groups, *own)
-        )
-
-    def image_ap(self, value: float | None) -> tuple[Ends, str]:
-        return self._smooth(value, *_items_sums(self.by_image), 1.0)
-
-    def log_loss(self, value: float | None) -> tuple[Ends, str]:
-        return self._smooth(value, self.row_sums[0], self.row_sums[2], math.inf)
-
-    def brier(self, value: float | None) -> tuple[Ends, str]:
-        return self._smooth(value, self.row_sums[1], self.row_sums[2], math.inf)
-
-    def ece(self, curve: Curve, k: int | None) -> tuple[Ends, str]:
+    def _ece(self, value: float | None, bins: int, k: int | None) -> tuple[Ends, str]:
         if self.final is None:
             return (None, None), ""
         probs, known = self.final.probs, self.known
@@ -174,18 +160,18 @@ class RowIntervals:
             known.labels,
             known.observed,
             where=None if k is None else top_k_sets(probs, k),
-            bins=len(curve.counts),
+            bins=bins,
             groups=known.groups,
         )
         over = "images" if known.groups is None else f"{known.groups.count:,} groups of images"
-        shown = interval.value if curve.ece is None else curve.ece  # the same but for rounding
+        shown = interval.value if value is None else value  # the same but for rounding
         ends = defined(min(interval.low, shown)), defined(max(interval.high, shown))
         return ends, (
             f"Interval: the errors that a test over {over} does not reject; "
             f"{_calibrated(interval.p_value)}."
         )
 
-    def alarms(self, value: float) -> tuple[Ends, str]:
+    def _alarms(self, value: float) -> tuple[Ends, str]:
         own = self.sets, self.known.present, self.known.observed
         hits, counts = _items_sums(false_alarm_rate(*own))
         groups = self.known.groups
@@ -317,18 +303,25 @@ def ap_influence(scores: NDArray[np.floating[Any]], present: NDArray[np.bool_]) 
     return influence
 
 
+def _labels(
+    scores: NDArray[Any], present: NDArray[Any], known: NDArray[Any] | None
+) -> Iterator[tuple[NDArray[np.bool_], NDArray[Any], NDArray[np.bool_]]]:
+    """Yield the known rows of each label that has a positive, their scores and positives."""
+    for column in range(scores.shape[1]):
+        rows = np.ones(len(scores), np.bool_) if known is None else known[:, column]
+        hits = present[:, column][rows]
+        if hits.any():
+            yield rows, scores[:, column][rows], hits
+
+
 def mean_ap_influence(
     scores: NDArray[Any], present: NDArray[Any], known: NDArray[Any] | None
 ) -> Floats:
     """Return U (N,) of the mean average precision over the labels that have one."""
-    total = np.zeros(len(scores))
-    labels = 0
-    for column in range(scores.shape[1]):
-        rows = slice(None) if known is None else known[:, column]
-        hits = present[:, column][rows]
-        if hits.any():
-            total[rows] += ap_influence(scores[:, column][rows], hits)
-            labels += 1
+    total, labels = np.zeros(len(scores)), 0
+    for rows, values, hits in _labels(scores, present, known):
+        labels += 1
+        total[rows] += ap_influence(values, hits)
     return total / max(labels, 1)
 
 
@@ -360,16 +353,11 @@ def mean_ap_without(
     scores: NDArray[Any], present: NDArray[Any], known: NDArray[Any] | None
 ) -> Floats:
     """Return the mean average precision (N,) without each image, over the labels that have one."""
-    total = np.zeros(len(scores))
-    labels = 0
-    for column in range(scores.shape[1]):
-        rows = np.ones(len(scores), np.bool_) if known is None else known[:, column]
-        hits = present[:, column][rows]
-        if hits.any():
-            values = scores[:, column][rows]
-            total[rows] += ap_without(values, hits)
-            total[~rows] += average_precision(values[:, None], hits[:, None]).value
-            labels += 1
+    total, labels = np.zeros(len(scores)), 0
+    for rows, values, hits in _labels(scores, present, known):
+        labels += 1
+        total[rows] += ap_without(values, hits)
+        total[~rows] += average_precision(values[:, None], hits[:, None]).value
     return total / max(labels, 1)
 
 
@@ -459,12 +447,9 @@ def mean_ap_without_groups(
     """
     parts = groups.bundled(MOST_LEFT_OUT)
     total, labels = np.zeros(parts.count), 0
-    for column in range(scores.shape[1]):
-        rows = slice(None) if known is None else known[:, column]
-        hits, values = present[:, column][rows], scores[:, column][rows]
-        if hits.any():
-            total += _ap_without(values, hits, parts.codes[rows], parts.count)
-            labels += 1
+    for rows, values, hits in _labels(scores, present, known):
+        labels += 1
+        total += _ap_without(values, hits, parts.codes[rows], parts.count)
     return total / max(labels, 1)
 
 

@@ -31,7 +31,6 @@ from labelwise.evaluation.calibration import (
 )
 from labelwise.evaluation.evaluation import (
     Calibration,
-    Curve,
     DataFacts,
     Evaluation,
     RankingFigures,
@@ -41,7 +40,7 @@ from labelwise.evaluation.intervals import (
     OF_SHARE,
     SMOOTH,
     Ends,
-    Intervals,
+    Interval,
     headline,
     interval_of,
     row_sums,
@@ -134,7 +133,7 @@ class EvaluationSums:
             None if self.empty is None else self.empty.counted_shares(self.known, self.present),
         )
         words = rule_words or ("sets as given" if rule is None else str(rule))
-        done = self.assembled(names, ranked, _SumIntervals(self), k=k, rule=rule, rule_words=words)
+        done = self.assembled(names, ranked, self._interval, k=k, rule=rule, rule_words=words)
         unasked = "Queries, which need all images at once, are not evaluated."
         size_note = () if done.sets is None else done.sets.size_note()
         facts = replace(done.data, split=split)
@@ -157,7 +156,7 @@ class EvaluationSums:
         self,
         names: tuple[str, ...],
         ranked: Ranked,
-        intervals: Intervals,
+        interval: Interval,
         *,
         k: int,
         rule: Rule | None,
@@ -190,7 +189,7 @@ class EvaluationSums:
                 split=None,
                 scores="logits",
             ),
-            headline=headline(intervals, ranking, final, decided, zero),
+            headline=headline(interval, ranking, final, decided, zero),
             ranking=ranking,
             rows=self.measures(ranked, thresholds).rows(names),
             before=parts.get("before"),
@@ -198,6 +197,18 @@ class EvaluationSums:
             sets=decided,
             zero_label=zero,
         )
+
+    def _interval(self, what: str, value: float | None, *_: Any) -> tuple[Ends, str]:
+        """Return the interval of a headline figure from sums over images alone."""
+        if what in ("mean_ap", "mean_f1", "ece"):
+            return (None, None), NO_INTERVAL
+        if what == "alarms":
+            return wilson(value or 0.0, 0.0 if self.sets is None else self.sets.alarms.w), OF_SHARE
+        known = {"image_ap": self.by_image, "log_loss": self.row_loss, "brier": self.row_square}
+        sums = known[what]
+        if value is None or sums is None or self.rows < 2:
+            return (None, None), SMOOTH
+        return interval_of(value, sums.variance(), 1.0 if what == "image_ap" else np.inf), SMOOTH
 
     def _ranking(self, ranked: Ranked, names: tuple[str, ...]) -> RankingFigures:
         values = ranked.precision
@@ -219,41 +230,6 @@ class EvaluationSums:
             how=how,
             map_class_bound=bound,
         )
-
-
-@dataclass(frozen=True, eq=False)
-class _SumIntervals:
-    """Intervals from sums over images alone."""
-
-    sums: EvaluationSums
-
-    def mean_ap(self, value: float | None) -> tuple[Ends, str]:
-        return (None, None), NO_INTERVAL
-
-    mean_f1 = mean_ap
-
-    def ece(self, curve: Curve, k: int | None) -> tuple[Ends, str]:
-        return (None, None), NO_INTERVAL
-
-    def image_ap(self, value: float | None) -> tuple[Ends, str]:
-        return self._smooth(value, self.sums.by_image, 1.0)
-
-    def log_loss(self, value: float | None) -> tuple[Ends, str]:
-        return self._smooth(value, self.sums.row_loss, np.inf)
-
-    def brier(self, value: float | None) -> tuple[Ends, str]:
-        return self._smooth(value, self.sums.row_square, np.inf)
-
-    def alarms(self, value: float) -> tuple[Ends, str]:
-        counted = 0.0 if self.sums.sets is None else self.sums.sets.alarms.w
-        return wilson(value, counted), OF_SHARE
-
-    def _smooth(
-        self, value: float | None, sums: MeanSums | None, highest: float
-    ) -> tuple[Ends, str]:
-        if value is None or sums is None or self.sums.rows < 2:
-            return (None, None), SMOOTH
-        return interval_of(value, sums.variance(), highest), SMOOTH
 
 
 def measure(

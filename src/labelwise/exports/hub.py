@@ -30,7 +30,7 @@ from torch import Tensor
 from labelwise.calibration import platt
 from labelwise.calibration.entries import OnLogOdds
 from labelwise.errors import LabelwiseError, SettingsError
-from labelwise.exports.graph import require_exportable, require_new_folder
+from labelwise.exports.links import require_exportable, require_new_folder
 from labelwise.exports.network import folded, quiet
 from labelwise.links import Link
 from labelwise.metrics import log_loss_from_logs, reliability

@@ -26,7 +26,7 @@ from labelwise.calibration import ZeroShare, auto, within_groups
 from labelwise.calibration.entries import OnLogOdds
 from labelwise.data import LabelTable
 from labelwise.errors import LabelwiseError
-from labelwise.exports.graph import require_exportable
+from labelwise.exports.links import require_exportable
 from labelwise.exports.network import LOGITS, export_network, quiet
 from labelwise.exports.onnx_file import assemble
 from labelwise.exports.parity import compare_answers, measured_predictions
@@ -76,11 +76,7 @@ class Quantised:
     link: str
     lost: BootstrapInterval
     gained: BootstrapInterval
-
-    @property
-    def judgement(self) -> str:
-        """What the photos show of the limits, in a sentence."""
-        return _judgement(self.lost, self.gained, self.photos)
+    judgement: str  # what the photos show of the limits
 
     def __str__(self) -> str:
         ratio = self.before.size / self.after.size
@@ -121,10 +117,7 @@ def quantised_content(
     anyway: bool = False,
     watch: Watch | None = None,
 ) -> Quantised:
-    """Return an eight-bit file of a model with its link fitted anew.
-
-    Raise if it is shown to lose much, unless it is wanted ``anyway``.
-    """
+    """Return an eight-bit file of a model with its link fitted anew."""
     if predictor.link is None:
         raise LabelwiseError(
             "a model that only ranks labels has no calibration to keep; calibrate the run first"
@@ -155,7 +148,7 @@ def quantised_content(
             "to write it all the same, add --int8-anyway"
         )
     judged = _file(compact, replace(after.facts, judgement=judgement))
-    return Quantised(sealed(judged.proto), old, new, len(held_out), link.kind, *changes)
+    return Quantised(sealed(judged.proto), old, new, len(held_out), link.kind, *changes, judgement)
 
 
 def _lost(reference: Predictions, own: Predictions) -> BootstrapInterval:

@@ -1,22 +1,188 @@
-"""Every link of the catalogue as ONNX operators: log p, log(1 - p), log-odds and log P(none).
+"""Links and rules as ONNX operators: links by calling them, rules written one by one."""
 
-The formulas are those of the links themselves, in the same order of operations. ``LINK_OPS`` has
-one writer for each kind of link; what a writer does not define follows from ``log_probs``.
-"""
-
-from collections.abc import Callable
-from dataclasses import dataclass
-from math import log
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import count, zip_longest
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-from onnx import GraphProto, TensorProto, helper
+from numpy.typing import NDArray
+from onnx import GraphProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
 from labelwise.decide import Rule
 from labelwise.errors import SettingsError
-from labelwise.exports.graph import Graph, Value
-from labelwise.links import LARGEST_LOG_Q, LEAST_LAMBDA, Link
-from labelwise.taxonomy import FAR
+from labelwise.links import Link
+from labelwise.models import Predictor
+from labelwise.numeric.array_api import Symbol
+
+# Graph: an ONNX graph written operator by operator, and the elementary functions it lacks.
+#
+#     y = graph.op("Add", x, 1.0)          a number or array becomes a constant
+#
+# Everything after the network's logits is computed in float64, as links and rules are fitted, so
+# that a probability falls on the same side of its threshold as in Python. ONNX has no log1p and no
+# expm1; the classic forms are exact to a few units in the last place:
+#
+#     log1p(x) = x log(1 + x) / ((1 + x) - 1)            x where 1 + x = 1
+#     expm1(x) = x (e^x - 1) / log(e^x)                  x where e^x = 1, -1 where e^x - 1 = -1
+
+
+# What every export refuses before it begins.
+
+
+def require_exportable(
+    predictor: Predictor, *, rgb_for: str | None = None, full_scale: bool = False
+) -> None:
+    """Raise if a model reads stored features.
+
+    ``rgb_for`` names what only models of 8-bit RGB have; with ``full_scale`` a model is refused
+    that decodes JPEGs in a way that no program beside it does.
+    """
+    transform = predictor.transform
+    if predictor.model.backbone.name == "identity":
+        raise SettingsError(
+            "this model reads stored features, not pictures, so there is nothing to export"
+        )
+    if full_scale and transform.reduced_jpeg:
+        raise SettingsError(
+            "this model decodes large JPEGs at a reduced scale (reduced_jpeg), which the program "
+            "that runs an exported file does not; train without it, or give --input pixels, "
+            "already decoded and scaled"
+        )
+    if rgb_for is not None and transform.bands is not None:
+        raise SettingsError(
+            f"{rgb_for} is for models of 8-bit RGB, and this one takes "
+            f"{transform.channels} bands; export it with --format onnx, openvino or "
+            "torch-export, and --input pixels"
+        )
+
+
+def require_pictures(rows: Sequence[int]) -> None:
+    """Raise if there is no picture to compare an export with its model on."""
+    if not len(rows):
+        raise SettingsError("an export is compared with its model on pictures; none were given")
+
+
+def require_new_folder(folder: Path) -> None:
+    """Raise if there is a file or folder of this name already."""
+    if folder.exists():
+        raise SettingsError(f"{folder} is there already; name a new folder, or remove it")
+
+
+Value = str  # the name of a tensor of the graph
+Constant = float | int | Sequence[Any] | NDArray[Any]
+
+Typed = tuple[Any, ...] | ValueInfoProto  # the name, type and sides of a value
+
+
+def _kind(dtype: str) -> int:
+    return helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+
+
+class Graph:
+    """Nodes and constants in the order they are written; names carry the part they belong to.
+
+    A graph for the body of an ``If`` or a ``Loop`` is made from the ``outer`` one, whose values it
+    sees.
+    """
+
+    def __init__(self, outer: "Graph | None" = None) -> None:
+        self.nodes: list[NodeProto] = []
+        self.constants: list[TensorProto] = []
+        self._made: dict[Any, Any] = {}  # what is written twice is one node
+        self._scope: list[str] = outer._scope if outer else []
+        self._count: Iterator[int] = outer._count if outer else count()
+
+    @contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        """Write nodes whose names begin with ``name``: an error can then say where it is."""
+        self._scope.append(name)
+        try:
+            yield
+        finally:
+            self._scope.pop()
+
+    def constant(self, value: Constant, dtype: str | None = None) -> Value:
+        """Return a constant tensor; Python floats are float64 and integers int64."""
+        array = np.array(value, dtype=dtype, order="C")
+        key = array.dtype, array.shape, array.tobytes()
+        if key not in self._made:
+            self._made[key] = self.name("constant")
+            self.constants.append(numpy_helper.from_array(array, self._made[key]))
+        return str(self._made[key])
+
+    def op(self, kind: str, *inputs: Value | Constant, outputs: int = 1, **attributes: Any) -> Any:
+        """Add a node; return the name of its output, or a tuple of names if it has several."""
+        names = [value if isinstance(value, str) else self.constant(value) for value in inputs]
+        key = kind, *names, outputs, repr(attributes)
+        bodies = any(isinstance(value, GraphProto) for value in attributes.values())
+        if bodies or key not in self._made:
+            results = [self.name(kind) for _ in range(outputs)]
+            node = helper.make_node(kind, names, results, name=self.name(kind), **attributes)
+            self.nodes.append(node)
+            self._made[key] = results[0] if outputs == 1 else tuple(results)
+        return self._made[key]
+
+    def named(self, value: Value, name: str) -> Value:
+        """Give a value a name of its own, for an output of the graph."""
+        self.nodes.append(helper.make_node("Identity", [value], [name], name=self.name(name)))
+        return name
+
+    def cast(self, value: Value, dtype: str) -> Value:
+        return str(self.op("Cast", value, to=_kind(dtype)))
+
+    def body(self, name: str, inputs: list[Typed], outputs: list[Typed]) -> GraphProto:
+        """Return the finished graph with typed inputs and outputs."""
+        ends = [
+            helper.make_tensor_value_info(v[0], _kind(v[1]), v[2:]) if isinstance(v, tuple) else v
+            for v in (*inputs, *outputs)
+        ]
+        begin, end = ends[: len(inputs)], ends[len(inputs) :]
+        return helper.make_graph(self.nodes, name, begin, end, self.constants)
+
+    def name(self, what: str) -> str:
+        """Return a name that no other value or node has."""
+        return "/".join([*self._scope, f"{what}_{next(self._count)}"])
+
+    # Elementary functions, each of float64 values.
+
+    def where(self, condition: Value, yes: Value | float, no: Value | float) -> Value:
+        return str(self.op("Where", condition, yes, no))
+
+    def log1p(self, x: Value) -> Value:
+        one_more = self.op("Add", x, 1.0)
+        none = self.op("Equal", one_more, 1.0)
+        rest = self.where(none, 1.0, self.op("Sub", one_more, 1.0))
+        exact = self.op("Mul", self.op("Log", one_more), self.op("Div", x, rest))
+        # At -1 the logarithm is -inf and x / -1 is 1; at +inf the quotient is not a number.
+        exact = self.where(self.op("IsInf", x), x, exact)
+        return self.where(none, x, exact)
+
+    def expm1(self, x: Value) -> Value:
+        e = self.op("Exp", x)
+        less = self.op("Sub", e, 1.0)
+        none, all_ = self.op("Equal", less, 0.0), self.op("Equal", less, -1.0)
+        logarithm = self.where(self.op("Or", none, all_), 1.0, self.op("Log", e))
+        exact = self.op("Div", self.op("Mul", less, x), logarithm)
+        return self.where(none, x, self.where(all_, -1.0, exact))
+
+    def log(self, x: Value) -> Value:
+        none = self.op("Equal", x, 0.0)  # logs of 0 differ by runtime
+        return self.where(none, -np.inf, self.op("Log", self.where(none, 1.0, x)))
+
+    def logaddexp(self, a: Value, b: Value) -> Value:
+        """Return ``log(exp(a) + exp(b))``; -inf where both are."""
+        most, least = self.op("Max", a, b), self.op("Min", a, b)
+        gone = self.op("Equal", most, -np.inf)
+        apart = self.op("Sub", self.where(gone, 0.0, least), self.where(gone, 0.0, most))
+        return self.where(gone, most, self.op("Add", most, self.log1p(self.op("Exp", apart))))
+
+    def clip(self, x: Value, low: float | None, high: float | None) -> Value:
+        if low is not None:
+            x = self.op("Max", x, low)
+        return x if high is None else str(self.op("Min", x, high))
+
 
 # Every rule of the catalogue as ONNX operators: probabilities (N, K) to label sets (N, K).
 #
@@ -168,22 +334,11 @@ def _one_more_label(
     reach = step.op("Mul", new_best, step.op("Add", real, 1.0))
     open_ = step.cast(step.op("LessOrEqual", reach, bound), "int64")
     another = step.cast(step.op("ReduceMax", open_, keepdims=0), "bool")
-    double, whole = TensorProto.DOUBLE, TensorProto.INT64
+    law, column, whole = ("float64", None, None), ("float64", None, 1), ("int64", None, 1)
     return step.body(
         "one more label",
-        [
-            helper.make_tensor_value_info(at, whole, []),
-            helper.make_tensor_value_info(more, TensorProto.BOOL, []),
-            helper.make_tensor_value_info(hits, double, [None, None]),
-            helper.make_tensor_value_info(best, double, [None, 1]),
-            helper.make_tensor_value_info(size, whole, [None, 1]),
-        ],
-        [
-            helper.make_tensor_value_info(another, TensorProto.BOOL, []),
-            helper.make_tensor_value_info(grown, double, [None, None]),
-            helper.make_tensor_value_info(new_best, double, [None, 1]),
-            helper.make_tensor_value_info(new_size, whole, [None, 1]),
-        ],
+        [(at, "int64"), (more, "bool"), (hits, *law), (best, *column), (size, *whole)],
+        [(another, "bool"), (grown, *law), (new_best, *column), (new_size, *whole)],
     )
 
 
@@ -192,17 +347,11 @@ def _tails(g: Graph, columns: Value, nothing: Value) -> Value:
     inner = Graph(g)
     law, p = "ef_law", "ef_p"
     longer = _with(inner, law, p)
-    double = TensorProto.DOUBLE
+    sides = "float64", None, None
     body = inner.body(
         "one label",
-        [
-            helper.make_tensor_value_info(law, double, [None, None]),
-            helper.make_tensor_value_info(p, double, [None, 1]),
-        ],
-        [
-            helper.make_tensor_value_info(longer, double, [None, None]),
-            helper.make_tensor_value_info(inner.named(longer, "ef_laws"), double, [None, None]),
-        ],
+        [(law, *sides), (p, "float64", None, 1)],
+        [(longer, *sides), (inner.named(longer, "ef_laws"), *sides)],
     )
     _, laws = g.op(
         "Scan",
@@ -227,366 +376,179 @@ RULE_OPS: dict[str, Callable[[Graph, Any, Value, Value | None], Value]] = {
 }
 
 
-Pair = tuple[Value, Value]
-TINY = float(np.finfo(np.float64).tiny)
+class Traced(Symbol):
+    """An array (..., K) of a graph: NumPy's functions write nodes instead of computing.
 
-
-@dataclass(frozen=True)
-class LinkOps:
-    """How a kind of link is written; each function takes the graph, the link and the logits."""
-
-    log_probs: Callable[[Graph, Any, Value], Pair]
-    log_odds: Callable[[Graph, Any, Value], Value] | None = None
-    log_none: Callable[[Graph, Any, Value], Value] | None = None
-
-
-def write_link(g: Graph, link: Link, logits: Value) -> tuple[Value, Value]:
-    """Write a link; return the probabilities (N, K) and the probability of no label (N,)."""
-    ops = _ops(link)
-    with g.part(link.kind):
-        log_p, log_q = ops.log_probs(g, link, logits)
-        if ops.log_none is None:
-            log_none = g.op("ReduceSum", log_q, [-1], keepdims=1)
-        else:
-            log_none = ops.log_none(g, link, logits)
-    return g.op("Exp", log_p), g.op("Squeeze", g.op("Exp", log_none), [-1])
-
-
-def _ops(link: Link) -> LinkOps:
-    if link.kind not in LINK_OPS:
-        raise SettingsError(f"the link {link.kind!r} cannot be written as ONNX operators")
-    return LINK_OPS[link.kind]
-
-
-def _log_probs(g: Graph, link: Link, logits: Value) -> Pair:
-    with g.part(link.kind):
-        return _ops(link).log_probs(g, link, logits)
-
-
-def _log_odds(g: Graph, link: Link, logits: Value) -> Value:
-    write = _ops(link).log_odds
-    if write is not None:
-        with g.part(link.kind):
-            return write(g, link, logits)
-    log_p, log_q = _log_probs(g, link, logits)
-    return str(g.op("Sub", log_p, log_q))
-
-
-def _log_none(g: Graph, link: Link, logits: Value) -> Value:
-    """Write the log (N, 1) of the probability that no label is present."""
-    write = _ops(link).log_none
-    if write is not None:
-        with g.part(link.kind):
-            return write(g, link, logits)
-    return str(g.op("ReduceSum", _log_probs(g, link, logits)[1], [-1], keepdims=1))
-
-
-def _of_log_odds(g: Graph, odds: Value) -> Pair:
-    return g.log_sigmoid(odds), g.log_sigmoid(g.op("Neg", odds))
-
-
-def _limited(g: Graph, link: Any, logits: Value) -> Value:
-    """Write the log-odds that a calibrator reads, cut at its limit."""
-    odds = logits if link.link is None else _log_odds(g, link.link, logits)
-    return g.clip(odds, -float(link.limit), float(link.limit))
-
-
-def _numbers(values: np.ndarray) -> np.ndarray:
-    return values.astype(np.float64)
-
-
-# Links that objectives bring.
-
-
-def _softmax_and_rest(g: Graph, values: Value) -> Pair:
-    log_p = g.op("Sub", values, g.logsumexp(values))
-    largest = g.op("ArgMax", log_p, axis=-1, keepdims=1)
-    columns = g.op("Range", 0, g.op("Gather", g.op("Shape", log_p), -1), 1)
-    top = g.op("Equal", columns, largest)
-    others = g.logsumexp(g.where(top, -np.inf, log_p))
-    return log_p, g.where(top, others, g.log1mexp(g.where(top, -1.0, log_p)))
-
-
-def _softmax(g: Graph, link: Any, logits: Value) -> Pair:
-    return _softmax_and_rest(g, g.op("Div", logits, float(link.temperature)))
-
-
-def _softmax_none(g: Graph, link: Any, logits: Value) -> Value:
-    first = g.op("Slice", logits, [0], [1], [-1])
-    return str(g.op("Add", g.op("Mul", first, 0.0), -np.inf))
-
-
-def _with_none(g: Graph, logits: Value) -> Value:
-    zero = g.op("Mul", g.op("Slice", logits, [0], [1], [-1]), 0.0)
-    return str(g.op("Concat", logits, zero, axis=-1))
-
-
-def _softmax_or_none(g: Graph, link: Any, logits: Value) -> Pair:
-    log_p, log_q = _softmax_and_rest(g, _with_none(g, logits))
-    return g.op("Slice", log_p, [0], [-1], [-1]), g.op("Slice", log_q, [0], [-1], [-1])
-
-
-def _spa_odds(g: Graph, link: Any, logits: Value) -> Value:
-    present, absent = link.present, link.absent
-    at_zero = log(absent.k * present.zeta / (present.k * absent.zeta))
-    rise = g.softplus(g.op("Mul", g.op("Sub", logits, float(absent.b)), -float(absent.k)))
-    fall = g.softplus(g.op("Mul", g.op("Sub", logits, float(present.b)), float(present.k)))
-    return str(g.op("Add", g.op("Sub", at_zero, rise), fall))
-
-
-def _phi_odds(g: Graph, link: Any, logits: Value) -> Value:
-    focusing = link.focusing
-    full = focusing.weight_grad == "full"
-    fall = _log_h(g, g.op("Neg", logits), focusing.gamma_pos, full)
-    if focusing.margin == 0:
-        return str(g.op("Sub", _log_h(g, logits, focusing.gamma_neg, full), fall))
-    q = g.op("Sub", g.op("Exp", g.log_sigmoid(logits)), float(focusing.margin))
-    above = g.op("Greater", q, 0.0)
-    rise = _log_h_of_probability(g, g.where(above, q, 0.5), focusing.gamma_neg, full)
-    return g.where(above, g.op("Sub", rise, fall), -np.inf)
-
-
-def _focal_margin_odds(g: Graph, link: Any, logits: Value) -> Value:
-    log_p, log_q = g.log_sigmoid(logits), g.log_sigmoid(g.op("Neg", logits))
-    if link.lam is None:
-        rise = g.op("Add", g.op("Add", log_p, log_q), _log_h(g, logits, link.gamma, True))
-    else:
-        last = g.op("Add", log_q, log(3))
-        if link.lam > LEAST_LAMBDA:
-            last = g.logaddexp(last, g.constant(log(2 * link.lam - 3)))
-        rise = g.op("Add", g.op("Add", g.op("Mul", log_p, 2.0), log_q), last)
-    below = g.op("Sub", float(link.margin), logits)
-    sides = g.op("Add", g.log_sigmoid(below), g.log_sigmoid(g.op("Neg", below)))
-    return str(g.op("Sub", rise, g.op("Add", sides, _log_h(g, below, link.gamma, True))))
-
-
-def _log_h(g: Graph, logits: Value, gamma: float, full: bool) -> Value:
-    log_h, log_p = g.softplus(logits), g.log_sigmoid(logits)
-    if gamma == 0:
-        return log_h
-    if full:
-        deep = g.op("Less", logits, -30.0)
-        log_softplus = g.where(deep, logits, g.op("Log", g.softplus(g.where(deep, 0.0, logits))))
-        more = g.op("Sub", g.op("Add", log_softplus, log(gamma)), log_p)
-        log_h = g.logaddexp(log_h, more)
-    return str(g.op("Add", g.op("Mul", log_p, float(gamma)), log_h))
-
-
-def _log_h_of_probability(g: Graph, q: Value, gamma: float, full: bool) -> Value:
-    log_h, log_q = g.op("Neg", g.log1p(g.op("Neg", q))), g.op("Log", q)
-    if gamma == 0:
-        return str(log_h)
-    if full:
-        more = g.op("Sub", g.op("Add", g.op("Log", log_h), log(gamma)), log_q)
-        log_h = g.logaddexp(log_h, more)
-    return str(g.op("Add", g.op("Mul", log_q, float(gamma)), log_h))
-
-
-def _quasibinary(g: Graph, link: Any, logits: Value, most: float = 0.0) -> Pair:
-    log_q = g.op("Sub", logits, link.spec()["log_normalizer"])
-    log_p = g.clip(log_q, None, most)
-    return log_p, g.log1mexp(log_p)
-
-
-def _quasibinary_odds(g: Graph, link: Any, logits: Value) -> Value:
-    return str(g.op("Sub", *_quasibinary(g, link, logits, LARGEST_LOG_Q)))
-
-
-# Links that calibrators fit.
-
-
-def _platt(g: Graph, link: Any, logits: Value) -> Value:
-    scaled = g.op("Mul", _limited(g, link, logits), _numbers(link.slope))
-    return str(g.op("Add", scaled, _numbers(link.offset)))
-
-
-def _averaged(g: Graph, link: Any, logits: Value) -> Pair:
-    u = _limited(g, link, logits)
-    shares = np.log(link.weight / link.weight.sum())
-    sums: list[Value] = []
-    for slope, offset, share in zip(link.slope, link.offset, shares.tolist(), strict=True):
-        z = g.op("Add", g.op("Mul", u, _numbers(slope)), _numbers(offset))
-        pair = [g.op("Add", log_p, share) for log_p in _of_log_odds(g, z)]
-        sums = [g.logaddexp(a, b) for a, b in zip(sums, pair, strict=True)] if sums else pair
-    return sums[0], sums[1]
-
-
-def _beta(g: Graph, link: Any, logits: Value) -> Value:
-    rise, fall = _of_log_odds(g, _limited(g, link, logits))
-    up = g.op("Mul", rise, _numbers(link.a))
-    down = g.op("Mul", fall, _numbers(link.b))
-    return str(g.op("Add", g.op("Sub", up, down), _numbers(link.c)))
-
-
-def _of_probability(g: Graph, p: Value) -> Pair:
-    return g.op("Log", p), g.log1p(g.op("Neg", p))
-
-
-def _count_below(g: Graph, u: Value, edges: np.ndarray) -> Value:
-    """Write how many of the rising ``edges`` (E,) or (K, E) lie below each of ``u`` (N, K)."""
-    below = g.op("Greater", g.op("Unsqueeze", u, [-1]), edges)
-    counted = g.op("ReduceSum", g.cast(below, "float32"), [-1], keepdims=0)
-    return g.cast(counted, "int64")  # summed as int64, OpenVINO 2026.4 errs on x86_64
-
-
-def _taken(g: Graph, table: np.ndarray, column: Value) -> Value:
-    """Write ``table[k, column[n, k]]``; a table of one row serves every label."""
-    rows, width = table.shape
-    first = np.arange(rows, dtype=np.int64) * width
-    return str(g.op("Gather", table.reshape(-1), g.op("Add", column, first)))
-
-
-def _histogram(g: Graph, link: Any, logits: Value) -> Pair:
-    u = _limited(g, link, logits)
-    bins = _count_below(g, u, _numbers(link.edges))
-    return _of_probability(g, _taken(g, _numbers(link.levels), bins))
-
-
-def _curve(g: Graph, u: Value, knots: np.ndarray, levels: np.ndarray) -> Value:
-    """Write each column of ``u`` (N, K) on its curve, or on the one curve there is."""
-    right = g.op("Max", _count_below(g, u, knots), 1)
-    right = g.op("Min", right, knots.shape[1] - 1)
-    left = g.op("Sub", right, 1)
-    start, low = _taken(g, knots, left), _taken(g, levels, left)
-    width = g.op("Max", g.op("Sub", _taken(g, knots, right), start), TINY)
-    share = g.clip(g.op("Div", g.op("Sub", u, start), width), 0.0, 1.0)
-    rise = g.op("Sub", _taken(g, levels, right), low)
-    return str(g.op("Add", low, g.op("Mul", rise, share)))
-
-
-def _isotonic(g: Graph, link: Any, logits: Value) -> Pair:
-    u = _limited(g, link, logits)
-    knots, levels = _numbers(link.knots), _numbers(link.levels)
-    p = shared = _curve(g, u, knots[:1], levels[:1])
-    if len(link.shares):
-        own = _curve(g, u, knots[1:], levels[1:])
-        shift = g.op("Mul", g.op("Sub", shared, own), _numbers(link.shares))
-        p = g.op("Add", own, shift)
-    return _of_probability(g, p)
-
-
-def _log_scale(g: Graph, log_q0: Value, ratio: float) -> Value:
-    return g.log1p(g.op("Mul", g.op("Exp", log_q0), ratio - 1))
-
-
-def _zero_share(g: Graph, link: Any, logits: Value) -> Pair:
-    ratio = float(link.ratio)
-    log_p, log_q = _log_probs(g, link.link, logits)
-    log_q0 = g.op("Min", _log_none(g, link.link, logits), log_q)
-    scale = _log_scale(g, log_q0, ratio)
-    if ratio >= 1:
-        more = g.op("Add", log_q0, log(ratio - 1)) if ratio > 1 else g.constant(-np.inf)
-        rest = g.logaddexp(log_q, more)
-    else:
-        gone = g.op("Equal", log_q, -np.inf)
-        apart = g.op("Sub", log_q0, g.where(gone, 0.0, log_q))
-        fewer = g.op("Add", log_q, g.log1p(g.op("Mul", g.op("Exp", apart), ratio - 1)))
-        rest = g.where(gone, log_q, fewer)
-    low = g.clip(g.op("Sub", log_p, scale), None, 0.0)
-    return low, g.clip(g.op("Sub", rest, scale), None, 0.0)
-
-
-def _zero_share_none(g: Graph, link: Any, logits: Value) -> Value:
-    log_q0 = _log_none(g, link.link, logits)
-    shifted = g.op("Sub", g.op("Add", log_q0, log(link.ratio)), _log_scale(g, log_q0, link.ratio))
-    return g.clip(shifted, None, 0.0)
-
-
-def _consistent(g: Graph, link: Any, logits: Value) -> Pair:
-    """Write :func:`labelwise.links.consistent_log_probs`: from the deepest parents up."""
-    log_p, log_q = _log_probs(g, link.link, logits)
-    given = g.op("Sub", log_p, log_q)
-    columns = np.arange(len(link.tree.parent))
-    child = [child for child, _ in link.tree.upward]
-    parent = [parent for _, parent in link.tree.upward]
-    if not child:
-        return log_p, log_q
-    above = g.op("Greater", *(g.op("Gather", given, of, axis=-1) for of in (child, parent)))
-    wrong = g.cast(g.op("ReduceMax", g.cast(above, "int64"), [-1], keepdims=1), "bool")
-    value = g.clip(given, -FAR, FAR)
-    for top, below in link.tree.families():
-        under = g.op("Gather", value, below, axis=-1)
-        falling, _ = g.op("TopK", under, [len(below)], axis=-1, outputs=2)
-        block = g.op("Concat", g.op("Gather", value, [top], axis=-1), falling, axis=-1)
-        means = g.op("Div", g.op("CumSum", block, 1), np.arange(1.0, len(below) + 2))
-        level = g.op("ReduceMax", means, [-1], keepdims=1)
-        inside = g.constant(np.isin(columns, below))
-        value = g.where(inside, g.op("Min", value, level), value)
-        value = g.where(g.constant(columns == top), level, value)
-    moved = g.op("And", wrong, g.op("Not", g.op("Equal", value, given)))
-    rise, fall = _of_log_odds(g, value)
-    return g.where(moved, rise, log_p), g.where(moved, fall, log_q)
-
-
-def _consistent_none(g: Graph, link: Any, logits: Value) -> Value:
-    if link.link.couples_labels:
-        return _log_none(g, link.link, logits)
-    tops = g.op("Gather", _consistent(g, link, logits)[1], link.tree.tops, axis=-1)
-    return str(g.op("ReduceSum", tops, [-1], keepdims=1))
-
-
-def _put(g: Graph, values: Value, columns: tuple[int, ...], own: Value) -> Value:
-    """Write ``values`` (N, K) with some columns replaced by ``own`` (N, n)."""
-    index = g.op("Expand", g.constant([list(columns)]), g.op("Shape", own))
-    return str(g.op("ScatterElements", values, index, own, axis=-1))
-
-
-def _grouped(g: Graph, link: Any, logits: Value) -> Pair:
-    log_p, log_q = _log_probs(g, link.link, logits)
-    odds = g.clip(g.op("Sub", log_p, log_q), -FAR, FAR)
-    for group in link.columns.groups:
-        own = g.op("Gather", odds, list(group), axis=-1)
-        if group in link.columns.exactly_one:
-            pair = _softmax_and_rest(g, own)
-        else:
-            whole = _softmax_and_rest(g, _with_none(g, own))
-            rise, fall = (g.op("Slice", side, [0], [-1], [-1]) for side in whole)
-            pair = (rise, fall)
-        log_p, log_q = _put(g, log_p, group, pair[0]), _put(g, log_q, group, pair[1])
-    return log_p, log_q
-
-
-def _grouped_none(g: Graph, link: Any, logits: Value) -> Value:
-    log_p, log_q = _log_probs(g, link.link, logits)
-    odds = g.clip(g.op("Sub", log_p, log_q), -FAR, FAR)
-    rest: Value = g.constant([[FAR * len(link.columns.exactly_one)]])
-    for group in link.columns.groups:
-        own = g.op("Gather", odds, list(group), axis=-1)
-        log_q = _put(g, log_q, group, g.op("Mul", own, 0.0))
-        if group in link.columns.at_most_one:
-            rest = g.op("Add", rest, g.logsumexp(_with_none(g, own)))
-    return str(g.op("Sub", g.op("ReduceSum", log_q, [-1], keepdims=1), rest))
-
-
-def _by_odds(odds: Callable[[Graph, Any, Value], Value], *, both: bool = False) -> LinkOps:
-    """Return the writer of a link whose log-odds have a formula.
-
-    With ``both`` the log-odds are written by this formula too, not as log p - log(1 - p): as the
-    link itself computes them.
+    So a link is written by calling it. ``shape`` has -1 where it is not known before.
     """
-    return LinkOps(lambda g, link, v: _of_log_odds(g, odds(g, link, v)), odds if both else None)
+
+    def __init__(self, g: Graph, value: Value, shape: tuple[int, ...], dtype: Any) -> None:
+        self.g, self.value, self.shape, self.dtype = g, value, shape, np.dtype(dtype)
+
+    device = "cpu"
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+        if ufunc not in UFUNCS or method != "__call__" or options:
+            return NotImplemented
+        kind = np.result_type(*(x.dtype for x in inputs if isinstance(x, Traced)))
+        values = [x.value if isinstance(x, Traced) else np.asarray(x, kind) for x in inputs]
+        result, shape = UFUNCS[ufunc](self.g, *values), _broadcast(*map(_shape, inputs))
+        return self._new(result, shape, bool if ufunc in COMPARES else kind)
+
+    def __array_function__(self, function: Any, types: Any, args: Any, options: Any) -> Any:
+        own = getattr(self, f"_{function.__name__}", None)
+        if own is None:  # ``np.max(x)`` is ``x.max()``
+            own, args = getattr(args[0], function.__name__, None), args[1:]
+        return NotImplemented if own is None else own(*args, **options)
+
+    def _new(self, value: Value, shape: tuple[int, ...], dtype: Any = None) -> "Traced":
+        return Traced(self.g, value, shape, self.dtype if dtype is None else dtype)
+
+    def _given(self, value: Any, dtype: Any = np.float64) -> Value:
+        return value.value if isinstance(value, Traced) else self.g.constant(value, dtype)
+
+    def _where(self, condition: Any, yes: Any, no: Any) -> "Traced":
+        values = self._given(condition, bool), self._given(yes), self._given(no)
+        shape = _broadcast(*map(_shape, (condition, yes, no)))
+        return self._new(self.g.op("Where", *values), shape, np.float64)
+
+    def _full_like(self, array: "Traced", value: float) -> "Traced":
+        shape = self.g.op("Shape", array.value)
+        return array._new(self.g.op("Expand", float(value), shape), array.shape)
+
+    def _zeros_like(self, array: "Traced") -> "Traced":
+        return self._full_like(array, 0.0)
+
+    def _concatenate(self, parts: Any, axis: int) -> "Traced":
+        parts = [part for part in parts if part.shape[-1]]
+        whole = self.g.op("Concat", *(part.value for part in parts), axis=-1)
+        return self._new(whole, (*self.shape[:-1], sum(part.shape[-1] for part in parts)))
+
+    def _argmax(self, array: "Traced", axis: int, keepdims: bool) -> "Traced":
+        value = self.g.op("ArgMax", array.value, axis=-1, keepdims=1)
+        return array._new(value, (*array.shape[:-1], 1), int)
+
+    def _sort(self, array: "Traced", axis: int) -> "Traced":
+        count = array.shape[-1]
+        ranked, _ = self.g.op("TopK", array.value, [count], axis=-1, largest=0, outputs=2)
+        return array._new(ranked, array.shape)
+
+    def _searchsorted(self, edges: Any, array: "Traced") -> "Traced":
+        """Write how many of the rising ``edges`` (E,), or (..., E), lie below each number."""
+        below = self.g.op("Greater", self.g.op("Unsqueeze", array.value, [-1]), edges)
+        counted = self.g.op("ReduceSum", self.g.cast(below, "float32"), [-1], keepdims=0)
+        # Summed as int64, OpenVINO 2026.4 errs on x86_64.
+        return array._new(self.g.cast(counted, "int64"), array.shape, int)
+
+    def _take_along_axis(self, table: Any, index: "Traced", axis: int) -> Any:
+        first = np.arange(len(table))[:, None] * table.shape[1]
+        return (index + first).taken_from(table.reshape(-1))
+
+    def taken_from(self, table: Any) -> "Traced":
+        return self._new(self.g.op("Gather", table, self.value), self.shape, table.dtype)
+
+    def search_rows(self, knots: Any) -> "Traced":
+        return self._searchsorted(knots[:, None, :], self)
+
+    def max(self, axis: int = -1, keepdims: bool = False) -> "Traced":
+        return self._reduced("ReduceMax", keepdims)
+
+    def sum(self, axis: int = -1, keepdims: bool = False) -> "Traced":
+        if self.shape[-1]:
+            return self._reduced("ReduceSum", keepdims)
+        rows = self.g.op("Slice", self.g.op("Shape", self.value), [0], [-1], [0])
+        return self._new(self.g.op("Expand", 0.0, rows), self.shape[:-1])
+
+    def any(self, axis: int = -1) -> "Traced":
+        most = self._new(self.g.cast(self.value, "int64"), self.shape).max()
+        return self._new(self.g.cast(most.value, "bool"), most.shape)
+
+    def _reduced(self, kind: str, keepdims: bool) -> "Traced":
+        value = self.g.op(kind, self.value, [-1], keepdims=int(keepdims))
+        return self._new(value, (*self.shape[:-1], 1) if keepdims else self.shape[:-1])
+
+    def cumsum(self, axis: int = -1) -> "Traced":
+        return self._new(self.g.op("CumSum", self.value, len(self.shape) - 1), self.shape)
+
+    def clip(self, min: Any = None, max: Any = None) -> "Traced":
+        ends = (None if end is None else self.dtype.type(end) for end in (min, max))
+        return self._new(self.g.clip(self.value, *ends), self.shape)
+
+    def reshape(self, *shape: Any) -> "Traced":
+        sides = shape[0] if isinstance(shape[0], tuple) else shape
+        return self._new(self.g.op("Reshape", self.value, list(sides)), sides)
+
+    T = property(
+        lambda self: self._new(self.g.op("Transpose", self.value, perm=[1, 0]), self.shape[::-1])
+    )
+
+    def __getitem__(self, key: Any) -> "Traced":
+        """Write some of the columns, which come after all rows: ``[..., columns]``."""
+        result, (columns, *new) = self, key[1:]
+        if columns is None:
+            new = [None]
+        elif isinstance(columns, slice):
+            start, end, _ = columns.indices(self.shape[-1])
+            part = self.g.op("Slice", self.value, [start], [end], [-1])
+            result = self._new(part, (*self.shape[:-1], end - start))
+        else:
+            index = np.asarray(columns, np.int64)
+            gathered = self.g.op("Gather", self.value, index, axis=-1)
+            result = self._new(gathered, (*self.shape[:-1], *index.shape))
+        if new:
+            return self._new(self.g.op("Unsqueeze", result.value, [-1]), (*result.shape, 1))
+        return result
+
+    def __setitem__(self, key: Any, value: "Traced") -> None:
+        _, columns = key
+        if not isinstance(columns, slice):
+            value, columns = value[..., None], slice(columns, columns + 1)
+        parts = [self[:, : columns.start], value, self[:, columns.stop :]]
+        self.value = self._concatenate(parts, axis=-1).value
 
 
-LINK_OPS: dict[str, LinkOps] = {
-    "sigmoid": _by_odds(lambda g, link, v: v, both=True),
-    "weighted-sigmoid": _by_odds(
-        lambda g, link, v: g.op("Sub", v, g.constant(link.log_weights)), both=True
-    ),
-    "softmax": LinkOps(_softmax, log_none=_softmax_none),
-    "softmax-or-none": LinkOps(
-        _softmax_or_none, log_none=lambda g, link, v: g.op("Neg", g.logsumexp(_with_none(g, v)))
-    ),
-    "spa": _by_odds(_spa_odds, both=True),
-    "phi": _by_odds(_phi_odds, both=True),
-    "focal-margin": _by_odds(_focal_margin_odds, both=True),
-    "quasibinary": LinkOps(_quasibinary, _quasibinary_odds),
-    "temperature": _by_odds(lambda g, link, v: g.op("Div", _limited(g, link, v), link.temperature)),
-    "platt": _by_odds(_platt),
-    "averaged": LinkOps(_averaged),
-    "beta": _by_odds(_beta),
-    "histogram": LinkOps(_histogram),
-    "isotonic": LinkOps(_isotonic),
-    "zero share": LinkOps(_zero_share, log_none=_zero_share_none),
-    "consistent": LinkOps(_consistent, log_none=_consistent_none),
-    "grouped": LinkOps(_grouped, log_none=_grouped_none),
+def _shape(x: Any) -> tuple[int, ...]:
+    return x.shape if isinstance(x, Traced) else np.shape(x)
+
+
+def _broadcast(*shapes: tuple[int, ...]) -> tuple[int, ...]:
+    sides = zip_longest(*(shape[::-1] for shape in shapes), fillvalue=1)
+    return tuple(next((side for side in some if side != 1), 1) for some in sides)[::-1]
+
+
+def _node(kind: str) -> Callable[..., Value]:
+    return lambda g, *values: g.op(kind, *values)
+
+
+COMPARES = (np.equal, np.not_equal, np.less, np.greater, np.isfinite)
+UFUNCS: dict[Any, Callable[..., Value]] = {
+    np.absolute: _node("Abs"),
+    np.add: _node("Add"),
+    np.divide: _node("Div"),
+    np.equal: _node("Equal"),
+    np.exp: _node("Exp"),
+    np.expm1: Graph.expm1,
+    np.greater: _node("Greater"),
+    np.isfinite: lambda g, x: g.op("Not", g.op("Or", g.op("IsInf", x), g.op("IsNaN", x))),
+    np.less: _node("Less"),
+    np.log: Graph.log,
+    np.log1p: Graph.log1p,
+    np.logaddexp: Graph.logaddexp,
+    np.minimum: _node("Min"),
+    np.multiply: _node("Mul"),
+    np.negative: _node("Neg"),
+    np.not_equal: lambda g, *values: g.op("Not", g.op("Equal", *values)),
+    np.subtract: _node("Sub"),
 }
+
+
+def write_link(g: Graph, link: Link, logits: Value, labels: int) -> tuple[Value, Value]:
+    """Write a link; return the probabilities (N, K) and the probability of no label (N,)."""
+    given: Any = Traced(g, logits, (-1, labels), np.float64)
+    with g.part(link.kind):
+        try:
+            return np.exp(link.log_probs(given)[0]).value, np.exp(link.log_none(given)).value
+        except TypeError as error:
+            raise SettingsError(
+                f"the link {link.kind!r} cannot be written as ONNX operators: {error}"
+            ) from None

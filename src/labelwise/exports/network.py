@@ -57,10 +57,7 @@ def quiet() -> Iterator[None]:
 
 
 def folded(predictor: Predictor) -> tuple[Predictor, str]:
-    """Return the predictor with its link folded into its linear head; raise if that cannot be.
-
-    Beside it stands the ``problem_type`` that asks for the sigmoid or softmax that is left.
-    """
+    """Return the predictor with its link folded into its linear head; raise if that cannot be."""
     head = predictor.model.head
     if not isinstance(head, LinearHead):
         raise SettingsError(f"only a linear head can take in a link, got {type(head).__name__}")

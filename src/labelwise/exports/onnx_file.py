@@ -8,13 +8,21 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import ModelProto, TensorProto, ValueInfoProto, helper, numpy_helper
+from onnx import ModelProto, helper, numpy_helper
 
 from labelwise import __version__
 from labelwise.data import load
 from labelwise.errors import LabelwiseError, SettingsError
-from labelwise.exports.graph import Graph, Value, require_exportable, require_pictures
-from labelwise.exports.links import default_thresholds, write_link, write_rule
+from labelwise.exports.links import (
+    Graph,
+    Typed,
+    Value,
+    default_thresholds,
+    require_exportable,
+    require_pictures,
+    write_link,
+    write_rule,
+)
 from labelwise.exports.network import LOGITS, export_network
 from labelwise.exports.parity import Parity, assert_parity
 from labelwise.links import Link
@@ -32,24 +40,14 @@ from labelwise.system.progress import Watch
 #
 # ``image`` uint8 (H, W, 3) -> uint8 (3, size, size). Two ways, both with standard operators:
 #
-# * ``exact``: PIL's arithmetic as matrix products with weights of 22 bits. All numbers are
-# integers
-#   below 2^53, so float64 products are exact, and the pixels are PIL's. Only the rows and columns
-#   that remain after the crop are computed, some at a time from the inputs that they need.
-# * otherwise ONNX's own ``Resize`` of 8-bit pixels with antialiasing, which works as PIL does, in
-#   fixed point, and is faster. Its weights are rounded a little differently: where a sum falls
-#   exactly between two levels the pixel is a level off, rarely two. Where a picture grows that
-#   happens often, and there PIL's arithmetic is used too.
+# * ``exact``: PIL's arithmetic (see :mod:`labelwise.pictures.transform`) as matrix products with
+#   weights of 22 bits. All numbers are integers below 2^53, so float64 products are exact, and the
+#   pixels are PIL's. Only the rows and columns that remain after the crop are computed.
+# * otherwise ONNX's own ``Resize`` of 8-bit pixels with antialiasing, which is faster: where a sum
+#   falls exactly between two levels the pixel is a level off, rarely two. Where a picture grows
+#   that happens often, and there PIL's arithmetic is used too.
 #
-# PIL (Resample.c), for output x of n made from N inputs, s = N / n, f = max(s, 1):
-#
-#     center = (x + 1/2) s;  taps from int(center - r f + 1/2) to int(center + r f + 1/2)
-#     weight = filter((tap - center + 1/2) / f), r its radius, over their sum, in 22 bits
-#     level  = floor(sum of weight * level / 2^22 + 1/2), cut to 0..255
-#
-# The width is scaled first, then the height; from Pillow 13 on it is the other way round where the
-# height shrinks by more than twice as many pixels as the width. Such pictures are turned before,
-# and turned back after.
+# Pictures whose height PIL scales first are turned before, and turned back after.
 
 
 BITS = 2.0**22
@@ -116,8 +114,8 @@ def _turned(g: Graph, turn: Value, planes: Value, transform: Transform | None) -
     sides = [None, None] if transform is None else [transform.size, transform.size]
     yes, no = Graph(g), Graph(g)
     outputs = yes.op("Transpose", planes, perm=[0, 2, 1]), no.op("Identity", planes)
-    info = [helper.make_tensor_value_info(name, TensorProto.UINT8, [3, *sides]) for name in outputs]
-    branches = yes.body("turned", [], info[:1]), no.body("upright", [], info[1:])
+    turned, upright = ([(name, "uint8", 3, *sides)] for name in outputs)
+    branches = yes.body("turned", [], turned), no.body("upright", [], upright)
     return str(g.op("If", turn, then_branch=branches[0], else_branch=branches[1]))
 
 
@@ -135,15 +133,13 @@ def _resized(
         _by_resize(quick, transform, planes, rows, columns),
         _as_pil(precise, transform, planes, rows, columns),
     )
-    info = [
-        helper.make_tensor_value_info(name, TensorProto.UINT8, [3, size, size]) for name in names
-    ]
     shrinks = g.op(
         "And",
         g.op("LessOrEqual", rows.scaled, rows.length),
         g.op("LessOrEqual", columns.scaled, columns.length),
     )
-    branches = quick.body("shrinks", [], info[:1]), precise.body("grows", [], info[1:])
+    shrunk, grown = ([(name, "uint8", 3, size, size)] for name in names)
+    branches = quick.body("shrinks", [], shrunk), precise.body("grows", [], grown)
     return str(g.op("If", shrinks, then_branch=branches[0], else_branch=branches[1]))
 
 
@@ -208,10 +204,7 @@ def _as_pil(g: Graph, transform: Transform, planes: Value, rows: _Axis, columns:
 
 
 def _scaled_across(g: Graph, transform: Transform, planes: Value, axis: _Axis) -> Value:
-    """Write planes (3, n, size) of planes (3, n, length), ``BLOCK`` columns at a time.
-
-    A column needs only the few inputs near it: a block is the product of those with its weights.
-    """
+    """Write planes (3, n, size) of planes (3, n, length), ``BLOCK`` columns at a time."""
     size = transform.size
     blocks = -(-size // BLOCK)
     body = Graph(g)
@@ -224,14 +217,8 @@ def _scaled_across(g: Graph, transform: Transform, planes: Value, axis: _Axis) -
     outputs = body.op("Identity", go_on), body.cast(body.clip(rounded, 0.0, 255.0), "uint8")
     loop = body.body(
         "block",
-        [
-            helper.make_tensor_value_info(number, TensorProto.INT64, []),
-            helper.make_tensor_value_info(go_on, TensorProto.BOOL, []),
-        ],
-        [
-            helper.make_tensor_value_info(outputs[0], TensorProto.BOOL, []),
-            helper.make_tensor_value_info(outputs[1], TensorProto.UINT8, [3, None, BLOCK]),
-        ],
+        [(number, "int64"), (go_on, "bool")],
+        [(outputs[0], "bool"), (outputs[1], "uint8", 3, None, BLOCK)],
     )
     always = g.constant(np.array(True))
     parts = g.op("Transpose", g.op("Loop", blocks, always, body=loop), perm=[1, 2, 0, 3])
@@ -314,7 +301,7 @@ def assemble(network: ModelProto, facts: Facts) -> ModelProto:
     """Return the whole model around the graph of a network."""
     g, labels = Graph(), len(facts.space)
     if facts.input == "image":
-        inputs = [helper.make_tensor_value_info("image", TensorProto.UINT8, ["height", "width", 3])]
+        inputs: list[Typed] = [("image", "uint8", "height", "width", 3)]
         resized = write_resize(g, facts.transform, "image", exact=facts.exact_resize)
         g.named(g.op("Unsqueeze", resized, [0]), PIXELS)
     else:
@@ -325,17 +312,17 @@ def assemble(network: ModelProto, facts: Facts) -> ModelProto:
     g.constants.extend(network.graph.initializer)
     g.nodes.append(helper.make_node("Identity", [LOGITS], ["logits"], name="network/output"))
     batch = 1 if facts.input == "image" else "batch"
-    outputs = [helper.make_tensor_value_info("logits", TensorProto.FLOAT, [batch, labels])]
+    outputs: list[Typed] = [("logits", "float32", batch, labels)]
     if facts.link is None:
         _, order = g.op("TopK", "logits", [labels], axis=-1, outputs=2)
         g.named(order, "ranking")
-        outputs.append(helper.make_tensor_value_info("ranking", TensorProto.INT64, [batch, labels]))
+        outputs.append(("ranking", "int64", batch, labels))
     else:
         inputs += _write_decision(g, facts, facts.link, labels)
         outputs += [
-            helper.make_tensor_value_info("probability", TensorProto.FLOAT, [batch, labels]),
-            helper.make_tensor_value_info("label", TensorProto.BOOL, [batch, labels]),
-            helper.make_tensor_value_info("none", TensorProto.FLOAT, [batch]),
+            ("probability", "float32", batch, labels),
+            ("label", "bool", batch, labels),
+            ("none", "float32", batch),
         ]
     model = helper.make_model(
         g.body("labelwise", inputs, outputs),
@@ -349,16 +336,17 @@ def assemble(network: ModelProto, facts: Facts) -> ModelProto:
     return model
 
 
-def _write_decision(g: Graph, facts: Facts, link: Link, labels: int) -> list[ValueInfoProto]:
+def _write_decision(g: Graph, facts: Facts, link: Link, labels: int) -> list[Typed]:
     """Write what follows the logits; return the inputs it takes: the thresholds, if open."""
-    inputs, rule = [], facts.rule
+    inputs: list[Typed] = []
+    rule = facts.rule
     with g.part("link"):
-        probs, none = write_link(g, link, g.cast("logits", "float64"))
+        probs, none = write_link(g, link, g.cast("logits", "float64"), labels)
     thresholds = default_thresholds(rule, labels)
     if thresholds is not None:
         g.constants.append(numpy_helper.from_array(thresholds, "thresholds"))
     if thresholds is not None and facts.open_thresholds:
-        inputs.append(helper.make_tensor_value_info("thresholds", TensorProto.DOUBLE, [labels]))
+        inputs.append(("thresholds", "float64", labels))
     with g.part("rule"):
         given = None if thresholds is None else "thresholds"
         g.named(write_rule(g, rule, probs, given), "label")
@@ -451,10 +439,7 @@ def facts_of(
 def pictures_of(
     folder: RunFolder, data: str | None, limit: int | None = None
 ) -> tuple[ImageSource, list[int]]:
-    """Return pictures to compare on, and which rows of them: given ones, or the run's validation.
-
-    Rows are spread over the whole split.
-    """
+    """Return pictures to compare on, and their rows: given ones, or the run's validation."""
     if data is not None:
         path = Path(data)
         plain = find_images(path)[0] if path.is_dir() else []

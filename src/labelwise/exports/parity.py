@@ -15,7 +15,6 @@ where a pixel that is off by one level moves the logits a little, is measured an
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from io import BytesIO
 from typing import Any, TypeVar
 
@@ -30,7 +29,7 @@ from labelwise.data import LabelTable
 from labelwise.errors import LabelwiseError
 from labelwise.exports.links import default_thresholds
 from labelwise.models import Predictor
-from labelwise.models.graph_model import Decided, GraphAnswers, GraphModel, NodeValue
+from labelwise.models.graph_model import GraphAnswers, GraphModel, NodeValue
 from labelwise.models.scoring import Scorer, infer, raise_failure
 from labelwise.numeric.arrays import to_numpy
 from labelwise.pictures import BytesImages, ImageSource
@@ -40,7 +39,7 @@ from labelwise.pictures.loading import input_of
 from labelwise.predictions import Predictions
 from labelwise.system.progress import Silent, Watch
 from labelwise.system.text import counted
-from labelwise.types import LabelSpace, matching_columns
+from labelwise.types import matching_columns
 
 # Labelled tables scored by a model in any form, so that what is shipped can be measured.
 
@@ -54,7 +53,10 @@ def measured_predictions(
     watch: Watch | None = None,
 ) -> Predictions:
     """Return the logits of a scorer with the labels of a table, in the scorer's columns."""
-    labels, observed = same_labels(table, scorer.space)
+    names = scorer.space.names
+    there = table.space.names
+    columns = matching_columns(names, there, of="the model", in_=table.name, others=True)
+    labels, observed = table.targets()
     parts = []
     watch = watch or Silent()
     watch.start("scoring", len(table))
@@ -72,24 +74,13 @@ def measured_predictions(
     return Predictions(
         table.ids,
         to_numpy(torch.cat(parts)),
-        to_numpy(labels),
-        None if observed is None else to_numpy(observed),
-        scorer.space.names,
+        np.ascontiguousarray(labels[:, columns]),
+        None if observed is None else np.ascontiguousarray(observed[:, columns]),
+        names,
         split,
         scorer.link,
         table.group,
     )
-
-
-def same_labels(table: LabelTable, space: LabelSpace) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Return labels (N, K) of a table, and which are known, in the columns of a model."""
-    there = table.space.names
-    columns = matching_columns(space.names, there, of="the model", in_=table.name, others=True)
-    labels, observed = table.targets()
-    known = (
-        None if observed is None else torch.from_numpy(np.ascontiguousarray(observed[:, columns]))
-    )
-    return torch.from_numpy(np.ascontiguousarray(labels[:, columns])), known
 
 
 # Encoded files that every export of a picture model is compared on, made from one picture.
@@ -136,11 +127,12 @@ MAX_LOGIT = 1e-4
 MAX_PROBABILITY = 1e-5
 ROUNDING = 1e-6  # of a logit, relative above 1
 
-Program = Callable[[Tensor], dict[str, Tensor]]
 Row = TypeVar("Row")
+Program = Callable[[Tensor], GraphAnswers]
+Values = Callable[[Tensor], Iterable[NodeValue]]
 
 
-@dataclass(frozen=True)
+@dataclass
 class Parity:
     """The largest differences of each stage over ``pictures``, and of all stages together.
 
@@ -149,34 +141,31 @@ class Parity:
     """
 
     pictures: int
-    levels: int | None
-    pixels_differing: float
-    logit: float
-    probability: float
-    probability_end_to_end: float
-    labels_end_to_end: int
-    labels: int
+    levels: int | None = None
+    pixels_differing: float = 0.0
+    logit: float = 0.0
+    probability: float = 0.0
+    probability_end_to_end: float = 0.0
+    labels_end_to_end: int = 0
+    labels: int = 0
     files: int = 0
 
     def __str__(self) -> str:
-        scaled = ""
+        scaled = beside = ""
         if self.levels is not None:
             levels = counted(self.levels, "level")
             scaled = f"pixels within {levels} ({self.pixels_differing:.3%} differ), "
-        beside = ""
         if self.files:
             beside = (
                 f" and {self.files} test files (turned by EXIF, large, alpha, 16 bits, WebP), each "
                 "from its bytes"
             )
-        lines = [
+        return (
             f"agrees with the model on {counted(self.pictures, 'picture')}{beside}: {scaled}logits "
-            "within "
-            f"{self.logit:.1e}, probabilities within {self.probability:.1e}",
+            f"within {self.logit:.1e}, probabilities within {self.probability:.1e}\n"
             f"from picture to answer: probabilities within {self.probability_end_to_end:.1e}, "
-            f"{self.labels_end_to_end:,} of {self.labels:,} decisions differ",
-        ]
-        return "\n".join(lines)
+            f"{self.labels_end_to_end:,} of {self.labels:,} decisions differ"
+        )
 
 
 def assert_parity(
@@ -189,54 +178,53 @@ def assert_parity(
 ) -> Parity:
     """Return how far the file is from the model on pictures; raise where it is too far.
 
-    Encoded examples made of the first picture are compared too.
+    Encoded examples made of the first picture are compared too, but not of bands, which whoever
+    runs the file must hand over scaled.
     """
-    if predictor.transform.bands is not None:
-        return _assert_band_parity(model, predictor, images, rows, watch)
-    way_out = "" if model.facts.exact_resize else "; leave --fast-resize out"
-    differences, at_least = _Differences(predictor, levels=0), predictor.transform.at_least()
-    examples = encoded_examples(images.read(rows[0], at_least), predictor.transform.size)
+    transform = predictor.transform
+
+    def program(pixels: Tensor) -> GraphAnswers:
+        answers = model.answers(pixels.numpy())
+        return answers if predictor.link is None else model.decided(answers.logits)
+
+    def values(pixels: Tensor) -> Iterable[NodeValue]:
+        return model.values(transform.normalise(pixels).numpy())
+
+    if transform.bands is not None:
+        return assert_program_parity(program, values, predictor, images, rows, watch=watch)
+    at_least = transform.at_least()
+    examples = encoded_examples(images.read(rows[0], at_least), transform.size)
+    parity = Parity(len(rows), levels=0, files=len(examples))
     every: list[tuple[ImageSource, int]] = [(images, row) for row in rows]
     every += [(examples, row) for row in range(len(examples))]
     for source, row in _shown(every, watch):
         name, picture = source.ids[row], source.read(row, at_least)
         if model.facts.input == "image":
             _assert_decoded_alike(source.encoded(row), picture, name)
-        pixels = predictor.transform.pixels(picture)[None]
-        scaled = model.pixels(np.asarray(picture))
-        same = differences.take_pixels(scaled, pixels[0].numpy(), name, way_out)
-        answers = model.answers(pixels.numpy())
-        nodes = partial(model.values, predictor.transform.normalise(pixels).numpy())
-        logits = differences.take_logits(answers.logits, pixels, name, nodes)
-        if predictor.link is None:
-            continue
-        differences.take_answers(model.decided(answers.logits), answers.logits, name)
-        whole = answers if same else model.answers(scaled[None])
-        probs = predictor.link(logits.double())
-        differences.take_whole(whole, probs, predictor.rule(probs))
-    return differences.parity(len(rows), len(examples))
+        scaled, pixels = model.pixels(np.asarray(picture)), transform.pixels(picture)
+        _take_pixels(parity, scaled, pixels.numpy(), name, exact=model.facts.exact_resize)
+        same = np.array_equal(scaled, pixels)
+        whole = None if same else model.answers(scaled[None])
+        _take_answers(parity, predictor, pixels[None], program, values, name, whole)
+    parity.pixels_differing /= len(every)
+    return parity
 
 
-def _assert_band_parity(
-    model: GraphModel,
+def assert_program_parity(
+    program: Program,
+    values: Values,
     predictor: Predictor,
     images: ImageSource,
     rows: Sequence[int],
-    watch: Watch | None,
+    *,
+    watch: Watch | None = None,
 ) -> Parity:
-    """Compare a file that begins with scaled bands, as whoever runs it must hand them over."""
-
-    def program(pixels: Tensor) -> dict[str, Tensor]:
-        answers = model.answers(pixels.numpy())
-        outputs = {"logits": answers.logits}
-        if predictor.link is not None:
-            outputs |= vars(model.decided(answers.logits))
-        return {name: torch.from_numpy(np.asarray(value)) for name, value in outputs.items()}
-
-    def values(pixels: Tensor) -> Iterator[NodeValue]:
-        return model.values(predictor.transform.normalise(pixels).numpy())
-
-    return assert_program_parity(program, values, predictor, images, rows, watch=watch)
+    """Return how far a program of scaled pixels is from the model; raise where it is too far."""
+    parity = Parity(len(rows))
+    for row in _shown(rows, watch):
+        pixels = input_of(images, row, predictor.transform)[None]
+        _take_answers(parity, predictor, pixels, program, values, images.ids[row])
+    return parity
 
 
 def _assert_decoded_alike(content: bytes | None, picture: Image.Image, name: str) -> None:
@@ -249,35 +237,6 @@ def _assert_decoded_alike(content: bytes | None, picture: Image.Image, name: str
         )
 
 
-def assert_program_parity(
-    program: Program,
-    values: Callable[[Tensor], Iterable[NodeValue]],
-    predictor: Predictor,
-    images: ImageSource,
-    rows: Sequence[int],
-    *,
-    watch: Watch | None = None,
-) -> Parity:
-    """Return how far a program of scaled pixels is from the model; raise where it is too far.
-
-    ``values`` gives what its nodes compute of pixels, in order, to name the first that differs.
-    """
-    differences = _Differences(predictor)
-    for row in _shown(rows, watch):
-        name = images.ids[row]
-        pixels = input_of(images, row, predictor.transform)[None]
-        with torch.no_grad():
-            outputs = {output: value.numpy() for output, value in program(pixels).items()}
-        logits = differences.take_logits(outputs["logits"], pixels, name, partial(values, pixels))
-        if predictor.link is None:
-            continue
-        decided = Decided(outputs["probability"], outputs["label"], outputs["none"])
-        differences.take_answers(decided, outputs["logits"], name)
-        probs = predictor.link(logits.double())
-        differences.take_whole(decided, probs, predictor.rule(probs.float()))
-    return differences.parity(len(rows))
-
-
 def _shown(rows: Sequence[Row], watch: Watch | None) -> Iterator[Row]:
     """Yield the rows, with their progress."""
     watch = watch or Silent()
@@ -288,83 +247,63 @@ def _shown(rows: Sequence[Row], watch: Watch | None) -> Iterator[Row]:
     watch.finish()
 
 
-@dataclass
-class _Differences:
-    """The largest differences from a model so far; what is too far from it raises."""
-
-    predictor: Predictor
-    levels: int | None = None
-    pixels_differing: float = 0.0  # shares, added up over pictures
-    logit: float = 0.0
-    probability: float = 0.0
-    whole: float = 0.0
-    labels_differing: int = 0
-
-    def take_pixels(
-        self, found: NDArray[np.uint8], expected: NDArray[np.uint8], name: str, way_out: str
-    ) -> bool:
-        """Compare the scaled pixels of a picture; return whether they are equal."""
-        apart = np.abs(found.astype(np.int16) - expected)
-        most = int(apart.max())
-        if most > MAX_LEVELS:
-            raise LabelwiseError(
-                f"nothing was written: pixels of {name} are {most} levels apart after the resize, "
-                f"more than {MAX_LEVELS}{way_out}"
-            )
-        self.levels = max(self.levels or 0, most)
-        self.pixels_differing += float((apart > 0).mean())
-        return most == 0
-
-    def take_logits(
-        self,
-        found: NDArray[np.float32],
-        pixels: Tensor,
-        name: str,
-        nodes: Callable[[], Iterable[NodeValue]],
-    ) -> Tensor:
-        """Compare logits with the model's for the same pixels, and return the model's.
-
-        ``nodes`` gives what the nodes of the graph compute, to name the first that differs.
-        """
-        expected = self.predictor.logits(pixels)
-        gap = float(np.abs(found - expected.numpy()).max())
-        if not gap <= MAX_LOGIT:  # NaN is too far too
-            node = first_difference(nodes(), self.predictor, pixels)
-            raise LabelwiseError(
-                f"nothing was written: logits of {name} are {gap:.2g} apart, more than "
-                f"{MAX_LOGIT:g}; the first node that differs is {node}"
-            )
-        self.logit = max(self.logit, gap)
-        return expected
-
-    def take_answers(self, found: Decided, logits: NDArray[np.float32], name: str) -> None:
-        apart = compare_answers(found, self.predictor, logits, name)
-        self.probability = max(self.probability, apart)
-
-    def take_whole(self, found: Decided | GraphAnswers, probs: Tensor, sets: Tensor) -> None:
-        """Compare what comes of all stages together; it is measured, not limited."""
-        if found.probability is not None and found.label is not None:
-            apart = np.abs(found.probability - probs.numpy())
-            self.whole = max(self.whole, float(apart.max()))
-            self.labels_differing += int((found.label != sets.numpy()).sum())
-
-    def parity(self, pictures: int, files: int = 0) -> Parity:
-        """Return what was found on so many pictures and files beside them."""
-        return Parity(
-            pictures,
-            self.levels,
-            self.pixels_differing / max(pictures + files, 1),
-            self.logit,
-            self.probability,
-            self.whole,
-            self.labels_differing,
-            (pictures + files) * len(self.predictor.space),
-            files,
+def _take_pixels(
+    parity: Parity,
+    found: NDArray[np.uint8],
+    expected: NDArray[np.uint8],
+    name: str,
+    *,
+    exact: bool,
+) -> None:
+    """Compare the scaled pixels of a picture."""
+    apart = np.abs(found.astype(np.int16) - expected)
+    most = int(apart.max())
+    if most > MAX_LEVELS:
+        way_out = "" if exact else "; leave --fast-resize out"
+        raise LabelwiseError(
+            f"nothing was written: pixels of {name} are {most} levels apart after the resize, "
+            f"more than {MAX_LEVELS}{way_out}"
         )
+    parity.levels = max(parity.levels or 0, most)
+    parity.pixels_differing += float((apart > 0).mean())
+
+
+def _take_answers(
+    parity: Parity,
+    predictor: Predictor,
+    pixels: Tensor,
+    program: Program,
+    values: Values,
+    name: str,
+    whole: GraphAnswers | None = None,
+) -> None:
+    """Compare logits with the model's for the same pixels, and what follows from the logits.
+
+    What comes of all stages together, the answers ``whole``, is measured, not limited.
+    """
+    found, expected = program(pixels), predictor.logits(pixels)
+    gap = float(np.abs(found.logits - expected.numpy()).max())
+    if not gap <= MAX_LOGIT:  # NaN is too far too
+        node = first_difference(values(pixels), predictor, pixels)
+        raise LabelwiseError(
+            f"nothing was written: logits of {name} are {gap:.2g} apart, more than "
+            f"{MAX_LOGIT:g}; the first node that differs is {node}"
+        )
+    parity.logit = max(parity.logit, gap)
+    parity.labels += len(predictor.space)
+    if predictor.link is None:
+        return
+    apart = compare_answers(found, predictor, found.logits, name)
+    parity.probability = max(parity.probability, apart)
+    answers, probs = whole or found, predictor.link(expected.double())
+    sets = predictor.rule(probs.float() if parity.levels is None else probs)
+    apart = float(np.abs(answers.probability - probs.numpy()).max())
+    parity.probability_end_to_end = max(parity.probability_end_to_end, apart)
+    parity.labels_end_to_end += int((answers.label != sets.numpy()).sum())
 
 
 def compare_answers(
-    found: Decided, predictor: Predictor, logits: NDArray[np.float32], name: str
+    found: GraphAnswers, predictor: Predictor, logits: NDArray[np.float32], name: str
 ) -> float:
     """Return how far what a file makes of logits is from the model's; raise if it is too far."""
     link, given = predictor.link, torch.from_numpy(np.ascontiguousarray(logits)).double()
@@ -412,15 +351,8 @@ def first_difference(values: Iterable[NodeValue], predictor: Predictor, pixels: 
     nodes = list(values)
     last = -1
     for position, (_, _, value) in enumerate(nodes):
-        same_shape = (
-            recorded_value
-            for recorded_value in recorded.values
-            if recorded_value.shape == value.shape
-        )
-        if any(
-            np.allclose(value, recorded_value, atol=1e-4, rtol=1e-4)
-            for recorded_value in same_shape
-        ):
+        alike = (known for known in recorded.values if known.shape == value.shape)
+        if any(np.allclose(value, known, atol=1e-4, rtol=1e-4) for known in alike):
             last = position
     name, kind, _ = nodes[min(last + 1, len(nodes) - 1)]
     return f"{name!r} ({kind})"

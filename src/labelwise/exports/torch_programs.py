@@ -14,7 +14,7 @@ writes them, for programs that are given files by people they trust, and runs no
 import io
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from importlib.util import find_spec
@@ -26,8 +26,12 @@ import torch
 from torch import Tensor, nn
 
 from labelwise.errors import LabelwiseError, SettingsError
-from labelwise.exports.graph import require_exportable, require_new_folder, require_pictures
-from labelwise.exports.links import default_thresholds
+from labelwise.exports.links import (
+    default_thresholds,
+    require_exportable,
+    require_new_folder,
+    require_pictures,
+)
 from labelwise.exports.network import export_network, quiet
 from labelwise.exports.onnx_file import assemble, facts_of
 from labelwise.exports.parity import MAX_LOGIT, Parity, assert_parity, assert_program_parity
@@ -37,6 +41,7 @@ from labelwise.models.graph_model import (
     FACTS,
     GRAPH,
     WEIGHTS,
+    GraphAnswers,
     NodeValue,
     OpenVinoModel,
     digest,
@@ -99,10 +104,7 @@ def export_openvino(
 
 
 def _assert_link_in_float32(model: "OpenVinoModel") -> None:
-    """Raise if the link is another one in float32 for logits that no compared photo may have had.
-
-    Single entries may fall on the other side of a step.
-    """
+    """Raise if the link is another one in float32, for logits that no photo may have had."""
     if model.link is None:
         return
     logits = np.random.default_rng(0).normal(0, 6, (256, len(model.space))).astype(np.float32)
@@ -187,24 +189,45 @@ def export_executorch(
 ) -> tuple[int, Parity]:
     """Write a ``.pte`` file once it agrees with the model; return its size and how it compares."""
     require_executorch()
-    path = Path(path)
-    if path.suffix != ".pte":
-        raise SettingsError(f"--format executorch writes a file that ends in .pte, got {path}")
-    require_exportable(predictor)
-    require_pictures(rows)
-    description = json.dumps(spec.model_dump(mode="json"), ensure_ascii=False)
+    description = _description(predictor, spec, Path(path), rows, "executorch", ".pte")
     content = _lowered(picture_program(predictor), description)
     program = LoadedProgram(content)
 
     def values(pixels: Tensor) -> list[NodeValue]:
         return [("forward", "ExecuTorch", program(pixels)["logits"].numpy())]
 
-    parity = assert_program_parity(program, values, predictor, images, rows, watch=watch)
+    parity = _compared(program, values, predictor, images, rows, watch)
     whole = [input_of(images, rows[n % len(rows)], predictor.transform) for n in range(MOST)]
     _assert_batch(program, predictor, torch.stack(whole))
-    with replacing(path) as temporary:
+    with replacing(Path(path)) as temporary:
         temporary.write_bytes(content)
     return len(content), parity
+
+
+def _description(
+    predictor: Predictor, spec: ModelSpec, path: Path, rows: Sequence[int], kind: str, suffix: str
+) -> str:
+    """Return the JSON of a model that can be written to such a file."""
+    if path.suffix != suffix:
+        raise SettingsError(f"--format {kind} writes a file that ends in {suffix}, got {path}")
+    require_exportable(predictor)
+    require_pictures(rows)
+    return json.dumps(spec.model_dump(mode="json"), ensure_ascii=False)
+
+
+def _compared(
+    program: Callable[[Tensor], dict[str, Tensor]],
+    values: Callable[[Tensor], Iterable[NodeValue]],
+    predictor: Predictor,
+    images: ImageSource,
+    rows: Sequence[int],
+    watch: Watch | None,
+) -> Parity:
+    def answers(pixels: Tensor) -> GraphAnswers:
+        with torch.no_grad():
+            return GraphAnswers(**{name: value.numpy() for name, value in program(pixels).items()})
+
+    return assert_program_parity(answers, values, predictor, images, rows, watch=watch)
 
 
 class LoadedProgram:
@@ -310,23 +333,16 @@ def export_program(
     watch: Watch | None = None,
 ) -> tuple[int, Parity]:
     """Write a ``.pt2`` file once it agrees with the model; return its size and how it compares."""
-    path = Path(path)
-    if path.suffix != ".pt2":
-        raise SettingsError(f"--format torch-export writes a file that ends in .pt2, got {path}")
-    require_exportable(predictor)
-    require_pictures(rows)
+    description = _description(predictor, spec, Path(path), rows, "torch-export", ".pt2")
     buffer = io.BytesIO()
-    description = json.dumps(spec.model_dump(mode="json"), ensure_ascii=False)
     program = picture_program(predictor)
     with quiet():
         torch.export.save(program, buffer, extra_files={MODEL_FILE: description})
         buffer.seek(0)
         loaded = torch.export.load(buffer).module()  # written a moment ago, by this process
-    parity = assert_program_parity(
-        loaded, partial(_node_values, loaded), predictor, images, rows, watch=watch
-    )
+    parity = _compared(loaded, partial(_node_values, loaded), predictor, images, rows, watch)
     content = buffer.getvalue()
-    with replacing(path) as temporary:
+    with replacing(Path(path)) as temporary:
         temporary.write_bytes(content)
     return len(content), parity
 
@@ -354,14 +370,10 @@ def _node_values(program: torch.fx.GraphModule, pixels: Tensor) -> list[NodeValu
 
 def picture_program(predictor: Predictor) -> torch.export.ExportedProgram:
     """Return the program of a model from scaled pixels to its answers."""
-    return captured_program(_Answers(predictor), _example(predictor))
-
-
-def _example(predictor: Predictor) -> Tensor:
     size, channels = predictor.transform.size, predictor.transform.channels
     generator = torch.Generator().manual_seed(0)
     pixels = torch.randint(256, (2, channels, size, size), generator=generator)
-    return pixels.to(predictor.transform.dtype)
+    return captured_program(_Answers(predictor), pixels.to(predictor.transform.dtype))
 
 
 def captured_program(answers: nn.Module, example: Tensor) -> torch.export.ExportedProgram:

@@ -16,13 +16,14 @@ import tarfile
 from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
+from string import Template
 from tempfile import TemporaryDirectory
 
 from labelwise.errors import SettingsError
-from labelwise.exports.graph import require_new_folder
+from labelwise.exports.links import require_new_folder
 from labelwise.exports.onnx_file import facts_of, onnx_content
 from labelwise.exports.parity import Parity
-from labelwise.markup.html import Markup, join, tag, trusted
+from labelwise.markup.html import tag
 from labelwise.models import ModelSpec, Predictor
 from labelwise.pictures import ImageSource
 from labelwise.system.files import replacing, replacing_folder
@@ -35,11 +36,6 @@ HASHES = {
         "3398c10d07d229bd91b364548e130e0e51a8e5704b88c7c083ebbeb78842dee2"
     ),
 }
-POLICY = (
-    "default-src 'none'; script-src 'self' 'wasm-unsafe-eval'; connect-src 'self'; "
-    "style-src 'self' 'unsafe-inline'; img-src 'self' blob: data:; media-src 'self' blob:; "
-    "base-uri 'none'; form-action 'none'"
-)
 
 
 def export_web(
@@ -72,56 +68,12 @@ def export_web(
 
 
 def _page(predictor: Predictor) -> str:
-    names = predictor.space.names
-    facts = {"labels": names, "ranks": predictor.link is None}
-    # In a script element only "<" could end it.
-    data = json.dumps(facts, ensure_ascii=False).replace("<", "\\u003c")
-    head = join(
-        tag("meta", charset="utf-8"),
-        tag("meta", http_equiv="Content-Security-Policy", content=POLICY),
-        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        tag("title", "Tag photos"),
-        tag("link", rel="icon", href="data:,"),
-        tag("link", rel="stylesheet", href="style.css"),
-    )
-    body = join(
-        tag(
-            "header",
-            tag("h1", "Tag photos"),
-            tag(
-                "p",
-                f"{len(names):,} labels. Photos are tagged here and sent nowhere.",
-                class_="lead",
-            ),
-            *([] if predictor.caution is None else [tag("p", predictor.caution, class_="note")]),
-            class_="top",
-        ),
-        tag("main", _controls(), tag("div", id="photos", class_="photos")),
-        tag("footer", "Written by labelwise. This page works offline."),
-        tag("script", trusted(data), id="facts", type="application/json"),
-        tag("script", src="tagger.js", type="module"),
-    )
-    return f"<!doctype html>\n{tag('html', tag('head', head), tag('body', body), lang='en')}\n"
-
-
-def _controls() -> Markup:
-    choose = tag(
-        "label",
-        "Choose photos",
-        tag("input", type="file", id="files", accept="image/*", multiple=True),
-        class_="button",
-    )
-    return join(
-        tag(
-            "div",
-            tag("p", "Drop photos here, paste one, or"),
-            choose,
-            tag("button", "Use the camera", id="camera", type="button", class_="button"),
-            id="drop",
-            class_="drop",
-        ),
-        tag("video", id="video", hidden=True, playsinline=True, muted=True),
-        tag("p", "Loading the model ...", id="status", role="status"),
+    names, caution = predictor.space.names, predictor.caution
+    facts = json.dumps({"labels": names, "ranks": predictor.link is None}, ensure_ascii=False)
+    return Template(_asset("tagger.html")).substitute(
+        count=f"{len(names):,}",
+        caution="" if caution is None else tag("p", caution, class_="note"),
+        facts=facts.replace("<", "\\u003c"),  # in a script element only "<" could end it
     )
 
 

@@ -69,10 +69,7 @@ def is_whole(content: bytes, digest: str) -> bool:
 
 
 def simplified(model: Any) -> Any:
-    """Return a model with everything computed that follows from its constants.
-
-    It still consists of standard operators.
-    """
+    """Return a model with everything computed that follows from its constants."""
     import onnx
     import onnxruntime
 

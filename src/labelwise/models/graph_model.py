@@ -54,19 +54,10 @@ class GraphAnswers:
     """The outputs of a file for n pictures; a model that only ranks has ``ranking`` alone."""
 
     logits: NDArray[np.float32]
-    probability: NDArray[np.float32] | None = None
-    label: NDArray[np.bool_] | None = None
-    none: NDArray[np.float32] | None = None
-    ranking: NDArray[np.int64] | None = None
-
-
-@dataclass(frozen=True, eq=False)
-class Decided:
-    """What the link and the rule of a file say of logits."""
-
-    probability: NDArray[np.float32]
-    label: NDArray[np.bool_]
-    none: NDArray[np.float32]
+    probability: Any = None
+    label: Any = None
+    none: Any = None
+    ranking: Any = None
 
 
 class GraphTransform(Transform):
@@ -108,10 +99,7 @@ class GraphModel(ABC):
 
     @property
     def transform(self) -> Transform:
-        """How a picture becomes the input of the network: by the graph's own resize.
-
-        A graph of bands begins with scaled ones, so there it is the model's.
-        """
+        """How a picture becomes the input of the network: by the graph's own resize."""
         return GraphTransform(self) if self.facts.transform.bands is None else self.facts.transform
 
     @property
@@ -183,9 +171,9 @@ class GraphModel(ABC):
             require_agreement(self.name, apart)
         return logits
 
-    def decided(self, logits: NDArray[np.float32]) -> Decided:
+    def decided(self, logits: NDArray[np.float32]) -> GraphAnswers:
         """Return what the link and the rule of the graph say of logits (n, K)."""
-        return Decided(**self.run("decision", {"logits": logits}))
+        return GraphAnswers(logits, **self.run("decision", {"logits": logits}))
 
 
 @dataclass(frozen=True, eq=False)

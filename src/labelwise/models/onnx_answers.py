@@ -48,10 +48,7 @@ NOT_FINITE = "the model's logits are not finite numbers; its weights or the imag
 
 @dataclass(frozen=True)
 class Answer:
-    """What is said of one image: its labels, surest first, and probabilities; or an error.
-
-    ``caution`` is what must stand beside the probabilities, None if nothing must.
-    """
+    """What is said of one image: its labels, surest first, and probabilities; or an error."""
 
     row: int
     id: str

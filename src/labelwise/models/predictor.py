@@ -140,10 +140,7 @@ class Model(nn.Module):
         return self.outputs_and_features(images)[0]
 
     def outputs_and_features(self, images: Tensor) -> tuple[Outputs, Tensor]:
-        """Return the outputs of the head and the feature map (B, D, h, w) they come from.
-
-        Of several views both are means; ``aux`` is that of the first.
-        """
+        """Return the outputs of the head and the feature map (B, D, h, w) they come from."""
         several = not self.training and images.ndim >= 4
         windows = _five_crops(images) if several and self.crops == 5 else [images]
         views: list[tuple[Outputs, Tensor]] = []

@@ -190,10 +190,7 @@ class Embedder(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Inferred:
-    """What a network makes of one batch: ``values`` (one row for each of ``rows``) on the CPU.
-
-    ``values`` is empty if no image of the batch could be read.
-    """
+    """What a network makes of one batch: ``values`` (one row for each of ``rows``) on the CPU."""
 
     rows: NDArray[np.int64]
     values: tuple[Tensor, ...]
@@ -251,10 +248,7 @@ class Scored:
         ]
 
     def answers(self, caution: str | None = None) -> Iterator[Answer]:
-        """Yield one answer per image, failures among them, in the order of the rows.
-
-        ``caution`` is what must stand beside the probabilities of this model.
-        """
+        """Yield one answer per image, failures among them, in the order of the rows."""
         parts = zip(self.rows.tolist(), self.ids, self.labels, self.probs.tolist(), strict=True)
         good = [
             Answer(row, name, labels, tuple(probs), caution=caution)
@@ -265,19 +259,21 @@ class Scored:
 
     @staticmethod
     def join(parts: Sequence["Scored"]) -> "Scored":
-        embeddings = [scored.embeddings for scored in parts if scored.embeddings is not None]
-        looks = [scored.looks for scored in parts if scored.looks is not None]
+        def whole(name: str) -> Any:
+            values = [getattr(part, name) for part in parts if getattr(part, name) is not None]
+            return torch.cat(values) if values else None
+
         return Scored(
             parts[0].space,
-            np.concatenate([scored.rows for scored in parts]),
-            tuple(name for scored in parts for name in scored.ids),
-            torch.cat([scored.logits for scored in parts]),
-            torch.cat([scored.log_p for scored in parts]),
-            torch.cat([scored.log_q for scored in parts]),
-            torch.cat([scored.sets for scored in parts]),
-            tuple(failure for scored in parts for failure in scored.failures),
-            torch.cat(embeddings) if embeddings else None,
-            torch.cat(looks) if looks else None,
+            np.concatenate([part.rows for part in parts]),
+            tuple(name for part in parts for name in part.ids),
+            whole("logits"),
+            whole("log_p"),
+            whole("log_q"),
+            whole("sets"),
+            tuple(failure for part in parts for failure in part.failures),
+            whole("embeddings"),
+            whole("looks"),
         )
 
 

@@ -132,10 +132,7 @@ NAMED = 5  # near copies in a sentence
 
 @dataclass(frozen=True, eq=False)
 class SeenPhotos:
-    """Which rows of a table the run was fitted on, or why that cannot be told.
-
-    ``near`` are other rows that look like a photo it was fitted on.
-    """
+    """Which rows of a table the run was fitted on, or why that cannot be told."""
 
     rows: NDArray[np.bool_]
     near: NDArray[np.bool_]
@@ -151,10 +148,7 @@ class SeenPhotos:
         return int(self.rows.sum())
 
     def others(self, name: str) -> NDArray[np.bool_]:
-        """Return which rows the run was not fitted on, nor on one that looks so.
-
-        ``name`` is of the data, for errors.
-        """
+        """Return which rows the run was not fitted on, nor on one that looks so."""
         if self.why_not:
             raise SettingsError(
                 f"--without-training-photos cannot compare them: {self.why_not}; leave it out, or "

@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from copy import deepcopy
 from math import pi
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -30,22 +30,25 @@ class Head(nn.Module, ABC):
     def forward(self, features: Tensor) -> Outputs:
         """Return logits (B, K), and whatever ``aux`` names."""
 
+    @torch.no_grad()
     def start_at(self, logits: Tensor) -> None:
         """Set the label biases to ``logits`` (K,); a head without such biases stays as it is."""
+        classifier = getattr(self, "classifier", None)
+        if classifier is not None:
+            classifier.bias.copy_(logits)
 
+    @torch.no_grad()
     def absorb_scaling(self, mean: Tensor, scale: Tensor) -> None:
-        """Take features where ``(features - mean) / scale`` were given before."""
-        raise TypeError(f"{type(self).__name__} does not begin with a linear map")
+        """Take features where ``(features - mean) / scale`` (D,) were given before.
 
-
-@torch.no_grad()
-def absorb_scaling(layer: nn.Linear, mean: Tensor, scale: Tensor) -> None:
-    """Fold ``(x - mean) / scale`` (D,) into a linear layer, which then takes x itself.
-
-    W (x - m) / s + b  =  (W / s) x + b - (W / s) m
-    """
-    layer.weight.div_(scale.to(layer.weight))
-    layer.bias.sub_(layer.weight @ mean.to(layer.weight))
+        W (x - m) / s + b  =  (W / s) x + b - (W / s) m, in each linear layer that they go into
+        """
+        if not self.absorbs:
+            raise TypeError(f"{type(self).__name__} does not begin with a linear map")
+        for layer in self.children():
+            if isinstance(layer, nn.Linear):
+                layer.weight.div_(scale.to(layer.weight))
+                layer.bias.sub_(layer.weight @ mean.to(layer.weight))
 
 
 # Linear head: mean over the places of the feature map, then one weight vector per label.
@@ -63,13 +66,6 @@ class LinearHead(Head):
 
     def forward(self, features: Tensor) -> Outputs:
         return Outputs(self.classifier(features.mean(dim=(2, 3))))
-
-    @torch.no_grad()
-    def start_at(self, logits: Tensor) -> None:
-        self.classifier.bias.copy_(logits)
-
-    def absorb_scaling(self, mean: Tensor, scale: Tensor) -> None:
-        absorb_scaling(self.classifier, mean, scale)
 
 
 # BoostLU (Kim et al., CVPR 2023): evidence for a label counts more than evidence against it.
@@ -118,9 +114,6 @@ class BoostHead(Head):
         boosted = logits.clamp(min=0) / (self.alpha if self.boosts == "always" else 1)
         self.classifier.bias.copy_(logits.clamp(max=0) + boosted)
 
-    def absorb_scaling(self, mean: Tensor, scale: Tensor) -> None:
-        absorb_scaling(self.classifier, mean, scale)
-
 
 # Two heads on shared features: Garcin et al., section 5 and Figure 3.
 #
@@ -155,14 +148,6 @@ class TwoHead(Head):
             logits = proposal
         return Outputs(logits, {"proposal": proposal})
 
-    @torch.no_grad()
-    def start_at(self, logits: Tensor) -> None:
-        self.classifier.bias.copy_(logits)
-
-    def absorb_scaling(self, mean: Tensor, scale: Tensor) -> None:
-        for layer in (self.classifier, self.proposer):
-            absorb_scaling(layer, mean, scale)
-
 
 # Query decoder: Query2Label (Liu et al. 2021), with the group decoding of ML-Decoder.
 #
@@ -191,10 +176,7 @@ EPS = 1e-6
 
 
 class AttentionLayer(nn.Module):
-    """Attention and feed-forward net, post-norm; encoder and decoder layers are both this.
-
-    With ``self_attention`` the states can look at each other before they look at the memory.
-    """
+    """Attention and feed-forward net, post-norm; encoder and decoder layers are both this."""
 
     def __init__(
         self,
@@ -317,32 +299,28 @@ class QueryDecoder(Head):
                 nn.init.xavier_uniform_(parameter)
 
     def forward(self, features: Tensor) -> Outputs:
-        memory, key = self._memory(self.project(features))
-        target = torch.zeros_like(self.queries).expand(memory.shape[0], -1, -1)
-        for layer in self._decoder():
-            target = layer.look_around(target, self.queries)
-            target = layer(target, target + self.queries, key, memory)
-        return Outputs(self.classifier(self.norm(target)))
+        return Outputs(self.classifier(self.norm(self._decoded(features, maps=False)[0])))
 
     @torch.no_grad()
     def attention(self, features: Tensor) -> Tensor:
-        """Return where each label's query looks in its last layer: (B, K, H, W), each sums to 1.
-
-        The mean over the attention heads; labels of one query share its map.
-        """
-        memory, key = self._memory(self.project(features))
-        target = torch.zeros_like(self.queries).expand(memory.shape[0], -1, -1)
-        weights = memory.new_zeros(())
-        for layer in self._decoder():
-            target = layer.look_around(target, self.queries)
-            seen, weights = layer.attention(target + self.queries, key, memory)
-            target = layer.after(target, seen)
+        """Return where each label's query looks in its last layer: (B, K, H, W), each sums to 1."""
+        _, weights = self._decoded(features, maps=True)
         share = self.classifier.weight.shape[1]
-        maps = weights.repeat_interleave(share, dim=1)[:, : self.classifier.num_labels]
+        maps: Tensor = weights.repeat_interleave(share, dim=1)[:, : self.classifier.num_labels]
         return maps.reshape(*maps.shape[:2], *features.shape[2:])
 
-    def _decoder(self) -> list[AttentionLayer]:
-        return [layer for layer in self.decoder if isinstance(layer, AttentionLayer)]
+    def _decoded(self, features: Tensor, *, maps: bool) -> tuple[Tensor, Any]:
+        """Return the last states, and where the queries look, the mean over attention heads."""
+        memory, key = self._memory(self.project(features))
+        target = torch.zeros_like(self.queries).expand(memory.shape[0], -1, -1)
+        decoder: Any = self.decoder
+        weights = None
+        for layer in decoder:
+            target = layer.look_around(target, self.queries)
+            query = target + self.queries
+            seen, weights = layer.attention(query, key, memory, need_weights=maps)
+            target = layer.after(target, seen)
+        return target, weights
 
     def _memory(self, features: Tensor) -> tuple[Tensor, Tensor]:
         """Return what the queries look at, (B, H W, D), without and with its position code."""
@@ -353,10 +331,6 @@ class QueryDecoder(Head):
             query = memory + positions
             memory = layer(memory, query, query, memory)
         return memory, memory + positions
-
-    @torch.no_grad()
-    def start_at(self, logits: Tensor) -> None:
-        self.classifier.bias.copy_(logits)
 
 
 def sine_position(channels: int, height: int, width: int, like: Tensor) -> Tensor:
@@ -407,10 +381,6 @@ class LabelFeatures(Head):
         pooled = (self.look(seen).softmax(2) * seen).sum(2)
         return Outputs(self.classifier(pooled), {"features": pooled})
 
-    @torch.no_grad()
-    def start_at(self, logits: Tensor) -> None:
-        self.classifier.bias.copy_(logits)
-
 
 # ML-Decoder (Ridnik et al., WACV 2023): queries that are not learned look at the feature map.
 #
@@ -457,10 +427,7 @@ class DecoderTrunk(nn.Module):
 
 
 class MLDecoder(Head):
-    """Transformer head with fixed queries, each of which decodes a group of labels.
-
-    ``queries=None`` is one per label, at most 100, as published.
-    """
+    """Transformer head with fixed queries, each of which decodes a group of labels."""
 
     queries: Tensor
 
@@ -487,10 +454,6 @@ class MLDecoder(Head):
 
     def forward(self, features: Tensor) -> Outputs:
         return Outputs(self.classifier(self.trunk(features, self.queries)))
-
-    @torch.no_grad()
-    def start_at(self, logits: Tensor) -> None:
-        self.classifier.bias.copy_(logits)
 
 
 class WordDecoder(Head):

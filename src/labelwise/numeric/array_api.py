@@ -5,10 +5,13 @@ array API lacks is here: each has torch's own kernel where there is one, which a
 the same formula in NumPy. Torch is never imported for a NumPy array.
 """
 
+import sys
+from abc import ABC, abstractmethod
 from math import log
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
+from numpy.lib.mixins import NDArrayOperatorsMixin
 from numpy.typing import NDArray
 
 from labelwise.numeric.arrays import is_tensor, to_numpy
@@ -19,6 +22,25 @@ if TYPE_CHECKING:
 A = TypeVar("A", NDArray[Any], "Tensor")
 
 LINEAR = 20.0  # beyond it softplus(x) is x, as torch has it
+
+
+class Symbol(NDArrayOperatorsMixin, ABC):
+    """An array that stands for values computed elsewhere, which NumPy's functions take too."""
+
+    @abstractmethod
+    def search_rows(self, knots: Any) -> Any:
+        """Return :func:`search_rows` of itself."""
+
+    @abstractmethod
+    def taken_from(self, table: Any) -> Any:
+        """Return the numbers of a table (M,) that it is the places of."""
+
+
+def is_traced(array: object) -> bool:
+    """Return whether what is computed with an array is written down, so that it has no values."""
+    if not is_tensor(array):
+        return isinstance(array, Symbol)
+    return bool(sys.modules["torch"].compiler.is_compiling())
 
 
 def namespace(array: object) -> Any:
@@ -37,11 +59,15 @@ def like(values: Any, array: A) -> A:
 
         tensor: A = torch.as_tensor(values, dtype=array.dtype, device=array.device)
         return tensor
+    if isinstance(values, Symbol):
+        return cast("A", values)
     return np.asarray(to_numpy(values) if is_tensor(values) else values, dtype=array.dtype)
 
 
 def double(array: A) -> A:
     """Return the array in float64."""
+    if isinstance(array, Symbol):
+        return cast("A", array)
     return array.double() if is_tensor(array) else np.asarray(array, np.float64)
 
 
@@ -122,5 +148,13 @@ def search_rows(knots: A, x: A) -> A:
         import torch
 
         return torch.searchsorted(knots, x.contiguous())
+    if isinstance(x, Symbol):
+        return cast("A", x.search_rows(knots))
     pairs = zip(knots, x, strict=True)
     return np.array([np.searchsorted(own, values) for own, values in pairs]).reshape(x.shape)
+
+
+def taken(table: A, index: A) -> A:
+    """Return the numbers of a table (M,) at the places ``index`` (...)."""
+    places: Any = index
+    return cast("A", places.taken_from(table) if isinstance(index, Symbol) else table[places])

@@ -1,4 +1,4 @@
-"""One method to a file: its loss as a function, its link, its objective."""
+"""Losses with their links; what their probabilities are worth says the catalogue of methods."""
 
 from labelwise.links import (
     CROSS_ENTROPY,

@@ -20,8 +20,6 @@ from labelwise.objectives.convex import ConvexLoss
 from labelwise.system.distributed import gather_rows, world_size
 from labelwise.types import DatasetFacts, Outputs, Targets
 
-# How many epochs a loss has seen, for losses that change their mind about labels over time.
-
 
 def running_sum(values: Tensor, dim: int) -> Tensor:
     """Return the cumulative sum; on the CPU where the device has no deterministic kernel for it."""
@@ -97,9 +95,7 @@ class Objective(nn.Module, ABC):
             targets = Targets(to_tensor(targets, device), mask)
             _check_shapes(outputs, targets)
             if not torch.compiler.is_compiling():
-                _check_values(targets)
-                if not self.soft_labels:
-                    _refuse_soft(targets, type(self).__name__)
+                self._check_values(targets)
         _check_shapes(outputs, targets)
         for name in self.aux:
             if name not in outputs.aux:
@@ -112,6 +108,21 @@ class Objective(nn.Module, ABC):
             if outputs.logits.shape[0] == 0:  # no image of any process: nothing to learn
                 return sum((value.sum() for value in outputs.aux.values()), outputs.logits.sum())
             return self.loss(outputs, targets)
+
+    def _check_values(self, targets: Targets) -> None:
+        labels = targets.labels
+        if targets.observed is not None:
+            labels = labels[mask_tensor(targets.observed, "observed")]
+        bad = ~((labels >= 0) & (labels <= 1))
+        if bad.any():
+            raise ValueError(f"labels must lie in [0, 1], got {labels[bad].flatten()[0].item()}")
+        soft = (labels > 0) & (labels < 1)
+        if not self.soft_labels and soft.any():
+            raise ValueError(
+                f"{type(self).__name__} needs labels of 0 and 1, got "
+                f"{labels[soft].flatten()[0].item():g}; cut soft labels, as labels > 0.5, or take "
+                "an objective that uses them, such as BCE"
+            )
 
     def step(self, lr: float) -> None:
         """Update what the objective keeps outside any optimiser; call after the optimiser's step.
@@ -260,27 +271,6 @@ def _check_shapes(outputs: Outputs, targets: Targets) -> None:
         )
 
 
-def _check_values(targets: Targets) -> None:
-    labels = targets.labels
-    if targets.observed is not None:
-        labels = labels[mask_tensor(targets.observed, "observed")]
-    bad = ~((labels >= 0) & (labels <= 1))
-    if bad.any():
-        raise ValueError(f"labels must lie in [0, 1], got {labels[bad].flatten()[0].item()}")
-
-
-def _refuse_soft(targets: Targets, name: str) -> None:
-    labels = targets.labels
-    if targets.observed is not None:
-        labels = labels[mask_tensor(targets.observed, "observed")]
-    soft = (labels > 0) & (labels < 1)
-    if soft.any():
-        raise ValueError(
-            f"{name} needs labels of 0 and 1, got {labels[soft].flatten()[0].item():g}; cut soft "
-            "labels, as labels > 0.5, or take an objective that uses them, such as BCE"
-        )
-
-
 def _full_precision(outputs: Outputs, targets: Targets) -> tuple[Outputs, Targets]:
     dtype = torch.float64 if outputs.logits.dtype == torch.float64 else torch.float32
     full = Outputs(
@@ -298,10 +288,8 @@ def _full_precision(outputs: Outputs, targets: Targets) -> tuple[Outputs, Target
 def _joined(outputs: Outputs, targets: Targets) -> tuple[Outputs, Targets]:
     if world_size() == 1:
         return outputs, targets
-    joined = Outputs(
-        gather_rows(outputs.logits),
-        {name: gather_rows(value) for name, value in outputs.aux.items()},
-    )
+    aux = {name: gather_rows(value) for name, value in outputs.aux.items()}
     observed = None if targets.observed is None else gather_rows(targets.observed)
     index = None if targets.index is None else gather_rows(targets.index)
-    return joined, Targets(gather_rows(targets.labels), observed, index)
+    labels = gather_rows(targets.labels)
+    return Outputs(gather_rows(outputs.logits), aux), Targets(labels, observed, index)

@@ -1,11 +1,11 @@
 """Convex losses of logits, as a solver needs them: value, gradient and curvature of all rows.
 
     CoinLoss    sum_i a_ik softplus(-v_ik) + c_ik softplus(v_ik)         one problem per label
-    ShiftedLoss a CoinLoss of o_ik + v_ik, where o is known              one problem per label
     ShareLoss   - sum_i sum_k s_ik log softmax_k(v_i)                    one problem for all labels
 
 ``a`` weighs the presence of a label in a row and ``c`` its absence; a soft label y of weight w is
-a = w y, c = w (1 - y), an unknown one a = c = 0. ``s`` are the shares of a row's labels, and only
+a = w y, c = w (1 - y), an unknown one a = c = 0. Where logits o_ik are known, what is sought is
+added to them. ``s`` are the shares of a row's labels, and only
 labels that ``compete`` are in its softmax, beside "none" with the logit 0 where there is one.
 
 A label that is never present (or never absent) has its optimum at infinity. It gets half an entry
@@ -14,7 +14,7 @@ of what it lacks, spread over the rows, so that its logit comes to rest at the s
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Self
 
 import torch
@@ -70,20 +70,29 @@ class ConvexLoss(ABC):
         """Return logits (K,) that are good if all rows get the same."""
 
     @abstractmethod
-    def columns(self, chosen: Tensor | slice) -> Self:
-        """Return the loss of some of the labels."""
-
-    @abstractmethod
-    def on(self, device: torch.device) -> Self:
-        """Return the loss with its numbers on a device, in the types that they have."""
-
-    @abstractmethod
-    def to(self, like: Tensor) -> Self:
-        """Return the loss with its numbers in the type and on the device of ``like``."""
-
-    @abstractmethod
     def bounded(self) -> Self:
         """Return the loss with an optimum at finite logits for every label."""
+
+    def columns(self, chosen: Tensor | slice) -> Self:
+        """Return the loss of some of the labels."""
+        if self.joint:
+            raise TypeError("the labels of a softmax cannot be solved apart")
+        return self._with_each(lambda values: values[:, chosen])
+
+    def on(self, device: torch.device) -> Self:
+        """Return the loss with its numbers on a device, in the types that they have."""
+        return self._with_each(lambda values: values.to(device))
+
+    def to(self, like: Tensor) -> Self:
+        """Return the loss with its numbers in the type and on the device of ``like``."""
+        return self._with_each(
+            lambda values: values.to(like.device if values.dtype == torch.bool else like)
+        )
+
+    def _with_each(self, change: Callable[[Tensor], Tensor]) -> Self:
+        values = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
+        changed = {name: change(value) for name, value in values.items() if torch.is_tensor(value)}
+        return replace(self, **changed)  # type: ignore[type-var]
 
     def over_problems(self, values: Tensor) -> Tensor:
         """Return the sum of (D, K) values over each problem: (1, K), or (1, 1) if joint."""
@@ -92,10 +101,11 @@ class ConvexLoss(ABC):
 
 @dataclass(frozen=True, eq=False)
 class CoinLoss(ConvexLoss):
-    """Weighted cross-entropy of every label's own sigmoid."""
+    """Weighted cross-entropy of the sigmoids of ``logits``, or of ``offset + logits``."""
 
     present: Tensor
     absent: Tensor
+    offset: Tensor | None = None
     joint = False
 
     @staticmethod
@@ -113,10 +123,12 @@ class CoinLoss(ConvexLoss):
     def rows(self, logits: Tensor) -> Tensor:
         # softplus(v) = max(v, 0) + softplus(-|v|): what a sure and right logit still costs is not
         # lost in a difference of large numbers
+        logits = logits if self.offset is None else self.offset + logits
         wrong = self.present * (-logits).relu() + self.absent * logits.relu()
         return wrong + (self.present + self.absent) * softplus(-logits.abs())
 
     def derivatives(self, logits: Tensor) -> Derivatives:
+        logits = logits if self.offset is None else self.offset + logits
         unlikely = (-logits.abs()).sigmoid()  # of p and 1 - p the smaller one, exact also near 0
         likely = 1 - unlikely
         positive = logits > 0
@@ -126,16 +138,9 @@ class CoinLoss(ConvexLoss):
         return Derivatives(gradient, second.mul, second.mean(dim=0, keepdim=True))
 
     def prior(self) -> Tensor:
+        if self.offset is not None:
+            return self.offset.new_zeros(self.num_labels)
         return self.present.sum(dim=0).log() - self.absent.sum(dim=0).log()
-
-    def columns(self, chosen: Tensor | slice) -> Self:
-        return type(self)(self.present[:, chosen], self.absent[:, chosen])
-
-    def on(self, device: torch.device) -> Self:
-        return type(self)(self.present.to(device), self.absent.to(device))
-
-    def to(self, like: Tensor) -> Self:
-        return type(self)(self.present.to(like), self.absent.to(like))
 
     def bounded(self) -> Self:
         known = self.present + self.absent > 0
@@ -143,41 +148,7 @@ class CoinLoss(ConvexLoss):
         share = HALF * known / known.sum(dim=0).clamp(min=1)
         present = self.present + share * (self.present.sum(dim=0) == 0)
         absent = self.absent + share * (self.absent.sum(dim=0) == 0)
-        return type(self)(present, absent)
-
-
-@dataclass(frozen=True, eq=False)
-class ShiftedLoss(ConvexLoss):
-    """The cross-entropy of ``offset + logits``: what is sought is added to known logits (N, K)."""
-
-    loss: CoinLoss
-    offset: Tensor
-    joint = False
-
-    @property
-    def num_labels(self) -> int:
-        return self.loss.num_labels
-
-    def rows(self, logits: Tensor) -> Tensor:
-        return self.loss.rows(self.offset + logits)
-
-    def derivatives(self, logits: Tensor) -> Derivatives:
-        return self.loss.derivatives(self.offset + logits)
-
-    def prior(self) -> Tensor:
-        return self.offset.new_zeros(self.num_labels)
-
-    def columns(self, chosen: Tensor | slice) -> Self:
-        return type(self)(self.loss.columns(chosen), self.offset[:, chosen])
-
-    def on(self, device: torch.device) -> Self:
-        return type(self)(self.loss.on(device), self.offset.to(device))
-
-    def to(self, like: Tensor) -> Self:
-        return type(self)(self.loss.to(like), self.offset.to(like))
-
-    def bounded(self) -> Self:
-        return type(self)(self.loss.bounded(), self.offset)
+        return replace(self, present=present, absent=absent)
 
 
 @dataclass(frozen=True, eq=False)
@@ -228,23 +199,17 @@ class ShareLoss(ConvexLoss):
             log_p = log_p.masked_fill(~self.compete, 0.0)
         return log_p, -total[:, 0]
 
-    def _probs(self, logits: Tensor) -> Tensor:
-        probs = self._log_probs(logits)[0].exp()
-        return probs if self.compete is None else probs * self.compete
-
-    def _weight(self) -> Tensor:
-        """Return the shares (N, 1) of each row together."""
-        total = self.shares.sum(dim=1, keepdim=True)
-        return total if self.none is None else total + self.none[:, None]
-
     def rows(self, logits: Tensor) -> Tensor:
         log_p, log_none = self._log_probs(logits)
         loss = -(self.shares * log_p).sum(dim=1, keepdim=True)
         return loss if self.none is None else loss - (self.none * log_none)[:, None]
 
     def derivatives(self, logits: Tensor) -> Derivatives:
-        probs = self._probs(logits)
-        expected = self._weight() / self.temperature * probs
+        probs = self._log_probs(logits)[0].exp()
+        probs = probs if self.compete is None else probs * self.compete
+        total = self.shares.sum(dim=1, keepdim=True)
+        total = total if self.none is None else total + self.none[:, None]
+        expected = total / self.temperature * probs
 
         def times(values: Tensor) -> Tensor:
             spread = values - (probs * values).sum(dim=1, keepdim=True)
@@ -261,20 +226,6 @@ class ShareLoss(ConvexLoss):
         none = logits.mean() if self.none is None else self.none.sum().log()
         return self.temperature * (logits - none)
 
-    def columns(self, chosen: Tensor | slice) -> Self:
-        raise TypeError("the labels of a softmax cannot be solved apart")
-
-    def on(self, device: torch.device) -> Self:
-        compete, none = (
-            None if weights is None else weights.to(device) for weights in (self.compete, self.none)
-        )
-        return type(self)(self.shares.to(device), compete, none, self.temperature)
-
-    def to(self, like: Tensor) -> Self:
-        compete = None if self.compete is None else self.compete.to(like.device)
-        none = None if self.none is None else self.none.to(like)
-        return type(self)(self.shares.to(like), compete, none, self.temperature)
-
     def bounded(self) -> Self:
         rows = (
             torch.ones_like(self.shares) if self.compete is None else self.compete.to(self.shares)
@@ -284,4 +235,4 @@ class ShareLoss(ConvexLoss):
         none = self.none
         if none is not None and not none.any():
             none = none + HALF / len(none)
-        return type(self)(shares, self.compete, none, self.temperature)
+        return replace(self, shares=shares, none=none)

@@ -22,7 +22,6 @@ from labelwise.links import (
     EASY_NEGATIVES,
     FocalMarginLink,
     Focusing,
-    Link,
     PhiLink,
     Side,
     Sigmoid,
@@ -32,7 +31,7 @@ from labelwise.links import (
 )
 from labelwise.objectives.base import EpochsSeen, Objective
 from labelwise.objectives.convex import CoinLoss, ConvexLoss
-from labelwise.objectives.ops import masked_mean, reviewed_rows
+from labelwise.objectives.ops import masked_mean, one_of, reviewed_rows
 from labelwise.types import Outputs, Targets
 
 # Losses that forgive missing labels: Hill and SPLC, Zhang et al. 2021, and the link of both.
@@ -46,19 +45,7 @@ from labelwise.types import Outputs, Targets
 #
 # Hill's absent half is flat near p = 1, so that what is probably a missing label is left alone.
 # SPLC goes further: after the first epoch an unknown label with p > t (0.6) is taken as present, at
-# present(v) with m = 0.
-#
-# With complete labels both are strictly proper, under a link that is not a sigmoid: log odds =
-# log absent'(v) - log -present'(v), where
-#
-#     -present'(v) = (1 - s)^g (1 - s + g s softplus(-w)),  s = sigmoid(w)
-#     absent'(v)   = p^2 (1 - p) (2 l - 3 p)                Hill, l >= 1.5
-#     absent'(v)   = p^g (p + g (1 - p) softplus(v))        SPLC
-#
-# which rises from -inf to inf for the settings above; others are refused where it does not. Read
-# through a sigmoid, probabilities of 0.1, 0.5 and 0.9 come out as 0.27, 0.94 and 0.99 (Hill) and
-# 0.35, 0.62 and 0.84 (SPLC). With labels missing no link is right: an unknown label counts as an
-# absence, and once SPLC has taken one as present nothing pushes it down again.
+# present(v) with m = 0. With complete labels both are strictly proper under ``FocalMarginLink``.
 
 
 def _focal(logits: Tensor, gamma: float) -> Tensor:
@@ -152,6 +139,7 @@ class SPLC(Objective):
 
 
 Phi = Literal["right", "printed"]
+Per = Literal["entry", "image"]
 
 
 FOCAL = Focusing(gamma_neg=2.0, gamma_pos=2.0, margin=0.0)
@@ -178,9 +166,12 @@ class Asymmetric(Objective):
     soft_labels = True
 
     def __init__(self, focusing: Focusing | None = None, *, phi: Phi | None = None) -> None:
-        self_focusing = Focusing() if focusing is None else focusing
-        super().__init__(_link(self_focusing, phi))
-        self.focusing = self_focusing
+        if phi not in (None, "right", "printed"):
+            raise ValueError(f"phi must be 'right' or 'printed', got {phi!r}")
+        chosen = Focusing() if focusing is None else focusing
+        read = replace(chosen, weight_grad="full") if phi == "printed" else chosen
+        super().__init__(Sigmoid() if phi is None else PhiLink(**asdict(read)))
+        self.focusing = chosen
 
     def loss(self, outputs: Outputs, targets: Targets) -> Tensor:
         loss = asymmetric_loss(outputs.logits, targets.labels, self.focusing)
@@ -189,15 +180,6 @@ class Asymmetric(Objective):
     def start_logits(self, priors: Tensor) -> Tensor:
         # A sigmoid is not where this loss comes to rest, so phi says where to start.
         return PhiLink(**asdict(self.focusing)).logits_at(priors)
-
-
-def _link(focusing: Focusing, phi: Phi | None) -> Link:
-    if phi is None:
-        return Sigmoid()
-    if phi not in ("right", "printed"):
-        raise ValueError(f"phi must be 'right' or 'printed', got {phi!r}")
-    read = replace(focusing, weight_grad="full") if phi == "printed" else focusing
-    return PhiLink(**asdict(read))
 
 
 def _weight(log_base: Tensor, gamma: float, focusing: Focusing) -> Tensor:
@@ -213,8 +195,7 @@ def _weight(log_base: Tensor, gamma: float, focusing: Focusing) -> Tensor:
 #     u(v)       = log(k- zeta+ / (k+ zeta-)) - softplus(-k- (v - b-)) + softplus(k+ (v - b+))
 #
 # The paper prints eq. 17 with the sign inside both sigmoids flipped, so that p falls as v
-# grows; this p is where the risk p present(v) + (1 - p) absent(v) is stationary. It is one half
-# at v = 0.952 for the paper's setting, not at v = 0.
+# grows; this p is where the risk p present(v) + (1 - p) absent(v) is stationary.
 
 
 def spa_loss(logits: Tensor, labels: Tensor, present: Side, absent: Side) -> Tensor:
@@ -250,11 +231,6 @@ class SPA(Objective):
 #
 # averaged over the observed entries. The settings are those of the authors' configuration for
 # MS-COCO; for VOC it has l = 5 and m = 0.3.
-#
-# Not proper: the weight of an entry depends on which other labels of the image are present, so no
-# map of one logit gives its probability back. Where w is the same in all images it cancels, and the
-# log-odds of z are those of the slopes of both halves; a sigmoid of z then reads true probabilities
-# of 0.1, 0.5 and 0.9 as 0.38, 0.50 and 0.66.
 
 
 LEAST_SHARE = 1e-6  # of a label that no training image has
@@ -274,9 +250,7 @@ def distribution_balanced_loss(
     shifted: Tensor, labels: Tensor, weights: Tensor, *, scale: float, gamma: float
 ) -> Tensor:
     """Return the (B, K) loss of every shifted logit z. Labels are 0 or 1."""
-    present = torch.exp(gamma * logsigmoid(-shifted)) * softplus(-shifted)
-    steep = scale * shifted
-    absent = torch.exp(gamma * logsigmoid(steep)) * softplus(steep) / scale
+    present, absent = _focal(shifted, gamma), _focal(-scale * shifted, gamma) / scale
     return 2 * weights * (labels * present + (1 - labels) * absent)
 
 
@@ -300,7 +274,7 @@ class DistributionBalanced(Objective):
                 "scale must be positive, least and gamma must not be negative, got "
                 f"scale={scale}, least={least}, gamma={gamma}"
             )
-        self.least, self.steepness, self.middle = least, steepness, middle
+        self.weighing = {"least": least, "steepness": steepness, "middle": middle}
         self.scale, self.gamma = scale, gamma
         shares = torch.tensor(priors, dtype=torch.float64).clamp(LEAST_SHARE, 1 - LEAST_SHARE)
         self.register_buffer("shares", shares, persistent=False)
@@ -311,19 +285,10 @@ class DistributionBalanced(Objective):
 
     def loss(self, outputs: Outputs, targets: Targets) -> Tensor:
         labels = targets.labels
-        weights = balanced_weights(
-            labels,
-            self.shares.to(labels),
-            least=self.least,
-            steepness=self.steepness,
-            middle=self.middle,
-        )
+        weights = balanced_weights(labels, self.shares.to(labels), **self.weighing)
+        moved = outputs.logits + self.shift.to(labels)
         loss = distribution_balanced_loss(
-            outputs.logits + self.shift.to(labels),
-            labels,
-            weights,
-            scale=self.scale,
-            gamma=self.gamma,
+            moved, labels, weights, scale=self.scale, gamma=self.gamma
         )
         return masked_mean(loss, targets.observed)
 
@@ -346,15 +311,13 @@ class BCE(Objective):
     def __init__(
         self,
         *,
-        per: Literal["entry", "image"] = "entry",
+        per: Per = "entry",
         pos_weight: float | Sequence[float] | Literal["balanced"] | None = None,
         priors: Sequence[float] | None = None,
     ) -> None:
         weights = None if pos_weight is None else _weights(pos_weight, priors)
         super().__init__(Sigmoid() if weights is None else WeightedSigmoid(weights))
-        if per not in ("entry", "image"):
-            raise ValueError(f"per must be 'entry' or 'image', got {per!r}")
-        self.per = per
+        self.per = one_of("per", per, Per)
         values = None if weights is None else torch.tensor(weights)
         self.register_buffer("pos_weight", values, persistent=False)
 

@@ -1,7 +1,7 @@
 """Losses for labels that are partly unknown: they revise them in training."""
 
 from math import ceil
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -10,6 +10,7 @@ from torch.nn.functional import logsigmoid, softplus
 from labelwise.links import Sigmoid
 from labelwise.objectives.base import EpochsSeen, Objective
 from labelwise.objectives.cross_entropy import bce_loss
+from labelwise.objectives.ops import one_of
 from labelwise.objectives.single_positive import expected_positives
 from labelwise.types import Outputs, Targets
 
@@ -28,11 +29,7 @@ from labelwise.types import Outputs, Targets
 # Losses as large as the n-th go the same way. The mean runs over all B K entries. Known labels are
 # never touched: the public code compares a table with 0 at known entries, and would correct those
 # too once n exceeds the unknown entries that cost anything. LL-Cp keeps one bit for each image and
-# label. It keeps all n it corrects; the public code keeps those above the n-th, one less a step.
-#
-# With complete labels this is cross-entropy, strictly proper under a sigmoid. With labels missing
-# it is not, and the share that is dropped, not the data, decides how far the rest is off; what
-# LL-Cp has once taken as present is never taken back.
+# label, of all n it corrects; the public code keeps those above the n-th, one less a step.
 
 
 Correction = Literal["reject", "correct"]
@@ -92,11 +89,7 @@ class LargeLoss(Objective):
         super().__init__(Sigmoid())
         if not 0 <= rate < 1:
             raise ValueError(f"rate must lie in [0, 1), got {rate}")
-        if correction not in get_args(Correction):
-            raise ValueError(
-                f"correction must be one of {get_args(Correction)}, got {correction!r}"
-            )
-        self.rate, self.correction = rate, correction
+        self.rate, self.correction = rate, one_of("correction", correction, Correction)
         self.epochs = EpochsSeen(num_images)
 
     def loss(self, outputs: Outputs, targets: Targets) -> Tensor:
@@ -119,17 +112,9 @@ class LargeLoss(Objective):
 #     known     softplus(-v) at present, softplus(v) at absent labels
 #     unknown   -a H(p),  H(p) = -p log p - (1 - p) log(1 - p)           a = 0.1
 #
-# averaged over all entries. With the authors' asymmetric pseudo-labels it stands in
-# ``pseudo_labels``.
-#
-# With complete labels this is cross-entropy, strictly proper under a sigmoid. Where a label is
-# known to be present with chance s and unknown otherwise, the expected loss rests where
-#
-#     s / (1 - s) = a v sigmoid(v)
-#
-# so that v > 0 for every label, however rare: a sigmoid calls all of them likelier than not. The
-# chance that a label is *known* rises with v, so the ranking is right; to say how likely a label is
-# present needs a calibrator.
+# averaged over all entries. Where a label is known to be present with chance s and unknown
+# otherwise, the loss rests where s / (1 - s) = a v sigmoid(v): the ranking is right, but a sigmoid
+# calls every label likelier than not.
 
 
 def negative_entropy(logits: Tensor) -> Tensor:
@@ -172,9 +157,6 @@ class EntropyMaximisation(Objective):
 #
 # The authors predict the training set once more after every epoch; here p is the last one that
 # training itself saw of an image. For every image and label two half floats are kept.
-#
-# With complete labels this is cross-entropy, strictly proper under a sigmoid. With labels missing
-# it is not: q is what the network believed, so nothing in the data says how far it is off.
 
 
 class EntropyWithPseudoLabels(Objective):
@@ -256,20 +238,15 @@ class EntropyWithPseudoLabels(Objective):
 # authors' settings for MS-COCO: k(p) = sigmoid(w p + b) with w from 0 to 10 and b from -2 to -8, m
 # as in GR, low = 0.5, high = 0.7, weight = 0.001. Their code looks for the guesses again in every
 # step, on crops of the picture; here they are given once. It also draws guesses of absence, but
-# writes 0 for them where it means -1, so that they are never used. ``guessed_labels`` makes guesses
-# of the scores of whole pictures, as Xing et al. do (VLPL): a share of the softmax over labels, of
-# which they try 0.1 to 0.3.
-#
-# With complete labels and weight = 0 this is cross-entropy, proper under a sigmoid. With labels
-# missing it is not: no data says how far the guesses are off.
+# writes 0 for them where it means -1, so that they are never used.
 
 
 def guessed_labels(scores: Tensor, *, present: float = 0.3, absent: float = 0.0) -> Tensor:
     """Return guesses (N, K): 1 present, -1 absent, 0 none, from scores (N, K) of texts.
 
     A label is guessed present if its softmax among the labels of its image is at least
-    ``present``, absent if it is among the lowest share ``absent`` of them. Scores are the logits
-    of such a model: cosines times its scale.
+    ``present`` (Xing et al. try 0.1 to 0.3), absent if it is among the lowest share ``absent`` of
+    them. Scores are the logits of such a model: cosines times its scale.
     """
     if scores.ndim != 2:
         raise ValueError(f"scores must be (N, K), got shape {tuple(scores.shape)}")
@@ -356,11 +333,7 @@ class PseudoLabelRobust(Objective):
 # without end.
 #
 # The authors' code settles the numbers, the two paces and that k and m are constants; T, 8 epochs
-# there, is the option ``epochs``. They know no absences, and those that are known are ours to read:
-# as cross-entropy does.
-#
-# With complete labels this is cross-entropy, strictly proper under a sigmoid. With labels missing
-# it is not: k is a guess of what the network believes, and no data says how far it is off.
+# there, is the option ``epochs``. They know no absences: here cross-entropy reads those.
 
 
 def tempered_log(neg_log: Tensor, exponent: float) -> Tensor:

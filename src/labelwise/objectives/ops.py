@@ -1,6 +1,7 @@
 """Stable primitives shared by objectives; formulas of links are in numeric.array_api."""
 
 from math import pi
+from typing import Any, TypeVar, get_args
 
 import torch
 from torch import Tensor
@@ -42,6 +43,16 @@ def _mix(state: Tensor) -> Tensor:
 
 def _shift(state: Tensor, bits: int) -> Tensor:
     return (state >> bits) & ((1 << (64 - bits)) - 1)
+
+
+Option = TypeVar("Option", bound=str)
+
+
+def one_of(name: str, value: Option, known: Any) -> Option:
+    """Return an option if it is one of the values of a Literal."""
+    if value not in get_args(known):
+        raise ValueError(f"{name} must be one of {get_args(known)}, got {value!r}")
+    return value
 
 
 def masked_mean(values: Tensor, observed: Tensor | None) -> Tensor:

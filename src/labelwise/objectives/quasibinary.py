@@ -16,10 +16,9 @@ The gradient, with V entries at q > 1, for the three ways to treat C inside the 
     centred    (q - y + [q > 1] - V/(B K)) / B     sums to 0
 
 "literal" turns the likelihood's sign where V > N. "detached" has no such turn, but its V/B
-pushes all logits down together while q, which ignores a common shift, does not answer: nothing
-ever stops the push. The classifier's weights grow a common part, the features grow with it, until
-it drowns the labels. "centred" takes the mean logit out of that push and keeps both good
-properties; "detached" stops with an error once log C has fallen below -10.
+pushes all logits down together, and nothing ever stops the push: it stops with an error once log C
+has fallen below -10. "centred" takes the mean logit out of that push and keeps both good
+properties.
 """
 
 from math import isfinite, log, log1p
@@ -32,13 +31,11 @@ from torch.nn.functional import relu
 from labelwise.errors import TrainingError
 from labelwise.links import Link, QuasibinaryLink
 from labelwise.objectives.base import Objective
-from labelwise.objectives.ops import masked_logsumexp, masked_mean, reviewed_rows
+from labelwise.objectives.ops import masked_logsumexp, masked_mean, one_of, reviewed_rows
 from labelwise.types import Outputs, Targets
 
 Penalty = Literal["literal", "detached", "centred"]
 TestNormalizer = Literal["precise", "moving"]
-TEST_NORMALIZERS = ("precise", "moving")
-PENALTIES = ("literal", "detached", "centred")
 _DRIFTED = -10.0  # sound runs start near 0 and rise
 
 
@@ -130,14 +127,8 @@ class Quasibinary(Objective):
     ) -> None:
         super().__init__(TrackedLink(momentum=momentum))
         self.register_buffer("log_c", torch.tensor(torch.nan), persistent=False)
-        if test_normalizer not in TEST_NORMALIZERS:
-            raise ValueError(
-                f"test_normalizer must be one of {TEST_NORMALIZERS}, got {test_normalizer!r}"
-            )
-        self.test_normalizer = test_normalizer
-        if penalty not in PENALTIES:
-            raise ValueError(f"penalty must be one of {PENALTIES}, got {penalty!r}")
-        self.penalty = penalty
+        self.test_normalizer = one_of("test_normalizer", test_normalizer, TestNormalizer)
+        self.penalty = one_of("penalty", penalty, Penalty)
 
     def loss(self, outputs: Outputs, targets: Targets) -> Tensor:
         logits, labels, observed = outputs.logits, targets.labels, targets.observed
@@ -145,9 +136,17 @@ class Quasibinary(Objective):
         if self.training:
             self.link.track(log_c.detach())
             self.log_c.copy_(log_c.detach())
-            if self.penalty == "detached" and not torch.compiler.is_compiling():
-                _stop_drift(log_c)
-        log_c = torch.where(log_c.isfinite(), log_c, self._without_labels(logits))
+            detached = self.penalty == "detached" and not torch.compiler.is_compiling()
+            if detached and log_c < _DRIFTED:
+                raise TrainingError(
+                    "quasibinary's detached penalty has pushed all logits down together (log C "
+                    f"must stay above {_DRIFTED}, got {log_c.item():.1f}) and will collapse; use "
+                    "penalty='centred' or 'literal'"
+                )
+        # A batch that has no label has the average, or a log C without penalty.
+        known = self.link.log_normalizer.to(logits)
+        other = torch.where(known.isnan(), logits.detach().amax(), known)
+        log_c = torch.where(log_c.isfinite(), log_c, other)
         terms = quasibinary_loss(logits, labels, log_c, observed, self.penalty)
         return masked_mean(terms.sum(dim=1), reviewed_rows(observed))
 
@@ -159,17 +158,3 @@ class Quasibinary(Objective):
         if self.test_normalizer == "moving":
             return QuasibinaryLink(self.link.log_normalizer.item(), self.link.momentum)
         return precise_normalizer(logits, labels, observed)
-
-    def _without_labels(self, logits: Tensor) -> Tensor:
-        """Return the log C of a batch that has no label: the average, or one without penalty."""
-        known = self.link.log_normalizer.to(logits)
-        return torch.where(known.isnan(), logits.detach().amax(), known)
-
-
-def _stop_drift(log_c: Tensor) -> None:
-    if log_c < _DRIFTED:
-        raise TrainingError(
-            f"quasibinary's detached penalty has pushed all logits down together (log C must stay "
-            f"above {_DRIFTED}, got {log_c.item():.1f}) and will collapse; use penalty='centred' "
-            "or 'literal'"
-        )

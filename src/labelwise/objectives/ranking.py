@@ -12,6 +12,7 @@ from labelwise.objectives.base import Objective, running_sum
 from labelwise.objectives.ops import (
     masked_logsumexp,
     masked_mean,
+    one_of,
     reviewed_rows,
     split_labels,
     uniforms,
@@ -28,6 +29,10 @@ from labelwise.types import Outputs, Targets
 # WARP weighs a present label by L(r) = 1 + 1/2 + ... + 1/r. Its rank r is c_p at offset 1
 # ("exact"), or (T - 1) / s ("sampled"): absent labels are drawn without replacement, one draw an
 # image, and the first of that head appears at trial s. T counts the observed labels of the image.
+
+
+Rank = Literal["sampled", "exact"]
+Rounding = Literal["floor", "round"]
 
 
 @dataclass(frozen=True)
@@ -67,8 +72,8 @@ class RankWeights(nn.Module):
 
     def __init__(
         self,
-        rank: Literal["sampled", "exact"] = "sampled",
-        rounding: Literal["floor", "round"] = "floor",
+        rank: Rank = "sampled",
+        rounding: Rounding = "floor",
         seed: int = 0,
     ) -> None:
         super().__init__()
@@ -110,10 +115,6 @@ class RankWeights(nn.Module):
 # p runs over the present, n over the absent labels of an image; r_p is the rank of p (see
 # hinge_pairs). Weights L(r) are constants in the gradient. RML's public kernels draw other ranks
 # for the gradient than for the value and divide by a further 20; ours do neither.
-
-
-Rank = Literal["sampled", "exact"]
-Rounding = Literal["floor", "round"]
 
 
 def pairwise_hinge_loss(logits: Tensor, present: Tensor, absent: Tensor, margin: float) -> Tensor:
@@ -224,14 +225,8 @@ def _positive(name: str, value: float) -> float:
 #
 #     ZLPR = mean_i log(1 + sum_{n absent} exp(v_n)) + log(1 + sum_{p present} exp(-v_p))
 #
-# Present labels are pushed above 0, absent ones below, the worst of each most. With one label it is
-# cross-entropy. With more it is not proper, and no map of single logits makes it so: what a logit
-# costs depends on the other labels of the image. For K alike labels of probability e that come
-# independently its minimum is where
-#
-#     (1 - e) E[x / (1 + (1 + N) x)] = e E[1 / (x + 1 + P)],   x = exp(v), N, P of the others
-#
-# which for K > 1 is nearer to 1/2 than the log-odds: a sigmoid is too unsure. A cut at 0 is meant.
+# Present labels are pushed above 0, absent ones below, the worst of each most; a cut at 0 is meant.
+# What a logit costs depends on the other labels of the image, so no map of one logit is proper.
 
 
 def zlpr_loss(logits: Tensor, present: Tensor, absent: Tensor) -> Tensor:
@@ -259,14 +254,12 @@ class ZLPR(Objective):
 #     class-wise    = mean over labels of unit(images of the label)     labels present in the batch
 #     two-way       = sample-wise + class-wise
 #
-# A unit without absent entries is 0 and counts in the mean; a batch without any label is 0. The
-# loss does not change when a constant is added to all logits, so zero is not a boundary and it
-# has no link: a sigmoid of these logits means nothing until it is calibrated. T_P LSE is a sum and
-# no mean, so T_P acts as a margin that grows with the number of labels present and does nothing for
-# one label. The public code masks with the constant -100, which leaks when logits pass it.
+# A unit without absent entries is 0 and counts in the mean; a batch without any label is 0. T_P LSE
+# is a sum and no mean, so T_P acts as a margin that grows with the number of labels present. The
+# public code masks with the constant -100, which leaks when logits pass it.
 
 
-SIDES = ("both", "sample", "class")
+TwoWaySide = Literal["both", "sample", "class"]
 
 
 def two_way_unit(
@@ -292,20 +285,20 @@ class TwoWay(Objective):
     def __init__(
         self,
         *,
-        side: Literal["both", "sample", "class"] = "both",
+        side: TwoWaySide = "both",
         temperature_pos: float = 4.0,
         temperature_neg: float = 1.0,
         margin: float = 0.0,
     ) -> None:
         super().__init__(None)
-        if side not in SIDES:
-            raise ValueError(f"side must be one of {SIDES}, got {side!r}")
         if temperature_pos <= 0 or temperature_neg <= 0:
             raise ValueError(
                 "temperature_pos and temperature_neg must be positive, "
                 f"got {temperature_pos} and {temperature_neg}"
             )
-        self.dims = {"both": (1, 0), "sample": (1,), "class": (0,)}[side]
+        self.dims = {"both": (1, 0), "sample": (1,), "class": (0,)}[
+            one_of("side", side, TwoWaySide)
+        ]
         self.temperature_pos, self.temperature_neg = temperature_pos, temperature_neg
         self.margin = margin
         self.couples_batch = side != "sample"

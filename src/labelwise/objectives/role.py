@@ -7,8 +7,7 @@ nobody saw. Classifier f = sigmoid(v) and estimates teach each other; sg stops g
     reg   = 1/2 [ ((k^(f) - k) / K)^2 + ((k^(y~) - k) / K)^2 ]
     H(a, b) = a nl(b) + (1 - a) nl(1 - b),     P = 1 at observed positives, k^ as in EPR
 
-Both halves have one shape, so the loss is symmetric under f <-> y~. Islam et al. misplace a bracket
-of it (its eq. 5); the "bi-level" optimisation is plain joint descent. The estimates are found by
+Both halves have one shape, so the loss is symmetric under f <-> y~. The estimates are found by
 ``Targets.index`` and trained by Adam at 10 times the classifier's learning rate, without weight
 decay: all rows in every step, since rows that are not in a batch move by their momentum. They are
 not deployed.
@@ -28,7 +27,6 @@ nor its momentum has moved it.
 For the first two call ``objective.step(lr)`` after each optimiser step.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import log
@@ -39,13 +37,8 @@ from torch import Tensor, nn
 
 from labelwise.links import Sigmoid
 from labelwise.objectives.base import Objective
-from labelwise.objectives.ops import uniforms
-from labelwise.objectives.single_positive import (
-    EpsMode,
-    checked_eps_mode,
-    expected_positives,
-    neg_logs,
-)
+from labelwise.objectives.ops import one_of, uniforms
+from labelwise.objectives.single_positive import EpsMode, expected_positives, neg_logs
 from labelwise.system.tensors import part_of
 from labelwise.types import Outputs, Targets
 
@@ -80,24 +73,8 @@ def logits_of(probs: Tensor) -> Tensor:
     return torch.logit(probs, eps=CLIP)
 
 
-class Estimates(nn.Module, ABC):
-    """Estimate logits of N images by K labels."""
-
-    @abstractmethod
-    def forward(self, index: Tensor, start: Tensor) -> Tensor:
-        """Return theta (B, K) of a batch; new rows begin at ``start`` where that is not 0."""
-
-    @abstractmethod
-    def probabilities(self, rows: Tensor) -> Tensor:
-        """Return the estimated probabilities (n, K)."""
-
-    @abstractmethod
-    def assign(self, rows: Tensor, probs: Tensor) -> None:
-        """Set rows to given probabilities, at rest."""
-
-
-class DenseEstimates(Estimates):
-    """All of theta as one parameter, moved by the optimiser that trains the model."""
+class DenseEstimates(nn.Module):
+    """Estimate logits of N images by K labels as one parameter, moved by the model's optimiser."""
 
     seen: Tensor
 
@@ -107,6 +84,7 @@ class DenseEstimates(Estimates):
         self.register_buffer("seen", torch.zeros(shape[0], dtype=torch.bool))
 
     def forward(self, index: Tensor, start: Tensor) -> Tensor:
+        """Return theta (B, K) of a batch; new rows begin at ``start`` where that is not 0."""
         if self.training:
             with torch.no_grad():
                 fresh = ~self.seen[index].unsqueeze(1) & (start != 0)
@@ -123,7 +101,7 @@ class DenseEstimates(Estimates):
         self.seen[rows] = True
 
 
-class MovedEstimates(Estimates):
+class MovedEstimates(nn.Module):
     """Estimates that move themselves by Adam, once the gradient of a batch's rows is known.
 
     ``moments`` (3, N, K) are theta and Adam's m and v; ``seen`` are the rows met so far. On the
@@ -207,26 +185,14 @@ def role_loss(
     logits: Tensor, theta: Tensor, labels: Tensor, k: float, eps_mode: EpsMode = "stable"
 ) -> tuple[Tensor, Tensor]:
     """Return the scalars ``(main, reg)`` of classifier logits and estimate logits, each (B, K)."""
-    sides = ((logits, theta), (theta, logits))
-    main = torch.stack([_half(*side, labels, eps_mode) for side in sides]).mean()
-    excess = torch.stack([expected_positives(side) - k for side, _ in sides]) / logits.shape[1]
-    return main, excess.square().mean()
-
-
-def _half(learner: Tensor, teacher: Tensor, labels: Tensor, eps_mode: EpsMode) -> Tensor:
-    present, absent = neg_logs(learner, eps_mode)
-    taught = torch.sigmoid(teacher.detach())
-    return (labels * present + taught * present + (1 - taught) * absent).mean()
-
-
-@dataclass(frozen=True)
-class _Pending:
-    """What ``step`` needs of the last training batch."""
-
-    index: Tensor
-    theta: Tensor
-    logits: Tensor
-    labels: Tensor
+    halves, expected = [], []
+    for learner, teacher in ((logits, theta), (theta, logits)):
+        present, absent = neg_logs(learner, eps_mode)
+        taught = torch.sigmoid(teacher.detach())
+        halves.append((labels * present + taught * present + (1 - taught) * absent).mean())
+        expected.append(expected_positives(learner) - k)
+    excess = torch.stack(expected) / logits.shape[1]
+    return torch.stack(halves).mean(), excess.square().mean()
 
 
 class ROLE(Objective):
@@ -253,17 +219,18 @@ class ROLE(Objective):
                 "num_images, num_labels and k must be positive, "
                 f"got {num_images}, {num_labels} and {k}"
             )
-        self.k, self.eps_mode = k, checked_eps_mode(eps_mode)
+        self.k, self.eps_mode = k, one_of("eps_mode", eps_mode, EpsMode)
         self.shape = shape = (num_images, num_labels)
         begin = Start(start, seed)
         if table not in ("memory", "device", "dense"):
             raise ValueError(f"table must be 'memory', 'device' or 'dense', got {table!r}")
-        self.table: Estimates = (
+        self.table: DenseEstimates | MovedEstimates = (
             DenseEstimates(shape, begin)
             if table == "dense"
             else MovedEstimates(shape, begin, on_host=table == "memory")
         )
-        self._pending: _Pending | None = None
+        # What ``step`` needs of the last training batch: index, theta, logits, labels.
+        self._pending: tuple[Tensor, Tensor, Tensor, Tensor] | None = None
 
     def loss(self, outputs: Outputs, targets: Targets) -> Tensor:
         if targets.index is None:
@@ -274,7 +241,7 @@ class ROLE(Objective):
         logits, labels = outputs.logits, targets.labels
         theta = self.table(targets.index, _start(targets))
         if isinstance(self.table, MovedEstimates) and self.training and torch.is_grad_enabled():
-            self._pending = _Pending(targets.index, theta.detach(), logits.detach(), labels)
+            self._pending = (targets.index, theta.detach(), logits.detach(), labels)
         main, reg = role_loss(logits, theta, labels, self.k, self.eps_mode)
         return main + reg
 
@@ -297,11 +264,12 @@ class ROLE(Objective):
         pending, self._pending = self._pending, None
         if pending is None or not isinstance(self.table, MovedEstimates):
             return
+        index, theta, logits, labels = pending
         with torch.enable_grad():
-            theta = pending.theta.clone().requires_grad_()
-            main, reg = role_loss(pending.logits, theta, pending.labels, self.k, self.eps_mode)
-            (gradient,) = torch.autograd.grad(main + reg, theta)
-        self.table.step(pending.index, pending.theta, gradient, self.lr_scale * lr)
+            moved = theta.clone().requires_grad_()
+            main, reg = role_loss(logits, moved, labels, self.k, self.eps_mode)
+            (gradient,) = torch.autograd.grad(main + reg, moved)
+        self.table.step(index, theta, gradient, self.lr_scale * lr)
 
     def estimates(self, rows: Tensor) -> Tensor:
         """Return the estimated probabilities (n, K) of images of the training set."""

@@ -25,7 +25,7 @@ Garcin et al. average WAN over images (eq. 5, there called AN): ``per="image"`` 
 The public code takes nl(p) = -log(p + 1e-5), eps inside the logarithm: ``eps_mode="code"``.
 """
 
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -34,26 +34,12 @@ from torch.nn.functional import softplus
 from labelwise.links import Sigmoid
 from labelwise.objectives.base import Objective
 from labelwise.objectives.convex import CoinLoss, ConvexLoss
-from labelwise.objectives.ops import masked_mean
+from labelwise.objectives.ops import masked_mean, one_of
 from labelwise.types import DatasetFacts, Outputs, Targets
 
 EpsMode = Literal["stable", "code"]
 Per = Literal["entry", "image"]
 LOG_EPS = 1e-5
-
-
-def checked_eps_mode(eps_mode: EpsMode) -> EpsMode:
-    """Return ``eps_mode`` if there is such a mode."""
-    if eps_mode not in get_args(EpsMode):
-        raise ValueError(f"eps_mode must be one of {get_args(EpsMode)}, got {eps_mode!r}")
-    return eps_mode
-
-
-def checked_per(per: Per) -> Per:
-    """Return ``per`` if there is such a normalisation."""
-    if per not in get_args(Per):
-        raise ValueError(f"per must be one of {get_args(Per)}, got {per!r}")
-    return per
 
 
 def neg_logs(logits: Tensor, eps_mode: EpsMode = "stable") -> tuple[Tensor, Tensor]:
@@ -94,7 +80,7 @@ class AN(Objective):
 
     def __init__(self, *, smoothing: float = 0.0, eps_mode: EpsMode = "stable") -> None:
         super().__init__(Sigmoid())
-        self.smoothing, self.eps_mode = _smoothing(smoothing), checked_eps_mode(eps_mode)
+        self.smoothing, self.eps_mode = _smoothing(smoothing), one_of("eps_mode", eps_mode, EpsMode)
 
     def loss(self, outputs: Outputs, targets: Targets) -> Tensor:
         loss = smoothed_bce_loss(outputs.logits, targets.labels, self.smoothing, self.eps_mode)
@@ -114,7 +100,7 @@ class WAN(Objective):
 
     def __init__(self, *, per: Per = "entry", eps_mode: EpsMode = "stable") -> None:
         super().__init__(Sigmoid())
-        self.per, self.eps_mode = checked_per(per), checked_eps_mode(eps_mode)
+        self.per, self.eps_mode = one_of("per", per, Per), one_of("eps_mode", eps_mode, EpsMode)
 
     def loss(self, outputs: Outputs, targets: Targets) -> Tensor:
         loss = wan_loss(outputs.logits, targets.labels, self.eps_mode)
@@ -147,7 +133,7 @@ class IU(Objective):
 
     def __init__(self, *, eps_mode: EpsMode = "stable") -> None:
         super().__init__(Sigmoid())
-        self.eps_mode = checked_eps_mode(eps_mode)
+        self.eps_mode = one_of("eps_mode", eps_mode, EpsMode)
 
     def shares_read(self, facts: DatasetFacts) -> tuple[float, ...] | None:
         return facts.known_shares()  # unknown entries have no loss
@@ -169,7 +155,7 @@ class SmoothedBCE(Objective):
 
     def __init__(self, *, smoothing: float = 0.1, eps_mode: EpsMode = "stable") -> None:
         super().__init__(Sigmoid())
-        self.smoothing, self.eps_mode = _smoothing(smoothing), checked_eps_mode(eps_mode)
+        self.smoothing, self.eps_mode = _smoothing(smoothing), one_of("eps_mode", eps_mode, EpsMode)
 
     def loss(self, outputs: Outputs, targets: Targets) -> Tensor:
         loss = smoothed_bce_loss(outputs.logits, targets.labels, self.smoothing, self.eps_mode)
@@ -225,7 +211,7 @@ class EPR(Objective):
         if k <= 0 or weight < 0:
             raise ValueError(f"k must be positive and weight not negative, got {k} and {weight}")
         self.k, self.weight = k, weight
-        self.per, self.eps_mode = checked_per(per), checked_eps_mode(eps_mode)
+        self.per, self.eps_mode = one_of("per", per, Per), one_of("eps_mode", eps_mode, EpsMode)
 
     def loss(self, outputs: Outputs, targets: Targets) -> Tensor:
         present, _ = neg_logs(outputs.logits, self.eps_mode)

@@ -13,9 +13,6 @@ from labelwise.objectives.convex import ConvexLoss, ShareLoss
 from labelwise.objectives.ops import masked_mean, normals, reviewed_rows, select_top_n
 from labelwise.types import Outputs, Targets
 
-# Losses of the first k labels: of a hinge, of a smooth margin, of k on average.
-
-
 # Noised balanced top-K loss: Garcin et al. 2022.
 #
 # For an image with label y and scores z, over M draws of standard normal noise Z:
@@ -63,16 +60,13 @@ class NoisedTopK(Objective):
 
     def loss(self, outputs: Outputs, targets: Targets) -> Tensor:
         logits = outputs.logits
-        losses = noised_top_k_loss(logits, self.eps * self._noise(logits), self.k)
-        return mean_over_labelled(losses, targets.labels)
-
-    def _noise(self, logits: Tensor) -> Tensor:
         shape = (*logits.shape, self.draws)
         positions = torch.arange(logits.numel() * self.draws, device=logits.device).view(shape)
         noise = normals(positions, self.seed + (self.steps << 32)).to(logits.dtype)
         if self.training:
             self.steps.add_(1)
-        return noise
+        losses = noised_top_k_loss(logits, self.eps * noise, self.k)
+        return mean_over_labelled(losses, targets.labels)
 
 
 # Smooth top-k SVM: Berrada, Zisserman and Kumar 2018.
@@ -103,18 +97,14 @@ def log_symmetric_sums(logs: Tensor, k: int) -> tuple[Tensor, Tensor]:
     logs = pad(logs, (0, (1 << levels) - logs.shape[1]), value=LEFT_OUT)
     sums = [torch.zeros_like(logs), logs]  # sums[r] (B, n): log E_r of each of n groups
     for _ in range(levels):
-        left, right = (
-            [coefficient[:, ::2] for coefficient in sums],
-            [coefficient[:, 1::2] for coefficient in sums],
-        )
-        sums = [_product(left, right, degree) for degree in range(min(2 * len(sums) - 2, k) + 1)]
+        left, right = ([part[:, half::2] for part in sums] for half in (0, 1))
+        known, sums = len(sums), []
+        for degree in range(min(2 * known - 2, k) + 1):
+            first, last = max(0, degree - known + 1), min(degree, known - 1)
+            terms = [left[i] + right[degree - i] for i in range(first, last + 1)]
+            product = terms[0] if len(terms) == 1 else torch.logsumexp(torch.stack(terms), dim=0)
+            sums.append(product)
     return sums[k - 1][:, 0], sums[k][:, 0]
-
-
-def _product(left: list[Tensor], right: list[Tensor], degree: int) -> Tensor:
-    first, last = max(0, degree - len(right) + 1), min(degree, len(left) - 1)
-    terms = [left[i] + right[degree - i] for i in range(first, last + 1)]
-    return terms[0] if len(terms) == 1 else torch.logsumexp(torch.stack(terms), dim=0)
 
 
 def smooth_top_k_loss(logits: Tensor, labels: Tensor, k: int, tau: float, alpha: float) -> Tensor:
@@ -225,8 +215,7 @@ class AverageK(Objective):
 #
 #     loss = - sum_k (y_k / |y|) log softmax_k(v / temperature)      rows without labels are skipped
 #
-# Only the observed labels of an image compete. The probabilities of an image sum to one, so they
-# cannot be the labels' own probabilities where more or fewer than one is present.
+# Only the observed labels of an image compete.
 
 
 def observed_log_softmax(logits: Tensor, observed: Tensor | None) -> Tensor:
@@ -283,8 +272,7 @@ class SoftmaxCrossEntropy(Objective):
 #     loss = - log p_none                               for one reviewed and found without any
 #
 # Multinomial logistic regression with "none" as the reference class, so no further output is
-# needed. Where every image has at most one label these are the labels' own probabilities; an image
-# with several shares one out between them. Only the observed labels of an image compete.
+# needed. Only the observed labels of an image compete.
 
 
 def log_softmax_or_none(logits: Tensor, observed: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -321,8 +309,7 @@ class SoftmaxOrNone(Objective):
 #     maxconf:  (sum_IN CE + sum_OUT log max_k softmax_k(v)) / (n_IN + n_OUT)
 #
 # IN are the images with a label, OUT those reviewed and found without any; an image with nothing
-# observed is neither. A softmax cannot answer below 1/K: that is a bound from below on the mean
-# confidence over OUT images (the paper calls it an upper bound).
+# observed is neither.
 
 
 def uniform_kl(log_probs: Tensor, observed: Tensor | None = None) -> Tensor:

@@ -200,19 +200,9 @@ _pair_sums.register_autograd(_through_slope, setup_context=_keep_slope)
 # MMCE is the square, without the root: of independent labels its expectation is a quadratic form of
 # the errors (least at 0, as the kernel is positive definite) and a Brier score on the diagonal, so
 # a strictly proper loss stays so, under the same link. Sorted by p the kernel is a product of two
-# factors on either side, so that all pairs of a batch cost one sort.
-#
-# MDCA (of two classes: DCA, Liang et al. 2020) moves the optimum: an absolute value asks for the
-# median of the mean label of a batch, which for a label rarer than about 0.7 / B is 0.
-#
-# MbLS reads a label as two logits, u and 0, of which one never exceeds the margin. The authors'
-# mean runs over both and is half of this one: take half of a weight of theirs. Within |u| <= m
-# nothing changes; beyond, the optimum is where p + w sign(u) is the true probability (w the weight,
-# cross-entropy), so that no p leaves [sigmoid(-m), sigmoid(m)] unless the truth is further than w
-# outside: rare labels are called likelier than they are.
-
-
-LARGEST = 1e6  # stands in for infinite log-odds
+# factors on either side, so that all pairs of a batch cost one sort. MbLS reads a label as two
+# logits, u and 0; the authors' mean runs over both and is half of this one: take half of a weight
+# of theirs.
 
 
 def kernel_calibration_error(
@@ -274,5 +264,5 @@ class LogitMargin(Term):
 
     def forward(self, outputs: Outputs, targets: Targets, link: Link | None) -> Tensor:
         log_odds = require_link(link, "MbLS's objective").log_odds(outputs.logits)
-        excess = relu(log_odds.clamp(-LARGEST, LARGEST).abs() - self.margin)
+        excess = relu(log_odds.clamp(-_LARGEST, _LARGEST).abs() - self.margin)
         return masked_mean(excess, targets.observed)

@@ -26,7 +26,7 @@ from labelwise.numeric.groups import Groups
 from labelwise.photos.database import file_hash
 from labelwise.photos.store import Store
 from labelwise.photos.topk import LabelOdds
-from labelwise.predictions import StoredPredictions
+from labelwise.predictions import Predictions
 from labelwise.system.progress import Watch
 
 ROWS_AT_ONCE = 1 << 16
@@ -90,12 +90,12 @@ class ModelOdds:
         path, cache = self._store.checksums.sound_file(f"{name}.parquet"), self._store.cache
         if path is None:
             return None
-        stored = StoredPredictions.load(path)
+        stored = Predictions.load(path, with_link=False)
         made_of = f"{self._model}-{file_hash(path).hex()[:16]}"
         cache.remove(f"{name}-*", but=made_of)
 
         def computed(done: int, _rows: int) -> Iterator[NDArray[np.float64]]:
-            logits = stored.logits.astype(np.float32).astype(np.float64)
+            logits = stored.logits.astype(np.float64)
             log_p, log_q = self._link().log_probs(logits)
             probs = np.exp(log_p).astype(np.float32)  # as Link.decision_probs
             yield np.concatenate([log_p, log_q, probs], axis=1)[done:]

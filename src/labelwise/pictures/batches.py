@@ -126,11 +126,7 @@ class Resized:
 
 @dataclass(frozen=True, eq=False)
 class HostResizer:
-    """Reads, scales and cuts pictures for a device.
-
-    With ``processes`` those do it where they are worth their start, are not lent to another, and
-    the pictures are files; otherwise threads do.
-    """
+    """Reads, scales and cuts pictures for a device."""
 
     images: ImageSource
     transform: Transform
@@ -178,25 +174,14 @@ class HostResizer:
             pool.shutdown(wait=True, cancel_futures=True)
 
     def _fill(self, made: Resized, batch: BatchRows, places: Sequence[int]) -> None:
-        array = made.values.numpy()
+        array, work = made.values.numpy(), Work(Kind.RESIZED, self.transform)
         for at in places:
             row = int(batch.rows[at])
             try:
-                if self.transform.bands is not None:
-                    values = self.images.read_bands(row, self.transform.bands)
-                    if batch.window is None:
-                        made.aspects[at] = values.shape[1] / values.shape[0]
-                        array[at] = self.transform.resize_bands(values)
-                    else:
-                        array[at] = self.transform.resize_bands(values, batch.window(at))
-                elif batch.window is None:
-                    image = self.images.read(row, self.transform.at_least())
-                    made.aspects[at] = image.width / image.height
-                    array[at] = np.asarray(self.transform.resize(image))
-                else:
-                    window = batch.window(at)
-                    image = self.images.read(row, self.transform.at_least(window))
-                    array[at] = np.asarray(self.transform.resize_window(image, window))
+                window = None if batch.window is None else batch.window(at)
+                entry, array[at] = work.load(self.images, row, window)
+                if window is None:
+                    made.aspects[at] = entry.width / entry.height
             except Exception as error:
                 array[at] = 0
                 made.failed[at] = reason_of(self.images.ids[row], error)

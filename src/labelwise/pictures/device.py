@@ -21,7 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from labelwise.pictures.jpeg import operators_library, turned
+from labelwise.pictures.decode import operators_library, turned
 from labelwise.pictures.loading import Failure, Inputs, Jpeg, Loaded, PictureLoader, Pictures, sent
 from labelwise.pictures.prefetch import by_threads, in_thread
 from labelwise.pictures.worker import reason_of
@@ -55,10 +55,7 @@ class EqualSizes(NamedTuple):
 
 
 class HardwareDecoder:
-    """A decoder on a GPU's JPEG engines; one thread at a time may use it.
-
-    It lives as long as the program, like the handle that all decoders of a GPU share.
-    """
+    """A decoder on a GPU's JPEG engines; one thread at a time may use it."""
 
     def __init__(self, functions: dict[str, Any], device: torch.device):
         self._functions = functions

@@ -15,12 +15,9 @@ from typing import Any, Literal, NamedTuple, Protocol
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image
 from torch import Tensor
 
 from labelwise.errors import SettingsError
-from labelwise.pictures.decode import max_pixels
-from labelwise.pictures.jpeg import plain_header
 from labelwise.pictures.prefetch import available_cores, by_threads
 from labelwise.pictures.processes import (
     DecodedChunk,
@@ -99,10 +96,7 @@ MAX_SENT = 1 << 24  # bytes of a picture that is sent to a GPU as it is; larger 
 
 
 class Pictures(NamedTuple):
-    """Pictures of one size: their places among all rows, and pixels or bands (n, H, W, C).
-
-    ``resized`` ones have the size of the input.
-    """
+    """Pictures of one size: their places among all rows, and pixels or bands (n, H, W, C)."""
 
     places: list[int]
     values: Tensor
@@ -162,11 +156,7 @@ class _Part(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class PictureLoader:
-    """Loads pictures for a device, which decodes JPEGs if ``decodes``, and resizes.
-
-    ``processes`` read and decode the files, which takes them a while to start; otherwise, and
-    where pictures are not files, threads do.
-    """
+    """Loads pictures for a device, which decodes JPEGs if ``decodes``, and resizes."""
 
     images: ImageSource
     transform: Transform
@@ -200,22 +190,15 @@ class PictureLoader:
 
     def pixels(self, row: int, place: int) -> Pictures:
         """Return one picture, decoded here, in memory that the device can read."""
-        pixels, resized = self._pixels(row)
-        pinned = self.device.type == "cuda"
-        host = torch.empty((1, *pixels.shape), dtype=self.transform.dtype, pin_memory=pinned)
-        host.numpy()[0] = pixels
-        return Pictures([place], host, resized)
+        kind = Kind.PIXELS if self.transform.bands is None else Kind.RESIZED
+        entry, values = Work(kind, self.transform).load(self.images, row, room=MAX_SENT)
+        return self._on_host(entry, values, place)
 
-    def _pixels(self, row: int) -> tuple[NDArray[Any], bool]:
-        """Return what is sent of a picture (H, W, C), and whether it is the input already."""
-        if self.transform.bands is not None:
-            bands = self.images.read_bands(row, self.transform.bands)
-            return self.transform.resize_bands(bands), True
-        pixels = self.images.read_pixels(row, self.transform.at_least())
-        height, width = pixels.shape[:2]
-        if pixels.nbytes <= MAX_SENT and self.transform.resizes_planes(width, height):
-            return pixels, False
-        return np.asarray(self.transform.resize(Image.fromarray(pixels))), True
+    def _on_host(self, entry: Entry, values: NDArray[Any], place: int) -> Pictures:
+        pinned = self.device.type == "cuda"
+        host = torch.empty((1, *values.shape), dtype=self.transform.dtype, pin_memory=pinned)
+        host.numpy()[0] = values
+        return Pictures([place], host, entry.kind == Kind.RESIZED)
 
     # By threads
 
@@ -231,25 +214,20 @@ class PictureLoader:
         loaded = Loaded()
         for position, row in enumerate(part.rows, part.first):
             try:
-                file = self._file_for_device(row, position) if self.decodes else None
-                if file is not None:
-                    loaded.files.append(file)
-                else:
+                if not self.decodes:
                     loaded.pictures.append(self.pixels(row, position))
+                    continue
+                work = Work(Kind.JPEG, self.transform)
+                entry, values = work.load(self.images, row, room=MAX_SENT)
+                if entry.kind == Kind.JPEG:
+                    facts = entry.height, entry.width, entry.orientation, entry.usual_coding
+                    content = torch.from_numpy(values.copy())
+                    loaded.files.append(Jpeg(row, position, content, *facts))
+                else:
+                    loaded.pictures.append(self._on_host(entry, values, position))
             except Exception as error:
                 loaded.failed[position] = reason_of(self.images.ids[row], error)
         return loaded
-
-    def _file_for_device(self, row: int, place: int) -> Jpeg | None:
-        content = self.images.encoded(row)
-        header = None if content is None else plain_header(content)
-        if content is None or header is None or header.layers != 3 or header.rgb:
-            return None
-        width, height = header.width, header.height
-        if width * height > max_pixels() or not self.transform.resizes_planes(width, height):
-            return None
-        data = torch.frombuffer(bytearray(content), dtype=torch.uint8)
-        return Jpeg(row, place, data, height, width, header.orientation, header.usual_coding)
 
     # By processes
 

@@ -25,10 +25,7 @@ Floats = NDArray[np.float32]
 
 @dataclass(frozen=True, eq=False)
 class MappedFeatures:
-    """Some rows (None: all) of mapped parts, as ``(features - mean) / scale`` where that is given.
-
-    ``mean`` and ``scale`` have the shape of one row, or one that it can be spread to.
-    """
+    """Some rows (None: all) of mapped parts, as ``(features - mean) / scale`` where given."""
 
     parts: Sequence[Floats]
     rows: NDArray[np.int64] | None = None
@@ -157,11 +154,7 @@ class ArrayImages(ImageSource):
 
 
 class BytesImages(EncodedImages):
-    """Encoded images: ``blobs`` is a binary Arrow array, or any list of bytes.
-
-    ``rows`` are the places of the images in ``blobs``, None for all of them in order, so that a
-    part of a table copies nothing.
-    """
+    """Encoded images: ``blobs`` is a binary Arrow array, or any list of bytes."""
 
     def __init__(
         self, blobs: Any, ids: Sequence[str], rows: NDArray[np.int64] | None = None

@@ -257,14 +257,6 @@ class Cube(NamedTuple):
         return self.names or usual or tuple(map(str, range(1, count + 1)))
 
 
-def read_bands(content: bytes, name: str, bands: Bands) -> NDArray[Any]:
-    """Return the bands (H, W, n) of a file, or raise an ImageError.
-
-    They have the type of the file, or are float32 with NaN where it has no data.
-    """
-    return chosen_bands(open_cube(content, name, bands.window), name, bands)
-
-
 def chosen_bands(cube: Cube, name: str, bands: Bands) -> NDArray[Any]:
     """Return the bands (H, W, n) of a cube in the order of a model."""
     values, wanted = cube.values, bands.names

@@ -48,10 +48,7 @@ MAX_BYTES = 1 << 30  # of one encoded image
 
 
 def read_image_file(path: Path, name: str) -> bytes:
-    """Return the bytes of an image file; anything but a regular file could wait for ever.
-
-    A folder of single-band TIFFs is one picture.
-    """
+    """Return the bytes of an image file; anything but a regular file could wait for ever."""
     try:
         facts = os.stat(path)
         if stat.S_ISDIR(facts.st_mode):
@@ -120,10 +117,7 @@ class ImageSource(ABC):
         return self.ids[row]
 
     def address(self, row: int) -> str | None:
-        """Return where one image is, whatever its table calls it: an absolute path or a URI.
-
-        In a shard that is the shard's place and its name there. None: it is only in memory.
-        """
+        """Return where one image is, whatever its table calls it: an absolute path or a URI."""
         return None
 
     @property
@@ -213,13 +207,10 @@ class FileImages(EncodedImages):
     def locations(self, rows: Sequence[int]) -> list[Location | None]:
         names = Names(self.ids).take(np.asarray(rows, np.int64))
         root, real = os.path.join(self.root, ""), self.real_names
-        locations: list[Location | None] = []
-        for name in names:
-            path = real.get(name, name)
-            locations.append(
-                None if is_uri(name) else Location(path if os.path.isabs(path) else root + path)
-            )
-        return locations
+        return [
+            None if is_uri(name) else Location(os.path.join(root, real.get(name, name)))
+            for name in names
+        ]
 
     def content(self, row: int) -> bytes:
         if is_uri(name := self.ids[row]):
@@ -246,10 +237,7 @@ class FileImages(EncodedImages):
 
 
 class SpanImages(EncodedImages):
-    """Images inside larger files, such as tar shards: ``size`` bytes from ``offset``.
-
-    Their ids are names below ``root``.
-    """
+    """Images inside larger files, such as tar shards: ``size`` bytes from ``offset``."""
 
     def __init__(
         self,
@@ -278,8 +266,22 @@ class SpanImages(EncodedImages):
         return SpanImages(self.root, self.files, *spans, Names(self.ids).take(rows))
 
 
+def _forwarded(name: str) -> Any:
+    """Return a method that asks the source of a row."""
+
+    def ask(self: "JoinedImages", row: int, *more: Any) -> Any:
+        source, inside = self._find(row)
+        return getattr(source, name)(inside, *more)
+
+    return ask
+
+
 class JoinedImages(ImageSource):
     """Images of several sources: ``rows`` counts through all of them, one after the other."""
+
+    identity, shown_name, address = map(_forwarded, ("identity", "shown_name", "address"))
+    location, encoded, content = map(_forwarded, ("location", "encoded", "content"))
+    read, read_pixels, cube = map(_forwarded, ("read", "read_pixels", "cube"))
 
     def __init__(
         self, sources: Sequence[ImageSource], rows: NDArray[np.int64] | None = None
@@ -307,50 +309,14 @@ class JoinedImages(ImageSource):
             own = whole[(whole >= end - len(source)) & (whole < end)]
             source.will_read(own - (end - len(source)))
 
-    def identity(self, row: int) -> bytes:
-        source, inside = self._find(row)
-        return source.identity(inside)
-
     def _find(self, row: int) -> tuple[ImageSource, int]:
         whole = int(self.rows[row])
         number = int(np.searchsorted(self.ends, whole, side="right"))
         return self.sources[number], whole - int(self.ends[number]) + len(self.sources[number])
 
-    def shown_name(self, row: int) -> str:
-        source, inside = self._find(row)
-        return source.shown_name(inside)
-
-    def address(self, row: int) -> str | None:
-        source, inside = self._find(row)
-        return source.address(inside)
-
     @property
     def all_encoded(self) -> bool:
         return all(source.all_encoded for source in self.sources)
-
-    def location(self, row: int) -> Location | None:
-        source, inside = self._find(row)
-        return source.location(inside)
-
-    def read(self, row: int, at_least: int | None = None) -> Image.Image:
-        source, inside = self._find(row)
-        return source.read(inside, at_least)
-
-    def read_pixels(self, row: int, at_least: int | None = None) -> NDArray[np.uint8]:
-        source, inside = self._find(row)
-        return source.read_pixels(inside, at_least)
-
-    def cube(self, row: int, window: str = "none") -> Cube:
-        source, inside = self._find(row)
-        return source.cube(inside, window)
-
-    def encoded(self, row: int) -> bytes | None:
-        source, inside = self._find(row)
-        return source.encoded(inside)
-
-    def content(self, row: int) -> bytes:
-        source, inside = self._find(row)
-        return source.content(inside)
 
     def subset(self, rows: NDArray[np.int64]) -> "JoinedImages":
         return JoinedImages(self.sources, self.rows[rows])

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, lru_cache
 from math import ceil, exp, floor, pi, sqrt
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 import PIL
@@ -136,8 +136,7 @@ def shown_levels(
     return np.nan_to_num(levels, nan=0.0).clip(0, 255).round().astype(np.uint8)
 
 
-@dataclass(frozen=True)
-class Window:
+class Window(NamedTuple):
     """A share ``area`` of a picture, of shape exp(``log_shape``) = width / height.
 
     ``x`` and ``y``, in [0, 1], say where it lies between the edges. A side longer than the
@@ -327,10 +326,7 @@ class Transform:
         return self.scale_size(1, 1)[0]
 
     def at_least(self, window: Window | None = None) -> int | None:
-        """Return the side that a JPEG must not be decoded below; None: at full scale.
-
-        ``window`` is the part of the picture that is wanted, the middle unless given.
-        """
+        """Return the side that a JPEG must not be decoded below; None: at full scale."""
         if not self.reduced_jpeg:
             return None
         return self.scaled_side if window is None else window.at_least(self.size)
@@ -358,9 +354,10 @@ class Transform:
         if left or top:
             image = image.crop((left, top, width - left, height - top))
         rows, columns = self._axes(*image.size)
-        if image.size != (columns[1], rows[1]):
-            return self._scaled(image, rows, columns)
-        return _middle(image, rows, columns)
+        (_, tall, top, size), (_, wide, left, _) = rows, columns
+        if image.size != (wide, tall):
+            image = image.resize((wide, tall), self.resampling)
+        return image.crop((left, top, left + size, top + size))
 
     def resize_window(self, image: Image.Image, window: Window) -> Image.Image:
         """Return the (size, size) picture of a window of it, as training augments."""
@@ -386,10 +383,7 @@ class Transform:
         return scaled[top : top + size, left : left + size]
 
     def takes_as_stored(self, values: NDArray[Any]) -> bool:
-        """Return whether bands (H, W, bands) only have to become float32 to be the input.
-
-        A device does that as exactly for integers of 8 and 16 bits, which have no gaps.
-        """
+        """Return whether bands (H, W, bands) only have to become float32 to be the input."""
         height, width = values.shape[:2]
         is_input = (width, height) == (self.size, self.size) == self.scale_size(width, height)
         return is_input and values.dtype.name in STORED_TYPES
@@ -429,23 +423,6 @@ class Transform:
         wide, tall = self.scale_size(width, height)
         left, top = round((wide - self.size) / 2), round((tall - self.size) / 2)
         return (height, tall, top, self.size), (width, wide, left, self.size)
-
-    def _scaled(self, image: Image.Image, rows: Axis, columns: Axis) -> Image.Image:
-        """Return the middle of the scaled picture, without computing all of what is cut off.
-
-        Pillow scales one axis after the other, so that ends can be cut off in between.
-        """
-        (height, tall, _, size), (width, wide, _, _) = rows, columns
-        if self.interpolation == "nearest" or (tall, wide) == (size, size):
-            return _middle(image.resize((wide, tall), self.resampling), rows, columns)
-        whole = (size, size, 0, size)
-        if height_first(rows, columns):
-            image = image.resize((width, tall), self.resampling)
-            image = _middle(image, rows, (width, width, 0, width))
-            return _middle(image.resize((wide, size), self.resampling), whole, columns)
-        image = image.resize((wide, height), self.resampling)
-        image = _middle(image, (height, height, 0, height), columns)
-        return _middle(image.resize((size, tall), self.resampling), rows, whole)
 
     def resizes_planes(self, width: int, height: int) -> bool:
         """Return whether :meth:`resize_planes` can do what :meth:`resize` does at a size."""
@@ -488,10 +465,7 @@ class Transform:
         return (pixels - mean) / std
 
     def inputs(self, values: "Tensor") -> "Tensor":
-        """Return what a backbone takes: uint8 pixels and bands normalised, features as they are.
-
-        Where there are no bands, float values of pictures are taken to be normalised already.
-        """
+        """Return what a backbone takes: uint8 pixels and bands normalised, features as they are."""
         import torch
 
         is_raw = values.dtype == torch.uint8 or self.bands is not None
@@ -506,14 +480,6 @@ def _thin_ends(width: int, height: int) -> tuple[int, int]:
     """Return how much of a very thin picture is cut off at each end: (columns, rows)."""
     longest = THIN * min(width, height)
     return max(0, (width - longest) // 2), max(0, (height - longest) // 2)
-
-
-def _middle(image: Image.Image, rows: Axis, columns: Axis) -> Image.Image:
-    """Return the rows and columns of a scaled picture that are kept."""
-    (_, tall, top, height), (_, wide, left, width) = rows, columns
-    if (wide, tall) == (width, height):
-        return image
-    return image.crop((left, top, left + width, top + height))
 
 
 @lru_cache(maxsize=32)  # a copy to a GPU is waited for

@@ -23,7 +23,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import IntEnum
 from functools import cache
 from io import BytesIO
@@ -35,11 +35,10 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from labelwise.errors import ImageError
-from labelwise.pictures.decode import decode, decode_pixels, max_pixels
-from labelwise.pictures.jpeg import plain_header
+from labelwise.pictures.decode import max_pixels, plain_header
 from labelwise.pictures.memory import FeatureRows
-from labelwise.pictures.multiband import Cube, load_band_readers, read_bands, read_npy_into
-from labelwise.pictures.sources import ImageSource, Location, read_location
+from labelwise.pictures.multiband import Cube, load_band_readers, read_npy_into
+from labelwise.pictures.sources import EncodedImages, ImageSource, Location, read_location
 from labelwise.pictures.transform import STORED_TYPES, Transform, Window
 
 # What a decoding process does with a picture: bytes to what goes into a slot or an answer.
@@ -79,11 +78,17 @@ def shown_images(images: ImageSource, transform: Transform) -> ImageSource:
     return CompositeImages(images, transform)
 
 
-def shown_picture(content: bytes, name: str, transform: Transform, side: int) -> Image.Image:
-    """Return a file as people are shown it; a JPEG may come smaller, both sides >= ``side``."""
-    if transform.bands is None:
-        return decode(content, name, side)
-    return transform.composite(read_bands(content, name, transform.bands))
+class OneImage(EncodedImages):
+    """A file by its bytes."""
+
+    def __init__(self, blob: bytes, name: str) -> None:
+        self.blob, self.ids = blob, (name,)
+
+    def content(self, row: int) -> bytes:
+        return self.blob
+
+    def subset(self, rows: NDArray[np.int64]) -> "OneImage":
+        return self
 
 
 SLOT_BYTES = 12 << 20
@@ -155,45 +160,38 @@ class Work:
         return (SLOT_BYTES - HEADER) // max(self.resized_bytes, photo)
 
     def load(
-        self, content: bytes, window: Window | None = None, room: int = 0, name: str = NAME
+        self, images: ImageSource, row: int, window: Window | None = None, room: int = 0
     ) -> tuple[Entry, Values]:
-        """Return what a picture becomes: a file or pixels of at most ``room`` bytes, or resized.
-
-        The entry says what it is; its place is not known here.
-        """
+        """Return what a picture becomes: a file or pixels of at most ``room`` bytes, or resized."""
+        own = self.transform
         if self.kind == Kind.THUMBNAIL:
-            side = self.transform.size
-            return _thumbnail(shown_picture(content, name, self.transform, side), side)
-        if self.transform.bands is not None:
-            return self._load_bands(read_bands(content, name, self.transform.bands), window)
-        if self.kind == Kind.JPEG and len(content) <= room:
-            header = plain_header(content)
-            if header is not None and header.layers == 3 and not header.rgb:
-                small = header.width * header.height <= max_pixels()
-                if small and self.transform.resizes_planes(header.width, header.height):
-                    values = np.frombuffer(content, np.uint8)
-                    facts = header.height, header.width, header.orientation, header.usual_coding
-                    return Entry(Kind.JPEG, 0, values.size, *facts), values
+            return _thumbnail(shown_images(images, own).read(row, own.size), own.size)
+        if own.bands is not None:
+            return self._load_bands(images.read_bands(row, own.bands), window)
+        content = images.encoded(row) if self.kind == Kind.JPEG else None
+        header = None if content is None or len(content) > room else plain_header(content)
+        if content is not None and header is not None and header.layers == 3 and not header.rgb:
+            small = header.width * header.height <= max_pixels()
+            if small and own.resizes_planes(header.width, header.height):
+                values = np.frombuffer(content, np.uint8)
+                facts = header.height, header.width, header.orientation, header.usual_coding
+                return Entry(Kind.JPEG, 0, values.size, *facts), values
         if self.kind == Kind.RESIZED:
-            image = decode(content, name, self.transform.at_least(window))
+            image = images.read(row, own.at_least(window))
         else:
-            pixels, window = decode_pixels(content, name, self.transform.at_least()), None
+            pixels, window = images.read_pixels(row, own.at_least()), None
             height, width = pixels.shape[:2]
-            if pixels.nbytes <= room and self.transform.resizes_planes(width, height):
+            if pixels.nbytes <= room and own.resizes_planes(width, height):
                 return Entry(Kind.PIXELS, 0, pixels.size, height, width), pixels
             image = Image.fromarray(pixels)
-        if window is None:
-            values = np.asarray(self.transform.resize(image))
-        else:
-            values = np.asarray(self.transform.resize_window(image, window))
-        return Entry(Kind.RESIZED, 0, values.size, image.height, image.width), values
+        resized = own.resize(image) if window is None else own.resize_window(image, window)
+        return _entry_of(Kind.RESIZED, np.asarray(resized), image.height, image.width)
 
     def _load_bands(self, bands: Values, window: Window | None) -> tuple[Entry, Values]:
         sides = bands.shape[:2]
         if self.kind == Kind.PIXELS and window is None and self.transform.takes_as_stored(bands):
-            return _entry_of(Kind.PIXELS, bands, *sides), bands
-        resized = self.transform.resize_bands(bands, window)
-        return _entry_of(Kind.RESIZED, resized, *sides), resized
+            return _entry_of(Kind.PIXELS, bands, *sides)
+        return _entry_of(Kind.RESIZED, self.transform.resize_bands(bands, window), *sides)
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain data."""
@@ -205,8 +203,8 @@ class Work:
         return Work(Kind(facts["kind"]), Transform(**facts["transform"]))
 
 
-def _entry_of(kind: Kind, values: NDArray[Any], height: int, width: int) -> Entry:
-    return Entry(kind, 0, values.nbytes, height, width, dtype=values.dtype.name)
+def _entry_of(kind: Kind, values: Values, height: int, width: int) -> tuple[Entry, Values]:
+    return Entry(kind, 0, values.nbytes, height, width, dtype=values.dtype.name), values
 
 
 def _thumbnail(image: Image.Image, side: int) -> tuple[Entry, Values]:
@@ -214,8 +212,7 @@ def _thumbnail(image: Image.Image, side: int) -> tuple[Entry, Values]:
     image.thumbnail((side, side), Image.Resampling.LANCZOS)
     buffer = BytesIO()
     Image.fromarray(np.asarray(image)).save(buffer, "JPEG", quality=QUALITY)
-    values = np.frombuffer(buffer.getvalue(), np.uint8)
-    return Entry(Kind.THUMBNAIL, 0, values.size, image.height, image.width), values
+    return _entry_of(Kind.THUMBNAIL, np.frombuffer(buffer.getvalue(), np.uint8), *image.size[::-1])
 
 
 def reason_of(name: str, error: Exception) -> str:
@@ -237,7 +234,7 @@ def loaded(work: Work, item: Item | str, room: int) -> tuple[Entry, Values] | st
         content = item.source
         if isinstance(content, Location):
             content = read_location(content, NAME)
-        return work.load(content, item.window, room)
+        return work.load(OneImage(content, NAME), 0, item.window, room)
     except MemoryError:
         raise
     except Exception as error:
@@ -275,10 +272,7 @@ def _stored(work: Work, item: Item | str, slot: NDArray[np.uint8], at: int) -> E
 def fill(
     work: Work, items: Sequence[Item | str], slot: NDArray[np.uint8], begin: Callable[[], None]
 ) -> list[Entry | str]:
-    """Load items into a slot; return where each is, or why it is not.
-
-    Its first bytes hold the place of the item at work, which tells what a process died of.
-    """
+    """Load items into a slot; return where each is, or why it is not."""
     entries: list[Entry | str] = []
     position, at = slot[:HEADER].view(np.int64), HEADER
     for number, item in enumerate(items):
@@ -303,37 +297,26 @@ def fill(
 
 def items_to_json(items: Sequence[Item | str]) -> tuple[list[Any], list[bytes]]:
     """Return items as plain data, and the bytes of those that are not in files."""
-    facts: list[Any] = []
-    blobs: list[bytes] = []
-    for item in items:
-        if isinstance(item, str):
-            facts.append(item)
-            continue
-        window = None if item.window is None else list(asdict(item.window).values())
-        if isinstance(item.source, bytes):
+    facts: list[Any] = list(items)
+    blobs = []
+    for at, item in enumerate(items):
+        if not isinstance(item, str) and isinstance(item.source, bytes):
             blobs.append(item.source)
-            facts.append([None, window])
-        else:
-            facts.append([item.source, window])
+            facts[at] = (None, item.window)
     return facts, blobs
 
 
 def items_from_json(facts: list[Any], blobs: Sequence[bytes], folder: str) -> list[Item | str]:
     """Return the items that plain data describes; relative paths are of a folder."""
-    items: list[Item | str] = []
     remaining = iter(blobs)
-    for fact in facts:
-        if isinstance(fact, str):
-            items.append(fact)
-            continue
-        source, window = fact
-        location: Location | bytes = (
-            next(remaining)
-            if source is None
-            else Location(os.path.join(folder, source[0]), *source[1:])
-        )
-        items.append(Item(location, None if window is None else Window(*window)))
-    return items
+
+    def made(source: Any, window: Any) -> Item:
+        given = None if window is None else Window(*window)
+        if source is None:
+            return Item(next(remaining), given)
+        return Item(Location(os.path.join(folder, source[0]), *source[1:]), given)
+
+    return [fact if isinstance(fact, str) else made(*fact) for fact in facts]
 
 
 if sys.platform != "win32":

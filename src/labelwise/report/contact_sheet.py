@@ -14,7 +14,7 @@ from labelwise.errors import LabelwiseError
 from labelwise.markup import Markup, chance, document, tag
 from labelwise.photos import Index
 from labelwise.photos.query import Found, Hit
-from labelwise.pictures.worker import shown_picture
+from labelwise.pictures.worker import OneImage, shown_images
 from labelwise.system.files import replacing
 from labelwise.system.text import for_terminal
 
@@ -83,12 +83,11 @@ def _figures(index: Index, hits: Iterable[Hit]) -> Iterable[Markup]:
 def _thumbnail(index: Index, row: int) -> str | None:
     """Return a small picture without any of the file's metadata, as a data address."""
     picture = index.picture(row)
+    if picture is None:
+        return None
     try:
-        return (
-            None
-            if picture is None
-            else picture_address(shown_picture(*picture, index.spec.transform, SIDE))
-        )
+        images = shown_images(OneImage(*picture), index.spec.transform)
+        return picture_address(images.read(0, SIDE))
     except LabelwiseError:
         return None
 

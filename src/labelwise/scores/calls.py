@@ -1,7 +1,7 @@
 """Counts of calls from tables: results of BirdNET or Perch, or scores with some labels known."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -15,7 +15,7 @@ from labelwise.numeric.groups import Groups
 from labelwise.numeric.special import expit, fit_slope_and_offset, ndtri
 from labelwise.scores.detections import Detections, is_detections, read_detections
 from labelwise.scores.read import unlabelled_scores, with_checks
-from labelwise.scores.tables import Kind, label_arrays, read_raw
+from labelwise.scores.tables import Kind, read_raw
 from labelwise.system.table_files import write_csv
 from labelwise.system.text import with_slashes
 from labelwise.types import nearest
@@ -150,7 +150,7 @@ def count_calls(
             spread = np.sqrt(probs * (1 - probs))[known]
             rho = _likeness(correct[known] - probs[known], spread, same[known])
             together = (rho, groups)
-        bounds = _calibrated(model, odds, probs, correct, cell, sizes, right, confidence, together)
+        bounds = _calibrated(model, odds, probs, correct, cell, right, confidence, together)
     return [
         CallCount(
             names[cell // len(parts)],
@@ -158,13 +158,13 @@ def count_calls(
             int(sizes[cell]),
             int(checked[cell]),
             int(right[cell]),
-            *bounds[cell],
+            *bounds(cell),
         )
         for cell in np.flatnonzero(sizes).tolist()
     ]
 
 
-Bound = tuple[float, float, float, float, str]
+Bounds = Callable[[int], tuple[float, float, float, float, str]]  # of a cell
 
 
 def _calibrated(
@@ -173,23 +173,21 @@ def _calibrated(
     probs: Floats,
     correct: Floats,
     cell: Codes,
-    sizes: NDArray[np.intp],
     right: Floats,
     confidence: float,
     together: tuple[float, Codes] | None,
-) -> dict[int, Bound]:
-    open_ = np.isnan(correct)
+) -> Bounds:
+    open_, cell_count = np.isnan(correct), len(right)
     cells, p = cell[open_], probs[open_]
     u = np.clip(odds[open_], -LIMIT, LIMIT)
     wobble = p * (1 - p)
 
     def summed(values: Floats) -> Floats:
-        return np.asarray(np.bincount(cells, values, len(sizes)), np.float64)
+        return np.asarray(np.bincount(cells, values, cell_count), np.float64)
 
     count = right + summed(p)
     slope = np.stack([summed(wobble * u), summed(wobble)], 1)
-    per_label = len(sizes) // len(model.weights)
-    cov = model.covariance[np.arange(len(sizes)) // per_label]
+    cov = np.repeat(model.covariance, cell_count // len(model.weights), 0)
     variance = np.einsum("ni,nij,nj->n", slope, cov, slope) + slope[:, 1]
     if together is not None and together[0] > 0:
         rho, groups = together
@@ -197,41 +195,29 @@ def _calibrated(
             cells * (int(groups.max()) + 1) + groups[open_], return_inverse=True
         )
         pairs = np.bincount(recording, np.sqrt(wobble)) ** 2 - np.bincount(recording, wobble)
-        variance += rho * np.bincount(recordings // (int(groups.max()) + 1), pairs, len(sizes))
-    reach = float(ndtri((1 + confidence) / 2))
-    left = np.bincount(cells, minlength=len(sizes))
-    bounds: dict[int, Bound] = {}
-    for recording in np.flatnonzero(sizes):
-        low = high = float(count[recording])
-        if left[recording]:
-            share = (count[recording] - right[recording] + 0.5) / (left[recording] + 1)
-            error = np.sqrt(variance[recording] + 0.25) / (left[recording] + 1)
-            middle, half = np.log(share / (1 - share)), reach * error / (share * (1 - share))
-            low = right[recording] + left[recording] * float(expit(middle - half))
-            high = right[recording] + left[recording] * float(expit(middle + half))
-            low, high = min(low, float(count[recording])), max(high, float(count[recording]))
-        bounds[int(recording)] = (float(count[recording]), low, high, confidence, "calibrated")
-    return bounds
+        variance += rho * np.bincount(recordings // (int(groups.max()) + 1), pairs, cell_count)
+    left = np.bincount(cells, minlength=cell_count)
+    share = (count - right + 0.5) / (left + 1)
+    error = np.sqrt(variance + 0.25) / (left + 1)
+    middle = np.log(share / (1 - share))
+    half = float(ndtri((1 + confidence) / 2)) * error / (share * (1 - share))
+    low = np.minimum(right + left * expit(middle - half), count)
+    high = np.maximum(right + left * expit(middle + half), count)
+    return lambda k: (float(count[k]), float(low[k]), float(high[k]), confidence, "calibrated")
 
 
 def _answered(
     probs: Floats, cell: Codes, correct: Floats, sizes: NDArray[np.intp], confidence: float
-) -> dict[int, Bound]:
-    order = np.argsort(cell, kind="stable")
-    ends = np.cumsum(sizes)
-    bounds: dict[int, Bound] = {}
-    for place in np.flatnonzero(sizes):
+) -> Bounds:
+    order, ends = np.argsort(cell, kind="stable"), np.cumsum(sizes)
+
+    def bounds(place: int) -> tuple[float, float, float, float, str]:
         rows = order[ends[place] - sizes[place] : ends[place]]
         drawn = np.flatnonzero(~np.isnan(correct[rows]))
         answered = Answered(probs[rows], drawn.astype(np.int64), correct[rows][drawn])
         count = estimate_count(answered, confidence)
-        bounds[int(place)] = (
-            count.count,
-            float(count.low),
-            float(count.high),
-            confidence,
-            count.method,
-        )
+        return count.count, float(count.low), float(count.high), confidence, count.method
+
     return bounds
 
 
@@ -312,10 +298,8 @@ def _entries(source: Path, kind: Kind | None, keep: tuple[str, ...]) -> Detectio
     scores = unlabelled_scores(raw, kind, None)
     rows, labels = scores.logits.shape
     correct = np.full((rows, labels), np.nan) if raw.labels is None else raw.labels
-    present, known = label_arrays(correct)
-    if ((present > 0) & (present < 1)).any():
+    if ((correct > 0) & (correct < 1)).any():
         raise DataError(f"{source}: labels must be 1, 0 or empty to be counted, got soft ones")
-    del known
     group = raw.group or raw.ids
     files, file = np.unique(np.array(group), return_inverse=True)
     return Detections(

@@ -253,54 +253,49 @@ def judge(
     columns whose values make subgroups that are judged by themselves too.
     """
     told = table if other is None else other
+    thresholds: Rule | None = None
+    notes: tuple[str, ...] = ()
+    calibrated: Link | NDArray[Any] | None
     if other is not None or fit_on is not None or report_on is not None:
         held, seen, words = divided_rows(table, other, fit_on, report_on)
         made = fit_pair(held, *chosen_plan(held, plan))
-        evaluation = evaluate(
-            seen,
-            seen.link,
-            made.rule,
-            calibrated=made.link,
-            calibrator=made.link_words and f"{made.link_words}, fitted on {words}",
-            rule_words=made.rule_words and f"{made.rule_words}, fitted on {words}",
-            notes=(*table.notes, *made.notes),
-            attributes=plan.attributes,
-            by=[told.subgroups(column, seen) for column in by],
-            **options,
-        )
+        calibrated, how = made.link, f"fitted on {words}"
         judged = seen if made.link is None else seen.with_link(made.link)
         sets = None if made.rule is None else judged.sets(made.rule)
+        rule: Any = made.rule
         fitted_on = f"{len(held):,} rows of {words}"
-        return Judged(evaluation, seen, made, fitted_on, held, sets, table.kind)
-    whole = split_rows(table, None)
-    plan, choice = chosen_plan(whole, plan)
-    made = fit_pair(whole, plan, choice)
+    else:
+        held = seen = split_rows(table, None)
+        plan, choice = chosen_plan(held, plan)
+        made = fit_pair(held, plan, choice)
 
-    def fit(part: Predictions) -> tuple[Link | None, Rule | None]:
-        pair = fit_pair(part, plan)
-        return pair.link, pair.rule
+        def fit(part: Predictions) -> tuple[Link | None, Rule | None]:
+            pair = fit_pair(part, plan)
+            return pair.link, pair.rule
 
-    fits = crossfit(whole, fit, folds=plan.folds, seed=plan.seed)
-    note = (
-        f"One undivided table: calibrator and rule were fitted {plan.folds} times on "
-        f"{plan.folds - 1} of {plan.folds} parts and judged on the rest, so that no row is judged "
-        f"by a fit that saw it. What is saved was fitted on all {len(whole):,} rows."
-    )
+        fits = crossfit(held, fit, folds=plan.folds, seed=plan.seed)
+        calibrated, how = fits.log_odds, f"cross-fitted in {plan.folds} folds"
+        rule = sets = fits.sets
+        thresholds, fitted_on = made.rule, f"all {len(held):,} rows"
+        notes = (
+            f"One undivided table: calibrator and rule were fitted {plan.folds} times on "
+            f"{plan.folds - 1} of {plan.folds} parts and judged on the rest, so that no row is "
+            f"judged by a fit that saw it. What is saved was fitted on {fitted_on}.",
+        )
     evaluation = evaluate(
-        whole,
-        whole.link,
-        fits.sets,
-        calibrated=fits.log_odds,
-        calibrator=made.link_words and f"{made.link_words}, cross-fitted in {plan.folds} folds",
-        rule_words=made.rule_words and f"{made.rule_words}, cross-fitted in {plan.folds} folds",
-        thresholds=made.rule,
-        notes=(note, *table.notes, *made.notes),
+        seen,
+        seen.link,
+        rule,
+        calibrated=calibrated,
+        calibrator=made.link_words and f"{made.link_words}, {how}",
+        rule_words=made.rule_words and f"{made.rule_words}, {how}",
+        thresholds=thresholds,
+        notes=(*notes, *table.notes, *made.notes),
         attributes=plan.attributes,
-        by=[told.subgroups(column, whole) for column in by],
+        by=[told.subgroups(column, seen) for column in by],
         **options,
     )
-    fitted_on = f"all {len(whole):,} rows"
-    return Judged(evaluation, whole, made, fitted_on, whole, fits.sets, table.kind)
+    return Judged(evaluation, seen, made, fitted_on, held, sets, table.kind)
 
 
 def chosen_plan(predictions: Predictions, plan: FitPlan) -> tuple[FitPlan, Choice | None]:

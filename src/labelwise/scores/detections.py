@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from labelwise.data import LabelTable
 from labelwise.errors import DataError
 from labelwise.links import Sigmoid
+from labelwise.numeric.special import logit
 from labelwise.predictions import Predictions
 from labelwise.scores.tables import Kind
 from labelwise.system.text import counted
@@ -57,10 +58,7 @@ class Detections:
     @property
     def log_odds(self) -> NDArray[np.float64]:
         """The scores as log-odds (N,), infinite for a confidence of 0 or 1."""
-        if self.kind == "logits":
-            return self.scores
-        with np.errstate(divide="ignore"):
-            return np.asarray(np.log(self.scores) - np.log1p(-self.scores))
+        return self.scores if self.kind == "logits" else np.asarray(logit(self.scores))
 
     @property
     def group(self) -> NDArray[np.int64]:

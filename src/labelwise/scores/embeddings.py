@@ -16,7 +16,6 @@ the cosine is multiplied with and that are added (CLIP's parameter is the scale'
 """
 
 import csv
-from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,9 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelwise.errors import DataError
-from labelwise.scores.tables import RawScores, npz_arrays, npz_texts
-from labelwise.system.files import replacing
-from labelwise.system.text import as_cell, from_cell
+from labelwise.scores.tables import RawScores, npz_arrays, npz_texts, refuse_twice
+from labelwise.system.text import from_cell
 from labelwise.types import matching_columns, nearest
 
 PHOTO_ARRAYS = ("features", "embeddings", "ids", "id", "labels", "observed", "names", "split")
@@ -55,9 +53,7 @@ def read_embeddings(path: Path) -> Embeddings:
     ids = npz_texts(path, arrays, "ids" if "ids" in arrays else "id", rows)
     if ids is None:
         raise DataError(f"{path}: there is no array 'ids', which names the photos")
-    if len(set(ids)) < rows:
-        twice = next(name for name, count in Counter(ids).items() if count > 1)
-        raise DataError(f"{path}: id {twice!r} stands there twice")
+    refuse_twice(path, ids, "id")
     split = npz_texts(path, arrays, "split", rows)
     labels, names = arrays.get("labels"), None
     if labels is not None:
@@ -172,14 +168,6 @@ def read_prompts(path: Path) -> list[tuple[int, str, str]]:
     if not prompts:
         raise DataError(f"{path}: there are no prompts")
     return prompts
-
-
-def write_prompts(path: Path, texts: Texts) -> None:
-    """Write the texts that the labels were scored by, as :func:`read_prompts` reads them."""
-    with replacing(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(["label", "prompt"])
-        writer.writerows(map(as_cell, pair) for pair in texts.prompts)
 
 
 def _number(path: Path, arrays: dict[str, NDArray[Any]], name: str) -> float | None:

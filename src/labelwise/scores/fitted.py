@@ -6,10 +6,10 @@
 Columns are matched by name, never by place.
 """
 
-import csv
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import repeat
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,7 @@ from labelwise.scores.read import UnlabelledScores
 from labelwise.scores.tables import FITTED_FORMAT, Kind
 from labelwise.system.files import replacing
 from labelwise.system.pydantic_errors import first_fault
+from labelwise.system.table_files import write_csv
 from labelwise.system.text import as_cell, one_line_of
 from labelwise.types import LabelSpace, matching_columns
 
@@ -49,39 +50,39 @@ def save_json(path: Path, value: Any) -> None:
         )
 
 
+def _save_columns(
+    path: Path, ids: Sequence[str], names: Sequence[str], parts: dict[str, Any], **more: Any
+) -> None:
+    """Write ``id``, ``more`` columns and MARK:NAME of each of the parts (N, K) as Parquet."""
+    columns: dict[str, Any] = {"id": pa.array(list(ids), pa.string()), **more}
+    for mark, values in parts.items():
+        columns |= {f"{mark}:{name}": values[:, k] for k, name in enumerate(names)}
+    with replacing(path) as temporary:
+        pq.write_table(pa.table(columns), temporary)
+
+
 def save_probabilities(path: Path, predictions: Predictions, link: Link) -> None:
     """Write the columns ``id``, ``score:NAME`` (probabilities), ``label:NAME`` as Parquet."""
     probs = link(predictions.logits).astype(np.float32)
-    columns: dict[str, Any] = {"id": pa.array(list(predictions.ids), pa.string())}
-    for number, name in enumerate(predictions.names):
-        columns[f"score:{name}"] = pa.array(probs[:, number])
-    labels = predictions.labels
-    kind = pa.float32() if predictions.has_soft_labels() else pa.int8()
-    known = predictions.observed
-    for number, name in enumerate(predictions.names):
-        hidden = None if known is None else ~known[:, number]
-        columns[f"label:{name}"] = pa.array(labels[:, number], kind, mask=hidden)
-    with replacing(path) as temporary:
-        pq.write_table(pa.table(columns), temporary)
+    kind = np.float32 if predictions.has_soft_labels() else np.int8
+    labels = predictions.labels.astype(kind)
+    if predictions.observed is not None:
+        labels = np.ma.masked_array(labels, ~predictions.observed)
+    parts = {"score": probs, "label": labels}
+    _save_columns(path, predictions.ids, predictions.names, parts)
 
 
 def save_intervals(
     path: Path, ids: Sequence[str], names: Sequence[str], logits: NDArray[Any], fitted: FewLabels
 ) -> None:
     """Write ``id``, ``score:NAME`` (probabilities), ``low:NAME`` and ``high:NAME`` as Parquet."""
-    probs = fitted.link(logits.astype(np.float64))
     low, high = fitted.interval(logits)
-    columns: dict[str, Any] = {"id": pa.array(list(ids), pa.string())}
-    for mark, values in (("score", probs), ("low", low), ("high", high)):
-        for number, name in enumerate(names):
-            columns[f"{mark}:{name}"] = pa.array(values[:, number])
-    with replacing(path) as temporary:
-        pq.write_table(pa.table(columns), temporary)
+    parts = {"score": fitted.link(logits.astype(np.float64)), "low": low, "high": high}
+    _save_columns(path, ids, names, parts)
 
 
 def comparison(evaluation: Evaluation) -> dict[str, dict[str, float | None]]:
     """Return the calibration figures by stage, before and after."""
-    parts = [stage for stage in (evaluation.before, evaluation.after) if stage is not None]
     return {
         stage.stage: {
             "ECE": stage.pooled.ece,
@@ -92,7 +93,8 @@ def comparison(evaluation: Evaluation) -> dict[str, dict[str, float | None]]:
             "log loss": inf if stage.infinite else stage.log_loss,
             "Brier": stage.brier,
         }
-        for stage in parts
+        for stage in (evaluation.before, evaluation.after)
+        if stage is not None
     }
 
 
@@ -354,45 +356,24 @@ def save_applied(path: Path, applied: Applied) -> None:
     are those of ``labelwise predict``. All three can be read again as probabilities.
     """
     check_output(path)
-    with replacing(path) as temporary:
-        if path.suffix == ".parquet":
-            pq.write_table(_applied_table(applied), temporary)
-        elif path.suffix == ".jsonl":
-            with temporary.open("w", encoding="utf-8") as stream:
-                stream.writelines(_applied_lines(applied))
-        else:
-            with temporary.open("w", encoding="utf-8", newline="") as stream:
-                csv.writer(stream).writerows(_applied_rows(applied))
-
-
-def _applied_table(applied: Applied) -> Any:
-    labels = applied.labels()
-    columns: dict[str, Any] = {"id": pa.array(applied.ids, pa.string())}
-    if labels is not None:
-        columns["labels"] = pa.array(labels, pa.list_(pa.string()))
-    for number, name in enumerate(applied.names):
-        columns[f"score:{name}"] = pa.array(applied.probs[:, number])
-    return pa.table(columns)
-
-
-def _applied_rows(applied: Applied) -> Iterator[list[str]]:
-    labels = applied.labels()
-    sets = [] if labels is None else ["labels"]
-    separated = any("|" in name for name in applied.names)
-    yield ["id", *sets, *(f"score:{name}" for name in applied.names)]
-    for row, (name, probs) in enumerate(zip(applied.ids, applied.probs.tolist(), strict=True)):
-        cells = [as_cell(name)]
-        if labels is not None:
-            own = labels[row]
-            cells.append(as_cell(json.dumps(own) if separated else "|".join(own)))
-        yield [*cells, *(repr(p) for p in probs)]
-
-
-def _applied_lines(applied: Applied) -> Iterator[str]:
-    labels = applied.labels()
-    for row, (name, probs) in enumerate(zip(applied.ids, applied.probs.tolist(), strict=True)):
-        record: dict[str, Any] = {"path": name}
-        if labels is not None:
-            record["labels"] = labels[row]
-        record["probs"] = dict(zip(applied.names, probs, strict=True))
-        yield json.dumps(record, ensure_ascii=False) + "\n"
+    names, labels, probs = applied.names, applied.labels(), applied.probs
+    if path.suffix == ".parquet":
+        sets = {} if labels is None else {"labels": pa.array(labels, pa.list_(pa.string()))}
+        _save_columns(path, applied.ids, names, {"score": probs}, **sets)
+        return
+    chosen = repeat(None, len(probs)) if labels is None else labels
+    rows = zip(applied.ids, chosen, probs.tolist(), strict=True)
+    if path.suffix == ".csv":
+        separated = any("|" in name for name in names)
+        header = ["id", *([] if labels is None else ["labels"]), *(f"score:{n}" for n in names)]
+        cells = (
+            [name, *([] if own is None else [json.dumps(own) if separated else "|".join(own)]), *p]
+            for name, own, p in rows
+        )
+        write_csv(path, header, cells)
+        return
+    with replacing(path) as temporary, temporary.open("w", encoding="utf-8") as stream:
+        for name, own, p in rows:
+            sets = {} if own is None else {"labels": own}
+            record = {"path": name, **sets, "probs": dict(zip(names, p, strict=True))}
+            stream.write(json.dumps(record, ensure_ascii=False) + "\n")

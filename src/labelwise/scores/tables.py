@@ -11,6 +11,7 @@ outputs of `labelwise predict`: .csv, .jsonl and .parquet, which say that they a
 """
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
@@ -144,13 +145,10 @@ class RawScores:
         if not self.names:
             raise DataError(f"{self.source}: the table has no labels")
         for what, values in (("label", self.names), ("id", self.ids)):
-            seen: set[str] = set()
-            for value in values:
-                if not value.strip():
-                    raise DataError(f"{self.source}: every {what} needs a name, got {value!r}")
-                if value in seen:
-                    raise DataError(f"{self.source}: {what} {value!r} stands there twice")
-                seen.add(value)
+            blank = next((value for value in values if not value.strip()), None)
+            if blank is not None:
+                raise DataError(f"{self.source}: every {what} needs a name, got {blank!r}")
+            refuse_twice(self.source, values, what)
         unnamed = [row for row, name in enumerate(self.group or ()) if not name.strip()]
         if unnamed:
             raise DataError(
@@ -158,6 +156,13 @@ class RawScores:
                 "with a name of its own"
             )
         return self
+
+
+def refuse_twice(source: str | Path, values: Sequence[str], what: str) -> None:
+    """Raise if a value, which is a ``what`` of the source, is there twice."""
+    twice = next((value for value, count in Counter(values).items() if count > 1), None)
+    if twice is not None:
+        raise DataError(f"{source}: {what} {twice!r} stands there twice")
 
 
 def unscored_note(failed: int, source: str) -> str:
@@ -183,26 +188,21 @@ def read_raw(path: Path, keep: Sequence[str] = ()) -> RawScores:
         raise DataError(f"{path}: the file is empty")
     if suffix == ".npz":
         return _npz(path, keep).check_names()
-    if suffix == ".jsonl":
-        _refuse_facts(str(path), keep)
-        return _json_lines(path).check_names()
-    table = read_parquet(path) if suffix == ".parquet" else _delimited(path)
-    if suffix == ".parquet" and {"path", "probs"} <= set(table.column_names):
-        _refuse_facts(str(path), keep)
-        return _answer_lists(path, table).check_names()
-    if suffix != ".parquet" and table.column_names[:3] == ANSWER_COLUMNS:
-        _refuse_facts(str(path), keep)
-        return _answer_columns(str(path), table).check_names()
-    return _columns(str(path), table, keep).check_names()
-
-
-def _refuse_facts(source: str, keep: Sequence[str]) -> None:
-    """Raise if columns are asked for of a file that holds answers alone."""
+    table = None
+    if suffix != ".jsonl":
+        table = read_parquet(path) if suffix == ".parquet" else _delimited(path)
+        is_lists = suffix == ".parquet" and {"path", "probs"} <= set(table.column_names)
+        if not is_lists and (suffix == ".parquet" or table.column_names[:3] != ANSWER_COLUMNS):
+            return _columns(str(path), table, keep).check_names()
     if keep:
         raise DataError(
-            f"{source}: there is no column {keep[0]!r}: it holds paths and answers alone; use a "
+            f"{path}: there is no column {keep[0]!r}: it holds paths and answers alone; use a "
             "table with columns id, score:NAME and the one asked for"
         )
+    if table is None:
+        return _json_lines(path).check_names()
+    reader = _answer_lists if suffix == ".parquet" else _answer_columns
+    return reader(str(path), table).check_names()
 
 
 def _delimited(path: Path) -> Any:
@@ -225,7 +225,7 @@ def _delimited(path: Path) -> Any:
 
 def _columns(source: str, table: Any, keep: Sequence[str]) -> RawScores:
     headers = table.column_names
-    _refuse_twice(source, headers)
+    refuse_twice(source, headers, "the column")
     if "id" not in headers:
         raise DataError(f"{source}: there is no column 'id'{nearest('id', headers)}")
     parts = {
@@ -241,14 +241,12 @@ def _columns(source: str, table: Any, keep: Sequence[str]) -> RawScores:
         if name not in headers:
             raise DataError(f"{source}: there is no column {name!r}{nearest(name, headers)}")
     facts = {name: _fact(source, table, name) for name in keep}
-    matrices: dict[str, NDArray[np.float64] | None] = {}
-    for mark, columns in parts.items():
-        matrices[mark] = None
-        if columns:
-            matrices[mark] = np.stack(
-                [_numbers(source, table, f"{mark}:{name}", ids) for name in names], 1
-            ).reshape(len(ids), len(names))
-    scores, labels = matrices["score"], matrices["label"]
+    scores, labels = (
+        np.stack([_numbers(source, table, f"{mark}:{name}", ids) for name in names], 1)
+        if columns
+        else None
+        for mark, columns in parts.items()
+    )
     return RawScores(source, names, ids, scores, labels, split, group=group, facts=facts)
 
 
@@ -261,14 +259,6 @@ def _fact(source: str, table: Any, column: str) -> tuple[str, ...]:
                 f"{source}: row {row + 1} has no {column!r}; give it one, or leave the row out"
             )
     return tuple(map(str, values))
-
-
-def _refuse_twice(source: str, headers: list[str]) -> None:
-    seen: set[str] = set()
-    for name in headers:
-        if name in seen:
-            raise DataError(f"{source}: the column {name!r} stands there twice")
-        seen.add(name)
 
 
 def _label_names(source: str, headers: list[str], parts: dict[str, list[str]]) -> tuple[str, ...]:
@@ -346,7 +336,7 @@ def _answer_columns(source: str, table: Any) -> RawScores:
     A caution, where there is one, stands before the labels and is not one.
     """
     headers = table.column_names
-    _refuse_twice(source, headers)
+    refuse_twice(source, headers, "the column")
     good = [row for row, error in enumerate(table["error"].to_pylist()) if not error]
     kept = table.take(good)
     ids = tuple(from_cell(cell) for cell in kept["path"].to_pylist())
@@ -359,7 +349,7 @@ def _answer_columns(source: str, table: Any) -> RawScores:
     return RawScores(source, words, ids, matrix, None, kind="probs", failed=failed)
 
 
-def _answer_lists(path: Path, table: Any) -> RawScores:
+def _answer_lists(path: str, table: Any) -> RawScores:
     """Return predict's Parquet: path, labels, probs in the order of the metadata, error."""
     try:
         names = json.loads((table.schema.metadata or {})[b"labelwise"])["names"]
@@ -372,9 +362,9 @@ def _answer_lists(path: Path, table: Any) -> RawScores:
         ) from None
     kept = table.filter(compute.is_valid(table["probs"]))
     matrix = matrix_of_lists(kept["probs"], len(names), f"{path}: probs").astype(np.float64)
-    ids = _texts_of(str(path), kept, "path")
+    ids = _texts_of(path, kept, "path")
     failed = table.num_rows - len(ids)
-    return RawScores(str(path), tuple(names), ids, matrix, None, kind="probs", failed=failed)
+    return RawScores(path, tuple(names), ids, matrix, None, kind="probs", failed=failed)
 
 
 def _json_lines(path: Path) -> RawScores:

@@ -9,10 +9,8 @@ Any model judges them, an exported one too, which has no embeddings either.
 
 import json
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -231,13 +229,6 @@ def write_classes(results: Path, predictions: Path, crops: Path, out: Path) -> i
     return count
 
 
-# Near copies by vectors (N, D), one per photo: of a model, of another program's file, or features.
-# Of photos that cannot be read they are zeros, and sentences say why.
-
-
-Vectors = tuple[NDArray[np.floating[Any]], Sequence[str]]
-
-
 def grouped_copies(
     table: LabelTable,
     model: Path | None,
@@ -263,26 +254,14 @@ def grouped_copies(
             "say with --cosine from which on two photos are near copies, between 0 and 1, as 0.9; "
             f"what it means depends on the model (got {cosine})"
         )
-    if file is not None:
-        vectors, unread = vectors_by_file(table, file)
-    elif model is not None:
-        vectors, unread = vectors_by_model(table, model, watch)
-    else:
-        vectors, unread = vectors_of_features(table)
-    return group_near_vectors(table, vectors, cosine, unread)
-
-
-def vectors_of_features(table: LabelTable) -> Vectors:
-    """Return the features of a table that holds some instead of photos, maps of them pooled."""
-    if not isinstance(table.images, FeatureRows):
-        raise TypeError(f"{table.name} must hold features, got {type(table.images).__name__}")
-    features = np.asarray(table.images.features)
-    return features.mean(axis=(2, 3)) if features.ndim == 4 else features, ()
-
-
-def vectors_by_file(table: LabelTable, file: Path) -> Vectors:
-    """Return the vectors of an .npz file, found by the photos' ids."""
-    embeddings = read_embeddings(file)
+    if isinstance(table.images, FeatureRows):  # maps of features are pooled
+        vectors = np.asarray(table.images.features)
+        vectors = vectors.mean(axis=(2, 3)) if vectors.ndim == 4 else vectors
+        return group_near_vectors(table, vectors, cosine)
+    if model is not None:
+        vectors, unread = _vectors_by_model(table, model, watch)
+        return group_near_vectors(table, vectors, cosine, unread)
+    embeddings = read_embeddings(file or Path())
     row_of = {name: row for row, name in enumerate(embeddings.ids)}
     for name in table.ids:
         if name not in row_of:
@@ -290,11 +269,14 @@ def vectors_by_file(table: LabelTable, file: Path) -> Vectors:
                 f"{file}: there is no vector of the photo {name!r} of {table.name}"
                 f"{nearest(name, embeddings.ids)}"
             )
-    return embeddings.vectors[[row_of[name] for name in table.ids]], ()
+    vectors = embeddings.vectors[[row_of[name] for name in table.ids]]
+    return group_near_vectors(table, vectors, cosine)
 
 
-def vectors_by_model(table: LabelTable, model: Path, watch: Watch | None = None) -> Vectors:
-    """Return the embeddings of a model that has them."""
+def _vectors_by_model(
+    table: LabelTable, model: Path, watch: Watch | None
+) -> tuple[NDArray[np.float32], tuple[str, ...]]:
+    """Return the embeddings of a model that has them, zeros of photos it cannot read, and why."""
     scorer, watch = load_model(model), watch or Silent()
     if not isinstance(scorer, Embedder):
         raise SettingsError(

@@ -22,7 +22,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from labelwise import __version__
 from labelwise.errors import LabelwiseError
-from labelwise.pictures.decoders import DecoderError
+from labelwise.pictures.worker_starter import DecoderError
 from labelwise.server.api import PLACE, make_api
 from labelwise.server.batching import BusyError
 from labelwise.server.bodies import Bodies

@@ -33,8 +33,8 @@ from labelwise.answers.log import AnswerLog
 from labelwise.errors import ImageError, LabelwiseError, SettingsError
 from labelwise.photos.words import QuestionGuide, WordList, asking_order
 from labelwise.pictures import Transform
-from labelwise.pictures.decoders import Decoders
 from labelwise.pictures.sources import read_image_file
+from labelwise.pictures.worker_starter import Decoders
 from labelwise.server.api import ERRORS, JSON, SIDES, PhotoId, add_session
 from labelwise.server.app import Front, add_errors, add_page
 from labelwise.server.batching import Threads

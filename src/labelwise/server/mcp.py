@@ -38,7 +38,7 @@ from labelwise.photos.prevalence import draw_sample, estimate_from_answers
 from labelwise.photos.query import Hit, nearest_photos
 from labelwise.pictures import BytesImages
 from labelwise.pictures.sources import read_image_file
-from labelwise.pictures.worker import Kind, Work
+from labelwise.pictures.worker import Kind, OneImage, Work
 from labelwise.retrieval import Query
 from labelwise.server.app import Front
 from labelwise.server.batching import BusyError, Threads
@@ -332,9 +332,8 @@ class PhotoTools:
                 f"no file holds {photo} as it was indexed; bring the index up to date with "
                 "`labelwise index`"
             )
-        blob, name = picture
         transform = replace(self.index.spec.transform, size=SIDE)
-        return Work(Kind.THUMBNAIL, transform).load(blob, name=name)[1].tobytes()
+        return Work(Kind.THUMBNAIL, transform).load(OneImage(*picture), 0)[1].tobytes()
 
     # Photos that are not in it
 

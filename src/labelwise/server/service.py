@@ -39,7 +39,7 @@ from labelwise.models.run_folder import RunFolder
 from labelwise.models.spec import ModelSpec
 from labelwise.numeric.bounds import clopper_pearson
 from labelwise.pictures import PictureImages
-from labelwise.pictures.decoders import Decoders
+from labelwise.pictures.worker_starter import Decoders
 from labelwise.predictions import Predictions
 from labelwise.server import schemas
 from labelwise.server.batching import (

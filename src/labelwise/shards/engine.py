@@ -12,11 +12,10 @@ import json
 import os
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from itertools import chain
 from multiprocessing import connection, get_context, parent_process
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
@@ -162,6 +161,71 @@ def _read(storage: Storage) -> Iterator[ShardRecord]:
             ) from None
 
 
+class LostWorkerError(Exception):
+    """A worker that died, or could not be started."""
+
+
+def carried_out(
+    pool: Any,
+    workers: int,
+    shards: Iterable[int],
+    report: Callable[[list[int]], None] | None = None,
+) -> Iterator[Any]:
+    """Yield the result of each shard; ``report`` is told which are under way if nothing ends.
+
+    Engines differ in their pool, which has ``start() -> (worker, handle)`` and ``give(worker,
+    shard) -> handle``. ``wait(handles)`` returns one that is over, or None after a while;
+    ``result(handle)`` returns what came of it, or raises LostWorkerError or the worker's error.
+    """
+    left, deaths, unstarted = deque(shards), Counter[int](), 0
+    idle: list[Any] = []
+    awaited: dict[Any, tuple[Any, int | None]] = {}  # a worker that starts has no shard
+
+    def start() -> None:
+        worker, handle = pool.start()
+        awaited[handle] = worker, None
+
+    try:
+        for _ in range(min(workers, len(left))):
+            start()
+        while True:
+            while idle and left:
+                worker, shard = idle.pop(), left.popleft()
+                awaited[pool.give(worker, shard)] = worker, shard
+            running = [shard for _, shard in awaited.values() if shard is not None]
+            if not left and not running:
+                return  # whoever still starts, or waits for a core, has nothing to do
+            handle = pool.wait(list(awaited))
+            if handle is None:
+                if report is not None:
+                    report(running)
+                continue
+            worker, given = awaited[handle]
+            try:
+                result = pool.result(handle)
+            except LostWorkerError as error:
+                pool.stop(worker)
+                del awaited[handle]
+                if given is None:
+                    unstarted += 1
+                    if unstarted == ATTEMPTS * workers:
+                        raise LabelwiseError(f"no worker could be started {error}") from None
+                else:
+                    deaths[given] += 1
+                    if deaths[given] == ATTEMPTS:
+                        raise LostShardError(given) from None
+                    left.appendleft(given)
+                start()
+                continue
+            del awaited[handle]
+            idle.append(worker)
+            if given is not None:
+                yield result
+    finally:  # else they would keep their cores
+        for worker in (*idle, *(worker for worker, _ in awaited.values())):
+            pool.stop(worker)
+
+
 # The engine of one machine: worker processes, or this process alone.
 
 
@@ -178,97 +242,66 @@ class LocalEngine:
 
     def run(self, task: Task[T], shards: Iterable[int]) -> Iterator[T]:
         if self.workers == 1:
-            yield from map(task.start(), shards)
-            return
-        lost: list[int] = []  # shards whose workers died
-        deaths: Counter[int] = Counter()
-        travelling = bytes(ForkingPickler.dumps(task))
-        busy: dict[Any, tuple[_Worker, int]] = {}
-        idle: list[_Worker] = []
-        remaining = iter(shards)
-        try:
-            while True:
-                while len(busy) < self.workers:
-                    shard = next(chain(iter(lost), remaining), None)
-                    if shard is None:
-                        break
-                    if shard in lost:
-                        lost.remove(shard)
-                    worker = idle.pop() if idle else _Worker(travelling)
-                    worker.give(shard)
-                    busy[worker.ours] = worker, shard
-                if not busy:
-                    return
-                for ready in connection.wait(list(busy)):
-                    worker, shard = busy.pop(ready)
-                    try:
-                        if not worker.has_task:
-                            worker.begin(shard)
-                            busy[ready] = worker, shard
-                            continue
-                        result, error = worker.ours.recv()  # what was raised, if anything
-                    except (EOFError, OSError):  # it died
-                        worker.stop()
-                        deaths[shard] += 1
-                        if deaths[shard] == ATTEMPTS:
-                            raise LostShardError(shard) from None
-                        lost.append(shard)
-                        continue
-                    if error is not None:
-                        worker.stop()
-                        raise error
-                    idle.append(worker)
-                    yield result
-        finally:
-            for worker in (*idle, *(worker_busy for worker_busy, _ in busy.values())):
-                worker.stop()
+            return map(task.start(), shards)
+        return carried_out(_Processes(bytes(ForkingPickler.dumps(task))), self.workers, shards)
 
 
-class _Worker:
-    """A process that is given one shard at a time.
+class _Processes:
+    """Processes that are each known by a pipe, and given one shard at a time.
 
-    The task, which may be large, is sent once the process asks for it: multiprocessing itself would
+    The task, which may be large, is sent once a process asks for it: multiprocessing itself would
     write it to a pipe that this process also reads from, and wait for ever if the other one died.
     """
 
     def __init__(self, task: bytes) -> None:
-        self.ours, theirs = SPAWN.Pipe()
-        self.process = SPAWN.Process(target=_work, args=(theirs,), daemon=True)
-        self.process.start()
+        self.task = task
+        self.processes: dict[Any, Any] = {}
+
+    def start(self) -> tuple[Any, Any]:
+        ours, theirs = SPAWN.Pipe()
+        self.processes[ours] = SPAWN.Process(target=_work, args=(theirs,), daemon=True)
+        self.processes[ours].start()
         theirs.close()  # so that its death is seen as the end of the pipe
-        self._task, self.has_task = task, False
+        return ours, ours
 
-    def begin(self, shard: int) -> None:
-        """Send the task and the first shard to a process that asks for them."""
-        self.ours.recv()
-        self.ours.send_bytes(self._task)
-        self.has_task = True
-        self.ours.send(shard)
+    def give(self, worker: Any, shard: int) -> Any:
+        with suppress(OSError):  # it died while it was idle: the next look says so
+            worker.send(shard)
+        return worker
 
-    def give(self, shard: int) -> None:
-        """Send a shard; the first one goes with the task."""
-        if self.has_task:
-            with suppress(OSError):  # it died while it was idle: the next look says so
-                self.ours.send(shard)
+    def wait(self, handles: list[Any]) -> Any:
+        return connection.wait(handles)[0]
 
-    def stop(self) -> None:
-        self.process.kill()
-        self.process.join()
-        self.ours.close()
+    def result(self, handle: Any) -> Any:
+        try:
+            result, error, asks = handle.recv()
+            if asks:
+                handle.send_bytes(self.task)
+        except (EOFError, OSError):
+            raise LostWorkerError("on this machine") from None
+        if error is not None:
+            raise error
+        return result
+
+    def stop(self, worker: Any) -> None:
+        process = self.processes.pop(worker)
+        process.kill()
+        process.join()
+        worker.close()
 
 
 def _work(theirs: "Connection[Any, Any]") -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
-        theirs.send("ready")
+        theirs.send((None, None, True))
         task: Task[Any] = theirs.recv()  # the bytes of the task, unpickled as all that is sent
         work = task.start()
         while True:
-            theirs.send((work(theirs.recv()), None))
+            theirs.send((work(theirs.recv()), None, False))
     except EOFError:
         return
     except Exception as error:
-        theirs.send((None, error))
+        theirs.send((None, error, False))
 
 
 def _end_with_parent() -> None:

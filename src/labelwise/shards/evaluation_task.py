@@ -83,17 +83,15 @@ def keys_of(ids: Sequence[str]) -> Keys:
     return np.frombuffer(b"".join(digests), ">u8").reshape(-1, 2).astype(np.uint64)
 
 
-class KeyFiles:
+class KeyFiles(ExitStack):
     """Keys with a number each, spread over files; in the end sorted, a part at a time."""
 
     def __init__(self, folder: Path) -> None:
+        super().__init__()
         folder.mkdir(parents=True)
-        self.folder = folder
-        self._stack = ExitStack()
-        self._files = [
-            self._stack.enter_context((folder / f"{number:02x}").open("w+b"))
-            for number in range(FILES)
-        ]
+        self.callback(shutil.rmtree, folder, ignore_errors=True)
+        files = ((folder / f"{number:02x}").open("w+b") for number in range(FILES))
+        self._files = [self.enter_context(file) for file in files]
 
     def add(self, keys: Keys, numbers: NDArray[np.int64]) -> None:
         """Put keys (n, 2) and their numbers (n,) aside."""
@@ -112,13 +110,6 @@ class KeyFiles:
             records = np.frombuffer(file.read(), np.uint64).reshape(-1, 3)
             order = np.lexsort((records[:, 2], records[:, 1], records[:, 0]))
             yield records[order, :2], records[order, 2].astype(np.int64)
-
-    def __enter__(self) -> "KeyFiles":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._stack.close()
-        shutil.rmtree(self.folder, ignore_errors=True)
 
     @staticmethod
     def first_repeat(keys: Keys, numbers: NDArray[np.int64]) -> tuple[int, int] | None:
@@ -177,60 +168,46 @@ class StoredLabels:
     def build(source: str, names: tuple[str, ...], folder: Path) -> "StoredLabels":
         """Read labels from a table, or any data that labelwise reads, into a folder."""
         folder.mkdir(parents=True, exist_ok=True)
-        with KeyFiles(folder / "keys") as keys:
-            with ExitStack() as stack:
-                sets = [
-                    stack.enter_context(_SetsFile(folder, kind)) for kind in ("present", "unknown")
-                ]
-                rows = 0
-                for ids, places, *parts in _batches(source, names, folder):
-                    numbers = np.arange(rows, rows + len(ids))
-                    keys.add(keys_of(ids), numbers)
-                    if places is not None:
-                        keys.add(keys_of(places), numbers)
-                    for file, chunk in zip(sets, parts, strict=True):
-                        file.add(chunk)
-                    rows += len(ids)
+        with (
+            KeyFiles(folder / "keys") as keys,
+            _SetsFile(folder, "present") as present,
+            _SetsFile(folder, "unknown") as unknown,
+        ):
+            rows = 0
+            for ids, places, here, hidden in _batches(source, names, folder):
+                numbers = np.arange(rows, rows + len(ids))
+                keys.add(keys_of(ids), numbers)
+                keys.add(keys_of(places), numbers)
+                present.add(here)
+                unknown.add(hidden)
+                rows += len(ids)
             if not rows:
                 raise DataError(f"{source}: the table is empty")
-            _write_sorted(keys, folder, source)
+            for part, numbers in keys.parts():
+                repeat = keys.first_repeat(part, numbers)
+                if repeat is not None:
+                    raise DataError(
+                        f"{source}: rows {repeat[0] + 1:,} and {repeat[1] + 1:,} name the same "
+                        "image; keep one of them"
+                    )
+                columns = {"first": part[:, 0], "second": part[:, 1], "numbers": numbers}
+                for name, values in columns.items():
+                    with (folder / name).open("ab") as stream:
+                        stream.write(values.tobytes())
         return StoredLabels(folder, len(names))
 
 
-def _write_sorted(keys: KeyFiles, folder: Path, source: str) -> None:
-    with ExitStack() as stack:
-        files = [
-            stack.enter_context((folder / name).open("wb"))
-            for name in ("first", "second", "numbers")
-        ]
-        for part, numbers in keys.parts():
-            repeat = keys.first_repeat(part, numbers)
-            if repeat is not None:
-                raise DataError(
-                    f"{source}: rows {repeat[0] + 1:,} and {repeat[1] + 1:,} name the same image; "
-                    "keep one of them"
-                )
-            for file, values in zip(files, (part[:, 0], part[:, 1], numbers), strict=True):
-                file.write(values.tobytes())
-
-
-class _SetsFile:
+class _SetsFile(ExitStack):
     """Sets of rows, written as they come; in the form that :class:`LabelSets` has."""
 
     def __init__(self, folder: Path, kind: str) -> None:
-        self._stack = ExitStack()
+        super().__init__()
         self.offsets, self.columns, self.inverted = (
-            self._stack.enter_context((folder / f"{kind}-{name}").open("wb"))
+            self.enter_context((folder / f"{kind}-{name}").open("wb"))
             for name in ("offsets", "columns", "inverted")
         )
         self.end = 0
         self.offsets.write(np.zeros(1, np.int64).tobytes())
-
-    def __enter__(self) -> "_SetsFile":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._stack.close()
 
     def add(self, sets: LabelSets) -> None:
         self.offsets.write((sets.offsets[1:] + self.end).tobytes())
@@ -239,7 +216,7 @@ class _SetsFile:
         self.end += len(sets.columns)
 
 
-Batch = tuple[list[str], list[str] | None, LabelSets, LabelSets]
+Batch = tuple[list[str], list[str], LabelSets, LabelSets]
 
 
 def _batches(source: str, names: tuple[str, ...], folder: Path) -> Iterator[Batch]:
@@ -251,18 +228,29 @@ def _batches(source: str, names: tuple[str, ...], folder: Path) -> Iterator[Batc
         path, base = named, os.path.dirname(os.path.abspath(source))
         if is_uri(source):
             above, name = parent_of(source)
-            path, base = _copied(above, name, folder), without_options(above)
+            storage = storage_at(above)  # of which a copy is fetched a piece at a time
+            size = storage.size(name)
+            if not isinstance(storage, ObjectStorage) or size is None:
+                raise DataError(f"{address_of(above, name)} is not there")
+            storage.download(name, folder / name, size)
+            path, base = folder / name, without_options(above)
         yield from _table_batches(path, base, names)
         return
-    table = _labelled(source, names)
+    if (
+        is_uri(source)
+        or named.suffix.lower() in PARQUET_SUFFIXES
+        or holds_parquet_shards(Path(source))
+    ):  # shards wherever they are, with their places
+        table = read_shards([ShardPart(source, None)], names=list(names))
+    else:
+        table = load_for_labels(source, names)
     _refuse_soft(table, table.name)
     columns = _columns(table.name, table.space.names, names)
     for start in range(0, len(table), BLOCK_ROWS):
         rows = np.arange(start, min(start + BLOCK_ROWS, len(table)))
         ids = [table.ids[row] for row in rows.tolist()]
-        places = [
-            table.images.address(row) or name for row, name in zip(rows.tolist(), ids, strict=True)
-        ]
+        named_rows = zip(rows.tolist(), ids, strict=True)
+        places = [table.images.address(row) or name for row, name in named_rows]
         present, unknown = (table.present.take(rows), table.unknown.take(rows))
         yield ids, places, _renamed(present, columns), _renamed(unknown, columns)
 
@@ -280,14 +268,6 @@ def _only_holds_images(source: str) -> bool:
     return not any(path in header for path in PATH_HEADERS)
 
 
-def _labelled(source: str, names: tuple[str, ...]) -> LabelTable:
-    """Return labelled data that is not a table; shards wherever they are, with their places."""
-    path = Path(source)
-    if is_uri(source) or path.suffix.lower() in PARQUET_SUFFIXES or holds_parquet_shards(path):
-        return read_shards([ShardPart(source, None)], names=list(names))
-    return load_for_labels(source, names)
-
-
 def _table_batches(path: Path, base: str, names: tuple[str, ...]) -> Iterator[Batch]:
     if not path.is_file():
         raise DataError(f"{path} is not there, or no file")
@@ -298,7 +278,7 @@ def _table_batches(path: Path, base: str, names: tuple[str, ...]) -> Iterator[Ba
     if found.path is None:
         raise DataError(f"{path.name}: there must be a column 'path' that names the images")
     layout: TableColumns = replace(found, image=None, split=None, group=None)
-    own = tuple(layout.label_names())
+    own = tuple([header.strip() for header in layout.one_hot])
     if own and all(name.startswith(PREFIX) for name in own):
         own = tuple(name.removeprefix(PREFIX) for name in own)
     columns = _columns(path.name, own, names) if own else np.arange(len(names), dtype=np.int32)
@@ -328,16 +308,6 @@ def _columns(source: str, theirs: tuple[str, ...], names: tuple[str, ...]) -> ND
 
 def _renamed(sets: LabelSets, columns: NDArray[np.int32]) -> LabelSets:
     return LabelSets.from_csr(sets.offsets, columns[sets.columns], sets.width, sets.inverted)
-
-
-def _copied(place: str, name: str, folder: Path) -> Path:
-    """Return a copy of a table of a bucket, fetched a piece at a time."""
-    storage = storage_at(place)
-    size = storage.size(name)
-    if not isinstance(storage, ObjectStorage) or size is None:
-        raise DataError(f"{address_of(place, name)} is not there")
-    storage.download(name, folder / name, size)
-    return folder / name
 
 
 def _join(base: str, name: str) -> str:
@@ -402,9 +372,7 @@ class EvaluationTask:
     def start(self) -> Callable[[int], Measured]:
         """Open the labels and return what measures a group of shards."""
         keep_freed_memory()
-        folder = ShardFolder(self.place)
-        groups = folder.groups
-        store = None
+        folder, store = ShardFolder(self.place), None
         if self.labels is not None:
             if self.stored is not None and os.path.isdir(self.stored):
                 store = StoredLabels(Path(self.stored), len(folder.names))
@@ -414,19 +382,14 @@ class EvaluationTask:
 
         def work(group: int) -> Measured:
             with one_thread():
-                return self._measure(folder, groups[group], store)
+                return self._measure(folder, group, store)
 
         return work
 
-    def _measure(
-        self,
-        folder: "ShardFolder",
-        records: list[tuple[int, ShardRecord]],
-        store: StoredLabels | None,
-    ) -> Measured:
+    def _measure(self, folder: "ShardFolder", group: int, store: StoredLabels | None) -> Measured:
         parts = []
         rows = failed = unlabelled = 0
-        for number, record in records:
+        for number, record in folder.groups[group]:
             shard = folder.read(record)
             rows, failed = rows + shard.rows, failed + shard.rows - len(shard.ids)
             if store is None:

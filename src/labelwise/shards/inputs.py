@@ -145,13 +145,11 @@ def _parquet_rows(storage: Storage, name: str) -> Iterator[InputRow]:
         shown, file, number = _shown(storage, name), os.fsencode(name), 0
         for group in range(parquet.num_row_groups):
             rows = parquet.metadata.row_group(group).num_rows
-            ids = (
-                with_text(parquet.read_row_group(group, columns=[header]), shown, number)[header]
-                if header
-                else None
-            )
-            for at in range(rows):
-                own = f"{shown}/{number + at:06d}" if ids is None else str(ids[at].as_py())
+            ids = [f"{shown}/{number + at:06d}" for at in range(rows)]
+            if header:
+                named = parquet.read_row_group(group, columns=[header])
+                ids = list(map(str, with_text(named, shown, number)[header].to_pylist()))
+            for at, own in enumerate(ids):
                 yield InputRow(own, storage.place, file, at, None, group)
             number += rows
 
@@ -163,17 +161,16 @@ def _parquet(stream: Any, name: str) -> Any:
         raise DataError(f"{name}: this is not a Parquet file ({str(error)[:200]})") from None
 
 
-def _image_column(parquet: Any) -> tuple[str, bool] | None:
-    """Return the column of encoded images and whether it is a struct with ``bytes``, or None."""
+def _image_column(parquet: Any) -> str | None:
+    """Return the column of encoded images (or of structs with their ``bytes``), if there is one."""
     columns = []
     for field in parquet.schema_arrow:
         kind = field.type
-        inner = pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0
-        kind = kind.field("bytes").type if inner else kind
+        if pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0:
+            kind = kind.field("bytes").type
         if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
-            columns.append((field.name, inner))
-    named = [column for column in columns if column[0] in ("image", "bytes", "jpg", "content")]
-    chosen = named or columns
+            columns.append(field.name)
+    chosen = [name for name in columns if name in ("image", "bytes", "jpg", "content")] or columns
     return chosen[0] if len(chosen) == 1 else None
 
 
@@ -224,15 +221,11 @@ class StoredImages(EncodedImages):
         self._lock = threading.Lock()
 
     def location(self, row: int) -> Location | None:
-        input_row = self.rows[row]
-        storage = self._storage(input_row.root)
-        if (
-            input_row.group is not None
-            or input_row.offset is not None
-            or not isinstance(storage, LocalStorage)
-        ):
+        found = self.rows[row]
+        storage, whole = self._storage(found.root), found.group is None and found.offset is None
+        if not whole or not isinstance(storage, LocalStorage):
             return None
-        return Location(os.path.join(storage.folder, os.fsdecode(input_row.file)))
+        return Location(os.path.join(storage.folder, os.fsdecode(found.file)))
 
     def content(self, row: int) -> bytes:
         input_row = self.rows[row]
@@ -276,11 +269,11 @@ class StoredImages(EncodedImages):
         storage, name = self._storage(row.root), os.fsdecode(row.file)
         with storage.stream(name) as stream:
             parquet = _parquet(stream, name)
-            found = _image_column(parquet)
-            if found is None:
+            header = _image_column(parquet)
+            if header is None:
                 raise StorageError(f"{name} changed: its images are gone since the plan was made")
-            column = parquet.read_row_group(row.group, columns=[found[0]])[found[0]]
-        return pc.struct_field(column, "bytes") if found[1] else column
+            column = parquet.read_row_group(row.group, columns=[header])[header]
+        return pc.struct_field(column, "bytes") if pa.types.is_struct(column.type) else column
 
     def _storage(self, root: str) -> Storage:
         if root not in self._storages:

@@ -15,11 +15,9 @@ import signal
 import socket
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -33,7 +31,7 @@ from labelwise.pictures import ImageSource, Transform
 from labelwise.pictures.batches import resized_inputs
 from labelwise.pictures.loading import Failure, Inputs, sent
 from labelwise.pictures.prefetch import started_ahead
-from labelwise.shards.engine import ATTEMPTS, LostShardError, Task
+from labelwise.shards.engine import ATTEMPTS, LostWorkerError, Task, carried_out
 from labelwise.shards.inputs import InputRow, StoredImages
 from labelwise.system.progress import Watch
 from labelwise.system.storage import StorageError
@@ -87,7 +85,8 @@ class RayTraining:
     def _train(self, settings: Settings, run: RunFolder, watch: Watch, *, fresh: bool) -> None:
         ray = require_ray()
         with joined(self.workers):
-            gpus = 1.0 if _uses_gpus(ray, settings) else 0.0
+            wanted, there = settings.hardware.accelerator, ray.cluster_resources().get("GPU", 0)
+            gpus = 1.0 if wanted == "cuda" or (wanted == "auto" and there > 0) else 0.0
             failures, before = 0, -1
             while True:
                 group = _Group.started(ray, self, settings, gpus, first=failures == 0)
@@ -125,18 +124,6 @@ def _check(settings: Settings, workers: int) -> None:
         raise SettingsError(
             f"batch_size must be a multiple of {workers} workers, got {settings.batch_size}"
         )
-
-
-def _uses_gpus(ray: Any, settings: Settings) -> bool:
-    wanted = settings.hardware.accelerator
-    return wanted == "cuda" or (wanted == "auto" and ray.cluster_resources().get("GPU", 0) > 0)
-
-
-def _room(ray: Any, gpus: float) -> int:
-    """Return how many workers the nodes of the cluster can hold when they have nothing else."""
-    there = ray.cluster_resources()
-    cores, devices = int(there.get("CPU", 0)), there.get("GPU", 0.0)
-    return min(cores, int(devices / gpus)) if gpus else cores
 
 
 def _is_finished(run: RunFolder) -> bool:
@@ -206,7 +193,10 @@ class _Group:
                 continue
             actors = [remote.remote() for _ in range(count)]
             waiting = [actor.place.remote() for actor in actors]
-            seconds = START_SECONDS if count <= _room(ray, gpus) else ROOM_SECONDS
+            there = ray.cluster_resources()  # what its nodes hold when they have nothing else
+            room = there.get("GPU", 0.0) / gpus if gpus else there.get("CPU", 0)
+            fits = count <= min(room, there.get("CPU", 0))
+            seconds = START_SECONDS if fits else ROOM_SECONDS
             ready, _ = ray.wait(waiting, num_returns=count, timeout=seconds)
             with suppress(*worker_losses(ray)):
                 if len(ready) == count:
@@ -250,12 +240,15 @@ class _Group:
         except KeyboardInterrupt:
             self._stop(pending)
             raise
-        died, errors = self._outcomes(pending)
-        if died:
+        ready, _ = self.ray.wait(pending, num_returns=len(pending), timeout=0)
+        errors = [error for error in map(self._error, ready) if error is not None]
+        task_error = self.ray.exceptions.RayTaskError
+        raised = [error.cause for error in errors if isinstance(error, task_error)]
+        if len(raised) < len(errors):
             return False
-        told = [error for error in errors if isinstance(error, LabelwiseError)]
-        if errors:
-            raise told[0] if told else TrainingError(f"a worker stopped: {errors[0]}")
+        told = [error for error in raised if isinstance(error, LabelwiseError)]
+        if raised:
+            raise told[0] if told else TrainingError(f"a worker stopped: {raised[0]}")
         return _is_finished(run)
 
     def _wait(
@@ -282,14 +275,6 @@ class _Group:
         except Exception as error:
             return error
         return None
-
-    def _outcomes(self, pending: Sequence[Any]) -> tuple[bool, list[Exception]]:
-        """Return whether a worker died, and what the others raised."""
-        ready, _ = self.ray.wait(pending, num_returns=len(pending), timeout=0)
-        errors = [error for error in map(self._error, ready) if error is not None]
-        task_error = self.ray.exceptions.RayTaskError
-        raised = [error.cause for error in errors if isinstance(error, task_error)]
-        return len(raised) < len(errors), raised
 
     def _stop(self, pending: Sequence[Any]) -> None:
         """Ask the first worker to stop; all do, after a checkpoint."""
@@ -413,6 +398,7 @@ def worker_losses(ray: Any) -> tuple[type[Exception], ...]:
     return exceptions.RayActorError, exceptions.ActorUnschedulableError, exceptions.ObjectLostError
 
 
+@dataclass(frozen=True)
 class RayEngine:
     """``workers`` actors on a Ray cluster; each takes one core, and ``gpus`` of its own.
 
@@ -421,18 +407,15 @@ class RayEngine:
     while nothing finishes, which shards are under way.
     """
 
-    def __init__(
-        self,
-        workers: int = 1,
-        *,
-        gpus: float = 0,
-        decoders: int = 0,
-        report: Callable[[Sequence[int]], None] | None = None,
-    ) -> None:
-        if workers < 1 or gpus < 0:
-            raise ValueError(f"workers must be positive, gpus not negative, got {workers}, {gpus}")
-        self.workers, self.gpus, self.report = workers, gpus, report
-        self.decoders = decoders
+    workers: int = 1
+    gpus: float = 0
+    decoders: int = 0
+    report: Callable[[Sequence[int]], None] | None = None
+
+    def __post_init__(self) -> None:
+        if self.workers < 1 or self.gpus < 0:
+            got = f"{self.workers}, {self.gpus}"
+            raise ValueError(f"workers must be positive, gpus not negative, got {got}")
 
     def run(self, task: Task[T], shards: Iterable[int]) -> Iterator[T]:
         ray = require_ray()
@@ -446,60 +429,41 @@ class RayEngine:
                 )
             cores = 0 if self.decoders else 1  # or workers could take all that decoders wait for
             actor = ray.remote(**worker_needs(self.gpus, cores))(_Worker)
-            given = ray.put(task)
-            lost: list[int] = []
-            deaths: Counter[int] = Counter()
-            idle: list[Any] = []
-            # What is waited for: a worker that starts (its shard is None), or a shard.
-            awaited: dict[Any, tuple[Any, int | None]] = {}
-            remaining, unstarted = iter(shards), 0
+            pool = _Actors(ray, actor, ray.put(task))
+            yield from carried_out(pool, self.workers, shards, self.report)
 
-            def start_worker() -> None:
-                worker = actor.remote(given)
-                awaited[worker.ready.remote()] = worker, None
 
-            for _ in range(self.workers):
-                start_worker()
-            try:
-                while True:
-                    while idle:
-                        shard = next(chain(_taken(lost), remaining), None)
-                        if shard is None:
-                            break
-                        worker = idle.pop()
-                        awaited[worker.run.remote(shard)] = worker, shard
-                    if idle and all(shard is None for _, shard in awaited.values()):
-                        return  # whoever still starts, or waits for a core, has nothing to do
-                    done, _ = ray.wait(list(awaited), num_returns=1, timeout=REPORT_SECONDS)
-                    if not done:
-                        if self.report is not None:
-                            running = (shard for _, shard in awaited.values())
-                            self.report([shard for shard in running if shard is not None])
-                        continue
-                    ready = done[0]
-                    worker, shard = awaited.pop(ready)
-                    try:
-                        result: T = ray.get(ready)
-                    except worker_losses(ray) as error:
-                        if shard is None:
-                            unstarted += 1
-                            if unstarted == ATTEMPTS * self.workers:
-                                raise LabelwiseError(_why_unstarted(error)) from None
-                        else:
-                            deaths[shard] += 1
-                            if deaths[shard] == ATTEMPTS:
-                                raise LostShardError(shard) from None
-                            lost.append(shard)
-                        start_worker()
-                    except ray.exceptions.RayTaskError as error:
-                        raise error.cause from None
-                    else:
-                        idle.append(worker)
-                        if shard is not None:
-                            yield result
-            finally:  # else they would keep their cores until the driver ends
-                for worker in (*idle, *(actor for actor, _ in awaited.values())):
-                    ray.kill(worker)
+@dataclass(frozen=True)
+class _Actors:
+    """Actors of a cluster; a result is known by Ray's reference."""
+
+    ray: Any
+    actor: Any
+    task: Any
+
+    def start(self) -> tuple[Any, Any]:
+        worker = self.actor.remote(self.task)
+        return worker, worker.ready.remote()
+
+    def give(self, worker: Any, shard: int) -> Any:
+        return worker.run.remote(shard)
+
+    def wait(self, handles: list[Any]) -> Any:
+        done, _ = self.ray.wait(handles, num_returns=1, timeout=REPORT_SECONDS)
+        return done[0] if done else None
+
+    def result(self, handle: Any) -> Any:
+        try:
+            return self.ray.get(handle)
+        except worker_losses(self.ray) as error:
+            lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+            why = lines[-1][:200] if lines else "unknown"
+            raise LostWorkerError(f"on the cluster ({why})") from None
+        except self.ray.exceptions.RayTaskError as error:
+            raise error.cause from None
+
+    def stop(self, worker: Any) -> None:
+        self.ray.kill(worker)
 
 
 class _Worker:
@@ -552,13 +516,3 @@ def joined(workers: int) -> Iterator[None]:
         yield
     finally:
         ray.shutdown()
-
-
-def _taken(shards: list[int]) -> Iterator[int]:
-    while shards:
-        yield shards.pop()
-
-
-def _why_unstarted(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"no worker could be started on the cluster ({lines[-1][:200] if lines else 'unknown'})"

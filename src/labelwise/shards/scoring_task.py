@@ -198,7 +198,11 @@ class ScoringTask:
             table = pa.concat_tables([answer_table(scored, schema) for scored in parts])
             if table.num_rows != len(rows):
                 raise RuntimeError(f"{table.num_rows} answers for {len(rows)} rows")
-            content = to_parquet(table if caution is None else with_caution(table, caution))
+            if caution is not None:  # it must be beside the probabilities
+                said = pa.scalar(caution, pa.string())
+                beside = pc.if_else(pc.is_valid(table["probs"]), said, None)
+                table = table.append_column(CAUTION, beside)
+            content = to_parquet(table)
             storage.write(shard_name(shard), content)
             failed = sum(len(scored.failures) for scored in parts)
             digest = "sha256:" + hashlib.sha256(content).hexdigest()
@@ -251,14 +255,6 @@ def answer_table(part: Scored, schema: Any) -> Any:
     return pa.table(cast, schema).take(order)
 
 
-def with_caution(table: Any, caution: str) -> Any:
-    """Return a table of answers with what must stand beside its probabilities."""
-    said = pa.array([caution], pa.string())
-    column = said.take(pa.array(np.zeros(table.num_rows, np.int64)))
-    beside = pc.if_else(pc.is_valid(table["probs"]), column, None)
-    return table.append_column(CAUTION, beside)
-
-
 @dataclass(frozen=True)
 class Outcome:
     """How many rows came out, how many of them without an answer, in how many shards."""
@@ -281,7 +277,7 @@ def predict_shards(
     watch = watch or Silent()
     storage = storage_at(task.out)
     asked = ScoringPlan(
-        tuple(map(_absolute, inputs)),
+        tuple(place if "://" in place else os.path.abspath(place) for place in inputs),
         task.model.hash,
         task.batch_size,
         shard_rows,
@@ -294,7 +290,13 @@ def predict_shards(
             stack.enter_context(locked(storage.folder, busy))
         plan = ScoringPlan.load(storage)
         if plan is None:
-            _require_empty(storage)
+            names = storage.files() if storage.is_folder() else iter(())
+            odd = next((name for name in names if not name.startswith("_plan/")), None)
+            if odd is not None:
+                raise SettingsError(
+                    f"{storage.address} holds other files, such as {odd}; give a folder of its own "
+                    "for the shards"
+                )
             plan = asked.write(storage, watch)
         asked.require_same(plan, storage.address)
         manifest = Manifest(storage)
@@ -318,21 +320,6 @@ def predict_shards(
 def decoders_per_worker(workers: int) -> int:
     """Return the decoding threads of each of so many workers on this machine."""
     return max(1, available_cores() // workers)
-
-
-def _require_empty(storage: Storage) -> None:
-    """Raise if a folder holds files that are not ours."""
-    names = storage.files() if storage.is_folder() else iter(())
-    odd = next((name for name in names if not name.startswith("_plan/")), None)
-    if odd is not None:
-        raise SettingsError(
-            f"{storage.address} holds other files, such as {odd}; give a folder of its own for the "
-            "shards"
-        )
-
-
-def _absolute(place: str) -> str:
-    return place if "://" in place else os.path.abspath(place)
 
 
 def to_parquet(table: Any) -> bytes:

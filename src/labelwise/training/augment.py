@@ -16,8 +16,9 @@ Augmentations are names joined by ``+``, applied from left to right:
 that zero is each band's mean; ``rand`` and ``trivial`` change colours of 8 bits and are refused.
 """
 
-from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from math import log
 
 import numpy as np
@@ -30,11 +31,8 @@ from labelwise.objectives.ops import uniforms
 from labelwise.pictures.transform import Window
 from labelwise.types import nearest
 
-# Augment: a random change of a batch of pixels, and the random numbers it is made from.
-#
-# Each number is a function of key, place and draw alone: an image's numbers depend on its place in
-# the epoch, not on the batch it travels in, the device, the number of processes or workers, or
-# where a run was resumed. So any number of batches can be augmented at once.
+AREA = (0.08, 1.0)  # of a random window, as a share of the image
+SHAPE = (log(3 / 4), log(4 / 3))  # the log of its width / height
 
 
 def mix(*numbers: int) -> int:
@@ -43,7 +41,11 @@ def mix(*numbers: int) -> int:
 
 
 class ImageDraws:
-    """Draws for the images at ``places`` (B,) of an epoch, on the device of ``places``."""
+    """Draws for the images at ``places`` (B,) of an epoch, on the device of ``places``.
+
+    A number follows from key, place and draw alone: not from the batch an image travels in, the
+    device, the number of processes, or where a run was resumed.
+    """
 
     def __init__(self, key: int, places: Tensor) -> None:
         self._key, self._places, self._draws = key, places, 0
@@ -62,19 +64,13 @@ class ImageDraws:
         return self.uniform() < 0.5
 
 
-class Augment(ABC):
-    """A random change of uint8 pixels (B, 3, H, W) that keeps their shape, on their device.
-
-    All random numbers come from ``draws``, and no value is looked at on the host.
-    """
-
-    @abstractmethod
-    def __call__(self, pixels: Tensor, draws: ImageDraws) -> Tensor:
-        """Return the changed pixels."""
+# A random change of uint8 pixels (B, 3, H, W) that keeps their shape, on their device. All random
+# numbers come from the draws, and no value is looked at on the host.
+Augment = Callable[[Tensor, ImageDraws], Tensor]
 
 
 @dataclass(frozen=True)
-class Augments(Augment):
+class Augments:
     """Augments one after the other."""
 
     steps: tuple[Augment, ...] = ()
@@ -85,67 +81,38 @@ class Augments(Augment):
         return pixels
 
 
-# Changes of place: crops, mirror images, squares cut out, affine maps, random resized crops.
-#
-# An affine map shows at output place (x, y) the input at (a x + b y + c, d x + e y + f), both
-# measured from the middle of the image, by the nearest pixel, zero outside. Shears keep the upper
-# left corner, as torchvision's augmentations do.
-#
-# A random resized crop is a window of random area and shape, scaled to the size of the input:
-#
-#     area share ~ U(0.08, 1) of the image        log(width / height) ~ U(log 3/4, log 4/3)
-#
-# A side longer than the image is cut to it (torchvision draws again instead); the place is uniform.
+def crop(
+    pixels: Tensor, draws: ImageDraws, *, pad: int | None = 4, repeat_edge: bool = False
+) -> Tensor:
+    """Return a crop of the old size out of pixels padded by ``pad`` (None: side / 12) around."""
+    reach = [side // 12 if pad is None else pad for side in pixels.shape[2:]]
+    down, right = (draws.integers(-most, most + 1) for most in reach)
+    return shift(pixels, down, right, repeat_edge)
 
 
-AREA = (0.08, 1.0)
-SHAPE = (log(3 / 4), log(4 / 3))
+def flip(pixels: Tensor, draws: ImageDraws) -> Tensor:
+    """Return the images mirrored left to right half the time."""
+    return torch.where(_each(draws.coin()), pixels.flip(3), pixels)
 
 
-@dataclass(frozen=True)
-class Crop(Augment):
-    """A crop of the old size out of pixels padded by ``pad`` (None: side / 12) on each side."""
-
-    pad: int | None = 4
-    repeat_edge: bool = False
-
-    def __call__(self, pixels: Tensor, draws: ImageDraws) -> Tensor:
-        height, width = pixels.shape[2:]
-        pad_y, pad_x = (side // 12 if self.pad is None else self.pad for side in (height, width))
-        down = draws.integers(-pad_y, pad_y + 1)
-        right = draws.integers(-pad_x, pad_x + 1)
-        return shift(pixels, down, right, self.repeat_edge)
+def turn(pixels: Tensor, draws: ImageDraws) -> Tensor:
+    """Return one of the eight ways a square can lie: turned by quarters, mirrored half the time."""
+    turned, mirrored, upside = (_each(draws.coin()) for _ in range(3))
+    pixels = torch.where(turned, pixels.transpose(2, 3), pixels)
+    pixels = torch.where(mirrored, pixels.flip(3), pixels)
+    return torch.where(upside, pixels.flip(2), pixels)
 
 
-@dataclass(frozen=True)
-class Flip(Augment):
-    """Mirrored left to right half the time."""
-
-    def __call__(self, pixels: Tensor, draws: ImageDraws) -> Tensor:
-        return torch.where(draws.coin()[:, None, None, None], pixels.flip(3), pixels)
-
-
-@dataclass(frozen=True)
-class Turn(Augment):
-    """One of the eight ways a square can lie: turned by quarters, mirrored half the time."""
-
-    def __call__(self, pixels: Tensor, draws: ImageDraws) -> Tensor:
-        turn, mirror, upside = (draws.coin()[:, None, None, None] for _ in range(3))
-        pixels = torch.where(turn, pixels.transpose(2, 3), pixels)
-        pixels = torch.where(mirror, pixels.flip(3), pixels)
-        return torch.where(upside, pixels.flip(2), pixels)
+def cutout(pixels: Tensor, draws: ImageDraws) -> Tensor:
+    """Return a square of half the side set to zero; its centre is anywhere, it may overhang."""
+    height, width = pixels.shape[2:]
+    centre = draws.integers(0, height), draws.integers(0, width)
+    return cut_out(pixels, *centre, min(height, width) // 2)
 
 
-@dataclass(frozen=True)
-class Cutout(Augment):
-    """A square of ``share`` of the side set to zero; its centre is anywhere, so it may overhang."""
-
-    share: float = 0.5
-
-    def __call__(self, pixels: Tensor, draws: ImageDraws) -> Tensor:
-        height, width = pixels.shape[2:]
-        length = int(self.share * min(height, width))
-        return cut_out(pixels, draws.integers(0, height), draws.integers(0, width), length)
+def _each(values: Tensor) -> Tensor:
+    """Return a value (B,) of each image in the shape of pixels."""
+    return values[:, None, None, None]
 
 
 def shift(pixels: Tensor, down: Tensor, right: Tensor, repeat_edge: bool = False) -> Tensor:
@@ -158,9 +125,12 @@ def shift(pixels: Tensor, down: Tensor, right: Tensor, repeat_edge: bool = False
 
 def cut_out(pixels: Tensor, centre_y: Tensor, centre_x: Tensor, length: int) -> Tensor:
     """Return the pixels with a square of ``length`` around each centre set to zero."""
-    height, width = pixels.shape[2:]
-    rows = _covers(height, centre_y, length)
-    columns = _covers(width, centre_x, length)
+
+    def covers(side: int, centre: Tensor) -> Tensor:
+        places, start = torch.arange(side, device=centre.device), centre[:, None] - length // 2
+        return (places >= start) & (places < start + length)
+
+    rows, columns = covers(pixels.shape[2], centre_y), covers(pixels.shape[3], centre_x)
     return pixels.masked_fill(rows[:, None, :, None] & columns[:, None, None, :], 0)
 
 
@@ -178,61 +148,13 @@ def gather_places(
     return moved.permute(0, 3, 1, 2)
 
 
-def _covers(side: int, centre: Tensor, length: int) -> Tensor:
-    places = torch.arange(side, device=centre.device)
-    start = centre[:, None] - length // 2
-    return (places >= start) & (places < start + length)
-
-
-def affine(pixels: Tensor, maps: Tensor) -> Tensor:
-    """Return the pixels (B, 3, H, W) seen through maps (B, 2, 3), in pixels from the middle."""
-    height, width = pixels.shape[2:]
-    x = torch.arange(width, device=pixels.device) + 0.5 - width / 2
-    y = torch.arange(height, device=pixels.device) + 0.5 - height / 2
-    coefficients = maps[:, :, :, None, None]
-    x_in, y_in = (
-        coefficients[:, axis, 0] * x
-        + coefficients[:, axis, 1] * y[:, None]
-        + coefficients[:, axis, 2]
-        for axis in range(2)
-    )
-    columns = (x_in + (width / 2 - 0.5)).round().long()
-    rows = (y_in + (height / 2 - 0.5)).round().long()
-    return gather_places(pixels, rows, columns)
-
-
-def shear_x(amount: Tensor, height: int) -> Tensor:
-    """Return maps (B, 2, 3): x + amount (y - top)."""
-    zero, ones = torch.zeros_like(amount), torch.ones_like(amount)
-    return _affine_maps(ones, amount, amount * (height / 2), zero, ones, zero)
-
-
-def shear_y(amount: Tensor, width: int) -> Tensor:
-    """Return maps (B, 2, 3): y + amount (x - left)."""
-    zero, ones = torch.zeros_like(amount), torch.ones_like(amount)
-    return _affine_maps(ones, zero, zero, amount, ones, amount * (width / 2))
-
-
-def translation(right: Tensor, down: Tensor) -> Tensor:
-    """Return maps (B, 2, 3) that move the picture right and down by whole pixels."""
-    zero, ones = torch.zeros_like(right), torch.ones_like(right)
-    return _affine_maps(ones, zero, -right.trunc(), zero, ones, -down.trunc())
-
-
-def rotation(degrees: Tensor) -> Tensor:
-    """Return maps (B, 2, 3) that turn the picture about its middle, counter-clockwise."""
-    cosine, sine = torch.deg2rad(degrees).cos(), torch.deg2rad(degrees).sin()
-    zero = torch.zeros_like(cosine)
-    return _affine_maps(cosine, -sine, zero, sine, cosine, zero)
-
-
-def _affine_maps(*entries: Tensor) -> Tensor:
-    return torch.stack(entries, dim=1).view(-1, 2, 3)
-
-
 @dataclass(frozen=True)
 class Windows:
-    """Windows of a batch, before the sizes of the images are known; all (B,)."""
+    """Windows of a batch, before the sizes of the images are known; all (B,).
+
+    Area and log(width / height) are uniform within AREA and SHAPE, and so is the place. A side
+    longer than the image is cut to it (torchvision draws again instead).
+    """
 
     area: Tensor
     log_shape: Tensor
@@ -259,12 +181,9 @@ def draw_windows(draws: ImageDraws) -> Windows:
     return Windows(area, log_shape, draws.uniform(), draws.uniform())
 
 
-@dataclass(frozen=True)
-class ResizedCrop(Augment):
-    """A random window scaled to the whole image."""
-
-    def __call__(self, pixels: Tensor, draws: ImageDraws) -> Tensor:
-        return zoom(pixels, draw_windows(draws).boxes(pixels.shape[3] / pixels.shape[2]))
+def resized_crop(pixels: Tensor, draws: ImageDraws) -> Tensor:
+    """Return a random window scaled to the whole image."""
+    return zoom(pixels, draw_windows(draws).boxes(pixels.shape[3] / pixels.shape[2]))
 
 
 def zoom(pixels: Tensor, boxes: Tensor, side: int | None = None) -> Tensor:
@@ -279,27 +198,99 @@ def zoom(pixels: Tensor, boxes: Tensor, side: int | None = None) -> Tensor:
     return window.round_().to(torch.uint8) if pixels.dtype == torch.uint8 else window
 
 
-# Colour changes of a batch of uint8 pixels (B, 3, H, W), with an amount (B,) for each image.
-#
-# The four blends are ``factor * image + (1 - factor) * base``, cut to 0..255 and truncated, with
-# base black, grey, mean grey or blurred; like torchvision's, value for value.
+# TrivialAugment (Muller and Hutter 2021, "wide") takes one of fourteen operations for each image,
+# at any of 31 strengths; RandAugment (Cubuk et al. 2020) takes two, each at strength 9 of 30. Every
+# operation is computed for the whole batch and kept where it was chosen, so nothing waits for the
+# device. The results are torchvision's, value for value.
 
 
-def blend(pixels: Tensor, base: Tensor, factor: Tensor) -> Tensor:
-    """Return ``factor * pixels + (1 - factor) * base``; ``factor`` (B,) may exceed 1."""
-    weight = factor[:, None, None, None]
-    return (weight * pixels + (1 - weight) * base).clamp_(0, 255).to(torch.uint8)
+OPERATIONS = [
+    "identity",
+    "shear-x",
+    "shear-y",
+    "translate-x",
+    "translate-y",
+    "rotate",
+    "brightness",
+    "colour",
+    "contrast",
+    "sharpness",
+    "posterise",
+    "solarise",
+    "autocontrast",
+    "equalise",
+]
+BINS = 31
 
 
-def grey(pixels: Tensor) -> Tensor:
-    """Return the brightness (B, 1, H, W), truncated to whole numbers."""
-    red, green, blue = pixels.unbind(1)
-    return (0.2989 * red + 0.587 * green + 0.114 * blue).to(torch.uint8)[:, None]
+def apply(pixels: Tensor, operation: Tensor, amount: Tensor) -> Tensor:
+    """Return each image after its own operation (B,), a place in OPERATIONS, at its amount (B,).
+
+    The amount is the shear, the shift in pixels, the angle in degrees, the blend's factor less 1,
+    the bits kept or the threshold, whichever the operation needs.
+    """
+    chosen = {name: operation == place for place, name in enumerate(OPERATIONS)}
+    moved = affine(pixels, _maps(pixels, chosen, amount))
+    red, green, blue = moved.unbind(1)
+    grey = (0.2989 * red + 0.587 * green + 0.114 * blue).to(torch.uint8)[:, None]
+    bases = {
+        "brightness": torch.zeros_like(moved),
+        "colour": grey,
+        "contrast": grey.float().mean(dim=(1, 2, 3), keepdim=True),
+        "sharpness": blurred(moved),
+    }
+    factor = _each(1 + amount)
+    results = {
+        name: (factor * moved + (1 - factor) * base).clamp_(0, 255).to(torch.uint8)
+        for name, base in bases.items()
+    }
+    step = _each(torch.exp2(8 - amount.trunc().clamp(1, 8))).to(torch.uint8)
+    results["posterise"] = moved // step * step  # only the highest bits are kept
+    results["solarise"] = torch.where(moved >= _each(amount), 255 - moved, moved)
+    results["autocontrast"] = autocontrast(moved)
+    results["equalise"] = equalise(moved)
+    for name, result in results.items():
+        moved = torch.where(_each(chosen[name]), result, moved)
+    return moved
 
 
-def mean_grey(pixels: Tensor) -> Tensor:
-    """Return the mean brightness (B, 1, 1, 1)."""
-    return grey(pixels).float().mean(dim=(1, 2, 3), keepdim=True)
+def affine(pixels: Tensor, maps: Tensor) -> Tensor:
+    """Return the pixels (B, 3, H, W) seen through maps (B, 2, 3), in pixels from the middle.
+
+    At output place (x, y) is the input at (a x + b y + c, d x + e y + f), by the nearest pixel,
+    zero outside.
+    """
+    height, width = pixels.shape[2:]
+    x = torch.arange(width, device=pixels.device) + 0.5 - width / 2
+    y = torch.arange(height, device=pixels.device) + 0.5 - height / 2
+    coefficients = maps[:, :, :, None, None]
+    x_in, y_in = (
+        coefficients[:, axis, 0] * x
+        + coefficients[:, axis, 1] * y[:, None]
+        + coefficients[:, axis, 2]
+        for axis in range(2)
+    )
+    columns = (x_in + (width / 2 - 0.5)).round().long()
+    rows = (y_in + (height / 2 - 0.5)).round().long()
+    return gather_places(pixels, rows, columns)
+
+
+def _maps(pixels: Tensor, chosen: dict[str, Tensor], amount: Tensor) -> Tensor:
+    """Return the map (B, 2, 3) of each image; shears keep the upper left corner."""
+    height, width = pixels.shape[2:]
+    zero, one = torch.zeros_like(amount), torch.ones_like(amount)
+    whole, angle = -amount.trunc(), torch.deg2rad(amount)
+    moves = {
+        "shear-x": (one, amount, amount * (height / 2), zero, one, zero),
+        "shear-y": (one, zero, zero, amount, one, amount * (width / 2)),
+        "translate-x": (one, zero, whole, zero, one, zero),
+        "translate-y": (one, zero, zero, zero, one, whole),
+        "rotate": (angle.cos(), -angle.sin(), zero, angle.sin(), angle.cos(), zero),
+    }
+    maps = torch.stack((one, zero, zero, zero, one, zero), dim=1)
+    for name, entries in moves.items():
+        maps = torch.where(chosen[name][:, None], torch.stack(entries, dim=1), maps)
+    return maps.view(-1, 2, 3)
 
 
 def blurred(pixels: Tensor) -> Tensor:
@@ -311,17 +302,6 @@ def blurred(pixels: Tensor) -> Tensor:
     result = pixels.clone()
     result[:, :, 1:-1, 1:-1] = conv2d(pixels.float(), kernel, groups=3).round_().to(torch.uint8)
     return result
-
-
-def posterise(pixels: Tensor, bits: Tensor) -> Tensor:
-    """Return the pixels with only the highest ``bits`` (B,) bits kept."""
-    step = torch.exp2(8 - bits)[:, None, None, None].to(torch.uint8)
-    return pixels // step * step
-
-
-def solarise(pixels: Tensor, threshold: Tensor) -> Tensor:
-    """Return the pixels with those at or above ``threshold`` (B,) turned into their negative."""
-    return torch.where(pixels >= threshold[:, None, None, None], 255 - pixels, pixels)
 
 
 def autocontrast(pixels: Tensor) -> Tensor:
@@ -346,147 +326,63 @@ def equalise(pixels: Tensor) -> Tensor:
     return table.gather(2, values).to(torch.uint8).view(pixels.shape)
 
 
-# TrivialAugment and RandAugment: one or more of fourteen operations, chosen for each image.
-#
-# TrivialAugment (Muller and Hutter 2021, "wide") takes one operation and any of 31 strengths;
-# RandAugment (Cubuk et al. 2020) takes two, each at strength 9 of 30. Every operation is computed
-# for the whole batch and kept where it was chosen, so nothing waits for the device.
+def amounts(
+    operation: Tensor,
+    level: Tensor,
+    sign: Tensor,
+    largest: tuple[float, float, float, float, float, int],
+) -> Tensor:
+    """Return the amount (B,) of each operation at strength ``level`` (B,), 0 to 30.
 
-
-OPERATIONS = [
-    "identity",
-    "shear-x",
-    "shear-y",
-    "translate-x",
-    "translate-y",
-    "rotate",
-    "brightness",
-    "colour",
-    "contrast",
-    "sharpness",
-    "posterise",
-    "solarise",
-    "autocontrast",
-    "equalise",
-]
-
-BINS = 31
-
-
-def apply(pixels: Tensor, operation: Tensor, amount: Tensor) -> Tensor:
-    """Return each image after its own operation (B,), a place in OPERATIONS, at its amount (B,).
-
-    The amount is the shear, the shift in pixels, the angle in degrees, the blend's factor less 1,
-    the bits kept or the threshold, whichever the operation needs.
+    ``largest`` are those of shears, shifts right and down, degrees and factors, and the bits that
+    posterise takes away.
     """
-    chosen = {name: _is(operation, name) for name in OPERATIONS}
-    moved = affine(pixels, _maps(pixels, chosen, amount))
-    bases = {
-        "brightness": torch.zeros_like(moved),
-        "colour": grey(moved),
-        "contrast": mean_grey(moved),
-        "sharpness": blurred(moved),
-    }
-    results = {name: blend(moved, base, 1 + amount) for name, base in bases.items()}
-    results["posterise"] = posterise(moved, amount.trunc().clamp(1, 8))
-    results["solarise"] = solarise(moved, amount)
-    results["autocontrast"] = autocontrast(moved)
-    results["equalise"] = equalise(moved)
-    for name, result in results.items():
-        moved = torch.where(chosen[name][:, None, None, None], result, moved)
-    return moved
+    share = level / (BINS - 1)
+    shear, right, down, degrees, factor, bits = largest
+    amount = torch.zeros_like(share)
+    for place, most in enumerate([shear, shear, right, down, degrees, *[factor] * 4], 1):
+        amount = torch.where(operation == place, sign * share * most, amount)
+    posterise = operation == OPERATIONS.index("posterise")
+    amount = torch.where(posterise, 8 - (share * bits).round(), amount)
+    return torch.where(operation == OPERATIONS.index("solarise"), 255 * (1 - share), amount)
 
 
-def _maps(pixels: Tensor, chosen: dict[str, Tensor], amount: Tensor) -> Tensor:
-    height, width = pixels.shape[2:]
-    still = torch.zeros_like(amount)
-    maps = translation(still, still)
-    for name, moved in (
-        ("shear-x", shear_x(amount, height)),
-        ("shear-y", shear_y(amount, width)),
-        ("translate-x", translation(amount, still)),
-        ("translate-y", translation(still, amount)),
-        ("rotate", rotation(amount)),
-    ):
-        maps = torch.where(chosen[name][:, None, None], moved, maps)
-    return maps
+TRIVIAL = (0.99, 32.0, 32.0, 135.0, 0.99, 6)
 
 
-@dataclass(frozen=True)
-class Ranges:
-    """The largest amounts of the operations; posterise keeps 8 less up to ``bits`` bits."""
-
-    shear: float
-    shift_x: float
-    shift_y: float
-    degrees: float
-    factor: float
-    bits: int
-
-    def amounts(self, operation: Tensor, level: Tensor, sign: Tensor) -> Tensor:
-        """Return the amount (B,) of each operation at strength ``level`` (B,), 0 to 30."""
-        share = level / (BINS - 1)
-        signed = (
-            ("shear-x", self.shear),
-            ("shear-y", self.shear),
-            ("translate-x", self.shift_x),
-            ("translate-y", self.shift_y),
-            ("rotate", self.degrees),
-            *((name, self.factor) for name in ("brightness", "colour", "contrast", "sharpness")),
-        )
-        amount = torch.zeros_like(share)
-        for name, largest in signed:
-            amount = torch.where(_is(operation, name), sign * share * largest, amount)
-        amount = torch.where(_is(operation, "posterise"), 8 - (share * self.bits).round(), amount)
-        return torch.where(_is(operation, "solarise"), 255 * (1 - share), amount)
+def rand_ranges(height: int, width: int) -> tuple[float, float, float, float, float, int]:
+    """Return the largest amounts of RandAugment."""
+    return 0.3, 150 / 331 * width, 150 / 331 * height, 30.0, 0.9, 4
 
 
-@dataclass(frozen=True)
-class TrivialAugment(Augment):
-    """One operation an image, at any strength."""
+def trivial(pixels: Tensor, draws: ImageDraws) -> Tensor:
+    """Return the images after one operation each, at any strength."""
+    operation = draws.integers(0, len(OPERATIONS))
+    level, sign = draws.integers(0, BINS).float(), 1.0 - 2.0 * draws.coin()
+    return apply(pixels, operation, amounts(operation, level, sign, TRIVIAL))
 
-    def __call__(self, pixels: Tensor, draws: ImageDraws) -> Tensor:
-        ranges = Ranges(0.99, 32.0, 32.0, 135.0, 0.99, 6)
+
+def rand(pixels: Tensor, draws: ImageDraws) -> Tensor:
+    """Return the images after two operations each, at strength 9 of 30."""
+    ranges = rand_ranges(*pixels.shape[2:])
+    for _ in range(2):
         operation = draws.integers(0, len(OPERATIONS))
-        level = draws.integers(0, BINS).float()
-        return apply(pixels, operation, ranges.amounts(operation, level, _sign(draws)))
-
-
-@dataclass(frozen=True)
-class RandAugment(Augment):
-    """``count`` operations an image, each at strength ``level`` of 30."""
-
-    count: int = 2
-    level: int = 9
-
-    def __call__(self, pixels: Tensor, draws: ImageDraws) -> Tensor:
-        height, width = pixels.shape[2:]
-        ranges = Ranges(0.3, 150 / 331 * width, 150 / 331 * height, 30.0, 0.9, 4)
-        for _ in range(self.count):
-            operation = draws.integers(0, len(OPERATIONS))
-            level = torch.full_like(operation, self.level, dtype=torch.float32)
-            pixels = apply(pixels, operation, ranges.amounts(operation, level, _sign(draws)))
-        return pixels
-
-
-def _sign(draws: ImageDraws) -> Tensor:
-    return 1.0 - 2.0 * draws.coin()
-
-
-def _is(operation: Tensor, name: str) -> Tensor:
-    return operation == OPERATIONS.index(name)
+        level = torch.full_like(operation, 9, dtype=torch.float32)
+        amount = amounts(operation, level, 1.0 - 2.0 * draws.coin(), ranges)
+        pixels = apply(pixels, operation, amount)
+    return pixels
 
 
 AUGMENTATIONS: dict[str, tuple[Augment, ...]] = {
-    "crop-flip": (Crop(pad=4), Flip()),
-    "cutout": (Cutout(),),
-    "flip": (Flip(),),
+    "crop-flip": (crop, flip),
+    "cutout": (cutout,),
+    "flip": (flip,),
     "none": (),
-    "rand": (RandAugment(),),
-    "resized-crop": (ResizedCrop(), Flip()),
-    "shift": (Crop(pad=None, repeat_edge=True),),
-    "trivial": (TrivialAugment(),),
-    "turn": (Turn(),),
+    "rand": (rand,),
+    "resized-crop": (resized_crop, flip),
+    "shift": (partial(crop, pad=None, repeat_edge=True),),
+    "trivial": (trivial,),
+    "turn": (turn,),
 }
 OF_COLOURS = ("rand", "trivial")
 

@@ -77,7 +77,13 @@ class TrainingState:
         random = _random_state(self.device)
         if not write:
             return
-        moments, groups = _optimizer_parts(self.optimizer)
+        optimizer = self.optimizer.state_dict()
+        moments = {
+            f"{number}.{key}": value
+            for number, entry in optimizer["state"].items()
+            for key, value in entry.items()
+            if value is not None
+        }
         tensors = {
             **_named("model", self.model.state_dict()),
             **_named("objective", self.objective.state_dict()),
@@ -85,7 +91,7 @@ class TrainingState:
             **_named("random", random),
         }
         facts: dict[str, Any] = asdict(self.position) | {
-            "groups": groups,
+            "groups": optimizer["param_groups"],
             **self.contents,
         }
         if self.average is not None:
@@ -121,8 +127,12 @@ class TrainingState:
             if self.average is not None:
                 self.average.model.load_state_dict(part_of(tensors, "average"))
                 self.average.updates = facts["average_updates"]
-            moments = part_of(tensors, "optimizer")
-            restore_state(self.optimizer, _optimizer_state(moments, facts["groups"]))
+            moments: dict[int, dict[str, Tensor]] = {}
+            for name, value in part_of(tensors, "optimizer").items():
+                number, _, key = name.partition(".")
+                moments.setdefault(int(number), {})[key] = value
+            state = {"state": moments, "param_groups": facts["groups"]}
+            restore_state(self.optimizer, state)
         except (KeyError, TypeError, RuntimeError, ValueError) as error:
             raise CheckpointError(
                 f"the checkpoint in {folder} does not fit these settings ({error}); "
@@ -133,7 +143,10 @@ class TrainingState:
 
     def save_best(self, folder: Path) -> None:
         """Write the deployable weights, and the link they were trained with."""
-        save_best(folder, self.position.step, _best_tensors(self))
+        link = self.objective.link
+        kept: dict[str, Tensor] = link.state_dict() if isinstance(link, nn.Module) else {}
+        tensors = _named("model", self.deployed.state_dict()) | _named("link", kept)
+        save_best(folder, self.position.step, tensors)
 
     def restore_best(self, folder: Path) -> None:
         """Load the best weights into the deployed model, and their link."""
@@ -145,33 +158,8 @@ class TrainingState:
                 self.objective.link.load_state_dict(part_of(tensors, "link"))
 
 
-def _best_tensors(state: TrainingState) -> dict[str, Tensor]:
-    link = state.objective.link
-    kept: dict[str, Tensor] = link.state_dict() if isinstance(link, nn.Module) else {}
-    return _named("model", state.deployed.state_dict()) | _named("link", kept)
-
-
 def _named(part: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return {f"{part}.{name}": tensor for name, tensor in tensors.items()}
-
-
-def _optimizer_parts(optimizer: Optimizer) -> tuple[dict[str, Tensor], list[dict[str, Any]]]:
-    state = optimizer.state_dict()
-    moments = {
-        f"{number}.{key}": value
-        for number, entry in state["state"].items()
-        for key, value in entry.items()
-        if value is not None
-    }
-    return moments, state["param_groups"]
-
-
-def _optimizer_state(moments: dict[str, Tensor], groups: list[dict[str, Any]]) -> dict[str, Any]:
-    entries: dict[int, dict[str, Tensor]] = {}
-    for name, value in moments.items():
-        number, _, key = name.partition(".")
-        entries.setdefault(int(number), {})[key] = value
-    return {"state": entries, "param_groups": groups}
 
 
 def _random_state(device: torch.device) -> dict[str, Tensor]:
@@ -203,30 +191,28 @@ class Checkpoint:
 
 def save(folder: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
     """Write a new checkpoint and remove what it makes superfluous, all but the last one."""
-    earlier = _places(folder)
+    earlier = places(folder)
     path = folder / f"{int(earlier[-1].name) + 1 if earlier else 1:08d}"
     with replacing_folder(path) as temporary:
         save_tensors(temporary / "state.safetensors", tensors)
         (temporary / "state.json").write_text(json.dumps(summed(facts)), encoding="utf-8")
-    keep = {path.name, *_best_names(facts.get("best_step"))}
+    keep = {path.name, _best_name(facts.get("best_step"))}
     for previous in earlier[-1:]:
         with suppress(CheckpointError):
-            best = _read_facts(previous).get("best_step")
-            keep |= {previous.name, *_best_names(best)}
+            keep |= {_best_name(_read_facts(previous).get("best_step")), previous.name}
     for other in folder.iterdir():
-        if other.name not in keep:
-            _remove(other)
-
-
-def is_there(folder: Path) -> bool:
-    """Return whether there is a checkpoint to go on from."""
-    return bool(_places(folder))
+        if other.name in keep:
+            continue
+        if other.is_dir():
+            shutil.rmtree(other, ignore_errors=True)  # what is left is superfluous, not in the way
+        else:
+            other.unlink(missing_ok=True)
 
 
 def load_latest(folder: Path, part: str | None = None) -> Checkpoint | None:
     """Return the newest good checkpoint (perhaps one part of its tensors), or None."""
     errors: list[str] = []
-    for path in reversed(_places(folder)):
+    for path in reversed(places(folder)):
         try:
             facts = _read_facts(path)
             tensors = load_tensors(path / "state.safetensors", part)
@@ -241,7 +227,7 @@ def load_latest(folder: Path, part: str | None = None) -> Checkpoint | None:
 
 def latest_facts(folder: Path) -> dict[str, Any]:
     """Return what the newest readable checkpoint says beside its tensors; nothing if none is."""
-    for path in reversed(_places(folder)):
+    for path in reversed(places(folder)):
         with suppress(CheckpointError):
             return _read_facts(path)
     return {}
@@ -275,20 +261,10 @@ def _read_facts(place: Path) -> dict[str, Any]:
     return whole
 
 
-def _places(folder: Path) -> list[Path]:
+def places(folder: Path) -> list[Path]:
+    """Return the checkpoints that can be gone on from, the newest last."""
     return sorted(path for path in folder.glob("[0-9]*") if path.is_dir())
 
 
-def _best_name(step: int) -> str:
-    return f"best-{step:08d}.safetensors"
-
-
-def _best_names(step: int | None) -> list[str]:
-    return [] if step is None else [_best_name(step)]
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path, ignore_errors=True)  # what is left is superfluous, not in the way
-    else:
-        path.unlink(missing_ok=True)
+def _best_name(step: int | None) -> str:
+    return "" if step is None else f"best-{step:08d}.safetensors"

@@ -10,7 +10,7 @@ joined to the file; more stay shards and are mapped, so that they are never in m
 import hashlib
 import json
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
 from dataclasses import dataclass, replace
@@ -38,7 +38,7 @@ from labelwise.networks.backbones import (
 from labelwise.objectives import Objective
 from labelwise.objectives.base import refuse_accumulation
 from labelwise.pictures import FeatureRows, ImageSource
-from labelwise.pictures.memory import Features, MappedFeatures, moments_of, scaled
+from labelwise.pictures.memory import MappedFeatures, moments_of, scaled
 from labelwise.pictures.transform import ALL, Bands, BandScale, named_bands
 from labelwise.system.files import locked, replacing, write_error
 from labelwise.system.progress import Silent, Watch
@@ -178,8 +178,7 @@ def set_biases_to_priors(model: Model, objective: Objective, facts: DatasetFacts
 #
 #     mean_b = sum of values / n        std_b = sqrt(sum of squares / n - mean_b^2)
 #
-# over all pixels with data of up to 1,024 training pictures, spread evenly over the split. They are
-# summed about the first picture's mean, so that large offsets cost no digits.
+# over all pixels with data of up to 1,024 training pictures, spread evenly over the split.
 
 
 LOOKED_AT = 1024
@@ -201,7 +200,10 @@ def scale_of(named: str, settings: Settings, table: LabelTable) -> BandScale:
     if not len(train):
         raise DataError(f"{table.name} has no training pictures to take the scale of bands from")
     rows = np.unique(np.linspace(0, len(train) - 1, min(LOOKED_AT, len(train))).astype(int))
-    offset = np.nan_to_num(_mean(train.images.read_bands(int(rows[0]), bands)))
+    # summed about the first picture's mean, so that large offsets cost no digits
+    first = train.images.read_bands(int(rows[0]), bands).reshape(-1, len(bands))
+    there = ~np.isnan(first)
+    offset = np.where(there, first, 0.0).sum(0, dtype=np.float64) / np.maximum(there.sum(0), 1)
 
     def moments(row: int) -> Moments | None:
         try:
@@ -215,9 +217,9 @@ def scale_of(named: str, settings: Settings, table: LabelTable) -> BandScale:
     with ThreadPoolExecutor(settings.hardware.workers or None) as pool:
         parts = [moment for moment in pool.map(moments, rows.tolist()) if moment is not None]
     total, squares, count = (np.sum([moment[at] for moment in parts], axis=0) for at in range(3))
-    for name, known in zip(bands.names, count, strict=True):
-        if not known:
-            raise DataError(f"band {name!r} has no data in the training pictures; leave it out")
+    if not count.all():
+        name = bands.names[int(np.argmin(count))]
+        raise DataError(f"band {name!r} has no data in the training pictures; leave it out")
     mean = total / count
     std = np.sqrt(np.maximum(squares / count - mean**2, 0.0))
     for name, spread, middle in zip(bands.names, std, mean + offset, strict=True):
@@ -226,15 +228,6 @@ def scale_of(named: str, settings: Settings, table: LabelTable) -> BandScale:
                 f"band {name!r} is {middle:g} in every training picture; leave it out of --bands"
             )
     return BandScale(bands, tuple(map(float, mean + offset)), tuple(map(float, std)))
-
-
-def _mean(values: NDArray[Any]) -> NDArray[np.float64]:
-    """Return the mean of each band where it has data, NaN where it has none."""
-    known = ~np.isnan(values)
-    count = known.sum((0, 1))
-    total = np.where(known, values, 0.0).sum((0, 1), dtype=np.float64)
-    mean: NDArray[np.float64] = np.where(count > 0, total / np.maximum(count, 1), np.nan)
-    return mean
 
 
 FORMAT = 1  # counts changes of how features are computed
@@ -271,25 +264,102 @@ def compute(
     """
     if isinstance(table.images, FeatureRows):
         raise DataError(f"{table.name} already holds features, not images")
-    key = content_key(table.images, backbone, pooled)
-    path = Path(cache_dir) / f"features-{key}.npy"
-    parts = path.with_suffix(".parts")
+    images = table.images
+    path = Path(cache_dir) / f"features-{content_key(images, backbone, pooled)}.npy"
+    folder = path.with_suffix(".parts")
     if path.is_file():
         return replace(table, images=FeatureRows(_mapped(path), table.ids))
     try:
-        parts.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise write_error(parts, error) from None
-    with locked(parts):  # of two that want the same features one waits, and finds them
-        run = _Computation(table.images, backbone, pooled, batch_size, device, workers)
+        raise write_error(folder, error) from None
+    size = PART if len(images) <= MANY else LARGE_PART
+    parts = {
+        folder / f"{start:09d}.npy": np.arange(start, min(start + size, len(images)))
+        for start in range(0, len(images), size)
+    }
+    with locked(folder):  # of two that want the same features one waits, and finds them
         if not path.is_file():
-            run.write_parts(parts, watch or Silent())
-            shards = [_mapped(parts / name) for name in run.names]
+            todo = {part: rows for part, rows in parts.items() if not _is_done(part, len(rows))}
+            _write_parts(
+                todo,
+                images,
+                backbone,
+                watch or Silent(),
+                pooled=pooled,
+                batch_size=batch_size,
+                device=device,
+                workers=workers,
+            )
+            shards = [_mapped(part) for part in parts]
             if sum(shard.nbytes for shard in shards) > JOINED:
                 return replace(table, images=FeatureRows(MappedFeatures(shards), table.ids))
-            run.join(shards, path)
-    shutil.rmtree(parts, ignore_errors=True)
+            shape = (len(images), *shards[0].shape[1:])
+            with replacing(path) as temporary:
+                joined = np.lib.format.open_memmap(temporary, "w+", np.float32, shape)
+                np.concatenate(shards, out=joined)
+                joined.flush()
+    shutil.rmtree(folder, ignore_errors=True)
     return replace(table, images=FeatureRows(_mapped(path), table.ids))
+
+
+def _is_done(part: Path, rows: int) -> bool:
+    try:
+        return len(np.load(part, mmap_mode="r")) == rows
+    except (OSError, ValueError):
+        return False
+
+
+def _write_parts(
+    parts: Mapping[Path, NDArray[np.int64]],
+    images: ImageSource,
+    backbone: Backbone,
+    watch: Watch,
+    *,
+    pooled: bool,
+    batch_size: int,
+    device: torch.device | str,
+    workers: int,
+) -> None:
+    """Write the features of rows to files, each once all of its rows are computed."""
+    if not parts:
+        return
+
+    def features_of(values: Tensor) -> Tensor:
+        features: Tensor = backbone(backbone.transform.inputs(values)).float()
+        return features.mean(dim=(2, 3)) if pooled else features
+
+    def network(values: Tensor) -> tuple[Tensor, ...]:
+        few = len(values) if values.is_cuda else FEW
+        return (torch.cat([features_of(block) for block in torch.split(values, few)]),)
+
+    rows, todo = np.concatenate(list(parts.values())), list(parts.items())
+    home, was_training = next(backbone.parameters()).device, backbone.training
+    watch.start(f"features of {backbone.name}", len(images), len(images) - len(rows))
+    backbone.eval().to(device)
+    try:
+        held: list[NDArray[np.float32]] = []
+        for batch in infer(
+            network,
+            images,
+            backbone.transform,
+            rows=rows,
+            batch_size=batch_size,
+            workers=workers,
+            device=device,
+        ):
+            raise_failure(batch)
+            held.append(batch.values[0].numpy())
+            watch.advance(len(held[-1]))
+            while todo and sum(map(len, held)) >= len(todo[0][1]):
+                part, own = todo.pop(0)
+                values = np.concatenate(held)
+                with replacing(part) as temporary, temporary.open("wb") as stream:
+                    np.save(stream, values[: len(own)])
+                held = [values[len(own) :]]
+    finally:
+        backbone.train(was_training).to(home)
+        watch.finish()
 
 
 def _mapped(path: Path) -> NDArray[np.float32]:
@@ -315,105 +385,6 @@ def content_key(images: ImageSource, backbone: Backbone, pooled: bool) -> str:
             for identity in pool.map(images.identity, rows):
                 digest.update(identity)
     return digest.hexdigest()[:32]
-
-
-@dataclass(frozen=True)
-class _Computation:
-    """The features of images by a backbone, in parts of ``PART`` rows."""
-
-    images: ImageSource
-    backbone: Backbone
-    pooled: bool
-    batch_size: int
-    device: torch.device | str
-    workers: int
-
-    @property
-    def part(self) -> int:
-        return PART if len(self.images) <= MANY else LARGE_PART
-
-    @property
-    def firsts(self) -> range:
-        return range(0, len(self.images), self.part)
-
-    @property
-    def names(self) -> list[str]:
-        return [f"{first:09d}.npy" for first in self.firsts]
-
-    def write_parts(self, folder: Path, watch: Watch) -> None:
-        """Write the parts that are not there yet."""
-        todo = [first for first in self.firsts if not self._is_done(folder, first)]
-        if not todo:
-            return
-        rows = np.concatenate([self._rows(first) for first in todo])
-        watch.start(
-            f"features of {self.backbone.name}", len(self.images), len(self.images) - len(rows)
-        )
-        try:
-            held: list[NDArray[np.float32]] = []
-            for batch in self._batches(rows):
-                held.append(batch)
-                watch.advance(len(batch))
-                while todo and sum(map(len, held)) >= len(self._rows(todo[0])):
-                    held = [self._save(folder, todo.pop(0), np.concatenate(held))]
-        finally:
-            watch.finish()
-
-    def _rows(self, first: int) -> NDArray[np.int64]:
-        return np.arange(first, min(first + self.part, len(self.images)))
-
-    def _is_done(self, folder: Path, first: int) -> bool:
-        try:
-            return len(np.load(folder / f"{first:09d}.npy", mmap_mode="r")) == len(
-                self._rows(first)
-            )
-        except (OSError, ValueError):
-            return False
-
-    def _save(self, folder: Path, first: int, values: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Write the part that begins at a row; return the values of the next one."""
-        count = len(self._rows(first))
-        with replacing(folder / f"{first:09d}.npy") as temporary, temporary.open("wb") as stream:
-            np.save(stream, values[:count])
-        return values[count:]
-
-    def join(self, parts: Sequence[NDArray[np.float32]], path: Path) -> None:
-        """Write the file of all features from its parts."""
-        shape = (len(self.images), *parts[0].shape[1:])
-        with replacing(path) as temporary:
-            file = np.lib.format.open_memmap(temporary, "w+", np.float32, shape)
-            for first, block in zip(self.firsts, parts, strict=True):
-                file[first : first + len(block)] = block
-            file.flush()
-
-    def _batches(self, rows: NDArray[np.int64]) -> Iterator[NDArray[np.float32]]:
-        backbone, transform = self.backbone, self.backbone.transform
-        home = next(backbone.parameters()).device
-
-        def features_of(values: Tensor) -> Tensor:
-            features: Tensor = backbone(transform.inputs(values)).float()
-            return features.mean(dim=(2, 3)) if self.pooled else features
-
-        def network(values: Tensor) -> tuple[Tensor, ...]:
-            few = len(values) if values.is_cuda else FEW
-            return (torch.cat([features_of(block) for block in torch.split(values, few)]),)
-
-        was_training = backbone.training
-        backbone.eval().to(self.device)
-        try:
-            for batch in infer(
-                network,
-                self.images,
-                transform,
-                rows=rows,
-                batch_size=self.batch_size,
-                workers=self.workers,
-                device=self.device,
-            ):
-                raise_failure(batch)
-                yield batch.values[0].numpy()
-        finally:
-            backbone.train(was_training).to(home)
 
 
 # What stands before a head that is trained on features: a frozen backbone, and their scaling.
@@ -480,22 +451,20 @@ def frozen_features(
     return FrozenBackbone(backbone.cpu()), rows
 
 
-def scaling_of(features: Features) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the mean and the scale (D,) of features; a constant one keeps the scale 1."""
-    mean, spread = moments_of(features)
-    return mean, np.where(spread > LEAST_SPREAD * (1 + np.abs(mean)), spread, 1.0)
-
-
 def standardised(
     frozen: FrozenBackbone, splits: Mapping[str, LabelTable]
 ) -> tuple[FrozenBackbone, dict[str, LabelTable]]:
-    """Return the splits with features of mean 0 and deviation 1 in training, and their scaling."""
+    """Return the splits with features of mean 0 and deviation 1 in training, and their scaling.
+
+    A feature that never changes keeps the scale 1.
+    """
     features = {
         name: table.images.features
         for name, table in splits.items()
         if isinstance(table.images, FeatureRows)
     }
-    mean, scale = scaling_of(features["train"])
+    mean, spread = moments_of(features["train"])
+    scale = np.where(spread > LEAST_SPREAD * (1 + np.abs(mean)), spread, 1.0)
     standard = {
         name: replace(splits[name], images=FeatureRows(scaled(rows, mean, scale), splits[name].ids))
         for name, rows in features.items()

@@ -3,12 +3,10 @@
 import re
 from dataclasses import dataclass
 from math import isfinite
-from typing import Any
 from warnings import catch_warnings, simplefilter
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from labelwise.decide import average_k
@@ -90,20 +88,15 @@ def validation_figures(
             figures[metric] = _defined(float(errors[metric]()))
     chosen = AVERAGE_K.fullmatch(metric)
     if chosen is not None:
-        figures[metric] = _average_k(logits, present, observed, float(chosen[1]))
+        k = float(chosen[1])
+        if k > logits.shape[1]:
+            raise SettingsError(f"average-{k:g} needs as many labels, got {logits.shape[1]}")
+        scores = Softmax()(logits.astype(np.float64))
+        with catch_warnings():
+            simplefilter("ignore")  # ties are common in the first epochs
+            sets = average_k(scores, k)(scores)
+        figures[metric] = _defined(average_k_accuracy(sets, present, observed).per_image.value)
     return {metric: None, **figures}
-
-
-def _average_k(
-    logits: NDArray[Any], labels: NDArray[Any], observed: Array | None, k: float
-) -> float | None:
-    if k > logits.shape[1]:
-        raise SettingsError(f"average-{k:g} needs as many labels, got {logits.shape[1]}")
-    scores = Softmax()(logits.astype(np.float64))
-    with catch_warnings():
-        simplefilter("ignore")  # ties are common in the first epochs
-        rule = average_k(scores, k)
-    return _defined(average_k_accuracy(rule(scores), labels, observed).per_image.value)
 
 
 def _defined(value: float) -> float | None:
@@ -165,16 +158,9 @@ def infer_logits(
     model.eval()
     index: list[Tensor] = []
     found: list[tuple[Tensor, ...]] = []
-    parts = infer(
-        network,
-        images,
-        transform,
-        rows=own,
-        batch_size=BATCH,
-        workers=workers,
-        device=device,
-    )
-    for batch in parts:
+    for batch in infer(
+        network, images, transform, rows=own, batch_size=BATCH, workers=workers, device=device
+    ):
         raise_failure(batch)
         index.append(torch.from_numpy(batch.rows))
         found.append(batch.values)
@@ -189,10 +175,9 @@ def infer_logits(
 def _placed(index: Tensor, values: Tensor, rows: int, device: torch.device) -> Tensor:
     if world_size() > 1:
         index, values = _gathered(index, device), _gathered(values, device)
-    seen = torch.zeros(rows, dtype=torch.bool)
-    seen[index] = True
-    if not seen.all():
-        raise RuntimeError(f"every row must be seen, got {int((~seen).sum())} of {rows} unseen")
+    unseen = rows - len(np.unique(index.numpy()))
+    if unseen:
+        raise RuntimeError(f"every row must be seen, got {unseen} of {rows} unseen")
     placed = values.new_empty((rows, values.shape[1]))
     placed[index] = values
     return placed

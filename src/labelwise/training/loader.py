@@ -13,7 +13,6 @@ share of each joined batch, as the objectives need; otherwise each row is seen b
 process, and the processes' rows in rank order are the table's.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -37,12 +36,12 @@ from labelwise.system.allocator import memory_bytes
 from labelwise.training.augment import (
     Augments,
     ImageDraws,
-    ResizedCrop,
     Windows,
     draw_windows,
     make_augment,
     mix,
     require_any_bands,
+    resized_crop,
     zoom,
 )
 from labelwise.types import Targets
@@ -66,76 +65,58 @@ class RowRequest:
     windows: Windows | None = None
 
 
-class InputStore(ABC):
-    """Inputs by row: pixels (B, C, H, W) in channels-last memory, or float32 features."""
+# A store has ``batches(requests)``: the inputs of each, pixels (B, C, H, W) in channels-last
+# memory or float32 features, on the device, in the order of the requests.
 
-    @abstractmethod
+
+@dataclass(frozen=True, eq=False)
+class KeptStore:
+    """All inputs on the device, where a batch is one gather; or an array of the host's memory.
+
+    What is gathered on the host is copied without waiting. Pictures are kept (N, H, W, C), and go
+    out with their channels first (``as_planes``). ``aspects`` (N,), width / height, are given where
+    whole pictures were squashed into squares.
+    """
+
+    values: Tensor | NDArray[np.generic] | MappedFeatures
+    device: torch.device
+    aspects: Tensor | None = None
+    as_planes: bool = True
+
     def batches(self, requests: Iterable[RowRequest]) -> Iterator[Tensor]:
-        """Return the inputs of each request, on the device, in the order of the requests."""
+        for request in requests:
+            if isinstance(self.values, Tensor):
+                batch = self.values[request.index]
+            else:
+                batch = to_device(torch.from_numpy(self.values[request.rows]), self.device)
+            yield batch.permute(0, 3, 1, 2) if self.as_planes else batch
 
     def rows_at_once(self, labels: int) -> int:
         """Return how many rows a request may hold; 0 where fetching a batch takes time."""
-        return 0
-
-
-class DeviceStore(InputStore):
-    """All inputs on the device; a batch is one gather.
-
-    Pictures are kept (N, H, W, C), and go out with their channels first (``as_planes``).
-    ``aspects`` (N,), width / height, are given where whole pictures were squashed into squares.
-    """
-
-    def __init__(
-        self, values: Tensor, aspects: Tensor | None = None, *, as_planes: bool = True
-    ) -> None:
-        self.values, self.aspects, self.as_planes = values, aspects, as_planes
-
-    def batches(self, requests: Iterable[RowRequest]) -> Iterator[Tensor]:
-        for request in requests:
-            batch = self.values[request.index]
-            yield batch.permute(0, 3, 1, 2) if self.as_planes else batch
-
-    def rows_at_once(self, labels: int) -> int:
+        if not isinstance(self.values, Tensor):
+            return 0
         return AT_ONCE // (4 * (self.values[0].numel() + labels))
 
 
-class HostStore(InputStore):
-    """All inputs in host memory or mapped; a batch is gathered there, copied without waiting."""
-
-    def __init__(
-        self,
-        values: NDArray[np.generic] | MappedFeatures,
-        device: torch.device,
-        *,
-        as_planes: bool = True,
-    ) -> None:
-        self.values, self.device, self.as_planes = values, device, as_planes
-
-    def batches(self, requests: Iterable[RowRequest]) -> Iterator[Tensor]:
-        for request in requests:
-            batch = to_device(torch.from_numpy(self.values[request.rows]), self.device)
-            yield batch.permute(0, 3, 1, 2) if self.as_planes else batch
-
-
-class FedStore(InputStore):
+@dataclass(frozen=True, eq=False)
+class FedStore:
     """Images resized on a GPU, fed to it as those that are scored: with the same pixels, faster."""
 
-    def __init__(
-        self, images: ImageSource, transform: Transform, device: torch.device, workers: int = 0
-    ) -> None:
-        self.images, self.transform, self.device = images, transform, device
-        self.workers = workers or available_cores()
+    images: ImageSource
+    transform: Transform
+    device: torch.device
+    workers: int = 0
 
     def batches(self, requests: Iterable[RowRequest]) -> Iterator[Tensor]:
         rows = [request.rows for request in requests]
-        workers, device = self.workers, self.device
+        workers, device = self.workers or available_cores(), self.device
         for inputs in read_ahead(self.images, self.transform, rows, workers=workers, device=device):
             if inputs.failures:
                 raise ImageError(inputs.failures[0].reason)
             yield inputs.values.clone()  # those of inference cannot be changed
 
 
-class DecodingStore(InputStore):
+class DecodingStore:
     """Images read, scaled and cut some batches ahead, then copied without waiting.
 
     Threads do it; processes for a GPU, which is faster than Python's lock lets threads be.
@@ -171,7 +152,7 @@ def make_store(
     device: torch.device,
     workers: int = 0,
     windows: bool = False,
-) -> InputStore:
+) -> "KeptStore | FedStore | DecodingStore":
     """Return the fastest store the memory allows; ``windows`` will be cut from its pictures."""
     if isinstance(images, FeatureRows):
         return _array_store(images.features, device, as_planes=False)
@@ -184,12 +165,13 @@ def make_store(
     fits = len(images) * kept.size**2 * kept.channels * kept.dtype.itemsize <= _limit(device)
     if device.type == "cuda" and not windows:
         fed = FedStore(images, transform, device, workers)
-        return DeviceStore(_decode_all(fed, len(images))) if fits else fed
+        return KeptStore(_decode_all(fed, len(images)), device) if fits else fed
     if not fits:
         return DecodingStore(images, transform, device, workers)
     stream = DecodingStore(images, kept, device, workers)
     values = _decode_all(stream, len(images))
-    return DeviceStore(values, torch.from_numpy(stream.aspects).to(device) if windows else None)
+    aspects = torch.from_numpy(stream.aspects).to(device) if windows else None
+    return KeptStore(values, device, aspects)
 
 
 def kept_in_memory(
@@ -212,12 +194,11 @@ def kept_in_memory(
 
 def _array_store(
     values: NDArray[np.generic] | MappedFeatures, device: torch.device, *, as_planes: bool
-) -> InputStore:
-    if isinstance(values, MappedFeatures):
-        return HostStore(values, device, as_planes=as_planes)
-    if device.type == "cpu" or values.nbytes <= _limit(device):
-        return DeviceStore(torch.from_numpy(values).to(device), as_planes=as_planes)
-    return HostStore(values, device, as_planes=as_planes)
+) -> KeptStore:
+    fits = device.type == "cpu" or values.nbytes <= _limit(device)
+    if not isinstance(values, MappedFeatures) and fits:
+        return KeptStore(torch.from_numpy(values).to(device), device, as_planes=as_planes)
+    return KeptStore(values, device, as_planes=as_planes)
 
 
 def _decode_all(stream: DecodingStore | FedStore, count: int, chunk: int = 256) -> Tensor:
@@ -302,7 +283,7 @@ class Loader:
             require_any_bands(augment)
         self.rank, self.world = rank, world
         # Whether random windows are cut from whole pictures, not from the scaled input.
-        self.cuts_windows = any(isinstance(step, ResizedCrop) for step in self.augment.steps[:1])
+        self.cuts_windows = self.augment.steps[:1] == (resized_crop,)
         self.statistics = transform.statistics(self.device)
 
     def __len__(self) -> int:
@@ -338,7 +319,8 @@ class Loader:
 
         Of each group the rows among those of the epoch, and of each batch those in its group.
         """
-        rows = self._store.rows_at_once(len(self.table.space))
+        store, labels = self._store, len(self.table.space)
+        rows = store.rows_at_once(labels) if isinstance(store, KeptStore) else 0
         at_once = max(1, rows // self.batch_size)
         groups, first = [], 0
         for begin in range(0, len(sizes), at_once):
@@ -367,7 +349,7 @@ class Loader:
         ]
 
     @cached_property
-    def _store(self) -> InputStore:
+    def _store(self) -> KeptStore | FedStore | DecodingStore:
         return make_store(
             self.table.images, self.transform, self.device, self.workers, self.cuts_windows
         )
@@ -392,7 +374,7 @@ class Loader:
         windows, store = draw_windows(draws), self._store
         if isinstance(store, DecodingStore):
             return values
-        aspects = store.aspects if isinstance(store, DeviceStore) else None
+        aspects = store.aspects if isinstance(store, KeptStore) else None
         boxes = windows.boxes(1.0 if aspects is None else aspects[index])
         return zoom(values, boxes, self.transform.size)
 

@@ -15,13 +15,12 @@ import hashlib
 import os
 import secrets
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from math import isfinite
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from labelwise.errors import SettingsError, TrainingError
 from labelwise.models.run_folder import RunFolder
@@ -29,22 +28,15 @@ from labelwise.system.files import replacing, write_error
 from labelwise.system.text import one_line
 from labelwise.training.settings import Settings, flattened
 
-# Logger: what the records of a run's journal are told to.
-
-
 Record = Mapping[str, Any]
 
 
-class Logger(ABC):
-    """A place that is told every record of the journal, in order."""
+class Logger(Protocol):
+    """A place that is told every record, in order; ``whole``: the training went to its end."""
 
-    @abstractmethod
-    def write(self, record: Record) -> None:
-        """Pass on one record."""
+    def write(self, record: Record) -> None: ...
 
-    @abstractmethod
-    def close(self, *, whole: bool) -> None:
-        """End; ``whole`` says whether the training went to its end."""
+    def close(self, *, whole: bool) -> None: ...
 
 
 def scalars(record: Record) -> dict[str, float]:
@@ -53,28 +45,29 @@ def scalars(record: Record) -> dict[str, float]:
     return {name: value for name, value in numbers.items() if name != "step" and isfinite(value)}
 
 
-# The journal of a run as metrics of MLflow, and its settings as parameters.
-#
-# MLFLOW_TRACKING_URI, MLFLOW_EXPERIMENT_NAME and the like are MLflow's own. The run folder keeps
-# the id of MLflow's run, so that a resumed run goes on there; the metric ``record`` is the number
-# of each record, so that none is sent twice.
-
-
 LONGEST_VALUE = 500  # of a parameter; longer ones are refused by older servers
 PARAMETERS_AT_ONCE = 100
 NUMBER = "record"
 
 
-class MLflow(Logger):
-    """A run of MLflow: figures as metrics, at the step of their record."""
+class MLflow:
+    """A run of MLflow: figures as metrics, at the step of their record, settings as parameters.
+
+    The run folder keeps its id, so that a resumed run goes on there; the metric ``record`` is the
+    number of each record, so that none is sent twice.
+    """
 
     def __init__(self, run: RunFolder, settings: Settings) -> None:
         try:
             import mlflow
+            from mlflow.exceptions import MlflowException
 
             self._client: Any = mlflow.MlflowClient()
-            if not _is_there(self._client, _id_file(run)):
-                _id_file(run).unlink(missing_ok=True)
+            try:
+                known = _id_file(run).read_text(encoding="utf-8").strip()
+                self._client.update_run(known, status="RUNNING")
+            except (FileNotFoundError, MlflowException):
+                _id_file(run).unlink(missing_ok=True)  # of another server, or removed there
             self._id = _kept(_id_file(run), lambda: _begun(self._client, run, settings))
             self._known = len(self._client.get_metric_history(self._id, NUMBER))
         except Exception as error:  # of its own kinds, and of the network's
@@ -119,17 +112,6 @@ def _id_file(run: RunFolder) -> Path:
     return run.path / "mlflow" / "id.txt"
 
 
-def _is_there(client: Any, file: Path) -> bool:
-    """Return whether MLflow's run is known and still there, which then goes on."""
-    from mlflow.exceptions import MlflowException
-
-    try:
-        client.update_run(file.read_text(encoding="utf-8").strip(), status="RUNNING")
-    except (FileNotFoundError, MlflowException):  # of another server, or removed there
-        return False
-    return True
-
-
 def _begun(client: Any, run: RunFolder, settings: Settings) -> str:
     """Return the id of a new run of MLflow, told the settings."""
     from mlflow.entities import Param
@@ -145,7 +127,7 @@ def _begun(client: Any, run: RunFolder, settings: Settings) -> str:
     return made
 
 
-class TensorBoard(Logger):
+class TensorBoard:
     """Event files that TensorBoard shows: one scalar per name, at the step of its record."""
 
     def __init__(self, run: RunFolder, settings: Settings) -> None:
@@ -168,7 +150,7 @@ class TensorBoard(Logger):
         self._writer.close()
 
 
-class WeightsAndBiases(Logger):
+class WeightsAndBiases:
     """A run of Weights & Biases, whose step is the number of the record in the journal."""
 
     def __init__(self, run: RunFolder, settings: Settings) -> None:

@@ -56,7 +56,7 @@ class Loop:
         self.joined = min(self.loader.batch_size * self.world, len(self.loader.table))
         self.steps_per_epoch = -(-len(self.loader) // self.recipe.accumulate)
         self.steps = self.recipe.epochs * self.steps_per_epoch
-        self.losses = LossBuffer(self.recipe.log_steps * self.recipe.accumulate, self.device)
+        self.losses: list[Tensor] = []  # since the last look, on the device
         self.stop = StopRequest()
         self.saved_at = time.monotonic()
         self.saving_seconds = 0.0
@@ -160,9 +160,13 @@ class Loop:
             ends_step = position.batch % self.recipe.accumulate == 0 or position.batch == batches
             self._batch(batch, ends_step)
             self.watch.advance(self.joined)
-            if ends_step:
-                position.step += 1
-                self._between_steps()
+            if not ends_step:
+                continue
+            position.step += 1
+            full = len(self.losses) == self.recipe.log_steps * self.recipe.accumulate
+            if full or (self.world == 1 and self.stop.asked):
+                self._look()
+                self._save_or_stop(time.monotonic() - self.saved_at > self.recipe.save_seconds)
         self._look()
         position.seconds += time.monotonic() - begun
         images = (batches - first) * self.joined
@@ -174,10 +178,12 @@ class Loop:
         alone: AbstractContextManager[None] = nullcontext()
         if not ends_step and isinstance(self.model, DistributedDataParallel):
             alone = self.model.no_sync()  # gradients are exchanged when the step ends
+        begins = (state.position.batch - 1) // recipe.accumulate * recipe.accumulate
+        together = min(recipe.accumulate, len(self.loader) - begins)  # the last step may have fewer
         with alone:
             loss = self.loss_of(batch.images, batch.targets)
-            torch.autograd.backward(loss / self._batches_in_step())
-        self.losses.add(loss)
+            torch.autograd.backward(loss / together)
+        self.losses.append(loss.detach().clone())  # the next call may write the same memory
         if not ends_step:
             return
         factor = rate(recipe.schedule, state.position.step, self.steps, self.steps_per_epoch)
@@ -189,18 +195,6 @@ class Loop:
         state.objective.step(recipe.optimizer.lr * factor)
         if state.average is not None:
             state.average.update(state.model)
-
-    def _batches_in_step(self) -> int:
-        """Return how many batches the step of this batch has: the last step may have fewer."""
-        accumulate = self.recipe.accumulate
-        first = (self.state.position.batch - 1) // accumulate * accumulate
-        return min(accumulate, len(self.loader) - first)
-
-    def _between_steps(self) -> None:
-        if self.losses.full or (self.world == 1 and self.stop.asked):
-            self._look()
-            late = time.monotonic() - self.saved_at > self.recipe.save_seconds
-            self._save_or_stop(late)
 
     def _save_or_stop(self, save: bool) -> None:
         """Write a checkpoint if any process wishes to, and stop if any was asked to."""
@@ -221,27 +215,34 @@ class Loop:
 
     def _look(self) -> None:
         """Bring the losses since the last look to the host; stop if one is not a number."""
-        position, values = self.state.position, self.losses.take()
-        if not values:
+        if not self.losses:
             return
-        for offset, value in enumerate(values):
+        position, values = self.state.position, torch.stack(self.losses).tolist()
+        self.losses.clear()
+        for batch, value in enumerate(values, position.batch - len(values)):
             if not isfinite(value):
-                raise self._diverged(position.batch - len(values) + offset, value)
+                first = next(iter(self.loader.epoch(position.epoch, batch)))
+                rows = [] if first.targets.index is None else first.targets.index[:3].tolist()
+                names = ", ".join(self.loader.table.images.ids[row] for row in rows)
+                raise TrainingError(
+                    f"the loss became {value} in epoch {position.epoch + 1}, "
+                    f"batch {batch + 1} of {len(self.loader)} (images {names}, ...); {self._kept}"
+                )
             position.loss_sum += value
         mean = sum(values) / len(values)
         self.watch.look(mean)
         lr = max(group["lr"] for group in self.state.optimizer.param_groups)
-        self._write({"step": position.step, "loss": mean, "lr": lr, **self._scalars()})
+        # The single numbers an objective keeps, such as quasibinary's normaliser.
+        buffers = self.state.objective.named_buffers()
+        kept = {name: buffer.item() for name, buffer in buffers if buffer.numel() == 1}
+        scalars = {name: value for name, value in kept.items() if isfinite(value)}
+        self._write({"step": position.step, "loss": mean, "lr": lr, **scalars})
 
-    def _diverged(self, batch: int, value: float) -> TrainingError:
-        first = next(iter(self.loader.epoch(self.state.position.epoch, batch)))
-        rows = [] if first.targets.index is None else first.targets.index[:3].tolist()
-        names = ", ".join(self.loader.table.images.ids[row] for row in rows)
-        return TrainingError(
-            f"the loss became {value} in epoch {self.state.position.epoch + 1}, "
-            f"batch {batch + 1} of {len(self.loader)} (images {names}, ...); the last good "
-            f"checkpoint is kept in {self.training.run.address}; try a lower learning rate or "
-            "gradient clipping, with --fresh"
+    @property
+    def _kept(self) -> str:
+        return (
+            f"the last good checkpoint is kept in {self.training.run.address}; try a lower "
+            "learning rate or gradient clipping, with --fresh"
         )
 
     def _end_epoch(self, images_per_second: float) -> None:
@@ -257,7 +258,13 @@ class Loop:
         position.loss_sum = 0.0
         self.watch.finish()
         if self.validation is not None:
-            figures = self._figures(*self.validation)
+            images, labels, observed = self.validation
+            model, workers = self._deployed(), self.training.settings.hardware.workers
+            logits = infer_logits(
+                model, images, self.device, workers=workers, precision=self.precision
+            ).logits
+            link = self.training.objective.link
+            figures = validation_figures(logits, labels, observed, link, self.recipe.metric)
             record |= {f"val_{name}": value for name, value in figures.items()}
             record["best"] = self._is_best(figures[self.recipe.metric])
         waited = position.epoch - (position.best_epoch or 0)
@@ -270,17 +277,6 @@ class Loop:
         self.watch.epoch(record, self.recipe.epochs)
         since = time.monotonic() - self.saved_at
         self._save_or_stop(position.done or self.saving_seconds <= SAVING_SHARE * since)
-
-    def _figures(
-        self, images: ImageSource, labels: Tensor, observed: Tensor | None
-    ) -> dict[str, float | None]:
-        """Return the validation figures of the model that would be deployed now."""
-        workers = self.training.settings.hardware.workers
-        found = infer_logits(
-            self._deployed(), images, self.device, workers=workers, precision=self.precision
-        )
-        link = self.training.objective.link
-        return validation_figures(found.logits, labels, observed, link, self.recipe.metric)
 
     def _deployed(self) -> Model:
         """Return the model that would be deployed now, the same in every process.
@@ -317,56 +313,22 @@ class Loop:
                 position = self.state.position
                 raise TrainingError(
                     f"the weights {name!r} are no longer numbers after epoch {position.epoch}, "
-                    f"batch {position.batch}; the last good checkpoint is kept in "
-                    f"{self.training.run.address}; try a lower learning rate or gradient clipping, "
-                    "with --fresh"
+                    f"batch {position.batch}; {self._kept}"
                 )
         self.state.position.journal_bytes = self.journal.size
         self.state.save(self.folder, write=self.training.is_first)
         if self.training.is_first:
-            self._publish()
+            try:
+                self.training.run.publish()
+            except StorageError as error:  # an outage there does not stop training
+                self.watch.say(f"the checkpoint was not sent, the next one will be ({error})")
         self.saved_at = time.monotonic()
         self.saving_seconds = self.saved_at - begun
-
-    def _publish(self) -> None:
-        """Send the checkpoint where the run is kept; an outage there does not stop training."""
-        try:
-            self.training.run.publish()
-        except StorageError as error:
-            self.watch.say(f"the checkpoint was not sent, the next one will be ({error})")
-
-    def _scalars(self) -> dict[str, float]:
-        """Return the single numbers an objective keeps, such as quasibinary's normaliser."""
-        buffers = self.state.objective.named_buffers()
-        values = {name: buffer.item() for name, buffer in buffers if buffer.numel() == 1}
-        return {name: value for name, value in values.items() if isfinite(value)}
 
     def _write(self, record: Mapping[str, Any]) -> None:
         if self.training.is_first:
             self.journal.write(record)
             self.log(record)
-
-
-class LossBuffer:
-    """Up to ``capacity`` losses since the last look."""
-
-    def __init__(self, capacity: int, device: torch.device) -> None:
-        self._values = torch.zeros(capacity, device=device)
-        self._count = 0
-
-    @property
-    def full(self) -> bool:
-        return self._count == len(self._values)
-
-    def add(self, loss: Tensor) -> None:
-        self._values[self._count] = loss.detach()
-        self._count += 1
-
-    def take(self) -> list[float]:
-        """Return the losses in order and forget them; this waits for the device."""
-        values: list[float] = self._values[: self._count].tolist()
-        self._count = 0
-        return values
 
 
 class StopRequest:

@@ -12,13 +12,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from statistics import median
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from labelwise.calibration import expect_zero_share
+from labelwise.calibration import expect_zero_share, find_calibrator
 from labelwise.data import (
     LabelTable,
     find_unreadable,
@@ -29,17 +29,22 @@ from labelwise.data import (
 )
 from labelwise.data.checks import reject_divided_groups
 from labelwise.data.derived import obey_groups
+from labelwise.decide import find_rule
 from labelwise.errors import DataError, ImageError, SettingsError
 from labelwise.links import Sigmoid
-from labelwise.methods import find_method
+from labelwise.methods import find_head, find_method
 from labelwise.models import HeadSpec, Model, Predictor
 from labelwise.models.run_folder import RunFolder, fetched_run
+from labelwise.models.spec import MODEL_FILE
+from labelwise.networks.backbones.weights import PRETRAINED, architecture_of
 from labelwise.objectives import Objective
+from labelwise.pictures import FeatureRows, ImageSource
 from labelwise.system.distributed import rank, value_of_first, world_size
 from labelwise.system.files import sha256_of
 from labelwise.system.progress import Watch
 from labelwise.taxonomy import AttributeColumns, AttributeGroups, LabelTree, Taxonomy
 from labelwise.training import checkpoint
+from labelwise.training.augment import make_augment, require_any_bands
 from labelwise.training.execution import autocast_type
 from labelwise.training.features import (
     FrozenBackbone,
@@ -53,10 +58,168 @@ from labelwise.training.features import (
     standardised,
     weights_of,
 )
-from labelwise.training.inference import Inference, infer_logits
+from labelwise.training.inference import Inference, higher_is_better, infer_logits
 from labelwise.training.loader import Loader
-from labelwise.training.plan import resolve
-from labelwise.training.settings import Settings
+from labelwise.training.loggers import check_loggers
+from labelwise.training.settings import AUTO, SAY_HOW, SMALL_NETWORK, Settings, check_promise
+
+# The first line that applies names the network of a plan, which whatever follows reads:
+#
+#     the data holds features                    the head is solved on them
+#     a run is started from, or gives weights    the network of that run
+#     the pictures are small                     small-cnn, trained from random values
+#     they are photos (64 pixels or more)        a network pretrained on ImageNet, which is not
+#                                                trained: the head is solved on its features
+#
+# A pretrained network needs far fewer photos than one that begins with random values. The method is
+# what the comparisons in evidence/reproduction.md recommend.
+
+
+PHOTO_NETWORK = "tf_efficientnet_lite0"
+PHOTO_SIDE = 64
+LOOKED_AT = 9
+# What says how a network is trained, by the setting that is given.
+OF_TRAINING = {"recipe": "the recipe (epochs, lr, ...)", **{key: key for key in SAY_HOW}}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Settings with a network and a method, and why it is these."""
+
+    settings: Settings
+    reasons: tuple[str, ...] = ()
+
+
+def resolve(settings: Settings, table: LabelTable) -> Plan:
+    """Return the plan of a run on this table; raise if a name in it means nothing."""
+    reasons = []
+    if settings.backbone == AUTO or settings.effort is not None:
+        settings, reason = choose_network(settings, table)
+        reasons.append(f"network {reason}")
+    if settings.method == AUTO:
+        name, reason = choose_method(_with_train(table)["train"])
+        settings = settings.model_copy(update={"method": name})
+        reasons.append(f"method {name}: {reason}")
+    check_names(settings)
+    return Plan(settings, tuple(reasons))
+
+
+def _with_train(table: LabelTable) -> dict[str, LabelTable]:
+    """Return the splits of a table, which must have rows to train on."""
+    splits = table.splits()
+    if "train" not in splits:
+        raise DataError(f"{table.name} must have rows in the split train, got {', '.join(splits)}")
+    return dict(splits)
+
+
+def choose_method(table: LabelTable) -> tuple[str, str]:
+    """Return the name of a method for a training split, and why."""
+    present, unknown = table.present.sizes(), table.unknown.sizes()
+    if table.soft is not None:
+        return "bce", "labels are soft"
+    if not (present + unknown < len(table.space)).any():
+        return "wan", "no label is known to be absent"
+    if unknown.any() or present.max() > 1:
+        return "bce", "images may have several labels"
+    if present.min() == 1:
+        return "softmax", "every image has exactly one label"
+    return "softmax-or-none", "no image has more than one label"
+
+
+def choose_network(settings: Settings, table: LabelTable) -> tuple[Settings, str]:
+    """Return the settings with a network, and why it is this one."""
+    if isinstance(table.images, FeatureRows):
+        key = "backbone" if _of_training(settings) else "features"
+        return _with(settings, **{key: "identity"}), "the data holds features"
+    source = settings.start or settings.weights
+    if settings.effort is None and source is not None and source != PRETRAINED:
+        return _with(settings, backbone=_network_of(source)), f"the network of {source}"
+    side = _side(table.images, settings.bands is not None) if settings.effort is None else None
+    if side is not None and side < PHOTO_SIDE:
+        words = f"{SMALL_NETWORK}, trained from random values: the pictures are small"
+        return _with(settings, backbone=SMALL_NETWORK), f"{words} ({side} pixels)"
+    name = PHOTO_NETWORK if settings.backbone == AUTO else settings.backbone
+    refused = _of_training(settings)
+    if refused is not None:
+        raise SettingsError(
+            f"{refused} does not apply: on photos the head is solved on the features of a "
+            f"pretrained network, which is not trained; train it too with --effort good, or "
+            f"name it: --backbone {name} --weights pretrained"
+        )
+    return (
+        _with(settings, features=name, weights=settings.weights or PRETRAINED),
+        f"{name}, pretrained: its features are computed once, and the head is solved on them",
+    )
+
+
+def _of_training(settings: Settings) -> str | None:
+    """Return what was given that says how a network is trained, None if nothing was."""
+    plain, given = Settings(data=""), settings.model_fields_set
+    whole = len(given) == len(Settings.model_fields)  # written out, with all defaults
+    for key, words in OF_TRAINING.items():
+        if key in given and not (whole and getattr(settings, key) == getattr(plain, key)):
+            return words
+    return "hardware.devices" if settings.hardware.devices > 1 else None
+
+
+def _with(settings: Settings, **network: str) -> Settings:
+    """Return settings read again with a network, so that its defaults apply; no effort is left."""
+    gone = {"backbone", "effort", "minutes"}
+    if "features" in network:  # whose own defaults apply
+        gone.add("recipe")
+    return Settings(**{**settings.model_dump(exclude_unset=True, exclude=gone), **network})
+
+
+def _network_of(place: str) -> str:
+    """Return the network of the run whose folder or address was given as weights or start."""
+    run = RunFolder(fetched_run(place, "model"))
+    architecture = architecture_of(run.path)
+    if architecture is not None:
+        return architecture
+    if not (run.path / MODEL_FILE).is_file():
+        raise SettingsError(
+            f"{place} does not say which network it belongs to; name it with --backbone"
+        )
+    return run.spec.backbone.name
+
+
+def _side(images: ImageSource, of_bands: bool) -> int | None:
+    """Return the median of the shorter sides of a few pictures, None if none can be read."""
+    few = 1 if images.blocks is not None else LOOKED_AT
+    rows = np.unique(np.linspace(0, len(images) - 1, few).astype(int))
+    sides = []
+    for row in rows.tolist():
+        try:
+            size = images.cube(row).values.shape[:2] if of_bands else images.read(row).size
+            sides.append(min(size))
+        except ImageError:  # whoever reads it next says so
+            continue
+    return int(median(sides)) if sides else None
+
+
+def check_names(settings: Settings) -> None:
+    """Raise, before anything is loaded or written, if a name in the settings means nothing."""
+    head = settings.head
+    if settings.method != AUTO:
+        head = head or find_method(settings.method).head
+    if head is not None:
+        find_head(head)
+    if settings.calibrate != AUTO:
+        find_calibrator(settings.calibrate)
+    if settings.rule != AUTO:
+        find_rule(settings.rule)
+    check_promise(settings)
+    per_label = settings.rule.startswith("false-alarms-") and settings.rule.endswith("-per-label")
+    if settings.taxonomy is not None and per_label:
+        raise SettingsError(
+            f"the rule {settings.rule} cannot be kept with a taxonomy, which adds the parents "
+            f"of chosen labels to a set; use {settings.rule.removesuffix('-per-label')}"
+        )
+    make_augment(settings.augment)
+    if settings.bands is not None:
+        require_any_bands(settings.augment)
+    check_loggers(settings.hardware.loggers)
+    higher_is_better(settings.recipe.metric)
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,12 +285,10 @@ class Training:
     @cached_property
     def contents(self) -> dict[str, str | None]:
         """Hashes of the rows of every split, and of the weights the backbone begins with."""
-        weights = weights_of(self.settings)
-        file = None if weights is None else _weights_file(Path(weights))
-        return {
-            "data": hash_of_rows(self.splits),
-            "weights": None if file is None else sha256_of(file),
-        }
+        file = Path(weights_of(self.settings) or "")
+        file = file / "model.safetensors" if file.is_dir() else file
+        weights = sha256_of(file) if self.settings.weights and file.is_file() else None
+        return {"data": hash_of_rows(self.splits), "weights": weights}
 
 
 def prepare(
@@ -140,9 +301,11 @@ def prepare(
     fresh: bool = False,
 ) -> Training:
     """Return the run with new weights, or those it starts from; nothing is written yet."""
-    _check_batch(settings.batch_size, world_size())
-    there = checkpoint.is_there(run.checkpoint)
-    begun = not fresh and value_of_first(there, device)
+    if settings.batch_size % world_size():
+        raise SettingsError(
+            f"batch_size must be a multiple of {world_size()} devices, got {settings.batch_size}"
+        )
+    begun = not fresh and value_of_first(bool(checkpoint.places(run.checkpoint)), device)
     if settings.precision == "bf16" and not autocast_type("bf16", device.type):
         watch.say("this processor does not compute bf16: training in 32 bits")
     loaded = table is None
@@ -163,13 +326,17 @@ def prepare(
             _readable(settings, table, watch)  # raises with all of them
             raise
     reject_divided_groups(rows)
-    splits = rows.splits()
-    if "train" not in splits:
-        raise DataError(f"{table.name} must have rows in the split train, got {', '.join(splits)}")
+    splits = _with_train(rows)
     if settings.promise is not None:
         splits = _with_promise_split(splits, settings.promise_share, settings.seed)
     if settings.zero_share is not None:
-        _check_zero_share(settings.zero_share, splits)
+        if "val" not in splits:
+            raise SettingsError("zero_share needs a validation split to compare with, got none")
+        try:
+            labels, observed = splits["val"].targets()
+            expect_zero_share(Sigmoid(), labels, settings.zero_share, observed)
+        except ValueError as error:
+            raise SettingsError(f"zero_share cannot be used with val: {error}") from None
     torch.manual_seed(settings.seed)
     model, head = build_model(settings, rows)
     if frozen is None:
@@ -259,30 +426,12 @@ def _with_promise_split(
     val = splits["val"]
     units = np.arange(len(val)) if val.group is None else np.array(list(val.group))
     names = np.unique(units)
-    apart = np.random.default_rng(seed).permutation(names)[: round(share * len(names))]
-    chosen = np.isin(units, apart)
+    drawn = np.random.default_rng(seed).permutation(names)[: round(share * len(names))]
+    chosen = np.isin(units, drawn)
     if chosen.all() or not chosen.any():
         raise SettingsError(f"promise_share {share} leaves no rows of val, or takes none")
-    parts = {
-        name: val.subset(np.flatnonzero(rows))
-        for name, rows in (("val", ~chosen), ("promise", chosen))
-    }
-    return {**splits, **parts}
-
-
-def _check_batch(size: int, devices: int) -> None:
-    if size % devices:
-        raise SettingsError(f"batch_size must be a multiple of {devices} devices, got {size}")
-
-
-def _check_zero_share(share: float, splits: Mapping[str, LabelTable]) -> None:
-    if "val" not in splits:
-        raise SettingsError("zero_share needs a validation split to compare with, got none")
-    try:
-        labels, observed = splits["val"].targets()
-        expect_zero_share(Sigmoid(), labels, share, observed)
-    except ValueError as error:
-        raise SettingsError(f"zero_share cannot be used with val: {error}") from None
+    kept, apart = (val.subset(np.flatnonzero(rows)) for rows in (~chosen, chosen))
+    return {**splits, "val": kept, "promise": apart}
 
 
 def _go_on_from(place: str, training: Training) -> str:
@@ -307,11 +456,6 @@ def _go_on_from(place: str, training: Training) -> str:
     return f"starting from {place}" + (", with its estimates of the labels" if knew else "")
 
 
-def _weights_file(path: Path) -> Path | None:
-    file = path / "model.safetensors" if path.is_dir() else path
-    return file if file.is_file() else None
-
-
 def hash_of_rows(splits: Mapping[str, LabelTable]) -> str:
     """Return a hash of the names, images and labels of every split."""
     digest = hashlib.sha256()
@@ -320,8 +464,7 @@ def hash_of_rows(splits: Mapping[str, LabelTable]) -> str:
         for text in table.ids:
             digest.update(text.encode() + b"\0")
         for sets in (table.present, table.unknown):
-            arrays: tuple[Any, ...] = (sets.offsets, sets.columns, sets.inverted)
-            for array in arrays:
+            for array in (sets.offsets, sets.columns, sets.inverted):
                 digest.update(array.tobytes())
         if table.soft is not None:
             digest.update(table.soft.sets.keys().tobytes() + table.soft.shares.tobytes())

@@ -17,7 +17,6 @@ from typing import Any
 from warnings import catch_warnings, simplefilter
 
 import numpy as np
-from numpy.typing import NDArray
 
 from labelwise.answers.suspects import deal_folds
 from labelwise.calibration import expect_zero_share
@@ -51,8 +50,7 @@ from labelwise.training.execution import kernels, reserve_workspace
 from labelwise.training.features import frozen_features
 from labelwise.training.loggers import log_history
 from labelwise.training.loop import Loop
-from labelwise.training.plan import OF_TRAINING, PHOTO_NETWORK, check_names
-from labelwise.training.prepare import Training, prepare
+from labelwise.training.prepare import OF_TRAINING, PHOTO_NETWORK, Training, check_names, prepare
 from labelwise.training.processes import errors_told_by_the_first, launch
 from labelwise.training.settings import AUTO, Settings, differences, read_settings
 from labelwise.training.solve import solve_head
@@ -67,251 +65,200 @@ from labelwise.training.solve import solve_head
 # without training.
 
 
-@dataclass(frozen=True)
-class Fitted:
-    """What was fitted on validation: a calibrated link (None: the model's own), and a rule."""
-
-    link: Link | None
-    calibrator: str
-    rule: Rule
-    rule_words: str
-    promises: tuple[Promise, ...] = ()
-
-
-def _known(training: Training, split: str) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
-    labels, observed = training.targets(split)
-    return to_numpy(labels), None if observed is None else to_numpy(observed)
-
-
 def finish(training: Training, model: Model) -> Evaluation | None:
     """Write predictions, evaluation and model to the run's folder; None in helper processes."""
     inferred = {name: training.inferred(name, model) for name in training.splits}
     if not training.is_first:
         return None
     own = training.objective.final_link(inferred["train"].logits, *training.targets("train"))
-    predictions = {
-        name: Predictions(
-            table.ids,
-            to_numpy(inferred[name].logits),
-            *_known(training, name),
-            table.space.names,
-            name,
-            own,
-            table.group,
+    predictions = {}
+    for name, table in training.splits.items():
+        labels, observed = table.targets()
+        logits, names = to_numpy(inferred[name].logits), table.space.names
+        predictions[name] = Predictions(
+            table.ids, logits, labels, observed, names, name, own, table.group
         )
-        for name, table in training.splits.items()
-    }
-    for name, rows in predictions.items():
-        rows.save(training.run.predictions_path(name))
+        predictions[name].save(training.run.predictions_path(name))
     looks = {
         name: split.looks.numpy() for name, split in inferred.items() if split.looks is not None
     }
     features = isinstance(training.splits["train"].images, FeatureRows)
     copies = HeldOutCopies.among_features if features and looks else HeldOutCopies.among
     copies(looks).save(training.run.path)
-    return _fit_and_measure(training, predictions, own, model.cpu())
+    return _Finish(training, predictions, own).measured(model.cpu())
 
 
 def finish_again(training: Training) -> Evaluation:
     """Fit link and rule once more on the saved predictions, and measure again; no training."""
-    run = training.run
-    predictions = {
-        name: _in_groups(run.predictions(name), training.splits.get(name)) for name in run.splits
-    }
-    model = run.model()
-    return _fit_and_measure(training, predictions, predictions["train"].link, model.model)
+    run, predictions = training.run, {}
+    for name in run.splits:
+        rows, table = run.predictions(name), training.splits.get(name)
+        if rows.group is None and table is not None and list(rows.ids) == list(table.ids):
+            rows = replace(rows, group=table.group)  # runs used to save predictions without
+        predictions[name] = rows
+    return _Finish(training, predictions, predictions["train"].link).measured(run.model().model)
 
 
-def _in_groups(rows: Predictions, table: LabelTable | None) -> Predictions:
-    """Return the rows with the groups of their table: runs used to save predictions without."""
-    if rows.group is not None or table is None or list(rows.ids) != list(table.ids):
-        return rows
-    return replace(rows, group=table.group)
+class _Finish:
+    """Fits a calibrated link (None: the model's own) and a rule on validation, and measures."""
 
+    def __init__(
+        self, training: Training, predictions: Mapping[str, Predictions], own: Link | None
+    ) -> None:
+        self.training, self.settings, self.own = training, training.settings, own
+        self.predictions, self.val = predictions, predictions.get("val")
+        self.test = predictions.get("test")
+        self.notes: list[str] = []
+        self.fitted: Link | None = None
+        self.words, self.calibrator = "", "none"
+        self.promises: tuple[Promise, ...] = ()
 
-def _fit_and_measure(
-    training: Training,
-    predictions: Mapping[str, Predictions],
-    own: Link | None,
-    model: Model,
-) -> Evaluation:
-    settings, folder = training.settings, training.run.path
-    fits = "val" in predictions
-    what = "fitting the calibrator and the rule on validation, " if fits else ""
-    training.watch.say(f"{what}measuring on {'test' if 'test' in predictions else 'what is there'}")
-    notes: list[str] = []
-    judged = predictions.get("test")
-    if judged is None:
-        judged = predictions.get("val", predictions["train"])
-        notes.append(
-            f"There is no test split: these figures are of {judged.split}, which took part in "
-            "fitting the model, and so are too good. `labelwise data split --shares` draws one."
+    @property
+    def link(self) -> Link | None:
+        return self.fitted or self.own
+
+    def measured(self, model: Model) -> Evaluation:
+        """Return the evaluation, saved beside the predictor."""
+        training, settings, folder = self.training, self.settings, self.training.run.path
+        what = "" if self.val is None else "fitting the calibrator and the rule on validation, "
+        where = "what is there" if self.test is None else "test"
+        training.watch.say(f"{what}measuring on {where}")
+        judged = self.test
+        if judged is None:
+            judged = self.predictions["train"] if self.val is None else self.val
+            self.notes.append(
+                f"There is no test split: these figures are of {judged.split}, which took part in "
+                "fitting the model, and so are too good. `labelwise data split --shares` draws one."
+            )
+        copies = HeldOutCopies.of_run(folder).sentence()
+        self.notes += [copies] if copies else []
+        with catch_warnings(record=True) as caught:
+            simplefilter("always")
+            self._fit_link()
+            rule, rule_words = self._fit_rule()
+        self.notes += [str(warning.message) for warning in caught]
+        if training.frozen is not None and model.backbone.name == "identity":
+            model = training.frozen.deployed(model)
+        promises = tuple(promise.spec() for promise in self.promises)
+        parts = (model, training.head, training.table.space, self.link, rule, settings.method)
+        Predictor(*parts, promises, training.taxonomy).save(folder)
+        evaluation = evaluate(
+            judged,
+            self.own,
+            rule,
+            calibrated=self.fitted,
+            calibrator=self.words or None,
+            rule_words=rule_words,
+            train_counts=training.splits["train"].present.counts().tolist(),
+            seed=settings.seed,
+            taxonomy=training.taxonomy,
+            curves=True,
+            notes=self.notes,
         )
-    copies = HeldOutCopies.of_run(folder).sentence()
-    notes += [copies] if copies else []
-    with catch_warnings(record=True) as caught:
-        simplefilter("always")
-        fitted = _fit(training, predictions, own, notes)
-    notes += [str(warning.message) for warning in caught]
-    link, space = fitted.link or own, training.table.space
-    promises = tuple(promise.spec() for promise in fitted.promises)
-    if training.frozen is not None and model.backbone.name == "identity":
-        model = training.frozen.deployed(model)
-    parts = (model, training.head, space, link, fitted.rule, settings.method, promises)
-    Predictor(*parts, training.taxonomy).save(folder)
-    evaluation = evaluate(
-        judged,
-        own,
-        fitted.rule,
-        calibrated=fitted.link,
-        calibrator=fitted.calibrator or None,
-        rule_words=fitted.rule_words,
-        train_counts=training.splits["train"].present.counts().tolist(),
-        seed=settings.seed,
-        taxonomy=training.taxonomy,
-        curves=True,
-        notes=notes,
-    )
-    evaluation.save(training.run.evaluation_path)
-    return evaluation
+        evaluation.save(training.run.evaluation_path)
+        return evaluation
 
-
-def _fit(
-    training: Training,
-    predictions: Mapping[str, Predictions],
-    own: Link | None,
-    notes: list[str],
-) -> Fitted:
-    """Return the calibrated link and the rule; what cannot be fitted is noted."""
-    settings = training.settings
-    link, words, calibrator = _fit_link(training, predictions, own, notes)
-    promised = _promise(training, predictions, link or own, notes)
-    if promised is None:
-        rule, rule_words = _fit_rule(training, predictions, link or own, notes)
-    else:
-        if settings.cross_fit and link is not None:
-            rows = predictions["val"].joined(predictions["promise"])
+    def _fit_link(self) -> None:
+        settings, training, val = self.settings, self.training, self.val
+        if val is None:
+            self.notes.append("There is no validation split, so nothing was calibrated or tuned.")
+        else:
             try:
-                promised, link = cross_fitted(promised, calibrator, link, own, rows)
-                words += f", fitted again on all {len(rows):,} rows of validation"
+                made = fit_calibrator(settings.calibrate, val, self.own, source=val.split)
+                self.fitted, self.words, choice = made
+                self.calibrator = settings.calibrate if choice is None else choice.name
+                if self.fitted is None and settings.calibrate != "none":
+                    self.notes.append(
+                        "No calibrator was better than the model's own probabilities."
+                    )
+            except DataError as error:
+                self._not_fitted(str(error))
+        link = self.link
+        if link is None:
+            return
+        if training.tree is not None:
+            link = self.fitted = Consistent(link, training.tree.parent)
+            self.words = f"{self.words or 'own probabilities'}, made consistent"
+        if training.attributes is not None:
+            self.fitted, self.words = fit_groups(val, link, training.attributes, self.words)
+        if val is not None and settings.zero_share is not None:
+            try:
+                self.fitted = expect_zero_share(link, val.labels, settings.zero_share, val.observed)
+                shift = f"shifted to {settings.zero_share:.0%} images without labels"
+                self.words = f"{self.words}; {shift}" if self.words else shift
+            except ValueError as error:
+                self._not_fitted(f"zero_share cannot be used: {error}")
+
+    def _fit_rule(self) -> tuple[Rule, str]:
+        """Return the rule, the promised one or that of the settings, and what it is in words."""
+        training, promised = self.training, self._promised()
+        if promised is not None:
+            self.promises = promised.promises
+            rule, words = promised.rule, f"promised {self.settings.promise}"
+        else:
+            rule, words = Threshold(0.5), "p >= 0.5, not tuned"
+            if self.val is not None and self.link is None:
+                self.notes.append(
+                    "The model only ranks labels, so it has no probabilities and no tuned rule."
+                )
+            elif self.val is not None and self.link is not None:
+                try:
+                    rule, words = fit_rule(self.settings.rule, self.val, self.link)
+                except (SettingsError, ValueError) as error:
+                    self._not_fitted(str(error))
+        if training.tree is not None:
+            rule = WithParents(rule, training.tree.parent)
+        if training.attributes is not None:
+            rule, words = one_per_group(rule, words, training.attributes)
+        return rule, words
+
+    def _promised(self) -> Promised | None:
+        """Return the rule that keeps the promise, None where none is asked for or can be made."""
+        settings, link = self.settings, self.link
+        if settings.promise is None or link is None:
+            return None
+        val, kept = self.predictions["val"], self.predictions["promise"]
+        promised = make_promise(
+            find_promise(settings.promise),
+            link,
+            kept,
+            val,
+            photos=f"{len(kept):,} of validation that fitted nothing",
+            confidence=settings.confidence,
+            seed=settings.seed,
+        )
+        self.notes += [f"Not promised: {sentence}." for sentence in promised.refused]
+        if not promised.promises:
+            refused = promised.refused[0]
+            self.training.watch.say(f"{refused}; the rule {settings.rule} is used instead")
+            return None
+        if settings.cross_fit and self.fitted is not None:
+            rows = val.joined(kept)
+            try:
+                promised, link = cross_fitted(
+                    promised, self.calibrator, self.fitted, self.own, rows
+                )
+                self.fitted = link
+                self.words += f", fitted again on all {len(rows):,} rows of validation"
             except LabelwiseError as error:
-                _say_not_fitted(training, notes, f"not cross-fitted, {error}")
-        _note_promises(promised, link or own, predictions.get("test"), notes)
-        rule, rule_words = promised.rule, f"promised {settings.promise}"
-    if training.tree is not None:
-        rule = WithParents(rule, training.tree.parent)
-    if training.attributes is not None:
-        rule, rule_words = one_per_group(rule, rule_words, training.attributes)
-    promises = () if promised is None else promised.promises
-    return Fitted(link, words, rule, rule_words, promises)
+                self._not_fitted(f"not cross-fitted, {error}")
+        sentences = [str(promise) for promise in promised.promises]
+        if self.test is not None:
+            test = self.test.with_link(link)
+            checks = check_promises(promised.promises, promised.rule, test)
+            for number, check in enumerate(checks):
+                sentences[number] += f"; on test {check}"
+        sentences += [] if promised.warning is None else [promised.warning]
+        self.notes += [f"{sentence[0].upper()}{sentence[1:]}." for sentence in sentences]
+        return promised
 
-
-def _fit_link(
-    training: Training,
-    predictions: Mapping[str, Predictions],
-    own: Link | None,
-    notes: list[str],
-) -> tuple[Link | None, str, str]:
-    """Return the link that is used instead of the model's own, None if that is kept.
-
-    Beside it, what it is in words, and the name of the calibrator.
-    """
-    settings = training.settings
-    fitted, words, calibrator = None, "", "none"
-    val = predictions.get("val")
-    if val is None:
-        notes.append("There is no validation split, so nothing was calibrated or tuned.")
-    else:
-        try:
-            fitted, words, choice = fit_calibrator(settings.calibrate, val, own, source=val.split)
-            calibrator = settings.calibrate if choice is None else choice.name
-            if fitted is None and settings.calibrate != "none":
-                notes.append("No calibrator was better than the model's own probabilities.")
-        except DataError as error:
-            _say_not_fitted(training, notes, str(error))
-    link = fitted or own
-    if link is None:
-        return None, words, calibrator
-    if training.tree is not None:
-        link = fitted = Consistent(link, training.tree.parent)
-        words = f"{words or 'own probabilities'}, made consistent"
-    if training.attributes is not None:
-        fitted, words = fit_groups(val, link, training.attributes, words)
-    if val is not None and settings.zero_share is not None:
-        try:
-            fitted = expect_zero_share(link, val.labels, settings.zero_share, val.observed)
-            shift = f"shifted to {settings.zero_share:.0%} images without labels"
-            words = f"{words}; {shift}" if words else shift
-        except ValueError as error:
-            _say_not_fitted(training, notes, f"zero_share cannot be used: {error}")
-    return fitted, words, calibrator
-
-
-def _fit_rule(
-    training: Training,
-    predictions: Mapping[str, Predictions],
-    link: Link | None,
-    notes: list[str],
-) -> tuple[Rule, str]:
-    """Return the rule fitted to the probabilities of validation, and what it is in words."""
-    untuned = Threshold(0.5), "p >= 0.5, not tuned"
-    if "val" not in predictions:
-        return untuned
-    if link is None:
-        notes.append("The model only ranks labels, so it has no probabilities and no tuned rule.")
-        return untuned
-    try:
-        return fit_rule(training.settings.rule, predictions["val"], link)
-    except (SettingsError, ValueError) as error:
-        _say_not_fitted(training, notes, str(error))
-        return untuned
-
-
-def _promise(
-    training: Training, predictions: Mapping[str, Predictions], link: Link | None, notes: list[str]
-) -> Promised | None:
-    """Return the rule that keeps the promise, None where none is asked for or can be made."""
-    settings = training.settings
-    if settings.promise is None or link is None:
-        return None
-    kept = predictions["promise"]
-    promised = make_promise(
-        find_promise(settings.promise),
-        link,
-        kept,
-        predictions["val"],
-        photos=f"{len(kept):,} of validation that fitted nothing",
-        confidence=settings.confidence,
-        seed=settings.seed,
-    )
-    notes += [f"Not promised: {sentence}." for sentence in promised.refused]
-    if not promised.promises:
-        training.watch.say(f"{promised.refused[0]}; the rule {settings.rule} is used instead")
-        return None
-    return promised
-
-
-def _note_promises(
-    promised: Promised, link: Link | None, test: Predictions | None, notes: list[str]
-) -> None:
-    """Note each promise and how it stands on test."""
-    sentences = [str(promise) for promise in promised.promises]
-    if test is not None and link is not None:
-        for number, check in enumerate(
-            check_promises(promised.promises, promised.rule, test.with_link(link))
-        ):
-            sentences[number] += f"; on test {check}"
-    sentences += [] if promised.warning is None else [promised.warning]
-    notes += [f"{sentence[0].upper()}{sentence[1:]}." for sentence in sentences]
-
-
-def _say_not_fitted(training: Training, notes: list[str], sentence: str) -> None:
-    """Note what could not be fitted, and say how to try another without training again."""
-    notes.append(f"Not fitted: {sentence}.")
-    training.watch.say(
-        f"{sentence}; the model is saved without it: the same command with another rule, "
-        "calibrator or share will not train again"
-    )
+    def _not_fitted(self, sentence: str) -> None:
+        """Note what could not be fitted, and say how to try another without training again."""
+        self.notes.append(f"Not fitted: {sentence}.")
+        self.training.watch.say(
+            f"{sentence}; the model is saved without it: the same command with another rule, "
+            "calibrator or share will not train again"
+        )
 
 
 # Effort: how much is tried with a pretrained network, and what of it is kept.
@@ -324,11 +271,10 @@ def _say_not_fitted(training: Training, notes: list[str], sentence: str) -> None
 #
 # Each try is a run in ``trials/``. The next one is kept instead of the best so far if its mAP on
 # validation is higher by more than the standard error of the difference, from how much each image
-# moves it (:mod:`labelwise.evaluation.intervals`): what cannot be told apart stays simple. Nothing
-# more is tried once that mAP is 1, or where the data holds features and there is no network. When
+# moves it (:mod:`labelwise.evaluation.intervals`): what cannot be told apart stays simple. When
 # ``minutes`` have passed, the try that is going on is given up, unless it is the first; training
-# plans as many epochs as the first tries say will fit. The files
-# of the one that is kept become those of the run, and what was tried stands in its notes.
+# plans as many epochs as the first tries say will fit. The files of the one that is kept become
+# those of the run.
 
 
 OTHER_NETWORKS = ("resnet50", "convnext_tiny", "vit_small_patch16_224")
@@ -341,32 +287,18 @@ PERFECT = 1 - 1e-9  # an mAP that cannot be raised, but for rounding
 Try = Callable[[Settings, Path, Watch], None]
 
 
-@dataclass(frozen=True)
-class Trial:
-    """A finished run, what it is in words, and its mAP on validation."""
-
-    words: str
-    run: RunFolder
-    validation: Predictions
-
-    @property
-    def score(self) -> float:
-        rows = self.validation
-        return float(average_precision(rows.logits, rows.labels > 0.5, rows.observed).value)
-
-
 def better_by(one: Predictions, other: Predictions) -> tuple[float, float]:
     """Return by how much the mAP of one is above that of another, and its standard error."""
     if list(one.ids) != list(other.ids):
         raise ValueError("two models are compared on the same rows, got others")
-    present = one.labels > 0.5
-    scores = [
-        float(average_precision(rows.logits, present, one.observed).value) for rows in (one, other)
-    ]
-    moved = mean_ap_influence(one.logits, present, one.observed) - mean_ap_influence(
-        other.logits, present, one.observed
-    )
-    return scores[0] - scores[1], sqrt(float(moved @ moved))
+    present, observed = one.labels > 0.5, one.observed
+    mine, theirs = (mean_ap_influence(rows.logits, present, observed) for rows in (one, other))
+    moved = mine - theirs
+    return _score(one) - _score(other), sqrt(float(moved @ moved))
+
+
+def _score(rows: Predictions) -> float:
+    return float(average_precision(rows.logits, rows.labels > 0.5, rows.observed).value)
 
 
 def tried(settings: Settings, run: RunFolder, begin: Try, watch: Watch) -> Evaluation:
@@ -374,57 +306,65 @@ def tried(settings: Settings, run: RunFolder, begin: Try, watch: Watch) -> Evalu
 
     ``begin`` trains settings in a folder, or goes on there, and tells a watch.
     """
-    effort = _Effort(settings, run, begin, watch)
-    for words, name, chosen in effort.plan():
-        if not effort.take(words, name, chosen):
-            break
-    return effort.finish()
+    effort, stopped = _Effort(settings, run, begin, watch), "All that this effort tries was tried."
+    try:
+        effort.try_all()
+    except _EnoughError as why:
+        stopped = str(why)
+        watch.say(stopped)
+    run.take_over(effort.run)
+    evaluation, sentences = effort.run.evaluation, "; ".join(effort.sentences)
+    note = f"Tried, by mAP on validation: {sentences}. Kept: {effort.words}. {stopped}"
+    evaluation = replace(evaluation, notes=(*evaluation.notes, note))
+    evaluation.save(run.evaluation_path)
+    return evaluation
+
+
+class _EnoughError(Exception):
+    """Why nothing more is tried."""
 
 
 class _Effort:
-    """What was tried so far, the best of it, and the sentences for the notes."""
+    """The best of what was tried so far (in words, its run, its validation rows), and notes."""
+
+    words: str
+    run: RunFolder
+    validation: Predictions
 
     def __init__(self, settings: Settings, run: RunFolder, begin: Try, watch: Watch) -> None:
-        self.settings, self.run, self.begin, self.watch = settings, run, begin, watch
+        self.settings, self.trials, self.begin, self.watch = settings, run.trials, begin, watch
         minutes = settings.minutes
         self.until = None if minutes is None else time.monotonic() + 60 * minutes
-        self.best: Trial | None = None
         self.seconds: dict[str, float] = {}  # that each try took, in words
         self.sentences: list[str] = []
-        self.stopped = "All that this effort tries was tried."
 
-    def plan(self) -> Iterator[tuple[str, str, Settings]]:
-        """Yield what to try next: in words, the name of its folder, its settings.
-
-        What is trained begins with the best that was solved by then.
-        """
-        name = PHOTO_NETWORK if self.settings.backbone == AUTO else self.settings.backbone
-        yield f"{name}, head solved", "solved", self._solved()
-        if self.settings.effort == "best":
-            side = self._kept.run.spec.transform.size
-            large = round(LARGER * side / 32) * 32
+    def try_all(self) -> None:
+        settings, best = self.settings, self.settings.effort == "best"
+        name = PHOTO_NETWORK if settings.backbone == AUTO else settings.backbone
+        self._take(f"{name}, head solved", "solved", self._solved())
+        if best:
+            large = round(LARGER * self.run.spec.transform.size / 32) * 32
             words = f"{name} at {large} pixels, head solved"
-            yield words, f"solved-{large}", self._solved(image_size=large)
-            if self.settings.backbone == AUTO and self.settings.weights is None:
+            self._take(words, f"solved-{large}", self._solved(image_size=large))
+            if settings.backbone == AUTO and settings.weights is None:
                 for other in OTHER_NETWORKS:
-                    yield f"{other}, head solved", f"solved-{other}", self._solved(backbone=other)
-        begun = self._kept
-        words = begun.words.replace("head solved", "trained from there")
-        epochs = self._epochs(begun)
+                    chosen = self._solved(backbone=other)
+                    self._take(f"{other}, head solved", f"solved-{other}", chosen)
+        start, words = self.run, self.words.replace("head solved", "trained from there")
+        epochs = self._epochs()
         if epochs == 0:
-            self._stop(f"The {self.settings.minutes:g} minutes leave no time for {words}.")
-            return
-        yield words, "trained", self._trained(begun, epochs=epochs)
-        if self.settings.effort == "best":
-            averaged = f"{words}, weights averaged"
-            yield averaged, "averaged", self._trained(begun, epochs=epochs, ema=AVERAGED)
+            raise _EnoughError(f"The {settings.minutes:g} minutes leave no time for {words}.")
+        self._take(words, "trained", self._trained(start, epochs=epochs))
+        if best:
+            averaged = self._trained(start, epochs=epochs, ema=AVERAGED)
+            self._take(f"{words}, weights averaged", "averaged", averaged)
 
-    def _epochs(self, begun: Trial) -> int:
+    def _epochs(self) -> int:
         """Return how many epochs fit into the minutes that are left, those that were asked for."""
-        epochs, earlier = self.settings.recipe.epochs, RunFolder(self.run.trials / "trained")
+        epochs, earlier = self.settings.recipe.epochs, RunFolder(self.trials / "trained")
         if earlier.settings_path.exists():  # which is resumed
             return Settings(**earlier.settings).recipe.epochs
-        each = EPOCH * self.seconds[begun.words] * (2 if self.settings.effort == "best" else 1)
+        each = EPOCH * self.seconds[self.words] * (2 if self.settings.effort == "best" else 1)
         if self.until is None or each == 0 or each * epochs <= self.until - time.monotonic():
             return epochs
         fit = max(0, int((self.until - time.monotonic()) / each))
@@ -432,67 +372,54 @@ class _Effort:
         self.watch.say(f"{minutes:g} minutes: training {fit:,} instead of {epochs:,} epochs")
         return fit
 
-    def take(self, words: str, name: str, settings: Settings) -> bool:
-        minutes, watch = self.settings.minutes, self.watch
-        if self.best is not None and self.until is not None:
+    def _take(self, words: str, name: str, settings: Settings) -> None:
+        """Try settings in a folder of a name; keep the run if it is better than the best so far."""
+        minutes, watch, first = self.settings.minutes, self.watch, not self.seconds
+        if not first and self.until is not None:
             if time.monotonic() > self.until:
-                return self._stop(f"The {minutes:g} minutes were over before {words}.")
+                raise _EnoughError(f"The {minutes:g} minutes were over before {words}.")
             watch = LimitedWatch(watch, self.until)
         self.watch.say(f"trying {words}")
-        run, began = RunFolder(self.run.trials / name), time.monotonic()
+        run, began = RunFolder(self.trials / name), time.monotonic()
         try:
             self.begin(settings, run.path, watch)
         except TimeIsUp:
-            return self._stop(f"The {minutes:g} minutes were over: {words} was given up.")
+            over = f"The {minutes:g} minutes were over: {words} was given up."
+            raise _EnoughError(over) from None
         except SettingsError as error:
-            if self.best is None or "cannot be reached" not in str(error):
+            if first or "cannot be reached" not in str(error):
                 raise
             self.watch.say(f"{words}: its weights cannot be had here")
             self.sentences.append(f"{words}: not tried, its weights cannot be had here")
-            return True
+            return
         self.seconds[words] = time.monotonic() - began
         without_network = run.spec.backbone.name == "identity"
         if without_network:
             words = "head solved on the features of the data"
-        self._judge(Trial(words, run, run.predictions("val")))
-        if without_network:
-            return self._stop("Nothing more was tried: the data holds features, and no network.")
-        if self._kept.score > PERFECT:
-            return self._stop("Nothing more was tried: the mAP on validation is 1.")
-        return True
-
-    def _stop(self, why: str) -> bool:
-        self.stopped = why
-        self.watch.say(why)
-        return False
-
-    @property
-    def _kept(self) -> Trial:
-        if self.best is None:
-            raise ValueError("nothing was tried")
-        return self.best
-
-    def _judge(self, trial: Trial) -> None:
-        sentence = f"{trial.words}: {trial.score:.4f}"
-        if self.best is None:
-            self.best = trial
-        else:
-            gain, error = better_by(trial.validation, self.best.validation)
-            kept = gain > error
-            sentence += f" ({gain:+.4f}, standard error {error:.4f}: {'kept' if kept else 'not'})"
-            if kept:
-                self.best = trial
+        validation, kept = run.predictions("val"), first
+        sentence = f"{words}: {_score(validation):.4f}"
+        if not first:
+            gain, error_of_gain = better_by(validation, self.validation)
+            kept = gain > error_of_gain
+            sentence += f" ({gain:+.4f}, standard error {error_of_gain:.4f}: "
+            sentence += "kept)" if kept else "not)"
         self.watch.say(sentence)
         self.sentences.append(sentence)
+        if kept:
+            self.words, self.run, self.validation = words, run, validation
+        if without_network:
+            raise _EnoughError("Nothing more was tried: the data holds features, and no network.")
+        if _score(self.validation) > PERFECT:
+            raise _EnoughError("Nothing more was tried: the mAP on validation is 1.")
 
     def _solved(self, **changed: Any) -> Settings:
-        given = self.settings.model_dump(exclude_unset=True)
-        for key in (*OF_TRAINING, "minutes", "batch_size"):
-            given.pop(key, None)
+        given = self.settings.model_dump(
+            exclude_unset=True, exclude={*OF_TRAINING, "minutes", "batch_size"}
+        )
         return Settings(**{**given, "effort": "quick", **changed})
 
-    def _trained(self, begun: Trial, **recipe: Any) -> Settings:
-        solved = Settings(**begun.run.settings)
+    def _trained(self, start: RunFolder, **recipe: Any) -> Settings:
+        solved = Settings(**start.settings)
         given = {
             key: getattr(self.settings, key) for key in (*OF_TRAINING, "batch_size", "precision")
         }
@@ -501,30 +428,14 @@ class _Effort:
             "features": None,
             "backbone": solved.backbone,
             "weights": solved.weights or PRETRAINED,
-            "start": str(begun.run.path),
+            "start": str(start.path),
         }
         return solved.model_copy(update={**given, **network})
-
-    def finish(self) -> Evaluation:
-        """Make the files of the best those of the run; return its evaluation with the notes."""
-        best = self._kept
-        self.run.take_over(best.run)
-        note = (
-            f"Tried, by mAP on validation: {'; '.join(self.sentences)}. Kept: {best.words}. "
-            f"{self.stopped}"
-        )
-        evaluation = best.run.evaluation
-        evaluation = replace(evaluation, notes=(*evaluation.notes, note))
-        evaluation.save(self.run.evaluation_path)
-        return evaluation
 
 
 AFTERWARDS = {"calibrate", "rule", "zero_share", "confidence", "taxonomy", "attributes"}
 # Settings that only say where things are or which rows are taken: their content is compared.
-CONTENTS = {
-    "data": ("data", "on_error", "skip_missing", "val_share"),
-    "weights": ("weights",),
-}
+CONTENTS = {"data": {"data", "on_error", "skip_missing", "val_share"}, "weights": {"weights"}}
 
 
 @dataclass(frozen=True)
@@ -655,14 +566,11 @@ def _finish_again(training: Training, *, fresh: bool) -> bool:
         except SettingsError as error:
             raise CheckpointError(f"{error}; start over with --fresh") from None
         facts = checkpoint.latest_facts(run.checkpoint)
-        same = {
-            key
-            for content, keys in CONTENTS.items()
-            for key in keys
-            if facts and facts.get(content) == training.contents[content]
-        }
-        changed = differences(before, training.settings)
-        others = [text for key, text in changed.items() if key not in AFTERWARDS | same]
+        changed, may_change = differences(before, training.settings), set(AFTERWARDS)
+        for content, keys in CONTENTS.items():
+            if facts and facts.get(content) == training.contents[content]:
+                may_change |= keys
+        others = [text for key, text in changed.items() if key not in may_change]
         if others:
             raise SettingsError(
                 f"{run.address} was begun with other settings ({'; '.join(others)}); "
@@ -677,20 +585,13 @@ def _finish_again(training: Training, *, fresh: bool) -> bool:
             )
     elif run.checkpoint.exists():
         raise CheckpointError(f"{run.address} has a checkpoint but no settings.yaml; use --fresh")
-    other = run.is_finished and (_other_taxonomy(training) or _other_groups(training))
-    return bool(AFTERWARDS & changed.keys()) or other
-
-
-def _other_taxonomy(training: Training) -> bool:
-    """Return whether a file of the same name holds another taxonomy than the run's model."""
+    if AFTERWARDS & changed.keys() or not run.is_finished:
+        return bool(AFTERWARDS & changed.keys())
+    # A file of the same name may hold another taxonomy, or other groups, than the run's model.
     parents = None if training.taxonomy is None else dict(training.taxonomy.parents)
-    return training.run.spec.taxonomy != parents
-
-
-def _other_groups(training: Training) -> bool:
-    """Return whether a file of the same name holds other groups than the run's model."""
-    link = training.run.spec.made_link
-    return (None if link is None else link.exclusive) != training.attributes
+    link = run.spec.made_link
+    groups = None if link is None else link.exclusive
+    return run.spec.taxonomy != parents or groups != training.attributes
 
 
 # Out-of-fold predictions: what a run says of each of its training photos without having seen it.
@@ -727,7 +628,9 @@ def train_folds(
     rows = np.flatnonzero(run.table.split == "train")
     group = None if run.table.group is None else np.array(list(run.table.group))[rows]
     dealt = deal_folds(len(rows), folds, seed=settings.seed, group=group)
-    table = _as_features(settings, run.table, watch)
+    table = run.table
+    if settings.features is not None and not isinstance(table.images, FeatureRows):
+        table = frozen_features(settings, table, launch(settings.hardware), watch)[1]
     # A promise and a share of photos without labels are the run's own, and change no row's order.
     plain = settings.model_copy(update={"promise": None, "cross_fit": False, "zero_share": None})
     parts = []
@@ -735,7 +638,11 @@ def train_folds(
         watch.say(f"fold {fold + 1} of {folds}")
         folder = files.path / "folds" / f"{fold + 1}-of-{folds}"
         held = rows[dealt == fold]
-        train(plain, folder, table=_held_out(table, held), watch=watch, fresh=fresh)
+        # The rows held out are the test split; the run's own test rows are gone.
+        split, kept = np.array(table.split), np.array(table.split) != "test"
+        split[held] = "test"
+        others = replace(table, split=split).subset(np.flatnonzero(kept))
+        train(plain, folder, table=others, watch=watch, fresh=fresh)
         parts.append(_odds(folder))
         if sorted(parts[-1].ids) != sorted(run.table.ids[row] for row in held.tolist()):
             raise SettingsError(
@@ -743,24 +650,16 @@ def train_folds(
                 "folder with -o"
             )
         publish()
-    made = _joined(parts, [run.table.ids[row] for row in rows.tolist()])
+    joined = reduce(Predictions.joined, parts)
+    places: dict[str, list[int]] = {}  # rows of one id keep their order
+    for place, name in enumerate(joined.ids):
+        places.setdefault(name, []).append(place)
+    made = joined.take(np.array([places[run.table.ids[row]].pop(0) for row in rows.tolist()]))
+    observed = None if made.observed is None or made.observed.all() else made.observed
+    made = replace(made, split="train", observed=observed)
     made.save(files.folds_path)
     publish()
     return made
-
-
-def _as_features(settings: Settings, table: LabelTable, watch: Watch) -> LabelTable:
-    if settings.features is None or isinstance(table.images, FeatureRows):
-        return table
-    return frozen_features(settings, table, launch(settings.hardware), watch)[1]
-
-
-def _held_out(table: LabelTable, held: NDArray[np.intp]) -> LabelTable:
-    """Return the table with some training rows as its test split; its own test rows are gone."""
-    split = np.array(table.split)
-    kept = split != "test"
-    split[held] = "test"
-    return replace(table, split=split).subset(np.flatnonzero(kept))
 
 
 def _odds(folder: Path) -> Predictions:
@@ -771,15 +670,3 @@ def _odds(folder: Path) -> Predictions:
         return predictions
     odds = link.log_odds(predictions.logits.astype(np.float64)).clip(-FAR, FAR)
     return replace(predictions, logits=odds.astype(np.float32), link=Sigmoid())
-
-
-def _joined(parts: list[Predictions], ids: list[str]) -> Predictions:
-    """Return the parts as one, in the order of ``ids``; rows of one id keep theirs."""
-    rows = reduce(Predictions.joined, parts)
-    places: dict[str, list[int]] = {}
-    for position, name in enumerate(rows.ids):
-        places.setdefault(name, []).append(position)
-    ordered = rows.take(np.array([places[name].pop(0) for name in ids]))
-    known = ordered.observed
-    observed = None if known is None or known.all() else known
-    return replace(ordered, split="train", observed=observed)

@@ -12,14 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 import yaml
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    ValidationError,
-    model_validator,
-)
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from labelwise.decide import find_promise
 from labelwise.decide.cross_fit import CROSS_FITTED_SHARE, check_cross_fit
@@ -171,15 +164,8 @@ EFFORT_DEFAULTS: dict[str, Any] = {  # for a pretrained network that is trained 
     "recipe": {"epochs": 5, "optimizer": {"lr": 3e-4, "weight_decay": 0.05}},
 }
 NOT_OF_EFFORT = ("features", "start", "hardware.devices", "backbone")
-NOT_OF_FEATURES = (
-    "augment",
-    "mirror",
-    "crops",
-    "freeze",
-    "freeze_batch_norm",
-    "start",
-    "hardware.devices",
-)
+SAY_HOW = ("augment", "mirror", "crops", "freeze", "freeze_batch_norm")
+NOT_OF_FEATURES = (*SAY_HOW, "start", "hardware.devices")
 Precision = Literal["32", "bf16"]
 Effort = Literal["quick", "good", "best"]
 OWN_NAMES = (
@@ -213,7 +199,7 @@ class Settings(BaseModel):
     of groups of labels that exclude each other (:mod:`labelwise.taxonomy`), likewise.
     ``method`` may be ``auto``: chosen by what the labels are like. ``options`` are the method's
     own. ``backbone`` may be ``auto``: chosen by what the pictures are like
-    (:mod:`labelwise.training.plan`). ``effort`` says how much is tried with a pretrained
+    (:mod:`labelwise.training.prepare`). ``effort`` says how much is tried with a pretrained
     network (:mod:`labelwise.training.run`), which ends after ``minutes``.
     ``start`` is the folder of a finished run with the same labels, whose backbone and head
     this one begins with; ``weights`` are the backbone's alone. ``features`` names a backbone that
@@ -313,25 +299,20 @@ class Settings(BaseModel):
     @model_validator(mode="after")
     def _labels_fit(self) -> "Settings":
         """Refuse what would move the labels of an image to two places, or break a promise."""
-        if self.promise is not None and self.taxonomy is not None:
-            wish = find_promise(self.promise)
-            if (wish.what, wish.scope) == ("precision", "label"):
-                raise SettingsError(
-                    "a taxonomy gives parents wherever a child is given, which the precision of a "
-                    "single label does not survive; promise precision without -per-label"
-                )
+        if self.taxonomy is not None:
+            check_promise(self)
         if self.cross_fit:
             if self.promise is None:
                 raise SettingsError("cross_fit belongs to promise; give one, such as precision=0.9")
             check_cross_fit(find_promise(self.promise), self.calibrate)
-        for key in ("zero_share", "taxonomy"):
-            if self.cross_fit and getattr(self, key) is not None:
+        for key in ("zero_share", "taxonomy") if self.cross_fit else ():
+            if getattr(self, key) is not None:
                 raise SettingsError(
                     f"{key} moves the labels of an image together, so the sets of a promise would "
                     f"not stay; leave out cross_fit or {key}"
                 )
-        for key in ("taxonomy", "zero_share", "promise"):
-            if self.attributes is not None and getattr(self, key) is not None:
+        for key in ("taxonomy", "zero_share", "promise") if self.attributes is not None else ():
+            if getattr(self, key) is not None:
                 raise SettingsError(
                     f"attributes and {key} both move the labels of an image together, and not "
                     "to the same place; leave one of them out"
@@ -362,12 +343,9 @@ class Settings(BaseModel):
                 f"minutes end the efforts good and best, got minutes {self.minutes:g} and effort "
                 f"{self.effort}"
             )
+        fields = type(self).model_fields
         given = {
-            "augment": self.augment != "none",
-            "mirror": self.mirror,
-            "crops": self.crops != 1,
-            "freeze": self.freeze != 0,
-            "freeze_batch_norm": self.freeze_batch_norm,
+            **{key: getattr(self, key) != fields[key].default for key in SAY_HOW},
             "features": self.features is not None,
             "start": self.start is not None,
             "hardware.devices": self.hardware.devices > 1,
@@ -393,6 +371,18 @@ class Settings(BaseModel):
                 yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False, allow_unicode=True),
                 encoding="utf-8",
             )
+
+
+def check_promise(settings: Settings) -> None:
+    """Raise if a promise means nothing, or if parents that a taxonomy adds may break it."""
+    wish = None if settings.promise is None else find_promise(settings.promise)
+    if wish is None or settings.taxonomy is None:
+        return
+    if wish.what == "tags" or (wish.what, wish.scope) == ("precision", "label"):
+        raise SettingsError(
+            f"the promise {settings.promise} cannot be kept with a taxonomy, which gives parents "
+            "wherever a child is given; promise precision, recall or f"
+        )
 
 
 def with_defaults(values: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
@@ -421,12 +411,10 @@ def read_settings(file: Path | None, flags: Mapping[str, Any]) -> Settings:
             if isinstance(given.get(key), bool) and type(value) in (int, float):
                 raise SettingsError(f"{key}: it must be a number, got {str(given[key]).lower()}")
         return made
-    except ValidationError as error:
+    except (ValidationError, LabelwiseError) as error:
         where = "" if file is None else f"{file}: "
-        raise SettingsError(where + _sentence(error)) from None
-    except LabelwiseError as error:
-        where = "" if file is None else f"{file}: "
-        raise SettingsError(f"{where}{error}") from None
+        what = _sentence(error) if isinstance(error, ValidationError) else str(error)
+        raise SettingsError(where + what) from None
 
 
 def differences(one: Settings, other: Settings) -> dict[str, str]:

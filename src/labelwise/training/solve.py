@@ -16,7 +16,7 @@ in memory: beside the features it grows with the number of labels, not with labe
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 import numpy as np
@@ -236,7 +236,8 @@ def solve(
     """
     exact = Design.of(features)
     loss, val_loss = loss.on(features.device), val_loss.on(features.device)
-    path = _Path(exact.to(torch.float32), loss, exact.seen(val_features), val_loss, tried)
+    rough = exact.to(torch.float32)
+    path = _Path(rough, loss, exact.seen(val_features).to(rough.rows), val_loss, tried)
     path.search()
     l2 = path.chosen()
     w = _solved(path.design, loss, l2[None], path.nearest(l2), tolerance=FINE)
@@ -261,35 +262,24 @@ def _solved(
 ) -> Tensor:
     """Return what :func:`minimise` does, of a loss in any type, some labels at a time."""
     parts = [
-        minimise(
-            design,
-            some.bounded(),
-            l2[:, columns],
-            start[:, columns],
-            tolerance=tolerance,
-        )
+        minimise(design, some.bounded(), l2[:, columns], start[:, columns], tolerance=tolerance)
         for columns, some in _portions(loss, design.rows)
     ]
     return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 
 
+@dataclass(frozen=True, eq=False)
 class _Path:
     """The rough optima of the l2 weights that were tried, and how they do on validation."""
 
-    def __init__(
-        self,
-        design: "Design",
-        loss: ConvexLoss,
-        val_rows: Tensor,
-        val_loss: ConvexLoss,
-        tried: Callable[[float, float], None],
-    ) -> None:
-        self.design, self.loss = design, loss
-        self.val_rows, self.val_loss = val_rows.to(design.rows), val_loss
-        self.tried = tried
-        self.found: dict[float, Tensor] = {}  # by the power of ten of the weight
-        self.sums: dict[float, Tensor] = {}  # the validation loss of each problem
-        self.losses: dict[float, float] = {}
+    design: Design
+    loss: ConvexLoss
+    val_rows: Tensor
+    val_loss: ConvexLoss
+    tried: Callable[[float, float], None]
+    found: dict[float, Tensor] = field(default_factory=dict)  # by the power of ten of the weight
+    sums: dict[float, Tensor] = field(default_factory=dict)  # validation losses of each problem
+    losses: dict[float, float] = field(default_factory=dict)
 
     @property
     def means(self) -> dict[float, float]:
@@ -318,30 +308,22 @@ class _Path:
             return
         weaker = [other for other in self.found if other > power] or list(self.found)
         near = min(weaker, key=lambda other: abs(other - power), default=None)
-        start = self._start() if near is None else self.found[near]
-        l2 = torch.full((1, self.loss.num_labels), self._l2(power))
-        w = _solved(self.design, self.loss, l2, start, tolerance=ROUGH)
-        self.found[power] = w
-        self.sums[power] = self._validation(w)
-        value = self.sums[power].sum().item() / len(self.val_rows)
-        self.losses[power] = value
-        self.tried(self._l2(power), value)
-
-    def _start(self) -> Tensor:
-        """Return the classifier whose logits are the same for all rows."""
         rows = self.design.rows
-        start = rows.new_zeros(rows.shape[1], self.loss.num_labels)
-        for columns, loss in _portions(self.loss, rows):
-            start[-1, columns] = loss.bounded().prior()
-        return start
-
-    def _validation(self, w: Tensor) -> Tensor:
-        """Return the validation loss of each problem."""
+        if near is None:  # the classifier whose logits are the same for all rows
+            start = rows.new_zeros(rows.shape[1], self.loss.num_labels)
+            for columns, loss in _portions(self.loss, rows):
+                start[-1, columns] = loss.bounded().prior()
+        else:
+            start = self.found[near]
+        l2 = torch.full((1, self.loss.num_labels), self._l2(power))
+        w = self.found[power] = _solved(self.design, self.loss, l2, start, tolerance=ROUGH)
         parts = [
             loss.rows(self.val_rows @ w[:, columns]).double().sum(dim=0)
             for columns, loss in _portions(self.val_loss, self.val_rows)
         ]
-        return torch.cat(parts).cpu()
+        self.sums[power] = torch.cat(parts).cpu()
+        self.losses[power] = self.sums[power].sum().item() / len(self.val_rows)
+        self.tried(self._l2(power), self.losses[power])
 
     def chosen(self) -> Tensor:
         """Return the weight (K,) of each label.
@@ -350,7 +332,12 @@ class _Path:
         loss is minus the log-likelihood of a tried power. The mean of what follows is taken, so
         that a label leaves the common weight as far as its own rows speak for it.
         """
-        common = self._lowest(self._best())
+        common = self._best()
+        left, right = (self.losses.get(common + distance) for distance in (-0.5, 0.5))
+        if left is not None and right is not None:
+            bend = left - 2 * self.losses[common] + right
+            if bend > 0:  # the bottom of the parabola through these
+                common = common + 0.25 * (left - right) / bend
         powers = torch.tensor(sorted(self.found), dtype=torch.float64)
         if self.loss.joint:
             return self._l2(torch.full((self.loss.num_labels,), common, dtype=torch.float64))
@@ -361,15 +348,6 @@ class _Path:
         joint = prior - torch.stack(losses)
         posterior = (joint - joint.logsumexp(dim=0)).exp()
         return self._l2((posterior * powers[:, None]).sum(dim=0))
-
-    def _lowest(self, best: float) -> float:
-        """Return the power at the bottom of the parabola through the best and its neighbours."""
-        around = [power for power in (best - 0.5, best, best + 0.5) if power in self.losses]
-        if len(around) < 3:
-            return best
-        left, middle, right = (self.losses[power] for power in around)
-        bend = left - 2 * middle + right
-        return best if bend <= 0 else best + 0.25 * (left - right) / bend
 
     def nearest(self, l2: Tensor) -> Tensor:
         """Return the rough optimum (r + 1, K) of the tried weight nearest to each label's."""
@@ -387,7 +365,7 @@ def minimise(
     """Return the optimum (r + 1, K) for weights l2 (1, K), by Newton steps from ``start``.
 
     A problem is done when the gain that its gradient promises is below ``tolerance`` of its loss,
-    or when a step gained no more than rounding.
+    or when a step gained no more than rounding, by which two equal sums of rows may differ.
     """
     solution, columns = start.clone(), torch.arange(start.shape[1], device=start.device)
     w, penalty, logits = start, design.penalty(l2), design.rows @ start
@@ -409,83 +387,57 @@ def minimise(
                 every[:, chosen] for every in (w, penalty, logits, gradient, preconditioner, gain)
             )
             at = loss.derivatives(logits)
-        hessian = _Hessian(design.rows, loss, at, penalty, preconditioner)
         forcing = (gain / value).sqrt().clamp(max=LOOSEST)
-        step, change = hessian.solve(-gradient, forcing)
+        step, change = _newton_step(
+            design.rows, loss, at, penalty, preconditioner, -gradient, forcing
+        )
         slope = loss.over_problems(gradient * step)
-        size, reached = _step_size(loss, w, step, logits, change, penalty, value, slope)
-        falling, value = value - reached > _rounding(value), reached
+        # A step is halved until the value falls enough.
+        size, slack = torch.ones_like(value), 10 * torch.finfo(value.dtype).eps * value
+        for _ in range(HALVINGS):
+            reached = loss.sums(logits + size * change)
+            reached += loss.over_problems(penalty * (w + size * step).square()) / 2
+            short = reached > value + ENOUGH * size * slope + slack
+            if not short.any():
+                break
+            size = torch.where(short, size / 2, size)
+        falling, value = value - reached > slack, reached
         w, logits = w + size * step, logits + size * change
         solution[:, columns] = w
     return solution
 
 
-@dataclass(frozen=True, eq=False)
-class _Hessian:
-    """The second derivative of loss and penalty at some logits."""
-
-    rows: Tensor
-    loss: ConvexLoss
-    at: Derivatives
-    penalty: Tensor
-    preconditioner: Tensor
-
-    def solve(self, wanted: Tensor, forcing: Tensor) -> tuple[Tensor, Tensor]:
-        """Return d with H d near ``wanted``, and rows d, by preconditioned conjugate gradients.
-
-        Each problem ends when what is left of it is ``forcing`` of ``wanted``, in the norm of the
-        preconditioner.
-        """
-        total, times = self.loss.over_problems, self.at.times
-        step = torch.zeros_like(wanted)
-        change = wanted.new_zeros(len(self.rows), wanted.shape[1])
-        left = wanted
-        ahead = left / self.preconditioner
-        direction, size = ahead, total(left * ahead)
-        goal = forcing.square() * size
-        for _ in range(GRADIENT_STEPS):
-            moved = self.rows @ direction
-            pull = self.rows.T @ times(moved) + self.penalty * direction
-            bend = total(direction * pull)
-            # A problem that is done moves no further: its length is zero.
-            length = torch.where((size > goal) & (bend > 0), size / bend, 0.0)
-            step, change = step + length * direction, change + length * moved
-            left = left - length * pull
-            ahead = left / self.preconditioner
-            before, size = size, total(left * ahead)
-            if not (size > goal).any():
-                break
-            direction = ahead + size / before.clamp(min=torch.finfo(before.dtype).tiny) * direction
-        return step, change
-
-
-def _step_size(
+def _newton_step(
+    rows: Tensor,
     loss: ConvexLoss,
-    w: Tensor,
-    step: Tensor,
-    logits: Tensor,
-    change: Tensor,
+    at: Derivatives,
     penalty: Tensor,
-    value: Tensor,
-    slope: Tensor,
+    preconditioner: Tensor,
+    wanted: Tensor,
+    forcing: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """Return how far each problem goes along its step, and the value there.
+    """Return d with H d near ``wanted``, and rows d, by preconditioned conjugate gradients.
 
-    A step is halved until the value falls enough.
+    H is the second derivative of loss and penalty. Each problem ends when what is left of it is
+    ``forcing`` of ``wanted``, in the norm of the preconditioner.
     """
-    size, reached = torch.ones_like(value), value
-    slack = _rounding(value)
-    for _ in range(HALVINGS):
-        moved = w + size * step
-        reached = loss.sums(logits + size * change)
-        reached = reached + loss.over_problems(penalty * moved.square()) / 2
-        short = reached > value + ENOUGH * size * slope + slack
-        if not short.any():
+    total = loss.over_problems
+    step, change = torch.zeros_like(wanted), wanted.new_zeros(len(rows), wanted.shape[1])
+    left = wanted
+    ahead = left / preconditioner
+    direction, size = ahead, total(left * ahead)
+    goal = forcing.square() * size
+    for _ in range(GRADIENT_STEPS):
+        moved = rows @ direction
+        pull = rows.T @ at.times(moved) + penalty * direction
+        bend = total(direction * pull)
+        # A problem that is done moves no further: its length is zero.
+        length = torch.where((size > goal) & (bend > 0), size / bend, 0.0)
+        step, change = step + length * direction, change + length * moved
+        left = left - length * pull
+        ahead = left / preconditioner
+        before, size = size, total(left * ahead)
+        if not (size > goal).any():
             break
-        size = torch.where(short, size / 2, size)
-    return size, reached
-
-
-def _rounding(value: Tensor) -> Tensor:
-    """Return by how much two sums of rows may differ that should be equal."""
-    return 10 * torch.finfo(value.dtype).eps * value
+        direction = ahead + size / before.clamp(min=torch.finfo(before.dtype).tiny) * direction
+    return step, change

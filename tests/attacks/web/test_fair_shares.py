@@ -19,7 +19,7 @@ from PIL import Image
 from web_setup import encoded, form, running, wait_until
 
 from labelwise.pictures.decode import MAX_PIXELS
-from labelwise.pictures.decoders import Decoders
+from labelwise.pictures.worker_starter import Decoders
 from labelwise.server.batching import USUAL_PIXELS, FairTurns
 from labelwise.server.bodies import Bodies, Budget, claimed_pixels
 

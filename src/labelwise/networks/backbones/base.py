@@ -51,10 +51,7 @@ class Backbone(nn.Module, ABC):
 
 
 class Identity(Backbone):
-    """Stored features in the place of images: no network.
-
-    Feature rows (B, D) become maps (B, D, 1, 1); maps (B, D, h, w) stay as they are.
-    """
+    """Stored features in the place of images: no network."""
 
     def __init__(self, channels: int) -> None:
         # Features are not pictures; this transform is never applied.
@@ -78,10 +75,7 @@ def names_by_child(network: nn.Module, prefix: str = "") -> list[list[str]]:
 
 
 def he_init(network: nn.Module) -> None:
-    """Initialise a ReLU network in place, as He et al. did.
-
-    Convolution weights are drawn from N(0, 2 / fan out), batch norms are one and zero.
-    """
+    """Initialise a ReLU network in place, as He et al. did."""
     for module in network.modules():
         if isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")

@@ -76,10 +76,7 @@ class TimmBackbone(Backbone):
 def read_classifier(
     name: str, weights: str = PRETRAINED, image_size: int | None = None
 ) -> tuple[TimmBackbone, Tensor, Tensor]:
-    """Return a network without its classifier, and that classifier: W (C, D) and b (C,).
-
-    It must be linear in the mean over places, as in most convolutional networks; that is tried.
-    """
+    """Return a network without its classifier, and that classifier: W (C, D) and b (C,)."""
     state = _state(name, weights)
     backbone = TimmBackbone(name, weights, image_size)
     layer = backbone.classifier

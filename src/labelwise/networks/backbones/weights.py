@@ -163,10 +163,7 @@ def load_state(network: nn.Module, path: str | Path) -> None:
 
 
 def with_channels_of(network: nn.Module, state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return weights whose first convolution, of three channels, was made to fit a network's.
-
-    As timm does it: of one channel it is the sum over the three, of others these in turn, scaled.
-    """
+    """Return weights whose first convolution, of three channels, was made to fit a network's."""
     from timm.models import adapt_input_conv
 
     for name, wanted in network.state_dict().items():

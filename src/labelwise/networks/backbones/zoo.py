@@ -55,6 +55,13 @@ class SmallCNN(Backbone):
         return strongest
 
 
+def _in_order(network: Backbone, images: Tensor) -> Tensor:
+    """Return what the parts of a network make of images, one after the other."""
+    for part in network.children():
+        images = part(images)
+    return images
+
+
 def _convolution(width_in: int, width: int) -> nn.Sequential:
     return nn.Sequential(
         nn.Conv2d(width_in, width, 3, padding=1, bias=False), nn.BatchNorm2d(width)
@@ -69,6 +76,8 @@ def _convolution(width_in: int, width: int) -> nn.Sequential:
 class ResNet18Small(Backbone):
     """The ResNet-18 the papers train on CIFAR."""
 
+    forward = _in_order
+
     def __init__(self, image_size: int = 32, in_chans: int = 3) -> None:
         super().__init__("resnet18-32", 512, Transform(image_size, CIFAR_MEAN, CIFAR_STD))
         self.stem = nn.Sequential(
@@ -79,11 +88,6 @@ class ResNet18Small(Backbone):
         self.layer3 = _stage(128, 256, stride=2)
         self.layer4 = _stage(256, 512, stride=2)
         he_init(self)
-
-    def forward(self, images: Tensor) -> Tensor:
-        features = self.layer1(self.stem(images))
-        features = self.layer4(self.layer3(self.layer2(features)))
-        return torch.as_tensor(features)
 
 
 class BasicBlock(nn.Module):
@@ -139,9 +143,7 @@ class DenseNet40(Backbone):
         he_init(self)
 
     def forward(self, images: Tensor) -> Tensor:
-        features = self.transition1(self.block1(self.stem(images)))
-        features = self.block3(self.transition2(self.block2(features)))
-        return relu(self.norm(features))
+        return relu(_in_order(self, images))
 
 
 class DenseLayer(nn.Module):
@@ -182,6 +184,8 @@ def _block(width: int, growth: int) -> nn.Sequential:
 class VGG16Small(Backbone):
     """The VGG16 the papers train on CIFAR."""
 
+    forward = _in_order
+
     def __init__(self, image_size: int = 32, in_chans: int = 3) -> None:
         super().__init__("vgg16-32", 512, Transform(image_size, CIFAR_MEAN, CIFAR_STD))
         self.group1 = _group(in_chans, 64, depth=2)
@@ -190,11 +194,6 @@ class VGG16Small(Backbone):
         self.group4 = _group(256, 512, depth=3)
         self.group5 = _group(512, 512, depth=3)
         he_init(self)
-
-    def forward(self, images: Tensor) -> Tensor:
-        features = self.group3(self.group2(self.group1(images)))
-        features = self.group5(self.group4(features))
-        return torch.as_tensor(features)
 
 
 class VGG16Dense(Backbone):
@@ -280,10 +279,7 @@ def create_classifier(
     image_size: int | None = None,
     squash: bool = False,
 ) -> tuple[Backbone, Tensor, Tensor]:
-    """Return a network of timm without its classifier, and that classifier: W (C, D) and b (C,).
-
-    W mean_places(features) + b are then the logits of the network as it was trained.
-    """
+    """Return a network of timm without its classifier, and that classifier: W (C, D) and b (C,)."""
     import timm
 
     from labelwise.networks.backbones.timm_models import read_classifier
@@ -310,29 +306,48 @@ def _create(
                 "backbone 'identity' needs channels, the number of features per row"
             )
         return Identity(channels)
+    build: Callable[[], Backbone]
     if name in SMALL_BACKBONES:
-        build = SMALL_BACKBONES[name]
         sized = {} if image_size is None else {"image_size": image_size}
-        backbone = build(**sized, in_chans=in_chans)
-        if weights == PRETRAINED:
-            raise SettingsError(f"backbone {name!r} has no published weights; give a file or none")
-        if weights is not None:
-            load_state(backbone, weights)
-        return backbone
-    if name.startswith(TOWER):
-        return _tower(TowerShape.parse(name), weights, image_size)
+        build = partial(SMALL_BACKBONES[name], **sized, in_chans=in_chans)
+        unpublished = f"backbone {name!r} has no published weights; give a file or none"
+    elif name.startswith(TOWER):
+        shape = TowerShape.parse(name)
+        if image_size not in (None, shape.side):
+            raise SettingsError(
+                f"the tower {shape.name} has positions for pictures of {shape.side} pixels, got "
+                f"image_size {image_size}; leave it out"
+            )
+        build = partial(ImageTower, shape)
+        unpublished = (
+            f"the tower {shape.name} gets its weights from the folder of its model; name that "
+            "folder: `labelwise train PHOTOS --words WORDS --model FOLDER`"
+        )
+    elif name in CVT:
+        build = partial(CvT, name, image_size, in_chans)
+        unpublished = (
+            f"the published weights of {name!r} are in no hub; fetch their file and give its path"
+        )
+    else:
+        return _of_a_library(name, weights, image_size, in_chans)
+    if weights == PRETRAINED:
+        raise SettingsError(unpublished)
+    backbone = build()
+    if weights is not None:
+        load_state(backbone, weights)
+    return backbone
+
+
+def _of_a_library(
+    name: str, weights: str | None, image_size: int | None, in_chans: int
+) -> Backbone:
     if name == VGG16_DENSE:
         return VGG16Dense(weights, image_size)
-    if name in CVT:
-        return _cvt(name, weights, image_size, in_chans)
     if name.startswith("torchvision/"):
-        from labelwise.networks.backbones.torchvision_models import (
-            TorchvisionBackbone,
-            torchvision_names,
-        )
+        from labelwise.networks.backbones import torchvision_models as peers
 
-        if name in torchvision_names():
-            return TorchvisionBackbone(name, weights, image_size)
+        if name in peers.torchvision_names():
+            return peers.TorchvisionBackbone(name, weights, image_size)
     else:
         import timm
 
@@ -341,34 +356,6 @@ def _create(
 
             return TimmBackbone(name, weights, image_size, in_chans)
     raise SettingsError(f"unknown backbone {name!r}{nearest(name, backbone_names())}")
-
-
-def _tower(shape: TowerShape, weights: str | None, image_size: int | None) -> Backbone:
-    if image_size not in (None, shape.side):
-        raise SettingsError(
-            f"the tower {shape.name} has positions for pictures of {shape.side} pixels, got "
-            f"image_size {image_size}; leave it out"
-        )
-    if weights == PRETRAINED:
-        raise SettingsError(
-            f"the tower {shape.name} gets its weights from the folder of its model; name that "
-            "folder: `labelwise train PHOTOS --words WORDS --model FOLDER`"
-        )
-    tower = ImageTower(shape)
-    if weights is not None:
-        load_state(tower, weights)
-    return tower
-
-
-def _cvt(name: str, weights: str | None, image_size: int | None, in_chans: int) -> Backbone:
-    if weights == PRETRAINED:
-        raise SettingsError(
-            f"the published weights of {name!r} are in no hub; fetch their file and give its path"
-        )
-    backbone = CvT(name, image_size, in_chans)
-    if weights is not None:
-        load_state(backbone, weights)
-    return backbone
 
 
 def backbone_names() -> list[str]:

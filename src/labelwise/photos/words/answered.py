@@ -20,7 +20,7 @@ answered at random. What is open is that of the first fit, around the shares of 
 82 to 92 % held it.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -31,7 +31,7 @@ from torch.nn.functional import softplus
 from labelwise.calibration import FewLabels, few_labels
 from labelwise.links import Sigmoid
 from labelwise.numeric.special import expit, logit
-from labelwise.objectives.convex import CoinLoss, ShiftedLoss
+from labelwise.objectives.convex import CoinLoss
 from labelwise.photos.words.text_image import TextHead
 from labelwise.training.solve import Design, minimise
 from labelwise.types import Targets
@@ -175,10 +175,11 @@ class _Shared:
         rows, labels = self._answers.present.shape
         every = seen.expand(-1, -1, labels).movedim(0, 1).reshape(rows, -1)
         halves = (self._answers.present, self._answers.absent)
-        loss = CoinLoss(*(half.repeat(1, len(seen)) * every for half in halves))
+        present, absent = (half.repeat(1, len(seen)) * every for half in halves)
         self._rough = self._design.to(torch.float32)
         offset = starts.movedim(0, 1).reshape(rows, -1)
-        self._folds = ShiftedLoss(loss, offset).to(self._rough.rows)
+        self._folds = CoinLoss(present, absent, offset).to(self._rough.rows)
+        self._offset = offset.to(self._rough.rows)
         self._count = every.sum(dim=0).to(self._rough.rows)[None]
         self._found = self._rough.rows.new_zeros(self._rough.rows.shape[1], every.shape[1])
 
@@ -186,7 +187,7 @@ class _Shared:
         """Return the logits (F, n, K) of the folds; ``strength`` is l2 per photo."""
         l2 = strength * self._count
         self._found = minimise(self._rough, self._folds, l2, self._found, tolerance=ROUGH)
-        logits = (self._folds.offset + self._rough.rows @ self._found).double()
+        logits = (self._offset + self._rough.rows @ self._found).double()
         rows, labels = self._answers.present.shape
         return logits.reshape(rows, -1, labels).movedim(1, 0)
 
@@ -195,7 +196,7 @@ class _Shared:
         columns = l2.isfinite().nonzero()[:, 0]
         moved = torch.zeros(self._design.rows.shape[1], len(l2), dtype=torch.float64)
         if len(columns):
-            loss, own = ShiftedLoss(self._answers, start).columns(columns), moved[:, columns]
+            loss, own = replace(self._answers, offset=start).columns(columns), moved[:, columns]
             moved[:, columns] = minimise(self._design, loss, l2[None, columns], own)
         return self._design.linear(moved)
 
