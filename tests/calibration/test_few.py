@@ -63,12 +63,12 @@ def test_the_mode_is_that_of_another_optimiser():
     fit = problem.solve(spreads)
 
     def value(theta):
-        return problem.value(theta[:3], theta[3:].reshape(4, 2), spreads)
+        return problem.at(theta[:3], theta[3:].reshape(4, 2), spreads)[0]
 
     other = minimize(value, np.zeros(11), method="BFGS", options={"gtol": 1e-6})
     np.testing.assert_allclose(np.concatenate([fit.shared, fit.own.ravel()]), other.x, atol=2e-3)
     # the covariance of the first label's curve, from the whole information at once
-    _, fisher = problem.information(problem.curves(fit.shared, fit.own, spreads))
+    _, _, fisher = problem.of_curve(problem.curves(fit.shared, fit.own, spreads))
     to_shared, to_own = problem.maps(spreads)
     whole = np.diag([1.0] * 11)
     for k in range(4):

@@ -121,7 +121,7 @@ def test_interval_of_a_calibration_error_covers_the_error_of_all_images(metric, 
     """The truth is the error in the same bins of many images with their true probabilities."""
     probs, _, truth = too_sure(np.random.default_rng(0), 100_000, sharpness)
     error = getattr(metrics.reliability(probs, truth), metric)() if sharpness > 1 else 0.0
-    covered, draws = 0, 100
+    covered, draws = 0, 60
     for seed in range(draws):
         probs, labels, _ = too_sure(np.random.default_rng(1 + seed), rows, sharpness)
         found = metrics.calibration_interval(probs, labels, metric=metric, draws=200, seed=seed)

@@ -32,9 +32,15 @@ def test_every_function_has_arguments_here():
     public = [
         n for n, f in vars(special).items() if getattr(f, "__module__", "") == special.__name__
     ]
-    assert sorted([*OWN, *OF_SCIPY, "ndtri", "fit_slope_and_offset"]) == sorted(
-        n for n in public if not n.startswith("_")
-    )
+    tested = [*OWN, *OF_SCIPY, "ndtri", "fit_slope_and_offset", "log_falling", "log_choose"]
+    assert sorted(tested) == sorted(n for n in public if not n.startswith("_"))
+
+
+def test_ways_to_choose_are_those_counted_with_whole_numbers():
+    for n, k in ((7, 0), (7, 3), (7, 7), (400, 150)):
+        ways = math.log(math.perm(n, k)), math.log(math.comb(n, k))
+        found = special.log_falling(n, k), special.log_choose(n, k)
+        assert found == pytest.approx(ways, rel=1e-12, abs=1e-12)
 
 
 @pytest.mark.parametrize("name", OWN)

@@ -8,12 +8,11 @@ are chosen by the log loss of images held out. Many entries are gathered in bins
 = (u - median) / spread, to start a fit near its end.
 """
 
-from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import log
-from typing import Any, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,10 +33,12 @@ COLUMNS = 1 << 21  # entries of whole columns held at once
 
 
 class OnLogOdds(Link):
-    """A link that maps the log-odds of another link, or raw logits where that is None."""
+    """A link that maps the log-odds of another link, or raw logits where that is None.
 
-    link: Link | None
-    limit: float
+    ``numbers`` names the constructor's other arguments: one each, or an array of one per label.
+    """
+
+    numbers: ClassVar[tuple[str, ...]]
 
     def __init__(self, link: Link | None, limit: float) -> None:
         self.link, self.limit = link, limit
@@ -47,9 +48,15 @@ class OnLogOdds(Link):
         inner = None if self.link is None else self.link.of_label(column)
         return type(self)(link=inner, limit=self.limit, **self.numbers_of(column))
 
-    @abstractmethod
     def numbers_of(self, column: int) -> dict[str, Any]:
         """Return the constructor's other arguments, those of one label alone."""
+        values = {name: np.reshape(getattr(self, name), -1) for name in self.numbers}
+        return {name: float(own[column if own.size > 1 else 0]) for name, own in values.items()}
+
+    def spec(self) -> dict[str, Any]:
+        numbers = {name: getattr(self, name) for name in self.numbers}
+        plain = {k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in numbers.items()}
+        return {"link": self.link, **plain, "limit": self.limit}
 
 
 def straight(
@@ -67,11 +74,6 @@ def straight(
     if (scale * link.limit - np.abs(shift) < ONE_IN_A_MILLION).any():
         return None
     return scale * own[0], scale * own[1] + shift
-
-
-def own_number(values: Floats, column: int) -> float:
-    """Return a label's number among one per label, or the one that all labels share."""
-    return float(values.reshape(-1)[column if values.size > 1 else 0])
 
 
 def limited_log_odds(link: Link | None, logits: A, limit: float) -> A:
@@ -108,9 +110,14 @@ class Entries:
         """Yield (u, y) of each label: its observed entries, (n,) float64."""
         step = max(1, COLUMNS // len(self.logits))
         for first in range(0, self.num_labels, step):
-            u, y, seen = self._read_columns(slice(first, min(first + step, self.num_labels)))
-            for row in range(len(u)):
-                yield u[row][seen[row]], y[row][seen[row]]
+            some = slice(first, first + step)
+            parts = [
+                (u[:, some], y[:, some], np.ones(y[:, some].shape) if w is None else w[:, some])
+                for u, y, w in self.rows()
+            ]
+            u, y, w = (np.concatenate(side).astype(np.float64) for side in zip(*parts, strict=True))
+            for own, truth, seen in zip(u.T, y.T, w.T > 0, strict=True):
+                yield own[seen], truth[seen]
 
     def subset(self, rows: Mask | slice) -> "Entries":
         """Return the entries of some rows."""
@@ -127,18 +134,6 @@ class Entries:
         seen = self.observed[rows]
         zero = u.dtype.type(0)
         return np.where(seen, u, zero), np.where(seen, y, zero), seen.astype(u.dtype)
-
-    def _read_columns(self, part: slice) -> tuple[Numbers, Numbers, Mask]:
-        shape = (part.stop - part.start, len(self.logits))
-        u, y, w = np.empty(shape), np.empty(shape), np.ones(shape, bool)
-        start = 0
-        for block in self.rows():
-            rows = slice(start, start + len(block[0]))
-            u[:, rows], y[:, rows] = block[0][:, part].T, block[1][:, part].T
-            if block[2] is not None:
-                w[:, rows] = block[2][:, part].T > 0
-            start = rows.stop
-        return u, y, w
 
 
 def read_entries(
@@ -265,21 +260,18 @@ class Bins:
 
 def joined(parts: Sequence[Rows]) -> Rows:
     """Return the rows of all parts: bins added up, entries one after another."""
-    binned = [fold for fold in parts if isinstance(fold, Bins)]
     if len(parts) == 1:
         return parts[0]
-    if len(binned) < len(parts):
-        return _concatenated([fold for fold in parts if isinstance(fold, Entries)])
-    return _means(*(np.stack(some).sum(0) for some in zip(*map(Bins.sums, binned), strict=True)))
-
-
-def _concatenated(parts: Sequence[Entries]) -> Entries:
-    """Return the entries of all parts, which have one link and one limit."""
-    masks = [fold.observed for fold in parts if fold.observed is not None]
+    binned = [fold for fold in parts if isinstance(fold, Bins)]
+    if len(binned) == len(parts):
+        sums = zip(*map(Bins.sums, binned), strict=True)
+        return _means(*(np.stack(some).sum(0) for some in sums))
+    dealt_rows = [fold for fold in parts if isinstance(fold, Entries)]  # of one link and limit
+    masks = [fold.observed for fold in dealt_rows if fold.observed is not None]
     return replace(
-        parts[0],
-        logits=np.concatenate([fold.logits for fold in parts]),
-        labels=np.concatenate([fold.labels for fold in parts]),
+        dealt_rows[0],
+        logits=np.concatenate([fold.logits for fold in dealt_rows]),
+        labels=np.concatenate([fold.labels for fold in dealt_rows]),
         observed=np.concatenate(masks) if masks else None,
     )
 

@@ -88,23 +88,14 @@ class CurveProblem:
             [alpha, shared[1] + shared[2] * self.pool_mean + spreads[1] * own[:, 1]], axis=1
         )
 
-    def value(self, shared: Numbers, own: Numbers, spreads: Spreads) -> float:
-        """Return the negative log posterior, without constants."""
-        return self._at(shared, own, spreads)[0]
-
-    def information(self, curve: Numbers) -> tuple[Numbers, Numbers]:
-        """Return gradient (K, 2) and Fisher information (K, 2, 2) in (alpha_k, beta_k)."""
-        return self._of_curve(curve)[1:]
-
-    def _at(
-        self, shared: Numbers, own: Numbers, spreads: Spreads
-    ) -> tuple[float, Numbers, Numbers]:
+    def at(self, shared: Numbers, own: Numbers, spreads: Spreads) -> tuple[float, Numbers, Numbers]:
         """Return the negative log posterior, and the information of its curves."""
-        loss, gradient, fisher = self._of_curve(self.curves(shared, own, spreads))
+        loss, gradient, fisher = self.of_curve(self.curves(shared, own, spreads))
         far = ((shared - self.before) / self.deviation) ** 2
         return float(loss + far.sum() / 2 + (own**2).sum() / 2), gradient, fisher
 
-    def _of_curve(self, curve: Numbers) -> tuple[float, Numbers, Numbers]:
+    def of_curve(self, curve: Numbers) -> tuple[float, Numbers, Numbers]:
+        """Return loss, gradient (K, 2) and Fisher information (K, 2, 2) in (alpha_k, beta_k)."""
         rise = np.exp(curve[:, 0]) * self.x  # dz / d alpha
         z = rise + curve[:, 1]
         small = np.exp(-np.abs(z))
@@ -131,7 +122,7 @@ class CurveProblem:
         """Return the mode by damped Newton steps; own numbers are eliminated per label."""
         shared, own = start or (self.before.copy(), np.zeros((self.x.shape[1], 2)))
         to_shared, to_own = self.maps(spreads)
-        value, gradient, fisher = self._at(shared, own, spreads)
+        value, gradient, fisher = self.at(shared, own, spreads)
         for _ in range(STEPS):
             reduced, _, by_label, cross = self._eliminated(fisher, to_shared, to_own)
             own_gradient = gradient @ to_own + own
@@ -143,7 +134,7 @@ class CurveProblem:
             own_step = np.linalg.solve(by_label, (own_gradient - along)[:, :, None])[:, :, 0]
             size, at = 1.0, (value, gradient, fisher)
             while size > 1e-6:
-                at = self._at(shared - size * step, own - size * own_step, spreads)
+                at = self.at(shared - size * step, own - size * own_step, spreads)
                 if at[0] <= value:
                     break
                 size /= 2
@@ -267,6 +258,7 @@ class AveragedCurves(OnLogOdds):
     """``p = sum over j of weight_j sigma(slope_jk u + offset_jk)``: curves, averaged per label."""
 
     kind = "averaged"
+    numbers = ("slope", "offset", "weight")
 
     def __init__(
         self,
@@ -293,20 +285,9 @@ class AveragedCurves(OnLogOdds):
         return log_p, log_q
 
     def numbers_of(self, column: int) -> dict[str, Any]:
-        return {
-            "slope": self.slope[:, column : column + 1].tolist(),
-            "offset": self.offset[:, column : column + 1].tolist(),
-            "weight": self.weight.tolist(),
-        }
-
-    def spec(self) -> dict[str, Any]:
-        return {
-            "link": self.link,
-            "slope": self.slope.tolist(),
-            "offset": self.offset.tolist(),
-            "weight": self.weight.tolist(),
-            "limit": self.limit,
-        }
+        own = slice(column, column + 1)
+        slope, offset = (side[:, own].tolist() for side in (self.slope, self.offset))
+        return {"slope": slope, "offset": offset, "weight": self.weight.tolist()}
 
 
 @dataclass(frozen=True, eq=False)
@@ -333,8 +314,21 @@ class FewLabels:
 
     @cached_property
     def shares(self) -> Numbers:
-        """The labels' shares of the pool and the ends of their 90 % intervals, (K, 3)."""
-        return _shares(self.link, self.pool, self._pooled, self.mean, self.covariance)
+        """The labels' shares of the pool and the ends of their 90 % intervals, (K, 3).
+
+        By the delta method, on the log-odds of the share, so that both ends are shares.
+        """
+        z, _ = _spread_of(self._pooled, self.mean, self.covariance)
+        slope = expit(z) * expit(-z)
+        towards = np.stack([(slope * (z - self.mean[:, 1])).mean(0), slope.mean(0)], axis=1)
+        share = np.zeros(z.shape[1])
+        for a, b, w in zip(self.link.slope, self.link.offset, self.link.weight, strict=True):
+            share += w * expit(a * self.pool + b).mean(0)
+        variance = np.einsum("ka,kab,kb->k", towards, self.covariance, towards)
+        middle = np.clip(share, 1e-9, 1 - 1e-9)
+        reach = 1.645 * np.sqrt(variance) / (middle * (1 - middle))
+        odds = np.log(middle / (1 - middle))
+        return np.stack([share, expit(odds - reach), expit(odds + reach)], axis=1)
 
     @cached_property
     def error(self) -> float:
@@ -353,11 +347,9 @@ class FewLabels:
     def error_in_words(self, photos: str) -> str:
         """Return how far probabilities are off, and how many ``photos`` in all would halve that."""
         more = self.photos_to_halve
-        way = (
-            f"{MOST_TIMES:,} times as many {photos} would not"
-            if more is None
-            else (f"about {more:,} {photos} in all would")
-        )
+        way = f"about {more or 0:,} {photos} in all would"
+        if more is None:
+            way = f"{MOST_TIMES:,} times as many {photos} would not"
         return (
             f"probabilities are estimated to be {self.error:.2g} too high or too low (root mean "
             f"square); {way} halve that"
@@ -370,7 +362,15 @@ class FewLabels:
 
     @cached_property
     def _moments(self) -> Numbers:
-        return _moments(self._pooled, self.mean)
+        """What the covariance of a label's curve counts in the error of its mean, (K, 3).
+
+        The variance of p is (p (1 - p))^2 (rise^2 c_aa + 2 rise c_ab + c_bb), which is linear in c.
+        """
+        rise = np.exp(self.mean[:, 0]) * self._pooled
+        p = expit(rise + self.mean[:, 1])
+        steep = (p * (1 - p)) ** 2
+        moments = (steep * rise**2).mean(0), 2 * (steep * rise).mean(0), steep.mean(0)
+        return np.stack(moments, axis=1)
 
     def interval(self, logits: Array, confidence: float = 0.9) -> tuple[Numbers, Numbers]:
         """Return the ends (N, K) of the interval of each probability."""
@@ -429,17 +429,8 @@ def few_labels(
         weight.tolist(),
         entries.limit,
     )
-    return FewLabels(
-        averaged,
-        doubting.mean(),
-        doubting.covariance(),
-        centre,
-        scale,
-        len(u),
-        mixture.spreads(),
-        doubting,
-        every,
-    )
+    open_ends = doubting.mean(), doubting.covariance(), centre, scale
+    return FewLabels(averaged, *open_ends, len(u), mixture.spreads(), doubting, every)
 
 
 def _doubting(typical: float) -> float:
@@ -464,35 +455,6 @@ def _spread_of(x: Numbers, mean: Numbers, covariance: Numbers) -> tuple[Numbers,
     return rise + mean[:, 1], np.maximum(variance + covariance[:, 1, 1], 0.0)
 
 
-def _moments(x: Numbers, mean: Numbers) -> Numbers:
-    """Return what the covariance of a label's curve counts in the error of its mean, (K, 3).
-
-    The variance of p is (p (1 - p))^2 (rise^2 c_aa + 2 rise c_ab + c_bb), which is linear in c.
-    """
-    rise = np.exp(mean[:, 0]) * x
-    p = expit(rise + mean[:, 1])
-    steep = (p * (1 - p)) ** 2
-    return np.stack([(steep * rise**2).mean(0), 2 * (steep * rise).mean(0), steep.mean(0)], axis=1)
-
-
 def _error(moments: Numbers, covariance: Numbers) -> float:
     parts = covariance[:, [0, 0, 1], [0, 1, 1]]  # (K, 3)
     return float(np.sqrt((moments * parts).sum(1).mean()))
-
-
-def _shares(
-    link: AveragedCurves, every: Numbers, x: Numbers, mean: Numbers, covariance: Numbers
-) -> Numbers:
-    """Return the shares of the pool, (K, 3), with their intervals by the delta method."""
-    z, _ = _spread_of(x, mean, covariance)
-    slope = expit(z) * expit(-z)
-    towards = np.stack([(slope * (z - mean[:, 1])).mean(0), slope.mean(0)], axis=1)
-    share = np.zeros(x.shape[1])
-    for a, b, w in zip(link.slope, link.offset, link.weight, strict=True):
-        share += w * expit(a * every + b).mean(0)
-    variance = np.einsum("ka,kab,kb->k", towards, covariance, towards)
-    # On the log-odds of the share, so that both ends are shares.
-    middle = np.clip(share, 1e-9, 1 - 1e-9)
-    reach = 1.645 * np.sqrt(variance) / (middle * (1 - middle))
-    odds = np.log(middle / (1 - middle))
-    return np.stack([share, expit(odds - reach), expit(odds + reach)], axis=1)

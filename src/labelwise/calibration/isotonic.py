@@ -42,6 +42,7 @@ class Histogram(OnLogOdds):
     """``p = level`` of the bin of the log-odds; one row of levels, or one for each label."""
 
     kind = "histogram"
+    numbers = ("edges", "levels")
 
     def __init__(
         self,
@@ -71,10 +72,6 @@ class Histogram(OnLogOdds):
     def numbers_of(self, column: int) -> dict[str, Any]:
         row = column if len(self.levels) > 1 else 0
         return {"edges": self.edges.tolist(), "levels": self.levels[row : row + 1].tolist()}
-
-    def spec(self) -> dict[str, Any]:
-        numbers = {"edges": self.edges.tolist(), "levels": self.levels.tolist()}
-        return {"link": self.link, **numbers, "limit": self.limit}
 
 
 def histogram(
@@ -187,13 +184,10 @@ class Isotonic(OnLogOdds):
     """
 
     kind = "isotonic"
+    numbers = ("curves", "shares")
 
     def __init__(
-        self,
-        link: Link | None,
-        curves: Sequence[Curve],
-        shares: Sequence[float],
-        limit: float,
+        self, link: Link | None, curves: Sequence[Curve], shares: Sequence[float], limit: float
     ) -> None:
         if len(curves) != 1 + len(shares):
             raise ValueError(
@@ -226,23 +220,17 @@ class Isotonic(OnLogOdds):
         return xp.log(p), xp.log1p(-p)
 
     def numbers_of(self, column: int) -> dict[str, Any]:
-        curves, shares = self._curves(), self.shares.tolist()
+        curves, shares = self.curves, self.shares.tolist()
         own = [curves[0], curves[1 + column]] if shares else curves
         return {"curves": own, "shares": shares[column : column + 1]}
 
-    def _curves(self) -> list[Curve]:
+    @property
+    def curves(self) -> list[Curve]:
+        """The curves as plain numbers."""
         return [
             (knots[:length].tolist(), levels[:length].tolist())
             for knots, levels, length in zip(self.knots, self.levels, self.lengths, strict=True)
         ]
-
-    def spec(self) -> dict[str, Any]:
-        return {
-            "link": self.link,
-            "curves": self._curves(),
-            "shares": self.shares.tolist(),
-            "limit": self.limit,
-        }
 
 
 def isotonic(

@@ -1,4 +1,4 @@
-"""Links as plain data, and back, beside the rules of :mod:`labelwise.decide.specs`."""
+"""Links as plain data, and back, beside the rules of :mod:`labelwise.decide.rules`."""
 
 from collections.abc import Mapping
 from typing import Any

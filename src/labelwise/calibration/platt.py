@@ -8,7 +8,7 @@ slope stays positive, so calibration never turns a label's ranking round.
 """
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -17,7 +17,6 @@ from labelwise.calibration.entries import (
     Numbers,
     OnLogOdds,
     limited_log_odds,
-    own_number,
     read_entries,
     straight,
 )
@@ -35,13 +34,10 @@ class Platt(OnLogOdds):
     """``p = sigma(slope u + offset)`` with one slope and offset, or one for each label."""
 
     kind = "platt"
+    numbers = ("slope", "offset")
 
     def __init__(
-        self,
-        link: Link | None,
-        slope: PerLabelNumber,
-        offset: PerLabelNumber,
-        limit: float,
+        self, link: Link | None, slope: PerLabelNumber, offset: PerLabelNumber, limit: float
     ) -> None:
         super().__init__(link, limit)
         self.slope, self.offset = np.asarray(slope, np.float32), np.asarray(offset, np.float32)
@@ -53,22 +49,8 @@ class Platt(OnLogOdds):
         z = like(self.slope, u) * u + like(self.offset, u)
         return log_sigmoid(z), log_sigmoid(-z)
 
-    def numbers_of(self, column: int) -> dict[str, Any]:
-        return {
-            "slope": own_number(self.slope, column),
-            "offset": own_number(self.offset, column),
-        }
-
     def slope_and_offset(self, labels: int) -> tuple[Numbers, Numbers] | None:
         return straight(self, self.slope, self.offset, labels)
-
-    def spec(self) -> dict[str, Any]:
-        return {
-            "link": self.link,
-            "slope": self.slope.tolist(),
-            "offset": self.offset.tolist(),
-            "limit": self.limit,
-        }
 
 
 def platt(
@@ -113,6 +95,7 @@ class Beta(OnLogOdds):
     """``p = sigma(a log p0 - b log(1 - p0) + c)``, with one triple, or one for each label."""
 
     kind = "beta"
+    numbers = ("a", "b", "c")
 
     def __init__(
         self,
@@ -132,16 +115,6 @@ class Beta(OnLogOdds):
         rise, fall = log_sigmoid(u), log_sigmoid(-u)
         z = like(self.a, u) * rise - like(self.b, u) * fall + like(self.c, u)
         return log_sigmoid(z), log_sigmoid(-z)
-
-    def numbers_of(self, column: int) -> dict[str, Any]:
-        return {
-            name: own_number(value, column)
-            for name, value in (("a", self.a), ("b", self.b), ("c", self.c))
-        }
-
-    def spec(self) -> dict[str, Any]:
-        numbers = {"a": self.a.tolist(), "b": self.b.tolist(), "c": self.c.tolist()}
-        return {"link": self.link, **numbers, "limit": self.limit}
 
 
 def beta(

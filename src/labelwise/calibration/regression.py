@@ -37,8 +37,7 @@ from labelwise.numeric.arrays import Mask
 #     PerLabel    loss_k(theta_k) + pull_k / 2 |theta_k - center|^2, for each label
 #     TiedSlope   one slope for all labels, one offset for each; eliminating these leaves
 #                 slope step = (g_a - sum h_ab g_b / h_bb) / (h_aa - sum h_ab^2 / h_bb)
-
-
+#
 # Features phi of the log-odds are scaled over all observed entries to mean 0 and variance 1:
 #
 #     z = sum over f of theta_f phi_f(u)  +  theta_last
@@ -296,13 +295,17 @@ class Problem(ABC):
         return self.features.bounds
 
     def step(self, theta: Numbers, grad: Numbers, hess: Numbers) -> Numbers:
-        """Return the weights one full Newton step further, within the bounds."""
-        lower, upper = self.bounds
-        return (theta - newton_step(theta, grad, hess, lower, upper)).clip(lower, upper)
+        """Return the full Newton step (G, F)."""
+        return newton_step(theta, grad, hess, *self.bounds)
+
+    def summed(self, values: Numbers) -> Numbers:
+        """Return values (G,) summed over the groups that have a weight in common."""
+        return values
 
     def solve(self, blocks: FeatureBlocks, start: Numbers, tolerance: float) -> Numbers:
         """Return the weights of the least loss over the rows."""
-        return minimise(partial(self.evaluate, blocks), start, *self.bounds, tolerance)
+        evaluate, step = partial(self.evaluate, blocks), self.step
+        return minimise(evaluate, start, *self.bounds, tolerance, step=step, summed=self.summed)
 
     def polish(self, rows: Rows, bins: FeatureBlocks, theta: Numbers, tolerance: float) -> Numbers:
         """Return the weights of the least loss over the rows, from those over their bins.
@@ -313,7 +316,7 @@ class Problem(ABC):
         hess = self.evaluate(bins, theta)[2]
         for _ in range(POLISHING):
             grad = self.gradient(rows, theta)
-            moved = self.step(theta, grad, hess)
+            moved = (theta - self.step(theta, grad, hess)).clip(*self.bounds)
             gain = (grad * (theta - moved)).sum()
             theta = moved
             if gain <= 1e4 * tolerance * len(theta):
@@ -404,22 +407,14 @@ class TiedSlope(Problem):
         return grad
 
     def step(self, theta: Numbers, grad: Numbers, hess: Numbers) -> Numbers:
-        return theta - self._eliminated(theta, grad, hess)
-
-    def solve(self, blocks: FeatureBlocks, start: Numbers, tolerance: float) -> Numbers:
-        evaluate, step = partial(self.evaluate, blocks), self._eliminated
-        return minimise(evaluate, start, *self.bounds, tolerance, step=step, summed=self._summed)
-
-    def _eliminated(self, theta: Numbers, grad: Numbers, hess: Numbers) -> Numbers:
-        """Return the Newton step, its slopes found first."""
         lower, upper = self.bounds
         ratio = hess[:, 0, 1] / hess[:, 1, 1]
-        left = self._summed(grad[:, 0] - ratio * grad[:, 1])
-        slope = left / self._summed(hess[:, 0, 0] - ratio * hess[:, 0, 1])
+        left = self.summed(grad[:, 0] - ratio * grad[:, 1])
+        slope = left / self.summed(hess[:, 0, 0] - ratio * hess[:, 0, 1])
         slope = slope.clip(theta[:, 0] - upper[0], theta[:, 0] - lower[0])
         return np.stack([slope, grad[:, 1] / hess[:, 1, 1] - ratio * slope], axis=1)
 
-    def _summed(self, values: Numbers) -> Numbers:
+    def summed(self, values: Numbers) -> Numbers:
         labels = self.pull.shape[-1]
         return np.repeat(values.reshape(-1, labels).sum(1), labels)
 

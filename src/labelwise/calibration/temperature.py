@@ -9,7 +9,6 @@ to a negative temperature. A softmax counts images with a label, each with targe
 """
 
 from collections.abc import Callable
-from typing import Any
 from warnings import warn
 
 import numpy as np
@@ -37,6 +36,7 @@ class Temperature(OnLogOdds):
     """``p = sigma(u / temperature)``."""
 
     kind = "temperature"
+    numbers = ("temperature",)
 
     def __init__(self, link: Link | None, temperature: float, limit: float) -> None:
         if temperature <= 0:
@@ -48,14 +48,8 @@ class Temperature(OnLogOdds):
         z = limited_log_odds(self.link, logits, self.limit) / self.temperature
         return log_sigmoid(z), log_sigmoid(-z)
 
-    def numbers_of(self, column: int) -> dict[str, Any]:
-        return {"temperature": self.temperature}
-
     def slope_and_offset(self, labels: int) -> tuple[Numbers, Numbers] | None:
         return straight(self, 1 / self.temperature, 0.0, labels)
-
-    def spec(self) -> dict[str, Any]:
-        return {"link": self.link, "temperature": self.temperature, "limit": self.limit}
 
 
 def temperature(

@@ -10,7 +10,6 @@ from labelwise.decide.estimate import (
     recall_of,
 )
 from labelwise.decide.figures import LabelFigures, label_figures
-from labelwise.decide.guarantee_spec import Wish, find_promise
 from labelwise.decide.kept_lists import (
     KeptLists,
     ListAnswers,
@@ -37,9 +36,13 @@ from labelwise.decide.list_estimates import (
     judge_cut,
 )
 from labelwise.decide.parse_rule import RuleFit, find_rule, fit_rule
-from labelwise.decide.promised_answers import PromisedAnswers, certainty, promise_answers
 from labelwise.decide.promised_rules import (
     Promised,
+    PromisedAnswers,
+    Wish,
+    certainty,
+    find_promise,
+    promise_answers,
     promise_f,
     promise_precision,
     promise_recall,

@@ -1,4 +1,4 @@
-"""Reading probabilities, labels and mask for the fits of rules, as numpy."""
+"""Probabilities, labels and mask, read once for everything that fits or tests a rule."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -7,9 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labelwise.numeric.arrays import Array as Matrix
-from labelwise.numeric.arrays import as_mask, check_shapes
-from labelwise.numeric.arrays import to_numpy as as_numpy
+from labelwise.numeric.arrays import Array, Mask, as_mask, check_shapes, to_numpy
 
 
 @dataclass(frozen=True)
@@ -17,20 +15,33 @@ class Answers:
     """Probabilities (N, K), and which labels are present and absent; both are False if unknown."""
 
     probs: NDArray[Any]
-    present: NDArray[np.bool_]
-    absent: NDArray[np.bool_]
+    present: Mask
+    absent: Mask
+
+    def __getitem__(self, index: Any) -> "Answers":
+        return Answers(self.probs[index], self.present[index], self.absent[index])
+
+    @property
+    def known(self) -> Mask:
+        """Which labels are known."""
+        return self.present | self.absent
 
     def labels(self) -> Iterator["Answers"]:
         """Yield the answers of each label, as one column (N, 1)."""
-        for k in range(self.probs.shape[1]):
-            column = slice(k, k + 1)
-            yield Answers(self.probs[:, column], self.present[:, column], self.absent[:, column])
+        return (self[:, k : k + 1] for k in range(self.probs.shape[1]))
+
+    def f1(self, sets: Mask) -> NDArray[np.float64]:
+        """Return the F1 (N,) of each image's set over its known labels; 1 if both are empty."""
+        chosen = sets & self.known
+        both = 2.0 * (chosen & self.present).sum(1)
+        size = chosen.sum(1) + self.present.sum(1)
+        return np.where(size > 0, both / np.maximum(size, 1), 1.0)
 
 
-def read_answers(probs: Matrix, labels: Matrix, observed: Matrix | None) -> Answers:
+def read_answers(probs: Array, labels: Array, observed: Array | None) -> Answers:
     """Check the arrays and return them."""
-    answers, truth = as_numpy(probs), as_numpy(labels)
-    seen = None if observed is None else as_mask(as_numpy(observed), "observed")
+    answers, truth = to_numpy(probs), to_numpy(labels)
+    seen = None if observed is None else as_mask(to_numpy(observed), "observed")
     check_shapes(probs=answers, labels=truth, observed=seen)
     present, absent = truth == 1, truth == 0
     known = present | absent

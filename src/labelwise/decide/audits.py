@@ -1,13 +1,14 @@
 """Audit of a tag table: answers about (photo, tag) pairs until the kept tags are guaranteed.
 
-A use is one tag on one photo. Tag k has N_k uses; an unknown number of them is wrong. An answer
-"unsure" counts as wrong for every guarantee and for the low end of every interval.
+A use is one tag on one photo. An answer "unsure" counts as wrong for every guarantee and for the
+low end of every interval.
 
 **Phase one** decides which tags are kept. The wrong rate of a tag has the prior w Beta(GOOD) +
-(1 - w) Beta(BAD), w learned from all answers. A tag is asked about while an optimal sequence of
-answers is expected to gain more than it costs (``worth_asking``). Then tags are ranked by their
-posterior mean, and the prefix of the largest value is kept: its share of all right uses, less PRICE
-times the answers that its test will take.
+(1 - w) Beta(BAD), w learned from all answers, and where there are scores, how much more often uses
+in each range of scores are wrong. A tag is asked about while an optimal sequence of answers is
+expected to gain more than it costs (``worth_asking``). Then the prefix of tags, by posterior mean,
+of the largest value is kept: its share of all right uses, less PRICE times the answers that its
+test will take. Beliefs choose what is asked, kept and bet; no guarantee rests on them.
 
 **Phase two** tests the kept set S (N uses, W wrong) on new answers. Stratum h (a tag, or a tag and
 a range of scores) has R_h uses without an answer. It is drawn with probability q_h, then a use of
@@ -15,12 +16,11 @@ it at random; y = 1 if that is wrong, and x were known before. With predictions 
 
     Z = [x + sum_h R_h g_h + (y - g_h) R_h / q_h] / N,        E[Z | past] = W / N,
 
-so that under "too many are wrong", W / N >= a = (floor((1 - level) N) + 1) / N, each capital
-prod (1 + c (a - Z)) with stakes c fixed before each answer is a nonnegative supermartingale, and so
-is their mean over STAKES (Waudby-Smith and Ramdas 2024). It ever reaches 1 / delta with chance at
-most delta (Ville): a person may stop at any time. R_h / q_h is the inverse-probability weight
-(Zrnic and Candes 2024). When another set promises more, a new test starts on new answers; test
-number j may err with chance delta times ``error_share(j)``, and the shares sum to 1.
+so that under "too many are wrong", W / N >= a = (floor((1 - level) N) + 1) / N, the mean over
+STAKES of the capitals prod (1 + c (a - Z)) is a nonnegative supermartingale (Waudby-Smith and
+Ramdas 2024). It ever reaches 1 / delta with chance at most delta (Ville): a person may stop at any
+time. When another set promises more, a new test starts on new answers; test number j may err with
+chance delta times ``error_share(j, FIRST_TEST)``, and the shares sum to 1.
 
 Per tag there is no selection: each tag has its own test, on all its answers, at the confidence.
 """
@@ -34,6 +34,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from labelwise.decide.estimate import percent
+from labelwise.decide.list_audit import error_share
 from labelwise.errors import DataError
 from labelwise.numeric.special import betaln
 from labelwise.system.text import counted
@@ -41,14 +43,6 @@ from labelwise.system.text import counted
 Numbers = NDArray[np.float64]
 Counts = NDArray[np.int64]
 TOLERANCE = 1e-9
-
-# What is believed of tags by the answers so far: which are good, and how often each is wrong.
-#
-# Beliefs choose what an audit asks, keeps and bets; no guarantee rests on them. The wrong rate of
-# a tag has the prior w Beta(GOOD) + (1 - w) Beta(BAD). The share w of good tags is learned over
-# all tags; where there are scores, so is how much more often uses in each range of scores are
-# wrong.
-
 
 GOOD, BAD = (1.6, 36.0), (3.0, 6.0)  # wrong rates of tags, Beta(wrong, right)
 SHARE_GOOD, SHARE_WEIGHT = 0.65, 4.0  # of the tags, and for how many tags this counts
@@ -163,15 +157,6 @@ GRID = 401  # shares at which an interval is sought
 HOPELESS = 300  # answers (per tag)
 
 
-def error_share(test: int) -> float:
-    """Return the share of delta that test number ``test`` may spend, from 0; they sum to 1.
-
-    >>> [round(error_share(j), 4) for j in range(3)]
-    [0.85, 0.075, 0.0375]
-    """
-    return FIRST_TEST if test == 0 else (1 - FIRST_TEST) / 2**test
-
-
 @dataclass(frozen=True)
 class Precision:
     """Estimate of the share of right uses, with an interval that holds at any stopping time."""
@@ -210,7 +195,7 @@ class AuditVerdict:
         if not self.guaranteed:
             why = "no tag set reached it" if self.finished else "more answers are needed"
             return f"Nothing is guaranteed yet: {why} ({checked})."
-        level, sure = _percent(self.right_at_least), f"{_percent(self.confidence)} confidence"
+        level, sure = percent(self.right_at_least), f"{percent(self.confidence)} confidence"
         if self.certain:
             sure = "known, not estimated"
         of = f"of their {self.uses:,} uses"
@@ -297,8 +282,6 @@ class Audit:
             self.own[tag] = _Test(mask, 1 - self.confidence)
         return self.own[tag]
 
-    # ---- asking
-
     @property
     def question(self) -> Use | None:
         """The (tag, use) to ask about now; None once there is nothing left to ask."""
@@ -343,8 +326,6 @@ class Audit:
             ahead.answer(value)
             follow[value] = ahead.question
         return follow
-
-    # ---- what is known
 
     def verdict(self) -> AuditVerdict:
         """Return whether the guarantee is reached, for which tags."""
@@ -412,8 +393,6 @@ class Audit:
         if centre is not None:
             centre = 1 - min(max(centre, low), high)
         return Precision(tag, uses, answered, wrong, unsure, centre, 1 - high, 1 - low, kept, made)
-
-    # ---- choosing
 
     def _choose(self) -> None:
         """Choose the stratum of the next question; may end phase one or start another test."""
@@ -512,7 +491,9 @@ class Audit:
         order = np.argsort(rates, kind="stable")
         order = order[sizes[order] > 0]
         uses, wrong = sizes[order].cumsum(), (sizes * rates)[order].cumsum()
-        value = self._value(uses, wrong, 1 - np.log((1 - self.confidence) * error_share(test)))
+        value = self._value(
+            uses, wrong, 1 - np.log((1 - self.confidence) * error_share(test, FIRST_TEST))
+        )
         size = int(np.argmax(value)) + 1
         mask = np.zeros(len(rates), bool)
         mask[order[:size]] = True
@@ -526,7 +507,7 @@ class Audit:
 
     def _start(self) -> None:
         kept, _ = self._best_set(self.tests)
-        self.test = _Test(kept, (1 - self.confidence) * error_share(self.tests))
+        self.test = _Test(kept, (1 - self.confidence) * error_share(self.tests, FIRST_TEST))
         self.tests += 1
 
     def _reconsider(self) -> None:
@@ -594,7 +575,3 @@ def _interval(seen: Sequence[tuple[float, float, float]], delta: float) -> tuple
 
 def _log(factor: Numbers) -> Numbers:
     return np.asarray(np.log(np.maximum(factor, TOLERANCE)))
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.3g} %"

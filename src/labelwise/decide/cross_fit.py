@@ -6,9 +6,7 @@ A promise is one about sets, "label k where its logit is at least v_k"; with str
 
 so t'_k = second(first^-1(t_k)) chooses the very sets that were tested. That is how promises are
 cross-fitted: a calibrator fitted on some rows orders the thresholds, the other rows test them, and
-the probabilities that are used from then on come from a calibrator fitted on all rows. Few rows are
-enough to order thresholds, so more are left to test them than where half is kept from the one
-calibrator there is.
+the probabilities that are used from then on come from a calibrator fitted on all rows.
 """
 
 from collections.abc import Sequence
@@ -17,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labelwise.decide.guarantee_spec import Wish
+from labelwise.decide.promised_rules import Wish
 from labelwise.decide.rules import Rule, Threshold
 from labelwise.errors import SettingsError
 

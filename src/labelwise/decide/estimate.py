@@ -9,11 +9,10 @@ Angelopoulos et al. 2023; survey statistics calls it the regression estimator):
 
 The answers alone carry the truth, so the interval holds however wrong p is; good p make it narrow.
 Its square error is (1 - m / N) / m times the variance of y - l p, grown by the error of l, with
-quantiles of Student's law. Where few photos carry what was asked, a sample may hold none of those
-that the model misses; so one yes and one no at the mean p are added to the answers (share becomes
-(m share + 1) / (m + 2)), and two of each to the variance. The interval is around that share; the
-count that is shown is without them. That is an approximation, good where m is
-large, so the method is fixed by m and p alone, never by looking at the answers:
+quantiles of Student's law. A sample may hold none of the rare photos that the model misses; so one
+yes and one no at the mean p are added to the answers (share becomes (m share + 1) / (m + 2)), and
+two of each to the variance. The interval is around that share; the count that is shown is without
+them. The method is fixed by m and p alone, never by looking at the answers:
 
     exact               the counts W of N under which as many or as few yes among m drawn without
                         replacement have a chance above 2.5 % each way (hypergeometric)
@@ -22,43 +21,40 @@ large, so the method is fixed by m and p alone, never by looking at the answers:
                         most N less the number of no
 
 An answer "unsure" counts as no for the lower end and as yes for the upper one. Groups are drawn
-from separately: each has its own estimate, and the total adds them up, with the square errors added
-(each group weighted by its size, l common) or, from 100 answers or fewer, by bets
-(:func:`betting_total_bounds`).
+from separately: the total adds their estimates up, with the square errors added (each group
+weighted by its size, l common) or, from 100 answers or fewer, by bets on all G groups:
+
+    E(W) = mean over laws of  prod_g marginal_g(x_g, m_g)  /  prod_g P_g(these answers | W_g)
+    P = [W]_x [N - W]_(m - x) / [N]_m,    [n]_k = n (n - 1) ... (n - k + 1)
+
+(the prior-posterior ratio of Waudby-Smith and Ramdas 2020). For the true W it is 1 on average,
+whatever the laws of the marginals are, and at least 1 / alpha with a chance of at most alpha
+(Markov). The laws are beta laws around the share that the model expects, or a third or three times
+its odds, and Jeffreys'. The interval holds the totals that some split among the groups explains,
+{ T : min over W_1 + ... + W_G = T of E(W) < 1 / alpha }. -log P is convex in W, so the best splits
+take the least steps first. Adding up exact intervals of each group is two to four times as wide.
 """
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from labelwise.errors import DataError
 from labelwise.numeric.arrays import Array, to_numpy
-from labelwise.numeric.special import betaincinv, betaln, gammaln, logsumexp, stdtrit
+from labelwise.numeric.special import (
+    betaincinv,
+    betaln,
+    log_choose,
+    log_falling,
+    logsumexp,
+    stdtrit,
+)
 
 Numbers = NDArray[np.float64]
-
-# Bounds of a total over groups that were each drawn from, from few answers in each.
-#
-# Of N photos of a group, W unknown ones match; m were drawn without replacement, x of them
-# matched. A bet on all G groups pays (the prior-posterior ratio of Waudby-Smith and Ramdas 2020)
-#
-#     E(W) = mean over laws of  prod_g marginal_g(x_g, m_g)  /  prod_g P_g(these answers | W_g)
-#     P = [W]_x [N - W]_(m - x) / [N]_m,    [n]_k = n (n - 1) ... (n - k + 1)
-#
-# Groups are drawn independently, so for the true W it is 1 on average, whatever the laws of the
-# marginals are, and at least 1 / alpha with a chance of at most alpha (Markov). The laws are beta
-# laws around the share that the model expects, or a third or three times its odds, and Jeffreys'.
-# The interval holds the totals that some split among the groups explains:
-#
-#     { T : min over W_1 + ... + W_G = T of  E(W)  <  1 / alpha }
-#
-# -log P is convex in W, so the best splits take the least steps first, whichever group they are
-# of. Adding up the ends of an exact interval for each group would hold as well, but errors then
-# add up instead of cancelling out: with ten groups it is twice to four times as wide.
-
 
 LAWS = ((1.0, 20.0), (1.0, 200.0), (1 / 3, 20.0), (3.0, 20.0))  # factor of the odds, weight
 LEAST_SHARE = 0.002
@@ -91,8 +87,8 @@ class DrawnGroup:
         """Return log P(these answers | W) from W = ``yes`` to all but those answered no."""
         no = self.drawn - self.yes
         count = np.arange(self.yes, self.photos - no + 1, dtype=np.float64)
-        ways = _log_falling(count, self.yes) + _log_falling(self.photos - count, no)
-        return np.asarray(ways - _log_falling(self.photos, self.drawn))
+        ways = log_falling(count, self.yes) + log_falling(self.photos - count, no)
+        return np.asarray(ways - log_falling(self.photos, self.drawn))
 
 
 def betting_total_bounds(groups: Sequence[DrawnGroup], confidence: float) -> tuple[int, int]:
@@ -105,10 +101,6 @@ def betting_total_bounds(groups: Sequence[DrawnGroup], confidence: float) -> tup
     held = np.flatnonzero(least < -np.log1p(-confidence))
     first = sum(group.yes for group in groups)
     return first + int(held[0]), first + int(held[-1])
-
-
-def _log_falling(n: float | Numbers, k: int) -> Numbers:
-    return np.asarray(gammaln(np.add(n, 1)) - gammaln(np.subtract(n, k - 1)))
 
 
 EstimateMethod = Literal["exact", "prediction-powered", "betting", "all answered"]
@@ -238,13 +230,17 @@ def exact_count_bounds(yes: int, drawn: int, photos: int, confidence: float) -> 
     """
     alpha = (1 - confidence) / 2
     low, high = yes, photos - drawn + yes
-    least = _first(
-        lambda count: _tail(count, photos, drawn, yes, drawn) > alpha, low, high
-    )  # P(at least so many yes)
-    most = -_first(
-        lambda count: _tail(-count, photos, drawn, 0, yes) > alpha, -high, -low
-    )  # P(at most so many yes)
-    return least, most
+    counts = range(low, high)
+
+    def least_is(count: int) -> bool:  # P(at least so many yes)
+        return _tail(count, photos, drawn, yes, drawn) > alpha
+
+    def most_is(count: int) -> bool:  # P(at most so many yes)
+        return _tail(low + high - count, photos, drawn, 0, yes) > alpha
+
+    return low + bisect_left(counts, True, key=least_is), high - bisect_left(
+        counts, True, key=most_is
+    )
 
 
 def _is_powered(parts: Sequence[Answered]) -> bool:
@@ -274,18 +270,12 @@ def _powered(parts: Sequence[Answered], confidence: float) -> tuple[float, float
     sizes = np.array([len(stratum.drawn) for stratum in parts])
     left = 1 - sizes / [len(stratum.probs) for stratum in parts]
     own = [stratum.probs[stratum.drawn] for stratum in parts]
-    gaps = np.array(
-        [stratum.probs.mean() - p.mean() for stratum, p in zip(parts, own, strict=True)]
-    )
+    gaps = np.array([s.probs.mean() - p.mean() for s, p in zip(parts, own, strict=True)])
     scale = weights**2 * left / sizes  # what a variance within a group counts for
 
     def within(x: Sequence[Numbers], y: Sequence[Numbers]) -> Numbers:
-        return np.array(
-            [
-                float((a - a.mean()) @ (b - b.mean())) / (len(a) - 1)
-                for a, b in zip(x, y, strict=True)
-            ]
-        )
+        pairs = ((a - a.mean(), b - b.mean()) for a, b in zip(x, y, strict=True))
+        return np.array([float(a @ b) / (len(a) - 1) for a, b in pairs])
 
     answers = [stratum.answers for stratum in parts]
     spread = float(scale @ within(own, own))
@@ -309,28 +299,8 @@ def _tail(count: int, photos: int, drawn: int, least: int, most: int) -> float:
     if lowest > highest:
         return 0.0
     k = np.arange(lowest, highest + 1)
-    logs = (
-        _log_choose(count, k) + _log_choose(photos - count, drawn - k) - _log_choose(photos, drawn)
-    )
+    logs = log_choose(count, k) + log_choose(photos - count, drawn - k) - log_choose(photos, drawn)
     return float(np.exp(min(np.logaddexp.reduce(logs), 0.0)))
-
-
-def _log_choose(n: Any, k: Any) -> Any:
-    return gammaln(np.add(n, 1)) - gammaln(np.add(k, 1)) - gammaln(np.subtract(n, k) + 1)
-
-
-def _first(holds: Any, low: int, high: int) -> int:
-    """Return the first whole number from ``low`` to ``high`` for which something holds.
-
-    It must hold for all after the first, and for ``high``.
-    """
-    while low < high:
-        middle = (low + high) // 2
-        if holds(middle):
-            high = middle
-        else:
-            low = middle + 1
-    return low
 
 
 @dataclass(frozen=True)
@@ -354,8 +324,8 @@ class Recall:
         missing += f"({self.least_missing:,} to {self.most_missing:,})"
         if self.recall is None:
             return f"{missing}; none of {self.answered:,} random photos shows {name}"
-        share = f"{_share(self.recall)} of the photos with {name} are tagged"
-        return f"{share} ({_share(self.low)} to {_share(self.high)}); {missing}"
+        share = f"{percent(self.recall)} of the photos with {name} are tagged"
+        return f"{share} ({percent(self.low)} to {percent(self.high)}); {missing}"
 
 
 def recall_of(
@@ -389,5 +359,6 @@ def recall_of(
     return Recall(photos, answered, hits, missed, recall, low, high, missing, least, most)
 
 
-def _share(value: float) -> str:
-    return f"{100 * value:.3g} %"
+def percent(share: float) -> str:
+    """Return a share as it is shown, such as 12.5 %."""
+    return f"{100 * share:.3g} %"

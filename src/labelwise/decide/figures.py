@@ -19,8 +19,7 @@ from typing import Any
 import numpy as np
 
 from labelwise.decide.arrays import read_answers
-from labelwise.numeric.arrays import Array as Matrix
-from labelwise.numeric.arrays import to_numpy as as_numpy
+from labelwise.numeric.arrays import Array, to_numpy
 from labelwise.numeric.bounds import clopper_pearson
 from labelwise.numeric.groups import Groups
 
@@ -45,9 +44,9 @@ class LabelFigures:
 
 
 def label_figures(
-    sets: Matrix,
-    labels: Matrix,
-    observed: Matrix | None = None,
+    sets: Array,
+    labels: Array,
+    observed: Array | None = None,
     *,
     names: Sequence[str],
     confidence: float = 0.95,
@@ -56,7 +55,7 @@ def label_figures(
     """Return the figures of each label under sets (N, K); both ends of an interval together hold
     with ``confidence``. ``groups`` are those the images come in.
     """
-    answers = read_answers(as_numpy(sets).astype(np.float64), labels, observed)
+    answers = read_answers(to_numpy(sets).astype(np.float64), labels, observed)
     figures = []
     for k, name in enumerate(names):
         chosen = answers.probs[:, k] == 1

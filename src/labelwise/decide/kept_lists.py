@@ -12,7 +12,7 @@ Answers about photos that nobody drew count as what they are: so many wrong and 
 Each of m lists promised with confidence 1 - delta is broken with chance at most delta, and called
 so by mistake with chance MISJUDGED at most. So b of them are broken, if the promises hold and
 were independent, with chance P(Binomial(m, delta + MISJUDGED) >= b). Expected promises, which
-version 0.2 made, speak of no single list: answers say how many of its photos are wrong, no more.
+version 0.2 made, speak of no single list.
 """
 
 from bisect import bisect_left
@@ -111,19 +111,14 @@ class KeptLists:
         return "kept" if self.told and broken <= self.allowed + TOLERANCE else "cannot tell"
 
     def __str__(self) -> str:
-        parts = []
-        if self.told:
-            broken = self.told - self.kept
-            text = f"kept in {self.kept:,} of {self.told:,}"
-            if broken:
-                text += (
-                    f"; promises that hold break {broken:,} or more of {self.told:,} with chance "
-                    f"{self.chance:.2g}, if they are independent"
-                )
-            parts.append(text)
-        if self.untold:
-            parts.append(f"{self.untold:,} cannot be told yet")
-        return "; ".join(parts) or "nothing was promised"
+        broken = self.told - self.kept
+        parts = {
+            f"kept in {self.kept:,} of {self.told:,}": self.told,
+            f"promises that hold break {broken:,} or more of {self.told:,} with chance "
+            f"{self.chance:.2g}, if they are independent": broken,
+            f"{self.untold:,} cannot be told yet": self.untold,
+        }
+        return "; ".join(text for text, said in parts.items() if said) or "nothing was promised"
 
 
 def judge_list(promise: Promise, answers: ListAnswers) -> ListVerdict:
@@ -140,15 +135,15 @@ def judge_list(promise: Promise, answers: ListAnswers) -> ListVerdict:
     share = answers.drawn_wrong / answers.drawn if answers.drawn else None
     if answers.right + answers.wrong == listed:
         share = answers.wrong / listed
-    allowed = _allowed(promise)
+    allowed, more = _allowed(promise), 0
     verdict: Verdict = "cannot tell"
-    if promise.kind != "expected" and least > allowed:
-        verdict = "broken"
-    elif promise.kind != "expected" and most <= allowed:
-        verdict = "kept"
-    more = 0
-    if verdict == "cannot tell" and promise.kind != "expected":
-        more = _more(listed, answers, allowed)
+    if promise.kind != "expected":
+        if least > allowed:
+            verdict = "broken"
+        elif most <= allowed:
+            verdict = "kept"
+        else:
+            more = _more(listed, answers, allowed)
     return ListVerdict(verdict, promise, answers, least, most, share, more)
 
 

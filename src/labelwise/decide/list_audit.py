@@ -1,9 +1,27 @@
 """Audit of one ranked list by answers alone, of a length that a person's answers can carry.
 
+A list holds L photos, of which an unknown number is wrong. After t checks, photos found wrong (x)
+leave the list; of the others at most alpha (L - x) may be wrong, so too many are wrong if
+
+    wrong in all >= k = x + floor(alpha (L - x)) + 1.
+
+If W of the L are wrong, a sequence of t answers with x wrong ones has the chance
+
+    P(W) = [W]_x [L - W]_(t - x) / [L]_t,        [a]_b = a (a - 1) ... (a - b + 1).
+
+Betting against W on a mixture of wrong shares, Beta(a, b), the capital (Waudby-Smith and Ramdas,
+2020: prior-posterior ratio, sampling without replacement)
+
+    E(W) = [B(a + x, b + t - x) / B(a, b)] / P(W)
+
+is a martingale of mean 1 if W is the truth, so it ever reaches 1 / delta with chance at most
+delta (Ville): a person may stop whenever they like. The list is promised once E, the least E(W)
+over W >= k, reaches 1 / delta. Whatever (a, b), the promise holds, and nothing is assumed about
+the library.
+
 ``size_list`` picks nested lengths before the first answer: the longest list that is expected to be
-guaranteed with the answers a person is willing to give, then shorter ones in case it is not.
-Each has its own prior-posterior-ratio test (:class:`ListCheck`), and test number j may err with
-chance delta times ``error_share(j)``, so that all hold together at any stopping time. Photos are
+guaranteed with the answers a person is willing to give, then shorter ones in case it is not. Test
+number j may err with chance delta times ``error_share(j)``, so that all hold together. Photos are
 drawn from the longest list; those inside a shorter one are a random draw of it, so that every
 answer counts for every length. Once a list is hopeless, draws go on inside the next one.
 """
@@ -18,35 +36,9 @@ from numpy.typing import NDArray
 from labelwise.decide.fixed_sequence import check_levels
 from labelwise.decide.promises import Promise
 from labelwise.errors import DataError
-from labelwise.numeric.special import betaln, gammaln
+from labelwise.numeric.special import betaln, log_falling
 
 Numbers = NDArray[np.float64]
-
-# A person checks photos of a list, drawn at random, until the list can be promised.
-#
-# A list holds L photos, of which an unknown number is wrong. After t checks, photos found wrong
-# (x) leave the list; of the others at most alpha (L - x) may be wrong, so too many are wrong if
-#
-#     wrong in all >= k = x + floor(alpha (L - x)) + 1.
-#
-# If W of the L are wrong, a sequence of t answers with x wrong ones has the chance
-#
-#     P(W) = [W]_x [L - W]_(t - x) / [L]_t,        [a]_b = a (a - 1) ... (a - b + 1).
-#
-# Betting against W on a mixture of wrong shares, Beta(a, b), the capital (Waudby-Smith and Ramdas,
-# 2020: prior-posterior ratio, sampling without replacement)
-#
-#     E(W) = [B(a + x, b + t - x) / B(a, b)] / P(W)
-#
-# is a martingale of mean 1 if W is the truth, so it ever reaches 1 / delta with chance at most
-# delta (Ville): a person may stop whenever they like. The list is promised once E, the least E(W)
-# over W >= k, reaches 1 / delta. Whatever (a, b), the promise holds; they say what is expected.
-# Nothing is assumed about the library.
-#
-# A list that is shortened after its answers were seen is another hypothesis: the first list has
-# the share FIRST of delta, the next ones halve what is left (``error_share``). Answers are kept:
-# within a shorter list, the checked photos are a random draw of it.
-
 
 FIRST = 0.8  # of delta, for the first list of a query
 LOOK_AHEAD = 400  # checks; who is told "about 400 more" will not do them
@@ -55,13 +47,13 @@ WEIGHT = 12.0  # photos that the probabilities of a list count for, before any a
 FEWEST_WRONG = 0.005  # share that is expected at least, however sure the model is
 
 
-def error_share(place: int) -> float:
-    """Return the share of delta of a query's list number ``place``, from 0; they sum to 1.
+def error_share(place: int, first: float = FIRST) -> float:
+    """Return the share of delta of test number ``place``, from 0; they sum to 1.
 
     >>> error_share(0), round(error_share(1), 3), round(error_share(2), 3)
     (0.8, 0.1, 0.05)
     """
-    return FIRST if place == 0 else (1 - FIRST) / 2**place
+    return first if place == 0 else (1 - first) / 2**place
 
 
 def prior_of(expected: float) -> tuple[float, float]:
@@ -148,10 +140,10 @@ class ListCheck:
         least = wrong + np.floor(self.wrong_at_most * (total - wrong) + TOLERANCE) + 1
         most = total - (checked - wrong)  # as many are known to be right
         likeliest = np.clip(wrong / np.maximum(checked, 1) * total, least, np.maximum(least, most))
-        chances = [
-            _log_chance(np.clip(at, least, np.maximum(least, most)), total, checked, wrong)
-            for at in (np.floor(likeliest), np.ceil(likeliest), least)
-        ]
+        ends = np.stack([np.floor(likeliest), np.ceil(likeliest), least])
+        at = np.clip(ends, least, np.maximum(least, most))
+        chances = log_falling(at, wrong) + log_falling(total - at, checked - wrong)
+        chances = chances - log_falling(total, checked)
         mixture = betaln(a + wrong, b + checked - wrong) - betaln(a, b)
         return np.where(least > most + TOLERANCE, np.inf, mixture - np.max(chances, axis=0))
 
@@ -176,21 +168,6 @@ def promised_check(check: ListCheck, photos: str = "photos") -> Promise | None:
     )
 
 
-def _log_chance(
-    wrong_in_all: Numbers, total: int, drawn: NDArray[np.int64], seen: Numbers
-) -> Numbers:
-    """Return the log of the chance of a sequence of answers, by falling factorials."""
-    return np.asarray(
-        _log_falling(wrong_in_all, seen)
-        + _log_falling(total - wrong_in_all, drawn - seen)
-        - _log_falling(np.asarray(float(total)), drawn)
-    )
-
-
-def _log_falling(start: Numbers, count: Numbers | NDArray[np.int64]) -> Numbers:
-    return np.asarray(gammaln(start + 1) - gammaln(np.maximum(start - count, 0) + 1))
-
-
 SHRINK = (1.0, 0.6, 0.35, 0.2)  # of the longest list
 CANDIDATES = 60
 DOUBT = 1.15  # times as many wrong photos as the probabilities say are reckoned with
@@ -210,19 +187,13 @@ def size_list(
     lengths = np.unique(np.rint(np.geomspace(1, max(len(probs), 1), CANDIDATES)).astype(int))
     for length in lengths[lengths <= len(probs)][::-1].tolist():
         rate = float(expected[length - 1]) / length
-        if length <= answers and rate < wrong_at_most:
-            return _nested(length)
         if rate >= wrong_at_most:
             continue
-        check = ListCheck(length, wrong_at_most, confidence, prior=prior_of(rate))
-        more = check.more()
-        if more is not None and more <= answers:
-            return _nested(length)
+        more = ListCheck(length, wrong_at_most, confidence, prior=prior_of(rate)).more()
+        if length <= answers or (more is not None and more <= answers):
+            nested = {max(1, round(length * share)) for share in SHRINK}
+            return tuple(sorted(nested, reverse=True))
     return ()
-
-
-def _nested(length: int) -> tuple[int, ...]:
-    return tuple(sorted({max(1, round(length * share)) for share in SHRINK}, reverse=True))
 
 
 class ListAudit:
@@ -287,12 +258,14 @@ class ListAudit:
         if value != "yes":
             self.wrong.append(rank)
         self.place += 1
-        now = [
+        self.checks = [
             check.after(sum(r < check.listed for r in self.ranks), self.found_wrong(check.listed))
             for check in self.checks
         ]
-        self.checks = now
-        while self.level + 1 < len(now) and self._hopeless(now[self.level]):
+        while self.level + 1 < len(self.checks):
+            check = self.checks[self.level]
+            if check.checked < 5 or check.more() is not None:
+                break
             self.level += 1
 
     def resume(self, answers: Mapping[int, str]) -> "ListAudit":
@@ -314,7 +287,3 @@ class ListAudit:
     def check(self) -> ListCheck:
         """The check of the guaranteed list, or of the one that photos are drawn from."""
         return next((check for check in self.checks if check.promised), self.checks[self.level])
-
-    @staticmethod
-    def _hopeless(check: ListCheck) -> bool:
-        return check.checked >= 5 and check.more() is None

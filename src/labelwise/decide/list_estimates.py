@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelwise.errors import DataError
-from labelwise.numeric.special import betaln, gammaln
+from labelwise.numeric.special import betaln, log_choose
 from labelwise.system.text import counted
 
 Numbers = NDArray[np.float64]
@@ -242,11 +242,9 @@ def _rates_at(cut: float, validation: ScoredSplit, test: ScoredSplit | None) -> 
 def _share(rates: Rates, library: Numbers, cut: float) -> float:
     """Return the library's share of the label; 0 where the rates do not tell."""
     tpr, fpr = (rate[0] / sum(rate) for rate in rates)
-    return (
-        0.0
-        if tpr - fpr < LEAST_GAP
-        else float(np.clip((np.mean(library >= cut) - fpr) / (tpr - fpr), 0, 1))
-    )
+    if tpr - fpr < LEAST_GAP:
+        return 0.0
+    return float(np.clip((np.mean(library >= cut) - fpr) / (tpr - fpr), 0, 1))
 
 
 def _share_draws(rates: Rates, library: Numbers, cut: float) -> Numbers:
@@ -267,8 +265,7 @@ def _grid(listed: int) -> NDArray[np.int64]:
 
 
 def _log_betabinomial(k: NDArray[np.int64], n: int, a: float, b: float) -> Numbers:
-    choose = gammaln(n + 1) - gammaln(k + 1) - gammaln(n - k + 1)
-    return np.asarray(choose + betaln(k + a, n - k + b) - betaln(a, b))
+    return np.asarray(log_choose(n, k) + betaln(k + a, n - k + b) - betaln(a, b))
 
 
 def _percent(share: float) -> str:

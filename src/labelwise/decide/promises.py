@@ -9,12 +9,9 @@
 
 An image without labels is an ordinary image: any label chosen for it is wrong, and its empty set
 is right. A promise holds on photos exchangeable with those it was made on, if these fitted neither
-weights nor link nor rule; with probability ``confidence`` over the draw of those photos.
-
-Photos that come in groups (patients, sites, bursts) are exchangeable only by whole groups. There
-the groups are tested, not the photos: the share is that within a group, on average over groups,
-each counting the same (a photo drawn from a new group, not from all photos); the promise holds on
-new groups, with probability ``confidence`` over the draw of groups.
+weights nor link nor rule; with probability ``confidence`` over the draw of those photos. Photos
+that come in groups are exchangeable only by whole groups: the groups are tested, each counting the
+same, and the promise holds on new groups, over the draw of groups.
 
 Its kind says what it is about, and under which condition:
 
@@ -35,7 +32,7 @@ from numpy.typing import NDArray
 
 from labelwise.decide.arrays import Answers, read_answers
 from labelwise.errors import DataError, SettingsError
-from labelwise.numeric.arrays import Array as Matrix
+from labelwise.numeric.arrays import Array
 from labelwise.numeric.bounds import ratio_interval
 from labelwise.numeric.finite import require_finite
 from labelwise.numeric.groups import Groups
@@ -43,7 +40,6 @@ from labelwise.types import nearest
 
 Kind = Literal["tested", "expected", "sure", "checked"]
 What = Literal["recall", "precision", "f", "tags", "list", "answers"]
-KINDS = ("recall", "precision", "f", "tags", "list", "answers")
 WORDS = {
     "recall": "of the labels of an image are found, on average over images that carry one",
     "precision": "of the chosen labels are right, on average over images that get one",
@@ -91,21 +87,22 @@ class Promise:
     design_effect: float | None = None
 
     def __post_init__(self) -> None:
-        if self.what not in KINDS:
-            raise SettingsError(f"unknown promise {self.what!r}{nearest(str(self.what), KINDS)}")
-        if self.kind not in get_args(Kind):
-            known = get_args(Kind)
-            raise SettingsError(f"unknown kind {self.kind!r}{nearest(str(self.kind), known)}")
+        for name, value, known in (
+            ("promise", self.what, get_args(What)),
+            ("kind", self.kind, get_args(Kind)),
+        ):
+            if value not in known:
+                raise SettingsError(f"unknown {name} {value!r}{nearest(str(value), known)}")
         if (self.confidence is None) != (self.kind == "expected"):
             raise SettingsError(
                 "every promise but an expected one has a confidence, got "
                 f"{self.confidence} for {self.kind!r}"
             )
         sure = 0.5 if self.confidence is None else self.confidence
-        for name, value in (("level", self.level), ("confidence", sure)):
-            if not isinstance(value, int | float) or not 0 < value < 1:
+        for name, share in (("level", self.level), ("confidence", sure)):
+            if not isinstance(share, int | float) or not 0 < share < 1:
                 raise SettingsError(
-                    f"the {name} of a promise must lie between 0 and 1, got {value}"
+                    f"the {name} of a promise must lie between 0 and 1, got {share}"
                 )
         object.__setattr__(self, "labels", tuple(self.labels))
 
@@ -226,9 +223,9 @@ class Evidence:
     @classmethod
     def read(
         cls,
-        probs: Matrix,
-        labels: Matrix,
-        observed: Matrix | None = None,
+        probs: Array,
+        labels: Array,
+        observed: Array | None = None,
         *,
         names: Sequence[str] | None = None,
         ids: Iterable[str] | None = None,
@@ -262,23 +259,19 @@ class Evidence:
     @property
     def digest(self) -> str:
         """Return a hash of the ids, in any order; empty without ids."""
-        if self.ids is None:
-            return ""
-        return ids_digest(self.ids)
+        return "" if self.ids is None else ids_digest(self.ids)
 
     def rows(self, chosen: NDArray[Any]) -> "Evidence":
         """Return some of the photos."""
-        answers = Answers(*(getattr(self.answers, f.name)[chosen] for f in fields(Answers)))
         ids = None if self.ids is None else tuple(self.ids[i] for i in chosen)
         groups = None if self.groups is None else self.groups.take(chosen)
-        return Evidence(answers, self.names, ids, self.photos, groups)
+        return Evidence(self.answers[chosen], self.names, ids, self.photos, groups)
 
     def columns(self, chosen: Sequence[int]) -> "Evidence":
         """Return some of the labels."""
         columns = list(chosen)
-        answers = Answers(*(getattr(self.answers, f.name)[:, columns] for f in fields(Answers)))
         names = tuple(self.names[k] for k in columns)
-        return Evidence(answers, names, self.ids, self.photos, self.groups)
+        return replace(self, answers=self.answers[:, columns], names=names)
 
     def ungrouped(self) -> "Evidence":
         """Return the photos as if each stood for itself."""
@@ -321,8 +314,8 @@ class Check:
 def check_promise(
     promise: Promise,
     sets: NDArray[np.bool_],
-    labels: Matrix,
-    observed: Matrix | None = None,
+    labels: Array,
+    observed: Array | None = None,
     *,
     names: Sequence[str] = (),
     ids: Iterable[str] | None = None,
@@ -345,7 +338,7 @@ def check_promise(
         if missing:
             raise DataError(f"the promise speaks of {missing[0]!r}{nearest(missing[0], names)}")
         columns = [list(names).index(name) for name in promise.labels]
-        answers = Answers(*(getattr(answers, f.name)[:, columns] for f in fields(Answers)))
+        answers = answers[:, columns]
     losses, counts = tally(promise.what, answers, answers.probs >= 0.5)
     photos, interval = int(np.count_nonzero(counts)), None
     most = (promise.at_most or answers.probs.shape[1]) if promise.what == "tags" else 1
@@ -386,7 +379,7 @@ def tally(
     Both are 0 for images that do not count. Counts are 1, except for ``tags``, where they are the
     number of labels chosen for the image.
     """
-    known = answers.present | answers.absent
+    known = answers.known
     hits = (sets & answers.present).sum(1).astype(np.float64)
     chosen = (sets & known).sum(1).astype(np.float64)
     held = answers.present.sum(1).astype(np.float64)

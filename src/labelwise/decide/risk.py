@@ -11,22 +11,18 @@ keeps the expected loss of a new image at or below the level, whatever the model
     wrong         share of the image's labels with p >= t that are wrong,  may rise as t rises
                   0 where none is chosen
 
-The share that is wrong is replaced by its largest value over all thresholds from t on: that falls
-as t rises, and bounds what it replaces. F can be bounded by no such loss. Its threshold is the best
-of m that were set beforehand: means of n losses in [0, 1] fall short of what is expected by at most
+The share that is wrong is replaced by its largest value over all thresholds from t on, which falls
+as t rises. F can be bounded by no such loss. Its threshold is the best of m that were set
+beforehand: means of n losses in [0, 1] fall short of what is expected by at most
 
     E max(0, risk - mean loss) <= sqrt(log(m + 1) / (2 n))
 
-(the largest of m + 1 sub-Gaussian numbers), so a threshold is given only if its mean loss and this
-together keep the level; then E[(risk - level) 1{given}] <= 0 (compare 2604.01502).
+so a threshold is given only if its mean loss and this together keep the level.
 
 An image without labels misses nothing: its loss is 0, and all its labels can be false alarms. For
-each label by itself, n counts the images that carry it (missed) or do not (false alarms), and the
-promise is one on such images. Labels not observed leave sums and counts.
-
-Images that come in groups are exchangeable by whole groups only. With ``groups`` the loss is that
-of a group, the mean over its images that count, n counts groups, and what is promised is the
-expected loss of an image drawn from a new group.
+each label by itself, n counts the images that carry it (missed) or do not (false alarms). Labels
+not observed leave sums and counts. With ``groups`` the loss is that of a group, the mean over its
+images that count, n counts groups, and what is promised is of an image drawn from a new group.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -40,8 +36,7 @@ from numpy.typing import NDArray
 from labelwise.decide.arrays import Answers, read_answers
 from labelwise.decide.rules import NEVER, Rule, Threshold, just_above, just_below
 from labelwise.errors import DataError
-from labelwise.numeric.arrays import Array as Matrix
-from labelwise.numeric.arrays import to_numpy as as_numpy
+from labelwise.numeric.arrays import Array, to_numpy
 from labelwise.numeric.groups import Groups
 from labelwise.types import nearest
 
@@ -50,9 +45,9 @@ THRESHOLDS = tuple(round(0.1 * step, 1) for step in range(1, 10))
 
 
 def control_recall(
-    probs: Matrix,
-    labels: Matrix,
-    observed: Matrix | None = None,
+    probs: Array,
+    labels: Array,
+    observed: Array | None = None,
     *,
     miss_rate: float,
     scope: Scope = "shared",
@@ -66,18 +61,16 @@ def control_recall(
     """
     _check(miss_rate, "miss_rate", scope, among in ("all", "labelled"), f"among, got {among!r}")
     answers = read_answers(probs, labels, observed)
-    if scope == "label":
-        columns = answers.labels()
-        return Threshold(
-            tuple(_recall(column, miss_rate, "labelled", groups) for column in columns)
-        )
-    return Threshold(_recall(answers, miss_rate, among, groups))
+    if scope == "shared":
+        return Threshold(_recall(answers, miss_rate, among, groups))
+    each = (_recall(column, miss_rate, "labelled", groups) for column in answers.labels())
+    return Threshold(tuple(each))
 
 
 def control_false_alarms(
-    probs: Matrix,
-    labels: Matrix,
-    observed: Matrix | None = None,
+    probs: Array,
+    labels: Array,
+    observed: Array | None = None,
     *,
     rate: float,
     scope: Scope = "shared",
@@ -91,17 +84,16 @@ def control_false_alarms(
     """
     _check(rate, "rate", scope, count in ("share", "any"), f"count, got {count!r}")
     answers = read_answers(probs, labels, observed)
-    if scope == "label":
-        return Threshold(
-            tuple(_alarms(column, rate, "share", groups) for column in answers.labels())
-        )
-    return Threshold(_alarms(answers, rate, count, groups))
+    if scope == "shared":
+        return Threshold(_alarms(answers, rate, count, groups))
+    each = (_alarms(column, rate, "share", groups) for column in answers.labels())
+    return Threshold(tuple(each))
 
 
 def control_precision(
-    probs: Matrix,
-    labels: Matrix,
-    observed: Matrix | None = None,
+    probs: Array,
+    labels: Array,
+    observed: Array | None = None,
     *,
     wrong_rate: float,
     groups: Groups | None = None,
@@ -113,7 +105,7 @@ def control_precision(
     """
     _check(wrong_rate, "wrong_rate", "shared")
     answers = read_answers(probs, labels, observed)
-    known = answers.present | answers.absent
+    known = answers.known
     weights, count = _shares(known.any(1), groups)
     budget = wrong_rate * (count + 1) - 1
     if budget < 0:
@@ -134,9 +126,9 @@ def control_precision(
 
 
 def control_f(
-    probs: Matrix,
-    labels: Matrix,
-    observed: Matrix | None = None,
+    probs: Array,
+    labels: Array,
+    observed: Array | None = None,
     *,
     level: float,
     thresholds: Sequence[float] = THRESHOLDS,
@@ -149,18 +141,10 @@ def control_f(
     """
     _check(level, "level", "shared")
     answers = read_answers(probs, labels, observed)
-    seen = (answers.present | answers.absent).any(1)
-    weights, count = _shares(seen, groups)
+    weights, count = _shares(answers.known.any(1), groups)
     if not len(thresholds) or not count:
         raise ValueError("a threshold and an image with known labels or more are needed, got none")
-    held = answers.present.sum(1)
-    means = []
-    for value in thresholds:
-        chosen = (answers.probs >= value) & (answers.present | answers.absent)
-        total = chosen.sum(1) + held
-        hits = (chosen & answers.present).sum(1)
-        scores = np.where(total > 0, 2 * hits / np.maximum(total, 1), 1.0)
-        means.append(float(scores @ weights) / count)
+    means = [float(answers.f1(answers.probs >= t) @ weights) / count for t in thresholds]
     best = int(np.argmax(means))
     shown = means[best] - sqrt(log(len(thresholds) + 1) / (2 * count))
     if shown < level:
@@ -178,9 +162,9 @@ class GroupRules:
 
     rules: Mapping[str, Rule]
 
-    def __call__(self, probs: Matrix, groups: NDArray[Any]) -> NDArray[np.bool_]:
+    def __call__(self, probs: Array, groups: NDArray[Any]) -> NDArray[np.bool_]:
         """Return the (N, K) sets of images whose groups (N,) are given."""
-        values, names = as_numpy(probs), _names(groups, len(probs))
+        values, names = to_numpy(probs), _names(groups, len(probs))
         sets = np.zeros(values.shape, dtype=bool)
         for name in np.unique(names).tolist():
             if name not in self.rules:
@@ -192,18 +176,18 @@ class GroupRules:
 
 def by_group(
     fit: Callable[..., Rule],
-    probs: Matrix,
-    labels: Matrix,
+    probs: Array,
+    labels: Array,
     groups: NDArray[Any],
-    observed: Matrix | None = None,
+    observed: Array | None = None,
     **options: Any,
 ) -> GroupRules:
     """Return the rules ``fit(probs, labels, observed, **options)`` of the images of each group.
 
     A promise made by the fit then holds within each group.
     """
-    values, truth, names = as_numpy(probs), as_numpy(labels), _names(groups, len(probs))
-    seen = None if observed is None else as_numpy(observed)
+    values, truth, names = to_numpy(probs), to_numpy(labels), _names(groups, len(probs))
+    seen = None if observed is None else to_numpy(observed)
     rules = {}
     for name in np.unique(names).tolist():
         rows = names == name
@@ -231,7 +215,7 @@ def _shares(counted: Any, groups: Groups | None) -> tuple[NDArray[Any], int]:
 
 def _recall(answers: Answers, level: float, among: str, groups: Groups | None) -> float:
     held = answers.present.sum(1)
-    counted = held > 0 if among == "labelled" else (answers.present | answers.absent).any(1)
+    counted = held > 0 if among == "labelled" else answers.known.any(1)
     weights, count = _shares(counted, groups)
     budget = level * (count + 1) - 1
     if budget < 0:

@@ -14,22 +14,22 @@ It takes numpy arrays and tensors alike. A threshold of ``NEVER`` lies above eve
              (1 + beta^2) i / (|S| + beta^2 (i + j)),         F = 1 if both sets are empty
 
 Labels are taken as independent given the image. The best set of a size then holds the most
-probable labels (Lewis, 1995), so only sizes need be tried. Since i <= labels present, a set of
-size s has E F <= (1 + beta^2) E[labels] / s, which ends the search early and exactly. Both counts
-follow a Poisson binomial law, built label by label; what it holds beyond a chance of 1e-12 of
-more labels is dropped.
+probable labels (Lewis, 1995), so only sizes need be tried; a set of size s has
+E F <= (1 + beta^2) E[labels] / s, which ends the search early and exactly. Both counts follow a
+Poisson binomial law, built label by label; chances below 1e-12 of more labels are dropped.
 """
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from labelwise.numeric.arrays import is_tensor, to_tensor
-from labelwise.numeric.arrays import to_numpy as as_numpy
+from labelwise.links import made_from_spec
+from labelwise.numeric.arrays import is_tensor, to_numpy, to_tensor
 from labelwise.taxonomy import AttributeColumns, LabelTree
 
 if TYPE_CHECKING:  # rules choose sets of numpy arrays without torch
@@ -45,6 +45,7 @@ CHUNK = 1 << 22  # numbers of the tables of a chunk of images
 DROPPED = 1e-12
 
 
+@dataclass(frozen=True)
 class Rule(ABC):
     """A map from probabilities to label sets; subclasses are frozen dataclasses."""
 
@@ -58,9 +59,9 @@ class Rule(ABC):
         """Return the threshold of each label, None for a rule without any."""
         return None
 
-    @abstractmethod
     def spec(self) -> dict[str, Any]:
         """Return the constructor's arguments as plain data."""
+        return {field.name: _plain(getattr(self, field.name)) for field in fields(self)}
 
     @abstractmethod
     def __str__(self) -> str:
@@ -90,9 +91,6 @@ class TopK(Rule):
         sets = np.zeros(probs.shape, dtype=bool)
         np.put_along_axis(sets, order, True, axis=-1)
         return sets
-
-    def spec(self) -> dict[str, Any]:
-        return {"k": self.k}
 
     def __str__(self) -> str:
         return f"the {self.k} most probable labels of each image"
@@ -127,9 +125,6 @@ class Threshold(Rule):
     def thresholds(self, labels: int) -> tuple[float, ...]:
         return self.value if isinstance(self.value, tuple) else (self.value,) * labels
 
-    def spec(self) -> dict[str, Any]:
-        return {"value": list(self.value) if isinstance(self.value, tuple) else self.value}
-
     def __str__(self) -> str:
         if isinstance(self.value, tuple):
             return f"each label at its own threshold ({len(set(self.value)):,} different ones)"
@@ -148,7 +143,7 @@ class ExpectedF(Rule):
             raise ValueError(f"beta must be positive, got {self.beta}")
 
     def __call__(self, probs: Array) -> Array:
-        values = as_numpy(probs).astype(np.float64, copy=False)
+        values = to_numpy(probs).astype(np.float64, copy=False)
         if values.ndim != 2:
             raise ValueError(f"probs must be (N, K), got shape {values.shape}")
         if not ((values >= 0) & (values <= 1)).all():
@@ -170,9 +165,6 @@ class ExpectedF(Rule):
         if is_tensor(probs):
             return to_tensor(sets, probs.device)
         return sets
-
-    def spec(self) -> dict[str, Any]:
-        return {"beta": self.beta}
 
     def __str__(self) -> str:
         return f"the set of each image with the most expected F{self.beta:g}"
@@ -196,9 +188,6 @@ class AtMost(Rule):
 
     def thresholds(self, labels: int) -> tuple[float, ...] | None:
         return self.rule.thresholds(labels)
-
-    def spec(self) -> dict[str, Any]:
-        return {"rule": {"kind": self.rule.kind, **self.rule.spec()}, "k": self.k}
 
     def __str__(self) -> str:
         return f"{self.rule}, and of these at most the {self.k} most probable"
@@ -234,9 +223,6 @@ class WithParents(Rule):
     def thresholds(self, labels: int) -> tuple[float, ...] | None:
         return self.rule.thresholds(labels)
 
-    def spec(self) -> dict[str, Any]:
-        return {"rule": {"kind": self.rule.kind, **self.rule.spec()}, "parents": list(self.parents)}
-
     def __str__(self) -> str:
         return f"{self.rule}, with what these are kinds of"
 
@@ -265,21 +251,13 @@ class OnePerGroup(Rule):
             columns = list(group)
             if max(columns) >= probs.shape[-1]:
                 raise ValueError(f"the groups reach column {max(columns)}, got {probs.shape[-1]}")
-            first = TopK(1)(probs[..., columns])
+            own = TopK(1)(probs[..., columns])
+            if group not in self.exactly_one:
+                some: Any = sets[..., columns].any(-1)
+                own = own & some[..., None]
             if is_tensor(sets):
-                own = (
-                    first
-                    if group in self.exactly_one
-                    else first & sets[..., columns].any(dim=-1, keepdim=True)
-                )
-                positions = to_tensor(np.array(columns), sets.device)
-                sets = sets.index_copy(sets.dim() - 1, positions, own)
+                sets = sets.index_copy(-1, to_tensor(np.array(columns), sets.device), own)
             else:
-                own = (
-                    first
-                    if group in self.exactly_one
-                    else first & sets[..., columns].any(axis=-1, keepdims=True)
-                )
                 sets = sets.copy()
                 sets[..., columns] = own
         return sets
@@ -287,15 +265,29 @@ class OnePerGroup(Rule):
     def thresholds(self, labels: int) -> tuple[float, ...] | None:
         return self.rule.thresholds(labels)
 
-    def spec(self) -> dict[str, Any]:
-        return {
-            "rule": {"kind": self.rule.kind, **self.rule.spec()},
-            "exactly_one": [list(group) for group in self.exactly_one],
-            "at_most_one": [list(group) for group in self.at_most_one],
-        }
-
     def __str__(self) -> str:
         return f"{self.rule}, with one label of each group that excludes others"
+
+
+RULES: dict[str, type[Rule]] = {
+    rule.kind: rule for rule in (AtMost, ExpectedF, OnePerGroup, Threshold, TopK, WithParents)
+}
+
+
+def rule_to_spec(rule: Rule) -> dict[str, Any]:
+    """Return a rule as plain data."""
+    return {"kind": rule.kind, **rule.spec()}
+
+
+def rule_from_spec(spec: Mapping[str, Any]) -> Rule:
+    """Return the rule that ``rule_to_spec`` described."""
+    return made_from_spec(spec, RULES, "rule")
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Rule):
+        return rule_to_spec(value)
+    return [_plain(item) for item in value] if isinstance(value, tuple) else value
 
 
 def just_below(score: float) -> float:

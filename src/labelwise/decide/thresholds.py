@@ -9,15 +9,13 @@
     false_alarms_at most recall with  FP / known photos <= a goal
     least_cost      least  false_alarm FP + miss FN
     average_k       sets of K labels on average (Garcin et al., Algorithm 1): with n images and
-                    m = K n,  t = (P_[m] + P_[m+1]) / 2,  P sorted from the largest, 1-based
+                    m = K n,  t = (P_[m] + P_[m+1]) / 2,  P sorted from the largest, 1-based;
+                    without P_[m+1], where K is the number of labels, t is the smallest
 
 Only the scores of present entries need be tried: a threshold anywhere else either admits absent
 entries for nothing or equals one of them. The answer lies halfway to the next lower score. With
 one threshold for all labels, entries are pooled ("micro"). With calibrated probabilities the
 least expected cost needs no fit: it is ``Threshold(false_alarm / (false_alarm + miss))``.
-
-Average-K pools values over images, so the link that made them matters although it changes no
-image's ranking. With K equal to the number of labels there is no P_[m+1], and t is the smallest.
 """
 
 from collections.abc import Callable
@@ -31,8 +29,7 @@ from numpy.typing import NDArray
 
 from labelwise.decide.arrays import Answers, read_answers
 from labelwise.decide.rules import NEVER, Threshold, just_below
-from labelwise.numeric.arrays import Array as Matrix
-from labelwise.numeric.arrays import to_numpy as as_numpy
+from labelwise.numeric.arrays import Array, to_numpy
 
 Scope = Literal["shared", "label"]
 Numbers = NDArray[np.float64]
@@ -58,9 +55,9 @@ class Operating:
 
 
 def best_f(
-    probs: Matrix,
-    labels: Matrix,
-    observed: Matrix | None = None,
+    probs: Array,
+    labels: Array,
+    observed: Array | None = None,
     *,
     beta: float = 1.0,
     scope: Scope = "label",
@@ -72,7 +69,7 @@ def best_f(
     return _fit(read_answers(probs, labels, observed), scope, pick, "has no positive")
 
 
-def shrunken_f(probs: Matrix, labels: Matrix, observed: Matrix | None = None) -> Threshold:
+def shrunken_f(probs: Array, labels: Array, observed: Array | None = None) -> Threshold:
     """Return the thresholds with the best F1 of each label, drawn to the one for all labels."""
     answers = read_answers(probs, labels, observed)
     pick = partial(_pick_best_f, beta=1.0)
@@ -94,9 +91,9 @@ def _pick_best_f(at: Operating, beta: float) -> int | None:
 
 
 def precision_at(
-    probs: Matrix,
-    labels: Matrix,
-    observed: Matrix | None = None,
+    probs: Array,
+    labels: Array,
+    observed: Array | None = None,
     *,
     precision: float,
     scope: Scope = "label",
@@ -112,9 +109,9 @@ def precision_at(
 
 
 def recall_at(
-    probs: Matrix,
-    labels: Matrix,
-    observed: Matrix | None = None,
+    probs: Array,
+    labels: Array,
+    observed: Array | None = None,
     *,
     recall: float,
     scope: Scope = "label",
@@ -129,9 +126,9 @@ def recall_at(
 
 
 def specificity_at(
-    probs: Matrix,
-    labels: Matrix,
-    observed: Matrix | None = None,
+    probs: Array,
+    labels: Array,
+    observed: Array | None = None,
     *,
     specificity: float,
     scope: Scope = "label",
@@ -147,9 +144,9 @@ def specificity_at(
 
 
 def false_alarms_at(
-    probs: Matrix,
-    labels: Matrix,
-    observed: Matrix | None = None,
+    probs: Array,
+    labels: Array,
+    observed: Array | None = None,
     *,
     per_photo: float,
     scope: Scope = "label",
@@ -161,7 +158,7 @@ def false_alarms_at(
     if not per_photo > 0:
         raise ValueError(f"false alarms per photo must be positive, got {per_photo}")
     answers = read_answers(probs, labels, observed)
-    photos = float((answers.present | answers.absent).any(1).sum())
+    photos = float(answers.known.any(1).sum())
 
     def pick(at: Operating) -> int | None:
         known = photos if scope == "shared" else at.positives + at.negatives
@@ -171,9 +168,9 @@ def false_alarms_at(
 
 
 def least_cost(
-    probs: Matrix,
-    labels: Matrix,
-    observed: Matrix | None = None,
+    probs: Array,
+    labels: Array,
+    observed: Array | None = None,
     *,
     false_alarm: float,
     miss: float,
@@ -192,13 +189,13 @@ def least_cost(
     return _fit(read_answers(probs, labels, observed), scope, pick, None, otherwise=NEVER)
 
 
-def average_k(probs: Matrix, k: float) -> Threshold:
+def average_k(probs: Array, k: float) -> Threshold:
     """Return the threshold whose sets hold ``k`` labels on average over these images.
 
     ``k`` need not be whole; ``k`` times the number of images is rounded. A tie at the cut makes
     the sets larger, with a warning: probabilities in float64 have fewer.
     """
-    values = as_numpy(probs)
+    values = to_numpy(probs)
     if values.ndim != 2 or not values.size:
         raise ValueError(f"probs must be (images, labels), got shape {values.shape}")
     images, labels = values.shape
@@ -251,24 +248,19 @@ def _fit(
     """
     if scope not in ("shared", "label"):
         raise ValueError(f"scope must be 'shared' or 'label', got {scope!r}")
-    values = [_value(answers, pick)] if scope == "shared" else []
-    if scope == "label":
-        values = [_value(column, pick) for column in answers.labels()]
-    missing = values.count(None)
+    each = [answers] if scope == "shared" else answers.labels()
+    values = [_value(some, pick) for some in each]
+    missing, instead = values.count(None), "is never chosen"
     if missing and otherwise is None:
-        otherwise = _value(answers, pick)
+        otherwise, instead = _value(answers, pick), "takes the threshold of all labels"
         if otherwise is None:
             raise ValueError("labels must hold a present entry that is observed, got none")
-        instead = "takes the threshold of all labels"
-    else:
-        instead = "is never chosen"
     if missing and trouble is not None:
-        each = "1 label" if missing == 1 else f"{missing} labels: each"
-        who = "one threshold for all labels" if scope == "shared" else each
+        labels = "1 label" if missing == 1 else f"{missing} labels: each"
+        who = "one threshold for all labels" if scope == "shared" else labels
         warn(f"{who} {trouble} and {instead}", stacklevel=3)
-    thresholds = [otherwise if value is None else value for value in values]
-    filled = [value for value in thresholds if value is not None]
-    return Threshold(filled[0] if scope == "shared" else tuple(filled))
+    filled = [otherwise if value is None else value for value in values]
+    return Threshold(filled[0] if scope == "shared" else tuple(filled))  # type: ignore[arg-type]
 
 
 def _value(answers: Answers, pick: Callable[[Operating], int | None]) -> float | None:
@@ -277,8 +269,7 @@ def _value(answers: Answers, pick: Callable[[Operating], int | None]) -> float |
     if index is None:
         return None
     score = at.scores[index]
-    known = answers.present | answers.absent
-    lower = np.max(answers.probs, initial=0.0, where=known & (answers.probs < score))
+    lower = np.max(answers.probs, initial=0.0, where=answers.known & (answers.probs < score))
     middle = (float(score) + float(lower)) / 2
     return middle if middle > lower else just_below(score)
 

@@ -1,4 +1,4 @@
-"""Methods, heads, links and rules by name: they are looked up here (rules in ``decide.specs``).
+"""Methods, heads, links and rules by name: they are looked up here (rules in ``decide.rules``).
 
 A method is a named bundle of head and objective, with a sentence, a source and an honest word on
 what its probabilities are.
@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from labelwise.calibration.link_specs import LINKS, link_from_spec, link_to_spec
-from labelwise.decide.specs import RULES, rule_from_spec, rule_to_spec
+from labelwise.decide.rules import RULES, rule_from_spec, rule_to_spec
 from labelwise.errors import SettingsError
 from labelwise.methods.catalogue import METHODS, READINGS, Method
 from labelwise.networks.heads import BoostHead, Head, LinearHead, MLDecoder, QueryDecoder, TwoHead

@@ -5,8 +5,8 @@
     ACE = mean over non-empty b of |acc_b - conf_b| average (not "adaptive")
     MCE = max  over non-empty b of |acc_b - conf_b| maximum
 
-A perfectly calibrated model has a positive ECE on finite data, since |.| does not average out.
-``debiased_ece`` takes part of that off: with g_b = acc_b - conf_b, s_b^2 = acc_b (1 - acc_b) / n_b,
+A perfectly calibrated model has a positive ECE on finite data. ``debiased_ece`` takes part of that
+off: with g_b = acc_b - conf_b, s_b^2 = acc_b (1 - acc_b) / n_b,
 
     debiased ECE = 2 ECE - sum_b (n_b / n) E|g_b + s_b Z|,   Z standard normal (Kumar et al. 2019)
 
@@ -14,16 +14,17 @@ which can be below 0, and keeps 59 % of the error of a calibrated model. ``debia
 bias left: sum_b (n_b / n) (g_b^2 - s_b^2) with n_b - 1 in place of n_b. Both take entries to be
 independent. ``min_count`` leaves bins with fewer entries out of all of these.
 
-Calibration of every label and of all together, from sums that add up over shards.
+M right-closed bins (lo, hi] cover [0, 1], 0 in the first and 1 in the last: of equal width (edges
+k / M) or of equal mass (edges at the k / M quantiles). Edges are rounded to the type of the
+probabilities: 0.3 lies in (0.2, 0.3] in every precision. Sums add up over batches and shards:
 
     sums = CalibrationSums.zeros(num_labels=80, edges=width_edges(10))
     sums.update(probs, labels, observed)        one batch, shard or rank after another
     sums.merge(other).pooled().ece()            all entries as one pool
     sums.per_label().ece()                      (K,)
 
-The state is K x M counts (int64), probability sums and label sums (float64): exact past 2^24
-entries, where float32 counts stop. ``where`` chooses the entries that count, for example each
-image's top four. Labels may be soft, in [0, 1].
+Counts are int64 and sums float64: exact past 2^24 entries. ``where`` chooses the entries that
+count, for example each image's top four. Labels may be soft, in [0, 1].
 """
 
 from dataclasses import dataclass
@@ -33,7 +34,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from labelwise.metrics.lines import By, blocks, chosen, read
+from labelwise.metrics.lines import By, chosen, entry_blocks
 from labelwise.numeric.arrays import (
     Array,
     Mask,
@@ -45,12 +46,8 @@ from labelwise.numeric.arrays import (
     to_numpy,
     to_tensor,
 )
+from labelwise.numeric.bounds import edge
 from labelwise.numeric.special import erf
-
-# M right-closed bins (lo, hi] cover [0, 1], 0 in the first and 1 in the last: of equal width (edges
-# k / M) or of equal mass (edges at the k / M quantiles). Edges are rounded to the type of the
-# probabilities: 0.3 lies in (0.2, 0.3] in every precision.
-
 
 Binning: TypeAlias = Literal["width", "mass"]
 
@@ -77,17 +74,13 @@ def mass_edges(
     Equal values stay together, so a bin may be larger than its share, and another empty. Pooled
     edges sort a copy of all chosen entries.
     """
-    rows, columns = check_shapes(probs=probs, observed=observed, where=where)
+    _, columns = check_shapes(probs=probs, observed=observed, where=where)
+    keep, values = chosen(slice(None), observed=observed, where=where), to_numpy(probs)
     if not per_label:
-        chosen = to_numpy(probs)[_choice(observed, where, slice(None), (rows, columns))]
-        return _quantiles(np.sort(chosen, axis=None), bins)
-    edges = np.empty((columns, bins + 1))
-    for block in blocks(columns, rows):
-        values = read(probs, block, "label")
-        keep = _choice(observed, where, block, (rows, columns)).T
-        for column, line in enumerate(values):
-            edges[block.start + column] = _quantiles(np.sort(line[keep[column]]), bins)
-    return edges
+        return _quantiles(values if keep is None else values[keep], bins)
+    rows = (slice(None) if keep is None else keep[:, k] for k in range(columns))
+    edges = [_quantiles(values[kept, k], bins) for k, kept in enumerate(rows)]
+    return np.array(edges).reshape(columns, bins + 1)
 
 
 def edges_of(
@@ -106,19 +99,8 @@ def edges_of(
     raise ValueError(f"binning must be 'width' or 'mass', got {binning!r}")
 
 
-def _choice(
-    observed: Array | None, where: Array | None, columns: slice, shape: tuple[int, int]
-) -> Mask:
-    """Return the mask of chosen entries of some columns."""
-    keep = np.ones((shape[0], len(range(*columns.indices(shape[1])))), dtype=np.bool_)
-    for name, mask in (("observed", observed), ("where", where)):
-        if mask is not None:
-            keep &= as_mask(to_numpy(mask[:, columns]), name)
-    return keep
-
-
-def _quantiles(ordered: NDArray[Any], bins: int) -> NDArray[np.float64]:
-    edges = width_edges(bins)
+def _quantiles(values: NDArray[Any], bins: int) -> NDArray[np.float64]:
+    edges, ordered = width_edges(bins), np.sort(values, axis=None)
     if len(ordered):
         last = -(-len(ordered) * np.arange(1, bins) // bins) - 1
         edges[1:-1] = ordered[np.maximum(last, 0)]
@@ -151,7 +133,7 @@ def bin_of(
     return index
 
 
-CellSums: TypeAlias = tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]
+CellSums: TypeAlias = tuple[NDArray[Any], NDArray[Any], NDArray[Any]]  # int64, float64 twice
 
 
 def cell_sums(
@@ -221,9 +203,7 @@ def image_cells(
     rounded = round_edges(edges, probs)
     shape = (rows, edges.shape[-1] - 1)
     counts, confidence, present = np.zeros(shape, dtype=np.int64), np.zeros(shape), np.zeros(shape)
-    for block in blocks(rows, columns):
-        keep = chosen(block, observed=observed, where=where)
-        prob, label = read(probs, block, "image"), read(labels, block, "image")
+    for block, keep, (prob, label) in entry_blocks((rows, columns), observed, where, probs, labels):
         added = cell_sums(prob, label, keep, rounded, "image")
         counts[block], confidence[block], present[block] = added
     return counts, confidence, present
@@ -234,13 +214,9 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Reliability:
-    """Sums over the entries in each bin: pooled (M,), or one row per label (K, M).
+    """Counts, and sums of probabilities and labels, in each bin: pooled (M,), or per label (K, M).
 
-    Attributes:
-        edges: (M + 1,) or (K, M + 1).
-        counts: How many entries.
-        confidence_sums: Sum of their probabilities.
-        present_sums: Sum of their labels.
+    ``edges`` are (M + 1,) or (K, M + 1).
     """
 
     edges: Floats
@@ -258,10 +234,14 @@ class Reliability:
         """Share of present labels in each bin, NaN where it is empty."""
         return _ratio(self.present_sums, self.counts)
 
+    @property
+    def sums(self) -> CellSums:
+        """Counts, probability sums and label sums."""
+        return self.counts, self.confidence_sums, self.present_sums
+
     def row(self, column: int) -> "Reliability":
         """Return the reliability (M,) of one label, of bins that all labels share."""
-        own = self.counts[column], self.confidence_sums[column], self.present_sums[column]
-        return Reliability(self.edges, *own)
+        return Reliability(self.edges, *(side[column] for side in self.sums))
 
     def gaps(self, min_count: int = 1) -> Floats:
         """Return accuracy - confidence in each bin, NaN in bins with fewer entries."""
@@ -320,15 +300,15 @@ UPDATE_ENTRIES = 2**20  # well above K x M, which each block costs once
 
 @dataclass(frozen=True)
 class CalibrationSums:
-    """Counts, probability sums and label sums of every label and bin, each (K, M).
+    """The sums of every label and bin, each (K, M), to which batches and shards are added.
 
     ``edges`` are (M + 1,), or (K, M + 1) for bins of each label's own.
     """
 
-    edges: NDArray[np.float64]
+    edges: Floats
     counts: NDArray[np.int64]
-    confidence_sums: NDArray[np.float64]
-    present_sums: NDArray[np.float64]
+    confidence_sums: Floats
+    present_sums: Floats
 
     @classmethod
     def zeros(cls, num_labels: int, edges: NDArray[np.float64]) -> "CalibrationSums":
@@ -350,13 +330,11 @@ class CalibrationSums:
         if columns != len(self.counts):
             raise ValueError(f"probs must have {len(self.counts)} columns, got {columns}")
         edges = round_edges(self.edges, probs)
-        for block in blocks(rows, columns, UPDATE_ENTRIES):
-            keep = chosen(block, observed=observed, where=where)
-            prob, label = read(probs, block, "image"), read(labels, block, "image")
-            counts, confidence, present = cell_sums(prob, label, keep, edges, "label")
-            np.add(self.counts, counts, out=self.counts)
-            np.add(self.confidence_sums, confidence, out=self.confidence_sums)
-            np.add(self.present_sums, present, out=self.present_sums)
+        given = (rows, columns), observed, where, probs, labels
+        for _, keep, (prob, label) in entry_blocks(*given, entries=UPDATE_ENTRIES):
+            added = cell_sums(prob, label, keep, edges, "label")
+            for total, part in zip(self.per_label().sums, added, strict=True):
+                total += part
 
     def merge(self, other: "CalibrationSums") -> "CalibrationSums":
         """Return the sums over the entries of both."""
@@ -366,12 +344,8 @@ class CalibrationSums:
                 f"got {self.counts.shape} and {other.counts.shape} with edges "
                 f"{self.edges.tolist()} and {other.edges.tolist()}"
             )
-        return CalibrationSums(
-            self.edges,
-            self.counts + other.counts,
-            self.confidence_sums + other.confidence_sums,
-            self.present_sums + other.present_sums,
-        )
+        both = zip(self.per_label().sums, other.per_label().sums, strict=True)
+        return CalibrationSums(self.edges, *(mine + others for mine, others in both))
 
     def per_label(self) -> Reliability:
         """Return the reliability of every label, (K, M)."""
@@ -381,12 +355,7 @@ class CalibrationSums:
         """Return the reliability of all labels as one pool, (M,)."""
         if self.edges.ndim == 2:
             raise ValueError(f"pooling needs bins shared by all labels, got {self.edges.shape}")
-        return Reliability(
-            self.edges,
-            self.counts.sum(axis=0),
-            self.confidence_sums.sum(axis=0),
-            self.present_sums.sum(axis=0),
-        )
+        return Reliability(self.edges, *(side.sum(axis=0) for side in self.per_label().sums))
 
 
 def reliability(
@@ -441,15 +410,12 @@ def set_sums(
     bins: int = 10,
 ) -> CalibrationSums:
     """Return the sums behind :func:`set_reliability`, those of one label."""
-    rows, columns = check_shapes(
-        log_p=log_p, log_q=log_q, sets=sets, labels=labels, observed=observed
-    )
+    shape = check_shapes(log_p=log_p, log_q=log_q, sets=sets, labels=labels, observed=observed)
     sums = CalibrationSums.zeros(1, width_edges(bins))
-    for block in blocks(rows, columns):
-        chosen_set = as_mask(read(sets, block, "image"), "sets")
-        known = chosen(block, observed=observed)
-        present = present_labels(read(labels, block, "image"), known)
-        logs = np.where(chosen_set, read(log_p, block, "image"), read(log_q, block, "image"))
+    given = shape, observed, None, sets, labels, log_p, log_q
+    for _, known, (given_set, label, with_it, without) in entry_blocks(*given):
+        chosen_set, present = as_mask(given_set, "sets"), present_labels(label, known)
+        logs = np.where(chosen_set, with_it, without)
         stated = np.exp(logs.sum(axis=1, dtype=np.float64)).clip(0, 1)
         right = (chosen_set == present).all(axis=1)
         complete = None if known is None else np.all(known, axis=1, keepdims=True)
@@ -489,11 +455,9 @@ class SmoothSums:
         probs: Array, labels: Array, observed: Array | None = None, where: Array | None = None
     ) -> "SmoothSums":
         """Return the sums over the chosen entries of (N, K)."""
-        rows, columns = check_shapes(probs=probs, labels=labels, observed=observed, where=where)
+        shape = check_shapes(probs=probs, labels=labels, observed=observed, where=where)
         residuals, count = np.zeros(SMOOTH_CELLS), 0
-        for block in blocks(rows, columns):
-            prob, label = read(probs, block, "image"), read(labels, block, "image")
-            keep = chosen(block, observed=observed, where=where)
+        for _, keep, (prob, label) in entry_blocks(shape, observed, where, probs, labels):
             if keep is not None:
                 prob, label = prob[keep], label[keep]
             check_probabilities(prob, "probs")
@@ -518,15 +482,10 @@ class SmoothSums:
         decay = -((np.pi * np.arange(SMOOTH_CELLS)) ** 2) / 2
 
         def below(sigma: float) -> bool:
-            return (
-                float(np.abs(idct(waves * np.exp(decay * sigma**2), norm="ortho")).mean()) < sigma
-            )
+            smooth = idct(waves * np.exp(decay * sigma**2), norm="ortho")
+            return float(np.abs(smooth).mean()) < sigma
 
-        low, high = 0.0, 1.0
-        for _ in range(40):
-            middle = (low + high) / 2
-            low, high = (low, middle) if below(middle) else (middle, high)
-        return high
+        return edge(below, 0.0, 1.0, 40)
 
 
 def smooth_ece(

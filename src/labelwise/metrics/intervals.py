@@ -31,8 +31,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelwise.metrics.calibration import Binning, Reliability, edges_of, image_cells, width_edges
-from labelwise.metrics.lines import blocks, chosen, read
+from labelwise.metrics.lines import blocks, entry_blocks
 from labelwise.numeric.arrays import Array
+from labelwise.numeric.bounds import edge
 from labelwise.numeric.groups import Groups
 from labelwise.numeric.special import gammaincc
 
@@ -154,9 +155,14 @@ def calibration_interval(
     tail, far = (1 - level) / 2, 1.0
     while share_above(far) < 1 - tail:
         far *= 2
+
+    def crossing(share: float) -> float:
+        """Return how many times the gaps more than a share of draws reach the value, at least."""
+        return 0.0 if p_value > share else edge(lambda c: share_above(c) > share, 0.0, far, 40)
+
     p_value = share_above(0.0)
-    low = 0.0 if p_value > 1 - level else max(_crossing(share_above, tail, far), JUST_ABOVE_0)
-    high = max(_crossing(share_above, 1 - tail, far), 1.0)
+    low = 0.0 if p_value > 1 - level else max(crossing(tail), JUST_ABOVE_0)
+    high = max(crossing(1 - tail), 1.0)
     return CalibrationInterval(value, min(low, 1.0) * value, min(high * value, 1.0), level, p_value)
 
 
@@ -168,17 +174,6 @@ def _spread(draws: NDArray[np.float64]) -> NDArray[np.float64]:
     around = draws - draws.mean(0)
     values, vectors = np.linalg.eigh(around.T @ around * (rows / (rows - 1)))
     return np.asarray(vectors * np.sqrt(np.clip(values, 0.0, None)))
-
-
-def _crossing(rising: Callable[[float], float], level: float, far: float) -> float:
-    """Return where a rising function of [0, far] passes a level; 0 if it starts above it."""
-    low, high = 0.0, far
-    if rising(low) > level:
-        return 0.0
-    for _ in range(40):
-        middle = (low + high) / 2
-        low, high = (middle, high) if rising(middle) <= level else (low, middle)
-    return high
 
 
 @dataclass(frozen=True)
@@ -228,12 +223,10 @@ def _brier_surprise(
     probs: Array, labels: Array, observed: Array | None, where: Array | None
 ) -> tuple[NDArray[np.float64], int]:
     """Return sum_k (y - p)(1 - 2 p) of every image, and how many entries were impossible."""
-    rows, columns = probs.shape
-    scores, impossible = np.zeros(rows), 0
-    for block in blocks(rows, columns):
-        p = read(probs, block, "image").astype(np.float64)
-        y = read(labels, block, "image").astype(np.float64)
-        keep = chosen(block, observed=observed, where=where)
+    shape, impossible = (probs.shape[0], probs.shape[1]), 0
+    scores = np.zeros(len(probs))
+    for block, keep, sides in entry_blocks(shape, observed, where, probs, labels):
+        p, y = (side.astype(np.float64) for side in sides)
         surprise, wrong = (y - p) * (1 - 2 * p), ((p == 0) & (y > 0)) | ((p == 1) & (y < 1))
         if keep is not None:
             surprise, wrong = np.where(keep, surprise, 0.0), wrong & keep

@@ -6,7 +6,7 @@ counted and named. Ranking metrics are sums over positives of how many entries s
 with few positives are compared with each of them, others are sorted. Unobserved entries become NaN.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -56,6 +56,19 @@ def chosen(rows: slice, **masks: Array | None) -> Mask | None:
     return keep
 
 
+def entry_blocks(
+    shape: tuple[int, int],
+    observed: Array | None,
+    where: Array | None,
+    *matrices: Array,
+    entries: int = BLOCK_ENTRIES,
+) -> Iterator[tuple[slice, Mask | None, list[NDArray[Any]]]]:
+    """Yield blocks of rows: which, the entries that count (None: all), and each matrix there."""
+    for block in blocks(*shape, entries):
+        keep = chosen(block, observed=observed, where=where)
+        yield block, keep, [read(matrix, block, "image") for matrix in matrices]
+
+
 @dataclass(frozen=True)
 class Averaged:
     """The mean over the defined ``items`` of a metric; NaN if there are none.
@@ -86,6 +99,20 @@ class Averaged:
         """How many items the mean is over."""
         return len(self.items) - len(self.undefined)
 
+    @classmethod
+    def of_lines(
+        cls,
+        value: "Callable[[Lines], NDArray[np.float64]]",
+        scores: Array,
+        labels: Array,
+        observed: Array | None,
+        by: By,
+    ) -> "Averaged":
+        """Return the average of what a function gives for each block of lines; 0 / 0 is NaN."""
+        with np.errstate(invalid="ignore"):
+            parts = [value(lines) for lines in lines_of(scores, labels, observed, by)]
+        return cls.over(np.concatenate([np.empty(0), *parts]), by)
+
     def undefined_names(self, names: Sequence[str]) -> list[str]:
         """Return the names of the items that were left out."""
         if len(names) != len(self.items):
@@ -97,20 +124,17 @@ Counts: TypeAlias = NDArray[np.intp]
 
 
 COMPARED_POSITIVES = 16  # sorting an entry costs about as much as so many comparisons
-LOOKED_UP_TOGETHER = 512  # positives of a line
-PADDED = 4  # times as many places as positives may be sorted
 
 
 class Level(NamedTuple):
     """Which entries are counted: by comparison, and by place in a sorted line."""
 
     compare: np.ufunc
-    below: np.ufunc
     side: Literal["left", "right"]
 
 
-AT_LEAST = Level(np.greater_equal, np.less, "left")
-ABOVE = Level(np.greater, np.less_equal, "right")
+AT_LEAST = Level(np.greater_equal, "left")
+ABOVE = Level(np.greater, "right")
 
 
 @dataclass(frozen=True)
@@ -166,16 +190,11 @@ class Lines:
         start = np.cumsum(per_line) - per_line
         return Positives(line, _falling(score, line, per_line, start), per_line, start)
 
-    def at_least(self, positives: Positives) -> Counts:
-        """Return how many entries of its line score at least as much as each positive, (P,)."""
-        return self._count(positives, AT_LEAST)[0]
+    def count(self, positives: Positives, *levels: Level) -> list[Counts]:
+        """Return how many entries of its line score at least as much as, or more than, each (P,).
 
-    def at_least_and_above(self, positives: Positives) -> tuple[Counts, Counts]:
-        """Return the same, and how many entries score more, each (P,)."""
-        at_least, above = self._count(positives, AT_LEAST, ABOVE)
-        return at_least, above
-
-    def _count(self, positives: Positives, *levels: Level) -> list[Counts]:
+        One count for each of ``levels``, AT_LEAST or ABOVE.
+        """
         length = self.scores.shape[1]
         counts = [np.empty(len(positives.line), dtype=np.intp) for _ in levels]
         few = positives.per_line <= COMPARED_POSITIVES
@@ -186,55 +205,23 @@ class Lines:
             for row, level in zip(counts, levels, strict=True):
                 bits = np.bitwise_count(np.packbits(level.compare(rows, score), axis=1))
                 row[index] = bits.sum(axis=1, dtype=np.intp)
-        if few.all():
-            return counts
-        many = np.flatnonzero(~few)
-        ordered = np.sort(self.scores[many], axis=1)  # NaN, unobserved, comes last
-        alone = positives.per_line > LOOKED_UP_TOGETHER
-        slot = np.full(len(few), -1)
-        slot[many] = np.arange(len(many))
-        index = np.flatnonzero((slot >= 0)[positives.line] & ~alone[positives.line])
-        line, score = positives.line[index], positives.score[index]
-        for row, level in zip(counts, levels, strict=True):
-            row[index] = self.known[line] - _places(ordered, slot[line], score, level)
-        for one in np.flatnonzero(alone):
+        for one in np.flatnonzero(~few):
             own = slice(positives.start[one], positives.start[one] + positives.per_line[one])
-            rising = positives.score[own][::-1]
+            ordered, rising = np.sort(self.scores[one]), positives.score[own][::-1]  # NaN is last
             for row, level in zip(counts, levels, strict=True):
-                below = np.searchsorted(ordered[slot[one]], rising, side=level.side)
+                below = np.searchsorted(ordered, rising, side=level.side)
                 row[own] = self.known[one] - below[::-1]
         return counts
 
 
 def _falling(score: NDArray[Any], line: Counts, per_line: Counts, start: Counts) -> NDArray[Any]:
     """Return the positives' scores, which are in order of line, falling within each line."""
-    longest = int(per_line.max(initial=0))
     if len(score) < 16 * len(per_line):
         return score[np.lexsort((-score, line))]
-    if longest * len(per_line) <= PADDED * len(score):
-        padded = np.full((len(per_line), longest), np.nan, score.dtype)
-        taken = np.arange(longest) < per_line[:, None]
-        padded[taken] = -score
-        padded.sort(axis=1)  # NaN comes last
-        return -padded[taken]
     score = score.copy()
     for first, count in zip(start, per_line, strict=True):
         score[first : first + count] = np.sort(score[first : first + count])[::-1]
     return score
-
-
-def _places(ordered: NDArray[Any], row: Counts, score: NDArray[Any], level: Level) -> Counts:
-    """Return how many entries of its row are below each score: a binary search for all at once."""
-    length = ordered.shape[1]
-    flat, first = ordered.ravel(), row * length
-    places = np.zeros(len(row), dtype=np.intp)
-    step = 1 << (length.bit_length() - 1)
-    while step:
-        further = places + step
-        entry = flat[first + np.minimum(further, length) - 1]
-        places += step * (level.below(entry, score) & (further <= length))
-        step //= 2
-    return places
 
 
 def lines_of(

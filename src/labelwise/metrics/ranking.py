@@ -25,7 +25,16 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from labelwise.metrics.lines import Averaged, By, Counts, Lines, Positives, lines_of
+from labelwise.metrics.lines import (
+    ABOVE,
+    AT_LEAST,
+    Averaged,
+    By,
+    Counts,
+    Lines,
+    Positives,
+    lines_of,
+)
 from labelwise.numeric.arrays import Array
 
 Variant: TypeAlias = Literal["tied", "untied", "voc"]
@@ -45,13 +54,12 @@ def average_precision(
     variant: Variant = "tied",
 ) -> Averaged:
     """Return the average precision of every label or image, and the mean over the defined."""
-    parts = []
-    for lines in lines_of(scores, labels, observed, by):
+
+    def of(lines: Lines) -> NDArray[np.float64]:
         positives = lines.positives()
-        precision = _precision(lines, positives, variant)
-        with np.errstate(invalid="ignore"):
-            parts.append(positives.total(precision) / positives.per_line)
-    return Averaged.over(np.concatenate([np.empty(0), *parts]), by)
+        return positives.total(_precision(lines, positives, variant)) / positives.per_line
+
+    return Averaged.of_lines(of, scores, labels, observed, by)
 
 
 def label_ranking_average_precision(
@@ -65,7 +73,7 @@ def _precision(lines: Lines, positives: Positives, variant: Variant) -> NDArray[
     """Return the precision at each positive, (P,)."""
     if variant == "untied":
         return _index_ranks(lines, positives)
-    precision = positives.at_least() / lines.at_least(positives)
+    precision = positives.at_least() / lines.count(positives, AT_LEAST)[0]
     if variant == "voc":
         for start, count in zip(positives.start, positives.per_line, strict=True):
             own = slice(start, start + count)
@@ -92,41 +100,42 @@ def auroc(
 
     Per image, ``1 - auroc`` is the ranking loss with ties counted one half.
     """
-    parts = []
-    for lines in lines_of(scores, labels, observed, by):
+
+    def of(lines: Lines) -> NDArray[np.float64]:
         positives = lines.positives()
-        at_least, above = lines.at_least_and_above(positives)
+        at_least, above = lines.count(positives, AT_LEAST, ABOVE)
         as_high, higher = at_least - positives.at_least(), above - positives.above()
         negatives = lines.known - positives.per_line
         won = negatives[positives.line] - (as_high + higher) / 2
-        with np.errstate(invalid="ignore"):
-            parts.append(positives.total(won) / (positives.per_line * negatives))
-    return Averaged.over(np.concatenate([np.empty(0), *parts]), by)
+        return positives.total(won) / (positives.per_line * negatives)
+
+    return Averaged.of_lines(of, scores, labels, observed, by)
 
 
 def coverage_error(scores: Array, labels: Array, observed: Array | None = None) -> Averaged:
     """Return for every image how many labels score at least as much as its lowest present one."""
-    parts = []
-    for lines in lines_of(scores, labels, observed, "image"):
+
+    def of(lines: Lines) -> NDArray[np.float64]:
         positives = lines.positives()
         depth = np.full(len(lines.scores), np.nan)
         some = np.flatnonzero(positives.per_line)
         lowest = positives.start[some] + positives.per_line[some] - 1
-        depth[some] = lines.at_least(positives)[lowest]
-        parts.append(depth)
-    return Averaged.over(np.concatenate([np.empty(0), *parts]), "image")
+        depth[some] = lines.count(positives, AT_LEAST)[0][lowest]
+        return depth
+
+    return Averaged.of_lines(of, scores, labels, observed, "image")
 
 
 def one_error(scores: Array, labels: Array, observed: Array | None = None) -> Averaged:
     """Return for every image the chance that its top label, drawn among ties, is absent."""
-    parts: list[NDArray[np.float64]] = []
-    for lines in lines_of(scores, labels, observed, "image"):
+
+    def of(lines: Lines) -> NDArray[np.float64]:
         top = lines.scores == np.fmax.reduce(lines.scores, axis=1, keepdims=True)
         right = np.count_nonzero(top & lines.present, axis=1)
-        with np.errstate(invalid="ignore"):
-            error = 1 - right / np.count_nonzero(top, axis=1)
-        parts.append(np.where(lines.present.any(axis=1), error, np.nan))
-    return Averaged.over(np.concatenate([np.empty(0), *parts]), "image")
+        error = 1 - right / np.count_nonzero(top, axis=1)
+        return np.where(lines.present.any(axis=1), error, np.nan)
+
+    return Averaged.of_lines(of, scores, labels, observed, "image")
 
 
 SORTED_ENTRIES = 2**21

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelwise.metrics.calibration import cell_sums, round_edges, width_edges
-from labelwise.metrics.lines import Averaged, blocks, chosen, read
+from labelwise.metrics.lines import Averaged, entry_blocks
 from labelwise.numeric.arrays import Array, check_shapes
 
 Floats: TypeAlias = NDArray[np.float64]
@@ -70,14 +70,8 @@ class ProperSums:
                 "sums must be of one score with the same labels and bins to be merged, got "
                 f"{self.kind} {self.counts.shape} and {other.kind} {other.counts.shape}"
             )
-        return ProperSums(
-            self.kind,
-            self.counts + other.counts,
-            self.confidence + other.confidence,
-            self.present + other.present,
-            self.totals + other.totals,
-            self.infinite + other.infinite,
-        )
+        names = ("counts", "confidence", "present", "totals", "infinite")
+        return ProperSums(self.kind, *(getattr(self, n) + getattr(other, n) for n in names))
 
     def score(self) -> ProperScore:
         """Return the mean score and its parts."""
@@ -124,13 +118,10 @@ def brier_sums(
 ) -> ProperSums:
     """Return the sums behind :func:`brier_score`."""
 
-    def entries(part: slice, label: Floats) -> tuple[NDArray[Any], Floats]:
-        prob = read(probs, part, "image")
+    def losses(label: Floats, prob: NDArray[Any]) -> tuple[NDArray[Any], Floats]:
         return prob, (prob - label) ** 2
 
-    shape = check_shapes(probs=probs, labels=labels, observed=observed, where=where)
-    edges = round_edges(width_edges(bins), probs)
-    return _sums("brier", shape, entries, labels, observed, where, edges)
+    return _sums("brier", losses, {"probs": probs}, labels, observed, where, bins)
 
 
 def log_loss(
@@ -143,15 +134,12 @@ def log_loss(
 ) -> ProperScore:
     """Return the mean of -y log p - (1 - y) log(1 - p), from probabilities."""
 
-    def entries(part: slice, label: Floats) -> tuple[NDArray[Any], Floats]:
-        prob = read(probs, part, "image")
+    def losses(label: Floats, prob: NDArray[Any]) -> tuple[NDArray[Any], Floats]:
         exact = prob.astype(np.float64)
         with np.errstate(divide="ignore", invalid="ignore"):
             return prob, -_times(label, np.log(exact)) - _times(1 - label, np.log1p(-exact))
 
-    shape = check_shapes(probs=probs, labels=labels, observed=observed, where=where)
-    edges = round_edges(width_edges(bins), probs)
-    return _sums("log loss", shape, entries, labels, observed, where, edges).score()
+    return _sums("log loss", losses, {"probs": probs}, labels, observed, where, bins).score()
 
 
 def log_loss_from_logs(
@@ -178,33 +166,32 @@ def log_loss_sums(
 ) -> ProperSums:
     """Return the sums behind :func:`log_loss_from_logs`."""
 
-    def entries(part: slice, label: Floats) -> tuple[NDArray[Any], Floats]:
-        present, absent = read(log_p, part, "image"), read(log_q, part, "image")
+    def losses(
+        label: Floats, present: NDArray[Any], absent: NDArray[Any]
+    ) -> tuple[NDArray[Any], Floats]:
         return np.exp(present), -_times(label, present) - _times(1 - label, absent)
 
-    shape = check_shapes(log_p=log_p, log_q=log_q, labels=labels, observed=observed, where=where)
-    edges = round_edges(width_edges(bins), log_p)
-    return _sums("log loss", shape, entries, labels, observed, where, edges)
+    given = {"log_p": log_p, "log_q": log_q}
+    return _sums("log loss", losses, given, labels, observed, where, bins)
 
 
 def _sums(
     kind: Literal["brier", "log loss"],
-    shape: tuple[int, int],
-    entries: Callable[[slice, Floats], tuple[NDArray[Any], Floats]],
+    losses: Callable[..., tuple[NDArray[Any], Floats]],
+    given: dict[str, Array],
     labels: Array,
     observed: Array | None,
     where: Array | None,
-    edges: NDArray[Any],
+    bins: int,
 ) -> ProperSums:
-    """Return the sums of a score whose entries a function gives a block of rows at a time."""
-    rows, columns = shape
-    bins = edges.shape[-1] - 1
+    """Return the sums of a score; a function gives probabilities and losses of a block."""
+    shape = check_shapes(**given, labels=labels, observed=observed, where=where)
+    edges, columns = round_edges(width_edges(bins), next(iter(given.values()))), shape[1]
     counts, confidence, present = (np.zeros((columns, bins)) for _ in range(3))
     totals, infinite = np.zeros(columns), 0
-    for block in blocks(rows, columns):
-        label = read(labels, block, "image").astype(np.float64)
-        keep = chosen(block, observed=observed, where=where)
-        prob, loss = entries(block, label)
+    for _, keep, (truth, *sides) in entry_blocks(shape, observed, where, labels, *given.values()):
+        label = truth.astype(np.float64)
+        prob, loss = losses(label, *sides)
         if keep is not None:
             loss = np.where(keep, loss, 0.0)
         cells = cell_sums(prob, label, keep, edges, "label")

@@ -11,15 +11,14 @@ images of the share of its present labels that are in the set; long-tailed probl
 often a class occurs in training: few < 20 <= medium <= 100 < many.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from labelwise.metrics.lines import Averaged, By, blocks, check_by, read
-from labelwise.numeric.arrays import Array, Mask, as_mask, check_shapes, present_labels, to_numpy
+from labelwise.metrics.lines import Averaged, By, blocks, check_by, entry_blocks, read
+from labelwise.numeric.arrays import Array, as_mask, check_shapes, present_labels, to_numpy
 
 Undefined: TypeAlias = Literal["skip", "zero", "one"]
 Counts: TypeAlias = NDArray[np.int64]
@@ -54,7 +53,9 @@ class Confusion:
 
     def micro(self) -> "Confusion":
         """Return the counts over all entries as one item."""
-        return Confusion(_all(self.tp), _all(self.fp), _all(self.fn), _all(self.tn), self.by)
+        sides = (self.tp, self.fp, self.fn, self.tn)
+        tp, fp, fn, tn = (np.array([side.sum()]) for side in sides)
+        return Confusion(tp, fp, fn, tn, self.by)
 
     def error(self) -> float:
         """Return the share of all entries that are wrong, NaN if there are none."""
@@ -67,10 +68,6 @@ class Confusion:
         precision, recall = self.precision(undefined).value, self.recall(undefined).value
         total = precision + recall
         return 2 * precision * recall / total if total != 0 else 0.0
-
-
-def _all(counts: Counts) -> Counts:
-    return np.array([counts.sum()])
 
 
 def _shares(hits: NDArray[Any], out_of: NDArray[Any], undefined: Undefined, by: By) -> Averaged:
@@ -89,7 +86,10 @@ def confusion(
     rows, columns = check_shapes(sets=sets, labels=labels, observed=observed)
     axis, lines = (0, columns) if by == "label" else (1, rows)
     counts = np.zeros((4, lines), dtype=np.int64)
-    for block, chosen_set, present, known in _blocks(sets, labels, observed):
+    shape = (rows, columns)
+    for block, mask, (given, label) in entry_blocks(shape, observed, None, sets, labels):
+        chosen_set, present = as_mask(given, "sets"), present_labels(label, mask)
+        known = True if mask is None else mask
         own = counts if by == "label" else counts[:, block]
         own += [
             np.count_nonzero(mask, axis=axis)
@@ -141,17 +141,6 @@ def set_sizes(sets: Array) -> SetSizes:
     return SetSizes(
         float(sizes.mean()), float(sizes.std()), int(sizes.max()), float((sizes == 0).mean())
     )
-
-
-def _blocks(
-    sets: Array, labels: Array, observed: Array | None
-) -> Iterator[tuple[slice, Mask, Mask, Mask]]:
-    """Yield rows, predicted, present and known entries."""
-    for block in blocks(*sets.shape):
-        chosen_set = as_mask(read(sets, block, "image"), "sets")
-        mask = None if observed is None else as_mask(read(observed, block, "image"), "observed")
-        present = present_labels(read(labels, block, "image"), mask)
-        yield block, chosen_set, present, np.ones_like(present) if mask is None else mask
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,27 @@ sides. Of several kinds of points the least p-value counts, times their number. 
 A share moved if its estimate says so (Bonferroni over labels) and the mean probability of the label
 differs more than the largest such difference in 95 of 100 deals. Below FEWEST photos on either side
 nothing is said. A photo is *far* if its nearest held-out photo is farther than those of 99 in 100.
+
+**Calibration alarm.** Under calibration an audited photo carries the label with its probability p.
+Against that are set bets q of log-odds a logit(p) + b. A bet may begin at any audit j, with a share
+w_j = 1 / (j (j + 1)) of the stake:
+
+    E_t = sum over j <= t of  w_j mean over bets of  prod_{i=j..t} Q_i / P_i   +   1 / (t + 1)
+    P = p^y (1 - p)^(1 - y),  Q likewise of q
+
+E exceeds K / alpha for any of K labels at any time with chance at most alpha (Ville). Photos are
+audited in an order drawn by hash: what people correct on their own is not a random sample.
+
+**Share of a label now.** If photos with a label look as they did, and only are more or fewer,
+
+    log r = a u + b - logit s,    (a, b) fitted on n held-out photos, s their share
+
+and the share t now is where  psi(t) = sum (r - 1) / (1 + t (r - 1))  is 0 (Saerens et al. 2002).
+psi has two errors: J = sum of the squared terms, and g' C g with g the gradient of psi in (a, b -
+logit s) and C their covariance: that of (a, b), less 1 / (n s (1 - s)) for b (Anderson 1972). The
+interval holds the t with  psi(t)^2 <= q^2 (J + g' C g), q Student's quantile of as many degrees
+as the rarer side has held-out photos. The share moved if t = s is not in it, with J^2 s (1 - s) /
+n added for the error of s.
 """
 
 from collections.abc import Sequence
@@ -30,29 +51,6 @@ from numpy.typing import NDArray
 
 from labelwise.numeric.bounds import edge
 from labelwise.numeric.special import expit, fit_slope_and_offset, log_expit, stdtrit
-
-# **Calibration alarm.** Under calibration an audited photo carries the label with its probability
-# p. Against that are set bets q (too low, too high, too sure, not sure enough), log-odds a logit(p)
-# + b. A bet may begin at any audit j, with a share w_j = 1 / (j (j + 1)) of the stake:
-#
-#     E_t = sum over j <= t of  w_j mean over bets of  prod_{i=j..t} Q_i / P_i   +   1 / (t + 1)
-#     P = p^y (1 - p)^(1 - y),  Q likewise of q
-#
-# E exceeds K / alpha for any of K labels at any time with chance at most alpha (Ville). Photos are
-# audited in an order drawn by hash: what people correct on their own is not a
-# random sample.
-#
-# **Share of a label now.** If photos with a label look as they did, and only are more or fewer,
-#
-#     log r = a u + b - logit s,    (a, b) fitted on n held-out photos, s their share
-#
-# and the share t now is where  psi(t) = sum (r - 1) / (1 + t (r - 1))  is 0 (Saerens et al. 2002).
-# psi has two errors: J = sum of the squared terms, and g' C g with g the gradient of psi in (a, b -
-# logit s) and C their covariance: that of (a, b), less 1 / (n s (1 - s)) for b (Anderson 1972). The
-# interval holds the t with  psi(t)^2 <= q^2 (J + g' C g), q Student's quantile of as many degrees
-# as the rarer side has held-out photos. The share moved if t = s is not in it, with J^2 s (1 - s) /
-# n added for the error of s.
-
 
 Floats = NDArray[np.float64]
 ALPHA = 0.05
@@ -104,15 +102,8 @@ def calibration_alarm(
     logs = np.logaddexp.reduce(logs, axis=0) - np.log(len(BETS))
     path = np.exp(np.minimum(np.logaddexp(logs, -np.log(begins + 1.0)), 300.0))
     path = np.concatenate([np.ones(1), path])
-    return Alarm(
-        label,
-        len(p),
-        int(y.sum()),
-        float(p.sum()),
-        float(path[-1]),
-        float(path.max()),
-        labels / ALPHA,
-    )
+    seen = len(p), int(y.sum()), float(p.sum())
+    return Alarm(label, *seen, float(path[-1]), float(path.max()), labels / ALPHA)
 
 
 def audit_order(label: str, rows: NDArray[np.int64]) -> NDArray[np.uint64]:
@@ -200,11 +191,9 @@ def held_out_shares(
     probs: Floats, labels: NDArray[np.bool_], observed: NDArray[np.bool_] | None = None
 ) -> list[HeldOutShare | None]:
     """Return what held-out photos say of every label, from (N, K) arrays; see above."""
-    return [
-        held_out_share(probs[seen, column], labels[seen, column])
-        for column in range(probs.shape[1])
-        for seen in (slice(None) if observed is None else observed[:, column],)
-    ]
+    seen = np.ones(probs.shape, np.bool_) if observed is None else observed
+    columns = zip(probs.T, labels.T, seen.T, strict=True)
+    return [held_out_share(p[known], y[known]) for p, y, known in columns]
 
 
 def estimate_share(
@@ -337,14 +326,11 @@ def compare_photos(
     if min(sizes) < FEWEST:
         return Likeness("unknown", *sizes)
     differ = different_means(own_probs, probs, np.random.default_rng([seed, 1]))
-    estimated = [
-        (column, estimate_share(name, probs[:, column], known, 1 - SHARES_ALPHA / len(names)))
-        for column, (name, known) in enumerate(zip(names, known_shares, strict=True))
-        if known is not None
-    ]
-    shares = tuple(
-        replace(share, moved=share.moved and bool(differ[column])) for column, share in estimated
-    )
+    shares: tuple[LabelShare, ...] = ()
+    for name, p, known, apart in zip(names, probs.T, known_shares, differ, strict=True):
+        if known is not None:
+            share = estimate_share(name, p, known, 1 - SHARES_ALPHA / len(names))
+            shares += (replace(share, moved=share.moved and bool(apart)),)
     moved = [share for share in shares if share.moved]
     own = _drawn(random, len(held_out), POINTS)
     kinds = [PointsOfPhotos(own, held_out[own], photos[_drawn(random, len(photos), POINTS)])]
@@ -383,7 +369,13 @@ def _least_p(kinds: Sequence[PointsOfPhotos], random: np.random.Generator) -> fl
 
 def energy_test(first: Points, second: Points, random: np.random.Generator) -> float:
     """Return the p-value of "both are drawn alike" for points (n, D) and (m, D)."""
-    distances = _distances(_scaled(np.concatenate([first, second])))
+    both = np.concatenate([first, second])
+    mean, spread = _scale(both)
+    points = (both - mean) / spread
+    squares = (points**2).sum(axis=1)
+    distances = squares[:, None] + squares - 2 * points @ points.T
+    np.fill_diagonal(distances, 0)
+    distances = np.sqrt(np.maximum(distances, 0))
     size, n = len(distances), len(first)
     dealt = _dealt(size, n, random)
     sums = distances @ dealt  # to the first side, of every point
@@ -431,10 +423,9 @@ def raked_weights(labels: Floats, shares: Floats) -> Floats:
     beta = np.zeros(labels.shape[1])
     weights = np.full(len(labels), 1 / len(labels))
     for _ in range(100):
-        gap = shares - weights @ labels
-        spread = (labels * weights[:, None]).T @ labels - np.outer(
-            weights @ labels, weights @ labels
-        )
+        mean = weights @ labels
+        gap = shares - mean
+        spread = (labels * weights[:, None]).T @ labels - np.outer(mean, mean)
         # Labels that always add up to 1 leave a direction in which nothing changes.
         step = np.linalg.lstsq(spread, gap, rcond=1e-4)[0]
         beta += step * min(1.0, 1.0 / max(np.abs(step).max(), 1e-12))
@@ -472,20 +463,6 @@ def _nearest(points: Points, reference: Points, apart_from_itself: bool = False)
 def _scale(points: Points) -> tuple[Points, Points]:
     spread = points.std(axis=0)
     return points.mean(axis=0), np.where(spread > 0, spread, 1).astype(np.float32)
-
-
-def _scaled(points: Points) -> Points:
-    mean, spread = _scale(points)
-    scaled: Points = (points - mean) / spread
-    return scaled
-
-
-def _distances(points: Points) -> Points:
-    squares = (points**2).sum(axis=1)
-    between = squares[:, None] + squares - 2 * points @ points.T
-    np.fill_diagonal(between, 0)
-    distances: Points = np.sqrt(np.maximum(between, 0))
-    return distances
 
 
 def _drawn(random: np.random.Generator, size: int, most: int) -> NDArray[np.int64]:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labelwise.metrics.lines import Averaged, blocks, lines_of, read
+from labelwise.metrics.lines import Averaged, Lines, blocks, entry_blocks, read
 from labelwise.metrics.ranking import micro_auroc
 from labelwise.numeric.arrays import (
     Array,
@@ -32,9 +32,8 @@ def zero_label_rows(labels: Array, observed: Array | None = None) -> NDArray[np.
     """Return (N,): the images all of whose labels are observed and absent."""
     rows, columns = check_shapes(labels=labels, observed=observed)
     zero = np.empty(rows, dtype=np.bool_)
-    for block in blocks(rows, columns):
-        mask = None if observed is None else as_mask(read(observed, block, "image"), "observed")
-        present = present_labels(read(labels, block, "image"), mask)
+    for block, mask, (label,) in entry_blocks((rows, columns), observed, None, labels):
+        present = present_labels(label, mask)
         zero[block] = ~present.any(axis=1) & (True if mask is None else mask.all(axis=1))
     return zero
 
@@ -55,12 +54,13 @@ def top_accuracy(scores: Array, labels: Array, observed: Array | None = None) ->
 
     Images without a present label are left out.
     """
-    right = []
-    for lines in lines_of(scores, labels, observed, "image"):
+
+    def of(lines: Lines) -> NDArray[np.float64]:
         top = lines.scores == np.fmax.reduce(lines.scores, axis=1, keepdims=True)
         hit = np.take_along_axis(lines.present, top.argmax(axis=1)[:, None], axis=1)[:, 0]
-        right.append(np.where(lines.present.any(axis=1), hit, np.nan))
-    return Averaged.over(np.concatenate([np.empty(0), *right]), "image")
+        return np.where(lines.present.any(axis=1), hit, np.nan)
+
+    return Averaged.of_lines(of, scores, labels, observed, "image")
 
 
 def separation_auroc(inside: Array, outside: Array) -> float:
@@ -84,11 +84,10 @@ def false_positive_rate_at(inside: Array, outside: Array, recall: float = 0.95) 
 
 def false_alarm_rate(sets: Array, labels: Array, observed: Array | None = None) -> Averaged:
     """Return whether each zero-label image was given a label; other images are left out."""
-    filled = []
     rows, columns = check_shapes(sets=sets, labels=labels, observed=observed)
+    alarm = np.empty(rows, dtype=np.bool_)
     for block in blocks(rows, columns):
-        filled.append(as_mask(read(sets, block, "image"), "sets").any(axis=1))
-    alarm = np.concatenate([np.empty(0, dtype=np.bool_), *filled])
+        alarm[block] = as_mask(read(sets, block, "image"), "sets").any(axis=1)
     return Averaged.over(np.where(zero_label_rows(labels, observed), alarm, np.nan), "image")
 
 

@@ -26,7 +26,7 @@ from pydantic import (
 from labelwise import __version__
 from labelwise.calibration.link_specs import link_from_spec, link_to_spec
 from labelwise.decide import Rule
-from labelwise.decide.specs import rule_from_spec, rule_to_spec
+from labelwise.decide.rules import rule_from_spec, rule_to_spec
 from labelwise.errors import CheckpointError, LabelwiseError, SettingsError
 from labelwise.links import Link
 from labelwise.models.spec import NOT_USABLE, require_fit

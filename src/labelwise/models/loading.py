@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from labelwise import __version__
 from labelwise.calibration.link_specs import link_to_spec
-from labelwise.decide.specs import rule_to_spec
+from labelwise.decide.rules import rule_to_spec
 from labelwise.errors import CheckpointError, SettingsError
 from labelwise.models.graph_file import features_of, read_model, require_onnx
 from labelwise.models.run_folder import MODEL_FILES, OPENVINO_FILES, fetched_run

@@ -163,7 +163,7 @@ class ModelSpec(BaseModel):
 
     @cached_property
     def made_rule(self) -> Rule:
-        from labelwise.decide.specs import rule_from_spec
+        from labelwise.decide.rules import rule_from_spec
 
         return rule_from_spec(self.rule)
 

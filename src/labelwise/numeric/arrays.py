@@ -6,10 +6,8 @@
 
 Metrics, calibrators, rules, queries and objectives all read their arrays through this module, so
 that what one accepts all accept, and every error has the same words. Half precision is read as
-float32, which is exact. Where a label is not observed it may hold anything.
-
-Importing torch takes seconds, and those who only have numpy arrays need not wait for it: it is
-imported where a tensor is made. An array is one only where somebody imported torch before.
+float32, which is exact. Where a label is not observed it may hold anything. Torch, which takes
+seconds to import, is imported only where a tensor is made.
 """
 
 import sys
@@ -23,8 +21,6 @@ if TYPE_CHECKING:
     from torch import Tensor
     from typing_extensions import TypeIs
 
-
-if TYPE_CHECKING:
     Array: TypeAlias = NDArray[Any] | Tensor
 else:
     Array = NDArray[Any]
@@ -116,16 +112,15 @@ def mask_tensor(values: Array, name: str, device: "torch.device | str | None" = 
 
 def present_labels(labels: NDArray[Any], observed: Mask | None) -> Mask:
     """Return where a label is observed and present; observed labels must be 0 or 1."""
-    present = labels if labels.dtype == np.bool_ else labels == 1
+    present: Mask = labels
     if labels.dtype != np.bool_:
+        present = labels == 1
         odd = ~present & (labels != 0)
-        if observed is not None:
-            odd &= observed
+        odd = odd if observed is None else odd & observed
         if odd.any():
-            value = labels[odd][0]
             raise ValueError(
-                f"labels must be 0 or 1 where they are observed, got {value}; cut soft labels "
-                "first, as labels > 0.5"
+                f"labels must be 0 or 1 where they are observed, got {labels[odd][0]}; cut soft "
+                "labels first, as labels > 0.5"
             )
     return present if observed is None else present & observed
 

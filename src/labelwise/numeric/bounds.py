@@ -7,14 +7,11 @@
     betting            z = loss - level <= most, of small variance or not in [0, 1]:
                        p = 1 / mean over stakes s of  prod_i (1 - s z_i / most),   0 < s < 1
 
-Under the hypothesis "risk >= level" each factor of the bet has mean at most 1, so the capital has
-mean at most 1 and exceeds 1/delta with probability at most delta (Markov). A mixture of stakes
-adapts to the variance of the losses (Waudby-Smith and Ramdas, 2024) and does not depend on the
-order of the photos. Where other photos say which stake would have grown most, half of the capital
-takes it (their plug-in stakes, without an order), and the mixture has the other half.
-
-With 5 losses among 73 at level 0.2 the three give 0.0015, 0.004 and 0.05, so
-which one is used is fixed by the kind of loss, never by the data.
+Under the hypothesis "risk >= level" each factor of the bet has mean at most 1, so the capital
+exceeds 1/delta with probability at most delta (Markov). A mixture of stakes adapts to the variance
+of the losses (Waudby-Smith and Ramdas, 2024) and does not depend on the order of the photos. Where
+other photos say which stake would have grown most, half of the capital takes it. Which test is
+used is fixed by the kind of loss, never by the data.
 
 Fixed sequence (Learn-then-Test, Angelopoulos et al., 2021): candidates are tested in an order
 that was set without these photos, until the first that cannot be rejected. All before it keep
@@ -35,8 +32,14 @@ STAKES = np.geomspace(0.02, 0.95, 12)
 
 
 def binomial_p_values(losses: NDArray[Any], counts: NDArray[Any], level: float) -> Numbers:
-    """Return the p-values of "risk >= level" for numbers of losses among ``counts`` trials."""
-    return _binomial_cdf(np.asarray(losses), np.asarray(counts), level)
+    """Return the p-values of "risk >= level" for numbers of losses among ``counts`` trials.
+
+    They are P(X <= losses) = I_{1-level}(n - k, k + 1), and 1 where there are no trials. From
+    scipy.special, since importing scipy.stats takes longer than a search.
+    """
+    failures = np.asarray(counts, np.float64) - losses
+    inside = betainc(np.maximum(failures, 1.0), np.add(losses, 1.0), 1 - level)
+    return np.where(failures > 0, inside, 1.0)
 
 
 def betting_p_values(excess: Numbers, most: float, stakes: Numbers | None = None) -> Numbers:
@@ -72,7 +75,7 @@ def hoeffding_bentkus_p_values(means: NDArray[Any], counts: NDArray[Any], level:
         first = np.where(mean > 0, mean * np.log(mean / level), 0.0)
         distance = first + (1 - mean) * np.log((1 - mean) / (1 - level))
     whole = np.ceil(counts * np.asarray(means) - 1e-9)
-    bentkus = np.e * _binomial_cdf(whole, counts, level)
+    bentkus = np.e * binomial_p_values(whole, counts, level)
     return np.where(counts > 0, np.minimum(np.minimum(np.exp(-counts * distance), bentkus), 1), 1.0)
 
 
@@ -116,7 +119,6 @@ def ratio_interval(
         return 0.0, 1.0
     if (counts == 1).all() and ((losses == 0) | (losses == 1)).all():
         return clopper_pearson(int(losses.sum()), len(losses), confidence)
-
     ratio = float(losses.sum() / counts.sum())
     single = bool((counts == 1).all())
 
@@ -128,11 +130,11 @@ def ratio_interval(
             p = betting_p_values(excess[:, None], (1 - level) * most)
         return bool(p[0] <= 1 - confidence)
 
-    def too_high(level: float) -> bool:
-        return rejected(level, ratio, losses - level * counts)
-
     def too_low(level: float) -> bool:
         return rejected(1 - level, 1 - ratio, level * counts - losses)
+
+    def too_high(level: float) -> bool:
+        return rejected(level, ratio, losses - level * counts)
 
     lower = edge(too_low, ratio, 0.0) if ratio > 0 else 0.0
     return lower, edge(too_high, ratio, 1.0) if ratio < 1 else 1.0
@@ -144,22 +146,14 @@ def first_failure(p_values: Numbers, delta: float) -> int:
     return int(failed[0]) if len(failed) else len(p_values)
 
 
-def edge(excluded: Callable[[float], bool], inside: float, outside: float) -> float:
+def edge(
+    excluded: Callable[[float], bool], inside: float, outside: float, steps: int = 30
+) -> float:
     """Return the level nearest ``inside`` that is excluded, by bisection; else ``outside``."""
-    for _ in range(30):
+    for _ in range(steps):
         middle = (inside + outside) / 2
         if excluded(middle):
             outside = middle
         else:
             inside = middle
     return outside
-
-
-def _binomial_cdf(hits: NDArray[Any], counts: NDArray[Any], chance: float) -> Numbers:
-    """Return P(X <= hits) of binomial counts, I_{1-p}(n - k, k + 1); 1 where there are no trials.
-
-    From scipy.special, since importing scipy.stats takes longer than a search.
-    """
-    failures = np.asarray(counts, np.float64) - hits
-    inside = betainc(np.maximum(failures, 1.0), hits + 1.0, 1 - chance)
-    return np.where(failures > 0, inside, 1.0)

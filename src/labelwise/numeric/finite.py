@@ -5,7 +5,7 @@ is how links keep theirs; integers must be such that arrays take them. What was 
 compared with it: a number that was written as text or as true would have been none on that walk.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -23,19 +23,13 @@ def require_finite(value: Any, what: str) -> None:
         ...
     ValueError: every number of the link must be finite, got nan at 'slope.1'
     """
-    waiting: list[tuple[tuple[str, ...], Any]] = [((), value)]
-    while waiting:
-        path, one = waiting.pop()
+    for path, leaf in _leaves(value):
         if len(path) > DEEPEST:
             raise ValueError(f"the {what} must be at most {DEEPEST} levels deep")
-        if isinstance(one, Mapping):
-            waiting += [((*path, str(key)), child) for key, child in one.items()]
-        elif isinstance(one, list | tuple):
-            waiting += [((*path, str(key)), child) for key, child in enumerate(one)]
-        elif isinstance(one, float) and not abs(one) <= LARGEST:
-            raise ValueError(f"every number of the {what} must be finite, got {one}{_at(path)}")
-        elif isinstance(one, int) and abs(one) > LARGEST_WHOLE:
-            got = f"an integer of {one.bit_length()} bits{_at(path)}"
+        if isinstance(leaf, float) and not abs(leaf) <= LARGEST:
+            raise ValueError(f"every number of the {what} must be finite, got {leaf}{_at(path)}")
+        if isinstance(leaf, int) and abs(leaf) > LARGEST_WHOLE:
+            got = f"an integer of {leaf.bit_length()} bits{_at(path)}"
             raise ValueError(
                 f"every number of the {what} must be finite and, if whole, at most 2^53, got {got}"
             )
@@ -49,15 +43,21 @@ def require_numbers(value: Any, what: str) -> None:
         ...
     TypeError: value must be numbers, got '1e999'
     """
-    waiting = [value]
+    for _, leaf in _leaves(value):
+        if isinstance(leaf, bool | str):
+            raise TypeError(f"{what} must be numbers, got {leaf!r:.60}")
+
+
+def _leaves(value: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yield what plain data holds, each with its path, the last first; too deep, what is there."""
+    waiting: list[tuple[tuple[str, ...], Any]] = [((), value)]
     while waiting:
-        one = waiting.pop()
-        if isinstance(one, Mapping):
-            waiting += one.values()
-        elif isinstance(one, list | tuple):
-            waiting += one
-        elif isinstance(one, bool | str):
-            raise TypeError(f"{what} must be numbers, got {one!r:.60}")
+        path, inner = waiting.pop()
+        if isinstance(inner, Mapping | list | tuple) and len(path) <= DEEPEST:
+            pairs = inner.items() if isinstance(inner, Mapping) else enumerate(inner)
+            waiting += [((*path, str(key)), child) for key, child in pairs]
+        else:
+            yield path, inner
 
 
 def require_as_stated(made: Any, stated: Any, what: str) -> None:

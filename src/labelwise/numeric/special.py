@@ -67,6 +67,16 @@ def ndtri(p: float) -> float:
     return {0.0: -inf, 1.0: inf}.get(p, nan)
 
 
+def log_falling(n: Any, k: Any) -> Any:
+    """Return log n (n - 1) ... (n - k + 1), of whole numbers k <= n."""
+    return gammaln(np.add(n, 1)) - gammaln(np.maximum(np.subtract(n, k), 0) + 1)
+
+
+def log_choose(n: Any, k: Any) -> Any:
+    """Return the log of in how many ways k of n are chosen."""
+    return gammaln(np.add(n, 1)) - gammaln(np.add(k, 1)) - gammaln(np.subtract(n, k) + 1)
+
+
 @cache
 def _scipys() -> Any:
     from scipy import special

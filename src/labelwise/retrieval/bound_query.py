@@ -17,7 +17,7 @@ where p_k are divided by their sum if it exceeds 1.
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -111,8 +111,7 @@ class BoundQuery:
         if np.isnan(present).any() or np.isnan(absent).any():
             row = int((np.isnan(present) | np.isnan(absent)).any(1).argmax())
             raise ValueError(f"log_p and log_q must not hold NaN, got one in row {row}")
-        pairs = dict(zip(self._names, zip(present.T, absent.T, strict=True), strict=True))
-        logs = _LogPairs(pairs, np.zeros(len(present)))
+        logs = _LogPairs(self._named(present.T, absent.T), np.zeros(len(present)))
         scores: Numbers = np.asarray(_grouped(self.expression, logs, self.groups))
         inside = self.inside(list(present.T))
         return scores if inside is None else np.where(inside, scores, -np.inf)
@@ -126,7 +125,7 @@ class BoundQuery:
         """
         if self.groups:
             raise ValueError("odds are of labels that do not exclude each other; use log_scores")
-        pairs = dict(zip(self._names, zip(present, absent, strict=True), strict=True))
+        pairs = self._named(present, absent)
         with np.errstate(divide="ignore", over="ignore", under="ignore"):
             over, under = _PlainPairs(pairs, np.ones_like(present[0])).of(self.expression)
             return np.asarray(over / under, np.float32)
@@ -137,8 +136,7 @@ class BoundQuery:
         if not self.groups:
             return False
         p = np.full((1, len(self.columns)), 0.5 / len(self.columns))
-        pairs = zip(self._names, zip(np.log(p).T, np.log1p(-p).T, strict=True), strict=True)
-        logs = _LogPairs(dict(pairs), np.zeros(1))
+        logs = _LogPairs(self._named(np.log(p).T, np.log1p(-p).T), np.zeros(1))
         return bool(np.isneginf(_grouped(self.expression, logs, self.groups)).all())
 
     def inside(self, log_p: Sequence[NDArray[np.floating[Any]]]) -> Mask | None:
@@ -161,14 +159,14 @@ class BoundQuery:
         known = np.ones_like(truth) if observed is None else as_mask(to_numpy(observed), "observed")
         self._check(truth, known)
         present, absent = truth & known, ~truth & known
-        states = dict(zip(self._names, zip(present.T, absent.T, strict=True), strict=True))
+        states = self._named(present.T, absent.T)
         holds, fails = _states(self.expression, states, len(truth))
         return holds, holds | fails
 
-    @property
-    def _names(self) -> list[str]:
-        """What the expression calls the columns."""
-        return [str(column) for column in self.columns]
+    def _named(self, present: Any, absent: Any) -> dict[str, tuple[Any, Any]]:
+        """Return both sides of each column, by what the expression calls it."""
+        names = map(str, self.columns)
+        return dict(zip(names, zip(present, absent, strict=True), strict=True))
 
     def _check(self, *arrays: NDArray[np.generic]) -> None:
         for array in arrays:
@@ -247,8 +245,10 @@ class _Pairs(ABC):
     ``sure`` and ``never`` are the numbers of certainty and of its opposite.
     """
 
-    def __init__(self, pairs: Mapping[str, PairOf], sure: Values, never: Values) -> None:
-        self.pairs, self.sure, self.never = pairs, sure, never
+    never_is: ClassVar[float]
+
+    def __init__(self, pairs: Mapping[str, PairOf], sure: Values) -> None:
+        self.pairs, self.sure, self.never = pairs, sure, np.full_like(sure, self.never_is)
         self.known: dict[Expression, PairOf] = {}
 
     @abstractmethod
@@ -287,28 +287,10 @@ class _Pairs(ABC):
         return self.mixed(self.pairs[name], present, absent)
 
 
-class _LogPairs(_Pairs):
-    """(log P, log(1 - P))."""
-
-    def __init__(self, pairs: Mapping[str, PairOf], zeros: Numbers) -> None:
-        super().__init__(pairs, zeros, np.full_like(zeros, -np.inf))
-
-    def all_of(self, pairs: Sequence[PairOf]) -> PairOf:
-        total = sum((log_p for log_p, _ in pairs), self.sure)
-        return total, log1mexp(np.minimum(total, 0.0))
-
-    def mixed(self, label: PairOf, present: PairOf, absent: PairOf) -> PairOf:
-        log_p, log_q = (
-            np.logaddexp(label[0] + present[side], label[1] + absent[side]) for side in (0, 1)
-        )
-        return log_p, log_q
-
-
 class _PlainPairs(_Pairs):
     """(P, 1 - P): of all parts, 1 - P is the chance that the first fails, or the second, ..."""
 
-    def __init__(self, pairs: Mapping[str, PairOf], ones: Values) -> None:
-        super().__init__(pairs, ones, np.zeros_like(ones))
+    never_is = 0.0
 
     def all_of(self, pairs: Sequence[PairOf]) -> PairOf:
         p, q = pairs[0]
@@ -320,6 +302,22 @@ class _PlainPairs(_Pairs):
     def mixed(self, label: PairOf, present: PairOf, absent: PairOf) -> PairOf:
         p, q = (label[0] * present[side] + label[1] * absent[side] for side in (0, 1))
         return p, q
+
+
+class _LogPairs(_Pairs):
+    """(log P, log(1 - P))."""
+
+    never_is = -np.inf
+
+    def all_of(self, pairs: Sequence[PairOf]) -> PairOf:
+        total = sum((log_p for log_p, _ in pairs), self.sure)
+        return total, log1mexp(np.minimum(total, 0.0))
+
+    def mixed(self, label: PairOf, present: PairOf, absent: PairOf) -> PairOf:
+        log_p, log_q = (
+            np.logaddexp(label[0] + present[side], label[1] + absent[side]) for side in (0, 1)
+        )
+        return log_p, log_q
 
 
 def _states(

@@ -92,14 +92,13 @@ class CalibratedQuery:
         Scores of 32 bits, of which there may be millions, are binned to one part in 500. The errors
         cancel: for a label in 3 % of a million photos a millionth of the number is left.
         """
-        if not isinstance(log_scores, BucketCounts) and log_scores.dtype != np.float32:
-            scores, times = log_scores, np.ones(len(log_scores), np.int64)
-        else:
-            tally = (
-                log_scores if isinstance(log_scores, BucketCounts) else BucketCounts.of(log_scores)
-            )
-            sizes, times = tally.sizes()
+        if isinstance(log_scores, np.ndarray) and log_scores.dtype == np.float32:
+            log_scores = BucketCounts.of(log_scores)
+        if isinstance(log_scores, BucketCounts):
+            sizes, times = log_scores.sizes()
             scores = -sizes
+        else:
+            scores, times = log_scores, np.ones(len(log_scores), np.int64)
         return self._counted(_log_odds(scores), self.probs(scores), times, confidence)
 
     def count_of_odds(self, odds: NDArray[np.float32], confidence: float = 0.95) -> HitCount:
@@ -156,14 +155,10 @@ def _averaged_fit(odds: Numbers, outcome: Numbers) -> tuple[Numbers, Numbers]:
         fits.append((weights, covariance))
     share = np.exp(np.array(evidence) - max(evidence))
     share /= share.sum()
-    mean = np.asarray(
-        sum(weight * weights for weight, (weights, _) in zip(share, fits, strict=True))
-    )
-    covariance = sum(
-        weight * (own + np.outer(weights - mean, weights - mean))
-        for weight, (weights, own) in zip(share, fits, strict=True)
-    )
-    return mean, np.asarray(covariance)
+    weighted = [(weight, *fit) for weight, fit in zip(share, fits, strict=True)]
+    mean = np.asarray(sum(weight * own for weight, own, _ in weighted))
+    spread = (w * (own + np.outer(at - mean, at - mean)) for w, at, own in weighted)
+    return mean, np.asarray(sum(spread))
 
 
 def _log_odds(log_scores: Numbers) -> Numbers:

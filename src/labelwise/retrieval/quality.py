@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
 from math import comb
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,10 +23,8 @@ from labelwise.numeric.arrays import Array, as_mask, check_shapes, to_numpy
 
 # AP = mean over relevant i of  relevant at or above i / images at or above i, ties included. Only
 # the relevant images are sorted, and the others that share a bucket of costs with one of them; with
-# few relevant images, whatever lies above the worst of them. A query of n labels is one of n - 1
-# labels and one more: its relevant images are among the shorter one's.
-
-
+# few relevant images, whatever lies above the worst of them.
+#
 # A table of 2K rows holds every label twice: row k says "k is wanted", row K + k "k is unwanted". A
 # query is n rows of distinct labels, at least one wanted: there are C(K, n) (2^n - 1). The first
 # wanted label comes first, then the others in order, so that equal sums of costs stay equal.
@@ -89,10 +87,6 @@ def sample_queries(
     return np.array([*kept], dtype=np.intp).reshape(-1, length), skipped
 
 
-if TYPE_CHECKING:
-    pass
-
-
 FEW = 200
 BUCKETS_PER_RELEVANT, MOST_BUCKETS = 16, 16384
 
@@ -105,26 +99,15 @@ def average_precision_of_costs(costs: Costs, relevant: NDArray[np.intp]) -> floa
     ``relevant`` holds the distinct row numbers of the relevant images, at least one. Costs are at
     least 0 and may be infinite, not NaN.
     """
-    relevant_costs = costs.take(relevant)
-    relevant_costs.sort()
-    ranks = _at_or_above(relevant_costs)
-    if relevant_costs[-1] < np.inf:
-        above = _others(costs, relevant, relevant_costs)
-    else:
-        finite = int(relevant_costs.searchsorted(np.inf))
-        above = np.full(
-            len(relevant_costs), len(costs) - len(relevant_costs)
-        )  # all others are at or above
-        if finite:
-            above[:finite] = _others(costs, relevant, relevant_costs[:finite])
-    return float((ranks / (ranks + above)).sum()) / len(relevant_costs)
-
-
-def _at_or_above(found: Costs) -> NDArray[np.intp]:
-    """Return how many of the sorted costs are at or below each."""
-    if (found[1:] != found[:-1]).all():
-        return np.arange(1, len(found) + 1)
-    return found.searchsorted(found, side="right")
+    own = np.sort(costs.take(relevant))
+    ranks = np.arange(1, len(own) + 1)
+    if (own[1:] == own[:-1]).any():
+        ranks = own.searchsorted(own, side="right")
+    finite = int(own.searchsorted(np.inf))
+    above = np.full(len(own), len(costs) - len(own))  # of infinite costs all others
+    if finite:
+        above[:finite] = _others(costs, relevant, own[:finite])
+    return float((ranks / (ranks + above)).sum()) / len(own)
 
 
 def _others(costs: Costs, relevant: NDArray[np.intp], found: Costs) -> NDArray[np.intp]:
@@ -312,7 +295,7 @@ def _table(log_p: Array, log_q: Array, labels: Array, observed: Array | None) ->
     truth = to_numpy(labels)
     seen = None if observed is None else as_mask(to_numpy(observed), "observed")
     check_shapes(log_p=sides[0], log_q=sides[1], labels=truth, observed=seen)
-    costs = _rows([-side.T for side in sides])
+    costs = np.concatenate([-side.T for side in sides])
     if np.isnan(costs).any() or (costs < 0).any():
         raise ValueError("log_p and log_q must be logarithms of probabilities, at most 0")
     present, absent = truth.T == 1, truth.T == 0
@@ -321,10 +304,6 @@ def _table(log_p: Array, log_q: Array, labels: Array, observed: Array | None) ->
     known = present | absent
     if seen is None and not known.all():
         raise ValueError(f"labels must be 0 or 1 where observed, got {truth.T[~known][0]}")
-    known_rows = None if known.all() else _rows([known, known])
-    return CostTable(costs, _rows([present, absent]), known_rows)
-
-
-def _rows(parts: list[np.ndarray]) -> np.ndarray:
-    """Return the parts below each other, every row contiguous."""
-    return np.ascontiguousarray(np.concatenate(parts))
+    known_rows = None if known.all() else np.concatenate([known, known])
+    relevant = np.ascontiguousarray(np.concatenate([present, absent]))
+    return CostTable(np.ascontiguousarray(costs), relevant, known_rows)

@@ -12,7 +12,7 @@ from labelwise.calibration import Choice
 from labelwise.calibration.auto import FOLDS
 from labelwise.decide import Check, OnePerGroup, Promise, Promised, Rule
 from labelwise.decide.cross_fit import same_sets
-from labelwise.decide.guarantee_spec import Wish
+from labelwise.decide.promised_rules import Wish
 from labelwise.links import Grouped, Link
 from labelwise.predictions import Predictions
 from labelwise.taxonomy import AttributeColumns

@@ -24,7 +24,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from labelwise.calibration import FewLabels
 from labelwise.calibration.link_specs import link_from_spec, link_to_spec
 from labelwise.decide import Rule, Threshold
-from labelwise.decide.specs import rule_from_spec, rule_to_spec
+from labelwise.decide.rules import rule_from_spec, rule_to_spec
 from labelwise.errors import DataError, LabelwiseError, SettingsError
 from labelwise.evaluation import Evaluation
 from labelwise.links import Link
