@@ -12,11 +12,14 @@ from sample_scores import sample
 
 from labelwise.api import train
 from labelwise.data import scenes
+from labelwise.decide import Threshold
+from labelwise.evaluation import evaluate
 from labelwise.links import Sigmoid
 from labelwise.pictures import ArrayImages, FileImages
 from labelwise.report import choose_examples
 from labelwise.report.examples import picture_address
 from labelwise.report.explain import attended, overlay
+from labelwise.report.page import page
 
 
 def decoded(address):
@@ -39,20 +42,33 @@ def test_groups_are_what_they_say(predictions):
     fit = torch.where(present, probs.log(), (-probs).log1p()).sum(1)
     labelled = present.any(1)
     best = [f"image-{r}" for r in fit.argsort(descending=True).tolist() if labelled[r]][:3]
-    assert [e.id for e in group(groups, "Surest right").examples] == best
-    worst = [f"image-{r}" for r in fit.argsort().tolist()][:3]
-    assert [e.id for e in group(groups, "Surest wrong").examples] == worst
+    assert [e.id for e in group(groups, "Right").examples] == best
     absent = probs.masked_fill(present, -1).amax(1)
-    suspects = [f"image-{r}" for r in absent.argsort(descending=True).tolist()][:3]
-    assert [e.id for e in group(groups, "Missing labels?").examples] == suspects
+    wrong = [f"image-{r}" for r in absent.argsort(descending=True).tolist()][:3]
+    assert [e.id for e in group(groups, "Wrong").examples] == wrong
+    least = probs.masked_fill(~present, 2).amin(1)
+    missed = [f"image-{r}" for r in least.argsort().tolist()][:3]
+    assert [e.id for e in group(groups, "Missed").examples] == missed
     for example in group(groups, "No label, loudest").examples:
         assert example.truth == ()
     assert len(group(groups, "Drawn at random").examples) == 3
 
 
-def test_surest_right_are_right(predictions):
-    """Oracle: which side of one half each probability is on."""
-    shown = group(choose_examples(predictions, Sigmoid(), each=60), "Surest right").examples
+def test_right_wrong_and_missed_are_on_that_side_of_one_half(predictions):
+    """Oracle: the logits. Unknown labels are neither."""
+    observed = np.ones(predictions.labels.shape, bool)
+    observed[:, 1] = False
+    groups = choose_examples(replace(predictions, observed=observed), Sigmoid(), each=60)
+    yes, truth = predictions.logits > 0, predictions.labels == 1
+    for title, rows in {
+        "Wrong": (yes & ~truth & observed).any(1),
+        "Missed": (~yes & truth & observed).any(1),
+        "Unknown, and probable": yes[:, 1],
+    }.items():
+        shown = {int(e.id.removeprefix("image-")) for e in group(groups, title).examples}
+        assert shown == set(np.flatnonzero(rows).tolist())
+        assert 0 < len(shown) < 60
+    shown = group(choose_examples(predictions, Sigmoid(), each=60), "Right").examples
     right = ((predictions.logits > 0) == (predictions.labels == 1)).all(1)
     labelled = (predictions.labels == 1).any(1)
     rows = {int(example.id.removeprefix("image-")) for example in shown}
@@ -85,6 +101,16 @@ def test_pictures_are_found_by_id_and_tiny_ones_are_exact(predictions):
         assert example.tiny
         seen = np.asarray(decoded(example.picture))
         assert np.array_equal(seen, pixels[ids.index(example.id)])
+
+
+def test_a_report_opens_with_photos_before_its_figures_and_shows_none_twice(predictions):
+    pixels = np.random.default_rng(0).integers(0, 256, (60, 12, 10, 3), dtype=np.uint8)
+    examples = choose_examples(predictions, Sigmoid(), ArrayImages(pixels, predictions.ids))
+    text = page(evaluate(predictions, Sigmoid(), Threshold(0.5)), title="t", examples=examples)
+    order = [text.index(mark) for mark in ('class="verdict"', ">Right<", ">Wrong<", ">Missed<")]
+    order += [text.index('class="tiles"'), text.index('id="examples"')]
+    assert order == sorted(order)
+    assert text.count("<img") == sum(len(some.examples) for some in examples)
 
 
 def test_a_large_picture_becomes_a_small_jpeg():

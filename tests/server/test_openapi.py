@@ -10,7 +10,10 @@ from urllib.parse import quote, urlencode
 from fastapi import FastAPI
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pydantic import BaseModel
 from web_setup import encoded, running
+
+from labelwise.server import schemas
 
 JUNK = st.one_of(
     st.none(),
@@ -137,3 +140,11 @@ def test_the_description_is_made_in_a_thread_by_whoever_asks_first(run, monkeypa
         assert not threads
         assert server.get("/openapi.json") == server.get("/openapi.json")
     assert {name.split(" thread")[0] for name in threads} == {"AnyIO worker"}
+
+
+def test_what_is_sent_may_hold_nothing_unknown_and_answers_may_grow():
+    """Oracle: pydantic's own schema of each model."""
+    models = [model for model in vars(schemas).values() if isinstance(model, type)]
+    models = [model for model in models if issubclass(model, BaseModel)]
+    strict = {model.__name__ for model in models if model.model_config.get("extra") == "forbid"}
+    assert strict - {"Strict"} == {"CorrectionsIn", "CheckIn", "CheckAnswerIn", "SessionIn"}

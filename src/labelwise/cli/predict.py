@@ -1,4 +1,7 @@
-"""``labelwise predict``: the labels of image files, or of scores by what `calibrate` fitted."""
+"""``labelwise predict``: the labels of image files, or of scores by what `calibrate` fitted.
+
+What an exported file does not need is imported where it is: one photo then takes a second.
+"""
 
 from collections.abc import Generator, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
@@ -8,7 +11,6 @@ from typing import Any
 import numpy as np
 import typer
 
-from labelwise.cli.evaluate import pooled
 from labelwise.cli.options import Options, decoder_of
 from labelwise.cli.text import (
     before_writing,
@@ -29,13 +31,6 @@ from labelwise.numeric.arrays import to_numpy
 from labelwise.pictures import ImageSource, PictureImages
 from labelwise.pictures.decode import image_paths
 from labelwise.predictions import Predictions
-from labelwise.report.runs import taxonomy_of
-from labelwise.scores import apply as applied
-from labelwise.scores import read_fitted, read_unlabelled, save_applied
-from labelwise.scores.detections import is_detections, read_detections
-from labelwise.scores.fitted import check_output, save_detections
-from labelwise.scores.run import held_out_of, share_shift
-from labelwise.scores.tables import unscored_note
 from labelwise.system.progress import make_watch
 from labelwise.system.storage import without_options
 from labelwise.system.text import counted
@@ -83,6 +78,13 @@ def _fitted_files(places: list[Path]) -> list[Path]:
 
 def _apply(fitted: list[Path], source: Path, given: Options) -> None:
     """Calibrate and decide scores, which need no labels, with what was fitted before."""
+    from labelwise.cli.evaluate import pooled
+    from labelwise.scores import apply as applied
+    from labelwise.scores import read_fitted, read_unlabelled, save_applied
+    from labelwise.scores.detections import is_detections, read_detections
+    from labelwise.scores.fitted import check_output, save_detections
+    from labelwise.scores.tables import unscored_note
+
     if given.out is None:
         raise SettingsError("say where the labels go: -o FILE, a .parquet, .csv or .jsonl")
     out = given.target
@@ -173,6 +175,8 @@ def _predict_file(run: Path, images: list[Path], given: Options) -> None:
                 raise SettingsError(
                     f"--frequencies needs the held-out photos of a run; {run} is one file"
                 )
+            from labelwise.scores.run import held_out_of
+
             held_out = held_out_of(run)
         if given.explain is not None:
             _explain(model, source, given.explain)
@@ -216,6 +220,7 @@ def _answers(
 ) -> Generator[Answer]:
     """Yield a model's answers in the order of the photos; keep logits for their frequencies."""
     from labelwise.models.scoring import obeying, score
+    from labelwise.report.runs import taxonomy_of
 
     tree = None
     if given.taxonomy is not None:
@@ -240,6 +245,8 @@ def _explain(model: Any, source: ImageSource, page: Path) -> None:
 
 def _say_frequencies(held_out: Predictions, link: Any, logits: list[Any]) -> None:
     """Say how frequent each label is among the photos."""
+    from labelwise.scores.run import share_shift
+
     shift = share_shift(held_out, link, np.concatenate([to_numpy(part) for part in logits]))
     known = [share for share in shift.shares if share is not None]
     cells = [

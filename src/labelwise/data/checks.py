@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from labelwise.data.table import LabelTable
+from labelwise.data.table import LabelSets, LabelTable
 from labelwise.errors import DataError, ImageError, SettingsError
 from labelwise.pictures.decode import regular_files
 from labelwise.pictures.memory import ArrayImages, BytesImages, FeatureRows
@@ -35,6 +35,7 @@ from labelwise.system.storage import is_uri
 from labelwise.system.text import counted
 
 PAIRS_SHOWN = 20
+MOST_DENSE = 2048  # labels up to which a count is kept for every pair
 MOST_PAIRS = 50_000_000  # beyond so many different ones none is counted, for the memory they take
 SPELLINGS_SHOWN = 5
 
@@ -177,22 +178,33 @@ def _pairs(table: LabelTable) -> list[PairCount]:
     sizes = table.present.sizes()
     if min(int((sizes * (sizes - 1) // 2).sum()), len(table.space) ** 2 // 2) > MOST_PAIRS:
         return []
-    from scipy import sparse  # slow to import, and seldom needed
-
     sets = table.present.plain()
-    present = sparse.csr_array(
-        (np.ones(len(sets.columns), np.int64), sets.columns, sets.offsets),
-        shape=(len(sets), sets.width),
-    )
-    pairs = sparse.coo_array(sparse.triu(present.T @ present, 1))
-    most = np.lexsort((pairs.col, pairs.row, -pairs.data))[:PAIRS_SHOWN]
-    counts, names, shown = sets.counts(), table.space.names, []
-    for first, other, images in zip(
-        pairs.row[most], pairs.col[most], pairs.data[most], strict=True
-    ):
-        lift = float(images * len(table) / (counts[first] * counts[other]))
-        shown.append(PairCount(names[first], names[other], int(images), lift))
-    return shown
+    codes, images = _counted(sets)
+    most = np.lexsort((codes, -images))[:PAIRS_SHOWN]
+    counts, names = sets.counts(), table.space.names
+    pairs = []
+    for number, together in zip(codes[most].tolist(), images[most].tolist(), strict=True):
+        first, other = divmod(number, sets.width)
+        lift = float(together * len(table) / (counts[first] * counts[other]))
+        pairs.append(PairCount(names[first], names[other], together, lift))
+    return pairs
+
+
+def _counted(sets: LabelSets) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return first * width + second of all labels that are together, and in how many rows."""
+    if sets.width <= MOST_DENSE:
+        counts = np.zeros(sets.width**2, np.int64)
+        for _, codes in sets.pairs():
+            counts += np.bincount(codes, minlength=len(counts))
+        found = np.flatnonzero(counts)
+        return found, counts[found]
+    found = images = np.zeros(0, np.int64)
+    for _, codes in sets.pairs():
+        found, code_of = np.unique(np.concatenate([found, codes]), return_inverse=True)
+        counts = np.bincount(code_of[len(images) :], minlength=len(found))
+        counts[code_of[: len(images)]] += images
+        images = counts
+    return found, images
 
 
 MOST_SEARCHED = 1_000_000  # files below a folder that are looked at for images by name

@@ -8,10 +8,10 @@ from base64 import b64encode
 from collections.abc import Callable, Iterable, Sequence
 from io import BytesIO
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from PIL import Image
 
-from labelwise.answers.suspects import Reviewed, SuspectPromise
 from labelwise.errors import LabelwiseError
 from labelwise.markup import Cell, Markup, chance, document, paragraph, section, table, tag
 from labelwise.photos import Index
@@ -19,6 +19,9 @@ from labelwise.photos.query import Found, Hit
 from labelwise.pictures.worker import OneImage, shown_images
 from labelwise.system.files import write_text
 from labelwise.system.text import for_terminal
+
+if TYPE_CHECKING:  # searches do without torch, which takes seconds to import
+    from labelwise.answers.suspects import Reviewed, SuspectPromise
 
 SIDE = 320
 ReadPicture = Callable[[str], Image.Image | None]
@@ -98,9 +101,9 @@ def _hit(index: Index, hit: Hit) -> Markup:
 
 def write_suspects_page(
     path: Path,
-    questions: Sequence[Reviewed],
+    questions: "Sequence[Reviewed]",
     *,
-    promise: SuspectPromise | None = None,
+    promise: "SuspectPromise | None" = None,
     picture: ReadPicture | None = None,
     photos: int = 100,
     blind: bool = False,
@@ -112,7 +115,7 @@ def write_suspects_page(
 
 def write_questions_page(
     path: Path,
-    questions: Sequence[Reviewed],
+    questions: "Sequence[Reviewed]",
     *,
     by: str,
     picture: ReadPicture | None = None,
@@ -129,9 +132,9 @@ def write_questions_page(
 
 
 def suspects_page(
-    questions: Sequence[Reviewed],
+    questions: "Sequence[Reviewed]",
     *,
-    promise: SuspectPromise | None = None,
+    promise: "SuspectPromise | None" = None,
     picture: ReadPicture | None = None,
     photos: int = 100,
     blind: bool = False,
@@ -152,7 +155,7 @@ def suspects_page(
 
 
 def _sheet(
-    questions: Sequence[Reviewed], picture: ReadPicture | None, photos: int, blind: bool
+    questions: "Sequence[Reviewed]", picture: ReadPicture | None, photos: int, blind: bool
 ) -> tuple[Markup, int]:
     """Return the section of the first photos with their questions, and how many there are."""
     own: dict[str, list[Markup]] = {}
@@ -181,7 +184,7 @@ def _sheet(
     return section("photos", heading, tag("ul", *cards, class_="sheet")), len(own)
 
 
-def _labels(questions: Sequence[Reviewed]) -> Markup:
+def _labels(questions: "Sequence[Reviewed]") -> Markup:
     """Return a table of the labels: suspects, answered, confirmed."""
     rows: dict[str, list[Reviewed]] = {}
     for question in questions:

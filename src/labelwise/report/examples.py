@@ -2,8 +2,9 @@
 
     surprise of an image = - sum over its known labels of log p(the truth)
 
-"Surest right" has the smallest surprise among images with labels, "surest wrong" the largest of
-all. A missing-label suspect is an entry marked absent or unknown with the highest probability.
+"Right" has the smallest surprise among images with labels whose every label lies on the right side
+of one half. "Wrong" has the most probable labels that are absent, "missed" the least probable ones
+that are present, "unknown, and probable" those that nobody knows.
 Chosen examples flatter or frighten, so some are also drawn at random. Of a Query2Label model it is
 also shown where the queries of the two surest labels looked.
 """
@@ -11,7 +12,7 @@ also shown where the queries of the two surest labels looked.
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
@@ -98,25 +99,31 @@ def choose_examples(
     right = (((log_p > log_q) == present) | ~known).all(1)
     labelled = np.any(present, axis=1)
     empty = np.all(known, axis=1) & ~labelled
-    suspect = np.where(present, -np.inf, log_p).max(1)
+    wrong = np.where(known & ~present, log_p, -np.inf).max(1)
+    unsaid = np.where(known, -np.inf, log_p).max(1)
+    missed = np.where(present, log_q, -np.inf).max(1)
+    half = np.log(0.5)
     shuffled = torch.randperm(len(surprise), generator=torch.Generator().manual_seed(seed))
     chosen = [
         (
-            "Surest right",
-            "Every label on the right side of one half, and the whole label set given the highest "
-            "probability.",
+            "Right",
+            "Every label on the right side of one half, the surest photos first.",
             _first(surprise, labelled & right, each),
         ),
         (
-            "Surest wrong",
-            "The whole label set was given the lowest probability.",
-            _first(-surprise, surprise > 0, each),
+            "Wrong",
+            "Marked absent, yet more probable than not. Some may be missing from the data.",
+            _first(-wrong, wrong > half, each),
         ),
         (
-            "Missing labels?",
-            "Marked absent or unknown, yet given the highest probability. Look "
-            "here first for labels that are missing from the data.",
-            _first(-suspect, suspect > np.log(0.5), each),
+            "Missed",
+            "Present, yet less probable than not.",
+            _first(-missed, missed > half, each),
+        ),
+        (
+            "Unknown, and probable",
+            "Nobody said whether the label is there; the model says yes.",
+            _first(-unsaid, unsaid > half, each),
         ),
         (
             "No label, loudest",
@@ -197,29 +204,41 @@ def picture_address(image: Image.Image) -> str:
     return f"data:image/{kind};base64,{b64encode(stream.getvalue()).decode('ascii')}"
 
 
+OPENING = ("Right", "Wrong", "Missed")
+FIRST = 4  # photos of each that a report opens with
+READ = (
+    "Each image with its four surest labels. ✓ marks a label that is truly present, ? one that is "
+    "unknown."
+)
+LOOKED = (
+    " Below, where the queries of the two surest looked in the last decoder layer: light where "
+    "they look, dark where they do not."
+)
 MARKS = {"present": "✓", "absent": "", "unknown": "?"}
 
 
+def opening_photos(groups: Sequence[ExampleGroup]) -> list[Markup]:
+    """Return what a report shows first: some photos that are right, wrong and missed."""
+    opening = [replace(group, examples=group.examples[: _opens(group)]) for group in groups]
+    shown = [_group(group) for group in opening if group.examples]
+    return [*shown, paragraph(READ, class_="small muted")] if shown else []
+
+
 def example_section(groups: Sequence[ExampleGroup]) -> Markup | None:
-    """Return the section, or nothing without examples."""
-    if not groups:
+    """Return the section of the other examples, or nothing without any."""
+    rest = [replace(group, examples=group.examples[_opens(group) :]) for group in groups]
+    rest = [group for group in rest if group.examples]
+    if not rest:
         return None
-    return section(
-        "examples",
-        "Examples",
-        paragraph(
-            "Each image with its four surest labels. ✓ marks a label that is truly present, "
-            "? one that is unknown."
-            + (
-                " Below, where the queries of the two surest looked in the last decoder layer: "
-                "light where they look, dark where they do not."
-                if any(example.seen for group in groups for example in group.examples)
-                else ""
-            ),
-            class_="muted",
-        ),
-        *map(_group, groups),
-    )
+    looked = any(example.seen for group in groups for example in group.examples)
+    words = paragraph(READ + LOOKED * looked, class_="muted")
+    return section("examples", "Examples", words, *map(_group, rest))
+
+
+def _opens(group: ExampleGroup) -> int:
+    """Return how many examples of a group a report opens with: none without a picture."""
+    pictured = any(example.picture for example in group.examples)
+    return FIRST if pictured and group.title in OPENING else 0
 
 
 def _group(group: ExampleGroup) -> Markup:

@@ -30,7 +30,7 @@ from labelwise.markup import (
 from labelwise.markup.html import trusted
 from labelwise.report.calibration import calibration
 from labelwise.report.charts import Series, grouped_bars, line_chart
-from labelwise.report.examples import ExampleGroup, example_section
+from labelwise.report.examples import ExampleGroup, example_section, opening_photos
 from labelwise.report.labels import curves as label_curves
 from labelwise.report.labels import labels, search, subgroups
 from labelwise.system.files import write_text
@@ -283,6 +283,7 @@ def page(
 ) -> str:
     """Return the page: verdict, photos and four figures first, everything else folded."""
     rest = (
+        ("examples", "Examples", example_section(examples)),
         ("calibration", "Calibration", calibration(evaluation)),
         ("decisions", "Decisions", decisions(evaluation)),
         ("zero-label", "No label", zero_label(evaluation)),
@@ -297,8 +298,7 @@ def page(
         title,
         facts(evaluation),
         [
-            ("glance", "At a glance", glance(evaluation, origin or {})),
-            ("examples", "Examples", example_section(examples)),
+            ("glance", "At a glance", glance(evaluation, origin or {}, opening_photos(examples))),
             *((name, word, section and _fold(section)) for name, word, section in rest),
         ],
     )
@@ -310,8 +310,10 @@ def _fold(part: Markup) -> Markup:
     return tag("details", tag("summary", trusted(heading)), trusted(before + after), class_="fold")
 
 
-def glance(evaluation: Evaluation, origin: Mapping[str, str]) -> Markup:
-    """Return the verdict, four figures, and below a fold the others and what was measured."""
+def glance(
+    evaluation: Evaluation, origin: Mapping[str, str], photos: Sequence[Markup] = ()
+) -> Markup:
+    """Return verdict, photos, four figures; below a fold the others and what was measured."""
     judged = verdict(evaluation)
     tiles = [_tile(figure, evaluation) for figure in evaluation.headline]
     facts = [tag("div", tag("dt", name), tag("dd", text)) for name, text in origin.items()]
@@ -324,6 +326,7 @@ def glance(evaluation: Evaluation, origin: Mapping[str, str]) -> Markup:
             f" {judged.tags} {judged.trust} {judged.hint}".replace("`", ""),
             class_="verdict",
         ),
+        *photos,
         tag("ul", *tiles[:TILES], class_="tiles"),
         paragraph(
             "Below each number: its 95 % interval over draws of such images. ",

@@ -53,7 +53,7 @@ from labelwise.system.text import counted, shortened
 # Answers
 
 
-class Answer(BaseModel):
+class ToolAnswer(BaseModel):
     """What is said, and the condition under which that is so."""
 
     in_words: Annotated[
@@ -69,7 +69,7 @@ class LabelFacts(BaseModel):
     held_out_photos_with_it: int | None
 
 
-class LibraryFacts(Answer):
+class LibraryFacts(ToolAnswer):
     """What the library and its model are."""
 
     labels: list[LabelFacts]
@@ -86,14 +86,14 @@ class FoundPhoto(BaseModel):
     taken: str | None
 
 
-class PhotoList(Answer):
+class PhotoList(ToolAnswer):
     """The answer to a search."""
 
     photos: list[FoundPhoto]
     statement: Statement | None
 
 
-class PhotoCount(Answer):
+class PhotoCount(ToolAnswer):
     """How many photos match, with the interval; null where no known answer stands behind it."""
 
     expected: float
@@ -111,7 +111,7 @@ class LabelOfPhoto(BaseModel):
     because: str
 
 
-class ExplainedPhoto(Answer):
+class ExplainedPhoto(ToolAnswer):
     """The labels of one photo."""
 
     path: str
@@ -126,14 +126,14 @@ class LikePhoto(BaseModel):
     cosine: float
 
 
-class PhotosAlike(Answer):
+class PhotosAlike(ToolAnswer):
     """Photos that look like one, the most alike first."""
 
     copies: list[str]
     photos: list[LikePhoto]
 
 
-class DrawnPhotos(Answer):
+class DrawnPhotos(ToolAnswer):
     """Photos drawn at random, for a person to answer."""
 
     question: str

@@ -18,7 +18,7 @@ class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
-class ListedPhoto(Strict):
+class ListedPhoto(BaseModel):
     """A photo of a list."""
 
     id: PhotoId
@@ -109,7 +109,7 @@ class PhotoFactsView(BaseModel):
     longitude: float | None
 
 
-class CorrectionsIn(BaseModel):
+class CorrectionsIn(Strict):
     """What a person says of labels; ``withdrawn`` takes back what was said."""
 
     labels: Annotated[dict[str, State], Field(min_length=1, max_length=5000)]
@@ -123,7 +123,7 @@ class SimilarView(ListedPhoto):
     likeness: float
 
 
-class TextAnswer(Strict):
+class TextAnswer(BaseModel):
     """The photos most like a text, and what speaks against scoring that text, if anything."""
 
     text: str
@@ -167,7 +167,7 @@ class LibraryView(BaseModel):
     newest: list[NewPhoto]
 
 
-class CheckIn(BaseModel):
+class CheckIn(Strict):
     """Which list a person checks: our own, for so many ``answers``, or the best ``top`` photos."""
 
     q: Annotated[str, Field(max_length=2000)]
@@ -185,7 +185,7 @@ class CheckAnswerIn(Strict):
     answer: Literal["yes", "no", "unsure"]
 
 
-class CheckQuestion(Strict):
+class CheckQuestion(BaseModel):
     """Does this photo match the query? ``repeated``: it was asked about before."""
 
     photo: ListedPhoto
@@ -267,7 +267,7 @@ class Health(BaseModel):
     status: Literal["live", "ready"]
 
 
-class SessionIn(BaseModel):
+class SessionIn(Strict):
     """The token, exchanged for a cookie."""
 
     token: Annotated[str, Field(max_length=512)]
