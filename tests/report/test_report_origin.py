@@ -4,6 +4,7 @@ import sys
 from html import unescape
 
 import pytest
+from typed import must_run
 
 from labelwise.cli import main
 
@@ -27,3 +28,14 @@ def test_a_report_names_method_backbone_weights_data_and_command(tmp_path, monke
         "-o 'my run'",
     ):
         assert fact in page
+
+
+def test_a_report_written_again_still_shows_the_photos(tmp_path, monkeypatch):
+    """Oracle: the report that training wrote."""
+    monkeypatch.chdir(tmp_path)
+    options = "{num_train: 24, num_val: 12, num_test: 12, size: 32}"
+    must_run("train", "scenes", "--epochs", "1", "--set", f"data_options={options}", "-o", "run")
+    first = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+    must_run("report", "run")
+    again = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+    assert again.count("<img") == first.count("<img") > 0

@@ -32,7 +32,7 @@ def report(run: Path, given: Options) -> None:
         return
     given.refuse("it is for --format dossier", "intended_use", "index")
     figures["query_length"] = 3
-    evaluation, extras = measured_run(run, split, None, figures, command=command())
+    evaluation, extras = measured_run(run, split, None, figures, photos=True, command=command())
     folder = run if given.out is None else given.target
     write_folder(evaluation, folder, title=run.name, **extras)
     show(evaluation, json=False, out=folder)

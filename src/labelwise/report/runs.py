@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from labelwise.data.tabular import open_tabular
-from labelwise.errors import DataError, SettingsError
+from labelwise.errors import DataError, LabelwiseError, SettingsError
 from labelwise.evaluation import Evaluation, Subgroups, evaluate
 from labelwise.models.run_folder import RunFolder
 from labelwise.predictions import Predictions
@@ -108,13 +109,14 @@ def measured_run(
     figures: Figures,
     *,
     without_seen: bool = False,
+    photos: bool = False,
     command: str | None = None,
     fitted: "Predictor | None" = None,
 ) -> Measured:
     """Return the evaluation of a run's saved predictions, and what else its report shows.
 
-    With ``without_seen`` it is of those that do not look like a photo it was fitted on, with the
-    figures of all in the notes.
+    With ``photos`` examples have pictures, where those are still there. With ``without_seen`` it is
+    of those that do not look like a photo it was fitted on, with the figures of all in the notes.
     """
     from labelwise.models.seen_photos import HeldOutCopies
 
@@ -127,9 +129,25 @@ def measured_run(
     extras = {
         "history": files.journal.read(),
         "origin": origin_of(files, command=command),
-        "examples": _examples(files, run.predictions, run.calibrated or run.predictions.link),
+        "examples": _examples(
+            files,
+            run.predictions,
+            run.calibrated or run.predictions.link,
+            _photos_of(files) if photos else None,
+        ),
     }
     return _judged(run, rule, {**figures, "notes": notes}), extras
+
+
+def _photos_of(run: RunFolder) -> "ImageSource | None":
+    """Return the photos that a run was trained and tested on, unless they have moved."""
+    from labelwise.data import load
+
+    with suppress(LabelwiseError, KeyError):
+        if "://" not in run.data:
+            options = run.settings.get("data_options", {})
+            return load(run.data, check_files=False, **options).images
+    return None
 
 
 def _without_seen(
