@@ -162,7 +162,7 @@ def difference(old: Any, new: Any) -> str:
     try:
         one, other = np.asarray(old, float), np.asarray(new, float)
     except (TypeError, ValueError):
-        return "" if old == new else f"{str(old)[:200]} -> {str(new)[:200]}"
+        return "" if np.array_equal(old, new) else f"{str(old)[:200]} -> {str(new)[:200]}"
     if one.shape != other.shape:
         return f"shape {one.shape} -> {other.shape}"
     if one.tobytes() == other.tobytes():
