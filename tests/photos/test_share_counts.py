@@ -13,7 +13,7 @@ from search_setup import LABELS, save_model
 from typed import run
 
 from labelwise.links import Sigmoid
-from labelwise.photos import answer
+from labelwise.photos import answer, shift
 from labelwise.photos.filters import PhotoFilter
 from labelwise.predictions import Predictions
 from labelwise.retrieval import Query
@@ -78,3 +78,22 @@ def test_no_interval_where_held_out_photos_do_not_speak_for_these(
     index = open_index(made_index(tmp_path / "all.index", held_out, everything, folders))
     assert answer(index, DOG, photos=PhotoFilter("odd")).untested == why
     assert answer(index, DOG, photos=PhotoFilter("usual")).interval is not None
+
+
+def test_photos_of_a_filter_are_compared_once_until_the_model_changes(
+    held_out, tmp_path, monkeypatch
+):
+    """A page asks again for each fifty photos. Oracle: how often photos are compared."""
+    logits, _ = shifted(np.random.default_rng(6), 0.3, 300)
+    folders = ["a", "b"] * 150
+    index = open_index(made_index(tmp_path / "index", held_out, logits, folders))
+    compare, seen = shift.compare_photos, []
+    monkeypatch.setattr(shift, "compare_photos", lambda *a, **k: seen.append(0) or compare(*a, **k))
+    first = answer(index, DOG, photos=PhotoFilter("a"))
+    assert answer(index, DOG, top=5, photos=PhotoFilter("a")).likeness == first.likeness
+    assert len(seen) == 1
+    answer(index, DOG, photos=PhotoFilter("b"))
+    assert len(seen) == 2
+    index.use(index.spec, index.held_out)
+    answer(index, DOG, photos=PhotoFilter("a"))
+    assert len(seen) == 3

@@ -16,20 +16,6 @@ from labelwise.links import Link
 from labelwise.models import Predictor
 from labelwise.numeric.array_api import Symbol
 
-# Graph: an ONNX graph written operator by operator, and the elementary functions it lacks.
-#
-#     y = graph.op("Add", x, 1.0)          a number or array becomes a constant
-#
-# Everything after the network's logits is computed in float64, as links and rules are fitted, so
-# that a probability falls on the same side of its threshold as in Python. ONNX has no log1p and no
-# expm1; the classic forms are exact to a few units in the last place:
-#
-#     log1p(x) = x log(1 + x) / ((1 + x) - 1)            x where 1 + x = 1
-#     expm1(x) = x (e^x - 1) / log(e^x)                  x where e^x = 1, -1 where e^x - 1 = -1
-
-
-# What every export refuses before it begins.
-
 
 def require_exportable(
     predictor: Predictor, *, rgb_for: str | None = None, full_scale: bool = False
@@ -82,6 +68,15 @@ def _kind(dtype: str) -> int:
 
 class Graph:
     """Nodes and constants in the order they are written; names carry the part they belong to.
+
+        y = graph.op("Add", x, 1.0)          a number or array becomes a constant
+
+    Everything after the network's logits is computed in float64, as links and rules are fitted, so
+    that a probability falls on the same side of its threshold as in Python. ONNX has no log1p and
+    no expm1; the classic forms are exact to a few units in the last place:
+
+        log1p(x) = x log(1 + x) / ((1 + x) - 1)            x where 1 + x = 1
+        expm1(x) = x (e^x - 1) / log(e^x)                  x where e^x = 1, -1 where e^x - 1 = -1
 
     A graph for the body of an ``If`` or a ``Loop`` is made from the ``outer`` one, whose values it
     sees.

@@ -52,7 +52,7 @@ ENOUGH = 50  # held-out photos that keep a fit where it was
 LABELS_KEPT = 64
 LIKENESS_FILE = "likeness.json"  # what :mod:`labelwise.photos.shift` found
 CACHED_OF_MODEL = (
-    *("link", "held_out", "held_out_photos", "validation_photos"),
+    *("link", "compared", "held_out", "held_out_photos", "validation_photos"),
     *("taxonomy", "query_taxonomy", "corrections", "_model_odds"),
 )  # properties of an index that follow from its model
 
@@ -165,6 +165,7 @@ if TYPE_CHECKING:  # what was computed before is searched without torch
     from labelwise.links import Link
     from labelwise.photos.filters import PhotoFilter
     from labelwise.photos.query import Asked
+    from labelwise.photos.shift import LibraryLikeness
 
 
 class Index(AbstractContextManager["Index", None]):
@@ -255,6 +256,11 @@ class Index(AbstractContextManager["Index", None]):
                 "one at most; ask for one of them, or for any with |"
             )
         return bound
+
+    @cached_property
+    def compared(self) -> dict[bytes, "LibraryLikeness"]:
+        """What the last comparisons of some photos with the held-out ones found, by their rows."""
+        return {}
 
     @property
     def photos(self) -> int:

@@ -61,6 +61,7 @@ REFERENCE_PHOTOS = 1000  # held-out photos that others are near to or far from
 ROWS_AT_ONCE = 1 << 14
 FAR_KEPT = 1000
 GROWTH = 0.1
+KEPT_COMPARISONS = 32
 
 
 @dataclass(frozen=True)
@@ -111,10 +112,17 @@ FOUND = TypeAdapter(LibraryLikeness)
 def likeness_of(index: Index, rows: NDArray[np.int64] | None = None) -> LibraryLikeness:
     """Return how like the library is to the held-out photos, compared anew where it changed.
 
-    Some ``rows`` of it are compared each time, and far ones are not looked for.
+    Far ones are not looked for among some ``rows`` of it. The last such comparisons are kept, since
+    each further page of a search asks again.
     """
     if rows is not None:
-        return _compared(index, rows, far=False)
+        key = hashlib.blake2b(rows.tobytes(), digest_size=16).digest()
+        found = index.compared.get(key)
+        if found is None:
+            found = index.compared[key] = _compared(index, rows, far=False)
+            for old in list(index.compared)[:-KEPT_COMPARISONS]:
+                index.compared.pop(old, None)
+        return found
     path = index.folder / LIKENESS_FILE
     try:
         facts = json.loads(path.read_bytes())
