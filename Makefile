@@ -95,6 +95,7 @@ quick: install ## run the tests of the rooms that differ from main (about a minu
 
 fuzz: install ## feed damaged input to readers of files and routes of the server for ten minutes (FUZZ_SECONDS)
 	LABELWISE_FUZZ_SECONDS=$(or $(FUZZ_SECONDS),600) LABELWISE_FUZZ_SEED=$(or $(FUZZ_SEED),$$RANDOM) "$(BIN)/python" -m pytest -s tests/fuzz
+	LABELWISE_FUZZ_SEED=1 "$(BIN)/python" -m pytest -m hypothesis --hypothesis-seed=$(or $(FUZZ_SEED),random)
 
 schema: install ## requests that schemathesis makes up from the API's description: no 5xx (about a minute)
 	@test -x .venv-schema/bin/schemathesis || { $(PYTHON) -m venv .venv-schema && \
