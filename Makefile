@@ -81,7 +81,8 @@ serve: $(SERVER) ## tag, search and review photos in the browser, with the demo'
 pictures: install browser ## take the pictures of README and docs again, from the quickstart's photos
 	"$(BIN)/labelwise" train docs/photos/photos.csv -o runs/pictures
 	"$(BIN)/labelwise" index docs/photos --model runs/pictures -o runs/pictures.index
-	"$(BIN)/python" docs/images/make_pages.py runs/pictures runs/pictures.index docs/photos/new/4[0125].jpg -o docs/images
+	"$(BIN)/labelwise" compare docs/photos/photos.csv --methods bce,spa,two-way -o runs/comparison
+	"$(BIN)/python" docs/images/make_pages.py runs/pictures runs/pictures.index runs/comparison/comparison.html docs/photos docs/photos/new/4[0125].jpg -o docs/images
 
 test: install browser ## run every test (BROWSER=no: but those in a browser)
 	BROWSER=$(BROWSER) "$(BIN)/python" -m pytest --durations=25 --cpu-durations=25 $(if $(filter-out 1,$(JOBS)),-n $(JOBS) --dist worksteal)

@@ -1,6 +1,6 @@
 """The labelling page: is this word in these photos? For a folder and a list of words, no model.
 
-Photos are asked about in an order that is random for each word, so that promises can rest on the
+Photos are asked about in an order that is random for each word, so that guarantees can rest on the
 answers; or as :class:`.words.QuestionGuide` orders them, by the value of an answer, with
 some set aside whose order stays random. What was handed to one person is not handed to another
 while there is anything else. A photo's id is the hash of its path, and only photos that were found
@@ -51,10 +51,10 @@ Learn = Callable[[Mapping[str, Mapping[str, bool]]], QuestionGuide]
 ASK_AGAIN = 30  # seconds after which a photo that could not be shown is asked about once more
 REST = 10  # of scans and exports, as a multiple of the time they take
 READERS = 8  # of photos' files at the same time
-RANDOM_ORDER = "Photos come in random order, so that promises can rest on every answer."
+RANDOM_ORDER = "Photos come in random order, so that guarantees can rest on every answer."
 GUIDED_ORDER = (
     "Of five photos, four are those that the model learns most from. One was set aside at random: "
-    "promises and counts rest on those alone."
+    "guarantees and counts rest on those alone."
 )
 ANY_TRANSFORM = Transform(32)  # decoders want one; thumbnails need none
 Name = Annotated[str, Field(min_length=1, max_length=100)]

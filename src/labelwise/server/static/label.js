@@ -11,7 +11,7 @@ const NEXT = { absent: "present", present: "unsure", unsure: "absent" };
 const KEYS = { Y: "present", N: "absent", D: "unsure" };
 const LEAD = {
   false: "Select the photos that show it; select once more if you cannot tell. All others are answered no.",
-  true: "The guesses are selected: correct the wrong ones. Photos set aside for promises have none, so select those that show it.",
+  true: "The guesses are selected: correct the wrong ones. Photos set aside for guarantees have none, so select those that show it.",
 };
 
 let asked = [];  // { photo, state, shown, gone, button }
