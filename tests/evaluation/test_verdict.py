@@ -74,6 +74,7 @@ def test_words_rise_with_skill():
     [
         ({"scale": 3.0, "shift": 2.0}, ("mislead: they are off by", "Calibrating")),
         ({"scale": 2.0, "rows": 160}, ("More photos of `",)),
+        ({"scale": 40.0, "rows": 49}, ("Only 49 photos tested it: more would help most.",)),
     ],
 )
 def test_the_hint_says_what_helps_most(given, words):

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 from labelwise.evaluation.evaluation import Evaluation, LabelRow
+from labelwise.system.text import counted
 
 Word = Literal["useless", "weak", "usable", "good", "excellent"]
 WORDS: tuple[tuple[float, Word], ...] = (
     *((0.85, "excellent"), (0.65, "good"), (0.4, "usable"), (0.15, "weak")),
 )
 TRUSTED, ROUGH = 0.02, 0.05  # mean distance of probabilities from the truth
-FEW = 50  # positives below which a label needs more photos
+FEW = 50  # photos below which a test says little, positives below which a label needs more photos
 
 
 @dataclass(frozen=True)
@@ -105,6 +106,9 @@ def _hint(evaluation: Evaluation, rows: list[LabelRow], word: Word) -> str:
     """Return what would help most: calibration, photos of a rare label, effort, or label errors."""
     error = None if evaluation.final is None else evaluation.final.pooled.ece
     ranked = sorted((row for row in rows if row.ap is not None), key=lambda row: row.ap or 0.0)
+    tested = max((row.known for row in rows), default=0)
+    if tested < FEW:
+        return f"Only {counted(tested, 'photo')} tested it: more would help most."
     if word == "excellent" and (error is None or error <= TRUSTED):
         return "Use it; audit its tags now and then."
     if error is not None and error > ROUGH:
