@@ -155,3 +155,17 @@ def test_a_token_comes_from_a_file_or_the_environment_once(tmp_path, monkeypatch
     monkeypatch.setenv("LABELWISE_TOKEN", "x" * 20)
     done = CliRunner().invoke(app, ["serve", str(tmp_path), "--token-file", str(file)])
     assert "once" in str(done.exception)
+
+
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
+def test_results_of_an_audit_are_written_when_its_page_is_stopped(stop, tmp_path, warm_commands):
+    (tmp_path / "a.jpg").write_bytes(jpeg())
+    (tmp_path / "tags.csv").write_text("path,labels\na.jpg,dog\n")
+    asked = ["audit", "tags.csv", "--photos", ".", "--page", "--port", "0"]
+    with warm_commands.running(asked, tmp_path) as process:
+        assert process.line().startswith("labelwise is at http://127.0.0.1:")
+        os.kill(process.pid, stop)
+        done = process.wait()
+    assert done.returncode == 0, done.stderr
+    page = (tmp_path / "tags.audit" / "audit.html").read_text()
+    assert "Nothing is guaranteed yet: more answers are needed (0 answers)." in page

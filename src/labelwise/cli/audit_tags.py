@@ -1,6 +1,8 @@
 """The audit of any tags: in the terminal, on a page, or through a spreadsheet."""
 
 import secrets
+import signal
+from contextlib import suppress
 from getpass import getuser
 from pathlib import Path
 from shlex import quote
@@ -252,4 +254,6 @@ def _serve(session: AuditSession, out: Path, given: Options) -> None:
     settings = server_settings(given)
     from labelwise.server import create_audit_app
 
-    run_until_stopped(create_audit_app(session, out, settings), settings, given)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with suppress(KeyboardInterrupt):  # results are written after it
+        run_until_stopped(create_audit_app(session, out, settings), settings, given)

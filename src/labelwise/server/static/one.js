@@ -99,11 +99,11 @@ export async function startOne(view) {
   document.title = "Audit tags · labelwise";
   for (const name of ["save", "skip-these", "undo", "word"]) find(name).parentElement.hidden = true;
   for (const note of document.querySelectorAll(".keys-help")) note.hidden = true;
-  const button = (name, words, action) => make("button", { type: "button", class: "button", id: `answer-${name}`, onclick: action }, words);
+  const button = (name, words, action, quiet = "") => make("button", { type: "button", class: `button ${quiet}`, id: `answer-${name}`, onclick: action }, words);
   find("grid").after(make("p", { class: "actions", id: "one-buttons" },
     button("yes", "Yes (Y)", () => answer("yes")), button("no", "No (N)", () => answer("no")),
-    button("unsure", "Unsure (U)", () => answer("unsure")), button("all", "Save (S)", answerAll),
-    button("undo", "Undo (Z)", undo)));
+    button("unsure", "Unsure (U)", () => answer("unsure"), "quiet"), button("all", "Save (S)", answerAll),
+    button("undo", "Undo (Z)", undo, "quiet")));
   find("grid").className = "grid one";
   document.addEventListener("keydown", pressed);
   show({ ...view, question: null });
