@@ -305,6 +305,10 @@ class AuditSession:
         verdict = self.known().verdict()
         return replace(verdict, answers=verdict.answers - self.missing)
 
+    def denied(self) -> list[tuple[str, str]]:
+        """Return the photos and tags of which people said that they are wrong, in their order."""
+        return [self._of(use) for use, word in self.answers.items() if word == "no"]
+
     @property
     def people(self) -> list[str]:
         """Who has answered."""

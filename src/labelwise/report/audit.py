@@ -1,17 +1,22 @@
 """The page of an audit: the verdict first, then every tag with its interval."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from labelwise.answers.audit_outcome import known_tags, percent, statement, write_outcome
 from labelwise.answers.audit_session import AuditSession
 from labelwise.decide.audits import Precision
 from labelwise.decide.estimate import Recall
+from labelwise.errors import LabelwiseError
 from labelwise.markup import Cell, Markup, document, paragraph, section, table, tag
+from labelwise.pictures.sources import FileImages
 from labelwise.report.charts import Dots, dot_plot
+from labelwise.report.contact_sheet import SIDE, card, file_name
 from labelwise.system.text import counted
 
 DRAWN = 40  # tags in the chart
+PICTURED = 24  # wrong uses that are shown, the last ones
 HOW = (
     "A use is one tag on one photo. People answered about uses drawn at random; 'unsure' counts as "
     "wrong. A few answers per tag chose the tags to keep. New answers then tested the kept tags "
@@ -40,8 +45,19 @@ def page(session: AuditSession) -> str:
     not_kept = "dropped" if verdict.guaranteed else "not decided"
     shown = section("tags", "How often each tag is right", _chart(known), _table(known, not_kept))
     how = section("how", "How it was computed", paragraph(made), *map(paragraph, HOW))
-    parts = [("tags", "Tags", shown), ("how", "How", how)]
+    wrong = [_denied(session, photo, name) for photo, name in session.denied()[-PICTURED:]]
+    seen = section("wrong", "People said these are wrong", tag("ul", *wrong, class_="sheet"))
+    pictured = [("wrong", "Wrong", seen)] if wrong else []
+    parts = [("tags", "Tags", shown), *pictured, ("how", "How", how)]
     return document("Audit of tags", statement(session), parts)
+
+
+def _denied(session: AuditSession, photo: str, name: str) -> Markup:
+    image = None
+    with suppress(LabelwiseError):
+        image = FileImages(session.folder, [photo]).read(0, SIDE)
+    caption = (tag("strong", f"not {name}"), file_name(photo))
+    return card(image, photo, *caption, missing="The file cannot be read now.")
 
 
 def _chart(known: Sequence[tuple[str, Precision, Recall | None]]) -> Markup | None:
@@ -72,11 +88,7 @@ def _chart(known: Sequence[tuple[str, Precision, Recall | None]]) -> Markup | No
 def _table(known: Sequence[tuple[str, Precision, Recall | None]], not_kept: str) -> Markup:
     cells: list[list[str | Cell]] = []
     for name, estimate, missed in known:
-        ends = (
-            ""
-            if estimate.estimate is None
-            else f"{percent(estimate.low)} to {percent(estimate.high)}"
-        )
+        ends = " to ".join(dict.fromkeys(map(percent, (estimate.low, estimate.high))))
         lost = "" if missed is None else f"{missed.missing:,.0f}"
         range_ = "" if missed is None else f"{missed.least_missing:,} to {missed.most_missing:,}"
         cells.append(
@@ -85,13 +97,14 @@ def _table(known: Sequence[tuple[str, Precision, Recall | None]], not_kept: str)
                 "kept" if estimate.kept else not_kept,
                 Cell(f"{estimate.uses:,}", estimate.uses),
                 Cell(_counted(estimate), estimate.answered),
-                ends,
+                "" if estimate.estimate is None else ends,
                 Cell(lost, -1 if missed is None else missed.missing),
                 range_,
             ]
         )
     head = ("tag", "", "uses", "answered yes", "right", "photos missed", "from, to")
-    return table(head, cells, caption="Every tag", sortable=True)
+    asked = len(head) if any(missed for _, _, missed in known) else -2
+    return table(head[:asked], [row[:asked] for row in cells], caption="Every tag", sortable=True)
 
 
 def _counted(one: Precision) -> str:
