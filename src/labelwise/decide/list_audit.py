@@ -28,13 +28,11 @@ answer counts for every length. Once a list is hopeless, draws go on inside the 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 
 import numpy as np
 from numpy.typing import NDArray
 
-from labelwise.decide.fixed_sequence import check_levels
-from labelwise.decide.promises import Promise
+from labelwise.decide.promises import Promise, check_levels, promised_today
 from labelwise.errors import DataError
 from labelwise.numeric.special import betaln, log_falling
 
@@ -152,7 +150,7 @@ def promised_check(check: ListCheck, photos: str = "photos") -> Promise | None:
     """Return the promise of a list that was checked, None where it is not earned yet."""
     if not check.promised:
         return None
-    return Promise(
+    return promised_today(
         "list",
         1 - check.wrong_at_most,
         check.confidence,
@@ -160,7 +158,6 @@ def promised_check(check: ListCheck, photos: str = "photos") -> Promise | None:
         counted=check.checked,
         observed=1 - check.wrong / max(check.checked, 1),
         photos=photos,
-        made=datetime.now(UTC).date().isoformat(),
         test="known" if check.known else "prior-posterior ratio without replacement",
         kind="checked",
         listed=check.left,
