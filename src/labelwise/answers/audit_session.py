@@ -69,8 +69,8 @@ class AuditSession:
     ) -> None:
         self.table, self.folder, self.log, self.settings = table, folder, log, settings
         self._start = np.cumsum([0, *map(len, table.uses)])
-        self._rows = {photo: row for row, photo in enumerate(table.photos)}
-        self._tags = {tag: k for k, tag in enumerate(table.tags)}
+        self.rows = {photo: row for row, photo in enumerate(table.photos)}
+        self.tags = {tag: k for k, tag in enumerate(table.tags)}
         most = sorted(range(len(table.tags)), key=lambda k: (-len(table.uses[k]), table.tags[k]))
         self.listed = tuple(sorted(table.tags[k] for k in most[:LISTED]))
         order = np.random.default_rng((settings.seed, 3)).permutation(len(table.photos))
@@ -97,7 +97,7 @@ class AuditSession:
 
     def found(self, photo: str, tag: str) -> Use | None:
         """Return the use of a tag on a photo, None if the table has none."""
-        row, k = self._rows.get(photo), self._tags.get(tag)
+        row, k = self.rows.get(photo), self.tags.get(tag)
         if row is None or k is None:
             return None
         own = self.table.uses[k]
@@ -239,7 +239,7 @@ class AuditSession:
 
     def shown_line(self, photo: str, shown: Mapping[str, str], who: str) -> Line | None:
         """Return what to log of a random photo: yes, no or unsure by tag; others are as tagged."""
-        if photo not in self._rows:
+        if photo not in self.rows:
             raise DataError(f"{photo!r:.200} is not a photo of the table")
         for tag, word in shown.items():
             if tag not in self.listed:

@@ -108,10 +108,9 @@ def _suspects(source: Path, kind: Literal["missing", "wrong"], given: Options) -
             given.html, questions, promise=promise, picture=picture, blind=given.blind
         )
     found, total = counted(len(suspects), "label"), counted(len(predictions), "photo")
-    say(f"{found} may be {kind}, on {len(suspects.photos()):,} of {total}")
-    counts = suspects.per_label(len(predictions.names))
-    order = sorted(range(len(counts)), key=lambda column: (-counts[column], column))
-    rows = [(predictions.names[k], int(counts[k])) for k in order[:LABELS_SHOWN] if counts[k]]
+    say(f"{found} may be {kind}, on {len(set(suspects.rows.tolist())):,} of {total}")
+    counts = Counter(sorted(suspects.columns.tolist())).most_common(LABELS_SHOWN)
+    rows = [(predictions.names[column], count) for column, count in counts]
     show_table(("label", "suspects"), rows)
     if promise is not None:
         say(str(promise))

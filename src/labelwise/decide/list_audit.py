@@ -39,7 +39,7 @@ from labelwise.numeric.special import betaln, log_falling
 Numbers = NDArray[np.float64]
 
 FIRST = 0.8  # of delta, for the first list of a query
-LOOK_AHEAD = 400  # checks; who is told "about 400 more" will not do them
+LOOK_AHEAD = 400  # checks; nobody does more
 TOLERANCE = 1e-9
 WEIGHT = 12.0  # photos that the probabilities of a list count for, before any answer
 FEWEST_WRONG = 0.005  # share that is expected at least, however sure the model is
@@ -93,12 +93,12 @@ class ListCheck:
 
     @property
     def needed(self) -> float:
-        """The logarithm of the capital at which the list is promised."""
+        """The log of the capital at which the list is promised."""
         return -float(np.log((1 - self.confidence) * error_share(self.place)))
 
     @property
     def log_capital(self) -> float:
-        """The logarithm of E; infinite once the list cannot hold too many wrong photos."""
+        """The log of E; infinite once the list cannot hold too many wrong photos."""
         return float(self._log_capital(np.array([self.checked]), np.array([float(self.wrong)]))[0])
 
     @property
@@ -113,14 +113,11 @@ class ListCheck:
 
     @property
     def left(self) -> int:
-        """How many photos stand on the list, those found wrong left out."""
+        """How many photos are on the list without those found wrong."""
         return self.listed - self.wrong
 
     def more(self) -> int | None:
-        """Return about how many more checks are needed; None where checking would not do.
-
-        They are taken to be wrong as often as those before and as was expected.
-        """
+        """Return about how many more checks are needed; None where checking would not do."""
         if self.promised:
             return 0
         a, b = self.prior
@@ -132,11 +129,11 @@ class ListCheck:
         return int(ahead[enough[0]]) if len(enough) else None
 
     def _log_capital(self, checked: NDArray[np.int64], wrong: Numbers) -> Numbers:
-        """Return log E (T,) after so many checks and wrong photos."""
+        """Return log E (T,) after these numbers of checks and of wrong photos."""
         a, b = self.prior
         total = self.listed
         least = wrong + np.floor(self.wrong_at_most * (total - wrong) + TOLERANCE) + 1
-        most = total - (checked - wrong)  # as many are known to be right
+        most = total - (checked - wrong)  # the others are known to be right
         likeliest = np.clip(wrong / np.maximum(checked, 1) * total, least, np.maximum(least, most))
         ends = np.stack([np.floor(likeliest), np.ceil(likeliest), least])
         at = np.clip(ends, least, np.maximum(least, most))
@@ -223,17 +220,14 @@ class ListAudit:
                 lengths, rates, places or range(len(lengths)), strict=True
             )
         ]
-        if order is None:
-            order = np.random.default_rng(seed).permutation(lengths[0])
-        self.order = order
+        self.order = np.random.default_rng(seed).permutation(lengths[0]) if order is None else order
         self.ranks: list[int] = []  # of the answered photos
         self.wrong: list[int] = []
         self.level = 0  # the list that photos are drawn from
-        self.place = 0
+        self.place = 0  # in the order
 
     @property
     def count(self) -> int:
-        """How many answers were given."""
         return len(self.ranks)
 
     @property
