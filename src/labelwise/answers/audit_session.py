@@ -45,7 +45,6 @@ class TagQuestion:
 
     @property
     def key(self) -> tuple[str, str]:
-        """The photo and the tag."""
         return self.photo, self.tag
 
 
@@ -187,7 +186,6 @@ class AuditSession:
         return [question for question in dict.fromkeys(questions) if question is not None]
 
     def batch(self, count: int) -> list[TagQuestion]:
-        """Return the next questions on one path, for a spreadsheet."""
         return list(islice(self._ahead(""), count))
 
     def _ahead(
@@ -222,7 +220,6 @@ class AuditSession:
         return photo not in self.unreadable and is_file(self.folder / photo)
 
     def tagged(self, photo: str) -> tuple[str, ...]:
-        """Return which of the listed tags a photo carries."""
         return tuple(tag for tag in self.listed if self.found(photo, tag) is not None)
 
     # ---- answering
@@ -258,7 +255,6 @@ class AuditSession:
         return Note(SHOWN, {"photo": photo, "who": who, "when": now(), **facts})
 
     def record(self, lines: Iterable[Line | None]) -> None:
-        """Log lines; they are on the disk when this returns."""
         self.log.append([line for line in lines if line is not None])
         self.refresh()
 
@@ -311,5 +307,4 @@ class AuditSession:
 
     @property
     def people(self) -> list[str]:
-        """Who has answered."""
         return sorted(who for who, own in self._last.items() if own)

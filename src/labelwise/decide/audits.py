@@ -174,7 +174,6 @@ class AuditVerdict:
     finished: bool
 
     def sentence(self) -> str:
-        """Return the verdict in words."""
         kept, checked = len(self.kept), counted(self.answers, "answer")
         dropped = self.tags - kept
         if not self.guaranteed:
@@ -203,7 +202,6 @@ class _Test:
 
     @property
     def gained(self) -> float:
-        """The log of the mean capital."""
         return float(np.logaddexp.reduce(self.log_capital) - np.log(len(STAKES)))
 
 
@@ -273,7 +271,6 @@ class Audit:
         return tag, int(self._orders[self._next][self.asked[tag, bin_]])
 
     def answer(self, value: Answer) -> None:
-        """Record the answer to ``question`` and choose the next one."""
         if self._next is None:
             raise DataError("The audit asks nothing more.")
         if value not in ("yes", "no", "unsure"):
@@ -300,7 +297,6 @@ class Audit:
         return self
 
     def verdict(self) -> AuditVerdict:
-        """Return whether the guarantee is reached, for which tags."""
         kept = self.kept()
         tags = np.flatnonzero(kept.any(1)).tolist()
         sets = [self.own[k].kept for k in tags] if self.per_tag else [kept]
@@ -405,7 +401,6 @@ class Audit:
             self._draw(np.argmin(need))
 
     def _draw(self, inside: Any) -> None:
-        """Draw a stratum: of a tag, or inside a mask."""
         left, width = np.zeros(self.strata.shape), self.strata.shape[1]
         left[inside] = (self.strata - self.asked)[inside]
         chances = left / left.sum()

@@ -114,7 +114,6 @@ class CountEstimate:
     method: EstimateMethod
 
     def sentence(self, what: str) -> str:
-        """Return the estimate in words, with what it rests on."""
         of = f"{self.photos:,} photos" + (f" of {self.group}" if self.group else "")
         unsure = f", {self.unsure:,} unsure" if self.unsure else ""
         return (
@@ -138,7 +137,6 @@ class Answered:
 
     @classmethod
     def read(cls, probs: Array, drawn: Array, answers: Array, group: str = "") -> "Answered":
-        """Return the group after checking that it can be one."""
         p = np.asarray(to_numpy(probs), np.float64)
         rows, y = np.asarray(to_numpy(drawn), np.int64), np.asarray(to_numpy(answers), np.float64)
         if p.ndim != 1 or not len(p) or not ((p >= 0) & (p <= 1)).all():
@@ -293,7 +291,6 @@ class Recall:
     most_missing: int
 
     def sentence(self, name: str) -> str:
-        """Return the estimate in words."""
         missing = f"about {self.missing:,.0f} photos with {name} were missed "
         missing += f"({self.least_missing:,} to {self.most_missing:,})"
         if self.recall is None:

@@ -88,7 +88,6 @@ class ListCheck:
             raise ValueError(f"the prior must be two positive numbers, got {self.prior}")
 
     def after(self, checked: int, wrong: int) -> "ListCheck":
-        """Return the same list with other numbers of checked and of wrong photos."""
         return replace(self, checked=checked, wrong=wrong)
 
     @property
@@ -103,7 +102,6 @@ class ListCheck:
 
     @property
     def promised(self) -> bool:
-        """Whether the list, without the photos found wrong, is promised now."""
         return self.checked > 0 and self.left > 0 and self.log_capital >= self.needed
 
     @property
@@ -241,7 +239,6 @@ class ListAudit:
         return int(self.order[self.place]) if self.place < len(self.order) else None
 
     def answer(self, value: str) -> None:
-        """Record yes, no or unsure about ``question``."""
         rank = self.question
         if rank is None or value not in ("yes", "no", "unsure"):
             raise DataError("The audit asks nothing more, or the answer is not yes, no or unsure.")
@@ -260,13 +257,11 @@ class ListAudit:
             self.level += 1
 
     def resume(self, answers: Mapping[int, str]) -> "ListAudit":
-        """Replay stored answers by rank."""
         while (rank := self.question) is not None and rank in answers:
             self.answer(answers[rank])
         return self
 
     def found_wrong(self, length: int) -> int:
-        """How many photos of the first ``length`` were answered wrong."""
         return sum(rank < length for rank in self.wrong)
 
     @property

@@ -73,7 +73,6 @@ class ListEstimate:
     confidence: float
 
     def stated(self, known: str = "test") -> Statement:
-        """Return what is said of the list; ``known`` names the photos that judged it."""
         if self.listed < FEWEST_LISTED:  # such lists are there by luck as often as not
             short = f"a list of {counted(self.listed, 'photo')} is too short; look at all of it"
             return Statement("none", f"No estimate: {short}.")

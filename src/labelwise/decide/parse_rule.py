@@ -124,7 +124,6 @@ class RuleFit:
         observed: Array | None = None,
         groups: Groups | None = None,
     ) -> Rule:
-        """Return the rule fitted to probabilities and labels (N, K)."""
         grouped = {"groups": groups} if groups is not None and self.by_group else {}
         try:
             return self.fit(probs, labels, observed, **grouped)

@@ -532,7 +532,6 @@ class PromisedAnswers:
     refused: str = ""
 
     def __call__(self, probs: Array) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """Return the sets (N, K), and for which images (N,) a person should be asked."""
         values = to_numpy(probs)
         sets = np.asarray(self.rule(values))
         return sets, certainty(values, sets, self.measure) < self.least

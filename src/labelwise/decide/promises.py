@@ -109,12 +109,10 @@ class Promise:
         object.__setattr__(self, "labels", tuple(self.labels))
 
     def spec(self) -> dict[str, Any]:
-        """Return the promise as plain data."""
         return {**asdict(self), "labels": list(self.labels)}
 
     @classmethod
     def from_spec(cls, spec: Mapping[str, Any]) -> "Promise":
-        """Return the promise that :meth:`spec` described."""
         names = {field.name for field in fields(cls)}
         unknown = sorted(set(spec) - names)
         optional = {field.name for field in fields(cls) if field.default is not MISSING}
@@ -257,17 +255,14 @@ class Evidence:
 
     @property
     def digest(self) -> str:
-        """A hash of the ids, in any order; empty without ids."""
         return "" if self.ids is None else ids_digest(self.ids)
 
     def rows(self, chosen: NDArray[Any]) -> "Evidence":
-        """Return some of the photos."""
         ids = None if self.ids is None else tuple(self.ids[i] for i in chosen)
         groups = None if self.groups is None else self.groups.take(chosen)
         return replace(self, answers=self.answers[chosen], ids=ids, groups=groups)
 
     def columns(self, chosen: Sequence[int]) -> "Evidence":
-        """Return some of the labels."""
         columns = list(chosen)
         names = tuple(self.names[k] for k in columns)
         return replace(self, answers=self.answers[:, columns], names=names)

@@ -159,7 +159,6 @@ class GroupRules:
     rules: Mapping[str, Rule]
 
     def __call__(self, probs: Array, groups: NDArray[Any]) -> NDArray[np.bool_]:
-        """Return the (N, K) sets of images whose groups (N,) are given."""
         values, names = to_numpy(probs), _names(groups, len(probs))
         sets = np.zeros(values.shape, dtype=bool)
         for name in np.unique(names).tolist():

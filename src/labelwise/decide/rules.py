@@ -61,7 +61,6 @@ class Rule(ABC):
         return None if inner is None else inner.thresholds(labels)
 
     def spec(self) -> dict[str, Any]:
-        """Return the constructor's arguments as plain data."""
         return {field.name: _plain(getattr(self, field.name)) for field in fields(self)}
 
     @abstractmethod

@@ -50,7 +50,6 @@ class Operating:
 
     @property
     def positives(self) -> float:
-        """How many entries are present."""
         return float(self.found[0]) if len(self.found) else 0.0
 
 
