@@ -80,7 +80,6 @@ class Link(ABC):
         """Return ``(log p, log(1 - p))``, each shaped like ``logits``."""
 
     def __call__(self, logits: A) -> A:
-        """Return the probabilities of ``logits`` (..., K)."""
         probs: A = namespace(logits).exp(self.log_probs(logits)[0])
         return probs
 
@@ -94,7 +93,6 @@ class Link(ABC):
         return probs.float() if is_tensor(probs) else probs.astype(np.float32)
 
     def log_odds(self, logits: A) -> A:
-        """Return ``u = log p - log(1 - p)``."""
         log_p, log_q = self.log_probs(logits)
         return log_p - log_q
 

@@ -26,7 +26,7 @@ def test_derivatives_are_autograds(raw, unknown):
     entries = read_entries(logits, labels, None, observed)
     features = regression.scaled(entries, raw, 0.0)
     torch.manual_seed(0)
-    theta = torch.randn(5, features.width, dtype=torch.float64)
+    theta = torch.randn(5, len(features.mean) + 1, dtype=torch.float64)
     phi = torch.from_numpy(features(logits.numpy()))
 
     def loss(theta):
@@ -47,55 +47,47 @@ def test_derivatives_are_autograds(raw, unknown):
         close(found[1], alone)
 
 
-def test_far_starts_come_back():
-    """log cosh: from 3 a full Newton step lands at -97."""
+class Given(regression.Shared):
+    """A loss of weights alone, between bounds."""
 
-    def evaluate(theta):
-        value = np.log(np.cosh(theta))[:, 0]
-        return value, np.tanh(theta), (1 / np.cosh(theta) ** 2)[..., None]
+    def __init__(self, loss, low, high):
+        self.__dict__.update(loss=loss, low=np.asarray(low), high=np.asarray(high), asked=0)
 
-    ends = np.array([-50.0, 50])
-    start = np.array([[3.0], [0.1]])
-    found = regression.minimise(evaluate, start, ends[:1], ends[1:])
-    close(found, np.zeros((2, 1)), atol=1e-6, rtol=0)
+    bounds = property(lambda self: (self.low, self.high))
 
-
-def test_bounds_hold_and_the_rest_is_still_optimal():
-    """A quadratic whose free optimum lies outside: the other weight moves to its best."""
-    hess = np.array([[2.0, 1.0], [1.0, 2.0]])
-    goal = np.array([-3.0, 1.0])
-
-    def evaluate(theta):
-        away = theta - goal
-        grad = away @ hess
-        return 0.5 * (grad * away).sum(1), grad, hess[None]
-
-    low, high = np.zeros(2), np.full(2, 9.0)
-    found = regression.minimise(evaluate, np.full((1, 2), 5.0), low, high)
-    close(found, np.array([[0.0, 0.0]]))
-    count = 0
-
-    def counted(theta):
-        nonlocal count
-        count += 1
-        return evaluate(theta)
-
-    regression.minimise(counted, np.full((1, 2), 5.0), low, high)
-    assert count <= 5
+    def evaluate(self, blocks, theta):
+        self.__dict__["asked"] += 1
+        return self.loss(theta)
 
 
-def test_a_step_that_a_bound_turns_uphill_is_shortened():
-    """Oracle: the loss at its bounded minimum by hand. Cut at 0, the full step raises the loss."""
-    hess = np.array([[1.0, 0.9], [0.9, 1.0]])
-    goal = np.array([-9.0, 9.0])
-
-    def evaluate(theta):
+def quadratic(hess, goal):
+    def loss(theta):
         grad = (theta - goal) @ hess
-        return 0.5 * (grad * (theta - goal)).sum(1), grad, hess[None]
+        return 0.5 * (grad * (theta - goal)).sum(1), grad, np.array([hess])
 
-    low, high = np.zeros(2), np.full(2, 99.0)
-    found = regression.minimise(evaluate, np.array([[1.0, 0.5]]), low, high)
-    close(found, np.array([[0.0, 0.9]]))
+    return loss
+
+
+def log_cosh(theta):
+    return np.log(np.cosh(theta))[:, 0], np.tanh(theta), (1 / np.cosh(theta) ** 2)[..., None]
+
+
+@pytest.mark.parametrize(
+    ("loss", "bounds", "start", "best"),
+    [
+        # From 3 a full Newton step lands at -97.
+        (log_cosh, ([-50.0], [50.0]), [[3.0], [0.1]], [[0.0], [0.0]]),
+        # The free optimum lies outside: the other weight moves to its best.
+        (quadratic([[2.0, 1], [1, 2]], [-3.0, 1]), ([0, 0], [9, 9]), [[5.0, 5.0]], [[0.0, 0.0]]),
+        # Cut at 0, the full step raises the loss: it is shortened.
+        (quadratic([[1, 0.9], [0.9, 1]], [-9.0, 9]), ([0, 0], [99] * 2), [[1.0, 0.5]], [[0, 0.9]]),
+    ],
+)
+def test_the_minimum_between_bounds_is_found_in_few_steps(loss, bounds, start, best):
+    problem = Given(loss, *bounds)
+    found = problem.solve([], np.array(start), regression.TOLERANCE)
+    close(found, np.array(best), atol=1e-6)
+    assert loss is log_cosh or problem.asked <= 9
 
 
 def test_the_tied_step_solves_the_whole_system():
@@ -103,7 +95,7 @@ def test_the_tied_step_solves_the_whole_system():
     entries = read_entries(logits, labels, None, None)
     features = regression.scaled(entries, one, 1e-6)
     center = np.array([[1.0, 0.0]])
-    tied = regression.TiedSlope(features, center, np.full(5, 2.0))
+    tied = regression.PerLabel(features, center, np.full(5, 2.0), np.zeros(5, bool), tied=True)
     theta = np.repeat(center, 5, 0)
     _, grad, hess = tied.evaluate(features.read(entries), theta)
     dense = np.zeros((6, 6))
@@ -128,11 +120,9 @@ def test_problems_side_by_side_have_the_answers_they_have_alone(strengths):
     lacking = np.array([False, False, False, True, False])
 
     def solved(pull):
-        for made in (
-            regression.PerLabel(features, center, pull, lacking),
-            regression.TiedSlope(features, center, pull),
-        ):
-            yield made.solve(features.read(entries), np.repeat(center, pull.size, 0), 1e-12)
+        for tied in (False, True):
+            problem = regression.PerLabel(features, center, pull, lacking, tied)
+            yield problem.solve(features.read(entries), np.repeat(center, pull.size, 0), 1e-12)
 
     alone = [np.concatenate(some) for some in zip(*map(solved, pulls), strict=True)]
     for found, own in zip(solved(pulls), alone, strict=True):
@@ -144,8 +134,7 @@ def test_polishing_with_a_wrong_hessian_ends_in_full_steps():
     entries = read_entries(logits, labels, None, None)
     features = regression.scaled(entries, one, 1e-6)
     each = regression.Shared(features)
-    start = features.starts[1]
-    exact = each.solve(features.read(entries), start, 1e-12)
+    exact = each.center(features.read(entries), 1e-12)
     few = entries.subset(slice(0, 8))  # its Hessian is fifty times too small
     found = each.polish(entries, features.read(few), exact + 0.1, 1e-12)
     close(found, exact, atol=1e-5, rtol=0)

@@ -146,8 +146,8 @@ BAD = {
     f"{HEADER},score:dog\n{GOOD},1\n": "the column 'score:dog' stands there twice",
     f"path,{HEADER[3:]}\n{GOOD}\n": "no column 'id'",
     "id,dog,cat\na,1,2\n": "there are no columns 'score:NAME'.* got 'id', 'dog', 'cat'",
-    "id,score:dog,label:dig\na,1,1\n": "no column 'label:dog'; did you mean 'dig'",
-    "id,score:dog,label:dog,label:cat\na,1,1,1\n": "no column 'score:cat'",
+    "id,score:dog,label:dig\na,1,1\n": "label 'dog' of .* is missing; did you mean 'dig'",
+    "id,score:dog,label:dog,label:cat\na,1,1,1\n": "label 'cat' of .* is missing",
     "id,score:dog\na,1\n": "there are no labels; .*--labels",
     "id,label:dog\na,1\n": "there are no scores",
 }

@@ -16,14 +16,14 @@ from labelwise.calibration.entries import (
     Floats,
     Numbers,
     OnLogOdds,
+    check_options,
     limited_log_odds,
     read_entries,
-    straight,
 )
-from labelwise.calibration.regression import Features, PerLabel, TiedSlope, fit_labels, fit_shared
+from labelwise.calibration.regression import fit_labels, fit_shared
 from labelwise.links import Link
 from labelwise.numeric.array_api import A, like, log_sigmoid
-from labelwise.numeric.arrays import Array, Mask
+from labelwise.numeric.arrays import Array
 
 Scope = Literal["shared", "offset", "label"]
 PerLabelNumber = float | Sequence[float]
@@ -50,7 +50,7 @@ class Platt(OnLogOdds):
         return log_sigmoid(z), log_sigmoid(-z)
 
     def slope_and_offset(self, labels: int) -> tuple[Numbers, Numbers] | None:
-        return straight(self, self.slope, self.offset, labels)
+        return self.straight(self.slope, self.offset, labels)
 
 
 def platt(
@@ -67,19 +67,13 @@ def platt(
     ``link=None`` is for objectives that only rank: their raw logits stand in for log-odds.
     ``strength`` draws each label towards the shared fit; None chooses it on held-out images.
     """
-    if scope not in ("shared", "offset", "label"):
-        raise ValueError(f"scope must be 'shared', 'offset' or 'label', got {scope!r}")
+    check_options(scope, ("shared", "offset", "label"), strength)
     entries = read_entries(logits, labels, link, observed)
     if scope == "shared":
         weights = fit_shared(entries, _features, LEAST_SLOPE)
     else:
-        each = _tied if scope == "offset" else PerLabel
-        weights = fit_labels(entries, _features, LEAST_SLOPE, strength, each)
+        weights = fit_labels(entries, _features, LEAST_SLOPE, strength, tied=scope == "offset")
     return Platt(link, weights[:, 0].tolist(), weights[:, 1].tolist(), entries.limit)
-
-
-def _tied(features: Features, center: Numbers, pull: Numbers, lacking: Mask) -> TiedSlope:
-    return TiedSlope(features, center, pull)
 
 
 def _features(u: Floats) -> tuple[Floats]:
@@ -127,8 +121,7 @@ def beta(
     strength: float | None = None,
 ) -> Beta:
     """Return the beta link with the least log loss; see :func:`platt` for the arguments."""
-    if scope not in ("shared", "label"):
-        raise ValueError(f"scope must be 'shared' or 'label', got {scope!r}")
+    check_options(scope, ("shared", "label"), strength)
     entries = read_entries(logits, labels, link, observed)
     if scope == "shared":
         weights = fit_shared(entries, _both_ends, 0.0)

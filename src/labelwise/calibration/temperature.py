@@ -19,7 +19,6 @@ from labelwise.calibration.entries import (
     OnLogOdds,
     limited_log_odds,
     read_entries,
-    straight,
 )
 from labelwise.links import Link, Softmax
 from labelwise.numeric.array_api import A, log_sigmoid, logsumexp
@@ -49,7 +48,7 @@ class Temperature(OnLogOdds):
         return log_sigmoid(z), log_sigmoid(-z)
 
     def slope_and_offset(self, labels: int) -> tuple[Numbers, Numbers] | None:
-        return straight(self, 1 / self.temperature, 0.0, labels)
+        return self.straight(1 / self.temperature, 0.0, labels)
 
 
 def temperature(

@@ -398,10 +398,7 @@ def folds_of(rows: int, folds: int, seed: int, groups: Groups | None = None) -> 
 
 
 def crossfit(predictions: Predictions, fit: FitBoth, *, folds: int = 5, seed: int = 0) -> CrossFit:
-    """Return what fits on the other folds say of each row.
-
-    ``fit`` maps predictions to a link (``None``: none is fitted) and a rule.
-    """
+    """Return what fits on the other folds say of each row."""
     fold = folds_of(len(predictions), folds, seed, predictions.groups)
     shape = predictions.logits.shape
     log_odds = np.empty(shape)

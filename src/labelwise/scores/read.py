@@ -76,10 +76,7 @@ class ScoreTable:
     detections: Detections | None = None
 
     def settled(self, groups: AttributeGroups) -> "tuple[ScoreTable, AttributeColumns]":
-        """Return the table with labels completed by what excludes what, and the columns of that.
-
-        Rows that break a rule are counted in a note, and their labels of that group unknown.
-        """
+        """Return the table with labels completed by what excludes what, and the columns of that."""
         own = self.predictions
         columns = groups.within(LabelSpace(own.names))
         done, settled = own.settled(columns)
@@ -93,18 +90,15 @@ class ScoreTable:
         return replace(self, predictions=done, notes=(*self.notes, note)), columns
 
     def subgroups(self, column: str, rows: Predictions) -> Subgroups:
-        """Return the subgroups, by a column that was asked for, of some of the rows."""
         number_of = {name: number for number, name in enumerate(self.predictions.ids)}
         values = self.facts[column]
         return Subgroups.of(column, [values[number_of[name]] for name in rows.ids])
 
     def photos_per_day(self) -> float:
-        """Return how many rows there are per date of the column ``time``."""
         times = read_times(self.facts["time"].tolist(), self.source, "time")
         return len(times) / days_spanned(times)
 
     def part(self, name: str) -> Predictions:
-        """Return the rows of one split."""
         if self.split is None:
             raise DataError(f"{self.source}: there is no column or array 'split', got {name!r}")
         rows = np.flatnonzero(self.split == name)
@@ -207,7 +201,6 @@ def _checked_clips(
     labels: str | Path | None,
     keep: Sequence[str],
 ) -> ScoreTable:
-    """Return the clips of a result table in which a person has checked a label."""
     detections = read_detections(path, keep)
     if kind not in (None, detections.kind) or link is not None:
         raise SettingsError(
@@ -239,7 +232,6 @@ def _checked_clips(
 
 
 def _places(found: Detections, checked: Predictions) -> str:
-    """Return where the checked detections are, in words."""
     what = "photo" if found.of_photos else "clip"
     if found.of_photos and found.groups is None:
         return counted(len(checked), what)

@@ -46,7 +46,6 @@ class RunScores:
     taxonomy: Taxonomy | None = None
 
     def checks(self) -> list[tuple[Check, Promise]]:
-        """Return how each promise of the model stands on these photos."""
         link = self.calibrated or self.predictions.link
         if link is None or not self.promises:
             return []
@@ -54,7 +53,6 @@ class RunScores:
         return list(zip(checks, self.promises, strict=True))
 
     def standing(self) -> tuple[str, ...]:
-        """Return in words how each promise of the model stands on these photos."""
         return tuple(f"Promise {check}; it was: {promise}." for check, promise in self.checks())
 
 
@@ -142,7 +140,6 @@ def score_data(
 
 
 def _own_link(folder: Path, link: Link | None) -> Link | None:
-    """Return the link before calibration, which the run's predictions hold; else the model's."""
     run = RunFolder(folder)
     for split in run.splits:
         return run.predictions(split).link
@@ -192,7 +189,6 @@ class ShareShift:
         )
 
     def adapted(self) -> Platt:
-        """Return the link whose probabilities hold for the shares now."""
         slopes, offsets = [], []
         for known, share in zip(self.known, self.shares, strict=True):
             if known is None or share is None or not share.moved:
@@ -217,11 +213,7 @@ def held_out_of(folder: Path) -> Predictions:
 
 
 def adapted_to_shares(folder: Path, run: RunScores) -> tuple[RunScores, str]:
-    """Return scores of new photos with probabilities adapted to the shares there, and a note.
-
-    The probabilities of the model as it is become those before, and the adapted ones those after.
-    No label of the new photos is looked at.
-    """
+    """Return scores of new photos with probabilities adapted to the shares there, and a note."""
     link = run.calibrated or run.predictions.link
     shift = share_shift(held_out_of(folder), link, run.predictions.logits)
     adapted = replace(

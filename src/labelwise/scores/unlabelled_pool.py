@@ -60,7 +60,6 @@ class PhotoPool:
     def about_labels(
         self, rows: NDArray[np.intp], columns: NDArray[np.intp], folder: Path
     ) -> list[Reviewed]:
-        """Return a question about one label of each of these photos."""
         asked = zip(
             self.names(rows, folder), columns.tolist(), self.pool.probs[rows, columns], strict=True
         )
@@ -68,7 +67,6 @@ class PhotoPool:
         return [Reviewed(name, labels[k], "unknown", float(p)) for name, k, p in asked]
 
     def about_photos(self, rows: NDArray[np.intp], folder: Path, most: int = 5) -> list[Reviewed]:
-        """Return questions about the most probable of the open labels of each photo."""
         asked, labels = [], self.table.space.names
         for name, row in zip(self.names(rows, folder), rows.tolist(), strict=True):
             probs = np.where(self.pool.open[row], self.pool.probs[row], -1.0)
