@@ -79,5 +79,5 @@ def test_raw_logits_stand_in_for_log_odds():
 
 def test_the_search_ends_even_without_reaching_its_precision(monkeypatch):
     logits, labels, _ = problem()
-    monkeypatch.setattr(import_module("labelwise.calibration.temperature"), "STEPS", 2)
+    monkeypatch.setattr(import_module("labelwise.calibration.platt"), "ROOT_STEPS", 2)
     assert 0.01 <= temperature(logits, labels, Sigmoid()).temperature <= 1e6

@@ -92,8 +92,8 @@ class Detections:
         checked_rows = np.flatnonzero(~np.isnan(other.correct))
         if not len(checked_rows):
             raise DataError(f"{source}: no row has 'correct'; write 1 or 0 where you checked")
-        labels = _places(other.names, self.names)[other.label]
-        files = _places(other.files, self.files)[other.file]
+        labels = places(other.names, self.names)[other.label]
+        files = places(other.files, self.files)[other.file]
         both = replace(
             self,
             label=np.append(self.label, labels),
@@ -116,13 +116,13 @@ class Detections:
 
     def checked_by_table(self, table: LabelTable) -> "Detections":
         """Return these detections of photos with what a label table says of their labels."""
-        rows = _places(self.files, table.ids)
+        rows = places(self.files, table.ids)
         if (rows < 0).all():
             raise DataError(
                 f"{table.name}: no photo of {self.source} is in it, first {self.files[0]!r}"
                 f"{nearest(self.files[0], table.ids)}"
             )
-        columns = _places(self.names, table.space.names)
+        columns = places(self.names, table.space.names)
         if (columns < 0).all():
             raise DataError(
                 f"{table.name} has none of the labels of {self.source}, first {self.names[0]!r}"
@@ -189,7 +189,7 @@ class Detections:
         return np.asarray(probs[pair_of])
 
 
-def _places(names: Sequence[str], there: Sequence[str]) -> NDArray[np.intp]:
+def places(names: Sequence[str], there: Sequence[str]) -> NDArray[np.intp]:
     """Return where each name is among others, -1 for a name that is not."""
     place = {name: number for number, name in enumerate(there)}
     return np.array([place.get(name, -1) for name in names], np.intp)
@@ -215,7 +215,7 @@ NAMED = 5  # labels
 
 def unreported_notes(found: Detections, table: LabelTable) -> tuple[str, ...]:
     """Return sentences on labelled photos that are not in the results, or not under their label."""
-    at = _places(table.ids, found.files)
+    at = places(table.ids, found.files)
     notes = []
     if (at < 0).any():
         first = table.ids[int((at < 0).argmax())]

@@ -130,20 +130,16 @@ def score_data(
         predictor.link,
         None if table.group is None else [table.group[row] for row in rows],
     )
-    own = _own_link(folder, predictor.link)
+    # Predictions of the run hold the link before calibration.
+    own, splits = predictor.link, RunFolder(folder).splits
+    if splits:
+        own = RunFolder(folder).predictions(splits[0]).link
     calibrated = None if _same(own, predictor.link) else predictor.link
     promises = tuple(Promise.from_spec(promise) for promise in predictor.promises)
     run_scores = RunScores(
         predictions.with_link(own), calibrated, predictor.rule, promises, predictor.taxonomy
     )
     return run_scores, (*table.notes, *notes)
-
-
-def _own_link(folder: Path, link: Link | None) -> Link | None:
-    run = RunFolder(folder)
-    for split in run.splits:
-        return run.predictions(split).link
-    return link
 
 
 def _same(one: Link | None, other: Link | None) -> bool:
@@ -189,15 +185,12 @@ class ShareShift:
         )
 
     def adapted(self) -> Platt:
-        slopes, offsets = [], []
-        for known, share in zip(self.known, self.shares, strict=True):
-            if known is None or share is None or not share.moved:
-                slopes.append(1.0)
-                offsets.append(0.0)
-            else:
+        slopes, offsets = [1.0] * len(self.known), [0.0] * len(self.known)
+        for column, (known, share) in enumerate(zip(self.known, self.shares, strict=True)):
+            if known is not None and share is not None and share.moved:
                 now = min(max(share.now, CLIP), 1 - CLIP)
-                slopes.append(max(known.slope, LEAST_SLOPE))
-                offsets.append(known.offset + float(logit(now)))
+                slopes[column] = max(known.slope, LEAST_SLOPE)
+                offsets[column] = known.offset + float(logit(now))
         return Platt(self.link, slopes, offsets, float(logit(1 - CLIP)))
 
 
@@ -234,18 +227,17 @@ def share_shift(
         raise DataError("shares need probabilities, and the model has none; calibrate it first")
     if not len(logits):
         raise DataError("shares need at least one photo that could be read")
-    own = link(held_out.logits.astype(np.float64))
-    observed = held_out.observed
-    known = held_out_shares(own, held_out.majority, observed)
+    before = link(held_out.logits.astype(np.float64))
+    known = held_out_shares(before, held_out.majority, held_out.observed)
     probs = link(to_numpy(logits).astype(np.float64))
     together = 1 - (1 - confidence) / len(known)
     shares: list[LabelShare | None] = []
-    for column, (name, one) in enumerate(zip(held_out.names, known, strict=True)):
-        if one is None:
+    for name, own, held in zip(held_out.names, probs.T, known, strict=True):
+        if held is None:
             shares.append(None)
             continue
-        share = estimate_share(name, probs[:, column], one, confidence)
-        moved = estimate_share(name, probs[:, column], one, together).moved
+        share = estimate_share(name, own, held, confidence)
+        moved = estimate_share(name, own, held, together).moved
         shares.append(replace(share, moved=moved))
     return ShareShift(link, tuple(known), tuple(shares))
 
