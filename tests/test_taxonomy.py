@@ -82,7 +82,7 @@ def test_groups_that_are_no_labels_are_passed_over():
     assert ANIMALS.within(SPACE).levels()[3].tolist() == [1, 3]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(tree=trees(), seed=st.integers(0, 2**32 - 1))
 def test_projection_is_the_nearest_consistent_point(tree, seed):
     """Oracle: the same least squares on log-odds by scipy's SLSQP."""
@@ -100,7 +100,7 @@ def test_projection_is_the_nearest_consistent_point(tree, seed):
     assert_consistent(tree, found)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(tree=trees(5), seed=st.integers(0, 2**32 - 1))
 def test_no_consistent_labelling_loses_likelihood(tree, seed):
     """The Pythagorean inequality, for every consistent labelling of a tree, by enumeration."""
@@ -129,7 +129,7 @@ def test_projection_is_safe_at_the_ends_and_leaves_the_rest_alone():
     assert torch.equal(new_q[1], log_q[1])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(tree=trees(), seed=st.integers(0, 2**32 - 1))
 def test_completed_labels_are_a_closure(tree, seed):
     """Oracle: the rules of the docstring applied one at a time until nothing changes."""

@@ -67,8 +67,11 @@ def test_numpy_files_are_read(tmp_path):
         observed=predictions.observed,
         names=np.array(NAMES),
         ids=np.array(predictions.ids),
+        group=np.arange(40) // 2,
     )
-    assert_same(read_scores(tmp_path / "s.npz", "logits"), predictions)
+    table = read_scores(tmp_path / "s.npz", "logits")
+    assert_same(table, predictions)
+    assert list(table.predictions.group[:3]) == ["0", "0", "1"]
     labels = np.where(predictions.observed, predictions.labels, np.nan)
     np.savez(tmp_path / "t.npz", scores=predictions.logits, labels=labels)
     table = read_scores(tmp_path / "t.npz", "logits", link="softmax")
