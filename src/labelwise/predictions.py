@@ -193,9 +193,8 @@ class Predictions:
         if self.observed is not None or other.observed is not None:
             pairs = ((table.observed, table.labels.shape) for table in (self, other))
             observed = np.concatenate([np.ones(s, bool) if o is None else o for o, s in pairs])
-        group = None
-        if self.group is not None and other.group is not None:
-            group = [*self.group, *other.group]
+        grouped = self.group is not None and other.group is not None
+        group = [*(self.group or ()), *(other.group or ())] if grouped else None
         return replace(
             self,
             ids=[*self.ids, *other.ids],
@@ -309,8 +308,9 @@ def _opened(path: Path, columns: list[str] | None = None) -> tuple[pa.Table, dic
     try:
         table = pq.read_table(path, columns=columns, page_checksum_verification=True)
         with_text(table, path)
-        stated = json.loads((table.schema.metadata or {})[b"labelwise"])
-        whole = without_sum(stated) if isinstance(stated, dict) else None
+        read = json.loads((table.schema.metadata or {})[b"labelwise"])
+        stated: dict[str, Any] = read if isinstance(read, dict) else {"format": type(read).__name__}
+        whole = without_sum(stated)
     except FileNotFoundError:
         raise CheckpointError(f"{path} does not exist") from None
     except KeyError:
@@ -322,10 +322,10 @@ def _opened(path: Path, columns: list[str] | None = None) -> tuple[pa.Table, dic
         raise CheckpointError(
             f"{path} is not a readable predictions file: {first_line(error)}"
         ) from None
-    if not isinstance(stated, dict) or stated.get("format") != FORMAT:
-        got = stated.get("format") if isinstance(stated, dict) else type(stated).__name__
+    if stated.get("format") != FORMAT:
         raise CheckpointError(
-            f"{path} must have format {FORMAT}, got {got!r:.40}; write it again with this version"
+            f"{path} must have format {FORMAT}, got {stated.get('format')!r:.40}; write it again "
+            "with this version"
         )
     if whole is None:
         raise CheckpointError(f"{path} is damaged: its metadata is not what was written")
