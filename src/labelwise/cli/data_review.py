@@ -31,8 +31,13 @@ from labelwise.photos import Index
 from labelwise.photos.review import pool_of
 from labelwise.report.contact_sheet import SIDE, write_questions_page, write_suspects_page
 from labelwise.scores.embeddings import holds_vectors
-from labelwise.scores.review import answered_questions, reviewable, suspect_questions
-from labelwise.scores.unlabelled_pool import PhotoPool, read_pool
+from labelwise.scores.unlabelled_pool import (
+    PhotoPool,
+    answered_questions,
+    read_pool,
+    reviewable,
+    suspect_questions,
+)
 from labelwise.system.progress import make_watch
 from labelwise.system.storage import is_uri
 from labelwise.system.text import counted
