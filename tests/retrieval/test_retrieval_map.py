@@ -12,7 +12,7 @@ from sklearn.metrics import average_precision_score
 
 from labelwise.retrieval import count_queries, retrieval_map
 from labelwise.retrieval.quality import (
-    _table,
+    CostTable,
     all_queries,
     average_precision_of_costs,
     sample_queries,
@@ -116,7 +116,7 @@ def test_a_sample_is_uniform_among_answered_queries_and_near_the_whole():
 
 
 def test_sampled_queries_are_distinct_have_relevant_images_and_cover_all():
-    relevant = _table(*problem(30, 5)).relevant
+    relevant = CostTable.of(*problem(30, 5)).relevant
     queries, skipped = sample_queries(relevant, 3, 10_000, seed=0)
     answered = [q for q in all_queries(5, 3).tolist() if relevant[q].all(0).any()]
     assert sorted(queries.tolist()) == sorted(answered)
