@@ -12,7 +12,7 @@ from sklearn.calibration import calibration_curve
 
 from labelwise import metrics
 from labelwise.metrics import CalibrationSums, mass_edges, reliability, width_edges
-from labelwise.metrics.calibration import SmoothSums, bin_of, round_edges
+from labelwise.metrics.calibration import bin_of, round_edges
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden.json").read_text())["calibration"]
 QUICK = settings(max_examples=60, deadline=None)
@@ -242,11 +242,8 @@ def test_smooth_error_is_the_authors_fixed_point(shift):
     assert metrics.smooth_ece(dirty, labels, where=observed) == pytest.approx(expected, abs=2e-4)
 
 
-def test_smooth_error_of_shards_is_that_of_the_whole_and_of_nothing_undefined():
+def test_smooth_error_of_nothing_is_undefined():
     probs, labels = calibrated(6, rows=80)
-    parts = [SmoothSums.of(probs[rows], labels[rows]) for rows in np.array_split(np.arange(80), 3)]
-    merged = parts[0].merge(parts[1]).merge(parts[2])
-    assert merged.ece() == pytest.approx(metrics.smooth_ece(probs, labels), rel=1e-9)
     assert np.isnan(metrics.smooth_ece(probs, labels, np.zeros(probs.shape, bool)))
     assert metrics.smooth_ece(np.array([[0.0, 1.0]]), np.array([[0, 1]])) < 1e-9
 

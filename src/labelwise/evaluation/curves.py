@@ -63,7 +63,7 @@ def label_curves(
                 chosen = chosen[known.observed[:, k][chosen]]
             score, present = scores[chosen, k], known.present[chosen, k]
             groups = known.groups.take(chosen) if known.groups and len(chosen) else None
-            area = auroc_interval(score, present, groups) or (None, None, None)
+            area, low, high = auroc_interval(score, present, groups) or (None, None, None)
             bins_of = mean = None
             if len(chosen):
                 mean = defined(average_precision(score[:, None], present[:, None]).value)
@@ -71,9 +71,9 @@ def label_curves(
                 labels = known.labels[chosen, k : k + 1]
                 counted = reliability(final.probs[chosen, k : k + 1], labels, bins=bins)
                 bins_of = curve_of(counted, "known entries of the label")
-            count = len(chosen), int(present.sum())
-            lines = score_curve(score, present)
-            curves.append(LabelCurves(names[k], name, *count, *area, mean, *lines, bins_of))
+            count = int(present.sum())
+            figures = names[k], name, len(chosen), count, area, low, high, mean
+            curves.append(LabelCurves(*figures, *score_curve(score, present), bins_of))
     return tuple(curves)
 
 

@@ -127,8 +127,6 @@ class SetSums:
         present, observed, size = known.present, known.observed, sets.shape[1] + 1
         by_label = confusion(sets, present, observed)
         by_image = confusion(sets, present, observed, by="image")
-        wrong = by_image.fp + by_image.fn
-        exact = np.where(wrong + by_image.tp + by_image.tn > 0, wrong == 0, np.nan)
         chosen, complete = as_mask(sets, "sets"), known.rows_complete()
         stated = None
         if answers is not None:
@@ -136,7 +134,7 @@ class SetSums:
         return SetSums(
             counts=(by_label.tp, by_label.fp, by_label.fn, by_label.tn),
             sample_f1=MeanSums.of(by_image.f_score().items),
-            exact=MeanSums.of(exact),
+            exact=MeanSums.of(by_image.exact().items),
             sizes=np.bincount(chosen.sum(1), minlength=size),
             true_sizes=np.bincount(present.sum(1)[complete], minlength=size),
             alarms=MeanSums.of(np.where(zero_label_rows(present, observed), chosen.any(1), np.nan)),

@@ -262,8 +262,11 @@ class _Pairs:
         if expression not in self.known:
             groups = independent_parts(expression)
             if len(groups) > 1:
-                sign = 1 if isinstance(expression, AllOf) else -1
-                pair = self.all_of([self.of(group)[::sign] for group in groups])[::sign]
+                pairs = [self.of(group) for group in groups]
+                if isinstance(expression, AllOf):
+                    pair = self.all_of(pairs)
+                else:
+                    pair = self.all_of([pair[::-1] for pair in pairs])[::-1]
             elif repeated := repeated_labels(expression):
                 # P = P(label) P(rest | label) + P(no label) P(rest | no label)
                 name = repeated[0]
