@@ -19,7 +19,6 @@ from os import cpu_count
 import numpy as np
 from numpy.typing import NDArray
 
-from labelwise.numeric.bucket_counts import BucketCounts
 from labelwise.retrieval import BoundQuery, CalibratedQuery, HitCount
 from labelwise.retrieval.expression import AllOf, literal_of
 
@@ -127,7 +126,7 @@ class ScoreRanking(Ranking):
         return np.compress(self.scores >= least, self.scores)
 
     def expected(self, query: CalibratedQuery) -> HitCount:
-        return query.count(BucketCounts.of(self.scores))
+        return query.count(self.scores)
 
 
 class OddsRanking(Ranking):
