@@ -107,7 +107,22 @@ def read_questions(path: Path, part: str) -> list[VqaQuestion]:
         number = _number(entry, "question_id", asked)
         if number not in notes:
             raise DataError(f"{noted}: question {number} of {asked.name} has no annotation")
-        questions.append(_question(number, _number(entry, "image_id", asked), notes[number], noted))
+        note = notes[number]
+        try:
+            answers = [normal_answer(answer["answer"]) for answer in note.get("answers") or ()]
+        except (AttributeError, KeyError, TypeError):
+            answers = []
+        if len(answers) != PEOPLE:
+            raise DataError(
+                f"{noted}: question {number} must have {PEOPLE} answers, each with the text "
+                f"'answer', got {len(answers)}"
+            )
+        common = note.get("multiple_choice_answer")
+        if not isinstance(common, str):
+            raise DataError(f"{noted}: question {number} must have a text 'multiple_choice_answer'")
+        given = {answer: answer_accuracy(votes) for answer, votes in Counter(answers).items()}
+        image = _number(entry, "image_id", asked)
+        questions.append(VqaQuestion(number, image, given, normal_answer(common)))
     return questions
 
 
@@ -151,23 +166,6 @@ def read_vqa(path: Path, *, at_least: int = 9) -> LabelTable:
         "vqa",
         soft=SoftLabels(LabelSets.from_lists(soft, width), np.array(shares, np.float32)),
     )
-
-
-def _question(number: int, image: int, note: Mapping[str, Any], file: Path) -> VqaQuestion:
-    try:
-        answers = [normal_answer(answer["answer"]) for answer in note.get("answers") or ()]
-    except (AttributeError, KeyError, TypeError):
-        answers = []
-    if len(answers) != PEOPLE:
-        raise DataError(
-            f"{file}: question {number} must have {PEOPLE} answers, each with the text 'answer', "
-            f"got {len(answers)}"
-        )
-    common = note.get("multiple_choice_answer")
-    if not isinstance(common, str):
-        raise DataError(f"{file}: question {number} must have a text 'multiple_choice_answer'")
-    accuracies = {answer: answer_accuracy(votes) for answer, votes in Counter(answers).items()}
-    return VqaQuestion(number, image, accuracies, normal_answer(common))
 
 
 def _entries(file: Path, key: str) -> list[dict[str, Any]]:
@@ -364,8 +362,18 @@ def read_imagenet(path: Path) -> LabelTable:
     names = sorted({label[0] for label in labels})
     if all("/" in file for file in val):
         held = {file: file.split("/")[0] for file in val}
+    elif solution := next(
+        (
+            folder / "LOC_val_solution.csv"
+            for folder in (path, path.resolve().parent)
+            if (folder / "LOC_val_solution.csv").is_file()
+        ),
+        None,
+    ):
+        rows = csv.reader(read_lines(solution)[1:])
+        held = {f"{row[0]}.JPEG": row[1].split()[0] for row in rows if len(row) > 1 and row[1]}
     else:
-        held = _flat_validation(path, val)
+        held = _by_development_kit(path, val)
     absent = [file for file in val if file not in held]
     if absent:
         raise DataError(f"{path}: the class of val/{absent[0]} is not given")
@@ -378,37 +386,29 @@ def read_imagenet(path: Path) -> LabelTable:
     )
 
 
-def _flat_validation(path: Path, files: list[str]) -> dict[str, str]:
-    """Return the class of each flat validation image."""
-    solutions = [folder / "LOC_val_solution.csv" for folder in (path, path.resolve().parent)]
-    solution = next((file for file in solutions if file.is_file()), None)
-    if solution is not None:
-        rows = csv.reader(read_lines(solution)[1:])
-        return {f"{row[0]}.JPEG": row[1].split()[0] for row in rows if len(row) > 1 and row[1]}
+def _by_development_kit(path: Path, files: list[str]) -> dict[str, str]:
+    """Return the class of each flat validation image, by the kit's numbers of the classes."""
+    from scipy.io import loadmat  # slow to import, and seldom needed
+
     truth = next(iter(sorted(path.rglob(GROUND_TRUTH))), None)
     if truth is None:
         raise DataError(
             f"{path}: flat validation images need LOC_val_solution.csv or {GROUND_TRUTH}, "
             "or put them in folders of their classes"
         )
-    ids, codes = _kit_order(truth.with_name("meta.mat")), read_lines(truth)
+    meta = truth.with_name("meta.mat")
+    try:
+        synsets = loadmat(meta, squeeze_me=True)["synsets"]
+        ids = {int(synset["ILSVRC2012_ID"]): str(synset["WNID"]) for synset in synsets}
+    except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
+        raise DataError(f"{meta}: the development kit cannot be read ({error})") from None
+    codes = read_lines(truth)
     if len(codes) != len(files):
         raise DataError(f"{truth}: must have {len(files)} lines, got {len(codes)}")
     try:
         return {file: ids[int(code)] for file, code in zip(sorted(files), codes, strict=True)}
     except (KeyError, ValueError) as error:
         raise DataError(f"{truth}: every line must be a class number, got {error}") from None
-
-
-def _kit_order(meta: Path) -> dict[int, str]:
-    """Return {class number of the development kit: WordNet id}, from its meta.mat."""
-    from scipy.io import loadmat  # slow to import, and seldom needed
-
-    try:
-        synsets = loadmat(meta, squeeze_me=True)["synsets"]
-        return {int(synset["ILSVRC2012_ID"]): str(synset["WNID"]) for synset in synsets}
-    except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
-        raise DataError(f"{meta}: the development kit cannot be read ({error})") from None
 
 
 def read_nuswide(

@@ -28,9 +28,8 @@ from labelwise.system.progress import Silent, Watch
 from labelwise.system.text import counted
 
 # Near-duplicates as groups: two photos whose fingerprints (or embeddings, by a given bound) have a
-# cosine of at least NEAR. Chains of them are one group, joined with the groups that the table has,
-# so that no split parts two near-duplicates. A group is named after its earliest photo.
-
+# cosine of at least NEAR. Chains of them are one group, joined with the groups that the table has.
+# A group is named after its earliest photo.
 
 MANY, LARGE = 20, 0.5  # photos, and the share of them in one group that is worth a word
 
@@ -162,7 +161,13 @@ def stratified_split(
     from scipy import sparse  # slow to import, and seldom needed
 
     wanted = dict(shares or {"train": 0.8, "val": 0.1, "test": 0.1})
-    _check(wanted)
+    for name, share in wanted.items():
+        if name not in SPLITS:
+            raise SettingsError(f"a split must be train, val or test, got {name!r}")
+        if not share > 0:
+            raise SettingsError(f"the share of {name} must be above 0, got {share}")
+    if abs(sum(wanted.values()) - 1) > 1e-9:
+        raise SettingsError(f"the shares of a split must sum to 1, got {sum(wanted.values()):g}")
     unit = _units(table, by_content)
     items = _items(table, min(wanted.values()))
     if unit.max(initial=-1) + 1 < len(unit):
@@ -170,7 +175,12 @@ def stratified_split(
         items = sparse.csr_array((np.ones(len(unit), np.int64), (unit, rows))) @ items
         items.sort_indices()
     totals = np.asarray(items.sum(0), np.int64)
-    chosen = _deal(items, totals, _order(items, totals, seed), list(wanted.values()))
+    # Units with the rarest item come first, larger ones before others, then by chance.
+    rarest = np.minimum.reduceat(totals[items.indices], items.indptr[:-1])
+    sizes = np.add.reduceat(items.data, items.indptr[:-1])
+    chance = np.random.default_rng(seed).permutation(items.shape[0])
+    order = np.lexsort((chance, -sizes, rarest))
+    chosen = _deal(items, totals, order, list(wanted.values()))
     return replace(table, split=np.array(list(wanted), "U5")[chosen[unit]])
 
 
@@ -197,22 +207,15 @@ def with_validation(
         divided = stratified_split(table.subset(rows), shares, seed=seed, by_content=by_content)
         taken = rows[np.asarray(divided.split) == "val"]
     else:
-        taken = _drawn_by_label_set(table, rows, share, seed)
+        # Rows of equal label sets lie together and are dealt in turn.
+        mixed = rows[np.random.default_rng(seed).permutation(len(rows))]
+        keys = [table.present.row(row).tobytes() for row in mixed.tolist()]
+        mixed = mixed[np.argsort(np.unique(keys, return_inverse=True)[1], kind="stable")]
+        taken = mixed[np.diff(np.floor(np.arange(len(rows) + 1) * share)) > 0]
     split = np.full(len(table), "train", "U5") if table.split is None else table.split.astype("U5")
     split[taken] = "val"
     note = f"{len(taken):,} of {len(rows):,} training images became validation, there was none"
     return replace(table, split=split, notes=(*table.notes, note))
-
-
-def _drawn_by_label_set(
-    table: LabelTable, rows: NDArray[np.int64], share: float, seed: int
-) -> NDArray[np.int64]:
-    """Return a share of the rows; those of equal label sets lie together and are dealt in turn."""
-    rows = rows[np.random.default_rng(seed).permutation(len(rows))]
-    keys = [table.present.row(row).tobytes() for row in rows.tolist()]
-    order = np.argsort(np.unique(keys, return_inverse=True)[1], kind="stable")
-    taken: NDArray[np.int64] = rows[order][np.diff(np.floor(np.arange(len(rows) + 1) * share)) > 0]
-    return taken
 
 
 def mlspl_split(
@@ -222,16 +225,6 @@ def mlspl_split(
     order = np.random.RandomState(seed).permutation(n)
     held = round(val_share * n)
     return np.sort(order[: n - held]), np.sort(order[n - held :])
-
-
-def _check(shares: Mapping[str, float]) -> None:
-    for name, share in shares.items():
-        if name not in SPLITS:
-            raise SettingsError(f"a split must be train, val or test, got {name!r}")
-        if not share > 0:
-            raise SettingsError(f"the share of {name} must be above 0, got {share}")
-    if abs(sum(shares.values()) - 1) > 1e-9:
-        raise SettingsError(f"the shares of a split must sum to 1, got {sum(shares.values()):g}")
 
 
 def _units(table: LabelTable, by_content: bool) -> NDArray[np.int64]:
@@ -279,14 +272,6 @@ def _pairs(sets: LabelSets, smallest: float) -> tuple[NDArray[np.int64], NDArray
     renumbered = np.cumsum(kept) - 1
     chosen = kept[code]
     return row[chosen], renumbered[code[chosen]]
-
-
-def _order(items: "sparse.csr_array", totals: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
-    """Return the units, those with the rarest item first, larger ones first, then by chance."""
-    rarest = np.minimum.reduceat(totals[items.indices], items.indptr[:-1])
-    sizes = np.add.reduceat(items.data, items.indptr[:-1])
-    chance = np.random.default_rng(seed).permutation(items.shape[0])
-    return np.lexsort((chance, -sizes, rarest))
 
 
 def _deal(
