@@ -13,6 +13,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -70,8 +71,8 @@ def read_coco(
                 f"{path}: several COCO files must each be a split by their names, got {listed}; "
                 "name them as 'train=coco:A.json;test=coco:B.json'"
             )
-        options = {"drop_unlabelled": drop_unlabelled, "string_order": string_order}
-        tables = [read_coco(file, **options) for file in files]
+        read = partial(read_coco, drop_unlabelled=drop_unlabelled, string_order=string_order)
+        tables = [read(file) for file in files]
         table = tables[0]
         if parts != [None]:
             table = join(list(zip(parts, tables, strict=True)), name=path.resolve().name)
@@ -255,9 +256,9 @@ def read_voc(
     if parts is None and annotations == "main":
         kept = {part: split for part, split in chosen.items() if any(sets.glob(f"*_{part}.txt"))}
         for part in sorted(chosen.keys() - kept.keys()) if kept else ():  # VOC 2012's test
-            count = len(read_lines(sets / f"{part}.txt"))
+            images_left = counted(len(read_lines(sets / f"{part}.txt")), "image")
             notes += (
-                f"left out: the {counted(count, 'image')} of {part}.txt, since no file such "
+                f"left out: the {images_left} of {part}.txt, since no file such "
                 f"as dog_{part}.txt says what they show",
             )
         chosen = kept or chosen

@@ -63,7 +63,7 @@ def readers() -> dict[str, Reader]:
     for name, facts in listed.items():
         module, _, function = facts.pop("read").partition(":")
         read = partial(getattr(import_module(module), function), **facts.pop("options", {}))
-        lists = {key: tuple(facts.pop(key, ())) for key in ("suffixes", "marks")}
+        lists: dict[str, Any] = {key: tuple(facts.pop(key, ())) for key in ("suffixes", "marks")}
         begin = re.compile(facts.pop("begin").encode()) if "begin" in facts else None
         own[name] = Reader(name, read, **lists, begin=begin, **facts)
     folder = own.pop("folder")

@@ -213,12 +213,9 @@ class FileImages(EncodedImages):
         ]
 
     def content(self, row: int) -> bytes:
-        if is_uri(name := self.ids[row]):
-            return self._object(name)
-        path = self.path(row)
-        return read_image_file(path, str(path))
-
-    def _object(self, address: str) -> bytes:
+        if not is_uri(address := self.ids[row]):
+            path = self.path(row)
+            return read_image_file(path, str(path))
         bucket, key = split_address(address)
         storage = self._buckets.setdefault(bucket, self._buckets.get(bucket) or storage_at(bucket))
         try:
