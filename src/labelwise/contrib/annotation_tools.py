@@ -594,7 +594,6 @@ def read_fiftyone(path: Path, *, field: str | None = None) -> LabelTable:
 
 
 def _classified(value: Any, where: str) -> list[str] | None:
-    """Return the labels of Classifications or of one Classification; None where there is none."""
     if value is None:
         return None
     kind = value.get("_cls", "Classifications") if isinstance(value, dict) else ""

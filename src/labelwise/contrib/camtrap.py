@@ -66,7 +66,6 @@ class CamtrapPackage:
     observations: Rows
 
     def path(self, table: str) -> Path:
-        """Return the file of a table."""
         return self.folder / self.files[table]
 
     @cached_property

@@ -117,7 +117,6 @@ class Immich:
             self._ask("DELETE", "tags", tag, "assets", body={"ids": ids})
 
     def remove(self, tag: str) -> None:
-        """Remove a tag, and so from all photos that have it."""
         self._ask("DELETE", "tags", tag)
 
     def _ask(self, method: str, *segments: str, body: Mapping[str, Any] | None = None) -> Any:

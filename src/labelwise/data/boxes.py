@@ -293,7 +293,6 @@ def _voc_table(
     classes: set[str],
     split: list[str] | None = None,
 ) -> LabelTable:
-    """Return the table of images, each with its classes and whether there is a plain object."""
     hidden = [[name for name, plain in state.items() if not plain] for _, state in rows]
     # The order of CVAT's labelmap.txt; another name may be misspelt, and would be its own label.
     file = path / "labelmap.txt"
@@ -358,7 +357,6 @@ def _holds_annotated_photos(path: Path) -> bool:
 
 
 def _xml_files(path: Path) -> list[Path]:
-    """Return the annotations of a folder without image sets, sorted."""
     listed = (sorted((path / folder).glob("*.xml")) for folder in XML_FOLDERS)
     return next((files for files in listed if files), [])
 

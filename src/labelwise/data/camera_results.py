@@ -143,7 +143,6 @@ class Box:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing of the photo lies in the box."""
         x, y, width, height = self.place
         return width == 0 or height == 0 or x == 1 or y == 1
 
@@ -270,7 +269,6 @@ def _speciesnet(one: Mapping[str, Any], where: str, categories: Mapping[str, str
 
 
 def _listed(one: Mapping[str, Any], key: str, where: str) -> list[Any]:
-    """Return a list that may be missing or null."""
     items = one.get(key)
     if items is not None and not isinstance(items, list):
         raise DataError(f"{where}: {key!r} must be a list, got {items!r:.60}")

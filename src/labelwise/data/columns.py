@@ -58,7 +58,6 @@ class Vocabulary:
         self.numbers = {name: number for number, name in enumerate(self._space.names)}
 
     def number(self, name: str, where: str) -> int:
-        """Return the number of a name; ``where`` goes before the error."""
         if name not in self.numbers:
             if self.closed:
                 raise DataError(f"{where}: unknown label {name!r}{nearest(name, self.numbers)}")
@@ -472,7 +471,6 @@ class TableColumns:
     taken: tuple[str, ...] = ()  # sentences on columns that were taken by a usual name
 
     def headers(self) -> list[str]:
-        """Return the headers that are read."""
         named = [getattr(self, meaning) for meaning in MEANINGS]
         return [header for header in named if header is not None] + list(self.one_hot)
 

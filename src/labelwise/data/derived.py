@@ -34,7 +34,6 @@ class SettledTable:
     learned: int
 
     def sentence(self) -> str:
-        """Return what was done, in words."""
         first = f", first {self.table.ids[self.conflicts[0]]!r}" if self.conflicts else ""
         breaks = "breaks" if len(self.conflicts) == 1 else "break"
         are = "is" if self.learned == 1 else "are"
@@ -79,7 +78,6 @@ class Obeyed:
     added: tuple[str, ...] = ()
 
     def sentence(self) -> str:
-        """Return what was done, in words."""
         groups = f"; {len(self.added)} groups became labels" if self.added else ""
         return (
             f"by the taxonomy {self.raised:,} labels were raised, since a kind of them is there, "

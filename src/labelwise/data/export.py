@@ -190,7 +190,6 @@ def _shortened(table: LabelTable) -> NDArray[np.bool_]:
 
 
 def _lists(table: LabelTable) -> dict[str, list[Any]]:
-    """Return the names of the present, unknown and soft labels of each row, and the shares."""
     names, soft = table.space.names, table.soft or SoftLabels.none(len(table), len(table.space))
     shortened = _shortened(table)
     open_rows = _all_open(table) | shortened
@@ -213,7 +212,6 @@ def _lists(table: LabelTable) -> dict[str, list[Any]]:
 
 
 def _encoded(images: ImageSource, row: int) -> bytes:
-    """Return the image as it is stored, or as PNG if it is an array or a crop."""
     if isinstance(images, BytesImages | SpanImages):
         return images.content(row)
     buffer = io.BytesIO()

@@ -199,7 +199,6 @@ SampleFiles = dict[str, tuple[TarMember, bytes]]  # by suffix; the bytes of what
 
 
 def _files_of_samples(stream: IO[bytes], shard: str, end: int) -> dict[str, SampleFiles]:
-    """Return the regular files of each key of a shard, in order."""
     samples: dict[str, SampleFiles] = {}
     for member in tar_members(stream, shard):
         folder, slash, base = member.name.rpartition("/")

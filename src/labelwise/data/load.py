@@ -202,7 +202,6 @@ def _read(
 
 
 def _with_split(piece: str) -> tuple[str | None, str]:
-    """Return the split that a part of a source names, as in train=a.csv, and its address."""
     head, equals, tail = piece.strip().partition("=")
     split = SPLIT_WORDS.get(head) if equals and not _exists(piece) else None
     return split, tail if split else piece.strip()

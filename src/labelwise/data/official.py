@@ -183,7 +183,6 @@ def _number(entry: Mapping[str, Any], key: str, file: Path) -> int:
 
 
 def _features(file: Path, numbers: Sequence[int]) -> NDArray[np.float32]:
-    """Return the features of the questions, in their order."""
     if not file.exists():
         raise DataError(
             f"{file} is missing: put there the arrays question_id (N,) and features (N, D) of a "
@@ -249,7 +248,6 @@ def read_cifar10(path: Path) -> LabelTable:
 
 
 def _require_binary(pickled: Path, archive: str) -> None:
-    """Raise where the folder holds the pickled version."""
     if pickled.is_file():
         raise DataError(
             f"{pickled}: this is the python version of CIFAR, and labelwise opens no pickles. "
@@ -387,7 +385,6 @@ def read_imagenet(path: Path) -> LabelTable:
 
 
 def _by_development_kit(path: Path, files: list[str]) -> dict[str, str]:
-    """Return the class of each flat validation image, by the kit's numbers of the classes."""
     from scipy.io import loadmat  # slow to import, and seldom needed
 
     truth = next(iter(sorted(path.rglob(GROUND_TRUTH))), None)
@@ -559,7 +556,6 @@ def read_cub(path: Path, *, not_visible: Literal["absent", "unknown"] = "absent"
 
 
 def _numbered(path: Path) -> dict[str, str]:
-    """Return {number: text} of a file of "number text" lines."""
     pairs = [line.split(maxsplit=1) for line in read_lines(path)]
     for number, pair in enumerate(pairs, 1):
         if len(pair) != 2:

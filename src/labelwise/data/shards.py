@@ -88,7 +88,6 @@ class _BlockTable:
     column: str | None = None
 
     def fetch(self, block: int) -> Any:
-        """Return the bytes of a block, or the Arrow column of its images."""
         shard = self.shards[int(self.shard[block])]
         start, size = int(self.start[block]), int(self.size[block])
         try:
@@ -119,7 +118,6 @@ class ShardImages(EncodedImages):
 
     @property
     def blocks(self) -> Blocks:
-        """The block of each row, and the mean bytes of a block."""
         return Blocks(self.block, float(self.table.size.mean()))
 
     def will_read(self, rows: Rows) -> None:

@@ -60,7 +60,6 @@ class GroupedTable:
         )
 
     def sentence(self) -> str:
-        """Return what was found, in words."""
         return (
             f"{counted(len(self.table), 'photo')} in {counted(self.groups.count, 'group')} of up "
             f"to {int(self.groups.sizes.max()):,}; {self.copies:,} look like another photo"
@@ -116,8 +115,6 @@ def _grouped(table: LabelTable, alike: NDArray[np.int64], unread: Sequence[str])
 
 
 def _looks(table: LabelTable, watch: Watch, workers: int) -> tuple[NDArray[np.float32], list[str]]:
-    """Return the fingerprints (N, WIDTH) and why some could not be made; those are zeros."""
-
     def look(row: int) -> NDArray[np.float32] | str:
         try:
             with table.images.read(row, LEAST_SIDE) as picture:

@@ -57,7 +57,6 @@ class Spool:
         self._writer: Any = None
 
     def add(self, array: Any) -> None:
-        """Take in an array of image bytes."""
         self._arrays.append(array.cast(pa.large_binary()))
         self._size += array.nbytes
         if self._size > IN_MEMORY:

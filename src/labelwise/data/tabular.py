@@ -180,7 +180,6 @@ class _Layout:
             return None
 
     def broken(self) -> list[tuple[int, str]]:
-        """Return the lines that are not rows, each with its text."""
         return [
             (number, content.decode("utf-8", "replace").strip())
             for number, content, whole in self.records()
@@ -188,7 +187,6 @@ class _Layout:
         ]
 
     def complaint(self, found: Sequence[tuple[int, str]]) -> str:
-        """Return which lines are broken."""
         shown = "; ".join(f"line {number}: {text[:SHOWN_TEXT]}" for number, text in found[:SHOWN])
         more = f"; and {len(found) - SHOWN:,} more" if len(found) > SHOWN else ""
         return (
@@ -197,7 +195,6 @@ class _Layout:
         )
 
     def require_whole(self) -> None:
-        """Raise a DataError if a line is not a row."""
         broken = self.broken()
         if broken:
             raise DataError(
@@ -215,7 +212,6 @@ def as_cells(columns: Sequence[Any]) -> list[Any]:
 
 
 def _from_cells(columns: Sequence[Any]) -> list[Any]:
-    """Return columns of text as they were before :func:`as_cells`."""
     cells: list[Any] = []
     for start in range(0, len(columns), COLUMNS):
         some = columns[start : start + COLUMNS]

@@ -103,7 +103,6 @@ class Pictures(NamedTuple):
     resized: bool = False
 
     def on(self, device: torch.device) -> "Pictures":
-        """Return them on a device, perhaps before they are there."""
         return self._replace(values=sent(self.values, device))
 
 
@@ -141,7 +140,6 @@ class Loaded:
         return pixels + sum(3 * file.height * file.width for file in self.files)
 
     def extend(self, other: "Loaded") -> None:
-        """Add the next rows."""
         self.pictures.extend(other.pictures)
         self.files.extend(other.files)
         self.failed.update(other.failed)

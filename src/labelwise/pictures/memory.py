@@ -49,7 +49,6 @@ class MappedFeatures:
         return self.shape[0]
 
     def __getitem__(self, index: Any) -> Floats:
-        """Return one row, or an array of those of a slice, of numbers or of a mask."""
         chosen = np.arange(len(self))[index] if self.rows is None else self.rows[index]
         wanted = np.atleast_1d(chosen)
         values = np.empty((len(wanted), *self.shape[1:]), np.float32)
@@ -65,7 +64,6 @@ class MappedFeatures:
         return self[:] if dtype is None else self[:].astype(dtype)
 
     def take(self, rows: NDArray[np.int64]) -> "MappedFeatures":
-        """Return some rows, none of which is read."""
         return replace(self, rows=rows if self.rows is None else self.rows[rows])
 
 
@@ -132,7 +130,6 @@ class ArrayImages(ImageSource):
 
     @property
     def is_rgb(self) -> bool:
-        """Whether they are pixels of 8-bit RGB."""
         return _is_rgb(self.pixels)
 
     def read(self, row: int, at_least: int | None = None) -> Image.Image:

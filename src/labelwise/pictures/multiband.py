@@ -134,7 +134,6 @@ class _Inflatable(io.BytesIO):
         self.file, self.max_pixels = name, max_pixels
 
     def read(self, size: int | None = -1) -> bytes:
-        """Return the next bytes, or raise ImageError."""
         some = super().read(size)
         if (size is None or size < 0) and not _inflates_within(some, 3 * self.max_pixels):
             raise ImageError(
@@ -372,7 +371,6 @@ def _keep_quiet() -> None:
 
 
 def _tiff_values(file: Any, page: Any, name: str) -> NDArray[Any]:
-    """Return values (H, W, bands) of the one picture of a TIFF file."""
     if len(file.pages) == 1:
         axes, values = page.axes, page.asarray()
     else:

@@ -58,7 +58,6 @@ class DecodedChunk:
 
     @property
     def used(self) -> Tensor:
-        """The part of the slot that holds something."""
         ends = (entry.offset + entry.size for entry in self.entries if isinstance(entry, Entry))
         return self.values[: max(ends, default=0)]
 
@@ -117,7 +116,6 @@ class DecodingProcesses:
             self.pinned = int(status) == 0
 
     def close(self) -> None:
-        """End the processes and give the memory back."""
         for busy in self._workers:
             if busy.sent:  # it may be at it for long
                 busy.worker.kill()
@@ -219,7 +217,6 @@ class DecodingProcesses:
             warnings.warn(answer.warned, stacklevel=2)
 
     def _replace(self, dead: _Busy, work: Work) -> None:
-        """Start another worker and give it what the dead one had."""
         self._selector.unregister(dead.worker.connection)
         dead.worker.close()
         unstarted = dead.worker.pid is None

@@ -146,7 +146,6 @@ class Window(NamedTuple):
         return left, top, min(left + wide, width), min(top + high, height)
 
     def at_least(self, side: int) -> int:
-        """Return the shorter side a picture must have for its window to fill ``side`` pixels."""
         return ceil(side / (0.75 * sqrt(self.area)))
 
 
@@ -297,7 +296,6 @@ class Transform:
 
     @property
     def dtype(self) -> "torch.dtype":
-        """The type of a scaled picture's numbers, before they are normalised."""
         import torch
 
         return torch.uint8 if self.bands is None else torch.float32
@@ -344,7 +342,6 @@ class Transform:
         return image.crop((left, top, left + size, top + size))
 
     def resize_window(self, image: Image.Image, window: Window) -> Image.Image:
-        """Return the (size, size) picture of a window of it, as training augments."""
         box = window.box(*image.size)
         return image.resize((self.size, self.size), self.resampling, box)
 
@@ -395,7 +392,6 @@ class Transform:
         return np.asarray(scaled[0].permute(1, 2, 0).numpy())
 
     def composite(self, values: NDArray[Any]) -> Image.Image:
-        """Return bands (H, W, bands) as a picture to look at."""
         if self.bands is None:
             raise ValueError("a picture in RGB is its own composite")
         places = self.bands.shown
@@ -433,7 +429,6 @@ class Transform:
         return resample(planes, rows, columns, self.interpolation)
 
     def pixels(self, image: Image.Image) -> "Tensor":
-        """Return the uint8 pixels (3, size, size) of a picture."""
         import torch
 
         array = np.array(self.resize(image))
@@ -459,7 +454,6 @@ class Transform:
         return self.normalise(values) if is_raw else values
 
     def __call__(self, image: Image.Image) -> "Tensor":
-        """Return the float32 input (3, size, size) of one picture."""
         return self.normalise(self.pixels(image))
 
 

@@ -343,7 +343,6 @@ class Limits:
     strangers: bool = False
 
     def begin(self, connection: int) -> None:
-        """Hold this process to them."""
         if self.strangers:
             os.nice(NICE)
             _keep_only(connection)
