@@ -38,14 +38,10 @@ from labelwise.pictures.sources import FileImages
 from labelwise.system.files import replacing, replacing_folder
 from labelwise.types import nearest
 
-# Label Studio's own forms: the addresses of its images, its labelling configs, its predictions.
+# Addresses of Label Studio's images:
 #
 #     /data/local-files/?d=a/b.jpg       the photo a/b.jpg below the document root
 #     /data/upload/3/0a1b2c3d-b_c.jpg    the photo ``b c.jpg``, uploaded to project 3
-#
-# A labelling config says under which names choices are stored, and in which field of a task its
-# image stands: ``<Image name="image" value="$image"/>``.
-
 
 DOCUMENT = "/data/local-files/"
 UPLOADED = re.compile(r"/?data/(?P<stored>upload/\d+/[0-9a-f]{8}-(?P<name>[^/]+))")
@@ -157,11 +153,8 @@ def prediction(
     }
 
 
-# Label tables written as annotation tools read them; all three states of a label survive the way
-# there and back. Predictions are for people to accept or to correct, and are not labels. Where a
-# label is known nothing is predicted; only FiftyOne, which keeps both apart, is told all of them,
-# with the fields by which it shows true and false positives (``eval``, ``eval_tp``, ...).
-
+# Where a label is known nothing is predicted. Only FiftyOne, which keeps labels and predictions
+# apart, gets all of them, with the fields by which it shows true and false positives.
 
 VOC_SUFFIXES = (".jpg", ".jpeg", ".png")
 

@@ -62,7 +62,9 @@ def readers() -> dict[str, Reader]:
     own: dict[str, Reader] = {}
     for name, facts in listed.items():
         module, _, function = facts.pop("read").partition(":")
-        read = partial(getattr(import_module(module), function), **facts.pop("options", {}))
+        read = getattr(import_module(module), function)
+        if "options" in facts:
+            read = partial(read, **facts.pop("options"))
         lists: dict[str, Any] = {key: tuple(facts.pop(key, ())) for key in ("suffixes", "marks")}
         begin = re.compile(facts.pop("begin").encode()) if "begin" in facts else None
         own[name] = Reader(name, read, **lists, begin=begin, **facts)

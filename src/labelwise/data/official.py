@@ -1,8 +1,7 @@
 """Official folders of the papers' other sets.
 
-ImageNet (ILSVRC2012) and Tiny-ImageNet: one label per image, labels are WordNet ids, in order.
 ImageNet's validation images lie in class folders, or flat with ``LOC_val_solution.csv`` or the
-development kit's ground truth beside them.
+development kit's ground truth beside them. Labels are WordNet ids, in order.
 
 NUS-WIDE: 81 concepts over 269,648 Flickr photos.
 
@@ -12,8 +11,6 @@ NUS-WIDE: 81 concepts over 269,648 Flickr photos.
 Flavour "official" keeps the authors' split, "gong" draws 150,000 of the labelled 209,347 photos for
 training at random (the papers' seed is not known). Both leave out the 60,301 photos without label
 unless ``drop_unlabelled`` is False.
-
-Attributes: WIDER-Attribute (people), VISPR (privacy), CUB-200-2011 (birds).
 """
 
 import csv

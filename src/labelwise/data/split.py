@@ -70,7 +70,25 @@ def group_near_copies(
     table: LabelTable, watch: Watch | None = None, *, workers: int = 2
 ) -> GroupedTable:
     """Return the table with near copies in one group; a photo that looks like no other is alone."""
-    looks, unread = _looks(table, watch or Silent(), workers)
+
+    def look(row: int) -> NDArray[np.float32] | str:
+        try:
+            with table.images.read(row, LEAST_SIDE) as picture:
+                return look_of(picture)
+        except ImageError as error:
+            return str(error)
+
+    looks, unread = np.zeros((len(table), WIDTH), np.float32), []
+    watch = watch or Silent()
+    watch.start("looking at photos", len(table))
+    with ThreadPoolExecutor(workers) as pool:
+        for row, found in enumerate(pool.map(look, range(len(table)))):
+            if isinstance(found, str):
+                unread.append(found)
+            else:
+                looks[row] = found
+            watch.advance(1)
+    watch.finish()
     if len(unread) == len(table):
         raise DataError(
             f"{table.name}: near copies are found by looking at photos, and none can be read "
@@ -112,27 +130,6 @@ def _grouped(table: LabelTable, alike: NDArray[np.int64], unread: Sequence[str])
     named = Names(names[row] for row in earliest.tolist())
     copies = int(sizes[sizes > 1].sum())
     return GroupedTable(replace(table, group=named), groups, copies, divided, tuple(unread))
-
-
-def _looks(table: LabelTable, watch: Watch, workers: int) -> tuple[NDArray[np.float32], list[str]]:
-    def look(row: int) -> NDArray[np.float32] | str:
-        try:
-            with table.images.read(row, LEAST_SIDE) as picture:
-                return look_of(picture)
-        except ImageError as error:
-            return str(error)
-
-    looks, unread = np.zeros((len(table), WIDTH), np.float32), []
-    watch.start("looking at photos", len(table))
-    with ThreadPoolExecutor(workers) as pool:
-        for row, hash_or_error in enumerate(pool.map(look, range(len(table)))):
-            if isinstance(hash_or_error, str):
-                unread.append(hash_or_error)
-            else:
-                looks[row] = hash_or_error
-            watch.advance(1)
-    watch.finish()
-    return looks, unread
 
 
 if TYPE_CHECKING:
@@ -261,7 +258,12 @@ def _pairs(sets: LabelSets, smallest: float) -> tuple[NDArray[np.int64], NDArray
     nothing = np.zeros(0, np.int64)
     if not len(sizes) or int((sizes * (sizes - 1) // 2).sum()) > MOST_PAIRS:
         return nothing, nothing
-    rows, codes = zip((nothing, nothing), *sets.pairs(), strict=True)
+    owner, columns = sets.keys() // max(sets.width, 1), sets.columns.astype(np.int64)
+    rows, codes = [nothing], [nothing]
+    for step in range(1, int(sizes.max())):
+        first = np.flatnonzero(owner[:-step] == owner[step:])
+        rows.append(owner[first])
+        codes.append(columns[first] * sets.width + columns[first + step])
     row, code = np.concatenate(rows), np.concatenate(codes)
     if sets.width > MOST_DENSE:
         code = np.unique(code, return_inverse=True)[1]

@@ -8,7 +8,7 @@ or no is needed it is cut at one half: ``present`` holds it if the share is abov
 """
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -131,16 +131,6 @@ class LabelSets:
         """Return row * width + column of every stored entry."""
         rows = np.repeat(np.arange(len(self), dtype=np.int64), np.diff(self.offsets))
         return rows * self.width + self.columns
-
-    def pairs(self) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-        """Yield (row, first * width + second) of all pairs of entries in a row, in parts.
-
-        The sets must be stored plainly, no row inverted.
-        """
-        row, columns = self.keys() // max(self.width, 1), self.columns.astype(np.int64)
-        for step in range(1, int(np.diff(self.offsets).max(initial=0))):
-            first = np.flatnonzero(row[:-step] == row[step:])
-            yield row[first], columns[first] * self.width + columns[first + step]
 
     def union(self, other: "LabelSets") -> "LabelSets":
         keys = np.union1d(self.keys(), other.keys())

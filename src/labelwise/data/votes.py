@@ -271,7 +271,8 @@ def model_workers(
     label = entries % width
     pairs, pair = np.unique(kept.worker * width + kept.label, return_inverse=True)
     seen = np.bincount(label, minlength=width)
-    truth = _start(entry, affirmed, len(entries))
+    yes, answers = np.bincount(entry, affirmed, len(entries)), np.bincount(entry)
+    truth = (yes + 0.5) / (answers + 1)  # EM begins at the smoothed share of yes
     steps = 0
     for steps in range(1, MOST_STEPS + 1):  # noqa: B007 (told below)
         share = (np.bincount(label, truth, width) + photos) / np.maximum(seen + 2 * photos, 1)
@@ -284,7 +285,7 @@ def model_workers(
         before, truth = truth, _posterior(share[label], rates, entry, pair, affirmed)
         if np.abs(truth - before).max(initial=0.0) < CLOSE:
             break
-    enough = np.bincount(entry, minlength=len(entries)) >= least
+    enough = answers >= least
     ones = np.ones(len(kept))
     records = _records(votes, kept, truth[entry], ones, (right, strength))
     ended = f"{steps} steps" if steps < MOST_STEPS else f"not settled after {steps} steps"
@@ -293,12 +294,6 @@ def model_workers(
         f"answers with {right:.0%} right, {ended}"
     )
     return SoftVotes(votes, entries[enough], truth[enough], records, how)
-
-
-def _start(entry: Ints, affirmed: NDArray[np.bool_], entries: int) -> Floats:
-    """Return where EM begins: the smoothed share of yes."""
-    yes, answers = np.bincount(entry, affirmed, entries), np.bincount(entry, minlength=entries)
-    return (yes + 0.5) / (answers + 1)
 
 
 def _posterior(
