@@ -179,10 +179,7 @@ class Guesses:
 def export_for_tool(
     table: LabelTable, path: str | Path, tool: str, guesses: Guesses | None = None
 ) -> str:
-    """Write the table of image files as ``tool`` reads it; see TOOLS. Return how to open it.
-
-    ``guesses`` are written where the tool shows predictions; other formats refuse them.
-    """
+    """Write the table, and guesses, as ``tool`` reads them; return how to open the file."""
     target = Path(path)
     if tool not in TOOLS:
         raise DataError(f"a tool must be one of {', '.join(TOOLS)}, got {tool!r}")

@@ -256,10 +256,7 @@ def read_camtrap(
 
 
 def _files(photos: Rows, package: CamtrapPackage, named: bool) -> list[str]:
-    """Return where photos are, below the package or the folder that they were downloaded to.
-
-    Those on the web are ``named`` by their fileName.
-    """
+    """Return where photos are; those on the web are ``named`` by their fileName."""
     media = package.path("media")
     files: dict[str, str] = {}
     for row in photos:

@@ -85,10 +85,7 @@ class Description:
 
 
 def describe(table: LabelTable) -> Description:
-    """Return the numbers of a table; its most frequent pairs come first.
-
-    Where there may be more than 50 million pairs, none is counted.
-    """
+    """Return the numbers of a table, and its most frequent pairs unless there are too many."""
     present, unknown = table.present.counts(), table.unknown.counts()
     unknown_sizes = table.unknown.sizes()
     labels = [
@@ -327,11 +324,7 @@ def check_table(
     check_files: bool = True,
     duplicates: Duplicates = "stop",
 ) -> LabelTable:
-    """Return the table, without what may be left out, or raise a DataError.
-
-    ``skip_missing`` leaves out images whose files are missing; ``duplicates`` says whether rows
-    that are there twice, labels and all, stop the reading, are dropped or are kept.
-    """
+    """Return the table without missing files and repeated rows that may go, or raise DataError."""
     if duplicates not in get_args(Duplicates):
         raise SettingsError(f"duplicates must be stop, drop or keep, got {duplicates!r}")
     if not len(table):
@@ -421,10 +414,7 @@ def find_unreadable(
     progress: Callable[[int], None] | None = None,
     bands: Bands | None = None,
 ) -> list[UnreadableImage]:
-    """Return the images that cannot be read to their last pixel; ``progress`` gets counts.
-
-    ``bands`` are what each must hold, if they are not 8-bit RGB.
-    """
+    """Return the images whose pixels, or whose ``bands``, cannot be read to the last one."""
     if isinstance(table.images, FeatureRows | ArrayImages) and bands is None:
         return []
 

@@ -214,10 +214,7 @@ def read_shares(
 
 
 class OneHot(NamedTuple):
-    """Rows of one column per label: column k is number k; ``minus_ones`` says that there is a -1.
-
-    ``shares`` are those of the soft labels.
-    """
+    """Rows of one column per label: column k is number k; ``shares`` are those of soft labels."""
 
     present: SparseRows
     unknown: SparseRows
@@ -234,10 +231,7 @@ def read_one_hot(
     soft: bool = False,
     minus_one: MinusOne | None = None,
 ) -> OneHot:
-    """Return the labels of one column per label; shares are taken only if ``soft``.
-
-    ``minus_one`` says what a -1 means; where nobody said so, it is an error.
-    """
+    """Return the labels of one column per label; a -1 means ``minus_one``, or is an error."""
     columns = [batch.column(header) for header in headers]
     for header, column in zip(headers, columns, strict=True):
         if not _is_scalar(column.type):
@@ -484,10 +478,7 @@ def find_columns(
     text_only: bool = False,
     usual: Sequence[str] = ("path", "labels"),
 ) -> TableColumns:
-    """Return what the columns mean; ``columns`` maps a meaning to a header where they differ.
-
-    Columns of the ``usual`` meanings are also taken by other names than ours.
-    """
+    """Return what the columns mean; ``columns`` maps a meaning to a header where they differ."""
     for name, count in Counter(header).items():
         if count > 1 and not ROW_NUMBERS.fullmatch(name):
             raise DataError(f"{where}: the column {name!r} is there twice; rename one")

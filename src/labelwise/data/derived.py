@@ -44,10 +44,7 @@ class SettledTable:
 
 
 def obey_groups(table: LabelTable, groups: AttributeGroups) -> SettledTable:
-    """Return the table with labels as :meth:`AttributeColumns.settled` leaves them.
-
-    Labels of a group that a photo breaks become unknown.
-    """
+    """Return the table completed by rules of groups; labels that break one become unknown."""
     table.require_hard("rules of groups know yes, no and unknown")
     columns = groups.within(table.space)
     conflicts: list[int] = []

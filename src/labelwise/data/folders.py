@@ -69,10 +69,7 @@ def read_folder(path: Path) -> LabelTable:
 
 
 def split_folders(path: Path) -> dict[str, str]:
-    """Return the folders named after a split and the split each means, {} if there are none.
-
-    ``images_train`` is such a name too.
-    """
+    """Return {folder: split} of the folders named after one, as train, valid or images_train."""
     folders = [entry.name for entry in path.iterdir() if entry.is_dir()]
     words = {name: name.lower().removeprefix("images_") for name in folders}
     return {name: SPLIT_WORDS[word] for name, word in words.items() if word in SPLIT_WORDS}

@@ -124,10 +124,7 @@ def read_questions(path: Path, part: str) -> list[VqaQuestion]:
 
 
 def read_vqa(path: Path, *, at_least: int = 9) -> LabelTable:
-    """Return the questions with their features and the soft labels of their answers.
-
-    An answer is a label if it is the most common one of ``at_least`` questions.
-    """
+    """Return questions with features; an answer most common ``at_least`` times is a label."""
     if at_least < 1:
         raise SettingsError(f"at_least must be 1 or more, got {at_least}")
     parts = {split: read_questions(path, name) for split, name in PARTS.items()}
@@ -253,10 +250,7 @@ def _require_binary(pickled: Path, archive: str) -> None:
 
 
 def read_cifar100(path: Path, *, labels: Literal["fine", "coarse", "both"] = "fine") -> LabelTable:
-    """Return CIFAR-100 from ``cifar-100-binary``.
-
-    With "both" every image has two of 120 labels: its fine class and its coarse one.
-    """
+    """Return CIFAR-100 from ``cifar-100-binary``; with "both" an image has two of 120 labels."""
     if labels == "both":
         fine, coarse = _one_label(path, "fine"), _one_label(path, "coarse")
         names = (*fine.space.names, *coarse.space.names)

@@ -76,10 +76,7 @@ class _Shard:
 
 @dataclass(frozen=True)
 class _BlockTable:
-    """Where each block is: its shard, and its first byte and size, or its row group.
-
-    ``column`` is that of the images in Parquet shards, None for tar shards.
-    """
+    """Where each block is: shard, first byte and size, or row group and column of the images."""
 
     shards: Sequence[_Shard]
     shard: Rows

@@ -36,11 +36,7 @@ MANY, LARGE = 20, 0.5  # photos, and the share of them in one group that is wort
 
 @dataclass(frozen=True, eq=False)
 class GroupedTable:
-    """A table with the groups of near copies, and what was found.
-
-    ``copies`` photos look like another one; ``unread`` are the sentences on photos that could not
-    be looked at.
-    """
+    """A table with groups of near-duplicates; ``unread`` are sentences on photos that failed."""
 
     table: LabelTable
     groups: Groups
@@ -148,10 +144,7 @@ def stratified_split(
     seed: int = 0,
     by_content: bool = True,
 ) -> LabelTable:
-    """Return the table with a new split column; ``shares`` are parts of 1.
-
-    With ``by_content`` images with the same bytes are kept in one split, whatever their names.
-    """
+    """Return the table with a new split; images of equal bytes stay together ``by_content``."""
     from scipy import sparse  # slow to import, and seldom needed
 
     wanted = dict(shares or {"train": 0.8, "val": 0.1, "test": 0.1})

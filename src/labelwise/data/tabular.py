@@ -232,10 +232,7 @@ def _setting(option: str, mark: str) -> str:
 def _delimited_batches(
     layout: _Layout, written: Mapping[str, str], left_out: list[str] | None, wanted: list[str]
 ) -> Iterator[Any]:
-    """Yield the rows below the header; ``written`` is how the file writes each of its names.
-
-    Broken lines are an error, or named in ``left_out``.
-    """
+    """Yield the rows below the header; broken lines are an error, or named in ``left_out``."""
     path, looked = layout.path, left_out is not None
     source: Any = path
     if left_out is not None:

@@ -217,10 +217,7 @@ def beside(stream: torch.cuda.Stream | None) -> AbstractContextManager[object]:
 def _by_halves(
     decode: Callable[[Sequence[EqualSizes]], list[Tensor]], files: list[Jpeg]
 ) -> tuple[list[Pictures], list[Jpeg]]:
-    """Return upright pictures, and files that cannot be decoded.
-
-    One such file spoils all that are decoded with it, which are then decoded by halves.
-    """
+    """Return upright pictures, and the files that fail: they spoil the batch, so halve it."""
     if not files:
         return [], []
     groups: dict[tuple[int, int, int], list[Jpeg]] = {}

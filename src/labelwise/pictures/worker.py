@@ -215,10 +215,7 @@ def reason_of(name: str, error: Exception) -> str:
 
 
 def loaded(work: Work, item: Item | str, room: int) -> tuple[Entry, Values] | str:
-    """Return what an item becomes, or why it cannot; text is such a reason.
-
-    Raise MemoryError where memory is the reason, which need not be the picture's fault.
-    """
+    """Return what an item becomes, or why it cannot; raise MemoryError where that is the reason."""
     if isinstance(item, str):
         return item
     try:
