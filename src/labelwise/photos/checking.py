@@ -1,24 +1,20 @@
 """A person checks a list: which photo is next, what the answers say, when it is guaranteed.
 
 Nothing but the answers counts. The list is as long as the answers a person is willing to give can
-carry; where it holds too many wrong photos, the check goes on with a shorter one of the same order
-(:mod:`labelwise.decide.list_audit`).
+carry; where it holds too many wrong photos, the check continues with a shorter one of the same
+order (:mod:`labelwise.decide.list_audit`).
 
-Answers stand in the answer log of the index, with the query as their label, so a check goes on
-where it was left, by whoever opens it next. An "undo" takes the last answer about the query back. A
-note says which lists of a query were begun, in order: each has its share of the error. A photo
-counts as right where everybody who was asked about it said yes; "no", "unsure" and answers that
-disagree count as wrong. Those photos leave the list.
+Answers are in the answer log of the index, with the query as their label, so anyone can resume a
+check. A note says which lists of a query were begun, in order: each has its share of the error. A
+photo counts as right where everybody who was asked about it said yes.
 
 The photos of a query are drawn in the order of random numbers, one per row, from a seed that is
-kept with the query's first list. So a list's order of draws does not depend on any answer, photos
-that come later do not change it, and within a shorter list the photos already answered come first
-in its own order.
+kept with the query's first list. So the order depends on no answer, photos that come later do not
+change it, and within a shorter list the photos already answered come first.
 
 Every REPEAT-th question is about a photo that was answered before. Where one person changes answers
-for more than a third of at least three such photos, nothing is guaranteed: they then say little
-about the photos. Near copies are drawn one by one, unless the list is of ``distinct`` photos, one
-of each picture: then the guarantee is of these.
+for more than a third of at least three such photos, nothing is guaranteed. Near copies are drawn
+one by one, unless the list is of ``distinct`` photos: then the guarantee is of these.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

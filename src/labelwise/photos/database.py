@@ -11,19 +11,11 @@ A flipped bit is never taken for a probability, or for the name of a photo:
     model.json, index.json                 written            the index is opened
     held-out, validation, taxonomy, ...    written            read
 
-Sums guard against faults of disks and of killed writers, not against people who can write here.
-Rows and files without one, as earlier versions wrote them, are read as they are, and get theirs by
-the next update, which also keeps the hash of the schema. From then on a row without a sum is
-damage. The hashes of files stand in the database, in the transaction that makes the rows of a file
-known. A file that is replaced has none until the new one is in its place. Files of the cache can be
-made again from the others, and have their sums beside them:
-
-    cache/NAME.bin        arrays end to end, to be mapped; may be deleted at any time
-    cache/NAME.bin.sums   a CRC-32 of each MiB of it, as 32-bit integers
-
-A folder that may not be written, or lies on a full disk, can still be searched: the database is
-then opened for reading alone. A damaged page may only be met while rows are fetched, so a statement
-returns all its rows.
+Sums guard against faults of disks and killed writers, not against people who can write here. Rows
+and files of earlier versions have none until the next update; from then on a missing sum is damage.
+Hashes of files are written in the transaction that makes the rows of a file known. A file that is
+replaced has none until the new one is in its place. ``cache/NAME.bin`` (arrays end to end, to be
+mapped) can be made again and has its sums in ``cache/NAME.bin.sums``: a CRC-32 of each MiB.
 """
 
 import hashlib

@@ -1,16 +1,14 @@
 """Keywords in side-cars and, through exiftool, in photos: written, and taken back to the byte.
 
 Programs that find a side-car often look no further, so a new one takes over the XMP packet and the
-other keywords inside the photo: nobody's keywords are hidden by ours. The XMP packet of a photo is
-edited as a side-car is (:mod:`labelwise.photos.xmp`), and exiftool puts it into the file in place
-of the old one; everything else is exiftool's to keep.
+other keywords inside the photo. The packet of a photo is edited as a side-car is
+(:mod:`labelwise.photos.xmp`), and exiftool puts it into the file in place of the old one.
 
 The index keeps every file before it is written, so that a killed command leaves nothing that cannot
 be taken back: side-cars with their bytes before (table ``sidecars``), photos with a patch that
-makes the old bytes of the new ones (``embedded``), both with the hash of what we wrote, and our
-entries. Undoing gives exactly the old bytes, or removes a side-car that was not there before; where
+makes the old bytes of the new ones (``embedded``). Undoing gives exactly the old bytes; where
 another program has changed the file since, only entries that the index knows to be ours are taken
-out of what it is now. A note in the file alone takes nothing out: anyone can write one.
+out. A note in the file alone takes nothing out: anyone can write one.
 """
 
 import errno

@@ -1,9 +1,7 @@
 """Which photos of an index a search looks at: by folder, day, camera, rating, keywords, look.
 
-Folder and day are known from indexing. Camera, rating and keywords are what the owner's programs
-wrote into the files or side-cars (:mod:`labelwise.photos.metadata`). A photo with several copies is
-below a folder if one of them is. A photo without a date, a camera or a rating passes no filter
-for it. Distinct photos are one of each picture (:mod:`labelwise.photos.duplicates`).
+A photo with several copies is below a folder if one of them is. A photo without a date, a camera or
+a rating passes no filter for it.
 """
 
 import os

@@ -1,17 +1,11 @@
 """Looking at folders and buckets: what is new, changed, back or gone since they were last seen.
 
-A file whose size and time of change are known is unchanged, unless it had more pixels than were
-allowed, and the limit is another one now. What is gone is marked missing, never
-deleted; a root that is empty or not there at all, such as a disk that is not mounted, changes
-nothing; nor does a bucket that does not answer. A look costs a listing of each folder, and reads no
-file.
+A file of known size and time of change is unchanged. What is gone is marked missing, never deleted;
+a root that is empty or not there, such as a disk that is not mounted, changes nothing. Hidden
+files, folders of photo tools and links that lead out of the root are passed over.
 
-Passed over are hidden files and folders, the folders that photo tools and network disks keep their
-own pictures in, links that lead out of the root or back into it, and everything but regular
-files. Names are compared as the system spells them; what a name looks like is left alone.
-
-On Linux, inotify tells which folders of local disks changed (:func:`events_of`). Where events were
-lost, or a root itself is gone, the answer is "everything".
+On Linux, inotify reports which folders of local disks changed (:func:`events_of`). Where events
+were lost, or a root itself is gone, the answer is "everything".
 """
 
 import ctypes
@@ -145,10 +139,7 @@ class FolderEvents(AbstractContextManager["FolderEvents", None]):
         return new
 
     def wait(self, seconds: float | None = None) -> Mapping[str, set[str]] | None:
-        """Return the folders that changed, by root, once nothing has happened for a second.
-
-        None stands for everything, an empty answer for nothing within ``seconds``.
-        """
+        """Return the folders that changed, by root, once nothing has happened for a second."""
         changed: set[tuple[str, str]] = set()
         everything, latest = False, inf
         while time.monotonic() < latest and select.select([self._descriptor], [], [], seconds)[0]:
@@ -339,10 +330,7 @@ class FileToRead:
 def look_at(
     store: Store, root: str, changes: Changes, more: frozenset[str] = NO_MORE
 ) -> list[FileToRead]:
-    """Compare one root with what is known of it; return the files that must be read.
-
-    ``more`` are endings that are pictures to the model of this index, beside the usual ones.
-    """
+    """Compare one root with what is known of it; return the files that must be read."""
     storage, number = storage_at(root), store.root(root)
     seen: dict[str, _Compared] = {}
     unlisted: list[str] = []

@@ -1,12 +1,8 @@
 """Index: photos that answer queries, from logits that were computed once.
 
 Probabilities are the model's link of the stored logits, so another calibration, or a correction,
-changes every one of them without a picture being read. Promises are made on held-out photos, which
-nobody corrects, so they are made, and kept, under the model's own link (``refit=False``).
-
-    probabilities   under the model's own link
-    corrections     what people said, what follows from it, and probabilities after that
-    embeddings      which photos look alike, or like a text
+changes them without a picture being read. Promises are made on held-out photos, which nobody
+corrects, so they are made and kept under the model's own link (``refit=False``).
 """
 
 import os
@@ -504,10 +500,7 @@ class Index(AbstractContextManager["Index", None]):
 
 
 def model_changed(index: Index) -> str | None:
-    """Return in one sentence how the run's model changed since an index took it, with the way out.
-
-    None too where the run cannot be asked: it lies in a bucket, was exported, or is gone.
-    """
+    """Return in one sentence how the run's model changed since an index took it, with the way out."""
     address = index.facts.model
     if is_uri(address) or not (Path(address) / MODEL_FILE).is_file():
         return None

@@ -1,9 +1,8 @@
 """Bringing an index up to date with photos in folders and buckets.
 
 An index belongs to one model. Another link or rule of the same weights changes its answers and
-reads no picture; other weights, another decoder or a damaged file need a rebuild:
-the index is set aside until every photo has been scored again, and what people said of photos is
-carried over by content.
+reads no picture; other weights, another decoder or a damaged file need a rebuild: the index is set
+aside until every photo has been scored again, and what people said is carried over by content.
 """
 
 import hashlib
@@ -61,11 +60,7 @@ def score_files(
     workers: int | None,
     watch: Watch,
 ) -> None:
-    """Make files part of an index, and count in ``changes`` what they were.
-
-    Files whose content is known are linked to it; the others are scored. An interruption keeps
-    what was scored.
-    """
+    """Make files part of an index, and count in ``changes`` what they were."""
     if any(isinstance(item.storage, ObjectStorage) for item in todo):
         workers = max(REQUESTS, workers or available_cores())
     watch.start("indexing", len(todo))
@@ -134,10 +129,7 @@ class _Files(EncodedImages):
         raise NotImplementedError("files to index are read together")
 
     def link_known(self, workers: int | None) -> list[int]:
-        """Link the files whose content is known, and return those to score.
-
-        A file is hashed for this only if its size is that of a known content or another file.
-        """
+        """Link the files whose content is known, and return those to score."""
         sizes = Counter(item.file.size for item in self.todo)
         known = self.index.store.sizes()
         maybe = [
@@ -395,10 +387,7 @@ def _opened(
     rebuild: bool,
     decode: Literal["cpu", "cuda"] | None,
 ) -> tuple[Index, RunFolder]:
-    """Return the index, new if there is none, and the run whose model gives its logits.
-
-    ``opened`` closes it.
-    """
+    """Return the index, new if there is none, and the run whose model gives its logits."""
     there = (folder / "index.json").exists()
     try:
         index = opened.enter_context(Index(folder)) if there else None

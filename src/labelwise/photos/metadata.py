@@ -2,19 +2,14 @@
 
     keywords   XMP (JPEG, TIFF, PNG, WebP, HEIC, and side-cars a.jpg.xmp or a.xmp): dc:subject,
                lr:hierarchicalSubject, digiKam:TagsList; IPTC Keywords, in UTF-8 where it says so or
-               can be, else in Latin-1; XPKeywords of Windows, in UTF-16, parted by semicolons
+               can be, else in Latin-1; XPKeywords of Windows, in UTF-16, separated by semicolons
     camera     EXIF Make and Model
     place      EXIF GPS, in degrees north and east
     rating     xmp:Rating, -1 (rejected) to 5, of the side-car or else inside the file
 
-``animal|dog`` (Lightroom) and ``animal/dog`` (digiKam) say two labels, animal and dog, and that a
-dog is an animal. What a keyword does not say is unknown: nobody tags everything they see. Keywords
-that ``labelwise tag`` wrote and noted as its own are left out, so that no model learns from its
-own guesses; so are digiKam's internal tags.
-
-For filters, camera, rating and keywords are kept in the index beside the times of the file and of
-its side-car; where either changed since, they are read again. Photos in a bucket, and files that
-cannot be read, have none.
+``animal|dog`` (Lightroom) and ``animal/dog`` (digiKam) say two labels, and that a dog is an animal.
+What a keyword does not say is unknown. Keywords that ``labelwise tag`` wrote are left out, so that
+no model learns from its own guesses.
 """
 
 import json
@@ -133,10 +128,7 @@ class LibraryKeywords:
 
 
 def read_keywords(folder: Path, *, least: int = 1) -> LibraryKeywords:
-    """Return the keywords of the photos below a folder; those on fewer than ``least`` are left out.
-
-    What could not be read is said in the table's notes.
-    """
+    """Return the keywords of the photos below a folder; those on fewer than ``least`` are left out."""
     folder = Path(folder)
     if not folder.is_dir():
         raise DataError(f"{folder} must be a folder of photos")

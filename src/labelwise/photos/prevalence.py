@@ -1,16 +1,13 @@
 """Photos of an index drawn at random to be answered, and the estimates from their answers.
 
-A draw is noted in the answer log of the index before anyone looks: the query, when, from which
-seed, of how many rows, which photos (by the hash of their contents) in which group. Whoever asks
-for the same again gets the same photos, so nobody can draw until the answers please. Answers go to
-the same log, one after another: a person may stop and go on. Every photo of the sample must be
-answered: whoever stops where the figure pleases has chosen it. Photos that came after the draw are
-not part of the estimate; those that are gone leave both the library and the sample.
+A draw is noted in the answer log before anyone looks, so nobody can draw until the answers please.
+Every photo of the sample must be answered: stopping where the figure pleases would choose it.
+Photos that came after the draw are not part of the estimate; those that are gone leave both the
+library and the sample.
 
 What is answered about a single label becomes a correction too: an ``audit``, as a random photo of
-the whole library is, or ``estimate`` where each group had a draw of its own, or the query has
-several labels and only a yes tells of them. The estimate itself takes the model's probabilities
-from before all corrections, since those of answered photos would otherwise be right by now.
+the whole library is, or ``estimate`` otherwise. The estimate takes the model's probabilities from
+before all corrections, since those of answered photos would be right by now.
 """
 
 import csv
@@ -306,10 +303,7 @@ class SampleAnswers:
 def _countable(
     index: Index, distinct: bool, rows: int | None = None, drawn: Sequence[int] = ()
 ) -> NDArray[np.int64]:
-    """Return the photos that are counted: all of the first ``rows``, or one of each picture.
-
-    A photo that was drawn stands for its picture, though an earlier copy may have come back.
-    """
+    """Return the photos that are counted: all of the first ``rows``, or one of each picture."""
     alive = index.store.alive_rows(rows)
     if not distinct:
         return alive

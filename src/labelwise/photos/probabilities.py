@@ -1,7 +1,6 @@
 """ModelOdds: log p and log(1 - p) of an index's photos under the model's own link.
 
-They follow from logits and ``model.json``. Computing them takes longer than a search, so they are
-kept in the cache:
+Computing them takes longer than a search, so they are kept in the cache:
 
     labels-MODEL.bin             a small index: log p and log(1 - p) of all labels, in turn
     p-LABEL-MODEL.bin, q-...     a large one: log p, and log(1 - p), of one label

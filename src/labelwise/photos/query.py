@@ -3,11 +3,10 @@
     asked = index.ask(query, photos)
     found = asked.top(50)               or asked.cut(0.1): about a tenth of the list is wrong
 
-Photos are ranked by the product of their labels' probabilities, the labels being independent given
-the photo. They are not quite, so what is shown is calibrated: the same query is asked of the photos
-that the model was not trained on, whose answers are known, and its probability is fitted there.
-The wrong share of a list is an estimate (:mod:`labelwise.decide.list_estimates`). A guarantee takes
-a person's answers (:mod:`labelwise.photos.checking`).
+Photos are ranked by the product of their labels' probabilities. Labels depend on each other, so
+what is shown is calibrated: the same query is asked of photos that the model was not trained on,
+whose answers are known, and its probability is fitted there. The wrong share of a list is an
+estimate; a guarantee takes a person's answers (:mod:`labelwise.photos.checking`).
 """
 
 import hashlib
@@ -143,10 +142,7 @@ class Found:
 
     @property
     def untested(self) -> str:
-        """Why the count has no interval.
-
-        Empty where held-out photos that match tested it, and these photos are like them.
-        """
+        """Why the count has no interval."""
         if self.positives:
             return self._not_like_them()
         if self.answers == 0:
@@ -242,11 +238,7 @@ class Asked:
         at_least: float = 0.0,
         sort: Sort = "score",
     ) -> Found:
-        """Return the list of which this share is estimated to be wrong.
-
-        ``count`` photos of it are hits. Where there can be no such list, all photos are shown and
-        the statement says why.
-        """
+        """Return the list of which this share is estimated to be wrong."""
         least, ranking = self.own.held_out.score_at(_checked(at_least, sort)), self.own.ranking
         made = self._estimated(wrong_at_most, least)
         rows, hits, known = said_of(self.index, self.bound)
@@ -300,10 +292,7 @@ class Asked:
 
     @cached_property
     def splits(self) -> tuple[ScoredSplit, ScoredSplit] | None:
-        """The photos that set a cut, and those that judge it; None without any that are known.
-
-        Of photos that come in groups, one of each counts. One set of photos is halved by a hash.
-        """
+        """The photos that set a cut, and those that judge it; None without any that are known."""
         if self.index.held_out_photos is None:
             return None
         test, setting = _split(self.own.held_out), self.own.tuning
@@ -365,11 +354,7 @@ class Asked:
         answers: int = ANSWERS,
         confidence: float = 0.95,
     ) -> tuple[tuple[int, ...], Scores]:
-        """Return the lengths of the list that a person should check, and how wrong photos may be.
-
-        The list goes down to ``cut``, or has ``top`` photos, or is as long as ``answers`` can carry
-        with shorter ones in case it fails. No length where no list is likely to pass.
-        """
+        """Return the lengths of the list that a person should check, and how wrong photos may be."""
         told, ranking = self.own.tuning or self.own.held_out, self.own.ranking
         if top is None:
             scores = ranking.scores_at_least(told.score_at(LEAST_CHECKED if cut is None else cut))
@@ -454,10 +439,7 @@ def said_of(index: Index, bound: BoundQuery) -> tuple[Rows, NDArray[np.bool_], N
 
 
 def nearest_photos(index: Index, row: int, count: int) -> tuple[list[Hit], list[Hit]]:
-    """Return the photos most like one of the index: equal copies of it, and similar ones.
-
-    The probability of a similar photo is the cosine of the embeddings, which is not a probability.
-    """
+    """Return the photos most like one of the index: equal copies of it, and similar ones."""
     near = index.embeddings.nearest(index.store.embeddings()[row], count, without=[row])
     similar = hits_of(index, (), *near)
     (own,) = hits_of(index, (), np.array([row]), np.ones(1))

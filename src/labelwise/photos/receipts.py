@@ -2,17 +2,13 @@
 
     receipts.jsonl    one line per receipt, appended; version 0.2 kept them in photos.sqlite
 
-A receipt says what was promised of which query, on which photos (as rows, and as a hash of their
-contents), by which model (the hash of its weights, and of its link), when and for whom. Its photos
-have an order drawn at random when it was written, before anyone could know the answers: whoever
-checks the promise later answers them in that order. A promise that was taken back, because an
-answer it rests on was, is followed by a line that says so. The same promise of the same photos by
-the same model is kept once. An index that is built anew takes its receipts over.
+The photos of a receipt have a random order, drawn before anyone could know the answers: whoever
+checks the promise answers them in that order. A promise that was taken back is followed by a line
+that says so. The same promise of the same photos by the same model is kept once.
 
-A photo is right for a query where everybody who spoke of it, in the index or in a table of answers,
-said so: "no", "unsure" and answers that disagree count as wrong. A sample must not be chosen by
-what it shows, so only answers that stand, without a gap, at the beginning of the receipt's own
-random order count as drawn; all others only say that so many photos are right or wrong at least.
+A photo is right for a query where everybody who spoke of it said so: "no", "unsure" and answers
+that disagree count as wrong. Only answers that stand, without a gap, at the beginning of the
+receipt's order count as drawn; all others only bound how many photos are right or wrong.
 """
 
 import hashlib
@@ -74,10 +70,7 @@ def is_of_likeness(name: str) -> bool:
 
 
 def answers_of(store: Store, query: str) -> list[Said]:
-    """Return every answer about a query that was not taken back, in order.
-
-    An index that may only be read can be asked too.
-    """
+    """Return every answer about a query that was not taken back, in order."""
     lines, kept = store.answers.answers("list", query), list[Said]()
     rows = store.rows_of_photos(line.photo for line in lines)
     for line in lines:
@@ -285,10 +278,7 @@ class VerifiedLists:
 
 
 def verify_lists(index: Index, answers: Told | None = None) -> VerifiedLists:
-    """Return whether the promises of an index were kept, as far as anybody can tell.
-
-    ``answers`` are those of :func:`read_list_answers`, beside what the index knows.
-    """
+    """Return whether the promises of an index were kept, as far as anybody can tell."""
     every, lists = answers or {}, []
     for receipt in _standing(index):
         known = _known(index, receipt.query, every.get(receipt.query, {}))

@@ -1,15 +1,12 @@
 """What to ask people about photos, and what they answered as a table to train on.
 
-Questions are about one label of one photo, the most worthwhile first:
-
     uncertain  p (1 - p)                         the answer is hardest to guess
     missing    p of labels that were not given   a label may be missing
     wrong      1 - p of labels that were given   a label may be wrong
     value      missing and wrong together        the chance that an answer changes the label set
 
-Rare labels have few photos near their thresholds and common ones have many, so the questions are
-taken from the labels in turn, and no photo is asked about twice in one round. What was answered
-already, or said to be unknowable, is not asked again.
+Rare labels have few photos near their thresholds, so questions are taken from the labels in turn.
+No photo is asked about twice in one round; what was answered is not asked again.
 """
 
 import os
@@ -137,10 +134,7 @@ def corrected_labels(index: Index, groups: PhotoGroups = EVERYTHING) -> tuple[La
 
 
 def _answers(index: Index, rows: Sequence[int]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """Return what people said of some photos, (n, K): 1, 0, or NaN; and where they were asked.
-
-    Somebody who was asked may have answered that it cannot be known.
-    """
+    """Return what people said of some photos, (n, K): 1, 0, or NaN; and where they were asked."""
     position_of = {row: at for at, row in enumerate(rows)}
     truth = np.full((len(rows), len(index.space)), np.nan)
     asked = np.zeros(truth.shape, np.bool_)

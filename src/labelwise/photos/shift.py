@@ -1,18 +1,13 @@
 """Is the library of an index like the photos that its model was tested on?
 
-What the model says of photos, their logits, is compared with what it says of the held-out ones.
-Both are known wherever a model has held-out predictions, no picture is read, and the logits were
-fitted on neither side. Where the features of held-out photos are kept with the model
-(:class:`HeldOutPictures`), embeddings are compared too; the projection was fitted on photos of
-neither side. Far are photos that are far by the ones or the others. The result stays
-in ``likeness.json`` until the library has grown or shrunk by more than a tenth, or the model
-changed. The file holds its own hash: a damaged one is made anew.
+Logits of the library are compared with those of held-out photos, and embeddings too where the
+features of held-out photos are kept with the model (:class:`HeldOutPictures`). The result stays in
+``likeness.json``, with its own hash, until the library has grown or shrunk by more than a tenth, or
+the model changed.
 
-Of near-duplicates in the library one is compared, so that bursts do not alarm. Where held-out
-photos come in groups, one of each is compared. The groups of a library are not
-known, and a library of few long bursts looks different by chance. So where all photos differ and
-there are folders enough, one photo of each folder is compared instead: photos differ only if these
-do, too.
+Of near-duplicates one is compared, so that bursts do not alarm. Where held-out photos come in
+groups, one of each is compared. A library of few long bursts looks different by chance: where all
+photos differ and there are folders enough, photos differ only if one photo per folder does, too.
 """
 
 import hashlib
@@ -110,11 +105,7 @@ FOUND = TypeAdapter(LibraryLikeness)
 
 
 def likeness_of(index: Index, rows: NDArray[np.int64] | None = None) -> LibraryLikeness:
-    """Return how like the library is to the held-out photos, compared anew where it changed.
-
-    Far ones are not looked for among some ``rows`` of it. The last such comparisons are kept, since
-    each further page of a search asks again.
-    """
+    """Return how like the library is to the held-out photos, compared anew where it changed."""
     if rows is not None:
         key = hashlib.blake2b(rows.tobytes(), digest_size=16).digest()
         found = index.compared.get(key)
@@ -292,10 +283,7 @@ class HeldOutPictures:
     def of_run(
         cls, run: "RunFolder", weights: str, predictor: "Predictor", watch: Watch
     ) -> "HeldOutPictures | None":
-        """Return what is kept with a run of these weights, made if need be.
-
-        None where its photos are not there.
-        """
+        """Return what is kept with a run of these weights, made if need be."""
         path = run.path / PICTURES_FILE
         kept = cls.load(path)
         if kept is not None and kept.weights_sha256 == weights:

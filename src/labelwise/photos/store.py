@@ -6,10 +6,9 @@
     cache/                            the same end to end
 
 A *content* is a distinct picture, known by the hash of its bytes; its row is its place in every
-column. A *file* is where a content lies; several files may hold one content, and a moved file finds
-its content again. Columns are written, in files named after their first row, before the transaction
-that makes their rows known, and never changed afterwards. So a process killed at any moment leaves
-a whole index: what it left behind the known rows does not count.
+column. A *file* is where a content lies. Columns are written, in files named after their first row,
+before the transaction that makes their rows known, and never changed afterwards. So a process
+killed at any moment leaves a complete index.
 """
 
 import os
@@ -327,11 +326,7 @@ class Store(AbstractContextManager["Store", None]):
         files: Sequence[tuple[PhotoFile, int | None]],
         looks: NDArray[np.float16] | None = None,
     ) -> None:
-        """Add contents with their columns (n, ...), and files of them or of known contents.
-
-        A file comes with its place in ``contents``; None keeps the row it has. An index whose first
-        rows have no looks gets none for later ones either.
-        """
+        """Add contents with their columns (n, ...), and files of them or of known contents."""
         first, written = self.rows, list[str]()
         rows = pa.array(np.arange(first, first + len(logits), dtype=np.int64))
         columns = [pa.array(np.ascontiguousarray(column)) for column in logits.T]

@@ -52,10 +52,7 @@ def promised_rule(
 
 
 def tags_of(index: Index, rule: Rule | None) -> Iterator[tuple[int, list[Keyword]]]:
-    """Yield, for each photo that is there, its labels, surest first.
-
-    ``rule`` is one of :func:`promised_rule`; None for the model's own.
-    """
+    """Yield, for each photo that is there, its labels, surest first."""
     model = index.spec.weights_sha256[:12]
     date = datetime.now(UTC).isoformat(timespec="seconds")
     # Once there are answers, a word without any is never chosen: no tag needs a caution.

@@ -1,13 +1,10 @@
 """Rankings of all rows of an index by the score of a query, and exact top-k of them.
 
 Labels wanted and unwanted alone have a sum of log probabilities for a score. Of any other query,
-such as ``(cat | dog), -sofa``, the odds of all rows are computed in 32 bits by sums and products of
-p and 1 - p, which stay within ROUNDING of the score. So the rows whose odds come within ROUNDING of
-the k-th largest hold the k best ones, and they alone get the score itself, in 64 bits. A query that
-names two labels which exclude each other has the score itself for all rows.
-
-The k-th largest of many values is bounded from below by that of the maxima of blocks of DEPTH
-values, so that few values are sorted. Every way gives the rows of a full stable sort.
+such as ``(cat | dog), -sofa``, the odds of all rows are computed in 32 bits, within ROUNDING of the
+score; only rows whose odds come within ROUNDING of the k-th largest get the score itself, in 64
+bits. A query that names two labels which exclude each other has the score itself for all rows.
+Every way gives the rows of a full stable sort.
 """
 
 from abc import ABC, abstractmethod

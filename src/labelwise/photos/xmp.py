@@ -1,17 +1,14 @@
 """Keywords in XMP side-cars: added to what is there, marked as ours, and taken out again exactly.
 
-A side-car is edited as bytes. The parser only says where its elements lie; nothing is written anew,
-so every byte that is not ours stays as another program wrote it. Our keywords go
+A side-car is edited as bytes. The parser only says where its elements lie, so every byte that is
+not ours stays as another program wrote it. Our keywords go into the lists that exist
+(``dc:subject``, ``lr:hierarchicalSubject``, ``digiKam:TagsList``), unless they are there already;
+otherwise into lists of a description of our own, which also notes, as ``labelwise:tags``, each
+label with its probability, model, date, and the lists it was added to.
 
-* into the lists that exist (``dc:subject``, ``lr:hierarchicalSubject``, ``digiKam:TagsList``),
-  unless they are there already, in which case they are not ours;
-* otherwise into lists of a description of our own, which also notes, as ``labelwise:tags``, each
-  label with its probability, model, date, and the lists it was added to.
-
-The note says what was ours when it was written, but anyone can write one. So :func:`untagged` takes
-out only what the note names *and* the caller knows to be ours: what it read by :func:`noted` from
-the bytes it wrote itself. A side-car is read in time linear in its size. What is not plain XML in
-UTF-8, declares a document type, is very deep or has very many elements is not accepted.
+Anyone can write such a note. So :func:`untagged` takes out only what the note names *and* the
+caller knows to be ours. What is not plain XML in UTF-8, declares a document type, is very deep or
+has very many elements is not accepted.
 """
 
 import re

@@ -1,11 +1,8 @@
 """Answers of a run of words, by the content of the photo, and the order in which people are asked.
 
-They are in ``answers.jsonl`` of the run, an answer log whose photos are SHA-256 hashes. Labels are
-kept by name, whether or not they are among today's words.
-
-Photos that are set aside fit nothing: promises and counts are made on them. Which ones follows
-from their content alone (the first 8 bytes of the digest, as a share of what they can be), so that
-it is a random choice which neither a score nor a person made, and stays the same as answers come.
+Photos that are set aside fit nothing: promises and counts are made on them. Which ones follows from
+their content alone (the first 8 bytes of the digest), so that it is a random choice which neither a
+score nor a person made, and stays the same as answers come.
 """
 
 import os

@@ -3,24 +3,17 @@
     a_kc      = softmax over classes c of cos(text(k), text(c)) / T
     score_k   = sum_c a_kc (logit_c - mean of logit_c over the photos)
 
-A word weighs the classes whose names mean what it means. The classifier is linear in the pooled
-features f of its network, logit_c = W_c f + b_c, and so is the score: word k has the weights
-sum_c a_kc W_c, and the mean photo the score 0.
-
-Two more routes join that of class names where they can (:mod:`labelwise.photos.words.knowledge`):
-the union of the classes that are kinds of a word, and the maps learned from captions. Each score is
-standardised over the photos, and they are added as learned weights say. Neither is linear in the
-features, so the head is moved, by a ridge regression on the photos, to where it gives their sum.
+The classifier is linear in the pooled features f of its network, logit_c = W_c f + b_c, and so is
+the score: word k has the weights sum_c a_kc W_c. Two more routes join where they can
+(:mod:`labelwise.photos.words.knowledge`): the union of the classes that are kinds of a word, and
+maps learned from captions. Neither is linear in the features, so the head is moved, by a ridge
+regression on the photos, to where it gives their weighted sum.
 
 A folder of such a model holds an encoder: one .onnx file (inputs input_ids, attention_mask and
 perhaps token_type_ids) and tokenizer.json. It may also hold the classifier as timm writes it for a
-hub (config.json, model.safetensors), with the names of its classes in classes.txt, one per line.
-Without them the classifier is EfficientNet-Lite0 from the extra ``weights``, with ImageNet's
-classes. Texts get the unit mean of the encoder's hidden states. Each is encoded by itself: files of
-8-bit weights answer otherwise when a text has company.
-
-Words that no photo shows, such as justice, lean on some class as well. So a text is compared with
-ideas and with things that people look for in photos, and doubted where an idea is nearest.
+hub (config.json, model.safetensors), with the names of its classes in classes.txt. Otherwise the
+classifier is EfficientNet-Lite0 from the extra ``weights``. Each text is encoded by itself: files
+of 8-bit weights answer otherwise when a text has company.
 """
 
 import hashlib
@@ -135,10 +128,7 @@ class SentenceEncoder:
         return not unknown & set(self.tokenizer.encode(text).ids)
 
     def spelled(self, text: str) -> str | None:
-        """Return the first word of a text that the tokenizer has to take letter by letter, if any.
-
-        Such a word was rare where the encoder was trained, as those in other letters often are.
-        """
+        """Return the first word of a text that the tokenizer has to take letter by letter, if any."""
         encoding = self.tokenizer.encode(text, add_special_tokens=False)
         spans: dict[int, list[tuple[int, int]]] = defaultdict(list)
         for word, span in zip(encoding.word_ids, encoding.offsets, strict=True):

@@ -6,9 +6,8 @@
     p(dog)       = sum of the classifier's probabilities over its 118 classes of dogs
     caption(t)   = cos(A (features - mean) / deviation, B (text - mean))
 
-Both files are made by ``benchmarks/words_data.py``. The maps belong to EfficientNet-Lite0 and
-all-MiniLM-L6-v2: other networks and encoders, told by a row of weights and a text, have none.
-WordNet's licence is in the first lines of its file.
+``benchmarks/words_data.py`` makes both files. The maps belong to EfficientNet-Lite0 and
+all-MiniLM-L6-v2, which a row of weights and a text identify.
 """
 
 from collections.abc import Callable, Iterable, Sequence

@@ -1,18 +1,12 @@
 """WordsLearner: a run of words that learns from answers while people give them.
 
-It starts from what the run thinks and keeps the photos' features at hand. Each time it is given all
-answers, it fits the head with the words as its prior again, as ``train --words`` does, and
-returns the guide of the next questions. Photos that are set aside fit nothing here either.
-Nothing is written: the run learns for good when `train --words` is given the answers.
+Each time it is given all answers, it fits the head with the words as its prior again, as ``train
+--words`` does, on the answered photos and at most 5,000 others. Nothing is written.
 
-Beside the answered photos a fit looks at no more than 5,000 others, drawn by the hashes of their
-contents, so that its time does not grow with the library. All photos are scored by it.
-
-Photos that are set aside follow from their content alone. They are asked about in the random order
-of the word, whatever a model says, so that promises and counts can rest on them: one of five
-questions. All others are asked about by p (1 - p); a word without answers of its own has its
-likeliest photos first, since it needs a yes to learn from. A guess is never shown of a photo that
-is set aside, because guesses sway.
+Photos that are set aside are asked about in the random order of the word, whatever a model says, so
+that promises and counts can rest on them: one of five questions. All others are asked about by p (1
+- p); a word without answers has its likeliest photos first, since it needs a yes to learn from. A
+guess is never shown of a photo that is set aside, because guesses sway.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -82,10 +76,7 @@ class QuestionGuide:
         return [photo for _, photo in sorted(places)]
 
     def guess(self, label: str, photo: str) -> bool | None:
-        """Return whether a run thinks that a photo shows a word; None of photos set aside.
-
-        None too where the run does not know word or photo, or has learnt of other words alone.
-        """
+        """Return whether a run thinks that a photo shows a word; None of photos set aside."""
         known = photo in self._rows and label in self.labels
         if photo in self.aside or not known or label in self.unanswered:
             return None
@@ -148,11 +139,7 @@ class WordsLearner:
         self.guide = self._guide(head, predictor.link, predictor.answers, predictor.unanswered)
 
     def learnt(self, answers: Mapping[str, Mapping[str, bool]]) -> QuestionGuide:
-        """Return the guide that follows from answers, by the path of the photo and the word.
-
-        Answers that the run has already count too; of one photo and word those given here do. The
-        run's own guide is returned while there are too few.
-        """
+        """Return the guide that follows from answers, by the path of the photo and the word."""
         of_path = dict(zip(self._names, self._digests, strict=True))
         given = {
             of_path[path]: PhotoAnswer(path, dict(said), is_set_aside(of_path[path], self._share))

@@ -1,6 +1,6 @@
 """Start: a run from photos and words, before and after people have answered.
 
-    embeddings/                        features of photos, by content
+    embeddings/                        features of photos, by content: .npz files of 512 photos
     words.txt                          the words
     words.json, words.safetensors      what scores any text (``free_text.py``)
     text-head.safetensors              scores of the words that no answer has moved
@@ -9,16 +9,10 @@
     predictions/train, test.parquet    answered photos that fitted the model, and those set aside
     model.json, model.safetensors      network, linear head, link and rule: a model like any other
 
-Without answers the head is the text head, and its link a guess: p = sigma(.8 x - 3.6), where x is
-the score less the mean of all scores, divided by their deviation; that is the best curve for all
-labels of COCO together. SigLIP's scores are taken for the log-odds that they were trained to be.
-``model.json`` then says that no one has answered, and whatever shows a
-probability says so too. With answers the head is :func:`.answered.answered_head`,
-and words that nobody answered about are ranked but never chosen: their probabilities follow from
-answers about other words, and may be far off.
-
-Features are kept in .npz files of up to 512 photos, in a folder named after the network's weights
-and its transform. What was interrupted goes on after the last one.
+Without answers the link is a guess: p = sigma(.8 x - 3.6), where x is the score less the mean of
+all scores, divided by their deviation (the best curve for all labels of COCO together); SigLIP's
+scores are log-odds already. With answers the head is :func:`.answered.answered_head`; words that
+nobody answered about are ranked but never chosen.
 """
 
 from collections import Counter

@@ -6,13 +6,11 @@
     tokenizer.json                                     either; with tokenizer_config.json if there
     preprocessor_config.json                           of transformers: how photos become input
 
-Sizes follow from the tensors, and every tensor must find its place: a model that is built in
-another way is refused, never read wrongly. Nothing but safetensors and JSON is read.
-
-A text tower of CLIP has causal attention and reads the last token, which ends the text. SigLIP
-fills every text up to full length, all tokens see each other, and the last place is read. Texts are
-lower-cased for SigLIP and SigLIP 2, and the first SigLIP also loses its punctuation, as their
-training did it. Each text is encoded alone.
+Sizes follow from the tensors, and every tensor must find its place. Nothing but safetensors and
+JSON is read. A text tower of CLIP has causal attention and reads the last token. SigLIP fills every
+text up to full length, all tokens see each other, and the last place is read. Texts are lower-cased
+for both SigLIPs, and the first also loses its punctuation, as in training. Each text is encoded
+alone.
 """
 
 import json
@@ -306,10 +304,7 @@ def _built(
     siglip_2: bool,
     preprocessing: dict[str, Any] | None = None,
 ) -> tuple[ImageTower, TextTower, Tokens]:
-    """Return both halves: sizes follow from tensors, (heads, activation, eps) are ``built``.
-
-    ``left`` are tensors that neither half has a place for.
-    """
+    """Return both halves: sizes follow from tensors, (heads, activation, eps) are ``built``."""
     if strange := sorted(name for name in left if not name.endswith(NOT_WEIGHTS)):
         raise SettingsError(
             f"{folder}: {len(strange)} tensors of the model have no place in the towers that are "
@@ -345,10 +340,7 @@ def _built(
 
 
 def _preprocessing(folder: Path, side: int) -> Transform:
-    """Return how photos become input: what preprocessor_config.json says of a picture of ``side``.
-
-    A shortest edge is scaled and the middle cut out; a height and a width squash the whole photo.
-    """
+    """Return how photos become input: what preprocessor_config.json says of a picture of ``side``."""
     config = _json(_file(folder, PREPROCESSOR))
     size = config.get("size", side)
     edge = size.get("shortest_edge") if isinstance(size, dict) else size
@@ -442,10 +434,7 @@ class EmbeddedText(nn.Module):
 
 
 def dual_prompts(towers: Towers, names: Sequence[str], *, context: int = 16) -> DualPrompts:
-    """Return the head that learns ``context`` words before these label names, twice.
-
-    It takes the vectors that ``towers`` has for photos, as stored features or as a map.
-    """
+    """Return the head that learns ``context`` words before these label names, twice."""
     shape = towers.text.shape
     if not shape.causal:
         raise SettingsError(
