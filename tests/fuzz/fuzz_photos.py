@@ -59,7 +59,7 @@ from labelwise.photos.prevalence import read_answers
 from labelwise.photos.receipts import RECEIPTS_FILE, keep_receipt, read_list_answers, receipts_of
 from labelwise.photos.shift import HeldOutPictures, likeness_of
 from labelwise.photos.words import WordList
-from labelwise.photos.words.answers import KeptAnswers
+from labelwise.photos.words.start import KeptAnswers
 from labelwise.photos.words.text_image import TextHead
 from labelwise.photos.words.tower_files import read_towers
 from labelwise.photos.xmp import Keyword, entries, noted, tagged, untagged

@@ -228,8 +228,6 @@ def test_a_model_without_probabilities_says_so(index):
         index.odds(0)
 
 
-def test_sigmoid_is_what_these_tests_take_for_granted(index):
-    assert index.spec.link == link_to_spec(Sigmoid())
 
 
 def test_lists_are_cut_under_the_models_own_link(index):

@@ -13,7 +13,7 @@ from labelwise.methods import link_to_spec
 from labelwise.photos.database import CHUNK, CacheFiles
 from labelwise.photos.index import Index
 
-LARGE = "labelwise.photos.probabilities.KEPT_FROM"
+LARGE = "labelwise.photos.index.KEPT_FROM"
 FLOAT = np.dtype(np.float32)
 
 
@@ -74,7 +74,7 @@ def test_a_small_index_keeps_all_labels_in_one_file_that_grows(update, photos, m
     assert after.startswith(before)
     assert len(after) == len(before) + 4 * 2 * len(LABELS)
     found = both_sides(update.folder)
-    monkeypatch.setattr("labelwise.photos.probabilities.ONE_FILE", 0)  # computed anew
+    monkeypatch.setattr("labelwise.photos.index.ONE_FILE", 0)  # computed anew
     np.testing.assert_array_equal(found, both_sides(update.folder))
     with Index(update.folder) as index:
         index.use(index.spec.model_copy(update={"link": link_to_spec(Softmax())}), None)

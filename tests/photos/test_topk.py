@@ -46,7 +46,7 @@ def all_scores(ranking):
     return scores
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     st.sampled_from(QUERIES),
     st.integers(1, 300),
@@ -131,7 +131,7 @@ def test_only_near_rows_get_their_score(monkeypatch, beside):
     assert sum(scored) < 600
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     st.sampled_from(["a", "a, -b", "a, -b, -c"]),
     st.integers(0, 400),

@@ -149,7 +149,6 @@ class Database:
             return self._connection.execute(statement, values).fetchall()
 
     def executemany(self, statement: str, values: Iterable[Sequence[Any]]) -> None:
-        """Carry one statement out for each of some values."""
         with _in_words(self.path):
             self._connection.executemany(statement, values)
 
@@ -159,12 +158,10 @@ class Database:
         return bool(self.execute(query, (name,))[0][0])
 
     def put_hash(self, name: str, digest: bytes) -> None:
-        """Keep the hash of a file, in place of the one before."""
         statement = "INSERT OR REPLACE INTO checksums (name, hash) VALUES (?, ?)"
         self.execute(statement, (name, digest))
 
     def hash_of(self, name: str) -> bytes | None:
-        """Return the hash of a file, None where none is kept."""
         if self.version < HASHES_SINCE:  # an index of 0.1 that may only be read
             return None
         kept = self.execute("SELECT hash FROM checksums WHERE name = ?", (name,))
@@ -202,7 +199,6 @@ class Database:
         )
 
     def seal(self, table: str, where: str, values: Iterable[Sequence[Any]] = ((),)) -> None:
-        """Sum rows anew that statements have changed."""
         own = ", ".join(SUMMED[table])
         self.executemany(f"UPDATE {table} SET sum = sum_of({own}) WHERE {where}", values)
 
@@ -255,7 +251,6 @@ class Database:
             )
 
     def damaged(self, table: str) -> CheckpointError:
-        """Return the error of a row that is not what was written."""
         return CheckpointError(
             f"{self.path} is damaged: a row of its {table} is not what was written; {DAMAGED}"
         )
@@ -395,7 +390,6 @@ class Checksums:
 
     @property
     def way_out(self) -> str:
-        """What a person can do about a damaged file."""
         return way_out(self.folder)
 
     def put_missing(self) -> None:

@@ -86,7 +86,6 @@ class IndexEmbeddings:
         return Projection(np.asarray(np.load(path, allow_pickle=False), np.float32))
 
     def start_projection(self, features: NDArray[np.float32]) -> Projection:
-        """Fit the projection of this index to some features."""
         projection = Projection.fitted(features)
         with (
             self._store.checksums.rewriting(PROJECTION_FILE),

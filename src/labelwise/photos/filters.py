@@ -54,7 +54,6 @@ class PhotoGroups:
             raise DataError(f"{self.table} cannot be read: {error.strerror}") from None
 
     def of(self, index: Index, rows: NDArray[np.int64]) -> dict[str, NDArray[np.int64]]:
-        """Return the rows of each group, in the order of their names."""
         if not self.by:
             return {"": rows} if len(rows) else {}
         named = None if self.table is None else self._named(self.table)
@@ -160,7 +159,6 @@ class PhotoFilter:
         return ", ".join([*parts, *(["near copies counted as one"] if self.distinct else [])])
 
     def left_out(self, index: Index) -> NDArray[np.int64]:
-        """Return the rows of an index that do not pass, in order."""
         kept, every = np.ones(len(index), np.bool_), np.arange(len(index))
         if self.distinct:
             kept[copied_rows(index)] = False

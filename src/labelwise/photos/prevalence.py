@@ -107,7 +107,6 @@ class PhotoSample:
 
     @property
     def photos(self) -> list[str]:
-        """The hashes of all photos that were drawn, in the order of their draw."""
         return [photo for group in self.drawn.values() for photo in group]
 
 
@@ -218,7 +217,6 @@ class SampleAnswers:
 
     @property
     def answers(self) -> dict[int, Answer]:
-        """What was answered so far by row, in the order of the answers."""
         known: dict[int, Answer] = {}
         rows = {photo: row for row, photo in self._photos.items()}
         for line in self._index.store.answers.answers("count", self.sample.query):
@@ -229,7 +227,6 @@ class SampleAnswers:
         return known
 
     def next_photo(self) -> tuple[int, str] | None:
-        """Return the row and path to ask about next; None where every photo was answered."""
         answered = self.answers
         row = next((row for row in self.rows if row not in answered), None)
         return None if row is None else (row, self._index.store.paths_of([row])[row][0])
@@ -247,7 +244,6 @@ class SampleAnswers:
             self._correct(row, withdrawn | self._told(answer))
 
     def undo(self) -> None:
-        """Take the last answer back, if there is one."""
         known = self.answers
         if not known:
             return
@@ -256,7 +252,6 @@ class SampleAnswers:
         self._correct(row, dict.fromkeys(self._told(answer), "withdrawn"))
 
     def estimate(self, groups: PhotoGroups = EVERYTHING) -> LibraryEstimate:
-        """Return how many photos match, where every photo of the sample was answered."""
         index, told = self._index, self.answers
         if len(told) < len(self.rows):
             raise DataError(f"{len(self.rows) - len(told)} photos have no answer yet")
@@ -316,7 +311,6 @@ def _countable(
 def _samples(
     index: Index, query: Query, groups: PhotoGroups, distinct: bool
 ) -> Sequence[PhotoSample]:
-    """Return what was drawn for a query and grouping, the latest first."""
     try:
         samples = [SAMPLE.validate_python(note) for note in index.store.answers.notes("count")]
     except ValidationError:

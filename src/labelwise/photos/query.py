@@ -37,8 +37,7 @@ from labelwise.errors import DataError
 from labelwise.metrics.shift import audit_order
 from labelwise.photos.duplicates import NearCopies, near_copies
 from labelwise.photos.filters import EVERY_PHOTO, PhotoFilter
-from labelwise.photos.index import Index
-from labelwise.photos.probabilities import KnownPhotos
+from labelwise.photos.index import Index, KnownPhotos
 from labelwise.photos.shift import LibraryLikeness, likeness_of
 from labelwise.photos.store import Fact
 from labelwise.photos.topk import Ranking, ranking_of
@@ -153,7 +152,6 @@ class Found:
         return f"never tested, so there is no interval: {why}"
 
     def _not_like_them(self) -> str:
-        """Return why held-out photos do not speak for these; empty where they do."""
         outcome, why = self.likeness.likeness.outcome, ""
         if outcome == "pictures differ":
             why = f"these photos differ from the {self.known} ones"
@@ -231,12 +229,7 @@ class Asked:
         return self._found(ranked, ranked.ranking, least, count, sort)
 
     def cut(
-        self,
-        wrong_at_most: float,
-        count: int = 50,
-        *,
-        at_least: float = 0.0,
-        sort: Sort = "score",
+        self, wrong_at_most: float, count: int = 50, *, at_least: float = 0.0, sort: Sort = "score"
     ) -> Found:
         """Return the list of which this share is estimated to be wrong."""
         least, ranking = self.own.held_out.score_at(_checked(at_least, sort)), self.own.ranking
@@ -304,7 +297,6 @@ class Asked:
 
     @cached_property
     def _library(self) -> Scores:
-        """The scores of the photos that no limit leaves out."""
         return self.own.ranking.scores_at_least(LEAST_SCORE).astype(np.float64)
 
     def _count(self, expected: HitCount) -> HitCount:
@@ -319,7 +311,6 @@ class Asked:
         return HitCount(made.count, made.low, made.high, made.confidence)
 
     def _estimated(self, wrong_at_most: float, least: float) -> ListEstimate | NoEstimate:
-        """Return the list above the cut that is set for this share of wrong photos."""
         if not 0 < wrong_at_most < 1:
             raise DataError(f"wrong_at_most must lie between 0 and 1, got {wrong_at_most:g}")
         if self.splits is None:
@@ -354,7 +345,11 @@ class Asked:
         answers: int = ANSWERS,
         confidence: float = 0.95,
     ) -> tuple[tuple[int, ...], Scores]:
-        """Return the lengths of the list that a person should check, and how wrong photos may be."""
+        """Return the lengths of the list to check, and how wrong its photos may be.
+
+        Down to ``cut``, or ``top`` photos, or as long as ``answers`` can carry, with shorter ones
+        in case it fails; no length where no list is likely to pass.
+        """
         told, ranking = self.own.tuning or self.own.held_out, self.own.ranking
         if top is None:
             scores = ranking.scores_at_least(told.score_at(LEAST_CHECKED if cut is None else cut))
@@ -468,11 +463,7 @@ def photos_along(
 
 
 def hits_of(
-    index: Index,
-    labels: Sequence[str],
-    rows: NDArray[np.int64],
-    probs: Scores,
-    refit: bool = True,
+    index: Index, labels: Sequence[str], rows: NDArray[np.int64], probs: Scores, refit: bool = True
 ) -> list[Hit]:
     """Return photos as hits, with the probabilities of some labels as reasons."""
     paths = index.store.paths_of(rows.tolist())
@@ -547,7 +538,6 @@ def photos_like_album(index: Index, album: str, count: int) -> list[Hit]:
 
 
 def _rows_of_ids(index: Index, ids: str) -> list[int]:
-    """Return the rows of the photos whose ids start as some do."""
     found = []
     for start in filter(None, ids.split(",")):
         if not re.fullmatch("[0-9a-f]{16,64}", start):

@@ -27,14 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelwise.answers.log import Answer, AnswerLog, Note, now
-from labelwise.decide import (
-    KeptLists,
-    ListAnswers,
-    ListVerdict,
-    Promise,
-    judge_list,
-    judge_lists,
-)
+from labelwise.decide import KeptLists, ListAnswers, ListVerdict, Promise, judge_list, judge_lists
 from labelwise.errors import CheckpointError, DataError, LabelwiseError
 from labelwise.photos.index import Index
 from labelwise.photos.prevalence import read_answered
@@ -240,7 +233,6 @@ def _last(lines: Sequence[Line]) -> int:
 
 
 def _origin(line: Line) -> tuple[object, ...]:
-    """Return what tells a line from others in every index that it is copied to."""
     return (str(line["promise"]), *(line[k] for k in ("query", "photos", "seed", "who", "at")))
 
 
@@ -250,7 +242,6 @@ def _receipt(line: Line, withdrawn: bool) -> Receipt:
 
 
 def _packed(rows: Rows) -> str:
-    """Return rows as bits, compressed, in base 64."""
     bits = np.zeros(int(rows.max(initial=-1)) + 1, np.bool_)
     bits[rows] = True
     return b64encode(zlib.compress(np.packbits(bits).tobytes())).decode()

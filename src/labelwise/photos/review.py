@@ -77,7 +77,6 @@ def pool_of(index: Index) -> tuple[Pool, LabelTable]:
 
 
 def _queue(index: Index, column: int, by: Reason, count: int) -> list[Question]:
-    """Return the best questions about one label, more than can be needed of it."""
     name = index.space.names[column]
     probs = np.exp(index.odds(column).log_p)
     given = index.given(column)
@@ -148,7 +147,6 @@ def _answers(index: Index, rows: Sequence[int]) -> tuple[NDArray[np.float64], ND
 
 
 def _tested_photos(index: Index) -> set[str]:
-    """Return the ids of the photos that the model's figures and promises come from."""
     ids: set[str] = set()
     if index.held_out is not None and index.facts.may_promise:
         ids |= set(map(str, index.held_out.ids))
@@ -159,6 +157,5 @@ def _tested_photos(index: Index) -> set[str]:
 
 
 def _ends(paths: Sequence[str]) -> Iterator[str]:
-    """Yield paths and the ends of them."""
     for parts in (path.split(os.sep) for path in paths):
         yield from (os.sep.join(parts[start:]) for start in range(len(parts)))

@@ -123,7 +123,6 @@ class Store(AbstractContextManager["Store", None]):
 
     @classmethod
     def create(cls, folder: Path, labels: Sequence[str]) -> "Store":
-        """Make the files of an empty index in ``folder``."""
         folder.mkdir(parents=True, exist_ok=True)
         with replacing(folder / "photos.sqlite") as temporary:
             create_database(temporary, SCHEMA)
@@ -155,14 +154,12 @@ class Store(AbstractContextManager["Store", None]):
 
     @property
     def rows(self) -> int:
-        """How many contents are known."""
         last = self.database.read("contents", "ORDER BY row DESC LIMIT 1")
         return int(last[0][0]) + 1 if last else 0
 
     # Roots and files
 
     def root(self, path: str) -> int:
-        """Return the number of a root folder, which is new if it was not known."""
         raw = os.fsencode(path)
         if not self.database.read("roots", raw=raw):
             with self.transaction() as database:
@@ -172,12 +169,10 @@ class Store(AbstractContextManager["Store", None]):
         return int(self.database.read("roots", raw=raw)[0][0])
 
     def roots(self) -> dict[int, str]:
-        """Return the root folders by their numbers."""
         known = self.database.read("roots", "ORDER BY id")
         return {number: os.fsdecode(raw) for number, _, raw in known}
 
     def files_in(self, root: int, folder: str) -> dict[str, PhotoFile]:
-        """Return what is known of the files of one folder, by name."""
         files = {}
         found = self.database.read("files", root=root, folder=shown(folder))
         for _, _, name, raw, *rest in found:
@@ -191,7 +186,6 @@ class Store(AbstractContextManager["Store", None]):
         return {folder for (folder,) in self.database.execute(query, (root,))}
 
     def count_files(self, root: int | None = None) -> dict[str, int]:
-        """Return how many files there are in each state."""
         where, values = ("", ()) if root is None else (" WHERE root = ?", (root,))
         query = f"SELECT state, count(*) FROM files{where} GROUP BY state"
         return dict(self.database.execute(query, values))
@@ -210,14 +204,12 @@ class Store(AbstractContextManager["Store", None]):
         return places
 
     def paths_of(self, rows: Iterable[int]) -> dict[int, list[str]]:
-        """Return where each of some contents lies now, its files in order of their paths."""
         return {
             row: sorted(address_of(*location) for location in places)
             for row, places in self.places_of(rows).items()
         }
 
     def unreadable(self) -> list[tuple[str, str]]:
-        """Return the files that could not be read, and why."""
         roots = self.roots()
         return [
             (address_of(roots[root], os.path.join(folder, name)), reason or "")
@@ -225,7 +217,6 @@ class Store(AbstractContextManager["Store", None]):
         ]
 
     def row_of(self, path: str) -> int | None:
-        """Return the content of a file given by its path, None where it is not indexed."""
         for number, root in self.roots().items():
             inside = _inside(path, root)
             if inside is None:
@@ -273,7 +264,6 @@ class Store(AbstractContextManager["Store", None]):
         return rows
 
     def forget_missing(self) -> int:
-        """Remove the files marked missing; their contents stay, should they come back."""
         with self.transaction() as database:
             database.execute("DELETE FROM files WHERE state = 'missing'")
             return int(database.execute("SELECT changes()")[0][0])
@@ -290,16 +280,13 @@ class Store(AbstractContextManager["Store", None]):
     # Contents and their columns
 
     def rows_by_hash(self, hashes: Iterable[bytes]) -> dict[bytes, int]:
-        """Return the rows of the contents that are known among some hashes."""
         rows_of = {digest: self.database.read("contents", hash=digest) for digest in hashes}
         return {digest: int(rows[0][0]) for digest, rows in rows_of.items() if rows}
 
     def sizes(self) -> set[int]:
-        """Return the sizes of all contents in bytes."""
         return {size for (size,) in self.database.execute("SELECT DISTINCT size FROM contents")}
 
     def contents_of(self, rows: Iterable[int]) -> dict[int, Content]:
-        """Return what is known of some contents."""
         contents = {row: self.database.read("contents", row=row) for row in rows}
         if not all(contents.values()):
             raise self.database.damaged("contents")
@@ -378,7 +365,6 @@ class Store(AbstractContextManager["Store", None]):
             yield column.to_numpy(zero_copy_only=False)
 
     def column(self, label: int) -> NDArray[np.float32]:
-        """Return the logits (rows,) of one label, mapped from the disk."""
         parts, name = partial(self._values, "scores", self._names[label]), f"{label + 1:05d}"
         shape = (self.rows, 1)
         return self.cache.grown(f"scores-{name}.bin", np.dtype(np.float32), shape, parts)[:, 0]
@@ -403,7 +389,6 @@ class Store(AbstractContextManager["Store", None]):
     # Corrections
 
     def correct(self, corrections: Sequence[Correction]) -> None:
-        """Append what people said to the answer log; nothing said before is lost."""
         photos = self.photos_of({correction.row for correction in corrections})
         lines = []
         for said in corrections:
@@ -481,5 +466,4 @@ def _inside(path: str, root: str) -> str | None:
 
 
 def _raw(inside: str) -> bytes | None:
-    """Return the bytes of a name below a root, None where it is shown as it is."""
     return None if shown(inside) == inside else os.fsencode(inside)

@@ -44,12 +44,10 @@ class LabelOdds:
 
     @cached_property
     def log_p(self) -> Scores:
-        """Log probabilities (N,)."""
         return self._side(0)
 
     @cached_property
     def log_q(self) -> Scores:
-        """Log probabilities (N,) of the label's absence."""
         return self._side(1)
 
     @cached_property

@@ -46,11 +46,9 @@ class Element:
 
     @cached_property
     def text(self) -> str:
-        """The characters between the tags, those of children left out."""
         return "".join(self.pieces)
 
     def find(self, *path: str) -> Iterator["Element"]:
-        """Yield the descendants along a path of names."""
         for child in self.children:
             if child.name == path[0]:
                 if len(path) == 1:
@@ -211,13 +209,11 @@ class _List:
         return f"{self.space} {self.name}"
 
     def spelled(self, keyword: Keyword) -> str:
-        """Return a keyword as this list writes it: alone, or with all levels above it."""
         if self.separator is None:
             return keyword.label
         return self.separator.join((*keyword.parents, keyword.label))
 
     def of(self, words: Sequence[str]) -> str:
-        """Return the element of a list that holds these words."""
         items = "".join(f"<rdf:li>{escape(word)}</rdf:li>" for word in words)
         bag = f"<rdf:{self.container}>{items}</rdf:{self.container}>"
         return f"   <{self.written}>{bag}</{self.written}>"
@@ -372,7 +368,6 @@ def _rdf(root: Element) -> Element:
 
 
 def _containers(rdf: Element, kind: "_List") -> Iterator[Element]:
-    """Yield the bags of one list of keywords; anything but a list there is refused."""
     for prop in rdf.find(f"{RDF} Description", kind.property):
         bags = [child for child in prop.children if child.name in CONTAINERS]
         if not bags:

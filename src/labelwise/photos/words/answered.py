@@ -180,7 +180,6 @@ class _Shared:
         self._found = self._rough.rows.new_zeros(self._rough.rows.shape[1], every.shape[1])
 
     def logits(self, strength: float) -> Tensor:
-        """Return the logits (F, n, K) of the folds; ``strength`` is l2 per photo."""
         l2 = strength * self._count
         self._found = minimise(self._rough, self._folds, l2, self._found, tolerance=ROUGH)
         logits = (self._offset + self._rough.rows @ self._found).double()
@@ -287,7 +286,6 @@ class _Own:
 
 
 def _folds(rows: int, seed: int) -> Tensor:
-    """Return the fold of each row, dealt at random."""
     generator = torch.Generator().manual_seed(seed)
     return torch.randperm(rows, generator=generator) % min(FOLDS, rows)
 

@@ -24,8 +24,7 @@ from labelwise.photos.query import Hit, photos_along
 from labelwise.photos.receipts import name_of_text
 from labelwise.photos.words.classes import SentenceEncoder, WeighedTexts
 from labelwise.photos.words.text_image import TextDirections, TextImageKind, TextImageModel
-from labelwise.photos.words.tower_files import read_towers
-from labelwise.photos.words.towers import TowerTexts
+from labelwise.photos.words.tower_files import TowerTexts, read_towers
 from labelwise.photos.words.word_list import usual_texts
 from labelwise.retrieval import Query
 from labelwise.system.files import replacing

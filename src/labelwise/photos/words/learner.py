@@ -22,15 +22,17 @@ from labelwise.errors import SettingsError
 from labelwise.links import Consistent, Link
 from labelwise.models import Predictor
 from labelwise.photos.words.answered import answered_head
-from labelwise.photos.words.answers import KeptAnswers, PhotoAnswer, is_set_aside
 from labelwise.photos.words.start import (
     ANSWERS_FILE,
     EMBEDDINGS,
     SET_ASIDE,
     TEXT_HEAD_FILE,
     WORDS_FILE,
+    KeptAnswers,
+    PhotoAnswer,
     can_teach,
     features_of,
+    is_set_aside,
     targets_of,
 )
 from labelwise.photos.words.text_image import TextHead
