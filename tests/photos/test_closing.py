@@ -21,8 +21,6 @@ def test_with_closes_an_index_and_its_store(update, opened):
     one.close()  # a second time is allowed
 
 
-
-
 def test_the_guard_names_an_index_that_was_left_open(update):
     update()
     with (

@@ -34,7 +34,7 @@ def damaged(model, tmp_path_factory):
         index.correct(3, {"dog": "absent"}, who="ann")
         for name in ("/a.xmp", "/b.xmp"):
             WrittenFiles(index.store, "sidecars").put(name, KeptFile(b"before", b"after", {}))
-        index.store.checksums.put_missing()  # as each update does
+        index.store.database.seal_missing()  # as each update does
     answers(folder)  # what searches keep
     with closing(sqlite3.connect(folder / "photos.sqlite")) as database:
         database.execute("PRAGMA journal_mode = DELETE")

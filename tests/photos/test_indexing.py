@@ -52,8 +52,6 @@ def test_every_photo_is_scored_as_predict_scores_it(update, photos, model):
     assert index.store.contents_of([0])[0].width == 32
 
 
-
-
 @pytest.mark.parametrize("batch_size", [1, 64])
 def test_copies_of_one_update_are_scored_once(update, photos, model, batch_size):
     """Whichever of two equal files is read first, the other waits for what comes of it."""
@@ -260,7 +258,7 @@ def test_an_index_keeps_to_one_decoder(update, photos):
     facts = update.folder / "index.json"
     text = facts.read_text()
     assert '"decode": "cpu"' in text
-    with open_index(update.folder).store.checksums.rewriting(facts.name):
+    with open_index(update.folder).store.database.rewriting(facts.name):
         facts.write_text(text.replace('"decode": "cpu"', '"decode": "cuda"'))
     with pytest.raises(LabelwiseError, match="--decode cuda, which needs --device cuda, got cpu"):
         update()

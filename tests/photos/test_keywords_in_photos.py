@@ -223,8 +223,6 @@ def test_what_cannot_be_written_is_left_alone_and_named(store, tmp_path):
     assert WrittenFiles(store, "embedded").paths() == []
 
 
-
-
 def test_embed_without_exiftool_says_what_to_install(update, monkeypatch):
     update()
     monkeypatch.setenv("PATH", "/nowhere")

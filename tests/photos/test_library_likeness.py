@@ -66,7 +66,7 @@ def test_photos_of_validation_are_not_called_held_out(tmp_path, model, count, me
     folder = made_index(tmp_path / "index", model, logits_of(1, count, mean))
     with Index(folder) as index:
         facts = index.facts.model_copy(update={"held_out": "val"})
-        with index.store.checksums.rewriting("index.json"):
+        with index.store.database.rewriting("index.json"):
             facts.save(folder / "index.json")
     for verb in (("search", str(folder), "dog", "-n", "1"), ("estimate", str(folder), "dog")):
         said = " ".join(run(*verb).output.split())

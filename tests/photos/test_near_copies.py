@@ -53,8 +53,6 @@ def test_three_shots_of_one_picture_are_known(library):
         assert pictures_of(index)[others].tolist() == others.tolist()
 
 
-
-
 def test_what_was_known_stays_when_photos_come(library, photos):
     """The earliest of a picture leads; where it is gone, the next one that is there."""
     with Index(library.folder) as index:
@@ -147,5 +145,3 @@ def test_a_cut_list_counts_its_near_copies(library):
         distinct = answer(index, query, top=99, wrong_at_most=0.5, photos=DISTINCT)
         assert distinct.above == len(found.hits) - 2
         assert distinct.copies_sentence == ""
-
-

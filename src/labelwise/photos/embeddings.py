@@ -80,7 +80,7 @@ class IndexEmbeddings:
     @cached_property
     def projection(self) -> Projection | None:
         """From the backbone's features to the embeddings kept here; None before the first."""
-        path = self._store.checksums.sound_file(PROJECTION_FILE)
+        path = self._store.database.sound_file(PROJECTION_FILE)
         if path is None:
             return None
         return Projection(np.asarray(np.load(path, allow_pickle=False), np.float32))
@@ -88,7 +88,7 @@ class IndexEmbeddings:
     def start_projection(self, features: NDArray[np.float32]) -> Projection:
         projection = Projection.fitted(features)
         with (
-            self._store.checksums.rewriting(PROJECTION_FILE),
+            self._store.database.rewriting(PROJECTION_FILE),
             replacing(self._folder / PROJECTION_FILE) as temporary,
             temporary.open("wb") as file,
         ):

@@ -113,8 +113,7 @@ class FolderEvents(AbstractContextManager["FolderEvents", None]):
                 problem = ctypes.get_errno()
                 if problem == errno.ENOSPC:
                     raise NoEventsError(
-                        f"there are more folders than may be watched ({len(self):,}; "
-                        "fs.inotify.max_user_watches)"
+                        f"more than {len(self):,} folders (fs.inotify.max_user_watches)"
                     )
                 continue  # gone since it was listed, or not to be read: the look says so
             if self._folders.get(number) != (root, place):

@@ -279,11 +279,11 @@ def update_index(
             )
         if taxonomy is not None:
             with (
-                index.store.checksums.rewriting("taxonomy.csv"),
+                index.store.database.rewriting("taxonomy.csv"),
                 replacing(folder / "taxonomy.csv") as temporary,
             ):
                 shutil.copyfile(taxonomy, temporary)
-        index.store.checksums.put_missing()
+        index.store.database.seal_missing()
         known = list(index.store.roots().values())
         places = [root_place(os.fspath(root)) for root in roots] or known
         if not places:
@@ -310,7 +310,14 @@ def update_index(
             _Files(index, todo, changes).score_with(predictor, batch_size, workers, watch)
         changes.settle()
         if (folder / ASIDE).is_dir() and not changes.refused:
-            _finish_rebuild(index)
+            with Store(folder / ASIDE, ()) as before:  # people's answers are carried by content
+                corrections = before.corrections()
+                photos = before.photos_of({correction.row for correction in corrections})
+                carry_receipts(before, index)
+            rows = index.store.rows_of_photos(photos.values())
+            carried = [(c, rows[photos[c.row]]) for c in corrections if photos[c.row] in rows]
+            index.store.correct([replace(correction, row=row) for correction, row in carried])
+            shutil.rmtree(folder / ASIDE)
         if forget_missing:
             changes.forgotten = index.store.forget_missing()
         index.prepare(watch)
@@ -383,10 +390,7 @@ def _opened(
     if index is not None and model is None and spec == index.spec:
         return index, run
     if index is not None and not same:
-        raise DataError(
-            f"{folder} was made with other weights than {named} has; "
-            "add --rebuild to score every photo again with them"
-        )
+        raise DataError(f"{folder} was made with other weights than {named} has; add --rebuild")
     held_out = run.held_out()
     promising = held_out is not None and held_out.may_promise
     split = None if held_out is None else str(held_out) if promising else "val"
@@ -400,7 +404,7 @@ def _opened(
                     index.store.root(root)
     elif index.facts.held_out != split:
         index.facts = index.facts.model_copy(update={"held_out": split})
-        with index.store.checksums.rewriting("index.json"):
+        with index.store.database.rewriting("index.json"):
             index.facts.save(folder / "index.json")
     # Beside photos that fitted nothing, those of validation say which cuts are worth a test.
     validation = run.predictions("val") if promising and "val" in run.splits else None
@@ -425,19 +429,3 @@ def _set_aside(folder: Path, index: Index | None = None) -> None:
         shutil.rmtree(folder / name, ignore_errors=True)
     for name in ("projection.npy", PICTURES_FILE):
         (folder / name).unlink(missing_ok=True)
-
-
-def _finish_rebuild(index: Index) -> None:
-    with Store(index.folder / ASIDE, ()) as before:
-        corrections = before.corrections()
-        photos = before.photos_of({correction.row for correction in corrections})
-        carry_receipts(before, index)
-    rows = index.store.rows_of_photos(photos.values())
-    index.store.correct(
-        [
-            replace(correction, row=rows[photos[correction.row]])
-            for correction in corrections
-            if photos[correction.row] in rows
-        ]
-    )
-    shutil.rmtree(index.folder / ASIDE)

@@ -187,21 +187,18 @@ def photo_keywords(photo: Path) -> tuple[set[Levels], list[str]]:
             else:
                 with path.open("rb") as stream:
                     packet = stream.read(LARGEST + 1)
-            keywords |= set() if packet is None else _of_xmp(packet)
+            if packet is None:
+                continue
+            ours = noted(packet)
+            for prefix, texts in entries(packet).items():
+                separator = LISTS[prefix].separator
+                for text in texts - set(ours.get(prefix, ())):
+                    split = [text] if separator is None else text.split(separator)
+                    levels = tuple(level.strip() for level in split if level.strip())
+                    keywords |= {levels} if levels and levels[0] != INTERNAL else set()
         except (DataError, OSError) as error:
             failures.append(f"{printable(path.name)} ({one_line_of(error)[:120]})")
     return keywords, failures
-
-
-def _of_xmp(data: bytes) -> set[Levels]:
-    ours = noted(data)
-    keywords: set[Levels] = set()
-    for prefix, texts in entries(data).items():
-        separator = LISTS[prefix].separator
-        for text in texts - set(ours.get(prefix, ())):
-            levels = [text] if separator is None else text.split(separator)
-            keywords.add(tuple(level.strip() for level in levels if level.strip()))
-    return {path for path in keywords if path and path[0] != INTERNAL}
 
 
 UNREADABLE = (

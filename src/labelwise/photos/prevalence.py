@@ -75,8 +75,7 @@ def read_answers(path: Path) -> dict[str, Answer]:
     for line in read_answered(path)[1]:
         if answers.setdefault(line.path, line.answer) != line.answer:
             raise DataError(
-                f"{line.place}: {line.path} has two different answers; leave one of them, or say "
-                "unsure"
+                f"{line.place}: {line.path} has two different answers; leave one of them"
             )
     return answers
 
@@ -181,8 +180,7 @@ def estimate_from_answers(
             break
         if set(told) & alive and not set(told) <= alive:
             raise DataError(
-                f"{len(set(told) - alive)} answers are of photos that were not drawn for {query}; "
-                "only photos that the program drew can be counted on"
+                f"{len(set(told) - alive)} answers are of photos that were not drawn for {query}"
             )
         if set(told) < alive and told:
             raise DataError(
@@ -255,7 +253,12 @@ class SampleAnswers:
         index, told = self._index, self.answers
         if len(told) < len(self.rows):
             raise DataError(f"{len(self.rows) - len(told)} photos have no answer yet")
-        probs, parts = self._probs(), []
+        # The probability of the query for all rows, as the model alone says it.
+        odds = [index.odds(column, corrected=False) for column in self._bound.columns]
+        log_p = np.stack([column.log_p for column in odds], axis=1).astype(np.float64)
+        log_q = np.stack([column.log_q for column in odds], axis=1).astype(np.float64)
+        probs = np.clip(np.exp(self._bound.log_scores(log_p, log_q)), 0.0, 1.0)
+        parts = []
         alive = _countable(index, self.sample.distinct, self.sample.rows, self.rows)
         for group, members in groups.of(index, alive).items():
             drawn = np.intersect1d(members, self.rows)
@@ -268,13 +271,6 @@ class SampleAnswers:
             tuple(map(estimate_count, parts)) if groups.by else (),
             len(_countable(index, self.sample.distinct)) - len(alive),
         )
-
-    def _probs(self) -> Numbers:
-        """Return the probability of the query for all rows, as the model alone says it."""
-        odds = [self._index.odds(column, corrected=False) for column in self._bound.columns]
-        log_p = np.stack([column.log_p for column in odds], axis=1).astype(np.float64)
-        log_q = np.stack([column.log_q for column in odds], axis=1).astype(np.float64)
-        return np.clip(np.exp(self._bound.log_scores(log_p, log_q)), 0.0, 1.0)
 
     def _told(self, answer: Answer) -> dict[str, Fact]:
         return labels_told(self._bound, self._index.space, answer)

@@ -143,23 +143,20 @@ class Found:
     def untested(self) -> str:
         """Why the count has no interval."""
         if self.positives:
-            return self._not_like_them()
+            outcome, why = self.likeness.likeness.outcome, ""
+            if outcome == "pictures differ":
+                why = f"these photos differ from the {self.known} ones"
+            elif outcome == "unknown" and self.answers is None:  # else own photos were set aside
+                why = f"these photos were not compared with the {self.known} ones"
+            elif outcome == "shares differ" and np.isnan(self.count.lower):
+                why = f"labels are more or less frequent than among the {self.known} photos"
+            return why and f"no interval: {why}"
         if self.answers == 0:
             return "not calibrated, so there is no interval: no answers yet"
         why = "there are no held-out photos of which the answer is known"
         if self.checked_on:
             why = f"none of the {self.checked_on:,} {self.known} photos matches"
         return f"never tested, so there is no interval: {why}"
-
-    def _not_like_them(self) -> str:
-        outcome, why = self.likeness.likeness.outcome, ""
-        if outcome == "pictures differ":
-            why = f"these photos differ from the {self.known} ones"
-        elif outcome == "unknown" and self.answers is None:  # else own photos were set aside
-            why = f"these photos were not compared with the {self.known} ones"
-        elif outcome == "shares differ" and np.isnan(self.count.lower):
-            why = f"labels are more or less frequent than among the {self.known} photos"
-        return why and f"no interval: {why}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -525,7 +522,14 @@ def photos_like_album(index: Index, album: str, count: int) -> list[Hit]:
     at least 16 digits of each id.
     """
     if album.startswith(PHOTOS):
-        rows = np.array(_rows_of_ids(index, album.removeprefix(PHOTOS)), np.int64)
+        named = list[int]()
+        for start in filter(None, album.removeprefix(PHOTOS).split(",")):
+            if not re.fullmatch("[0-9a-f]{16,64}", start):
+                raise DataError(f"{start!r} must be 16 to 64 hexadecimal digits of a photo's id")
+            ends = [bytes.fromhex(start.ljust(64, digit)) for digit in "0f"]
+            query = "SELECT row FROM contents WHERE hash BETWEEN ? AND ?"
+            named += [row for (row,) in index.store.database.execute(query, ends)]
+        rows = np.array(named, np.int64)
     else:
         own = PhotoFilter(folder=os.path.abspath(album) if os.path.isdir(album) else album)
         if album.startswith(KEYWORD):
@@ -535,14 +539,3 @@ def photos_like_album(index: Index, album: str, count: int) -> list[Hit]:
     if not len(rows):
         raise DataError(f"no photo of {index.folder} is in the album {album!r}; index it first")
     return hits_of(index, (), *index.embeddings.like_album(rows, count))
-
-
-def _rows_of_ids(index: Index, ids: str) -> list[int]:
-    found = []
-    for start in filter(None, ids.split(",")):
-        if not re.fullmatch("[0-9a-f]{16,64}", start):
-            raise DataError(f"{start!r} must be 16 to 64 hexadecimal digits of a photo's id")
-        ends = [bytes.fromhex(start.ljust(64, digit)) for digit in "0f"]
-        query = "SELECT row FROM contents WHERE hash BETWEEN ? AND ?"
-        found += [row for (row,) in index.store.database.execute(query, ends)]
-    return found

@@ -317,8 +317,7 @@ def read_list_answers(index: Index, path: Path) -> dict[str, dict[int, bool]]:
     columns, lines = read_answered(path)
     if "query" not in columns and len(queries) > 1:
         raise DataError(
-            f"{path} must say in a column query of which query each answer is: lists of "
-            f"{len(queries)} queries were promised"
+            f"{path} must say in a column query which of {len(queries)} queries is answered"
         )
     answers: dict[str, dict[int, bool]] = {}
     for line in lines:

@@ -10,7 +10,7 @@ No photo is asked about twice in one round; what was answered is not asked again
 """
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -107,8 +107,18 @@ def corrected_labels(index: Index, groups: PhotoGroups = EVERYTHING) -> tuple[La
     that the model is tested on are left out; they are known by the end of their paths.
     """
     paths = index.store.paths_of({correction.row for correction in index.store.corrections()})
-    tested = _tested_photos(index)
-    kept = sorted(row for row, own in paths.items() if own and tested.isdisjoint(_ends(own)))
+    tested = set[str]()
+    if index.held_out is not None and index.facts.may_promise:
+        tested |= set(map(str, index.held_out.ids))
+    run = RunFolder(fetched_run(index.facts.model))
+    if "test" in run.splits:
+        tested |= set(map(str, run.predictions("test").ids))
+
+    def is_tested(path: str) -> bool:
+        parts = path.split(os.sep)
+        return any(os.sep.join(parts[start:]) in tested for start in range(len(parts)))
+
+    kept = sorted(row for row, own in paths.items() if own and not any(map(is_tested, own)))
     if not kept:
         raise DataError(
             f"{index.folder} has no correction to export, of a photo that is there and that the "
@@ -144,18 +154,3 @@ def _answers(index: Index, rows: Sequence[int]) -> tuple[NDArray[np.float64], ND
             if correction.state != "unknown":
                 truth[entry] = correction.state == "present"
     return truth, asked
-
-
-def _tested_photos(index: Index) -> set[str]:
-    ids: set[str] = set()
-    if index.held_out is not None and index.facts.may_promise:
-        ids |= set(map(str, index.held_out.ids))
-    run = RunFolder(fetched_run(index.facts.model))
-    if "test" in run.splits:
-        ids |= set(map(str, run.predictions("test").ids))
-    return ids
-
-
-def _ends(paths: Sequence[str]) -> Iterator[str]:
-    for parts in (path.split(os.sep) for path in paths):
-        yield from (os.sep.join(parts[start:]) for start in range(len(parts)))

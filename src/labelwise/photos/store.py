@@ -31,10 +31,10 @@ from labelwise.errors import CheckpointError, LabelwiseError
 from labelwise.photos.database import (
     SCHEMA,
     CacheFiles,
-    Checksums,
     Database,
     create_database,
     open_database,
+    way_out,
 )
 from labelwise.system.files import replacing
 from labelwise.system.storage import address_of, is_uri, without_options
@@ -112,7 +112,6 @@ class Store(AbstractContextManager["Store", None]):
         except BaseException:
             self.database.close()
             raise
-        self.checksums = Checksums(folder, self.database)
         self.cache = CacheFiles(folder)  # files that can be made again from the others
         self.writable = self.database.writable  # whether anything can be noted in the index
         self.answers = AnswerLog(folder / ANSWERS_FILE, self._answers_of_0_2)
@@ -331,7 +330,7 @@ class Store(AbstractContextManager["Store", None]):
                 pq.write_table(table, temporary)
         with self.transaction() as database:
             for name in written:
-                self.checksums.put(name)
+                database.put_hash(name)
             facts = enumerate(map(astuple, contents), first)
             database.put("contents", [(row, *values, 0) for row, values in facts])
             self.put_files(
@@ -350,7 +349,7 @@ class Store(AbstractContextManager["Store", None]):
             end = min(end, rows)
             if end <= done or first >= rows:
                 continue
-            self.checksums.check(f"{kind}/{file.name}", once=True)
+            self.database.check_file(f"{kind}/{file.name}", once=True)
             try:
                 column = pq.read_table(file, columns=[name])[name].combine_chunks()
                 problem = f" must hold {end - first} rows, got {len(column)}"
@@ -358,7 +357,7 @@ class Store(AbstractContextManager["Store", None]):
             except (OSError, pa.ArrowException, KeyError) as error:
                 problem = f" of the index cannot be read ({first_line(error)})"
             if problem:
-                raise CheckpointError(f"{file}{problem}; {self.checksums.way_out}")
+                raise CheckpointError(f"{file}{problem}; {way_out(self.folder)}")
             column = column.slice(max(done - first, 0), end - max(done, first))
             if isinstance(column, pa.FixedSizeListArray):
                 column = column.flatten()
@@ -377,11 +376,11 @@ class Store(AbstractContextManager["Store", None]):
         """Return what photos look like from afar (rows, W); W is 0 where that is not known."""
         return self._vectors("looks")
 
-    def _vectors(self, kind: str) -> NDArray[np.float16]:
+    def _vectors(self, kind: Literal["embeddings", "looks"]) -> NDArray[np.float16]:
         files, rows = self._segments(kind), self.rows
         if not files:
             return np.empty((rows, 0), np.float16)
-        self.checksums.check(f"{kind}/{files[0].name}", once=True)
+        self.database.check_file(f"{kind}/{files[0].name}", once=True)
         shape = (rows, pq.read_schema(files[0]).field(NAMES[kind]).type.list_size)
         parts = partial(self._values, kind, NAMES[kind])
         return self.cache.grown(f"{kind}-00000.bin", np.dtype(np.float16), shape, parts)

@@ -272,8 +272,7 @@ def _read_photo(path: Path) -> tuple[bytes, bytes | None]:
         raise LabelwiseError(f"it cannot be read as a picture ({error})") from None
     if photo_metadata.format not in FORMATS:
         raise LabelwiseError(
-            f"keywords are written into JPEG, TIFF and PNG, it is {photo_metadata.format}; --xmp "
-            "writes a side-car instead"
+            f"it is {photo_metadata.format}, not JPEG, TIFF or PNG; --xmp writes a side-car"
         )
     return data, photo_metadata.packet
 
@@ -438,15 +437,12 @@ def tags_of(index: Index, rule: Rule | None) -> Iterator[tuple[int, list[Keyword
         probs, sets = np.exp(index.log_probs(rows, refit=rule is None)), index.sets(rows, rule)
         for row, chances, chosen in zip(rows.tolist(), probs, sets, strict=True):
             if row not in dead:
-                order = sorted(np.flatnonzero(chosen).tolist(), key=lambda k: -chances[k])
-                names = [index.space.names[k] for k in order]
-                yield (
-                    row,
-                    [
-                        Keyword(name, chances[k], model, date, _above(index, name), caution)
-                        for k, name in zip(order, names, strict=True)
-                    ],
-                )
+                keywords = []
+                for k in sorted(np.flatnonzero(chosen).tolist(), key=lambda k: -chances[k]):
+                    name = index.space.names[k]
+                    above = () if index.taxonomy is None else index.taxonomy.above(name)
+                    keywords.append(Keyword(name, chances[k], model, date, above, caution))
+                yield row, keywords
 
 
 def tags_of_audit(folder: Path) -> list[tuple[list[str], list[Keyword]]]:
@@ -464,10 +460,6 @@ def tags_of_audit(folder: Path) -> list[tuple[list[str], list[Keyword]]]:
             own = [Keyword(name, level, made, date, (), said) for name in names]
             found.append(([photo], own))
     return found
-
-
-def _above(index: Index, label: str) -> tuple[str, ...]:
-    return () if index.taxonomy is None else index.taxonomy.above(label)
 
 
 def raw_partners(photo: str) -> list[str]:

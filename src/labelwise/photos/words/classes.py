@@ -64,17 +64,15 @@ class Kinds:
 
     def of(self, texts: Iterable[str]) -> tuple[int, ...]:
         """Return the classes of all things that some texts name."""
-        classes = [self.classes[name] for text in texts for name in self._names(text)]
-        return tuple(sorted({number for own in classes for number in own}))
-
-    def _names(self, text: str) -> list[str]:
-        name = " ".join(text.casefold().split())
-        for start in BEFORE:
-            if name.startswith(start):
-                name = name.removeprefix(start)
-                break
-        singular = [name.removesuffix(old) + new for old, new in ENDINGS if name.endswith(old)]
-        return [noun for noun in (name, *singular) if noun in self.classes][:1]
+        numbers = set[int]()
+        for text in texts:
+            name = " ".join(text.casefold().split())
+            name = name.removeprefix(next((word for word in BEFORE if name.startswith(word)), ""))
+            singular = [name.removesuffix(old) + new for old, new in ENDINGS if name.endswith(old)]
+            numbers.update(
+                next((self.classes[n] for n in (name, *singular) if n in self.classes), ())
+            )
+        return tuple(sorted(numbers))
 
     def are_of(self, names: Sequence[str]) -> bool:
         if len(names) != CLASSES:
@@ -201,8 +199,7 @@ class SentenceEncoder:
         unknown = self.inputs - {"input_ids", "attention_mask", "token_type_ids"}
         if unknown or "input_ids" not in self.inputs:
             raise SettingsError(
-                f"{graph} must take input_ids and attention_mask, as sentence encoders do, got "
-                f"{', '.join(sorted(self.inputs))}"
+                f"{graph} must take input_ids and attention_mask, got {', '.join(self.inputs)}"
             )
 
     def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
@@ -419,8 +416,7 @@ class ClassesAndWords(TextImageModel):
             names = tuple(line.strip() for line in lines if line.strip())
             if len(names) != count:
                 raise SettingsError(
-                    f"{file} must name the {count:,} classes of the classifier, one per line, got "
-                    f"{len(names):,}"
+                    f"{file} must name the {count:,} classes, one per line, got {len(names):,}"
                 )
             return names
         from timm.data.imagenet_info import ImageNetInfo

@@ -83,8 +83,7 @@ class FreeText:
             )
         if RunFolder(run).spec.weights_sha256 != index.spec.weights_sha256:
             raise DataError(
-                f"{run} was made again after {index.folder}; index again with --rebuild to search "
-                "for texts"
+                f"{run} was made again after {index.folder}; index again with --rebuild"
             )
         return cls.load(run, encoder)
 
@@ -109,8 +108,7 @@ class FreeText:
         what = "text-image model" if facts.kind == "towers" else "sentence encoder"
         if not folder.is_dir():
             raise SettingsError(
-                f"the {what} of {run} was in {folder}, which is not there; name its folder with "
-                "--encoder"
+                f"the {what} of {run} is not in {folder}; name its folder with --encoder"
             )
         texts: TextDirections
         if facts.kind == "towers":

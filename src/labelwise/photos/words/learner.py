@@ -69,7 +69,12 @@ class QuestionGuide:
         drawn = sorted(drawn, key=lambda photo: photo not in answered)
         random = [photo for photo in drawn if photo in self.aside]
         others = [photo for photo in drawn if photo not in self.aside]
-        worth = dict(zip(others, self._values(label, others).tolist(), strict=True))
+        worth = dict.fromkeys(others, 0.0)  # p (1 - p), or p; 0 where word or photo is not known
+        if label in self.labels:
+            p = np.append(self.probs[:, self.labels.index(label)], 0.0)
+            p = p[[self._rows.get(photo, -1) for photo in others]]
+            values = p if label in self.unanswered else p * (1 - p)
+            worth = dict(zip(others, values.tolist(), strict=True))
         others.sort(key=lambda photo: (photo not in answered, -worth[photo]))
         places = [(EVERY * n, photo) for n, photo in enumerate(random)]
         for n, photo in enumerate(others):
@@ -83,15 +88,6 @@ class QuestionGuide:
         if photo in self.aside or not known or label in self.unanswered:
             return None
         return bool(self.probs[self._rows[photo], self.labels.index(label)] >= 0.5)
-
-    def _values(self, label: str, photos: Sequence[str]) -> NDArray[np.float64]:
-        """Return p (1 - p) of photos, or p; 0 where the run does not know word or photo."""
-        if label not in self.labels:
-            return np.zeros(len(photos))
-        p = np.append(self.probs[:, self.labels.index(label)], 0.0)  # the last: unknown photos
-        own = p[[self._rows.get(photo, -1) for photo in photos]]
-        values: NDArray[np.float64] = own if label in self.unanswered else own * (1 - own)
-        return values
 
     @cached_property
     def _rows(self) -> dict[str, int]:
@@ -118,8 +114,7 @@ class WordsLearner:
         predictor = Predictor.load(run)
         if predictor.answers is None or predictor.link is None:
             raise SettingsError(
-                f"{run} did not begin with words, so it cannot guide questions about them; give a "
-                "run of `labelwise train --words`"
+                f"{run} did not begin with words; give a run of `labelwise train --words`"
             )
         images, backbone = PictureImages(photos), predictor.model.backbone
         self._features = features_of(images, backbone, run / EMBEDDINGS, watch=watch)

@@ -429,10 +429,7 @@ def start(
         raise SettingsError(f"set_aside must be a share from 0 up to 1, got {set_aside:g}")
     run = RunFolder(out)
     if (run.path / MODEL_FILE).is_file() and run.spec.answers is None:
-        raise SettingsError(
-            f"{run.path} holds a run that was trained, not one that began with words; name another "
-            "folder with -o"
-        )
+        raise SettingsError(f"{run.path} holds a run that was trained, not one of words; change -o")
     with run.lock():
         notes = model.doubts(words)
         if len(notes) > DOUBTS_SHOWN:  # a thousand words have many pairs

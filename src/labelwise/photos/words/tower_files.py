@@ -75,8 +75,7 @@ class TextTowerShape:
     def __post_init__(self) -> None:
         if self.heads < 1 or self.width % self.heads:
             raise SettingsError(
-                f"the width of a text tower must be a multiple of its heads, got {self.width} and "
-                f"{self.heads}"
+                f"the width of a text tower must divide by its heads: {self.width}, {self.heads}"
             )
 
 
@@ -233,8 +232,7 @@ def read_towers(folder: Path) -> Towers:
     weights = folder / (OPEN_WEIGHTS if is_open else WEIGHTS)
     if not weights.is_file():
         raise SettingsError(
-            f"{folder} must hold {weights.name} beside its configuration, and does not; only "
-            "safetensors are read"
+            f"{folder} must hold {weights.name}, and does not; only safetensors are read"
         )
     try:
         state = {name: value.float() for name, value in load_file(weights).items()}
@@ -368,8 +366,7 @@ def _preprocessing(folder: Path, side: int) -> Transform:
 def _file(folder: Path, name: str, more: str = "") -> Path:
     if not (folder / name).is_file():
         raise SettingsError(
-            f"{folder} must hold {name} beside the model, and does not; copy it from where the "
-            f"model comes from{more}"
+            f"{folder} must hold {name}; copy it from where the model comes from{more}"
         )
     return folder / name
 
@@ -390,8 +387,7 @@ def _tokens(folder: Path, shape: TextTowerShape, *, siglip_2: bool) -> Tokens:
     tokens = max(tokenizer.get_vocab().values(), default=-1) + 1  # numbers may be left out
     if tokens > shape.vocabulary:
         raise SettingsError(
-            f"{path} has {tokens:,} tokens and the model knows {shape.vocabulary:,}; it belongs to "
-            "another model"
+            f"{path} has {tokens:,} tokens and the model knows only {shape.vocabulary:,}"
         )
     if shape.causal:
         return Tokens(tokenizer, shape.places)
@@ -563,10 +559,7 @@ def open_scorer(
     if not is_tower_folder(folder):
         return ClassesAndWords(folder, image_size=image_size, cache=cache)
     if image_size is not None:
-        raise SettingsError(
-            f"{place} has an input of its own size: leave --image-size out, which is for "
-            "classifiers"
-        )
+        raise SettingsError(f"{place} has an input of its own size: leave --image-size out")
     return TwoTowers(folder)
 
 
