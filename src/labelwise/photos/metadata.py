@@ -19,7 +19,7 @@ import struct
 import time
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -276,8 +276,20 @@ def read_photo_metadata(path: Path) -> PhotoMetadata:
         raise DataError(one_line_of(error)) from None
     packet = packet.encode() if isinstance(packet, str) else packet
     packet = packet.strip(b"\0 \r\n\t") if packet else None
-    words = dict.fromkeys((*_of_iptc(iptc), *_of_windows(windows)))
-    return PhotoMetadata(format, packet or None, tuple(words))
+    given, stated = iptc.get(IPTC_KEYWORDS, []), iptc.get(IPTC_CHARSET) == UTF8
+    words = list[str]()
+    for raw in [given] if isinstance(given, bytes) else given:
+        try:
+            word = raw.decode("utf-8", "replace" if stated else "strict")
+        except UnicodeDecodeError:
+            word = raw.decode("latin-1")
+        words.append(word.strip("\0 "))
+    with suppress(TypeError, ValueError):  # bytes, or numbers that are bytes
+        windows = bytes(windows) if isinstance(windows, tuple) else windows
+    if isinstance(windows, bytes):
+        text = windows.decode("utf-16-le", "ignore").replace("\0", "")
+        words += map(str.strip, text.split(";"))
+    return PhotoMetadata(format, packet or None, tuple(dict.fromkeys(filter(None, words))))
 
 
 def _packet_of_png(path: Path) -> bytes | None:
@@ -296,29 +308,6 @@ def _packet_of_png(path: Path) -> bytes | None:
             else:
                 file.seek(size + 4, 1)
     return None
-
-
-def _of_iptc(records: dict[tuple[int, int], bytes | list[bytes]]) -> Iterator[str]:
-    given = records.get(IPTC_KEYWORDS, [])
-    stated = records.get(IPTC_CHARSET) == UTF8
-    for raw in [given] if isinstance(given, bytes) else given:
-        try:
-            word = raw.decode("utf-8", "replace" if stated else "strict")
-        except UnicodeDecodeError:
-            word = raw.decode("latin-1")
-        if word.strip("\0 "):
-            yield word.strip("\0 ")
-
-
-def _of_windows(value: object) -> Iterator[str]:
-    if isinstance(value, tuple) and all(
-        isinstance(byte, int) and 0 <= byte < 256 for byte in value
-    ):
-        value = bytes(value)
-    if isinstance(value, bytes):
-        for word in value.decode("utf-16-le", "ignore").replace("\0", "").split(";"):
-            if word.strip():
-                yield word.strip()
 
 
 def sidecar_of(photo: str) -> str:
