@@ -453,15 +453,11 @@ def _sums(path: Path, start: int = 0) -> NDArray[np.uint32]:
     """
     size = path.stat().st_size
 
-    def sums_of(places: Sequence[int]) -> list[int]:
-        buffer, sums = memoryview(bytearray(CHUNK)), []
+    def sum_at(place: int) -> int:
         with path.open("rb", buffering=0) as stream:
-            for at in places:
-                stream.seek(at)
-                sums.append(zlib.crc32(buffer[: stream.readinto(buffer)]))
-        return sums
+            stream.seek(place)
+            return zlib.crc32(stream.read(CHUNK))
 
     threads = 1 if size - start < PARALLEL else min(cpu_count() or 1, 4)
-    shares = [own.tolist() for own in np.array_split(np.arange(start, size, CHUNK), threads)]
     with ThreadPoolExecutor(threads) as pool:
-        return np.array([value for own in pool.map(sums_of, shares) for value in own], np.uint32)
+        return np.array([*pool.map(sum_at, range(start, size, CHUNK))], np.uint32)

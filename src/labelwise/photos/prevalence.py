@@ -36,18 +36,11 @@ ANSWER_WORDS: dict[str, Answer] = {"yes": "yes", "no": "no", "unsure": "unsure"}
 ANSWER_WORDS |= {"y": "yes", "n": "no", "u": "unsure", "?": "unsure", "1": "yes", "0": "no"}
 
 
-@dataclass(frozen=True)
-class AnsweredLine:
-    """A line that has an answer: where it stands, for errors, and what its other cells say."""
-
-    place: str
-    path: str
-    answer: Answer
-    cells: Mapping[str, str | None]
+AnsweredLine = tuple[str, str, Answer, Mapping[str, str | None]]
 
 
 def read_answered(path: Path) -> tuple[frozenset[str], list[AnsweredLine]]:
-    """Return the columns of a table, and its lines but for those whose answer is empty."""
+    """Return the columns of a table, and of each answered line its place, photo, answer, cells."""
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             table = csv.DictReader(file)
@@ -57,7 +50,7 @@ def read_answered(path: Path) -> tuple[frozenset[str], list[AnsweredLine]]:
     if not {"path", "answer"} <= set(columns):
         got = one_line(", ".join(columns)) or "nothing"
         raise DataError(f"{path} must have the columns path and answer, got {got:.200}")
-    answers = []
+    answers: list[AnsweredLine] = []
     for number, line in enumerate(lines, start=2):
         word = (line["answer"] or "").strip().lower()
         if not word:
@@ -65,18 +58,16 @@ def read_answered(path: Path) -> tuple[frozenset[str], list[AnsweredLine]]:
         where = f"{path}, line {number}"
         if word not in ANSWER_WORDS:
             raise DataError(f"{where}: the answer must be yes, no or unsure, got {word!r}")
-        answers.append(AnsweredLine(where, from_cell(line["path"] or ""), ANSWER_WORDS[word], line))
+        answers.append((where, from_cell(line["path"] or ""), ANSWER_WORDS[word], line))
     return frozenset(columns), answers
 
 
 def read_answers(path: Path) -> dict[str, Answer]:
     """Return the answers of a table by path; photos whose answer is empty are left out."""
     answers: dict[str, Answer] = {}
-    for line in read_answered(path)[1]:
-        if answers.setdefault(line.path, line.answer) != line.answer:
-            raise DataError(
-                f"{line.place}: {line.path} has two different answers; leave one of them"
-            )
+    for place, photo, answer, _ in read_answered(path)[1]:
+        if answers.setdefault(photo, answer) != answer:
+            raise DataError(f"{place}: {photo} has two different answers; leave one of them")
     return answers
 
 

@@ -320,16 +320,16 @@ def read_list_answers(index: Index, path: Path) -> dict[str, dict[int, bool]]:
             f"{path} must say in a column query which of {len(queries)} queries is answered"
         )
     answers: dict[str, dict[int, bool]] = {}
-    for line in lines:
+    for place, photo, answer, cells in lines:
         query = (queries or [""])[0]
         if "query" in columns:
-            query = from_cell(line.cells["query"] or "")
+            query = from_cell(cells["query"] or "")
             with suppress(LabelwiseError):  # as receipts spell it, where it is a query
                 query = str(Query.parse(query, index.space, index.taxonomy))
         if query not in queries:
-            raise DataError(f"{line.place}: no list of {query!r} was promised")
-        row, rows = index.row_of(line.path), answers.setdefault(query, {})
-        rows[row] = rows.get(row, True) and line.answer == "yes"
+            raise DataError(f"{place}: no list of {query!r} was promised")
+        row, rows = index.row_of(photo), answers.setdefault(query, {})
+        rows[row] = rows.get(row, True) and answer == "yes"
     return answers
 
 

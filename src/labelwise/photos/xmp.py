@@ -124,15 +124,6 @@ def spliced(data: bytes, splices: Sequence[Splice]) -> bytes:
     return b"".join([*parts, data[at:]])
 
 
-def outermost(elements: Sequence[Element]) -> list[Element]:
-    """Return the elements that lie in no other of them."""
-    kept: list[Element] = []
-    for element in sorted(elements, key=lambda one: (one.start, -one.end)):
-        if not kept or element.start >= kept[-1].end:
-            kept.append(element)
-    return kept
-
-
 def with_space(data: bytes, element: Element) -> int:
     """Return where the white space before an element starts."""
     start = element.start
@@ -143,9 +134,9 @@ def with_space(data: bytes, element: Element) -> int:
 
 def raw_name(data: bytes, element: Element) -> str:
     """Return an element's name as it is written, prefix included."""
-    tag = data[element.start + 1 : element.inner_start]
-    end = next(at for at, byte in enumerate(tag) if byte in SPACE + b"/>")
-    return tag[:end].decode()
+    return re.split(rb"[\s/>]", data[element.start + 1 : element.inner_start], maxsplit=1)[
+        0
+    ].decode()
 
 
 def into_element(data: bytes, element: Element, text: bytes) -> list[Splice]:
@@ -355,9 +346,11 @@ def untagged(data: bytes, ours: Written) -> bytes:
             gone.append(description)
         else:
             gone += [*tags, *emptied]
-    return spliced(
-        data, [(with_space(data, element), element.end, b"") for element in outermost(gone)]
-    )
+    splices: list[Splice] = []
+    for element in sorted(gone, key=lambda element: (element.start, -element.end)):
+        if not splices or element.start >= splices[-1][1]:  # in no other of them
+            splices.append((with_space(data, element), element.end, b""))
+    return spliced(data, splices)
 
 
 def _rdf(root: Element) -> Element:
