@@ -28,7 +28,7 @@ from labelwise.predictions import Predictions
 from labelwise.system.progress import Silent
 
 FLIPS = 2  # of one file of each kind, beside its first and last bit; one of each of its like
-LARGE = "labelwise.photos.probabilities.KEPT_FROM"  # rows from which files keep probabilities
+LARGE = "labelwise.photos.index.KEPT_FROM"  # rows from which files keep probabilities
 MADE_ANEW = ("cache/", "likeness.json")  # from the other files, where they are damaged
 
 

@@ -13,7 +13,7 @@ from labelwise.cli.text import caution, complain, next_steps, resumable, say, te
 from labelwise.errors import DataError
 from labelwise.models.loading import caution_of
 from labelwise.photos import Changes, Index
-from labelwise.photos.folder_scan import NoEventsError, events_of, root_place
+from labelwise.photos.folder_scan import FolderEvents, NoEventsError, root_place
 from labelwise.system.progress import make_watch
 from labelwise.system.text import counted
 
@@ -83,7 +83,7 @@ def index(folders: list[str] | None, given: Options) -> None:
 def _updates(update: Callable[..., Changes], roots: list[str], out: Path) -> Iterator[Changes]:
     """Yield what each update finds, for ever: when the system tells of changes, or by looking."""
     try:
-        with events_of(roots, {os.path.realpath(out)}) as events:
+        with FolderEvents(roots, {os.path.realpath(out)}) as events:
             yield update()  # with what changed before the watches were there
             say(f"watching {counted(len(events), 'folder')}; Ctrl-C stops")
             while True:

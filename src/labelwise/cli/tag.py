@@ -13,23 +13,20 @@ from labelwise.cli.text import caution, complain, next_steps, resumable, say, sh
 from labelwise.contrib.immich import Immich, remove_tags, write_tags
 from labelwise.decide import Promised
 from labelwise.errors import SettingsError
-from labelwise.photos import Index, embedded_tags, model_changed
-from labelwise.photos.embedded_tags import (
-    TagOutcome,
-    embed_tags,
-    require_exiftool,
-    undo_embedded,
-    undo_sidecar,
-    written_photos,
-    written_sidecars,
-)
+from labelwise.photos import Index, model_changed, tagging
 from labelwise.photos.metadata import sidecar_of
 from labelwise.photos.store import Store
 from labelwise.photos.tagging import (
+    TagOutcome,
+    WrittenFiles,
+    embed_tags,
     promised_rule,
     raw_partners,
+    require_exiftool,
     tags_of,
     tags_of_audit,
+    undo_embedded,
+    undo_sidecar,
 )
 from labelwise.photos.xmp import Keyword
 from labelwise.system.progress import make_watch
@@ -113,8 +110,8 @@ def _tag_immich(folder: Path, server: Immich, given: Options) -> None:
 def _undone(store: Store, given: Options) -> list[TagOutcome]:
     """Take out all that was written to side-cars and photos."""
     dry = given.dry_run
-    sidecars = [] if given.embed else written_sidecars(store).paths()
-    photos = [] if given.xmp else written_photos(store).paths()
+    sidecars = [] if given.embed else WrittenFiles(store, "sidecars").paths()
+    photos = [] if given.xmp else WrittenFiles(store, "embedded").paths()
     outcomes = [undo_sidecar(store, path, dry_run=dry) for path in sidecars]
     return outcomes + [undo_embedded(store, path, dry_run=dry) for path in photos]
 
@@ -173,7 +170,7 @@ def _written(
                     "adopt": given.adopt,
                     "dry_run": given.dry_run,
                 }
-                outcomes.append(embedded_tags.write_sidecar(store, sidecar, keywords, **options))
+                outcomes.append(tagging.write_sidecar(store, sidecar, keywords, **options))
         watch.advance(1)
     watch.finish()
     return outcomes
