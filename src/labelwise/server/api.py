@@ -3,6 +3,7 @@
 import asyncio
 import re
 from collections.abc import Callable, Coroutine, Sequence
+from functools import partial, wraps
 from importlib.resources import files
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 from urllib.parse import quote
@@ -19,7 +20,6 @@ from labelwise.server.service import ServedModel, Service, trust_chart
 from labelwise.server.settings import ServeSettings
 
 if TYPE_CHECKING:  # a server without an index needs none of it
-    from labelwise.photos.review import Reason
     from labelwise.server.library import Library
 
 
@@ -42,110 +42,75 @@ PhotoId = Annotated[
 ]
 
 
-def add_no_library(api: APIRouter) -> None:
-    """Answer the same paths where no index is served, with how to serve one."""
-    searches = ("/search", "/text-search", "/album-search")
-    others = ("/library", "/complete", "/review", "/receipts")
-    for path in (*searches, *others, "/check/{rest:path}", "/photos/{rest:path}"):
+def small_side(side: Annotated[int, Query(description="160, 320, 640 or 1280")] = 320) -> int:
+    """Return the side of a thumbnail, or refuse it."""
+    if side not in SIDES:
+        raise RefusedError(422, f"side must be one of {', '.join(map(str, SIDES))}, got {side}")
+    return side
 
-        @api.api_route(path, methods=["GET", "POST", "PUT"], include_in_schema=False)
-        async def no_index() -> None:
-            raise RefusedError(
-                404, "no index is served; start the server with one: labelwise serve RUN INDEX"
-            )
+
+Side = Annotated[int, Depends(small_side)]
 
 
 def add_library(api: APIRouter, service: Service, library: "Library") -> None:
-    """Add what can be asked of the photos of an index."""
-    from labelwise.photos.filters import PhotoFilter
+    """Add what can be asked of the photos of an index, most of it one method of the library."""
+    from labelwise.server.library import ListChecks
 
-    @api.get("/search", summary="Photos that answer a query")
-    async def search(
-        q: Annotated[str, Query(max_length=2000, description="As in dog, -beach")],
-        top: Annotated[int, Query(ge=1, le=500)] = 50,
-        at_least: Annotated[float, Query(ge=0, le=1)] = 0.0,
-        wrong_at_most: Annotated[float | None, Query(gt=0, lt=1)] = None,
-        sort: Literal["score", "date"] = "score",
-        folder: Annotated[
-            str | None, Query(max_length=1000, description="Below a root, as in 2023/june")
-        ] = None,
-        since: Annotated[str | None, Query(max_length=10, description="As in 2023-06-30")] = None,
-        until: Annotated[str | None, Query(max_length=10, description="As in 2023")] = None,
-        camera: Annotated[str | None, Query(max_length=100, description="Part of its name")] = None,
-        rating: Annotated[int | None, Query(ge=1, le=5, description="At least")] = None,
-        keyword: Annotated[
-            list[str] | None, Query(max_length=20, description="Of the file or its side-car")
-        ] = None,
-        distinct: Annotated[bool, Query(description="Take near copies as one photo.")] = False,
-        cursor: Annotated[
-            str | None, Query(pattern=schemas.CURSOR, description="Of the page before.")
-        ] = None,
-    ) -> schemas.SearchAnswer:
-        start = int(cursor or 0)
-        words = tuple(keyword or ())
-        photos = PhotoFilter(folder, since, until, camera, rating, words, distinct=distinct)
-        return await library.run(
-            lambda: library.search(q, top, start, at_least, wrong_at_most, sort, photos)
+    def ask(
+        path: str, work: Callable[..., Any], summary: str, name: str = "", method: str = "GET"
+    ) -> None:
+        """Answer by work in the library's thread; what is written is written without its client."""
+
+        @wraps(work)
+        async def answered(**given: Any) -> Any:
+            doing = library.run(partial(work, **given))
+            return await (doing if method == "GET" else asyncio.shield(doing))
+
+        api.add_api_route(
+            path,
+            answered,
+            methods=[method],
+            name=name or work.__name__,
+            summary=summary,
+            dependencies=None if method == "GET" else JSON,
         )
 
-    @api.get("/text-search", summary="Photos that look like a text")
-    async def text_search(
-        text: Annotated[str, Query(min_length=1, max_length=1000)],
-        q: Annotated[str, Query(max_length=2000, description="Only photos of this query.")] = "",
-        top: Annotated[int, Query(ge=1, le=500)] = 50,
-        at_least: Annotated[
-            float, Query(ge=0, le=1, description="The least probability of the query.")
-        ] = 0.5,
-    ) -> schemas.TextAnswer:
-        return await library.run(lambda: library.text_search(text, q, top, at_least))
+    ask("/search", library.search, "Photos that answer a query")
+    ask("/text-search", library.text_search, "Photos that look like a text")
+    ask("/album-search", library.album_search, "Photos that look like those of an album")
+    ask("/library", library.overview, "How often each label is given, and the newest photos")
+    ask("/complete", library.complete, "How an unfinished query may go on")
+    ask("/photos/{photo}", library.photo, "A photo and all its labels")
+    ask("/photos/{photo}/similar", library.similar, "Photos that look like it")
+    ask("/review", library.review, "Questions worth a person's minute")
+    ask("/receipts", library.receipts, "Every promise of a list, and whether it is kept")
+    checks = ListChecks(library)
+    for step, work, summary in (
+        ("list", checks.begin, "Begin to check a list, or resume it"),
+        ("answer", checks.answer, "Whether the photo asked about matches"),
+        ("undo", checks.undo, "Take the last answer about a query back"),
+    ):
+        ask(f"/check/{step}", work, summary, f"{work.__name__}_check", "POST")
 
-    @api.get("/album-search", summary="Photos that look like those of an album")
-    async def album_search(
-        album: Annotated[
-            str,
-            Query(
-                min_length=1,
-                max_length=2000,
-                description="A folder, keyword:NAME, or photos:ID,ID with 16 digits of each id.",
-            ),
-        ],
-        top: Annotated[int, Query(ge=1, le=500)] = 50,
-    ) -> schemas.TextAnswer:
-        return await library.run(lambda: library.album_search(album, top))
-
-    @api.get("/library", summary="How often each label is given, and the newest photos")
-    async def overview() -> schemas.LibraryView:
-        return await library.run(library.overview)
-
-    @api.get("/complete", summary="How an unfinished query may go on")
-    async def complete(q: Annotated[str, Query(max_length=2000)] = "") -> list[str]:
-        return await library.run(lambda: library.completions(q))
-
-    @api.get("/photos/{photo}", summary="A photo and all its labels")
-    async def photo(photo: PhotoId) -> schemas.PhotoView:
-        return await library.run(lambda: library.photo(photo))
+    @api.put("/photos/{photo}/labels", dependencies=JSON, summary="Say which labels it carries")
+    async def correct(photo: PhotoId, given: schemas.CorrectionsIn) -> schemas.PhotoView:
+        view = await asyncio.shield(library.run(lambda: library.correct(photo, given)))
+        for state in given.labels.values():
+            service.monitor.corrections.labels(state, given.source).inc()
+        return view
 
     @api.get(
         "/photos/{photo}/thumbnail",
         summary="A small picture, drawn anew",
         response_class=Response,
     )
-    async def thumbnail(
-        photo: PhotoId,
-        side: Annotated[int, Query(description="160, 320, 640 or 1280")] = 320,
-    ) -> Response:
-        if side not in SIDES:
-            raise RefusedError(422, f"side must be one of {', '.join(map(str, SIDES))}, got {side}")
-        drawn = await library.thumbnail(photo, side)
-        return Response(
-            drawn,
-            media_type="image/jpeg",
-            headers={"cache-control": "private, max-age=86400, immutable"},
-        )
+    async def thumbnail(photo: PhotoId, side: Side = 320) -> Response:
+        headers = {"cache-control": "private, max-age=86400, immutable"}
+        return Response(await library.thumbnail(photo, side), 200, headers, "image/jpeg")
 
-    @api.get("/photos/{photo}/facts", summary="Where a photo lies, and what its header says")
-    async def facts(photo: PhotoId) -> schemas.PhotoFactsView:
-        return await library.facts(photo)
+    api.get("/photos/{photo}/facts", summary="Where a photo lies, and what its header says")(
+        library.facts
+    )
 
     @api.get(
         "/photos/{photo}/original",
@@ -154,70 +119,12 @@ def add_library(api: APIRouter, service: Service, library: "Library") -> None:
     )
     async def original(photo: PhotoId) -> Response:
         content, name = await library.original(photo)
-        return Response(
-            content,
-            media_type="application/octet-stream",  # never shown by the browser as a page
-            headers={
-                "content-disposition": f"attachment; filename*=UTF-8''{quote(name, safe='')}",
-                "cache-control": "private, no-store",
-            },
-        )
-
-    @api.get("/photos/{photo}/similar", summary="Photos that look like it")
-    async def similar(
-        photo: PhotoId, count: Annotated[int, Query(ge=1, le=100)] = 12
-    ) -> list[schemas.SimilarView]:
-        return await library.run(lambda: library.similar(photo, count))
-
-    @api.put("/photos/{photo}/labels", dependencies=JSON, summary="Say which labels it carries")
-    async def correct(
-        request: Request, photo: PhotoId, given: schemas.CorrectionsIn
-    ) -> schemas.PhotoView:
-        view = await asyncio.shield(library.run(lambda: library.correct(photo, given)))
-        for state in given.labels.values():
-            service.monitor.corrections.labels(state, given.source).inc()
-        return view
-
-    @api.get("/review", summary="Questions worth a person's minute")
-    async def review(
-        by: Annotated[
-            Literal["uncertain", "missing", "wrong", "value", "audit"],
-            Query(description="audit: photos drawn at random, for the calibration alarm."),
-        ] = "value",
-        count: Annotated[int, Query(ge=1, le=200)] = 20,
-        label: Annotated[list[str] | None, Query(max_length=100)] = None,
-    ) -> schemas.Review:
-        if by == "audit":
-            if label:
-                raise RefusedError(422, "an audit asks about every label; leave out label")
-            asked = await library.run(lambda: library.audit(count))
-        else:
-            reason: Reason = by
-            asked = await library.run(lambda: library.review(reason, count, label))
-        return schemas.Review(by=by, questions=asked)
-
-
-def add_checks(api: APIRouter, library: "Library") -> None:
-    """Add how a person checks a list, and the receipts of lists."""
-    from labelwise.server.library import ListChecks, receipts_view
-
-    checks = ListChecks(library)
-
-    @api.post("/check/list", dependencies=JSON, summary="Begin to check a list, or resume it")
-    async def begin_check(asked: schemas.CheckIn) -> schemas.CheckView:
-        return await asyncio.shield(library.run(lambda: checks.begin(asked)))
-
-    @api.post("/check/answer", dependencies=JSON, summary="Whether the photo asked about matches")
-    async def answer_check(given: schemas.CheckAnswerIn) -> schemas.CheckView:
-        return await asyncio.shield(library.run(lambda: checks.answer(given)))
-
-    @api.post("/check/undo", dependencies=JSON, summary="Take the last answer about a query back")
-    async def undo_check(asked: schemas.CheckIn) -> schemas.CheckView:
-        return await asyncio.shield(library.run(lambda: checks.undo(asked)))
-
-    @api.get("/receipts", summary="Every promise of a list that was made, and whether it is kept")
-    async def receipts() -> schemas.ReceiptsView:
-        return await library.run(lambda: receipts_view(library))
+        headers = {
+            "content-disposition": f"attachment; filename*=UTF-8''{quote(name, safe='')}",
+            "cache-control": "private, no-store",
+        }
+        # A browser never shows this type as a page.
+        return Response(content, 200, headers, "application/octet-stream")
 
 
 IMAGE_TYPE = re.compile(r"image/[a-z0-9.+-]+|application/octet-stream")
@@ -316,9 +223,17 @@ def make_api(service: Service) -> APIRouter:
     _add_models(api, service)
     if service.library is not None:
         add_library(api, service, service.library)
-        add_checks(api, service.library)
-    else:
-        add_no_library(api)
+        return api
+    searches = ("/search", "/text-search", "/album-search")
+    others = ("/library", "/complete", "/review", "/receipts")
+    for path in (*searches, *others, "/check/{rest:path}", "/photos/{rest:path}"):
+
+        @api.api_route(path, methods=["GET", "POST", "PUT"], include_in_schema=False)
+        async def no_index() -> None:
+            raise RefusedError(
+                404, "no index is served; start the server with one: labelwise serve RUN INDEX"
+            )
+
     return api
 
 

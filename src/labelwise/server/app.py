@@ -153,7 +153,6 @@ def create_app(
 
 
 def _operation_name(route: APIRoute) -> str:
-    """Return what a request is called in the description."""
     name = route.name
     if route.path_format.startswith("/api/v1/"):
         is_answer = route.path_format.startswith("/api/v1/models/{model}/") and name != "reload"
@@ -277,7 +276,6 @@ class Front:
         self.service: Any = service  # None: a page that asks about photos, without models
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
         if scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008})
             return

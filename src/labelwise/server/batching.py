@@ -90,7 +90,6 @@ class Place:
         self.pictures = pictures
 
     def release(self) -> None:
-        """Give the room back."""
         self.fit(0)
 
     def __enter__(self) -> "Place":
@@ -116,7 +115,6 @@ class PictureQueue:
         self._seconds_per_picture = 0.05
 
     def stop(self) -> None:
-        """Stop; pictures on their way are given up."""
         self.is_stopped = True
         self._openers.shutdown(wait=False, cancel_futures=True)
 
@@ -269,7 +267,6 @@ class Threads:
         self._waiting, self._most = 0, waiting
 
     async def run(self, work: Callable[[], T]) -> T:
-        """Return what the work returns."""
         if self._waiting >= self._most:
             raise BusyError(1)
         self._waiting += 1
@@ -279,7 +276,6 @@ class Threads:
             self._waiting -= 1
 
     def close(self, *, wait: bool) -> None:
-        """Take no more work."""
         self._pool.shutdown(wait=wait, cancel_futures=True)
 
 

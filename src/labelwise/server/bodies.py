@@ -68,7 +68,6 @@ class Upload:
 
     @property
     def size(self) -> int:
-        """How many bytes it takes."""
         return len(self.content) if isinstance(self.content, bytes) else self.content.nbytes
 
 
@@ -354,8 +353,6 @@ class Bodies:
 
 @dataclass(eq=False)
 class _Body:
-    """The body of one request, in memory or on disk."""
-
     receive: Receive
     arriving: Budget
     whole: Budget
@@ -368,7 +365,6 @@ class _Body:
     _is_over: bool = False
 
     async def fill(self) -> None:
-        """Receive the whole body into memory, or raise RefusedError."""
         more = True
         while more:
             message = await self.receive()
@@ -424,7 +420,6 @@ class _Body:
         self._leave_disk()
 
     def content(self) -> bytes:
-        """Return the body, which must be in memory."""
         return b"".join(self._parts)
 
     async def next_part(self) -> Message:
@@ -436,7 +431,6 @@ class _Body:
         return {"type": "http.request", "body": chunk, "more_body": not self._is_over}
 
     def close(self) -> None:
-        """Give everything back."""
         self._parts.clear()
         self.arriving.give(self._arrived)
         self.whole.give(self._loaded)

@@ -57,14 +57,12 @@ class BinaryBody:
         self.json, self._rest = copied(body, 0, int(header)), memoryview(body)[int(header) :]
 
     def take(self, size: Any) -> memoryview:
-        """Return the next bytes of the rest."""
         if type(size) is not int or not 0 <= size <= len(self._rest):
             raise RefusedError(422, f"{BINARY_DATA} must fit into the bytes after the JSON")
         taken, self._rest = self._rest[:size], self._rest[size:]
         return taken
 
     def require_empty(self) -> None:
-        """Refuse bytes that no tensor takes."""
         if len(self._rest):
             raise RefusedError(422, f"{len(self._rest):,} bytes after the JSON are of no tensor")
 

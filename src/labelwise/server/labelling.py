@@ -187,13 +187,11 @@ class PhotoPage(ABC):
         self.gone: dict[str, Lost] = {}  # those that could not be shown
 
     def path(self, photo: str) -> Path:
-        """Return where a photo is."""
         if photo not in self.paths:
             raise PhotoNotFoundError("there is no photo with this id")
         return self.paths[photo]
 
     def is_there(self, photo: str) -> bool:
-        """Return whether to ask about a photo."""
         return photo not in self.gone or self.gone[photo].is_over(self.paths[photo])
 
     @abstractmethod
@@ -201,12 +199,10 @@ class PhotoPage(ABC):
         """Add how questions are asked and answered, in one thread; return what works beside."""
 
     def finish(self) -> None:  # noqa: B027
-        """Do what is left to do when the server ends."""
+        pass
 
 
 class _Asking(PhotoPage):
-    """The photos of a folder, whom they were handed to, and what was said of them."""
-
     def __init__(
         self,
         photos: Sequence[Path],
@@ -232,7 +228,6 @@ class _Asking(PhotoPage):
         self._handed: dict[tuple[str, str], str] = {}
 
     def look(self) -> None:
-        """Find the photos that are there now; runs in the background."""
         if self._find is not None:
             self._found = {photo_id(photo): photo.absolute() for photo in self._find()}
 
@@ -244,17 +239,14 @@ class _Asking(PhotoPage):
             self._drawn, self._orders = {}, {}
 
     def learn(self) -> None:
-        """Have a new guide of all answers."""
         if self._learn is not None:
             self.guide = self._learn(self.said.agreed)
 
     def export(self) -> None:
-        """Write the label table, once there is an answer."""
         if self.said.log.lines():
             self.said.export(self.table, self.words.names)
 
     def finish(self) -> None:
-        """Write the label table once more, when the server ends."""
         try:
             self.export()
         except LabelwiseError as error:

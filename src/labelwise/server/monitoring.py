@@ -52,11 +52,9 @@ class AccessLog:
         self._thread = threading.Thread(target=self._write, name="access-log", daemon=True)
 
     def start(self) -> None:
-        """Begin to write."""
         self._thread.start()
 
     def note(self, **facts: Any) -> None:
-        """Write one line, later."""
         now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         facts["path"] = facts["path"][:LONGEST_PATH]
         if self.left_out:
@@ -69,7 +67,6 @@ class AccessLog:
             self.left_out = 0
 
     def close(self) -> None:
-        """Write what waits, and let go of the file."""
         self._lines.put(None)
         self._thread.join()
         self._file.close()
@@ -126,7 +123,6 @@ class Monitor:
             self.pauses.observe(max(0.0, time.perf_counter() - due))
 
     def note_alarms(self, alarms: Iterable[Alarm]) -> None:
-        """Show alarms at ``/metrics``."""
         for alarm in alarms:
             self.evidence.labels(alarm.label).set(alarm.evidence)
             self.alarm.labels(alarm.label).set(alarm.raised)

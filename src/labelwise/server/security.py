@@ -124,7 +124,6 @@ class Guard:
         self._proofs = None if token is None else (token, cookie_value(token))
 
     def headers(self, scope: Scope) -> dict[str, list[str]]:
-        """Return the headers of a request that asks for this host; its client is put right."""
         headers: dict[str, list[str]] = {}
         for name, value in scope["headers"]:
             headers.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1"))
@@ -212,8 +211,6 @@ class Guard:
 
 @dataclass(eq=False)
 class _LimitedBody:
-    """A receive that counts bytes and seconds until the body is there."""
-
     receive: Receive
     most: int
     end: float  # of the time for all of it

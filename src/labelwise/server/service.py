@@ -135,7 +135,6 @@ class AnswerCounts:
         self.share_now: dict[str, float] = {}
 
     def answered(self, probs: Floats, chosen: NDArray[np.bool_]) -> None:
-        """Count the answer for one picture."""
         self.photos += 1
         self.recent.append(probs)
         if not chosen.any():
@@ -143,7 +142,6 @@ class AnswerCounts:
         self.decided += chosen
 
     def shares(self, held_out: Sequence[HeldOutShare | None]) -> list[LabelShare]:
-        """Return the shares of the labels among recent pictures, once they are not too few."""
         if len(self.recent) < FEWEST:
             return []
         probs = np.stack(list(self.recent))
@@ -217,7 +215,6 @@ class ServedModel:
         return found.cpu().float().numpy()
 
     def picture_answer(self, tagged: Tagged) -> schemas.PictureAnswer:
-        """Return an answer as the API gives it."""
         if tagged.probs is None or tagged.chosen is None:
             return schemas.PictureAnswer(name=tagged.name, error=tagged.error)
         order = np.argsort(-tagged.probs, kind="stable")
@@ -249,7 +246,6 @@ class ServedModel:
 
     @cached_property
     def thresholds(self) -> list[float | None]:
-        """The threshold of each label; None where the rule has none."""
         values = self.spec.made_rule.thresholds(len(self.names))
         return [None] * len(self.names) if values is None else list(values)
 
@@ -257,7 +253,6 @@ class ServedModel:
 
     @cached_property
     def trust(self) -> dict[str, schemas.LabelView]:
-        """The reliability of every label; without bins where no held-out photos are kept."""
         if self.held_out is None:
             limits = zip(self.names, self.thresholds, strict=True)
             return {name: schemas.LabelView(name, limit, 0, 0, None, []) for name, limit in limits}
@@ -266,7 +261,6 @@ class ServedModel:
         )
 
     def recent_shares(self) -> list[LabelShare]:
-        """Return the shares of labels among recent pictures; none without held-out photos."""
         return self.counts.shares(self._held_out_shares) if self._held_out_shares else []
 
     @cached_property
@@ -280,7 +274,6 @@ class ServedModel:
 
     @property
     def promises(self) -> list[Promise]:
-        """What was promised when the model was made."""
         return [Promise.from_spec(promise) for promise in self.spec.promises]
 
 
@@ -399,11 +392,9 @@ class Service:
             raise
 
     async def start(self) -> None:
-        """Begin to take pictures."""
         self._watching = asyncio.create_task(self.monitor.watch_loop())
 
     async def stop(self) -> None:
-        """Take no more pictures, and let go of everything."""
         if self._watching is not None:
             self._watching.cancel()
             self._watching = None
@@ -422,18 +413,15 @@ class Service:
 
     @property
     def is_ready(self) -> bool:
-        """Whether pictures are taken and can be opened."""
         return self._watching is not None and not self.decoders.is_lost
 
     def require_ready(self) -> None:
-        """Raise RefusedError unless pictures are taken."""
         if not self.is_ready:
             raise RefusedError(503, "the server is starting or stopping, or must be restarted")
 
     # Models
 
     def model(self, name: str | None = None) -> ServedModel:
-        """Return a model, the first one unless it is named."""
         model = self.models.get(self.first if name is None else name)
         if model is None:
             there = ", ".join(map(repr, self.models))
@@ -476,7 +464,6 @@ class Service:
         return True
 
     async def reload_all(self) -> None:
-        """Load every model whose folder has changed, and log what came of it."""
         for name in self.folders:
             try:
                 if await self.reload(name):
@@ -502,7 +489,6 @@ class Service:
     # Tagging
 
     def _open(self, spec: ModelSpec, upload: Upload) -> Pixels:
-        """Return a model's input of a picture, or raise ImageError."""
         if isinstance(upload.content, bytes):
             return self.decoders.pixels(upload.content, upload.name, spec.transform)
         from labelwise.pictures.loading import input_of
@@ -532,7 +518,6 @@ class Service:
     async def tag(
         self, model: ServedModel, uploads: Sequence[Upload], place: Place | None
     ) -> list[Tagged]:
-        """Return a model's answers for the pictures of one request, or raise BusyError."""
         answers = await model.batcher.tag(uploads, place)
         faults = [answer.fault for answer in answers if answer.fault is not None]
         if faults:
@@ -548,7 +533,6 @@ class Service:
     # What is known of a model
 
     def model_view(self, model: ServedModel) -> schemas.ModelView:
-        """Return which model answers."""
         library = self._library_of(model)
         return schemas.ModelView(
             name=model.name,
@@ -570,7 +554,6 @@ class Service:
         return self.library if model.name == self.first else None
 
     async def promise_views(self, model: ServedModel) -> list[schemas.PromiseView]:
-        """Return every promise, and what photos reviewed since then say of it."""
         promises, library = model.promises, self._library_of(model)
         checkable = [promise for promise in promises if promise.what in CHECKABLE]
         checks: dict[int, Check] = {}
@@ -594,7 +577,6 @@ class Service:
         return list(map(view, promises))
 
     async def trust_view(self, model: ServedModel) -> schemas.TrustView:
-        """Return what speaks for and against trusting the model today."""
         library = self._library_of(model)
         alarms = await library.run(library.alarms) if library is not None else []
         self.monitor.note_alarms(alarms)

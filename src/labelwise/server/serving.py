@@ -158,7 +158,6 @@ class Connections:
 
     @property
     def open(self) -> int:
-        """How many there are, with those of the reserve."""
         return sum(self._counts.values()) + len(self._reserve)
 
     def admit(self, one: "LimitedProtocol", client: str) -> bool:
@@ -191,7 +190,6 @@ class Connections:
             del self._waiting[client]
 
     def leave(self, one: "LimitedProtocol", client: str) -> None:
-        """Forget a connection, which waits for nothing."""
         if one in self._reserve:
             del self._reserve[one]
         elif client in self._counts:

@@ -118,7 +118,6 @@ class ServeSettings:
             )
 
     def folders(self, first: str, run: Path) -> dict[str, Path]:
-        """Return the folder of every model by its name, those of ``models`` after the first."""
         folders = {first: run}
         for name, folder in self.models:
             if name in folders:
@@ -130,19 +129,16 @@ class ServeSettings:
 
     @property
     def pictures_per_client(self) -> int:
-        """How many pictures of one address may be on their way."""
         if self.client_queue is None:
             return max(self.max_files, self.max_queue // 2)
         return self.client_queue
 
     @property
     def decode_processes(self) -> int:
-        """How many processes open pictures, by default one per core."""
         return available_cores() if self.decoders is None else self.decoders
 
     @property
     def proxies(self) -> frozenset[str]:
-        """The addresses of trusted proxies, each written in one way."""
         return frozenset(filter(None, map(same_address, self.trusted_proxies)))
 
     @property

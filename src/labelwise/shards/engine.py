@@ -43,7 +43,7 @@ class Engine(Protocol):
     """Where shards are worked on."""
 
     def run(self, task: Task[T], shards: Iterable[int]) -> Iterator[T]:
-        """Yield the result of each shard when it is finished, in any order."""
+        pass
 
 
 class LostShardError(LabelwiseError):
@@ -121,7 +121,6 @@ class Manifest:
 
     @property
     def failed(self) -> int:
-        """The rows among them without an answer."""
         return sum(record.failed for record in self._records.values())
 
     def records(self) -> list[ShardRecord]:
@@ -136,13 +135,11 @@ class Manifest:
                 yield number
 
     def add(self, record: ShardRecord) -> None:
-        """Note a finished shard; it is written within seconds."""
         self._records[record.shard] = record
         if time.monotonic() - self._written >= SECONDS:
             self.write()
 
     def write(self) -> None:
-        """Write the manifest now, in the order of the shards."""
         lines = [json.dumps(asdict(record)) + "\n" for record in self.records()]
         self._storage.write(MANIFEST_FILE, "".join(lines).encode())
         self._written = time.monotonic()

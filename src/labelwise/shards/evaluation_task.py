@@ -94,7 +94,6 @@ class KeyFiles(ExitStack):
         self._files = [self.enter_context(file) for file in files]
 
     def add(self, keys: Keys, numbers: NDArray[np.int64]) -> None:
-        """Put keys (n, 2) and their numbers (n,) aside."""
         records = np.column_stack([keys, numbers.astype(np.uint64)])
         order = np.argsort(keys[:, 0], kind="stable")
         file_of = (keys[order, 0] >> np.uint64(56)).astype(np.intp)
@@ -104,7 +103,6 @@ class KeyFiles(ExitStack):
                 file.write(records[order[start:end]].tobytes())
 
     def parts(self) -> Iterator[tuple[Keys, NDArray[np.int64]]]:
-        """Yield all keys in rising order with their numbers."""
         for file in self._files:
             file.seek(0)
             records = np.frombuffer(file.read(), np.uint64).reshape(-1, 3)
@@ -148,7 +146,6 @@ class StoredLabels:
         return rows
 
     def take(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """Return which labels are present and which known, each (n, K)."""
         return self.present.take(rows).dense(), ~self.unknown.take(rows).dense()
 
     def _find(self, keys: Keys) -> NDArray[np.int64]:
@@ -256,7 +253,6 @@ def _batches(source: str, names: tuple[str, ...], folder: Path) -> Iterator[Batc
 
 
 def _only_holds_images(source: str) -> bool:
-    """Return whether a file is Parquet that holds images without naming them."""
     above, name = parent_of(source)
     if Path(name).suffix.lower() not in PARQUET_SUFFIXES:
         return False
@@ -302,7 +298,6 @@ def _refuse_soft(table: LabelTable, name: str) -> None:
 
 
 def _columns(source: str, theirs: tuple[str, ...], names: tuple[str, ...]) -> NDArray[np.int32]:
-    """Return the column in ``names`` of each of their labels, which must be the same ones."""
     return np.array(matching_columns(theirs, names, of=source, in_="the scores"), np.int32)
 
 
@@ -370,7 +365,6 @@ class EvaluationTask:
     k: int = 4
 
     def start(self) -> Callable[[int], Measured]:
-        """Open the labels and return what measures a group of shards."""
         keep_freed_memory()
         folder, store = ShardFolder(self.place), None
         if self.labels is not None:
@@ -458,7 +452,6 @@ class ShardFolder:
 
     @cached_property
     def groups(self) -> list[list[tuple[int, ShardRecord]]]:
-        """The shards, numbered, in groups of about GROUP_ENTRIES entries."""
         groups: list[list[tuple[int, ShardRecord]]] = []
         entries = GROUP_ENTRIES
         for numbered in enumerate(self.records):
@@ -470,7 +463,6 @@ class ShardFolder:
         return groups
 
     def read(self, record: ShardRecord) -> Shard:
-        """Return the rows of a shard that have scores."""
         table = self._table(record)
         where = f"{self.address}: {record.shard}"
         if (table.schema.metadata or {}).get(b"labelwise") != self._stated:

@@ -132,7 +132,6 @@ def _is_finished(run: RunFolder) -> bool:
 
 
 def _step(run: RunFolder) -> int:
-    """Return the step of the newest checkpoint, 0 before the first."""
     run.fetch(tensors=False)
     return int(checkpoint.latest_facts(run.checkpoint).get("step", 0))
 
@@ -142,8 +141,6 @@ def _ask_to_stop(process: int) -> None:
 
 
 class _Rank:
-    """What an actor does: one process of the run."""
-
     def place(self) -> tuple[str, int, str, int]:
         """Return the node's address, a free port of it, its id, and the process's number."""
         ray = require_ray()
@@ -186,7 +183,6 @@ class _Group:
     def started(
         cls, ray: Any, training: RayTraining, settings: Settings, gpus: float, *, first: bool
     ) -> "_Group":
-        """Start as many workers as were asked for; after a failure, as there is room for."""
         remote, seconds = ray.remote(**worker_needs(gpus))(_Rank), ROOM_SECONDS
         for count in range(training.workers, 0, -1):
             if settings.batch_size % count:
@@ -277,7 +273,6 @@ class _Group:
         return None
 
     def _stop(self, pending: Sequence[Any]) -> None:
-        """Ask the first worker to stop; all do, after a checkpoint."""
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         *_, node, process = self.places[0]
@@ -324,7 +319,6 @@ class RayDecoding:
         batches: Sequence[NDArray[np.int64]],
         device: torch.device,
     ) -> Iterator[Inputs]:
-        """Yield the inputs of batches of rows on a device, in order."""
         if not isinstance(images, StoredImages) or not transform.is_plain:
             raise TypeError("only stored pictures and a Transform travel to other nodes")
         ray = require_ray()
@@ -435,8 +429,6 @@ class RayEngine:
 
 @dataclass(frozen=True)
 class _Actors:
-    """Actors of a cluster; a result is known by Ray's reference."""
-
     ray: Any
     actor: Any
     task: Any
@@ -467,13 +459,11 @@ class _Actors:
 
 
 class _Worker:
-    """What an actor does: makes the work of the task once, and one shard after the other."""
-
     def __init__(self, task: Task[Any]) -> None:
         self._work = task.start()
 
     def ready(self) -> None:
-        """Answer once there is a place to run and the model is loaded."""
+        pass
 
     def run(self, shard: int) -> Any:
         return self._work(shard)

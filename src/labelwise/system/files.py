@@ -178,7 +178,6 @@ if sys.platform == "win32":
 
     @contextmanager
     def _locked_beside(path: Path, busy: str | None) -> Iterator[None]:
-        """Hold the lock of a file beside ``path``, which is there only while it is wanted."""
         beside = path.with_name(f".{path.name}.lock")
         try:
             handle = os.open(beside, os.O_RDWR | os.O_CREAT)
@@ -226,7 +225,6 @@ def append_whole(stream: FileIO, content: bytes, *, durable: bool = False) -> No
 
 @contextmanager
 def _held(temporary: Path) -> Iterator[None]:
-    """Make a file and hold a lock on it."""
     handle = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
     if sys.platform == "win32":  # open files cannot be renamed there
         os.close(handle)

@@ -64,18 +64,15 @@ class Names(Sequence[str]):
         return f"Names({list(self)!r})" if len(self) < 8 else f"Names({len(self)} strings)"
 
     def take(self, rows: NDArray[np.int64]) -> "Names":
-        """Return the strings of the given rows."""
         return Names(self.arrow.take(pa.array(rows)).combine_chunks())
 
     def codes(self) -> NDArray[np.int64]:
-        """Return a number for each string, equal where the strings are equal, by first use."""
         if not len(self):
             return np.zeros(0, np.int64)
         encoded = self.arrow.dictionary_encode().combine_chunks()
         return np.asarray(encoded.indices.to_numpy(zero_copy_only=False), np.int64)
 
     def first_repeat(self) -> tuple[int, int] | None:
-        """Return the first two rows with the same string, or None if all differ."""
         hashes = self._hashes()
         ordered = np.sort(hashes)
         repeated = ordered[1:][ordered[1:] == ordered[:-1]]
@@ -90,7 +87,6 @@ class Names(Sequence[str]):
         return None
 
     def _hashes(self) -> NDArray[np.uint64]:
-        """Return a 64-bit hash of each string; equal strings have equal hashes."""
         hashes = [
             _hash(chunk.slice(start, HASHED_AT_ONCE))
             for chunk in self.arrow.chunks
@@ -100,7 +96,6 @@ class Names(Sequence[str]):
 
     @staticmethod
     def concatenate(parts: Iterable["Names"]) -> "Names":
-        """Return the strings of all parts, in order."""
         chunks = [chunk for names in parts for chunk in names.arrow.chunks]
         return Names(pa.chunked_array(chunks, pa.large_string()))
 

@@ -105,30 +105,25 @@ class LocalStorage:
             yield from (prefix + name for name, _, file in kinds if file)
 
     def open(self, name: str) -> Any:
-        """Return a readable, seekable binary stream."""
         return (self.folder / name).open("rb")
 
     stream = open
 
     def read(self, name: str, offset: int = 0, size: int | None = None) -> bytes:
-        """Return the bytes of a file, or ``size`` of them from ``offset``."""
         with self.open(name) as stream:
             stream.seek(offset)
             content: bytes = stream.read() if size is None else stream.read(size)
             return content
 
     def size(self, name: str) -> int | None:
-        """Return the bytes of a file, None where there is none."""
         path = self.folder / name
         return path.stat().st_size if path.is_file() else None
 
     def write(self, name: str, content: bytes) -> None:
-        """Put a file there, whole, in place of the old one."""
         with replacing(self.folder / name) as temporary:
             temporary.write_bytes(content)
 
     def is_folder(self) -> bool:
-        """Return whether the place holds files, or is a folder that could."""
         return self.folder.is_dir()
 
 
@@ -153,7 +148,6 @@ class ObjectStorage:
             yield from (prefix + file.name for file in files)
 
     def _paged_files(self, client: Any) -> Iterator[str]:
-        """Yield the names of :meth:`files` in the same order, a page of keys in memory."""
         bucket, _, base = self.prefix.partition("/")
         waiting = [""]
         while waiting:
@@ -257,7 +251,6 @@ class ObjectStorage:
         self._patiently(send, name)
 
     def download(self, name: str, path: Path, size: int) -> None:
-        """Write an object of ``size`` bytes to a file of this machine, whole or not at all."""
         with replacing(path) as temporary, temporary.open("wb") as stream:
             for offset in range(0, size, PIECE):
                 stream.write(self.read(name, offset, min(PIECE, size - offset)))
@@ -270,7 +263,6 @@ class ObjectStorage:
             self._patiently(lambda: self.filesystem.delete_file(self._path(name)), name)
 
     def remove_folder(self, name: str) -> None:
-        """Remove all objects below a folder, and the empty one that stands for it."""
         with suppress(FileNotFoundError):
             self._patiently(lambda: self.filesystem.delete_dir(self._path(name)), name)
 
@@ -461,12 +453,10 @@ class Mirror:
         return bool(chosen)
 
     def claim(self) -> None:
-        """Become the one who writes there."""
         self._name = secrets.token_hex(8).encode()
         self.storage.write(WRITER, self._name)
 
     def send(self) -> None:
-        """Bring the bucket to what the folder holds."""
         self.unsent = True
         self._check_claim()
         there = {name: self._facts(name) for name in self._local()}
@@ -479,7 +469,6 @@ class Mirror:
         self.unsent = False
 
     def clear(self) -> None:
-        """Remove what the bucket holds of the folder."""
         self._known = dict.fromkeys(self._listed())
         self._remove(list(self._known))
 

@@ -86,7 +86,6 @@ def load_tensors(path: Path, part: str | None = None) -> dict[str, Tensor]:
 
 
 def _check_sum(path: Path) -> None:
-    """Raise if a file states a checksum that is not its own."""
     with open(path, "rb") as stream:
         size = int.from_bytes(stream.read(8), "little")
         if size > os.fstat(stream.fileno()).st_size:
