@@ -1,24 +1,21 @@
 """The labelling page: is this word in these photos? For a folder and a list of words, no model.
 
-Photos are asked about in an order that is random for each word, so that guarantees can rest on the
-answers; or as :class:`.words.QuestionGuide` orders them, by the value of an answer, with
-some set aside whose order stays random. What was handed to one person is not handed to another
-while there is anything else. A photo's id is the hash of its path, and only photos that were found
-have one.
-
-Answers go to the answer log. In the background a guide that learns is fitted again, the label table
-is exported (and once more at exit), and the folders are scanned when someone opens the page.
+The order of photos is random for each word, so that guarantees can rest on the answers; or it is
+that of a :class:`.words.QuestionGuide`, with some photos set aside whose order stays random. What
+one person has is not given to another while there is anything else. A photo's id is the hash of its
+path, and only photos of the folder have one.
 """
 
 import asyncio
 import hashlib
 import logging
+import math
 import os
 import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -37,16 +34,17 @@ from labelwise.pictures import Transform
 from labelwise.pictures.sources import read_image_file
 from labelwise.pictures.worker_starter import Decoders
 from labelwise.server import schemas
-from labelwise.server.api import ERRORS, JSON, SIDES, PhotoId, add_session
+from labelwise.server.api import ERRORS, JSON, PhotoId, Side, add_session
 from labelwise.server.app import Front, add_errors, add_page
 from labelwise.server.batching import Threads
 from labelwise.server.schemas import Health, Strict
-from labelwise.server.security import PhotoNotFoundError, RefusedError
+from labelwise.server.security import PhotoNotFoundError
 from labelwise.server.settings import ServeSettings
 
 log = logging.getLogger("labelwise.server")
 
 FindPhotos = Callable[[], Sequence[Path]]
+Facts = tuple[int, ...] | None
 Learn = Callable[[Mapping[str, Mapping[str, bool]]], QuestionGuide]
 ASK_AGAIN = 30  # seconds after which a photo that could not be shown is asked about once more
 REST = 10  # of scans and exports, as a multiple of the time they take
@@ -117,10 +115,9 @@ class AnswersIn(Strict):
 
 
 class Background:
-    """Work in a thread of its own, once at a time; all calls come from the event loop's thread.
+    """Work in a thread of its own, once at a time, and once more if it was wanted meanwhile.
 
-    What is wanted while it runs is done once more when it ends, after a pause of ``rest`` times as
-    long as it took, so that it does not hold up answers.
+    Between two runs is a pause of ``rest`` times as long as the first took.
     """
 
     def __init__(
@@ -132,7 +129,6 @@ class Background:
         self._task: asyncio.Task[None] | None = None
 
     def want(self) -> None:
-        """Have the work done once more, after the run that may be going on."""
         self._wanted = True
         if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._run())
@@ -157,34 +153,13 @@ class Background:
         self._thread.close(wait=True)
 
 
-@dataclass(frozen=True)
-class Lost:
-    """A photo that could not be shown: its file then, how often that was, and the last time."""
-
-    facts: tuple[int, ...] | None
-    times: int
-    at: float
-
-    @staticmethod
-    def again(before: "Lost | None", facts: tuple[int, ...] | None) -> "Lost":
-        """Return what is known after one more failure; several in a row are one."""
-        now = time.monotonic()
-        if before is None or before.facts != facts:
-            return Lost(facts, 1, now)
-        return Lost(facts, before.times + (now - before.at > ASK_AGAIN), now)
-
-    def is_over(self, path: Path) -> bool:
-        """Return whether to ask about it again: once after a while, or if it is another file."""
-        waited = time.monotonic() - self.at > ASK_AGAIN
-        return (waited and self.times < 2) or self.facts != file_facts(path)
-
-
 class PhotoPage(ABC):
     """A page that shows photos and asks about them."""
 
     def __init__(self) -> None:
         self.paths: dict[str, Path] = {}  # of the photos that may be shown, by id
-        self.gone: dict[str, Lost] = {}  # those that could not be shown
+        # Of those that could not be shown: the file then, how often that was, and the last time.
+        self.gone: dict[str, tuple[Facts, int, float]] = {}
 
     def path(self, photo: str) -> Path:
         if photo not in self.paths:
@@ -192,7 +167,18 @@ class PhotoPage(ABC):
         return self.paths[photo]
 
     def is_there(self, photo: str) -> bool:
-        return photo not in self.gone or self.gone[photo].is_over(self.paths[photo])
+        if photo not in self.gone:
+            return True
+        facts, times, at = self.gone[photo]
+        waited = time.monotonic() - at > ASK_AGAIN
+        return (waited and times < 2) or facts != file_facts(self.paths[photo])
+
+    def lose(self, photo: str, facts: Facts) -> None:
+        """Note that a photo could not be shown; failures in a row count as one."""
+        before, times, at = self.gone.get(photo, (facts, 0, -math.inf))
+        now = time.monotonic()
+        times = times + (now - at > ASK_AGAIN) if before == facts else 1
+        self.gone[photo] = facts, times, now
 
     @abstractmethod
     def add_routes(self, api: APIRouter, thread: Threads) -> Sequence[Background]:
@@ -273,17 +259,20 @@ class _Asking(PhotoPage):
         self.words.space.column(label)
         self._refresh()
         guide = self.guide  # another thread may put a newer one in its place
-        open_ones = [
+        waiting = [
             photo
             for photo in self._order(label, guide)
             if self.is_there(photo) and not self.said.is_answered(str(self.paths[photo]), label)
         ]
-        own, free, others = list[str](), list[str](), list[str]()
-        for photo in open_ones:
+
+        def turn(photo: str) -> int:
             holder = self._handed.get((label, photo))
-            (free if holder is None else own if holder == who else others).append(photo)
-        chosen = [*free, *own, *others] if fresh else [*own, *free, *others]
-        for photo in chosen[:count]:
+            if holder is None:
+                return 0 if fresh else 1
+            return (1 if fresh else 0) if holder == who else 2
+
+        chosen = sorted(waiting, key=turn)[:count]
+        for photo in chosen:
             self._handed[label, photo] = who
         return AskedPhotos(
             label=label,
@@ -293,9 +282,9 @@ class _Asking(PhotoPage):
                     name=shown_name(self.paths[photo]),
                     guess=guide.guess(label, str(self.paths[photo])) if guesses and guide else None,
                 )
-                for photo in chosen[:count]
+                for photo in chosen
             ],
-            left=len(open_ones),
+            left=len(waiting),
             learnt_from=None if guide is None else guide.learnt_from,
         )
 
@@ -364,8 +353,8 @@ def create_labelling_app(
 ) -> ASGIApp:
     """Return the application that asks people about words in photos, and keeps what they say.
 
-    ``learn`` makes a new guide of all answers; it is called in the background while people answer.
-    ``find`` lists the photos that there are now; someone who opens the page has it called, too.
+    ``learn`` makes a new guide of all answers, in the background. ``find`` lists the photos that
+    there are now, each time someone opens the page.
     """
     return asking_app(lambda: _Asking(photos, words, table, guide, learn, find), settings)
 
@@ -411,21 +400,15 @@ def asking_app(make: Callable[[], PhotoPage], settings: ServeSettings | None) ->
     add_errors(app)
 
     @api.get("/photos/{photo}/thumbnail", summary="A small picture, drawn anew")
-    async def thumbnail(
-        photo: PhotoId, side: Annotated[int, Query(description="160, 320, 640 or 1280")] = 320
-    ) -> Response:
-        if side not in SIDES:
-            raise RefusedError(422, f"side must be one of {', '.join(map(str, SIDES))}, got {side}")
+    async def thumbnail(photo: PhotoId, side: Side = 320) -> Response:
         path = asking.path(photo)
         facts = await readers.run(lambda: file_facts(path))
-
-        def drawn() -> bytes:
-            return decoders.thumbnail(read_image_file(path, path.name), path.name, side)
-
         try:
-            content = await readers.run(drawn)
+            content = await readers.run(
+                lambda: decoders.thumbnail(read_image_file(path, path.name), path.name, side)
+            )
         except ImageError as error:
-            asking.gone[photo] = Lost.again(asking.gone.get(photo), facts)
+            asking.lose(photo, facts)
             raise PhotoNotFoundError(f"the photo cannot be shown: {error}") from None
         return Response(content, media_type="image/jpeg", headers={"cache-control": "no-cache"})
 
@@ -443,7 +426,7 @@ def photo_id(path: Path) -> str:
     return hashlib.sha256(os.fsencode(path.absolute())).hexdigest()
 
 
-def file_facts(path: Path) -> tuple[int, ...] | None:
+def file_facts(path: Path) -> Facts:
     """Return what tells a file from the one before; None where there is none."""
     try:
         facts = path.stat()
@@ -457,10 +440,8 @@ def shown_name(path: Path) -> str:
     return os.fsencode(path.name).decode("utf-8", "backslashreplace")
 
 
-# The page of an audit: one photo and one tag at a time; the labelling page shows it.
-#
-# Every answer brings the next question with it, and the ids of the photos that may come after it,
-# so that a browser has loaded them before they are asked about.
+# The page of an audit: one photo and one tag at a time; the labelling page shows it. Every answer
+# brings the next question with it, and the ids of photos for the browser to load ahead.
 
 Word = Literal["yes", "no", "unsure"]
 Tag = Annotated[str, Field(max_length=1000)]
