@@ -25,13 +25,14 @@ if TYPE_CHECKING:  # a server without an index needs none of it
 
 def require_json(request: Request) -> None:
     """Refuse a body of another type than JSON, which another site's form could send."""
-    if _kind(request) != "application/json":
+    if media_type(request) != "application/json":
         raise RefusedError(
             415, "send the header Content-Type: application/json, also where there is no body"
         )
 
 
-def _kind(request: Request) -> str:
+def media_type(request: Request) -> str:
+    """Return the type of a request's body, in lower case and without parameters."""
     return request.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
@@ -137,12 +138,26 @@ PLACE = "labelwise.place"  # in the scope of a request: its place in the queue
 async def read_pictures(request: Request, service: Service) -> list[Upload]:
     """Return the pictures of a request: files of a form, base64 in JSON, or the body itself."""
     most = service.settings.max_files
-    kind = _kind(request)
+    kind = media_type(request)
     if kind == "multipart/form-data":
         uploads = await read_form(request.stream(), request.headers["content-type"], most)
     elif kind == "application/json":
         text = await whole_body(request, service)
-        uploads = await service.aside(lambda: _listed(text, most))
+
+        def listed() -> list[Upload]:
+            given = read_json(text)
+            sent = given.get("pictures") if isinstance(given, dict) and len(given) == 1 else None
+            if not isinstance(sent, list) or not 1 <= len(sent) <= most:
+                raise RefusedError(
+                    422,
+                    f'send {{"pictures": [...]}} with 1 to {most} pictures in base64 or as data '
+                    "URLs",
+                )
+            return [
+                Upload(f"picture {at}", from_base64(picture)) for at, picture in enumerate(sent)
+            ]
+
+        uploads = await service.aside(listed)
     elif IMAGE_TYPE.fullmatch(kind):
         uploads = [Upload("picture", await whole_body(request, service))]
     else:
@@ -156,18 +171,8 @@ async def read_pictures(request: Request, service: Service) -> list[Upload]:
     return uploads
 
 
-def _listed(body: bytes, most: int) -> list[Upload]:
-    given = read_json(body)
-    pictures = given.get("pictures") if isinstance(given, dict) and len(given) == 1 else None
-    if not isinstance(pictures, list) or not 1 <= len(pictures) <= most:
-        raise RefusedError(
-            422, f'send {{"pictures": [...]}} with 1 to {most} pictures in base64 or as data URLs'
-        )
-    return [Upload(f"picture {at}", from_base64(picture)) for at, picture in enumerate(pictures)]
-
-
 async def whole_body(request: Request, service: Service) -> bytes:
-    """Return the body; the request itself keeps nothing of it."""
+    """Return the body, of which the request itself keeps nothing."""
     parts = [chunk async for chunk in request.stream()]
     return await service.aside(lambda: b"".join(parts))
 
@@ -293,7 +298,6 @@ def _add_models(api: APIRouter, service: Service) -> None:
 def _add_answers(
     api: APIRouter, service: Service, chosen: Callable[..., Coroutine[Any, Any, ServedModel]]
 ) -> None:
-    """Add what can be asked of a model: of the first one, or of the one in the path."""
     Chosen = Annotated[ServedModel, Depends(chosen)]  # noqa: N806
 
     @api.post(
@@ -313,9 +317,21 @@ def _add_answers(
         tagged = await tagged_or_left(request, service, served, uploads)
         if len(tagged) == 1 and tagged[0].error is not None:
             raise RefusedError(422, tagged[0].error)
-        write = _scores if format == "hf" else _answers
-        content = await service.aside(lambda: write(served, tagged))
-        return Response(content, media_type="application/json")
+
+        def written() -> bytes:  # picture by picture, so that no other thread waits for long
+            views = map(served.picture_answer, tagged)
+            if format == "labelwise":
+                each = b",".join(view.model_dump_json().encode() for view in views)
+                return served.answer_head + each + b"]}"
+            lists = []
+            for view in views:
+                if view.error is not None:
+                    raise DataError(view.error)
+                labels = view.labels
+                lists.append(to_json([{"label": x.label, "score": x.probability} for x in labels]))
+            return json_list(lists)
+
+        return Response(await service.aside(written), media_type="application/json")
 
     @api.get(
         "/labels",
@@ -348,19 +364,3 @@ def _add_answers(
     @api.get("/trust", summary="Calibration alarms, shares of labels, promises")
     async def trust(served: Chosen) -> schemas.TrustView:
         return await service.trust_view(served)
-
-
-def _answers(model: ServedModel, tagged: Sequence[Tagged]) -> bytes:
-    """Return the answer as JSON, made picture by picture so that no other thread waits for long."""
-    each = (model.picture_answer(picture).model_dump_json().encode() for picture in tagged)
-    return model.answer_head + b",".join(each) + b"]}"
-
-
-def _scores(model: ServedModel, tagged: Sequence[Tagged]) -> bytes:
-    lists = []
-    for picture in tagged:
-        if picture.error is not None:
-            raise DataError(picture.error)
-        labels = model.picture_answer(picture).labels
-        lists.append(to_json([{"label": one.label, "score": one.probability} for one in labels]))
-    return json_list(lists)

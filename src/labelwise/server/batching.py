@@ -31,7 +31,7 @@ from labelwise.pictures.decode import MAX_PIXELS
 from labelwise.server.bodies import Pixels, Upload, claimed_pixels
 from labelwise.server.monitoring import Monitor
 
-# Whose picture is opened next: start-time fair queueing. Addresses take turns, and pay by the pixel.
+# Whose picture is opened next: start-time fair queueing. Addresses take turns, paying by the pixel.
 # A picture starts at the larger of the clock when it came and the end of its address's last one,
 # and ends ``pixels`` later; the earliest start is served first, and the clock is the start that was
 # served last. Within an address requests share in the same way, and the earliest end is served

@@ -23,9 +23,8 @@ from labelwise.metrics.shift import Alarm
 #     {"time": "2026-01-31T12:00:00.123Z", "client": "127.0.0.1", "method": "GET",
 #      "path": "/api/v1/model", "route": "/api/v1/model", "status": 200, "ms": 1.3, "bytes": 227}
 #
-# Queries, headers and bodies are not written: they may hold what is private. A thread of its own
-# writes, so that a slow disk holds up no request; lines it cannot keep up with are counted.
-
+# Queries, headers and bodies are not written: they may hold what is private. A thread writes, so
+# that a slow disk holds up no request; lines it cannot keep up with are counted.
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)  # of histograms
 TICK = 0.02  # seconds between two looks at the event loop

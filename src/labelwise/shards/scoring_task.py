@@ -207,10 +207,7 @@ class ScoringTask:
 
 
 def answer_schema(facts: str) -> Any:
-    """Return the columns of a shard: those of ``predict -o FILE.parquet``, and the logits.
-
-    Lists are not of a fixed size: pyarrow before 22 cannot read those where a row has none.
-    """
+    """Return the columns of a shard; pyarrow before 22 reads no null in lists of fixed size."""
     numbers = pa.list_(pa.float32())
     return pa.schema(
         [
@@ -225,7 +222,7 @@ def answer_schema(facts: str) -> Any:
 
 
 def answer_table(part: Scored, schema: Any) -> Any:
-    """Return the answers of a batch, failures among them, in the order of the rows."""
+    """Return the answers of a batch and its failures in the order of the rows."""
     width = len(part.space)
     rows = np.concatenate([part.rows, [failure.row for failure in part.failures]]).astype(np.int64)
     order = pa.array(np.argsort(rows, kind="stable"))
