@@ -53,19 +53,26 @@ def small_side(side: Annotated[int, Query(description="160, 320, 640 or 1280")] 
 Side = Annotated[int, Depends(small_side)]
 
 
-def add_library(api: APIRouter, service: Service, library: "Library") -> None:
-    """Add what can be asked of the photos of an index, most of it one method of the library."""
-    from labelwise.server.library import ListChecks
+def answering(api: APIRouter, run: Callable[..., Coroutine[Any, Any, Any]]) -> Callable[..., None]:
+    """Return what adds a route whose answer is work with the same parameters, done by ``run``.
+
+    What is written is written also where the client leaves; ``after`` is called when it is done.
+    """
 
     def ask(
-        path: str, work: Callable[..., Any], summary: str, name: str = "", method: str = "GET"
+        path: str,
+        work: Callable[..., Any],
+        summary: str,
+        name: str = "",
+        method: str = "GET",
+        after: Callable[[], None] = lambda: None,
     ) -> None:
-        """Answer by work in the library's thread; what is written is written without its client."""
-
         @wraps(work)
         async def answered(**given: Any) -> Any:
-            doing = library.run(partial(work, **given))
-            return await (doing if method == "GET" else asyncio.shield(doing))
+            doing = run(partial(work, **given))
+            result = await (doing if method == "GET" else asyncio.shield(doing))
+            after()
+            return result
 
         api.add_api_route(
             path,
@@ -76,6 +83,14 @@ def add_library(api: APIRouter, service: Service, library: "Library") -> None:
             dependencies=None if method == "GET" else JSON,
         )
 
+    return ask
+
+
+def add_library(api: APIRouter, service: Service, library: "Library") -> None:
+    """Add what can be asked of the photos of an index, most of it one method of the library."""
+    from labelwise.server.library import ListChecks
+
+    ask = answering(api, library.run)
     ask("/search", library.search, "Photos that answer a query")
     ask("/text-search", library.text_search, "Photos that look like a text")
     ask("/album-search", library.album_search, "Photos that look like those of an album")

@@ -34,7 +34,7 @@ from labelwise.pictures import Transform
 from labelwise.pictures.sources import read_image_file
 from labelwise.pictures.worker_starter import Decoders
 from labelwise.server import schemas
-from labelwise.server.api import ERRORS, JSON, PhotoId, Side, add_session
+from labelwise.server.api import ERRORS, PhotoId, Side, add_session, answering
 from labelwise.server.app import Front, add_errors, add_page
 from labelwise.server.batching import Threads
 from labelwise.server.schemas import Health, Strict
@@ -253,7 +253,12 @@ class _Asking(PhotoPage):
         )
 
     def questions(
-        self, label: str, who: str, count: int, fresh: bool, guesses: bool
+        self,
+        label: Annotated[str, Query(max_length=1000)],
+        who: Annotated[str, Query(min_length=1, max_length=100)],
+        count: Annotated[int, Query(ge=1, le=100)] = 20,
+        fresh: Annotated[bool, Query(description="Other photos than those before.")] = False,
+        guesses: Annotated[bool, Query(description="With what the guiding run thinks.")] = False,
     ) -> AskedPhotos:
         """Return photos to ask about: first those the person has and did not answer."""
         self.words.space.column(label)
@@ -309,36 +314,20 @@ class _Asking(PhotoPage):
 
     def add_routes(self, api: APIRouter, thread: Threads) -> Sequence[Background]:
         looking = Background("looking for photos", self.look, REST, at_start=False)
-        after_answers = [
-            Background("fitting the guide of the questions", self.learn),
-            Background("exporting the answers", self.export, REST),
-        ]
+        learning = Background("fitting the guide of the questions", self.learn)
+        exporting = Background("exporting the answers", self.export, REST)
 
-        @api.get("/labelling", summary="The words, and how far people have come")
-        async def labelling() -> LabellingView:
-            looking.want()
-            return await thread.run(self.view)
+        def answered() -> None:
+            learning.want()
+            exporting.want()
 
-        @api.get("/questions", summary="Photos to look at for a word")
-        async def questions(
-            label: Annotated[str, Query(max_length=1000)],
-            who: Annotated[str, Query(min_length=1, max_length=100)],
-            count: Annotated[int, Query(ge=1, le=100)] = 20,
-            fresh: Annotated[bool, Query(description="Other photos than those before.")] = False,
-            guesses: Annotated[
-                bool, Query(description="With what the guiding run thinks.")
-            ] = False,
-        ) -> AskedPhotos:
-            return await thread.run(lambda: self.questions(label, who, count, fresh, guesses))
-
-        @api.put("/answers", dependencies=JSON, summary="Say whether a word is in photos")
-        async def answer(given: AnswersIn) -> LabellingView:
-            view = await thread.run(lambda: self.answer(given))
-            for answer in after_answers:
-                answer.want()
-            return view
-
-        return [looking, *after_answers]
+        ask = answering(api, thread.run)
+        words = "The words, and how far people have come"
+        ask("/labelling", self.view, words, "labelling", after=looking.want)
+        ask("/questions", self.questions, "Photos to look at for a word")
+        words = "Say whether a word is in photos"
+        ask("/answers", self.answer, words, method="PUT", after=answered)
+        return [looking, learning, exporting]
 
 
 def create_labelling_app(
@@ -491,6 +480,12 @@ class _Auditing(PhotoPage):
         self.session, self.out = session, out
         self._photos: dict[str, str] = {}  # those that were asked about, by id
 
+    def labelling(self) -> AuditState:
+        return self.state(None)
+
+    def question(self, who: Annotated[str, Query(min_length=1, max_length=100)]) -> AuditState:
+        return self.state(who)
+
     def state(self, who: str | None, back: TagQuestion | None = None) -> AuditState:
         self.session.unreadable = {
             self._photos[photo] for photo in list(self.gone) if not self.is_there(photo)
@@ -531,28 +526,12 @@ class _Auditing(PhotoPage):
         return self.state(given.who, self.session.undo(given.who))
 
     def add_routes(self, api: APIRouter, thread: Threads) -> Sequence[Background]:
-        @api.get("/labelling", summary="How far the audit is")
-        async def labelling() -> AuditState:
-            return await thread.run(lambda: self.state(None))
-
-        @api.get("/question", summary="What to ask a person now")
-        async def question(
-            who: Annotated[str, Query(min_length=1, max_length=100)],
-        ) -> AuditState:
-            return await thread.run(lambda: self.state(who))
-
-        @api.put(
-            "/answer",
-            dependencies=JSON,
-            summary="Say whether a photo shows a tag, or which of those listed",
-        )
-        async def answer(given: AuditAnswer) -> AuditState:
-            return await thread.run(lambda: self.answer(given))
-
-        @api.put("/undo", dependencies=JSON, summary="Take back one's last answer")
-        async def undo(given: AuditUndo) -> AuditState:
-            return await thread.run(lambda: self.undo(given))
-
+        ask = answering(api, thread.run)
+        ask("/labelling", self.labelling, "How far the audit is")
+        ask("/question", self.question, "What to ask a person now")
+        words = "Say whether a photo shows a tag, or which of those listed"
+        ask("/answer", self.answer, words, method="PUT")
+        ask("/undo", self.undo, "Take back one's last answer", method="PUT")
         return []
 
 

@@ -1,9 +1,7 @@
-"""The photos of an index as the page sees them: asked for by id, never by path.
+"""The photos of an index as the page sees them: by id, the hash of their content, never by path.
 
-A photo's id is the hash of its content. What is shown of it is read from a file of the index,
-checked to lie below its root and to have that very content, and drawn anew, so that no id leads
-to anything but a photo that was indexed. All work on the index is done by one thread; files are
-read by others.
+What is shown is read from a file of the index that still has that content, and drawn again. One
+thread works on the index; others read files.
 """
 
 import os
@@ -339,11 +337,10 @@ class Library:
             sources.setdefault(source, {})[label] = state
         for source, states in sources.items():
             self.index.correct(row, {**states}, who=given.who or "page", source=source)
-        view = self.photo(photo)
         states = {
             label: before[label].state if label in before else "withdrawn" for label in given.labels
         }
-        return view.model_copy(update={"before": states})
+        return self.photo(photo).model_copy(update={"before": states})
 
     def review(
         self,
@@ -451,10 +448,7 @@ class Library:
         return likeness_of(self.index)
 
     def check(self, promises: Sequence[Promise]) -> list[Check]:
-        """Return whether audited photos whose every label a person has told keep promises.
-
-        What people correct on their own is what they happened to see, most of it wrong.
-        """
+        """Return whether audited photos with an answer to every label keep promises."""
         every = [said for some in self._audited().values() for said in some]
         corrections = [said for said in every if said.state != "unknown"]
         places = {row: at for at, row in enumerate(sorted({said.row for said in corrections}))}
@@ -512,10 +506,9 @@ def _share(value: float) -> float:
 
 
 class ListChecks:
-    """Checks of a library's lists, kept open while people answer; runs in the library's thread.
+    """Checks of a library's lists; runs in the library's thread.
 
-    To open a session ranks the whole library, so the last few are kept. What people answered is in
-    the index, not in a session: one that was dropped is opened again where it was left.
+    To open a session ranks the library, so the last few are kept. Answers are in the index.
     """
 
     def __init__(self, library: Library) -> None:

@@ -21,7 +21,6 @@ import time
 from collections import OrderedDict
 from collections.abc import Mapping, Set
 from contextlib import suppress
-from dataclasses import dataclass
 from http import HTTPStatus
 
 from starlette.responses import Response
@@ -204,36 +203,27 @@ class Guard:
             most = min(most, TOKEN_BODY if path == SESSION else SMALL_BODY)
         if length is not None and int(length) > most:
             raise _too_large(most)
-        end = time.monotonic() + self.settings.request_seconds
-        return _LimitedBody(receive, most, end, self.settings.idle_seconds)
+        end, size, is_complete = time.monotonic() + self.settings.request_seconds, 0, False
 
+        async def limited() -> Message:
+            nonlocal size, is_complete
+            if is_complete:
+                return await receive()  # the connection's end, waited for as long as it takes
+            left = min(self.settings.idle_seconds, end - time.monotonic())
+            try:
+                async with asyncio.timeout(max(left, 0.001)):
+                    message = await receive()
+            except TimeoutError:
+                words = "the request came too slowly"
+                raise RefusedError(408, words, {"connection": "close"}) from None
+            if message["type"] == "http.request":
+                size += len(message.get("body", b""))
+                is_complete = not message.get("more_body", False)
+                if size > most:
+                    raise _too_large(most)
+            return message
 
-@dataclass(eq=False)
-class _LimitedBody:
-    receive: Receive
-    most: int
-    end: float  # of the time for all of it
-    idle_seconds: float  # for each part
-    size: int = 0
-    is_whole: bool = False
-
-    async def __call__(self) -> Message:
-        if self.is_whole:
-            return await self.receive()  # the connection's end, waited for as long as it takes
-        left = min(self.idle_seconds, self.end - time.monotonic())
-        try:
-            async with asyncio.timeout(max(left, 0.001)):
-                message = await self.receive()
-        except TimeoutError:
-            raise RefusedError(
-                408, "the request came too slowly", {"connection": "close"}
-            ) from None
-        if message["type"] == "http.request":
-            self.size += len(message.get("body", b""))
-            self.is_whole = not message.get("more_body", False)
-            if self.size > self.most:
-                raise _too_large(self.most)
-        return message
+        return limited
 
 
 def forwarded_client(peer: str, headers: Mapping[str, list[str]], proxies: Set[str]) -> str:

@@ -4,7 +4,6 @@
 Writes are atomic. Time-outs, 500s and dropped connections are tried again with growing pauses.
 """
 
-import io
 import os
 import random
 import secrets
@@ -90,13 +89,11 @@ class LocalStorage:
             waiting += [prefix + name for name, folder, _ in reversed(kinds) if folder]
             yield from (prefix + name for name, _, file in kinds if file)
 
-    def open(self, name: str) -> Any:
+    def stream(self, name: str) -> Any:
         return (self.folder / name).open("rb")
 
-    stream = open
-
     def read(self, name: str, offset: int = 0, size: int | None = None) -> bytes:
-        with self.open(name) as stream:
+        with self.stream(name) as stream:
             stream.seek(offset)
             content: bytes = stream.read() if size is None else stream.read(size)
             return content
@@ -178,9 +175,6 @@ class ObjectStorage:
             files.sort()
             waiting += sorted(inner, reverse=True)
             yield folder, files
-
-    def open(self, name: str) -> Any:
-        return io.BytesIO(self.read(name))
 
     def read(self, name: str, offset: int = 0, size: int | None = None) -> bytes:
         def read() -> bytes:
