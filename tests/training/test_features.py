@@ -298,21 +298,6 @@ def test_features_in_shards_train_as_those_in_one_file(photos, tmp_path, monkeyp
     assert any("too much to solve the head" in text for text in watch.messages)
 
 
-def test_a_model_of_compare_on_features_predicts_photos(photos, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    typed(
-        *("compare", photos / "photos.csv", *FROZEN, "--methods", "bce,asl", "--seeds", "1"),
-        *("--set", "recipe.epochs=20", "-o", "both"),
-    )
-    for method in ("bce", "asl"):
-        (folder,) = (path.parent for path in (tmp_path / "both" / method).rglob("model.json"))
-        test = load(str(photos / "photos.csv")).splits()["test"]
-        found = Predictor.load(folder).predict(test.images).logits
-        stored = torch.as_tensor(RunFolder(folder).predictions("test").logits)
-        atol = 1e-3 if not torch.cuda.is_available() else 5e-3  # features of TF32, on a GPU
-        torch.testing.assert_close(found, stored, atol=atol, rtol=1e-3)
-
-
 def test_a_model_of_stored_features_says_that_it_cannot_see(photos, tmp_path):
     train(tiny_settings(), tmp_path / "run", table=tiny_table())
     with pytest.raises(LabelwiseError, match="trained on stored features and cannot see pictures"):

@@ -56,7 +56,7 @@ def rows_of(loader: Loader, epoch: int = 0) -> list[list[int]]:
 
 
 @given(rows=st.integers(1, 40), size=st.integers(1, 9), world=st.integers(1, 4), drop=st.booleans())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_unshuffled_processes_share_out_every_row_once(rows, size, world, drop):
     data = table(rows)
     seen: list[int] = []
@@ -70,7 +70,7 @@ def test_unshuffled_processes_share_out_every_row_once(rows, size, world, drop):
 
 
 @given(rows=st.integers(2, 40), size=st.integers(2, 9), world=st.integers(1, 4), drop=st.booleans())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_shuffled_processes_together_are_one_with_the_joined_batch(rows, size, world, drop):
     data = table(rows)
     options = {"seed": 3, "shuffle": True, "augment": "crop-flip", "drop_last": drop}
@@ -134,9 +134,9 @@ def test_batches_made_together_are_those_made_one_by_one(world, monkeypatch):
             rank=world - 1,
             world=world,
         )
-        assert loader._store.rows_at_once(4) == pixels.AT_ONCE // (4 * (3 * 16 * 16 + 4))
         return list(loader.epoch(2, 1))
 
+    monkeypatch.setattr(pixels, "AT_ONCE", 4 * (3 * 16 * 16 + 4) * 6)
     together = epoch()
     monkeypatch.setattr(pixels, "AT_ONCE", 1)
     for one, other in zip(together, epoch(), strict=True):
@@ -245,7 +245,8 @@ def test_streamed_windows_are_cut_from_the_whole_picture(tmp_path, monkeypatch):
     loader = Loader(
         data, TRANSFORM, batch_size=4, seed=2, augment="resized-crop", shuffle=True, workers=2
     )
-    job = RowRequest(np.array([3, 1]), None, loader._windows(5, np.array([0, 1])))
+    windows = draw_windows(ImageDraws(5, torch.arange(2)))
+    job = RowRequest(np.array([3, 1]), None, windows)
     values = next(loader._store.batches([job]))
     for at, row in enumerate((3, 1)):
         picture = data.images.read(row, TRANSFORM.at_least(job.windows.one(at)))
@@ -280,15 +281,6 @@ def test_an_array_too_large_for_the_device_is_gathered_on_the_host():
     assert isinstance(resident.values, torch.Tensor)
     host = KeptStore(data.images.pixels, CPU)
     assert torch.equal(next(resident.batches([job])), next(host.batches([job])))
-
-
-@pytest.mark.parametrize(
-    "options",
-    [{"batch_size": 0}, {"batch_size": 2, "rank": 2, "world": 2}, {"batch_size": 2, "workers": -1}],
-)
-def test_impossible_numbers_are_refused(options):
-    with pytest.raises(ValueError, match="must be positive"):
-        Loader(table(), TRANSFORM, **options)
 
 
 # Pictures kept in memory for the looks after each epoch. Oracle: scores of the same pictures.

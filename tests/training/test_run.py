@@ -104,7 +104,7 @@ def test_the_predictor_gives_the_logits_of_the_predictions_file(tmp_path):
     torch.testing.assert_close(logits, torch.as_tensor(test.logits))
 
 
-@pytest.mark.parametrize("batches", [1, 4, 11, 12])
+@pytest.mark.parametrize("batches", [4, 11])  # the end of an epoch, and the middle of one
 def test_ctrl_c_stops_between_steps_and_the_same_call_goes_on(tmp_path, batches):
     settings, table = tiny_settings(recipe__ema=0.5), tiny_table()
     train(settings, tmp_path / "whole", table=table)
@@ -274,23 +274,18 @@ def test_a_path_below_a_file_is_one_sentence(tmp_path):
         train(tiny_settings(), tmp_path / "file" / "run", table=tiny_table())
 
 
-@pytest.mark.parametrize(
-    ("code", "words"), [(28, "the disk is full"), (13, "no permission"), (30, "read-only")]
-)
-def test_a_disk_that_cannot_be_written_leaves_the_last_checkpoint(
-    tmp_path, monkeypatch, code, words
-):
+def test_a_disk_that_cannot_be_written_leaves_the_last_checkpoint(tmp_path, monkeypatch):
     settings, table = tiny_settings(), tiny_table()
     sync, left = os.fsync, [9]
 
     def failing(descriptor):
         left[0] -= 1
         if left[0] <= 0:
-            raise OSError(code, os.strerror(code))
+            raise OSError(28, os.strerror(28))
         sync(descriptor)
 
     monkeypatch.setattr("os.fsync", failing)
-    with pytest.raises(LabelwiseError, match=words):
+    with pytest.raises(LabelwiseError, match="the disk is full"):
         train(settings, tmp_path / "cut", table=table)
     monkeypatch.setattr("os.fsync", sync)
     assert not list(tmp_path.rglob("*.partial"))

@@ -40,11 +40,6 @@ from labelwise.types import LabelSpace
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto, ValueInfoProto
 
-# ONNX files as all who read them open them: whole, in a session of onnxruntime.
-#
-# A session has one thread count, no chatter, and errors in a sentence.
-
-
 FORMAT = 1  # of the files that labelwise exports
 UNSEALED = "0" * 64  # stands for the hash of a file while it is computed
 QUIET = 4  # fatal only: what goes wrong is raised as well
@@ -351,7 +346,6 @@ def _before(makers: Mapping[str, "NodeProto"], name: str, passing: Sequence[str]
 
 
 def _reads(node: "NodeProto") -> set[str]:
-    """Return the names a node reads, those that its bodies take from outside too."""
     names = set(node.input)
     for attribute in node.attribute:
         if attribute.HasField("g"):

@@ -12,8 +12,6 @@ from torch.nn.functional import normalize
 
 from labelwise.types import Outputs
 
-# Head: a map from a feature map to one logit per label.
-
 
 class Head(nn.Module, ABC):
     """A map from features (B, D, H, W), never pooled, to Outputs; ``aux`` names extra outputs.
@@ -49,9 +47,6 @@ class Head(nn.Module, ABC):
             if isinstance(layer, nn.Linear):
                 layer.weight.div_(scale.to(layer.weight))
                 layer.bias.sub_(layer.weight @ mean.to(layer.weight))
-
-
-# Linear head: mean over the places of the feature map, then one weight vector per label.
 
 
 class LinearHead(Head):
@@ -310,8 +305,14 @@ class QueryDecoder(Head):
         return maps.reshape(*maps.shape[:2], *features.shape[2:])
 
     def _decoded(self, features: Tensor, *, maps: bool) -> tuple[Tensor, Any]:
-        """Return the last states, and where the queries look, the mean over attention heads."""
-        memory, key = self._memory(self.project(features))
+        features = self.project(features)
+        height, width = features.shape[2:]
+        positions = sine_position(self.width, height, width, features).flatten(1).T
+        memory = features.flatten(2).transpose(1, 2)  # what the queries look at, (B, H W, D)
+        for layer in self.encoder:
+            query = memory + positions
+            memory = layer(memory, query, query, memory)
+        key = memory + positions
         target = torch.zeros_like(self.queries).expand(memory.shape[0], -1, -1)
         decoder: Any = self.decoder
         weights = None
@@ -321,16 +322,6 @@ class QueryDecoder(Head):
             seen, weights = layer.attention(query, key, memory, need_weights=maps)
             target = layer.after(target, seen)
         return target, weights
-
-    def _memory(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        """Return what the queries look at, (B, H W, D), without and with its position code."""
-        height, width = features.shape[2:]
-        positions = sine_position(self.width, height, width, features).flatten(1).T  # (H W, D)
-        memory = features.flatten(2).transpose(1, 2)
-        for layer in self.encoder:
-            query = memory + positions
-            memory = layer(memory, query, query, memory)
-        return memory, memory + positions
 
 
 def sine_position(channels: int, height: int, width: int, like: Tensor) -> Tensor:

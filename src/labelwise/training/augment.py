@@ -150,11 +150,7 @@ def gather_places(
 
 @dataclass(frozen=True)
 class Windows:
-    """Windows of a batch, before the sizes of the images are known; all (B,).
-
-    Area and log(width / height) are uniform within AREA and SHAPE, and so is the place. A side
-    longer than the image is cut to it (torchvision draws again instead).
-    """
+    """Windows of a batch, before the sizes of the images are known; all (B,)."""
 
     area: Tensor
     log_shape: Tensor
@@ -332,11 +328,7 @@ def amounts(
     sign: Tensor,
     largest: tuple[float, float, float, float, float, int],
 ) -> Tensor:
-    """Return the amount (B,) of each operation at strength ``level`` (B,), 0 to 30.
-
-    ``largest`` are those of shears, shifts right and down, degrees and factors, and the bits that
-    posterise takes away.
-    """
+    """Return the amount (B,) of each operation at strength ``level`` (B,), 0 to 30."""
     share = level / (BINS - 1)
     shear, right, down, degrees, factor, bits = largest
     amount = torch.zeros_like(share)

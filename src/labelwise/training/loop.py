@@ -1,10 +1,8 @@
 """The training loop: steps, looks at the loss, epochs, checkpoints.
 
-No step waits for the device: losses stay there until a look, every ``log_steps`` steps. A look
-checks them, and a checkpoint is only written after a look, so that a loss that is not a number
-never reaches a checkpoint. Epochs end with a checkpoint, unless they are so short that writing
-them all would take more than a tenth of the time. A run goes on from its newest checkpoint; the
-batches of an epoch, and with them everything else, depend on the settings and the position alone.
+Losses stay on the device until a look, every ``log_steps`` steps. A checkpoint is only written
+after a look, so that a loss that is not a number never reaches one. The batches of an epoch, and
+with them everything else, depend on the settings and the position alone.
 """
 
 import signal
@@ -60,11 +58,24 @@ class Loop:
         self.stop = StopRequest()
         self.saved_at = time.monotonic()
         self.saving_seconds = 0.0
-        self.state = self._new_state()
+        model, objective = training.model, training.objective
+        model.to(device=self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        objective.to(self.device)
+        if self.world > 1 and self.device.type == "cuda":
+            model = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]
+        optimizer = make_optimizer(model, objective, self.recipe.optimizer)
+        average = WeightAverage(model, self.recipe.ema) if self.recipe.ema else None
+        self.state = TrainingState(
+            model, objective, optimizer, average, Position(), training.contents
+        )
         # The model as a step calls it: itself, or wrapped for data parallelism.
-        self.model: nn.Module = self.state.model
-        if self.world > 1:
-            self.model = self._parallel(self.state.model)
+        self.model: nn.Module = model
+        if self.world > 1 and self.device.type == "cuda":
+            side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+            with torch.cuda.stream(side):  # as CUDA graphs of a wrapped model require
+                self.model = DistributedDataParallel(model, device_ids=[self.device.index])
+        elif self.world > 1:
+            self.model = DistributedDataParallel(model)
         self.loss_of = self._loss_function()
         self._restore()
         self.validation: tuple[ImageSource, Tensor, Tensor | None] | None = None
@@ -73,31 +84,7 @@ class Loop:
             kept = kept_in_memory(images, training.model.backbone.transform, workers=workers)
             self.validation = (kept, *training.targets("val"))
 
-    def _new_state(self) -> TrainingState:
-        model, objective = self.training.model, self.training.objective
-        model.to(device=self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-        objective.to(self.device)
-        if self.world > 1 and self.device.type == "cuda":
-            model = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]
-        return TrainingState(
-            model,
-            objective,
-            make_optimizer(model, objective, self.recipe.optimizer),
-            WeightAverage(model, self.recipe.ema) if self.recipe.ema else None,
-            Position(),
-            self.training.contents,
-        )
-
-    def _parallel(self, model: nn.Module) -> nn.Module:
-        """Return the model with gradients that are averaged over all processes."""
-        if self.device.type != "cuda":
-            return DistributedDataParallel(model)
-        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        with torch.cuda.stream(side):  # as CUDA graphs of a wrapped model require
-            return DistributedDataParallel(model, device_ids=[self.device.index])
-
     def _loss_function(self) -> LossFunction:
-        """Return the loss of a batch as one function, compiled where that pays."""
         settings, objective = self.training.settings, self.state.objective
         network: Callable[[Tensor], Outputs] = self.model
 
@@ -206,7 +193,6 @@ class Loop:
             raise KeyboardInterrupt
 
     def _agreed(self, *wishes: bool) -> list[bool]:
-        """Return which of these any process wishes, so that all processes do the same."""
         if self.world == 1:
             return list(wishes)
         votes = torch.tensor(wishes, dtype=torch.int32, device=self.device)
@@ -279,13 +265,8 @@ class Loop:
         self._save_or_stop(position.done or self.saving_seconds <= SAVING_SHARE * since)
 
     def _deployed(self) -> Model:
-        """Return the model that would be deployed now, the same in every process.
-
-        On a CPU each process has its own statistics of batch normalisation after a step; those of
-        the first one are saved.
-        """
         model = self.state.deployed
-        if self.world > 1:
+        if self.world > 1:  # on a CPU each process has its own statistics of batch normalisation
             own = dict(model.named_buffers())
             for name, value in tensors_of_first(own, self.device).items():
                 own[name].copy_(value)

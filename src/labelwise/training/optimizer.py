@@ -121,8 +121,6 @@ class WeightAverage:
     """The averaged model, in evaluation mode, with the number of updates it has seen."""
 
     def __init__(self, model: nn.Module, decay: float) -> None:
-        if not 0 < decay < 1:
-            raise ValueError(f"decay must lie strictly between 0 and 1, got {decay}")
         self.model = deepcopy(model).eval().requires_grad_(False)
         self.decay, self.updates = decay, 0
 
