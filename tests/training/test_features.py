@@ -201,14 +201,10 @@ def test_a_damaged_part_is_computed_again(backbone, tmp_path, monkeypatch):
     np.testing.assert_allclose(found[2:], whole[2:], atol=1e-6)
 
 
-def test_features_of_features_are_refused(backbone, tmp_path):
+def test_features_of_features_and_foreign_files_are_reported(backbone, tmp_path):
     cached = compute(table(), backbone, tmp_path)
     with pytest.raises(DataError, match="tiny already holds features"):
         compute(cached, backbone, tmp_path)
-
-
-def test_a_foreign_file_under_the_name_is_reported(backbone, tmp_path):
-    compute(table(), backbone, tmp_path)
     next(tmp_path.iterdir()).write_bytes(b"broken")
     with pytest.raises(DataError, match="delete it"):
         compute(table(), backbone, tmp_path)

@@ -28,7 +28,6 @@ from labelwise.errors import (
     TrainingError,
 )
 from labelwise.links import Sigmoid
-from labelwise.models import Predictor
 from labelwise.models.run_folder import RunFolder
 from labelwise.models.scoring import scored
 from labelwise.pictures import FeatureRows
@@ -93,15 +92,6 @@ def test_a_run_leaves_the_files_of_the_design_and_learns(tmp_path):
     assert [record["epoch"] for record in epochs] == list(range(1, 9))
     assert {"val_map", "val_map_sample", "val_log_loss", "epoch_loss"} <= epochs[0].keys()
     assert yaml.safe_load((tmp_path / "settings.yaml").read_text())["recipe"]["epochs"] == 8
-
-
-def test_the_predictor_gives_the_logits_of_the_predictions_file(tmp_path):
-    table = tiny_table()
-    train(tiny_settings(), tmp_path, table=table)
-    test = Predictions.load(tmp_path / "predictions" / "test.parquet")
-    features = torch.from_numpy(table.splits()["test"].images.features)
-    logits = Predictor.load(tmp_path).logits(features)
-    torch.testing.assert_close(logits, torch.as_tensor(test.logits))
 
 
 @pytest.mark.parametrize("batches", [4, 11])  # the end of an epoch, and the middle of one
@@ -223,13 +213,6 @@ def test_accumulated_halves_are_one_whole_batch(tmp_path):
     train(whole, tmp_path / "whole", table=table)
     train(halves, tmp_path / "halves", table=table)
     assert_same_weights(tmp_path / "whole", tmp_path / "halves", atol=1e-6, rtol=1e-5)
-
-
-def test_methods_that_couple_a_batch_refuse_accumulation(tmp_path):
-    settings = tiny_settings(method="two-way", recipe__accumulate=2)
-    with pytest.raises(SettingsError, match="'two-way' couples the images of a batch"):
-        train(settings, tmp_path / "new", table=tiny_table())
-    assert not (tmp_path / "new").exists()
 
 
 def test_a_loss_that_is_no_number_stops_and_keeps_the_last_good_checkpoint(tmp_path):

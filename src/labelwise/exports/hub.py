@@ -194,7 +194,6 @@ def _config(predictor: Predictor, arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def _difference(predictor: Predictor, folder: Path) -> float:
-    """Return how far the logits of timm's own loading are, relative where they exceed 1."""
     import timm
 
     model, size = predictor.model.eval(), predictor.transform.size

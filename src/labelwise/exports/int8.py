@@ -174,7 +174,6 @@ def _changes(
 
 
 def _over_draws(figure: Callable[[NDArray[np.int64]], float], photos: int) -> BootstrapInterval:
-    """Return the interval of a figure of some rows, each photo as often as it is drawn."""
     rows = np.arange(min(photos, DRAWN))
 
     def figures(times: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -190,7 +189,6 @@ def _file(network: ModelProto, facts: Facts) -> OnnxModel:
 
 
 def _inputs(model: OnnxModel, table: LabelTable, count: int) -> Iterator[NDArray[np.float32]]:
-    """Yield normalised batches of the first photos."""
     for at in range(0, min(count, len(table)), BATCH):
         rows = range(at, min(at + BATCH, count, len(table)))
         pixels = [
@@ -211,8 +209,6 @@ def _quantise(network: ModelProto, model: OnnxModel, table: LabelTable) -> Model
     batches = ({INPUT: batch} for batch in _inputs(model, table, RANGES))
 
     class Photos(CalibrationDataReader):  # type: ignore[misc]
-        """The batches, one by one, then None."""
-
         def get_next(self) -> Any:
             return next(batches, None)
 
@@ -266,7 +262,6 @@ def _compacted(network: ModelProto) -> ModelProto:
 
 
 def _fitted_anew(link: Link, predictions: Predictions) -> Link:
-    """Return the best calibrated link of new logits; a shift to another zero share is kept."""
     if isinstance(link, ZeroShare):
         return ZeroShare(_fitted_anew(link.link, predictions), link.ratio)
     if isinstance(link, Consistent):

@@ -157,7 +157,6 @@ def _resized(
 
 
 def _scaled(g: Graph, transform: Transform, height: Value, width: Value) -> tuple[Value, Value]:
-    """Write the (height, width) that ``Transform.scale_size`` gives."""
     if transform.crop is None:
         return g.constant(transform.size), g.constant(transform.size)
     short = floor(transform.size / transform.crop)
@@ -269,7 +268,6 @@ def _weights(
 
 
 def _filter(g: Graph, kind: str, x: Value) -> Value:
-    """Write PIL's filter of distances ``x`` >= 0."""
     if kind == "bilinear":
         return g.clip(g.op("Sub", 1.0, x), 0.0, None)
     if kind == "lanczos":
@@ -548,8 +546,6 @@ CLOSE = 1e-3  # of random weights and input; the real check, on pictures, is far
 
 
 class _Logits(nn.Module):
-    """The logits of a model, alone."""
-
     def __init__(self, model: Model) -> None:
         super().__init__()
         self.model = model

@@ -327,8 +327,6 @@ def first_difference(values: Iterable[NodeValue], predictor: Predictor, pixels: 
 
 
 class _Recorded(TorchDispatchMode):
-    """Keeps every value that torch computes."""
-
     def __init__(self) -> None:
         super().__init__()
         self.values: list[NDArray[np.float32]] = []

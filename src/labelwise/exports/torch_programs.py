@@ -265,7 +265,6 @@ def _lowered(program: torch.export.ExportedProgram, description: str) -> bytes:
 
 @contextmanager
 def _compiler_found() -> Iterator[None]:
-    """Let ExecuTorch find the compiler of its own wheel, though its folder is not on the PATH."""
     package = find_spec("executorch")
     places = [] if package is None else package.submodule_search_locations or []
     own = [
@@ -329,8 +328,6 @@ def export_program(
 
 
 class _Nodes(torch.fx.Interpreter):
-    """Runs a program and keeps what its nodes give."""
-
     def __init__(self, program: torch.fx.GraphModule) -> None:
         super().__init__(program)
         self.values: list[NodeValue] = []

@@ -394,7 +394,6 @@ class OpenVinoModel(GraphModel):
 
 
 def _read_facts(folder: Path) -> Facts:
-    """Return what a folder says of itself, if its files are those that were written."""
     try:
         text = (folder / FACTS).read_text(encoding="utf-8")
         contents = {name: (folder / name).read_bytes() for name in (GRAPH, WEIGHTS)}

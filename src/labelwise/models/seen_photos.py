@@ -205,7 +205,6 @@ def seen_held_out(folder: Path, ids: Sequence[str], watch: Watch | None = None) 
 def _compared(
     folder: Path, photos: Callable[[], ImageSource], count: int, watch: Watch
 ) -> SeenPhotos:
-    """Return which of some photos the run was fitted on; its own are read if they were not."""
     run = RunFolder(folder)
     known = _kept(folder / SEEN_FILE)
     try:
@@ -241,7 +240,6 @@ class _Marks:
 
     @classmethod
     def of(cls, images: ImageSource, watch: Watch, task: str) -> "_Marks":
-        """Read every photo once; one that cannot be decoded looks like nothing."""
         hashes: list[bytes | None] = []
         looks = np.zeros((len(images), WIDTH), np.float32)
         watch.start(task, len(images))
@@ -269,7 +267,6 @@ def own_table(run: RunFolder) -> LabelTable:
 
 
 def _kept(path: Path) -> _Marks | None:
-    """Return what a file holds, None where it is not there or not whole."""
     try:
         table = pq.read_table(path)
         hashes, looks = table["sha256"], table["fingerprint"].combine_chunks()

@@ -111,7 +111,6 @@ def cutout(pixels: Tensor, draws: ImageDraws) -> Tensor:
 
 
 def _each(values: Tensor) -> Tensor:
-    """Return a value (B,) of each image in the shape of pixels."""
     return values[:, None, None, None]
 
 

@@ -138,7 +138,6 @@ class GraphedModel:
         return self.replay(images)
 
     def _kept(self, images: Tensor) -> Callable[[Tensor], Outputs] | None:
-        """Capture both passes if possible; buffers and random numbers are left as they were."""
         before = [buffer.clone() for buffer in self.model.buffers()]
         drawn = torch.cuda.get_rng_state()
         try:
@@ -283,7 +282,17 @@ def _srun_variables(environment: Mapping[str, str]) -> dict[str, str]:
 
 def _start_others(count: int) -> Store:
     """Run this program again in ``count`` - 1 processes; return the store they will all meet at."""
-    command = _own_command()
+    import __main__  # here: a program that runs another puts that one in its place
+
+    if __main__.__spec__ is not None:
+        command = [sys.executable, "-m", __main__.__spec__.name, *sys.argv[1:]]
+    elif hasattr(__main__, "__file__"):
+        command = [sys.executable, str(Path(sys.argv[0]).absolute()), *sys.argv[1:]]
+    else:
+        raise SettingsError(
+            "several devices need a program that can be started once for each, not a notebook or "
+            "python -c; use the command labelwise train --devices, or a script"
+        )
     store = TCPStore("127.0.0.1", 0, count, is_master=True, wait_for_workers=False)
     shared = {
         STARTED: "labelwise",
@@ -298,19 +307,6 @@ def _start_others(count: int) -> Store:
     ]
     Thread(target=_end_with, args=(others,), daemon=True).start()
     return store
-
-
-def _own_command() -> list[str]:
-    import __main__  # here: a program that runs another puts that one in its place
-
-    if __main__.__spec__ is not None:
-        return [sys.executable, "-m", __main__.__spec__.name, *sys.argv[1:]]
-    if not hasattr(__main__, "__file__"):
-        raise SettingsError(
-            "several devices need a program that can be started once for each, not a notebook or "
-            "python -c; use the command labelwise train --devices, or a script"
-        )
-    return [sys.executable, str(Path(sys.argv[0]).absolute()), *sys.argv[1:]]
 
 
 def _end_with(others: Sequence[subprocess.Popen[bytes]]) -> None:
@@ -343,10 +339,15 @@ def errors_told_by_the_first() -> Iterator[None]:
     try:
         yield
     except Exception as error:
+        lost = not isinstance(error, LabelwiseError)
+        told: str | None = None
         if rank() > 0:
-            _leave_error(store, rank(), error)
+            _leave_error(store, f"{type(error).__name__}: {error}" if lost else str(error), lost)
             raise
-        told = None if isinstance(error, LabelwiseError) else _error_of_another(store)
+        if lost:
+            with suppress(RuntimeError):
+                store.wait(["labelwise/error"], ANSWER)
+                told = str(store.get("labelwise/error").decode())
         with suppress(RuntimeError):
             store.set("labelwise/taken", "")
         if told is None:
@@ -354,24 +355,14 @@ def errors_told_by_the_first() -> Iterator[None]:
         raise TrainingError(told) from error
 
 
-def _leave_error(store: Store, rank: int, error: Exception) -> None:
-    lost = not isinstance(error, LabelwiseError)
-    text = f"{type(error).__name__}: {error}" if lost else str(error)
+def _leave_error(store: Store, text: str, lost: bool) -> None:
+    text = f"process {rank() + 1} of the run stopped: {text}"
     try:
-        # Whoever fails first is heard; a lost connection is what follows from it.
-        if lost and store.check(["labelwise/error"]):
+        if lost and store.check(["labelwise/error"]):  # it follows from the error of another
             return
-        store.set("labelwise/error", f"process {rank + 1} of the run stopped: {text}")
+        store.set("labelwise/error", text)
         store.wait(["labelwise/taken"], ANSWER)
     except dist.DistStoreError:
-        print(f"labelwise: process {rank + 1} of the run stopped: {text}", file=sys.stderr)
+        print(f"labelwise: {text}", file=sys.stderr)
     except RuntimeError:
         pass  # the first process has ended, and said why
-
-
-def _error_of_another(store: Store) -> str | None:
-    try:
-        store.wait(["labelwise/error"], ANSWER)
-    except RuntimeError:
-        return None
-    return str(store.get("labelwise/error").decode())

@@ -302,7 +302,6 @@ def _write_parts(
     device: torch.device | str,
     workers: int,
 ) -> None:
-    """Write the features of rows to files, each once all of its rows are computed."""
     if not parts:
         return
 

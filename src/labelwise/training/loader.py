@@ -220,7 +220,7 @@ class Batch:
 
 
 class Loader:
-    """The batches of ``batch_size`` rows a process, ``world`` times as many joined."""
+    """The batches of ``batch_size`` rows a process; shuffled epochs leave a short last one out."""
 
     def __init__(
         self,
@@ -232,21 +232,15 @@ class Loader:
         seed: int = 0,
         augment: str = "none",
         shuffle: bool = False,
-        drop_last: bool = False,
         workers: int = 0,
         rank: int = 0,
         world: int = 1,
     ) -> None:
         if not len(table):
             raise SettingsError(f"{table.name} has no rows to load")
-        if drop_last and len(table) < batch_size * world:
-            raise SettingsError(
-                f"batch size must not exceed the {len(table)} rows of {table.name} when short "
-                f"batches are dropped, got {batch_size * world}"
-            )
         self.table, self.transform, self.batch_size = table, transform, batch_size
         self.device, self.seed, self.workers = torch.device(device), seed, workers
-        self.augment, self.shuffle, self.drop_last = make_augment(augment), shuffle, drop_last
+        self.augment, self.shuffle = make_augment(augment), shuffle
         if transform.bands is not None:
             require_any_bands(augment)
         self.rank, self.world = rank, world
@@ -300,17 +294,13 @@ class Loader:
         rows, size = len(self.table), self.batch_size
         if not self.shuffle:
             first, end = rows * self.rank // self.world, rows * (self.rank + 1) // self.world
-            spans = [(at, min(at + size, end)) for at in range(first, end, size)]
-            return [span for span in spans if not self.drop_last or span[1] - span[0] == size]
-        shares = [size] * (rows // (size * self.world))
-        rest = rows % (size * self.world) // self.world
-        if rest > 1 or (rest == 1 and not shares):
-            shares += [] if self.drop_last else [rest]
-        starts = [number * size * self.world for number in range(len(shares))]
-        return [
-            (start + self.rank * share, start + (self.rank + 1) * share)
-            for start, share in zip(starts, shares, strict=True)
-        ]
+            return [(at, min(at + size, end)) for at in range(first, end, size)]
+        joined = size * self.world
+        if rows < joined:
+            share = rows // self.world
+            return [(self.rank * share, (self.rank + 1) * share)] if share else []
+        starts = range(self.rank * size, rows // joined * joined, joined)
+        return [(start, start + size) for start in starts]
 
     @cached_property
     def _store(self) -> KeptStore | FedStore | DecodingStore:

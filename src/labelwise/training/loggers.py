@@ -227,7 +227,6 @@ def log_history(run: RunFolder, settings: Settings) -> None:
 
 
 def _kept(file: Path, make: Callable[[], str]) -> str:
-    """Return the name by which a service knows the run, also when it is resumed."""
     if not file.exists():
         with replacing(file) as temporary:
             temporary.write_text(make(), encoding="utf-8")

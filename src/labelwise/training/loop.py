@@ -77,7 +77,16 @@ class Loop:
         elif self.world > 1:
             self.model = DistributedDataParallel(model)
         self.loss_of = self._loss_function()
-        self._restore()
+        torch.manual_seed(training.settings.seed + 1 + rank())  # dropout differs by process
+        restored = self.state.restore(self.folder)
+        position = self.state.position
+        if restored is not None and restored.damaged:
+            self.watch.say(restored.damaged)
+        if restored is not None and not position.done:
+            batch = position.batch + 1
+            self.watch.say(f"going on from epoch {position.epoch + 1}, batch {batch}")
+        if training.is_first:
+            self.journal.cut(position.journal_bytes)
         self.validation: tuple[ImageSource, Tensor, Tensor | None] | None = None
         if "val" in training.splits:
             images, workers = training.splits["val"].images, training.settings.hardware.workers
@@ -105,18 +114,6 @@ class Loop:
             # whether replayed kernels give a deterministic run its bits was not tried
             network = GraphedModel(self.model, self.precision)
         return accelerated(loss_of, precision=self.precision, compiled=compiled)
-
-    def _restore(self) -> None:
-        state = self.state
-        torch.manual_seed(self.training.settings.seed + 1 + rank())  # dropout differs by process
-        found = state.restore(self.folder)
-        if found is not None and found.damaged:
-            self.watch.say(found.damaged)
-        if found is not None and not state.position.done:
-            epoch, batch = state.position.epoch, state.position.batch
-            self.watch.say(f"going on from epoch {epoch + 1}, batch {batch + 1}")
-        if self.training.is_first:
-            self.journal.cut(state.position.journal_bytes)
 
     def run(self) -> Model:
         """Train from the newest checkpoint to the end; return the model to deploy."""
@@ -160,7 +157,6 @@ class Loop:
         self._end_epoch(images / max(time.monotonic() - begun, 1e-9))
 
     def _batch(self, batch: Batch, ends_step: bool) -> None:
-        """Add the gradient of a batch; take a step of the optimiser if the batch ends one."""
         state, recipe = self.state, self.recipe
         alone: AbstractContextManager[None] = nullcontext()
         if not ends_step and isinstance(self.model, DistributedDataParallel):
@@ -273,7 +269,6 @@ class Loop:
         return model
 
     def _is_best(self, value: float | None) -> bool:
-        """Note whether this is the best epoch so far; keep its weights if they may be deployed."""
         position = self.state.position
         if value is None:
             return False

@@ -170,7 +170,6 @@ def _with(settings: Settings, **network: str) -> Settings:
 
 
 def _side(images: ImageSource, of_bands: bool) -> int | None:
-    """Return the median of the shorter sides of a few pictures, None if none can be read."""
     few = 1 if images.blocks is not None else LOOKED_AT
     rows = np.unique(np.linspace(0, len(images) - 1, few).astype(int))
     sides = []
@@ -246,7 +245,6 @@ class Training:
             seed=self.settings.seed,
             augment=self.settings.augment,
             shuffle=True,
-            drop_last=len(table) >= size,
             workers=self.settings.hardware.workers,
             rank=rank(),
             world=world,
@@ -295,9 +293,7 @@ def prepare(
     if settings.precision == "bf16" and not autocast_type("bf16", device.type):
         watch.say("this processor does not compute bf16: training in 32 bits")
     loaded = table is None
-    if table is None:
-        table = _load(settings, watch)
-    table, taxonomy, attributes = _obeyed(settings, table, watch)
+    table, taxonomy, attributes = _read(settings, table, watch)
     plan = resolve(settings, table)
     for reason in plan.reasons:
         watch.say(reason)
@@ -352,37 +348,34 @@ def prepare(
     return training
 
 
-def _load(settings: Settings, watch: Watch) -> LabelTable:
-    options = {"skip_missing": True} if settings.skip_missing else {}
-    table = load(settings.data, **{**options, **settings.data_options})
-    if settings.on_error == "skip":
-        table = _readable(settings, table, watch)
-    if settings.val_share:
-        table = with_validation(table, share=settings.val_share)
-    for note in table.notes:
-        watch.say(note)
-    return table
-
-
-def _obeyed(
-    settings: Settings, table: LabelTable, watch: Watch
+def _read(
+    settings: Settings, table: LabelTable | None, watch: Watch
 ) -> tuple[LabelTable, Taxonomy | None, AttributeColumns | None]:
-    """Return the table with labels that obey the taxonomy, or groups that exclude each other."""
+    """Return the table with labels that obey a taxonomy, or groups that exclude each other."""
+    if table is None:
+        options = {"skip_missing": True} if settings.skip_missing else {}
+        table = load(settings.data, **{**options, **settings.data_options})
+        if settings.on_error == "skip":
+            table = _readable(settings, table, watch)
+        if settings.val_share:
+            table = with_validation(table, share=settings.val_share)
+        for note in table.notes:
+            watch.say(note)
+    taxonomy, attributes = None, None
     if settings.taxonomy is not None:
         taxonomy = Taxonomy.read(Path(settings.taxonomy))
         obeyed = obey_taxonomy(table, taxonomy)
+        table = obeyed.table
         if obeyed.raised or obeyed.learned:
             watch.say(obeyed.sentence())
-        return obeyed.table, taxonomy, None
-    if settings.attributes is not None:
+    elif settings.attributes is not None:
         settled = obey_groups(table, AttributeGroups.read(Path(settings.attributes)))
+        table, attributes = settled.table, settled.columns
         watch.say(settled.sentence())
-        return settled.table, None, settled.columns
-    return table, None, None
+    return table, taxonomy, attributes
 
 
 def _readable(settings: Settings, table: LabelTable, watch: Watch) -> LabelTable:
-    """Return the table without pictures that cannot be read, or raise with a list of them."""
     workers, bands = settings.hardware.workers or os.cpu_count() or 1, settings.bands
     watch.start("checking pictures", len(table))
     try:

@@ -187,7 +187,6 @@ class _Finish:
                 self._not_fitted(f"zero_share cannot be used: {error}")
 
     def _fit_rule(self) -> tuple[Rule, str]:
-        """Return the rule, the promised one or that of the settings, and what it is in words."""
         training, promised = self.training, self._promised()
         if promised is not None:
             self.promises = promised.promises
@@ -350,7 +349,6 @@ class _Effort:
             self._take(f"{words}, weights averaged", "averaged", averaged)
 
     def _epochs(self) -> int:
-        """Return how many epochs fit into the minutes that are left, those that were asked for."""
         epochs, earlier = self.settings.recipe.epochs, RunFolder(self.trials / "trained")
         if earlier.settings_path.exists():  # which is resumed
             return Settings(**earlier.settings).recipe.epochs
@@ -363,7 +361,6 @@ class _Effort:
         return fit
 
     def _take(self, words: str, name: str, settings: Settings) -> None:
-        """Try settings in a folder of a name; keep the run if it is better than the best so far."""
         minutes, watch, first = self.settings.minutes, self.watch, not self.seconds
         if not first and self.until is not None:
             if time.monotonic() > self.until:
@@ -507,7 +504,6 @@ def _train_with_effort(
     *,
     fresh: bool,
 ) -> Run:
-    """Train what the effort asks for, each in a folder of its own, and keep the best."""
     runs: list[Run] = []
 
     def begin(chosen: Settings, folder: Path, told: Watch) -> None:
@@ -633,7 +629,6 @@ def train_folds(
 
 
 def _odds(folder: Path) -> Predictions:
-    """Return the held-out rows of a fold with log-odds as logits; as they are without a link."""
     run = RunFolder(folder)
     predictions, link = run.predictions("test"), run.spec.made_link
     if link is None:

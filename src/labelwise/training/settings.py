@@ -289,7 +289,6 @@ class Settings(BaseModel):
 
     @model_validator(mode="after")
     def _labels_fit(self) -> "Settings":
-        """Refuse what would move the labels of an image to two places, or break a promise."""
         if self.taxonomy is not None:
             check_promise(self)
         if self.cross_fit:
@@ -451,7 +450,6 @@ def _data_options() -> set[str]:
 
 
 def _nearest_key(path: tuple[int | str, ...]) -> str:
-    """Return a hint: the same name elsewhere, or else the nearest name at the same place."""
     *parents, last = map(str, path)
     keys = flattened(Settings(data="").model_dump(mode="json"))
     same = [key for key in keys if key.rpartition(".")[2] == last]

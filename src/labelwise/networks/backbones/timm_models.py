@@ -176,7 +176,6 @@ def _state(name: str, weights: str) -> dict[str, Tensor]:
 
 
 def _shapes(name: str) -> dict[str, tuple[int, ...]]:
-    """Return the names and shapes of all tensors of a network, its classifier's among them."""
     # On the device "meta" random weights would import torch's compiler, 60 MiB of it.
     with torch.random.fork_rng(devices=[]):
         network = timm.create_model(name)

@@ -305,8 +305,6 @@ class _Block(nn.Module):
 
 
 class _Projection(nn.Module):
-    """A depthwise convolution and its batch norm."""
-
     def __init__(self, width: int, stride: int) -> None:
         super().__init__()
         self.conv = nn.Conv2d(width, width, 3, stride, 1, groups=width, bias=False)

@@ -320,34 +320,28 @@ def _create(
         unpublished = (
             f"the published weights of {name!r} are in no hub; fetch their file and give its path"
         )
+    elif name == VGG16_DENSE:
+        return VGG16Dense(weights, image_size)
+    elif name.startswith("torchvision/"):
+        from labelwise.networks.backbones import torchvision_models as peers
+
+        if name not in peers.torchvision_names():
+            raise SettingsError(f"unknown backbone {name!r}{nearest(name, backbone_names())}")
+        return peers.TorchvisionBackbone(name, weights, image_size)
     else:
-        return _of_a_library(name, weights, image_size, in_chans)
+        import timm
+
+        if not timm.is_model(name):
+            raise SettingsError(f"unknown backbone {name!r}{nearest(name, backbone_names())}")
+        from labelwise.networks.backbones.timm_models import TimmBackbone
+
+        return TimmBackbone(name, weights, image_size, in_chans)
     if weights == PRETRAINED:
         raise SettingsError(unpublished)
     backbone = build()
     if weights is not None:
         load_state(backbone, weights)
     return backbone
-
-
-def _of_a_library(
-    name: str, weights: str | None, image_size: int | None, in_chans: int
-) -> Backbone:
-    if name == VGG16_DENSE:
-        return VGG16Dense(weights, image_size)
-    if name.startswith("torchvision/"):
-        from labelwise.networks.backbones import torchvision_models as peers
-
-        if name in peers.torchvision_names():
-            return peers.TorchvisionBackbone(name, weights, image_size)
-    else:
-        import timm
-
-        if timm.is_model(name):
-            from labelwise.networks.backbones.timm_models import TimmBackbone
-
-            return TimmBackbone(name, weights, image_size, in_chans)
-    raise SettingsError(f"unknown backbone {name!r}{nearest(name, backbone_names())}")
 
 
 def backbone_names() -> list[str]:
