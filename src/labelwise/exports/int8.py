@@ -87,19 +87,17 @@ class Quantised:
         )
 
 
-def _is_shown(lost: BootstrapInterval, gained: BootstrapInterval) -> bool:
-    return lost.low > MAX_MAP_LOSS or gained.low > MAX_ECE_GAIN
-
-
-def _judgement(lost: BootstrapInterval, gained: BootstrapInterval, photos: int) -> str:
+def _judgement(lost: BootstrapInterval, gained: BootstrapInterval, photos: int) -> tuple[bool, str]:
+    """Return whether the photos show that it loses too much, and what they show in words."""
     limits = f"at most {MAX_MAP_LOSS} of mAP lost and {MAX_ECE_GAIN} of ECE gained"
-    if _is_shown(lost, gained):
+    too_much = lost.low > MAX_MAP_LOSS or gained.low > MAX_ECE_GAIN
+    if too_much:
         verdict = f"beyond the limits ({limits})"
     elif lost.high <= MAX_MAP_LOSS and gained.high <= MAX_ECE_GAIN:
         verdict = f"within the limits ({limits})"
     else:
         verdict = f"too few photos to tell whether it is within the limits ({limits})"
-    return (
+    return too_much, (
         f"eight bits lose {lost.value:+.4f} of mAP ({lost.low:+.4f} to {lost.high:+.4f}) and add "
         f"{gained.value:+.4f} of ECE ({gained.low:+.4f} to {gained.high:+.4f}; 95 % over "
         f"{photos:,} photos): {verdict}"
@@ -137,8 +135,8 @@ def quantised_content(
     reference = measured_predictions(before, held_out, "held out", watch=watch)
     old, new = _figures(before, reference), _figures(after, own)
     changes = _changes(before, after, reference, own)
-    judgement = _judgement(*changes, len(held_out))
-    if _is_shown(*changes) and not anyway:
+    too_much, judgement = _judgement(*changes, len(held_out))
+    if too_much and not anyway:
         worst = ", ".join(_worst_layers(network, small, before, held_out))
         raise LabelwiseError(
             f"nothing was written: {judgement}; the layers that add most of the error: {worst}; "

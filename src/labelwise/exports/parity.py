@@ -8,9 +8,8 @@ Each stage is compared on the same input, so that a difference is named where it
     probability   from the same logits                       at most 1e-5 apart
     label         from the same probabilities                equal, but where |p - t| < 1e-5
 
-A link with steps may turn the last bit of a logit into another level: a probability also agrees if
-it lies between those of the logits a rounding below and above. What comes of all stages together,
-where a pixel that is off by one level moves the logits a little, is measured and shown.
+A probability also agrees if it lies between those of the logits a rounding below and above: a link
+with steps may turn the last bit of a logit into another level.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -40,8 +39,6 @@ from labelwise.predictions import Predictions
 from labelwise.system.progress import Silent, Watch
 from labelwise.system.text import counted
 from labelwise.types import matching_columns
-
-# Labelled tables scored by a model in any form, so that what is shipped can be measured.
 
 
 def measured_predictions(
@@ -90,8 +87,7 @@ def measured_predictions(
 #     what has to be laid down   PNG with alpha, 16-bit grey PNG
 #     another format             WebP
 #
-# Programs that ignore one of these are off by far more than a rounding, on photos that a
-# validation split may not hold.
+# Programs that ignore one of these are off by far more than a rounding.
 
 
 LARGE = 4  # times the side of the input, at least

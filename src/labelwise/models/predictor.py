@@ -254,7 +254,11 @@ class Predictor:
         batch_size: int = 64,
         workers: int | None = None,
     ) -> Scored:
-        """Return the probabilities and label sets of pictures: paths, arrays, Pillow images."""
+        """Return the probabilities and label sets of pictures: paths, arrays, Pillow images.
+
+        One picture, many, or a batch of tensors as :meth:`logits` takes it. A picture that cannot
+        be read raises its ImageError.
+        """
         if isinstance(images, Tensor | np.ndarray) and images.ndim == 4 and images.shape[1] != 3:
             is_pixels = isinstance(images, np.ndarray) and images.dtype == np.uint8
             if images.shape[3] == 3 and self.transform.bands is None and not is_pixels:

@@ -319,7 +319,10 @@ class RunFolder:
 
 
 def fetched_run(place: str | Path, part: RunPart = "results") -> Path:
-    """Return the folder of a run to read from: of a bucket or hub, a copy in this user's cache."""
+    """Return the folder of a run to read from: of a bucket or hub, a copy in this user's cache.
+
+    ``results`` are all files but checkpoints and logs; ``model`` may be an exported file or folder.
+    """
     if str(place).startswith(HUB):
         return fetched_from_hub(str(place), MODEL_FILES)
     storage = storage_at(str(place))
@@ -366,9 +369,8 @@ def _local_path(place: str | Path, storage: Storage) -> Path:
 def _turn(name: str, there: bool) -> int | None:
     """Return when a file of a run is sent to a bucket, None for what is not a file of a run.
 
-    A checkpoint is there once its state.json is, and says how much of the journal belongs to it.
-    Settings that changed are sent when all that follows from them is there; at the very first
-    they come first, since nothing can be resumed without them.
+    A checkpoint is there once its state.json is. Settings that changed are sent when all that
+    follows from them is there; at the very first they come first.
     """
     parts = name.split("/")
     own = FOLDERS if len(parts) > 1 else (*FILES, *MODEL_FILES)

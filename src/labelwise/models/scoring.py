@@ -69,8 +69,8 @@ def launch(values: tuple[Tensor, ...], device: torch.device) -> Launched:
 
 def captured(network: Network, example: Tensor) -> Network:
     """Return the network as a CUDA graph for inputs that lie in memory as the example does."""
-    held = example.clone(memory_format=torch.preserve_format)
     try:
+        held = example.clone(memory_format=torch.preserve_format)
         with torch.cuda.device(held.device):
             current = torch.cuda.current_stream()
             beside = torch.cuda.Stream()  # type: ignore[no-untyped-call]

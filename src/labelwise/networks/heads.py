@@ -69,13 +69,9 @@ class LinearHead(Head):
 #     logit_k    = mean over places of f(a_k(place))
 #     f(a)       = alpha a where a > 0, else a          alpha = 5
 #
-# Where present labels were missing in training, a network finds the right places and rates them too
-# low; alpha makes up for it. The authors' code trains and answers with f (``boosts="always"``)
-# while large losses are dropped or corrected: LL-R, LL-Ct, LL-Cp. ``boosts="answers"`` trains
-# without f and applies it to the trained network alone.
-#
-# With alpha = 1 this is the linear head. Features of one place (stored and pooled) leave f to rise
-# with the logit: it then changes no order of images, only how high a logit stands.
+# Where present labels were missing in training, a network rates the right places too low; alpha
+# makes up for it. ``boosts="answers"`` trains without f and applies it to the trained network only.
+# With alpha = 1 this is the linear head.
 
 
 Boosts = Literal["always", "answers"]
@@ -115,8 +111,7 @@ class BoostHead(Head):
 #     logits   = W  mean_places(features) + b       what is decided and deployed
 #     proposal = W' mean_places(features) + b'      proposes further labels in training (average-K)
 #
-# Both send gradients to the backbone. With ``answers="proposal"`` the second head answers once the
-# model is trained (Garcin et al., appendix C): its softmax is what may then be thresholded.
+# With ``answers="proposal"`` the second head answers once the model is trained (appendix C).
 
 
 class TwoHead(Head):
@@ -160,8 +155,7 @@ class TwoHead(Head):
 # longer grows with the number of labels.
 #
 # With self-attention the labels look at each other first: query = key = target + label embedding,
-# value = target. The published code can have it in all decoder layers, in the first alone, or in
-# all but the first, whose targets are all zero.
+# value = target; in all decoder layers, in the first alone, or in all but the first.
 
 
 SelfAttention = Literal["none", "first", "later", "all"]
@@ -382,10 +376,8 @@ class LabelFeatures(Head):
 #             of their own, f = ceil(labels / queries)
 #     words   q_k = W_q word_k + b_q, and logit_k = w . hidden_k + b, with w and b for all labels
 #
-# There is no attention among queries. Fixed queries need not be learned: the layers after them are,
-# and a learned map of something fixed can be anything. With words nothing belongs to one label, so
-# that labels which were never trained on can be asked for by their words (``with_words``): of these
-# the logits rank; a calibrator of the trained labels says nothing about them.
+# There is no attention among queries. With words nothing belongs to one label, so that labels which
+# were never trained on can be asked for (``with_words``): their logits rank, uncalibrated.
 
 
 MOST_QUERIES = 100
@@ -509,10 +501,9 @@ def _checked_words(words: Tensor | Sequence[Sequence[float]]) -> Tensor:
 #     w_ik    = softmax over places i of 20 s+_ik
 #     logit_k = 100 sum_i w_ik (s+_ik - s-_ik)
 #
-# sigma(logit_k) is the published softmax of two scores. v+ and v- are all that is learned, 2 N
-# vectors for all labels together, so a label that was never trained on can be asked for by its name
-# (``with_names``): of these the logits rank. The features must be those of the image tower that
-# belongs to the encoder; of one place (stored and pooled) w is 1.
+# sigma(logit_k) is the published softmax of two scores. v+ and v- alone are learned, so that labels
+# that were never trained on can be asked for by name (``with_names``): their logits rank. The
+# features must be those of the image tower that belongs to the encoder.
 
 
 SHARPNESS = 20.0  # of the softmax over places

@@ -195,8 +195,7 @@ def zoom(pixels: Tensor, boxes: Tensor, side: int | None = None) -> Tensor:
 
 # TrivialAugment (Muller and Hutter 2021, "wide") takes one of fourteen operations for each image,
 # at any of 31 strengths; RandAugment (Cubuk et al. 2020) takes two, each at strength 9 of 30. Every
-# operation is computed for the whole batch and kept where it was chosen, so nothing waits for the
-# device. The results are torchvision's, value for value.
+# operation is computed for the whole batch and kept where it was chosen, as torchvision does.
 
 
 OPERATIONS = [

@@ -114,10 +114,9 @@ def accelerated(
 class GraphedModel:
     """A network whose forward and backward pass are captured as CUDA graphs with its first batch.
 
-    They are the kernels of the network itself. Gradients are written to the same memory each time,
-    so each backward pass must end a step. Batches of other shapes, networks with layers of other
-    libraries, whose Python code a graph would leave out, and networks that wait for the GPU are
-    computed kernel by kernel.
+    Gradients are written to the same memory each time, so each backward pass must end a step.
+    Batches of other shapes, networks with layers of other libraries, whose Python code a graph
+    would leave out, and networks that wait for the GPU are computed kernel by kernel.
     """
 
     def __init__(self, model: nn.Module, precision: torch.dtype | None) -> None:

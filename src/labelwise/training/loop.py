@@ -32,7 +32,7 @@ from labelwise.training.execution import (
     compiles,
 )
 from labelwise.training.inference import higher_is_better, infer_logits, validation_figures
-from labelwise.training.loader import Batch, kept_in_memory
+from labelwise.training.loader import Batch, Loader, kept_in_memory
 from labelwise.training.loggers import opened_loggers
 from labelwise.training.optimizer import WeightAverage, make_optimizer, rate, set_rate
 from labelwise.training.prepare import Training
@@ -49,7 +49,19 @@ class Loop:
         self.recipe, self.folder = training.settings.recipe, training.run.checkpoint
         self.device, self.world = training.device, world_size()
         self.precision = autocast_type(training.settings.precision, self.device.type)
-        self.loader = training.train_loader()
+        settings = training.settings
+        self.loader = Loader(
+            training.splits["train"],
+            training.model.backbone.transform,
+            batch_size=settings.batch_size // self.world,
+            device=self.device,
+            seed=settings.seed,
+            augment=settings.augment,
+            shuffle=True,
+            workers=settings.hardware.workers,
+            rank=rank(),
+            world=self.world,
+        )
         self.journal = training.run.journal
         self.joined = min(self.loader.batch_size * self.world, len(self.loader.table))
         self.steps_per_epoch = -(-len(self.loader) // self.recipe.accumulate)
@@ -77,7 +89,7 @@ class Loop:
         elif self.world > 1:
             self.model = DistributedDataParallel(model)
         self.loss_of = self._loss_function()
-        torch.manual_seed(training.settings.seed + 1 + rank())  # dropout differs by process
+        torch.manual_seed(settings.seed + 1 + rank())  # dropout differs by process
         restored = self.state.restore(self.folder)
         position = self.state.position
         if restored is not None and restored.damaged:
@@ -89,8 +101,8 @@ class Loop:
             self.journal.cut(position.journal_bytes)
         self.validation: tuple[ImageSource, Tensor, Tensor | None] | None = None
         if "val" in training.splits:
-            images, workers = training.splits["val"].images, training.settings.hardware.workers
-            kept = kept_in_memory(images, training.model.backbone.transform, workers=workers)
+            images, workers = training.splits["val"].images, settings.hardware.workers
+            kept = kept_in_memory(images, self.loader.transform, workers=workers)
             self.validation = (kept, *training.targets("val"))
 
     def _loss_function(self) -> LossFunction:

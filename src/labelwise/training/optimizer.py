@@ -9,7 +9,6 @@ Schedules give the learning rate of a step as a multiple of its base, a pure fun
                the start, both along half a cosine (Smith and Topin; torch's OneCycleLR)
 
 with s the share of the run that is done. ``warmup`` multiplies the first steps by (t + 1) / W.
-Nothing is remembered between steps, so a resumed run needs only its step number.
 
 The averaged weights follow the trained ones slowly:
 

@@ -53,7 +53,6 @@ from labelwise.training.features import (
     weights_of,
 )
 from labelwise.training.inference import Inference, higher_is_better, infer_logits
-from labelwise.training.loader import Loader
 from labelwise.training.loggers import check_loggers
 from labelwise.training.settings import AUTO, SAY_HOW, SMALL_NETWORK, Settings, check_promise
 
@@ -232,23 +231,6 @@ class Training:
     def is_first(self) -> bool:
         """Whether this is the process that writes and speaks."""
         return rank() == 0
-
-    def train_loader(self) -> Loader:
-        """Return the shuffled, augmented batches of the training split."""
-        size, world = self.settings.batch_size, world_size()
-        table = self.splits["train"]
-        return Loader(
-            table,
-            self.model.backbone.transform,
-            batch_size=size // world,
-            device=self.device,
-            seed=self.settings.seed,
-            augment=self.settings.augment,
-            shuffle=True,
-            workers=self.settings.hardware.workers,
-            rank=rank(),
-            world=world,
-        )
 
     def targets(self, split: str) -> tuple[Tensor, Tensor | None]:
         labels, observed = self.splits[split].targets()

@@ -90,7 +90,10 @@ def he_init(network: nn.Module) -> None:
 
 
 def freeze(backbone: Backbone, stages: int = 0, prefixes: Sequence[str] = ()) -> None:
-    """Freeze the first ``stages`` stages and all parameters whose name starts with a prefix."""
+    """Freeze the first ``stages`` stages (-1: all) and parameters whose name starts with a prefix.
+
+    Their batch norms keep the stored statistics. A prefix may leave out a leading ``network.``.
+    """
     groups = backbone.stages()
     if not -1 <= stages <= len(groups):
         raise SettingsError(
