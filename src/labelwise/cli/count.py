@@ -91,7 +91,6 @@ def count(place: Path, query: str | None, given: Options) -> None:
 
 
 def _calls(source: Path, label: str | None, by: str, given: Options) -> None:
-    """Print, and write, how many detections or rows are right of each label, by site."""
     calls = calls_of_table(
         source, by or None, given.scores, given.labels, given.count_by or "calibrated", label
     )
@@ -116,7 +115,6 @@ def _calls(source: Path, label: str | None, by: str, given: Options) -> None:
 
 
 def _of_the_model(index: Index, query: Query) -> str:
-    """Return the model's own interval in words, with its condition."""
     counted = answer(index, query, top=1)
     sentences = [f"{counted.counted}."]
     if not counted.untested:
@@ -147,7 +145,6 @@ def _asked(session: SampleAnswers, query: str) -> bool:
 
 
 def _show(found: LibraryEstimate, query: str, by: str) -> None:
-    """Print the estimate of each group as a table, and of all photos in words."""
     if found.groups:
         cells = [
             (

@@ -116,7 +116,6 @@ def _survey(
     folder: Path,
     given: Options,
 ) -> None:
-    """Run every method in every cell, and say where the results are."""
     sources = _pairs(given.source or [], "--source of the survey must be SET=SOURCE, each set once")
     if frozen is not None:
         size, squash = overrides.get("image_size"), bool(overrides.get("squash", False))
@@ -145,7 +144,6 @@ def _pairs(texts: Sequence[str], rule: str) -> dict[str, str]:
 
 
 def _draw(name: str, request: Request, folder: Path, query: str | None) -> list[Path]:
-    """Draw a figure from the runs of its table, first seed."""
     jobs = jobs_of(request, folder)
     rows = request.rows or request.chosen_rows()
     runs = {row: FinishedRun(jobs[row, request.seeds[0]].folder) for row in rows}
@@ -164,14 +162,12 @@ def _say_files(files: list[Path]) -> None:
 
 
 def _compute(table: str, root: Path, source: str | None, folder: Path) -> None:
-    """Show and write a table that no run is needed for."""
     computed = COMPUTED[table]
     result = computed.compute(root, source)
     _write_table(folder, computed.title, result.header, result.rows, result.notes)
 
 
 def _judge(table: str, root: Path, source: str | None, given: Sequence[str], folder: Path) -> None:
-    """Judge scores that were computed elsewhere, or released checkpoints."""
     if table not in (ANSWERED, RELEASED):
         raise SettingsError(f"--judge is for {ANSWERED} (scores) and {RELEASED} (checkpoints)")
     pairs = _pairs(given, "--judge must be ROW=FILE, each row once")
@@ -199,7 +195,6 @@ def _write_table(
     rows: list[list[str]],
     notes: Sequence[str] = (),
 ) -> None:
-    """Show a table and write it as Markdown."""
     show_table(header, rows, title=title)
     for note in notes:
         say(f"- {note}")
@@ -213,7 +208,6 @@ def _write_table(
 
 
 def _transfer(root: Path, sets: tuple[str, ...], frozen: Frozen | None, folder: Path) -> None:
-    """Judge a backbone on the data sets of Table A of two-way."""
     if frozen is None:
         raise SettingsError(
             f"{TRANSFERRED} judges a frozen backbone; name it with --features and its weights with "

@@ -244,7 +244,6 @@ def _explain(model: Any, source: ImageSource, page: Path) -> None:
 
 
 def _say_frequencies(held_out: Predictions, link: Any, logits: list[Any]) -> None:
-    """Say how frequent each label is among the photos."""
     from labelwise.scores.run import share_shift
 
     shift = share_shift(held_out, link, np.concatenate([to_numpy(part) for part in logits]))

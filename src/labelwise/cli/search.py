@@ -86,7 +86,6 @@ def search(index: Path | None, query: str | None, given: Options) -> None:
 
 
 def _check(given: Options, query: str | None) -> None:
-    """Stop at options that mean nothing together."""
     if given.text is None:
         given.refuse("only --text is encoded", "encoder")
     if given.unreadable:
@@ -149,7 +148,6 @@ def _beside(caution: str | None) -> dict[str, str]:
 
 
 def _say_counted(found: Found) -> None:
-    """Say how many photos match, how much of the list is wrong, and whether photos differ."""
     tell(found.sentence(), found.copies_sentence, found.likeness.sentence())
 
 

@@ -70,7 +70,6 @@ def tag(folder: Path, given: Options) -> None:
 
 
 def _check(given: Options) -> None:
-    """Stop at options that do not fit together."""
     if given.immich is not None:
         given.refuse("--immich writes to a server alone", "xmp", "embed", "adopt")
     elif given.xmp + given.embed != 1 and not (given.undo and not given.xmp):
@@ -91,7 +90,6 @@ def _check(given: Options) -> None:
 
 
 def _tag_immich(folder: Path, server: Immich, given: Options) -> None:
-    """Write tags to a server, or remove them."""
     if given.undo:
         removed = remove_tags(server, dry_run=given.dry_run)
         say(f"{_unwritten(given)}Immich: {counted(removed, 'tag')} removed")
@@ -111,7 +109,6 @@ def _tag_immich(folder: Path, server: Immich, given: Options) -> None:
 
 
 def _undone(store: Store, given: Options) -> list[TagOutcome]:
-    """Take out all that was written to side-cars and photos."""
     dry = given.dry_run
     sidecars = [] if given.embed else written_sidecars(store).paths()
     photos = [] if given.xmp else written_photos(store).paths()
@@ -131,7 +128,6 @@ def _of_audit(folder: Path, labels: Counter[str], given: Options) -> list[TagOut
 
 
 def _of_index(folder: Path, labels: Counter[str], given: Options) -> list[TagOutcome]:
-    """Write the labels that the model of an index gives, or take them out."""
     with resumable(folder), Index(folder) as index:
         bucket = next((root for root in index.store.roots().values() if is_uri(root)), None)
         if bucket is not None:
@@ -156,7 +152,6 @@ def _written(
     labels: Counter[str],
     given: Options,
 ) -> list[TagOutcome]:
-    """Write the labels of each photo beside it or into it, counting them."""
     outcomes: list[TagOutcome] = []
     watch = make_watch()
     watch.start("tagging", total)
@@ -184,7 +179,6 @@ def _unwritten(given: Options) -> str:
 
 
 def _show_counts(given: Mapping[str, int]) -> None:
-    """Show the labels that were given most often."""
     if given:
         most = Counter(given).most_common(SHOWN)
         show_table(("label", "photos"), [(name, f"{count:,}") for name, count in most])

@@ -135,7 +135,6 @@ def demo(given: Options) -> None:
 
 
 def _train_words(places: list[str], words: Path, given: Options) -> None:
-    """Make a run from photos and words alone, or with what people answered."""
     model = given.model or os.environ.get("LABELWISE_WORDS")
     if not places:
         raise SettingsError("--words needs photos: labelwise train PHOTOS --words words.txt")
@@ -185,7 +184,6 @@ def _begun(out: Path) -> Iterator[None]:
 
 
 def _tell(done: Started, photos: list[Path], words: Path) -> None:
-    """Say what the run knows, and what to do next."""
     names = done.predictor.space.names
     say(f"{counted(done.photos, 'photo')} and {counted(len(names), 'word')}: {done.folder}")
     if done.answered is None:

@@ -89,14 +89,12 @@ class Comparison:
         }
 
     def intervals(self, name: str) -> dict[str, SeedMean]:
-        """Return the mean and 95 % interval over seeds of one column, by method."""
         return {
             method: seed_mean(list(by_seed.values()))
             for method, by_seed in self.column(name).items()
         }
 
     def verdicts(self, names: Sequence[str] = JUDGED) -> list[str]:
-        """Return one sentence per column on what is and is not told apart."""
         return [
             verdict(
                 name,
@@ -109,7 +107,6 @@ class Comparison:
         ]
 
     def differences(self, name: str) -> list[Difference]:
-        """Return the difference of every method with a finite mean to the best one."""
         return compare_to_best(
             {method: by_seed for method, by_seed in self.column(name).items() if by_seed},
             higher_is_better=MEASURES[name].higher_is_better,
@@ -120,7 +117,6 @@ class Comparison:
         )
 
     def cells(self, names: Sequence[str] = HEADLINE) -> tuple[list[str], list[list[str]]]:
-        """Return the header and the cells of a table, one row per method."""
         shown = [name for name in names if any(self.column(name).values())]
         columns = {name: self.intervals(name) for name in shown}
         header = ["method", *(f"{n} {'↑' if MEASURES[n].higher_is_better else '↓'}" for n in shown)]
@@ -134,7 +130,6 @@ class Comparison:
         return header, rows
 
     def markdown(self) -> str:
-        """Return table, verdicts and settings as Markdown."""
         header, rows = self.cells()
         lines = [
             "| " + " | ".join(cells) + " |" for cells in [header, ["---"] * len(header), *rows]
@@ -147,14 +142,12 @@ class Comparison:
         return "\n".join([*lines, "", *verdicts, "", "Trained with:", "", *settings, ""])
 
     def save(self, folder: Path) -> None:
-        """Write ``comparison.json`` and ``comparison.md``."""
         plain = json.dumps(_without_infinity(asdict(self)), indent=1, allow_nan=False)
         for name, text in (("comparison.json", plain), ("comparison.md", self.markdown())):
             write_text(folder / name, text)
 
     @staticmethod
     def load(folder: Path) -> "Comparison":
-        """Return the comparison saved in ``folder``."""
         path = folder / "comparison.json"
         try:
             stated = StatedComparison.model_validate_json(path.read_bytes())

@@ -52,7 +52,6 @@ class Recovery:
 
     @property
     def proper(self) -> bool:
-        """Whether the link gives every eta back."""
         return self.link_error < EXACT and self.highest > ETAS[-1].item() - EXACT
 
 

@@ -57,12 +57,10 @@ class Shown:
 
     @property
     def first(self) -> FinishedRun:
-        """The run of the first row."""
         return next(iter(self.runs.values()))
 
     @property
     def coloured(self) -> Iterable[tuple[str, FinishedRun, str]]:
-        """Row, run and colour of each line."""
         return ((row, run, c) for (row, run), c in zip(self.runs.items(), COLOURS, strict=False))
 
     @property
@@ -77,7 +75,6 @@ class Shown:
         return self.pictures.read(list(self.pictures.ids).index(name), side)
 
     def draw_photo(self, axes: Axes, name: str) -> None:
-        """Draw a photo without axes."""
         axes.imshow(self.picture(name))
         axes.set_axis_off()
 

@@ -87,7 +87,6 @@ class InProcess:
     table: LabelTable | None = None
 
     def __call__(self, jobs: Sequence[TrainingJob], watch: Watch | None) -> Iterator[TrainingJob]:
-        """Run the jobs in their order."""
         for job in jobs:
             yield run_job(job, self.table, watch)
 
@@ -130,7 +129,6 @@ class LocalProcesses:
     workers: int
 
     def __call__(self, jobs: Sequence[TrainingJob], watch: Watch | None) -> Iterator[TrainingJob]:
-        """Run the jobs; ``watch`` is told now and then how far they are."""
         context = multiprocessing.get_context("spawn")
         with ProcessPoolExecutor(self.workers, context, initializer=_end_with_parent) as pool:
             pending = {pool.submit(run_job, job): job for job in jobs}
@@ -161,7 +159,6 @@ class RayRuns:
     run: Callable[[TrainingJob], TrainingJob] = run_job
 
     def __call__(self, jobs: Sequence[TrainingJob], watch: Watch | None) -> Iterator[TrainingJob]:
-        """Run the jobs; ``watch`` is told now and then how far they are."""
 
         def report(running: Sequence[int]) -> None:
             _say_progress([jobs[number] for number in running], watch)
@@ -184,7 +181,6 @@ class _JobsTask:
     run: Callable[[TrainingJob], TrainingJob]
 
     def start(self) -> Callable[[int], TrainingJob]:
-        """Return the function that runs the job of a number."""
         return lambda number: self.run(self.jobs[number])
 
 

@@ -131,17 +131,14 @@ class FinishedRun:
 
     @cached_property
     def train(self) -> Predictions:
-        """Predictions of the training images."""
         return self._read("train")
 
     @cached_property
     def val(self) -> Predictions | None:
-        """Predictions of the validation images, None where the run has none."""
         return self._read("val") if "val" in RunFolder(self.folder).splits else None
 
     @cached_property
     def test(self) -> Predictions:
-        """Predictions of the test images."""
         return self._read("test")
 
     @cached_property

@@ -56,7 +56,6 @@ class Relation:
     strict: bool
 
     def gap(self, figures: Mapping[str, float]) -> float:
-        """Return by how much it holds, given the figures by name."""
         larger, smaller = (
             factor * (0.0 if name is None else figures[name]) + offset
             for factor, name, offset in (self.larger, self.smaller)
@@ -64,7 +63,6 @@ class Relation:
         return larger - smaller
 
     def spread(self, halves: Mapping[str, float]) -> float:
-        """Return half the interval of the gap, given those of the figures."""
         sides = (self.larger, self.smaller)
         return hypot(*(factor * halves[name] for factor, name, _ in sides if name))
 
@@ -101,7 +99,6 @@ class Claim:
 
     @cached_property
     def relations(self) -> tuple[Relation, ...]:
-        """The inequalities that are claimed."""
         relations = []
         for claim in self.holds.split(";") if self.holds else ():
             pieces = re.split(r" (<=|>=|<|>) ", claim.strip())
@@ -113,7 +110,6 @@ class Claim:
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """The names in it, as they first come."""
         pieces = re.split(r" (?:<=|>=|<|>) |;", self.holds) if self.holds else ()
         named = (_term(piece)[1] for piece in pieces)
         return tuple(dict.fromkeys(name for name in named if name is not None))
@@ -304,7 +300,6 @@ class Experiment:
 
     @property
     def name(self) -> str:
-        """The table's name, with the cell's after a point if it has any."""
         return f"{self.table}.{self.cell}" if self.cell else self.table
 
 

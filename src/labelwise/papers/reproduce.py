@@ -197,7 +197,6 @@ class Request:
 
     @property
     def experiment(self) -> Experiment:
-        """The experiment of the table."""
         return find_experiment(self.table)
 
     @property
@@ -220,7 +219,6 @@ class Request:
         return tuple(dict.fromkeys(name for pair in pairs for name in pair if name is not None))
 
     def settings(self, row: str, seed: int) -> Settings:
-        """Return the settings of one run."""
         experiment = self.experiment
         values = {"data": self.data, **experiment.protocol}
         if self.source is None:
@@ -243,13 +241,11 @@ class Request:
         return replace(self, quick=False, rows=self.chosen_rows(), frozen=None, overrides={})
 
     def features(self, settings: Settings) -> Frozen | None:
-        """Return the backbone of a run's frozen features, if it has any."""
         if self.frozen is None:
             return None
         return replace(self.frozen, image_size=settings.image_size, squash=settings.squash)
 
     def deviations(self, held_out: ValidationImages | None = None) -> list[str]:
-        """Return what differs from the paper, in sentences; ``held_out`` of the data read."""
         deviations = list(self.experiment.deviations)
         notes = {name: self.experiment.rows[name].note for name in self.chosen_rows()}
         deviations += [f"{name}: {note}" for name, note in notes.items() if note]
@@ -294,7 +290,6 @@ class Reproduction:
     held_out: ValidationImages | None = None
 
     def deviations(self) -> list[str]:
-        """Return what differs from the paper, in sentences."""
         return self.request.deviations(self.held_out)
 
     def verdicts(self) -> list[str]:
@@ -305,12 +300,10 @@ class Reproduction:
 
     @property
     def title(self) -> str:
-        """The printed table's title; ours names its own data where that is another."""
         source = self.request.source
         return self.request.experiment.published.title + (f"; ours on {source}" if source else "")
 
     def cells(self) -> tuple[list[str], list[list[str]]]:
-        """Return header and cells: for each row the paper's line, then ours."""
         published = self.request.experiment.published
         own = {name: None for columns in self.ours.values() for name in columns}
         names = [name for name in published.columns if name in own]
@@ -328,7 +321,6 @@ class Reproduction:
         return ["row", "", *names], rows
 
     def markdown(self) -> str:
-        """Return the table and the deviations as Markdown."""
         published = self.request.experiment.published
         header, rows = self.cells()
         lines = [

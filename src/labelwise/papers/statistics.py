@@ -47,7 +47,6 @@ class SeedMean:
 
     @property
     def half_width(self) -> float:
-        """Return half the interval's length."""
         return (self.high - self.low) / 2
 
 

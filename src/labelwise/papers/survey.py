@@ -100,17 +100,14 @@ class SurveyPlan:
 
     @property
     def cells(self) -> tuple[str, ...]:
-        """The cells, by default all."""
         return tuple(str(self.budget["cells"]).split(","))
 
     @property
     def budget(self) -> dict[str, Any]:
-        """Rows, steps and batch size."""
         return {**TAKEN, **(QUICK if self.quick else {}), **self.overrides}
 
     @property
     def compared(self) -> tuple[str, ...]:
-        """The methods, in the order of the catalogue."""
         return self.methods or tuple(METHODS)
 
     def places(self) -> dict[str, str]:
@@ -149,7 +146,6 @@ class Dealt:
     names: tuple[str, ...]
 
     def facts(self, soft: bool) -> DatasetFacts:
-        """Return what objectives are built from; the labels per image are those of validation."""
         labels = self.trained_on(soft).double()
         known = torch.ones_like(labels) if self.known is None else self.known.double()
         present, n = (labels * known).sum(0), len(labels)
@@ -348,7 +344,6 @@ class SurveyCell:
     methods: dict[str, Surveyed] = field(default_factory=dict)
 
     def save(self, folder: Path) -> None:
-        """Write the file, one line for the figures of each method."""
         order = sorted(self.methods, key=[*METHODS, *self.methods].index)
         figures = {m: _by_column(self.methods[m].figures) for m in order}
         tuning = {m: {"lr": self.methods[m].rate, "tries": self.methods[m].tries} for m in order}
@@ -361,7 +356,6 @@ class SurveyCell:
 
     @staticmethod
     def load(file: Path) -> "SurveyCell":
-        """Return the cell that :meth:`save` wrote."""
         try:
             content = json.loads(file.read_text(encoding="utf-8"))
             figures, tuning = content.pop("figures"), content.pop("tuning")
@@ -422,7 +416,6 @@ def run_survey(
 
 
 def _finished(units: list[Unit], plan: SurveyPlan, jobs: int) -> Iterator[tuple[Unit, Surveyed]]:
-    """Yield the units with what they gave, as they finish."""
     if jobs == 1:
         yield from ((unit, _surveyed(unit, plan)) for unit in units)
         return

@@ -54,11 +54,9 @@ class LinearFit:
     bias: Tensor  # (K,)
 
     def logits(self, features: Tensor) -> Tensor:
-        """Return the logits (N, K)."""
         return features.to(self.weight) @ self.weight + self.bias
 
     def head(self) -> LinearHead:
-        """Return the classifier as the head of a model."""
         head = LinearHead(*self.weight.shape)
         with torch.no_grad():
             head.classifier.weight.copy_(self.weight.T)
@@ -258,7 +256,6 @@ def remarks(found: Sequence[Transferred], frozen: Frozen) -> list[str]:
 
 
 def _save(found: Sequence[Transferred], frozen: Frozen, folder: Path) -> None:
-    """Write table.md and figures.json."""
     header, rows = cells(found)
     lines = ["| " + " | ".join(line) + " |" for line in [header, ["---"] * len(header), *rows]]
     notes = [f"- {text}" for text in remarks(found, frozen)]
