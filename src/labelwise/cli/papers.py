@@ -14,6 +14,7 @@ from labelwise.cli.text import duration, in_all, next_steps, resumable, say, sho
 from labelwise.data import load
 from labelwise.errors import DataError, SettingsError
 from labelwise.papers import reproduce
+from labelwise.papers.comparison import table_page
 from labelwise.papers.computed import COMPUTED
 from labelwise.papers.figures import Shown, draw_figure, find_figure
 from labelwise.papers.jobs import LocalProcesses, default_workers, seconds_of
@@ -33,7 +34,7 @@ from labelwise.papers.sources import Frozen
 from labelwise.papers.survey import SurveyPlan, complete, page, run_survey
 from labelwise.papers.transfer import TITLE, cells, remarks, transfer
 from labelwise.papers.vqa import judge_scores, judged_cells
-from labelwise.system.files import replacing
+from labelwise.system.files import write_text
 from labelwise.system.progress import make_watch
 from labelwise.system.text import counted
 from labelwise.system.yaml_values import parse_assignments
@@ -126,8 +127,7 @@ def _survey(
     )
     with resumable(folder):
         cells = run_survey(plan, folder, jobs=given.jobs or 1, say=say, watch=make_watch())
-    with replacing(folder / "survey.md") as temporary:
-        temporary.write_text(page(complete(cells), "# Survey"), encoding="utf-8")
+    write_text(folder / "survey.md", page(complete(cells), "# Survey"))
     say(f"written: {folder / 'survey.md'}, and a results file SET.CELL.json for each cell")
     next_steps("papers methods")
 
@@ -198,11 +198,7 @@ def _write_table(
     show_table(header, rows, title=title)
     for note in notes:
         say(f"- {note}")
-    lines = ["| " + " | ".join(cells) + " |" for cells in [header, ["---"] * len(header), *rows]]
-    below = ["", *(f"- {note}" for note in notes)] if notes else []
-    text = "\n".join([f"### {title}", "", *lines, *below, ""])
-    with replacing(folder / "table.md") as temporary:
-        temporary.write_text(text, encoding="utf-8")
+    write_text(folder / "table.md", table_page(title, header, rows, notes))
     say(f"written: {folder / 'table.md'}")
     next_steps("papers list")
 

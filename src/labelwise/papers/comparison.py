@@ -130,16 +130,14 @@ class Comparison:
         return header, rows
 
     def markdown(self) -> str:
-        header, rows = self.cells()
-        lines = [
-            "| " + " | ".join(cells) + " |" for cells in [header, ["---"] * len(header), *rows]
-        ]
         settings = [
             f"- {method}: {', '.join(f'{key} {value}' for key, value in values.items())}"
             for method, values in self.settings.items()
         ]
         verdicts = [f"- {sentence}" for sentence in (*self.choices, *self.verdicts())]
-        return "\n".join([*lines, "", *verdicts, "", "Trained with:", "", *settings, ""])
+        return "\n".join(
+            [*table_lines(*self.cells()), "", *verdicts, "", "Trained with:", "", *settings, ""]
+        )
 
     def save(self, folder: Path) -> None:
         plain = json.dumps(_without_infinity(asdict(self)), indent=1, allow_nan=False)
@@ -193,6 +191,25 @@ class StatedComparison(BaseModel):
             if not measured <= known or any(known - row.keys() for row in matrix.values()):
                 raise ValueError(f"image_covariance of {name!r} must have every method twice")
         return self
+
+
+def table_lines(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return the lines of a Markdown table."""
+    lines = ["| " + " | ".join(row) + " |" for row in (header, *rows)]
+    return [lines[0], "|" + "---|" * len(header), *lines[1:]]
+
+
+def table_page(
+    title: str,
+    header: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    notes: Sequence[str] = (),
+    below: str = "",
+) -> str:
+    """Return a table with its title, a sentence and notes as Markdown."""
+    parts = [f"### {title}", "\n".join(table_lines(header, rows)), below]
+    parts.append("\n".join(f"- {note}" for note in notes))
+    return "\n\n".join(part for part in parts if part) + "\n"
 
 
 def show_figure(value: SeedMean, percent: bool) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 from labelwise.data import LabelTable, load
 from labelwise.errors import DataError, SettingsError
 from labelwise.methods import METHODS, check_options, make_objective
-from labelwise.papers.comparison import INFINITE, show_figure
+from labelwise.papers.comparison import INFINITE, show_figure, table_page
 from labelwise.papers.jobs import (
     Executor,
     InProcess,
@@ -321,16 +321,11 @@ class Reproduction:
         return ["row", "", *names], rows
 
     def markdown(self) -> str:
-        published = self.request.experiment.published
-        header, rows = self.cells()
-        lines = [
-            "| " + " | ".join(cells) + " |" for cells in [header, ["---"] * len(header), *rows]
-        ]
         left = f"{self.left} runs are left." if self.left else ""
-        remarks = [left, *self.verdicts(), published.remark, *self.deviations()]
-        notes = [f"- {remark}" for remark in remarks if remark]
-        seeds = ", ".join(map(str, self.request.seeds))
-        return "\n".join([f"### {self.title}", "", *lines, "", f"Seeds {seeds}.", "", *notes, ""])
+        remark = self.request.experiment.published.remark
+        notes = [note for note in (left, *self.verdicts(), remark, *self.deviations()) if note]
+        seeds = f"Seeds {', '.join(map(str, self.request.seeds))}."
+        return table_page(self.title, *self.cells(), notes, seeds)
 
 
 def find_experiment(name: str) -> Experiment:

@@ -14,7 +14,7 @@ import torch
 
 from labelwise.data import LabelTable, load, mlspl_split, with_validation
 from labelwise.data.derived import single_positive
-from labelwise.networks.backbones import create_backbone
+from labelwise.networks.backbones import Backbone, create_backbone
 from labelwise.pictures import FeatureRows
 from labelwise.system.progress import Watch
 from labelwise.training.features import compute, frozen_backbone
@@ -34,6 +34,12 @@ class Frozen:
     weights: str | None = None
     image_size: int | None = None
     squash: bool = False
+
+    def backbone(self) -> Backbone:
+        """Return the network with its weights."""
+        return frozen_backbone(
+            self.name, weights=self.weights, image_size=self.image_size, squash=self.squash
+        )
 
 
 def holds_files(folder: Path) -> bool:
@@ -97,11 +103,8 @@ def with_features(
     watch: Watch | None = None,
 ) -> LabelTable:
     """Return the table with the features of a backbone in the place of its images."""
-    backbone = frozen_backbone(
-        frozen.name, weights=frozen.weights, image_size=frozen.image_size, squash=frozen.squash
-    )
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    return compute(table, backbone, cache, device=device, watch=watch)
+    return compute(table, frozen.backbone(), cache, device=device, watch=watch)
 
 
 def _with_last_fifth(table: LabelTable) -> LabelTable:

@@ -23,7 +23,6 @@ import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
-from functools import cache
 from itertools import product
 from math import inf, isnan, sqrt
 from multiprocessing import get_context
@@ -49,12 +48,13 @@ from labelwise.metrics import average_precision, confusion
 from labelwise.models import HeadSpec, Model
 from labelwise.networks.backbones import create_backbone
 from labelwise.numeric.special import stdtrit
+from labelwise.papers.comparison import table_lines
 from labelwise.papers.measures import probability_figures
 from labelwise.papers.protocols import DATASETS, STATED
 from labelwise.papers.sources import Frozen, holds_files, with_features
 from labelwise.pictures import FeatureRows
 from labelwise.predictions import Predictions
-from labelwise.system.files import replacing, write_text
+from labelwise.system.files import write_text
 from labelwise.system.progress import Watch
 from labelwise.training.features import set_biases_to_priors
 from labelwise.training.optimizer import make_optimizer, rate, set_rate
@@ -316,22 +316,20 @@ def survey_method(method: str, cell: str, rows: SurveyRows, plan: SurveyPlan) ->
     return Surveyed(scores, best, tuple(figures))
 
 
-@cache
-def _cached_rows(file: str) -> SurveyRows:
-    with np.load(file) as arrays:
-        names = tuple(str(label) for label in arrays["names"])
-        return SurveyRows(arrays["features"], arrays["labels"], names)
+Unit = tuple[str, str, str]  # data set, cell, method
+_ROWS: dict[str, SurveyRows] = {}  # by data set, in the process that trains
 
 
-Unit = tuple[tuple[str, str], str, str]  # data set and cell, the file of its rows, a method
+def _take(rows: Mapping[str, SurveyRows]) -> None:
+    _ROWS.update(rows)
 
 
 def _surveyed(unit: Unit, plan: SurveyPlan) -> Surveyed:
-    (_, cell), file, method = unit
+    name, cell, method = unit
     torch.set_num_threads(1)
     with catch_warnings():
         simplefilter("ignore", UserWarning)  # of labels ranked no better than chance
-        return survey_method(method, cell, _cached_rows(file), plan)
+        return survey_method(method, cell, _ROWS[name], plan)
 
 
 @dataclass
@@ -392,61 +390,56 @@ def run_survey(
     """Run the survey in ``folder``, or what is left of it; write and return its cells."""
     # The mark of a folder of a survey.
     write_text(folder / "survey.json", json.dumps({"command": plan.command}) + "\n")
-    tables: dict[str, tuple[Path, SurveyRows]] = {}
-    for name, source in plan.places().items():
-        tables[name] = (folder / "rows" / f"{name}.npz", rows_of(name, source, plan, watch))
-        file, rows = tables[name]
-        with replacing(file) as temporary, temporary.open("wb") as stream:
-            arrays = {"features": rows.features, "labels": rows.labels}
-            np.savez(stream, names=np.array(rows.names), **arrays)  # type: ignore[arg-type]
-    keys = [(name, cell) for cell, name in product(plan.cells, tables)]
-    cells = {(n, c): _opened(folder, n, c, plan, tables[n][1]) for n, c in keys}
+    rows = {name: rows_of(name, source, plan, watch) for name, source in plan.places().items()}
+    cells = {
+        (name, cell): _opened(folder, name, cell, plan, rows[name])
+        for cell, name in product(plan.cells, rows)
+    }
     left = [
-        (key, str(tables[key[0]][0]), method)
-        for key, cell in cells.items()
+        (name, cell, method)
+        for (name, cell), found in cells.items()
         for method in plan.compared
-        if method not in cell.methods
+        if method not in found.methods
     ]
-    for number, ((key, _, method), result) in enumerate(_finished(left, plan, jobs), 1):
-        cells[key].methods[method] = result
-        cells[key].save(folder)
+    for number, (unit, result) in enumerate(_finished(left, rows, plan, jobs), 1):
+        name, cell, method = unit
+        cells[name, cell].methods[method] = result
+        cells[name, cell].save(folder)
         mean = np.mean([run["mAP@class"] for run in result.figures])
-        say(f"[{number}/{len(left)}] {'.'.join(key)} {method}: mAP@class {mean:.4f}")
+        say(f"[{number}/{len(left)}] {name}.{cell} {method}: mAP@class {mean:.4f}")
     return list(cells.values())
 
 
-def _finished(units: list[Unit], plan: SurveyPlan, jobs: int) -> Iterator[tuple[Unit, Surveyed]]:
+def _finished(
+    units: list[Unit], rows: Mapping[str, SurveyRows], plan: SurveyPlan, jobs: int
+) -> Iterator[tuple[Unit, Surveyed]]:
     if jobs == 1:
+        _take(rows)
         yield from ((unit, _surveyed(unit, plan)) for unit in units)
         return
-    with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
+    with ProcessPoolExecutor(jobs, get_context("spawn"), _take, (rows,)) as pool:
         running = {pool.submit(_surveyed, unit, plan): unit for unit in units}
         yield from ((running[done], done.result()) for done in as_completed(running))
 
 
 def _opened(folder: Path, name: str, cell: str, plan: SurveyPlan, rows: SurveyRows) -> SurveyCell:
     """Return the cell of an earlier command, or an empty one; raise if it was made otherwise."""
-    counts = {split: len(x) for split, x in deal(rows, cell, 0).features.items()}
-    frozen = None if plan.frozen is None else plan.frozen.name
-    facts = {
-        "command": plan.command,
-        "commit": commit(),
-        "machine": f"{os.cpu_count()} cores, {platform.machine()}",
-        "made": {
-            "seeds": plan.seeds,
-            "images": counts,
-            "labels": len(rows.names),
-            "features": rows.features.shape[1],
-            "backbone": frozen,
-            **{key: plan.budget[key] for key in ("steps", "batch_size")},
-            "quick": plan.quick,
-        },
+    made = {
+        "seeds": plan.seeds,
+        "images": {split: len(x) for split, x in deal(rows, cell, 0).features.items()},
+        "labels": len(rows.names),
+        "features": rows.features.shape[1],
+        "backbone": None if plan.frozen is None else plan.frozen.name,
+        **{key: plan.budget[key] for key in ("steps", "batch_size")},
+        "quick": plan.quick,
     }
+    machine = f"{os.cpu_count()} cores, {platform.machine()}"
+    facts = {"command": plan.command, "commit": commit(), "machine": machine, "made": made}
     file = folder / f"{name}.{cell}.json"
     if not file.is_file():
         return SurveyCell(name, cell, facts)
     survey_cell = SurveyCell.load(file)
-    if survey_cell.facts["made"] != facts["made"]:
+    if survey_cell.facts["made"] != made:
         raise SettingsError(
             f"{folder} was begun with other data, backbone or budget for {name}; choose "
             "another folder with -o"
@@ -463,14 +456,9 @@ def commit() -> str:
         return "unknown"
 
 
-# The page of a survey, made of its results files alone: mean ranks and tables.
-#
-# Images are dealt again for every seed, so seeds share images. The variance of a mean over J seeds
-# is
-# that over seeds times 1 / J + test images / training images (Nadeau and Bengio 2003). Ranks are
-# over
-# methods, equal figures share the mean of theirs; Nemenyi's critical difference is
-# q sqrt(k (k + 1) / 6 N) for k methods on N sets.
+# Seeds share images. The variance of a mean over J seeds is that over seeds times
+# 1 / J + test images / training images (Nadeau and Bengio 2003). Nemenyi's critical difference of
+# mean ranks is q sqrt(k (k + 1) / 6 N) for k methods on N sets.
 
 
 HIGHER = ("mAP@class", "macro F1", "micro F1")
@@ -532,12 +520,6 @@ def page(cells: Sequence[SurveyCell], before: str) -> str:
     return "\n".join(lines)
 
 
-def markdown(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return the lines of a table, the header first."""
-    lines = ["| " + " | ".join(row) + " |" for row in rows]
-    return [lines[0], "|" + "---|" * len(rows[0]), *lines[1:]]
-
-
 def _table(cells: Sequence[SurveyCell]) -> list[str]:
     """Return the table of one kind of knowledge, by the mean rank of mAP over sets."""
     methods = list(cells[0].methods)
@@ -560,7 +542,7 @@ def _table(cells: Sequence[SurveyCell]) -> list[str]:
         row += [_spread(cell, method, "mAP@class") for cell in cells]
         row += [_mean(cells, method, column) for column in COLUMNS[1:]]
         rows.append([*row, " ".join(_rate(cell, method) for cell in cells)])
-    return [*lines, "", *markdown([header, *rows])]
+    return [*lines, "", *table_lines(header, rows)]
 
 
 def _how(cells: Sequence[SurveyCell]) -> str:
