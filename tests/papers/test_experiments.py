@@ -642,7 +642,7 @@ def test_an_executor_is_given_what_others_start_from_first(tmp_path):
     assert done == ["first", "free", "b"]
 
 
-def test_runs_side_by_side_end_with_the_command_that_is_killed(tmp_path, warm_commands):
+def test_a_worker_ends_with_the_command_that_is_killed(tmp_path, warm_commands):
     script = """
 import sys
 from pathlib import Path
@@ -650,16 +650,16 @@ from labelwise.papers.jobs import LocalProcesses, TrainingJob, run_jobs
 from labelwise.training.settings import read_settings
 values = {"data": "posterior", "backbone": "identity", "recipe.epochs": 2000, "method": "bce",
           "data_options": {"num_train": 2000, "num_val": 50, "num_test": 50, "num_labels": 4}}
-jobs = [TrainingJob(read_settings(None, values), Path(sys.argv[1]) / name) for name in "ab"]
 if __name__ == "__main__":
-    list(run_jobs(jobs, executor=LocalProcesses(2)))
+    job = TrainingJob(read_settings(None, values), Path(sys.argv[1]) / "run")
+    list(run_jobs([job], executor=LocalProcesses(1)))
 """
     (tmp_path / "jobs.py").write_text(script)
-    files = [tmp_path / name / "metrics.jsonl" for name in "ab"]
+    file = tmp_path / "run" / "metrics.jsonl"
     with warm_commands.running([tmp_path], tmp_path, tmp_path / "jobs.py"):
-        wait_until(lambda: all(file.exists() for file in files))
-    wait_until(lambda: not any(is_locked(file.parent) for file in files))
-    assert not any((file.parent / "evaluation.json").exists() for file in files)
+        wait_until(file.exists)
+    wait_until(lambda: not is_locked(file.parent))
+    assert not (file.parent / "evaluation.json").exists()
 
 
 def is_locked(folder):
