@@ -16,7 +16,7 @@ from quick_processes import QUICK
 from safetensors.torch import save_file
 from sklearn.metrics import average_precision_score, brier_score_loss, roc_auc_score
 
-from labelwise.data import LabelTable, with_validation
+from labelwise.data import LabelTable
 from labelwise.data.export import export
 from labelwise.errors import DataError, SettingsError
 from labelwise.evaluation.intervals import ap_influence
@@ -404,26 +404,6 @@ def test_expecting_more_empty_images_lowers_confidence_at_a_price(tmp_path):
 def replace_rows(table, rows):
     ids = [name for name, keep in zip(table.ids, rows, strict=True) if keep]
     return replace(table, ids=ids, logits=table.logits[rows], labels=table.labels[rows])
-
-
-def test_validation_rows_come_from_train_in_proportion():
-    random = np.random.default_rng(3)
-    labels, features = random.random((400, 4)) < 0.5, np.zeros((400, 1), np.float32)
-    split = np.repeat(["train", "test"], [300, 100])
-    table = LabelTable.from_arrays("abcd", FeatureRows(features), labels, split=split)
-    held = with_validation(table)
-    taken = held.split == "val"
-    assert taken.sum() == 30
-    assert (table.split[taken] == "train").all()
-    assert (held.split[~taken] == table.split[~taken]).all()
-    train = table.split == "train"
-    kinds, of_row = np.unique(labels, axis=0, return_inverse=True)
-    assert {tuple(kind) for kind in kinds} >= {(0, 0, 0, 0), (1, 1, 1, 1)}
-    for kind in range(len(kinds)):
-        here = of_row == kind
-        assert abs((here & taken).sum() - 0.1 * (here & train).sum()) <= 1
-    assert with_validation(held) is held
-    assert (with_validation(table).split == held.split).all()
 
 
 def cifar_binary(folder, train=120, test=60):

@@ -67,10 +67,12 @@ def run(table: str, given: Options) -> None:
         given.refuse(f"{table} is computed", *trained, "judge")
         if figure is not None or not COMPUTED[table].sets:
             given.refuse(f"{table} is computed", "source")
-        if figure is None:
-            _compute(table, root, source, folder)
-        else:
+        if figure is not None:
             _say_files(draw_figure(table, folder))
+            return
+        computed = COMPUTED[table]
+        result = computed.compute(root, source)
+        _write_table(folder, computed.title, result.header, result.rows, result.notes)
         return
     if given.judge:
         given.refuse("scores and checkpoints are judged as they are", *trained)
@@ -90,7 +92,8 @@ def run(table: str, given: Options) -> None:
     request = Request(name, root, source, given.quick, seeds, rows, frozen, overrides)
     if figure is not None and figure.photos_only:
         given.refuse(f"{table} shows photos as they are", *(set(trained) - {"jobs", "query"}))
-        _say_files(_draw_photos(table, request, folder))
+        train = open_data(request)[0].splits()["train"]
+        _say_files(draw_figure(table, folder, Shown({}, train.images)))
         return
     workers = given.jobs or default_workers()
     if given.dry_run:
@@ -103,10 +106,13 @@ def run(table: str, given: Options) -> None:
     for note in (*done.verdicts(), *done.deviations()):
         say(f"- {note}")
     say(f"written: {folder / 'table.md'}")
-    if figure is not None:
-        _say_files(_draw(table, request, folder, given.query))
-    else:
+    if figure is None:
         next_steps("papers list", "compare DATA --methods bce,spa")
+        return
+    jobs = jobs_of(request, folder)
+    rows = request.rows or request.chosen_rows()
+    runs = {row: FinishedRun(jobs[row, request.seeds[0]].folder) for row in rows}
+    _say_files(draw_figure(table, folder, Shown(runs, photos_of(request), given.query)))
 
 
 def _survey(
@@ -143,28 +149,9 @@ def _pairs(texts: Sequence[str], rule: str) -> dict[str, str]:
     return pairs
 
 
-def _draw(name: str, request: Request, folder: Path, query: str | None) -> list[Path]:
-    jobs = jobs_of(request, folder)
-    rows = request.rows or request.chosen_rows()
-    runs = {row: FinishedRun(jobs[row, request.seeds[0]].folder) for row in rows}
-    return draw_figure(name, folder, Shown(runs, photos_of(request), query))
-
-
-def _draw_photos(name: str, request: Request, folder: Path) -> list[Path]:
-    """Draw a figure of the training photos of a table's data, for which nothing is trained."""
-    train = open_data(request)[0].splits()["train"]
-    return draw_figure(name, folder, Shown({}, train.images))
-
-
 def _say_files(files: list[Path]) -> None:
     say(f"drawn: {', '.join(map(str, files))}")
     next_steps("papers list")
-
-
-def _compute(table: str, root: Path, source: str | None, folder: Path) -> None:
-    computed = COMPUTED[table]
-    result = computed.compute(root, source)
-    _write_table(folder, computed.title, result.header, result.rows, result.notes)
 
 
 def _judge(table: str, root: Path, source: str | None, given: Sequence[str], folder: Path) -> None:
@@ -211,11 +198,7 @@ def _transfer(root: Path, sets: tuple[str, ...], frozen: Frozen | None, folder: 
         )
     with resumable(folder):
         results = transfer(root, frozen, folder, sets=sets, say=say, watch=make_watch())
-    show_table(*cells(results), title=TITLE)
-    for note in remarks(results, frozen):
-        say(f"- {note}")
-    say(f"written: {folder / 'table.md'}")
-    next_steps("papers list")
+    _write_table(folder, TITLE, *cells(results), remarks(results, frozen))
 
 
 def _announce(request: Request, folder: Path, jobs: int) -> None:

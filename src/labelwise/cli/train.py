@@ -80,10 +80,7 @@ def train_and_report(
     folds: int | None = None,
     on_ray: int | None = None,
 ) -> Run | None:
-    """Train, report, and say what came out and what to type next.
-
-    ``on_ray`` workers of a Ray cluster train; then this process only reports.
-    """
+    """Train, report, and say what to type next; on ``on_ray`` workers of a cluster if given."""
     address, watch = folder.address, make_watch()
     with resumable(address):
         done = trained(settings, folder, watch, fresh=fresh, on_ray=on_ray, command=command())

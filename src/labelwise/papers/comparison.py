@@ -76,11 +76,7 @@ class Comparison:
     image_freedom: Mapping[str, float] = field(default_factory=dict)
 
     def column(self, name: str) -> dict[str, dict[int, float]]:
-        """Return one column as ``{method: {seed: value}}``.
-
-        A method that is undefined on one seed has no values: the mean over the others would
-        flatter it.
-        """
+        """Return ``{method: {seed: value}}``; a method undefined on one seed has no values."""
         return {
             method: {seed: row[name] for seed, row in by_seed.items()}
             if all(name in row for row in by_seed.values())

@@ -56,9 +56,8 @@ from labelwise.types import nearest
 #     chosen_on        the images by which the deployed epoch is chosen
 #     pooled           what of a vision transformer's tokens the head reads
 #
-# The run's resolved settings are compared with it key by key, so that nothing has to be remembered.
-# A setting of which the paper says nothing is compared with that of our own protocol, so that
-# whatever was set for a run is named. Devices, workers and seeds decide no row and are left out.
+# The run's resolved settings are compared with it key by key; a setting of which the paper says
+# nothing is compared with our own protocol. Devices, workers and seeds are left out.
 
 
 SMALL_INPUTS = {"resnet18-32", "vgg16-32", "densenet40-12", "densenet40-40"}  # 32 x 32 pixels
@@ -67,10 +66,7 @@ OURS = frozenset({"hardware", "seed", "data"})  # no part of a protocol
 
 @dataclass(frozen=True)
 class Deviation:
-    """One thing that differs from the paper, in the rows where it does so alike.
-
-    Where the paper does not state it, ``published`` is None and ``ours`` is what our protocol has.
-    """
+    """One thing that differs from the paper; else ``ours`` is our protocol's."""
 
     rows: tuple[str, ...]
     key: str

@@ -54,17 +54,11 @@ def open_table(
     hold_out: bool = True,
     frozen: Frozen | None = None,
     one_positive: bool = False,
-    cache: Path = Path("runs/features"),
     watch: Watch | None = None,
 ) -> LabelTable:
-    """Return the table of ``source``.
-
-    ``hold_out`` takes validation rows from train where there are none; ``frozen`` puts the
-    features of a backbone in the place of the images, while ``watch`` looks on; ``one_positive``
-    leaves one known label to each training image, and splits as Cole et al. do.
-    """
+    """Return the table of ``source``, divided, perhaps with frozen features."""
     table = divided(load(source, **options), hold_out=hold_out, one_positive=one_positive)
-    return table if frozen is None else with_features(table, frozen, cache=cache, watch=watch)
+    return table if frozen is None else with_features(table, frozen, watch=watch)
 
 
 def divided(table: LabelTable, *, hold_out: bool, one_positive: bool = False) -> LabelTable:

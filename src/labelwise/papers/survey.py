@@ -6,14 +6,10 @@
     noise     a tenth of the present labels is removed, and as many absent ones are added
     half      half of the training images
 
-Every seed deals all images into train, val and test again (``SHARES``), and hides, flips or leaves
-out again. Features are centred and divided by one number, both from the training rows. A method is
-a head trained by AdamW on one cycle. Its learning rate is the best of at least five by mAP on
-validation, on the first seed: those of ``RATES``, then more while the best is at an edge.
-
-Every cell (a data set and what is known of it) is one results file. It holds the figures of every
-seed, the tries, the command, the commit and the machine; a survey that was stopped goes on after
-the methods that are there. :func:`page` makes the page of these files alone.
+Every seed deals all images into train, val and test again (``SHARES``). Features are centred and
+scaled by the training rows. A method is a head trained by AdamW on one cycle. Its learning rate is
+the best of at least five by mAP on validation, on the first seed: those of ``RATES``, then more
+while the best is at an edge. Every cell is one results file; :func:`page` is made of these alone.
 """
 
 import json
@@ -264,11 +260,7 @@ def fit(
 
 
 def figures_of(val: Predictions, test: Predictions) -> dict[str, float]:
-    """Return the columns of the survey for one run; an undefined one is left out.
-
-    ``after`` is one shrunk per-label Platt fit on validation, from which the sets are made too,
-    with the shared threshold of the best F1 on validation.
-    """
+    """Return the columns of one run; ``after`` is the shared Platt fit, also for the sets."""
     figures = {"mAP@class": average_precision(test.logits, test.majority).value}
     fitted = platt(val.logits, val.labels, test.link)
     for stage, link in (("before", test.link), ("after", fitted)):
@@ -482,10 +474,7 @@ def inflation(cell: SurveyCell, seeds: int) -> float:
 
 
 def ranks_of(cell: SurveyCell, column: str, methods: Sequence[str]) -> dict[str, float]:
-    """Return the rank of each method, 1 the best.
-
-    Means that agree to four decimals are equal, and share the mean of their ranks.
-    """
+    """Return the rank of each method, 1 the best; means equal to four decimals share a rank."""
     sign = -1 if column in HIGHER else 1
     means = [fmean(values_of(cell, m, column) or [sign * inf]) for m in methods]
     losses = [inf if mean in (inf, -inf) else round(sign * mean, 4) for mean in means]
