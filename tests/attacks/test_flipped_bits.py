@@ -27,7 +27,7 @@ from labelwise.photos.store import Store
 from labelwise.predictions import Predictions
 from labelwise.system.progress import Silent
 
-LARGE = "labelwise.photos.probabilities.KEPT_FROM"  # rows from which files keep probabilities
+LARGE = "labelwise.photos.index.KEPT_FROM"  # rows from which files keep probabilities
 MADE_ANEW = ("cache/", "likeness.json")  # from the other files, where they are damaged
 
 
