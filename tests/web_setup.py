@@ -74,6 +74,14 @@ class Client:
         return facts["detail"]
 
 
+def status_of(line):
+    """Read a complete answer on a connection; return its status."""
+    answer = http.client.HTTPResponse(line)
+    answer.begin()
+    answer.read()
+    return answer.status
+
+
 def form(*files):
     parts = []
     for name, content in files:

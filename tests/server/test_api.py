@@ -320,9 +320,8 @@ def test_a_photo_is_given_back_as_its_file_is_with_its_path_and_place(run, tmp_p
             assert facts["paths"] == [str(file)]
             jpeg = file.suffix == ".jpg"
             assert facts["camera"] == ("X-T5" if jpeg else None)
-            assert (facts["latitude"], facts["longitude"]) == (
-                (52.51, 13.375) if jpeg else (None, None)
-            )
+            place = (facts["latitude"], facts["longitude"])
+            assert place == ((52.51, 13.375) if jpeg else (None, None))
             _, _, drawn = server.send("GET", f"{address}/thumbnail?side=160")
             assert Image.open(io.BytesIO(drawn)).size == (80, 60)
             file.write_bytes(b"another photo by now")
@@ -361,9 +360,8 @@ def test_corrections_count_at_once_are_undone_and_outlive_the_server(run, own_li
         assert hits[0]["id"] not in {hit["id"] for hit in after if hit["probability"] > 0}
         assert after[0]["probability"] != hits[1]["probability"]  # the label was fitted anew
     with running(run, own_library, decoders=0) as server:
-        assert {one["label"]: one["corrected"] for one in server.get(photo)["labels"]}[
-            "dog"
-        ] == "absent"
+        said = {one["label"]: one["corrected"] for one in server.get(photo)["labels"]}
+        assert said["dog"] == "absent"
         assert server.put(f"{photo}/labels", {"labels": view["before"]})[0] == 200
         again = server.get("/api/v1/search?q=dog")["hits"]
         assert [hit["probability"] for hit in again] == pytest.approx(
@@ -371,9 +369,8 @@ def test_corrections_count_at_once_are_undone_and_outlive_the_server(run, own_li
         )
         for bad in ({"dgo": "absent"}, {"dog": "perhaps"}, {}):
             assert server.put(f"{photo}/labels", {"labels": bad})[0] == 422
-        assert (
-            server.put(f"/api/v1/photos/{'0' * 64}/labels", {"labels": {"dog": "absent"}})[0] == 404
-        )
+        nowhere = server.put(f"/api/v1/photos/{'0' * 64}/labels", {"labels": {"dog": "absent"}})
+        assert nowhere[0] == 404
 
 
 def test_two_clients_correct_side_by_side(run, own_library):

@@ -3,15 +3,15 @@
 import asyncio
 import gc
 import math
+import socket
 import threading
 import time
-from http.client import HTTPResponse
 
 import numpy as np
 import pytest
 import torch
 from patience import PATIENCE, wait_until
-from web_setup import encoded, form, running
+from web_setup import encoded, form, running, status_of
 
 from labelwise.errors import ImageError
 from labelwise.models import Predictor
@@ -21,6 +21,7 @@ from labelwise.server.bodies import Upload
 from labelwise.server.monitoring import Monitor
 from labelwise.server.security import RefusedError
 from labelwise.server.service import ServedModel, Service
+from labelwise.server.serving import listen
 from labelwise.server.settings import ServeSettings
 
 
@@ -137,15 +138,11 @@ def test_models_take_turns_however_many_pictures_one_of_them_has():
         try:
             waiting = [asyncio.create_task(one.tag([upload(0)]))]
             await asyncio.to_thread(passing.wait, PATIENCE)
-            waiting.append(asyncio.create_task(one.tag([upload(n) for n in range(20)])))
-            while queue.under_way < 21 or one.opening:
-                await asyncio.sleep(0.001)
-            waiting.append(asyncio.create_task(other.tag([upload(0)])))
-            while queue.under_way < 22 or other.opening:
-                await asyncio.sleep(0.001)
-            waiting.append(asyncio.create_task(other.tag([upload(n) for n in range(1, 6)])))
-            while queue.under_way < 27 or other.opening:
-                await asyncio.sleep(0.001)
+            for batcher, numbers in ((one, range(20)), (other, [0]), (other, range(1, 6))):
+                more = queue.under_way + len(numbers)
+                waiting.append(asyncio.create_task(batcher.tag([upload(n) for n in numbers])))
+                while queue.under_way < more or batcher.opening:
+                    await asyncio.sleep(0.001)
             start.set()
             await asyncio.gather(*waiting)
         finally:
@@ -269,8 +266,6 @@ def test_requests_at_the_same_time_share_a_pass(held_back):
 
 def test_a_client_that_hangs_up_frees_its_place(held_back):
     server, sizes, go = held_back
-    import socket
-
     body, kind = form(*[(f"{n}.png", encoded(seed=n)) for n in range(16)])
     head = f"POST /api/v1/predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: {kind}\r\n"
     with socket.create_connection(("127.0.0.1", server.port)) as line:
@@ -301,8 +296,6 @@ def test_a_place_is_given_back_once_and_goes_to_the_pictures_of_its_request():
 
 def test_a_request_is_refused_before_its_body_while_another_body_is_on_its_way(run):
     """The first client has sent only its headers: it has the one place until it goes."""
-    import socket
-
     body, kind = form(("a.png", encoded()))
     lines = ["Host: localhost", f"Content-Type: {kind}", f"Content-Length: {len(body)}"]
     head = "\r\n".join(["POST /api/v1/predict HTTP/1.1", *lines, "", ""]).encode()
@@ -327,8 +320,6 @@ def test_a_request_is_refused_before_its_body_while_another_body_is_on_its_way(r
 
 
 def test_a_client_that_goes_before_its_body_has_come_is_no_error_of_the_server(run):
-    import socket
-
     head = b"POST /api/v1/predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: image/png\r\n"
     with running(run, max_queue=1, max_files=1, decoders=0) as server:
         with socket.create_connection(("127.0.0.1", server.port)) as line:
@@ -337,14 +328,6 @@ def test_a_client_that_goes_before_its_body_has_come_is_no_error_of_the_server(r
         wait_until(lambda: "labelwise_queue_length 0.0" in metrics(server))
         assert 'route="/api/v1/predict",status="408"} 1.0' in metrics(server)
         assert 'status="500"' not in metrics(server)
-
-
-def status_of(line):
-    """Read one whole answer."""
-    answer = HTTPResponse(line)
-    answer.begin()
-    answer.read()
-    return answer.status
 
 
 def metrics(server):
@@ -369,11 +352,6 @@ def held_back(run, monkeypatch):
 
 def test_answers_are_sent_at_once():
     """Sockets of another kind wait 40 ms for an acknowledgement; asyncio goes by their protocol."""
-    import socket
-
-    from labelwise.server import ServeSettings
-    from labelwise.server.serving import listen
-
     with listen(ServeSettings(port=0)) as listener:
         assert listener.proto == socket.IPPROTO_TCP
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from browser_setup import CONTRAST, assert_fits, assert_no_finding, launched
+from browser_setup import CONTRAST, assert_fits, assert_no_finding
 from labelling_setup import labelling
 from patience import PATIENCE, wait_until
 from playwright.sync_api import expect
@@ -30,12 +30,6 @@ def folder(tmp_path):
     for number in range(25):
         picture(tmp_path / "photos" / f"{number:02d}.png", number)
     return tmp_path
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with launched() as browser:
-        yield browser
 
 
 def ids(asked):
@@ -68,13 +62,8 @@ def test_questions_are_shared_out_and_answers_last(folder):
         states = {one: "present" if at == 0 else "absent" for at, one in enumerate(ids(ada))}
         answer = server.put("/api/v1/answers", {"label": "dog", "who": "ada", "states": states})
         assert answer[0] == 200, answer
-        assert json.loads(answer[2])["words"][0] == {
-            "label": "dog",
-            "yes": 1,
-            "no": 9,
-            "unsure": 0,
-            "disagreed": 0,
-        }
+        tally = {"label": "dog", "yes": 1, "no": 9, "unsure": 0, "disagreed": 0}
+        assert json.loads(answer[2])["words"][0] == tally
     first = ada["photos"][0]["name"]
     assert states_of(folder)[first] == {"dog": True}
     assert sum(own == {"dog": False} for own in states_of(folder).values()) == 9
@@ -237,10 +226,7 @@ def test_what_cannot_be_an_answer_is_refused(folder):
         (("label", "--page", "photos"), "name the photos and the words to ask about"),
         (("serve", "--label", "photos"), "name the photos and the words to ask about"),
         (("label", "--page", "none", "--words", "words.txt"), "there is no file or folder none"),
-        (
-            ("label", "photos", "--words", "words.txt"),
-            "--words does not apply: it belongs to --pag",
-        ),
+        (("label", "photos", "--words", "words.txt"), "--words does not apply: it belongs to --pa"),
         (("serve", "run", "--words", "words.txt"), "No such option: --words"),
         (("serve",), "name the folder of a run to serve"),
         (("label", "--page", "photos", "--max-batch", "3"), "No such option: --max-batch"),
@@ -255,15 +241,9 @@ def test_options_that_do_not_fit_are_refused(folder, monkeypatch, arguments, sen
     assert sentence in " ".join(f"{done.exception} {done.output}".split())
 
 
-def test_a_person_answers_undoes_and_comes_back(folder, browser):
+def test_a_person_answers_undoes_and_comes_back(folder, visit):
     with labelling(folder) as server:
-        context = browser.new_context(reduced_motion="reduce")
-        context.set_default_timeout(1000 * PATIENCE)
-        page = context.new_page()
-        page.heard = []
-        page.on("console", lambda message: page.heard.append(message.text))
-        page.on("pageerror", lambda error: page.heard.append(str(error)))
-        page.goto(server.address)
+        page = visit(server)
         tiles = page.locator("#grid button")
         expect(tiles).to_have_count(20)
         expect(page.locator("#ask")).to_have_text("Is there: dog?")
@@ -297,7 +277,6 @@ def test_a_person_answers_undoes_and_comes_back(folder, browser):
         assert_fits(page)
         assert_no_finding(page, 390, "dark")
         assert page.heard == []
-        context.close()
     assert states_of(folder) == told
 
 

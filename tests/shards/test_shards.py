@@ -215,6 +215,9 @@ def test_the_shard_of_a_worker_that_dies_is_given_to_another(tmp_path, monkeypat
     records = list(LocalEngine(2).run(Counting(tmp_path, deadly=(1,)), iter(range(5))))
     assert sorted(record.shard for record in records) == [f"part-{n:05d}.parquet" for n in range(5)]
     assert len(list(tmp_path.iterdir())) == 6
+    with pytest.raises(LostShardError, match="3 workers died over shard 7;"):
+        list(LocalEngine(2).run(Counting(tmp_path, deadly=(7,), times=9), [7]))
+    assert len(list(tmp_path.glob("7-*"))) == ATTEMPTS
 
 
 class Large:
@@ -242,13 +245,6 @@ def test_a_worker_that_dies_before_it_has_its_task_is_replaced(monkeypatch):
     found = list(LocalEngine(2).run(Large(), range(1)))
     assert len(killed) == 1
     assert found == [(0, 1 << 20)]
-
-
-def test_a_shard_that_kills_every_worker_is_named(tmp_path, monkeypatch):
-    monkeypatch.setattr("labelwise.shards.engine.SPAWN", QUICK)
-    with pytest.raises(LostShardError, match="3 workers died over shard 0;"):
-        list(LocalEngine(2).run(Counting(tmp_path, deadly=(0,), times=9), range(1)))
-    assert len(list(tmp_path.iterdir())) == ATTEMPTS
 
 
 def test_two_processes_write_the_bytes_of_one(model, photos, whole, tmp_path, monkeypatch, capsys):

@@ -130,7 +130,23 @@ def create_app(
         generate_unique_id_function=_operation_name,
     )
     add_errors(app, when_busy=service.monitor.busy.inc)
-    _add_health(app, service)
+
+    @app.get("/health/live", tags=["health"])
+    async def live() -> Health:
+        return Health(status="live")
+
+    @app.get("/health/ready", tags=["health"])
+    async def ready() -> Health:
+        service.require_ready()
+        return Health(status="ready")
+
+    @app.get("/metrics", tags=["health"], response_class=Response)
+    async def metrics() -> Response:
+        for served in list(service.models.values()):
+            await service.trust_view(served)  # what alarms and shares are now
+        content = await service.aside(lambda: generate_latest(service.monitor.registry))
+        return Response(content, media_type=CONTENT_TYPE_LATEST)
+
     app.include_router(make_api(service))
     app.include_router(make_inference_protocol(service))
     if settings.photoprism:
@@ -218,24 +234,6 @@ def add_errors(app: FastAPI, when_busy: Callable[[], None] = lambda: None) -> No
     own = (RefusedError, LabelwiseError)
     for kind in (*own, HTTPException, RequestValidationError, ClientDisconnect, Exception):
         app.add_exception_handler(kind, answered)
-
-
-def _add_health(app: FastAPI, service: Service) -> None:
-    @app.get("/health/live", tags=["health"])
-    async def live() -> Health:
-        return Health(status="live")
-
-    @app.get("/health/ready", tags=["health"])
-    async def ready() -> Health:
-        service.require_ready()
-        return Health(status="ready")
-
-    @app.get("/metrics", tags=["health"], response_class=Response)
-    async def metrics() -> Response:
-        for served in list(service.models.values()):
-            await service.trust_view(served)  # what alarms and shares are now
-        content = await service.aside(lambda: generate_latest(service.monitor.registry))
-        return Response(content, media_type=CONTENT_TYPE_LATEST)
 
 
 def busy_problem(error: BusyError) -> Response:

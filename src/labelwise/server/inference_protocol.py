@@ -209,35 +209,32 @@ def make_inference_protocol(service: Service) -> APIRouter:
 
         @api.post(f"{path}/infer", name=f"infer{of}", response_model=Facts, openapi_extra=BODY)
         async def infer(request: Request, served: Chosen) -> Response:
-            return await answered(request, served)
+            header = request.headers.get(JSON_LENGTH)
+            _require_tensors(request, header)
+            body = await whole_body(request, service)
+            most = service.settings.max_files
 
-    async def answered(request: Request, model: ServedModel) -> Response:
-        header = request.headers.get(JSON_LENGTH)
-        _require_tensors(request, header)
-        body = await whole_body(request, service)
-        most = service.settings.max_files
+            def read() -> tuple[InferIn, list[Upload]]:
+                parts = BinaryBody(body, header)
+                asked = read_json_as(InferIn, parts.json)
+                uploads = _uploads(asked.inputs[0], parts, most)
+                parts.require_empty()
+                return asked, uploads
 
-        def read() -> tuple[InferIn, list[Upload]]:
-            parts = BinaryBody(body, header)
-            asked = read_json_as(InferIn, parts.json)
-            uploads = _uploads(asked.inputs[0], parts, most)
-            parts.require_empty()
-            return asked, uploads
-
-        asked, uploads = await service.aside(read)
-        wanted = asked.wanted()
-        if len(uploads) * len(model.names) * len(wanted) > MOST_NUMBERS:
-            raise RefusedError(
-                422,
-                f"an answer may hold {MOST_NUMBERS:,} numbers: ask for fewer outputs, or send "
-                "fewer pictures at a time",
-            )
-        tagged = await all_tagged(request, service, model, uploads)
-        facts = {"model_name": model.name, "model_version": model.version}
-        facts |= {} if asked.id is None else {"id": asked.id}
-        told = {name: to_json(value) for name, value in facts.items()}
-        told["parameters"] = to_json({"labels": list(model.names)})
-        return await service.aside(lambda: _written(told, wanted, tagged))
+            asked, uploads = await service.aside(read)
+            wanted = asked.wanted()
+            if len(uploads) * len(served.names) * len(wanted) > MOST_NUMBERS:
+                raise RefusedError(
+                    422,
+                    f"an answer may hold {MOST_NUMBERS:,} numbers: ask for fewer outputs, or send "
+                    "fewer pictures at a time",
+                )
+            tagged = await all_tagged(request, service, served, uploads)
+            facts = {"model_name": served.name, "model_version": served.version}
+            facts |= {} if asked.id is None else {"id": asked.id}
+            told = {name: to_json(value) for name, value in facts.items()}
+            told["parameters"] = to_json({"labels": list(served.names)})
+            return await service.aside(lambda: _written(told, wanted, tagged))
 
     return api
 

@@ -40,6 +40,7 @@ from labelwise.server.batching import Threads
 from labelwise.server.schemas import Health, Strict
 from labelwise.server.security import PhotoNotFoundError
 from labelwise.server.settings import ServeSettings
+from labelwise.system.names import printable
 
 log = logging.getLogger("labelwise.server")
 
@@ -284,7 +285,7 @@ class _Asking(PhotoPage):
             photos=[
                 AskedPhoto(
                     id=photo,
-                    name=shown_name(self.paths[photo]),
+                    name=printable(self.paths[photo].name),
                     guess=guide.guess(label, str(self.paths[photo])) if guesses and guide else None,
                 )
                 for photo in chosen
@@ -424,11 +425,6 @@ def file_facts(path: Path) -> Facts:
     return facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns
 
 
-def shown_name(path: Path) -> str:
-    """Return the name of a file as text, whatever its bytes are."""
-    return os.fsencode(path.name).decode("utf-8", "backslashreplace")
-
-
 # The page of an audit: one photo and one tag at a time; the labelling page shows it. Every answer
 # brings the next question with it, and the ids of photos for the browser to load ahead.
 
@@ -506,7 +502,7 @@ class _Auditing(PhotoPage):
         self._photos[number], self.paths[number] = question.photo, path
         return AuditQuestion(
             id=number,
-            name=shown_name(path),
+            name=printable(path.name),
             label=None if question.tag == EACH_TAG else question.tag,
             tagged=list(question.tagged),
             listed=list(question.listed),

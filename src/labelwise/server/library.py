@@ -43,6 +43,7 @@ from labelwise.server import schemas
 from labelwise.server.api import PhotoId
 from labelwise.server.batching import Threads
 from labelwise.server.security import PhotoNotFoundError, RefusedError
+from labelwise.system.names import printable
 from labelwise.system.text import counted
 
 if TYPE_CHECKING:
@@ -136,8 +137,7 @@ class Library:
         paths = await self.run(lambda: self.index.store.paths_of([row])[row])
         files = await self.run(lambda: self.index.files_of(row))
         facts = await self._readers.run(lambda: read_facts(_content(files)[0]))
-        shown = [os.fsencode(path).decode("utf-8", "backslashreplace") for path in paths]
-        return schemas.PhotoFactsView(paths=shown, **asdict(facts))
+        return schemas.PhotoFactsView(paths=list(map(printable, paths)), **asdict(facts))
 
     async def thumbnail(self, photo: str, side: int) -> bytes:
         key = (photo, side)
@@ -496,9 +496,7 @@ def _content(files: PhotoFiles) -> tuple[bytes, str]:
 
 def photo_name(paths: Sequence[str]) -> str:
     """Return what a photo is called: the last part of its first path, as printable text."""
-    if not paths:
-        return "(no file)"
-    return os.fsencode(os.path.basename(paths[0])).decode("utf-8", "backslashreplace")
+    return printable(os.path.basename(paths[0])) if paths else "(no file)"
 
 
 def _share(value: float) -> float:

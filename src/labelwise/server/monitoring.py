@@ -5,7 +5,6 @@ import json
 import queue
 import threading
 import time
-from collections.abc import Iterable
 from datetime import UTC, datetime
 from functools import partial
 from logging import INFO, LogRecord
@@ -16,7 +15,6 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from labelwise.errors import SettingsError
-from labelwise.metrics.shift import Alarm
 
 # The access log: one line of JSON per request, in a file that is turned over as it grows.
 #
@@ -120,8 +118,3 @@ class Monitor:
             due = time.perf_counter() + TICK
             await asyncio.sleep(TICK)
             self.pauses.observe(max(0.0, time.perf_counter() - due))
-
-    def note_alarms(self, alarms: Iterable[Alarm]) -> None:
-        for alarm in alarms:
-            self.evidence.labels(alarm.label).set(alarm.evidence)
-            self.alarm.labels(alarm.label).set(alarm.raised)

@@ -514,7 +514,9 @@ class Service:
     async def trust_view(self, model: ServedModel) -> schemas.TrustView:
         library = self._library_of(model)
         alarms = await library.run(library.alarms) if library is not None else []
-        self.monitor.note_alarms(alarms)
+        for alarm in alarms:
+            self.monitor.evidence.labels(alarm.label).set(alarm.evidence)
+            self.monitor.alarm.labels(alarm.label).set(alarm.raised)
         recent = await self._slowly.run(model.recent_shares)  # seconds of many labels
         shares = [schemas.ShareView(source="recent pictures", **asdict(share)) for share in recent]
         notes = []

@@ -50,7 +50,6 @@ from labelwise.system.storage import (
 from labelwise.system.table_files import with_text
 
 GROUPS_HELD = 2  # row groups of Parquet files in memory
-TABLES = frozenset(TABULAR) - PARQUET_SUFFIXES
 
 
 class InputRow(NamedTuple):
@@ -72,7 +71,8 @@ def find_rows(places: Sequence[str]) -> Iterator[InputRow]:
     for address in places:
         storage = storage_at(address)
         if storage.is_folder():
-            rows = _folder_rows(storage)
+            names = one_per_photo(storage.files())
+            rows = (row for name in names for row in _rows_of(storage, name))
             first = next(rows, None)
             if first is None:
                 raise DataError(f"there are no images in the folder {without_options(address)}")
@@ -80,45 +80,32 @@ def find_rows(places: Sequence[str]) -> Iterator[InputRow]:
             yield from rows
             continue
         root, name = parent_of(storage.place)
-        parent = storage_at(root)
-        if parent.size(name) is None and not _is_picture(name):
+        parent, suffix = storage_at(root), os.path.splitext(name)[1].lower()
+        if parent.size(name) is None and suffix not in IMAGE_SUFFIXES:
             raise DataError(
                 f"{without_options(address)} is neither a folder nor a file; is its address right?"
             )
-        yield from _file_rows(parent, name, address)
+        has_images = suffix == ".tar"
+        if suffix in PARQUET_SUFFIXES:
+            with parent.stream(name) as stream:
+                has_images = _image_column(_parquet(stream, name)) is not None
+        if has_images:
+            yield from _rows_of(parent, name)
+        elif suffix in TABULAR:
+            yield from _table_rows(parent, name)
+        else:  # a file that is not a picture is a row that fails, as any other
+            yield InputRow(printable(without_options(address)), parent.place, os.fsencode(name))
 
 
-def _folder_rows(storage: Storage) -> Iterator[InputRow]:
-    for name in one_per_photo(storage.files()):
-        suffix = os.path.splitext(name)[1].lower()
-        if suffix in IMAGE_SUFFIXES:
-            yield _whole(storage, name)
-        elif suffix == ".tar":
-            yield from _tar_rows(storage, name)
-        elif suffix in PARQUET_SUFFIXES:
-            yield from _parquet_rows(storage, name)
-
-
-def _file_rows(parent: Storage, name: str, place: str) -> Iterator[InputRow]:
+def _rows_of(storage: Storage, name: str) -> Iterator[InputRow]:
+    """Yield the pictures of a file of a folder."""
     suffix = os.path.splitext(name)[1].lower()
-    if suffix == ".tar":
-        yield from _tar_rows(parent, name)
-    elif suffix in TABLES:
-        yield from _table_rows(parent, name)
+    if suffix in IMAGE_SUFFIXES:
+        yield InputRow(_shown(storage, name), storage.place, os.fsencode(name))
+    elif suffix == ".tar":
+        yield from _tar_rows(storage, name)
     elif suffix in PARQUET_SUFFIXES:
-        with parent.stream(name) as stream:
-            has_images = _image_column(_parquet(stream, name)) is not None
-        yield from _parquet_rows(parent, name) if has_images else _table_rows(parent, name)
-    else:  # a file that is not a picture is a row that fails, as any other
-        yield InputRow(printable(without_options(place)), parent.place, os.fsencode(name))
-
-
-def _is_picture(name: str) -> bool:
-    return os.path.splitext(name)[1].lower() in IMAGE_SUFFIXES
-
-
-def _whole(storage: Storage, name: str) -> InputRow:
-    return InputRow(_shown(storage, name), storage.place, os.fsencode(name))
+        yield from _parquet_rows(storage, name)
 
 
 def _shown(storage: Storage, name: str) -> str:
@@ -129,7 +116,7 @@ def _tar_rows(storage: Storage, name: str) -> Iterator[InputRow]:
     file, shown = os.fsencode(name), _shown(storage, name)
     with storage.stream(name) as stream:
         for member in tar_members(stream, name):
-            if _is_picture(member.name):
+            if os.path.splitext(member.name)[1].lower() in IMAGE_SUFFIXES:
                 span = member.offset, member.size
                 yield InputRow(f"{shown}/{member.name}", storage.place, file, *span)
 

@@ -7,11 +7,11 @@ connection; no test depends on how long anything takes beyond the limits it sets
 import select
 import socket
 from contextlib import ExitStack, contextmanager, suppress
-from http.client import HTTPException, HTTPResponse
+from http.client import HTTPException
 
 import pytest
 from patience import PATIENCE, wait_until
-from web_setup import encoded, running
+from web_setup import encoded, running, status_of
 
 HEAD = b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n"
 UPLOAD = (
@@ -34,13 +34,6 @@ def lines(port, count, sent=b""):
         yield opened
 
 
-def answer_on(line):
-    answer = HTTPResponse(line)
-    answer.begin()
-    answer.read()
-    return answer.status
-
-
 @contextmanager
 def answered_line(port):
     """Hold a connection whose first request was answered.
@@ -54,7 +47,7 @@ def answered_line(port):
             (line,) = held.enter_context(lines(port, 1))
             with suppress(ConnectionError, HTTPException):
                 line.sendall(HEAD + b"\r\n")
-                assert answer_on(line) == 200
+                assert status_of(line) == 200
                 answered.append(line)
             return bool(answered)
 
@@ -83,7 +76,7 @@ def test_511_connections_that_begin_a_second_request_keep_nobody_out(run):
         lines(server.port, 200, HEAD + b"\r\n") as early,
     ):
         for line in early:
-            assert answer_on(line) == 200
+            assert status_of(line) == 200
             line.sendall(HEAD)  # and never its end
         with lines(server.port, 311, HEAD):
             assert server.send("GET", "/health/live")[0] == 200
@@ -118,7 +111,7 @@ def test_who_holds_most_makes_room_for_others(run):
             other.bind(("127.0.0.2", 0))
             other.connect(("127.0.0.1", server.port))
             other.sendall(HEAD.replace(b"/health/live", b"/api/v1/model") + b"\r\n")
-            assert answer_on(other) == 200
+            assert status_of(other) == 200
         assert is_ended(held[0])
 
 
