@@ -220,12 +220,11 @@ def test_compiles_to_one_graph(name):
     contract.assert_compiles(maker(name), "aot_eager" if functional else "eager")
 
 
-@pytest.mark.parametrize("name", ["warp", "rml"])
-def test_compiles_beside_a_library_that_watches_modules(name):
+def test_compiles_beside_a_library_that_watches_modules():
     untraced = torch.compiler.disable(lambda module, name, buffer: None)
     hook = register_module_buffer_registration_hook(untraced)
     try:
-        contract.assert_compiles(maker(name), "aot_eager")
+        contract.assert_compiles(maker("warp"), "aot_eager")
     finally:
         hook.remove()
 

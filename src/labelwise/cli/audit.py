@@ -226,7 +226,21 @@ def _show_lists(verified: VerifiedLists, as_json: bool) -> None:
 
 def _of_run(folder: Path, given: Options) -> bool:
     """Show how the guarantees of a run stand; return whether one is broken."""
-    pairs = _checked_run(folder, given.answers)
+    run = RunFolder(folder)
+    pairs: list[tuple[Check, Promise]] = []
+    if not run.spec.promises:
+        raise DataError(
+            f"{folder} has no guarantee to check; train it with --guarantee precision=0.9"
+        )
+    if given.answers is not None:
+        table = load_for_labels(given.answers, run.spec.labels, check_files=True)
+        scores, notes = score_data(folder, table)
+        caution(*notes)
+        pairs = scores.checks()
+    elif "test" in run.splits:
+        pairs = read_run(folder, "test").checks()
+    if not pairs and given.answers is None:
+        raise DataError(f"{folder} has no held-out photos; give labelled photos with --answers")
     if given.json:
         say(json.dumps([{"verdict": c.verdict, "text": str(c), **p.spec()} for c, p in pairs]))
     else:
@@ -238,20 +252,3 @@ def _of_run(folder: Path, given: Options) -> bool:
         if given.answers is None:
             next_steps(f"audit {folder} --answers NEW_PHOTOS.csv")
     return any(check.verdict == "broken" for check, _ in pairs)
-
-
-def _checked_run(folder: Path, answers: str | None) -> list[tuple[Check, Promise]]:
-    run = RunFolder(folder)
-    if not run.spec.promises:
-        raise DataError(
-            f"{folder} has no guarantee to check; train it with --guarantee precision=0.9"
-        )
-    if answers is None:
-        checks = read_run(folder, "test").checks() if "test" in run.splits else []
-        if not checks:
-            raise DataError(f"{folder} has no held-out photos; give labelled photos with --answers")
-        return checks
-    table = load_for_labels(answers, run.spec.labels, check_files=True)
-    scores, notes = score_data(folder, table)
-    caution(*notes)
-    return scores.checks()

@@ -36,12 +36,11 @@ def count(place: Path, query: str | None, given: Options) -> None:
     by = given.by[0] if given.by else ""
     if place.is_file() or is_detections(place):
         reason = f"it is for an index of photos; {place} is a table"
-        given.refuse(reason, "ask", "out", "answers", "who", "table", "plot")
-        given.refuse(reason, "distinct")
+        given.refuse(reason, "ask", "out", "answers", "who", "table", "plot", "distinct")
         _calls(place, query, by, given)
         return
-    given.refuse(f"it is for a table of scores; {place} is an index", "scores", "labels")
-    given.refuse(f"it is for a table of scores; {place} is an index", "count_by")
+    reason = f"it is for a table of scores; {place} is an index"
+    given.refuse(reason, "scores", "labels", "count_by")
     if query is None:
         raise SettingsError("say what is asked for: a label, or a query such as 'dog, -beach'")
     if given.ask is not None and given.answers is not None:

@@ -79,8 +79,7 @@ def run(table: str, given: Options) -> None:
         _judge(table, root, source, given.judge, folder)
         return
     if table == TRANSFERRED:
-        given.refuse(f"{TRANSFERRED} judges a backbone", *(set(trained) - {"rows", "features"}))
-        given.refuse(f"{TRANSFERRED} judges a backbone", "source")
+        given.refuse(f"{table} judges a backbone", *({*trained, "source"} - {"rows", "features"}))
         _transfer(root, rows, frozen, folder)
         return
     if given.query is not None and (figure is None or not figure.takes_query):
