@@ -135,7 +135,7 @@ def _triples(path: Path) -> Iterator[Statement]:
     try:
         with path.open(encoding="utf-8-sig") as lines:
             for number, line in enumerate(map(str.strip, lines), 1):
-                if not line or line.startswith(("#", "_:")):  # a node without address is no concept
+                if not line or line.startswith(("#", "_:")):  # a node without address names nothing
                     continue
                 match = TRIPLE.fullmatch(line)
                 if match is None:
