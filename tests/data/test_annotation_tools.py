@@ -42,7 +42,7 @@ def states_of(table):
 
 @pytest.mark.parametrize("tool", TOOLS)
 @settings(
-    max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(
     states=st.lists(

@@ -60,7 +60,7 @@ def all_open(table):
 
 @pytest.mark.parametrize("suffix", ["csv", "tsv", "jsonl", "parquet"])
 @settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(table=tables())
 @example(one_photo(["labels"], [0]))

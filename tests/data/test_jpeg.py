@@ -47,7 +47,7 @@ def rotated(orientation):
     return exif
 
 
-SIZES = [(1, 1), (7, 5), (16, 16), (33, 17), (17, 33), (101, 67), (640, 480)]
+SIZES = [(1, 1), (7, 5), (16, 16), (33, 17), (101, 167)]
 PROFILE = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
 
 
@@ -151,7 +151,7 @@ def test_too_many_pixels_are_refused_before_anything_is_decoded(monkeypatch):
 
 
 @given(st.integers(1, 3000), st.integers(1, 3000), st.integers(1, 600))
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 def test_the_scale_is_that_of_pillows_draft(width, height, at_least):
     image = Image.open(io.BytesIO(saved(Image.new("L", (width, height)))))
     image.draft(None, (at_least, at_least))
@@ -200,7 +200,7 @@ def outcome(decoder, content, at_least=None):
 
 
 @pytest.mark.filterwarnings("ignore")  # Pillow's, about broken metadata
-@settings(deadline=None, max_examples=400)
+@settings(deadline=None, max_examples=150)
 @given(st.sampled_from(SAMPLES), st.lists(DAMAGE, max_size=4), st.sampled_from([None, 8, 30]))
 def test_damaged_files_have_pillows_pixels_or_pillows_refusal(content, damage, at_least):
     broken = bytearray(content)

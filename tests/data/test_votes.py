@@ -111,7 +111,7 @@ def test_workers_are_found_out():
 ANSWERS = st.sampled_from(["yes", "No", "don't know", "?", "1", "0"])
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     answers=st.dictionaries(
         st.tuples(st.integers(0, 3), st.integers(0, 1), st.integers(0, 3)), ANSWERS, min_size=1

@@ -128,33 +128,29 @@ def _names(path: Path, statements: Iterable[Statement], language: str) -> SkosNa
 
 def _triples(path: Path) -> Iterator[Statement]:
     """Yield the statements of a file of N-Triples, which may be large, line by line."""
-    try:
-        with path.open(encoding="utf-8-sig") as lines:
-            for number, line in enumerate(lines, 1):
-                yield from _triple(path, number, line.strip())
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: the vocabulary cannot be read ({error})") from None
-
-
-def _triple(path: Path, number: int, line: str) -> Iterator[Statement]:
-    if not line or line.startswith(("#", "_:")):  # a node without an address names no concept
-        return
-    match = TRIPLE.fullmatch(line)
-    if match is None:
-        raise DataError(f"{path}, line {number}: not a statement of N-Triples")
-    concept, what, other, nameless, words, tongue = match.groups()
-    if nameless is not None:
-        return
 
     def plain(escape: re.Match[str]) -> str:
         return ESCAPES.get(escape[0]) or chr(int(escape[0][2:], 16))
 
     try:
-        value = other if other is not None else ESCAPE.sub(plain, words)
-        value.encode()  # half of a surrogate pair is not a letter
-    except (ValueError, OverflowError):
-        raise DataError(f"{path}, line {number}: an escape is of no letter") from None
-    yield concept, what, value, tongue
+        with path.open(encoding="utf-8-sig") as lines:
+            for number, line in enumerate(map(str.strip, lines), 1):
+                if not line or line.startswith(("#", "_:")):  # a node without address names nothing
+                    continue
+                match = TRIPLE.fullmatch(line)
+                if match is None:
+                    raise DataError(f"{path}, line {number}: not a statement of N-Triples")
+                concept, what, other, nameless, words, tongue = match.groups()
+                if nameless is not None:
+                    continue
+                try:
+                    value = other if other is not None else ESCAPE.sub(plain, words)
+                    value.encode()  # half of a surrogate pair is not a letter
+                except (ValueError, OverflowError):
+                    raise DataError(f"{path}, line {number}: an escape is of no letter") from None
+                yield concept, what, value, tongue
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: the vocabulary cannot be read ({error})") from None
 
 
 def _xml(root: ElementTree.Element) -> Iterator[Statement]:

@@ -20,7 +20,7 @@ its page describe) and the output of run_model (google/cameratrapai, README).
 import csv
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -310,30 +310,26 @@ def cut_crops(results: CameraResults, root: Path, out: Path, least: float = 0.2)
                     f"{results.source}: {photo.file} is not below {root}; give the folder that "
                     "holds all photos with --root"
                 )
-            rows += _cut(photo, boxes, root / photo.file, out, f"{number:06}")
+            path = root / photo.file
+            upright = decode(read_image_file(path, str(path)), str(path))
+            for box in boxes:
+                left, top = box.place[0] * upright.width, box.place[1] * upright.height
+                right = left + box.place[2] * upright.width
+                bottom = top + box.place[3] * upright.height
+                start = min(int(left), upright.width - 1), min(int(top), upright.height - 1)
+                end = (
+                    min(max(round(right), start[0] + 1), upright.width),
+                    min(max(round(bottom), start[1] + 1), upright.height),
+                )
+                name = f"{number:06}-{box.number}.png"
+                with replacing(out / name) as temporary:
+                    upright.crop((*start, *end)).save(temporary, "PNG")
+                facts = str(box.number), box.category, f"{box.conf:g}"
+                rows.append((name, photo.file, *facts, photo.file))
     if not rows:
         raise DataError(f"{results.source}: no detection reaches {least:g}; lower --least")
     write_csv(out / CROPS, CROP_COLUMNS, rows)
     return len(rows)
-
-
-def _cut(
-    photo: CameraPhoto, boxes: Sequence[Box], path: Path, out: Path, stem: str
-) -> Iterator[tuple[str, ...]]:
-    upright = decode(read_image_file(path, str(path)), str(path))
-    for box in boxes:
-        left, top = box.place[0] * upright.width, box.place[1] * upright.height
-        right, bottom = left + box.place[2] * upright.width, top + box.place[3] * upright.height
-        start = min(int(left), upright.width - 1), min(int(top), upright.height - 1)
-        edges = (
-            *start,
-            min(max(round(right), start[0] + 1), upright.width),
-            min(max(round(bottom), start[1] + 1), upright.height),
-        )
-        name = f"{stem}-{box.number}.png"
-        with replacing(out / name) as temporary:
-            upright.crop(edges).save(temporary, "PNG")
-        yield name, photo.file, str(box.number), box.category, f"{box.conf:g}", photo.file
 
 
 def with_classes(

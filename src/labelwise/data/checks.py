@@ -360,8 +360,23 @@ def _without_repeats(table: LabelTable, duplicates: Duplicates) -> LabelTable:
     codes = names.codes()
     first = np.unique(codes, return_index=True)[1][codes]
     again = np.flatnonzero(first != np.arange(len(codes)))
-    for row in again.tolist():
-        _reject_conflict(table, names[row], int(first[row]), row)
+    for row, earlier in zip(again.tolist(), first[again].tolist(), strict=True):
+        where = f"rows {earlier + 1} and {row + 1}"
+        if table.split is not None and table.split[earlier] != table.split[row]:
+            raise DataError(
+                f"{table.name}: splits must not share images, got {names[row]!r} in "
+                f"{table.split[earlier]} and in {table.split[row]} ({where})"
+            )
+        pairs: list[tuple[Any, Any]] = [
+            (sets.row(earlier), sets.row(row)) for sets in (table.present, table.unknown)
+        ]
+        if table.soft is not None:
+            pairs += zip(table.soft.row(earlier), table.soft.row(row), strict=True)
+        if not all(np.array_equal(one, other) for one, other in pairs):
+            raise DataError(
+                f"{table.name}: every image must be named once, got {names[row]!r} in {where}, "
+                "with different labels; all labels of an image stand in one row, as dog|beach"
+            )
     count = f"repeated rows: {len(again):,}"
     if duplicates == "keep":
         return replace(table, notes=(*table.notes, f"{count}, kept"))
@@ -375,27 +390,6 @@ def _without_repeats(table: LabelTable, duplicates: Duplicates) -> LabelTable:
         "`--duplicates drop` or keep them with `--duplicates keep` (for a run: `--set "
         "data_options.duplicates=drop`)"
     )
-
-
-def _reject_conflict(table: LabelTable, name: str, first: int, second: int) -> None:
-    """Raise a DataError unless two rows of one image say the same."""
-    where = f"rows {first + 1} and {second + 1}"
-    if table.split is not None and table.split[first] != table.split[second]:
-        raise DataError(
-            f"{table.name}: splits must not share images, got {name!r} in "
-            f"{table.split[first]} and in {table.split[second]} ({where})"
-        )
-    same = all(
-        np.array_equal(sets.row(first), sets.row(second)) for sets in (table.present, table.unknown)
-    )
-    if table.soft is not None:
-        pairs = zip(table.soft.row(first), table.soft.row(second), strict=True)
-        same = same and all(np.array_equal(first, other) for first, other in pairs)
-    if not same:
-        raise DataError(
-            f"{table.name}: every image must be named once, got {name!r} in {where}, "
-            "with different labels; all labels of an image stand in one row, as dog|beach"
-        )
 
 
 @dataclass(frozen=True)

@@ -127,19 +127,6 @@ def _boxes(pixels: NDArray[np.float32]) -> NDArray[np.float32]:
     return boxes
 
 
-def _choose_digits(
-    rng: np.random.Generator,
-) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Return digits (CHUNK, 5) and how many of them are used, as a mask."""
-    digits = rng.choice(10, (CHUNK, 5), p=POPULARITY)
-    follows = rng.random((CHUNK, 5)) < PARTNER_CHANCE
-    for slot in range(1, 5):
-        partner = PARTNER[digits[:, slot - 1]]
-        digits[:, slot] = np.where(follows[:, slot], partner, digits[:, slot])
-    count = rng.choice(6, CHUNK, p=COUNT_CHANCE)
-    return digits, np.arange(5) < count[:, None]
-
-
 def _draw(
     rng: np.random.Generator,
     handwriting: tuple[NDArray[np.float32], NDArray[np.int64]],
@@ -147,7 +134,12 @@ def _draw(
     size: int,
 ) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
     boxes, starts = handwriting
-    digits, used = _choose_digits(rng)
+    digits = rng.choice(10, (CHUNK, 5), p=POPULARITY)
+    follows = rng.random((CHUNK, 5)) < PARTNER_CHANCE
+    for slot in range(1, 5):
+        partner = PARTNER[digits[:, slot - 1]]
+        digits[:, slot] = np.where(follows[:, slot], partner, digits[:, slot])
+    used = np.arange(5) < rng.choice(6, CHUNK, p=COUNT_CHANCE)[:, None]
     room = int(SIDES.max())
     canvas = np.zeros((CHUNK, 3, size + room, size + room), np.float32)
     canvas[:, :, :size, :size] = _page(rng, size)

@@ -222,22 +222,19 @@ def find_parts(source: str | Path, format: str | None = None) -> list[Part]:
         head, colon, tail = address.partition(":")
         if format is None and colon and head in known:
             name, address = head, tail
-        for path in _places(address):
+        if address and _exists(address):
+            names = [address]
+        else:
+            names = sorted(glob.glob(address)) if address and "\0" not in address else []
+        if not names:
+            built_in = ", ".join(GENERATED)
+            raise DataError(f"there is no file or folder {address!r} (built-in sets: {built_in})")
+        for path in map(Path, names):
             reader = known[name] if name is not None else recognise(path)
             if reader.name == "table" and path.suffix.lower() not in TABULAR:
                 raise DataError(f"{path}: a table must end in {', '.join(TABULAR)}")
             parts.append((split, reader, path))
     return parts
-
-
-def _places(text: str) -> list[Path]:
-    if text and _exists(text):
-        return [Path(text)]
-    matches = sorted(glob.glob(text)) if text and "\0" not in text else []
-    if not matches:
-        built_in = ", ".join(GENERATED)
-        raise DataError(f"there is no file or folder {text!r} (built-in sets: {built_in})")
-    return [Path(name) for name in matches]
 
 
 def _exists(text: str) -> bool:

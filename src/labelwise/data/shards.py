@@ -152,7 +152,16 @@ class ShardImages(EncodedImages):
                 self._held.pop(number, None)  # whoever asks again tries again
             raise
         with self._lock:
-            self._note_read(number)
+            if self._left.get(number, 0):
+                self._left[number] -= 1
+                self._remaining -= 1
+            if number in self._held:
+                self._held.move_to_end(number)
+            done = [held for held in self._held if not self._left.get(held, 0)]
+            for old in done[:-KEPT]:  # of the blocks that are done, keep the last few
+                del self._held[old]
+            if not self._remaining:
+                self._begin()
         if self.table.column is None:
             start = position - int(self.table.start[number])
             return bytes(block[start : start + int(self.size[row])])
@@ -172,19 +181,6 @@ class ShardImages(EncodedImages):
     def subset(self, rows: Rows) -> "ShardImages":
         places = self.block[rows], self.place[rows], self.size[rows]
         return ShardImages(self.table, *places, Names(self.ids).take(rows))
-
-    def _note_read(self, number: int) -> None:
-        """Count a row of a block as read; of the blocks that are done, keep the last few."""
-        if self._left.get(number, 0):
-            self._left[number] -= 1
-            self._remaining -= 1
-        if number in self._held:
-            self._held.move_to_end(number)
-        done = [number for number in self._held if not self._left.get(number, 0)]
-        for old in done[:-KEPT]:
-            del self._held[old]
-        if not self._remaining:
-            self._begin()
 
     def _asked(self, number: int) -> Future[Any]:
         if self._pool is None:

@@ -155,7 +155,15 @@ def stratified_split(
             raise SettingsError(f"the share of {name} must be above 0, got {share}")
     if abs(sum(wanted.values()) - 1) > 1e-9:
         raise SettingsError(f"the shares of a split must sum to 1, got {sum(wanted.values()):g}")
-    unit = _units(table, by_content)
+    # Rows that share a group, or equal content, are one unit. Codes count up by first use, so the
+    # sorted unique ones index their own first rows.
+    unit = np.arange(len(table))
+    codes = [table.group.codes()] if table.group is not None else []
+    codes += [content_codes(table).codes()] if by_content else []
+    if codes:
+        firsts = [np.unique(code, return_index=True)[1][code] for code in codes]
+        pairs = np.concatenate([np.stack([unit, first], 1) for first in firsts])
+        unit = np.unique(joined_rows(unit, pairs), return_inverse=True)[1]
     items = _items(table, min(wanted.values()))
     if unit.max(initial=-1) + 1 < len(unit):
         rows = np.arange(len(unit))
@@ -212,19 +220,6 @@ def mlspl_split(
     order = np.random.RandomState(seed).permutation(n)
     held = round(val_share * n)
     return np.sort(order[: n - held]), np.sort(order[n - held :])
-
-
-def _units(table: LabelTable, by_content: bool) -> NDArray[np.int64]:
-    """Return the unit of each row: rows joined by a group or by equal content are one."""
-    rows = np.arange(len(table))
-    codes = [table.group.codes()] if table.group is not None else []
-    codes += [content_codes(table).codes()] if by_content else []
-    if not codes:
-        return rows
-    # Codes count up by first use, so the sorted unique ones index their own first rows.
-    firsts = [np.unique(code, return_index=True)[1][code] for code in codes]
-    pairs = np.concatenate([np.stack([rows, first], 1) for first in firsts])
-    return np.unique(joined_rows(rows, pairs), return_inverse=True)[1]
 
 
 def _items(table: LabelTable, smallest: float) -> "sparse.csr_array":

@@ -68,7 +68,17 @@ class LabelSets:
         rises = np.ones(len(sets.columns) + 1, np.bool_)
         np.greater(sets.columns[1:], sets.columns[:-1], out=rises[1:-1])
         rises[sets.offsets] = True
-        return sets if rises.all() else sets._normal()
+        if rises.all():
+            return sets
+        sorted_columns, sizes = [], []
+        for start in range(0, rows, BLOCK_ROWS):  # in blocks of bounded memory
+            block = sets.take(np.arange(start, min(start + BLOCK_ROWS, rows)))
+            keys = np.sort(block.keys())
+            row, column = np.divmod(keys[np.diff(keys, prepend=-1) > 0], width)
+            sorted_columns.append(column.astype(np.int32))
+            sizes.append(np.bincount(row, minlength=len(block)))
+        ends = _offsets(np.concatenate(sizes))
+        return cls(ends, np.concatenate(sorted_columns), width, flags)
 
     @classmethod
     def from_lists(
@@ -113,19 +123,6 @@ class LabelSets:
             parts[0].width,
             np.concatenate([sets.inverted for sets in parts]),
         )
-
-    def _normal(self) -> "LabelSets":
-        """Return the same sets with sorted columns, each once, in blocks of bounded memory."""
-        columns, sizes = [], []
-        for start in range(0, len(self), BLOCK_ROWS):
-            block = self.take(np.arange(start, min(start + BLOCK_ROWS, len(self))))
-            keys = np.sort(block.keys())
-            keys = keys[np.diff(keys, prepend=-1) > 0]
-            row, column = np.divmod(keys, self.width)
-            columns.append(column.astype(np.int32))
-            sizes.append(np.bincount(row, minlength=len(block)))
-        offsets = _offsets(np.concatenate(sizes))
-        return LabelSets(offsets, np.concatenate(columns), self.width, self.inverted)
 
     def keys(self) -> NDArray[np.int64]:
         """Return row * width + column of every stored entry."""

@@ -121,7 +121,13 @@ class Votes:
         (photos, photo), (labels, label), (workers, worker) = map(_coded, texts[:3])
         space = LabelSpace(tuple(sorted(labels)))
         column = np.array([space.column(name) for name in labels], np.int64)
-        answer = _answers(texts[3], at)
+        words, code = _coded(pc.utf8_lower(texts[3]))
+        answer = np.array([ANSWERS.get(word, 2) for word in words], np.int8)[code]
+        if (answer == 2).any():
+            row = int((answer == 2).argmax())
+            raise DataError(
+                f"{at(row)}: an answer is yes, no or don't know, got {texts[3][row].as_py()!r}"
+            )
         votes = cls(
             Names(photos), space.names, tuple(workers), photo, column[label], worker, answer
         )
@@ -369,18 +375,6 @@ def _headers(header: Sequence[str], where: str) -> dict[str, str]:
             )
         headers[meaning] = folded[name]
     return headers
-
-
-def _answers(column: Any, at: Callable[[int], str]) -> NDArray[np.int8]:
-    words, code = _coded(pc.utf8_lower(column))
-    values = np.array([ANSWERS.get(word, 2) for word in words], np.int8)
-    answer = values[code]
-    if (answer == 2).any():
-        row = int((answer == 2).argmax())
-        raise DataError(
-            f"{at(row)}: an answer is yes, no or don't know, got {column[row].as_py()!r}"
-        )
-    return answer
 
 
 def _coded(column: Any) -> tuple[list[str], Ints]:

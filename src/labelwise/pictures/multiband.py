@@ -163,7 +163,23 @@ def _shares(values: NDArray[Any], facts: Any, window: str, name: str) -> NDArray
 
         most = (1 << int(facts.VOILUTSequence[0].LUTDescriptor[2])) - 1
         return np.asarray(apply_voi(values, facts), np.float64) / most
-    center, width, function = _window_of(facts, window, name)
+    given = parse_window(window)
+    if given is not None:
+        center, width, function = *given, "LINEAR_EXACT"
+    elif facts.get("WindowCenter") is None or facts.get("WindowWidth") is None:
+        raise ImageError(
+            f"{name}: states no window; train with --window none, or --window CENTER,WIDTH"
+        )
+    else:
+        center, width = (
+            float(facts[key].value[0] if facts[key].VM > 1 else facts[key].value)
+            for key in ("WindowCenter", "WindowWidth")
+        )
+        function = str(facts.get("VOILUTFunction") or "LINEAR").upper()
+    if function not in ("LINEAR", "LINEAR_EXACT", "SIGMOID"):
+        raise ImageError(f"{name}: its window has an unknown shape (VOI LUT Function)")
+    if width < 1 if function == "LINEAR" else width <= 0:
+        raise ImageError(f"{name}: the width of its window must be at least 1, got {width:g}")
     levels = values.astype(np.float64)
     if function == "SIGMOID":
         return np.asarray(1 / (1 + np.exp(-4 * (levels - center) / width)))
@@ -172,27 +188,6 @@ def _shares(values: NDArray[Any], facts: Any, window: str, name: str) -> NDArray
     if width == 0:
         return (levels > center).astype(np.float64)
     return ((levels - center) / width + 0.5).clip(0, 1)
-
-
-def _window_of(facts: Any, window: str, name: str) -> tuple[float, float, str]:
-    given = parse_window(window)
-    if given is not None:
-        return (*given, "LINEAR_EXACT")
-    if facts.get("WindowCenter") is None or facts.get("WindowWidth") is None:
-        raise ImageError(
-            f"{name}: states no window; train with --window none, or --window CENTER,WIDTH"
-        )
-    center, width = (
-        float(value[0] if facts[key].VM > 1 else value)
-        for key in ("WindowCenter", "WindowWidth")
-        for value in (facts[key].value,)
-    )
-    function = str(facts.get("VOILUTFunction") or "LINEAR").upper()
-    if function not in ("LINEAR", "LINEAR_EXACT", "SIGMOID"):
-        raise ImageError(f"{name}: its window has an unknown shape (VOI LUT Function)")
-    if width < 1 if function == "LINEAR" else width <= 0:
-        raise ImageError(f"{name}: the width of its window must be at least 1, got {width:g}")
-    return center, width, function
 
 
 def load_dicom_readers() -> None:

@@ -342,7 +342,13 @@ class Limits:
     def begin(self, connection: int) -> None:
         if self.strangers:
             os.nice(NICE)
-            _keep_only(connection)
+            # Let go of every open file but one, the standard ones too. Their numbers stay taken
+            # and lead nowhere: no file can be opened, and to write one of them does no harm.
+            for number in map(int, os.listdir("/proc/self/fd")):
+                if number != connection:
+                    with suppress(OSError):  # the folder that was listed
+                        os.fstat(number)
+                        _lead_nowhere(number)
         if self.memory is not None:
             with open("/proc/self/statm") as file:
                 pages = int(file.read().split()[0])
@@ -358,18 +364,6 @@ class Limits:
         used = sum(resource.getrusage(resource.RUSAGE_SELF)[:2])
         hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
         resource.setrlimit(resource.RLIMIT_CPU, (int(used + self.seconds) + 1, hard))
-
-
-def _keep_only(handle: int) -> None:
-    """Let go of every open file but one, the standard ones too; their numbers lead nowhere now.
-
-    They stay taken: no file can be opened, and whoever closes or writes one of them does no harm.
-    """
-    for number in map(int, os.listdir("/proc/self/fd")):
-        if number != handle:
-            with suppress(OSError):  # the folder that was listed
-                os.fstat(number)
-                _lead_nowhere(number)
 
 
 def _lead_nowhere(number: int) -> None:
