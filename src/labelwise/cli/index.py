@@ -4,7 +4,6 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
@@ -19,16 +18,6 @@ from labelwise.system.text import counted
 
 DEFAULT_INDEX = Path("photos.index")
 SECONDS_BETWEEN_LOOKS = 5.0
-IndexFolder = Annotated[
-    Path,
-    typer.Argument(envvar="LABELWISE_INDEX", help=f"The folder of an index ({DEFAULT_INDEX})."),
-]
-IndexOrQuery = Annotated[
-    Path | None,
-    typer.Argument(
-        metavar="INDEX", help=f"The index; $LABELWISE_INDEX or {DEFAULT_INDEX} if left out."
-    ),
-]
 
 
 def index(folders: list[str] | None, given: Options) -> None:

@@ -67,7 +67,6 @@ def tag(folder: Path, given: Options) -> None:
 
 
 def _check(given: Options) -> None:
-    """Stop at options that do not fit together."""
     if given.immich is not None:
         given.refuse("--immich writes to a server alone", "xmp", "embed", "adopt")
     elif given.xmp + given.embed != 1 and not (given.undo and not given.xmp):
@@ -88,7 +87,6 @@ def _check(given: Options) -> None:
 
 
 def _tag_immich(folder: Path, server: Immich, given: Options) -> None:
-    """Write tags to a server, or remove them."""
     if given.undo:
         removed = remove_tags(server, dry_run=given.dry_run)
         say(f"{_unwritten(given)}Immich: {counted(removed, 'tag')} removed")
@@ -108,7 +106,6 @@ def _tag_immich(folder: Path, server: Immich, given: Options) -> None:
 
 
 def _undone(store: Store, given: Options) -> list[TagOutcome]:
-    """Take out all that was written to side-cars and photos."""
     dry = given.dry_run
     sidecars = [] if given.embed else WrittenFiles(store, "sidecars").paths()
     photos = [] if given.xmp else WrittenFiles(store, "embedded").paths()
@@ -128,7 +125,6 @@ def _of_audit(folder: Path, labels: Counter[str], given: Options) -> list[TagOut
 
 
 def _of_index(folder: Path, labels: Counter[str], given: Options) -> list[TagOutcome]:
-    """Write the labels that the model of an index gives, or take them out."""
     with resumable(folder), Index(folder) as index:
         bucket = next((root for root in index.store.roots().values() if is_uri(root)), None)
         if bucket is not None:
@@ -153,7 +149,6 @@ def _written(
     labels: Counter[str],
     given: Options,
 ) -> list[TagOutcome]:
-    """Write the labels of each photo beside it or into it, counting them."""
     outcomes: list[TagOutcome] = []
     watch = make_watch()
     watch.start("tagging", total)
@@ -181,7 +176,6 @@ def _unwritten(given: Options) -> str:
 
 
 def _show_counts(given: Mapping[str, int]) -> None:
-    """Show the labels that were given most often."""
     if given:
         most = Counter(given).most_common(SHOWN)
         show_table(("label", "photos"), [(name, f"{count:,}") for name, count in most])

@@ -15,7 +15,6 @@ from os import cpu_count
 import numpy as np
 from numpy.typing import NDArray
 
-from labelwise.numeric.bucket_counts import BucketCounts
 from labelwise.retrieval import BoundQuery, CalibratedQuery, HitCount
 from labelwise.retrieval.expression import AllOf, literal_of
 
@@ -95,7 +94,7 @@ class ScoreRanking:
 
     def expected(self, query: CalibratedQuery) -> HitCount:
         """Return how many rows are expected to answer the query as it is calibrated."""
-        return query.count(BucketCounts.of(self.scores))
+        return query.count(self.scores)
 
 
 class OddsRanking:
