@@ -1,24 +1,28 @@
-"""Oracles: the link applied to the stored logits by hand, and a maximum-likelihood fit by scipy."""
+"""Oracles: the link applied to the stored logits by hand, a maximum-likelihood fit by scipy, the
+rules of groups by hand, and SQLite, which answers nothing once its connection is closed.
+"""
 
+import sqlite3
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from forged import facts_of, rewrite
-from open_indexes import open_index
+from open_indexes import nothing_left_open, open_index
 from scipy.optimize import minimize
 from search_setup import LABELS
 
 from labelwise.calibration.platt import Platt
 from labelwise.decide import ScoredSplit, Threshold, TopK, estimate_list
-from labelwise.errors import LabelwiseError
-from labelwise.links import Sigmoid, Softmax
+from labelwise.errors import CheckpointError, LabelwiseError
+from labelwise.links import Grouped, Sigmoid, Softmax
 from labelwise.methods import link_to_spec, rule_to_spec
 from labelwise.metrics.shift import Likeness, audit_order
 from labelwise.models.run_folder import RunFolder
 from labelwise.photos import Index, answer, questions
 from labelwise.photos.index import IndexFacts
 from labelwise.photos.shift import LibraryLikeness, evidence_of
+from labelwise.photos.store import Store
 from labelwise.retrieval import HitCount, Query
 
 DOG = LABELS.index("dog")
@@ -286,3 +290,100 @@ def test_a_model_that_was_changed_is_noticed_before_the_first_update(model, tmp_
     rewrite(path, method=f"x{facts['method']}")
     with pytest.raises(LabelwiseError, match=r"model\.json is damaged: it is not what was written"):
         open_index(folder)
+
+
+@pytest.mark.parametrize("opened", [Index, lambda folder: Store(folder, ["dog"])])
+def test_with_closes_an_index_and_its_store(update, opened):
+    update()
+    with opened(update.folder) as one:
+        pass
+    store = one.store if isinstance(one, Index) else one
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        store.roots()
+    one.close()  # a second time is allowed
+
+
+def test_the_guard_names_an_index_that_was_left_open(update):
+    update()
+    with (
+        pytest.raises(
+            AssertionError, match=r"left open: .*photos\.sqlite; open an index by `with`"
+        ),
+        nothing_left_open(),
+    ):
+        index = Index(update.folder)
+    index.close()
+
+
+def test_a_damaged_database_is_closed_too(update):
+    update()
+    (update.folder / "photos.sqlite").write_bytes(b"no database" * 999)
+    with nothing_left_open(), pytest.raises(CheckpointError, match="cannot be read"):
+        Index(update.folder)
+
+
+def test_a_refused_update_closes_the_index(update, photos):
+    update()
+    with nothing_left_open(), pytest.raises(Exception, match="--decode"):
+        update(photos, decode="cuda")
+
+
+GROUP = ("beach", "cat", "dog")
+
+
+@pytest.fixture
+def index_of(update):
+    """Return an index whose model knows these groups."""
+    update()
+
+    def made(**groups):
+        index = open_index(update.folder)
+        link = link_to_spec(Grouped(Sigmoid(), **groups))
+        index.use(index.spec.model_copy(update={"link": link}), None)
+        return open_index(update.folder)
+
+    return made
+
+
+def said(index, row):
+    """Return what is known of a photo, by its labels."""
+    every = {name: index.corrections.of(LABELS.index(name)) for name in LABELS}
+    return {name: one.state for name, some in every.items() for one in some if one.row == row}
+
+
+def test_a_correction_settles_the_labels_that_it_excludes(index_of):
+    index = index_of(exactly_one=[(0, 1, 2)])
+    before = np.exp(index.log_probs(slice(0, 12)))
+    index.correct(0, {"cat": "present"})
+    index.correct(1, {"beach": "absent", "cat": "absent"})
+    index.correct(2, {"beach": "absent", "row": "present"})
+    absent, present = "absent", "present"
+    assert said(index, 0) == {"beach": absent, "cat": present, "dog": absent}
+    assert said(index, 1) == {"beach": absent, "cat": absent, "dog": present}
+    assert said(index, 2) == {"beach": absent, "row": present}
+    probs = np.exp(index.log_probs(slice(0, 12)))
+    np.testing.assert_array_equal(probs[:2, :3], [[0, 1, 0], [0, 0, 1]])
+    np.testing.assert_array_equal(index.sets(slice(0, 2))[:, :3], [[0, 1, 0], [0, 0, 1]])
+    assert probs[2, 0] == 0 < probs[2, 1] < 1
+    assert index.probability(0, "dog") == 0
+    assert before[0, 2] > 0
+    index.correct(0, {"cat": "withdrawn"})
+    assert said(index, 0) == {}
+
+
+def test_what_was_said_itself_stands_and_clashes_settle_nothing(index_of):
+    index = index_of(exactly_one=[(0, 1, 2)])
+    index.correct(0, {"beach": "present", "cat": "present"})
+    index.correct(1, {"cat": "present", "dog": "unknown"})
+    index.correct(2, dict.fromkeys(GROUP, "absent"))
+    assert said(index, 0) == {"beach": "present", "cat": "present"}
+    assert said(index, 1) == {"beach": "absent", "cat": "present", "dog": "unknown"}
+    assert said(index, 2) == dict.fromkeys(GROUP, "absent")
+
+
+def test_of_at_most_one_the_last_label_left_is_not_known(index_of):
+    index = index_of(at_most_one=[(0, 1, 2)])
+    index.correct(0, {"beach": "absent", "cat": "absent"})
+    index.correct(1, {"dog": "present"})
+    assert said(index, 0) == {"beach": "absent", "cat": "absent"}
+    assert said(index, 1) == {"beach": "absent", "cat": "absent", "dog": "present"}

@@ -1,19 +1,33 @@
-"""What an index says of its library, against libraries drawn like the held-out photos or not."""
+"""What an index says of its library, where labels moved and where held-out photos come in groups.
+
+Oracles: libraries drawn like the held-out photos or not; each held-out photo once, against eight
+copies of each in a group.
+"""
 
 import json
+import shutil
 from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from made_index import made_index
-from search_setup import save_model
+from open_indexes import open_index
+from scipy.special import expit, logit
+from scipy.stats import binom
+from search_setup import LABELS, save_model
 from typed import run
 
 from labelwise.errors import DataError
 from labelwise.links import Sigmoid
-from labelwise.photos import Index, likeness_of
+from labelwise.models.run_folder import RunFolder
+from labelwise.photos import Index, answer, likeness_of, shift
+from labelwise.photos.filters import PhotoFilter
+from labelwise.photos.query import Asked
 from labelwise.photos.shift import evidence_of, sealed
 from labelwise.photos.tagging import promised_rule
+from labelwise.predictions import Predictions
+from labelwise.retrieval import Query
 
 
 def logits_of(seed, count, mean=-1.0):
@@ -141,3 +155,152 @@ def test_no_tag_is_guaranteed_where_photos_differ_or_were_not_compared(tmp_path,
         folder = made_index(tmp_path / name, model, logits)
         with Index(folder) as index, pytest.raises(DataError, match=why):
             promised_rule(index, 0.4, 0.95)
+
+
+DOG, COLUMN = Query.parse("dog"), 2
+
+
+def shifted(random, share, photos=500):
+    """Return logits and truth of photos that look as the model thinks, with another share."""
+    truth = random.random(photos) < share
+    logits = random.normal(-1, 2, (photos, 4))
+    # Scores two apart and of spread one have the log ratio 2 x - 2; at a share of 0.3 it is exact.
+    logits[:, COLUMN] = 2 * random.normal(np.where(truth, 2.0, 0.0)) - 2 + logit(0.3)
+    return logits, truth
+
+
+@pytest.fixture
+def held_out(tmp_path):
+    """A model folder whose held-out photos are exact, with a share of dogs of 0.3."""
+    folder = save_model(tmp_path / "run")
+    logits, truth = shifted(np.random.default_rng(1), 0.3, 1000)
+    labels = np.random.default_rng(2).random((1000, 4)) < expit(logits)
+    labels[:, COLUMN] = truth
+    arrays = (torch.from_numpy(logits).float(), torch.from_numpy(labels).float())
+    made = Predictions([f"{row}" for row in range(1000)], *arrays, None, LABELS, "test", Sigmoid())
+    made.save(folder / "predictions" / "test.parquet")
+    return folder
+
+
+def test_the_count_holds_where_the_label_is_three_times_as_frequent(held_out, tmp_path):
+    draws, held = 12, 0
+    for seed in range(draws):
+        logits, truth = shifted(np.random.default_rng(10 + seed), 0.8)
+        index = open_index(made_index(tmp_path / f"{seed}.index", held_out, logits))
+        found = answer(index, DOG)
+        assert found.likeness.likeness.outcome == "shares differ"
+        low, high = found.interval
+        held += low <= truth.sum() <= high
+    assert held >= binom.ppf(0.001, draws, 0.95)
+    assert high < 0.95 * 500
+
+
+@pytest.mark.parametrize(
+    ("photos", "mean", "why"),
+    [
+        (400, 4.0, "no interval: these photos differ from the held-out ones"),
+        (40, 0.0, "no interval: these photos were not compared with the held-out ones"),
+    ],
+)
+def test_no_interval_where_held_out_photos_do_not_speak_for_these(
+    held_out, tmp_path, photos, mean, why
+):
+    """A folder inside a larger library, too: only its own photos are compared."""
+    odd = np.random.default_rng(5).normal(mean, 2, (photos, 4))
+    folder = made_index(tmp_path / "odd.index", held_out, odd)
+    assert why in " ".join(run("count", str(folder), "dog").output.split())
+    found = json.loads(run("search", str(folder), "dog", "--count", "--json").stdout)
+    assert (found["lower"], found["upper"], found["untested"]) == (None, None, why)
+    usual, _ = shifted(np.random.default_rng(6), 0.3, 600)
+    folders = ["usual"] * len(usual) + ["odd"] * len(odd)
+    everything = np.concatenate([usual, odd])
+    index = open_index(made_index(tmp_path / "all.index", held_out, everything, folders))
+    assert answer(index, DOG, photos=PhotoFilter("odd")).untested == why
+    assert answer(index, DOG, photos=PhotoFilter("usual")).interval is not None
+
+
+def test_photos_of_a_filter_are_compared_once_until_the_model_changes(
+    held_out, tmp_path, monkeypatch
+):
+    """A page asks again for each fifty photos. Oracle: how often photos are compared."""
+    logits, _ = shifted(np.random.default_rng(6), 0.3, 300)
+    folders = ["a", "b"] * 150
+    index = open_index(made_index(tmp_path / "index", held_out, logits, folders))
+    compare, seen = shift.compare_photos, []
+    monkeypatch.setattr(shift, "compare_photos", lambda *a, **k: seen.append(0) or compare(*a, **k))
+    first = answer(index, DOG, photos=PhotoFilter("a"))
+    assert answer(index, DOG, top=5, photos=PhotoFilter("a")).likeness == first.likeness
+    assert len(seen) == 1
+    answer(index, DOG, photos=PhotoFilter("b"))
+    assert len(seen) == 2
+    index.use(index.spec, index.held_out)
+    answer(index, DOG, photos=PhotoFilter("a"))
+    assert len(seen) == 3
+
+
+COPIES = 8
+LOGITS = np.random.default_rng(5).normal(-1, 2, (600, 4))
+
+
+@pytest.fixture
+def pair(tmp_path, model):
+    """The index with single held-out photos, and the one with copies in groups."""
+    other = tmp_path / "copies"
+    shutil.copytree(model, other)
+    once = RunFolder(model).predictions("test")
+    place = np.repeat(np.arange(len(once)), COPIES)
+    many = replace(
+        once.take(place),
+        ids=[f"{row}-{number}" for number, row in enumerate(place)],
+        group=[str(row) for row in place],
+    )
+    path = other / "predictions" / "test.parquet"
+    many.save(path)
+    assert Predictions.load(path).groups.count == len(once)
+    return [
+        open_index(made_index(tmp_path / name, folder, LOGITS))
+        for name, folder in (("once.index", model), ("many.index", other))
+    ]
+
+
+def test_one_photo_of_each_group_judges_a_list(pair):
+    splits = [Asked(index, DOG).splits for index in pair]
+    assert {sum(len(half.scores) for half in one) for one in splits} == {400}
+    found = [answer(index, DOG, wrong_at_most=0.3) for index in pair]
+    assert found[0].statement == found[1].statement
+
+
+def test_the_interval_of_a_count_does_not_narrow_with_copies(pair):
+    once, many = (answer(index, DOG).count for index in pair)
+    assert once.expected == pytest.approx(many.expected, rel=0.02)
+    assert many.upper - many.lower > 0.95 * (once.upper - once.lower)
+
+
+def test_tags_are_promised_by_group(pair):
+    made = promised_rule(pair[1], 0.4, 0.95)
+    assert made.promises[0].groups <= 400
+    assert made.promises[0].design_effect == pytest.approx(COPIES, rel=0.1)
+
+
+def test_a_library_of_bursts_is_compared_folder_by_folder(tmp_path, pair):
+    """Oracle: one photo of each of 60 groups drawn like the held-out photos; 20 copies of each."""
+    model = tmp_path / "copies"
+    leaders = np.random.default_rng(6).normal(-1, 2, (60, 4))
+    bursts, group = np.repeat(leaders, 20, axis=0), np.repeat(np.arange(60), 20)
+    said = {}
+    for name, folders in (("apart", [f"burst {one}" for one in group]), ("together", None)):
+        with Index(made_index(tmp_path / f"{name}.index", model, bursts, folders)) as index:
+            said[name] = likeness_of(index)
+    assert said["together"].likeness.outcome == "pictures differ"
+    assert "may look different by chance" in said["together"].sentence()
+    assert said["apart"].likeness.outcome == "alike"
+    assert said["apart"].sentence().endswith("Of each of 60 folders one photo was compared.")
+
+
+def test_other_pictures_are_noticed_folder_by_folder(tmp_path, pair):
+    model = tmp_path / "copies"
+    logits = np.repeat(np.random.default_rng(7).normal(4, 2, (60, 4)), 5, axis=0)
+    folders = [f"burst {row // 5}" for row in range(300)]
+    with Index(made_index(tmp_path / "other.index", model, logits, folders)) as index:
+        found = likeness_of(index)
+    assert (found.likeness.outcome, found.folders) == ("pictures differ", 60)

@@ -56,7 +56,7 @@ def test_figures_are_those_of_sklearn_and_intervals_those_of_the_bootstrap(tmp_p
     ranked, losses = figures(np.arange(300))
     assert (precision.words, precision.trained) == pytest.approx(ranked, abs=1e-6)
     assert (loss.words, loss.trained) == pytest.approx(losses, abs=1e-5)
-    draws = [figures(random.integers(0, 300, 300)) for _ in range(80)]
+    draws = [figures(random.integers(0, 300, 300)) for _ in range(40)]
     for found, place in ((precision, 0), (loss, 1)):
         spread = np.std([one[place][1] - one[place][0] for one in draws])
         assert (found.high - found.low) / 2 == pytest.approx(2.2414 * spread, rel=0.3)

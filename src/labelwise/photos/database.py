@@ -256,7 +256,7 @@ class Database:
         self._verified[table] = state
 
     def require_count(self, table: str, where: str, count: int) -> None:
-        """Raise unless so many rows of a table hold, found without any index."""
+        """Raise unless this number of rows of a table hold, found without any index."""
         key = f"{table} {where}"
         if key not in self._sound:
             query = f"SELECT count(*) FROM {table} NOT INDEXED WHERE {where}"

@@ -74,8 +74,7 @@ class FolderEvents(AbstractContextManager["FolderEvents", None]):
 
     def __init__(self, roots: Sequence[str], skip: Collection[str] = ()) -> None:
         self._roots, self._skip = tuple(roots), frozenset(skip)
-        self._folders: dict[int, tuple[str, str]] = {}
-        self._watches: dict[tuple[str, str], int] = {}
+        self._folders: dict[int, tuple[str, str]] = {}  # root and folder of each watch
         for root in roots:
             if is_uri(root):
                 raise NoEventsError("buckets tell of no changes")
@@ -118,8 +117,7 @@ class FolderEvents(AbstractContextManager["FolderEvents", None]):
                 continue  # gone since it was listed, or not to be read: the look says so
             if self._folders.get(number) != (root, place):
                 new.add((root, place))
-            self._forget(number)
-            self._folders[number], self._watches[root, place] = (root, place), number
+            self._folders[number] = (root, place)
         return new
 
     def wait(self, seconds: float | None = None) -> Mapping[str, set[str]] | None:
@@ -152,7 +150,7 @@ class FolderEvents(AbstractContextManager["FolderEvents", None]):
                 continue
             root, folder = self._folders[number]
             if mask & IGNORED:
-                self._forget(number)
+                del self._folders[number]
             elif mask & (SELF_DELETED | SELF_MOVED):
                 lost |= folder == ""
             else:
@@ -164,16 +162,11 @@ class FolderEvents(AbstractContextManager["FolderEvents", None]):
                 elif mask & (MOVED_FROM | DELETED):
                     changed.add((root, inside))
                 if mask & MOVED_FROM:  # a deleted folder was empty, and its watch has ended
-                    for (of, place), watch in list(self._watches.items()):
+                    for watch, (of, place) in list(self._folders.items()):
                         if of == root and _is_inside(place, inside):
                             self._system.inotify_rm_watch(self._descriptor, watch)
-                            self._forget(watch)
+                            del self._folders[watch]
         return lost
-
-    def _forget(self, number: int) -> None:
-        key = self._folders.pop(number, None)
-        if key is not None and self._watches.get(key) == number:
-            del self._watches[key]
 
 
 def file_system(path: str) -> str:

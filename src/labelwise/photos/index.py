@@ -204,7 +204,7 @@ if TYPE_CHECKING:  # what was computed before is searched without torch
 class Index(AbstractContextManager["Index", None]):
     """An open index: the store of its photos, and the model that says what their logits mean.
 
-    Whoever opens one closes it, best by ``with Index(folder) as index``.
+    Close it, best by ``with Index(folder) as index``.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -58,7 +58,7 @@ class PhotoHeader:
 
 
 def headers_of(index: Index, rows: Sequence[int]) -> dict[int, PhotoHeader]:
-    """Return the headers of some photos, read anew where a file or a side-car has changed."""
+    """Return the headers of some photos, read again where a file or a side-car has changed."""
     store, known = index.store, dict[int, tuple[str, PhotoHeader]]()
     if store.database.has_table(HEADERS_TABLE):
         for row, stamp, camera, rating, words in store.database.read(HEADERS_TABLE):

@@ -171,7 +171,7 @@ def withdraw(index: Index, number: int, who: str | None = None) -> None:
 
 
 def carry_receipts(before: Store, index: Index) -> None:
-    """Copy the receipts of an index that is built anew; photos are known by their contents."""
+    """Copy the receipts of an index that is rebuilt; photos are known by their contents."""
     lines, numbers = _lines(before), dict[int | None, int | None]({None: None})
     listed = {line["number"]: _rows(line).tolist() for line in lines}
     contents = before.contents_of({row for rows in listed.values() for row in rows})

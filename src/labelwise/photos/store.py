@@ -99,7 +99,7 @@ class Correction:
 class Store(AbstractContextManager["Store", None]):
     """An open index folder. ``rows`` of it are known; each column has that many entries.
 
-    Whoever opens one closes it, best by ``with``.
+    Close it, best by ``with``.
     """
 
     def __init__(self, folder: Path, labels: Sequence[str]) -> None:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from labelwise.retrieval import BoundQuery, CalibratedQuery, HitCount
 from labelwise.retrieval.expression import AllOf, literal_of
 
-DEPTH = 1 << 6  # values of a block of which the largest is found first
+DEPTH = 1 << 6  # values of a block, whose largest is found first
 ROWS_AT_ONCE = 1 << 17
 PARALLEL = 1 << 21  # rows from which a second thread pays
 ROUNDING = 1e-3  # of odds in 32 bits; 400 labels with log p of -87 in sum reach a tenth of it

@@ -304,7 +304,7 @@ def noted(data: bytes) -> dict[str, list[str]]:
 
 
 def entries(data: bytes) -> dict[str, set[str]]:
-    """Return the entries of each list of keywords of a side-car, whoever wrote them."""
+    """Return the entries of each list of keywords of a side-car, ours and others."""
     rdf = _rdf(parsed(data))
     return {prefix: _texts(*_containers(rdf, kind)) for prefix, kind in LISTS.items()}
 

@@ -64,7 +64,7 @@ class QuestionGuide:
         """Return photos, given in the random order of a word, as they are asked about for it.
 
         Those that were ``answered`` take the first places of their kind, so that one of five of
-        all questions is about a photo set aside, however often a new guide orders them anew.
+        all questions is about a photo set aside, however often a new guide orders them.
         """
         drawn = sorted(drawn, key=lambda photo: photo not in answered)
         random = [photo for photo in drawn if photo in self.aside]

@@ -107,7 +107,7 @@ class Tokens:
             raise DataError(f"the model's tokenizer cannot read {text!r:.200}: {reason}") from None
         if self.fill is None:
             if not ids:
-                raise DataError(f"the model knows no part of the text {text!r}; describe it anew")
+                raise DataError(f"the model knows no part of the text {text!r}; write another")
             return ids
         filling = [self.fill] * (self.places - len(ids))
         return [*filling, *ids] if self.fill_left else [*ids, *filling]
