@@ -97,18 +97,11 @@ class Link(ABC):
         return log_p - log_q
 
     def log_none(self, logits: A) -> A:
-        """Return the log of the probability (...) that no label is present.
-
-        Labels are taken as independent given the image, unless the link knows better.
-        """
+        """Return log P(no label) (...), labels being independent unless the link knows better."""
         return self.log_probs(logits)[1].sum(-1)
 
     def logits_at(self, probs: A) -> A:
-        """Return the logits (float64) whose probabilities are ``probs``, by bisection.
-
-        For links that act on each entry alone and rise. Used to start a classifier's biases at
-        the label priors.
-        """
+        """Return the logits (float64) of probabilities, by bisection; for uncoupled labels."""
         xp = namespace(probs)
         if not bool(((probs > 0) & (probs < 1)).all()):
             raise ValueError(f"probs must lie strictly between 0 and 1, got {probs.tolist()}")
@@ -123,10 +116,7 @@ class Link(ABC):
         return found
 
     def slope_and_offset(self, labels: int) -> tuple[Numbers, Numbers] | None:
-        """Return (K,) numbers with ``p = sigma(slope v + offset)`` for ``labels`` labels.
-
-        None if the link is another curve; then a linear classifier cannot do its work.
-        """
+        """Return (K,) numbers with ``p = sigma(slope v + offset)``, None for another curve."""
         return None
 
     def spec(self) -> dict[str, Any]:
@@ -180,10 +170,7 @@ class WeightedSigmoid(OddsLink):
 
 
 class Softmax(Link):
-    """``p = softmax(v / temperature)`` over the labels of an image: they sum to one.
-
-    With several labels present these are not the labels' marginal probabilities.
-    """
+    """``p = softmax(v / temperature)``; with several labels present these are not marginals."""
 
     kind = "softmax"
     couples_labels = True
@@ -462,11 +449,7 @@ class QuasibinaryLink(Link):
 
 
 def consistent_log_probs(log_p: A, log_q: A, tree: LabelTree) -> tuple[A, A]:
-    """Return the nearest (log p, log(1 - p)) in which no label is likelier than its parent.
-
-    Nearest in KL divergence, see :mod:`labelwise.taxonomy`. An entry that need not move keeps both
-    to the last bit.
-    """
+    """Return the nearest pair (in KL divergence) in which no label is likelier than its parent."""
     given = log_p - log_q
     labels = len(tree.parent)
     if given.shape[-1] != labels:

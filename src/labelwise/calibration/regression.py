@@ -167,10 +167,7 @@ def derivatives(blocks: FeatureBlocks, theta: Numbers) -> Derivatives:
 
 
 def gradient(rows: Rows, features: Features, theta: Numbers) -> Numbers:
-    """Return the gradient (K, F) alone, each entry in the precision of its log-odds.
-
-    It is summed over the raw features, which spares every entry the scaling.
-    """
+    """Return the gradient (K, F) alone, summed over the raw features in their own precision."""
     raw = features.unscale(theta)
     sums = np.zeros((theta.shape[1], rows.num_labels))
     for u, y, w in rows.rows():
