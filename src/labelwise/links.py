@@ -80,8 +80,7 @@ class Link(ABC):
         """Return ``(log p, log(1 - p))``, each shaped like ``logits``."""
 
     def __call__(self, logits: A) -> A:
-        probs: A = namespace(logits).exp(self.log_probs(logits)[0])
-        return probs
+        return namespace(logits).exp(self.log_probs(logits)[0])
 
     def decision_probs(self, logits: A) -> A:
         """Return the probabilities that rules are fitted to and applied to, in float32.
@@ -112,8 +111,7 @@ class Link(ABC):
             middle = (low + high) / 2
             below = self.log_odds(middle) < goal
             low, high = xp.where(below, middle, low), xp.where(below, high, middle)
-        found: A = (low + high) / 2
-        return found
+        return (low + high) / 2
 
     def slope_and_offset(self, labels: int) -> tuple[Numbers, Numbers] | None:
         """Return (K,) numbers with ``p = sigma(slope v + offset)``, None for another curve."""
@@ -184,8 +182,7 @@ class Softmax(Link):
         return log_softmax_and_rest(logits / self.temperature)
 
     def log_none(self, logits: A) -> A:
-        log_none: A = namespace(logits).full_like(logits[..., 0], float("-inf"))
-        return log_none
+        return namespace(logits).full_like(logits[..., 0], float("-inf"))
 
     def logits_at(self, probs: A) -> A:
         return self.temperature * safe_log(double(probs))
@@ -200,8 +197,7 @@ LEAST_NONE = 1e-3  # the share of images without labels that biases start from, 
 def with_none(logits: A) -> A:
     """Return the logits (..., K + 1) with that of "none", 0, as the last."""
     xp = namespace(logits)
-    with_zero: A = xp.concat([logits, xp.zeros_like(logits[..., :1])], axis=-1)
-    return with_zero
+    return xp.concat([logits, xp.zeros_like(logits[..., :1])], axis=-1)
 
 
 class SoftmaxOrNoneLink(Link):
@@ -314,8 +310,7 @@ class PhiLink(SoftplusOddsLink):
             return log_h(logits, focusing.gamma_neg, full) - fall
         above, q = shifted(logits, focusing.margin)
         rise = _log_h_of_probability(q, focusing.gamma_neg, full)
-        odds: A = namespace(logits).where(above, rise - fall, float("-inf"))
-        return odds
+        return namespace(logits).where(above, rise - fall, float("-inf"))
 
     def spec(self) -> dict[str, Any]:
         return asdict(self.focusing)
@@ -346,8 +341,7 @@ def _log_h_of_probability(q: A, gamma: float, full: bool) -> A:
         return loss
     if full:
         loss = xp.logaddexp(loss, log(gamma) + xp.log(loss) - xp.log(q))
-    result: A = gamma * xp.log(q) + loss
-    return result
+    return gamma * xp.log(q) + loss
 
 
 LEAST_LAMBDA = 1.5
