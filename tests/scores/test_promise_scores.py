@@ -10,7 +10,7 @@ from scipy.stats import binomtest
 
 from labelwise.calibration import isotonic, platt
 from labelwise.decide import NEVER, AtMost, Threshold, find_promise
-from labelwise.decide.cross_fit import same_sets
+from labelwise.decide.promised_rules import same_sets
 from labelwise.errors import DataError, SettingsError
 from labelwise.links import Link, Sigmoid, Softmax
 from labelwise.scores import ScoreTable, promise_scores

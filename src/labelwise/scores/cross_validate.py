@@ -20,7 +20,7 @@ from labelwise.calibration import Candidate, Choice
 from labelwise.calibration.auto import AUTO
 from labelwise.calibration.link_specs import link_to_spec
 from labelwise.decide import Check, Promised, Rule, find_promise, find_rule
-from labelwise.decide.cross_fit import CROSS_FITTED_SHARE, check_cross_fit
+from labelwise.decide.promised_rules import CROSS_FITTED_SHARE, check_cross_fit
 from labelwise.decide.rules import rule_to_spec
 from labelwise.errors import DataError, SettingsError
 from labelwise.evaluation import Evaluation, evaluate
