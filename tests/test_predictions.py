@@ -37,15 +37,10 @@ def test_a_saved_file_is_read_back_unchanged(tmp_path, observed, rows):
     one = some(observed, rows)
     one.save(tmp_path / "sub" / "test.parquet")
     other = Predictions.load(tmp_path / "sub" / "test.parquet")
-    assert list(other.ids) == list(one.ids)
-    assert other.names == one.names
-    assert other.split == "test"
+    assert (list(other.ids), other.names, other.split) == (list(one.ids), one.names, "test")
     assert other.link.spec() == {"temperature": 2.5}
-    assert np.array_equal(other.logits, one.logits)
-    assert np.array_equal(other.labels, one.labels)
-    assert (other.observed is None) == (not observed)
-    if observed:
-        assert np.array_equal(other.observed, one.observed)
+    for field in ("logits", "labels", "observed"):
+        np.testing.assert_array_equal(getattr(other, field), getattr(one, field))
 
 
 def test_rows_of_two_splits_are_joined_and_unknown_labels_stay_unknown():

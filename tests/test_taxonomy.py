@@ -248,9 +248,8 @@ def test_verbs(tmp_path):
     names, (labels, _) = (lambda t: (t.space.names, t.targets()))(load(tmp_path / "o.csv"))
     assert names == ("animal", "dog", "pet")
     assert labels.tolist() == [[1, 1, 1], [1, 0, 1], [0, 0, 0]]
-    result = run(
-        "data", "describe", tmp_path / "t.csv", "--taxonomy", tmp_path / "kinds.csv", "--json"
-    )
+    describe = ("data", "describe", tmp_path / "t.csv", "--taxonomy", tmp_path / "kinds.csv")
+    result = run(*describe, "--json")
     assert "1 at level 1, 1 at level 2" in json.loads(result.output)["notes"][-1]
     result = run(*words, "--add-groups")
     assert isinstance(result.exception, LabelwiseError)

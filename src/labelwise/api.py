@@ -88,10 +88,7 @@ def trained(
     table: "LabelTable | None" = None,
     command: str | None = None,
 ) -> "Run | None":
-    """Train here, or by ``on_ray`` workers of a Ray cluster; report, log and publish the run.
-
-    None in the helper processes of a run on several devices.
-    """
+    """Train here or on a Ray cluster; report, log, publish. None in helper processes."""
     from labelwise.report.runs import report_run
     from labelwise.training.run import train as train_in
 

@@ -80,8 +80,7 @@ class Link(ABC):
         """Return ``(log p, log(1 - p))``, each shaped like ``logits``."""
 
     def __call__(self, logits: A) -> A:
-        probs: A = namespace(logits).exp(self.log_probs(logits)[0])
-        return probs
+        return namespace(logits).exp(self.log_probs(logits)[0])
 
     def decision_probs(self, logits: A) -> A:
         """Return the probabilities that rules are fitted to and applied to, in float32.
@@ -97,18 +96,11 @@ class Link(ABC):
         return log_p - log_q
 
     def log_none(self, logits: A) -> A:
-        """Return the log of the probability (...) that no label is present.
-
-        Labels are taken as independent given the image, unless the link knows better.
-        """
+        """Return log P(no label) (...), labels being independent unless the link knows better."""
         return self.log_probs(logits)[1].sum(-1)
 
     def logits_at(self, probs: A) -> A:
-        """Return the logits (float64) whose probabilities are ``probs``, by bisection.
-
-        For links that act on each entry alone and rise. Used to start a classifier's biases at
-        the label priors.
-        """
+        """Return the logits (float64) of probabilities, by bisection; for uncoupled labels."""
         xp = namespace(probs)
         if not bool(((probs > 0) & (probs < 1)).all()):
             raise ValueError(f"probs must lie strictly between 0 and 1, got {probs.tolist()}")
@@ -119,14 +111,10 @@ class Link(ABC):
             middle = (low + high) / 2
             below = self.log_odds(middle) < goal
             low, high = xp.where(below, middle, low), xp.where(below, high, middle)
-        found: A = (low + high) / 2
-        return found
+        return (low + high) / 2
 
     def slope_and_offset(self, labels: int) -> tuple[Numbers, Numbers] | None:
-        """Return (K,) numbers with ``p = sigma(slope v + offset)`` for ``labels`` labels.
-
-        None if the link is another curve; then a linear classifier cannot do its work.
-        """
+        """Return (K,) numbers with ``p = sigma(slope v + offset)``, None for another curve."""
         return None
 
     def spec(self) -> dict[str, Any]:
@@ -180,10 +168,7 @@ class WeightedSigmoid(OddsLink):
 
 
 class Softmax(Link):
-    """``p = softmax(v / temperature)`` over the labels of an image: they sum to one.
-
-    With several labels present these are not the labels' marginal probabilities.
-    """
+    """``p = softmax(v / temperature)``; with several labels present these are not marginals."""
 
     kind = "softmax"
     couples_labels = True
@@ -197,8 +182,7 @@ class Softmax(Link):
         return log_softmax_and_rest(logits / self.temperature)
 
     def log_none(self, logits: A) -> A:
-        log_none: A = namespace(logits).full_like(logits[..., 0], float("-inf"))
-        return log_none
+        return namespace(logits).full_like(logits[..., 0], float("-inf"))
 
     def logits_at(self, probs: A) -> A:
         return self.temperature * safe_log(double(probs))
@@ -213,8 +197,7 @@ LEAST_NONE = 1e-3  # the share of images without labels that biases start from, 
 def with_none(logits: A) -> A:
     """Return the logits (..., K + 1) with that of "none", 0, as the last."""
     xp = namespace(logits)
-    with_zero: A = xp.concat([logits, xp.zeros_like(logits[..., :1])], axis=-1)
-    return with_zero
+    return xp.concat([logits, xp.zeros_like(logits[..., :1])], axis=-1)
 
 
 class SoftmaxOrNoneLink(Link):
@@ -327,8 +310,7 @@ class PhiLink(SoftplusOddsLink):
             return log_h(logits, focusing.gamma_neg, full) - fall
         above, q = shifted(logits, focusing.margin)
         rise = _log_h_of_probability(q, focusing.gamma_neg, full)
-        odds: A = namespace(logits).where(above, rise - fall, float("-inf"))
-        return odds
+        return namespace(logits).where(above, rise - fall, float("-inf"))
 
     def spec(self) -> dict[str, Any]:
         return asdict(self.focusing)
@@ -359,8 +341,7 @@ def _log_h_of_probability(q: A, gamma: float, full: bool) -> A:
         return loss
     if full:
         loss = xp.logaddexp(loss, log(gamma) + xp.log(loss) - xp.log(q))
-    result: A = gamma * xp.log(q) + loss
-    return result
+    return gamma * xp.log(q) + loss
 
 
 LEAST_LAMBDA = 1.5
@@ -462,11 +443,7 @@ class QuasibinaryLink(Link):
 
 
 def consistent_log_probs(log_p: A, log_q: A, tree: LabelTree) -> tuple[A, A]:
-    """Return the nearest (log p, log(1 - p)) in which no label is likelier than its parent.
-
-    Nearest in KL divergence, see :mod:`labelwise.taxonomy`. An entry that need not move keeps both
-    to the last bit.
-    """
+    """Return the nearest pair (in KL divergence) in which no label is likelier than its parent."""
     given = log_p - log_q
     labels = len(tree.parent)
     if given.shape[-1] != labels:

@@ -93,10 +93,7 @@ class Predictions:
         return None if self.group is None else Groups.if_shared(self.group)
 
     def refuse_shared_groups(self, fitted_on: "Predictions", what: str) -> None:
-        """Raise a DataError if a group has photos here and among those something was fitted on.
-
-        ``what`` says what would be wrong then.
-        """
+        """Raise a DataError, with ``what`` would be wrong, if a group has photos on both sides."""
         if self.group is None or fitted_on.group is None:
             return
         shared = set(self.group) & set(fitted_on.group)
@@ -131,10 +128,7 @@ class Predictions:
         return rule(self.decision_probs())
 
     def evidence(self, *, photos: str, fitted_on: Iterable[str] = ()) -> Evidence:
-        """Return these rows as photos that a promise is made on.
-
-        ``photos`` says in words which they are; none may have an id of ``fitted_on``.
-        """
+        """Return these rows as photos for a promise; none may have an id of ``fitted_on``."""
         return Evidence.read(
             self.decision_probs(),
             self.majority,
@@ -301,10 +295,7 @@ class PredictionsFacts(BaseModel):
 
 
 def _opened(path: Path, columns: list[str] | None = None) -> tuple[pa.Table, dict[str, Any]]:
-    """Return the table in a file and what its metadata states, which must be of our format.
-
-    It has at least these ``columns``, by default those that every file must have.
-    """
+    """Return the table, which has these columns, and what its metadata states."""
     try:
         table = pq.read_table(path, columns=columns, page_checksum_verification=True)
         with_text(table, path)

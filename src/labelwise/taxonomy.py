@@ -214,10 +214,7 @@ class AttributeColumns:
         labels: NDArray[np.bool_],
         observed: NDArray[np.bool_] | None,
     ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """Return which photos (N,) have a group known to the last label, and right in their set.
-
-        A set is right if it holds of the group what is there, and nothing else.
-        """
+        """Return which photos (N,) have a completely known group, and where sets are right."""
         columns = list(group)
         known = np.ones(labels.shape, bool) if observed is None else observed
         seen: NDArray[np.bool_] = np.all(known[:, columns], axis=1)
@@ -432,10 +429,7 @@ class LabelTree:
 
     @cached_property
     def _row(self) -> tuple[list[int], list[int], list[int]]:
-        """The columns of all labels in a row in which those below a label come right after it.
-
-        With it where each label stands there, and how many labels it and those below it are.
-        """
+        """All columns, those below a label right after it; their places, and sizes of subtrees."""
         size = [1] * len(self.parent)
         for child, parent in self.upward:
             size[parent] += size[child]

@@ -144,6 +144,8 @@ def test_the_link_averages_its_curves_and_keeps_the_order():
     again = link_from_spec(link_to_spec(link))
     torch.testing.assert_close(again(v), probs)
     torch.testing.assert_close(link.of_label(1)(v[:, :1]), probs[:, 1:2])
+    twice = AveragedCurves(None, [[1.0]], [[0.0]], [2.0], 10.0)  # weights need not add up to 1
+    torch.testing.assert_close(twice(v[:, :1]), torch.sigmoid(v[:, :1].clip(-10, 10)))
     with pytest.raises(ValueError, match="must be positive"):
         AveragedCurves(None, [[-1.0]], [[0.0]], [1.0], 10.0)
     with pytest.raises(ValueError, match="pool must be"):

@@ -21,34 +21,21 @@ def sklearn_isotonic(u, y, at):
     return fit.predict(at).clip(floor, 1 - floor)
 
 
-def seen(values, observed, k):
-    return values[:, k].numpy() if observed is None else values[observed[:, k], k].numpy()
-
-
 @UNKNOWN
 @DECIMALS
-def test_isotonic_per_label_is_sklearns(decimals, unknown):
+def test_isotonic_is_sklearns_of_each_label_or_of_everything(decimals, unknown):
     logits, labels, observed = problem(unknown=unknown)
     logits = logits.round(decimals=decimals)
+    mask = torch.ones_like(labels) if observed is None else observed
     link = isotonic(logits, labels, Sigmoid(), observed, strength=0.0)
     at = torch.linspace(-9, 12, 500, dtype=torch.float64)
-    p = link(at[:, None].expand(-1, 5))
     for k in range(5):
-        u, y = seen(logits, observed, k), seen(labels, observed, k).astype(float)
+        u, y = logits[mask[:, k], k].numpy(), labels[mask[:, k], k].double().numpy()
         # Between knots both interpolate, on knots rounded to float32 in ours.
-        np.testing.assert_allclose(p[:, k], sklearn_isotonic(u, y, at.numpy()), atol=2e-3)
-        np.testing.assert_allclose(
-            link(logits)[:, k], sklearn_isotonic(u, y, logits[:, k].numpy()), atol=2e-3
-        )
-
-
-@UNKNOWN
-@DECIMALS
-def test_isotonic_shared_is_sklearns_of_everything(decimals, unknown):
-    logits, labels, observed = problem(unknown=unknown)
-    logits = logits.round(decimals=decimals)
+        for own in (at, logits[:, k]):
+            found = link(own[:, None].expand(-1, 5))[:, k]
+            np.testing.assert_allclose(found, sklearn_isotonic(u, y, own.numpy()), atol=2e-3)
     link = isotonic(logits, labels, Sigmoid(), observed, scope="shared")
-    mask = torch.ones_like(labels) if observed is None else observed
     u, y = logits[mask].numpy(), labels[mask].double().numpy()
     expected = sklearn_isotonic(u, y, logits.numpy().ravel()).reshape(logits.shape)
     np.testing.assert_allclose(link(logits), expected, atol=2e-3)

@@ -12,13 +12,14 @@ from labelwise.calibration.entries import read_entries
 close = partial(np.testing.assert_allclose, rtol=1e-7, atol=1e-7)
 
 
-class Given(regression.Shared):
+class Given(regression.Problem):
     """A loss of weights alone, between bounds."""
 
     def __init__(self, loss, low, high):
         self.__dict__.update(loss=loss, low=np.asarray(low), high=np.asarray(high), asked=0)
 
     bounds = property(lambda self: (self.low, self.high))
+    gradient = None
 
     def evaluate(self, blocks, theta):
         self.__dict__["asked"] += 1

@@ -25,35 +25,22 @@ def logistic_regression(x, y):
     return fit.coef_[0], fit.intercept_[0]
 
 
-def seen(values, observed, column=...):
-    values = values[:, column] if column is not ... else values
-    if observed is None:
-        return values.reshape(-1).numpy()
-    mask = observed[:, column] if column is not ... else observed
-    return values[mask].numpy()
+def seen(values, observed, column):
+    mask = torch.ones_like(values, dtype=torch.bool) if observed is None else observed
+    return values[..., column][mask[..., column]].numpy().ravel()
 
 
 @SIZES
 @UNKNOWN
-def test_platt_shared_is_logistic_regression(images, unknown):
+def test_platt_is_logistic_regression_of_all_labels_or_of_each(images, unknown):
     logits, labels, observed = problem(images, unknown=unknown)
-    link = platt(logits, labels, Sigmoid(), observed, scope="shared")
-    x, y = seen(logits, observed), seen(labels, observed)
-    slope, offset = logistic_regression(x[:, None], y)
-    np.testing.assert_allclose(link.slope.tolist(), slope, rtol=1e-4)
-    np.testing.assert_allclose(link.offset.tolist(), offset, rtol=1e-4)
-
-
-@SIZES
-@UNKNOWN
-def test_platt_per_label_without_strength_is_a_logistic_regression_each(images, unknown):
-    logits, labels, observed = problem(images, unknown=unknown)
-    link = platt(logits, labels, Sigmoid(), observed, strength=0.0)
-    for k in range(5):
-        x, y = seen(logits, observed, k), seen(labels, observed, k)
-        slope, offset = logistic_regression(x[:, None], y)
-        assert link.slope[k].item() == pytest.approx(slope[0], rel=1e-4)
-        assert link.offset[k].item() == pytest.approx(offset, rel=1e-4, abs=1e-4)
+    for scope, columns in (("shared", [...]), ("label", range(5))):
+        link = platt(logits, labels, Sigmoid(), observed, scope=scope, strength=0.0)
+        for number, column in enumerate(columns):
+            x, y = seen(logits, observed, column), seen(labels, observed, column)
+            slope, offset = logistic_regression(x[:, None], y)
+            assert link.slope.ravel()[number] == pytest.approx(slope[0], rel=1e-4)
+            assert link.offset.ravel()[number] == pytest.approx(offset, rel=1e-4, abs=1e-4)
 
 
 @SIZES

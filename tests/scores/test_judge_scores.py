@@ -152,10 +152,9 @@ def test_roles_that_overlap_are_refused():
         judge(table, FitPlan("platt"), fit_on="val", report_on="val")
     with pytest.raises(SettingsError, match="go together"):
         judge(table, FitPlan("platt"), fit_on="val")
-    with pytest.raises(SettingsError, match="has the splits test, val; name one"):
-        judge(table, FitPlan("platt"))
-    with pytest.raises(SettingsError, match="has the splits test, val; name one"):
-        judge_as_given(table, None)
+    for judged in (lambda: judge(table, FitPlan("platt")), lambda: judge_as_given(table, None)):
+        with pytest.raises(SettingsError, match="has the splits test, val; name one"):
+            judged()
     assert judge_as_given(table, None, split="all").data.rows == 40
     with pytest.raises(DataError, match="share rows, first 'image-0'"):
         judge(table_of(sample(40)), FitPlan("platt"), other=table_of(sample(30)))
@@ -174,10 +173,8 @@ def test_scores_that_only_rank_need_a_calibrator_before_a_rule():
 
 
 def test_fixed_rules_by_name():
-    assert fixed_rule("0.25") == Threshold(0.25)
-    assert fixed_rule("top-3") == TopK(3)
-    assert fixed_rule("none") is None
-    assert fixed_rule("expected-f") == ExpectedF()
+    texts = ("0.25", "top-3", "none", "expected-f")
+    assert [fixed_rule(text) for text in texts] == [Threshold(0.25), TopK(3), None, ExpectedF()]
     with pytest.raises(SettingsError, match="must be a threshold such as"):
         fixed_rule("best-f")
 

@@ -115,10 +115,7 @@ def within_groups(
     columns: AttributeColumns,
     observed: Array | None = None,
 ) -> Grouped:
-    """Return the link whose probabilities obey the groups; labels outside them keep theirs.
-
-    Rows whose labels break the rule of a group say nothing of it.
-    """
+    """Return the link whose probabilities obey the groups; rows that break a rule say nothing."""
     check_shapes(logits=logits, labels=labels, observed=observed)
     odds = link.log_odds(to_numpy(logits)).astype(np.float64).clip(-FAR, FAR)
     seen = np.ones(odds.shape, bool)

@@ -90,11 +90,7 @@ class Choice:
 
 
 def find_calibrator(name: str) -> Calibrator | None:
-    """Return the calibrator of a name, None for "auto" and "none".
-
-    >>> find_calibrator("platt").__name__
-    'platt'
-    """
+    """Return the calibrator of a name, None for "auto" and "none"."""
     if name in (AUTO, NONE):
         return None
     named = {**CALIBRATORS, FEW: few}

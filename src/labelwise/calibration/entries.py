@@ -82,10 +82,7 @@ def limited_log_odds(link: Link | None, logits: A, limit: float) -> A:
 
 @dataclass(frozen=True)
 class Entries:
-    """Logits, labels and mask (N, K), with the link that reads the logits.
-
-    Without a link the logits are themselves log-odds.
-    """
+    """Logits, labels and mask (N, K), and the link of the logits; None: they are log-odds."""
 
     logits: Floats
     labels: NDArray[Any]

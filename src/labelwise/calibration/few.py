@@ -383,10 +383,7 @@ def few_labels(
     *,
     pool: Array | None = None,
 ) -> FewLabels:
-    """Return what few labelled photos say of scores.
-
-    ``pool`` (M, K) holds the scores of all photos, labelled or not; None takes the labelled ones.
-    """
+    """Return what few labelled photos say of scores; ``pool`` (M, K) holds those of all photos."""
     entries = read_entries(logits, labels, link, observed)
     blocks = [(u, y, np.ones_like(y) if w is None else w) for u, y, w in entries.rows()]
     u, y, w = (np.concatenate(column).astype(np.float64) for column in zip(*blocks, strict=True))

@@ -21,6 +21,7 @@ Features phi of the log-odds are scaled over all observed entries to mean 0 and 
     sum softplus(z) = sum max(z, 0) + log prod (1 + exp(-|z|)), at most 2^ROWS
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from warnings import warn
@@ -167,10 +168,7 @@ def derivatives(blocks: FeatureBlocks, theta: Numbers) -> Derivatives:
 
 
 def gradient(rows: Rows, features: Features, theta: Numbers) -> Numbers:
-    """Return the gradient (K, F) alone, each entry in the precision of its log-odds.
-
-    It is summed over the raw features, which spares every entry the scaling.
-    """
+    """Return the gradient (K, F) alone, summed over the raw features in their own precision."""
     raw = features.unscale(theta)
     sums = np.zeros((theta.shape[1], rows.num_labels))
     for u, y, w in rows.rows():
@@ -188,23 +186,23 @@ def gradient(rows: Rows, features: Features, theta: Numbers) -> Numbers:
 
 
 @dataclass(frozen=True)
-class Shared:
-    """One fit for all labels; weights are (T, F) where blocks weigh the rows of T problems."""
+class Problem(ABC):
+    """A loss over weights (G, F) of some features."""
 
     features: Features
 
     @property
     def bounds(self) -> tuple[Numbers, Numbers]:
+        """The least and largest weights, (F,) or (G, F)."""
         return self.features.bounds
 
+    @abstractmethod
     def evaluate(self, blocks: FeatureBlocks, theta: Numbers) -> Derivatives:
         """Return loss (G,), gradient (G, F) and Hessian (G, F, F) over the rows."""
-        loss, grad, hess = derivatives(blocks, theta[:, None])
-        return loss.sum(1), grad.sum(1), hess.sum(1)
 
+    @abstractmethod
     def gradient(self, rows: Rows, theta: Numbers) -> Numbers:
-        total: Numbers = gradient(rows, self.features, theta).sum(0, keepdims=True)
-        return total
+        """Return the gradient (G, F) alone."""
 
     def summed(self, values: Numbers) -> Numbers:
         """Return values (G,) summed over the groups that have a weight in common."""
@@ -262,6 +260,19 @@ class Shared:
                 return theta
         return self.solve(self.features.read(rows), theta, tolerance)
 
+
+@dataclass(frozen=True)
+class Shared(Problem):
+    """One fit for all labels; weights are (T, F) where blocks weigh the rows of T problems."""
+
+    def evaluate(self, blocks: FeatureBlocks, theta: Numbers) -> Derivatives:
+        loss, grad, hess = derivatives(blocks, theta[:, None])
+        return loss.sum(1), grad.sum(1), hess.sum(1)
+
+    def gradient(self, rows: Rows, theta: Numbers) -> Numbers:
+        total: Numbers = gradient(rows, self.features, theta).sum(0, keepdims=True)
+        return total
+
     def center(self, blocks: FeatureBlocks, tolerance: float) -> Numbers:
         """Return the fit from the better of two starts: the scores as they are, and scaled ones.
 
@@ -275,7 +286,7 @@ class Shared:
 
 
 @dataclass(frozen=True)
-class PerLabel(Shared):
+class PerLabel(Problem):
     """A fit (K, F) for each label, pulled towards ``center`` (1, F) with strength ``pull`` (K,).
 
     Labels that are ``lacking`` (K,) positives or negatives say nothing of slopes: they keep those

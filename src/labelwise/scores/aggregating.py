@@ -50,10 +50,7 @@ Floats = NDArray[np.float64]
 def aggregate(
     log_p: Floats, log_q: Floats, unit: NDArray[np.int64], units: int, how: How, shares: Floats
 ) -> Floats:
-    """Return the log-odds (G, K) of units from log p and log(1 - p) (N, K) of their photos.
-
-    ``unit`` (N,) is the unit of each photo, ``shares`` (K,) how often photos have each label.
-    """
+    """Return the log-odds (G, K) of units from those of photos; labels have ``shares`` (K,)."""
     if how not in HOW:
         raise SettingsError(f"how must be one of {', '.join(HOW)}, got {how!r}")
     if how == "any":
@@ -223,10 +220,7 @@ def _common(
     first: NDArray[np.intp],
     keys: Sequence[str],
 ) -> list[str] | None:
-    """Return the split or group of each unit; a unit in two splits is an error, in two groups not.
-
-    Groups that cut units are left out: a unit is then a group of its own.
-    """
+    """Return the split or group of each unit; None for groups that cut units."""
     codes = np.unique(np.array(column), return_inverse=True)[1]
     odd = np.flatnonzero(codes != codes[first][unit])
     if not len(odd):

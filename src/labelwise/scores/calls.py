@@ -63,10 +63,7 @@ class CallCount:
 def fit_calls(
     u: Floats, label: Codes, correct: Floats, labels: int, groups: Codes | None = None
 ) -> tuple[Floats, Floats]:
-    """Return slope and offset (K, 2) of the labels' curves, and their covariance (K, 2, 2).
-
-    They are fitted to the log-odds ``u`` (n,) of checked detections.
-    """
+    """Return slope and offset (K, 2) of labels' curves at log-odds u, and their covariance."""
     if not len(u):
         raise DataError("a count needs detections that a person has checked, got none")
     shared, _ = fit_slope_and_offset(u, correct, 1 / np.array([1.0, 5.0]) ** 2)

@@ -200,11 +200,7 @@ class Judged:
 
 
 def fixed_rule(text: str) -> Rule | None:
-    """Return the rule of a text that needs no fit, such as ``0.5`` or ``top-4``; or ``none``.
-
-    >>> fixed_rule("top-4"), fixed_rule("0.5")
-    (TopK(k=4), Threshold(value=0.5))
-    """
+    """Return the rule of a text that needs no fit, such as ``0.5`` or ``top-4``; or ``none``."""
     if text == "none":
         return None
     rule = find_rule(text).fixed

@@ -25,11 +25,7 @@ def fit_calibrator(
     folds: int = FOLDS,
     source: str = "these scores",
 ) -> tuple[Link | None, str, Choice | None]:
-    """Return the fitted link, what it is in words, and what ``auto`` compared.
-
-    The link is None, without words, where it stays as it is. ``source`` names the rows in errors.
-    Photos of one group stay together in the folds of ``auto``.
-    """
+    """Return the fitted link (None: it stays), its words, and what ``auto`` compared."""
     logits, labels, observed = predictions.logits, predictions.labels, predictions.observed
     groups = None if predictions.groups is None else predictions.groups.codes
     return calibration.fit_calibrator(

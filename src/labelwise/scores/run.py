@@ -34,10 +34,7 @@ from labelwise.taxonomy import Taxonomy
 
 @dataclass(frozen=True, eq=False)
 class RunScores:
-    """Predictions of one split under the model's own link, its calibrated link, and its rule.
-
-    ``promises`` and the ``taxonomy`` are those the model was saved with.
-    """
+    """Predictions of a split under the model's own link, and what the model was saved with."""
 
     predictions: Predictions
     calibrated: Link | None
@@ -57,11 +54,7 @@ class RunScores:
 
 
 def read_run(folder: Path, split: str) -> RunScores:
-    """Return the predictions of a split of a run; nothing is computed again.
-
-    Promises come with photos they can be checked on: ones that neither fitted anything nor had the
-    promise made on them.
-    """
+    """Return the predictions of a split; promises only where no row fitted or tested anything."""
     run = RunFolder(folder)
     spec, predictions = run.spec, run.predictions(split)
     same = _same(spec.made_link, predictions.link)
@@ -80,11 +73,7 @@ def score_data(
     decode: "Decode" = "cpu",
     watch: Watch | None = None,
 ) -> tuple[RunScores, tuple[str, ...]]:
-    """Return what a run's model says of labelled data it has never seen, and what was left out.
-
-    Labels are matched by name: those the data does not speak of are unknown, those the model does
-    not know are left out.
-    """
+    """Return what a run's model says of labelled data, matched by name, and what was left out."""
     from labelwise.models.predictor import Predictor
     from labelwise.models.scoring import infer
     from labelwise.pictures.loading import decodes_on_gpu

@@ -173,11 +173,7 @@ def refuse_twice(source: str | Path, values: Sequence[str], what: str) -> None:
 
 
 def unscored_note(failed: int, source: str) -> str:
-    """Return in words that images without scores are left out.
-
-    >>> unscored_note(1, "a.csv")
-    '1 image of a.csv has no scores and is left out'
-    """
+    """Return in words that images without scores are left out."""
     have, are = ("has", "is") if failed == 1 else ("have", "are")
     return f"{counted(failed, 'image')} of {source} {have} no scores and {are} left out"
 
@@ -499,10 +495,7 @@ def _holds_label_columns(path: Path) -> bool:
 
 
 def label_arrays(labels: NDArray[np.float64]) -> tuple[NDArray[Any], NDArray[Any] | None]:
-    """Return labels (N, K) with NaN for unknown as predictions hold them, and which are known.
-
-    Labels are uint8, or float32 if some are soft.
-    """
+    """Return labels (N, K) as uint8, or float32 if some are soft, and which are known."""
     unknown = np.isnan(labels)
     values = np.where(unknown, 0.0, labels)
     kind = np.float32 if ((values > 0) & (values < 1)).any() else np.uint8

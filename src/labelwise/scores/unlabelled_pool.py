@@ -58,10 +58,7 @@ from labelwise.types import matching_columns, nearest
 
 @dataclass(frozen=True, eq=False)
 class PhotoPool:
-    """A pool, and its photos as a table in the labels of the model; ``notes`` say what is not.
-
-    ``named`` says whether the photos were named by a table, and not by where their files are.
-    """
+    """A pool, and its photos as a table in the labels of the model, ``named`` by a table or not."""
 
     pool: Pool
     table: LabelTable
