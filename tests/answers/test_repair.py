@@ -16,7 +16,7 @@ from labelwise.data import LabelTable, load
 from labelwise.data.export import export
 from labelwise.errors import DataError
 from labelwise.pictures.sources import FileImages
-from labelwise.report.contact_sheet import suspects_page
+from labelwise.report.contact_sheet import write_suspects_page
 
 
 def table(tmp_path, split=None):
@@ -89,7 +89,7 @@ def test_review_files_and_logs_are_read_as_written(tmp_path):
     [
         ("yes,yes,yes", "yes,yes,maybe", "line 2: an answer is yes, no, unsure or empty"),
         ("absent", "missing", "line 2: given is present, absent or unknown, got 'missing'"),
-        ("\n2,", "\n1,", "line 3: rank 1 stands there twice"),
+        ("\n2,", "\n1,", "line 3: rank 1 is there twice"),
         ("0.9", "x", "line 2: rank and probability must be numbers"),
         ("label,", "tag,", "no column 'label'"),
     ],
@@ -102,13 +102,14 @@ def test_broken_review_files_are_refused(tmp_path, old, new, message):
         read_review(path)
 
 
-def test_the_page_escapes_names_and_can_be_blind():
-    questions = [Reviewed("<a>.jpg", "<b>", "absent", 0.875, True)]
-    page = suspects_page(questions)
-    assert "<b>" not in page
-    assert "&lt;b&gt;" in page
-    assert "87.5%" in page
-    assert "87.5%" not in suspects_page(questions, blind=True)
+def test_the_page_escapes_names_and_can_be_blind(tmp_path):
+    path, questions = tmp_path / "page.html", [Reviewed("<a>.jpg", "<b>", "absent", 0.875, True)]
+    write_suspects_page(path, questions)
+    assert "<b>" not in path.read_text()
+    assert "&lt;b&gt;" in path.read_text()
+    assert "87.5%" in path.read_text()
+    write_suspects_page(path, questions, blind=True)
+    assert "87.5%" not in path.read_text()
 
 
 def run(*arguments):

@@ -11,7 +11,7 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from labelwise.decide import find_promise
-from labelwise.decide.cross_fit import CROSS_FITTED_SHARE, check_cross_fit
+from labelwise.decide.promised_rules import CROSS_FITTED_SHARE, check_cross_fit
 from labelwise.errors import LabelwiseError, SettingsError
 from labelwise.pictures.transform import parse_window
 from labelwise.system.files import replacing
