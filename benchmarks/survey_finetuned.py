@@ -46,8 +46,8 @@ from labelwise.papers.survey import (
     figures_of,
 )
 from labelwise.predictions import Predictions
+from labelwise.training.checkpoint import make_optimizer, rate, set_rate
 from labelwise.training.features import set_biases_to_priors
-from labelwise.training.optimizer import make_optimizer, rate, set_rate
 from labelwise.training.settings import OptimizerSettings, ScheduleSettings
 from labelwise.types import Targets
 

@@ -14,8 +14,7 @@ from labelwise.models import HeadSpec, Model
 from labelwise.networks.backbones import create_backbone
 from labelwise.networks.heads import LinearHead
 from labelwise.objectives import BCE
-from labelwise.training.execution import GraphedModel, accelerated, compiles, kernels
-from labelwise.training.optimizer import (
+from labelwise.training.checkpoint import (
     WeightAverage,
     make_optimizer,
     parameter_groups,
@@ -23,6 +22,7 @@ from labelwise.training.optimizer import (
     restore_state,
     set_rate,
 )
+from labelwise.training.execution import GraphedModel, accelerated, compiles, kernels
 from labelwise.training.settings import Hardware, OptimizerSettings, ScheduleSettings
 from labelwise.types import DatasetFacts, Targets
 

@@ -77,13 +77,6 @@ RESIZE: dict[str, dict[str, Any]] = {
 }
 
 
-def write_normalise(g: Graph, transform: Transform, pixels: Value) -> Value:
-    """Write the float32 input of the network from uint8 pixels (N, 3, size, size)."""
-    with g.part("normalise"):
-        mean, std = (side.numpy() for side in transform.statistics())
-        return str(g.op("Div", g.op("Sub", g.cast(pixels, "float32"), mean), std))
-
-
 def write_resize(g: Graph, transform: Transform, image: Value, *, exact: bool) -> Value:
     """Write the uint8 pixels (3, size, size) of a picture (H, W, 3)."""
     with g.part("resize"):
@@ -314,7 +307,9 @@ def assemble(network: ModelProto, facts: Facts) -> ModelProto:
         g.named(g.op("Unsqueeze", resized, [0]), PIXELS)
     else:
         inputs = [facts.pixels_info("batch")]
-    normalised = write_normalise(g, facts.transform, PIXELS)
+    with g.part("normalise"):
+        mean, std = (side.numpy() for side in facts.transform.statistics())
+        normalised = g.op("Div", g.op("Sub", g.cast(PIXELS, "float32"), mean), std)
     g.nodes.append(helper.make_node("Identity", [normalised], [INPUT], name="network/input"))
     g.nodes.extend(network.graph.node)
     g.constants.extend(network.graph.initializer)

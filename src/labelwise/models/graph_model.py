@@ -305,6 +305,7 @@ class OpenVinoModel(GraphModel):
     facts: Facts
     name: str = "the exported model"
     threads: int | None = None
+    _parts: dict[Part, Any] = field(default_factory=dict, init=False, repr=False)
 
     @staticmethod
     def load(folder: str | Path, *, threads: int | None = None) -> "OpenVinoModel":
@@ -322,7 +323,9 @@ class OpenVinoModel(GraphModel):
         return model
 
     def run(self, part: Part, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        outputs = getattr(self, f"_{part}").create_infer_request().infer(inputs)
+        if part not in self._parts:
+            self._parts[part] = self._opened(part)
+        outputs = self._parts[part].create_infer_request().infer(inputs)
         return {
             name: value
             for output, value in outputs.items()
@@ -347,28 +350,18 @@ class OpenVinoModel(GraphModel):
         for node, value in zip(shown, values.values(), strict=True):
             yield node.get_friendly_name(), node.get_type_name(), value
 
-    @cached_property
-    def _resize(self) -> Any:
+    def _opened(self, part: Part) -> Any:
         openvino = openvino_runtime()
+        if part == "network":
+            blank = self.facts.blank()
+            network = self._after(PIXELS, [-1, *blank.shape[1:]], blank.dtype.type)
+            return self._compiled(network, self.threads)
+        if part == "decision":
+            return self._compiled(self._after("logits", [-1, len(self.space)], np.float32), 1)
         graph = self.graph.clone()
         pixels = openvino.opset13.result(tensor_of(graph, PIXELS))
-        image = [
-            parameter
-            for parameter in graph.get_parameters()
-            if "image" in parameter.output(0).names
-        ]
+        image = [node for node in graph.get_parameters() if "image" in node.output(0).names]
         return self._compiled(openvino.Model([pixels], image), 1)  # decoders run side by side
-
-    @cached_property
-    def _network(self) -> Any:
-        blank = self.facts.blank()
-        network = self._after(PIXELS, [-1, *blank.shape[1:]], blank.dtype.type)
-        return self._compiled(network, self.threads)
-
-    @cached_property
-    def _decision(self) -> Any:
-        network = self._after("logits", [-1, len(self.space)], np.float32)
-        return self._compiled(network, 1)
 
     def _after(self, name: str, shape: list[int], dtype: Any) -> Any:
         openvino = openvino_runtime()
@@ -379,11 +372,7 @@ class OpenVinoModel(GraphModel):
         for user in users:
             user.replace_source_output(start.output(0))
         start.output(0).set_names({name})
-        rest = [
-            parameter
-            for parameter in graph.get_parameters()
-            if "thresholds" in parameter.output(0).names
-        ]
+        rest = [node for node in graph.get_parameters() if "thresholds" in node.output(0).names]
         return openvino.Model(ends, [start, *rest])
 
     def _compiled(self, model: Any, threads: int | None) -> Any:

@@ -59,7 +59,30 @@ def spec_of(place: Path) -> ModelSpec:
             "folder of a run or an .onnx file"
         )
     require_onnx()
-    return _exported_spec(place)
+    content = _content(place)
+    proto, facts = read_model(content, str(place))
+    features = features_of(proto)
+    if features is None:
+        raise SettingsError(
+            f"{place} has no features whose weighted sums are its logits, by which similar photos "
+            "are found; give the folder of the run"
+        )
+    if facts.caution not in (None, NOT_CALIBRATED):
+        raise SettingsError(f"{place} is {facts.caution}; give the folder of its run")
+    return ModelSpec(
+        versions={"labelwise": __version__},  # torch is not imported for its own
+        method=facts.method,
+        labels=facts.space.names,
+        backbone=BackboneSpec(f"{facts.precision} ONNX", features.width),
+        transform=facts.transform,
+        head=HeadSpec("exported"),
+        link=None if facts.link is None else link_to_spec(facts.link),
+        rule=rule_to_spec(facts.rule),
+        promises=tuple(dict(promise) for promise in facts.promises),
+        taxonomy=None if facts.taxonomy is None else dict(facts.taxonomy.parents),
+        answers=None if facts.caution is None else 0,
+        weights_sha256=hashlib.sha256(content).hexdigest(),
+    )
 
 
 def caution_of(place: Path) -> str | None:
@@ -90,33 +113,6 @@ def refuse_program(place: Path) -> None:
             f"{place} is not run: torch loads .pt2 files by unpickling, which runs what a stranger "
             "put there; give the folder of the model, or export it as .onnx"
         )
-
-
-def _exported_spec(path: Path) -> ModelSpec:
-    content = _content(path)
-    proto, facts = read_model(content, str(path))
-    features = features_of(proto)
-    if features is None:
-        raise SettingsError(
-            f"{path} has no features whose weighted sums are its logits, by which photos are told "
-            "to be alike; give the folder of the run"
-        )
-    if facts.caution not in (None, NOT_CALIBRATED):
-        raise SettingsError(f"{path} is {facts.caution}; give the folder of its run")
-    return ModelSpec(
-        versions={"labelwise": __version__},  # torch is not imported for its own
-        method=facts.method,
-        labels=facts.space.names,
-        backbone=BackboneSpec(f"{facts.precision} ONNX", features.width),
-        transform=facts.transform,
-        head=HeadSpec("exported"),
-        link=None if facts.link is None else link_to_spec(facts.link),
-        rule=rule_to_spec(facts.rule),
-        promises=tuple(dict(promise) for promise in facts.promises),
-        taxonomy=None if facts.taxonomy is None else dict(facts.taxonomy.parents),
-        answers=None if facts.caution is None else 0,
-        weights_sha256=hashlib.sha256(content).hexdigest(),
-    )
 
 
 def _content(path: Path) -> bytes:

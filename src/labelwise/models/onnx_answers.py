@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from labelwise.errors import CheckpointError
 from labelwise.links import require_link
@@ -175,32 +174,30 @@ class OnnxAnswers:
 
     def score(self, images: ImageSource) -> Generator[Answer]:
         """Yield the answer for each image, in order; what cannot be read is one with its error."""
-        cores = available_cores()
+        cores, names = available_cores(), self.facts.space.names
+        link = require_link(self.facts.link, self.file)
 
         def answered(row: int) -> Answer:
+            name = images.ids[row]
             try:
                 picture = np.asarray(images.read(row, None))
             except Exception as error:
-                return Answer(row, images.ids[row], error=reason_of(images.ids[row], error))
-            return self._answer(row, images.ids[row], picture)
+                return Answer(row, name, error=reason_of(name, error))
+            try:
+                outputs = self.session.run(OUTPUTS, {"image": picture})
+            except Exception as error:  # onnxruntime's own classes have no common base but this
+                reason = first_line(error)[:300]
+                return Answer(row, name, error=f"{name}: {self.file} cannot be run on it: {reason}")
+            if any(output.shape != (1, len(names)) for output in outputs):
+                raise CheckpointError(f"{self.file} must answer for {len(names)} labels")
+            logits, probs = (output[0] for output in outputs)
+            if not np.isfinite(logits).all():
+                return Answer(row, name, error=f"{name}: {NOT_FINITE}")
+            apart = float(np.abs(probs - link(logits[None].astype(np.float64))[0]).max())
+            require_agreement(self.file, apart, ALL_AGREE)
+            order = np.lexsort((-logits, -probs))  # in float32, high probabilities may be equal
+            chosen = self.facts.rule(probs[None])[0]
+            labels = tuple(names[column] for column in order if chosen[column])
+            return Answer(row, name, labels, tuple(probs.tolist()), caution=self.facts.caution)
 
         yield from by_threads(range(len(images)), answered, cores, 2 * cores, "answer")
-
-    def _answer(self, row: int, name: str, picture: NDArray[np.uint8]) -> Answer:
-        names, link = self.facts.space.names, require_link(self.facts.link, self.file)
-        try:
-            outputs = self.session.run(OUTPUTS, {"image": picture})
-        except Exception as error:  # onnxruntime's own classes have no common base but this
-            reason = first_line(error)[:300]
-            return Answer(row, name, error=f"{name}: {self.file} cannot be run on it: {reason}")
-        if any(output.shape != (1, len(names)) for output in outputs):
-            raise CheckpointError(f"{self.file} must answer for {len(names)} labels")
-        logits, probs = (output[0] for output in outputs)
-        if not np.isfinite(logits).all():
-            return Answer(row, name, error=f"{name}: {NOT_FINITE}")
-        apart = float(np.abs(probs - link(logits[None].astype(np.float64))[0]).max())
-        require_agreement(self.file, apart, ALL_AGREE)
-        order = np.lexsort((-logits, -probs))  # in float32, high probabilities may be equal
-        chosen = self.facts.rule(probs[None])[0]
-        labels = tuple(names[column] for column in order if chosen[column])
-        return Answer(row, name, labels, tuple(probs.tolist()), caution=self.facts.caution)

@@ -93,6 +93,8 @@ class RunFolder:
 
     def __init__(self, path: str | Path, mirror: Mirror | None = None) -> None:
         self.path, self.mirror = Path(path), mirror
+        self.name = self.path.name
+        self.address = str(self.path) if mirror is None else mirror.address  # where it is kept
         self.settings_path = self.path / "settings.yaml"
         self.journal = Journal(self.path / "metrics.jsonl")
         self.checkpoint = self.path / "checkpoint"
@@ -129,15 +131,6 @@ class RunFolder:
                 )
             else:
                 shutil.rmtree(above, ignore_errors=True)
-
-    @property
-    def address(self) -> str:
-        """Where the run is kept, as people call it."""
-        return str(self.path) if self.mirror is None else self.mirror.address
-
-    @property
-    def name(self) -> str:
-        return self.path.name
 
     def fetch(self, *, tensors: bool = True) -> None:
         """Bring a copy to what the bucket holds, perhaps without the tensors of checkpoints."""
@@ -220,10 +213,8 @@ class RunFolder:
         names = self.held_out_splits
         if not names:
             return None
-        splits = [Predictions.load(self.predictions_path(name)) for name in names]
-        return HeldOut(
-            reduce(Predictions.joined, splits), names, names[0] not in self.fitted_splits
-        )
+        rows = reduce(Predictions.joined, map(self.predictions, names))
+        return HeldOut(rows, names, names[0] not in self.fitted_splits)
 
     @property
     def held_out_splits(self) -> tuple[str, ...]:

@@ -52,8 +52,8 @@ from labelwise.pictures import FeatureRows
 from labelwise.predictions import Predictions
 from labelwise.system.files import write_text
 from labelwise.system.progress import Watch
+from labelwise.training.checkpoint import make_optimizer, rate, set_rate
 from labelwise.training.features import set_biases_to_priors
-from labelwise.training.optimizer import make_optimizer, rate, set_rate
 from labelwise.training.settings import OptimizerSettings, ScheduleSettings
 from labelwise.types import DatasetFacts, Targets, nearest
 

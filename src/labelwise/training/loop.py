@@ -23,7 +23,14 @@ from labelwise.models import Model
 from labelwise.pictures import ImageSource
 from labelwise.system.distributed import rank, tensors_of_first, wait_for_all, world_size
 from labelwise.system.storage import StorageError
-from labelwise.training.checkpoint import Position, TrainingState
+from labelwise.training.checkpoint import (
+    Position,
+    TrainingState,
+    WeightAverage,
+    make_optimizer,
+    rate,
+    set_rate,
+)
 from labelwise.training.execution import (
     GraphedModel,
     LossFunction,
@@ -34,7 +41,6 @@ from labelwise.training.execution import (
 from labelwise.training.inference import higher_is_better, infer_logits, validation_figures
 from labelwise.training.loader import Batch, Loader, kept_in_memory
 from labelwise.training.loggers import opened_loggers
-from labelwise.training.optimizer import WeightAverage, make_optimizer, rate, set_rate
 from labelwise.training.prepare import Training
 from labelwise.types import Outputs, Targets
 

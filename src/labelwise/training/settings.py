@@ -60,7 +60,7 @@ class OptimizerSettings:
 
 @dataclass(frozen=True)
 class ScheduleSettings:
-    """How the learning rate moves: see :mod:`labelwise.training.optimizer`.
+    """How the learning rate moves: see :mod:`labelwise.training.checkpoint`.
 
     ``warmup`` is a number of epochs; ``rise`` is one-cycle's rising share of the run;
     ``milestones`` are shares of the run at which ``step`` multiplies the rate by ``gamma``.
