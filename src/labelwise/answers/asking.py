@@ -50,10 +50,7 @@ def changes_set(probs: NDArray[Any], given: NDArray[np.bool_]) -> NDArray[Any]:
 
 @dataclass(frozen=True, eq=False)
 class Pool:
-    """Photos to choose from: probabilities (N, K), the model's sets, and which entries are open.
-
-    ``vectors`` (N, D) are of unit length, near each other where photos look alike.
-    """
+    """Photos to choose from: probabilities (N, K), the model's sets, open entries, unit vectors."""
 
     probs: Numbers
     sets: NDArray[np.bool_]

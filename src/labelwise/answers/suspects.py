@@ -302,10 +302,7 @@ def crossfit_true_log_odds(
 def _fit_with_mistakes(
     odds: Tensor, others: Tensor, truth: Tensor, weight: Tensor, l2: float
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return a (K,), c (K,), B over C (2K or 0, K) with nothing on their diagonals, and the shares.
-
-    The log-odds of ``missing`` and ``wrong`` have normal priors of deviation 1.
-    """
+    """Return a (K,), c (K,), B over C (2K or 0, K) and the shares (priors: deviation 1)."""
     rows, labels = odds.shape
     off_diagonal = (1 - torch.eye(labels)).repeat(others.shape[1] // labels, 1)
     usual = torch.tensor(USUAL_MISTAKES).logit()
@@ -433,10 +430,7 @@ FIRST_STRETCH = 50
 
 @dataclass(frozen=True, eq=False)
 class Suspects:
-    """Entries (photo, label) that may be mistakes, the likeliest first.
-
-    ``probs`` are the probabilities that the label is there.
-    """
+    """Entries (photo, label) that may be mistakes, and the chances that the label is there."""
 
     kind: SuspectKind
     rows: NDArray[np.intp]
@@ -481,11 +475,7 @@ def find_suspects(
     kind: SuspectKind,
     most: int = 1000,
 ) -> Suspects:
-    """Return the ``most`` likeliest suspects among the known entries of one kind.
-
-    ``log_odds`` (N, K) must not have been fitted on the labels they judge
-    (:func:`crossfit_true_log_odds`).
-    """
+    """Return the ``most`` likeliest suspects among the known entries of one kind."""
     if kind not in ("missing", "wrong"):
         raise ValueError(f"kind must be 'missing' or 'wrong', got {kind!r}")
     odds, truth = to_numpy(log_odds), to_numpy(labels)

@@ -38,11 +38,7 @@ FINE = 4000  # wrong photos up to which each number is considered
 
 @dataclass(frozen=True)
 class Statement:
-    """What is said of a list: an estimate, a guarantee by answers, or why there is neither.
-
-    ``wrong`` is the share of wrong photos, between ``low`` and ``high``; a guarantee has only
-    ``high``.
-    """
+    """What is said of a list. ``wrong`` is the share of wrong photos, from ``low`` to ``high``."""
 
     kind: Literal["estimate", "guarantee", "none"]
     sentence: str
@@ -185,10 +181,7 @@ def judge_cut(
 def estimate_library_count(
     validation: ScoredSplit, test: ScoredSplit, library: Numbers, *, confidence: float = 0.95
 ) -> LibraryCount | NoEstimate:
-    """Return how many photos of the library show the label, by the rates above the best cut.
-
-    The cut is the one at which validation photos expect the smallest error of the count.
-    """
+    """Return how many photos of the library show the label, by the rates above the best cut."""
     present, absent = test.sizes
     if absent < FEWEST_ABSENT or min(present, validation.sizes[0]) < FEWEST_PRESENT:
         return NoEstimate("too few test photos show it")

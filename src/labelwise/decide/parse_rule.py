@@ -139,10 +139,7 @@ def fit_rule(
     groups: Groups | None = None,
     photos_per_day: float | None = None,
 ) -> tuple[Rule, str]:
-    """Return the rule of a text, fitted to held-out rows, and what it is in words.
-
-    ``auto`` says what it chose and why.
-    """
+    """Return the rule of a text, fitted to held-out rows, and what it is in words."""
     fit = find_rule(text, photos_per_day)
     if text != AUTO:
         among = ", over groups" if groups is not None and fit.by_group else ""
