@@ -45,13 +45,9 @@ from labelwise.system.table_files import write_csv
 from labelwise.system.text import from_cell
 from labelwise.types import nearest
 
-# A review file is a CSV with one question per row, "does this photo carry this label?":
-#
-#     rank, photo, label, given, probability, check, promised, answer
-#
-# ``given`` is what the table says (present, absent or unknown), ``check`` marks the random sample
-# that a promise is made on, ``promised`` the suspects that a promise covers, and ``answer`` is for
-# the person: yes, no, unsure, or empty (not asked yet).
+# A review file is a CSV with one question per row, "does this photo carry this label?". The table
+# says what is ``given``, ``check`` marks the random sample that a promise is made on, ``promised``
+# what a promise covers, and ``answer`` is for the person (empty: not asked yet).
 
 ReviewAnswer = Literal["yes", "no", "unsure", ""]
 Given = Literal["present", "absent", "unknown"]

@@ -265,7 +265,7 @@ class ListAudit:
     @property
     def guaranteed(self) -> int | None:
         """The length of the longest list that is guaranteed now."""
-        return next((check.listed for check in self.checks if check.promised), None)
+        return self.check.listed if self.check.promised else None
 
     @property
     def check(self) -> ListCheck:
