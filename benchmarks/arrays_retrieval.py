@@ -13,7 +13,7 @@ import torch
 from sklearn.metrics import average_precision_score
 
 from labelwise.retrieval import count_queries, retrieval_map
-from labelwise.retrieval.quality import _table, all_queries, grow
+from labelwise.retrieval.quality import CostTable, all_queries
 
 IMAGES, LABELS = 40_137, 80
 BRANCHES, SLOW_QUERIES = 16, 100
@@ -43,20 +43,11 @@ def naive(log_p, log_q, labels, queries):
     return np.array(found)
 
 
-def branch(table, root, row):
-    """Return the average precision of all queries of three labels that begin with these two."""
-    found = {3: []}
-    fits = np.flatnonzero(table.relevant[root] & table.relevant[row])
-    costs = table.costs[root] + table.costs[row]
-    grow(table, found, costs, fits, root=root, first=row % LABELS + 1, length=3)
-    return found[3]
-
-
 def sampled(quick):
     from measure import Contender, compare
 
     log_p, log_q, labels = log_probs()
-    table = _table(log_p, log_q, labels, None)
+    table = CostTable.of(log_p, log_q, labels, None)
     # Length 3 is 98 % of the queries; whole branches of the tree of queries are drawn.
     queries = all_queries(LABELS, 3)
     pairs, branches = np.unique(queries[:, :2], axis=0, return_inverse=True)
@@ -66,7 +57,12 @@ def sampled(quick):
     some = inside[random.choice(len(inside), SLOW_QUERIES, replace=False)]
 
     def ours():
-        return [value for pair in pairs[drawn] for value in branch(table, *pair)]
+        values = (
+            table.average_precision(query)
+            for number in drawn
+            for query in queries[branches.ravel() == number]
+        )
+        return [value for value in values if value is not None]
 
     def agree(mine, peer, theirs):
         one = naive(log_p, log_q, labels, queries[branches.ravel() == drawn[0]])

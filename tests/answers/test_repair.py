@@ -16,7 +16,7 @@ from labelwise.data import LabelTable, load
 from labelwise.data.export import export
 from labelwise.errors import DataError
 from labelwise.pictures.sources import FileImages
-from labelwise.report.contact_sheet import suspects_page
+from labelwise.report.contact_sheet import write_suspects_page
 
 
 def table(tmp_path, split=None):
@@ -102,13 +102,14 @@ def test_broken_review_files_are_refused(tmp_path, old, new, message):
         read_review(path)
 
 
-def test_the_page_escapes_names_and_can_be_blind():
-    questions = [Reviewed("<a>.jpg", "<b>", "absent", 0.875, True)]
-    page = suspects_page(questions)
-    assert "<b>" not in page
-    assert "&lt;b&gt;" in page
-    assert "87.5%" in page
-    assert "87.5%" not in suspects_page(questions, blind=True)
+def test_the_page_escapes_names_and_can_be_blind(tmp_path):
+    path, questions = tmp_path / "page.html", [Reviewed("<a>.jpg", "<b>", "absent", 0.875, True)]
+    write_suspects_page(path, questions)
+    assert "<b>" not in path.read_text()
+    assert "&lt;b&gt;" in path.read_text()
+    assert "87.5%" in path.read_text()
+    write_suspects_page(path, questions, blind=True)
+    assert "87.5%" not in path.read_text()
 
 
 def run(*arguments):

@@ -24,7 +24,7 @@ from labelwise.links import Sigmoid
 from labelwise.models.run_folder import RunFolder
 from labelwise.photos import likeness_of
 from labelwise.photos.query import answer
-from labelwise.report.contact_sheet import contact_sheet
+from labelwise.report.contact_sheet import write_contact_sheet
 from labelwise.retrieval import Query, bind, calibrate_query
 from labelwise.types import LabelSpace
 
@@ -305,12 +305,13 @@ def test_the_page_holds_its_pictures(library, tmp_path):
     assert "of 20 photos match dog" in text
 
 
-def test_the_page_calls_no_photo_certain_that_nobody_has_seen(library):
+def test_the_page_calls_no_photo_certain_that_nobody_has_seen(library, tmp_path):
     with open_index(library / "photos.index") as index:
         found = answer(index, Query.parse("dog"), top=2)
         first, second = found.hits
         hits = (replace(first, probability=0.99999), replace(second, probability=0.00001))
-        text = contact_sheet(index, replace(found, hits=hits))
+        write_contact_sheet(tmp_path / "page.html", index, replace(found, hits=hits))
+    text = (tmp_path / "page.html").read_text()
     assert "<strong>&gt;99.9%</strong>" in text
     assert "<strong>&lt;0.1%</strong>" in text
 

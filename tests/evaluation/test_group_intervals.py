@@ -127,13 +127,13 @@ def world(seed, groups, size, correlation):
 
 def test_a_calibrated_model_is_called_so_by_group_and_not_by_photo():
     refuted = {"photo": 0, "group": 0}
-    for seed in range(40):
+    for seed in range(20):
         probs, present, groups = world(seed, 40, 15, 0.6)
         for by, some in (("photo", None), ("group", groups)):
             error = calibration_interval(probs, present, groups=some, bins=5, draws=200)
             refuted[by] += error.p_value < 0.05
-    assert refuted["photo"] > 13
-    assert refuted["group"] <= 5  # of 40; 2 are expected
+    assert refuted["photo"] > 6
+    assert refuted["group"] <= 4  # of 20; 1 is expected
 
 
 def test_shares_of_a_few_uneven_groups_hold_the_truth():
@@ -142,7 +142,7 @@ def test_shares_of_a_few_uneven_groups_hold_the_truth():
     odds = norm.ppf(0.9)
     many = np.random.default_rng(99).normal(size=(2, 100_000))
     area = auroc_interval(many[0], many[0] + many[1] > odds)[0]
-    for seed in range(100):
+    for seed in range(60):
         random = np.random.default_rng(seed)
         sizes = np.maximum(1, random.lognormal(2.2, 1.0, 20)).astype(int)
         place = np.repeat(np.arange(20), sizes)
@@ -156,8 +156,8 @@ def test_shares_of_a_few_uneven_groups_hold_the_truth():
         held["share"] += found.precision[1] <= 0.1 <= found.precision[2]
         ends = auroc_interval(score, score + noise > odds, groups)
         held["area"] += ends is None or ends[1] is None or ends[1] <= area <= ends[2]
-    assert held["share"] >= 88, held  # of 100, where 95 are meant: 91 of 100 are seen
-    assert held["area"] >= 93, held
+    assert held["share"] >= 53, held  # of 60, where 57 are meant
+    assert held["area"] >= 55, held
 
 
 def test_no_false_alarm_in_twelve_groups_is_no_proof_of_none():

@@ -52,9 +52,8 @@ def test_an_excellent_model_is_called_so_and_can_be_used():
     assert str(said).count("\n") == 1
 
 
-@pytest.mark.parametrize("scale", [2.0, 4.0])
-def test_tags_are_counted_over_all_labels(scale):
-    evaluation, labels, shown = evaluated(scale)
+def test_tags_are_counted_over_all_labels():
+    evaluation, labels, shown = evaluated(2.0)
     sets = shown >= 0
     right = (sets & labels).sum()
     expected = f"Of 100 tags it gives, {round(100 * right / sets.sum())} are right; it finds "
@@ -64,7 +63,7 @@ def test_tags_are_counted_over_all_labels(scale):
 
 
 def test_words_rise_with_skill():
-    words = [verdict(evaluated(scale)[0]) for scale in (0.0, 1.5, 3.0, 8.0, 40.0)]
+    words = [verdict(evaluated(scale)[0]) for scale in (0.0, 1.5, 4.0, 40.0)]
     assert [one.skill for one in words] == sorted(one.skill for one in words)
     assert len({one.word for one in words}) >= 4
 

@@ -21,17 +21,6 @@ def test_evidence_is_one_on_average_if_probabilities_are_right():
     assert mean == pytest.approx(1.0)
 
 
-def test_false_alarms_are_as_rare_as_promised_however_often_one_looks():
-    random = np.random.default_rng(0)
-    runs, photos = 200, 200
-    raised = 0
-    for _ in range(runs):
-        probs = random.beta(0.5, 2, photos)
-        raised += shift.calibration_alarm("dog", probs, random.random(photos) < probs).raised
-    # Ville: at most ALPHA per run. More than this many would refute it at one in a thousand.
-    assert raised <= binom.ppf(0.999, runs, shift.ALPHA)
-
-
 def test_too_sure_probabilities_are_noticed_and_the_alarm_stays():
     random = np.random.default_rng(2)
     odds = random.normal(0, 2, 600)
@@ -64,17 +53,6 @@ def test_evidence_is_the_sum_over_start_times():
     assert shift.calibration_alarm("dog", probs, truth).evidence == pytest.approx(slow)
 
 
-def test_a_change_after_thousands_of_calm_audits_is_seen():
-    """Without later starts the evidence would have to win back what calm audits lost."""
-    random = np.random.default_rng(5)
-    seen = 0
-    for _ in range(4):
-        probs = random.beta(0.5, 2, 5000)
-        now = np.where(np.arange(5000) < 3000, probs, expit(logit(probs) + 0.7))
-        seen += shift.calibration_alarm("dog", probs, random.random(5000) < now).raised
-    assert seen == 4
-
-
 def test_audits_are_drawn_by_label_and_row_alone():
     rows = np.arange(20_000)
     dog, cat = shift.audit_order("dog", rows), shift.audit_order("cat", rows)
@@ -90,7 +68,7 @@ def photos(random, count, share, apart=2.0):
     return random.normal(np.where(truth, apart, 0.0)), truth
 
 
-@pytest.mark.parametrize("now", [0.05, 0.2, 0.5])
+@pytest.mark.parametrize("now", [0.2, 0.5])
 def test_the_share_is_the_limit_of_em(now):
     random = np.random.default_rng(3)
     before = 0.2
@@ -105,7 +83,7 @@ def test_the_share_is_the_limit_of_em(now):
     share = shift.estimate_share("dog", probs(new), held_out)
     ratio = np.exp(held_out.log_ratios(probs(new)))
     t = 0.5
-    for _ in range(2000):
+    for _ in range(500):
         t = float((t * ratio / (t * ratio + 1 - t)).mean())
     assert share.now == pytest.approx(t, abs=1e-6)
     assert share.now == pytest.approx(now, abs=0.05)
@@ -119,7 +97,7 @@ def test_intervals_of_shares_carry_the_error_of_the_link(before, now):
     """The link is fitted on 800 photos and the held-out ones are 800 others, as in a run."""
     random = np.random.default_rng(6)
     inside = moved = 0
-    draws = 100
+    draws = 50
     for _ in range(draws):
         x, truth = photos(random, 800, before)
         (slope, offset), _ = fit_slope_and_offset(x, truth * 1.0, np.full(2, 1e-3))
@@ -142,21 +120,10 @@ def test_a_label_that_no_held_out_photo_carries_has_no_share():
     assert shift.held_out_share(probs, np.ones(20, bool)) is None
 
 
-def test_one_positive_says_next_to_nothing_of_a_share():
-    random = np.random.default_rng(7)
-    x, truth = photos(random, 400, 0.0)
-    x[0], truth[0] = 2.0, True
-    held_out = shift.held_out_share(expit(2 * x - 6), truth)
-    share = shift.estimate_share("dog", expit(2 * photos(random, 500, 0.02)[0] - 6), held_out)
-    assert share.low < 0.001
-    assert share.high > 0.05
-    assert not share.moved
-
-
 def test_the_error_of_the_ratio_is_that_of_many_fits():
     random = np.random.default_rng(10)
     fits = []
-    for _ in range(200):
+    for _ in range(150):
         x, truth = photos(random, 1000, 0.2, 1.0)
         fits.append(shift.held_out_share(expit(x + logit(0.2) - 0.5), truth))
     seen = np.cov([(one.slope, one.offset) for one in fits], rowvar=False)

@@ -13,22 +13,20 @@ SETS = PROBS > 0.5
 TWO, EYE, NAN = np.zeros((2, 2)), np.eye(2), np.full((2, 2), np.nan)
 SUMS = CalibrationSums.zeros(4, width_edges(10))
 SCORES = np.zeros(2, np.float32), np.array([True, False])
-AXIS = "by must be 'label' or 'image', got 'class'"
 
 REFUSED = [
     (lambda: metrics.average_precision(TWO[0], TWO[0]), r"scores must be \(N, K\), got .*\(2,\)"),
     (lambda: metrics.average_precision(TWO, LABELS), "labels must have the shape of scores"),
     (lambda: metrics.average_precision(TWO, TWO + 0.5), "labels must be 0 or 1"),
-    (lambda: metrics.average_precision(TWO, TWO - 1), "labels must be 0 or 1"),
     (lambda: metrics.average_precision(NAN, TWO), "must not be NaN"),
-    (lambda: metrics.average_precision(NAN, TWO, TWO == 0), "must not be NaN where"),
     (lambda: metrics.average_precision(TWO, TWO, TWO + 0.5), "observed must be boolean"),
-    (lambda: metrics.average_precision(EYE, EYE, by="class"), AXIS),
-    (lambda: metrics.auroc(EYE, EYE, by="class"), AXIS),
+    (
+        lambda: metrics.average_precision(EYE, EYE, by="class"),
+        "by must be 'label' or 'image', got 'class'",
+    ),
     (lambda: metrics.confusion(EYE > 0, EYE, by="class"), "by must be"),
     (lambda: metrics.average_precision(EYE, EYE, variant="coco"), "variant must be"),
     (lambda: reliability(PROBS * 0 - 1, LABELS), r"probs must lie in \[0, 1\], .* from -1.0"),
-    (lambda: reliability(NAN, TWO), "probs must lie in"),
     (lambda: reliability(PROBS, LABELS * 2.0), "labels must lie in"),
     (lambda: reliability(PROBS, LABELS, bins=0), "bins must be at least 1, got 0"),
     (lambda: reliability(PROBS, LABELS, binning="adaptive"), "binning must be"),
@@ -43,17 +41,14 @@ REFUSED = [
     (lambda: metrics.calibration_interval(PROBS, LABELS, level=1.0), "level must lie"),
     (lambda: metrics.calibration_interval(PROBS, LABELS, metric="brier"), "metric must be"),
     (lambda: metrics.confusion(SETS / 2 + 0.5, LABELS), "sets must be boolean, .* got 0.5"),
-    (lambda: metrics.confusion(SETS, LABELS + 2), "labels must be 0 or 1"),
     (lambda: metrics.confusion(SETS, LABELS).f_score(undefined="nan"), "undefined must be"),
     (lambda: metrics.confusion(SETS, LABELS).f_score(beta=0), "beta must be positive"),
     (lambda: metrics.top_k_sets(PROBS, 0), "k must be between 1 and 3"),
-    (lambda: metrics.top_k_sets(PROBS, 4), "k must be between 1 and 3"),
     (lambda: metrics.top_k_sets(NAN, 1), "must not be NaN"),
     (lambda: metrics.set_sizes(np.zeros((0, 3), bool)), "at least one set"),
     (lambda: metrics.shot_groups(TWO), "train_counts must be"),
     (lambda: metrics.by_shot(np.zeros(3), np.zeros(2)), "per_label must have 2 values, got 3"),
     (lambda: metrics.separation_auroc(TWO, TWO[0]), "inside must be"),
-    (lambda: metrics.separation_auroc(TWO[0], NAN[0]), "outside must be"),
     (lambda: metrics.false_positive_rate_at(TWO[0], TWO[0], 0), "recall must lie"),
     (lambda: metrics.max_confidence(TWO + 2), "probs must lie"),
     (lambda: ScoreCounts.of(np.array([np.nan]), np.array([True])), "must not be NaN"),

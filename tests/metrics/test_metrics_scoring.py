@@ -86,12 +86,6 @@ def test_soft_labels_have_the_log_loss_of_their_mixture():
     assert metrics.log_loss(probs, soft).value == pytest.approx(expected, rel=1e-12)
 
 
-def test_no_entry_has_no_score():
-    found = metrics.brier_score(np.full((2, 2), 0.5), np.eye(2), np.zeros((2, 2), dtype=bool))
-    assert np.isnan(found.value)
-    assert found.per_label.num_defined == 0
-
-
 def test_bootstrap_equals_drawing_images_one_by_one(monkeypatch):
     values = np.random.default_rng(4).exponential(size=(40, 2))
 
@@ -121,7 +115,7 @@ def test_interval_of_a_calibration_error_covers_the_error_of_all_images(metric, 
     """The truth is the error in the same bins of many images with their true probabilities."""
     probs, _, truth = too_sure(np.random.default_rng(0), 100_000, sharpness)
     error = getattr(metrics.reliability(probs, truth), metric)() if sharpness > 1 else 0.0
-    covered, draws = 0, 60
+    covered, draws = 0, 30
     for seed in range(draws):
         probs, labels, _ = too_sure(np.random.default_rng(1 + seed), rows, sharpness)
         found = metrics.calibration_interval(probs, labels, metric=metric, draws=200, seed=seed)
@@ -149,26 +143,18 @@ def test_a_model_without_any_gap_has_an_interval_from_0_up():
     assert found.high == pytest.approx(1.96 / (2 * np.sqrt(40)), rel=0.1)
 
 
-def rejections(make, trials=300, level=0.05):
-    """Return how often each test rejects, (spiegelhalter, chi2)."""
-    rejected = np.zeros(2)
-    for seed in range(trials):
-        found = metrics.calibration_test(*make(np.random.default_rng(seed)), bins=4)
-        rejected += np.array([found.spiegelhalter_p, found.chi2_p]) < level
-    return rejected / trials
-
-
 @pytest.mark.parametrize("copies", [1, 10])
 def test_calibrated_models_are_rejected_as_often_as_the_level_says(copies):
     """Every label ten times over: tests that count entries as draws reject most of the time."""
-
-    def made(random):
+    rejected, trials = np.zeros(2), 150
+    for seed in range(trials):
+        random = np.random.default_rng(seed)
         probs = random.random((200, 3 if copies == 1 else 1))
-        return probs.repeat(copies, 1), (random.random(probs.shape) < probs).repeat(copies, 1)
-
-    rates = rejections(made)
-    assert (rates > 0.015).all()
-    assert (rates < 0.095).all()
+        labels = random.random(probs.shape) < probs
+        found = metrics.calibration_test(probs.repeat(copies, 1), labels.repeat(copies, 1), bins=4)
+        rejected += np.array([found.spiegelhalter_p, found.chi2_p]) < 0.05
+    assert (rejected > stats.binom.ppf(0.001, trials, 0.05)).all()
+    assert (rejected <= stats.binom.ppf(0.999, trials, 0.05)).all()
 
 
 def test_p_values_are_those_of_scipy():
@@ -197,11 +183,6 @@ def test_bins_that_move_together_are_one_degree_of_freedom():
     found = metrics.calibration_test(np.array([[0.15, 0.85]]), np.array([[1, 0]]))
     assert found.degrees == 1
     assert found.chi2 == pytest.approx(1)
-
-
-def test_bins_of_tiny_gaps_count_as_much_as_others():
-    probs = np.array([[1e-6, 0.5], [1e-6, 0.4], [1e-7, 0.5]])
-    assert metrics.calibration_test(probs, np.array([[0, 1], [0, 0], [0, 1]])).degrees == 3
 
 
 def test_certain_and_wrong_refutes_calibration():

@@ -45,7 +45,7 @@ shardings = given(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @shardings
 def test_any_sharding_in_any_order_gives_the_same_counts(seed, rows, kind, dtype, limit, shards):
     scores, present = drawn(seed, rows, kind, dtype)
@@ -63,7 +63,7 @@ def test_any_sharding_in_any_order_gives_the_same_counts(seed, rows, kind, dtype
     assert whole.others.sum() == rows - present.sum()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @shardings
 def test_figures_are_within_their_bounds_and_exact_where_they_say_so(
     seed, rows, kind, dtype, limit, shards

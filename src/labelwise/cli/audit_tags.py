@@ -109,7 +109,6 @@ def _next_name(path: Path) -> Path:
 
 
 def _command(place: Path | None, given: Options, out: Path) -> str:
-    """Return the command that goes on with this audit."""
     words = ["audit", *([] if place is None else [str(place)]), "-o", str(out)]
     for name in ("again", "photos", "trust", "data", "scores", "at_least"):
         value = getattr(given, name)
@@ -166,7 +165,6 @@ def _session(place: Path | None, out: Path, given: Options) -> AuditSession:
 
 
 def _ask(session: AuditSession, who: str) -> None:
-    """Ask in the terminal until nothing is left, or the person stops."""
     say("Is the tag right? y yes, n no, u unsure, undo, stop; answers are kept at once")
     while (question := session.question(who)) is not None:
         say(progress(session))

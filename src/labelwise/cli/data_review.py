@@ -31,8 +31,13 @@ from labelwise.photos import Index
 from labelwise.photos.review import pool_of
 from labelwise.report.contact_sheet import SIDE, write_questions_page, write_suspects_page
 from labelwise.scores.embeddings import holds_vectors
-from labelwise.scores.review import answered_questions, reviewable, suspect_questions
-from labelwise.scores.unlabelled_pool import PhotoPool, read_pool
+from labelwise.scores.unlabelled_pool import (
+    PhotoPool,
+    answered_questions,
+    read_pool,
+    reviewable,
+    suspect_questions,
+)
 from labelwise.system.progress import make_watch
 from labelwise.system.storage import is_uri
 from labelwise.system.text import counted
@@ -149,7 +154,6 @@ def _opener(images: Any, rows: dict[str, int]) -> Callable[[str], Image.Image | 
 
 
 def _repair(source: str, answers: Path, given: Options) -> None:
-    """Write a table with the answers of a review in it."""
     table, questions = load(source), read_review(answers)
     repaired, changes = repair(
         table, questions, accept_promised=given.accept_guaranteed, test_too=given.test_too
@@ -168,7 +172,6 @@ def _repair(source: str, answers: Path, given: Options) -> None:
 
 
 def _next(source: str, given: Options) -> None:
-    """Choose photos, or single labels of photos, that a person should label next."""
     out, top, labels = given.target, given.top or 200, given.questions == "labels"
     order: Any = given.order or ("value" if labels else "random")
     if order not in ORDERS:

@@ -21,9 +21,20 @@ from labelwise.evaluation.calibration import (
     probabilities,
 )
 from labelwise.evaluation.curves import label_curves
-from labelwise.evaluation.evaluation import Evaluation, RetrievalPoint
+from labelwise.evaluation.evaluation import (
+    Evaluation,
+    LabelRow,
+    LevelFigures,
+    RetrievalPoint,
+    ShotGroup,
+)
 from labelwise.evaluation.intervals import RowIntervals, groups_note, mean_influence
-from labelwise.evaluation.mergeable import EvaluationSums, Ranked
+from labelwise.evaluation.mergeable import (
+    EvaluationSums,
+    Ranked,
+    exact_separation,
+    exact_shares,
+)
 from labelwise.evaluation.subgroups import (
     Subgroups,
     clash_note,
@@ -31,9 +42,14 @@ from labelwise.evaluation.subgroups import (
     settled_labels,
     subgroup_rows,
 )
-from labelwise.evaluation.zero_label import exact_separation, exact_shares
 from labelwise.links import Link
-from labelwise.metrics import average_precision
+from labelwise.metrics import (
+    Averaged,
+    average_precision,
+    by_shot,
+    log_loss_from_logs,
+    reliability,
+)
 from labelwise.numeric.arrays import Array, to_numpy
 from labelwise.numeric.special import entr
 from labelwise.predictions import Predictions
@@ -44,6 +60,7 @@ from labelwise.types import LabelSpace
 
 BUDGET = 20_000_000  # images times queries, per length
 FEWEST, MOST = 200, 20_000
+SHOTS = {"few": "few (under 20)", "medium": "medium (20 to 100)", "many": "many (over 100)"}
 
 
 def evaluate(
@@ -75,7 +92,7 @@ def evaluate(
         calibrated: The link a calibrator returned, or log-odds (N, K) made fold by fold.
         calibrator: The calibrator in words.
         rule_words: The rule in words.
-        thresholds: The rule whose thresholds stand beside the labels, where ``rule`` is sets.
+        thresholds: The rule whose thresholds are shown beside the labels, where ``rule`` is sets.
         train_counts: How many training images have each label, for few/medium/many-shot.
         bins: Bins of the reliability curves.
         k: How many of the surest labels of an image the top-k curve takes.
@@ -140,8 +157,7 @@ def evaluate(
     retrieval_how = ""
     if final is not None and query_length:
         retrieval, retrieval_how = _retrieval(final, known, query_length, seed)
-    measures, groups = sums.measures(ranked), known.groups
-    influence = None
+    groups, influence = known.groups, None
     if final is not None and groups is not None:
         influence = mean_influence(intervals.row_sums[0], intervals.row_sums[2])
     return replace(
@@ -155,8 +171,8 @@ def evaluate(
         calibrator=_words(calibrated, calibrator),
         retrieval=retrieval,
         retrieval_how=retrieval_how,
-        shots=measures.shots(train_counts),
-        levels=() if tree is None else measures.levels(tree, known, final, bins),
+        shots=() if train_counts is None else _shots(evaluation.rows, train_counts),
+        levels=() if tree is None else _levels(tree, evaluation.rows, known, final, bins),
         exclusive=()
         if exclusive is None
         else exclusive_rows(exclusive, names, known, sets, clashes),
@@ -232,6 +248,51 @@ def _sets(
     else:
         return None
     return sets if tree is None else tree.closed(sets)
+
+
+def _figures(rows: Sequence[LabelRow], name: str) -> NDArray[np.float64]:
+    """Return one figure (K,) of all labels, NaN where it is undefined."""
+    return np.array([getattr(row, name) for row in rows], np.float64)
+
+
+def _shots(rows: Sequence[LabelRow], train_counts: Sequence[int]) -> tuple[ShotGroup, ...]:
+    numbers = np.asarray(train_counts)
+    ap, recall = (by_shot(_figures(rows, name), numbers) for name in ("ap", "recall"))
+    return tuple(
+        ShotGroup(
+            words,
+            len(ap[shot].items),
+            ap[shot].num_defined,
+            defined(ap[shot].value),
+            defined(recall[shot].value),
+        )
+        for shot, words in SHOTS.items()
+    )
+
+
+def _levels(
+    tree: LabelTree,
+    rows: Sequence[LabelRow],
+    known: Known,
+    answers: Probabilities | None,
+    bins: int,
+) -> tuple[LevelFigures, ...]:
+    levels = []
+    for level, columns in tree.levels().items():
+        observed = None if known.observed is None else known.observed[:, columns]
+        labels, loss, ece = known.labels[:, columns], None, None
+        if answers is not None:
+            logs = answers.log_p[:, columns], answers.log_q[:, columns]
+            loss = defined(log_loss_from_logs(*logs, labels, observed).value)
+            pooled = reliability(answers.probs[:, columns], labels, observed, bins=bins)
+            ece = defined(pooled.ece())
+        mean_ap, mean_f1 = (
+            defined(Averaged.over(_figures(rows, name)[columns], "label").value)
+            for name in ("ap", "f1")
+        )
+        present = int(known.present[:, columns].sum())
+        levels.append(LevelFigures(level, len(columns), present, mean_ap, loss, ece, mean_f1))
+    return tuple(levels)
 
 
 def describe_link(link: Link) -> str:

@@ -71,11 +71,10 @@ class Known:
 
     def take(self, rows: NDArray[np.bool_]) -> "Known":
         """Return what is known of some rows."""
-        masked = [
-            None if array is None else array[rows]
-            for array in (self.present, self.observed, self.shares)
-        ]
-        return Known(*masked)  # type: ignore[arg-type]  # present is never None
+        observed, shares = (
+            None if array is None else array[rows] for array in (self.observed, self.shares)
+        )
+        return Known(self.present[rows], observed, shares)
 
 
 def probabilities(stage: str, logits: NDArray[Any], source: Link | NDArray[Any]) -> Probabilities:
@@ -157,11 +156,8 @@ class StageSums:
 
     def calibration(self, names: tuple[str, ...], columns: list[int], k: int) -> Calibration:
         """Return how calibrated the stage is; ``columns`` are the labels whose curves are kept."""
-        pooled, top, errors = (
-            self.per_label.pooled(),
-            self.surest.pooled(),
-            self.per_label.per_label(),
-        )
+        pooled, top = self.per_label.pooled(), self.surest.pooled()
+        errors = self.per_label.per_label()
         brier, loss, per_label = self.brier.score(), self.log_loss.score(), errors.ece()
         some = ~np.isnan(per_label)
         entries = f"{int(pooled.counts.sum()):,} known entries pooled"

@@ -58,46 +58,23 @@ def label_curves(
         if by is not None and position < LABELS_BY:
             parts += by.largest(SUBGROUPS)
         for name, rows in parts:
-            curves.append(_curves(scores, known, names[k], k, final, name, rows, bins))
+            chosen = np.arange(len(scores)) if rows is None else rows
+            if known.observed is not None:
+                chosen = chosen[known.observed[:, k][chosen]]
+            score, present = scores[chosen, k], known.present[chosen, k]
+            groups = known.groups.take(chosen) if known.groups and len(chosen) else None
+            area, low, high = auroc_interval(score, present, groups) or (None, None, None)
+            bins_of = mean = None
+            if len(chosen):
+                mean = defined(average_precision(score[:, None], present[:, None]).value)
+            if final is not None and len(chosen):
+                labels = known.labels[chosen, k : k + 1]
+                counted = reliability(final.probs[chosen, k : k + 1], labels, bins=bins)
+                bins_of = curve_of(counted, "known entries of the label")
+            count = int(present.sum())
+            figures = names[k], name, len(chosen), count, area, low, high, mean
+            curves.append(LabelCurves(*figures, *score_curve(score, present), bins_of))
     return tuple(curves)
-
-
-def _curves(
-    scores: NDArray[Any],
-    known: Known,
-    name: str,
-    column: int,
-    final: Probabilities | None,
-    part: str,
-    rows: NDArray[np.intp] | None,
-    bins: int,
-) -> LabelCurves:
-    chosen = np.arange(len(scores)) if rows is None else rows
-    if known.observed is not None:
-        chosen = chosen[known.observed[:, column][chosen]]
-    score, present = scores[chosen, column], known.present[chosen, column]
-    groups = None if known.groups is None or not len(chosen) else known.groups.take(chosen)
-    area = auroc_interval(score, present, groups)
-    roc, pr = score_curve(score, present)
-    bins_of = None
-    if final is not None and len(chosen):
-        sure = final.probs[chosen, column : column + 1]
-        counted = reliability(sure, known.labels[chosen, column : column + 1], bins=bins)
-        bins_of = curve_of(counted, "known entries of the label")
-    mean = average_precision(score[:, None], present[:, None]).value if len(chosen) else None
-    return LabelCurves(
-        label=name,
-        part=part,
-        known=len(chosen),
-        present=int(present.sum()),
-        auroc=None if area is None else area[0],
-        auroc_low=None if area is None else area[1],
-        auroc_high=None if area is None else area[2],
-        ap=None if mean is None else defined(mean),
-        roc=roc,
-        precision_recall=pr,
-        reliability=bins_of,
-    )
 
 
 def score_curve(

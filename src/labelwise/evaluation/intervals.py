@@ -72,8 +72,8 @@ BY_GROUP = "Interval: jackknife over {:,} groups of images."
 CALIBRATED_ABOVE = 0.05  # p-values of a calibrated model that are ordinary
 
 
+# How the interval of a headline figure is found by its name and value: its ends, and in words.
 Interval = Callable[..., tuple[Ends, str]]
-"""How the interval of a headline figure is found by its name and value: its ends, and in words."""
 
 
 def headline(
@@ -86,9 +86,10 @@ def headline(
     """Return the figures to look at first."""
     figures: list[Figure] = []
 
-    def add(what: str, name: str, value: float | None, how: str, **more: Any) -> None:
-        k = more.pop("k", None)
-        ends, words = interval(what, value) if what != "ece" else interval(what, value, bins, k)
+    def add(
+        what: str, name: str, value: float | None, how: str, *bins: int | None, **more: Any
+    ) -> None:
+        ends, words = interval(what, value, *bins)
         figures.append(Figure(name, value, f"{how} {words}", *ends, **more))
 
     add("mean_ap", "mAP over labels", ranking.map_class, f"mAP@class: {ranking.how}")
@@ -104,7 +105,7 @@ def headline(
             (f"ECE, top {part.k}", part.top_k, part.k),
         ):
             how = f"Expected calibration error, {bins} equal-width bins, {curve.entries}."
-            add("ece", name, curve.ece, how, k=k, better="lower")
+            add("ece", name, curve.ece, how, bins, k, better="lower")
         how = "Mean over known entries of −log of the truth's probability, in nats."
         score = partial(add, better="lower", percent=False)
         score("log_loss", LOG_LOSS, part.log_loss, how)
@@ -132,16 +133,10 @@ class RowIntervals:
     def __call__(
         self, what: str, value: float | None, bins: int = 10, k: int | None = None
     ) -> tuple[Ends, str]:
-        """Return the interval of a figure by its name, and how it was found."""
-        own = self.known.present, self.known.observed
         if what == "mean_ap":
-            by_row = partial(mean_ap_without, self.scores, *own)
-            by_group = partial(mean_ap_without_groups, self.scores, *own)
-            return self._left_out(value, by_row, by_group)
+            return self._left_out(value, self.scores, mean_ap_without, mean_ap_without_groups)
         if what == "mean_f1":
-            by_row = partial(macro_f1_without, self.sets, *own)
-            by_group = partial(macro_f1_without_groups, self.sets, *own)
-            return self._left_out(value, by_row, by_group)
+            return self._left_out(value, self.sets, macro_f1_without, macro_f1_without_groups)
         if what == "image_ap":
             return self._smooth(value, *_items_sums(self.by_image), 1.0)
         if what == "ece":
@@ -172,8 +167,8 @@ class RowIntervals:
         )
 
     def _alarms(self, value: float) -> tuple[Ends, str]:
-        own = self.sets, self.known.present, self.known.observed
-        hits, counts = _items_sums(false_alarm_rate(*own))
+        alarms = false_alarm_rate(self.sets, self.known.present, self.known.observed)
+        hits, counts = _items_sums(alarms)
         groups = self.known.groups
         if groups is None:
             return wilson(value, float(counts.sum())), OF_SHARE
@@ -202,9 +197,12 @@ class RowIntervals:
     def _left_out(
         self,
         value: float | None,
-        without: Callable[[], Floats],
-        without_groups: Callable[[Groups], Floats],
+        given: NDArray[Any],
+        without: Callable[..., Floats],
+        without_groups: Callable[..., Floats],
     ) -> tuple[Ends, str]:
+        """Return the interval from ``given``, scores or sets, less each image or group."""
+        own = given, self.known.present, self.known.observed
         groups, positives = self.known.groups, self.known.present.sum(0)
         labels = len(positives)
         if groups is None:
@@ -214,7 +212,7 @@ class RowIntervals:
                     f"here, fewer than {LEAST_POSITIVES} each on average."
                 )
             reach = float(stdtrit(degrees_of(positives), 0.975))
-            return jackknife_interval(value, without(), reach), (
+            return jackknife_interval(value, without(*own), reach), (
                 "Interval: jackknife over images on the log-odds scale, with its bias."
             )
         inside = (groups.sums(self.known.present) > 0).sum(0)
@@ -224,7 +222,7 @@ class RowIntervals:
                 f"No interval: {rare:,} of {labels:,} labels have fewer than {FEW_GROUPS} groups "
                 "with a positive here, too few for one."
             )
-        values = without_groups(groups)
+        values = without_groups(*own, groups)
         ends = jackknife_interval(value, values, student_reach(values - values.mean()))
         return ends, BY_GROUP.format(groups.count)
 
@@ -233,7 +231,6 @@ OF_SHARE = "Interval: Wilson's, of a share of images."
 
 
 def _calibrated(p_value: float) -> str:
-    """Return in words whether the error could be chance."""
     if math.isnan(p_value):
         return "whether it is calibrated cannot be tested"
     shown = "p < 0.001" if p_value < 0.001 else f"p = {p_value:.2g}"
@@ -265,9 +262,7 @@ def _items_sums(items: Averaged) -> tuple[Floats, Floats]:
     return np.nan_to_num(items.items), 1.0 * ~np.isnan(items.items)
 
 
-def interval_of(
-    value: float | None, variance: float, highest: float = 1.0
-) -> tuple[float | None, float | None]:
+def interval_of(value: float | None, variance: float, highest: float = 1.0) -> Ends:
     """Return the 95 % interval, cut to [0, highest], from the sum of the squared influences."""
     if value is None:
         return None, None
@@ -383,9 +378,7 @@ def macro_f1_without(
     return values
 
 
-def jackknife_interval(
-    value: float | None, without: Floats, reach: float = 1.959964
-) -> tuple[float | None, float | None]:
+def jackknife_interval(value: float | None, without: Floats, reach: float = 1.959964) -> Ends:
     """Return the 95 % interval of a value in [0, 1] from its values without each image or group.
 
     ``reach`` is how many standard errors it goes each way.
@@ -424,7 +417,7 @@ def student_reach(moved: Floats, most: float = np.inf) -> float:
 
 def mean_interval_by_group(
     value: float | None, sums: Floats, counts: NDArray[np.generic], groups: Groups, highest: float
-) -> tuple[float | None, float | None]:
+) -> Ends:
     """Return the interval of sum of ``sums`` / sum of ``counts`` (N,), cut to [0, highest]."""
     added, weights = groups.sums(sums), groups.sums(counts)
     added, weights = added[weights > 0], weights[weights > 0]
@@ -449,23 +442,15 @@ def mean_ap_without_groups(
     total, labels = np.zeros(parts.count), 0
     for rows, values, hits in _labels(scores, present, known):
         labels += 1
-        total += _ap_without(values, hits, parts.codes[rows], parts.count)
+        order = np.argsort(-values, kind="stable")
+        score, hit, code = values[order], hits[order], parts.codes[rows][order]
+        without = np.full(parts.count, average_precision(score[:, None], hit[:, None]).value)
+        for group in np.unique(code):
+            kept = code != group
+            if hit[kept].any():
+                without[group] = _ranked_ap(score[kept], hit[kept])
+        total += without
     return total / max(labels, 1)
-
-
-def _ap_without(
-    scores: NDArray[np.floating], hits: NDArray[np.bool_], codes: NDArray[np.int64], count: int
-) -> Floats:
-    """Return one label's average precision without each group (G,)."""
-    order = np.argsort(-scores, kind="stable")
-    score, hit, code = scores[order], hits[order], codes[order]
-    whole = average_precision(score[:, None], hit[:, None]).value
-    values = np.full(count, whole)
-    for group in np.unique(code):
-        kept = code != group
-        if hit[kept].any():
-            values[group] = _ranked_ap(score[kept], hit[kept])
-    return values
 
 
 def _ranked_ap(score: NDArray[np.floating], hit: NDArray[np.bool_]) -> float:

@@ -26,6 +26,7 @@ from labelwise.evaluation.calibration import (
     Known,
     Probabilities,
     StageSums,
+    curve_of,
     defined,
     probabilities,
 )
@@ -33,8 +34,11 @@ from labelwise.evaluation.evaluation import (
     Calibration,
     DataFacts,
     Evaluation,
+    LabelRow,
     RankingFigures,
+    Sets,
     StageScores,
+    ZeroLabel,
 )
 from labelwise.evaluation.intervals import (
     OF_SHARE,
@@ -45,17 +49,307 @@ from labelwise.evaluation.intervals import (
     interval_of,
     row_sums,
 )
-from labelwise.evaluation.per_label import LabelMeasures
-from labelwise.evaluation.sets import Counts, MeanSums, SetSums
-from labelwise.evaluation.zero_label import EmptySums, Separation
 from labelwise.links import Link
-from labelwise.metrics import Averaged, ScoreCounts, average_precision, zero_label_rows
-from labelwise.numeric.arrays import to_numpy
+from labelwise.metrics import (
+    Averaged,
+    Bounded,
+    CalibrationSums,
+    Confusion,
+    ProperSums,
+    ScoreCounts,
+    average_precision,
+    brier_sums,
+    confusion,
+    false_positive_rate_at,
+    log_loss_sums,
+    max_confidence,
+    nothing_here,
+    separation_auroc,
+    width_edges,
+    zero_label_rows,
+)
+from labelwise.metrics.calibration import set_sums
+from labelwise.numeric.arrays import as_mask, to_numpy
 from labelwise.numeric.bounds import wilson
 
+Counts = NDArray[np.int64]
 NO_INTERVAL = "No interval: it would need all images at once."
 ALL_CELLS = 1 << 20  # cells of scores, shared by the labels
 FEWEST_CELLS = 1 << 10  # for a label
+
+
+@dataclass(frozen=True)
+class MeanSums:
+    """Sums of what each image adds to a mean of x over w, and of their products."""
+
+    x: float
+    w: float
+    xx: float
+    xw: float
+    ww: float
+
+    @staticmethod
+    def of(x: NDArray[Any], w: NDArray[Any] | None = None) -> "MeanSums":
+        """Return the sums of (n,) values; those that are NaN are left out, as if of weight 0."""
+        known = ~np.isnan(x)
+        weight = known.astype(np.float64) if w is None else w.astype(np.float64)
+        values = np.nan_to_num(x.astype(np.float64), posinf=np.inf)
+        with np.errstate(invalid="ignore", over="ignore"):
+            products = values @ values, values @ weight, weight @ weight
+        return MeanSums(float(values[known].sum()), float(weight.sum()), *map(float, products))
+
+    @property
+    def mean(self) -> float:
+        """The mean, NaN of nothing."""
+        return self.x / self.w if self.w else np.nan
+
+    def variance(self) -> float:
+        """Return the sum of U^2 (:mod:`labelwise.evaluation.intervals`) of the mean."""
+        mean = self.mean
+        return max(self.xx - 2 * mean * self.xw + mean**2 * self.ww, 0.0) / self.w**2
+
+
+@dataclass(frozen=True)
+class SetSums:
+    """What the sets of a rule add up to."""
+
+    counts: tuple[Counts, Counts, Counts, Counts]  # true and false, positive and negative, (K,)
+    sample_f1: MeanSums
+    exact: MeanSums
+    sizes: Counts  # (K + 1,): rows by how many labels they are given
+    true_sizes: Counts  # the same of the truth, rows whose labels are all known
+    alarms: MeanSums
+    stated: CalibrationSums | None  # probabilities of the sets, and how many are right
+
+    @staticmethod
+    def of(sets: NDArray[Any], known: Known, answers: Probabilities | None, bins: int) -> "SetSums":
+        """Return the sums of sets (n, K)."""
+        present, observed, size = known.present, known.observed, sets.shape[1] + 1
+        by_label = confusion(sets, present, observed)
+        by_image = confusion(sets, present, observed, by="image")
+        chosen, complete = as_mask(sets, "sets"), known.rows_complete()
+        stated = None
+        if answers is not None:
+            stated = set_sums(answers.log_p, answers.log_q, chosen, present, observed, bins=bins)
+        return SetSums(
+            counts=(by_label.tp, by_label.fp, by_label.fn, by_label.tn),
+            sample_f1=MeanSums.of(by_image.f_score().items),
+            exact=MeanSums.of(by_image.exact().items),
+            sizes=np.bincount(chosen.sum(1), minlength=size),
+            true_sizes=np.bincount(present.sum(1)[complete], minlength=size),
+            alarms=MeanSums.of(np.where(zero_label_rows(present, observed), chosen.any(1), np.nan)),
+            stated=stated,
+        )
+
+    @property
+    def by_label(self) -> Confusion:
+        """The counts of each label."""
+        return Confusion(*self.counts, "label")
+
+    def figures(self, words: str) -> Sets:
+        """Return the figures of the sets of a rule, which is given in words."""
+        by_label, sizes, true_sizes = self.by_label, _trimmed(self.sizes), _trimmed(self.true_sizes)
+        macro, stated = by_label.f_score(), None
+        if self.stated is not None:
+            rows = int(self.stated.counts.sum())
+            stated = curve_of(self.stated.pooled(), f"{rows:,} images whose labels are all known")
+        return Sets(
+            rule=words,
+            macro_f1=defined(macro.value),
+            micro_f1=defined(by_label.micro().f_score().value),
+            sample_f1=defined(self.sample_f1.mean),
+            cf1=defined(by_label.cf1()),
+            hamming=defined(by_label.error()),
+            subset_accuracy=defined(self.exact.mean),
+            mean_size=_mean_size(self.sizes),
+            mean_true_size=defined(_mean_size(self.true_sizes)),
+            sizes=sizes,
+            true_sizes=true_sizes,
+            how=(
+                "Known entries only. Macro F1 is the mean over "
+                f"{macro.num_defined:,} of {len(macro.items):,} labels; a label neither present "
+                "nor chosen is left out, likewise an image. Micro F1 (OF1) pools all entries; CF1 "
+                "is the harmonic mean of mean precision and mean recall over labels. Sizes count "
+                f"all labels chosen; true sizes come from the {sum(true_sizes):,} images whose "
+                "labels are all known."
+            ),
+            stated=stated,
+        )
+
+
+def _trimmed(histogram: Counts) -> tuple[int, ...]:
+    last = np.flatnonzero(histogram)
+    return tuple(histogram[: int(last[-1]) + 1 if len(last) else 1].tolist())
+
+
+def _mean_size(histogram: Counts) -> float:
+    total = int(histogram.sum())
+    return float(histogram @ np.arange(len(histogram)) / total) if total else np.nan
+
+
+CELLS = 20
+SHARES = "shares of the labels"
+
+Separation = tuple[Bounded, Bounded, Bounded]  # AUROC of "nothing here" and of max p, FPR at 95 %
+
+
+@dataclass(frozen=True)
+class SideSums:
+    """What one stage adds up to: log loss IN and OUT, Brier IN and OUT, and max p OUT."""
+
+    stage: str
+    losses: tuple[ProperSums, ProperSums, ProperSums, ProperSums]
+    peak_outside: float
+
+    @staticmethod
+    def of(answers: Probabilities, known: Known) -> "SideSums":
+        """Return the sums of some rows."""
+        outside = zero_label_rows(known.present, known.observed)
+        losses, squares = [], []
+        for rows in (known.some(), outside):
+            side, logs = known.take(rows), (answers.log_p[rows], answers.log_q[rows])
+            losses.append(log_loss_sums(*logs, side.labels, side.observed))
+            squares.append(brier_sums(answers.probs[rows], side.labels, side.observed))
+        peak = float(max_confidence(answers.probs)[outside].sum())
+        return SideSums(answers.stage, (*losses, *squares), peak)  # type: ignore[arg-type]
+
+    def scores(self, outside: int) -> StageScores:
+        """Return its proper scores and MMC."""
+        losses = (defined(sums.score().value) for sums in self.losses)
+        return StageScores(self.stage, defined(self.peak_outside / outside), *losses)
+
+
+@dataclass(frozen=True)
+class EmptySums:
+    """What all rows add up to; ``peak`` and ``loud`` are None where all images are at hand."""
+
+    inside: int
+    outside: int
+    cells_inside: Counts
+    cells_outside: Counts
+    known: tuple[Counts, Counts]  # (K,) IN and OUT
+    present_inside: Counts
+    stages: tuple[SideSums, ...]
+    peak: ScoreCounts | None
+    loud: ScoreCounts | None  # minus the log of "nothing here"
+
+    @staticmethod
+    def of(stages: Sequence[Probabilities], known: Known, limit: int | None) -> "EmptySums":
+        """Return the sums of some rows, their scores in at most ``limit`` cells if one is given."""
+        outside = zero_label_rows(known.present, known.observed)
+        inside = known.some()
+        peak, edges = max_confidence(stages[-1].probs), width_edges(CELLS)
+        counted: list[ScoreCounts | None] = [None, None]
+        if limit is not None:
+            either = inside | outside
+            scores = peak, -nothing_here(stages[-1].log_q)
+            counted = [ScoreCounts.of(side[either], inside[either], limit) for side in scores]
+        return EmptySums(
+            inside=int(inside.sum()),
+            outside=int(outside.sum()),
+            cells_inside=np.histogram(peak[inside], edges)[0],
+            cells_outside=np.histogram(peak[outside], edges)[0],
+            known=(known.take(inside).counts(), known.take(outside).counts()),
+            present_inside=known.present[inside].sum(0),
+            stages=tuple(SideSums.of(stage, known) for stage in stages),
+            peak=counted[0],
+            loud=counted[1],
+        )
+
+    def figures(
+        self,
+        rows: int,
+        false_alarms: float | None,
+        separation: Separation | None,
+        shares: StageScores | None,
+    ) -> ZeroLabel:
+        """Return the part of an evaluation; ``shares`` are the scores of the labels' shares."""
+        both, outside = self.inside > 0 and self.outside > 0, self.outside
+        by_stage = [stage.scores(outside) for stage in self.stages] if both else []
+        values: list[float | None] = [None, None, None]
+        how = ""
+        if both and separation is not None and shares is not None:
+            by_stage.append(shares)
+            values = [defined(figure.value) for figure in separation]
+            if widest := max(figure.bound for figure in separation):
+                how = f" Scores were counted in cells: AUROC and FPR are within ± {widest:.2g}."
+        return ZeroLabel(
+            rows=outside,
+            share=outside / rows,
+            false_alarms=false_alarms,
+            auroc_nothing=values[0],
+            auroc_max=values[1],
+            fpr95=values[2],
+            mmc=defined(self.stages[-1].peak_outside / outside) if outside else None,
+            edges=tuple(width_edges(CELLS).tolist()),
+            inside=tuple(self.cells_inside.tolist()),
+            outside=tuple(self.cells_outside.tolist()),
+            how=(
+                "An image counts as “nothing here” only if every label is known and absent; "
+                f"{rows - outside - self.inside:,} images with unknown labels and none known "
+                "present are in neither group. False alarm: the rule gives such an image a label. "
+                "AUROC: the chance that an image with labels scores above one without, ties one "
+                "half; by the product of 1 − p over all labels, and by the largest p. FPR at 95%: "
+                "images without labels at or above the threshold that keeps 95% of those with. "
+                "MMC: mean of the largest p. Shares of the labels: every image is answered with "
+                f"each label's share among the known entries.{how}"
+            ),
+            by_stage=tuple(by_stage),
+        )
+
+    def counted_separation(self) -> Separation | None:
+        """Return how well both groups are told apart, from counts of scores."""
+        if self.peak is None or self.loud is None:
+            return None
+        return self.loud.auroc(), self.peak.auroc(), self.peak.false_positive_rate_at()
+
+    def counted_shares(self, known: Counts, present: Counts) -> StageScores | None:
+        """Return the scores of answering every image with each label's share, from counts."""
+        if not self.inside or not self.outside:
+            return None
+        share = (present / known.clip(1)).astype(np.float32).astype(np.float64)
+        with np.errstate(divide="ignore"):
+            logs = np.log(share), np.log1p(-share)
+        squares = (share - 1) ** 2, share**2
+        inside, outside = self.known
+        groups = (inside, self.present_inside), (outside, np.zeros_like(outside))
+
+        def mean(costs: tuple[NDArray[np.float64], ...], seen: Counts, there: Counts) -> float:
+            with np.errstate(invalid="ignore"):  # 0 times infinity is left out
+                parts = costs[0] * there, costs[1] * (seen - there)
+            total = parts[0].sum(where=there > 0) + parts[1].sum(where=seen > there)
+            return float(total / seen.sum())
+
+        losses = [defined(-mean(logs, *group)) for group in groups]
+        briers = [defined(mean(squares, *group)) for group in groups]
+        return StageScores(SHARES, float(share.max()), *losses, *briers)
+
+
+def exact_separation(answers: Probabilities, known: Known) -> Separation | None:
+    """Return how well both groups are told apart, from the scores of all images."""
+    outside = zero_label_rows(known.present, known.observed)
+    inside = known.some()
+    if not (outside.any() and inside.any()):
+        return None
+    peak, loud = max_confidence(answers.probs), -nothing_here(answers.log_q)
+    figures = (
+        separation_auroc(loud[inside], loud[outside]),
+        separation_auroc(peak[inside], peak[outside]),
+        false_positive_rate_at(peak[inside], peak[outside]),
+    )
+    auroc_nothing, auroc_max, fpr = (Bounded(value, 0.0) for value in figures)
+    return auroc_nothing, auroc_max, fpr
+
+
+def exact_shares(known: Known) -> StageScores:
+    """Return the scores of a model that knows how frequent the labels are, and nothing else."""
+    count: Any = len(known.present) if known.observed is None else known.counts().clip(1)
+    each = (known.labels.sum(0) / count).astype(np.float32)
+    share = np.broadcast_to(each.astype(np.float64), known.present.shape)
+    with np.errstate(divide="ignore"):
+        logs = np.log(share), np.log1p(-share)
+    sums = SideSums.of(Probabilities(SHARES, *logs, share.astype(np.float32)), known)
+    return sums.scores(int(zero_label_rows(known.present, known.observed).sum()))
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,17 +433,39 @@ class EvaluationSums:
         facts = replace(done.data, split=split)
         return replace(done, data=facts, link=link, notes=(*notes, unasked, *size_note))
 
-    def measures(self, ranked: Ranked, thresholds: Sequence[float] | None = None) -> LabelMeasures:
-        """Return what was measured per label."""
-        counts = None if self.sets is None else self.sets.by_label
-        return LabelMeasures(
-            self.known,
-            self.present,
-            ranked.precision,
-            ranked.bounds,
-            self.stages,
-            counts,
-            thresholds,
+    def _rows(
+        self, names: tuple[str, ...], ranked: Ranked, thresholds: Sequence[float] | None
+    ) -> tuple[LabelRow, ...]:
+        nothing = np.full(len(names), np.nan)
+        errors = {stage.stage: stage.per_label.per_label() for stage in self.stages}
+        before, after = (
+            errors[stage].ece() if stage in errors else nothing for stage in ("before", "after")
+        )
+        mean_prob, decided = nothing, [nothing] * 3
+        if self.stages:
+            final = errors[self.stages[-1].stage]
+            with np.errstate(invalid="ignore"):
+                mean_prob = final.confidence_sums.sum(1) / final.counts.sum(1)
+        if self.sets is not None:
+            counts = self.sets.by_label
+            figures = counts.precision(), counts.recall(), counts.f_score()
+            decided = [figure.items for figure in figures]
+        return tuple(
+            LabelRow(
+                name=name,
+                known=int(self.known[k]),
+                present=int(self.present[k]),
+                ap=defined(ranked.precision.items[k]),
+                ece_before=defined(before[k]),
+                ece_after=defined(after[k]),
+                mean_prob=defined(mean_prob[k]),
+                threshold=None if thresholds is None else thresholds[k],
+                precision=defined(decided[0][k]),
+                recall=defined(decided[1][k]),
+                f1=defined(decided[2][k]),
+                ap_bound=float(ranked.bounds[k]),
+            )
+            for k, name in enumerate(names)
         )
 
     def assembled(
@@ -164,7 +480,19 @@ class EvaluationSums:
     ) -> Evaluation:
         """Return the figures that the sums give, with rankings and intervals from elsewhere."""
         k = min(k, len(names))
-        ranking = self._ranking(ranked, names)
+        values, bounds = ranked.precision, ranked.bounds[~np.isnan(ranked.precision.items)]
+        undefined = tuple(values.undefined_names(names))
+        bound = float(np.mean(bounds)) if len(bounds) else 0.0
+        how = (
+            "average precision of the raw scores, equal scores as one threshold, known entries "
+            f"only; mean over {values.num_defined:,} of {len(names):,} labels, "
+            f"{len(undefined):,} without a known positive left out."
+        )
+        if bound:
+            how += f" Scores were counted in cells: the exact mean is within ± {bound:.2g}."
+        unranked = self.rows - int(self.by_image.w)
+        means = defined(values.value), defined(self.by_image.mean)
+        ranking = RankingFigures(*means, undefined, unranked, how, bound)
         columns = self.stages[-1].worst_labels() if self.stages else []
         parts: dict[str, Calibration] = {
             stage.stage: stage.calibration(names, columns, k) for stage in self.stages
@@ -191,7 +519,7 @@ class EvaluationSums:
             ),
             headline=headline(interval, ranking, final, decided, zero),
             ranking=ranking,
-            rows=self.measures(ranked, thresholds).rows(names),
+            rows=self._rows(names, ranked, thresholds),
             before=parts.get("before"),
             after=parts.get("after"),
             sets=decided,
@@ -199,7 +527,6 @@ class EvaluationSums:
         )
 
     def _interval(self, what: str, value: float | None, *_: Any) -> tuple[Ends, str]:
-        """Return the interval of a headline figure from sums over images alone."""
         if what in ("mean_ap", "mean_f1", "ece"):
             return (None, None), NO_INTERVAL
         if what == "alarms":
@@ -209,27 +536,6 @@ class EvaluationSums:
         if value is None or sums is None or self.rows < 2:
             return (None, None), SMOOTH
         return interval_of(value, sums.variance(), 1.0 if what == "image_ap" else np.inf), SMOOTH
-
-    def _ranking(self, ranked: Ranked, names: tuple[str, ...]) -> RankingFigures:
-        values = ranked.precision
-        bounds = ranked.bounds[~np.isnan(values.items)]
-        undefined = tuple(values.undefined_names(names))
-        bound = float(np.mean(bounds)) if len(bounds) else 0.0
-        how = (
-            "average precision of the raw scores, equal scores as one threshold, known entries "
-            f"only; mean over {values.num_defined:,} of {len(names):,} labels, "
-            f"{len(undefined):,} without a known positive left out."
-        )
-        if bound:
-            how += f" Scores were counted in cells: the exact mean is within ± {bound:.2g}."
-        return RankingFigures(
-            map_class=defined(values.value),
-            map_sample=defined(self.by_image.mean),
-            undefined_labels=undefined,
-            undefined_rows=self.rows - int(self.by_image.w),
-            how=how,
-            map_class_bound=bound,
-        )
 
 
 def measure(

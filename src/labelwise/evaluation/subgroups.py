@@ -19,7 +19,6 @@ for all subgroups and figures together (Holm). A side that has one group alone c
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from math import sqrt
 from typing import Any
 
@@ -72,39 +71,25 @@ def exclusive_rows(
     clashes: Sequence[int],
 ) -> tuple[ExclusiveRow, ...]:
     """Return the figures of each group; ``clashes`` are its photos with labels that break it."""
-    return tuple(
-        _row(columns, group, names, known, sets, count)
-        for group, count in zip(columns.groups, clashes, strict=True)
-    )
-
-
-def _row(
-    columns: AttributeColumns,
-    group: tuple[int, ...],
-    names: Sequence[str],
-    known: Known,
-    sets: NDArray[Any] | None,
-    clashes: int,
-) -> ExclusiveRow:
-    labels, needs_one = tuple(names[column] for column in group), group in columns.exactly_one
-    observed = None if known.observed is None else known.observed
-    present = known.present
-    chosen = present if sets is None else sets
-    seen, same = columns.right_rows(group, chosen, present, observed)
-    total, right = int(seen.sum()), int(same.sum())
-    if sets is None:
-        return ExclusiveRow(labels, needs_one, total, clashes=clashes)
-    share = right / total if total else None
-    low: float | None
-    high: float | None
-    if known.groups is not None:
-        low, high = mean_interval_by_group(share, same.astype(float), seen, known.groups, 1.0)
-    elif total:
-        low, high = clopper_pearson(right, total, 0.975)
-    else:
-        low = high = None
-    broken = int(columns.broken(group, chosen).sum())
-    return ExclusiveRow(labels, needs_one, total, clashes, right, share, low, high, broken)
+    rows = []
+    for group, clashing in zip(columns.groups, clashes, strict=True):
+        chosen = known.present if sets is None else sets
+        seen, same = columns.right_rows(group, chosen, known.present, known.observed)
+        total, right = int(seen.sum()), int(same.sum())
+        facts = tuple(names[column] for column in group), group in columns.exactly_one, total
+        if sets is None:
+            rows.append(ExclusiveRow(*facts, clashes=clashing))
+            continue
+        share = right / total if total else None
+        low: float | None = None
+        high: float | None = None
+        if known.groups is not None:
+            low, high = mean_interval_by_group(share, same.astype(float), seen, known.groups, 1.0)
+        elif total:
+            low, high = clopper_pearson(right, total, 0.975)
+        broken = int(columns.broken(group, chosen).sum())
+        rows.append(ExclusiveRow(*facts, clashing, right, share, low, high, broken))
+    return tuple(rows)
 
 
 Floats = NDArray[np.float64]
@@ -122,14 +107,9 @@ class Subgroups:
         """Return the subgroups of photos that have these values in the column ``by``."""
         return cls(by, np.asarray(list(values), dtype=str))
 
-    @cached_property
-    def _found(self) -> tuple[NDArray[np.str_], NDArray[np.intp]]:
-        names, codes = np.unique(self.values, return_inverse=True)
-        return names, codes
-
     def parts(self) -> Iterator[tuple[str, NDArray[np.intp]]]:
         """Yield the name and the rows of each subgroup, in the order of their names."""
-        names, codes = self._found
+        names, codes = np.unique(self.values, return_inverse=True)
         order = np.argsort(codes, kind="stable")
         ends = np.bincount(codes, minlength=len(names)).cumsum()
         yield from zip(names.tolist(), np.split(order, ends[:-1]), strict=True)
@@ -137,7 +117,7 @@ class Subgroups:
     def largest(self, most: int) -> list[tuple[str, NDArray[np.intp]]]:
         """Return at most so many subgroups, those with the most photos, in order of names."""
         parts = list(self.parts())
-        kept = sorted(range(len(parts)), key=lambda place: (-len(parts[place][1]), place))[:most]
+        kept = sorted(range(len(parts)), key=lambda number: -len(parts[number][1]))[:most]
         return [parts[number] for number in sorted(kept)]
 
 
@@ -157,11 +137,14 @@ def subgroup_rows(
         own = groups.take(rows)
         figures = []
         for what, (added, weight) in ratios.items():
-            value = _ratio(added[rows], weight[rows])
+            sums, counts = added[rows], weight[rows]
+            value = float(sums.sum() / counts.sum()) if counts.sum() > 0 else None
             highest = 1.0 if what != LOG_LOSS_BY else float("inf")
-            low, high = mean_interval_by_group(value, added[rows], weight[rows], own, highest)
-            if what == BIAS:
-                low, high = _signed_interval(value, added[rows], weight[rows], own)
+            low, high = mean_interval_by_group(value, sums, counts, own, highest)
+            if what == BIAS and value is not None:  # may be negative: that of the mean plus one
+                low, high = mean_interval_by_group(value + 1, sums + counts, counts, own, 2.0)
+                if low is not None and high is not None:
+                    low, high = low - 1, high - 1
             figures.append(SubgroupFigure(what, value, low, high, next(corrected)))
         rows_of.append(SubgroupRow(by.by, name, len(rows), own.count, tuple(figures)))
     return tuple(rows_of)
@@ -184,28 +167,10 @@ def _ratios(
         off = np.where(seen, final.probs.astype(np.float64) - known.labels.astype(np.float64), 0.0)
         ratios[BIAS] = (off.sum(1), counts)
     if sets is not None:
-        chosen = sets
-        wrong = ((chosen != present) & seen).sum(1).astype(np.float64)
-        ratios[WRONG] = (wrong, seen.sum(1).astype(np.float64))
-        ratios[RECALL] = (
-            (chosen & present).sum(1).astype(np.float64),
-            present.sum(1).astype(np.float64),
-        )
+        wrong = ((sets != present) & seen).sum(1).astype(np.float64)
+        hits, truth = (side.sum(1).astype(np.float64) for side in (sets & present, present))
+        ratios[WRONG], ratios[RECALL] = (wrong, seen.sum(1).astype(np.float64)), (hits, truth)
     return ratios
-
-
-def _ratio(added: Floats, counted: Floats) -> float | None:
-    return float(added.sum() / counted.sum()) if counted.sum() > 0 else None
-
-
-def _signed_interval(
-    value: float | None, added: Floats, counted: Floats, groups: Groups
-) -> tuple[float | None, float | None]:
-    """Return the interval of a mean that may be negative: that of the mean plus one, moved back."""
-    if value is None:
-        return None, None
-    low, high = mean_interval_by_group(value + 1, added + counted, counted, groups, 2.0)
-    return (None, None) if low is None or high is None else (low - 1, high - 1)
 
 
 def ratio_difference(
@@ -233,13 +198,10 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
     >>> holm([0.01, None, 0.04, 0.03])
     [0.03, None, 0.06, 0.06]
     """
-    places = sorted(
-        (position for position, p in enumerate(p_values) if p is not None),
-        key=lambda place: p_values[place] or 0.0,
-    )
+    tests = sorted((p, number) for number, p in enumerate(p_values) if p is not None)
     adjusted: list[float | None] = [None] * len(p_values)
     worst = 0.0
-    for rank, number in enumerate(places):
-        worst = max(worst, min(1.0, (p_values[number] or 0.0) * (len(places) - rank)))
+    for rank, (p, number) in enumerate(tests):
+        worst = max(worst, min(1.0, p * (len(tests) - rank)))
         adjusted[number] = worst
     return adjusted

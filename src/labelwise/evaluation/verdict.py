@@ -11,9 +11,7 @@ from labelwise.evaluation.evaluation import Evaluation, LabelRow
 from labelwise.system.text import counted
 
 Word = Literal["useless", "weak", "usable", "good", "excellent"]
-WORDS: tuple[tuple[float, Word], ...] = (
-    *((0.85, "excellent"), (0.65, "good"), (0.4, "usable"), (0.15, "weak")),
-)
+WORDS: dict[float, Word] = {0.85: "excellent", 0.65: "good", 0.4: "usable", 0.15: "weak"}
 TRUSTED, ROUGH = 0.02, 0.05  # mean distance of probabilities from the truth
 FEW = 50  # photos below which a test says little, positives below which a label needs more photos
 
@@ -36,7 +34,9 @@ def verdict(evaluation: Evaluation) -> Verdict:
     """Return how good a model is, compared with always answering by frequency."""
     rows = [row for row in evaluation.rows if row.known]
     skills = []
-    mean_ap, chance = evaluation.ranking.map_class, _chance(rows)
+    shares = [row.present / row.known for row in rows if row.ap is not None]
+    chance = sum(shares) / len(shares) if shares else 0.0  # mean AP of a ranking at random
+    mean_ap = evaluation.ranking.map_class
     if mean_ap is not None and chance < 1:
         skills.append((mean_ap - chance) / (1 - chance))
     rates = _precision_recall(evaluation, rows)
@@ -46,23 +46,14 @@ def verdict(evaluation: Evaluation) -> Verdict:
         baseline = _baseline_f1(rows)
         skills.append((f1 - baseline) / (1 - baseline) if baseline < 1 else 0.0)
     skill = sum(skills) / len(skills) if skills else 0.0
-    word: Word = next((word for least, word in WORDS if skill >= least), "useless")
-    tags = _tags(evaluation, rates)
-    trust = _trust(evaluation)
+    word: Word = next((word for least, word in WORDS.items() if skill >= least), "useless")
+    tags, trust = _tags(evaluation, rates), _trust(evaluation)
     return Verdict(word, skill, tags, trust, _hint(evaluation, rows, word))
-
-
-def _chance(rows: list[LabelRow]) -> float:
-    """Mean average precision of a ranking at random: the mean prevalence."""
-    shares = [row.present / row.known for row in rows if row.ap is not None]
-    return sum(shares) / len(shares) if shares else 0.0
 
 
 def _baseline_f1(rows: list[LabelRow]) -> float:
     """Pooled F1 of the best constant answer: the most frequent labels, for every photo."""
-    total = sum(row.present for row in rows)
-    right = given = 0
-    best = 0.0
+    total, right, given, best = sum(row.present for row in rows), 0, 0, 0.0
     for row in sorted(rows, key=lambda row: row.present / row.known, reverse=True):
         right, given = right + row.present, given + row.known
         best = max(best, 2 * right / (given + total) if given + total else 0.0)
@@ -81,12 +72,12 @@ def _precision_recall(evaluation: Evaluation, rows: list[LabelRow]) -> tuple[flo
     return min(1.0, right / given), right / present
 
 
-def _tags(evaluation: Evaluation, found: tuple[float, float] | None) -> str:
-    if found is None:
+def _tags(evaluation: Evaluation, rates: tuple[float, float] | None) -> str:
+    if rates is None:
         mean_ap = evaluation.ranking.map_class
         how = "" if mean_ap is None else f" (mAP {mean_ap:.0%})".replace("%", " %")
         return f"It ranks labels and gives no tags{how}."
-    precision, recall = (round(100 * value) for value in found)
+    precision, recall = (round(100 * value) for value in rates)
     text = f"Of 100 tags it gives, {precision} are right; it finds {recall} of 100."
     empty = evaluation.zero_label
     if empty is not None and empty.false_alarms is not None and empty.false_alarms >= 0.5:

@@ -72,13 +72,17 @@ class Frame:
 
     def draw(self, *marks: Markup, title: str, description: str) -> Markup:
         """Return the chart with its axes, named and described for those who cannot see it."""
+        middle = (self.top + self.height - self.bottom) / 2
+        centre = (self.left + self.width - self.right) / 2
+        turned = f"rotate(-90 11 {middle:g})"
         return tag(
             "svg",
             tag("title", title),
             tag("desc", description),
             self._grid(),
             *marks,
-            self._titles(),
+            text(self.x.title, centre, self.height - 6, "name mid") if self.x.title else None,
+            text(self.y.title, 11, middle, "name mid", turned) if self.y.title else None,
             viewbox=f"0 0 {self.width:g} {self.height:g}",
             role="img",
             aria_label=f"{title}. {description}",
@@ -97,15 +101,6 @@ class Frame:
             text(words, self.px(value), foot + 15, "tick mid") for value, words in self.x.ticks
         ]
         return join(*rows, *columns, line(wall, right, foot, foot, "axis"))
-
-    def _titles(self) -> Markup:
-        middle = (self.top + self.height - self.bottom) / 2
-        centre = (self.left + self.width - self.right) / 2
-        turned = f"rotate(-90 11 {middle:g})"
-        return join(
-            text(self.x.title, centre, self.height - 6, "name mid") if self.x.title else None,
-            text(self.y.title, 11, middle, "name mid", turned) if self.y.title else None,
-        )
 
 
 def line(x1: float, x2: float, y1: float, y2: float, class_: str) -> Markup:

@@ -50,7 +50,6 @@ from labelwise.numeric.bounds import edge
 from labelwise.numeric.special import erf
 
 Binning: TypeAlias = Literal["width", "mass"]
-
 LINEAR_SEARCH = 40  # up to so many edges, comparing with each beats a binary search
 
 
@@ -412,8 +411,10 @@ def set_sums(
     """Return the sums behind :func:`set_reliability`, those of one label."""
     shape = check_shapes(log_p=log_p, log_q=log_q, sets=sets, labels=labels, observed=observed)
     sums = CalibrationSums.zeros(1, width_edges(bins))
-    given = shape, observed, None, sets, labels, log_p, log_q
-    for _, known, (given_set, label, with_it, without) in entry_blocks(*given):
+    matrices = sets, labels, log_p, log_q
+    for _, known, (given_set, label, with_it, without) in entry_blocks(
+        shape, observed, None, *matrices
+    ):
         chosen_set, present = as_mask(given_set, "sets"), present_labels(label, known)
         logs = np.where(chosen_set, with_it, without)
         stated = np.exp(logs.sum(axis=1, dtype=np.float64)).clip(0, 1)
@@ -468,10 +469,6 @@ class SmoothSums:
             count += len(p)
         return SmoothSums(residuals, count)
 
-    def merge(self, other: "SmoothSums") -> "SmoothSums":
-        """Return the sums over the entries of both."""
-        return SmoothSums(self.residuals + other.residuals, self.count + other.count)
-
     def ece(self) -> float:
         """Return the smooth calibration error, NaN without entries."""
         if not self.count:
@@ -494,8 +491,8 @@ def smooth_ece(
     """Return the smooth calibration error of all chosen entries pooled (Blasiok, Nakkiran 2023).
 
     The residuals y - p, smoothed along p by a Gaussian of width sigma that is reflected at 0 and 1,
-    have the mean size s(sigma); the error is the sigma at which s(sigma) = sigma. It has no bins,
-    and moves little where probabilities move little. Reflection makes cosines of the residuals'
-    waves, each of which the Gaussian multiplies by exp(-(pi k sigma)^2 / 2).
+    have the mean size s(sigma); the error is the sigma at which s(sigma) = sigma. Reflection makes
+    cosines of the residuals' waves, each of which the Gaussian multiplies by
+    exp(-(pi k sigma)^2 / 2).
     """
     return SmoothSums.of(probs, labels, observed, where).ece()

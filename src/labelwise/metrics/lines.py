@@ -205,12 +205,12 @@ class Lines:
             for row, level in zip(counts, levels, strict=True):
                 bits = np.bitwise_count(np.packbits(level.compare(rows, score), axis=1))
                 row[index] = bits.sum(axis=1, dtype=np.intp)
-        for one in np.flatnonzero(~few):
-            own = slice(positives.start[one], positives.start[one] + positives.per_line[one])
-            ordered, rising = np.sort(self.scores[one]), positives.score[own][::-1]  # NaN is last
+        for line in np.flatnonzero(~few):
+            own = slice(positives.start[line], positives.start[line] + positives.per_line[line])
+            ordered, rising = np.sort(self.scores[line]), positives.score[own][::-1]  # NaN is last
             for row, level in zip(counts, levels, strict=True):
                 below = np.searchsorted(ordered, rising, side=level.side)
-                row[own] = self.known[one] - below[::-1]
+                row[own] = self.known[line] - below[::-1]
         return counts
 
 
@@ -239,13 +239,10 @@ def lines_of(
             score = score.astype(np.float64)
         mask = None if observed is None else as_mask(read(observed, where, by), "observed")
         present = present_labels(read(labels, where, by), mask)
+        known = np.full(len(score), length, dtype=np.intp)
+        if np.isnan(score if mask is None else score[mask]).any():
+            raise ValueError("scores must not be NaN where they are observed, got NaN")
         if mask is not None:
             known = np.count_nonzero(mask, axis=1)
-            if np.isnan(score[mask]).any():
-                raise ValueError("scores must not be NaN where they are observed, got NaN")
             score = np.where(mask, score, score.dtype.type(np.nan))
-        else:
-            known = np.full(len(score), length, dtype=np.intp)
-            if np.isnan(score).any():
-                raise ValueError("scores must not be NaN, got NaN")
         yield Lines(where, score, present, known)

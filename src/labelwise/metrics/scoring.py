@@ -15,7 +15,6 @@ is not clipped; ``infinite`` counts such entries. ``brier_sums`` and ``log_loss_
 behind a score, which merge over shards: ``brier_sums(...).merge(other).score()``.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -117,11 +116,7 @@ def brier_sums(
     bins: int = 10,
 ) -> ProperSums:
     """Return the sums behind :func:`brier_score`."""
-
-    def losses(label: Floats, prob: NDArray[Any]) -> tuple[NDArray[Any], Floats]:
-        return prob, (prob - label) ** 2
-
-    return _sums("brier", losses, {"probs": probs}, labels, observed, where, bins)
+    return _sums("brier", {"probs": probs}, labels, observed, where, bins)
 
 
 def log_loss(
@@ -133,13 +128,7 @@ def log_loss(
     bins: int = 10,
 ) -> ProperScore:
     """Return the mean of -y log p - (1 - y) log(1 - p), from probabilities."""
-
-    def losses(label: Floats, prob: NDArray[Any]) -> tuple[NDArray[Any], Floats]:
-        exact = prob.astype(np.float64)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            return prob, -_times(label, np.log(exact)) - _times(1 - label, np.log1p(-exact))
-
-    return _sums("log loss", losses, {"probs": probs}, labels, observed, where, bins).score()
+    return _sums("log loss", {"probs": probs}, labels, observed, where, bins).score()
 
 
 def log_loss_from_logs(
@@ -165,33 +154,30 @@ def log_loss_sums(
     bins: int = 10,
 ) -> ProperSums:
     """Return the sums behind :func:`log_loss_from_logs`."""
-
-    def losses(
-        label: Floats, present: NDArray[Any], absent: NDArray[Any]
-    ) -> tuple[NDArray[Any], Floats]:
-        return np.exp(present), -_times(label, present) - _times(1 - label, absent)
-
-    given = {"log_p": log_p, "log_q": log_q}
-    return _sums("log loss", losses, given, labels, observed, where, bins)
+    return _sums("log loss", {"log_p": log_p, "log_q": log_q}, labels, observed, where, bins)
 
 
 def _sums(
     kind: Literal["brier", "log loss"],
-    losses: Callable[..., tuple[NDArray[Any], Floats]],
     given: dict[str, Array],
     labels: Array,
     observed: Array | None,
     where: Array | None,
     bins: int,
 ) -> ProperSums:
-    """Return the sums of a score; a function gives probabilities and losses of a block."""
+    """Return the sums of a score, from probabilities or from their logs."""
     shape = check_shapes(**given, labels=labels, observed=observed, where=where)
     edges, columns = round_edges(width_edges(bins), next(iter(given.values()))), shape[1]
     counts, confidence, present = (np.zeros((columns, bins)) for _ in range(3))
     totals, infinite = np.zeros(columns), 0
     for _, keep, (truth, *sides) in entry_blocks(shape, observed, where, labels, *given.values()):
         label = truth.astype(np.float64)
-        prob, loss = losses(label, *sides)
+        prob = sides[0] if len(sides) == 1 else np.exp(sides[0])
+        if kind == "brier":
+            loss = (prob - label) ** 2
+        else:
+            present_log, absent_log = _logs(prob) if len(sides) == 1 else sides
+            loss = -_times(label, present_log) - _times(1 - label, absent_log)
         if keep is not None:
             loss = np.where(keep, loss, 0.0)
         cells = cell_sums(prob, label, keep, edges, "label")
@@ -200,6 +186,12 @@ def _sums(
         totals += loss.sum(axis=0)
         infinite += int(np.isposinf(loss).sum())
     return ProperSums(kind, counts, confidence, present, totals, infinite)
+
+
+def _logs(prob: NDArray[Any]) -> tuple[Floats, Floats]:
+    exact = prob.astype(np.float64)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.log(exact), np.log1p(-exact)
 
 
 def _square(truth: Floats, guess: Floats) -> Floats:

@@ -63,6 +63,12 @@ class Confusion:
         wrong = total.fp + total.fn
         return _shares(wrong, wrong + total.tp + total.tn, "skip", self.by).value
 
+    def exact(self) -> Averaged:
+        """Return whether all entries of each line are right; 0 of 0 is left out."""
+        wrong = self.fp + self.fn
+        known = wrong + self.tp + self.tn
+        return Averaged.over(np.where(known > 0, wrong == 0, np.nan), self.by)
+
     def cf1(self, undefined: Undefined = "skip") -> float:
         """Return the harmonic mean of mean precision and mean recall."""
         precision, recall = self.precision(undefined).value, self.recall(undefined).value
@@ -111,10 +117,7 @@ def hamming_loss(sets: Array, labels: Array, observed: Array | None = None) -> f
 
 def subset_accuracy(sets: Array, labels: Array, observed: Array | None = None) -> Averaged:
     """Return whether all observed entries of each image are right; 0 of 0 is left out."""
-    counts = confusion(sets, labels, observed, by="image")
-    wrong = counts.fp + counts.fn
-    known = wrong + counts.tp + counts.tn
-    return Averaged.over(np.where(known > 0, wrong == 0, np.nan), "image")
+    return confusion(sets, labels, observed, by="image").exact()
 
 
 @dataclass(frozen=True)
@@ -132,15 +135,10 @@ def set_sizes(sets: Array) -> SetSizes:
     rows, columns = check_shapes(sets=sets)
     if rows == 0:
         raise ValueError("set sizes need at least one set, got none")
-    sizes = np.concatenate(
-        [
-            np.count_nonzero(as_mask(read(sets, block, "image"), "sets"), axis=1)
-            for block in blocks(rows, columns)
-        ]
-    )
-    return SetSizes(
-        float(sizes.mean()), float(sizes.std()), int(sizes.max()), float((sizes == 0).mean())
-    )
+    chosen = (as_mask(read(sets, block, "image"), "sets") for block in blocks(rows, columns))
+    sizes = np.concatenate([np.count_nonzero(block, axis=1) for block in chosen])
+    empty = float((sizes == 0).mean())
+    return SetSizes(float(sizes.mean()), float(sizes.std()), int(sizes.max()), empty)
 
 
 @dataclass(frozen=True)

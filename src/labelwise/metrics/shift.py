@@ -102,8 +102,8 @@ def calibration_alarm(
     logs = np.logaddexp.reduce(logs, axis=0) - np.log(len(BETS))
     path = np.exp(np.minimum(np.logaddexp(logs, -np.log(begins + 1.0)), 300.0))
     path = np.concatenate([np.ones(1), path])
-    seen = len(p), int(y.sum()), float(p.sum())
-    return Alarm(label, *seen, float(path[-1]), float(path.max()), labels / ALPHA)
+    audited = len(p), int(y.sum()), float(p.sum())
+    return Alarm(label, *audited, float(path[-1]), float(path.max()), labels / ALPHA)
 
 
 def audit_order(label: str, rows: NDArray[np.int64]) -> NDArray[np.uint64]:
@@ -263,12 +263,15 @@ class Likeness:
     def moved(self) -> tuple[LabelShare, ...]:
         """The labels whose share differs, the largest difference first."""
         moved = [share for share in self.shares if share.moved]
-        return tuple(sorted(moved, key=lambda one: -abs(one.now - one.before)))
+        return tuple(sorted(moved, key=lambda share: -abs(share.now - share.before)))
 
     def sentence(self, known: str = "held-out") -> str:
         """Return what a person should know of it, and what to do; ``known`` names the photos."""
         if self.outcome == "unknown":
-            reason = self.reason or self._too_few(known)
+            few = self.held_out < FEWEST
+            which, count = (f"{known} photos", self.held_out) if few else ("photos", self.photos)
+            there = f"there {'is' if count == 1 else 'are'} {count}"
+            reason = self.reason or f"it takes {FEWEST} {which}, and {there}"
             return f"Whether these photos are like the {known} ones cannot be known: {reason}."
         sides = f"{self.held_out:,} {known} and {self.photos:,} of these photos compared"
         if self.outcome == "alike":
@@ -285,12 +288,6 @@ class Likeness:
             "probabilities and counts are off for them. A count by answers holds all the same: "
             "labelwise count --ask 150."
         )
-
-    def _too_few(self, known: str) -> str:
-        """Return in words that there are too few photos to compare, on which side."""
-        few = self.held_out < FEWEST
-        which, there = (f"{known} photos", self.held_out) if few else ("photos", self.photos)
-        return f"it takes {FEWEST} {which}, and there {'is' if there == 1 else 'are'} {there}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -338,7 +335,13 @@ def compare_photos(
         drawn = _drawn(random, len(more.rows), POINTS), _drawn(random, len(more.photos), POINTS)
         chosen = more.held_out[drawn[0]], more.photos[drawn[1]]
         kinds.append(PointsOfPhotos(more.rows[drawn[0]], *chosen))
-    p_value = _least_p(kinds, random)
+
+    def least_p(kinds: Sequence[PointsOfPhotos]) -> float:
+        """Return the p-value of "all kinds of points are drawn alike" (Bonferroni)."""
+        least = min(energy_test(kind.held_out, kind.photos, random) for kind in kinds)
+        return min(1.0, len(kinds) * least)
+
+    p_value = least_p(kinds)
     counts = len(own), len(kinds[0].photos)
     if p_value > PICTURES_ALPHA:
         return Likeness("shares differ" if moved else "alike", *counts, p_value, shares=shares)
@@ -355,16 +358,10 @@ def compare_photos(
             for kind in kinds[1:]
         ]
         if min(len(side.rows) for side in adapted) >= FEWEST:
-            p_adapted = _least_p(adapted, random)
+            p_adapted = least_p(adapted)
             if p_adapted > PICTURES_ALPHA:
                 return Likeness("shares differ", *counts, p_value, p_adapted, shares)
     return Likeness("pictures differ", *counts, p_value, p_adapted, shares)
-
-
-def _least_p(kinds: Sequence[PointsOfPhotos], random: np.random.Generator) -> float:
-    """Return the p-value of "all kinds of points are drawn alike" (Bonferroni)."""
-    least = min(energy_test(kind.held_out, kind.photos, random) for kind in kinds)
-    return min(1.0, len(kinds) * least)
 
 
 def energy_test(first: Points, second: Points, random: np.random.Generator) -> float:

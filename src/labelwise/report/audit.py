@@ -41,7 +41,7 @@ def page(session: AuditSession) -> str:
         f"{own.source}: {len(own):,} uses of {tags} on {photos}; "
         f"{counted(verdict.answers, 'answer')} by {people}; seed {session.settings.seed}."
     )
-    known.sort(key=lambda one: (not one[1].kept, -one[1].uses))
+    known.sort(key=lambda tag: (not tag[1].kept, -tag[1].uses))
     not_kept = "dropped" if verdict.guaranteed else "not decided"
     shown = section("tags", "How often each tag is right", _chart(known), _table(known, not_kept))
     how = section("how", "How it was computed", paragraph(made), *map(paragraph, HOW))
@@ -107,5 +107,5 @@ def _table(known: Sequence[tuple[str, Precision, Recall | None]], not_kept: str)
     return table(head[:asked], [row[:asked] for row in cells], caption="Every tag", sortable=True)
 
 
-def _counted(one: Precision) -> str:
-    return f"{one.answered - one.wrong:,} of {one.answered:,}"
+def _counted(estimate: Precision) -> str:
+    return f"{estimate.answered - estimate.wrong:,} of {estimate.answered:,}"

@@ -16,7 +16,13 @@ from labelwise.markup import (
     table,
     tag,
 )
-from labelwise.report.charts import AS_GIVEN, Stage, reliability_chart, reliability_thumbnail
+from labelwise.report.charts import (
+    AS_GIVEN,
+    Stage,
+    filled_bins,
+    reliability_chart,
+    reliability_thumbnail,
+)
 
 WORST = 12
 
@@ -68,42 +74,31 @@ def _stages(curves: list[Curve], parts: list[Calibration]) -> list[Stage]:
 
 def _figure(title: str, curves: list[Curve], parts: list[Calibration], text: str) -> Markup:
     chart = reliability_chart(_stages(curves, parts), title=f"Reliability: {title.lower()}")
-    names = [_name(stage, parts) for stage in parts]
-    errors = ". ".join(
-        f"{name.capitalize()}: ECE {percent(curve.ece, 2)}, ACE {percent(curve.ace, 2)}, "
-        f"MCE {percent(curve.mce, 1)}"
-        for name, curve in zip(names, curves, strict=True)
-    )
-    numbers = [
-        _numbers(f"{title}, {name}", curve) for name, curve in zip(names, curves, strict=True)
-    ]
-    return figure(chart, f"{title}.", f"{text} {errors}.", details("Numbers", join(*numbers)))
+    errors, numbers = [], []
+    for stage, curve in zip(parts, curves, strict=True):
+        name = _name(stage, parts)
+        errors.append(
+            f"{name.capitalize()}: ECE {percent(curve.ece, 2)}, ACE {percent(curve.ace, 2)}, "
+            f"MCE {percent(curve.mce, 1)}"
+        )
+        numbers.append(_numbers(f"{title}, {name}", curve))
+    words = f"{text} {'. '.join(errors)}."
+    return figure(chart, f"{title}.", words, details("Numbers", join(*numbers)))
 
 
 def _numbers(caption: str, curve: Curve) -> Markup:
+    edges = curve.edges[:-1], curve.edges[1:]
+    bins = *edges, curve.confidence, curve.frequency, curve.counts
     rows = [
         [f"{low:.2f} to {high:.2f}", percent(confidence), percent(seen), f"{count:,}"]
-        for low, high, confidence, seen, count in zip(
-            curve.edges,
-            curve.edges[1:],
-            curve.confidence,
-            curve.frequency,
-            curve.counts,
-            strict=False,
-        )
+        for low, high, confidence, seen, count in zip(*bins, strict=True)
     ]
     return table(["bin", "mean probability", "observed share", "entries"], rows, caption=caption)
 
 
 def _sentence(parts: list[Calibration]) -> str:
     final = parts[-1].pooled
-    busiest = [
-        (confidence, seen, count)
-        for confidence, seen, count in zip(
-            final.confidence, final.frequency, final.counts, strict=True
-        )
-        if confidence is not None and seen is not None and confidence >= 0.5
-    ]
+    busiest = [bin for bin in filled_bins(final) if bin[0] >= 0.5]
     text = "On the diagonal a probability means what it says."
     if busiest:
         confidence, seen, count = max(busiest, key=lambda b: b[2])

@@ -72,8 +72,9 @@ def dot_plot(
     left = BOLD * max(len(cut(row.name, LETTERS)) for row in rows) + 10
     right = BOLD * max(len(row.text) for row in rows) + 12
     lines = [(row + 0.5, "") for row in range(len(rows))]
+    short_ticks = max(len(short(tick)) for tick in ticks(low, high, 3)) <= 5
     frame = Frame(
-        Axis.upto(high, x, low=low, wanted=_wanted_ticks(low, high)),
+        Axis.upto(high, x, low=low, wanted=3 if short_ticks else 2),
         Axis(len(rows), 0, lines),
         left=left,
         right=right,
@@ -97,11 +98,6 @@ def limits(rows: Sequence[Dots]) -> tuple[float, float]:
     )
 
 
-def _wanted_ticks(low: float, high: float) -> int:
-    """Return how many numbers to want at the axis: fewer where they are long."""
-    return 3 if max(len(short(tick)) for tick in ticks(low, high, 3)) <= 5 else 2
-
-
 def _dots_row(frame: Frame, row: Dots, y: float) -> Markup:
     weight = "name strong end" if row.strong else "name end"
     seeds = [
@@ -121,13 +117,10 @@ def _interval_bar(frame: Frame, row: Dots, y: float) -> Markup | None:
     if not isfinite(row.high - row.low):
         return None
     low, high = frame.px(max(row.low, frame.x.low)), frame.px(min(row.high, frame.x.high))
+    beyond = [(low, -1)] * (row.low < frame.x.low) + [(high, 1)] * (row.high > frame.x.high)
     tips = [
         path([(at - 5 * way, y - 4), (at, y), (at - 5 * way, y + 4)], f"line {row.class_}")
-        for at, way, beyond in (
-            (low, -1, row.low < frame.x.low),
-            (high, 1, row.high > frame.x.high),
-        )
-        if beyond
+        for at, way in beyond
     ]
     return join(line(low, high, y, y, f"reach {row.class_}"), *tips)
 
@@ -185,8 +178,8 @@ def line_chart(
 ) -> Markup:
     """Return the chart. ``whole`` ticks only at integers; ``zero`` starts the axis at 0."""
     xs = [value for s in series for value in s.x]
-    tops = [v + e for s in series for v, e in zip(s.y, s.errors or [0.0] * len(s.y), strict=True)]
-    lows = [v - e for s in series for v, e in zip(s.y, s.errors or [0.0] * len(s.y), strict=True)]
+    pairs = [pair for s in series for pair in zip(s.y, s.errors or [0.0] * len(s.y), strict=True)]
+    tops, lows = [v + e for v, e in pairs], [v - e for v, e in pairs]
     across = _whole_axis(min(xs), max(xs), x) if whole else Axis.upto(max(xs), x, low=min(xs))
     up = Axis.upto(max(tops), y, low=0 if zero else min(lows))
     frame = Frame(across, up, top=34)
@@ -236,18 +229,12 @@ def grouped_bars(
     frame = Frame(Axis(0, len(names), marks, x), Axis.upto(max(peak, 1), y), top=34)
     width = 0.8 / len(groups)
     wide = max((frame.px(1) - frame.px(0)) * width - 0.6, 0.6)
-    bars = [
-        bar(
-            f"{name}, {cell}: {count:,}",
-            frame.px(position + 0.1 + order * width),
-            frame.py(count),
-            wide,
-            frame.py(0) - frame.py(count),
-            class_,
-        )
-        for order, (class_, name, counts) in enumerate(groups)
-        for position, (cell, count) in enumerate(zip(names, counts, strict=True))
-    ]
+    bars = []
+    for order, (class_, name, counts) in enumerate(groups):
+        for position, (cell, count) in enumerate(zip(names, counts, strict=True)):
+            left, top = frame.px(position + 0.1 + order * width), frame.py(count)
+            words = f"{name}, {cell}: {count:,}"
+            bars.append(bar(words, left, top, wide, frame.py(0) - top, class_))
     key = legend([(class_, name) for class_, name, _ in groups], x=frame.left, y=12)
     words = " ".join(
         f"{name}: " + ", ".join(f"{c} {n:,}" for c, n in zip(names, counts, strict=True)) + "."
@@ -265,16 +252,10 @@ def scatter_chart(points: Sequence[Point], *, title: str, x: str, y: str) -> Mar
     high = max(ceil(log10(max(p[1] for p in points))), low + 1)
     marks = [(float(e), short(10.0**e)) for e in range(low, high + 1)]
     frame = Frame(Axis(low, high, marks, x), Axis.unit(y))
-    dots = [
-        dot(
-            f"{name}: {level:.1%}, {count:,g}",
-            frame.px(log10(count)),
-            frame.py(level),
-            3,
-            "cloud after",
-        )
-        for name, count, level in points
-    ]
+    dots = []
+    for name, count, level in points:
+        words = f"{name}: {level:.1%}, {count:,g}"
+        dots.append(dot(words, frame.px(log10(count)), frame.py(level), 3, "cloud after"))
     worst = min(points, key=lambda p: p[2])
     words = f"{len(points)} labels; the lowest is {worst[0]} at {worst[2]:.1%}."
     return frame.draw(*dots, title=title, description=words)
@@ -316,7 +297,8 @@ def reliability_thumbnail(stages: Sequence[Stage], *, title: str) -> Markup:
     )
 
 
-def _filled(curve: "Curve") -> list[tuple[float, float, int]]:
+def filled_bins(curve: "Curve") -> list[tuple[float, float, int]]:
+    """Return mean probability, observed share and count of the bins that have entries."""
     return [
         (confidence, frequency, count)
         for confidence, frequency, count in zip(
@@ -334,18 +316,12 @@ def diagonal(frame: Frame) -> Markup:
 def _stage_marks(
     frame: Frame, class_: str, name: str, curve: "Curve", radius: float = 3.2
 ) -> Markup:
-    bins = _filled(curve)
+    bins = filled_bins(curve)
     whiskers = [_whisker(frame, said, *wilson(seen, count), class_) for said, seen, count in bins]
-    dots = [
-        dot(
-            f"{name}: {said:.1%} said, {seen:.1%} seen, {count:,} entries",
-            frame.px(said),
-            frame.py(seen),
-            radius,
-            class_,
-        )
-        for said, seen, count in bins
-    ]
+    dots = []
+    for said, seen, count in bins:
+        words = f"{name}: {said:.1%} said, {seen:.1%} seen, {count:,} entries"
+        dots.append(dot(words, frame.px(said), frame.py(seen), radius, class_))
     joined = path([(frame.px(c), frame.py(f)) for c, f, _ in bins], f"line {class_}")
     return join(*whiskers, joined if len(bins) > 1 else None, *dots)
 
@@ -353,17 +329,11 @@ def _stage_marks(
 def _count_strip(frame: Frame, curve: "Curve", class_: str) -> Markup:
     foot, tall = frame.height - 24, 44
     peak = log1p(max(curve.counts, default=1) or 1)
-    bars = [
-        bar(
-            f"{low:.2f} to {high:.2f}: {count:,} entries",
-            frame.px(low) + 1,
-            foot - tall * log1p(count) / peak,
-            max(frame.px(high) - frame.px(low) - 2, 0.5),
-            tall * log1p(count) / peak,
-            class_,
-        )
-        for low, high, count in zip(curve.edges, curve.edges[1:], curve.counts, strict=False)
-    ]
+    bars = []
+    for low, high, count in zip(curve.edges, curve.edges[1:], curve.counts, strict=False):
+        words, size = f"{low:.2f} to {high:.2f}: {count:,} entries", tall * log1p(count) / peak
+        wide = max(frame.px(high) - frame.px(low) - 2, 0.5)
+        bars.append(bar(words, frame.px(low) + 1, foot - size, wide, size, class_))
     return join(
         *bars,
         line(frame.px(0), frame.px(1), foot, foot, "axis"),
@@ -374,7 +344,7 @@ def _count_strip(frame: Frame, curve: "Curve", class_: str) -> Markup:
 
 
 def _stage_text(name: str, curve: "Curve") -> str:
-    points = ", ".join(f"{c:.2f} said {f:.2f} seen ({n:,})" for c, f, n in _filled(curve))
+    points = ", ".join(f"{c:.2f} said {f:.2f} seen ({n:,})" for c, f, n in filled_bins(curve))
     return f"{name}: {points}."
 
 

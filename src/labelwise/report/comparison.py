@@ -29,6 +29,7 @@ from labelwise.papers.measures import MEASURES
 from labelwise.papers.statistics import SeedMean, seed_mean
 from labelwise.report.charts import Dots, dot_plot
 from labelwise.system.files import write_text
+from labelwise.system.text import counted
 
 FEW = 3  # methods that a tile names
 _WORDS = tomllib.loads(files("labelwise.report").joinpath("comparison.toml").read_text("utf-8"))
@@ -41,9 +42,8 @@ def write_comparison(
     comparison: Comparison, path: str | Path, *, data: str = "", tries: int | None = None
 ) -> Path:
     """Write the page of a comparison to ``path`` and return it."""
-    path = Path(path)
-    write_text(path, comparison_page(comparison, data=data, tries=tries))
-    return path
+    write_text(Path(path), comparison_page(comparison, data=data, tries=tries))
+    return Path(path)
 
 
 def comparison_page(comparison: Comparison, *, data: str = "", tries: int | None = None) -> str:
@@ -66,12 +66,11 @@ def comparison_page(comparison: Comparison, *, data: str = "", tries: int | None
 def _facts(comparison: Comparison, tries: int | None) -> str:
     methods = list(comparison.figures)
     seeds = sorted({seed for by_seed in comparison.figures.values() for seed in by_seed})
-    parts = [
-        f"{len(methods)} {'method' if len(methods) == 1 else 'methods'}: {', '.join(methods)}.",
-        f"{len(seeds)} {'seed' if len(seeds) == 1 else 'seeds'}: {', '.join(map(str, seeds))}.",
-        tuned(tries),
-    ]
-    return " ".join(sentence for sentence in parts if sentence)
+    facts = (
+        f"{counted(len(methods), 'method')}: {', '.join(methods)}. "
+        f"{counted(len(seeds), 'seed')}: {', '.join(map(str, seeds))}. {tuned(tries)}"
+    )
+    return facts.strip()
 
 
 def verdicts(comparison: Comparison) -> Markup:
@@ -94,25 +93,22 @@ def _verdict_tile(comparison: Comparison, name: str) -> Markup:
     best = best_of(comparison, name) or ""
     way = "highest" if MEASURES[name].higher_is_better else "lowest"
     unit = " %" if MEASURES[name].percent else ""
+    level = [m for m, standing in standings(comparison, name).items() if standing == "level"]
+    doubt = "significantly better than all others"
+    if level:
+        listed = ", ".join(level) if len(level) <= FEW else f"{len(level)} others"
+        doubt = f"no significant difference from {listed}"
+    if min((gap.over_seeds.n for gap in comparison.differences(name)), default=0) < 2:
+        doubt = "one seed cannot tell luck from skill"
     return tag(
         "li",
         tag("span", f"{name}, {way}", class_="what"),
         tag("span", best, class_="number word"),
         tag("span", figure_text(comparison, name, best) + unit, class_="range"),
-        tag("span", _verdict_doubt(comparison, name), class_="range"),
+        tag("span", doubt, class_="range"),
         tag("span", GLOSS[name], class_="gloss"),
         class_="tile",
     )
-
-
-def _verdict_doubt(comparison: Comparison, name: str) -> str:
-    if runs_shared(comparison, name) < 2:
-        return "one seed cannot tell luck from skill"
-    level = [m for m, standing in standings(comparison, name).items() if standing == "level"]
-    if not level:
-        return "significantly better than all others"
-    listed = ", ".join(level) if len(level) <= FEW else f"{len(level)} others"
-    return f"no significant difference from {listed}"
 
 
 def all_numbers(comparison: Comparison) -> Markup:
@@ -162,10 +158,8 @@ def chosen_settings(comparison: Comparison) -> Markup | None:
 
 
 def _run_cell(value: float | None, percent: bool) -> Cell:
-    if value is not None and isinf(value):
-        return Cell(INFINITE)
-    if value is None:
-        return Cell(UNDEFINED)
+    if value is None or isinf(value):
+        return Cell(UNDEFINED if value is None else INFINITE)
     return Cell(show_figure(seed_mean([value]), percent), value)
 
 
@@ -206,10 +200,6 @@ def tuned(tries: int | None) -> str:
     )
 
 
-# Charts: each measure by method. MMC is read from a method's own link, or from the fitted one where
-# it has none; so is the log loss beside it, or the two would not belong together.
-
-
 Standing = Literal["best", "level", "behind", "only"]
 
 
@@ -239,16 +229,6 @@ def best_of(comparison: Comparison, name: str) -> str | None:
     return next((method for method, standing in places.items() if standing == "best"), None)
 
 
-def runs_shared(comparison: Comparison, name: str) -> int:
-    """Return on how many seeds methods and the best one were compared, at the least."""
-    return min((gap.over_seeds.n for gap in comparison.differences(name)), default=0)
-
-
-def scale(name: str) -> float:
-    """Return what a column's values are multiplied by to be shown."""
-    return 100.0 if MEASURES[name].percent else 1.0
-
-
 def figure_text(comparison: Comparison, name: str, method: str) -> str:
     """Return a figure as the comparison's own table says it."""
     return show_figure(comparison.intervals(name)[method], MEASURES[name].percent)
@@ -276,7 +256,7 @@ def dot_figures(comparison: Comparison, names: Sequence[str]) -> list[Markup]:
 
 
 def _measure_figure(comparison: Comparison, name: str) -> Markup:
-    higher, by = MEASURES[name].higher_is_better, scale(name)
+    higher, by = MEASURES[name].higher_is_better, 100.0 if MEASURES[name].percent else 1.0
     column, places = comparison.column(name), standings(comparison, name)
     rows = [
         Dots(
@@ -352,6 +332,8 @@ def price(comparison: Comparison) -> Markup | None:
     points = {side: paid(comparison, side) for side in PARTS}
     if not any(points.values()):
         return None
+    level = [m for m, standing in standings(comparison, MMC).items() if standing == "level"]
+    doubt = f" There is no significant difference in MMC from {', '.join(level)}." if level else ""
     return section(
         "price",
         "The price of a low MMC",
@@ -360,7 +342,7 @@ def price(comparison: Comparison) -> Markup | None:
             "shrinking all probabilities: then the log loss of these images (OUT) falls, and that "
             "of the images with labels (IN) rises. A method that is truly better is low on both."
         ),
-        paragraph(_price_verdict(points["IN"]), _price_doubt(comparison), class_="note")
+        paragraph(_price_verdict(points["IN"]), doubt, class_="note")
         if len(points["IN"]) > 1
         else None,
         _price_table(comparison, points),
@@ -368,7 +350,10 @@ def price(comparison: Comparison) -> Markup | None:
 
 
 def paid(comparison: Comparison, part: str) -> dict[str, tuple[str, float, float]]:
-    """Return by method the column of its log loss, its MMC in per cent and that log loss."""
+    """Return by method the column of its log loss, its MMC in per cent and that log loss.
+
+    Both are read from a method's own link, or from the fitted one where it has none.
+    """
     points = {}
     for method, quiet in comparison.column(MMC).items():
         column = f"log loss {part} {'before' if _has_own_link(comparison, method) else 'after'}"
@@ -385,8 +370,8 @@ def _has_own_link(comparison: Comparison, method: str) -> bool:
 
 
 def _price_verdict(points: dict[str, tuple[str, float, float]]) -> str:
-    (quiet, (_, low, loss)) = min(points.items(), key=lambda one: one[1][1])
-    (sharp, (_, mmc, best)) = min(points.items(), key=lambda one: one[1][2])
+    (quiet, (_, low, loss)) = min(points.items(), key=lambda point: point[1][1])
+    (sharp, (_, mmc, best)) = min(points.items(), key=lambda point: point[1][2])
     begin = f"{quiet} has the lowest MMC, {low:.2f} %"
     if not isfinite(loss):
         reason = "it answers 0 or 1 on some image and is wrong"
@@ -398,11 +383,6 @@ def _price_verdict(points: dict[str, tuple[str, float, float]]) -> str:
         f"{begin}, with a log loss IN of {loss:.4f}: {more}the lowest, {best:.4f} of {sharp}, "
         f"whose MMC is {mmc:.2f} %."
     )
-
-
-def _price_doubt(comparison: Comparison) -> str:
-    level = [m for m, standing in standings(comparison, MMC).items() if standing == "level"]
-    return f" There is no significant difference in MMC from {', '.join(level)}." if level else ""
 
 
 def _price_table(

@@ -27,22 +27,18 @@ SIDE = 320
 ReadPicture = Callable[[str], Image.Image | None]
 
 
-def picture_address(image: Image.Image, side: int = SIDE, quality: int = 80) -> str:
-    """Return a small copy of a picture, without any of its metadata, as a data address."""
-    small = image.convert("RGB")
-    small.thumbnail((side, side), Image.Resampling.LANCZOS)
-    buffer = BytesIO()
-    small.save(buffer, "JPEG", quality=quality)
-    return f"data:image/jpeg;base64,{b64encode(buffer.getvalue()).decode('ascii')}"
-
-
 def card(image: Image.Image | None, alt: str, *caption: Markup, missing: str = "") -> Markup:
-    """Return a photo of a sheet with its caption, or why it is ``missing``."""
-    drawn = (
-        tag("p", missing, class_="note")
-        if image is None
-        else tag("img", src=picture_address(image), alt=alt, loading="lazy")
-    )
+    """Return a photo of a sheet with its caption, or why it is ``missing``.
+
+    The page holds a small copy of the photo, without any of its metadata.
+    """
+    drawn = tag("p", missing, class_="note")
+    if image is not None:
+        small, buffer = image.convert("RGB"), BytesIO()
+        small.thumbnail((SIDE, SIDE), Image.Resampling.LANCZOS)
+        small.save(buffer, "JPEG", quality=80)
+        address = f"data:image/jpeg;base64,{b64encode(buffer.getvalue()).decode('ascii')}"
+        drawn = tag("img", src=address, alt=alt, loading="lazy")
     return tag("li", tag("figure", drawn, tag("figcaption", *caption)))
 
 
@@ -54,11 +50,6 @@ def file_name(path: str) -> Markup:
 
 def write_contact_sheet(path: Path, index: Index, found: Found, caution: str | None = None) -> None:
     """Write the page of an index's answer; a caution must stand beside its probabilities."""
-    write_text(path, contact_sheet(index, found, caution))
-
-
-def contact_sheet(index: Index, found: Found, caution: str | None = None) -> str:
-    """Return the page of an index's answer as text."""
     lead = _sentence(found.counted)
     if caution is not None:
         lead += f" {_sentence(caution)}"
@@ -77,7 +68,7 @@ def contact_sheet(index: Index, found: Found, caution: str | None = None) -> str
         shown += f" of {found.above:,} above the cut"
     sheet = tag("ul", *(_hit(index, hit) for hit in found.hits), class_="sheet")
     content = tag("section", tag("h2", shown), *notes, sheet, id="photos")
-    return document(f"Photos: {found.query}", lead, [("photos", "Photos", content)])
+    write_text(path, document(f"Photos: {found.query}", lead, [("photos", "Photos", content)]))
 
 
 def _sentence(text: str) -> str:
@@ -108,9 +99,19 @@ def write_suspects_page(
     photos: int = 100,
     blind: bool = False,
 ) -> None:
-    """Write the page of a review file."""
-    text = suspects_page(questions, promise=promise, picture=picture, photos=photos, blind=blind)
-    write_text(path, text)
+    """Write the page of a review file, with the first ``photos`` photos."""
+    sheet, count = _sheet(questions, picture, photos, blind)
+    lead = (
+        f"{len(questions):,} labels of {count:,} photos that are probably mistakes, the "
+        "likeliest first. Each was judged by a model that had not seen its photo."
+    )
+    sentence = "No promise yet: nobody has looked." if promise is None else _sentence(str(promise))
+    parts = [
+        ("promise", "Promise", section("promise", "What is promised", paragraph(sentence))),
+        ("photos", "Photos", sheet),
+        ("labels", "Labels", _labels(questions)),
+    ]
+    write_text(path, document("Labels that may be mistakes", lead, parts))
 
 
 def write_questions_page(
@@ -129,29 +130,6 @@ def write_questions_page(
         "look like others come last. The chances are the model's."
     )
     write_text(path, document("What to label next", lead, [("photos", "Photos", sheet)]))
-
-
-def suspects_page(
-    questions: "Sequence[Reviewed]",
-    *,
-    promise: "SuspectPromise | None" = None,
-    picture: ReadPicture | None = None,
-    photos: int = 100,
-    blind: bool = False,
-) -> str:
-    """Return the page as text, with the first ``photos`` photos."""
-    sheet, count = _sheet(questions, picture, photos, blind)
-    lead = (
-        f"{len(questions):,} labels of {count:,} photos that are probably mistakes, the "
-        "likeliest first. Each was judged by a model that had not seen its photo."
-    )
-    sentence = "No promise yet: nobody has looked." if promise is None else _sentence(str(promise))
-    parts = [
-        ("promise", "Promise", section("promise", "What is promised", paragraph(sentence))),
-        ("photos", "Photos", sheet),
-        ("labels", "Labels", _labels(questions)),
-    ]
-    return document("Labels that may be mistakes", lead, parts)
 
 
 def _sheet(

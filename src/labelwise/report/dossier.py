@@ -74,6 +74,10 @@ def _known(
     spec, link, origin = files.spec, files.spec.made_link, origin_of(files)
     promises = own.promises or tuple(Promise.from_spec(promise) for promise in spec.promises)
     stated = [f"{promise} (not checked here)." for promise in promises]
+    took_part = [
+        f"All figures are of {split}, which took part in fitting the model or its rule, and so "
+        "are too good."
+    ] * (split == "promise" or split in files.fitted_splits)
     records, receipts = len(files.journal.read()), ["No index was given: no receipt is shown."]
     return {
         "general": {
@@ -103,7 +107,7 @@ def _known(
             "receipts": receipts if index is None else _receipts(index),
         },
         "metrics": {},
-        "risks": _took_part(files, split) + _limits(evaluation, own.predictions),
+        "risks": took_part + _limits(evaluation, own.predictions),
         "changes": [
             f"{records:,} records of training in metrics.jsonl."
             if records
@@ -184,16 +188,6 @@ def _receipts(folder: Path) -> list[str]:
         for receipt, verdict in verified.lists
     ]
     return [*lines, f"{verified.together}."] if lines else ["The index has no receipt."]
-
-
-def _took_part(files: RunFolder, split: str) -> list[str]:
-    """Return a warning if the photos that are measured are not new to the model."""
-    if split != "promise" and split not in files.fitted_splits:
-        return []
-    return [
-        f"All figures are of {split}, which took part in fitting the model or its rule, and so "
-        "are too good."
-    ]
 
 
 def _limits(evaluation: Evaluation, rows: Predictions) -> list[str]:

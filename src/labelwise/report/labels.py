@@ -36,26 +36,27 @@ def labels(evaluation: Evaluation) -> Markup:
     rows = sorted(
         evaluation.rows, key=lambda row: (row.ap is None, row.ap if row.ap is not None else 0.0)
     )
-    cut = None
+    cut = left_out = None
     if len(rows) > SHOWN:
-        cut = (
+        cut = paragraph(
             f"The {SHOWN} labels of lowest average precision out of {len(rows):,}; "
-            "all of them are in evaluation.json."
+            "all of them are in evaluation.json.",
+            class_="muted",
         )
     undefined = evaluation.ranking.undefined_labels
-    left_out = None
     if undefined:
         more = f" and {len(undefined) - 20:,} more" if len(undefined) > 20 else ""
-        left_out = (
-            f"Without a known positive, so without an average precision, and left out of the "
-            f"mean: {len(undefined):,} of {len(rows):,} labels ({', '.join(undefined[:20])}{more})."
+        left_out = paragraph(
+            "Without a known positive, so without an average precision, and left out of the mean: "
+            f"{len(undefined):,} of {len(rows):,} labels ({', '.join(undefined[:20])}{more}).",
+            class_="note",
         )
     return section(
         "labels",
         "Labels, worst first",
-        paragraph(left_out, class_="note") if left_out else None,
+        left_out,
         side_by_side(_cloud(rows), _shots(evaluation), _levels(evaluation), _exclusive(evaluation)),
-        paragraph(cut, class_="muted") if cut else None,
+        cut,
         _table(rows[:SHOWN], evaluation),
     )
 
@@ -143,11 +144,7 @@ def _table(rows: list[LabelRow], evaluation: Evaluation) -> Markup:
         "Present: images known to carry the label. Mean p / share: the mean probability it was "
         "given, and the share of images that carry it."
     )
-    return join(table(head, body, caption=caption, sortable=True, wide=True, pinned=True))
-
-
-CAPTION = "Error: standard error of a sampled mean. Left out: queries no image answers."
-WHISKERS = "Mean average precision; whiskers are 95 % intervals where queries were sampled."
+    return table(head, body, caption=caption, sortable=True, wide=True, pinned=True)
 
 
 def search(evaluation: Evaluation) -> Markup | None:
@@ -165,16 +162,10 @@ def search(evaluation: Evaluation) -> Markup | None:
     chart = line_chart(
         [series], title="Retrieval mAP", x="labels in the query", y="mAP", whole=True, zero=True
     )
-    rows = [
-        [
-            str(p.length),
-            percent(p.map, 2),
-            percent(p.error, 2) if p.error else "exact",
-            f"{p.queries:,}",
-            f"{p.skipped:,}",
-        ]
-        for p in evaluation.retrieval
-    ]
+    rows = []
+    for p in evaluation.retrieval:
+        error = percent(p.error, 2) if p.error else "exact"
+        rows.append([str(p.length), percent(p.map, 2), error, f"{p.queries:,}", f"{p.skipped:,}"])
     head = ["length", "mAP", "error", "queries", "left out"]
     return section(
         "search",
@@ -184,8 +175,17 @@ def search(evaluation: Evaluation) -> Markup | None:
             "not. The longer it is, the better its joint probability must be."
         ),
         side_by_side(
-            figure(chart, "Retrieval against query length.", WHISKERS),
-            table(head, rows, caption=CAPTION),
+            figure(
+                chart,
+                "Retrieval against query length.",
+                "Mean average precision; whiskers are 95 % intervals where queries were sampled.",
+            ),
+            table(
+                head,
+                rows,
+                caption="Error: standard error of a sampled mean. "
+                "Left out: queries no image answers.",
+            ),
         ),
     )
 
@@ -224,12 +224,9 @@ def curves(evaluation: Evaluation) -> Markup | None:
 
 def _label_curves(one: LabelCurves, parts: Sequence[LabelCurves], by: str) -> Markup:
     every = (*parts, one)
-    roc, precision = (
-        [(c.part, c.roc) for c in every],
-        [(c.part, c.precision_recall) for c in every],
-    )
+    precision = [(c.part, c.precision_recall) for c in every]
     charts = [
-        _thumbnail(f"ROC curve of {one.label}", roc),
+        _thumbnail(f"ROC curve of {one.label}", [(c.part, c.roc) for c in every]),
         _thumbnail(f"Precision and recall of {one.label}", precision, ideal=False),
     ]
     if one.reliability is not None:
@@ -263,32 +260,21 @@ def _thumbnail(
 ) -> Markup:
     frame = thumbnail_frame()
     shown = [(name or "all photos", name, points) for name, points in lines if len(points) > 1]
-    drawn = [
-        tag(
-            "g",
-            tag("title", words),
-            path(
-                [(frame.px(x), frame.py(y)) for x, y in points],
-                "line m7" if name else "line after strong",
-            ),
-        )
-        for words, name, points in shown
-    ]
+    drawn = []
+    for words, name, points in shown:
+        style = "line m7" if name else "line after strong"
+        line = path([(frame.px(x), frame.py(y)) for x, y in points], style)
+        drawn.append(tag("g", tag("title", words), line))
     text = " ".join(f"{words}: {len(points)} points." for words, _, points in shown)
     return frame.draw(*([diagonal(frame)] if ideal else []), *drawn, title=title, description=text)
 
 
 def _by_part(label: str, parts: Sequence[LabelCurves], by: str) -> Markup:
-    rows = [
-        [
-            subgroup.part,
-            f"{subgroup.present:,} of {subgroup.known:,}",
-            _interval(subgroup),
-            percent(subgroup.ap),
-            percent(subgroup.reliability.ece if subgroup.reliability else None, 2),
-        ]
-        for subgroup in parts
-    ]
+    rows = []
+    for subgroup in parts:
+        present = f"{subgroup.present:,} of {subgroup.known:,}"
+        ece = percent(subgroup.reliability.ece if subgroup.reliability else None, 2)
+        rows.append([subgroup.part, present, _interval(subgroup), percent(subgroup.ap), ece])
     return table(
         [by, "present", "AUROC", "average precision", "ECE"],
         rows,
@@ -308,12 +294,8 @@ def subgroup_tables(evaluation: Evaluation) -> list[Markup]:
     tables = []
     for by in dict.fromkeys(row.by for row in evaluation.subgroups):
         rows = [row for row in evaluation.subgroups if row.by == by]
-        apart = [
-            f"{figure.name} of {row.name}"
-            for row in rows
-            for figure in row.figures
-            if figure.differs
-        ]
+        figures = [(figure, row.name) for row in rows for figure in row.figures]
+        apart = [f"{figure.name} of {name}" for figure, name in figures if figure.differs]
         names = [figure.name for figure in rows[0].figures]
         verdict = (
             f"Significantly different from the other photos: {', '.join(apart)}."
@@ -325,12 +307,7 @@ def subgroup_tables(evaluation: Evaluation) -> list[Markup]:
             table(
                 [by, "photos", "groups", *names],
                 [
-                    [
-                        row.name,
-                        f"{row.photos:,}",
-                        f"{row.groups:,}",
-                        *map(_between, row.figures),
-                    ]
+                    [row.name, f"{row.photos:,}", f"{row.groups:,}", *map(_between, row.figures)]
                     for row in rows
                 ],
                 caption=f"By {by}, with 95 % intervals; * differs from the other photos (score "

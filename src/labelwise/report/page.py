@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from labelwise.evaluation import Evaluation, Figure, Sets, ZeroLabel
+from labelwise.evaluation.mergeable import SHARES
 from labelwise.evaluation.verdict import verdict
-from labelwise.evaluation.zero_label import SHARES
 from labelwise.markup import (
     INFINITE,
     Markup,
@@ -36,9 +36,6 @@ from labelwise.report.labels import labels, search, subgroups
 from labelwise.system.files import write_text
 from labelwise.system.text import counted
 
-# Decisions: the label sets of the rule, and images without any label.
-
-
 CELLS = 12
 TILES = 4  # figures that are shown before anything is unfolded
 
@@ -48,6 +45,13 @@ def decisions(evaluation: Evaluation) -> Markup | None:
     sets = evaluation.sets
     if sets is None:
         return None
+    if sets.true_size is None:
+        truth = (
+            "how many it should give is not known: all labels are known of "
+            f"{sum(sets.true_sizes):,} of {sum(sets.sizes):,} images"
+        )
+    else:
+        truth = f"the truth has {sets.true_size:.2f}"
     lines = [
         ("F1, mean over labels (macro)", sets.macro_f1),
         ("F1, all entries (micro, OF1)", sets.micro_f1),
@@ -61,7 +65,7 @@ def decisions(evaluation: Evaluation) -> Markup | None:
         "Decisions",
         paragraph(
             f"Rule: {sets.rule}. It gives {sets.mean_size:.2f} labels to an image on average; "
-            f"{_truth(sets)}."
+            f"{truth}."
         ),
         side_by_side(
             _sizes(sets),
@@ -75,19 +79,16 @@ def decisions(evaluation: Evaluation) -> Markup | None:
     )
 
 
-def _truth(sets: Sets) -> str:
-    """Return how many labels an image truly has, in words."""
-    if sets.true_size is not None:
-        return f"the truth has {sets.true_size:.2f}"
-    known, images = sum(sets.true_sizes), sum(sets.sizes)
-    return (
-        "how many it should give is not known: all labels are known of "
-        f"{known:,} of {images:,} images"
-    )
-
-
 def _sizes(sets: Sets) -> Markup:
-    names, chosen, true = _folded(sets)
+    cells = max(len(sets.sizes), len(sets.true_sizes))
+    chosen, true = (
+        list(counts) + [0] * (cells - len(counts)) for counts in (sets.sizes, sets.true_sizes)
+    )
+    names = [str(n) for n in range(cells)]
+    if cells > CELLS:
+        last = CELLS - 1
+        names = [*names[:last], f"{last}+"]
+        chosen, true = ([*counts[:last], sum(counts[last:])] for counts in (chosen, true))
     chart = grouped_bars(
         [("absent", "true", true), ("after", "decided", chosen)],
         names,
@@ -105,16 +106,6 @@ def _sizes(sets: Sets) -> Markup:
         "How many labels the rule gives and how many there are; 0 is an image with none.",
         details("Numbers", numbers),
     )
-
-
-def _folded(sets: Sets) -> tuple[list[str], list[int], list[int]]:
-    cells = max(len(sets.sizes), len(sets.true_sizes))
-    pairs = [list(counts) + [0] * (cells - len(counts)) for counts in (sets.sizes, sets.true_sizes)]
-    names = [str(n) for n in range(cells)]
-    if cells > CELLS:
-        names = [*names[: CELLS - 1], f"{CELLS - 1}+"]
-        pairs = [[*counts[: CELLS - 1], sum(counts[CELLS - 1 :])] for counts in pairs]
-    return names, pairs[0], pairs[1]
 
 
 def _thresholds(evaluation: Evaluation) -> Markup | None:
@@ -267,10 +258,9 @@ def write_report(
     ``history`` holds the records of ``metrics.jsonl``; ``examples`` comes from
     :func:`choose_examples`; ``origin`` names what was measured (method, data, command, ...).
     """
-    path = Path(path)
     text = page(evaluation, title=title, examples=examples, history=history, origin=origin)
-    write_text(path, text)
-    return path
+    write_text(Path(path), text)
+    return Path(path)
 
 
 def page(

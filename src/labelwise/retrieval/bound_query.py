@@ -14,10 +14,9 @@ that exclude each other (:mod:`labelwise.taxonomy`) are not independent: with su
 where p_k are divided by their sum if it exceeds 1.
 """
 
-from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -111,7 +110,7 @@ class BoundQuery:
         if np.isnan(present).any() or np.isnan(absent).any():
             row = int((np.isnan(present) | np.isnan(absent)).any(1).argmax())
             raise ValueError(f"log_p and log_q must not hold NaN, got one in row {row}")
-        logs = _LogPairs(self._named(present.T, absent.T), np.zeros(len(present)))
+        logs = _log_pairs(self._named(present.T, absent.T), np.zeros(len(present)))
         scores: Numbers = np.asarray(_grouped(self.expression, logs, self.groups))
         inside = self.inside(list(present.T))
         return scores if inside is None else np.where(inside, scores, -np.inf)
@@ -127,7 +126,7 @@ class BoundQuery:
             raise ValueError("odds are of labels that do not exclude each other; use log_scores")
         pairs = self._named(present, absent)
         with np.errstate(divide="ignore", over="ignore", under="ignore"):
-            over, under = _PlainPairs(pairs, np.ones_like(present[0])).of(self.expression)
+            over, under = _plain_pairs(pairs, np.ones_like(present[0])).of(self.expression)
             return np.asarray(over / under, np.float32)
 
     @property
@@ -136,7 +135,7 @@ class BoundQuery:
         if not self.groups:
             return False
         p = np.full((1, len(self.columns)), 0.5 / len(self.columns))
-        logs = _LogPairs(self._named(np.log(p).T, np.log1p(-p).T), np.zeros(1))
+        logs = _log_pairs(self._named(np.log(p).T, np.log1p(-p).T), np.zeros(1))
         return bool(np.isneginf(_grouped(self.expression, logs, self.groups)).all())
 
     def inside(self, log_p: Sequence[NDArray[np.floating[Any]]]) -> Mask | None:
@@ -185,7 +184,7 @@ def bind(
     """Return the query over the columns of a label space; a parent's labels are any of them.
 
     It is put in its simplest form: ``animal, pet`` asks for pets. What then still names many labels
-    more than once is refused, since each of them doubles the work.
+    more than once is an error, since each of them doubles the work.
     """
     tree = taxonomy or Taxonomy()
 
@@ -212,7 +211,7 @@ def bind(
 
 
 def _grouped(
-    expression: Expression | bool, logs: "_LogPairs", groups: Sequence[tuple[int, ...]]
+    expression: Expression | bool, logs: "_Pairs", groups: Sequence[tuple[int, ...]]
 ) -> Values:
     """Return log P of an expression; groups of which it names two labels are gone through."""
     if isinstance(expression, bool) or not groups:
@@ -224,40 +223,32 @@ def _grouped(
     chance = np.exp([logs.pairs[name][0] for name in named])
     both = chance.sum(axis=0)  # above 1 where people, or a fit of one label, moved some of them
     total = np.full_like(logs.sure, -np.inf)
-    for named_one, share in (
-        *zip(named, chance / np.maximum(both, 1.0), strict=True),
-        (None, 1 - both),
-    ):
+    shares = zip((*named, None), (*(chance / np.maximum(both, 1.0)), 1 - both), strict=True)
+    for present, share in shares:
         reduced: Expression | bool = expression
         for name in named:
-            reduced = (
-                reduced if isinstance(reduced, bool) else given(reduced, name, name == named_one)
-            )
+            if not isinstance(reduced, bool):
+                reduced = given(reduced, name, name == present)
         with np.errstate(divide="ignore"):
             weight = np.log(np.maximum(share, 0.0))
         total = np.logaddexp(total, weight + _grouped(reduced, logs, groups[1:]))
     return total
 
 
-class _Pairs(ABC):
+@dataclass
+class _Pairs:
     """The pair (of an expression, of its opposite) over columns with given pairs; computed once.
 
-    ``sure`` and ``never`` are the numbers of certainty and of its opposite.
+    ``sure`` and ``never`` are the numbers of certainty and of its opposite. ``all_of`` gives the
+    pair of independent parts, ``mixed`` that of an expression with and without a label.
     """
 
-    never_is: ClassVar[float]
-
-    def __init__(self, pairs: Mapping[str, PairOf], sure: Values) -> None:
-        self.pairs, self.sure, self.never = pairs, sure, np.full_like(sure, self.never_is)
-        self.known: dict[Expression, PairOf] = {}
-
-    @abstractmethod
-    def all_of(self, pairs: Sequence[PairOf]) -> PairOf:
-        """Return the pair of all parts, which are independent."""
-
-    @abstractmethod
-    def mixed(self, label: PairOf, present: PairOf, absent: PairOf) -> PairOf:
-        """Return the pair of an expression, from its pairs with and without a label."""
+    pairs: Mapping[str, PairOf]
+    sure: Values
+    never: Values
+    all_of: Callable[[Sequence[PairOf]], PairOf]
+    mixed: Callable[[PairOf, PairOf, PairOf], PairOf]
+    known: dict[Expression, PairOf] = field(default_factory=dict)
 
     def of(self, expression: Expression | bool) -> PairOf:
         """Return the pair of an expression, or of a certainty."""
@@ -269,55 +260,55 @@ class _Pairs(ABC):
             case Not(part):
                 return self.of(part)[::-1]
         if expression not in self.known:
-            self.known[expression] = self._computed(expression)
+            groups = independent_parts(expression)
+            if len(groups) > 1:
+                pairs = [self.of(group) for group in groups]
+                if isinstance(expression, AllOf):
+                    pair = self.all_of(pairs)
+                else:
+                    pair = self.all_of([pair[::-1] for pair in pairs])[::-1]
+            elif repeated := repeated_labels(expression):
+                # P = P(label) P(rest | label) + P(no label) P(rest | no label)
+                name = repeated[0]
+                rest = [self.of(given(expression, name, known)) for known in (True, False)]
+                pair = self.mixed(self.pairs[name], *rest)
+            else:  # all of one part, or any of it
+                pair = self.of(groups[0])
+            self.known[expression] = pair
         return self.known[expression]
 
-    def _computed(self, expression: Expression) -> PairOf:
-        groups = independent_parts(expression)
-        if len(groups) > 1:
-            pairs = [self.of(group) for group in groups]
-            if isinstance(expression, AllOf):
-                return self.all_of(pairs)
-            return self.all_of([pair[::-1] for pair in pairs])[::-1]
-        if not (repeated := repeated_labels(expression)):  # all of one part, or any of it
-            return self.of(groups[0])
-        # P = P(label) P(rest | label) + P(no label) P(rest | no label)
-        name = repeated[0]
-        present, absent = (self.of(given(expression, name, known)) for known in (True, False))
-        return self.mixed(self.pairs[name], present, absent)
 
-
-class _PlainPairs(_Pairs):
+def _plain_pairs(pairs: Mapping[str, PairOf], sure: Values) -> _Pairs:
     """(P, 1 - P): of all parts, 1 - P is the chance that the first fails, or the second, ..."""
 
-    never_is = 0.0
-
-    def all_of(self, pairs: Sequence[PairOf]) -> PairOf:
+    def all_of(pairs: Sequence[PairOf]) -> PairOf:
         p, q = pairs[0]
         for holds, other in pairs[1:]:
             q = q + p * other
             p = p * holds
         return p, q
 
-    def mixed(self, label: PairOf, present: PairOf, absent: PairOf) -> PairOf:
+    def mixed(label: PairOf, present: PairOf, absent: PairOf) -> PairOf:
         p, q = (label[0] * present[side] + label[1] * absent[side] for side in (0, 1))
         return p, q
 
+    return _Pairs(pairs, sure, np.zeros_like(sure), all_of, mixed)
 
-class _LogPairs(_Pairs):
+
+def _log_pairs(pairs: Mapping[str, PairOf], sure: Values) -> _Pairs:
     """(log P, log(1 - P))."""
 
-    never_is = -np.inf
-
-    def all_of(self, pairs: Sequence[PairOf]) -> PairOf:
-        total = sum((log_p for log_p, _ in pairs), self.sure)
+    def all_of(pairs: Sequence[PairOf]) -> PairOf:
+        total = sum((log_p for log_p, _ in pairs), sure)
         return total, log1mexp(np.minimum(total, 0.0))
 
-    def mixed(self, label: PairOf, present: PairOf, absent: PairOf) -> PairOf:
+    def mixed(label: PairOf, present: PairOf, absent: PairOf) -> PairOf:
         log_p, log_q = (
             np.logaddexp(label[0] + present[side], label[1] + absent[side]) for side in (0, 1)
         )
         return log_p, log_q
+
+    return _Pairs(pairs, sure, np.full_like(sure, -np.inf), all_of, mixed)
 
 
 def _states(
@@ -339,5 +330,4 @@ def _states(
         case AnyOf(parts):
             fails, holds = _states(AllOf(tuple(Not(operand) for operand in parts)), states, count)
             return holds, fails
-        case _:
-            raise ValueError("an expression must be bound to columns first")
+    raise ValueError("an expression must be bound to columns first")

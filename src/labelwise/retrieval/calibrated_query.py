@@ -19,7 +19,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelwise.numeric.arrays import Array, Mask
-from labelwise.numeric.bucket_counts import BucketCounts
 from labelwise.numeric.groups import Groups
 from labelwise.numeric.special import START, expit, fit_slope_and_offset, log_expit, logit, ndtri
 from labelwise.retrieval.bound_query import BoundQuery
@@ -29,6 +28,8 @@ PRIOR = np.array([16.0, 4.0])  # precision of slope and offset before any photo 
 STRENGTHS = (1.0, 8.0, 64.0, 512.0)  # times PRIOR
 LEAST_SLOPE = 1e-3
 FAR = 30.0  # log-odds beyond which a product is as good as sure
+NUMBERS_AT_ONCE = 1 << 17  # as many as a processor keeps near
+DROPPED_BITS = 15  # of a float of 32 bits
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ class CalibratedQuery:
 
     @property
     def positives(self) -> int:
-        """Return how many held-out photos answer the query."""
+        """How many held-out photos answer the query."""
         return int(self.hits.sum())
 
     def probs(self, log_scores: Numbers) -> Numbers:
@@ -86,24 +87,21 @@ class CalibratedQuery:
         slope = max(self.slope, LEAST_SLOPE)
         return float(log_expit((logit(probability) - self.offset) / slope))
 
-    def count(self, log_scores: NDArray[Any] | BucketCounts, confidence: float = 0.95) -> HitCount:
+    def count(self, log_scores: NDArray[Any], confidence: float = 0.95) -> HitCount:
         """Return the expected number of hits, with an interval for chance and for the fit's error.
 
         Scores of 32 bits, of which there may be millions, are binned to one part in 500. The errors
         cancel: for a label in 3 % of a million photos a millionth of the number is left.
         """
-        if isinstance(log_scores, np.ndarray) and log_scores.dtype == np.float32:
-            log_scores = BucketCounts.of(log_scores)
-        if isinstance(log_scores, BucketCounts):
-            sizes, times = log_scores.sizes()
+        scores, times = log_scores, np.ones(len(log_scores), np.int64)
+        if scores.dtype == np.float32:
+            sizes, times = _tallied(scores)
             scores = -sizes
-        else:
-            scores, times = log_scores, np.ones(len(log_scores), np.int64)
         return self._counted(_log_odds(scores), self.probs(scores), times, confidence)
 
     def count_of_odds(self, odds: NDArray[np.float32], confidence: float = 0.95) -> HitCount:
         """Return the expected number of hits as ``count`` does, from the odds of the products."""
-        values, times = BucketCounts.of(odds).sizes()
+        values, times = _tallied(odds)
         with np.errstate(divide="ignore"):
             logs = np.clip(np.log(values), -FAR, FAR)
         p = expit(self.slope * logs + self.offset)
@@ -123,6 +121,23 @@ class CalibratedQuery:
         return HitCount(expected, max(0.0, expected - reach), upper, confidence)
 
 
+def _tallied(values: NDArray[np.float32]) -> tuple[Numbers, NDArray[np.int64]]:
+    """Return the different sizes of numbers (N,), to one part in 500, and how many have each.
+
+    A number is taken by its exponent and the first eight bits of its fraction: counting a million
+    takes a fraction of the time of a sort, or of a logarithm each.
+    """
+    counts = np.zeros(1 << (31 - DROPPED_BITS), np.int64)
+    for start in range(0, len(values), NUMBERS_AT_ONCE):
+        bits = values[start : start + NUMBERS_AT_ONCE].view(np.uint32) & np.uint32(0x7FFFFFFF)
+        counts += np.bincount(bits >> np.uint32(DROPPED_BITS), minlength=len(counts))
+    buckets = np.flatnonzero(counts)
+    bits = buckets.astype(np.uint32) << np.uint32(DROPPED_BITS)
+    infinite = 0xFF << (23 - DROPPED_BITS)
+    bits[(buckets > 0) & (buckets < infinite)] |= np.uint32(1 << (DROPPED_BITS - 1))
+    return bits.view(np.float32).astype(np.float64), counts[buckets]
+
+
 def calibrate_query(
     query: BoundQuery,
     log_p: Array,
@@ -131,7 +146,7 @@ def calibrate_query(
     observed: Array | None = None,
     groups: Groups | None = None,
 ) -> CalibratedQuery:
-    """Return the query calibrated on held-out photos (N, len(query.columns)), with their groups."""
+    """Return the query calibrated on held-out photos (N, len(query.columns))."""
     scores = query.log_scores(log_p, log_q)
     hits, known = query.right(labels, observed)
     scores, hits = scores[known], hits[known]

@@ -101,10 +101,6 @@ def joined(kind: type[AllOf] | type[AnyOf], parts: Sequence[Expression]) -> Expr
     return unique[0] if len(unique) == 1 else kind(unique)
 
 
-def _not(part: Expression) -> Expression:
-    return part.part if isinstance(part, Not) else Not(part)
-
-
 def written(expression: Expression) -> str:
     """Return the text that is read as the expression."""
     match expression:
@@ -173,7 +169,7 @@ class Parser:
             operand = self.item(depth + 1)
             if len(self.limits) > start:
                 self.fail("a limit such as dog>0.8 cannot be negated; write dog<0.8")
-            return _not(operand)
+            return operand.part if isinstance(operand, Not) else Not(operand)
         if mark == "(":
             self.at += 1
             expression = self.every(depth + 1)
@@ -255,22 +251,19 @@ class Parser:
         raise DataError(f"{rule}, got {shortened(self.text, SHOWN)!r}")
 
 
-# A query in fewer words: the same truth for every image, with fewer labels named twice.
-#
-#     not (a or b)             not a and not b              signs go down to the labels
-#     a and (a or b)           a                            what is said once holds everywhere
-#     not a and (a or b)       not a and b
-#     (a or b) and (a or b or c)  a or b                    the weaker of two parts is left out
-#
-# and the same with "and" and "or" exchanged. A label that is still named twice doubles the work of
-# the exact probability, so only a few may be.
-
-
 MOST_REPEATED = 6
 
 
 def simplified(expression: Expression) -> Expression:
-    """Return an equal expression over the same labels or fewer; refuse one that takes too long."""
+    """Return an equal expression over the same labels or fewer; an error if it takes too long.
+
+        not (a or b)                not a and not b     signs go down to the labels
+        a and (a or b)              a                   what is said once holds everywhere
+        (a or b) and (a or b or c)  a or b              the weaker of two parts is left out
+
+    and the same with "and" and "or" exchanged. A label that is still named twice doubles the work
+    of the exact probability.
+    """
     simple = _simple(expression, wanted=True, facts={})
     # Always or never true: there is no word for that, so it stays as it was written.
     kept = expression if isinstance(simple, bool) else simple
@@ -307,7 +300,7 @@ def independent_parts(expression: Expression) -> list[Expression]:
 
 
 def repeated_labels(expression: Expression) -> list[str]:
-    """Return the labels that are named more than once, the most frequent first."""
+    """Return the labels named more than once, the most frequent first."""
     return [name for name, count in Counter(labels_of(expression)).most_common() if count > 1]
 
 
@@ -345,29 +338,15 @@ def _joined(
         return not every
     others = [operand for operand in flat if literal_of(operand) is None]
     if any(name in alone for operand in others for name in labels_of(operand)):
-        told = {**facts, **{name: yes == every for name, yes in alone.items()}}
+        learned = {**facts, **{name: yes == every for name, yes in alone.items()}}
         literals = tuple(operand for operand in flat if operand not in others)
-        rest = _joined(tuple(others), True, every, told)
+        rest = _joined(tuple(others), True, every, learned)
         if isinstance(rest, bool):
-            return rest if rest != every else _of(own, literals)
+            return rest if rest != every else joined(own, literals)
         return _joined((*literals, rest), True, every, facts)
-    return _of(own, _without_weaker(tuple(flat)), empty=every)
-
-
-def _without_weaker(parts: tuple[Expression, ...]) -> tuple[Expression, ...]:
-    """Return the parts without those that follow from, or are followed by, another one."""
-    sets = [
-        frozenset(operand.parts) if isinstance(operand, AllOf | AnyOf) else frozenset((operand,))
-        for operand in parts
-    ]
-    return tuple(
-        operand for operand, own in zip(parts, sets, strict=True) if not any(s < own for s in sets)
-    )
-
-
-def _of(
-    kind: type[AllOf] | type[AnyOf], parts: tuple[Expression, ...], empty: bool = True
-) -> Expression | bool:
-    if not parts:
-        return empty
-    return parts[0] if len(parts) == 1 else kind(parts)
+    sets = {
+        operand: frozenset(operand.parts if isinstance(operand, AllOf | AnyOf) else (operand,))
+        for operand in flat
+    }
+    strongest = [each for each in flat if not any(weaker < sets[each] for weaker in sets.values())]
+    return joined(own, strongest) if strongest else every

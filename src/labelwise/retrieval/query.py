@@ -1,7 +1,7 @@
 """Query: what an image should show, as in ``dog, -beach`` or ``(cat | dog) & !sofa``.
 
-How it is written stands in :mod:`labelwise.retrieval.expression`. Here its labels are looked up,
-and what people write otherwise ("dog and cat") is understood well enough to suggest the right text.
+Its grammar is in :mod:`labelwise.retrieval.expression`. Here its labels are looked up, and what
+people write otherwise ("dog and cat") is understood well enough to suggest the right text.
 """
 
 import re
@@ -70,8 +70,17 @@ class Query:
             raise _mistaken(text, cls(Has(text.strip()))) from None  # it has signs in its name
         query = cls(expression, tuple(parser.limits))
         query._refuse_contradiction()
-        if space is not None:
-            _refuse_unknown(query, text, space, taxonomy or Taxonomy())
+        if space is None:
+            return query
+        tree, whole = taxonomy or Taxonomy(), text.strip()
+        try:
+            for name in query.names():
+                tree.labels(name, space)
+        except DataError:
+            meant = cls(Has(whole)) if whole in space.names else _with_signs(text, space, tree)
+            if meant is None:
+                raise
+            raise _mistaken(text, meant) from None
         return query
 
     def names(self) -> tuple[str, ...]:
@@ -81,16 +90,17 @@ class Query:
 
     @property
     def wanted(self) -> tuple[str, ...]:
-        """Return the labels that every image found must carry."""
-        return tuple(name for name, wanted in self._literals() if wanted)
+        """The labels that every image found must carry."""
+        return self._labels(True)
 
     @property
     def unwanted(self) -> tuple[str, ...]:
-        """Return the labels that no image found may carry."""
-        return tuple(name for name, wanted in self._literals() if not wanted)
+        """The labels that no image found may carry."""
+        return self._labels(False)
 
-    def _literals(self) -> list[tuple[str, bool]]:
-        return [literal for literal in map(literal_of, self._parts()) if literal is not None]
+    def _labels(self, wanted: bool) -> tuple[str, ...]:
+        literals = filter(None, map(literal_of, self._parts()))
+        return tuple(name for name, sign in literals if sign == wanted)
 
     def _parts(self) -> tuple[Expression, ...]:
         whole = self.expression
@@ -106,9 +116,9 @@ class Query:
         items = []
         for operand in self._parts():
             base = operand.part if isinstance(operand, Not) else operand
-            limit = None
-            if isinstance(base, Has):
-                limit = limits.pop((base.name, operand is base), None)
+            limit = (
+                limits.pop((base.name, operand is base), None) if isinstance(base, Has) else None
+            )
             if limit is None:
                 items.append(written(operand))
             else:
@@ -132,19 +142,6 @@ def complete(text: str, space: LabelSpace, taxonomy: Taxonomy | None = None) -> 
     inside = [name for name in names if name not in first and f" {typed}" in f" {name.casefold()}"]
     head = text[:start].removesuffix('"')
     return [head + quoted(name) for name in (*first, *inside)]
-
-
-def _refuse_unknown(query: Query, text: str, space: LabelSpace, taxonomy: Taxonomy) -> None:
-    """Refuse names that are not labels; words between labels are rewritten as signs."""
-    try:
-        for name in query.names():
-            taxonomy.labels(name, space)
-    except DataError:
-        whole = text.strip()
-        meant = Query(Has(whole)) if whole in space.names else _with_signs(text, space, taxonomy)
-        if meant is None:
-            raise
-        raise _mistaken(text, meant) from None
 
 
 def _mistaken(text: str, meant: Query) -> DataError:
