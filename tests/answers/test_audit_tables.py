@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from audit_setup import NAMES, as_responses, tagged_photos
 
-from labelwise.answers.tag_tables import TagTable, read_tags, tags_of_text
+from labelwise.answers.tag_tables import read_tags, tags_of_text
 from labelwise.contrib.tag_sources import tags_to_audit
 from labelwise.errors import DataError, SettingsError
 from labelwise.links import Sigmoid
@@ -257,10 +257,3 @@ def test_strangers_in_coco_results_and_annotators_are_named(world):
         tags_to_audit(annotators(folder, tagged)[0], folder, trust="evan")
     with pytest.raises(SettingsError, match="--photos"):
         tags_to_audit(folder / "tags.csv", None)
-
-
-def test_a_million_uses_fit():
-    rows = np.arange(200_000)
-    table = TagTable("big", tuple(map(str, rows)), tuple("abcde"), (rows,) * 5)
-    assert len(table) == 1_000_000
-    assert len(table.digest()) == 64

@@ -192,7 +192,7 @@ def test_the_page_asks_one_tag_at_a_time_and_loads_ahead(folder):
         read_tags(folder / "tags.csv"),
         folder / "photos",
         AnswerLog(folder / "out/answers.jsonl"),
-        AuditSettings(random_photos=5),
+        AuditSettings(random_photos=5, right_at_least=0.8),
     )
     with served(create_audit_app(session, folder / "out", settings), settings) as server:
         assert server.get("/api/v1/labelling")["one_at_a_time"]
@@ -231,7 +231,7 @@ def test_keys_answer_in_the_browser(folder):
         read_tags(folder / "tags.csv"),
         folder / "photos",
         AnswerLog(folder / "out/answers.jsonl"),
-        AuditSettings(random_photos=1),
+        AuditSettings(random_photos=1, right_at_least=0.8),
     )
     made = create_audit_app(session, folder / "out", settings)
     with served(made, settings) as server, launched() as browser:

@@ -3,10 +3,10 @@
 import json
 import os
 import threading
-import time
 
 import pytest
 
+from labelwise.answers import log
 from labelwise.answers.agreement import LabelAnswers, export_again
 from labelwise.answers.log import HEADER, AnswerLog, LoggedAnswer, Note, answered
 from labelwise.data import load
@@ -51,11 +51,11 @@ def test_a_line_that_a_kill_cut_off_is_repaired_and_no_other_is_lost(tmp_path, c
 
 def test_a_flipped_bit_is_found_wherever_it_is(tmp_path):
     path = tmp_path / "log.jsonl"
-    AnswerLog(path).append(said("a", "b"))
+    AnswerLog(path).append(said("a"))
     content = path.read_bytes()
     for place in range(len(content)):
         path.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
-        with pytest.raises(DataError, match=r"line [23]|not an answer log"):
+        with pytest.raises(DataError, match=r"line 2|not an answer log"):
             photos_of(path)
 
 
@@ -109,15 +109,16 @@ def test_an_append_waits_for_the_lock_of_another(tmp_path):
     assert photos_of(path) == ["a", "b"]
 
 
-def test_an_answer_takes_no_longer_in_a_long_log(tmp_path):
-    log = LabelAnswers(AnswerLog(tmp_path / "log.jsonl"))
-    log.log.append(said(*map(str, range(40_000))))
-    log.refresh()
-    started = time.process_time()
+def test_an_answer_reads_no_line_again(tmp_path, monkeypatch):
+    answers, read = LabelAnswers(AnswerLog(tmp_path / "log.jsonl")), []
+    answers.log.append(said(*map(str, range(500))))
+    answers.refresh()
+    opened = log._opened
+    monkeypatch.setattr(log, "_opened", lambda raw: read.append(raw) or opened(raw))
     for number in range(5):
-        log.add("dog", {f"new{number}": "no"}, "ada")
-    assert time.process_time() - started < 0.2  # to read the log once takes .2
-    assert (log.tally("dog").yes, log.tally("dog").no, log.answered) == (40_000, 5, 40_005)
+        answers.add("dog", {f"new{number}": "no"}, "ada")
+    assert len(read) == 5
+    assert (answers.tally("dog").yes, answers.tally("dog").no, answers.answered) == (500, 5, 505)
 
 
 def test_people_agree_disagree_and_undo(tmp_path):

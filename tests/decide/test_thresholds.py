@@ -1,4 +1,6 @@
-"""Oracles: golden vectors, and every possible threshold tried one by one."""
+"""Oracles: golden vectors, every possible threshold tried one by one, exact intervals of scipy."""
+
+from functools import partial
 
 import numpy as np
 import pytest
@@ -6,7 +8,7 @@ import torch
 from golden import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sklearn.metrics import fbeta_score
+from scipy.stats import binomtest
 
 from labelwise.decide import (
     NEVER,
@@ -15,9 +17,13 @@ from labelwise.decide import (
     best_f,
     control_false_alarms,
     control_recall,
+    false_alarms_at,
+    fit_rule,
+    label_figures,
     least_cost,
     precision_at,
     recall_at,
+    specificity_at,
 )
 
 AVERAGE_K = cases("avgk_threshold")
@@ -34,12 +40,59 @@ def problem(seed, images=20, labels=4, *, unknown=False):
     return probs, truth, observed
 
 
-def every_threshold(probs):
-    return [*np.unique(probs), NEVER]
+def f_score(beta):
+    def f(hits, alarms, positives, negatives, photos):
+        both = (1 + beta**2) * hits
+        return both / (both + beta**2 * (positives - hits) + alarms)
+
+    return f
 
 
-def entries(probs, truth, observed):
-    return (probs[observed], truth[observed]) if observed is not None else (probs, truth)
+def where(reached, price=lambda hits, alarms: (hits, -alarms)):
+    """Return what to maximise where a goal is reached: hits, then the fewest alarms."""
+    return lambda hits, alarms, *of: price(hits, alarms) if reached(hits, alarms, *of) else None
+
+
+def cost(alarm, miss):
+    return lambda hits, alarms, positives, *of: -alarm * alarms - miss * (positives - hits)
+
+
+CASES = [(partial(best_f, beta=beta), f_score(beta)) for beta in (0.5, 1.0, 2.0)]
+CASES += [
+    (partial(least_cost, false_alarm=alarm, miss=miss), cost(alarm, miss))
+    for alarm, miss in ((1, 1), (1, 5), (5, 1), (1000, 1))
+]
+for goal in (0.3, 0.6, 0.9, 1.0):
+    precise = partial(lambda goal, hits, alarms, *of: hits >= goal * (hits + alarms), goal)
+    found = partial(lambda goal, hits, alarms, of, *_: hits >= goal * of, goal)
+    quiet = partial(lambda goal, hits, alarms, p, of, *_: of - alarms >= goal * of, goal)
+    rare = partial(lambda most, hits, alarms, p, n, photos: alarms <= most * photos, 1.05 - goal)
+    CASES += [
+        (partial(precision_at, precision=goal), where(precise)),
+        (partial(recall_at, recall=goal), where(found, lambda hits, alarms: -hits - alarms)),
+        (partial(specificity_at, specificity=goal), where(quiet)),
+        (partial(false_alarms_at, per_photo=1.05 - goal), where(rare)),
+    ]
+
+
+@pytest.mark.filterwarnings("ignore:.*never chosen")
+@pytest.mark.parametrize("unknown", [False, True])
+@pytest.mark.parametrize(("fit", "worth"), CASES)
+def test_no_threshold_is_better(fit, worth, unknown):
+    """Oracle: every threshold tried one by one, for all labels together and for each."""
+    probs, truth, observed = problem(1, unknown=unknown)
+    known = np.ones_like(truth) if observed is None else observed
+    each = fit(probs, truth, observed, scope="label").value
+    shared = fit(probs, truth, observed, scope="shared").value
+    for columns, threshold in [(slice(None), shared), *enumerate(each)]:
+        seen = known[:, columns]
+        p, y = probs[:, columns][seen], truth[:, columns][seen]
+        photos = known.any(1).sum() if columns == slice(None) else len(y)
+        values = []
+        for t in (threshold, *np.unique(p), NEVER):
+            counts = (y & (p >= t)).sum(), (~y & (p >= t)).sum(), y.sum(), (~y).sum()
+            values.append(worth(*counts, photos))
+        assert values[0] == pytest.approx(max(value for value in values if value is not None))
 
 
 def test_average_k_golden():
@@ -89,54 +142,6 @@ def test_average_k_of_all_labels_and_wrong_k():
         average_k(np.array([[np.nan, 1]]), 1)
 
 
-@pytest.mark.parametrize("unknown", [False, True])
-@pytest.mark.parametrize("beta", [0.5, 1.0, 2.0])
-def test_best_f_beats_every_threshold(beta, unknown):
-    probs, truth, observed = problem(1, unknown=unknown)
-    p, y = entries(probs, truth, observed)
-    best = max(fbeta_score(y.ravel(), (p >= t).ravel(), beta=beta) for t in every_threshold(p)[:-1])
-    rule = best_f(probs, truth, observed, beta=beta, scope="shared")
-    assert fbeta_score(y.ravel(), rule(p).ravel(), beta=beta) == pytest.approx(best)
-    each = best_f(probs, truth, observed, beta=beta, scope="label")
-    for k in range(4):
-        p, y = entries(probs[:, k], truth[:, k], None if observed is None else observed[:, k])
-        best = max(fbeta_score(y, p >= t, beta=beta) for t in every_threshold(p)[:-1])
-        assert fbeta_score(y, p >= each.value[k], beta=beta) == pytest.approx(best)
-
-
-@pytest.mark.parametrize("unknown", [False, True])
-@pytest.mark.parametrize("goal", [0.3, 0.6, 0.9, 1.0])
-def test_precision_and_recall_goals_are_met_at_the_best_price(goal, unknown):
-    probs, truth, observed = problem(2, unknown=unknown)
-    p, y = entries(probs, truth, observed)
-
-    def precision(t):
-        return y[p >= t].mean() if (p >= t).any() else 0.0
-
-    def recall(t):
-        return (p >= t)[y].mean()
-
-    reached = [t for t in every_threshold(p) if precision(t) >= goal]
-    if reached:
-        t = precision_at(probs, truth, observed, precision=goal, scope="shared").value
-        assert precision(t) >= goal
-        assert recall(t) == max(recall(t) for t in reached)
-    t = recall_at(probs, truth, observed, recall=goal, scope="shared").value
-    assert recall(t) >= goal
-    assert (p >= t).sum() == min((p >= t).sum() for t in every_threshold(p) if recall(t) >= goal)
-
-
-@pytest.mark.parametrize(("false_alarm", "miss"), [(1, 1), (1, 5), (5, 1), (1000, 1)])
-def test_least_cost_beats_every_threshold(false_alarm, miss):
-    probs, truth, _ = problem(3)
-
-    def cost(t):
-        return false_alarm * ((probs >= t) & ~truth).sum() + miss * ((probs < t) & truth).sum()
-
-    t = least_cost(probs, truth, false_alarm=false_alarm, miss=miss, scope="shared").value
-    assert cost(t) == min(map(cost, every_threshold(probs)))
-
-
 def test_labels_that_cannot_be_fitted_take_the_shared_threshold_or_are_never_chosen():
     probs, truth, _ = problem(4)
     truth[:, 2] = False
@@ -145,6 +150,9 @@ def test_labels_that_cannot_be_fitted_take_the_shared_threshold_or_are_never_cho
     assert rule.value[2] == best_f(probs, truth, scope="shared").value
     with pytest.warns(UserWarning, match="does not reach the precision and is never chosen"):
         assert precision_at(probs, truth, precision=0.5, scope="label").value[2] == NEVER
+    loud = np.array([[0.9], [0.5]]), np.array([[0], [1]])
+    with pytest.warns(UserWarning, match="does not reach the specificity and is never chosen"):
+        assert specificity_at(*loud, specificity=0.9).value == (NEVER,)
     assert least_cost(probs, truth, false_alarm=1, miss=1, scope="label").value[2] == NEVER
     with pytest.raises(ValueError, match="must hold a present entry"):
         best_f(probs, np.zeros_like(truth), scope="shared")
@@ -185,3 +193,27 @@ def test_rules_fitted_in_float64_decide_the_same_in_float32(levels):
 def test_values_are_plain_numbers():
     assert isinstance(Threshold(np.float32(0.5)).value, float)
     assert Threshold(torch.tensor([0.5, 1])) == Threshold((0.5, 1.0))
+
+
+def test_a_day_holds_as_many_photos_as_it_is_said_to():
+    probs, truth, _ = problem(3, images=200)
+    rule, words = fit_rule("false-alarms-2/day", probs, truth, photos_per_day=40.0)
+    assert rule == fit_rule("false-alarms-50/1000", probs, truth)[0]
+    assert rule == false_alarms_at(probs, truth, per_photo=0.05)
+    assert words == "at most 2 false alarms per day, at 40 photos a day, per label"
+
+
+def test_figures_have_the_exact_intervals_of_scipy():
+    probs, truth, observed = problem(4, images=300, unknown=True)
+    sets, labels = probs >= 0.6, truth
+    for k, figures in enumerate(label_figures(sets, labels, observed, names=("a", "b", "c", "d"))):
+        chosen, present = (side[observed[:, k], k] for side in (sets, labels))
+        for found, hits, counted in (
+            (figures.specificity, ~chosen & ~present, ~present),
+            (figures.false_alarms, chosen & ~present, np.ones_like(chosen)),
+            (figures.precision, chosen & present, chosen),
+            (figures.recall, chosen & present, present),
+        ):
+            share = binomtest(int(hits.sum()), int(counted.sum()))
+            exact = share.proportion_ci(0.95, "exact")
+            assert found == pytest.approx((share.statistic, exact.low, exact.high))

@@ -27,10 +27,7 @@ class Tally:
 
 
 class LabelAnswers:
-    """What people say of labels now; it is kept up as the log grows, in time that does not grow.
-
-    ``aside`` are photos set aside at random, where a model chooses among the others; else None.
-    """
+    """What people say of labels now. A model chose all photos but those ``aside``, unless None."""
 
     def __init__(self, log: AnswerLog, aside: Collection[str] | None = None) -> None:
         self.log, self.aside = log, aside

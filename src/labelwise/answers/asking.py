@@ -50,10 +50,7 @@ def changes_set(probs: NDArray[Any], given: NDArray[np.bool_]) -> NDArray[Any]:
 
 @dataclass(frozen=True, eq=False)
 class Pool:
-    """Photos to choose from: probabilities (N, K), the model's sets, and which entries are open.
-
-    ``vectors`` (N, D) are of unit length, near each other where photos look alike.
-    """
+    """Photos to choose from: probabilities (N, K), the model's sets, open entries, unit vectors."""
 
     probs: Numbers
     sets: NDArray[np.bool_]
@@ -87,10 +84,11 @@ class Pool:
             unknown &= ~as_mask(to_numpy(closed), "closed").astype(bool)
         if vectors is None:
             vectors = np.concatenate([np.sqrt(p), np.sqrt(1 - p)], axis=1)
-        places = _unit(to_numpy(vectors))
+        places = to_numpy(vectors).astype(np.float32)
         if len(places) != len(p):
             raise ValueError(f"vectors must have {len(p)} rows, got {len(places)}")
-        return cls(p, given, unknown, places)
+        lengths = np.maximum(np.linalg.norm(places, axis=1, keepdims=True), 1e-12)
+        return cls(p, given, unknown, np.asarray(places / lengths, np.float32))
 
     def __len__(self) -> int:
         return len(self.probs)
@@ -221,12 +219,6 @@ def worth_of_labels(pool: Pool, by: Criterion) -> Numbers:
         block = slice(start, start + step)
         gains[block] = _f_gains(pool.probs[block], pool.sets[block])
     return np.maximum(gains, 0.0)
-
-
-def _unit(vectors: NDArray[Any]) -> Vectors:
-    numbers = vectors.astype(np.float32)
-    lengths = np.linalg.norm(numbers, axis=1, keepdims=True)
-    return np.asarray(numbers / np.maximum(lengths, 1e-12), np.float32)
 
 
 def _f_gains(probs: Numbers, sets: NDArray[np.bool_]) -> Numbers:

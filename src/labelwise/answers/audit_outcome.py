@@ -77,10 +77,7 @@ def progress(session: AuditSession) -> str:
 
 
 def precisions(session: AuditSession) -> list[Precision]:
-    """Return the share of right uses of each tag, or of all together in a repeated audit.
-
-    Tags are kept once they are guaranteed.
-    """
+    """Return the share of right uses of each tag, or of all together in a repeated audit."""
     audit = session.known()
     kept = audit.kept() & audit.verdict().guaranteed
     return [audit.precision(k, kept) for k in range(len(audit.sizes))]
@@ -116,10 +113,7 @@ def known_tags(session: AuditSession) -> list[tuple[str, Precision, Recall | Non
 
 
 def corrected(session: AuditSession) -> tuple[list[list[str]], list[list[str]]]:
-    """Return per photo the kept tags, as people corrected them, and those not known.
-
-    With scores, uses of a kept tag with a low score may have been dropped: they are unknown.
-    """
+    """Return per photo the kept tags, as people corrected them, and those that are unknown."""
     audit, table = session.known(), session.table
     mask, kept, again = audit.kept(), set[str](), session.settings.again
     labels: list[set[str]] = [set() for _ in table.photos]
@@ -146,8 +140,7 @@ def corrected(session: AuditSession) -> tuple[list[list[str]], list[list[str]]]:
 def weighted(session: AuditSession) -> LabelTable:
     """Return the kept tags to train on: what nobody answered carries its probability.
 
-    A tag is right with the share that the answers give by their sampling weights. A photo without
-    the tag shows it with the share of random photos that do.
+    That is the share of right uses, or where a photo lacks the tag, of random photos that show it.
     """
     audit, own, recall = session.known(), session.table, recalls(session)
     labels, unknown = corrected(session)

@@ -1,9 +1,8 @@
 """AuditSession: people answer the questions of an audit, and every answer is in the log.
 
 The questions follow from the table, the seed and the answers (:class:`labelwise.decide.Audit`), so
-a session that was killed goes on where it was, and an answer that is taken back leaves no trace in
-the verdict. While one person looks at a photo, others are asked what would follow a yes. While a
-photo is missing, the audit goes on as if nobody could tell. Where people disagree, nobody can.
+a killed session resumes where it was. While one person looks at a photo, others are asked what
+would follow a yes. Missing photos and answers that disagree count as unsure.
 
 Once the tags are settled, random photos are asked about as a whole: which of the most used tags do
 they show? That gives what was missed.
@@ -156,7 +155,7 @@ class AuditSession:
         if use is None:
             return False
         people, own = self._said.setdefault(key, {}), self._last.setdefault(line.who, [])
-        own[:] = [use for use in own if use != key]
+        own[:] = [other for other in own if other != key]
         people.pop(line.who, None)
         if line.answer != "undo":
             people[line.who] = line.answer

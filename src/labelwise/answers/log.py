@@ -9,9 +9,9 @@ was asked. ``why`` says how the question came about: ``correction``, ``label``, 
 ``audit``, ``list``, ``count``. A sampled question has a ``draw`` and may have a ``weight``. Each
 line ends with its checksum. A file with another first line is never written to.
 
-An append costs the same however long the log is. It holds a file lock, so several processes can
-share a log, and is on the disk before it returns. A line that a crash cut off is removed by the
-next append. Logs of version 0.2 are converted by the first append; the old file is kept.
+An append costs the same however long the log is. It holds a file lock, and is on the disk before it
+returns. A line that a crash cut off is removed by the next append. Logs of version 0.2 are
+converted by the first append; the old file is kept.
 """
 
 import json
@@ -96,12 +96,6 @@ class AnswerLog:
         self._inode: int | None = None  # of the file that was read, how much of it was, and
         self._size, self._own = 0, False  # whether it is a log of this version
         self.lock = RLock()
-        self._forget()
-
-    def _forget(self) -> None:
-        self._lines: list[Line] = []
-        self._answers: dict[tuple[str, str], list[LoggedAnswer]] = {}
-        self._notes: dict[str, list[Mapping[str, Any]]] = {}
 
     def lines(self) -> list[Line]:
         """Return all lines in order: the same list, which grows, unless the file was replaced."""
@@ -123,7 +117,9 @@ class AnswerLog:
             return self._lines
 
     def _begin(self, content: bytes, inode: int) -> None:
-        self._forget()
+        self._lines: list[Line] = []
+        self._answers: dict[tuple[str, str], list[LoggedAnswer]] = {}
+        self._notes: dict[str, list[Mapping[str, Any]]] = {}
         self._inode, self._size, self._own = None, len(HEADER), content.startswith(HEADER)
         if self._own:
             self._take(content[len(HEADER) :])

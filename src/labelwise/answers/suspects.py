@@ -45,13 +45,9 @@ from labelwise.system.table_files import write_csv
 from labelwise.system.text import from_cell
 from labelwise.types import nearest
 
-# A review file is a CSV with one question per row, "does this photo carry this label?":
-#
-#     rank, photo, label, given, probability, check, promised, answer
-#
-# ``given`` is what the table says (present, absent or unknown), ``check`` marks the random sample
-# that a promise is made on, ``promised`` the suspects that a promise covers, and ``answer`` is for
-# the person: yes, no, unsure, or empty (not asked yet).
+# A review file is a CSV with one question per row, "does this photo carry this label?". The table
+# says what is ``given``, ``check`` marks the random sample that a promise is made on, ``promised``
+# what a promise covers, and ``answer`` is for the person (empty: not asked yet).
 
 ReviewAnswer = Literal["yes", "no", "unsure", ""]
 Given = Literal["present", "absent", "unknown"]
@@ -302,10 +298,7 @@ def crossfit_true_log_odds(
 def _fit_with_mistakes(
     odds: Tensor, others: Tensor, truth: Tensor, weight: Tensor, l2: float
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return a (K,), c (K,), B over C (2K or 0, K) with nothing on their diagonals, and the shares.
-
-    The log-odds of ``missing`` and ``wrong`` have normal priors of deviation 1.
-    """
+    """Return a (K,), c (K,), B over C (2K or 0, K) and the shares (priors: deviation 1)."""
     rows, labels = odds.shape
     off_diagonal = (1 - torch.eye(labels)).repeat(others.shape[1] // labels, 1)
     usual = torch.tensor(USUAL_MISTAKES).logit()
@@ -433,10 +426,7 @@ FIRST_STRETCH = 50
 
 @dataclass(frozen=True, eq=False)
 class Suspects:
-    """Entries (photo, label) that may be mistakes, the likeliest first.
-
-    ``probs`` are the probabilities that the label is there.
-    """
+    """Entries (photo, label) that may be mistakes, and the chances that the label is there."""
 
     kind: SuspectKind
     rows: NDArray[np.intp]
@@ -481,11 +471,7 @@ def find_suspects(
     kind: SuspectKind,
     most: int = 1000,
 ) -> Suspects:
-    """Return the ``most`` likeliest suspects among the known entries of one kind.
-
-    ``log_odds`` (N, K) must not have been fitted on the labels they judge
-    (:func:`crossfit_true_log_odds`).
-    """
+    """Return the ``most`` likeliest suspects among the known entries of one kind."""
     if kind not in ("missing", "wrong"):
         raise ValueError(f"kind must be 'missing' or 'wrong', got {kind!r}")
     odds, truth = to_numpy(log_odds), to_numpy(labels)

@@ -118,11 +118,7 @@ LOOKED_FOR = 200  # photos, before the first question
 
 @dataclass(frozen=True, eq=False)
 class TagTable:
-    """Photos, tags, and per tag the rows of the photos that carry it.
-
-    ``scores`` are per tag and use, higher means surer. ``known`` is what a trusted person said of
-    a (photo, tag).
-    """
+    """Photos, tags, and per tag the rows of its photos, scores, and what a trusted person said."""
 
     source: str
     photos: tuple[str, ...]

@@ -13,6 +13,7 @@ AS_ANSWER = {word: word for word in ("yes", "no", "unsure", "undo")} | {
     "present": "yes", "absent": "no", "unknown": "unsure", "withdrawn": "undo", "undone": "undo",
 }  # fmt: skip
 Facts = Mapping[str, Any]
+UNREADABLE = (ValueError, TypeError, LookupError, AttributeError, RecursionError)
 
 
 def lines_of_labelling(content: bytes, path: Path) -> list[Facts] | None:
@@ -25,7 +26,7 @@ def lines_of_labelling(content: bytes, path: Path) -> list[Facts] | None:
             if len(texts) != 5 or set(record) != {"photo", "label", "state", "who", "at"}:
                 raise ValueError(number)
             lines.append(_answer(record.pop("state"), record.pop("at"), "label", **record))
-        except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
+        except UNREADABLE:
             if not lines:
                 return None
             raise DataError(f"{path}, line {number}: this is not an answer; take it out") from None
@@ -51,14 +52,7 @@ def lines_of_run(path: Path) -> list[Facts]:
             for label, answer in said.items():
                 photo = {"photo": row["digest"].hex(), "label": label, "path": row["id"]}
                 lines.append(_answer(answer, "", "label", who="unknown", **photo, **more))
-    except (
-        OSError,
-        ValueError,
-        LookupError,
-        TypeError,
-        AttributeError,
-        pa.ArrowException,
-    ) as error:
+    except (OSError, *UNREADABLE, pa.ArrowException) as error:
         raise DataError(
             f"{path} holds no answers that can be read ({first_line(error)}); move it away to "
             "start without them, or bring back a copy"
@@ -101,7 +95,7 @@ def lines_of_index(
             for photo, answer in facts["answers"].items():
                 word, draw = answer or "undo", str(facts["seed"])
                 yield _answer(word, facts["at"], "count", photo=photo, draw=draw, **more)
-        except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
+        except UNREADABLE:
             raise DataError(
                 f"{samples}, line {number}: this cannot be read; bring the file back from a copy, "
                 "or move it away to draw other photos"

@@ -10,13 +10,6 @@ from labelwise.decide.estimate import (
     recall_of,
 )
 from labelwise.decide.figures import LabelFigures, label_figures
-from labelwise.decide.kept_lists import (
-    KeptLists,
-    ListAnswers,
-    ListVerdict,
-    judge_list,
-    judge_lists,
-)
 from labelwise.decide.list_audit import (
     ListAudit,
     ListCheck,
@@ -48,7 +41,18 @@ from labelwise.decide.promised_rules import (
     promise_recall,
     promise_tags,
 )
-from labelwise.decide.promises import Check, Evidence, Promise, check_promise, percent
+from labelwise.decide.promises import (
+    Check,
+    Evidence,
+    KeptLists,
+    ListAnswers,
+    ListVerdict,
+    Promise,
+    check_promise,
+    judge_list,
+    judge_lists,
+    percent,
+)
 from labelwise.decide.risk import (
     GroupRules,
     by_group,

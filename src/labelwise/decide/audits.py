@@ -4,11 +4,10 @@ A use is one tag on one photo. An answer "unsure" counts as wrong for every guar
 low end of every interval.
 
 **Phase one** decides which tags are kept. The wrong rate of a tag has the prior w Beta(GOOD) +
-(1 - w) Beta(BAD), w learned from all answers, and where there are scores, how much more often uses
-in each range of scores are wrong. A tag is asked about while an optimal sequence of answers is
-expected to gain more than it costs (``worth_asking``). Then the prefix of tags, by posterior mean,
-of the largest value is kept: its share of all right uses, less PRICE times the answers that its
-test will take. Beliefs choose what is asked, kept and bet; no guarantee rests on them.
+(1 - w) Beta(BAD), w learned from all answers, as is how much more often uses in each range of
+scores are wrong. A tag is asked about while that is expected to gain more than it costs. Then the
+prefix of tags, by posterior mean, of the largest value is kept: its share of all right uses, less
+PRICE times the answers that its test will take. No guarantee rests on these beliefs.
 
 **Phase two** tests the kept set S (N uses, W wrong) on new answers. Stratum h (a tag, or a tag and
 a range of scores) has R_h uses without an answer. It is drawn with probability q_h, then a use of
@@ -20,9 +19,7 @@ so that under "too many are wrong", W / N >= a = (floor((1 - level) N) + 1) / N,
 STAKES of the capitals prod (1 + c (a - Z)) is a nonnegative supermartingale (Waudby-Smith and
 Ramdas 2024). It ever reaches 1 / delta with chance at most delta (Ville): a person may stop at any
 time. When another set promises more, a new test starts on new answers; test number j may err with
-chance delta times ``error_share(j, FIRST_TEST)``, and the shares sum to 1.
-
-Per tag there is no selection: each tag has its own test, on all its answers, at the confidence.
+chance delta times ``error_share(j, FIRST_TEST)``. Per tag, each has a test of all its answers.
 """
 
 from collections.abc import Mapping, Sequence
@@ -57,10 +54,7 @@ MOST_ODDS = 500.0  # in nats
 def learned(
     strata: Counts, asked: Counts, wrong: Counts, bayes: Numbers
 ) -> tuple[Numbers, Numbers, Numbers]:
-    """Return per tag the prior chance of a good one and the mean wrong rate, and that per stratum.
-
-    ``bayes`` are the log odds of a good tag by its answers alone.
-    """
+    """Return per tag the prior chance of a good one and the mean wrong rate; that per stratum."""
     sizes, total, faults = strata.sum(1), asked.sum(1), wrong.sum(1)
     factors, tilt = np.ones(strata.shape[1]), np.zeros(len(sizes))
     if len(factors) > 1:
@@ -337,8 +331,7 @@ class Audit:
     def unanswered_wrong(self) -> Numbers:
         """Return the estimated share of wrong uses (K, ranges of scores) without an answer.
 
-        What is believed of the strata, times one factor per tested set, with which the wrong uses
-        of the set add up to N mean(Z): unbiased at a fixed number of answers, whatever is believed.
+        Beliefs of a tested set are scaled so that its wrong uses are N mean(Z), which is unbiased.
         """
         rates, left = self._beliefs()[2].copy(), self.strata - self.asked
         for test in self.own.values() if self.per_tag else [self.test]:

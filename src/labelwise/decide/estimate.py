@@ -9,10 +9,9 @@ Angelopoulos et al. 2023; survey statistics calls it the regression estimator):
 
 The answers alone carry the truth, so the interval holds however wrong p is; good p make it narrow.
 Its square error is (1 - m / N) / m times the variance of y - l p, grown by the error of l, with
-quantiles of Student's law. A sample may hold none of the rare photos that the model misses; so one
-yes and one no at the mean p are added to the answers (share becomes (m share + 1) / (m + 2)), and
-two of each to the variance. The interval is around that share; the count that is shown is without
-them. The method is fixed by m and p alone, never by looking at the answers:
+quantiles of Student's law. A sample may hold none of the rare photos that the model misses; so for
+the interval, one yes and one no at the mean p are added to the answers (share becomes
+(m share + 1) / (m + 2)), and two of each to the variance. The method is fixed by m and p alone:
 
     exact               the counts W of N under which as many or as few yes among m drawn without
                         replacement have a chance above 2.5 % each way (hypergeometric)
@@ -28,11 +27,10 @@ weighted by its size, l common) or, from 100 answers or fewer, by bets on all G 
     P = [W]_x [N - W]_(m - x) / [N]_m,    [n]_k = n (n - 1) ... (n - k + 1)
 
 (the prior-posterior ratio of Waudby-Smith and Ramdas 2020). For the true W it is 1 on average,
-whatever the laws of the marginals are, and at least 1 / alpha with a chance of at most alpha
-(Markov). The laws are beta laws around the share that the model expects, or a third or three times
-its odds, and Jeffreys'. The interval holds the totals that some split among the groups explains,
-{ T : min over W_1 + ... + W_G = T of E(W) < 1 / alpha }. -log P is convex in W, so the best splits
-take the least steps first. Adding up exact intervals of each group is two to four times as wide.
+whatever the laws are, and at least 1 / alpha with a chance of at most alpha (Markov). The laws are
+beta laws around the share that the model expects, or a third or three times its odds, and
+Jeffreys'. The interval holds { T : min over W_1 + ... + W_G = T of E(W) < 1 / alpha }. -log P is
+convex in W, so the best splits take the least steps first.
 """
 
 from bisect import bisect_left
@@ -96,11 +94,7 @@ FEWEST_POWERED, EXPECTED = 50, 5.0  # answers, and yes and no among them
 
 @dataclass(frozen=True)
 class CountEstimate:
-    """How many of ``photos`` carry what was asked, with an interval, and how it was computed.
-
-    ``answered`` photos were drawn at random, of which ``yes`` carried it and ``unsure`` could not
-    be told.
-    """
+    """How many of ``photos`` carry what was asked; ``answered`` of them were drawn at random."""
 
     group: str
     photos: int
@@ -310,10 +304,9 @@ def recall_of(
 ) -> Recall:
     """Return recall of a tag on ``uses`` of ``photos``, from photos drawn at random.
 
-    ``untagged`` and ``tagged`` are (drawn, of them showing the label). Given how many drawn photos
-    show it, those that are tagged are a hypergeometric draw; Clopper and Pearson's binomial
-    interval contains the hypergeometric one. ``unsure`` untagged photos widen the upper end of
-    what was missed and the lower end of recall.
+    ``untagged`` and ``tagged`` are (drawn, of them showing the label); Clopper and Pearson's
+    interval contains the hypergeometric one. ``unsure`` untagged photos widen what was missed
+    upwards, and recall downwards.
     """
     (drawn, missed), (drawn_tagged, hits) = untagged, tagged
     if not (0 <= missed + unsure <= drawn <= photos - uses and 0 <= hits <= drawn_tagged <= uses):

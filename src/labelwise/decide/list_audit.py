@@ -19,11 +19,10 @@ delta (Ville): a person may stop whenever they like. The list is promised once E
 over W >= k, reaches 1 / delta. Whatever (a, b), the promise holds, and nothing is assumed about
 the library.
 
-``size_list`` picks nested lengths before the first answer: the longest list that is expected to be
-guaranteed with the answers a person is willing to give, then shorter ones in case it is not. Test
-number j may err with chance delta times ``error_share(j)``, so that all hold together. Photos are
-drawn from the longest list; those inside a shorter one are a random draw of it, so that every
-answer counts for every length. Once a list is hopeless, draws go on inside the next one.
+``size_list`` picks nested lengths before the first answer. Test number j may err with chance delta
+times ``error_share(j)``, so that all hold together. Photos are drawn from the longest list; those
+inside a shorter one are a random draw of it, so that every answer counts for every length. Once a
+list is hopeless, draws go on inside the next one.
 """
 
 from collections.abc import Mapping, Sequence
@@ -191,9 +190,8 @@ def size_list(
 class ListAudit:
     """Which photo of the list to ask about, and the longest length that is guaranteed now.
 
-    ``prior_wrong`` are the expected chances of being wrong, by rank; they only set the bets. An
-    answer "unsure" counts as wrong. Photos answered wrong leave the list. ``places`` are those of
-    the lengths among all lists tried for a query; ``order`` is that of the draws, as ranks.
+    ``prior_wrong``, the expected chances of being wrong by rank, only set the bets. ``places`` are
+    those of the lengths among all lists tried for a query; ``order`` gives the draws as ranks.
     """
 
     def __init__(
@@ -267,7 +265,7 @@ class ListAudit:
     @property
     def guaranteed(self) -> int | None:
         """The length of the longest list that is guaranteed now."""
-        return next((check.listed for check in self.checks if check.promised), None)
+        return self.check.listed if self.check.promised else None
 
     @property
     def check(self) -> ListCheck:

@@ -38,11 +38,7 @@ FINE = 4000  # wrong photos up to which each number is considered
 
 @dataclass(frozen=True)
 class Statement:
-    """What is said of a list: an estimate, a guarantee by answers, or why there is neither.
-
-    ``wrong`` is the share of wrong photos, between ``low`` and ``high``; a guarantee has only
-    ``high``.
-    """
+    """What is said of a list. ``wrong`` is the share of wrong photos, from ``low`` to ``high``."""
 
     kind: Literal["estimate", "guarantee", "none"]
     sentence: str
@@ -169,7 +165,13 @@ def judge_cut(
         rest = np.geomspace(FINE, listed, 2 * FINE)
         grid = np.unique(np.rint(np.append(np.arange(FINE), rest)).astype(np.int64))
     law, widths = np.zeros(len(grid)), np.diff(grid, append=listed + 1)
-    shares = _share_draws(rates, library, best) if share else np.zeros(1)
+    shares = np.zeros(1)
+    if share:  # what the doubt in both rates and the library's size allow
+        rng = np.random.default_rng(0)
+        tpr, fpr = (rng.beta(*rate, SHARES) for rate in rates)
+        gap, above = np.maximum(tpr - fpr, LEAST_GAP / 2), float(np.mean(library >= best))
+        noise = rng.normal(size=SHARES) * np.sqrt(above * (1 - above) / photos) / gap
+        shares = np.clip((above - fpr) / gap + noise, 0, 1)
     a, b = false + 0.5, absent - false + 0.5
     for without in np.rint(photos * (1 - shares)).astype(int).tolist():
         wrong = grid[grid <= without]
@@ -185,10 +187,7 @@ def judge_cut(
 def estimate_library_count(
     validation: ScoredSplit, test: ScoredSplit, library: Numbers, *, confidence: float = 0.95
 ) -> LibraryCount | NoEstimate:
-    """Return how many photos of the library show the label, by the rates above the best cut.
-
-    The cut is the one at which validation photos expect the smallest error of the count.
-    """
+    """Return how many photos of the library show the label, by the rates above the best cut."""
     present, absent = test.sizes
     if absent < FEWEST_ABSENT or min(present, validation.sizes[0]) < FEWEST_PRESENT:
         return NoEstimate("too few test photos show it")
@@ -247,15 +246,6 @@ def _share(rates: Rates, library: Numbers, cut: float) -> float:
     if tpr - fpr < LEAST_GAP:
         return 0.0
     return float(np.clip((np.mean(library >= cut) - fpr) / (tpr - fpr), 0, 1))
-
-
-def _share_draws(rates: Rates, library: Numbers, cut: float) -> Numbers:
-    """Return shares of the label that the doubt in both rates and the library's size allow."""
-    rng = np.random.default_rng(0)
-    tpr, fpr = (rng.beta(*rate, SHARES) for rate in rates)
-    gap, above = np.maximum(tpr - fpr, LEAST_GAP / 2), float(np.mean(library >= cut))
-    noise = rng.normal(size=SHARES) * np.sqrt(above * (1 - above) / len(library)) / gap
-    return np.asarray(np.clip((above - fpr) / gap + noise, 0, 1))
 
 
 def _percent(share: float) -> str:

@@ -139,10 +139,7 @@ def fit_rule(
     groups: Groups | None = None,
     photos_per_day: float | None = None,
 ) -> tuple[Rule, str]:
-    """Return the rule of a text, fitted to held-out rows, and what it is in words.
-
-    ``auto`` says what it chose and why.
-    """
+    """Return the rule of a text, fitted to held-out rows, and what it is in words."""
     fit = find_rule(text, photos_per_day)
     if text != AUTO:
         among = ", over groups" if groups is not None and fit.by_group else ""
@@ -189,7 +186,8 @@ def _parsed(base: str, photos_per_day: float | None) -> tuple[str, Fit | Rule | 
     """
     kind, _, number = base.rpartition("-")
     if base == AUTO:
-        return "the best F over images by cross-validation", _auto
+        words = "the best F over images by cross-validation"
+        return words, lambda *answers: find_rule(choose_rule(*answers)[0])(*answers)
     if base == "best-f":
         return "threshold of best F1", best_f
     if base == "best-f-shrunk":
@@ -242,11 +240,6 @@ def _alarms(number: str, photos_per_day: float | None) -> tuple[str, Fit]:
         raise ValueError(f"false alarms and photos must be positive numbers, got {number}")
     fit = partial(false_alarms_at, per_photo=alarms / photos)
     return f"at most {alarms:g} false alarms {words}", fit
-
-
-def _auto(probs: Array, labels: Array, observed: Array | None) -> Rule:
-    name, _ = choose_rule(probs, labels, observed)
-    return find_rule(name)(probs, labels, observed)
 
 
 def _numbers(text: str, count: int) -> list[float]:

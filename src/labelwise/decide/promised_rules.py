@@ -233,11 +233,7 @@ def _refusal(what: str, evidence: Evidence, level: float, confidence: float) -> 
 
 @dataclass(frozen=True)
 class Promised:
-    """A rule, what it promises, and in words what could not be promised.
-
-    ``warning`` says what a promise photo by photo would have been worth, where photos come in
-    groups that make it false.
-    """
+    """A rule, what it promises, and in words what could not be promised, or only by group."""
 
     rule: Rule
     promises: tuple[Promise, ...]
@@ -323,8 +319,7 @@ def promise_tags(
 ) -> Promised:
     """Return the lowest threshold at which, of all chosen labels together, ``level`` are right.
 
-    The labels of a photo come together, so photos are what is counted; an image gets at most as
-    many labels as 95 % of the tuning photos would.
+    An image gets at most as many labels as 95 % of the tuning photos would.
     """
     check_levels(level, confidence)
     tuning, tested = _parts(evidence, tuning, tuning_share, seed)
@@ -576,9 +571,8 @@ def promise_answers(
 def certainty(probs: Array, sets: NDArray[np.bool_], measure: Measure = "all") -> Numbers:
     """Return how right (N,) each set is expected to be, from calibrated probabilities.
 
-    "all" is the log of the chance that the whole set is right, labels being independent given
-    the image; "precision" the mean probability of its labels, 1 where there is none; "f" its
-    expected F1.
+    "all": log P(the whole set is right), labels being independent given the image; "precision": the
+    mean probability of its labels, 1 where there is none; "f": its expected F1.
     """
     values = np.asarray(to_numpy(probs), dtype=np.float64)
     if measure == "all":
@@ -678,13 +672,8 @@ def same_sets(
 ) -> Threshold:
     """Return the thresholds under one link that choose the sets a rule chooses under another.
 
-    With strictly rising links
-
-        p_k >= t_k  before   <=>   logit >= v_k   <=>   p'_k >= after(before^-1(t_k))  after
-
-    so a calibrator fitted on some rows orders the thresholds, others test them, and one fitted on
-    all rows gives the probabilities. The sets of rows with these ``logits`` (N, K) stay the same
-    whatever is rounded.
+    With strictly rising links  p_k >= t_k  before  <=>  p'_k >= after(before^-1(t_k))  after. Sets
+    of rows with these ``logits`` (N, K) stay the same whatever is rounded.
     """
     if not isinstance(rule, Threshold) or before.couples_labels or after.couples_labels:
         raise SettingsError(

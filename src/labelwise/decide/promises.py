@@ -7,11 +7,10 @@
     list        share of right ones among the images that a list holds
     answers     share of right answers among the images that are not left to a person
 
-An image without labels is an ordinary image: any label chosen for it is wrong, and its empty set
-is right. A promise holds on photos exchangeable with those it was made on, if these fitted neither
-weights nor link nor rule; with probability ``confidence`` over the draw of those photos. Photos
-that come in groups are exchangeable only by whole groups: the groups are tested, each counting the
-same, and the promise holds on new groups, over the draw of groups.
+Any label chosen for an image without labels is wrong, and its empty set is right. A promise holds
+on photos exchangeable with those it was made on, if these fitted neither weights nor link nor rule;
+with probability ``confidence`` over the draw of those photos. Photos in groups are exchangeable
+only by whole groups: the groups are tested, each counting the same.
 
 Its kind says what it is about, and under which condition:
 
@@ -23,6 +22,7 @@ Its kind says what it is about, and under which condition:
 """
 
 import hashlib
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, fields, replace
 from datetime import UTC, datetime
@@ -32,14 +32,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelwise.decide.arrays import Answers, read_answers
+from labelwise.decide.estimate import exact_count_bounds
 from labelwise.errors import DataError, SettingsError
 from labelwise.numeric.arrays import Array
 from labelwise.numeric.bounds import ratio_interval
 from labelwise.numeric.finite import require_finite
 from labelwise.numeric.groups import Groups
+from labelwise.numeric.special import bdtrc
 from labelwise.system.text import counted
 from labelwise.types import nearest
 
+Verdict = Literal["kept", "broken", "cannot tell"]
 Kind = Literal["tested", "expected", "sure", "checked"]
 What = Literal["recall", "precision", "f", "tags", "list", "answers"]
 WORDS = {
@@ -205,11 +208,7 @@ def check_levels(level: float, confidence: float, scope: str = "shared") -> None
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """Photos a promise is made on: probabilities and labels (N, K), and where they come from.
-
-    ``groups`` is None where each photo is independent. None of the photos fitted weights, link or
-    rule.
-    """
+    """Photos that fitted nothing, with probabilities and labels (N, K), to make a promise on."""
 
     answers: Answers
     names: tuple[str, ...]
@@ -281,12 +280,9 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Check:
-    """A promise on new photos: the verdict, the value with its interval, and how many counted.
+    """A promise on new photos: the verdict, the value with its interval, and how many counted."""
 
-    ``groups`` is how many groups these photos came in, where they did.
-    """
-
-    verdict: Literal["kept", "broken", "cannot tell"]
+    verdict: Verdict
     value: float
     lower: float
     upper: float
@@ -337,7 +333,7 @@ def check_promise(
     losses, counts = losses[counts > 0], counts[counts > 0]
     lower, upper = ratio_interval(losses, counts, most, promise.confidence)
     value, low, high = 1 - float(losses.sum() / max(counts.sum(), 1e-9)), 1 - upper, 1 - lower
-    verdict: Literal["kept", "broken", "cannot tell"] = "cannot tell"
+    verdict: Verdict = "cannot tell"
     if len(losses) and low >= promise.level:
         verdict = "kept"
     elif len(losses) and high < promise.level:
@@ -365,8 +361,7 @@ def tally(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return losses and counts (N,) of images; the risk is the ratio of their sums.
 
-    Both are 0 for images that do not count. Counts are 1, except for ``tags``, where they are the
-    number of labels chosen for the image.
+    Counts are 0 or 1, except for ``tags``, where they are numbers of labels chosen.
     """
     hits = (sets & answers.present).sum(1).astype(np.float64)
     chosen = (sets & answers.known).sum(1).astype(np.float64)
@@ -380,3 +375,169 @@ def tally(
     else:
         counts, losses = chosen > 0, 1 - hits / np.maximum(chosen, 1)
     return losses * counts, counts.astype(np.float64)
+
+
+# What answers about the photos of a list say of its promise. Of L listed photos floor(alpha L) may
+# be wrong. If x of t photos drawn from them at random are wrong, the number W of wrong ones lies
+# between
+#
+#     the least W with P(Hypergeometric(L, W, t) >= x) > MISJUDGED
+#     the most W with  P(Hypergeometric(L, W, t) <= x) > DOUBTED
+#
+# and a promise is broken where the first exceeds floor(alpha L), kept where the second does not. Of
+# m lists promised with confidence 1 - delta, b are broken, if the promises hold and are
+# independent, with chance P(Binomial(m, delta + MISJUDGED) >= b).
+
+MISJUDGED = 0.01
+DOUBTED = 0.05
+SIGNIFICANT = 0.05  # chance of as many broken promises below which they did not hold
+TOLERANCE = 1e-9
+
+
+@dataclass(frozen=True)
+class ListAnswers:
+    """Answers about the photos of a list: all of them, and those of the photos drawn at random."""
+
+    right: int
+    wrong: int
+    drawn: int
+    drawn_wrong: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.drawn_wrong <= min(self.drawn, self.wrong):
+            raise ValueError(f"of the wrong photos, {self.drawn_wrong} cannot have been drawn")
+        if self.drawn > self.right + self.wrong:
+            raise ValueError(f"{self.drawn} drawn photos must be among those answered")
+
+
+@dataclass(frozen=True)
+class ListVerdict:
+    """Whether a list kept its promise: between ``least`` and ``most`` of its photos are wrong.
+
+    ``share`` is the estimate of the wrong share, None without a drawn photo; ``more`` is how many
+    more photos it takes if all are right, 0 where it is settled.
+    """
+
+    verdict: Verdict
+    promise: Promise
+    answers: ListAnswers
+    least: int
+    most: int
+    share: float | None
+    more: int
+
+    @property
+    def certain(self) -> bool:
+        """Whether enough photos were answered that no chance is left."""
+        listed = self.promise.listed or 0
+        allowed = _allowed(self.promise)
+        return self.answers.wrong > allowed or self.answers.right >= listed - allowed
+
+    def __str__(self) -> str:
+        known, listed = self.answers, self.promise.listed or 0
+        answered = known.right + known.wrong
+        seen = f"{known.drawn_wrong:,} of {known.drawn:,} photos drawn from it are wrong"
+        if known.drawn < answered:
+            seen += f", {known.wrong:,} of {answered:,} answered in all"
+        if not answered:
+            seen = "no photo of it was answered"
+        over = " on average over searches" if self.promise.kind == "expected" else ""
+        wrong = f"{self.least:,}" + (f" to {self.most:,}" if self.most > self.least else "")
+        tail = f"; {self.more:,} more right answers would tell" if self.more else ""
+        return (
+            f"{self.verdict}: {seen}; {wrong} of its {listed:,} photos are wrong, "
+            f"{percent(1 - self.promise.level)} may be{over}{tail}"
+        )
+
+
+@dataclass(frozen=True)
+class KeptLists:
+    """How many of the lists that can be judged kept their promise, and what that says of them all.
+
+    ``allowed`` is how many broken ones the promises let one expect, and ``chance`` that of as many
+    as there are, or more, if they hold.
+    """
+
+    told: int
+    kept: int
+    untold: int
+    allowed: float
+    chance: float
+
+    @property
+    def verdict(self) -> Verdict:
+        """Whether the promises hold together: kept where no more are broken than allowed."""
+        broken = self.told - self.kept
+        if broken and self.chance <= SIGNIFICANT + TOLERANCE:
+            return "broken"
+        return "kept" if self.told and broken <= self.allowed + TOLERANCE else "cannot tell"
+
+    def __str__(self) -> str:
+        broken = self.told - self.kept
+        parts = {
+            f"kept in {self.kept:,} of {self.told:,}": self.told,
+            f"promises that hold break {broken:,} or more of {self.told:,} with chance "
+            f"{self.chance:.2g}, if they are independent": broken,
+            f"{self.untold:,} cannot be told yet": self.untold,
+        }
+        return "; ".join(text for text, said in parts.items() if said) or "nothing was promised"
+
+
+def judge_list(promise: Promise, answers: ListAnswers) -> ListVerdict:
+    """Return what answers about the photos of a list say of its promise."""
+    listed = promise.listed
+    if promise.what != "list" or listed is None:
+        raise DataError(f"only a promise of a list can be judged by its photos, got {promise.what}")
+    if answers.right + answers.wrong > listed:
+        raise DataError(f"a list of {listed:,} photos cannot have more answers than that")
+    least, most = _between(listed, answers)
+    share = answers.drawn_wrong / answers.drawn if answers.drawn else None
+    if answers.right + answers.wrong == listed:
+        share = answers.wrong / listed
+    allowed, more = _allowed(promise), 0
+    verdict: Verdict = "cannot tell"
+    if promise.kind == "expected":
+        pass
+    elif least > allowed:
+        verdict = "broken"
+    elif most <= allowed:
+        verdict = "kept"
+    else:  # how many more drawn photos settle it, if all of them are right
+        rest = range(1, listed - answers.right - answers.wrong + 1)
+
+        def settled(more: int) -> bool:
+            right, drawn = answers.right + more, answers.drawn + more
+            return _between(listed, replace(answers, right=right, drawn=drawn))[1] <= allowed
+
+        position = bisect_left(rest, True, key=settled)
+        more = rest[position] if position < len(rest) else 0
+    return ListVerdict(verdict, promise, answers, least, most, share, more)
+
+
+def judge_lists(verdicts: Sequence[ListVerdict]) -> KeptLists:
+    """Return how many lists kept their promise, and the chance of as many broken ones."""
+    told = [verdict for verdict in verdicts if verdict.verdict != "cannot tell"]
+    kept = sum(verdict.verdict == "kept" for verdict in told)
+    worst = max(
+        (1 - (own.promise.confidence or 0) + MISJUDGED * (not own.certain) for own in told),
+        default=0.0,
+    )
+    broken = len(told) - kept
+    chance = float(bdtrc(broken - 1, len(told), worst)) if broken else 1.0
+    return KeptLists(len(told), kept, len(verdicts) - len(told), worst * len(told), chance)
+
+
+def _allowed(promise: Promise) -> int:
+    return int((1 - promise.level) * (promise.listed or 0) + TOLERANCE)
+
+
+def _between(listed: int, answers: ListAnswers) -> tuple[int, int]:
+    """Return the bounds of the number of wrong photos."""
+    low, high = answers.wrong, listed - answers.right
+    if not answers.drawn:
+        return low, high
+    drawn = answers.drawn_wrong, answers.drawn, listed
+    least, _ = exact_count_bounds(*drawn, 1 - 2 * MISJUDGED)
+    _, most = exact_count_bounds(*drawn, 1 - 2 * DOUBTED)
+    least = max(least, low)
+    return least, max(least, min(most, high))

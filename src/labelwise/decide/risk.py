@@ -12,8 +12,8 @@ keeps the expected loss of a new image at or below the level, whatever the model
                   0 where none is chosen
 
 The share that is wrong is replaced by its largest value over all thresholds from t on, which falls
-as t rises. F can be bounded by no such loss. Its threshold is the best of m that were set
-beforehand: means of n losses in [0, 1] fall short of what is expected by at most
+as t rises. For F the threshold is the best of m that were set beforehand: means of n losses in
+[0, 1] fall short of what is expected by at most
 
     E max(0, risk - mean loss) <= sqrt(log(m + 1) / (2 n))
 
@@ -177,10 +177,7 @@ def by_group(
     observed: Array | None = None,
     **options: Any,
 ) -> GroupRules:
-    """Return the rules ``fit(probs, labels, observed, **options)`` of the images of each group.
-
-    A promise made by the fit then holds within each group.
-    """
+    """Return the rules ``fit(probs, labels, observed, **options)`` of the images of each group."""
     names = _names(groups, len(probs))
     arrays = [None if side is None else to_numpy(side) for side in (probs, labels, observed)]
     rules = {}

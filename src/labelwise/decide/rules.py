@@ -185,10 +185,7 @@ class AtMost(Rule):
 
 @dataclass(frozen=True)
 class WithParents(Rule):
-    """The labels that ``rule`` chooses, and whatever these are kinds of.
-
-    ``parents`` is the column of each label's parent, -1 where it has none.
-    """
+    """The labels that ``rule`` chooses, and all that they are kinds of (``parents``, -1: none)."""
 
     rule: Rule
     parents: tuple[int, ...]
@@ -215,11 +212,7 @@ class WithParents(Rule):
 
 @dataclass(frozen=True)
 class OnePerGroup(Rule):
-    """The labels that ``rule`` chooses, of groups that exclude each other the most probable one.
-
-    Of a group in ``exactly_one`` the most probable label is chosen always, of one in
-    ``at_most_one`` the most probable of those that ``rule`` chooses.
-    """
+    """The labels that ``rule`` chooses, but the best of each group: if chosen, or in any case."""
 
     rule: Rule
     exactly_one: tuple[tuple[int, ...], ...] = ()
