@@ -121,6 +121,7 @@ CONCRETE_BASES = {
     "QuasibinaryLink": {"TrackedLink"},  # the same in training, its number a buffer of a module
     "_Around": {"NamedWatch", "LimitedWatch"},  # each forwards all but one call
     "Transform": {"GraphTransform"},  # whose resize a file does
+    "RunFolder": {"LoadedRun"},  # which exports, too: models know nothing of exports
     "VerbGroup": {"Root", "Data", "Papers"},  # whose tables of names alone differ
 }
 
