@@ -265,7 +265,6 @@ def _loader(table: LabelTable, backbone: object, batch_size: int, device: torch.
         device=device,
         augment="turn",
         shuffle=True,
-        drop_last=True,
     )
 
 

@@ -27,8 +27,7 @@ from PIL import Image
 from labelwise.data import LabelTable
 from labelwise.decide import Threshold
 from labelwise.exports import int8
-from labelwise.exports.network import export_network
-from labelwise.exports.onnx_file import assemble, export_onnx, facts_of
+from labelwise.exports.onnx_file import assemble, export_network, export_onnx, facts_of
 from labelwise.exports.torch_programs import export_openvino
 from labelwise.exports.web import export_web
 from labelwise.links import Sigmoid

@@ -70,7 +70,6 @@ def train(way: str, count: int, batch: int, device: torch.device) -> dict[str, o
         device=device,
         augment="flip",
         shuffle=True,
-        drop_last=True,
     )
     model = make_model(device, backbone_name=BACKBONE)
     optimizer, objective = make_sgd(model, fused=device.type == "cuda"), BCE()

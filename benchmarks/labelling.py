@@ -96,7 +96,7 @@ def ranked(logits, given, lost, draw, cleanlab):
     found = find_suspects(true.log_odds, given, kind="missing", most=5000)
     probs = expit(logits.numpy().astype(float))
     confidence = np.where(given, probs, 1 - probs)
-    first = [row for row, _ in found.photos()[:500]]
+    first = list(dict.fromkeys(found.rows.tolist()))[:500]
     shares = {
         "labelwise": precision(found, lost),
         "labelwise --no-context": precision(

@@ -171,7 +171,7 @@ def main():
             rows.writerows([f"{row}.jpg", "dog|cat" if row % 3 else "car"] for row in range(159))
         make_index(2000, folder / "photos.index")
         with Index(folder / "photos.index") as index:  # as `labelwise index` does at its end
-            index.store.checksums.put_missing()
+            index.store.database.seal_missing()
             index.prepare(Silent())
         seconds, _ = spent("data", "describe", "table.csv", at=folder)
         show("start-describe", "data describe", seconds, "s of processor time")

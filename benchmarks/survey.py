@@ -26,6 +26,7 @@ from typing import Literal
 
 from labelwise.errors import SettingsError
 from labelwise.numeric.special import stdtr
+from labelwise.papers.comparison import table_lines
 from labelwise.papers.survey import (
     CELLS,
     HIGHER,
@@ -35,7 +36,6 @@ from labelwise.papers.survey import (
     critical_difference,
     inflation,
     interval,
-    markdown,
     page,
     ranks_of,
     values_of,
@@ -171,7 +171,7 @@ def advised(cells: Sequence[SurveyCell], sentences: Sequence[Sentence], before: 
         ]
         for one, f in found
     ]
-    tests = ["## Every test we looked at", "", *markdown([header, *rows]), ""]
+    tests = ["## Every test we looked at", "", *table_lines(header, rows), ""]
     return page(cells, before) + "\n" + "\n".join(tests) + "\n"
 
 
@@ -207,7 +207,7 @@ def small_table(first: str, cells: Sequence[SurveyCell]) -> str:
             seconds = f"{fmean(values_of(cell, method, 'seconds')):.1f}"
             start = [cell.data, cell.cell, f"`{method}`", f"{100 * mean:.1f} ± {100 * half:.1f}"]
             rows.append([*start, *shown, seconds, f"{found.rate:g}{edge}"])
-    return "\n".join(markdown(rows))
+    return "\n".join(table_lines(rows[0], rows[1:]))
 
 
 def _percent(values: Sequence[float]) -> str:

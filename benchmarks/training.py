@@ -178,7 +178,6 @@ def bench_step(batch_size: int, rows: int, steps: int, device: torch.device) -> 
         device=device,
         augment="crop-flip",
         shuffle=True,
-        drop_last=True,
     )
     ours, ours_batches = our_step(make_model(device), device), epochs_of(loader)
     fixed = next(loader.epoch(0))
@@ -295,7 +294,6 @@ def bench_files(
         device=device,
         augment="flip",
         shuffle=True,
-        drop_last=True,
     )
     met = []
     for compiled in (False, True):

@@ -5,8 +5,12 @@
     python benchmarks/verdicts.py --take runs/002-margin c-head.002-margin "labelwise reproduce ..."
                                              keep the figures that this command wrote there
 
-Claims stand in claims.yaml beside this file, figures there or in results/; the rule is that of
-labelwise.papers.protocols.
+Claims stand in claims.yaml beside this file, figures there or in results/; the rule of one run is
+that of labelwise.papers.protocols. A claim **comes out** if every run bears it out, **does not** if
+none bears out any of it, else it holds **in part**. A claim about curves is judged by eye
+(``seen``). Figures are words of the claims file, or are read from a file of results, seed by seed:
+then the gaps are paired. Of words a figure without ``±`` is not tested, unless the log tells that
+it was (``held: significantly``). What is computed without chance has no seeds.
 """
 
 import json
@@ -14,6 +18,8 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +27,15 @@ import yaml
 
 from labelwise.errors import SettingsError
 from labelwise.papers.comparison import show_figure
-from labelwise.papers.protocols import Claim, ClaimedRun
+from labelwise.papers.protocols import (
+    COMES_OUT,
+    DOES_NOT,
+    IN_PART,
+    Relation,
+    is_significant,
+    outcome,
+    relations_of,
+)
 from labelwise.papers.statistics import seed_mean
 from labelwise.papers.survey import SurveyCell, interval
 from labelwise.types import nearest
@@ -31,6 +45,91 @@ RESULTS = Path(__file__).parent / "results" / "papers"
 SURVEY = Path(__file__).with_name("survey")
 COSTS = ("seconds", "host MB", "GPU MB")
 PAGE = Path(__file__).parents[1] / "evidence" / "reproduction.md"
+
+
+NOT_RUN = "not run"
+NOT_FIGURES = re.compile(r"\]\([^)]*\)|`[^`]*`|[;:(].*$| for .*$")
+FIGURE = re.compile(r"(\d*\.?\d+)(?:\]? *± *(\d*\.?\d+))?")
+
+
+@dataclass(frozen=True)
+class ClaimedRun:
+    """What a run gave, in words and figures, over how many seeds; None where nothing is drawn.
+
+    ``held`` says how far the claim held: ``significantly``, or in ``some`` seeds.
+    """
+
+    ours: str
+    run: str
+    seeds: int | None = None
+    held: str | None = None
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A claim, what is printed for it, the runs that test it; ``todo`` names what would."""
+
+    claim: str
+    holds: str = ""
+    published: str = ""
+    runs: tuple[ClaimedRun, ...] = ()
+    seen: str | None = None
+    todo: str = ""
+
+    def __post_init__(self) -> None:
+        if self.runs and not self.relations and self.seen is None:
+            raise SettingsError(f"{self.claim!r} has runs, so say in holds what is claimed")
+        if self._printed and outcome(self.relations, self._printed, {}) < 1:
+            raise SettingsError(f"{self.claim!r} does not hold for what is printed")
+
+    @cached_property
+    def relations(self) -> tuple[Relation, ...]:
+        return relations_of(self.holds)[0]
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        return relations_of(self.holds)[1]
+
+    @cached_property
+    def _printed(self) -> dict[str, float]:
+        return self.figures(self.published) if self.relations and self.published else {}
+
+    def figures(self, text: str) -> dict[str, float]:
+        """Return the figures in a text by the names of the claim."""
+        figures = figures_in(text)
+        if len(figures) != len(self.names):
+            raise SettingsError(
+                f"{self.claim!r} is about {', '.join(self.names)}, got {len(figures)} figures in "
+                f"{text!r}"
+            )
+        return dict(zip(self.names, figures, strict=True))
+
+    @property
+    def verdict(self) -> str:
+        """The verdict, by the rule of this module."""
+        if self.seen is not None:
+            return self.seen
+        outcomes = [self._outcome_of(run) for run in self.runs]
+        if all(outcome == 1 for outcome in outcomes):
+            return COMES_OUT if outcomes else NOT_RUN
+        return IN_PART if any(outcomes) else DOES_NOT
+
+    def _outcome_of(self, run: ClaimedRun) -> float:
+        if run.held == "some":
+            return 0.5
+        figures = self.figures(run.ours)
+        held = outcome(self.relations, figures, self._printed)
+        if held < 1 or run.held == "significantly" or (run.seeds is None and run.held is None):
+            return held
+        found = FIGURE.findall(NOT_FIGURES.sub("", run.ours))
+        halves = dict(zip(self.names, (float(half or inf) for _, half in found), strict=True))
+        told = (run.seeds or 0) > 1 and is_significant(self.relations, figures, halves)
+        return 1.0 if told else 0.5
+
+
+def figures_in(text: str) -> list[float]:
+    """Return the figures of a text in their order, without spreads, links and what is remarked."""
+    return [float(number) for number, _ in FIGURE.findall(NOT_FIGURES.sub("", text))]
 
 
 @dataclass(frozen=True)

@@ -26,12 +26,12 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 from scipy.special import expit
 
-from labelwise.photos.words import ClassesAndWords, WordList, knowledge
-from labelwise.photos.words.knowledge import MAPS_FILE, PROBE, SYNSETS_FILE, CaptionMaps
+from labelwise.photos.words import ClassesAndWords, WordList, classes
+from labelwise.photos.words.classes import MAPS_FILE, PROBE, SYNSETS_FILE, CaptionMaps
 from labelwise.photos.words.start import features_of
 from labelwise.pictures.memory import BytesImages
 
-HOME = Path(knowledge.__file__).parent
+HOME = Path(classes.__file__).parent
 ENCODER = Path("weights") / "all-MiniLM-L6-v2"
 RIDGES, POWER, WIDTH = (3.0, 3e-4), 0.75, 256
 SAME_PHOTO = 0.7

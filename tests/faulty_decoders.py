@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from labelwise.errors import ImageError
-from labelwise.pictures import processes, sources, worker
+from labelwise.pictures import sources, worker
 from labelwise.pictures import worker_starter as forks
 
 HARM, ONCE = b"harm ", b"once\n"
@@ -24,6 +24,8 @@ COMMAND = forks.COMMAND.replace("labelwise.pictures.worker", "faulty_decoders")
 @contextmanager
 def started_by(command):
     """Processes that start in this block are started so, and end with it."""
+    from labelwise.pictures import processes  # it imports torch, which starters do without
+
     processes.close_kept()
     forks.close_starter()
     with pytest.MonkeyPatch.context() as patch:

@@ -66,7 +66,6 @@ def test_only_links_objectives_and_ops_turn_logits_into_probabilities():
 # What torch offers under a private name alone: it may change with any version.
 PRIVATE_TORCH = {
     "exports/parity.py: torch.utils._python_dispatch",
-    "training/execution.py: torch._inductor",
     "training/execution.py: torch.ops.mkldnn._is_mkldnn_bf16_supported",
 }
 

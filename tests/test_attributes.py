@@ -172,19 +172,6 @@ def test_calibrated_and_decided_sets_obey_the_rules(colours):
     assert "it shapes a rule, not a guarantee" in str(refused.exception)
 
 
-def test_knowing_the_rule_makes_better_probabilities():
-    rng = np.random.default_rng(4)
-    red = rng.random(4000) < 0.5
-    odds = np.stack([2 * y - 1 + 1.5 * rng.normal(size=4000) for y in (red, ~red)], 1)
-    odds *= 2 / 1.5**2
-    link = Grouped(Sigmoid(), [[0, 1]])
-    loss = [
-        -float(np.where(red, p.log_probs(torch.tensor(odds))[0][:, 0], 0).sum())
-        for p in (Sigmoid(), link)
-    ]
-    assert loss[1] < 0.9 * loss[0]
-
-
 def test_conflicts_of_a_label_table_are_shown_and_the_rest_is_learned(tmp_path):
     (tmp_path / "groups.csv").write_text("group,kind,labels\nlight,at-most-one,day|night\n")
     (tmp_path / "t.csv").write_text(

@@ -40,36 +40,20 @@ def test_every_public_name_is_real_sorted_and_seen_by_checkers():
         labelwise.nonsense  # noqa: B018
 
 
-SECONDS_TO_IMPORT = [
-    "torchvision",
-    "timm",
-    "sklearn",
-    "pandas",
-    "scipy.stats",
-    "rawpy",
-    "scipy.io",
-    "scipy.linalg",
-]
+IMPORTS = """
+import sys, labelwise
+heavy = {"torch", "numpy", "pyarrow", "PIL", "pydantic"} & set(sys.modules)
+import labelwise.models.scoring, labelwise.photos, labelwise.server, labelwise.decide
+slow = {"torchvision", "timm", "sklearn", "pandas", "rawpy"}
+slow |= {"scipy.stats", "scipy.io", "scipy.linalg"}
+sys.exit(" ".join(heavy | slow & set(sys.modules)) or 0)
+"""
 
 
-@pytest.mark.parametrize(
-    ("imported", "heavy"),
-    [
-        ("labelwise", ["torch", "numpy", "pyarrow", "PIL", "pydantic"]),
-        # What everyday verbs wait for: torch, and little else.
-        (
-            "labelwise.models.scoring, labelwise.photos, labelwise.server, labelwise.decide",
-            SECONDS_TO_IMPORT,
-        ),
-    ],
-)
-def test_import_loads_nothing_heavy(imported, heavy):
-    code = (
-        f"import sys, {imported}\n"
-        f"heavy = set({heavy}) & set(sys.modules)\n"
-        "sys.exit(' '.join(heavy) or 0)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+def test_import_loads_nothing_heavy():
+    """The package alone loads nothing, and what everyday verbs wait for is torch, little else."""
+    code = [sys.executable, "-c", IMPORTS]
+    done = subprocess.run(code, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
 
 
@@ -104,18 +88,17 @@ def test_load_run_names_what_is_no_run(tmp_path):
 def test_arrays_are_evaluated_and_calibrated_as_people_guess():
     """Oracles: scikit-learn's mAP, the same rows as Predictions, and Platt on the log-odds."""
     random = np.random.default_rng(0)
-    logits = random.normal(size=(200, 3))
-    labels = (random.random((200, 3)) < 1 / (1 + np.exp(-2 * logits))).astype(float)
+    logits = random.normal(size=(80, 3))
+    labels = (random.random((80, 3)) < 1 / (1 + np.exp(-2 * logits))).astype(float)
     probs = 1 / (1 + np.exp(-logits))
     found = labelwise.evaluate(probs, labels, query_length=0)
     assert found.ranking.map_class == pytest.approx(average_precision_score(labels, probs))
     assert found.before.pooled.ece == pytest.approx(
         labelwise.evaluate(logits, labels, logits=True, query_length=0).before.pooled.ece
     )
-    some = np.where(random.random((200, 3)) < 0.1, np.nan, labels)
-    assert labelwise.evaluate(probs, some, query_length=0).rows[0].known < 200
-    for kind in (torch.tensor, np.ndarray.tolist):
-        assert labelwise.evaluate(kind(probs), kind(labels), query_length=0) == found
+    some = np.where(random.random((80, 3)) < 0.1, np.nan, labels)
+    assert labelwise.evaluate(probs, some, query_length=0).rows[0].known < 80
+    assert labelwise.evaluate(torch.tensor(probs), labels.tolist(), query_length=0) == found
     with pytest.raises(DataError, match="A run is calibrated"):
         labelwise.calibrate("runs/first")
     with pytest.raises(DataError, match="Say logits=True"):
@@ -124,9 +107,8 @@ def test_arrays_are_evaluated_and_calibrated_as_people_guess():
         labelwise.evaluate(probs, labels[:, :2])
     platt = labelwise.calibrate.platt(logits, labels)
     assert np.allclose(platt(logits), labelwise.calibrate(logits, labels, method="platt")(logits))
-    assert np.mean(labelwise.calibrate(logits, labels)(logits)) == pytest.approx(
-        labels.mean(), abs=0.02
-    )
+    mean = np.mean(labelwise.calibrate(logits, labels)(logits))
+    assert mean == pytest.approx(labels.mean(), abs=0.05)
     assert labelwise.metrics.mean_average_precision(probs, labels) == found.ranking.map_class
 
 

@@ -132,7 +132,7 @@ def softened(table):
 
 
 def test_a_run_learns_from_shares_and_is_judged_by_them(tmp_path):
-    table = softened(tiny_table(rows=300))
+    table = softened(tiny_table(rows=200))
     flags = {"data": "tiny", "features": "identity", "method": "bce", "calibrate": "temperature"}
     train(read_settings(None, flags), tmp_path / "run", table=table)
     run = RunFolder(tmp_path / "run")
@@ -142,7 +142,7 @@ def test_a_run_learns_from_shares_and_is_judged_by_them(tmp_path):
     assert "labels are soft" in run.evaluation.notes[-1]
     # Logistic curves come near to normal ones; hard labels of so few rows do not lead there.
     probs = torch.from_numpy(test.probs())
-    hard = replace(tiny_table(rows=300), name="tiny")
+    hard = replace(tiny_table(rows=200), name="tiny")
     train(read_settings(None, flags), tmp_path / "hard", table=hard)
     other = RunFolder(tmp_path / "hard").predictions("test")
     error = (probs - labels).abs().mean()
@@ -150,7 +150,7 @@ def test_a_run_learns_from_shares_and_is_judged_by_them(tmp_path):
     features = torch.from_numpy(table.splits()["test"].images.features).float()
     found = Predictor.load(tmp_path / "run").logits(features)
     torch.testing.assert_close(found, torch.as_tensor(test.logits))
-    figures = measure(FinishedRun(tmp_path / "run"), queries=5)
+    figures = measure(FinishedRun(tmp_path / "run"), queries=2)
     loss = -(labels * probs.log() + (1 - labels) * torch.log1p(-probs)).mean().item()
     assert figures["log loss before"] == pytest.approx(loss, rel=1e-6)
     assert image_effects(FinishedRun(tmp_path / "run"))["log loss before"].shape == (len(labels),)
@@ -179,13 +179,13 @@ def test_search_and_tag_count_a_soft_label_as_the_majority_does(tmp_path):
         held = Predictions.load(run / "predictions" / "test.parquet")
         share = np.where(held.labels == 1, 0.8, 0.1) if name == "soft" else held.labels
         replace(held, labels=share).save(run / "predictions" / "test.parquet")
-        for number in range(12):
+        for number in range(6):
             picture(tmp_path / "photos" / f"{number}.png", number)
         index = tmp_path / f"{name}.index"
         labelwise("index", tmp_path / "photos", "--model", run, "-o", index)
-        found = labelwise("search", index, "dog", "--json", "--top", "12")
+        found = labelwise("search", index, "dog", "--json", "--top", "6")
         promised = labelwise("search", index, "--wrong-at-most", "0.4", "--json", "--", "-beach")
-        logits = np.random.default_rng(1).normal(-1, 2, (600, 4))
+        logits = np.random.default_rng(1).normal(-1, 2, (300, 4))
         large = made_index(tmp_path / f"{name}-large.index", run, logits)
         tagged = labelwise("tag", large, "--xmp", "--wrong-at-most", "0.4", "--dry-run")
         answers[name] = (found, promised, tagged.replace(name, ""))

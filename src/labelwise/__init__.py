@@ -15,13 +15,7 @@ from typing import TYPE_CHECKING, Any
 from labelwise.system.lazy import imported_later
 
 if TYPE_CHECKING:
-    from labelwise import (
-        data,
-        decide,
-        metrics,
-        objectives,
-        retrieval,
-    )
+    from labelwise import data, decide, metrics, objectives, retrieval
     from labelwise.api import calibrate, evaluate, export, load_run, predict, train
     from labelwise.data import LabelTable, load
     from labelwise.decide import Rule, Threshold, TopK
@@ -98,13 +92,8 @@ __all__ = [
     "train",
 ]
 
-_MODULES = {
-    name: name
-    for name in (
-        *("data", "decide"),
-        *("metrics", "objectives", "retrieval"),
-    )
-} | {"scoring": "models.scoring"}
+_MODULES = {name: name for name in ("data", "decide", "metrics", "objectives", "retrieval")}
+_MODULES |= {"scoring": "models.scoring"}
 _HOMES = {
     "api": ("calibrate", "evaluate", "export", "load_run", "predict", "train"),
     "data": ("LabelTable", "load"),
@@ -114,10 +103,7 @@ _HOMES = {
     "networks.heads": ("Head",),
     "links": ("Link", "Sigmoid", "Softmax"),
     "methods": ("METHODS", "Method"),
-    "models": (
-        *("ModelSpec", "Predictor", "RunFolder", "Scored", "Scorer"),
-        *("load_model", "score"),
-    ),
+    "models": ("ModelSpec", "Predictor", "RunFolder", "Scored", "Scorer", "load_model", "score"),
     "objectives": ("BCE", "LabelPairs", "Objective", "Quasibinary", "SPA", "TwoWay"),
     "predictions": ("Predictions",),
     "retrieval": ("Query", "retrieval_map"),

@@ -13,7 +13,6 @@ written once: a tensor gives tensors, on its device and with its gradient, NumPy
 # mypy: disable-error-code="no-any-return"
 # Arithmetic of NumPy arrays of any dtype is Any to mypy.
 
-import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -28,6 +27,7 @@ from labelwise.errors import CheckpointError, SettingsError
 from labelwise.numeric.array_api import (
     A,
     double,
+    is_traced,
     like,
     log1mexp,
     log_sigmoid,
@@ -80,7 +80,6 @@ class Link(ABC):
         """Return ``(log p, log(1 - p))``, each shaped like ``logits``."""
 
     def __call__(self, logits: A) -> A:
-        """Return the probabilities of ``logits`` (..., K)."""
         probs: A = namespace(logits).exp(self.log_probs(logits)[0])
         return probs
 
@@ -94,7 +93,6 @@ class Link(ABC):
         return probs.float() if is_tensor(probs) else probs.astype(np.float32)
 
     def log_odds(self, logits: A) -> A:
-        """Return ``u = log p - log(1 - p)``."""
         log_p, log_q = self.log_probs(logits)
         return log_p - log_q
 
@@ -255,7 +253,15 @@ CROSS_ENTROPY = Side()
 EASY_NEGATIVES = Side(zeta=5.0, k=3.0, b=1.0)  # section 5.1: one setting, all datasets
 
 
-class SPALink(Link):
+class SoftplusOddsLink(OddsLink):
+    """A link whose log-odds have a formula, with the logarithms of p by softplus."""
+
+    def log_probs(self, logits: A) -> tuple[A, A]:
+        odds = self.log_odds(logits)
+        return -softplus(-odds), -softplus(odds)
+
+
+class SPALink(SoftplusOddsLink):
     """The link under which SPA's loss is strictly proper, see :class:`labelwise.objectives.SPA`."""
 
     kind = "spa"
@@ -273,10 +279,6 @@ class SPALink(Link):
         at_zero = log(absent.k * present.zeta / (present.k * absent.zeta))
         rise = softplus(-absent.k * (logits - absent.b))
         return at_zero - rise + softplus(present.k * (logits - present.b))
-
-    def log_probs(self, logits: A) -> tuple[A, A]:
-        log_odds = self.log_odds(logits)
-        return -softplus(-log_odds), -softplus(log_odds)
 
     def spec(self) -> dict[str, Any]:
         return {"present": asdict(self.present), "absent": asdict(self.absent)}
@@ -303,7 +305,7 @@ class Focusing:
             raise ValueError(f"weight_grad must be 'full' or 'detached', got {self.weight_grad!r}")
 
 
-class PhiLink(Link):
+class PhiLink(SoftplusOddsLink):
     """``phi`` of ``p``, see :mod:`labelwise.objectives.cross_entropy`."""
 
     kind = "phi"
@@ -327,10 +329,6 @@ class PhiLink(Link):
         rise = _log_h_of_probability(q, focusing.gamma_neg, full)
         odds: A = namespace(logits).where(above, rise - fall, float("-inf"))
         return odds
-
-    def log_probs(self, logits: A) -> tuple[A, A]:
-        log_odds = self.log_odds(logits)
-        return -softplus(-log_odds), -softplus(log_odds)
 
     def spec(self) -> dict[str, Any]:
         return asdict(self.focusing)
@@ -455,18 +453,12 @@ class QuasibinaryLink(Link):
         return {"log_normalizer": None if isnan(value) else value, "momentum": self.momentum}
 
     def _known(self, logits: A) -> A:
-        if not _is_compiling() and isnan(float(self.log_normalizer)):
+        if not is_traced(logits) and isnan(float(self.log_normalizer)):
             raise ValueError(
                 "a quasibinary link must have seen a batch with labels before it gives "
                 "probabilities, got none; train it or use precise_normalizer(logits, labels)"
             )
         return like(self.log_normalizer, logits)
-
-
-def _is_compiling() -> bool:
-    """Return whether torch is compiling the code that runs now."""
-    torch = sys.modules.get("torch")
-    return torch is not None and bool(torch.compiler.is_compiling())
 
 
 def consistent_log_probs(log_p: A, log_q: A, tree: LabelTree) -> tuple[A, A]:
@@ -481,9 +473,8 @@ def consistent_log_probs(log_p: A, log_q: A, tree: LabelTree) -> tuple[A, A]:
         raise ValueError(f"the taxonomy is of {labels} labels, got {given.shape[-1]} columns")
     moved_odds = tree.consistent(given.reshape(-1, labels)).reshape(given.shape)
     xp, moved = namespace(log_p), moved_odds != given
-    return xp.where(moved, log_sigmoid(moved_odds), log_p), xp.where(
-        moved, log_sigmoid(-moved_odds), log_q
-    )
+    new_p, new_q = log_sigmoid(moved_odds), log_sigmoid(-moved_odds)
+    return xp.where(moved, new_p, log_p), xp.where(moved, new_q, log_q)
 
 
 class Consistent(Link):
@@ -618,7 +609,6 @@ def made_from_spec(spec: Mapping[str, Any], kinds: Mapping[str, type[T]], what: 
 
 
 def _made(spec: Mapping[str, Any], kinds: Mapping[str, type[T]], what: str) -> T:
-    """Return the link or rule that plain data describes, the ones inside it included."""
     kind = spec.get("kind") if isinstance(spec, Mapping) else None
     if not isinstance(kind, str) or kind not in kinds:
         raise SettingsError(f"unknown {what} {kind!r:.60}{nearest(str(kind), kinds)}")

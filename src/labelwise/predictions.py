@@ -25,8 +25,9 @@ from labelwise.errors import CheckpointError, DataError, LabelwiseError, Setting
 from labelwise.numeric.arrays import is_tensor, to_numpy
 from labelwise.numeric.groups import Groups
 from labelwise.system.files import replacing, summed, without_sum
+from labelwise.system.pydantic_errors import first_fault
 from labelwise.system.table_files import with_text
-from labelwise.system.text import counted, first_line
+from labelwise.system.text import counted, first_line, one_line_of
 from labelwise.taxonomy import AttributeColumns, Settled
 from labelwise.types import LabelSpace, matching_columns
 
@@ -62,16 +63,12 @@ class Predictions:
             if is_tensor(getattr(self, field)):
                 object.__setattr__(self, field, to_numpy(getattr(self, field)))
         shape = (len(self.ids), len(self.names))
-        for field, value in (("logits", self.logits), ("labels", self.labels)):
-            if value.shape != shape:
+        for field in ("logits", "labels", "observed"):
+            value = getattr(self, field)
+            if value is not None and value.shape != shape:
                 raise ValueError(f"{field} must have shape {shape}, got {tuple(value.shape)}")
-        if self.observed is not None and (
-            self.observed.shape != shape or self.observed.dtype != np.bool_
-        ):
-            raise ValueError(
-                f"observed must be boolean with shape {shape}, "
-                f"got {self.observed.dtype} {tuple(self.observed.shape)}"
-            )
+        if self.observed is not None and self.observed.dtype != np.bool_:
+            raise ValueError(f"observed must be boolean, got {self.observed.dtype}")
         if self.group is not None and len(self.group) != len(self.ids):
             raise ValueError(f"group must name {len(self.ids)} groups, got {len(self.group)}")
 
@@ -159,10 +156,9 @@ class Predictions:
     def has_soft_labels(self) -> bool:
         """Return whether a known label lies strictly between 0 and 1."""
         soft = (self.labels > 0) & (self.labels < 1)
-        return bool((soft & (True if self.observed is None else self.observed)).any())
+        return bool((soft if self.observed is None else soft & self.observed).any())
 
     def with_link(self, link: "Link | None") -> "Predictions":
-        """Return the same logits under another link."""
         return replace(self, link=link)
 
     def take(self, rows: NDArray[np.intp]) -> "Predictions":
@@ -197,18 +193,16 @@ class Predictions:
         if self.observed is not None or other.observed is not None:
             pairs = ((table.observed, table.labels.shape) for table in (self, other))
             observed = np.concatenate([np.ones(s, bool) if o is None else o for o, s in pairs])
-        group = None
-        if self.group is not None and other.group is not None:
-            group = [*self.group, *other.group]
-        return Predictions(
-            [*self.ids, *other.ids],
-            np.concatenate([self.logits, other.logits]),
-            np.concatenate([self.labels, other.labels]),
-            observed,
-            self.names,
-            f"{self.split} and {other.split}",
-            self.link,
-            group,
+        grouped = self.group is not None and other.group is not None
+        group = [*(self.group or ()), *(other.group or ())] if grouped else None
+        return replace(
+            self,
+            ids=[*self.ids, *other.ids],
+            logits=np.concatenate([self.logits, other.logits]),
+            labels=np.concatenate([self.labels, other.labels]),
+            observed=observed,
+            split=f"{self.split} and {other.split}",
+            group=group,
         )
 
     def save(self, path: Path) -> None:
@@ -247,7 +241,24 @@ class Predictions:
         with _usable(path):
             facts = PredictionsFacts.model_validate(stated)
             names = LabelSpace(facts.names).names
-            logits, labels, observed = _matrices(table, len(names))
+            columns = {
+                name: matrix_of_lists(table[name], len(names), name)
+                for name in ("logits", "labels", "observed")
+                if name in table.column_names
+            }
+            logits, labels, observed = columns["logits"], columns["labels"], columns.get("observed")
+            if observed is not None and observed.dtype != np.bool_:
+                raise DataError(f"observed must be boolean, got {observed.dtype}")
+            odd = np.isnan(logits).any(axis=1)
+            if odd.any():
+                raise DataError(f"logits: row {int(odd.argmax()) + 1} must hold numbers, got nan")
+            unseen = False if observed is None else ~observed
+            odd = ~(((labels >= 0) & (labels <= 1)) | unseen).all(axis=1)
+            if odd.any():
+                row = int(odd.argmax())
+                raise DataError(
+                    f"labels: row {row + 1} must hold numbers between 0 and 1, got {labels[row]}"
+                )
             return Predictions(
                 _texts(table, "id"),
                 logits.astype(np.float32),
@@ -273,11 +284,9 @@ def _usable(path: Path) -> Iterator[None]:
     try:
         yield
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise CheckpointError(f"{path}: metadata {where!r}: {first['msg']}") from None
+        raise CheckpointError(f"{path}: metadata {first_fault(error)}") from None
     except (LabelwiseError, KeyError, TypeError, ValueError) as error:
-        reason = " ".join(str(error).split())
+        reason = one_line_of(error)
         raise CheckpointError(f"{path} is not a usable predictions file: {reason}") from None
 
 
@@ -299,8 +308,9 @@ def _opened(path: Path, columns: list[str] | None = None) -> tuple[pa.Table, dic
     try:
         table = pq.read_table(path, columns=columns, page_checksum_verification=True)
         with_text(table, path)
-        stated = json.loads((table.schema.metadata or {})[b"labelwise"])
-        whole = without_sum(stated) if isinstance(stated, dict) else None
+        read = json.loads((table.schema.metadata or {})[b"labelwise"])
+        stated: dict[str, Any] = read if isinstance(read, dict) else {"format": type(read).__name__}
+        whole = without_sum(stated)
     except FileNotFoundError:
         raise CheckpointError(f"{path} does not exist") from None
     except KeyError:
@@ -312,10 +322,10 @@ def _opened(path: Path, columns: list[str] | None = None) -> tuple[pa.Table, dic
         raise CheckpointError(
             f"{path} is not a readable predictions file: {first_line(error)}"
         ) from None
-    if not isinstance(stated, dict) or stated.get("format") != FORMAT:
-        got = stated.get("format") if isinstance(stated, dict) else type(stated).__name__
+    if stated.get("format") != FORMAT:
         raise CheckpointError(
-            f"{path} must have format {FORMAT}, got {got!r:.40}; write it again with this version"
+            f"{path} must have format {FORMAT}, got {stated.get('format')!r:.40}; write it again "
+            "with this version"
         )
     if whole is None:
         raise CheckpointError(f"{path} is damaged: its metadata is not what was written")
@@ -326,30 +336,6 @@ def _opened(path: Path, columns: list[str] | None = None) -> tuple[pa.Table, dic
                 f"{path} is not a usable predictions file: there is no column {name!r}, got {got}"
             )
     return table, whole
-
-
-def _matrices(
-    table: pa.Table, labels: int
-) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.bool_] | None]:
-    """Return the logits, the labels, and which labels are known where a column says so."""
-    columns = {
-        name: matrix_of_lists(table[name], labels, name)
-        for name in ("logits", "labels", "observed")
-        if name in table.column_names
-    }
-    if "observed" in columns and columns["observed"].dtype != np.bool_:
-        raise DataError(f"observed must be boolean, got {columns['observed'].dtype}")
-    odd = np.isnan(columns["logits"]).any(axis=1)
-    if odd.any():
-        raise DataError(f"logits: row {int(odd.argmax()) + 1} must hold numbers, got nan")
-    unseen = ~columns["observed"] if "observed" in columns else False
-    odd = ~(((columns["labels"] >= 0) & (columns["labels"] <= 1)) | unseen).all(axis=1)
-    if odd.any():
-        row = int(odd.argmax())
-        raise DataError(
-            f"labels: row {row + 1} must hold numbers between 0 and 1, got {columns['labels'][row]}"
-        )
-    return columns["logits"], columns["labels"], columns.get("observed")
 
 
 def _made_link(spec: dict[str, Any], names: Sequence[str]) -> "Link":
@@ -379,13 +365,11 @@ def _to_lists(matrix: NDArray[Any]) -> Any:
 def matrix_of_lists(column: Any, width: int, name: str) -> NDArray[Any]:
     """Return a column of lists, each of ``width`` numbers, as a matrix; others are an error."""
     kind = column.type
-    fixed = pa.types.is_fixed_size_list(kind)
-    if not (fixed or pa.types.is_list(kind) or pa.types.is_large_list(kind)):
+    types = pa.types
+    if not (types.is_fixed_size_list(kind) or types.is_list(kind) or types.is_large_list(kind)):
         raise DataError(f"{name} must be a column of lists of numbers, got {kind}")
     value = kind.value_type
-    if not (
-        pa.types.is_floating(value) or pa.types.is_integer(value) or pa.types.is_boolean(value)
-    ):
+    if not (types.is_floating(value) or types.is_integer(value) or types.is_boolean(value)):
         raise DataError(f"{name} must hold numbers, got {value}")
     from pyarrow import compute  # takes as long to import as all of pyarrow
 

@@ -21,13 +21,13 @@ for all images at once: what lies above v joins the parent's block, and the sums
 """
 
 import csv
-import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import import_module
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, TypeVar, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -173,7 +173,6 @@ class AttributeColumns:
 
     @property
     def groups(self) -> tuple[tuple[int, ...], ...]:
-        """The columns of all groups."""
         return (*self.exactly_one, *self.at_most_one)
 
     def alone(
@@ -232,6 +231,7 @@ class AttributeColumns:
         return wrong | (count == 0) if tuple(group) in self.exactly_one else wrong
 
 
+T = TypeVar("T")
 SHOWN = 10  # of the names at either end of a circle
 FAR = 1e4  # log-odds beyond it are believed no more; means of them stay finite
 
@@ -250,23 +250,15 @@ class Taxonomy:
     uris: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     def __post_init__(self) -> None:
-        sound: set[str] = set()
-        for name in self.parents:
-            path: dict[str, None] = {}
-            at = name
-            while at in self.parents and at not in sound:
-                if at in path:
-                    circle = [*list(path)[list(path).index(at) :], at]
-                    left_out = circle[SHOWN:-SHOWN]
-                    if left_out:
-                        circle[SHOWN:-SHOWN] = [f"... ({len(left_out):,} more) ..."]
-                    raise DataError(
-                        f"{self._at(at)}a taxonomy must not turn in circles, got one at {at!r}: "
-                        f"{' is a kind of '.join(circle)}"
-                    )
-                path[at] = None
-                at = self.parents[at]
-            sound.update(path)  # `|=` with the keys of a dictionary would copy the set
+        circle = _parents_first(self.parents)[1]
+        if circle:
+            at, left_out = circle[0], circle[SHOWN:-SHOWN]
+            if left_out:
+                circle[SHOWN:-SHOWN] = [f"... ({len(left_out):,} more) ..."]
+            raise DataError(
+                f"{self._at(at)}a taxonomy must not turn in circles, got one at {at!r}: "
+                f"{' is a kind of '.join(circle)}"
+            )
 
     def _at(self, name: str) -> str:
         if name not in self.lines:
@@ -293,10 +285,22 @@ class Taxonomy:
             raise DataError(f"{path}: the taxonomy is empty; write child,parent or names as a|b|c")
         header = [cell.strip().lower() for cell in rows[lines[0][0] - 1]]
         if "child" in header and "parent" in header:
-            places = header.index("child"), header.index("parent")
-            pairs = _pairs(path, rows, lines[1:], places)
+            pairs = []
+            for number, line in lines[1:]:
+                cells = [from_cell(cell.strip()) for cell in rows[number - 1]]
+                named = dict(zip(header, cells, strict=False))
+                if not named.get("child") or not named.get("parent"):
+                    raise DataError(
+                        f"{path}, line {number}: a line must name a child and its parent, "
+                        f"got {line!r}"
+                    )
+                pairs.append((number, named["child"], named["parent"]))
         elif any("|" in line for _, line in lines):
-            pairs = _paths(path, lines)
+            paths = [(number, [name.strip() for name in line.split("|")]) for number, line in lines]
+            for number, names in paths:
+                if not all(names):
+                    raise DataError(f"{path}, line {number}: a name must not be empty, got {names}")
+            pairs = [(n, child, top) for n, names in paths for top, child in pairwise(names)]
         else:
             raise DataError(
                 f"{path}, line {lines[0][0]}: a taxonomy has the header child,parent or lines as "
@@ -317,21 +321,15 @@ class Taxonomy:
 
     def above(self, name: str) -> tuple[str, ...]:
         """Return what a name is a kind of, from the top down."""
-        chain: list[str] = []
-        while name in self.parents:
-            name = self.parents[name]
-            chain.append(name)
-        return tuple(reversed(chain))
+        return self.all_above([name])
 
     def all_above(self, names: Iterable[str]) -> tuple[str, ...]:
         """Return what any of the names is a kind of, each once, a parent before its children."""
         names_above: dict[str, None] = {}
         for name in names:
             path: list[str] = []
-            at = self.parents.get(name)
-            while at is not None and at not in names_above:
-                path.append(at)
-                at = self.parents.get(at)
+            while (name := self.parents.get(name, "")) and name not in names_above:
+                path.append(name)
             names_above.update(dict.fromkeys(reversed(path)))
         return tuple(names_above)
 
@@ -344,8 +342,7 @@ class Taxonomy:
 
     def below(self, name: str) -> tuple[str, ...]:
         """Return what is a kind of ``name``, at any depth, in the order of the file."""
-        below: set[str] = set()
-        waiting = [name]
+        below, waiting = set[str](), [name]
         while waiting:
             children = self._children.get(waiting.pop(), [])
             below.update(children)
@@ -366,50 +363,38 @@ class Taxonomy:
 
         A name that is neither a label nor above one is an error: it may be misspelt.
         """
-        known = set(space.names)
+        column = {name: number for number, name in enumerate(space.names)}
         groups = set(self.parents.values())
         for name in self.parents:
-            if name not in known and name not in groups:
+            if name not in column and name not in groups:
                 raise DataError(
                     f"{self._at(name)}there is no label {name!r}{nearest(name, space.names)}; "
                     "leave it out of the taxonomy, or spell it as the labels do"
                 )
-        parent = []
-        nearest_label: dict[str, int] = {}  # above each group that was passed over
+        parent, label_above = [], dict[str, int]()  # above each group that was passed over
         for name in space.names:
-            groups_passed: list[str] = []
-            at = self.parents.get(name)
-            while at is not None and at not in known and at not in nearest_label:
-                groups_passed.append(at)
-                at = self.parents.get(at)
-            column = -1 if at is None else nearest_label.get(at, -1)
-            if at in known:
-                column = space.column(str(at))
-            nearest_label.update(dict.fromkeys(groups_passed, column))
-            parent.append(column)
+            path = [name]
+            while (at := self.parents.get(path[-1])) and at not in column and at not in label_above:
+                path.append(at)
+            parent.append(column.get(at or "", label_above.get(at or "", -1)))
+            label_above.update(dict.fromkeys(path[1:], parent[-1]))
         return LabelTree(tuple(parent))
 
 
-def _pairs(
-    path: Path, rows: list[list[str]], lines: list[tuple[int, str]], places: tuple[int, int]
-) -> Iterator[tuple[int, str, str]]:
-    for number, line in lines:
-        cells = rows[number - 1]
-        child, parent = (from_cell(cells[k].strip()) if k < len(cells) else "" for k in places)
-        if not child or not parent:
-            raise DataError(
-                f"{path}, line {number}: a line must name a child and its parent, got {line!r}"
-            )
-        yield number, child, parent
-
-
-def _paths(path: Path, lines: list[tuple[int, str]]) -> Iterator[tuple[int, str, str]]:
-    for number, line in lines:
-        names = [name.strip() for name in line.split("|")]
-        if not all(names):
-            raise DataError(f"{path}, line {number}: a name must not be empty, got {line!r}")
-        for parent, child in itertools.pairwise(names):
-            yield number, child, parent
+def _parents_first(parents: Mapping[T, T]) -> tuple[list[T], list[T]]:
+    """Return all children, each after its parent, and a circle of parents if there is one."""
+    order: list[T] = []
+    walk_of: dict[T, int] = {}
+    for walk, name in enumerate(parents):
+        path: list[T] = []
+        while name in parents and name not in walk_of:
+            walk_of[name] = walk
+            path.append(name)
+            name = parents[name]
+        if path and walk_of.get(name) == walk:
+            return order, [*path[path.index(name) :], name]
+        order += reversed(path)
+    return order, []
 
 
 @dataclass(frozen=True)
@@ -422,26 +407,22 @@ class LabelTree:
         columns = range(-1, len(self.parent))
         if not all(isinstance(at, int) and at in columns for at in self.parent):
             raise ValueError(f"parents must be columns, or -1 for none, got {self.parent}")
-        Taxonomy({str(k): str(at) for k, at in enumerate(self.parent) if at >= 0})  # no circles
+        _ = self.level
 
     @cached_property
     def tops(self) -> list[int]:
-        """The columns of the labels that have no parent."""
         return [column for column, parent in enumerate(self.parent) if parent < 0]
 
     @cached_property
     def level(self) -> tuple[int, ...]:
         """How deep each label lies: 1 at the top."""
-        levels = [0] * len(self.parent)
-        for column in range(len(self.parent)):
-            path: list[int] = []
-            while column >= 0 and not levels[column]:
-                path.append(column)
-                column = self.parent[column]
-            depth = levels[column] if column >= 0 else 0
-            for position, at in enumerate(reversed(path), 1):
-                levels[at] = depth + position
-        return tuple(levels)
+        order, circle = _parents_first(dict(enumerate(self.parent)))
+        if circle:
+            raise ValueError(f"parents must not turn in circles, got {circle}")
+        levels = [0] * len(self.parent) + [0]  # the last is that of -1, above the tops
+        for column in order:
+            levels[column] = levels[self.parent[column]] + 1
+        return tuple(levels[:-1])
 
     @cached_property
     def upward(self) -> tuple[tuple[int, int], ...]:
@@ -495,7 +476,6 @@ class LabelTree:
         return [column, *self.above(column)][-1]
 
     def family(self, column: int) -> tuple[list[int], "LabelTree"]:
-        """Return the columns of all labels under the same top as one, and the tree of these."""
         top = self.top(column)
         columns = sorted([top, *self.below(top)])
         position_of = {k: at for at, k in enumerate(columns)}

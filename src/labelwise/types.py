@@ -25,7 +25,6 @@ class Targets:
     index: "Tensor | None" = None
 
     def rows(self, chosen: slice) -> "Targets":
-        """Return what is known of some of the rows."""
         observed = None if self.observed is None else self.observed[chosen]
         index = None if self.index is None else self.index[chosen]
         return Targets(self.labels[chosen], observed, index)

@@ -39,12 +39,14 @@ def typed(command, status=0, **options):
 
 def by_spreadsheet(folder, truth, command):
     """Write questions and answer them until none is left; return what was said last."""
+    questions = folder / f"q{len(list(folder.glob('q*.csv')))}.csv"
+    output = typed(f"{command} --csv {questions}")
     for _ in range(30):
-        questions = folder / f"q{len(list(folder.glob('q*.csv')))}.csv"
-        if "nothing left" in typed(f"{command} --csv {questions}"):
-            return typed(command)
+        if not questions.exists():
+            return output
         truthful(questions, truth)
-        typed(f"{command} --answers {questions}")
+        answered, questions = questions, questions.with_stem(f"{questions.stem}0")
+        output = typed(f"{command} --answers {answered} --csv {questions}")
     raise AssertionError("too many questions")
 
 
@@ -165,6 +167,7 @@ def test_nothing_is_overwritten_that_labelwise_did_not_make(folder, monkeypatch)
         ("audit tags.csv --photos .", "none of its photos is in"),
         ("audit tags.csv --photos photos --right-at-least 90", "between 0 and 1"),
         ("audit tags.csv --photos photos --wrong-at-most 0.1", "does not apply"),
+        ("audit tags.csv --photos photos --page --csv q.csv", "--csv does not apply"),
         ("audit tags.csv --photos photos --answers bad.csv", "line 3: '001.png' does not carry"),
         ("audit tags.csv --photos photos --answers odd.csv", "yes, no or unsure, got 'perhaps'"),
         ("audit --again tags.csv", "not JSON"),

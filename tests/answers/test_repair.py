@@ -89,7 +89,7 @@ def test_review_files_and_logs_are_read_as_written(tmp_path):
     [
         ("yes,yes,yes", "yes,yes,maybe", "line 2: an answer is yes, no, unsure or empty"),
         ("absent", "missing", "line 2: given is present, absent or unknown, got 'missing'"),
-        ("\n2,", "\n1,", "line 3: rank 1 stands there twice"),
+        ("\n2,", "\n1,", "line 3: rank 1 is there twice"),
         ("0.9", "x", "line 2: rank and probability must be numbers"),
         ("label,", "tag,", "no column 'label'"),
     ],

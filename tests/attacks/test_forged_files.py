@@ -39,7 +39,7 @@ from labelwise.models.graph_file import Facts
 from labelwise.photos.database import create_database, open_database
 from labelwise.photos.metadata import PhotoFacts, read_facts
 from labelwise.photos.shift import HeldOutPictures
-from labelwise.photos.words.answers import KeptAnswers, PhotoAnswer
+from labelwise.photos.words.start import KeptAnswers, PhotoAnswer
 from labelwise.photos.words.text_image import TextHead
 from labelwise.photos.words.tower_files import read_towers
 from labelwise.pictures import Transform

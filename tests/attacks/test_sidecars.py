@@ -12,8 +12,8 @@ import pytest
 from sidecar_samples import DC, drawn_sidecar, sidecar, subjects
 
 from labelwise.errors import DataError
-from labelwise.photos.embedded_tags import undo_sidecar, write_sidecar
 from labelwise.photos.store import Store
+from labelwise.photos.tagging import undo_sidecar, write_sidecar
 from labelwise.photos.xmp import RDF, Keyword, noted, tagged, untagged
 
 DOG = [Keyword("dog", 0.9, "m", "2026-01-01")]

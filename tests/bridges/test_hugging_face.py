@@ -11,8 +11,7 @@ from turned_photos import NAMES, predictor, write_turned_photos
 
 from labelwise.calibration import CALIBRATORS, Platt, Temperature
 from labelwise.exports.hub import export_hub
-from labelwise.exports.network import folded
-from labelwise.exports.onnx_file import export_onnx
+from labelwise.exports.onnx_file import export_onnx, folded
 from labelwise.links import Consistent, Sigmoid, Softmax
 from labelwise.models import Predictor
 from labelwise.objectives import QuasibinaryLink, SoftmaxOrNoneLink, SPALink, WeightedSigmoid

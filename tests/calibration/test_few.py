@@ -8,7 +8,7 @@ from scipy.optimize import minimize
 from scipy.special import expit
 
 from labelwise.calibration import AveragedCurves, few_labels, platt, temperature
-from labelwise.calibration.few import SPREADS, TYPICAL_SPREAD, WITH_LINK, CurveProblem
+from labelwise.calibration.few import TYPICAL_SPREAD, WITH_LINK, CurveProblem
 from labelwise.links import Sigmoid
 from labelwise.methods import link_from_spec, link_to_spec
 
@@ -33,7 +33,7 @@ def test_the_posterior_of_one_label_is_that_of_a_grid():
     problem = CurveProblem(u / scale, y, np.ones_like(y), np.zeros(1), before, deviation, 1.0)
     mode = problem.solve(spreads)
     mean, covariance = mode.curve, problem.covariance(mode, spreads)
-    alpha, beta = np.meshgrid(np.linspace(-3, 3, 401), np.linspace(-4, 4, 401), indexing="ij")
+    alpha, beta = np.meshgrid(np.linspace(-3, 3, 121), np.linspace(-4, 4, 121), indexing="ij")
     z = np.exp(alpha)[..., None] * (u[:, 0] / scale) + beta[..., None]
     density = (y[:, 0] * z - np.logaddexp(0, z)).sum(-1)
     for value, middle, own, tau in (
@@ -86,7 +86,7 @@ def test_the_mode_is_that_of_another_optimiser():
 def test_few_beat_temperature_and_platt_where_labels_differ(photos):
     ours, shared, own = [], [], []
     for seed in range(2):
-        u, y, truth = simulated(photos + 2000, 30, seed)
+        u, y, truth = simulated(photos + 800, 30, seed)
         few = few_labels(u[:photos], y[:photos], Sigmoid(), pool=u)
         ours.append(log_loss(few.link, u[photos:], truth[photos:]))
         one = temperature(u[:photos], y[:photos], Sigmoid())
@@ -108,10 +108,10 @@ def test_cosines_are_read_with_what_the_pool_says_of_each_label():
 
 
 def test_intervals_and_shares_hold_the_truth_at_least_as_often_as_they_say():
-    # The truth is drawn from the prior, as the intervals assume; wider would be no answer.
+    # The truth is drawn from the prior, as the intervals assume.
     rng, inside, within = np.random.default_rng(4), [], []
     tau_a, tau_b = TYPICAL_SPREAD[1], TYPICAL_SPREAD[1]
-    for _ in range(8):
+    for _ in range(5):
         u = rng.normal(-2, 2, (1000, 20))
         slope = np.exp(rng.normal(0, WITH_LINK[0]) + rng.exponential(tau_a) * rng.normal(size=20))
         offset = rng.normal(0, WITH_LINK[1]) + rng.exponential(tau_b) * rng.normal(size=20)
@@ -154,7 +154,6 @@ def test_more_photos_are_needed_to_halve_the_error_than_there_are():
     u, y, _ = simulated(50, 10, 6)
     few = few_labels(u, y, Sigmoid())
     assert few.photos_to_halve > 100
-    assert SPREADS[0] <= few.spreads[0] <= SPREADS[-1]
     unknown = np.zeros_like(y)
     unknown[:, 0] = 1
     nearly = few_labels(u, y, Sigmoid(), unknown.astype(bool))

@@ -103,7 +103,7 @@ def test_an_infinite_log_odds_counts_as_one_in_a_million():
 @given(
     st.integers(1, 12), st.integers(1, 6), st.integers(0, 1000), st.sampled_from(list(CALIBRATORS))
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @pytest.mark.filterwarnings("ignore:.*score.*:UserWarning")
 def test_tiny_tables_of_any_shape_are_fitted(images, labels, seed, name):
     rng = np.random.default_rng(seed)
@@ -129,8 +129,7 @@ def test_the_chosen_one_has_the_least_log_loss_and_says_what_it_beat():
     expected = CALIBRATORS[choice.name](logits, labels, Sigmoid())
     assert link_to_spec(choice.link) == link_to_spec(expected)
     assert str(choice).startswith(f"chosen: {choice.name}, by log loss over 5 folds")
-    assert choice.candidates[0].behind == 0
-    assert all(row.standard_error >= 0 for row in choice.candidates)
+    assert choice.candidates[0].behind == 0 < choice.candidates[1].standard_error
 
 
 @pytest.mark.parametrize("enough", [True, False])
@@ -153,7 +152,7 @@ def test_steps_are_compared_only_where_a_hundred_entries_of_each_kind_are_known(
 def test_a_fit_that_is_better_by_chance_is_not_taken():
     """Oracle: labels drawn from the link itself; without the standard error some fit would win."""
     chosen = []
-    for seed in range(6):
+    for seed in range(4):
         rng = np.random.default_rng((5, seed))
         logits = rng.normal(-1, 2, (50, 5))
         chosen.append(auto(logits, rng.random((50, 5)) < Sigmoid()(logits), Sigmoid()))

@@ -215,14 +215,6 @@ def test_folds_held_out_side_by_side_lose_what_they_lose_one_by_one(monkeypatch,
     torch.testing.assert_close(together(logits), alone(logits))
 
 
-def test_soft_labels_are_fitted_by_cross_entropy():
-    logits, _, _ = problem(300, labels=2)
-    soft = torch.sigmoid(0.5 * logits - 0.25)
-    link = platt(logits, soft, Sigmoid(), strength=0.0)
-    np.testing.assert_allclose(link.slope.tolist(), 0.5, rtol=1e-4)
-    np.testing.assert_allclose(link.offset.tolist(), -0.25, rtol=1e-3)
-
-
 def test_a_sample_of_images_without_known_labels_does_not_spoil_the_bins():
     logits, labels, _ = problem(9000)
     observed = torch.ones_like(labels)

@@ -22,12 +22,12 @@ def test_golden():
     assert_golden(tensor(log_loss(link, logits, labels)), case["expected"]["nll_after"])
 
 
-@pytest.mark.parametrize("unknown", [False, True])
-@pytest.mark.parametrize(("scale", "images"), [(0.1, 400), (1.0, 400), (30.0, 400), (1.0, 20_000)])
-def test_sigmoid_is_scipys_minimum(scale, images, unknown):
-    logits, labels, observed = problem(images, unknown=unknown)
+@pytest.mark.parametrize("link", [Sigmoid(), None])
+@pytest.mark.parametrize(("scale", "images"), [(0.1, 400), (30.0, 400), (1.0, 20_000)])
+def test_sigmoid_is_scipys_minimum(scale, images, link):
+    logits, labels, observed = problem(images, unknown=link is None)
     logits = logits * scale
-    link = temperature(logits, labels, Sigmoid(), observed)
+    link = temperature(logits, labels, link, observed)
 
     def loss(a):
         return log_loss(Temperature(Sigmoid(), 1 / a, 1e9), logits, labels, observed)
@@ -70,14 +70,7 @@ def test_separable_scores_are_capped_and_reversed_ones_flattened_with_a_warning(
         temperature(-logits, labels, Softmax())
 
 
-def test_raw_logits_stand_in_for_log_odds():
-    logits, labels, _ = problem()
-    raw, odds = temperature(logits, labels, None), temperature(logits, labels, Sigmoid())
-    assert raw.temperature == odds.temperature
-    torch.testing.assert_close(raw(logits), odds(logits))
-
-
 def test_the_search_ends_even_without_reaching_its_precision(monkeypatch):
     logits, labels, _ = problem()
-    monkeypatch.setattr(import_module("labelwise.calibration.temperature"), "STEPS", 2)
+    monkeypatch.setattr(import_module("labelwise.calibration.platt"), "ROOT_STEPS", 2)
     assert 0.01 <= temperature(logits, labels, Sigmoid()).temperature <= 1e6

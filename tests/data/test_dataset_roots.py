@@ -61,12 +61,6 @@ def test_coco_files_that_are_no_splits_say_the_way_out(folder):
         load(folder.path)
 
 
-def test_a_single_coco_file_finds_its_images(folder):
-    folder.pictures("val2017/x.jpg")
-    file = folder.text("annotations/instances_val2017.json", coco_json(["x.jpg"], [(0, 7)]))
-    assert described(file)["images"] == 1
-
-
 def voc(folder, base, images):
     xml = "<annotation><object><name>{}</name><difficult>{}</difficult></object></annotation>"
     for image, (label, difficult) in images.items():
@@ -98,12 +92,6 @@ def test_two_years_of_voc_are_joined(folder):
     found = described(folder.path)
     assert found["splits"] == {"train": 4}
     assert "2 parts (VOCdevkit/VOC2007, VOCdevkit/VOC2012)" in found["notes"][0]
-
-
-def test_voc_annotations_without_image_sets(folder):
-    voc(folder, ".", {"a": ("dog", 0), "b": ("cat", 0)})
-    found = described(folder.path)
-    assert (found["images"], found["splits"]) == (2, {})
 
 
 def test_xml_with_entities_is_refused(folder):

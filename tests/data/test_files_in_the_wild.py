@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 from sample_pictures import jpeg
 
-from labelwise.data import LabelTable, describe, load, with_validation
+from labelwise.data import LabelTable, describe, load
 from labelwise.errors import DataError, SettingsError
 from labelwise.pictures import FeatureRows
 
@@ -104,20 +104,6 @@ def test_objects_of_cvat_and_label_studio_are_labels_as_in_coco(folder):
     smaller = [{"id": 1, "image": "a.jpg", "choice": "dog"}]
     with pytest.raises(DataError, match="as JSON, not as JSON-MIN"):
         load(folder.text("min.json", json.dumps(smaller)))
-
-
-def test_people_of_one_photo_stay_together(folder):
-    """WIDER-Attribute has a row per person; validation must not show a photo of training."""
-    person = {"attribute": [1, -1], "bbox": [0, 0, 2, 2]}
-    for part in ("trainval", "test"):
-        images = [{"file_name": f"{part}/{n}.jpg", "targets": [person] * 4} for n in range(10)]
-        content = {"attribute_id_map": {"0": "Male", "1": "Hat"}, "images": images}
-        folder.text(f"Anno/wider_attribute_{part}.json", json.dumps(content))
-        folder.pictures(*(f"Image/{part}/{n}.jpg" for n in range(10)))
-    table = with_validation(load(folder.path), share=0.3)
-    photos = {split: set(part.group) for split, part in table.splits().items()}
-    assert photos["val"]
-    assert not photos["val"] & photos["train"]
 
 
 def test_minus_one_may_mean_absent(folder):

@@ -63,7 +63,7 @@ def test_the_marks_that_part_labels_and_columns(folder):
         assert f"`--set {option}`" in str(run("describe", table).exception)
         assert names(described(table, "--set", option.strip("'"))) == ["x", "y"]
     table = folder.text("x.txt", "path,a;b\na.jpg,1\n")
-    assert "parted by ',' or ';'" in str(run("describe", table).exception)
+    assert "separated by ',' or ';'" in str(run("describe", table).exception)
 
 
 @settings(deadline=None)

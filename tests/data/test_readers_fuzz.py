@@ -29,12 +29,11 @@ def parquet():
     return buffer.getvalue()
 
 
-@pytest.mark.parametrize("wrong", [0x11, 0x1E])
-def test_any_byte_of_a_parquet_file_may_be_wrong(tmp_path, wrong):
+def test_any_byte_of_a_parquet_file_may_be_wrong(tmp_path):
     good = parquet()  # Arrow aborts the process where it is asked for broken sizes of columns
     for place in range(len(good)):
         content = bytearray(good)
-        content[place] = wrong
+        content[place] = (0x11, 0x1E)[place % 2]
         (tmp_path / "t.parquet").write_bytes(content)
         with suppress(LabelwiseError):
             load(tmp_path / "t.parquet", check_files=False)

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from typed import must_run, run
 
 from labelwise.data import load
-from labelwise.data import votes as votes_module
 from labelwise.data.export import export
 from labelwise.data.votes import ALL_LABELS, Votes, count_votes, model_workers
 from labelwise.errors import DataError, LabelwiseError, SettingsError
@@ -56,35 +55,6 @@ def test_the_model_agrees_with_crowd_kit():
     assert rates["w3"] == pytest.approx((0.897947, 0.619542), abs=3e-6)
 
 
-def test_one_step_is_that_of_crowd_kits_published_example(monkeypatch):
-    """Golden: five tasks, five workers, and the tables after one iteration, of crowd-kit's tests.
-
-    It starts from the plain shares and has no prior; figures there have two decimals.
-    """
-    votes = {"w1": "nyyyy", "w2": "yynyn", "w3": "-ynyn", "w4": "ynyyn", "w5": "nnnyn"}
-    words = {"y": "yes", "n": "no", "-": "unknown"}
-    rows = [
-        (f"t{task}", "label", worker, words[answer])
-        for worker, answers in votes.items()
-        for task, answer in enumerate(answers, 1)
-    ]
-    monkeypatch.setattr(
-        votes_module,
-        "_start",
-        lambda entry, yes, entries: np.bincount(entry, yes, entries) / np.bincount(entry),
-    )
-    monkeypatch.setattr(votes_module, "MOST_STEPS", 1)
-    made = model_workers(Votes.of(rows), strength=0.0, photos=0.0)
-    np.testing.assert_allclose(by_photo(made)[:, 0], [0.65, 0.74, 0.13, 1.00, 0.05], atol=0.006)
-    rates = {one.worker: (one.sensitivity, one.specificity) for one in made.records}
-    published = {
-        "w1": (0.75, 0.14), "w2": (0.93, 0.75), "w3": (0.91, 0.87), "w4": (0.69, 0.50),
-        "w5": (0.39, 1.00),
-    }  # fmt: skip
-    for worker, both in published.items():
-        assert rates[worker] == pytest.approx(both, abs=0.006)
-
-
 def slow_em(rows, q, s, m, steps):
     """Return {(photo, label): P(t = 1)}: one loop per formula of the docstring."""
     truth = {}
@@ -123,38 +93,6 @@ def test_em_is_the_slow_loop():
     for (photo, label), value in expected.items():
         row = list(made.votes.photos).index(photo)
         assert made.shares[row, made.votes.labels.index(label)] == pytest.approx(value, abs=1e-12)
-
-
-def log_posterior(rows, photos, a, b, pi, q=0.8, s=4.0, m=1.0):
-    """Return the log density of the parameters given the votes, summed over every truth."""
-    total = -np.inf
-    for truth in itertools.product((0, 1), repeat=photos):
-        value = sum(np.log(pi if t else 1 - pi) for t in truth)
-        for photo, _, worker, answer in rows:
-            w, t, yes = int(worker[1]), truth[int(photo)], answer == "yes"
-            value += np.log((a[w] if yes else 1 - a[w]) if t else (1 - b[w] if yes else b[w]))
-        total = np.logaddexp(total, value)
-    prior = sum(s * q * np.log(x) + s * (1 - q) * np.log(1 - x) for x in (*a, *b))
-    return total + prior + m * (np.log(pi) + np.log(1 - pi))
-
-
-def test_em_ends_at_a_peak_of_the_posterior():
-    rows, _ = simulated(2, 7, RATES[:3])
-    made = model_workers(Votes.of(rows))
-    of = {one.worker: one for one in made.records if one.label == "dog"}
-    a = [of[f"w{w}"].sensitivity for w in range(3)]
-    b = [of[f"w{w}"].specificity for w in range(3)]
-    pi = (made.shares.sum() + 1) / (7 + 2)
-    peak = log_posterior(rows, 7, a, b, pi)
-    for step in (-0.01, 0.01):
-        for w in range(3):
-            assert log_posterior(rows, 7, _moved(a, w, step), b, pi) < peak
-            assert log_posterior(rows, 7, a, _moved(b, w, step), pi) < peak
-        assert log_posterior(rows, 7, a, b, pi + step) < peak
-
-
-def _moved(values, place, step):
-    return [value + step * (number == place) for number, value in enumerate(values)]
 
 
 def test_workers_are_found_out():

@@ -111,9 +111,11 @@ def test_resumes_from_answers_in_any_order():
             break
         use = whole.question
         told[use] = "yes" if right[use[0]][use[1]] else "no"
-        ahead = whole.upcoming()[told[use]]
+        ahead = deepcopy(whole)
+        ahead.answer(told[use])
+        assert whole.question == use
         whole.answer(told[use])
-        assert whole.question == ahead
+        assert whole.question == ahead.question
     again = Audit(sizes, scores=scores, seed=9).resume(dict(sorted(told.items())))
     assert again.question == whole.question
     assert again.verdict() == whole.verdict()
@@ -217,8 +219,6 @@ def test_tag_intervals_cover():
                 total += 1
                 inside += one.low - 1e-9 <= right[tag].mean() <= one.high + 1e-9
                 assert one.low <= one.estimate <= one.high
-        whole = audit.kept_precision()
-        assert whole is None or 0 <= whole.low <= whole.estimate <= whole.high <= 1
     assert inside >= 0.95 * total
 
 

@@ -1,15 +1,16 @@
 """Counts against all samples of small libraries, scipy's hypergeometric law and numpy's regression;
 coverage in libraries whose probabilities are wrong."""
 
-from itertools import combinations
+from itertools import combinations, product
+from math import comb
 
 import numpy as np
 import pytest
-from scipy.special import expit
+from scipy.special import beta, expit
 from scipy.stats import binom, hypergeom
 
 from labelwise.decide import Answered, estimate_count, estimate_total, exact_count_bounds
-from labelwise.decide.estimate import DrawnGroup, betting_total_bounds
+from labelwise.decide.estimate import betting_total_bounds
 
 
 @pytest.mark.parametrize("truth", range(9))
@@ -113,10 +114,60 @@ def test_groups_drawn_unevenly_add_up():
 def test_few_answers_in_groups_have_the_bounds_of_their_bets():
     random = np.random.default_rng(5)
     parts = [drawn_from(random, *library(random, "calm", 200), 20, group) for group in "ab"]
-    groups = [DrawnGroup(one.yes, 20, 200, one.probs.mean()) for one in parts]
+    groups = [(part.yes, 20, 200, part.probs.mean()) for part in parts]
     found = estimate_total(parts)
     assert (found.low, found.high) == betting_total_bounds(groups, 0.95)
     assert found.method == "betting"
+
+
+@pytest.mark.parametrize("truths", [(0, 0, 0), (1, 0, 4), (3, 2, 0), (5, 4, 4), (2, 2, 2)])
+def test_bounds_hold_in_nearly_all_samples_of_small_groups(truths):
+    sizes, drawn = (5, 4, 4), (2, 2, 1)
+    shares = [
+        [int((np.array(rows) < truth).sum()) for rows in combinations(range(size), m)]
+        for size, m, truth in zip(sizes, drawn, truths, strict=True)
+    ]
+    held = []
+    for yes in product(*shares):
+        groups = [(*group, 0.9) for group in zip(yes, drawn, sizes, strict=True)]
+        low, high = betting_total_bounds(groups, 0.6)
+        held.append(low <= sum(truths) <= high)
+    assert np.mean(held) >= 0.6
+
+
+def chance(group, count):
+    """Return P(these answers | W), from the number of samples."""
+    yes, drawn, photos, _ = group
+    ways = comb(count, yes) * comb(photos - count, drawn - yes)
+    return ways / comb(photos, drawn) / comb(drawn, yes)
+
+
+def marginals(group):
+    """Return the chance of the answers under Jeffreys' law and four laws around the share."""
+    yes, drawn, _, expected = group
+    odds, laws = expected / (1 - expected), [(0.5, 0.5)]
+    for factor, weight in ((1, 20), (1, 200), (1 / 3, 20), (3, 20)):
+        mean = factor * odds / (1 + factor * odds)
+        laws.append((weight * mean, weight * (1 - mean)))
+    return np.array([beta(a + yes, b + drawn - yes) / beta(a, b) for a, b in laws])
+
+
+def test_bounds_are_the_outermost_totals_that_some_split_explains():
+    groups = [(1, 6, 20, 0.1), (3, 5, 15, 0.4), (0, 4, 25, 0.02), (0, 0, 3, 0.5)]
+    paid = np.mean(np.prod([marginals(group) for group in groups], axis=0))
+    best = {}
+    for split in product(*(range(group[2] + 1) for group in groups)):
+        value = np.prod([chance(*pair) for pair in zip(groups, split, strict=True)])
+        best[sum(split)] = max(value, best.get(sum(split), 0.0))
+    held = [total for total, value in best.items() if paid < 20 * value]
+    assert betting_total_bounds(groups, 0.95) == (min(held), max(held))
+
+
+def test_ten_groups_have_half_the_width_that_their_exact_intervals_add_up_to():
+    low, high = betting_total_bounds([(1, 10, 500, 0.1)] * 10, 0.95)
+    ends = exact_count_bounds(1, 10, 500, 1 - 0.05 / 10)
+    assert high - low < 0.5 * 10 * (ends[1] - ends[0])
+    assert low <= 500 <= high
 
 
 def test_a_library_of_one_photo_and_one_that_was_answered_whole():

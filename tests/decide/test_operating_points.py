@@ -74,7 +74,7 @@ def test_shared_false_alarms_count_all_labels_against_the_photos():
 
 def test_a_day_holds_as_many_photos_as_it_is_said_to():
     probs, truth, _ = problem(3, images=200)
-    rule, words = decide.find_rule("false-alarms-2/day", 40.0).with_words(probs, truth)
+    rule, words = decide.fit_rule("false-alarms-2/day", probs, truth, photos_per_day=40.0)
     assert rule == decide.false_alarms_at(probs, truth, per_photo=0.05)
     assert words == "at most 2 false alarms per day, at 40 photos a day, per label"
 

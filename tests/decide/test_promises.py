@@ -221,7 +221,6 @@ def test_promises_saved_by_0_1_are_still_read():
     old = {key: spec[key] for key in spec.keys() - {"kind", "listed", "checked"}}
     read = decide.Promise.from_spec(old)
     assert read == promise(what="list")
-    assert read.about == "photos like those it was tested on"
     assert "at least 90.0% of the images on the list are right" in str(read)
 
 

@@ -31,8 +31,7 @@ from labelwise.calibration import CALIBRATORS
 from labelwise.decide import Threshold, TopK
 from labelwise.errors import CheckpointError, DataError, ImageError, LabelwiseError, SettingsError
 from labelwise.exports.links import RULE_OPS, Graph, default_thresholds, write_link, write_rule
-from labelwise.exports.network import export_network
-from labelwise.exports.onnx_file import assemble, export_onnx, write_resize
+from labelwise.exports.onnx_file import assemble, export_network, export_onnx, write_resize
 from labelwise.exports.parity import assert_parity, compare_answers
 from labelwise.links import Sigmoid
 from labelwise.methods import HEADS, LINKS, RULES

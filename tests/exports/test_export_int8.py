@@ -18,8 +18,7 @@ from labelwise.data import LabelTable
 from labelwise.errors import LabelwiseError
 from labelwise.exports import int8
 from labelwise.exports.int8 import quantised_content
-from labelwise.exports.network import LOGITS, export_network
-from labelwise.exports.onnx_file import facts_of
+from labelwise.exports.onnx_file import LOGITS, export_network, facts_of
 from labelwise.exports.parity import measured_predictions
 from labelwise.links import Sigmoid
 from labelwise.models.graph_file import INPUT, features_of, open_session, read_model

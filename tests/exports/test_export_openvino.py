@@ -17,8 +17,7 @@ from labelwise.calibration import CALIBRATORS
 from labelwise.decide import Threshold
 from labelwise.errors import CheckpointError, LabelwiseError, SettingsError
 from labelwise.exports import torch_programs as openvino_folder
-from labelwise.exports.network import export_network
-from labelwise.exports.onnx_file import assemble, facts_of
+from labelwise.exports.onnx_file import assemble, export_network, facts_of
 from labelwise.exports.parity import compare_answers
 from labelwise.exports.torch_programs import export_openvino
 from labelwise.links import Sigmoid

@@ -17,7 +17,7 @@ from torch import nn
 from labelwise.decide import ExpectedF, Threshold
 from labelwise.errors import LabelwiseError, SettingsError
 from labelwise.exports import torch_programs
-from labelwise.exports.network import quiet
+from labelwise.exports.onnx_file import quiet
 from labelwise.exports.torch_programs import (
     MOST,
     LoadedProgram,

@@ -59,7 +59,7 @@ from labelwise.photos.prevalence import read_answers
 from labelwise.photos.receipts import RECEIPTS_FILE, keep_receipt, read_list_answers, receipts_of
 from labelwise.photos.shift import HeldOutPictures, likeness_of
 from labelwise.photos.words import WordList
-from labelwise.photos.words.answers import KeptAnswers
+from labelwise.photos.words.start import KeptAnswers
 from labelwise.photos.words.text_image import TextHead
 from labelwise.photos.words.tower_files import read_towers
 from labelwise.photos.xmp import Keyword, entries, noted, tagged, untagged
@@ -142,7 +142,7 @@ def make_index(place):
         for rows in ([0, 2], [1, 2, 3]):
             keep_receipt(index, "dog", PROMISE, np.array(rows), "someone")
         likeness_of(index)
-        index.store.checksums.put_missing()
+        index.store.database.seal_missing()
 
 
 INDEX = saved(make_index, "i.index")

@@ -3,6 +3,7 @@
 import io
 import os
 import threading
+from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
@@ -17,7 +18,6 @@ from labelwise.decide import Threshold
 from labelwise.errors import ImageError, LabelwiseError
 from labelwise.links import Sigmoid
 from labelwise.models import HeadSpec, Model, Predictor
-from labelwise.models import scoring as launching
 from labelwise.models.scoring import (
     Scored,
     captured,
@@ -25,7 +25,6 @@ from labelwise.models.scoring import (
     launch,
     one_thread,
     score,
-    score_inputs,
     scored,
 )
 from labelwise.networks.backbones import create_backbone
@@ -85,15 +84,6 @@ def test_every_kind_of_source_gives_the_answers_of_a_plain_loop(tmp_path, batch_
         torch.testing.assert_close(whole.log_p, log_p, atol=1e-4, rtol=1e-4)
         torch.testing.assert_close(whole.log_q, log_q, atol=1e-4, rtol=1e-4)
         assert torch.equal(whole.sets, predictor.rule(whole.probs))
-
-
-def test_inputs_that_are_ready_get_the_answers_of_the_engine_to_the_bit():
-    predictor = make()
-    pixels = np.stack([np.asarray(predictor.transform.resize(one)) for one in pictures(19)])
-    (engine,) = score(predictor, ArrayImages(pixels, resized=True), batch_size=19)
-    ready = score_inputs(predictor, torch.from_numpy(pixels).permute(0, 3, 1, 2))
-    for name in ("logits", "log_p", "log_q", "sets"):
-        assert torch.equal(getattr(ready, name), getattr(engine, name))
 
 
 def test_each_row_comes_once_in_order_answered_or_failed():
@@ -325,7 +315,8 @@ def test_a_network_that_cannot_be_captured_computes_as_before(monkeypatch):
     def refused(*_: object) -> None:
         raise RuntimeError("operation not permitted when stream is capturing")
 
-    monkeypatch.setattr(launching, "_capture", refused)
+    monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
+    monkeypatch.setattr(torch.cuda, "current_stream", refused)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
     net = network("cpu")
     assert captured(net, pixels(2, "cpu")) is net

@@ -14,9 +14,7 @@ from torch import nn
 from torch.nn.functional import avg_pool2d, batch_norm, conv2d, relu
 from torchvision import models
 from torchvision.models.vgg import cfgs, make_layers
-from typer.testing import CliRunner
 
-from labelwise.cli.app import app
 from labelwise.decide import Threshold
 from labelwise.errors import SettingsError
 from labelwise.links import Sigmoid
@@ -136,6 +134,8 @@ TIMM = [  # name, side, tokens before the places
     ("vit_pwee_patch16_reg1_gap_256", 32, 1),  # register; norm of the mean of the patches
     ("vit_pe_core_tiny_patch16_384", 32, 1),  # attention pooling
     ("mixer_s32_224", None, 0),  # mean of the patches
+    ("vit_small_patch16_dinov3", 32, 5),  # class token and registers, rotary positions
+    ("vit_base_patch32_siglip_256", 64, 0),  # a probe attends to the patches
 ]
 
 
@@ -172,8 +172,13 @@ def test_timm_maps_hold_timms_features(name, size, prefix):
 def test_torchvision_maps_are_what_its_classifier_pools(name, classify):
     backbone = create_backbone(f"torchvision/{name}", image_size=64).eval()
     sized = {"image_size": 64} if name.startswith("vit") else {}
-    model = models.get_model(name, weights=None, **sized).eval()
-    model.load_state_dict(backbone.network.state_dict(), strict=False)
+    with torch.device("meta"):  # to draw numbers that are then replaced takes longest
+        model = models.get_model(name, weights=None, **sized).eval()
+    model.load_state_dict(backbone.network.state_dict(), strict=False, assign=True)
+    for part, weight in [*model.named_parameters()]:
+        if weight.is_meta:
+            drawn = nn.Parameter(0.1 * torch.randn(weight.shape))
+            setattr(model.get_submodule(part.rpartition(".")[0]), part.rpartition(".")[2], drawn)
     maps = backbone(images(64))
     assert maps.shape[:2] == (2, backbone.channels)
     expected = model(images(64))
@@ -482,34 +487,3 @@ def test_the_shapes_of_packaged_weights_are_read_without_random_numbers():
     before = torch.random.get_rng_state()
     assert timm_models._shapes("tf_efficientnet_lite0")["classifier.weight"] == (1000, 1280)
     assert torch.equal(torch.random.get_rng_state(), before)
-
-
-# DINOv3 and SigLIP 2 by name, with the command of the guide, on random weights of their shapes.
-
-
-@pytest.mark.parametrize(
-    ("name", "side"),
-    [
-        ("vit_small_patch16_dinov3", 32),  # published as .lvd1689m
-        ("vit_base_patch32_siglip_256", 64),  # published as .v2_webli
-    ],
-)
-def test_a_head_is_trained_on_the_features_that_timm_itself_pools(name, side, tmp_path):
-    torch.manual_seed(0)
-    save_file(timm.create_model(name, num_classes=0).state_dict(), tmp_path / "weights.safetensors")
-    random, rows = np.random.default_rng(0), ["path,labels"]
-    for n in range(20):
-        pixels = random.integers(0, 60, (32, 32, 3)) + 180 * (n % 2)
-        Image.fromarray(pixels.astype(np.uint8)).save(tmp_path / f"{n}.png")
-        rows.append(f"{n}.png,{'light' if n % 2 else 'dark'}")
-    (tmp_path / "labels.csv").write_text("\n".join(rows) + "\n")
-    command = ["train", str(tmp_path / "labels.csv"), "--features", name]
-    command += ["--weights", str(tmp_path / "weights.safetensors"), "--image-size", str(side)]
-    done = CliRunner().invoke(app, [*command, "-o", str(tmp_path / "run")], catch_exceptions=False)
-    assert done.exit_code == 0, done.output
-    backbone = Predictor.load(tmp_path / "run").model.backbone.eval()
-    assert backbone.name == name
-    with torch.no_grad():
-        raw = backbone.network.forward_features(images(side))
-        expected = backbone.network.forward_head(raw, pre_logits=True)
-        torch.testing.assert_close(backbone(images(side)).mean((2, 3)), expected, atol=1e-5, rtol=0)

@@ -1,8 +1,5 @@
 """The contract, over every method of the catalogue."""
 
-import shutil
-import sys
-
 import contract
 import pytest
 import torch
@@ -219,7 +216,8 @@ def one_of_each_class():
 def test_compiles_to_one_graph(name):
     # What changes state on its way goes through the pass that makes graphs functional, too.
     state = [*new(name).buffers(), *new(name).parameters()]
-    contract.assert_compiles(maker(name), "aot_eager" if state else "eager")
+    functional = state or name.endswith("+lpr")  # and an operator of our own
+    contract.assert_compiles(maker(name), "aot_eager" if functional else "eager")
 
 
 @pytest.mark.parametrize("name", ["warp", "rml"])
@@ -264,13 +262,6 @@ def test_link_survives_as_plain_data(name):
     logits = contract.example(seed=1)[0]
     again = link_from_spec(link_to_spec(objective.link))
     torch.testing.assert_close(again(logits), objective.link(logits), rtol=0, atol=0)
-
-
-@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # torch's own compiler
-def test_compiled_kernels_agree():
-    # torch's compiler needs g++, and cannot quote a path with a space in its include folders.
-    able = shutil.which("g++") is not None and " " not in sys.prefix
-    contract.assert_compiles(maker("spa+lpr"), "inductor" if able else "aot_eager")
 
 
 def test_weights_on_present_labels_are_torchs_and_their_link_takes_them_out():

@@ -1,4 +1,4 @@
-"""Oracles: golden vectors, the law of the sampled rank; loops are in test_written_formulas."""
+"""Oracles: golden vectors, hand-made cases, the law of the sampled rank."""
 
 import golden
 import pytest

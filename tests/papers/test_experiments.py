@@ -16,7 +16,7 @@ from quick_processes import QUICK
 from safetensors.torch import save_file
 from sklearn.metrics import average_precision_score, brier_score_loss, roc_auc_score
 
-from labelwise.data import LabelTable, with_validation
+from labelwise.data import LabelTable
 from labelwise.data.export import export
 from labelwise.errors import DataError, SettingsError
 from labelwise.evaluation.intervals import ap_influence
@@ -406,26 +406,6 @@ def replace_rows(table, rows):
     return replace(table, ids=ids, logits=table.logits[rows], labels=table.labels[rows])
 
 
-def test_validation_rows_come_from_train_in_proportion():
-    random = np.random.default_rng(3)
-    labels, features = random.random((400, 4)) < 0.5, np.zeros((400, 1), np.float32)
-    split = np.repeat(["train", "test"], [300, 100])
-    table = LabelTable.from_arrays("abcd", FeatureRows(features), labels, split=split)
-    held = with_validation(table)
-    taken = held.split == "val"
-    assert taken.sum() == 30
-    assert (table.split[taken] == "train").all()
-    assert (held.split[~taken] == table.split[~taken]).all()
-    train = table.split == "train"
-    kinds, of_row = np.unique(labels, axis=0, return_inverse=True)
-    assert {tuple(kind) for kind in kinds} >= {(0, 0, 0, 0), (1, 1, 1, 1)}
-    for kind in range(len(kinds)):
-        here = of_row == kind
-        assert abs((here & taken).sum() - 0.1 * (here & train).sum()) <= 1
-    assert with_validation(held) is held
-    assert (with_validation(table).split == held.split).all()
-
-
 def cifar_binary(folder, train=120, test=60):
     folder.mkdir(parents=True)
     (folder / "fine_label_names.txt").write_text("".join(f"class {k}\n" for k in range(100)))
@@ -642,7 +622,7 @@ def test_an_executor_is_given_what_others_start_from_first(tmp_path):
     assert done == ["first", "free", "b"]
 
 
-def test_runs_side_by_side_end_with_the_command_that_is_killed(tmp_path, warm_commands):
+def test_a_worker_ends_with_the_command_that_is_killed(tmp_path, warm_commands):
     script = """
 import sys
 from pathlib import Path
@@ -650,16 +630,16 @@ from labelwise.papers.jobs import LocalProcesses, TrainingJob, run_jobs
 from labelwise.training.settings import read_settings
 values = {"data": "posterior", "backbone": "identity", "recipe.epochs": 2000, "method": "bce",
           "data_options": {"num_train": 2000, "num_val": 50, "num_test": 50, "num_labels": 4}}
-jobs = [TrainingJob(read_settings(None, values), Path(sys.argv[1]) / name) for name in "ab"]
 if __name__ == "__main__":
-    list(run_jobs(jobs, executor=LocalProcesses(2)))
+    job = TrainingJob(read_settings(None, values), Path(sys.argv[1]) / "run")
+    list(run_jobs([job], executor=LocalProcesses(1)))
 """
     (tmp_path / "jobs.py").write_text(script)
-    files = [tmp_path / name / "metrics.jsonl" for name in "ab"]
+    file = tmp_path / "run" / "metrics.jsonl"
     with warm_commands.running([tmp_path], tmp_path, tmp_path / "jobs.py"):
-        wait_until(lambda: all(file.exists() for file in files))
-    wait_until(lambda: not any(is_locked(file.parent) for file in files))
-    assert not any((file.parent / "evaluation.json").exists() for file in files)
+        wait_until(file.exists)
+    wait_until(lambda: not is_locked(file.parent))
+    assert not (file.parent / "evaluation.json").exists()
 
 
 def is_locked(folder):

@@ -47,21 +47,29 @@ def test_the_computed_table_is_shown_and_written(call, tmp_path):
     assert "| asl-official+phi | 0.000 | 0.492 | up to 0.942 | below 0.942 | – | no | – |" in text
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Where figures of one table share its data and runs."""
+    return tmp_path_factory.mktemp("figures")
+
+
 @pytest.mark.parametrize("name", FIGURES)
-def test_every_figure_is_drawn(call, tmp_path, name):
+def test_every_figure_is_drawn(call, folder, name):
     figure = FIGURES[name]
-    arguments = ["papers", "run", name, "-o", str(tmp_path / "out"), "--seeds", "1"]
+    out, root = folder / f"runs-{figure.table}", folder / f"data-{figure.table}"
+    arguments = ["papers", "run", name, "-o", out, "--seeds", "1"]
     if figure.table:
-        official.write(find_experiment(figure.table).data, tmp_path / "data")
-        arguments += ["--root", str(tmp_path / "data")]
+        if not root.exists():
+            official.write(find_experiment(figure.table).data, root)
+        arguments += ["--root", root]
         for value in () if figure.photos_only else SMALL:
             arguments += ["--set", value]
     code, said = call(*arguments)
     assert code == 0, said
-    with Image.open(tmp_path / "out" / f"{name}.png") as picture:
+    with Image.open(out / f"{name}.png") as picture:
         pixels = np.asarray(picture.convert("L"))
     assert pixels.std() > 5  # something is drawn
-    assert (tmp_path / "out" / f"{name}.svg").read_text().startswith("<?xml")
+    assert (out / f"{name}.svg").read_text().startswith("<?xml")
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,11 @@ import pytest
 
 from labelwise.errors import SettingsError
 from labelwise.papers.listing import NOT_RUN, status_of
-from labelwise.papers.protocols import Claim, ClaimedRun, figures_in
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = runpy.run_path(str(ROOT / "benchmarks" / "verdicts.py"))
 RunResults, read_claims = SCRIPT["RunResults"], SCRIPT["read_claims"]
+Claim, ClaimedRun, figures_in = (SCRIPT[name] for name in ("Claim", "ClaimedRun", "figures_in"))
 CLAIMS = (ROOT / "benchmarks" / "claims.yaml").read_text(encoding="utf-8")
 
 

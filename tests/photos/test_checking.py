@@ -185,7 +185,7 @@ def test_a_list_is_as_long_as_the_answers_can_carry(index):
 def test_a_check_goes_on_with_a_shorter_list_where_the_first_fails(folder):
     """Oracle: a person who finds the first 60 % of the list right, and nothing below."""
     index = open_index(folder)
-    few, many = (session_of(index, top=None, answers=some) for some in (8, 60))
+    few, many = (session_of(index, top=None, answers=some) for some in (8, 40))
     assert len(few.rows) < len(many.rows)
     best = many.left().tolist()
     right = set(best[: int(0.6 * len(best))])
@@ -197,5 +197,5 @@ def test_a_check_goes_on_with_a_shorter_list_where_the_first_fails(folder):
     assert len(left) == state.promise.listed
     assert sum(row not in right for row in left) <= 0.3 * len(left)
     assert f"of these {len(left)} photos match dog: " in str(state)
-    again = session_of(index, top=None, answers=60)
+    again = session_of(index, top=None, answers=40)
     assert again.state() == state

@@ -21,14 +21,6 @@ def test_with_closes_an_index_and_its_store(update, opened):
     one.close()  # a second time is allowed
 
 
-def test_an_index_is_closed_when_its_work_fails(update):
-    update()
-    with pytest.raises(ZeroDivisionError), Index(update.folder) as index:
-        raise ZeroDivisionError
-    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
-        index.store.roots()
-
-
 def test_the_guard_names_an_index_that_was_left_open(update):
     update()
     with (

@@ -42,7 +42,7 @@ def answered(index, sample, truth):
 
 def test_estimates_hold_the_truth_though_the_model_is_wrong(library):
     folder, truth = library
-    held, draws, answers = 0, 40, 40
+    held, draws, answers = 0, 20, 40
     with Index(folder) as index:
         for seed in range(draws):
             (folder / "answers.jsonl").unlink(missing_ok=True)  # so that others are drawn

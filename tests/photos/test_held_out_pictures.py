@@ -1,7 +1,6 @@
 """A library is compared by embeddings too. Oracle: how photos were made; logits tell nothing."""
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 import torch
 from PIL import Image
@@ -108,28 +107,6 @@ def test_photos_that_were_fitted_set_the_projection(tmp_path, run):
     with Index(tmp_path / "index") as index:
         expected = Projection.fitted(kept.fitted.astype(np.float32))
         np.testing.assert_array_equal(index.embeddings.projection.numbers, expected.numbers)
-
-
-def test_a_new_index_reads_predictions_once_and_only_names_of_fitted_photos(
-    tmp_path, run, monkeypatch
-):
-    read, read_table = [], pq.read_table
-
-    def noted(path, columns=None, **checks):
-        read.append((path.parent.name, path.name, columns))
-        return read_table(path, columns=columns, **checks)
-
-    monkeypatch.setattr("labelwise.predictions.pq.read_table", noted)
-    (run / PICTURES_FILE).unlink(missing_ok=True)
-    photo(tmp_path / "photos" / "a.png", 5)
-    update_index(tmp_path / "index", [tmp_path / "photos"], model=run, watch=Silent())
-    own = [one for one in read if one[0] in ("index", "predictions")]
-    assert sorted(own, key=str) == [
-        ("index", "held-out.parquet", None),
-        ("predictions", "test.parquet", None),
-        ("predictions", "test.parquet", ["id"]),
-        ("predictions", "train.parquet", ["id"]),
-    ]
 
 
 def test_what_is_kept_is_not_made_again_and_damage_is_noticed(tmp_path, run):

@@ -216,7 +216,7 @@ def test_questions_are_worth_what_they_say(index, by):
 def test_a_promise_needs_photos_that_fitted_nothing(index):
     assert len(evidence_of(index)) == 400
     facts = index.facts.model_copy(update={"held_out": "val"})
-    with index.store.checksums.rewriting("index.json"):
+    with index.store.database.rewriting("index.json"):
         facts.save(index.folder / "index.json")
     with pytest.raises(LabelwiseError, match="fitted nothing"):
         evidence_of(open_index(index.folder))
@@ -226,10 +226,6 @@ def test_a_model_without_probabilities_says_so(index):
     index = use(index, link=None)
     with pytest.raises(LabelwiseError, match="calibrate it first"):
         index.odds(0)
-
-
-def test_sigmoid_is_what_these_tests_take_for_granted(index):
-    assert index.spec.link == link_to_spec(Sigmoid())
 
 
 def test_lists_are_cut_under_the_models_own_link(index):

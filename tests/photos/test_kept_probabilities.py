@@ -13,7 +13,7 @@ from labelwise.methods import link_to_spec
 from labelwise.photos.database import CHUNK, CacheFiles
 from labelwise.photos.index import Index
 
-LARGE = "labelwise.photos.probabilities.KEPT_FROM"
+LARGE = "labelwise.photos.index.KEPT_FROM"
 FLOAT = np.dtype(np.float32)
 
 
@@ -56,14 +56,6 @@ def test_an_update_prepares_searches_and_appends_new_photos(update, photos, larg
     np.testing.assert_array_equal(found, both_sides(update.folder))
 
 
-def test_another_link_takes_the_place_of_the_kept_probabilities(update, large):
-    update()
-    with Index(update.folder) as index:
-        index.use(index.spec.model_copy(update={"link": link_to_spec(Softmax())}), None)
-    np.testing.assert_allclose(np.exp(both_sides(update.folder)[::2]).sum(0), 1, rtol=1e-5)
-    assert len([*(update.folder / "cache").glob("[pq]-*.bin")]) == 2 * len(LABELS)
-
-
 def test_a_small_index_keeps_all_labels_in_one_file_that_grows(update, photos, monkeypatch):
     update()
     (kept,) = (update.folder / "cache").glob("labels-*.bin")
@@ -74,7 +66,7 @@ def test_a_small_index_keeps_all_labels_in_one_file_that_grows(update, photos, m
     assert after.startswith(before)
     assert len(after) == len(before) + 4 * 2 * len(LABELS)
     found = both_sides(update.folder)
-    monkeypatch.setattr("labelwise.photos.probabilities.ONE_FILE", 0)  # computed anew
+    monkeypatch.setattr("labelwise.photos.index.ONE_FILE", 0)  # computed anew
     np.testing.assert_array_equal(found, both_sides(update.folder))
     with Index(update.folder) as index:
         index.use(index.spec.model_copy(update={"link": link_to_spec(Softmax())}), None)

@@ -18,16 +18,16 @@ from PIL import Image, PngImagePlugin, TiffImagePlugin
 from sidecar_samples import drawn_sidecar, keywords_in, subjects
 from typed import run
 
-from labelwise.photos.embedded_tags import (
+from labelwise.photos.metadata import read_photo_metadata, sidecar_of
+from labelwise.photos.tagging import (
+    WrittenFiles,
     apply_patch,
     embed_tags,
     make_patch,
     undo_embedded,
     undo_sidecar,
     write_sidecar,
-    written_photos,
 )
-from labelwise.photos.metadata import read_photo_metadata, sidecar_of
 from labelwise.photos.xmp import Keyword, tagged
 
 DOG = [Keyword("dog", 0.9, "m", "2026-01-01", ("animal",))]
@@ -158,8 +158,9 @@ def listed(path):
 
 
 @needs_exiftool
-@pytest.mark.parametrize("packet", [PACKET, None], ids=["grandma", "no packet"])
-@pytest.mark.parametrize("name", ["a.jpg", "a.png", "a.tif"])
+@pytest.mark.parametrize(
+    ("name", "packet"), [("a.jpg", None), ("a.jpg", PACKET), ("a.png", PACKET), ("a.tif", PACKET)]
+)
 def test_keywords_are_written_into_photos_and_taken_out_to_the_byte(store, tmp_path, name, packet):
     place = photo(tmp_path / name, packet)
     place.chmod(0o640)
@@ -179,10 +180,10 @@ def test_keywords_are_written_into_photos_and_taken_out_to_the_byte(store, tmp_p
     assert embed_tags(store, str(place), DOG).state == "unchanged"
     assert embed_tags(store, str(place), CAT).state == "written"
     assert listed(place)["Subject"] == [*mine, "cat"]
-    assert written_photos(store).paths() == [str(place)]
+    assert WrittenFiles(store, "embedded").paths() == [str(place)]
     assert undo_embedded(store, str(place)).state == "undone"
     assert place.read_bytes() == before
-    assert written_photos(store).paths() == []
+    assert WrittenFiles(store, "embedded").paths() == []
     assert undo_embedded(store, str(place)).reason == "not ours"
 
 
@@ -219,24 +220,7 @@ def test_what_cannot_be_written_is_left_alone_and_named(store, tmp_path):
     for place, word in ((webp, "WEBP"), (broken, "as a picture"), (tmp_path / "c.jpg", "read")):
         outcome = embed_tags(store, str(place), DOG)
         assert (outcome.state, word in outcome.reason) == ("left alone", True), outcome
-    assert written_photos(store).paths() == []
-
-
-@needs_exiftool
-def test_a_photo_that_changes_while_it_is_written_is_left_alone(store, tmp_path, monkeypatch):
-    import labelwise.photos.embedded_tags as inside
-
-    place = photo(tmp_path / "a.jpg")
-    real = inside._with_packet
-
-    def slow(*arguments):
-        made = real(*arguments)
-        photo(place, None)
-        return made
-
-    monkeypatch.setattr(inside, "_with_packet", slow)
-    assert "just now" in embed_tags(store, str(place), DOG).reason
-    assert read_photo_metadata(place).packet is None
+    assert WrittenFiles(store, "embedded").paths() == []
 
 
 def test_embed_without_exiftool_says_what_to_install(update, monkeypatch):

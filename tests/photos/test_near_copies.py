@@ -53,13 +53,6 @@ def test_three_shots_of_one_picture_are_known(library):
         assert pictures_of(index)[others].tolist() == others.tolist()
 
 
-def test_indexing_says_how_many_there_are(library):
-    assert (
-        "of 15 photos of the index, 2 are near copies of an earlier one: 13 different pictures; "
-        "--distinct takes such photos as one"
-    ) in library().notes
-
-
 def test_what_was_known_stays_when_photos_come(library, photos):
     """The earliest of a picture leads; where it is gone, the next one that is there."""
     with Index(library.folder) as index:
@@ -152,10 +145,3 @@ def test_a_cut_list_counts_its_near_copies(library):
         distinct = answer(index, query, top=99, wrong_at_most=0.5, photos=DISTINCT)
         assert distinct.above == len(found.hits) - 2
         assert distinct.copies_sentence == ""
-
-
-def test_near_copies_are_told_in_words():
-    assert NearCopies(120, 14).sentence("the photos of this list") == (
-        "of the photos of this list, 14 are near copies of an earlier one: 106 different pictures"
-    )
-    assert NearCopies(5, 0).sentence("x") == ""

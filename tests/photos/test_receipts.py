@@ -13,14 +13,7 @@ from open_indexes import open_index
 
 from labelwise.decide import Promise
 from labelwise.errors import CheckpointError, DataError
-from labelwise.photos import (
-    Index,
-    answer,
-    read_list_answers,
-    receipts_of,
-    search,
-    verify_lists,
-)
+from labelwise.photos import Index, answer, read_list_answers, receipts_of, search, verify_lists
 from labelwise.photos.checking import CheckSession
 from labelwise.photos.receipts import (
     RECEIPTS_FILE,

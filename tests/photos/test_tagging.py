@@ -13,13 +13,15 @@ from typed import run
 
 from labelwise.decide import Threshold
 from labelwise.errors import DataError
-from labelwise.photos import embedded_tags as tagging
-from labelwise.photos.embedded_tags import undo_sidecar, write_sidecar, written_sidecars
+from labelwise.photos import tagging
 from labelwise.photos.metadata import sidecar_of
 from labelwise.photos.tagging import (
+    WrittenFiles,
     promised_rule,
     raw_partners,
     tags_of,
+    undo_sidecar,
+    write_sidecar,
 )
 from labelwise.photos.xmp import Keyword
 
@@ -32,7 +34,7 @@ def store(update):
     return open_index(update.folder).store
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(5))
 def test_undo_puts_back_every_byte(store, tmp_path, seed):
     path = tmp_path / "a.jpg.xmp"
     before = drawn_sidecar(seed)
@@ -63,10 +65,10 @@ def test_a_sidecar_that_was_not_there_is_removed_again(store, tmp_path):
     assert write_sidecar(store, path, DOG, dry_run=True).state == "written"
     assert not os.path.exists(path)
     write_sidecar(store, path, DOG)
-    assert written_sidecars(store).paths() == [path]
+    assert WrittenFiles(store, "sidecars").paths() == [path]
     undo_sidecar(store, path)
     assert not os.path.exists(path)
-    assert written_sidecars(store).paths() == []
+    assert WrittenFiles(store, "sidecars").paths() == []
 
 
 def test_what_others_changed_since_stays(store, tmp_path):

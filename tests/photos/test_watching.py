@@ -10,13 +10,13 @@ from open_indexes import open_index
 from patience import PATIENCE
 from search_setup import picture
 
-from labelwise.photos.folder_scan import NoEventsError, events_of, file_system
+from labelwise.photos.folder_scan import FolderEvents, NoEventsError, file_system
 
 
 @contextmanager
 def watching(*roots, skip=()):
     try:
-        events = events_of([str(root) for root in roots], skip)
+        events = FolderEvents([str(root) for root in roots], skip)
     except NoEventsError as reason:
         pytest.skip(str(reason))
     with events:
@@ -90,7 +90,7 @@ def test_disks_of_other_machines_are_looked_at_instead(photos, monkeypatch):
     assert not file_system(str(photos)).startswith("nfs")
     monkeypatch.setattr("labelwise.photos.folder_scan.file_system", lambda path: "nfs4")
     with pytest.raises(NoEventsError, match=r"may change without telling \(nfs4\)"):
-        events_of([str(photos)])
+        FolderEvents([str(photos)])
 
 
 def test_an_update_of_some_folders_looks_at_no_others(update, photos):

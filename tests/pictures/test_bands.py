@@ -461,20 +461,21 @@ def test_networks_of_three_channels_are_refused():
 def test_weights_of_three_channels_are_adapted_as_timm_does(tmp_path):
     """Oracle: timm's own loading of the same weights with ``in_chans``."""
     torch.manual_seed(0)
-    original = timm.create_model("resnet18")
+    original = timm.create_model("lcnet_035")
     save_file(original.state_dict(), tmp_path / "w.safetensors")
     overlay = {"state_dict": original.state_dict()}
     for bands in (SCALE, BandScale(GREY, (0.0,), (1.0,))):
         count = len(bands.bands)
         theirs = timm.create_model(
-            "resnet18", pretrained=True, in_chans=count, pretrained_cfg_overlay=overlay
+            "lcnet_035", pretrained=True, in_chans=count, pretrained_cfg_overlay=overlay
         )
         ours = create_backbone(
-            "resnet18", weights=str(tmp_path / "w.safetensors"), image_size=32, bands=bands
+            "lcnet_035", weights=str(tmp_path / "w.safetensors"), image_size=32, bands=bands
         )
         state = ours.state_dict()
         for key, value in theirs.state_dict().items():
-            if not key.startswith("fc."):
+            if not key.startswith("classifier."):
                 torch.testing.assert_close(state[f"network.{key}"], value)
+        assert state["network.conv_stem.weight"].shape[1] == count
         own = {key.removeprefix("network."): value for key, value in state.items()}
         assert with_channels_of(theirs, own) is own  # of a run with these bands: as they are

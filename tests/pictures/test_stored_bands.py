@@ -10,9 +10,8 @@ from test_batches import fed
 from torch.nn.functional import interpolate
 
 from labelwise.pictures import FileImages, Transform
-from labelwise.pictures.multiband import read_npy_into
 from labelwise.pictures.sources import Location
-from labelwise.pictures.transform import STORED_TYPES, Bands, BandScale
+from labelwise.pictures.transform import Bands, BandScale
 from labelwise.pictures.worker import HEADER, SLOT_BYTES, Item, Kind, OneImage, Work, fill
 from labelwise.training import loader as pixels
 from labelwise.training.loader import FedStore, make_store
@@ -98,25 +97,6 @@ def test_a_server_gets_the_input_as_float32():
     entry, values = Work(Kind.RESIZED, TRANSFORM).load(OneImage(npy(TILE), "tile"), 0)
     assert (entry.dtype, entry.size) == ("float32", 4 * TILE.size)
     np.testing.assert_array_equal(values, TILE.astype(np.float32))
-
-
-def test_only_plain_files_are_read_straight_into_memory(folder):
-    room = np.zeros(2 * TILE.size, np.uint8)
-
-    def read(name):
-        return read_npy_into(str(folder / name), TILE.shape, STORED_TYPES, room)
-
-    for name, values in PLAIN.items():
-        assert read(name) == values.dtype.name
-        np.testing.assert_array_equal(room[: values.nbytes].view(values.dtype), values.reshape(-1))
-    assert read("longer.npy") == "uint16"
-    for name in [*OTHERS, "short.npy", "flat.npy", "tile.tif"]:
-        assert read(name) is None
-    assert read_npy_into(str(folder), TILE.shape, STORED_TYPES, room) is None  # a folder
-    long = npy(TILE)[:8] + (200).to_bytes(2, "little") + npy(TILE)[10:127] + b" " * 82 + b"\n"
-    (folder / "long.npy").write_bytes(long + TILE.tobytes())
-    assert np.load(folder / "long.npy").shape == TILE.shape
-    assert read("long.npy") is None
 
 
 def test_files_in_the_middle_of_a_crop_are_scaled(folder):

@@ -4,13 +4,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from sample_scores import NAMES, sample
+from sample_scores import sample
 
 from labelwise.errors import DataError, SettingsError
 from labelwise.numeric.groups import Groups
 from labelwise.predictions import Predictions
 from labelwise.scores import FitPlan, ScoreTable, crossfit, judge, promise_scores, read_scores
 from labelwise.scores.cross_validate import folds_of
+from labelwise.scores.fit import fit_calibrator
 
 CSV = "id,split,group,score:dog,label:dog\n"
 ROWS = "a,x,p1,0.5,1\nb,x,p1,0.25,0\nc,y,p2,-1,0\nd,y,p3,2,1\n"
@@ -28,13 +29,6 @@ def test_a_group_column_is_read_and_follows_its_rows(tmp_path):
     assert list(table.part("y").group) == ["p2", "p3"]
     assert table.part("y").groups is None  # each photo is its own
     assert table.predictions.groups.count == 3
-
-
-def test_an_array_of_groups_is_read(tmp_path):
-    path = tmp_path / "scores.npz"
-    scores, labels = np.zeros((4, 2)), np.zeros((4, 2))
-    np.savez(path, scores=scores, labels=labels, group=np.array([7, 7, 8, 9]))
-    assert list(read_scores(path, "logits").predictions.group) == ["7", "7", "8", "9"]
 
 
 def test_groups_may_stand_with_the_labels(tmp_path):
@@ -108,18 +102,8 @@ def test_a_promise_keeps_groups_from_its_calibrator_and_tests_them():
 
 
 def test_auto_deals_whole_groups_into_its_folds(monkeypatch):
-    import labelwise.calibration as calibrate
-    from labelwise.scores.fit import fit_calibrator
-
     given = {}
-    real = calibrate.fit_calibrator
-
-    def watched(*args, groups, **options):
-        given["groups"] = groups
-        return real(*args, groups=groups, **options)
-
-    monkeypatch.setattr(calibrate, "fit_calibrator", watched)
-    some = of_patients(100)
-    fit_calibrator("auto", some, some.link)
+    noted = lambda *rows, **options: given.update(options)  # noqa: E731
+    monkeypatch.setattr("labelwise.calibration.fit_calibrator", noted)
+    fit_calibrator("auto", of_patients(100), None)
     assert Groups.of(given["groups"]).count == 20
-    assert some.names == NAMES

@@ -125,7 +125,7 @@ def test_splits_and_files_keep_the_roles_apart(files):
 
 
 def test_auto_chooses_once_and_says_what_it_compared():
-    judged = judge(table_of(sample(150)), FitPlan("auto"), query_length=0)
+    judged = judge(table_of(sample(80)), FitPlan("auto"), query_length=0)
     names = [row.name for row in judged.made.compared]
     assert "temperature" in names
     assert judged.made.link_words.startswith(names[0].replace(" ", "-"))

@@ -67,8 +67,11 @@ def test_numpy_files_are_read(tmp_path):
         observed=predictions.observed,
         names=np.array(NAMES),
         ids=np.array(predictions.ids),
+        group=np.arange(40) // 2,
     )
-    assert_same(read_scores(tmp_path / "s.npz", "logits"), predictions)
+    table = read_scores(tmp_path / "s.npz", "logits")
+    assert_same(table, predictions)
+    assert list(table.predictions.group[:3]) == ["0", "0", "1"]
     labels = np.where(predictions.observed, predictions.labels, np.nan)
     np.savez(tmp_path / "t.npz", scores=predictions.logits, labels=labels)
     table = read_scores(tmp_path / "t.npz", "logits", link="softmax")
@@ -146,8 +149,8 @@ BAD = {
     f"{HEADER},score:dog\n{GOOD},1\n": "the column 'score:dog' stands there twice",
     f"path,{HEADER[3:]}\n{GOOD}\n": "no column 'id'",
     "id,dog,cat\na,1,2\n": "there are no columns 'score:NAME'.* got 'id', 'dog', 'cat'",
-    "id,score:dog,label:dig\na,1,1\n": "no column 'label:dog'; did you mean 'dig'",
-    "id,score:dog,label:dog,label:cat\na,1,1,1\n": "no column 'score:cat'",
+    "id,score:dog,label:dig\na,1,1\n": "label 'dog' of .* is missing; did you mean 'dig'",
+    "id,score:dog,label:dog,label:cat\na,1,1,1\n": "label 'cat' of .* is missing",
     "id,score:dog\na,1\n": "there are no labels; .*--labels",
     "id,label:dog\na,1\n": "there are no scores",
 }

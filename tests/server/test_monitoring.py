@@ -4,7 +4,6 @@ import asyncio
 import time
 
 import pytest
-from open_indexes import open_index
 from web_setup import encoded, running
 
 from labelwise.server.monitoring import Monitor
@@ -50,23 +49,6 @@ def test_only_drawn_photos_count_as_audited(run, own_library):
         assert audited()[one["label"]]["present"] == 1
         text = server.send("GET", "/metrics")[2].decode()
         assert f'labelwise_calibration_evalue{{label="{one["label"]}"}}' in text
-
-
-def test_an_alarm_is_raised_where_everything_is_wrong(run, own_library):
-    with running(run, own_library, decoders=0) as server:
-        for _ in range(6):
-            for one in server.get("/api/v1/review?by=audit&count=8")["questions"]:
-                state = "absent" if one["probability"] >= 0.5 else "present"
-                path = f"/api/v1/photos/{one['id']}/labels"
-                given = {"labels": {one["label"]: state}, "source": "audit"}
-                assert server.put(path, given)[0] == 200
-        index = open_index(own_library)
-        told = [one for one in index.store.corrections("dog") if one.source == "audit"]
-        index.store.close()
-        assert len(told) == 12
-        alarm = next(a for a in server.get("/api/v1/trust")["alarms"] if a["label"] == "dog")
-        assert alarm["audited"] == 12
-        assert alarm["evidence"] > 1
 
 
 def test_recent_pictures_tell_the_share_of_a_label(run):

@@ -96,7 +96,7 @@ def test_no_request_made_up_from_the_description_breaks_the_server(server):
     assert len(operations) >= 20
     statuses = set()
 
-    @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
     @given(st.data())
     def check(data):
         method, path, operation = data.draw(st.sampled_from(operations))

@@ -33,31 +33,6 @@ def first_photo(server):
     return server.get("/api/v1/search?q=dog&top=1")["hits"][0]["id"]
 
 
-@pytest.mark.parametrize(
-    "host",
-    [
-        "evil.example",
-        "127.0.0.1.evil.example",
-        "localhost.",
-        "localhost@evil.example",
-        "localhost/evil.example",
-        "localhost?evil.example",
-        "localhost#evil.example",
-        "localhost:80:80",
-        "localhost:port",
-        "[::1",
-        "[::2]",
-        "0.0.0.0",
-        "",
-        ["localhost", "evil.example"],
-        ["evil.example", "localhost"],
-    ],
-)
-def test_another_hosts_name_leads_nowhere(server, host):
-    for path in ("/", "/api/v1/model", "/health/live"):
-        assert server.send("GET", path, host=host)[0] == 400
-
-
 @pytest.mark.parametrize("host", ["localhost", "LocalHost:8000", "127.0.0.1", "[::1]", "[::1]:99"])
 def test_the_loopback_names_are_answered(server, host):
     assert server.send("GET", "/api/v1/model", host=host)[0] == 200
@@ -66,24 +41,6 @@ def test_the_loopback_names_are_answered(server, host):
 def test_a_forwarded_host_counts_for_nothing(server):
     headers = {"X-Forwarded-Host": "localhost", "Forwarded": "host=localhost"}
     assert server.send("GET", "/", headers=headers, host="evil.example")[0] == 400
-
-
-@pytest.mark.parametrize(
-    "headers",
-    [
-        {"Origin": "http://evil.example"},
-        {"Origin": "null"},
-        {"Origin": "http://127.0.0.1:1"},
-        {"Sec-Fetch-Site": "cross-site"},
-        {"Sec-Fetch-Site": "same-site"},
-    ],
-)
-def test_pages_of_other_sites_cannot_write_or_cost_work(server, headers):
-    photo = first_photo(server)
-    given = {"labels": {"dog": "present"}}
-    assert server.put(f"/api/v1/photos/{photo}/labels", given, **headers)[0] == 403
-    assert server.upload(("a.png", encoded()), **headers)[0] == 403
-    assert not any(one["corrected"] for one in server.get(f"/api/v1/photos/{photo}")["labels"])
 
 
 def test_a_form_of_another_site_is_no_write(server):
@@ -429,23 +386,3 @@ def test_no_answer_shows_the_inside(run, monkeypatch):
         answer = server.send("GET", "/api/v1/model")
         assert "SECRET" not in server.problem(answer, 500)
         assert server.send("GET", "/health/live")[0] == 200
-
-
-def test_strange_requests_are_refused_with_one_sentence(server):
-    for method, path, body, headers in [
-        ("TRACE", "/api/v1/model", None, {}),
-        ("DELETE", "/api/v1/model", None, {}),
-        ("POST", "/api/v1/predict", b"", {"Content-Type": "multipart/form-data"}),
-        ("POST", "/api/v1/predict", b"x", {"Content-Type": "multipart/form-data; boundary=\xff"}),
-        ("POST", "/api/v1/predict", b"", {}),
-        ("POST", "/api/v1/predict", b"", {"Content-Type": "image/png"}),
-        ("PUT", f"/api/v1/photos/{'0' * 64}/labels", b"{", JSON),
-        ("PUT", f"/api/v1/photos/{'0' * 64}/labels", b"[" * 100_000, JSON),
-        ("GET", "/api/v1/search?q=nosuchlabel", None, {}),
-        ("GET", "/api/v1/search?q=" + "(" * 1500, None, {}),
-        ("GET", "/api/v1/search?q=dog&top=1e9", None, {}),
-        ("GET", "/api/v1/search?q=dog&at_least=nan", None, {}),
-    ]:
-        answer = server.send(method, path, body, headers)
-        assert 400 <= answer[0] < 500, (method, path, answer)
-        assert answer[1]["content-type"] == "application/problem+json", (method, path)

@@ -4,7 +4,6 @@ Oracle: the hashes of a run of the local engine over the same pictures.
 """
 
 import os
-from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
@@ -33,20 +32,31 @@ class Seeing:
         return self.inner.start()
 
 
-@contextmanager
-def cluster_of(**head):
-    """A cluster that this process has joined, of one node so far."""
+QUICK = {  # settings of Ray: a killed node is noticed in two seconds, nobody starts cold workers
+    "RAY_health_check_initial_delay_ms": "0",
+    "RAY_health_check_period_ms": "400",
+    "RAY_prestart_worker_first_driver": "0",
+    "RAY_enable_worker_prestart": "0",
+}
+
+
+@pytest.fixture
+def head(worker_python, monkeypatch):
+    """A cluster that this process has joined: its head has a GPU by name, and no core."""
     ray = require_ray()
     from ray.cluster_utils import Cluster
 
+    for name, value in QUICK.items():
+        monkeypatch.setenv(name, value)
     plain = {"include_dashboard": False, "include_log_monitor": False, "no_monitor": True}
-    cluster = started(lambda: Cluster(initialize_head=True, head_node_args=NODE | plain | head))
+    wanted = NODE | plain | {"num_cpus": 0, "num_gpus": 1}
+    cluster = started(lambda: Cluster(initialize_head=True, head_node_args=wanted))
     try:
         ray.init(
             address=cluster.address,
             log_to_driver=False,
             logging_level="error",
-            runtime_env=worker_environment(),
+            runtime_env=worker_environment() | {"py_executable": worker_python},
         )
         yield cluster
     finally:
@@ -69,27 +79,26 @@ class Moving:
                 self.cluster.remove_node(self.first, allow_graceful=False)
 
 
-def test_nodes_with_cores_decode_for_one_with_a_gpu_and_come_and_go(places, tmp_path):
-    """The head has a GPU by name, and no core: whoever decodes is on another node.
+def test_nodes_with_cores_decode_for_one_with_a_gpu_and_come_and_go(places, head, tmp_path):
+    """Whoever decodes is on another node than the GPU.
 
     Then the same where workers decode by themselves: one that waits for a core gets that of the
-    node which joins. All are started by the interpreter that Ray chooses by itself.
+    node which joins.
     """
     photos = [str(places / "photos")]
-    with cluster_of(num_cpus=0, num_gpus=1) as cluster:
-        first = started(lambda: cluster.add_node(num_cpus=2, **NODE))
-        engine = make_engine("ray", 1, "cuda", decoders=2)
-        assert (engine.workers, engine.gpus) == (2, 0.5)  # one computes while the other waits
-        given = replace(task(places / "model", tmp_path / "fed"), reader=RayDecoding(ahead=2))
-        moving = Moving(engine, cluster, first, {"num_cpus": 2}, tmp_path)
-        outcome = predict_shards(given, photos, moving, shard_rows=5)
-        assert (outcome.rows, outcome.failed) == (40, 2)
-        assert hashes(tmp_path / "fed") == hashes(places / "local")
-        assert {mark.read_text() for mark in tmp_path.glob("worker-*")} == {"0"}  # of its GPU
+    first = started(lambda: head.add_node(num_cpus=1, **NODE))
+    engine = make_engine("ray", 1, "cuda", decoders=2)
+    assert (engine.workers, engine.gpus) == (2, 0.5)  # one computes while the other waits
+    given = replace(task(places / "model", tmp_path / "fed"), reader=RayDecoding(ahead=2))
+    moving = Moving(engine, head, first, {"num_cpus": 1}, tmp_path)
+    outcome = predict_shards(given, photos, moving, shard_rows=5)
+    assert (outcome.rows, outcome.failed) == (40, 2)
+    assert hashes(tmp_path / "fed") == hashes(places / "local")
+    assert {mark.read_text() for mark in tmp_path.glob("worker-*")} == {"0"}  # of its GPU
 
-        (second,) = (node for node in cluster.worker_nodes)
-        alone = task(places / "model", tmp_path / "alone")
-        moving = Moving(make_engine("ray", 3), cluster, second, {"num_cpus": 1}, tmp_path)
-        outcome = predict_shards(alone, photos, moving, shard_rows=5)
-        assert (outcome.rows, outcome.failed) == (40, 2)
-        assert hashes(tmp_path / "alone") == hashes(places / "local")
+    (second,) = (node for node in head.worker_nodes)
+    alone = task(places / "model", tmp_path / "alone")
+    moving = Moving(make_engine("ray", 2), head, second, {"num_cpus": 1}, tmp_path)
+    outcome = predict_shards(alone, photos, moving, shard_rows=5)
+    assert (outcome.rows, outcome.failed) == (40, 2)
+    assert hashes(tmp_path / "alone") == hashes(places / "local")

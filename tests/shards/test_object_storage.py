@@ -57,10 +57,12 @@ def impatient(bucket, monkeypatch):
         return S3FileSystem(retry_strategy=once, **options), path
 
     monkeypatch.setattr(pyarrow.fs, "FileSystem", SimpleNamespace(from_uri=opened))
+    monkeypatch.setattr(storage_module, "FIRST_PAUSE", 0)
 
 
-def test_faults_change_nothing_but_the_time(bucket, tmp_path):
+def test_faults_change_nothing_but_the_time(bucket, tmp_path, monkeypatch):
     app, client, place = bucket
+    monkeypatch.setattr(storage_module, "FIRST_PAUSE", 0)
     whole = run(tmp_path, place, "whole")
     assert (whole.rows, whole.failed) == (COUNT, 2)
     app.share = 0.15

@@ -270,46 +270,6 @@ def test_options_of_shards_need_shards(model, photos, monkeypatch, capsys):
     assert "s3://bucket/photos is scored into shards" in capsys.readouterr().err
 
 
-def test_listing_needs_the_memory_of_the_largest_folder(tmp_path):
-    """Oracle: peak Python memory while 40,000 keys are read is that of one folder of 1,000."""
-    import tracemalloc
-
-    from pyarrow.fs import FileInfo, FileSystemHandler, FileType, PyFileSystem
-
-    from labelwise.system.storage import ObjectStorage
-
-    class Wide(FileSystemHandler):
-        """A bucket of ``folders`` times 1,000 keys that are made up when they are listed."""
-
-        def __init__(self, folders):
-            self.folders = folders
-
-        def get_file_info_selector(self, selector):
-            if selector.base_dir == "bucket":
-                names = [f"bucket/{n:06d}" for n in range(self.folders)]
-                return [FileInfo(name, FileType.Directory) for name in names]
-            names = [f"{selector.base_dir}/{n:06d}.jpg" for n in range(1000)]
-            return [FileInfo(name, FileType.File, size=1) for name in names]
-
-        def _no(self, *_):
-            raise NotImplementedError
-
-        get_type_name = normalize_path = get_file_info = create_dir = delete_dir = _no
-        delete_dir_contents = delete_root_dir_contents = delete_file = move = copy_file = _no
-        open_input_stream = open_input_file = open_output_stream = open_append_stream = _no
-
-    def peak(folders):
-        storage = ObjectStorage(PyFileSystem(Wide(folders)), "bucket", "fake://bucket")
-        tracemalloc.start()
-        count = sum(1 for _ in storage.files())
-        highest = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
-        assert count == folders * 1000
-        return highest
-
-    assert peak(40) < 1.5 * peak(5)
-
-
 def test_places(tmp_path):
     storage = storage_at(f"file://{tmp_path}/with%20space")
     storage.write("a/b.txt", b"hello")

@@ -141,10 +141,10 @@ WITHOUT = """
 import os
 from labelwise.pictures.worker_starter import can_start
 from labelwise.pictures.prefetch import available_cores
-from labelwise.photos.folder_scan import NoEventsError, events_of, file_system
+from labelwise.photos.folder_scan import NoEventsError, FolderEvents, file_system
 from labelwise.system.allocator import give_back_freed_memory, keep_freed_memory
 try:
-    events_of(["."])
+    FolderEvents(["."])
 except NoEventsError as error:
     print(error)
 print(can_start(), available_cores() == os.cpu_count(), repr(file_system(".")))

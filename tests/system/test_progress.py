@@ -2,12 +2,10 @@
 
 import os
 import pty
-import subprocess
 import sys
 from types import SimpleNamespace
 
 import pytest
-from patience import PATIENCE
 
 from labelwise.system.progress import LineWatch, NamedWatch, make_watch
 
@@ -84,31 +82,22 @@ def test_one_of_many_runs_is_named_and_says_no_lines_of_its_own(capsys, monkeypa
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
-def test_a_terminal_shows_a_bar_with_rate_and_time_left():
-    code = (
-        "import time\n"
-        "from labelwise.system.progress import make_watch\n"
-        "watch = make_watch()\n"
-        "watch.start('epoch 1/2', 400)\n"
-        "for _ in range(4):\n"
-        "    time.sleep(0.15); watch.advance(50); watch.look(0.25)\n"
-        "watch.say('a line above the bar')\n"
-        "watch.finish()\n"
-    )
+def test_a_terminal_shows_a_bar_with_rate_and_time_left(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "120")
     ours, theirs = pty.openpty()
-    environment = os.environ | {"TERM": "xterm", "COLUMNS": "120"}
-    child = subprocess.Popen([sys.executable, "-c", code], stdout=theirs, env=environment)
-    os.close(theirs)
-    shown = b""
-    while True:
-        try:
-            piece = os.read(ours, 4096)
-        except OSError:
-            break
-        if not piece:
-            break
-        shown += piece
+    with os.fdopen(theirs, "w") as terminal:
+        watch = make_watch(terminal)
+        watch.start("epoch 1/2", 400)
+        for _ in range(4):
+            watch.advance(50)
+            watch.look(0.25)
+        shown = b""
+        while b"loss 0.2500" not in shown:  # the bar is drawn ten times a second
+            shown += os.read(ours, 1 << 16)
+        watch.say("a line above the bar")
+        watch.finish()
+        shown += os.read(ours, 1 << 16)
     os.close(ours)
-    assert child.wait(PATIENCE) == 0
     for part in ("epoch 1/2", "/400 images", "images/s", "0:0", "loss 0.2500", "a line above"):
         assert part.encode() in shown, part

@@ -11,11 +11,17 @@ import torch
 from safetensors.torch import load_file
 
 from labelwise.errors import CheckpointError, LabelwiseError
+from labelwise.objectives import BCE
 from labelwise.system.files import replacing
 from labelwise.system.tensors import save_tensors
 from labelwise.training import checkpoint
 
 TENSORS = {"a.b": torch.arange(6.0).view(2, 3), "step": torch.tensor(3)}
+
+
+def training_state():
+    parts = (torch.nn.Linear(3, 2), BCE(), None, None, checkpoint.Position(), {"data": None})
+    return checkpoint.TrainingState(*parts)
 
 
 def flip(path, place):
@@ -26,27 +32,21 @@ def flip(path, place):
 
 def test_the_newest_checkpoint_is_read_back_and_all_but_the_one_before_it_go(tmp_path):
     assert checkpoint.load_latest(tmp_path) is None
-    checkpoint.save_best(tmp_path, 2, TENSORS)
-    checkpoint.save(tmp_path, TENSORS, {"step": 2, "best_step": 2})
-    checkpoint.save_best(tmp_path, 5, TENSORS)
-    checkpoint.save(tmp_path, TENSORS, {"step": 5, "best_step": 5})
-    checkpoint.save_best(tmp_path, 9, {"x": torch.ones(2)})
+    state = training_state()
+    for step in (2, 5):
+        state.position.step = step
+        state.save_best(tmp_path)
+        checkpoint.save(tmp_path, TENSORS, {"step": step, "best_step": step})
+    state.position.step = 9
+    state.save_best(tmp_path)  # killed after this, the run would go on with the best of step 5
+    assert checkpoint.load_latest(tmp_path).facts["best_step"] == 5
     checkpoint.save(tmp_path, {"x": torch.zeros(1)}, {"step": 9, "best_step": 9})
     found = checkpoint.load_latest(tmp_path)
     assert (found.facts, found.damaged) == ({"step": 9, "best_step": 9}, "")
     assert torch.equal(found.tensors["x"], torch.zeros(1))
-    assert torch.equal(checkpoint.load_best(tmp_path, 9)["x"], torch.ones(2))
     names = {path.name for path in tmp_path.iterdir()}
     best = {"best-00000005.safetensors", "best-00000009.safetensors"}
     assert names == {"00000002", "00000003", *best}
-
-
-def test_best_weights_written_before_a_kill_do_not_replace_the_old_ones(tmp_path):
-    checkpoint.save_best(tmp_path, 5, TENSORS)
-    checkpoint.save(tmp_path, TENSORS, {"best_step": 5})
-    checkpoint.save_best(tmp_path, 9, {"x": torch.ones(2)})  # killed before its checkpoint
-    facts = checkpoint.load_latest(tmp_path).facts
-    assert torch.equal(checkpoint.load_best(tmp_path, facts["best_step"])["a.b"], TENSORS["a.b"])
 
 
 def test_half_written_folders_are_not_read_and_are_cleared_away(tmp_path):
@@ -73,10 +73,10 @@ def test_an_unreadable_checkpoint_gets_one_sentence(tmp_path):
 @pytest.mark.parametrize(
     ("name", "place"),
     [
-        *(("state.safetensors", place) for place in range(-32, 0, 7)),
+        *(("state.safetensors", place) for place in (-32, -1)),
         ("state.json", 2),
         ("state.json", 9),
-        *(("state.json", place) for place in range(12, 21)),  # the name of the sum
+        *(("state.json", place) for place in (12, 16, 20)),  # the name of the sum
     ],
 )
 def test_a_flipped_bit_is_noticed_and_the_checkpoint_before_it_is_taken(tmp_path, name, place):
@@ -92,11 +92,16 @@ def test_a_flipped_bit_is_noticed_and_the_checkpoint_before_it_is_taken(tmp_path
 
 
 def test_a_flipped_bit_in_the_best_weights_is_noticed(tmp_path):
-    checkpoint.save_best(tmp_path, 5, TENSORS)
-    assert torch.equal(checkpoint.load_best(tmp_path, 5)["a.b"], TENSORS["a.b"])
+    state = training_state()
+    state.position.step = state.position.best_step = 5
+    state.save_best(tmp_path)
+    saved = state.model.weight.detach().clone()
+    torch.nn.init.zeros_(state.model.weight)
+    state.restore_best(tmp_path)
+    assert torch.equal(state.model.weight, saved)
     flip(tmp_path / "best-00000005.safetensors", -3)
     with pytest.raises(CheckpointError, match=r"best-00000005\.safetensors .*--fresh"):
-        checkpoint.load_best(tmp_path, 5)
+        state.restore_best(tmp_path)
 
 
 def test_the_safetensors_library_reads_what_is_written(tmp_path):
@@ -164,7 +169,6 @@ QUERIES = {"width": 32, "feedforward": 64, "decoder_layers": 1, "dropout": 0.3}
 
 
 RUNS = {
-    "quasibinary": (1, {"method": "quasibinary", "recipe.ema": 0.9}),
     "role": (2, {"method": "role", "recipe.optimizer.name": "sgd", "recipe.optimizer.lr": 0.01}),
     "role on the device": (
         4, {"method": "role", "options": {"table": "device"}, "recipe.ema": 0.9},

@@ -40,23 +40,16 @@ def built(method, table, **flags):
     return model, build_objective(settings, facts, model), facts
 
 
-def test_pictures_are_squashed_only_if_the_settings_say_so():
+def test_the_model_looks_at_pictures_as_the_settings_say():
     pixels = np.zeros((2, 8, 8, 3), np.uint8)
     table = LabelTable.from_arrays("ab", ArrayImages(pixels), np.eye(2, dtype=bool))
-    crops = []
-    for squash in (False, True):
-        settings = tiny_settings(method="bce", backbone="resnet10t", image_size=32, squash=squash)
-        crops.append(build_model(settings, table)[0].backbone.transform.crop)
-    assert crops[0] < 1
-    assert crops[1] is None
-
-
-def test_the_model_looks_as_often_as_the_settings_say():
-    pixels = np.zeros((2, 8, 8, 3), np.uint8)
-    table = LabelTable.from_arrays("ab", ArrayImages(pixels), np.eye(2, dtype=bool))
-    settings = tiny_settings(method="bce", backbone="small-cnn", crops=5, mirror=True)
+    settings = tiny_settings(method="bce", backbone="resnet10t", image_size=32, crops=5)
     model, _ = build_model(settings, table)
-    assert (model.crops, model.mirrored) == (5, True)
+    assert (model.crops, model.mirrored) == (5, False)
+    assert model.backbone.transform.crop < 1
+    changed = settings.model_copy(update={"squash": True, "mirror": True, "crops": 1})
+    model, _ = build_model(changed, table)
+    assert (model.crops, model.mirrored, model.backbone.transform.crop) == (1, True, None)
     with pytest.raises(SettingsError, match="tiny holds features, so crops must be 1, got 5"):
         build_model(tiny_settings(method="bce", crops=5), tiny_table())
     with pytest.raises(SettingsError, match="'crops': input should be 1 or 5, got 3"):

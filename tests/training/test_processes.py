@@ -12,7 +12,7 @@ from train_tiny import free_port
 
 from labelwise.errors import SettingsError
 from labelwise.system.tensors import load_tensors
-from labelwise.training.processes import STARTED, _srun_variables, launch
+from labelwise.training.execution import STARTED, _srun_variables, launch
 from labelwise.training.run import train
 from labelwise.training.settings import Hardware
 
@@ -80,10 +80,10 @@ def test_when_a_process_dies_the_first_does_not_wait_for_it_forever(tmp_path, wa
     script.write_text(
         "import sys, threading\n"
         "from labelwise.system.distributed import rank\n"
-        "from labelwise.training import processes\n"
+        "from labelwise.training import execution\n"
         "from labelwise.training.settings import Hardware\n"
-        "processes.GRACE = 0\n"
-        "processes.launch(Hardware(accelerator='cpu', devices=3))\n"
+        "execution.GRACE = 0\n"
+        "execution.launch(Hardware(accelerator='cpu', devices=3))\n"
         "sys.exit(7) if rank() == 2 else threading.Event().wait()\n"
     )
     done = warm_commands.start([], tmp_path, script, **ALONE).wait()

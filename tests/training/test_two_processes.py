@@ -16,7 +16,7 @@ from patience import wait_until
 from tiny_run import Hearing, tiny_settings, tiny_table
 from train_tiny import break_second_epoch, free_port
 
-from labelwise.errors import ImageError
+from labelwise.errors import ImageError, SettingsError
 from labelwise.models.run_folder import RunFolder, fetched_run
 from labelwise.predictions import Predictions
 from labelwise.system.tensors import load_tensors
@@ -50,7 +50,7 @@ def assert_same_run(one, other):
 def test_two_processes_are_one_with_the_joined_batch(tmp_path, warm_commands):
     # 99 rows: 66 in training, so the last joined batch is short, and odd validation shares.
     shared = {"recipe__ema": 0.8, "recipe__optimizer__clip": 0.5}
-    runs = {method: {"method": method, **shared} for method in ("bce", "two-way", "role")}
+    runs = {method: {"method": method, **shared} for method in ("two-way", "role")}
     parallel = {"rows": 99, "hardware__devices": 2}
     both = {name: flags | parallel for name, flags in runs.items()}
     launch(warm_commands, tmp_path / "two", both)
@@ -67,11 +67,10 @@ def test_torchrun_starts_the_same_run(tmp_path, warm_commands, warm_python, monk
     assert_same_run(tmp_path / "two" / "run", tmp_path / "one")
 
 
-def test_the_batch_must_divide_among_the_processes(tmp_path, warm_commands):
-    flags = {"batch_size": 15, "hardware__devices": 2}
-    done = warm_commands.run([tmp_path, json.dumps({"run": flags})], tmp_path, SCRIPT)
-    assert done.returncode == 1
-    assert "SettingsError: batch_size must be a multiple of 2 devices, got 15" in done.stderr
+def test_the_batch_must_divide_among_the_processes(tmp_path, monkeypatch):
+    monkeypatch.setattr("labelwise.training.prepare.world_size", lambda: 2)
+    with pytest.raises(SettingsError, match="batch_size must be a multiple of 2 devices, got 15"):
+        train(tiny_settings(batch_size=15), tmp_path, table=tiny_table())
 
 
 @pytest.mark.parametrize("rank", [0, 1])

@@ -241,17 +241,3 @@ def test_a_checked_list_of_a_text_carries_a_promise(library, tmp_path):
         wrong = run_verb(*common, *options)
         assert isinstance(wrong.exception, LabelwiseError)
         assert reason in str(wrong.exception)
-
-
-def test_wrong_photos_leave_a_checked_list_of_a_text_without_a_promise(library, tmp_path):
-    folder, _ = library
-    place = tmp_path / "index"
-    shutil.copytree(folder / "index", place)
-    index = open_index(place)
-    session = FreeText.of(index).check(index, "sky", 6, wrong_at_most=0.1, who="ada")
-    photo = session.next_photo()
-    state = session.answer(photo, "no")
-    assert state.promise is None
-    assert photo.row not in session.left()
-    again = FreeText.of(index).check(index, "sky", 6, wrong_at_most=0.1, who="ben")
-    assert again.state().check.checked == 1

@@ -9,7 +9,7 @@ from timm.data.imagenet_info import ImageNetInfo
 from words_setup import SIDE, photo
 
 from labelwise.photos.words import ClassesAndWords, WordList
-from labelwise.photos.words.knowledge import CaptionMaps, Kinds, caption_maps, imagenet_kinds
+from labelwise.photos.words.classes import CaptionMaps, Kinds, caption_maps, imagenet_kinds
 
 DOGS = tuple(range(151, 269))  # Chihuahua to Mexican hairless
 BIRDS = (*range(7, 25), *range(80, 101), *range(127, 147))

@@ -13,8 +13,7 @@ from labelwise.data import load
 from labelwise.errors import SettingsError
 from labelwise.models import Predictor
 from labelwise.photos.words import ClassesAndWords, QuestionGuide, WordList, WordsLearner
-from labelwise.photos.words.answers import KeptAnswers, asking_order, is_set_aside
-from labelwise.photos.words.start import start
+from labelwise.photos.words.start import KeptAnswers, asking_order, is_set_aside, start
 from labelwise.pictures import PictureImages
 from labelwise.system.progress import Silent
 

@@ -9,7 +9,7 @@ import pytest
 from huggingface_hub import constants
 
 from labelwise.errors import SettingsError
-from labelwise.photos.words import towers
+from labelwise.photos.words import tower_files as towers
 
 FILES = {"onnx/model_quantized.onnx": b"a model", "tokenizer.json": b"its tokens"}
 

@@ -4,14 +4,13 @@ Where two people disagree, nothing is known. A table is an export: the answer lo
 """
 
 import csv
-import hashlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from labelwise.answers.log import AnswerLog, LoggedAnswer, Note, answered
+from labelwise.answers.log import AnswerLog, Line, LoggedAnswer, Note, answered
 from labelwise.errors import DataError
-from labelwise.system.files import replacing
+from labelwise.system.files import replacing, sha256_of
 from labelwise.system.text import as_cell
 
 ASIDE, CHOSEN = "aside", "chosen"  # draws: photos set aside at random, and those a model chose
@@ -35,41 +34,30 @@ class LabelAnswers:
 
     def __init__(self, log: AnswerLog, aside: Collection[str] | None = None) -> None:
         self.log, self.aside = log, aside
-        self._read()
-
-    def _read(self) -> None:
-        self._lines, self._taken = self.log.lines(), 0
-        self._said: dict[tuple[str, str], dict[str, str]] = {}
-        self._agreed: dict[str, dict[str, bool]] = {}
-        self._tallies: dict[str, Tally] = {}
-        self._labels: dict[str, int] = {}  # how many were answered, by photo
-        self._draws: dict[str, str] = {}
+        self._lines: list[Line] | None = None
         self.refresh()
 
     def refresh(self) -> None:
         """Take in what was appended since, by this process or another."""
         lines = self.log.lines()
         if lines is not self._lines:
-            self._read()
-            return
+            self._lines, self._taken = lines, 0
+            self._said: dict[tuple[str, str], dict[str, str]] = {}
+            self._agreed: dict[str, dict[str, bool]] = {}
+            self._tallies: dict[str, Tally] = {}
+            self._labels: dict[str, int] = {}  # how many were answered, by photo
+            self._draws: dict[str, str] = {}
         for line in lines[self._taken :]:
             if isinstance(line, LoggedAnswer):
                 self._note(line)
         self._taken = len(lines)
 
     def add(self, label: str, answers: Mapping[str, str], who: str) -> None:
-        """Log what a person said of a label, by photo."""
-        aside = self.aside
-
-        def draw(photo: str) -> str | None:
-            return None if aside is None else ASIDE if photo in aside else CHOSEN
-
-        self.log.append(
-            [
-                answered(key, label, answer, who, "label", draw=draw(key))
-                for key, answer in answers.items()
-            ]
-        )
+        lines = []
+        for photo, answer in answers.items():
+            draw = None if self.aside is None else ASIDE if photo in self.aside else CHOSEN
+            lines.append(answered(photo, label, answer, who, "label", draw=draw))
+        self.log.append(lines)
         self.refresh()
 
     def _note(self, line: LoggedAnswer) -> None:
@@ -79,9 +67,8 @@ class LabelAnswers:
         if line.answer != "undo":
             people[line.who] = line.answer
         self._count(key, 1)
-        known = {name: verdict for name, verdict in self._agreed.get(line.photo, {}).items()}
+        known, verdict = dict(self._agreed.get(line.photo, {})), self.verdict(*key)
         known.pop(line.label, None)
-        verdict = self.verdict(*key)
         if verdict is not None:
             known[line.label] = verdict
         self._agreed[line.photo] = known  # a new one: another thread may read the old
@@ -101,23 +88,18 @@ class LabelAnswers:
                 del self._labels[photo]
 
     def is_answered(self, photo: str, label: str) -> bool:
-        """Return whether anyone has said anything of a label in a photo."""
         return bool(self._said.get((photo, label)))
 
     def verdict(self, photo: str, label: str) -> bool | None:
         """Return what people agree on; None where they do not, or nobody knows."""
-        said = {
-            answer for answer in self._said.get((photo, label), {}).values() if answer != "unsure"
-        }
+        said = {*self._said.get((photo, label), {}).values()} - {"unsure"}
         return said == {"yes"} if len(said) == 1 else None
 
     @property
     def answered(self) -> int:
-        """The number of photos that anyone has said anything of."""
         return len(self._labels)
 
     def tally(self, label: str) -> Tally:
-        """Return how many photos were answered about a label, and how."""
         return self._tallies.get(label, Tally())
 
     @property
@@ -132,13 +114,10 @@ class LabelAnswers:
         others = dict.fromkeys(label for own in known.values() for label in own)
         aside = {photo for photo, draw in draws.items() if draw == ASIDE}.union(self.aside or ())
         with replacing(table) as temporary:
-            write_table(
-                temporary,
-                [*labels, *(label for label in others if label not in labels)],
-                known,
-                None if self.aside is None and not draws else aside,
-            )
-            digest = _digest(temporary)
+            columns = [*labels, *(label for label in others if label not in labels)]
+            split = None if self.aside is None and not draws else aside
+            write_table(temporary, columns, known, split)
+            digest = sha256_of(temporary)
             if digest not in _exported(self.log):
                 self.log.append([Note("export", {"sha256": digest})])
 
@@ -161,15 +140,11 @@ def require_own(log: AnswerLog, table: Path) -> None:
 
 
 def _may_write(log: AnswerLog, table: Path) -> bool:
-    return not table.exists() or _digest(table) in _exported(log)
+    return not table.exists() or sha256_of(table) in _exported(log)
 
 
 def _exported(log: AnswerLog) -> set[str]:
     return {facts["sha256"] for facts in log.notes("export")}
-
-
-def _digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def write_table(

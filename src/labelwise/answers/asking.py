@@ -9,16 +9,14 @@ truth. An answer to "does the photo carry k?" puts k into G or takes it out. It 
                                                           both are empty; labels independent
     diverse     1: only that it looks unlike the others counts
 
-Whole photos can also be drawn at random: such a sample is like the rest of the photos, where the
-best by any worth are cluttered or odd ones. Copies of photos that were drawn or labelled before (a
-cosine of 1 but for rounding) come last.
+Whole photos can also be drawn at random, to be like the rest of the photos. Copies of photos that
+were drawn or labelled before (a cosine of 1 but for rounding) come last.
 
-What is known already has p = 0 or 1 and is worth nothing. Rare labels have few photos worth asking
-about and would lose against the common ones, so labels take turns, those with more to gain first:
+Rare labels would lose against the common ones, so labels take turns, those with more to gain first:
 each asks about its best photo. Where whole photos are labelled it takes the photo for all of them
 (``diverse``: all labels are one), which the next label passes over.
 
-Photos that look alike teach the same. So the best photo of a label is the one of
+Photos that look alike teach the same. So the best photo of a label is that of
 
     the largest   worth_i (1 - max(0, largest cosine of i and the photos chosen or labelled before))
 
@@ -40,7 +38,7 @@ Criterion = Literal["value", "entropy", "diverse", "expected-f"]
 CRITERIA: tuple[Criterion, ...] = get_args(Criterion)
 Numbers = NDArray[np.float64]
 Vectors = NDArray[np.float32]
-CANDIDATES, MORE_CANDIDATES = 4, 500  # per label: times what it will ask, and so many more
+CANDIDATES, MORE_CANDIDATES = 4, 500  # per label: times what it will ask, and added to that
 CELLS = 1 << 22  # numbers at once
 COPY = 1 - 1e-6  # cosine of photos that are the same
 
@@ -87,7 +85,9 @@ class Pool:
         p, given = np.where(unknown, p, known), np.where(unknown, given, known == 1)
         if closed is not None:
             unknown &= ~as_mask(to_numpy(closed), "closed").astype(bool)
-        places = _alike(p) if vectors is None else _unit(to_numpy(vectors))
+        if vectors is None:
+            vectors = np.concatenate([np.sqrt(p), np.sqrt(1 - p)], axis=1)
+        places = _unit(to_numpy(vectors))
         if len(places) != len(p):
             raise ValueError(f"vectors must have {len(p)} rows, got {len(places)}")
         return cls(p, given, unknown, places)
@@ -142,15 +142,10 @@ def choose_labels(
         rows = np.arange(len(own))
         if keep < len(own):
             rows = np.sort(np.argpartition(-own, keep - 1)[:keep])
-        queues.append((own[rows], _Seen(pool.vectors, rows, ~unanswered[:, column])))
-
-    def best(column: int) -> tuple[int, float] | None:
-        own, seen = queues[column]
-        return seen.best(own)
-
+        queues.append((_Seen(pool.vectors, rows, ~unanswered[:, column]), own[rows]))
     chosen = []
-    for row, column in asked_in_turn(range(labels), best, count):
-        own, seen = queues[column]
+    for row, column in asked_in_turn(range(labels), lambda k: _Seen.best(*queues[k]), count):
+        seen, own = queues[column]
         own[row] = 0.0
         seen.add(row)
         chosen.append((seen.rows[row], column))
@@ -206,7 +201,6 @@ class _Seen:
         return (row, float(worth[row])) if worth[row] > 0 else None
 
     def add(self, place: int) -> None:
-        """Note that a candidate was chosen."""
         self.nearest = np.maximum(self.nearest, self.vectors @ self.vectors[place])
 
 
@@ -217,14 +211,16 @@ def worth_of_labels(pool: Pool, by: Criterion) -> Numbers:
     if by == "value":
         return np.asarray(changes_set(pool.probs, pool.sets), np.float64)
     if by == "entropy":
-        return _entropy(pool.probs)
-    if by == "expected-f":
-        return np.maximum(_f_gains(pool.probs, pool.sets), 0.0)
-    return np.ones(pool.probs.shape)
-
-
-def _entropy(probs: Numbers) -> Numbers:
-    return np.asarray(entr(probs) + entr(1 - probs), np.float64)
+        return np.asarray(entr(pool.probs) + entr(1 - pool.probs), np.float64)
+    if by == "diverse":
+        return np.ones(pool.probs.shape)
+    (rows, labels), largest = pool.probs.shape, int(pool.sets.sum(1).max(initial=0))
+    gains = np.empty((rows, labels))
+    step = max(1, CELLS // ((largest + 1) * (labels + 1) + labels * (labels + 1)))
+    for start in range(0, rows, step):
+        block = slice(start, start + step)
+        gains[block] = _f_gains(pool.probs[block], pool.sets[block])
+    return np.maximum(gains, 0.0)
 
 
 def _unit(vectors: NDArray[Any]) -> Vectors:
@@ -233,27 +229,12 @@ def _unit(vectors: NDArray[Any]) -> Vectors:
     return np.asarray(numbers / np.maximum(lengths, 1e-12), np.float32)
 
 
-def _alike(probs: Numbers) -> Vectors:
-    return _unit(np.concatenate([np.sqrt(probs), np.sqrt(1 - probs)], axis=1))
-
-
 def _f_gains(probs: Numbers, sets: NDArray[np.bool_]) -> Numbers:
     """Return what each answer adds to the expected F, (N, K).
 
     |Y and G| and |Y without G| are sums of independent labels, whose distributions are built one
     label at a time, and taken apart again for the label that is asked.
     """
-    rows, labels = probs.shape
-    gains = np.empty((rows, labels))
-    largest = int(sets.sum(1).max(initial=0))
-    step = max(1, CELLS // ((largest + 1) * (labels + 1) + labels * (labels + 1)))
-    for start in range(0, rows, step):
-        block = slice(start, start + step)
-        gains[block] = _f_gains_of(probs[block], sets[block])
-    return gains
-
-
-def _f_gains_of(probs: Numbers, sets: NDArray[np.bool_]) -> Numbers:
     size = sets.sum(1)
     inside = _counts(np.where(sets, probs, 0))[:, : int(size.max(initial=0)) + 1]  # (n, A)
     outside = _counts(np.where(sets, 0, probs))  # (n, K + 1)

@@ -26,7 +26,7 @@ from labelwise.data.export import export
 from labelwise.data.rows import from_rows, read_json
 from labelwise.data.table import LabelTable
 from labelwise.decide.audits import Precision
-from labelwise.decide.estimate import Recall, recall_of
+from labelwise.decide.estimate import Recall, percent, recall_of
 from labelwise.errors import DataError
 from labelwise.pictures.sources import FileImages
 from labelwise.system.files import sha256_of, summed, without_sum, write_error
@@ -77,7 +77,7 @@ def progress(session: AuditSession) -> str:
 
 
 def precisions(session: AuditSession) -> list[Precision]:
-    """Return the share of right uses of each tag; of all together where it is done again.
+    """Return the share of right uses of each tag, or of all together in a repeated audit.
 
     Tags are kept once they are guaranteed.
     """
@@ -88,17 +88,20 @@ def precisions(session: AuditSession) -> list[Precision]:
 
 def recalls(session: AuditSession) -> dict[str, Recall]:
     """Return how much of each listed tag was tagged, by the random photos."""
-    by_tag: dict[str, Recall] = {}
+    by_tag, photos = dict[str, Recall](), len(session.table.photos)
     for tag in session.listed if session.shown else ():
         own = [facts for photo, facts in session.shown.items() if session.found(photo, tag)]
         other = [facts for photo, facts in session.shown.items() if not session.found(photo, tag)]
         hits = sum(tag not in (*facts["wrong"], *facts["unsure"]) for facts in own)
         missed = sum(tag in facts["also"] for facts in other)
-        unsure = sum(tag in facts["unsure"] for facts in other)
-        uses = len(session.table.uses[session.table.tags.index(tag)])
-        drawn, level = ((len(other), missed), (len(own), hits)), session.settings.confidence
-        photos = len(session.table.photos)
-        by_tag[tag] = recall_of(photos, uses, *drawn, unsure=unsure, confidence=level)
+        by_tag[tag] = recall_of(
+            photos,
+            len(session.table.uses[session.tags[tag]]),
+            (len(other), missed),
+            (len(own), hits),
+            unsure=sum(tag in facts["unsure"] for facts in other),
+            confidence=session.settings.confidence,
+        )
     return by_tag
 
 
@@ -115,7 +118,7 @@ def known_tags(session: AuditSession) -> list[tuple[str, Precision, Recall | Non
 def corrected(session: AuditSession) -> tuple[list[list[str]], list[list[str]]]:
     """Return per photo the kept tags, as people corrected them, and those not known.
 
-    With scores, uses of a kept tag with a low score may have been dropped: they are not known.
+    With scores, uses of a kept tag with a low score may have been dropped: they are unknown.
     """
     audit, table = session.known(), session.table
     mask, kept, again = audit.kept(), set[str](), session.settings.again
@@ -132,9 +135,8 @@ def corrected(session: AuditSession) -> tuple[list[list[str]], list[list[str]]]:
                 unknown[row].add(tag)
             elif word != "no":
                 labels[row].add(tag)
-    rows = {photo: row for row, photo in enumerate(table.photos)}
     for photo, facts in session.shown.items():
-        row = rows[photo]
+        row = session.rows[photo]
         unknown[row] = (unknown[row] | kept.intersection(facts["unsure"])) - {*facts["wrong"]}
         labels[row] |= kept.intersection(facts["also"])
         labels[row] -= {*facts["wrong"], *unknown[row]}
@@ -158,7 +160,7 @@ def weighted(session: AuditSession) -> LabelTable:
         known[row, [columns[tag] for tag in open_]] = 0
     right, seen = 1 - audit.unanswered_wrong(), np.isin(own.photos, list(session.shown))
     for tag, column in columns.items():
-        k = own.tags.index(tag)
+        k = session.tags[tag]
         listed, uses = seen & (tag in session.listed), own.uses[k]
         asked = [session.use_of(k, number) in session.answers for number in range(len(uses))]
         guess = np.zeros(len(own.photos), np.float32)
@@ -181,11 +183,16 @@ def write_outcome(session: AuditSession, out: Path, page: str) -> None:
     mark = secrets.token_hex(4)
     written = {name: out / f".{mark}.{name}" for name in names}
     try:
-        for name, temporary in written.items():
-            if name == PAGE:
-                temporary.write_text(page, encoding="utf-8")
-            else:
-                _write(session, name, temporary, written.get(KEPT))
+        if made:
+            labels, unknown = corrected(session)
+            images = (session.folder.absolute(), session.table.photos)
+            export(from_rows(images, labels, name="kept", unknown=unknown), written[KEPT])
+            export(weighted(session), written[TRAIN])
+        with written[TAGS].open("w", newline="", encoding="utf-8") as stream:
+            csv.writer(stream).writerows([HEAD, *_rows(session)])
+        written[PAGE].write_text(page, encoding="utf-8")
+        facts = summed(_receipt(session, written.get(KEPT)))
+        written[RECEIPT].write_text(json.dumps(facts, indent=1), encoding="utf-8")
         session.log.append(
             [Note("export", {"sha256": sha256_of(temporary)}) for temporary in written.values()]
         )
@@ -196,20 +203,6 @@ def write_outcome(session: AuditSession, out: Path, page: str) -> None:
     finally:
         for temporary in written.values():
             temporary.unlink(missing_ok=True)
-
-
-def _write(session: AuditSession, name: str, path: Path, kept: Path | None) -> None:
-    if name == KEPT:
-        labels, unknown = corrected(session)
-        images = (session.folder.absolute(), session.table.photos)
-        export(from_rows(images, labels, name="kept", unknown=unknown), path)
-    elif name == TRAIN:
-        export(weighted(session), path)
-    elif name == TAGS:
-        with path.open("w", newline="", encoding="utf-8") as stream:
-            csv.writer(stream).writerows([HEAD, *_rows(session)])
-    else:
-        path.write_text(json.dumps(summed(_receipt(session, kept)), indent=1), encoding="utf-8")
 
 
 def read_receipt(path: Path) -> dict[str, Any]:
@@ -265,8 +258,3 @@ def _shares(centre: float | None, low: float, high: float) -> list[str]:
     if centre is None:
         return ["", "", ""]
     return [f"{centre:.4f}", f"{floor(1e4 * low) / 1e4:.4f}", f"{ceil(1e4 * high) / 1e4:.4f}"]
-
-
-def percent(share: float) -> str:
-    """Return a share in words."""
-    return f"{100 * share:.3g} %"

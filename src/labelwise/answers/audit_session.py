@@ -45,7 +45,6 @@ class TagQuestion:
 
     @property
     def key(self) -> tuple[str, str]:
-        """The photo and the tag."""
         return self.photo, self.tag
 
 
@@ -69,8 +68,8 @@ class AuditSession:
     ) -> None:
         self.table, self.folder, self.log, self.settings = table, folder, log, settings
         self._start = np.cumsum([0, *map(len, table.uses)])
-        self._rows = {photo: row for row, photo in enumerate(table.photos)}
-        self._tags = {tag: k for k, tag in enumerate(table.tags)}
+        self.rows = {photo: row for row, photo in enumerate(table.photos)}
+        self.tags = {tag: k for k, tag in enumerate(table.tags)}
         most = sorted(range(len(table.tags)), key=lambda k: (-len(table.uses[k]), table.tags[k]))
         self.listed = tuple(sorted(table.tags[k] for k in most[:LISTED]))
         order = np.random.default_rng((settings.seed, 3)).permutation(len(table.photos))
@@ -97,7 +96,7 @@ class AuditSession:
 
     def found(self, photo: str, tag: str) -> Use | None:
         """Return the use of a tag on a photo, None if the table has none."""
-        row, k = self._rows.get(photo), self._tags.get(tag)
+        row, k = self.rows.get(photo), self.tags.get(tag)
         if row is None or k is None:
             return None
         own = self.table.uses[k]
@@ -187,7 +186,6 @@ class AuditSession:
         return [question for question in dict.fromkeys(questions) if question is not None]
 
     def batch(self, count: int) -> list[TagQuestion]:
-        """Return the next questions on one path, for a spreadsheet."""
         return list(islice(self._ahead(""), count))
 
     def _ahead(
@@ -222,7 +220,6 @@ class AuditSession:
         return photo not in self.unreadable and is_file(self.folder / photo)
 
     def tagged(self, photo: str) -> tuple[str, ...]:
-        """Return which of the listed tags a photo carries."""
         return tuple(tag for tag in self.listed if self.found(photo, tag) is not None)
 
     # ---- answering
@@ -239,7 +236,7 @@ class AuditSession:
 
     def shown_line(self, photo: str, shown: Mapping[str, str], who: str) -> Line | None:
         """Return what to log of a random photo: yes, no or unsure by tag; others are as tagged."""
-        if photo not in self._rows:
+        if photo not in self.rows:
             raise DataError(f"{photo!r:.200} is not a photo of the table")
         for tag, word in shown.items():
             if tag not in self.listed:
@@ -258,7 +255,6 @@ class AuditSession:
         return Note(SHOWN, {"photo": photo, "who": who, "when": now(), **facts})
 
     def record(self, lines: Iterable[Line | None]) -> None:
-        """Log lines; they are on the disk when this returns."""
         self.log.append([line for line in lines if line is not None])
         self.refresh()
 
@@ -311,5 +307,4 @@ class AuditSession:
 
     @property
     def people(self) -> list[str]:
-        """Who has answered."""
         return sorted(who for who, own in self._last.items() if own)

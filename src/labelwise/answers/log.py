@@ -53,8 +53,8 @@ class LoggedAnswer:
 
     def __post_init__(self) -> None:
         texts = (self.photo, self.label, self.who, self.when, self.why)
-        maybe = [text for text in (self.draw, self.path) if text is not None]
-        if not all(isinstance(text, str) for text in (*texts, *maybe)):
+        maybe = isinstance(self.draw, str | None) and isinstance(self.path, str | None)
+        if not maybe or not all(isinstance(text, str) for text in texts):
             raise TypeError("text expected")
         if self.answer not in AS_ANSWER or not isinstance(self.weight, int | float | None):
             raise TypeError(self.answer)
@@ -137,8 +137,7 @@ class AnswerLog:
         lines = list[Line]()
         try:
             taken = content[: _complete(content)]
-            for raw in taken.splitlines():
-                lines.append(_opened(raw))
+            lines.extend(map(_opened, taken.splitlines()))
         except (ValueError, TypeError, LookupError, RecursionError):
             raise self._damaged(f"line {len(self._lines) + len(lines) + 2}") from None
         self._keep(lines)
@@ -180,7 +179,6 @@ class AnswerLog:
             ) from None
 
     def is_own(self) -> bool:
-        """Return whether the file is a log of this version."""
         try:
             with self.path.open("rb") as stream:
                 return stream.read(len(HEADER)) == HEADER
@@ -238,7 +236,6 @@ class AnswerLog:
         return self._answers.get((why, label), [])
 
     def notes(self, kind: str) -> list[Mapping[str, Any]]:
-        """Return the facts of the notes of a kind."""
         self.lines()
         return self._notes.get(kind, [])
 

@@ -6,14 +6,12 @@
 p is the probability that the label is there, by rows other than this one
 (:func:`crossfit_true_log_odds`). If labels are lost at random with chance r and none is given
 wrongly, an absent one is there with the chance r p / (1 - p + r p): the order holds whatever r is,
-but how many of the first suspects are true does not follow from the scores. That is found out by
-looking (:func:`promise_suspects`).
-Unknown entries are nobody's mistake and never suspects.
+but how many suspects are true does not follow from the scores. Unknown entries are never suspects.
 
-The promise is exact and assumes nothing of the model. The list is cut into stretches (first 50,
-next 50, next 100, next 200, ...), and a random sample of each is marked ``check`` before anybody
-looks. A stretch of S suspects with n checked, x of them false, is rejected as "more than
-floor(level S) false" if
+The promise (:func:`promise_suspects`) is exact and assumes nothing of the model. The list is cut
+into stretches (first 50, next 50, next 100, next 200, ...), and a random sample of each is marked
+``check`` before anybody looks. A stretch of S suspects with n checked, x of them false, is rejected
+as "more than floor(level S) false" if
 
     P(Hypergeometric(S, floor(level S) + 1, n) <= x) <= 1 - confidence
 
@@ -57,12 +55,10 @@ from labelwise.types import nearest
 
 ReviewAnswer = Literal["yes", "no", "unsure", ""]
 Given = Literal["present", "absent", "unknown"]
-ChangeReason = Literal["review", "promised"]
 ANSWERS: dict[str, ReviewAnswer] = {"yes": "yes", "y": "yes", "1": "yes", "": ""}
 ANSWERS |= {"no": "no", "n": "no", "0": "no", "unsure": "unsure", "u": "unsure"}
 ANSWERS |= {"unknown": "unsure", "don't know": "unsure", "?": "unsure"}
 COLUMNS = ("rank", "photo", "label", "given", "probability", "check", "promised", "answer")
-GIVEN: dict[str, Given] = {"present": "present", "absent": "absent", "unknown": "unknown"}
 STATES = {"yes": "present", "no": "absent", "unsure": "unknown"}
 
 
@@ -94,7 +90,7 @@ class Change:
     label: str
     before: str
     after: str
-    because: ChangeReason
+    because: Literal["review", "promised"]
 
 
 def write_review(path: Path, questions: Sequence[Reviewed]) -> None:
@@ -120,7 +116,7 @@ def read_review(path: Path) -> list[Reviewed]:
     answers: dict[int, Reviewed] = {}
     for line, row in enumerate(rows, start=2):
         where = f"{path}: line {line}"
-        answer, given = ANSWERS.get(row["answer"].strip().lower()), GIVEN.get(row["given"])
+        answer, given = ANSWERS.get(row["answer"].strip().lower()), row["given"]
         try:
             rank, probability = int(row["rank"]), float(row["probability"])
         except ValueError:
@@ -133,13 +129,14 @@ def read_review(path: Path) -> list[Reviewed]:
             raise DataError(f"{where}: a probability lies in [0, 1], got {row['probability']}")
         if not row["photo"] or not row["label"]:
             raise DataError(f"{where}: photo and label must not be empty")
-        if given is None:
-            raise DataError(f"{where}: given is present, absent or unknown, got {row['given']!r}")
+        if given not in STATES.values():
+            raise DataError(f"{where}: given is present, absent or unknown, got {given!r}")
         if rank in answers:
-            raise DataError(f"{where}: rank {rank} stands there twice")
+            raise DataError(f"{where}: rank {rank} is there twice")
         photo, label = from_cell(row["photo"]), from_cell(row["label"])
         marks = row["check"] == "yes", row["promised"] == "yes"
-        answers[rank] = Reviewed(photo, label, given, probability, *marks, answer)
+        state: Any = given
+        answers[rank] = Reviewed(photo, label, state, probability, *marks, answer)
     return [answers[rank] for rank in sorted(answers)]
 
 
@@ -152,9 +149,8 @@ def repair(
 ) -> tuple[LabelTable, list[Change]]:
     """Return the table with the answers in it, and what they changed.
 
-    ``accept_promised`` also turns round the promised suspects that nobody answered. Labels that
-    were found wrong by a model make its own test look better than it is, so rows of the test
-    split are refused unless ``test_too``.
+    ``accept_promised`` also turns round the promised suspects that nobody answered. Labels that a
+    model found wrong flatter its own test, so the test split is changed with ``test_too`` only.
     """
     row_of = {name: row for row, name in enumerate(table.ids)}
     labels, observed = table.targets()
@@ -163,9 +159,8 @@ def repair(
     changes = []
     for question in questions:
         answer: ReviewAnswer = question.answer
-        because: ChangeReason = "review"
         if not answer and accept_promised and question.promised and question.given != "unknown":
-            answer, because = ("yes" if question.given == "absent" else "no"), "promised"
+            answer = "yes" if question.given == "absent" else "no"
         if not answer:
             continue
         if question.photo not in row_of:
@@ -173,8 +168,10 @@ def repair(
                 f"{table.name} has no photo {question.photo!r}{nearest(question.photo, row_of)}"
             )
         row, column = row_of[question.photo], table.space.column(question.label)
-        before = _state(float(labels[row, column]), bool(known[row, column]))
-        after = STATES[answer]
+        share, after = float(labels[row, column]), STATES[answer]
+        before = "soft" if 0 < share < 1 else "present" if share else "absent"
+        if not known[row, column]:
+            before = "unknown"
         if after == before:
             continue
         if table.split is not None and table.split[row] == "test" and not test_too:
@@ -184,6 +181,7 @@ def repair(
                 "--test-too and review test photos that the model did not choose as well"
             )
         labels[row, column], known[row, column] = answer == "yes", answer != "unsure"
+        because: Any = "review" if question.answer else "promised"
         changes.append(Change(question.photo, question.label, before, after, because))
     repaired = replace(
         table,
@@ -196,49 +194,35 @@ def repair(
 
 def log_changes(path: Path, changes: Iterable[Change]) -> None:
     """Append changes to an answer log; those that nobody answered are by labelwise."""
-    who = {"review": None, "promised": "labelwise"}
-    AnswerLog(path).append(
-        [
-            answered(change.photo, change.label, change.after, who[change.because], change.because)
-            for change in changes
-        ]
-    )
-
-
-def _state(label: float, known: bool) -> str:
-    if not known:
-        return "unknown"
-    if 0 < label < 1:
-        return "soft"
-    return "present" if label else "absent"
+    lines = []
+    for change in changes:
+        who = None if change.because == "review" else "labelwise"
+        lines.append(answered(change.photo, change.label, change.after, who, change.because))
+    AnswerLog(path).append(lines)
 
 
 # What rows that a fit did not see say of each row: links and heads fitted over folds.
 #
-# A model that was fitted on a wrong label believes it, so the labels of a row are only ever judged
-# by fits on the other rows. Scores that someone brings are taken as held out; their link is fitted
-# anew on the other folds. Frozen features get a linear head per fold first:
+# A model that was fitted on a wrong label believes it, so the labels of a row are only judged by
+# fits on the other rows. Frozen features get a linear head per fold first:
 #
 #     minimise over W, b:   sum over the other folds' known entries of log(1 + exp(-(2y - 1) z))
 #                           + l2 n / 2 ||W||^2          z = x W + b,  x: features of unit variance
 #
-# Given labels with mistakes are not labels to fit a probability to: a head that learns from them
-# that one certain dog in twenty is not a dog makes all certain dogs look alike. So a share
-# ``missing`` of the present labels is taken to be lost and a share ``wrong`` of the absent ones to
-# be given by mistake,
+# A head that learns from mistakes that one certain dog in twenty is not a dog makes all certain
+# dogs look the same. So a share ``missing`` of the present labels is taken to be lost and a share
+# ``wrong`` of the absent ones to be given by mistake,
 #
 #     P(given) = wrong + (1 - missing - wrong) P(there)         log-odds of P(there): z_k
 #
-# and both shares, the same for all labels, are fitted together with z_k. What is given and what is
-# likely of the other labels of a photo is evidence too: where there are a fork and a knife, a
-# table may have been forgotten. In context the log-odds u_k of a label become
+# and both shares, the same for all labels, are fitted together with z_k. The other labels of a
+# photo are evidence too: where there are a fork and a knife, a table may have been forgotten. In
+# context the log-odds u_k of a label become
 #
 #     z_k = a_k u_k + c_k + sum over j other than k of B_kj y_j + C_kj p_j      y_j: p_j if unknown
 #
 # with y and p about their means, fitted on the other folds with ``l2`` / 2 (||B||^2 + ||C||^2).
-# Since P(there | not given) and P(not there | given) rise and fall with z_k alike for all labels,
-# z is what suspects are ordered by.
-
+# Suspects are ordered by z.
 
 STEPS = 40
 HEAD_L2 = 0.1
@@ -256,13 +240,10 @@ def crossfit_log_odds(
     seed: int = 0,
 ) -> Tensor:
     """Return calibrated log-odds (N, K): each row's by the Platt link of the other folds."""
-    scores, truth = to_tensor(logits), to_tensor(labels)
-    known = None if observed is None else mask_tensor(observed, "observed")
-    check_shapes(logits=scores, labels=truth, observed=known)
+    scores, truth, known = _tensors(logits, labels, observed)
     odds = torch.empty(scores.shape, dtype=torch.float64)
     for held in _folds(len(scores), folds, seed):
-        mask = None if known is None else known[~held]
-        fitted = platt(scores[~held], truth[~held], link, mask)
+        fitted = platt(scores[~held], truth[~held], link, None if known is None else known[~held])
         with torch.no_grad():
             odds[held] = fitted.log_odds(scores[held]).double()
     return odds
@@ -270,10 +251,10 @@ def crossfit_log_odds(
 
 @dataclass(frozen=True, eq=False)
 class TrueLogOdds:
-    """Log-odds (N, K) that labels are there, and the shares of mistakes they were fitted with.
+    """Log-odds (N, K) that labels are there, and the estimated shares of mistakes.
 
     ``missing`` is the share of the present labels that is not given, ``wrong`` the share of the
-    absent ones that is. Both are estimates of a model; only looking tells.
+    absent ones that is.
     """
 
     log_odds: Tensor
@@ -296,10 +277,9 @@ def crossfit_true_log_odds(
     ``log_odds`` are those of :func:`crossfit_log_odds`. With ``context`` the other labels of a row
     count too; what is given of a label itself is never used for it.
     """
-    odds, truth = to_tensor(log_odds).float(), to_tensor(labels).float()
-    known = None if observed is None else mask_tensor(observed, "observed").float()
-    check_shapes(log_odds=odds, labels=truth, observed=known)
-    weight = torch.ones_like(truth) if known is None else known
+    odds, truth, known = _tensors(log_odds, labels, observed)
+    odds, truth = odds.float(), truth.float()
+    weight = torch.ones_like(truth) if known is None else known.float()
     others = torch.zeros(len(odds), 0)
     if context:
         probs = torch.special.expit(odds)
@@ -307,7 +287,7 @@ def crossfit_true_log_odds(
         others = others - others.mean(0)
     held_out_odds = torch.empty(odds.shape, dtype=torch.float64)
     shares = []
-    # Dealt anew: rows that share a fold have log-odds by one fit, whose errors they would share.
+    # Other folds than before: rows that share a fold have log-odds by one fit, and its errors.
     for held in _folds(len(odds), folds, seed + 1):
         slope, offset, pairs, rates = _fit_with_mistakes(
             odds[~held], others[~held], truth[~held], weight[~held], l2
@@ -438,6 +418,15 @@ def _folds(rows: int, folds: int, seed: int) -> list[Tensor]:
     return [dealt == number for number in range(folds)]
 
 
+def _tensors(
+    scores: Array, labels: Array, observed: Array | None
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    values, truth = to_tensor(scores), to_tensor(labels)
+    known = None if observed is None else mask_tensor(observed, "observed")
+    check_shapes(scores=values, labels=truth, observed=known)
+    return values, truth, known
+
+
 SuspectKind = Literal["missing", "wrong"]
 FIRST_STRETCH = 50
 
@@ -446,7 +435,7 @@ FIRST_STRETCH = 50
 class Suspects:
     """Entries (photo, label) that may be mistakes, the likeliest first.
 
-    ``probs`` are the probabilities that the label is there, by rows other than this.
+    ``probs`` are the probabilities that the label is there.
     """
 
     kind: SuspectKind
@@ -456,17 +445,6 @@ class Suspects:
 
     def __len__(self) -> int:
         return len(self.rows)
-
-    def per_label(self, num_labels: int) -> NDArray[np.int64]:
-        """Return how many suspects each label has, (K,)."""
-        return np.bincount(self.columns, minlength=num_labels)
-
-    def photos(self) -> list[tuple[int, list[int]]]:
-        """Return each photo once, by its likeliest suspect, with the places of all its own."""
-        places: dict[int, list[int]] = {}
-        for position, row in enumerate(self.rows.tolist()):
-            places.setdefault(row, []).append(position)
-        return list(places.items())
 
 
 @dataclass(frozen=True)
@@ -564,9 +542,8 @@ def promise_suspects(
 ) -> SuspectPromise:
     """Return how much of a list holds at most ``level`` false suspects.
 
-    ``confirmed`` gives, by place in the list, whether a marked suspect really is a mistake; what
-    a person cannot tell counts as false. A stretch with marked suspects nobody answered ends the
-    list.
+    ``confirmed`` says by rank whether a marked suspect is a mistake; what a person cannot tell
+    counts as false. A stretch with marked suspects that nobody answered ends the list.
     """
     from scipy.stats import hypergeom  # slow to import, and seldom needed
 

@@ -6,8 +6,8 @@
     COCO results            a list of image_id, category_id and score, and the instances file
     several annotators      photo, label, worker, answer, and the name of the one you trust
 
-A line of a language model must say which photo it is about: ``path`` (or photo, image, file,
-file_name, custom_id, id) beside the response. Scores only steer which uses are asked about.
+A line of a language model must name its photo: ``path`` (or photo, image, file, file_name,
+custom_id, id) beside the response. Scores only steer which uses are asked about.
 """
 
 import hashlib
@@ -32,9 +32,6 @@ from labelwise.errors import DataError, SettingsError
 from labelwise.system.text import counted
 from labelwise.types import nearest
 
-# Tags in what language models say: the text of a response, and the list in the text.
-
-
 TAG_LISTS = ("tags", "labels", "keywords", "objects")
 TAG_NAMES, SCORE_NAMES = ("tag", "label", "name", "keyword"), ("score", "confidence", "probability")
 RESPONSES = ("response", "message", "choices", "output", "content", "text", "body")
@@ -49,9 +46,8 @@ def text_of(value: Any) -> Any:
     """Return what a model said, from a response of Ollama or OpenAI; None if there is nothing."""
     for _ in range(12):  # levels
         if isinstance(value, list):
-            if not value or not isinstance(value[0], dict):
-                return value
-            texts = [text for text in value if any(key in text for key in RESPONSES)]
+            listed = value if value and isinstance(value[0], dict) else []
+            texts = [text for text in listed if any(key in text for key in RESPONSES)]
             if not texts:
                 return value
             value = texts[-1]
@@ -80,7 +76,11 @@ def tags_of_text(said: Any) -> list[tuple[str, float | None]] | None:
         try:
             value = json.loads(text)
         except (ValueError, RecursionError):
-            value = _split(text)
+            head, colon, tail = text.partition(":")
+            text = tail if colon and head.strip().lower() in TAG_LISTS else text
+            pieces = (BULLET.sub("", line.strip()) for line in re.split(r"[,;\n]", text))
+            value = [tag for tag in (piece.strip(" .\"'`*#-") for piece in pieces) if tag]
+            value = [] if [tag.lower() for tag in value] in NOTHING else value
     if isinstance(value, dict):
         inside = next((value[key] for key in TAG_LISTS if key in value), value)
         if isinstance(inside, dict):
@@ -92,23 +92,13 @@ def tags_of_text(said: Any) -> list[tuple[str, float | None]] | None:
     return None if any(tag is None for tag in tags) else [tag for tag in tags if tag is not None]
 
 
-def _split(text: str) -> list[str]:
-    head, colon, tail = text.partition(":")
-    if colon and head.strip().lower() in TAG_LISTS:
-        text = tail
-    pieces = (BULLET.sub("", line.strip()) for line in re.split(r"[,;\n]", text))
-    tags = [tag for tag in (piece.strip(" .\"'`*#-") for piece in pieces) if tag]
-    return [] if [tag.lower() for tag in tags] in NOTHING else tags
-
-
 def _tag(value: Any) -> tuple[str, float | None] | None:
     score = None
     if isinstance(value, dict):
         given = next((value[key] for key in SCORE_NAMES if key in value), None)
         if given is not None:
-            if isinstance(given, bool) or not isinstance(given, int | float):
-                return None
-            if not abs(given) < MOST_SCORE:  # NaN neither
+            number = isinstance(given, int | float) and not isinstance(given, bool)
+            if not number or not abs(given) < MOST_SCORE:  # NaN neither
                 return None
             score = float(given)
         value = next((value[key] for key in TAG_NAMES if key in value), None)
@@ -154,7 +144,7 @@ class TagTable:
     ) -> "TagTable":
         """Return the table of uses; ``photos`` are those without one. The highest score counts."""
         rows: dict[str, int] = {photo: row for row, photo in enumerate(dict.fromkeys(photos))}
-        tags: dict[str, dict[int, float | None]] = {}
+        tags: dict[str, dict[int, float]] = {}  # NaN without a score
         strange = 0
         for photo, text, score in found:
             tag = " ".join(text.split())
@@ -162,26 +152,17 @@ class TagTable:
                 strange += 1
                 continue
             row, own = rows.setdefault(photo, len(rows)), tags.setdefault(tag, {})
-            before = own.get(row)
-            own[row] = score if before is None or score is None else max(before, score)
+            own[row] = np.nan if score is None else max(score, own.get(row, score))
         if not tags:
             raise DataError(f"{source}: there is no tag in it")
-        names = sorted(tags)
-        scored = all(score is not None for own in tags.values() for score in own.values())
-        uses = [np.array(sorted(tags[name]), np.int64) for name in names]
-        scores = [
-            np.array([tags[n][row] for row in own.tolist()], np.float64) if scored else None
-            for n, own in zip(names, uses, strict=True)
-        ]
-        return cls(
-            source,
-            tuple(rows),
-            tuple(names),
-            tuple(uses),
-            tuple(score for score in scores if score is not None) if scored else None,
-            known or {},
-            (*notes, *_left_out(strange)),
+        names = tuple(sorted(tags))
+        uses = tuple(np.array(sorted(tags[name]), np.int64) for name in names)
+        values = tuple(
+            np.array([own for _, own in sorted(tags[name].items())], np.float64) for name in names
         )
+        scores = None if np.isnan(np.concatenate(values)).any() else values
+        said = (*notes, *_left_out(strange))
+        return cls(source, tuple(rows), names, uses, scores, known or {}, said)
 
     @classmethod
     def of_labels(cls, table: LabelTable) -> "TagTable":
@@ -217,10 +198,8 @@ class TagTable:
         return sum(map(len, self.uses))
 
     def digest(self) -> str:
-        """Return a hash of what an audit's questions follow from."""
-        digest = hashlib.sha256(
-            "\n".join((*self.photos, "", *self.tags)).encode("utf-8", "replace")
-        )
+        names = "\n".join((*self.photos, "", *self.tags))
+        digest = hashlib.sha256(names.encode("utf-8", "replace"))
         for numbers in (*self.uses, *(self.scores or ())):
             digest.update(np.ascontiguousarray(numbers).tobytes())
         return digest.hexdigest()
@@ -245,10 +224,8 @@ def _can_be_shown(tag: str) -> bool:
     return 0 < len(tag) <= LONGEST_NAME and tag.isprintable()
 
 
-def _left_out(strange: int) -> list[str]:
-    if not strange:
-        return []
-    return [f"left out {counted(strange, 'tag')} without a name that can be shown"]
+def _left_out(tags: int) -> list[str]:
+    return [f"left out {counted(tags, 'tag')} without a name that can be shown"] if tags else []
 
 
 def read_tags(
@@ -259,8 +236,9 @@ def read_tags(
     ``trust`` names the annotator whose answers count; ``images`` is the instances file of COCO
     results, which count from the score ``at_least``.
     """
-    suffix = path.suffix.lower()
-    header = _header(path) if suffix in TABULAR else []
+    suffix, header = path.suffix.lower(), list[str]()
+    if suffix in TABULAR:
+        header = list(TABULAR[suffix](require_file(path)).header)
     if trust is not None:
         return _trusted(path, trust)
     if suffix in (".jsonl", ".ndjson") and "labels" not in header and BY_MODELS & {*header}:
@@ -276,10 +254,6 @@ def read_tags(
     named = None if "labels" in header else _one_of(header, ("tags", "keywords"))
     options: dict[str, Any] = {} if named is None else {"columns": {"labels": named}}
     return TagTable.of_labels(load(path, check_files=False, duplicates="drop", **options))
-
-
-def _header(path: Path) -> list[str]:
-    return list(TABULAR[path.suffix.lower()](require_file(path)).header)
 
 
 def _one_of(header: Sequence[str], names: Sequence[str]) -> str | None:
@@ -357,14 +331,13 @@ def _coco_results(path: Path, found: Any, images: Path | None, at_least: float) 
     def uses() -> Iterator[FoundUse]:
         for number, result in enumerate(found, 1):
             where = f"{path.name}, result {number}"
-            if not isinstance(result, dict):
-                raise DataError(f"{where}: must be an object")
-            photo, tag = (result.get(key) for key in ("image_id", "category_id"))
+            facts = result if isinstance(result, dict) else {}
+            photo, tag = facts.get("image_id"), facts.get("category_id")
             if not isinstance(photo, int | str) or not isinstance(tag, int | str):
                 raise DataError(f"{where}: must have image_id and category_id")
             if photo not in photos or tag not in tags:
                 raise DataError(f"{where}: {images.name} has no image {photo} or category {tag}")
-            score = score_of(result.get("score"), where)
+            score = score_of(facts.get("score"), where)
             if score >= at_least:
                 yield photos[photo], tags[tag], score
 

@@ -22,8 +22,7 @@ from numpy.typing import NDArray
 from labelwise.calibration.entries import Floats, Numbers, folds_of, read_entries
 from labelwise.calibration.few import few
 from labelwise.calibration.isotonic import histogram, isotonic
-from labelwise.calibration.platt import beta, platt
-from labelwise.calibration.temperature import temperature
+from labelwise.calibration.platt import beta, platt, temperature
 from labelwise.errors import DataError, SettingsError
 from labelwise.links import Link
 from labelwise.numeric.arrays import Array, Mask, as_mask, to_numpy
@@ -78,7 +77,6 @@ class Choice:
 
     @property
     def words(self) -> str:
-        """Which calibrator was chosen, and how."""
         return f"{self.name}, chosen by log loss over {self.folds} folds"
 
     def __str__(self) -> str:
@@ -151,12 +149,18 @@ def auto(
     The link stays as it is unless another is better by more than one standard error.
 
     ``groups`` (N,) names the group of each image; without it every image is its own. Unless
-    ``candidates`` are given, they are those that so many entries can carry.
+    ``candidates`` are given, those that draw steps need enough entries.
     """
     read_entries(logits, labels, link, observed)
     scores, truth = to_numpy(logits), to_numpy(labels)
     seen = None if observed is None else as_mask(to_numpy(observed), "observed")
-    candidates = _carried(truth, seen) if candidates is None else candidates
+    if candidates is None:
+        known = truth if seen is None else truth[seen]
+        present = float(known.sum())
+        enough = min(present, known.size - present) >= ENOUGH_FOR_STEPS
+        candidates = {
+            name: CALIBRATORS[name] for name in CALIBRATORS if enough or name not in STEPS
+        }
     member = np.arange(len(scores)) if groups is None else np.unique(groups, return_inverse=True)[1]
     count = int(member.max()) + 1
     if not 2 <= folds <= count:
@@ -166,6 +170,11 @@ def auto(
     def part(rows: Mask) -> Part:
         return scores[rows], truth[rows], None if seen is None else seen[rows]
 
+    def fitted(name: str, data: Part) -> Link:
+        if link is not None and name == AS_IT_IS:
+            return link
+        return candidates[name](*data[:2], link, data[2])
+
     names = [*([AS_IT_IS] if link is not None else []), *candidates]
     losses = np.zeros((len(names), len(scores)))
     for number in range(folds):
@@ -173,33 +182,16 @@ def auto(
         for row, name in enumerate(names):
             with catch_warnings():  # the final fit repeats whatever is worth saying
                 simplefilter("ignore")
-                fitted = _fitted(name, train, link, candidates)
-            losses[row, fold == number] = _log_loss(fitted, *test)
+                own = fitted(name, train)
+            losses[row, fold == number] = _log_loss(own, *test)
     observations = scores.size if seen is None else int(seen.sum())
     table = _table(names, losses, member, observations)
     kept = next((row for row in table if row.name == AS_IT_IS), table[0])
     best = (kept if kept.behind <= kept.standard_error < np.inf else table[0]).name
-    return Choice(_fitted(best, (scores, truth, seen), link, candidates), best, table, folds)
-
-
-def _carried(truth: NDArray[Any], seen: Mask | None) -> Mapping[str, Calibrator]:
-    """Return the calibrators for so many known entries."""
-    known = truth if seen is None else truth[seen]
-    present = float(known.sum())
-    if min(present, known.size - present) >= ENOUGH_FOR_STEPS:
-        return CALIBRATORS
-    return {name: fit for name, fit in CALIBRATORS.items() if name not in STEPS}
-
-
-def _fitted(name: str, data: Part, link: Link | None, candidates: Mapping[str, Calibrator]) -> Link:
-    if link is not None and name == AS_IT_IS:
-        return link
-    scores, truth, seen = data
-    return candidates[name](scores, truth, link, seen)
+    return Choice(fitted(best, (scores, truth, seen)), best, table, folds)
 
 
 def _log_loss(link: Link, scores: Floats, labels: NDArray[Any], seen: Mask | None) -> Numbers:
-    """Return the (n,) summed log loss of each image's observed entries."""
     y = labels.astype(np.float64)
     log_p, log_q = (side.astype(np.float64) for side in link.log_probs(scores))
     with np.errstate(invalid="ignore"):  # 0 log 0 = 0
@@ -213,7 +205,6 @@ def _log_loss(link: Link, scores: Floats, labels: NDArray[Any], seen: Mask | Non
 def _table(
     names: list[str], losses: np.ndarray, member: np.ndarray, entries: int
 ) -> tuple[Candidate, ...]:
-    """Return the candidates, best first; of equals the one named first."""
     totals = losses.sum(1)
     best = losses[totals.argmin()]
     rows = []

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import log
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, TypeVar, Union
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +23,8 @@ from labelwise.numeric.arrays import Array, Mask, as_mask, check_shapes, to_nump
 
 Numbers = NDArray[np.float64]
 Floats = NDArray[np.floating[Any]]
-Block = tuple[Floats, Floats, Floats | None]
+Block = tuple[Floats, Floats, Floats | None]  # u, y and a weight, None where all weigh 1
+Rows = Union["Entries", "Bins"]
 
 ONE_IN_A_MILLION = log(1e6 - 1)
 FAR = 1e4
@@ -49,7 +50,7 @@ class OnLogOdds(Link):
         return type(self)(link=inner, limit=self.limit, **self.numbers_of(column))
 
     def numbers_of(self, column: int) -> dict[str, Any]:
-        """Return the constructor's other arguments, those of one label alone."""
+        """Return the constructor's other arguments for one label."""
         values = {name: np.reshape(getattr(self, name), -1) for name in self.numbers}
         return {name: float(own[column if own.size > 1 else 0]) for name, own in values.items()}
 
@@ -58,22 +59,19 @@ class OnLogOdds(Link):
         plain = {k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in numbers.items()}
         return {"link": self.link, **plain, "limit": self.limit}
 
+    def straight(
+        self, slope: Floats | float, offset: Floats | float, labels: int
+    ) -> tuple[Numbers, Numbers] | None:
+        """Return what ``slope u + offset`` is on the logits, None if that is not a line.
 
-def straight(
-    link: OnLogOdds, slope: Floats | float, offset: Floats | float, labels: int
-) -> tuple[Numbers, Numbers] | None:
-    """Return what ``slope u + offset`` on a link's log-odds is on the logits, if it is a line.
-
-    The cut at +-limit is left out where it moves no probability by more than one in a million.
-    """
-    ones = np.ones(labels)
-    own = (ones, 0 * ones) if link.link is None else link.link.slope_and_offset(labels)
-    if own is None:
-        return None
-    scale, shift = (np.asarray(side, np.float64) * ones for side in (slope, offset))
-    if (scale * link.limit - np.abs(shift) < ONE_IN_A_MILLION).any():
-        return None
-    return scale * own[0], scale * own[1] + shift
+        The cut at +-limit is left out where it moves no probability by more than one in a million.
+        """
+        ones = np.ones(labels)
+        own = (ones, 0 * ones) if self.link is None else self.link.slope_and_offset(labels)
+        scale, shift = (np.asarray(side, np.float64) * ones for side in (slope, offset))
+        if own is None or (scale * self.limit - np.abs(shift) < ONE_IN_A_MILLION).any():
+            return None
+        return scale * own[0], scale * own[1] + shift
 
 
 def limited_log_odds(link: Link | None, logits: A, limit: float) -> A:
@@ -97,14 +95,22 @@ class Entries:
 
     @property
     def num_labels(self) -> int:
-        """Return K."""
         return int(self.logits.shape[1])
 
     def rows(self) -> Iterator[Block]:
         """Yield (u, y, w) of consecutive rows, each (n, K); w is None if all is known."""
         step = max(1, BLOCK // max(self.num_labels, 1))
         for start in range(0, len(self.logits), step):
-            yield self._read(slice(start, start + step))
+            rows = slice(start, start + step)
+            u = self.logits[rows] if self.link is None else self.link.log_odds(self.logits[rows])
+            if self.limit < FAR:
+                u = u.clip(-self.limit, self.limit)
+            y = self.labels[rows].astype(u.dtype)
+            if self.observed is None:
+                yield u, y, None
+            else:
+                seen, zero = self.observed[rows], u.dtype.type(0)
+                yield np.where(seen, u, zero), np.where(seen, y, zero), seen.astype(u.dtype)
 
     def columns(self) -> Iterator[tuple[Numbers, Numbers]]:
         """Yield (u, y) of each label: its observed entries, (n,) float64."""
@@ -120,20 +126,8 @@ class Entries:
                 yield own[seen], truth[seen]
 
     def subset(self, rows: Mask | slice) -> "Entries":
-        """Return the entries of some rows."""
         observed = None if self.observed is None else self.observed[rows]
         return Entries(self.logits[rows], self.labels[rows], observed, self.link, self.limit)
-
-    def _read(self, rows: slice) -> Block:
-        u = self.logits[rows] if self.link is None else self.link.log_odds(self.logits[rows])
-        if self.limit < FAR:
-            u = u.clip(-self.limit, self.limit)
-        y = self.labels[rows].astype(u.dtype)
-        if self.observed is None:
-            return u, y, None
-        seen = self.observed[rows]
-        zero = u.dtype.type(0)
-        return np.where(seen, u, zero), np.where(seen, y, zero), seen.astype(u.dtype)
 
 
 def read_entries(
@@ -149,15 +143,10 @@ def read_entries(
         raise ValueError(f"logits must not be empty, got shape {tuple(scores.shape)}")
     if link is not None and scores.size <= CACHED:
         scores, link = link.log_odds(scores), None
-    limit = _limit(Entries(scores, truth, seen, link, limit=float("inf")))
-    return Entries(scores, truth, seen, link, limit)
-
-
-def _limit(entries: Entries) -> float:
-    """Check every observed entry and return where log-odds are to be cut."""
+    entries = Entries(scores, truth, seen, link, limit=float("inf"))
     largest, present, absent = 0.0, False, False
-    plain = entries.observed is None and entries.link is None
-    for u, y, w in [(entries.logits, entries.labels, None)] if plain else entries.rows():
+    plain = seen is None and link is None
+    for u, y, w in [(scores, truth, None)] if plain else entries.rows():
         low, high, none, whole = (float(end) for end in (u.min(), u.max(), y.min(), y.max()))
         for name, value in (("logits", low), ("labels", none)):
             if np.isnan(value):
@@ -173,7 +162,9 @@ def _limit(entries: Entries) -> float:
             "labels must hold at least one present and one absent entry that are observed, "
             f"got no {'absent' if present else 'present'} one"
         )
-    return ONE_IN_A_MILLION if largest == float("inf") else max(FAR, 2 * largest)
+    return replace(
+        entries, limit=ONE_IN_A_MILLION if largest == float("inf") else max(FAR, 2 * largest)
+    )
 
 
 Part = TypeVar("Part")
@@ -194,10 +185,12 @@ def folds_of(count: int, folds: int, seed: int = 0) -> NDArray[np.int64]:
     return fold_of_row
 
 
-def dealt(entries: Entries, folds: int) -> list[Entries]:
-    """Return the images dealt into folds; with fewer images than folds, one for each image."""
-    fold = folds_of(len(entries.logits), folds)
-    return [entries.subset(fold == number) for number in range(min(folds, len(fold)))]
+def check_options(scope: str, scopes: tuple[str, ...], strength: float | None) -> None:
+    """Raise unless a calibrator knows the scope, and the strength is not negative."""
+    if scope not in scopes:
+        raise ValueError(f"scope must be {' or '.join(map(repr, scopes))}, got {scope!r}")
+    if strength is not None and strength < 0:
+        raise ValueError(f"strength must not be negative, got {strength}")
 
 
 def choose(
@@ -222,15 +215,6 @@ BINS, LEAST_BINS, ALL_BINS = 256, 64, 1 << 21
 SAMPLE = 1 << 14
 
 
-class Rows(Protocol):
-    """Whatever yields blocks (u, y, w) of rows; w is a weight, None where all weigh 1."""
-
-    @property
-    def num_labels(self) -> int: ...
-
-    def rows(self) -> Iterator[Block]: ...
-
-
 @dataclass(frozen=True)
 class Bins:
     """Means of log-odds and labels, and counts, each (B, K)."""
@@ -250,7 +234,7 @@ class Bins:
             yield self.u[block], self.y[block], self.w[block]
 
     def coarser(self, factor: int) -> "Bins":
-        """Return every ``factor`` neighbouring bins as one."""
+        """Return ``factor`` neighbouring bins as one each."""
         return _means(*(sums.reshape(-1, factor, self.num_labels).sum(1) for sums in self.sums()))
 
     def sums(self) -> tuple[Numbers, Numbers, Numbers]:
@@ -282,11 +266,15 @@ def _means(u: Numbers, y: Numbers, w: Numbers) -> Bins:
 
 
 def compressed(entries: Entries, folds: int) -> list[Rows]:
-    """Return the rows dealt into folds: in bins where there are many, as they are where few."""
+    """Return the rows dealt into folds: in bins where there are many, as they are where few.
+
+    With fewer images than folds, each image is a fold.
+    """
     count, labels = entries.logits.shape
     bins = min(BINS, max(LEAST_BINS, ALL_BINS // (folds * labels)))
     if count <= 8 * bins:
-        return [*dealt(entries, folds)]
+        fold = folds_of(count, folds)
+        return [entries.subset(fold == number) for number in range(min(folds, count))]
     median, spread = _location(entries)
     first = np.arange(labels) * bins
     shift = folds_of(count, folds)[:, None] * (bins * labels)

@@ -8,6 +8,10 @@ the mean x of label k in the pool, less that of all labels. Shared numbers have 
 "the link is right" where there is one. Labels are drawn towards the shared fit by tau_a and tau_b,
 each pair on a grid weighed by its prior and its evidence p(y | tau).
 
+For a pair of spreads, with alpha_k = alpha + tau_a e_k and beta_k = beta + gamma g_k +
+tau_b f_k, the mode is found by Newton's method, and the evidence by Laplace's. A mixture weighs the
+pairs of a grid by their evidence and a law of tau.
+
 The link averages over what is left open: p = mean over (alpha_k, beta_k) of sigma(z), by 3 x 3
 Gauss-Hermite points of the normal approximation. All slopes are positive, so each label keeps its
 order. Intervals, shares and the expected error take the same fits with a wider law of tau: with the
@@ -29,12 +33,6 @@ from labelwise.numeric.array_api import A, like, log_sigmoid, namespace
 from labelwise.numeric.arrays import Array, to_numpy
 from labelwise.numeric.special import expit, ndtri
 
-# alpha_k = alpha + tau_a e_k,  beta_k = beta + gamma g_k + tau_b f_k,  e, f ~ N(0, 1)
-#
-# For a pair of spreads (tau_a, tau_b) the mode is found by Newton's method, and the evidence
-# p(y | tau) by Laplace's. A mixture weighs the pairs of a grid by their evidence and a law of tau.
-
-
 Numbers = NDArray[np.float64]
 Spreads = tuple[float, float]
 SPREADS = (0.02, 0.1, 0.25, 0.6, 1.5)  # tau
@@ -49,7 +47,7 @@ NEAR = 1e-6  # of the weight with all rows: pairs below it are not asked without
 class Mode:
     """The mode: shared (alpha, beta, gamma), own e and f (K, 2), and the log evidence.
 
-    ``curve`` (K, 2) are its (alpha_k, beta_k), and ``fisher`` (K, 2, 2) what is known of them.
+    ``curve`` (K, 2) are its (alpha_k, beta_k), and ``fisher`` (K, 2, 2) is their information.
     """
 
     shared: Numbers
@@ -77,19 +75,16 @@ class CurveProblem:
     photo: NDArray[np.int64] | None = None  # None: the rows are photos
 
     def without(self, out: NDArray[np.bool_]) -> "CurveProblem":
-        """Return the problem without some photos."""
         left_out = out[:, None] if self.photo is None else out[self.photo]
         return replace(self, w=self.w * ~left_out)
 
     def curves(self, shared: Numbers, own: Numbers, spreads: Spreads) -> Numbers:
-        """Return (alpha_k, beta_k), (K, 2)."""
         alpha = np.minimum(shared[0] + spreads[0] * own[:, 0], np.log(LARGEST_SLOPE))
         return np.stack(
             [alpha, shared[1] + shared[2] * self.pool_mean + spreads[1] * own[:, 1]], axis=1
         )
 
     def at(self, shared: Numbers, own: Numbers, spreads: Spreads) -> tuple[float, Numbers, Numbers]:
-        """Return the negative log posterior, and the information of its curves."""
         loss, gradient, fisher = self.of_curve(self.curves(shared, own, spreads))
         far = ((shared - self.before) / self.deviation) ** 2
         return float(loss + far.sum() / 2 + (own**2).sum() / 2), gradient, fisher
@@ -227,15 +222,7 @@ class CurveMixture:
         total = sum(weight for weight, _, _ in likely)
         return tuple((weight / total, pair, mode) for weight, pair, mode in likely)
 
-    def spreads(self) -> Spreads:
-        """Return the mean spreads."""
-        first, second = (
-            sum(weight * pair[axis] for weight, pair, _ in self.parts) for axis in (0, 1)
-        )
-        return first, second
-
     def mean(self) -> Numbers:
-        """Return the mean of (alpha_k, beta_k), (K, 2)."""
         return sum((weight * mode.curve for weight, _, mode in self._likely()), np.zeros(()))
 
     def covariance(self, times: float = 1.0) -> Numbers:
@@ -263,9 +250,9 @@ class AveragedCurves(OnLogOdds):
     def __init__(
         self,
         link: Link | None,
-        slope: Sequence[Sequence[float]],
-        offset: Sequence[Sequence[float]],
-        weight: Sequence[float],
+        slope: Sequence[Sequence[float]] | Numbers,
+        offset: Sequence[Sequence[float]] | Numbers,
+        weight: Sequence[float] | Numbers,
         limit: float,
     ) -> None:
         super().__init__(link, limit)
@@ -294,19 +281,24 @@ class AveragedCurves(OnLogOdds):
 class FewLabels:
     """The link, and what is left open: per label a normal over (alpha_k, beta_k).
 
-    ``spreads`` are the expected (tau_a, tau_b), ``pool`` (M, K) the log-odds of all photos. What is
-    said of the pool is computed when it is asked for.
+    ``mixture`` expects the spreads that intervals expect; ``pool`` (M, K) are the log-odds of all
+    photos.
     """
 
     link: AveragedCurves
-    mean: Numbers  # (K, 2)
-    covariance: Numbers  # (K, 2, 2)
+    mixture: CurveMixture
     centre: float
     scale: float
     photos: int
-    spreads: tuple[float, float]
-    mixture: CurveMixture
     pool: Numbers
+
+    @cached_property
+    def mean(self) -> Numbers:
+        return self.mixture.mean()
+
+    @cached_property
+    def covariance(self) -> Numbers:
+        return self.mixture.covariance()
 
     def mean_without(self, out: NDArray[np.bool_]) -> Numbers:
         """Return the mean (K, 2) that the labelled photos give which are not ``out`` (n,)."""
@@ -318,7 +310,7 @@ class FewLabels:
 
         By the delta method, on the log-odds of the share, so that both ends are shares.
         """
-        z, _ = _spread_of(self._pooled, self.mean, self.covariance)
+        z, _ = _spread_of((self.pool - self.centre) / self.scale, self.mean, self.covariance)
         slope = expit(z) * expit(-z)
         towards = np.stack([(slope * (z - self.mean[:, 1])).mean(0), slope.mean(0)], axis=1)
         share = np.zeros(z.shape[1])
@@ -355,25 +347,19 @@ class FewLabels:
             f"square); {way} halve that"
         )
 
-    @property
-    def _pooled(self) -> Numbers:
-        pooled: Numbers = (self.pool - self.centre) / self.scale
-        return pooled
-
     @cached_property
     def _moments(self) -> Numbers:
         """What the covariance of a label's curve counts in the error of its mean, (K, 3).
 
         The variance of p is (p (1 - p))^2 (rise^2 c_aa + 2 rise c_ab + c_bb), which is linear in c.
         """
-        rise = np.exp(self.mean[:, 0]) * self._pooled
+        rise = np.exp(self.mean[:, 0]) * ((self.pool - self.centre) / self.scale)
         p = expit(rise + self.mean[:, 1])
         steep = (p * (1 - p)) ** 2
         moments = (steep * rise**2).mean(0), 2 * (steep * rise).mean(0), steep.mean(0)
         return np.stack(moments, axis=1)
 
     def interval(self, logits: Array, confidence: float = 0.9) -> tuple[Numbers, Numbers]:
-        """Return the ends (N, K) of the interval of each probability."""
         scores = to_numpy(logits).astype(np.float64)
         u = limited_log_odds(self.link.link, scores, self.link.limit)
         x = (u - self.centre) / self.scale
@@ -422,15 +408,9 @@ def few_labels(
     mixture = CurveMixture.of(problem)
     slope, offset, weight = _points(mixture.mean(), mixture.covariance())
     doubting = mixture.expecting(_doubting(problem.typical))
-    averaged = AveragedCurves(
-        link,
-        (slope / scale).tolist(),
-        (offset - slope * centre / scale).tolist(),
-        weight.tolist(),
-        entries.limit,
-    )
-    open_ends = doubting.mean(), doubting.covariance(), centre, scale
-    return FewLabels(averaged, *open_ends, len(u), mixture.spreads(), doubting, every)
+    offset = offset - slope * centre / scale
+    averaged = AveragedCurves(link, slope / scale, offset, weight, entries.limit)
+    return FewLabels(averaged, doubting, centre, scale, len(u), every)
 
 
 def _doubting(typical: float) -> float:

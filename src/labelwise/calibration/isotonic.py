@@ -18,6 +18,7 @@ from labelwise.calibration.entries import (
     Floats,
     Numbers,
     OnLogOdds,
+    check_options,
     choose,
     folds_of,
     limited_log_odds,
@@ -84,16 +85,10 @@ def histogram(
     scope: Literal["shared", "label"] = "label",
     strength: float | None = None,
 ) -> Histogram:
-    """Return the histogram link; ``strength`` counts entries of the shared level lent to a bin.
-
-    A strength of None is chosen by the log loss of held-out images.
-    """
+    """Return the histogram link; ``strength`` counts entries of the shared level lent to a bin."""
     if bins < 1:
         raise ValueError(f"bins must be at least 1, got {bins}")
-    if scope not in ("shared", "label"):
-        raise ValueError(f"scope must be 'shared' or 'label', got {scope!r}")
-    if strength is not None and strength < 0:
-        raise ValueError(f"strength must not be negative, got {strength}")
+    check_options(scope, ("shared", "label"), strength)
     entries = read_entries(logits, labels, link, observed)
     edges = _edges(entries, bins)
     parts = _counts(entries, edges)
@@ -109,8 +104,7 @@ def histogram(
 
 def _edges(entries: Entries, bins: int) -> Floats:
     """Return at most ``bins - 1`` distinct edges (float32 numbers, as the link keeps them)."""
-    step = max(1, entries.logits.size // SAMPLE)
-    some = entries.subset(slice(None, None, step))
+    some = entries.subset(slice(None, None, max(1, entries.logits.size // SAMPLE)))
     sides = [
         np.concatenate([u[y > 0.5] for u, y, _ in entries.rows()]),
         np.concatenate([u[(y <= 0.5) & (w is None or w > 0)] for u, y, w in some.rows()]),
@@ -226,7 +220,6 @@ class Isotonic(OnLogOdds):
 
     @property
     def curves(self) -> list[Curve]:
-        """The curves as plain numbers."""
         return [
             (knots[:length].tolist(), levels[:length].tolist())
             for knots, levels, length in zip(self.knots, self.levels, self.lengths, strict=True)
@@ -247,10 +240,7 @@ def isotonic(
     ``strength`` is the number of rarer entries at which a label takes half of the shared map;
     None chooses it by the log loss of held-out images.
     """
-    if scope not in ("shared", "label"):
-        raise ValueError(f"scope must be 'shared' or 'label', got {scope!r}")
-    if strength is not None and strength < 0:
-        raise ValueError(f"strength must not be negative, got {strength}")
+    check_options(scope, ("shared", "label"), strength)
     entries = read_entries(logits, labels, link, observed)
     if scope == "shared":
         return Isotonic(link, [_shared(entries)], [], entries.limit)
@@ -274,7 +264,6 @@ def _shares(rarer: Numbers, strength: float) -> list[float]:
 
 
 def _shared(entries: Entries) -> Curve:
-    """Return the curve of all labels together, from a sample of the images where there are many."""
     some = entries.subset(slice(None, None, 1 + entries.logits.size // SAMPLE))
     blocks = [(u, y) if w is None else (u[w > 0], y[w > 0]) for u, y, w in some.rows()]
     u, y = (np.concatenate([block.ravel() for block in side]) for side in zip(*blocks, strict=True))
@@ -282,7 +271,6 @@ def _shared(entries: Entries) -> Curve:
 
 
 def _per_label(entries: Entries) -> tuple[list[Curve], Numbers]:
-    """Return the curve of each label and the number of its rarer entries (K,)."""
     curves, rarer = [], []
     for u, y in entries.columns():
         rarer.append(min(float(y.sum()), float((1 - y).sum())))
@@ -291,7 +279,6 @@ def _per_label(entries: Entries) -> tuple[list[Curve], Numbers]:
 
 
 def _curve(u: np.ndarray, y: np.ndarray) -> Curve:
-    """Return knots and levels of the rising step map nearest to ``y``, as plain numbers."""
     # Imported here because it takes longer to import than most fits take to run.
     from scipy.optimize import isotonic_regression
 
@@ -312,7 +299,6 @@ def _curve(u: np.ndarray, y: np.ndarray) -> Curve:
 
 
 def _losses(train: Entries, test: Entries) -> list[float]:
-    """Return the held-out log loss of each strength."""
     curves, rarer = _per_label(train)
     maps = Isotonic(None, [_shared(train), *curves], _shares(rarer, 0.0), test.limit)
     losses = np.zeros(len(STRENGTHS))

@@ -1,16 +1,28 @@
 """Labels borrow strength from each other: per-label fits drawn towards the shared fit.
 
-A label with many positives moves away from the shared fit, a rare one stays near it. A label
+A label with many positives moves away from the shared fit, a rare label stays near it. A label
 without positives or without negatives keeps the shared slope, and with strength 0 the shared
-offset too: on its own it would run to infinity. The strength is given, or is the one with the
-least log loss on images held out. Many entries are first fitted in bins; a step or two on all of
-them then ends the fit. Few are fitted without each fold and with each strength side by side.
+offset too: alone it would run to infinity. The strength is given, or has the least log loss on
+held-out images. Many entries are first fitted in bins, and a step or two on all of them end the
+fit. Few entries are fitted without each fold and with each strength side by side.
+
+Newton steps for all labels at once, in float64. A weight that presses against its bound is frozen.
+A step that does not lower a group's loss is halved for that group.
+
+    Shared           sum over labels of loss_k(theta)
+    PerLabel         loss_k(theta_k) + pull_k / 2 |theta_k - center|^2, for each label
+    PerLabel, tied   one slope for all labels, an offset for each, which alone is pulled;
+                     slope step = (g_a - sum h_ab g_b / h_bb) / (h_aa - sum h_ab^2 / h_bb)
+
+Features phi of the log-odds are scaled over all observed entries to mean 0 and variance 1:
+
+    z = sum over f of theta_f phi_f(u)  +  theta_last
+    loss = sum over entries of softplus(z) - y z
+    sum softplus(z) = sum max(z, 0) + log prod (1 + exp(-|z|)), at most 2^ROWS
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 from warnings import warn
 
 import numpy as np
@@ -30,26 +42,16 @@ from labelwise.calibration.entries import (
 )
 from labelwise.numeric.arrays import Mask
 
-# Newton steps for all labels at once, in float64. Bounds on theta are kept by freezing a parameter
-# that presses against its bound; a step that does not lower a group's loss is halved for it alone.
-#
-#     Shared      sum over labels of loss_k(theta)
-#     PerLabel    loss_k(theta_k) + pull_k / 2 |theta_k - center|^2, for each label
-#     TiedSlope   one slope for all labels, one offset for each; eliminating these leaves
-#                 slope step = (g_a - sum h_ab g_b / h_bb) / (h_aa - sum h_ab^2 / h_bb)
-#
-# Features phi of the log-odds are scaled over all observed entries to mean 0 and variance 1:
-#
-#     z = sum over f of theta_f phi_f(u)  +  theta_last
-#     loss = sum over entries of softplus(z) - y z
-#     sum softplus(z) = sum max(z, 0) + log prod (1 + exp(-|z|)), at most 2^ROWS
-#
-# Several problems over the same rows, such as folds and strengths, are solved side by side.
-
-
 Raw = Callable[[Floats], tuple[Floats, ...]]
+Derivatives = tuple[Numbers, Numbers, Numbers]
 
 MAX_SLOPE = 100.0
+ROWS = 1000  # 2^ROWS is still a float64
+STEPS, POLISHING = 100, 4
+TOLERANCE, ROUGH = 1e-7, 1e-3
+STRENGTHS = (1e4, 1e3, 1e2, 1e1, 1.0, 0.1)
+FOLDS = 3
+FEW = 1 << 15  # entries, counted for each problem that is solved beside others
 
 
 @dataclass(frozen=True)
@@ -67,31 +69,14 @@ class Features:
         return np.concatenate([scaled, np.ones_like(scaled[..., :1])], axis=-1)
 
     def read(self, rows: Rows) -> "FeatureBlocks":
-        """Return the blocks of all rows; a single block is read once, however often asked."""
-        entries = rows.rows()
-        first, *more = (block for block, _ in zip(entries, range(2), strict=False))
+        """Return the blocks of all rows; a single block is computed once."""
+        first, *more = (block for block, _ in zip(rows.rows(), range(2), strict=False))
         return _LaterBlocks(self, rows) if more else [FeatureBlock.of(self, first)]
 
     @property
-    def width(self) -> int:
-        """Return the number of weights, the constant included."""
-        return len(self.mean) + 1
-
-    @property
     def bounds(self) -> tuple[Numbers, Numbers]:
-        """Return the least and largest weights, each (F,)."""
-        upper = np.full(self.width, MAX_SLOPE)
-        lower = np.full_like(upper, self.least)
-        lower[-1], upper[-1] = -np.inf, np.inf
-        return lower, upper
-
-    @property
-    def starts(self) -> tuple[Numbers, Numbers]:
-        """Return two weights (1, F) to start from: the scores as they are, and scaled ones."""
-        as_they_are = np.append(self.deviation, self.mean.sum())[None]
-        plain = np.ones_like(as_they_are)
-        plain[:, -1] = 0.0
-        return as_they_are, plain
+        slopes = np.ones_like(self.mean)
+        return np.append(self.least * slopes, -np.inf), np.append(MAX_SLOPE * slopes, np.inf)
 
     def unscale(self, theta: Numbers) -> Numbers:
         """Return the weights (G, F) of the raw features and their constant."""
@@ -128,7 +113,6 @@ class FeatureBlock:
 
     @classmethod
     def of(cls, features: Features, block: Block) -> "FeatureBlock":
-        """Return it of a block of entries or bins."""
         u, y, w = block
         phi = np.ascontiguousarray(features(u.astype(np.float64).T).swapaxes(1, 2))
         products = (phi[:, :, None] * phi[:, None]).reshape(len(phi), -1, phi.shape[-1])
@@ -140,29 +124,19 @@ class FeatureBlock:
         own = rows.astype(np.float64)[None]
         return replace(self, weight=own if self.weight is None else own * self.weight)
 
-    def repeated(self, times: int) -> "FeatureBlock":
-        """Return it for so many times the problems, those of a kind after one another."""
-        weight = self.weight
-        return replace(self, weight=None if weight is None else np.repeat(weight, times, axis=1))
-
 
 FeatureBlocks = Iterable[FeatureBlock]
 
 
 @dataclass(frozen=True)
 class _LaterBlocks:
-    """FeatureBlocks of many rows, made anew whenever they are asked for."""
+    """The blocks of many rows, computed whenever they are asked for."""
 
     features: Features
     rows: Rows
 
     def __iter__(self) -> Iterator[FeatureBlock]:
         return (FeatureBlock.of(self.features, block) for block in self.rows.rows())
-
-
-Derivatives = tuple[Numbers, Numbers, Numbers]
-
-ROWS = 1000  # 2^ROWS is still a float64
 
 
 def derivatives(blocks: FeatureBlocks, theta: Numbers) -> Derivatives:
@@ -213,99 +187,64 @@ def gradient(rows: Rows, features: Features, theta: Numbers) -> Numbers:
     return np.concatenate([slopes, sums[-1:]]).T
 
 
-STEPS = 100
-TOLERANCE = 1e-7
-
-
-def minimise(
-    evaluate: Callable[[Numbers], Derivatives],
-    start: Numbers,
-    lower: Numbers,
-    upper: Numbers,
-    tolerance: float = TOLERANCE,
-    *,
-    step: Callable[[Numbers, Numbers, Numbers], Numbers] | None = None,
-    summed: Callable[[Numbers], Numbers] = lambda values: values,
-) -> Numbers:
-    """Return theta (G, F) between ``lower`` and ``upper`` with the least loss of each group.
-
-    The search ends where the next step promises each group a gain below ``tolerance`` nats.
-    ``evaluate`` maps theta to each group's loss (G,), gradient (G, F) and Hessian (G, F, F).
-    Groups that have a weight in common bring the ``step`` (G, F) from theta, gradient and Hessian,
-    and ``summed``, which gives each of them (G,) the sum over all of them.
-    """
-    theta = start.clip(lower, upper)
-    loss, grad, hess = evaluate(theta)
-    damping = np.ones_like(loss)
-    step = step or partial(newton_step, lower=lower, upper=upper)
-    for _ in range(STEPS):
-        trial = (theta - damping[:, None] * step(theta, grad, hess)).clip(lower, upper)
-        promised = summed((grad * (theta - trial)).sum(1))  # below 0: cut at a bound, it climbs
-        if (np.abs(promised) <= tolerance).all():
-            return trial
-        new_loss, new_grad, new_hess = evaluate(trial)
-        better = summed(new_loss) <= summed(loss) * (1 + 1e-14)
-        if better.all():
-            theta, loss, grad, hess = trial, new_loss, new_grad, new_hess
-            damping = np.ones_like(loss)
-            continue
-        theta = np.where(better[:, None], trial, theta)
-        loss = np.where(better, new_loss, loss)
-        grad = np.where(better[:, None], new_grad, grad)
-        hess = np.where(better[:, None, None], new_hess, hess)
-        damping = np.where(better, 1.0, damping / 2)
-    return theta
-
-
-def newton_step(
-    theta: Numbers, grad: Numbers, hess: Numbers, lower: Numbers, upper: Numbers
-) -> Numbers:
-    """Return the step (G, F) of the parameters that do not press against a bound."""
-    frozen = ((theta <= lower) & (grad > 0)) | ((theta >= upper) & (grad < 0))
-    free = (~frozen).astype(np.float64)
-    hess = hess * free[:, :, None] * free[:, None, :]
-    diagonal = np.diagonal(hess, axis1=1, axis2=2)
-    # A flat direction (no information left) must not make the system singular.
-    floor = 1e-12 * diagonal.max(axis=1, keepdims=True) + 1e-12
-    system = hess + (floor + (1 - free))[:, :, None] * np.eye(theta.shape[1])
-    solved: Numbers = np.linalg.solve(system, (grad * free)[:, :, None])[:, :, 0]
-    return solved
-
-
-POLISHING = 4
-
-
 @dataclass(frozen=True)
-class Problem(ABC):
-    """A loss over weights (G, F) of some features; subclasses give it and its gradient."""
+class Shared:
+    """One fit for all labels; weights are (T, F) where blocks weigh the rows of T problems."""
 
     features: Features
 
-    @abstractmethod
-    def evaluate(self, blocks: FeatureBlocks, theta: Numbers) -> Derivatives:
-        """Return loss (G,), gradient (G, F) and Hessian (G, F, F) over the rows."""
-
-    @abstractmethod
-    def gradient(self, rows: Rows, theta: Numbers) -> Numbers:
-        """Return the gradient (G, F) alone."""
-
     @property
     def bounds(self) -> tuple[Numbers, Numbers]:
-        """Return the least and largest weights, (F,) or (G, F)."""
         return self.features.bounds
 
-    def step(self, theta: Numbers, grad: Numbers, hess: Numbers) -> Numbers:
-        """Return the full Newton step (G, F)."""
-        return newton_step(theta, grad, hess, *self.bounds)
+    def evaluate(self, blocks: FeatureBlocks, theta: Numbers) -> Derivatives:
+        """Return loss (G,), gradient (G, F) and Hessian (G, F, F) over the rows."""
+        loss, grad, hess = derivatives(blocks, theta[:, None])
+        return loss.sum(1), grad.sum(1), hess.sum(1)
+
+    def gradient(self, rows: Rows, theta: Numbers) -> Numbers:
+        total: Numbers = gradient(rows, self.features, theta).sum(0, keepdims=True)
+        return total
 
     def summed(self, values: Numbers) -> Numbers:
         """Return values (G,) summed over the groups that have a weight in common."""
         return values
 
+    def step(self, theta: Numbers, grad: Numbers, hess: Numbers) -> Numbers:
+        """Return the full Newton step (G, F) of the weights that press against no bound."""
+        lower, upper = self.bounds
+        frozen = ((theta <= lower) & (grad > 0)) | ((theta >= upper) & (grad < 0))
+        free = (~frozen).astype(np.float64)
+        hess = hess * free[:, :, None] * free[:, None, :]
+        diagonal = np.diagonal(hess, axis1=1, axis2=2)
+        # A flat direction (no information left) must not make the system singular.
+        floor = 1e-12 * diagonal.max(axis=1, keepdims=True) + 1e-12
+        system = hess + (floor + (1 - free))[:, :, None] * np.eye(theta.shape[1])
+        solved: Numbers = np.linalg.solve(system, (grad * free)[:, :, None])[:, :, 0]
+        return solved
+
     def solve(self, blocks: FeatureBlocks, start: Numbers, tolerance: float) -> Numbers:
-        """Return the weights of the least loss over the rows."""
-        evaluate, step = partial(self.evaluate, blocks), self.step
-        return minimise(evaluate, start, *self.bounds, tolerance, step=step, summed=self.summed)
+        """Return the weights of the least loss over the rows.
+
+        The search ends where the next step promises each group a gain below ``tolerance`` nats.
+        """
+        bounds, summed = self.bounds, self.summed
+        theta = start.clip(*bounds)
+        loss, grad, hess = self.evaluate(blocks, theta)
+        damping = np.ones_like(loss)
+        for _ in range(STEPS):
+            trial = (theta - damping[:, None] * self.step(theta, grad, hess)).clip(*bounds)
+            promised = summed((grad * (theta - trial)).sum(1))  # below 0: cut at a bound, it climbs
+            if (np.abs(promised) <= tolerance).all():
+                return trial
+            new_loss, new_grad, new_hess = self.evaluate(blocks, trial)
+            better = summed(new_loss) <= summed(loss) * (1 + 1e-14)
+            theta = np.where(better[:, None], trial, theta)
+            loss = np.where(better, new_loss, loss)
+            grad = np.where(better[:, None], new_grad, grad)
+            hess = np.where(better[:, None, None], new_hess, hess)
+            damping = np.where(better, 1.0, damping / 2)
+        return theta
 
     def polish(self, rows: Rows, bins: FeatureBlocks, theta: Numbers, tolerance: float) -> Numbers:
         """Return the weights of the least loss over the rows, from those over their bins.
@@ -323,90 +262,60 @@ class Problem(ABC):
                 return theta
         return self.solve(self.features.read(rows), theta, tolerance)
 
+    def center(self, blocks: FeatureBlocks, tolerance: float) -> Numbers:
+        """Return the fit from the better of two starts: the scores as they are, and scaled ones.
 
-@dataclass(frozen=True)
-class Shared(Problem):
-    """One fit for all labels; (T, F) where blocks weigh the rows of T problems."""
-
-    def evaluate(self, blocks: FeatureBlocks, theta: Numbers) -> Derivatives:
-        loss, grad, hess = derivatives(blocks, theta[:, None])
-        return loss.sum(1), grad.sum(1), hess.sum(1)
-
-    def gradient(self, rows: Rows, theta: Numbers) -> Numbers:
-        total: Numbers = gradient(rows, self.features, theta).sum(0, keepdims=True)
-        return total
-
-    def start(self, blocks: FeatureBlocks) -> Numbers:
-        """Return the better of the two starts; far from the scores' unit Newton steps get lost."""
-        first, second = self.features.starts
-        losses = [self.evaluate(blocks, theta)[0] for theta in (first, second)]
-        return np.where((losses[0] <= losses[1])[:, None], first, second)
-
-
-def side_by_side(blocks: FeatureBlocks, theta: Numbers, labels: int) -> Derivatives:
-    """Return the derivatives at several theta, one after the other (T K, F), of each."""
-    values = derivatives(blocks, theta.reshape(-1, labels, theta.shape[-1]))
-    loss, grad, hess = (value.reshape(-1, *value.shape[2:]) for value in values)
-    return loss, grad, hess
+        Far from the unit of the scores, Newton steps get lost.
+        """
+        plain = np.append(np.ones_like(self.features.mean), 0.0)
+        as_they_are = np.append(self.features.deviation, self.features.mean.sum())
+        losses = [self.evaluate(blocks, theta[None])[0] for theta in (as_they_are, plain)]
+        start = np.where((losses[0] <= losses[1])[:, None], as_they_are, plain)
+        return self.solve(blocks, start, tolerance)
 
 
 @dataclass(frozen=True)
-class PerLabel(Problem):
+class PerLabel(Shared):
     """A fit (K, F) for each label, pulled towards ``center`` (1, F) with strength ``pull`` (K,).
 
     Labels that are ``lacking`` (K,) positives or negatives say nothing of slopes: they keep those
-    of the center. A ``pull`` (T, K) makes T such problems, with their fits one after the other;
-    their centers may differ (T K, F), and what they lack (T, K).
+    of the center. ``tied`` labels have one slope, which nothing pulls. A ``pull`` (T, K) makes T
+    such problems, with their fits one after the other; their centers may differ (T K, F), and what
+    they lack (T, K).
     """
 
-    center: Numbers
+    center_of: Numbers
     pull: Numbers
     lacking: Mask
+    tied: bool = False
 
     @property
     def bounds(self) -> tuple[Numbers, Numbers]:
-        fixed = np.repeat(
-            np.broadcast_to(self.lacking, self.pull.shape).reshape(-1, 1), self.features.width, 1
-        )
-        fixed[:, -1] = False
         lower, upper = self.features.bounds
-        return np.where(fixed, self.center, lower), np.where(fixed, self.center, upper)
+        if self.tied:
+            return lower, upper
+        kept = np.broadcast_to(self.lacking, self.pull.shape).reshape(-1, 1) & np.isfinite(upper)
+        return np.where(kept, self.center_of, lower), np.where(kept, self.center_of, upper)
+
+    def _pulled(self, theta: Numbers) -> tuple[Numbers, Numbers]:
+        """Return what pulls each weight, and how far it is from its center, each (G, F)."""
+        is_pulled = np.arange(theta.shape[1]) >= self.tied
+        return self.pull.reshape(-1, 1) * is_pulled, theta - self.center_of
 
     def evaluate(self, blocks: FeatureBlocks, theta: Numbers) -> Derivatives:
-        loss, grad, hess = side_by_side(blocks, theta, self.pull.shape[-1])
-        away, pull = theta - self.center, self.pull.reshape(-1, 1)
+        values = derivatives(blocks, theta.reshape(-1, self.pull.shape[-1], theta.shape[-1]))
+        loss, grad, hess = (value.reshape(-1, *value.shape[2:]) for value in values)
+        pull, away = self._pulled(theta)
         ridge = pull[:, :, None] * np.eye(away.shape[1])
         return loss + (pull / 2 * away**2).sum(1), grad + pull * away, hess + ridge
 
     def gradient(self, rows: Rows, theta: Numbers) -> Numbers:
-        pulled = self.pull[:, None] * (theta - self.center)
-        return gradient(rows, self.features, theta) + pulled
-
-
-@dataclass(frozen=True)
-class TiedSlope(Problem):
-    """Weights (K, 2) with equal slopes, and offsets pulled towards that of ``center`` (1, 2).
-
-    A ``pull`` (T, K) makes T such problems, each with a slope of its own; their centers may differ
-    (T K, 2).
-    """
-
-    center: Numbers
-    pull: Numbers
-
-    def evaluate(self, blocks: FeatureBlocks, theta: Numbers) -> Derivatives:
-        loss, grad, hess = side_by_side(blocks, theta, self.pull.shape[-1])
-        away, pull = theta[:, 1] - self.center[:, 1], self.pull.ravel()
-        grad[:, 1] += pull * away
-        hess[:, 1, 1] += pull
-        return loss + pull / 2 * away**2, grad, hess
-
-    def gradient(self, rows: Rows, theta: Numbers) -> Numbers:
-        grad = gradient(rows, self.features, theta)
-        grad[:, 1] += self.pull * (theta[:, 1] - self.center[:, 1])
-        return grad
+        pull, away = self._pulled(theta)
+        return gradient(rows, self.features, theta) + pull * away
 
     def step(self, theta: Numbers, grad: Numbers, hess: Numbers) -> Numbers:
+        if not self.tied:
+            return super().step(theta, grad, hess)
         lower, upper = self.bounds
         ratio = hess[:, 0, 1] / hess[:, 1, 1]
         left = self.summed(grad[:, 0] - ratio * grad[:, 1])
@@ -416,98 +325,76 @@ class TiedSlope(Problem):
 
     def summed(self, values: Numbers) -> Numbers:
         labels = self.pull.shape[-1]
-        return np.repeat(values.reshape(-1, labels).sum(1), labels)
-
-
-STRENGTHS = (1e4, 1e3, 1e2, 1e1, 1.0, 0.1)
-FOLDS = 3
-ROUGH = 1e-3
-FEW = 1 << 15  # entries, counted once for each problem that is solved beside others
-
-Each = Callable[[Features, Numbers, Numbers, Mask], Problem]
+        return np.repeat(values.reshape(-1, labels).sum(1), labels) if self.tied else values
 
 
 def fit_shared(entries: Entries, raw: Raw, least: float) -> Numbers:
     """Return the raw weights (1, F) of one fit for all labels."""
-    parts = compressed(entries, 1)
-    features = scaled(parts[0], raw, least)
-    problem, blocks = Shared(features), features.read(parts[0])
-    theta = _solve(problem, entries, parts[0], blocks, problem.start(blocks))
-    _warn_of_bounds(theta, features)
-    return features.unscale(theta)
+    rows = compressed(entries, 1)[0]
+    features = scaled(rows, raw, least)
+    problem, blocks = Shared(features), features.read(rows)
+    if isinstance(rows, Bins):
+        theta = problem.polish(entries, blocks, problem.center(blocks, ROUGH), TOLERANCE)
+    else:
+        theta = problem.center(blocks, TOLERANCE)
+    return _checked(theta, features)
 
 
 def fit_labels(
-    entries: Entries, raw: Raw, least: float, strength: float | None, each: Each = PerLabel
+    entries: Entries, raw: Raw, least: float, strength: float | None, tied: bool = False
 ) -> Numbers:
-    """Return the raw weights (K, F), one row for each label.
-
-    A strength of None is chosen on held-out images.
-    """
-    if strength is not None and strength < 0:
-        raise ValueError(f"strength must not be negative, got {strength}")
+    """Return the raw weights (K, F), a row for each label."""
     parts = compressed(entries, FOLDS if strength is None else 1)
     rows = joined(parts)
     features = scaled(rows, raw, least)
     blocks = features.read(rows)
     if strength is None:
-        strength, center = _chosen(entries, parts, features, each)
+        strength, center = _chosen(entries, parts, features, tied)
     else:
-        center = _center(blocks, features)
+        center = Shared(features).center(blocks, ROUGH)
     lacking = _one_sided(blocks)[0]
     pull = np.where(lacking, max(strength, 1.0), strength)
-    problem = each(features, center, pull, lacking)
-    theta = _solve(problem, entries, rows, blocks, np.repeat(center, len(lacking), 0))
+    problem = PerLabel(features, center, pull, lacking, tied)
+    theta = np.repeat(center, len(lacking), 0)
+    if isinstance(rows, Bins):
+        theta = problem.polish(entries, blocks, problem.solve(blocks, theta, ROUGH), TOLERANCE)
+    else:
+        theta = problem.solve(blocks, theta, TOLERANCE)
     if strength == 0:
         theta = np.where(lacking[:, None], center, theta)
-    _warn_of_bounds(theta, features)
-    return features.unscale(theta)
+    return _checked(theta, features)
 
 
 def _chosen(
-    entries: Entries, parts: list[Rows], features: Features, each: Each
+    entries: Entries, parts: list[Rows], features: Features, tied: bool
 ) -> tuple[float, Numbers]:
     """Return the strength with the least log loss, each part held out once, and the shared fit.
 
     Where entries are few, calls cost more than what they compute: all parts are held out at once.
     """
-    many = isinstance(parts[0], Bins) or entries.logits.size * FOLDS > FEW
-    if many or len(parts) < 2:
+    shared = Shared(features)
+    if isinstance(parts[0], Bins) or entries.logits.size * FOLDS > FEW or len(parts) < 2:
 
         def alone(train: list[Rows], test: Rows) -> list[float]:
             seen = features.read(joined(train))
-            return _losses(seen, features.read(test), features, each, _center(seen, features))
+            return _losses(seen, features.read(test), features, tied, shared.center(seen, ROUGH))
 
-        strength = choose(STRENGTHS, [_coarse(fold) for fold in parts], alone)
-        return strength, _center(features.read(joined(parts)), features)
+        # Strengths are a factor ten apart, so wide bins are enough to choose between them.
+        coarse = [
+            fold.coarser(len(fold.u) // LEAST_BINS) if isinstance(fold, Bins) else fold
+            for fold in parts
+        ]
+        return choose(STRENGTHS, coarse, alone), shared.center(features.read(joined(parts)), ROUGH)
     [block] = features.read(entries)
-    numbers = np.arange(len(parts))[:, None]
-    out = folds_of(len(entries.logits), FOLDS) == numbers
-    centers = _center([block.weighed(~np.concatenate([out, np.zeros_like(out[:1])]))], features)
-    losses = _losses([block.weighed(~out)], [block.weighed(out)], features, each, centers[:-1])
+    out = folds_of(len(entries.logits), FOLDS) == np.arange(len(parts))[:, None]
+    every = block.weighed(~np.concatenate([out, np.zeros_like(out[:1])]))
+    centers = shared.center([every], ROUGH)
+    losses = _losses([block.weighed(~out)], [block.weighed(out)], features, tied, centers[:-1])
     return STRENGTHS[losses.index(min(losses))], centers[-1:]
 
 
-def _coarse(part: Rows) -> Rows:
-    """Return bins as wide as a choice between strengths, a factor ten apart, allows."""
-    return part.coarser(len(part.u) // LEAST_BINS) if isinstance(part, Bins) else part
-
-
-def _solve(
-    problem: Problem, entries: Entries, rows: Rows, blocks: FeatureBlocks, start: Numbers
-) -> Numbers:
-    if not isinstance(rows, Bins):
-        return problem.solve(blocks, start, TOLERANCE)
-    return problem.polish(entries, blocks, problem.solve(blocks, start, ROUGH), TOLERANCE)
-
-
-def _center(blocks: FeatureBlocks, features: Features) -> Numbers:
-    problem = Shared(features)
-    return problem.solve(blocks, problem.start(blocks), ROUGH)
-
-
 def _losses(
-    train: FeatureBlocks, test: FeatureBlocks, features: Features, each: Each, center: Numbers
+    train: FeatureBlocks, test: FeatureBlocks, features: Features, tied: bool, center: Numbers
 ) -> list[float]:
     """Return the held-out log loss of each strength, summed over the problems of the blocks.
 
@@ -519,40 +406,43 @@ def _losses(
     entries = sum(block.labels.size for block in train) * problems
     together = max(1, min(len(STRENGTHS), FEW // entries))
     theta, losses = np.repeat(center[:, None], labels, 1), list[float]()
+
+    def repeated(blocks: FeatureBlocks) -> FeatureBlocks:
+        """Return the blocks for all strengths; a single problem weighs rows for all of them."""
+        if problems == 1:
+            return blocks
+        # Several problems are those of folds, which weigh their rows.
+        return [replace(b, weight=np.repeat(b.weight, count, axis=1)) for b in blocks]  # type: ignore[arg-type]
+
     for first in range(0, len(STRENGTHS), together):
         strengths = np.array(STRENGTHS[first : first + together])
         count = len(strengths)
-        problem = each(
+        problem = PerLabel(
             features,
             np.repeat(center, count * labels, axis=0),
             np.repeat(np.tile(strengths, problems)[:, None], labels, axis=1),
             np.repeat(lacking, count, axis=0),
+            tied,
         )
         start = np.repeat(theta, count, axis=0).reshape(-1, theta.shape[-1])
-        solved = problem.solve(_repeated(train, problems, count), start, ROUGH)
-        tried = solved.reshape(-1, labels, features.width)
-        loss = derivatives(_repeated(test, problems, count), tried)[0].sum(1)
+        tried = problem.solve(repeated(train), start, ROUGH).reshape(-1, labels, center.shape[1])
+        loss = derivatives(repeated(test), tried)[0].sum(1)
         losses += loss.reshape(problems, count).sum(0).tolist()
         theta = tried[count - 1 :: count]
     return losses
-
-
-def _repeated(blocks: FeatureBlocks, problems: int, times: int) -> FeatureBlocks:
-    """Return the blocks for so many times the problems; a single one weighs rows for all."""
-    return blocks if problems == 1 else [block.repeated(times) for block in blocks]
 
 
 def _one_sided(blocks: FeatureBlocks) -> Mask:
     """Return which labels (T, K) lack an observed positive or an observed negative."""
     sides = np.zeros(())
     for block in blocks:
-        y = block.labels
-        both = np.stack([y, 1 - y])
+        both = np.stack([block.labels, 1 - block.labels])
         sides = sides + (both if block.weight is None else both * block.weight).sum(-1)
     return np.asarray((sides == 0).any(0).T)
 
 
-def _warn_of_bounds(theta: Numbers, features: Features) -> None:
+def _checked(theta: Numbers, features: Features) -> Numbers:
+    """Return the raw weights; warn of slopes that lie at a bound."""
     fits = "the fit" if len(theta) == 1 else "the fits of {} labels"
     capped = int((theta[:, :-1] >= MAX_SLOPE).any(1).sum())
     flat = int((theta[:, :-1] <= features.least).all(1).sum())
@@ -567,3 +457,4 @@ def _warn_of_bounds(theta: Numbers, features: Features) -> None:
             f"{fits.format(flat)}: scores do not rise with the labels, so probabilities are flat",
             stacklevel=4,
         )
+    return features.unscale(theta)

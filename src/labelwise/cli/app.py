@@ -68,7 +68,6 @@ class VerbGroup(TyperGroup):
         return super().resolve_command(ctx, args)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Write a sentence and the verbs by what they are for."""
         formatter.write(f"{sentence_of(self.help)}\n")
         for title, names in self.groups.items():
             formatter.write(f"{title}\n")
@@ -82,7 +81,6 @@ class VerbGroup(TyperGroup):
 def _application(
     name: str, help: str, groups: Mapping[str, Sequence[str]], *examples: str
 ) -> typer.Typer:
-    """Return an application of the verbs below a name, listed by what they are for."""
     application = typer.Typer(
         name=name,
         cls=type("Verbs", (VerbGroup,), {"groups": groups, "examples": examples}),

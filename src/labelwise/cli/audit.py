@@ -59,7 +59,6 @@ def audit(place: Path | None, query: str | None, given: Options) -> None:
 
 
 def _check_list(place: Path, query: str | None, given: Options) -> None:
-    """Ask about photos of a list until it can be guaranteed."""
     cut, top, text, album = given.at_least, given.top, given.text, given.like
     if cut is not None and top is not None:
         raise SettingsError("--at-least and --top both end the list; give one of them")
@@ -157,7 +156,6 @@ def _answered(
 
 
 def _bar(state: CheckState) -> str:
-    """Return how far the check is, as a bar of text."""
     done, more = state.check.checked, state.more
     if more is None:
         return f"{done:,} checked"
@@ -166,7 +164,6 @@ def _bar(state: CheckState) -> str:
 
 
 def _guarantees(place: Path, given: Options, *, is_index: bool) -> None:
-    """Check what an index or a run guaranteed, now that answers are known."""
     if (given.ask is None) != (given.out is None):
         raise SettingsError("--ask N writes a table: give both --ask N and --out FILE")
     if sum((given.ask is not None, given.receipts, given.answers is not None)) > 1:

@@ -61,25 +61,29 @@ def audit_tags(place: Path | None, given: Options) -> None:
     """Ask until the tags can be guaranteed, or the person stops; write what was found."""
     if not given.page:
         given.refuse("it belongs to --page", *OF_THE_PAGE)
+    else:
+        given.refuse("the page asks by itself", "csv", "answers")
     out = Path(given.out or f"{_name(place, given)}.audit")
     if given.out is None:
         refuse_overwriting(out)
     session = _session(place, out, given)
     tell(*session.table.notes)
-    if given.csv is not None:
-        _write_questions(session, given.csv, given, f"{_command(place, given, out)}")
-        return
     if given.answers is not None:
         _read_answers(session, Path(given.answers), given.who or getuser())
     elif given.page:
         _serve(session, out, given)
-    else:
+    elif given.csv is None:
         _ask(session, given.who or getuser())
+    else:
+        _write_questions(session, given.csv, given, _command(place, given, out))
+        return
     write_audit(session, out)
     say(statement(session))
     say(f"{out / PAGE} shows every tag, {out / TAGS} has the figures")
     verdict = session.verdict()
-    if verdict.guaranteed and not session.settings.again:
+    if given.csv is not None and session.batch(1):
+        _write_questions(session, given.csv, given, _command(place, given, out))
+    elif verdict.guaranteed and not session.settings.again:
         next_steps(
             *(f"train {out / TRAIN}", f"tag {out} --xmp", f"audit --again {out / RECEIPT} --page")
         )
@@ -105,7 +109,6 @@ def _next_name(path: Path) -> Path:
 
 
 def _command(place: Path | None, given: Options, out: Path) -> str:
-    """Return the command that goes on with this audit."""
     words = ["audit", *([] if place is None else [str(place)]), "-o", str(out)]
     for name in ("again", "photos", "trust", "data", "scores", "at_least"):
         value = getattr(given, name)
@@ -162,7 +165,6 @@ def _session(place: Path | None, out: Path, given: Options) -> AuditSession:
 
 
 def _ask(session: AuditSession, who: str) -> None:
-    """Ask in the terminal until nothing is left, or the person stops."""
     say("Is the tag right? y yes, n no, u unsure, undo, stop; answers are kept at once")
     while (question := session.question(who)) is not None:
         say(progress(session))
@@ -222,6 +224,7 @@ def _write_questions(session: AuditSession, path: Path, given: Options, command:
         (question.photo, question.tag, "", ", ".join(question.listed)) for question in questions
     ]
     write_csv(path, ["path", "tag", "answer", "tags"], rows)
+    say(f"so far: {progress(session)}")
     say(f"wrote {path}: {counted(len(questions), 'question')} to answer with yes, no or unsure")
     if any(question.listed for question in questions):
         say("where the tag is *, name all tags of the last column that the photo shows, or none;")

@@ -71,7 +71,6 @@ def calibrate(source: Path, given: Options) -> None:
 
 
 def _check(given: Options, thresholds: bool) -> None:
-    """Stop at options that do not fit together."""
     if given.rule is not None and given.guarantee is not None:
         raise SettingsError("give either --rule, such as best-f, or --guarantee, not both")
     if given.out is None and given.rule is None and given.guarantee is None:
@@ -120,7 +119,6 @@ def _fit(
     rows: dict[str, Any],
     given: Options,
 ) -> None:
-    """Fit a calibrator and a rule, judge them on other rows, and write what was asked for."""
     rule, by = given.rule or "0.5", tuple(dict.fromkeys(given.by or ()))
     pace = table.photos_per_day() if "/day" in rule else None
     plan = FitPlan(method, rule, given.folds or 5, given.seed or 0, pace, groups)
@@ -330,7 +328,6 @@ def _show_some(
 
 
 def _show_by(column: str, parts: Figures) -> None:
-    """Print the operating points of each label in each subgroup."""
     cells = [
         (row.name, name, f"{row.present:,} of {row.known:,}", *_operating(row))
         for name, rows in parts.items()

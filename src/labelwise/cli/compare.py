@@ -97,7 +97,6 @@ def compare(data: str, given: Options) -> None:
 
 
 def _parsed_sweep(text: str | None) -> tuple[str, tuple[Any, ...]] | None:
-    """Return the option and the values of ``option=a,b,c``."""
     if text is None:
         return None
     name, equals, values = text.partition("=")

@@ -25,6 +25,7 @@ from labelwise.system.table_files import write_csv
 from labelwise.system.text import counted
 
 SHOWN = 60
+OTHERWISE = "An interval that holds in any case: --ask 150"
 OF_ANSWERS = ("by", "table", "distinct", "csv", "plot", "who")
 
 
@@ -62,7 +63,11 @@ def count(place: Path, query: str | None, given: Options) -> None:
         elif given.ask is None:
             caution(index.spec.caution)
             caution(model_changed(index))
-            say(_of_the_model(index, asked))
+            found = answer(index, asked, top=1)
+            holds = f"It holds if these photos are like the {found.known} ones."
+            sentences = [f"{found.counted}.", "" if found.untested else holds]
+            sentences += [found.likeness.sentence(), OTHERWISE]
+            say(" ".join(filter(None, sentences)))
             next_steps(f"count {named} --ask 150")
             return
         else:
@@ -91,7 +96,6 @@ def count(place: Path, query: str | None, given: Options) -> None:
 
 
 def _calls(source: Path, label: str | None, by: str, given: Options) -> None:
-    """Print, and write, how many detections or rows are right of each label, by site."""
     calls = calls_of_table(
         source, by or None, given.scores, given.labels, given.count_by or "calibrated", label
     )
@@ -113,16 +117,6 @@ def _calls(source: Path, label: str | None, by: str, given: Options) -> None:
     if given.csv is not None:
         write_calls(calls.counts, by, given.csv)
         say(f"the table: {given.csv}")
-
-
-def _of_the_model(index: Index, query: Query) -> str:
-    """Return the model's own interval in words, with its condition."""
-    counted = answer(index, query, top=1)
-    sentences = [f"{counted.counted}."]
-    if not counted.untested:
-        sentences.append(f"It holds if these photos are like the {counted.known} ones.")
-    sentences += [counted.likeness.sentence(), "An interval that holds in any case: --ask 150"]
-    return " ".join(sentence for sentence in sentences if sentence)
 
 
 def _asked(session: SampleAnswers, query: str) -> bool:
@@ -147,7 +141,6 @@ def _asked(session: SampleAnswers, query: str) -> bool:
 
 
 def _show(found: LibraryEstimate, query: str, by: str) -> None:
-    """Print the estimate of each group as a table, and of all photos in words."""
     if found.groups:
         cells = [
             (

@@ -195,7 +195,6 @@ def convert_table(source: str, given: Options) -> None:
 
 
 def _convert_units(source: Path, given: Options) -> None:
-    """Write one score and one label per burst, site or patient."""
     units = aggregate_table(source, given.scores, given.by or [], given.pool or "any")
     units.save(given.target)
     labelled = "" if units.truth is None else ", with their labels"
@@ -219,7 +218,6 @@ def _shares(text: str) -> dict[str, float]:
 
 
 def _obedience(table: LabelTable, file: Path) -> str:
-    """Return how far a table obeys a taxonomy, in one sentence."""
     taxonomy = Taxonomy.read(file)
     obeyed = obey_taxonomy(table, taxonomy)
     levels = taxonomy.within(table.space).levels()

@@ -31,8 +31,13 @@ from labelwise.photos import Index
 from labelwise.photos.review import pool_of
 from labelwise.report.contact_sheet import SIDE, write_questions_page, write_suspects_page
 from labelwise.scores.embeddings import holds_vectors
-from labelwise.scores.review import answered_questions, reviewable, suspect_questions
-from labelwise.scores.unlabelled_pool import PhotoPool, read_pool
+from labelwise.scores.unlabelled_pool import (
+    PhotoPool,
+    answered_questions,
+    read_pool,
+    reviewable,
+    suspect_questions,
+)
 from labelwise.system.progress import make_watch
 from labelwise.system.storage import is_uri
 from labelwise.system.text import counted
@@ -108,10 +113,9 @@ def _suspects(source: Path, kind: Literal["missing", "wrong"], given: Options) -
             given.html, questions, promise=promise, picture=picture, blind=given.blind
         )
     found, total = counted(len(suspects), "label"), counted(len(predictions), "photo")
-    say(f"{found} may be {kind}, on {len(suspects.photos()):,} of {total}")
-    counts = suspects.per_label(len(predictions.names))
-    order = sorted(range(len(counts)), key=lambda column: (-counts[column], column))
-    rows = [(predictions.names[k], int(counts[k])) for k in order[:LABELS_SHOWN] if counts[k]]
+    say(f"{found} may be {kind}, on {len(set(suspects.rows.tolist())):,} of {total}")
+    counts = Counter(sorted(suspects.columns.tolist())).most_common(LABELS_SHOWN)
+    rows = [(predictions.names[column], count) for column, count in counts]
     show_table(("label", "suspects"), rows)
     if promise is not None:
         say(str(promise))
@@ -150,7 +154,6 @@ def _opener(images: Any, rows: dict[str, int]) -> Callable[[str], Image.Image | 
 
 
 def _repair(source: str, answers: Path, given: Options) -> None:
-    """Write a table with the answers of a review in it."""
     table, questions = load(source), read_review(answers)
     repaired, changes = repair(
         table, questions, accept_promised=given.accept_guaranteed, test_too=given.test_too
@@ -169,7 +172,6 @@ def _repair(source: str, answers: Path, given: Options) -> None:
 
 
 def _next(source: str, given: Options) -> None:
-    """Choose photos, or single labels of photos, that a person should label next."""
     out, top, labels = given.target, given.top or 200, given.questions == "labels"
     order: Any = given.order or ("value" if labels else "random")
     if order not in ORDERS:

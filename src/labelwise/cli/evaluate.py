@@ -105,7 +105,6 @@ def _kind(place: str, data: str | None) -> tuple[str, set[str], Measure]:
 
 
 def _figures(given: Options) -> dict[str, Any]:
-    """Return what is computed, as arguments of an evaluation of rows."""
     asked: dict[str, Any] = {"bins": given.bins or 10, "k": given.top_k or 4, "curves": True}
     asked["query_length"] = given.get("query_length", 3)
     if given.taxonomy is not None:
@@ -274,7 +273,6 @@ def show(evaluation: Evaluation, *, json: bool, out: Path | None) -> None:
 
 
 def _show_subgroups(evaluation: Evaluation) -> None:
-    """Print the figures of each subgroup, with a mark where it differs significantly."""
     rows = evaluation.subgroups
     names = [figure.name for figure in rows[0].figures]
     for by in dict.fromkeys(row.by for row in rows):

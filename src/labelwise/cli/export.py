@@ -120,7 +120,6 @@ def _onnx(folder: RunFolder, form: dict[str, Any], given: Options) -> None:
 
 
 def _program(folder: RunFolder, kind: str, form: dict[str, Any], given: Options) -> None:
-    """Write a page, or a program of another runtime."""
     out = given.target
     if kind == "openvino":
         openvino_runtime()  # what is missing is said before the work
@@ -156,7 +155,6 @@ def _progress() -> Iterator[Watch]:
 
 
 def _write_runtime(out: Path) -> None:
-    """Write the module that reads photos for an exported file, beside it."""
     path = out.with_name(RUNTIME)
     with replacing(path) as temporary:
         temporary.write_bytes(Path(labelwise_runtime.__file__).read_bytes())

@@ -4,7 +4,6 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
@@ -13,22 +12,12 @@ from labelwise.cli.text import caution, complain, next_steps, resumable, say, te
 from labelwise.errors import DataError
 from labelwise.models.loading import caution_of
 from labelwise.photos import Changes, Index
-from labelwise.photos.folder_scan import NoEventsError, events_of, root_place
+from labelwise.photos.folder_scan import FolderEvents, NoEventsError, root_place
 from labelwise.system.progress import make_watch
 from labelwise.system.text import counted
 
 DEFAULT_INDEX = Path("photos.index")
 SECONDS_BETWEEN_LOOKS = 5.0
-IndexFolder = Annotated[
-    Path,
-    typer.Argument(envvar="LABELWISE_INDEX", help=f"The folder of an index ({DEFAULT_INDEX})."),
-]
-IndexOrQuery = Annotated[
-    Path | None,
-    typer.Argument(
-        metavar="INDEX", help=f"The index; $LABELWISE_INDEX or {DEFAULT_INDEX} if left out."
-    ),
-]
 
 
 def index(folders: list[str] | None, given: Options) -> None:
@@ -83,7 +72,7 @@ def index(folders: list[str] | None, given: Options) -> None:
 def _updates(update: Callable[..., Changes], roots: list[str], out: Path) -> Iterator[Changes]:
     """Yield what each update finds, for ever: when the system tells of changes, or by looking."""
     try:
-        with events_of(roots, {os.path.realpath(out)}) as events:
+        with FolderEvents(roots, {os.path.realpath(out)}) as events:
             yield update()  # with what changed before the watches were there
             say(f"watching {counted(len(events), 'folder')}; Ctrl-C stops")
             while True:

@@ -54,7 +54,6 @@ def label(named: list[str] | None, given: Options) -> None:
 
 
 def _record(folder: Path, photo: str, labels: list[str], given: Options) -> None:
-    """Note what a person says of a photo."""
     states: dict[str, Fact] = {}
     for text in (label.strip(" ,") for label in labels):
         name = text.lstrip("-?!")
@@ -72,7 +71,6 @@ def _record(folder: Path, photo: str, labels: list[str], given: Options) -> None
 
 
 def _next(folder: Path, given: Options) -> None:
-    """List the questions most worth asking: does this photo carry that label?"""
     order: Any = given.order or "value"
     if order not in ORDERS:
         raise SettingsError(f"--order must be one of {', '.join(ORDERS)}, got {order!r}")
@@ -113,7 +111,6 @@ def _export(folder: Path, given: Options) -> None:
 
 
 def _page(places: list[Path], given: Options) -> None:
-    """Serve a page that asks whether photos show words, and keep the answers."""
     from labelwise.photos.words import WordList, WordsLearner
 
     if not places or given.words is None:

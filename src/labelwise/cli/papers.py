@@ -14,6 +14,7 @@ from labelwise.cli.text import duration, in_all, next_steps, resumable, say, sho
 from labelwise.data import load
 from labelwise.errors import DataError, SettingsError
 from labelwise.papers import reproduce
+from labelwise.papers.comparison import table_page
 from labelwise.papers.computed import COMPUTED
 from labelwise.papers.figures import Shown, draw_figure, find_figure
 from labelwise.papers.jobs import LocalProcesses, default_workers, seconds_of
@@ -33,7 +34,7 @@ from labelwise.papers.sources import Frozen
 from labelwise.papers.survey import SurveyPlan, complete, page, run_survey
 from labelwise.papers.transfer import TITLE, cells, remarks, transfer
 from labelwise.papers.vqa import judge_scores, judged_cells
-from labelwise.system.files import replacing
+from labelwise.system.files import write_text
 from labelwise.system.progress import make_watch
 from labelwise.system.text import counted
 from labelwise.system.yaml_values import parse_assignments
@@ -66,10 +67,12 @@ def run(table: str, given: Options) -> None:
         given.refuse(f"{table} is computed", *trained, "judge")
         if figure is not None or not COMPUTED[table].sets:
             given.refuse(f"{table} is computed", "source")
-        if figure is None:
-            _compute(table, root, source, folder)
-        else:
+        if figure is not None:
             _say_files(draw_figure(table, folder))
+            return
+        computed = COMPUTED[table]
+        result = computed.compute(root, source)
+        _write_table(folder, computed.title, result.header, result.rows, result.notes)
         return
     if given.judge:
         given.refuse("scores and checkpoints are judged as they are", *trained)
@@ -89,7 +92,8 @@ def run(table: str, given: Options) -> None:
     request = Request(name, root, source, given.quick, seeds, rows, frozen, overrides)
     if figure is not None and figure.photos_only:
         given.refuse(f"{table} shows photos as they are", *(set(trained) - {"jobs", "query"}))
-        _say_files(_draw_photos(table, request, folder))
+        train = open_data(request)[0].splits()["train"]
+        _say_files(draw_figure(table, folder, Shown({}, train.images)))
         return
     workers = given.jobs or default_workers()
     if given.dry_run:
@@ -102,10 +106,13 @@ def run(table: str, given: Options) -> None:
     for note in (*done.verdicts(), *done.deviations()):
         say(f"- {note}")
     say(f"written: {folder / 'table.md'}")
-    if figure is not None:
-        _say_files(_draw(table, request, folder, given.query))
-    else:
+    if figure is None:
         next_steps("papers list", "compare DATA --methods bce,spa")
+        return
+    jobs = jobs_of(request, folder)
+    rows = request.rows or request.chosen_rows()
+    runs = {row: FinishedRun(jobs[row, request.seeds[0]].folder) for row in rows}
+    _say_files(draw_figure(table, folder, Shown(runs, photos_of(request), given.query)))
 
 
 def _survey(
@@ -116,7 +123,6 @@ def _survey(
     folder: Path,
     given: Options,
 ) -> None:
-    """Run every method in every cell, and say where the results are."""
     sources = _pairs(given.source or [], "--source of the survey must be SET=SOURCE, each set once")
     if frozen is not None:
         size, squash = overrides.get("image_size"), bool(overrides.get("squash", False))
@@ -127,8 +133,7 @@ def _survey(
     )
     with resumable(folder):
         cells = run_survey(plan, folder, jobs=given.jobs or 1, say=say, watch=make_watch())
-    with replacing(folder / "survey.md") as temporary:
-        temporary.write_text(page(complete(cells), "# Survey"), encoding="utf-8")
+    write_text(folder / "survey.md", page(complete(cells), "# Survey"))
     say(f"written: {folder / 'survey.md'}, and a results file SET.CELL.json for each cell")
     next_steps("papers methods")
 
@@ -144,34 +149,12 @@ def _pairs(texts: Sequence[str], rule: str) -> dict[str, str]:
     return pairs
 
 
-def _draw(name: str, request: Request, folder: Path, query: str | None) -> list[Path]:
-    """Draw a figure from the runs of its table, first seed."""
-    jobs = jobs_of(request, folder)
-    rows = request.rows or request.chosen_rows()
-    runs = {row: FinishedRun(jobs[row, request.seeds[0]].folder) for row in rows}
-    return draw_figure(name, folder, Shown(runs, photos_of(request), query))
-
-
-def _draw_photos(name: str, request: Request, folder: Path) -> list[Path]:
-    """Draw a figure of the training photos of a table's data, for which nothing is trained."""
-    train = open_data(request)[0].splits()["train"]
-    return draw_figure(name, folder, Shown({}, train.images))
-
-
 def _say_files(files: list[Path]) -> None:
     say(f"drawn: {', '.join(map(str, files))}")
     next_steps("papers list")
 
 
-def _compute(table: str, root: Path, source: str | None, folder: Path) -> None:
-    """Show and write a table that no run is needed for."""
-    computed = COMPUTED[table]
-    result = computed.compute(root, source)
-    _write_table(folder, computed.title, result.header, result.rows, result.notes)
-
-
 def _judge(table: str, root: Path, source: str | None, given: Sequence[str], folder: Path) -> None:
-    """Judge scores that were computed elsewhere, or released checkpoints."""
     if table not in (ANSWERED, RELEASED):
         raise SettingsError(f"--judge is for {ANSWERED} (scores) and {RELEASED} (checkpoints)")
     pairs = _pairs(given, "--judge must be ROW=FILE, each row once")
@@ -199,21 +182,15 @@ def _write_table(
     rows: list[list[str]],
     notes: Sequence[str] = (),
 ) -> None:
-    """Show a table and write it as Markdown."""
     show_table(header, rows, title=title)
     for note in notes:
         say(f"- {note}")
-    lines = ["| " + " | ".join(cells) + " |" for cells in [header, ["---"] * len(header), *rows]]
-    below = ["", *(f"- {note}" for note in notes)] if notes else []
-    text = "\n".join([f"### {title}", "", *lines, *below, ""])
-    with replacing(folder / "table.md") as temporary:
-        temporary.write_text(text, encoding="utf-8")
+    write_text(folder / "table.md", table_page(title, header, rows, notes))
     say(f"written: {folder / 'table.md'}")
     next_steps("papers list")
 
 
 def _transfer(root: Path, sets: tuple[str, ...], frozen: Frozen | None, folder: Path) -> None:
-    """Judge a backbone on the data sets of Table A of two-way."""
     if frozen is None:
         raise SettingsError(
             f"{TRANSFERRED} judges a frozen backbone; name it with --features and its weights with "
@@ -221,11 +198,7 @@ def _transfer(root: Path, sets: tuple[str, ...], frozen: Frozen | None, folder: 
         )
     with resumable(folder):
         results = transfer(root, frozen, folder, sets=sets, say=say, watch=make_watch())
-    show_table(*cells(results), title=TITLE)
-    for note in remarks(results, frozen):
-        say(f"- {note}")
-    say(f"written: {folder / 'table.md'}")
-    next_steps("papers list")
+    _write_table(folder, TITLE, *cells(results), remarks(results, frozen))
 
 
 def _announce(request: Request, folder: Path, jobs: int) -> None:

@@ -179,7 +179,13 @@ def _predict_file(run: Path, images: list[Path], given: Options) -> None:
 
             held_out = held_out_of(run)
         if given.explain is not None:
-            _explain(model, source, given.explain)
+            from labelwise.models import Predictor
+            from labelwise.report.explain import look, write_explanation
+
+            if not isinstance(model, Predictor):
+                raise SettingsError("an exported file has no attention maps; give the run's folder")
+            shown = counted(write_explanation(given.explain, look(model, source)), "photo")
+            say(f"where each label was seen on {shown}: {given.explain}")
     rows: list[tuple[str, str]] = []
     failed = count = chosen = 0
     watch = make_watch()
@@ -233,18 +239,7 @@ def _answers(
         yield from obeyed.answers(model.caution)
 
 
-def _explain(model: Any, source: ImageSource, page: Path) -> None:
-    from labelwise.models import Predictor
-    from labelwise.report.explain import look, write_explanation
-
-    if not isinstance(model, Predictor):
-        raise SettingsError("an exported file has no attention maps; give the run's folder")
-    shown = write_explanation(page, look(model, source))
-    say(f"where each label was seen on {counted(shown, 'photo')}: {page}")
-
-
 def _say_frequencies(held_out: Predictions, link: Any, logits: list[Any]) -> None:
-    """Say how frequent each label is among the photos."""
     from labelwise.scores.run import share_shift
 
     shift = share_shift(held_out, link, np.concatenate([to_numpy(part) for part in logits]))

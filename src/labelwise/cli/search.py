@@ -52,7 +52,6 @@ def search(index: Path | None, query: str | None, given: Options) -> None:
         beside = opened.spec.caution_beside(wanted.names())
         caution(beside)
         beside = "; ".join(note for note in (beside, changed) if note) or None
-        audit = f"audit {quote(str(folder))} {quote(str(wanted))}"
         found = answer(
             opened,
             wanted,
@@ -79,14 +78,12 @@ def search(index: Path | None, query: str | None, given: Options) -> None:
             _say_counted(found)
             if given.html is not None:
                 say(f"the page: {given.html}")
-            if given.wrong_at_most is None:
-                next_steps(f"search {folder} {quote(str(wanted))} --wrong-at-most 0.1")
-            else:
-                next_steps(audit)
+            named = f"{quote(str(folder))} {quote(str(wanted))}"
+            audits = given.wrong_at_most is not None
+            next_steps(f"audit {named}" if audits else f"search {named} --wrong-at-most 0.1")
 
 
 def _check(given: Options, query: str | None) -> None:
-    """Stop at options that mean nothing together."""
     if given.text is None:
         given.refuse("only --text is encoded", "encoder")
     if given.unreadable:
@@ -149,26 +146,25 @@ def _beside(caution: str | None) -> dict[str, str]:
 
 
 def _say_counted(found: Found) -> None:
-    """Say how many photos match, how much of the list is wrong, and whether photos differ."""
     tell(found.sentence(), found.copies_sentence, found.likeness.sentence())
 
 
-def _show_paths(paths: Sequence[str], null: bool) -> None:
+def _show_paths(hits: Sequence[Hit], null: bool) -> None:
     """Print paths, ended by lines or null bytes: as their bytes are, to a terminal made safe."""
+    paths = [hit.paths[0] for hit in hits]
     if sys.stdout.isatty() and not null:
         tell(*paths)
         return
     sys.stdout.flush()
-    sys.stdout.buffer.write(
-        b"".join(os.fsencode(path) + (b"\0" if null else b"\n") for path in paths)
-    )
+    end = b"\0" if null else b"\n"
+    sys.stdout.buffer.write(b"".join(os.fsencode(path) + end for path in paths))
     sys.stdout.buffer.flush()
 
 
 def _show_hits(hits: Sequence[Hit], caution: str | None, given: Options) -> None:
     """Print the photos of an answer; as JSON with what must be shown beside them."""
     if given.paths_only:
-        _show_paths([hit.paths[0] for hit in hits], given.null)
+        _show_paths(hits, given.null)
         return
     if given.json:
         for hit in hits:
@@ -176,30 +172,28 @@ def _show_hits(hits: Sequence[Hit], caution: str | None, given: Options) -> None
             facts |= {"labels": hit.reasons, "taken": hit.taken, "copies": list(hit.paths[1:])}
             say(json.dumps(facts | _beside(caution)))
         return
-    several = any(hit.why for hit in hits)
+    labels = ["labels by themselves"] if any(hit.why for hit in hits) else []
     rows = []
     for hit in hits:
         why = ", ".join(f"{name} {chance:.2f}" for name, chance in hit.why.items())
-        labels = [why] if several else []
-        rows.append((f"{hit.probability:.3f}", hit.paths[0], *labels, (hit.taken or "")[:10]))
-    labels = ["labels by themselves"] if several else []
+        shown = [f"{hit.probability:.3f}", hit.paths[0], *([why] if labels else [])]
+        rows.append([*shown, (hit.taken or "")[:10]])
     show_table(("probability", "photo", *labels, "taken"), rows)
 
 
 def _show_similar(copies: Sequence[Hit], similar: Sequence[Hit], given: Options) -> None:
     """Show files that are equal to the byte first, and then those that look alike."""
-    hits = [*copies, *similar]
     if given.paths_only:
-        _show_paths([hit.paths[0] for hit in hits], given.null)
+        _show_paths([*copies, *similar], given.null)
         return
-    if given.json:
-        for number, hit in enumerate(hits):
-            facts = {"path": hit.paths[0], "likeness": hit.probability}
-            equal = {"equal": number < len(copies)}
-            say(json.dumps(facts | equal | {"taken": hit.taken, "copies": list(hit.paths[1:])}))
-        return
-    words = ["equal"] * len(copies) + [f"{hit.probability:.3f}" for hit in similar]
-    rows = [
-        (word, hit.paths[0], (hit.taken or "")[:10]) for word, hit in zip(words, hits, strict=True)
-    ]
-    show_table(("likeness", "photo", "taken"), rows)
+    rows = []
+    for number, hit in enumerate([*copies, *similar]):
+        equal = number < len(copies)
+        if given.json:
+            facts = {"path": hit.paths[0], "likeness": hit.probability, "equal": equal}
+            say(json.dumps(facts | {"taken": hit.taken, "copies": list(hit.paths[1:])}))
+        else:
+            word = "equal" if equal else f"{hit.probability:.3f}"
+            rows.append((word, hit.paths[0], (hit.taken or "")[:10]))
+    if not given.json:
+        show_table(("likeness", "photo", "taken"), rows)

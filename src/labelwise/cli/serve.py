@@ -112,7 +112,6 @@ def _named_run(text: str) -> tuple[str, Path]:
 
 
 def _serve_mcp(places: list[Path], given: Options) -> None:
-    """Answer a language model about an index, over standard input and output or HTTP."""
     try:
         from labelwise.server.mcp import PhotoTools, make_mcp_app, make_mcp_server
     except ModuleNotFoundError as error:

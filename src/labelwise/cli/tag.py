@@ -13,23 +13,20 @@ from labelwise.cli.text import caution, complain, next_steps, resumable, say, sh
 from labelwise.contrib.immich import Immich, remove_tags, write_tags
 from labelwise.decide import Promised
 from labelwise.errors import SettingsError
-from labelwise.photos import Index, embedded_tags, model_changed
-from labelwise.photos.embedded_tags import (
-    TagOutcome,
-    embed_tags,
-    require_exiftool,
-    undo_embedded,
-    undo_sidecar,
-    written_photos,
-    written_sidecars,
-)
+from labelwise.photos import Index, model_changed, tagging
 from labelwise.photos.metadata import sidecar_of
 from labelwise.photos.store import Store
 from labelwise.photos.tagging import (
+    TagOutcome,
+    WrittenFiles,
+    embed_tags,
     promised_rule,
     raw_partners,
+    require_exiftool,
     tags_of,
     tags_of_audit,
+    undo_embedded,
+    undo_sidecar,
 )
 from labelwise.photos.xmp import Keyword
 from labelwise.system.progress import make_watch
@@ -70,7 +67,6 @@ def tag(folder: Path, given: Options) -> None:
 
 
 def _check(given: Options) -> None:
-    """Stop at options that do not fit together."""
     if given.immich is not None:
         given.refuse("--immich writes to a server alone", "xmp", "embed", "adopt")
     elif given.xmp + given.embed != 1 and not (given.undo and not given.xmp):
@@ -91,7 +87,6 @@ def _check(given: Options) -> None:
 
 
 def _tag_immich(folder: Path, server: Immich, given: Options) -> None:
-    """Write tags to a server, or remove them."""
     if given.undo:
         removed = remove_tags(server, dry_run=given.dry_run)
         say(f"{_unwritten(given)}Immich: {counted(removed, 'tag')} removed")
@@ -111,10 +106,9 @@ def _tag_immich(folder: Path, server: Immich, given: Options) -> None:
 
 
 def _undone(store: Store, given: Options) -> list[TagOutcome]:
-    """Take out all that was written to side-cars and photos."""
     dry = given.dry_run
-    sidecars = [] if given.embed else written_sidecars(store).paths()
-    photos = [] if given.xmp else written_photos(store).paths()
+    sidecars = [] if given.embed else WrittenFiles(store, "sidecars").paths()
+    photos = [] if given.xmp else WrittenFiles(store, "embedded").paths()
     outcomes = [undo_sidecar(store, path, dry_run=dry) for path in sidecars]
     return outcomes + [undo_embedded(store, path, dry_run=dry) for path in photos]
 
@@ -131,7 +125,6 @@ def _of_audit(folder: Path, labels: Counter[str], given: Options) -> list[TagOut
 
 
 def _of_index(folder: Path, labels: Counter[str], given: Options) -> list[TagOutcome]:
-    """Write the labels that the model of an index gives, or take them out."""
     with resumable(folder), Index(folder) as index:
         bucket = next((root for root in index.store.roots().values() if is_uri(root)), None)
         if bucket is not None:
@@ -156,7 +149,6 @@ def _written(
     labels: Counter[str],
     given: Options,
 ) -> list[TagOutcome]:
-    """Write the labels of each photo beside it or into it, counting them."""
     outcomes: list[TagOutcome] = []
     watch = make_watch()
     watch.start("tagging", total)
@@ -173,7 +165,7 @@ def _written(
                     "adopt": given.adopt,
                     "dry_run": given.dry_run,
                 }
-                outcomes.append(embedded_tags.write_sidecar(store, sidecar, keywords, **options))
+                outcomes.append(tagging.write_sidecar(store, sidecar, keywords, **options))
         watch.advance(1)
     watch.finish()
     return outcomes
@@ -184,7 +176,6 @@ def _unwritten(given: Options) -> str:
 
 
 def _show_counts(given: Mapping[str, int]) -> None:
-    """Show the labels that were given most often."""
     if given:
         most = Counter(given).most_common(SHOWN)
         show_table(("label", "photos"), [(name, f"{count:,}") for name, count in most])

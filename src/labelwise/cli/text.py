@@ -101,10 +101,7 @@ def before_writing(sentence: str = "stopped; nothing was written") -> Iterator[N
 
 
 def in_all(seconds: float, jobs: int) -> str:
-    """Return the words for the time that runs take one after the other.
-
-    Runs side by side share one device, so their number does not divide the time.
-    """
+    """Return the time of all runs in words; side by side they share one device."""
     gain = ", less what running side by side saves" if jobs > 1 else ""
     return f"about {duration(seconds)} in all{gain}"
 
@@ -124,10 +121,7 @@ def show_table(
     title: str | None = None,
     names: int = 0,
 ) -> None:
-    """Print a table; columns whose cells all look like numbers stand to the right.
-
-    One that is too wide is turned on its side, if its first ``names`` columns name the rows.
-    """
+    """Print a table; a wide one is turned if its first ``names`` columns name the rows."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text

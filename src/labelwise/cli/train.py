@@ -80,10 +80,7 @@ def train_and_report(
     folds: int | None = None,
     on_ray: int | None = None,
 ) -> Run | None:
-    """Train, report, and say what came out and what to type next.
-
-    ``on_ray`` workers of a Ray cluster train; then this process only reports.
-    """
+    """Train, report, and say what to type next; on ``on_ray`` workers of a cluster if given."""
     address, watch = folder.address, make_watch()
     with resumable(address):
         done = trained(settings, folder, watch, fresh=fresh, on_ray=on_ray, command=command())
@@ -135,7 +132,6 @@ def demo(given: Options) -> None:
 
 
 def _train_words(places: list[str], words: Path, given: Options) -> None:
-    """Make a run from photos and words alone, or with what people answered."""
     model = given.model or os.environ.get("LABELWISE_WORDS")
     if not places:
         raise SettingsError("--words needs photos: labelwise train PHOTOS --words words.txt")
@@ -185,7 +181,6 @@ def _begun(out: Path) -> Iterator[None]:
 
 
 def _tell(done: Started, photos: list[Path], words: Path) -> None:
-    """Say what the run knows, and what to do next."""
     names = done.predictor.space.names
     say(f"{counted(done.photos, 'photo')} and {counted(len(names), 'word')}: {done.folder}")
     if done.answered is None:

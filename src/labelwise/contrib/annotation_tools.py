@@ -7,12 +7,10 @@ A label that is not known is
     FiftyOne       in the field ``unknown``, beside ``ground_truth``
 
 Where an object is marked in Label Studio or CVAT (a box, a polygon), its label is present, as in
-COCO and VOC.
-In CVAT a tag with state = absent says that the label is not there, and state = present says no
-more than the tag itself. A task without annotation, or one that was cancelled, and a sample without
-``ground_truth`` are unlabelled; one whose annotation is empty was reviewed and has none of them.
-What a model predicted (``predictions``) is never read as a label. COCO, VOC and Hugging Face's
-metadata have readers of their own; :mod:`labelwise.contrib.annotation_tools` writes them all.
+COCO and VOC. In CVAT a tag with state = absent says that the label is not there, and
+state = present says no more than the tag itself. A task without annotation, or one that was
+cancelled, and a sample without ``ground_truth`` are unlabelled; one whose annotation is empty was
+reviewed and has none of them. What a model predicted (``predictions``) is never read as a label.
 """
 
 import json
@@ -40,14 +38,10 @@ from labelwise.pictures.sources import FileImages
 from labelwise.system.files import replacing, replacing_folder
 from labelwise.types import nearest
 
-# Label Studio's own forms: the addresses of its images, its labelling configs, its predictions.
+# Addresses of Label Studio's images:
 #
 #     /data/local-files/?d=a/b.jpg       the photo a/b.jpg below the document root
 #     /data/upload/3/0a1b2c3d-b_c.jpg    the photo ``b c.jpg``, uploaded to project 3
-#
-# A labelling config says under which names choices are stored, and in which field of a task its
-# image stands: ``<Image name="image" value="$image"/>``.
-
 
 DOCUMENT = "/data/local-files/"
 UPLOADED = re.compile(r"/?data/(?P<stored>upload/\d+/[0-9a-f]{8}-(?P<name>[^/]+))")
@@ -68,20 +62,16 @@ class ImageFolder:
         if parts.path.endswith("local-files/") and given:
             return given[0]
         uploaded = UPLOADED.fullmatch(unquote(parts.path))
-        if uploaded is not None:
-            return self._of_upload(image, uploaded["stored"], uploaded["name"])
-        return unquote(parts.path) if parts.scheme == "file" else image
-
-    def _of_upload(self, image: str, stored: str, name: str) -> str:
-        """Return where an upload is kept below a media folder, or else the photo it was made of."""
-        if (self.root / stored).is_file():
-            return stored
+        if uploaded is None:
+            return unquote(parts.path) if parts.scheme == "file" else image
+        if (self.root / uploaded["stored"]).is_file():  # root is a media folder
+            return uploaded["stored"]
         if self._by_upload is None:
             self._by_upload = {}
             for path in find_images(self.root)[0] if self.root.is_dir() else ():
                 plain = CHANGED.sub("", os.path.basename(path).strip().replace(" ", "_"))
                 self._by_upload.setdefault(plain, []).append(path)
-        photos = self._by_upload.get(name, [])
+        photos = self._by_upload.get(uploaded["name"], [])
         if len(photos) != 1:
             what = f"{len(photos)} photos of that name" if photos else "no photo of that name"
             raise DataError(
@@ -112,8 +102,7 @@ def labelling_config(names: Sequence[str]) -> bytes:
         for name in names:
             ElementTree.SubElement(group, "Choice", value=name)
     ElementTree.indent(view)
-    content: bytes = ElementTree.tostring(view, "utf-8")
-    return content + b"\n"
+    return bytes(ElementTree.tostring(view, "utf-8")) + b"\n"
 
 
 def read_config(text: str, known: Collection[str]) -> LabellingConfig:
@@ -164,11 +153,8 @@ def prediction(
     }
 
 
-# Label tables written as annotation tools read them; all three states of a label survive the way
-# there and back. Predictions are for people to accept or to correct, and are not labels. Where a
-# label is known nothing is predicted; only FiftyOne, which keeps both apart, is told all of them,
-# with the fields by which it shows true and false positives (``eval``, ``eval_tp``, ...).
-
+# Where a label is known nothing is predicted. Only FiftyOne, which keeps labels and predictions
+# apart, gets all of them, with the fields by which it shows true and false positives.
 
 VOC_SUFFIXES = (".jpg", ".jpeg", ".png")
 
@@ -193,10 +179,7 @@ class Guesses:
 def export_for_tool(
     table: LabelTable, path: str | Path, tool: str, guesses: Guesses | None = None
 ) -> str:
-    """Write the table of image files as ``tool`` reads it; see TOOLS. Return how to open it.
-
-    ``guesses`` are written where the tool shows predictions; other formats refuse them.
-    """
+    """Write the table, and guesses, as ``tool`` reads them; return how to open the file."""
     target = Path(path)
     if tool not in TOOLS:
         raise DataError(f"a tool must be one of {', '.join(TOOLS)}, got {tool!r}")
@@ -213,7 +196,7 @@ def export_for_tool(
         raise DataError(f"{table.name}: its images must be single files with UTF-8 names")
     table.require_hard(f"{tool} knows yes, no and unknown")
     if write is None:
-        _voc(table, target)
+        _voc(table, table.images, target)
         return ""
     inside = os.path.relpath(table.images.root, target.parent)
     paths = [os.path.normpath(os.path.join(inside, name)) for name in table.ids]
@@ -302,8 +285,7 @@ def _cvat(table: LabelTable, paths: list[str], guesses: Guesses | None) -> bytes
                 chance = ElementTree.SubElement(tag, "attribute", name="confidence")
                 chance.text = f"{guessed[name]:.6f}"
     ElementTree.indent(tree)
-    content: bytes = ElementTree.tostring(tree, "utf-8", xml_declaration=True)
-    return content
+    return bytes(ElementTree.tostring(tree, "utf-8", xml_declaration=True))
 
 
 def _coco(table: LabelTable, paths: list[str], guesses: Guesses | None) -> bytes:
@@ -370,11 +352,8 @@ def _huggingface(table: LabelTable, paths: list[str], guesses: Guesses | None) -
     return "".join(f"{line}\n" for line in lines).encode()
 
 
-def _voc(table: LabelTable, target: Path) -> None:
+def _voc(table: LabelTable, images: FileImages, target: Path) -> None:
     """Write a folder in Pascal VOC's form, with the names of all labels as CVAT's labelmap.txt."""
-    images = table.images
-    if not isinstance(images, FileImages):
-        raise TypeError("VOC holds image files")
     if target.exists():
         raise DataError(f"{target} is there already; give a new folder")
     for name in table.space.names:
@@ -425,8 +404,7 @@ def _voc_xml(table: LabelTable, row: int, file: str) -> bytes:
             for end, value in (("xmin", 1), ("ymin", 1), ("xmax", width), ("ymax", height)):
                 ElementTree.SubElement(box, end).text = str(value)
     ElementTree.indent(tree)
-    content: bytes = ElementTree.tostring(tree, "utf-8")
-    return content
+    return bytes(ElementTree.tostring(tree, "utf-8"))
 
 
 def _require_xml(name: str) -> None:
@@ -477,10 +455,19 @@ def read_label_studio(path: Path, *, root: str | Path | None = None) -> LabelTab
         if names is None and isinstance(inner(task, "meta", "labels"), list):
             names = _words(task["meta"]["labels"], where)
         split = task["data"].get("split")
+        listed = task.get("annotations", task.get("completions", []))
+        if not isinstance(listed, list) or not all(isinstance(entry, dict) for entry in listed):
+            raise DataError(f"{where}: 'annotations' must be a list of objects")
+        done = [annotation for annotation in listed if not annotation.get("was_cancelled")]
+        results = done[-1].get("result", []) if done else []
+        if not isinstance(results, list):
+            raise DataError(f"{where}: 'result' must be a list")
+        words: dict[bool, list[str]] = {True: [], False: []}
+        for result in results:
+            words[inner(result, "from_name") == "unknown"] += chosen_labels(result, where)
         photo = images.path_of(image_of_task(task, where))
-        rows.append(
-            (where, photo, *_choices(task, where), split if isinstance(split, str) else None)
-        )
+        split = split if isinstance(split, str) else None
+        rows.append((where, photo, words[False], words[True] if done else None, split))
     return _table(rows, names, path, images.root)
 
 
@@ -498,30 +485,11 @@ def image_of_task(task: Any, where: str) -> str:
     return image
 
 
-def _choices(task: dict[str, Any], where: str) -> tuple[list[str], list[str] | None]:
-    """Return the present and the unknown labels of the task's newest annotation.
+def chosen_labels(result: Any, where: str) -> list[str]:
+    """Return the labels of a result of Label Studio: choices, or those of a marked object.
 
     Objects have the type rectanglelabels, polygonlabels, brushlabels and the like.
     """
-    listed = task.get("annotations", task.get("completions", []))
-    if not isinstance(listed, list) or not all(isinstance(one, dict) for one in listed):
-        raise DataError(f"{where}: 'annotations' must be a list of objects")
-    done = [annotation for annotation in listed if not annotation.get("was_cancelled")]
-    if not done:
-        return [], None
-    results = done[-1].get("result", [])
-    if not isinstance(results, list):
-        raise DataError(f"{where}: 'result' must be a list")
-    present: list[str] = []
-    unknown: list[str] = []
-    for result in results:
-        named = unknown if inner(result, "from_name") == "unknown" else present
-        named += chosen_labels(result, where)
-    return present, unknown
-
-
-def chosen_labels(result: Any, where: str) -> list[str]:
-    """Return the labels of a result of Label Studio: choices, or those of a marked object."""
     kind = inner(result, "type")
     if not isinstance(kind, str) or not (kind == "choices" or kind.endswith("labels")):
         return []
@@ -583,7 +551,20 @@ def read_fiftyone(path: Path, *, field: str | None = None) -> LabelTable:
     for number, sample in enumerate(samples, 1):
         if not isinstance(inner(sample, "filepath"), str):
             raise DataError(f"{file.name}, sample {number}: must be an object with a 'filepath'")
-    chosen = field or _label_field(file, samples)
+    fields = {
+        name
+        for sample in samples
+        for name, value in sample.items()
+        if inner(value, "_cls") in ("Classification", "Classifications")
+    } - {"predictions", "unknown"}
+    chosen = field or "ground_truth"
+    if not field and fields and not any("ground_truth" in sample for sample in samples):
+        if len(fields) > 1:
+            listed = ", ".join(sorted(fields))
+            raise DataError(
+                f"{file}: say which field holds the labels with --set field=NAME: {listed}"
+            )
+        chosen = fields.pop()
     rows: list[Photo] = []
     for number, sample in enumerate(samples, 1):
         where = f"{file.name}, sample {number}"
@@ -598,27 +579,11 @@ def read_fiftyone(path: Path, *, field: str | None = None) -> LabelTable:
         return _table(rows, names, file, None)
     beside = file.with_name("metadata.json")
     metadata = read_json(beside) if beside.is_file() else {}
-    listed = inner(metadata, "classes", chosen) or inner(metadata, "default_classes")
-    return _table(rows, _words(listed, beside.name) if listed else None, file, None)
-
-
-def _label_field(file: Path, samples: list[dict[str, Any]]) -> str:
-    names = {
-        name
-        for sample in samples
-        for name, value in sample.items()
-        if inner(value, "_cls") in ("Classification", "Classifications")
-    } - {"predictions", "unknown"}
-    if not names or any("ground_truth" in sample for sample in samples):
-        return "ground_truth"
-    if len(names) > 1:
-        listed = ", ".join(sorted(names))
-        raise DataError(f"{file}: say which field holds the labels with --set field=NAME: {listed}")
-    return names.pop()
+    classes = inner(metadata, "classes", chosen) or inner(metadata, "default_classes")
+    return _table(rows, _words(classes, beside.name) if classes else None, file, None)
 
 
 def _classified(value: Any, where: str) -> list[str] | None:
-    """Return the labels of Classifications or of one Classification; None where there is none."""
     if value is None:
         return None
     kind = value.get("_cls", "Classifications") if isinstance(value, dict) else ""

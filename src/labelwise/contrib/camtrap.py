@@ -16,7 +16,7 @@ scores of another program (``--labels package/``) need no photo: its rows are fo
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -66,7 +66,6 @@ class CamtrapPackage:
     observations: Rows
 
     def path(self, table: str) -> Path:
-        """Return the file of a table."""
         return self.folder / self.files[table]
 
     @cached_property
@@ -93,9 +92,12 @@ class CamtrapPackage:
         belongs: list[set[int]] = [set() for _ in self.media]
         for deployment, photos in _places(self.media, "deploymentID").items():
             rows = np.array(by_deployment.get(deployment, ()), np.intp)
-            inside = _covering(starts[rows], ends[rows], taken[photos])
-            for photo, covering in zip(photos, inside, strict=True):
-                belongs[photo].update(rows[covering].tolist())
+            rows = rows[np.argsort(starts[rows], kind="stable")]
+            last = np.searchsorted(starts[rows], taken[photos], "right")
+            first = np.searchsorted(np.maximum.accumulate(ends[rows]), taken[photos], "left")
+            for photo, begin, end in zip(photos, first, last, strict=True):
+                around = rows[begin:end]
+                belongs[photo].update(around[ends[around] >= taken[photo]].tolist())
                 self._require_few(belongs[photo])
         by_event = _places(self.observations, "eventID", "event")
         for photo, row in enumerate(self.media):
@@ -126,18 +128,6 @@ def _places(rows: Rows, column: str, level: str | None = None) -> dict[str, list
         if row.get(column) and level in (None, row.get("observationLevel")):
             places.setdefault(row[column], []).append(position)
     return places
-
-
-def _covering(
-    starts: NDArray[np.datetime64], ends: NDArray[np.datetime64], moments: NDArray[np.datetime64]
-) -> Iterator[NDArray[np.intp]]:
-    """Yield the places of the intervals that each moment lies in."""
-    order = np.argsort(starts, kind="stable")
-    last = np.searchsorted(starts[order], moments, "right")
-    first = np.searchsorted(np.maximum.accumulate(ends[order]), moments, "left")
-    for moment, begin, end in zip(moments, first, last, strict=True):
-        here = order[begin:end]
-        yield here[ends[here] >= moment]
 
 
 def read_package(path: Path) -> CamtrapPackage:
@@ -266,10 +256,7 @@ def read_camtrap(
 
 
 def _files(photos: Rows, package: CamtrapPackage, named: bool) -> list[str]:
-    """Return where photos are, below the package or the folder that they were downloaded to.
-
-    Those on the web are ``named`` by their fileName.
-    """
+    """Return where photos are; those on the web are ``named`` by their fileName."""
     media = package.path("media")
     files: dict[str, str] = {}
     for row in photos:

@@ -24,7 +24,13 @@ class CvatTagger:
     """Tags photos as ``cvat_sdk.auto_annotation.DetectionFunction`` wants it."""
 
     def __init__(self, model: str) -> None:
-        self._sdk = _auto_annotation()
+        try:
+            import cvat_sdk.auto_annotation
+        except ModuleNotFoundError as error:
+            raise SettingsError(
+                f"this needs {error.name}; install it with: pip install cvat-sdk"
+            ) from None
+        self._sdk: Any = cvat_sdk.auto_annotation
         self.model = load_model(model)
         require_probabilities(self.model)
 
@@ -53,13 +59,3 @@ class CvatTagger:
 def create(model: str) -> CvatTagger:
     """Return the function of a run, or of a model in any form, for CVAT."""
     return CvatTagger(model)
-
-
-def _auto_annotation() -> Any:
-    try:
-        import cvat_sdk.auto_annotation
-    except ModuleNotFoundError as error:
-        raise SettingsError(
-            f"this needs {error.name}; install it with: pip install cvat-sdk"
-        ) from None
-    return cvat_sdk.auto_annotation

@@ -17,9 +17,11 @@ UC Merced: 2,100 aerial photos of 256 pixels; the 17 labels of Chaudhuri et al. 
 Columns, splits and headers were compared with those that public programs for these sets read.
 """
 
+from collections import defaultdict
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -61,17 +63,39 @@ def read_bigearthnet(
                 f"{file}, row {row + 1}: split must be one of {', '.join(SPLITS)}, got {name!r}"
             )
     split = [SPLITS[name] for name in stated]
-    tiles = [_tile(patch, row, file) for row, patch in enumerate(patches)]
+    tiles = []
+    for row, patch in enumerate(patches):
+        tile, *numbers = patch.rsplit("_", 2)
+        if len(numbers) != 2 or not all(number.isdecimal() for number in numbers):
+            raise DataError(
+                f"{file}, row {row + 1}: patch_id must end in _ROW_COLUMN, got {patch!r}"
+            )
+        tiles.append(tile)
     names: Sequence[str] = CLASSES_19
     if labels == 19:
         rows = _texts(table.column("labels"), "labels", file, lists=True)
     else:
         names = list(CLASSES_43.values())
         with ThreadPoolExecutor() as pool:
-            rows = list(pool.map(lambda one: _mapped(path, *one), zip(tiles, patches, strict=True)))
+            rows = list(pool.map(partial(_mapped, path), tiles, patches))
     images = [f"BigEarthNet-S2/{t}/{p}" for t, p in zip(tiles, patches, strict=True)]
     note = "each patch is a folder of bands: train with --bands, such as B02,B03,B04,B08"
-    groups, divided = _tiles_within(tiles, split) if splits == "published" else (tiles, ())
+    notes = [note]
+    groups = tiles
+    parts: dict[str, set[str]] = defaultdict(set)
+    for tile, split_name in zip(tiles, split, strict=True):
+        parts[tile].add(split_name)
+    divided = sum(len(splits_of) > 1 for splits_of in parts.values())
+    if splits == "published" and divided:  # a tile's part within one split is a group
+        groups = [
+            f"{tile} in {split_name}" if len(parts[tile]) > 1 else tile
+            for tile, split_name in zip(tiles, split, strict=True)
+        ]
+        notes.append(
+            f"the published splits divide {divided:,} of {counted(len(parts), 'tile')}, so that "
+            "test patches lie beside training ones: a group is the part of a tile within its split "
+            "(`--set splits=none` leaves them out; `labelwise data split` then keeps tiles whole)"
+        )
     found = from_rows(
         (path, images),
         rows,
@@ -80,29 +104,7 @@ def read_bigearthnet(
         group=groups,
         name="bigearthnet",
     )
-    return replace(found, notes=(*found.notes, note, *divided))
-
-
-def _tiles_within(
-    tiles: Sequence[str], split: Sequence[str]
-) -> tuple[Sequence[str], tuple[str, ...]]:
-    """Return the group of each patch, its tile within one split, and a note on divided tiles."""
-    parts: dict[str, set[str]] = {}
-    for tile, split_name in zip(tiles, split, strict=True):
-        parts.setdefault(tile, set()).add(split_name)
-    divided = sum(len(splits) > 1 for splits in parts.values())
-    if not divided:
-        return tiles, ()
-    groups = [
-        f"{tile} in {split_name}" if len(parts[tile]) > 1 else tile
-        for tile, split_name in zip(tiles, split, strict=True)
-    ]
-    note = (
-        f"the published splits divide {divided:,} of {counted(len(parts), 'tile')}, so that test "
-        "patches lie beside training ones: a group is the part of a tile within its split "
-        "(`--set splits=none` leaves them out; `labelwise data split` then keeps tiles whole)"
-    )
-    return groups, (note,)
+    return replace(found, notes=(*found.notes, *notes))
 
 
 def _texts(column: Any, name: str, file: Path, *, lists: bool = False) -> list[Any]:
@@ -118,13 +120,6 @@ def _texts(column: Any, name: str, file: Path, *, lists: bool = False) -> list[A
         if value is None or (lists and None in value):
             raise DataError(f"{file}, row {row + 1}: there is no {name!r}")
     return values
-
-
-def _tile(patch: str, row: int, file: Path) -> str:
-    tile, *numbers = patch.rsplit("_", 2)
-    if len(numbers) != 2 or not all(number.isdecimal() for number in numbers):
-        raise DataError(f"{file}, row {row + 1}: patch_id must end in _ROW_COLUMN, got {patch!r}")
-    return tile
 
 
 def _mapped(path: Path, tile: str, patch: str) -> list[str]:

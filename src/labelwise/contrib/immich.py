@@ -109,17 +109,14 @@ class Immich:
         raise ServiceError(f"{self.address} answered a search with more than {MOST_PAGES:,} pages")
 
     def give(self, tag: str, photos: Sequence[str]) -> None:
-        """Give a tag to photos."""
         for ids in _parts(photos):
             self._ask("PUT", "tags", "assets", body={"assetIds": ids, "tagIds": [tag]})
 
     def take(self, tag: str, photos: Sequence[str]) -> None:
-        """Take a tag away from photos."""
         for ids in _parts(photos):
             self._ask("DELETE", "tags", tag, "assets", body={"ids": ids})
 
     def remove(self, tag: str) -> None:
-        """Remove a tag, and so from all photos that have it."""
         self._ask("DELETE", "tags", tag)
 
     def _ask(self, method: str, *segments: str, body: Mapping[str, Any] | None = None) -> Any:
@@ -131,8 +128,17 @@ class Immich:
         data = None if body is None else json.dumps(body).encode()
         request = Request(f"{self.address}/api{path}", data, self._headers | kind, method=method)
         answers: Queue[bytes | Exception] = Queue()
+
+        def fetch() -> None:
+            try:
+                with build_opener(_NoRedirects).open(request, timeout=2 * self.seconds) as answer:
+                    answers.put(answer.read(self.largest + 1))
+            except Exception as error:
+                with error if isinstance(error, HTTPError) else nullcontext():
+                    answers.put(error)
+
         # A server that sends a byte a minute never times out by itself.
-        Thread(target=self._fetch, args=(request, answers), daemon=True).start()
+        Thread(target=fetch, daemon=True).start()
         try:
             answer = answers.get(timeout=self.seconds)
         except Empty:
@@ -154,14 +160,6 @@ class Immich:
             return json.loads(answer) if answer else None
         except (ValueError, RecursionError):
             raise ServiceError(f"{self.address} answers {method} {path} with no JSON") from None
-
-    def _fetch(self, request: Request, answers: "Queue[bytes | Exception]") -> None:
-        try:
-            with build_opener(_NoRedirects).open(request, timeout=2 * self.seconds) as answer:
-                answers.put(answer.read(self.largest + 1))
-        except Exception as error:
-            with error if isinstance(error, HTTPError) else nullcontext():
-                answers.put(error)
 
 
 @dataclass(frozen=True)

@@ -84,10 +84,7 @@ def load_query2label(
 
 
 def backbone_state(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the backbone's tensors under torchvision's, timm's or our names.
-
-    The published Swin merges places at the end of a stage, timm's at the start of the next one.
-    """
+    """Return the backbone's tensors under our names; a published Swin merges a stage earlier."""
     weights = {}
     for name, value in state.items():
         if name.startswith(BACKBONE) and not name.endswith(COMPUTED):

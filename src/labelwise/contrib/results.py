@@ -128,7 +128,13 @@ def read_result_table(
     batches = list(stream.batches([stream.header[header.index(name)] for name in read]))
     table: dict[str, Any] = {}
     for at, name in enumerate(read):
-        parts = [_texts(batch.column(at), path, name) for batch in batches]
+        try:
+            parts = [compute.fill_null(b.column(at).cast(pa.string()), "") for b in batches]
+        except pa.ArrowException:
+            raise DataError(
+                f"{path}: the column {name!r} must hold text or numbers, got "
+                f"{batches[0].column(at).type}"
+            ) from None
         table[name] = pa.chunked_array(parts, pa.string())
     if form.clock:
         table[form.start] = _seconds(path, form.start, table[form.start])
@@ -150,15 +156,6 @@ def read_result_table(
         silent = compute.and_(*(compute.equal(code, NO_CALL) for code in codes))
         found = found.filter(compute.invert(silent))
     return form, found
-
-
-def _texts(column: Any, path: Path, name: str) -> Any:
-    try:
-        return compute.fill_null(column.cast(pa.string()), "")
-    except pa.ArrowException:
-        raise DataError(
-            f"{path}: the column {name!r} must hold text or numbers, got {column.type}"
-        ) from None
 
 
 def _seconds(path: Path, name: str, column: Any) -> Any:

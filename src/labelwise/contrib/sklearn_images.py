@@ -9,10 +9,9 @@ zeros. ``predict_proba`` returns (N, K), as scikit-learn's OneVsRestClassifier d
 """
 
 from collections.abc import Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,10 +28,6 @@ from labelwise.models.run_folder import RunFolder
 from labelwise.pictures import ImageSource, as_images
 from labelwise.training.run import train
 from labelwise.training.settings import SHORT_NAMES, read_settings
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 
 Array = NDArray[Any]
 Pictures = Sequence[Any] | Array
@@ -93,7 +88,8 @@ class LabelwiseClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             resolved = read_settings(None, {**flags, **own})
             if resolved.val_share:
                 table = with_validation(table, share=resolved.val_share)
-            with _kept(self.folder) as folder:
+            with TemporaryDirectory(prefix="labelwise-") as scratch:
+                folder = Path(self.folder or Path(scratch) / "run")
                 if train(resolved, folder, table=table, fresh=True) is None:
                     raise ValueError("a process beside the first cannot fit; use one device")
                 self.predictor_: Predictor = RunFolder(folder).model()
@@ -140,13 +136,3 @@ def _images(pictures: Pictures) -> ImageSource:
     if isinstance(pictures, str | Path | bytes):
         raise ValueError("X must be a list of images, got a single one; write [image]")
     return as_images(pictures)
-
-
-@contextmanager
-def _kept(folder: str | Path | None) -> "Iterator[Path]":
-    """Have a folder for a run, removed afterwards unless it was named."""
-    if folder is not None:
-        yield Path(folder)
-        return
-    with TemporaryDirectory(prefix="labelwise-") as place:
-        yield Path(place) / "run"

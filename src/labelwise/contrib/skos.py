@@ -37,6 +37,7 @@ KEYS = {
     "broaderPreferred": PREFERRED,
     "narrower": NARROWER,
 }
+ESCAPE = re.compile(r'\\[tnr"\\]|\\u[0-9A-Fa-f]{4}|\\U[0-9A-Fa-f]{8}')
 ESCAPES = {"\\t": "\t", "\\n": "\n", "\\r": "\r", '\\"': '"', "\\\\": "\\"}
 
 Statement = tuple[str, str, str, str | None]  # concept, property, value, language
@@ -101,7 +102,11 @@ def _names(path: Path, statements: Iterable[Statement], language: str) -> SkosNa
         )
     if not labels:
         raise DataError(f"{path}: no concept has a skos:prefLabel")
-    chosen = {concept: _chosen(told, language) for concept, told in labels.items()}
+    chosen = {}
+    for concept, by_tongue in labels.items():
+        variants = [tag for tag in sorted(by_tongue) if tag.startswith(f"{language}-")]
+        tongues = [tag for tag in (language, *variants, "") if tag in by_tongue]
+        chosen[concept] = by_tongue[tongues[0] if tongues else min(by_tongue)]
     counts = Counter(chosen.values())
     names = {concept: name if counts[name] == 1 else concept for concept, name in chosen.items()}
     parents: dict[str, str] = {}
@@ -119,14 +124,6 @@ def _names(path: Path, statements: Iterable[Statement], language: str) -> SkosNa
     if not parents:
         raise DataError(f"{path}: the vocabulary says of nothing what it is a kind of")
     return SkosNames(parents, {name: concept for concept, name in names.items()})
-
-
-def _chosen(told: dict[str, str], language: str) -> str:
-    """Return the name in a language, or a variant of it, or without one, or the first."""
-    for tongue in (language, *(tag for tag in sorted(told) if tag.startswith(f"{language}-")), ""):
-        if tongue in told:
-            return told[tongue]
-    return told[min(told)]
 
 
 def _triples(path: Path) -> Iterator[Statement]:
@@ -148,20 +145,16 @@ def _triple(path: Path, number: int, line: str) -> Iterator[Statement]:
     concept, what, other, nameless, words, tongue = match.groups()
     if nameless is not None:
         return
+
+    def plain(escape: re.Match[str]) -> str:
+        return ESCAPES.get(escape[0]) or chr(int(escape[0][2:], 16))
+
     try:
-        value = other if other is not None else _unescaped(words)
+        value = other if other is not None else ESCAPE.sub(plain, words)
+        value.encode()  # half of a surrogate pair is not a letter
     except (ValueError, OverflowError):
         raise DataError(f"{path}, line {number}: an escape is of no letter") from None
     yield concept, what, value, tongue
-
-
-def _unescaped(text: str) -> str:
-    def plain(found: re.Match[str]) -> str:
-        return ESCAPES.get(found[0]) or chr(int(found[0][2:], 16))
-
-    plain_text = re.sub(r'\\[tnr"\\]|\\u[0-9A-Fa-f]{4}|\\U[0-9A-Fa-f]{8}', plain, text)
-    plain_text.encode()  # half of a surrogate pair is not a letter
-    return plain_text
 
 
 def _xml(root: ElementTree.Element) -> Iterator[Statement]:

@@ -50,7 +50,11 @@ def read_chexpert(path: Path, blank: Blank = "unknown", views: Views = "all") ->
     tables = path / CSV_BATCH if (path / CSV_BATCH).is_dir() else path
     parts = {"train.csv": "train", "valid.csv": "val"}
     parts |= {name: "test" for name in TEST_TABLES if (tables / name).is_file()}
-    batches = _batches(path)
+    batches: dict[str, str] = {}  # the folder that holds each part of a set in batches
+    if tables != path:
+        batches = {f"{part}/": f"{CSV_BATCH}/{part}/" for part in ("valid", "test")}
+        folders = path.glob("CheXpert-v1.0 batch [234] (train *)/*")
+        batches |= {f"train/{f.name}/": f"{f.parent.name}/{f.name}/" for f in folders}
     files: list[str] = []
     split: list[str] = []
     states: list[np.ndarray[Any, np.dtype[np.int8]]] = []
@@ -61,8 +65,16 @@ def read_chexpert(path: Path, blank: Blank = "unknown", views: Views = "all") ->
             for row, file in enumerate(columns["Path"])
             if views == "all" or file.endswith(f"_{views}.jpg")
         ]
-        inside = [_inside(path, columns["Path"][row], f"{name}, row {row + 1}") for row in kept]
-        files += [_in_batch(file, batches) for file in inside]
+        for row in kept:
+            stated = columns["Path"][row]  # which begins with the name of the folder
+            first, _, rest = stated.partition("/")
+            if not rest:
+                raise DataError(
+                    f"{path}, {name}, row {row + 1}: Path must be FOLDER/train/..., got {stated!r}"
+                )
+            files.append(
+                _in_batch(stated if first in ("train", "valid", "test") else rest, batches)
+            )
         states.append(_states(columns, FINDINGS, tables / name)[kept])
         split += [part] * len(kept)
     patients = [
@@ -70,23 +82,6 @@ def read_chexpert(path: Path, blank: Blank = "unknown", views: Views = "all") ->
         for file in files
     ]
     return _of_states(path, files, np.concatenate(states), split, patients, blank, "chexpert")
-
-
-def _inside(path: Path, stated: str, where: str) -> str:
-    """Return a path of CheXpert's tables, which begins with the name of the folder, below it."""
-    first, _, rest = stated.partition("/")
-    if not rest:
-        raise DataError(f"{path}, {where}: Path must be FOLDER/train/..., got {stated!r}")
-    return stated if first in ("train", "valid", "test") else rest
-
-
-def _batches(path: Path) -> dict[str, str]:
-    """Return the folder that holds each part of a set in batches; nothing of one that is whole."""
-    if not (path / CSV_BATCH).is_dir():
-        return {}
-    places = {f"{split}/": f"{CSV_BATCH}/{split}/" for split in ("valid", "test")}
-    folders = path.glob("CheXpert-v1.0 batch [234] (train *)/*")
-    return places | {f"train/{one.name}/": f"{one.parent.name}/{one.name}/" for one in folders}
 
 
 def _in_batch(file: str, batches: dict[str, str]) -> str:
@@ -168,7 +163,9 @@ def read_chestxray14(path: Path) -> LabelTable:
         )
     wanted = ("Image Index", "Finding Labels", "Patient ID")
     columns = _columns(entry, wanted)
-    places = _places(path)
+    # Those in ``images`` need no list.
+    photos = path.glob("images_*/images/*")
+    places = {file.name: file.relative_to(path).as_posix() for file in photos}
     known = {*MINED, "No Finding"}
     labels = []
     for row, text in enumerate(columns["Finding Labels"]):
@@ -178,39 +175,29 @@ def read_chestxray14(path: Path) -> LabelTable:
             raise DataError(f"{entry}, row {row + 1}: {strange[0]!r} is none of the 14 findings")
         labels.append([word for word in words if word != "No Finding"])
     names = columns["Image Index"]
+    lists = {"train_val_list.txt": "train", "test_list.txt": "test"}
+    split = None
+    if any((path / file).is_file() for file in lists):
+        split_of = {
+            line.strip(): part for file, part in lists.items() for line in read_lines(path / file)
+        }
+        unlisted = next((name for name in names if name not in split_of), None)
+        if unlisted is not None:
+            raise DataError(
+                f"{path}: {unlisted} is in neither train_val_list.txt nor test_list.txt"
+            )
+        split = [split_of[name] for name in names]
     files = [places.get(name, f"images/{name}") for name in names]
     table = from_rows(
         (path, files),
         labels,
         names=MINED,
-        split=_listed(path, names),
+        split=split,
         group=[f"patient {number}" for number in columns["Patient ID"]],
         name="chestxray14",
     )
     note = "findings were mined from reports: those that are not named are taken to be absent"
     return replace(table, notes=(*table.notes, note))
-
-
-def _places(path: Path) -> dict[str, str]:
-    """Return where the images of the twelve parts lie; those in ``images`` need no list."""
-    files = path.glob("images_*/images/*")
-    return {file.name: file.relative_to(path).as_posix() for file in files}
-
-
-def _listed(path: Path, names: Sequence[str]) -> list[str] | None:
-    lists = {"train_val_list.txt": "train", "test_list.txt": "test"}
-    if not any((path / file).is_file() for file in lists):
-        return None
-    split_of = {
-        line.strip(): split for file, split in lists.items() for line in read_lines(path / file)
-    }
-    for name in names:
-        if name not in split_of:
-            raise DataError(f"{path}: {name} is in neither train_val_list.txt nor test_list.txt")
-    return [split_of[name] for name in names]
-
-
-# Tables
 
 
 def _found(path: Path, name: str) -> Path:

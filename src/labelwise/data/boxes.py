@@ -50,11 +50,38 @@ def read_coco(
     if path.is_dir():
         if root is not None:
             raise SettingsError("root is for a COCO file; the parts of a folder have their own")
-        return _read_coco_parts(path, drop_unlabelled, string_order)
+        roboflow = "_annotations.coco.json"
+        found = [
+            file
+            for pattern in ("annotations/*.json", roboflow, f"*/{roboflow}")
+            for file in sorted(path.glob(pattern))
+            if file.is_file()
+        ]
+        # Captions and keypoints lie beside the instances.
+        files = [file for file in found if file.stem.startswith("instances")] or found
+        if not files:
+            raise DataError(
+                f"{path}: there must be COCO files such as annotations/instances_train.json"
+            )
+        words = [re.sub(r"[\W\d_]+$", "", _coco_part(file)).lower() for file in files]
+        parts = [SPLIT_WORDS.get(word) for word in words]
+        listed = ", ".join(file.relative_to(path).as_posix() for file in files)
+        if len(files) > 1 and (None in parts or len(set(parts)) < len(parts)):
+            raise DataError(
+                f"{path}: several COCO files must each be a split by their names, got {listed}; "
+                "name them as 'train=coco:A.json;test=coco:B.json'"
+            )
+        read = partial(read_coco, drop_unlabelled=drop_unlabelled, string_order=string_order)
+        tables = [read(file) for file in files]
+        table = tables[0]
+        if parts != [None]:
+            table = join(list(zip(parts, tables, strict=True)), name=path.resolve().name)
+        note = f"reads as COCO: {counted(len(files), 'part')} ({listed})"
+        return replace(table, notes=(note, *table.notes))
     where = path.name
     content = read_json(path)
-    listed = inner(content, "images")
-    for image in listed if isinstance(listed, list) else ():
+    records = inner(content, "images")
+    for image in records if isinstance(records, list) else ():
         address = inner(image, "coco_url")  # of LVIS, which has .../train2017/1.jpg
         if isinstance(address, str) and "file_name" not in image:
             image["file_name"] = "/".join(address.split("/")[-2:])
@@ -65,13 +92,12 @@ def read_coco(
     space = LabelSpace(tuple(category["name"].strip() for category in categories))
     column = {category["id"]: position for position, category in enumerate(categories)}
     row = {image["id"]: position for position, image in enumerate(images)}
-    for key, records in (("image", images), ("category", categories)):
-        repeated = [
-            number for number, count in Counter(r["id"] for r in records).items() if count > 1
-        ]
+    for kind, listed_ids in (("image", images), ("category", categories)):
+        counts = Counter(record["id"] for record in listed_ids)
+        repeated = [number for number, count in counts.items() if count > 1]
         if repeated:
             raise DataError(
-                f"{where}: every {key} id must be there once, got {repeated[0]} repeatedly"
+                f"{where}: every {kind} id must be there once, got {repeated[0]} repeatedly"
             )
     present: list[set[int]] = [set() for _ in images]
     for number, annotation in enumerate(annotations, 1):
@@ -82,13 +108,38 @@ def read_coco(
                 f"a category of the file, got image {image} and category {category}"
             )
         present[row[image]].add(column[category])
-    unknown, notes = _coco_unknown(images, column, present, where)
+    # What is unknown is stated by ``unknown_category_ids`` (our exports) or follows from LVIS.
+    federated = any("neg_category_ids" in image for image in images)
+    key = "neg_category_ids" if federated else "unknown_category_ids"
+    stated = []
+    for image, there in zip(images, present, strict=True):
+        ids = image.get(key, [])
+        if not isinstance(ids, list) or not all(type(i) is int and i in column for i in ids):
+            raise DataError(f"{where}: {key!r} of image {image['id']} must be ids of categories")
+        stated.append({column[i] for i in ids})
+        if stated[-1] & there:
+            raise DataError(
+                f"{where}: a category of image {image['id']} cannot be both in an annotation and "
+                f"in {key!r}"
+            )
+    unknown = LabelSets.from_lists(stated, len(space))
+    notes: tuple[str, ...] = ()
+    if federated:
+        known = [there | absent for there, absent in zip(present, stated, strict=True)]
+        unknown = LabelSets.from_lists(known, len(space), np.ones(len(images), np.bool_))
+        notes = (
+            "labels of an image that are neither annotated nor in its neg_category_ids are unknown",
+        )
     splits = [SPLIT_WORDS.get(str(image.get("split", "")).lower()) for image in images]
+    if root is None and images:  # the folder that holds the first image
+        above, part = path.parent.parent, _coco_part(path)
+        places = (part, f"images/{part}", f"{part}/images", "images", "")
+        first = images[0]["file_name"].replace("\\", "/")
+        folders = (path.parent, *(above / place for place in places))
+        root = next((folder for folder in folders if is_file(folder / first)), None)
     table = LabelTable(
         space,
-        FileImages(
-            _coco_root(path, images) if root is None else root, [i["file_name"] for i in images]
-        ),
+        FileImages(path.parent if root is None else root, [image["file_name"] for image in images]),
         LabelSets.from_lists(present, len(space)),
         unknown,
         None if None in splits or not splits else np.array(splits, "U5"),
@@ -100,85 +151,11 @@ def read_coco(
     return table.subset(~table.zero_label()) if drop_unlabelled else table
 
 
-def _coco_unknown(
-    images: list[dict[str, Any]], column: dict[int, int], present: list[set[int]], where: str
-) -> tuple[LabelSets, tuple[str, ...]]:
-    """Return what is unknown by ``unknown_category_ids`` (our exports) or by LVIS, and notes."""
-    federated = any("neg_category_ids" in image for image in images)
-    key = "neg_category_ids" if federated else "unknown_category_ids"
-    stated = []
-    for number, image in enumerate(images):
-        ids = image.get(key, [])
-        if not isinstance(ids, list) or not all(type(i) is int and i in column for i in ids):
-            raise DataError(f"{where}: {key!r} of image {image['id']} must be ids of categories")
-        columns = {column[i] for i in ids}
-        if columns & present[number]:
-            raise DataError(
-                f"{where}: a category of image {image['id']} cannot be both in an annotation and "
-                f"in {key!r}"
-            )
-        stated.append(columns)
-    if not federated:
-        return LabelSets.from_lists(stated, len(column)), ()
-    known = [there | absent for there, absent in zip(present, stated, strict=True)]
-    sets = LabelSets.from_lists(known, len(column))
-    note = "labels of an image that are neither annotated nor in its neg_category_ids are unknown"
-    return replace(sets, inverted=np.ones(len(images), np.bool_)), (note,)
-
-
-def _read_coco_parts(path: Path, drop_unlabelled: bool, string_order: bool) -> LabelTable:
-    files = _coco_files(path)
-    if not files:
-        raise DataError(
-            f"{path}: there must be COCO files such as annotations/instances_train.json"
-        )
-    parts = [re.sub(r"[\W\d_]+$", "", _coco_part(file)).lower() for file in files]
-    splits = [SPLIT_WORDS.get(part) for part in parts]
-    listed = ", ".join(file.relative_to(path).as_posix() for file in files)
-    if len(files) > 1 and (None in splits or len(set(splits)) < len(splits)):
-        raise DataError(
-            f"{path}: several COCO files must each be a split by their names, got {listed}; "
-            "name them as 'train=coco:A.json;test=coco:B.json'"
-        )
-    read = partial(read_coco, drop_unlabelled=drop_unlabelled, string_order=string_order)
-    tables = [read(file) for file in files]
-    table = tables[0]
-    if splits != [None]:
-        table = join(list(zip(splits, tables, strict=True)), name=path.resolve().name)
-    note = f"reads as COCO: {counted(len(files), 'part')} ({listed})"
-    return replace(table, notes=(note, *table.notes))
-
-
-def _coco_files(path: Path) -> list[Path]:
-    """Return the instances files of a folder; captions and keypoints lie beside them."""
-    found = sorted(path.glob("annotations/*.json")) + sorted(path.glob("_annotations.coco.json"))
-    found += sorted(path.glob("*/_annotations.coco.json"))
-    files = [file for file in found if file.is_file()]
-    instances = [file for file in files if file.stem.startswith("instances")]
-    return instances or files
-
-
 def _coco_part(file: Path) -> str:
     """Return what a file is a part of: "train2017" of annotations/instances_train2017.json."""
     if file.name == "_annotations.coco.json":
         return file.parent.name
     return file.stem.removeprefix("instances").strip("_-")
-
-
-def _coco_root(file: Path, images: list[dict[str, Any]]) -> Path:
-    """Return the folder that holds the first image, the file's own if none does."""
-    above, split = file.parent.parent, _coco_part(file)
-    for folder in (
-        file.parent,
-        above / split,
-        above / "images" / split,
-        above / split / "images",
-        above / "images",
-        above,
-    ):
-        if images and is_file(folder / images[0]["file_name"].replace("\\", "/")):
-            return folder
-    return file.parent
 
 
 def read_coco2014(
@@ -250,15 +227,24 @@ def read_voc(
         if parts is None and _holds_annotated_photos(path):
             return _read_voc_xml(path, difficult)
         if parts is None and holds_annotated_photos(path):
-            return _read_voc_splits(path, difficult)
+            tables = [
+                (split, _read_voc_xml(path / name, difficult))
+                for name, split in sorted(split_folders(path).items())
+                if _holds_annotated_photos(path / name)
+            ]
+            return join(tables, name=path.resolve().name)
         return _read_voc_below(path, parts, difficult, annotations)
     sets = path / "ImageSets" / "Main"
     if parts is None and not any(sets.glob("*.txt")):
         return _read_voc_xml(path, difficult)
     notes: tuple[str, ...] = ()
     if annotations is None:
-        annotations = "main" if _voc_classes(sets) else "xml"
-        if annotations == "main" and not _states_of_classes(sets):
+        classes_in_main = _voc_classes(sets)
+        annotations = "main" if classes_in_main else "xml"
+        files = (file for name in classes_in_main for file in sorted(sets.glob(f"{name}_*.txt")))
+        if annotations == "main" and not any(
+            len(line.split()) > 1 for file in files for line in read_lines(file)[:1]
+        ):
             annotations = "xml"
             notes = (
                 "the class files of ImageSets/Main only list images, without 1, -1 or 0: the "
@@ -268,7 +254,14 @@ def read_voc(
     if "train" in chosen and parts is None:
         chosen.pop("trainval", None)
     if parts is None and annotations == "main":
-        chosen, notes = _with_classes(sets, chosen)
+        kept = {part: split for part, split in chosen.items() if any(sets.glob(f"*_{part}.txt"))}
+        for part in sorted(chosen.keys() - kept.keys()) if kept else ():  # VOC 2012's test
+            images_left = counted(len(read_lines(sets / f"{part}.txt")), "image")
+            notes += (
+                f"left out: the {images_left} of {part}.txt, since no file such "
+                f"as dog_{part}.txt says what they show",
+            )
+        chosen = kept or chosen
     if not chosen:
         raise DataError(f"{path}: a VOC folder must have ImageSets/Main/train.txt or the like")
     classes = set(_voc_classes(sets) if annotations == "main" else ())
@@ -282,7 +275,15 @@ def read_voc(
         split += [VOC_PARTS.get(target, target)] * len(images)
         classes.update(name for state in states.values() for name in state)
     table = _voc_table(path, rows, difficult, classes, split)
-    return replace(table, notes=(*notes, *table.notes, *_in_no_list(path, sets, parts)))
+    notes += table.notes
+    if parts is None and (path / "JPEGImages").is_dir():
+        there = {Path(file).stem for file in image_files(path / "JPEGImages")}
+        lists = [sets / f"{name}.txt" for name in VOC_PARTS if (sets / f"{name}.txt").is_file()]
+        there -= {line.split()[0] for file in lists for line in read_lines(file)}
+        if there:
+            count = counted(len(there), "photo")
+            notes += (f"left out: {count} of JPEGImages that no image set lists",)
+    return replace(table, notes=notes)
 
 
 def _voc_table(
@@ -292,50 +293,26 @@ def _voc_table(
     classes: set[str],
     split: list[str] | None = None,
 ) -> LabelTable:
-    """Return the table of images, each with its classes and whether there is a plain object."""
     hidden = [[name for name, plain in state.items() if not plain] for _, state in rows]
-    names, notes = _voc_names(path, classes)
+    # The order of CVAT's labelmap.txt; another name may be misspelt, and would be its own label.
+    file = path / "labelmap.txt"
+    lines = read_lines(file) if file.is_file() else []
+    listed = [line.partition(":")[0].strip() for line in lines if not line.startswith("#")]
+    names = [name for name in dict.fromkeys(listed) if name and name != "background"]
+    others = sorted(classes - set(names))
+    notes = (
+        f"labels that labelmap.txt does not list: {', '.join(map(repr, others[:SHOWN]))}"
+        f"{', ...' if len(others) > SHOWN else ''}; add them to it, or correct a misspelt name",
+    )
     table = from_rows(
         (path, [_voc_image(path, image) or f"JPEGImages/{image}.jpg" for image, _ in rows]),
         [[name for name, plain in state.items() if plain] for _, state in rows],
-        names=names,
+        names=names + others,
         unknown=hidden if difficult == "unknown" else None,
         split=split,
         name=path.name,
     )
-    return replace(table, notes=notes)
-
-
-def _in_no_list(path: Path, sets: Path, parts: dict[str, str] | None) -> tuple[str, ...]:
-    """Return a note on photos of JPEGImages that no image set names."""
-    if parts is not None or not (path / "JPEGImages").is_dir():
-        return ()
-    there = {Path(file).stem for file in image_files(path / "JPEGImages")}
-    files = (sets / f"{name}.txt" for name in VOC_PARTS)
-    listed = {line.split()[0] for file in files if file.is_file() for line in read_lines(file)}
-    unlisted = len(there - listed)
-    if not unlisted:
-        return ()
-    return (f"left out: {counted(unlisted, 'photo')} of JPEGImages that no image set lists",)
-
-
-def _states_of_classes(sets: Path) -> bool:
-    """Return whether any line of a class file says 1, -1 or 0 of its image."""
-    files = (file for name in _voc_classes(sets) for file in sorted(sets.glob(f"{name}_*.txt")))
-    return any(len(line.split()) > 1 for file in files for line in read_lines(file)[:1])
-
-
-def _with_classes(sets: Path, chosen: dict[str, str]) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Return the parts that have class files, and a note on others: VOC 2012's test has none."""
-    kept = {name: split for name, split in chosen.items() if any(sets.glob(f"*_{name}.txt"))}
-    notes = []
-    for name in chosen.keys() - kept.keys() if kept else ():
-        count = len(read_lines(sets / f"{name}.txt"))
-        notes.append(
-            f"left out: the {counted(count, 'image')} of {name}.txt, since no file such "
-            f"as dog_{name}.txt says what they show"
-        )
-    return kept or chosen, tuple(sorted(notes))
+    return replace(table, notes=notes) if names and others else table
 
 
 def _read_voc_below(
@@ -380,20 +357,8 @@ def _holds_annotated_photos(path: Path) -> bool:
 
 
 def _xml_files(path: Path) -> list[Path]:
-    """Return the annotations of a folder without image sets, sorted."""
     listed = (sorted((path / folder).glob("*.xml")) for folder in XML_FOLDERS)
     return next((files for files in listed if files), [])
-
-
-def _read_voc_splits(path: Path, difficult: Difficult) -> LabelTable:
-    """Return the annotated photos of the folders train, valid and test."""
-    folders = sorted(split_folders(path).items())
-    tables = [
-        (split, _read_voc_xml(path / name, difficult))
-        for name, split in folders
-        if _holds_annotated_photos(path / name)
-    ]
-    return join(tables, name=path.resolve().name)
 
 
 def _read_voc_xml(path: Path, difficult: Difficult) -> LabelTable:
@@ -409,23 +374,6 @@ def _read_voc_xml(path: Path, difficult: Difficult) -> LabelTable:
         return table
     note = f"left out: {counted(bare, 'photo')} without an XML file"
     return replace(table, notes=(*table.notes, note))
-
-
-def _voc_names(path: Path, found: set[str]) -> tuple[list[str], tuple[str, ...]]:
-    """Return the labels of ``labelmap.txt``, which CVAT writes, in its order, and the others.
-
-    A note names those others: a misspelt name would be a label of its own.
-    """
-    file = path / "labelmap.txt"
-    lines = read_lines(file) if file.is_file() else []
-    listed = [line.partition(":")[0].strip() for line in lines if not line.startswith("#")]
-    named = [name for name in dict.fromkeys(listed) if name and name != "background"]
-    others = sorted(found - set(named)) if named else []
-    note = (
-        f"labels that labelmap.txt does not list: {', '.join(map(repr, others[:SHOWN]))}"
-        f"{', ...' if len(others) > SHOWN else ''}; add them to it, or correct a misspelt name"
-    )
-    return named + sorted(found - set(named)), (note,) if others else ()
 
 
 def _voc_image(path: Path, image: str) -> str | None:

@@ -143,7 +143,6 @@ class Box:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing of the photo lies in the box."""
         x, y, width, height = self.place
         return width == 0 or height == 0 or x == 1 or y == 1
 
@@ -195,15 +194,15 @@ def read_camera_results(path: Path) -> CameraResults:
             raise DataError(f"{where}: {name} stands there twice; keep one")
         where, photos[name] = f"{where} ({name})", None
         if key == "file" and record.get("failure") is None:
-            boxes, scores = _megadetector(record, where, categories, classes)
+            found = _found(record, where, categories, classes)
         elif key == "filepath" and record.get("classifications") is not None:
-            boxes, scores = _speciesnet(record, where, categories)
+            found = _found(record, where, categories, None)
         else:
             continue
-        photos[name] = CameraPhoto(name, boxes, scores, "frame_rate" in record)
+        photos[name] = CameraPhoto(name, *found, "frame_rate" in record)
     failed = tuple(name for name, photo in photos.items() if photo is None)
-    found = tuple(photo for photo in photos.values() if photo is not None)
-    return CameraResults(str(path), program, found, failed)
+    read = tuple(photo for photo in photos.values() if photo is not None)
+    return CameraResults(str(path), program, read, failed)
 
 
 def is_camera_results(path: Path) -> bool:
@@ -227,50 +226,45 @@ def _names(content: Mapping[str, Any], key: str, path: Path) -> dict[str, str]:
     return dict(names)
 
 
-Found = tuple[tuple[Box, ...], dict[str, float]]
-
-
-def _megadetector(
-    one: Mapping[str, Any], where: str, categories: Mapping[str, str], classes: Mapping[str, str]
-) -> Found:
-    listed = one.get("detections")
-    if not isinstance(listed, list):
+def _found(
+    record: Mapping[str, Any],
+    where: str,
+    categories: Mapping[str, str],
+    classes: Mapping[str, str] | None,
+) -> tuple[tuple[Box, ...], dict[str, float]]:
+    """Return the boxes of a photo and the scores of its labels; SpeciesNet's without classes."""
+    if classes is not None and not isinstance(record.get("detections"), list):
         raise DataError(f"{where}: 'detections' must be a list; it may be empty")
-    boxes = tuple(
-        _box(detection, number, where, categories) for number, detection in enumerate(listed)
-    )
+    listed = _listed(record, "detections", where)
+    boxes = tuple(_box(entry, number, where, categories) for number, entry in enumerate(listed))
     scores: dict[str, float] = {}
+
+    def add(name: str, value: float) -> None:
+        scores[name] = max(scores.get(name, 0.0), value)
+
+    if classes is None:
+        names, values = (inner(record, "classifications", key) for key in ("classes", "scores"))
+        if not isinstance(names, list) or not isinstance(values, list) or len(names) != len(values):
+            raise DataError(f"{where}: 'classifications' must hold as many 'classes' as 'scores'")
+        for name, value in zip(names, values, strict=True):
+            parts = [level for level in name.split(";") if level] if isinstance(name, str) else []
+            if not parts:  # of "id;class;order;family;genus;species;common name"
+                raise DataError(
+                    f"{where}: a class must be text such as 'id;class;...;name', got {name!r}"
+                )
+            add(parts[-1], _share(value, where, f"the score of {name!r}"))
+        return boxes, scores
     for box, detection in zip(boxes, listed, strict=True):
-        _raise(scores, box.category, box.conf)
+        add(box.category, box.conf)
         for pair in _listed(detection, "classifications", where):
             if not isinstance(pair, list) or len(pair) != 2 or str(pair[0]) not in classes:
                 raise DataError(f"{where}: a classification must be [number, share], got {pair!r}")
             name = classes[str(pair[0])]
-            _raise(scores, name, box.conf * _share(pair[1], where, f"the share of {name!r}"))
-    return boxes, scores
-
-
-def _speciesnet(one: Mapping[str, Any], where: str, categories: Mapping[str, str]) -> Found:
-    classes, values = (inner(one, "classifications", key) for key in ("classes", "scores"))
-    if not isinstance(classes, list) or not isinstance(values, list) or len(classes) != len(values):
-        raise DataError(f"{where}: 'classifications' must hold as many 'classes' as 'scores'")
-    boxes = tuple(
-        _box(detection, number, where, categories)
-        for number, detection in enumerate(_listed(one, "detections", where))
-    )
-    scores: dict[str, float] = {}
-    for name, value in zip(classes, values, strict=True):
-        parts = [level for level in name.split(";") if level] if isinstance(name, str) else []
-        if not parts:  # of "id;class;order;family;genus;species;common name"
-            raise DataError(
-                f"{where}: a class must be text such as 'id;class;...;name', got {name!r}"
-            )
-        _raise(scores, parts[-1], _share(value, where, f"the score of {name!r}"))
+            add(name, box.conf * _share(pair[1], where, f"the share of {name!r}"))
     return boxes, scores
 
 
 def _listed(one: Mapping[str, Any], key: str, where: str) -> list[Any]:
-    """Return a list that may be missing or null."""
     items = one.get(key)
     if items is not None and not isinstance(items, list):
         raise DataError(f"{where}: {key!r} must be a list, got {items!r:.60}")
@@ -297,10 +291,6 @@ def _share(value: Any, where: str, what: str, beyond: float = 1e-6) -> float:
     if not good or not -beyond <= value <= 1 + beyond:
         raise DataError(f"{where}: {what} must lie in [0, 1], got {value!r}")
     return min(max(float(value), 0.0), 1.0)
-
-
-def _raise(scores: dict[str, float], name: str, value: float) -> None:
-    scores[name] = max(scores.get(name, 0.0), value)
 
 
 def cut_crops(results: CameraResults, root: Path, out: Path, least: float = 0.2) -> int:

@@ -1,8 +1,4 @@
-"""Checks every table passes when it is loaded, and the slower ones by content.
-
-No image twice, no image in two splits, every file there (or left out on request, and counted);
-every pixel readable, no equal images in two splits; and a fingerprint of what a table holds.
-"""
+"""Checks of a table: those that every load makes, slower ones by content, and its fingerprint."""
 
 import json
 import os
@@ -15,15 +11,16 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from hashlib import blake2b
-from itertools import islice, pairwise
-from typing import Any, Literal
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Literal, get_args
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from labelwise.data.table import LabelSets, LabelTable
+from labelwise.data.table import LabelTable
 from labelwise.errors import DataError, ImageError, SettingsError
 from labelwise.pictures.decode import regular_files
 from labelwise.pictures.memory import ArrayImages, BytesImages, FeatureRows
@@ -35,7 +32,6 @@ from labelwise.system.storage import is_uri
 from labelwise.system.text import counted
 
 PAIRS_SHOWN = 20
-MOST_DENSE = 2048  # labels up to which a count is kept for every pair
 MOST_PAIRS = 50_000_000  # beyond so many different ones none is counted, for the memory they take
 SPELLINGS_SHOWN = 5
 
@@ -85,15 +81,11 @@ class Description:
     notes: list[str]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain data for JSON."""
         return asdict(self)
 
 
 def describe(table: LabelTable) -> Description:
-    """Return the numbers of a table; its most frequent pairs come first.
-
-    Where there may be more than 50 million pairs, none is counted.
-    """
+    """Return the numbers of a table, and its most frequent pairs unless there are too many."""
     present, unknown = table.present.counts(), table.unknown.counts()
     unknown_sizes = table.unknown.sizes()
     labels = [
@@ -101,6 +93,17 @@ def describe(table: LabelTable) -> Description:
         for name, p, u in zip(table.space.names, present.tolist(), unknown.tolist(), strict=True)
     ]
     unlabelled = int(table.unlabelled().sum())
+    notes = [*table.notes]
+    if table.soft is not None:
+        notes.append(
+            f"{len(table.soft.shares):,} labels are soft, a share between 0 and 1; they count as "
+            "present above one half"
+        )
+    notes += _spelling_note(labels)
+    try:
+        reject_divided_groups(table)
+    except DataError as error:
+        notes.append(str(error))
     return Description(
         name=table.name,
         images=len(table),
@@ -117,17 +120,8 @@ def describe(table: LabelTable) -> Description:
         labels=labels,
         pairs=_pairs(table),
         never_present=[label.name for label in labels if not label.present],
-        notes=[*table.notes, *_soft_note(table), *_spelling_note(labels), *_group_note(table)],
+        notes=notes,
     )
-
-
-def _group_note(table: LabelTable) -> list[str]:
-    """Return a note if a group has photos in two splits, which training refuses."""
-    try:
-        reject_divided_groups(table)
-    except DataError as error:
-        return [str(error)]
-    return []
 
 
 def count_mismatches(table: LabelTable, counts: Mapping[str, int], labels: int | None) -> list[str]:
@@ -144,16 +138,12 @@ def count_mismatches(table: LabelTable, counts: Mapping[str, int], labels: int |
 
 
 def _spelling_note(labels: list[LabelCount]) -> list[str]:
-    """Return a note on labels that differ only in case, spaces, hyphens or underscores.
-
-    Without a letter they are numbers, and 1 3 is not 13.
-    """
-    alike: dict[str, list[LabelCount]] = {}
+    """Return a note on labels that differ only in case, spaces, hyphens or underscores."""
+    alike: dict[str, list[LabelCount]] = defaultdict(list)
     for label in labels:
-        if not any(map(str.isalpha, label.name)):
-            continue
-        plain = label.name.casefold().translate(str.maketrans("", "", " -_"))
-        alike.setdefault(plain, []).append(label)
+        if any(map(str.isalpha, label.name)):  # without a letter they are numbers: 1 3 is not 13
+            plain = label.name.casefold().translate(str.maketrans("", "", " -_"))
+            alike[plain].append(label)
     groups = [
         " and ".join(f"{label.name!r} ({counted(label.present, 'image')})" for label in group)
         for group in alike.values()
@@ -165,46 +155,25 @@ def _spelling_note(labels: list[LabelCount]) -> list[str]:
     return [f"perhaps one label, spelled in two ways: {'; '.join(groups[:SPELLINGS_SHOWN])}{more}"]
 
 
-def _soft_note(table: LabelTable) -> list[str]:
-    if table.soft is None:
-        return []
-    return [
-        f"{len(table.soft.shares):,} labels are soft, a share between 0 and 1; they count as "
-        "present above one half"
-    ]
-
-
 def _pairs(table: LabelTable) -> list[PairCount]:
-    sizes = table.present.sizes()
-    if min(int((sizes * (sizes - 1) // 2).sum()), len(table.space) ** 2 // 2) > MOST_PAIRS:
+    sizes, width = table.present.sizes(), len(table.space)
+    if min(int((sizes * (sizes - 1) // 2).sum()), width**2 // 2) > MOST_PAIRS:
         return []
+    from scipy import sparse  # slow to import, and seldom needed
+
     sets = table.present.plain()
-    codes, images = _counted(sets)
-    most = np.lexsort((codes, -images))[:PAIRS_SHOWN]
+    entries = np.ones(len(sets.columns), np.int64), sets.columns, sets.offsets
+    rows = sparse.csr_array(entries, shape=(len(table), width))
+    together = sparse.triu(rows.T @ rows, 1).tocoo()
+    most = np.lexsort((together.col, together.row, -together.data))[:PAIRS_SHOWN]
     counts, names = sets.counts(), table.space.names
     pairs = []
-    for number, together in zip(codes[most].tolist(), images[most].tolist(), strict=True):
-        first, other = divmod(number, sets.width)
-        lift = float(together * len(table) / (counts[first] * counts[other]))
-        pairs.append(PairCount(names[first], names[other], together, lift))
+    for pair in most.tolist():
+        first, other = int(together.row[pair]), int(together.col[pair])
+        images = int(together.data[pair])
+        lift = float(images * len(table) / (counts[first] * counts[other]))
+        pairs.append(PairCount(names[first], names[other], images, lift))
     return pairs
-
-
-def _counted(sets: LabelSets) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return first * width + second of all labels that are together, and in how many rows."""
-    if sets.width <= MOST_DENSE:
-        counts = np.zeros(sets.width**2, np.int64)
-        for _, codes in sets.pairs():
-            counts += np.bincount(codes, minlength=len(counts))
-        found = np.flatnonzero(counts)
-        return found, counts[found]
-    found = images = np.zeros(0, np.int64)
-    for _, codes in sets.pairs():
-        found, code_of = np.unique(np.concatenate([found, codes]), return_inverse=True)
-        counts = np.bincount(code_of[len(images) :], minlength=len(found))
-        counts[code_of[: len(images)]] += images
-        images = counts
-    return found, images
 
 
 MOST_SEARCHED = 1_000_000  # files below a folder that are looked at for images by name
@@ -226,15 +195,12 @@ def without_missing(table: LabelTable, skip_missing: bool) -> LabelTable:
                 images, there = renamed, there_now
                 table = replace(table, images=images, notes=(*table.notes, note))
         if not there.any():
-            places = _places_below(images)
-            matched = _single_places(images, places)
-            if matched is not None:
-                were = "was" if len(matched) == 1 else "were"
-                count = counted(len(matched), "image")
-                note = f"{count} {were} found by name in folders below {images.root}"
-                found = FileImages(images.root, matched)
+            files, holder = _found_below(images)
+            if files:
+                count = f"{counted(len(files), 'image')} {'was' if len(files) == 1 else 'were'}"
+                note = f"{count} found by name in folders below {images.root}"
+                found = FileImages(images.root, files)
                 return replace(table, images=found, notes=(*table.notes, note))
-            holder = _folder_of_all(images, places)
     if there.all():
         return table
     missing = np.flatnonzero(~there)
@@ -274,32 +240,32 @@ def _in_other_case(images: FileImages, there: NDArray[np.bool_]) -> tuple[list[s
     Windows and macOS find ``a.JPG`` as ``a.jpg``, and macOS stores an umlaut as two characters.
     """
     root, names, listed = str(images.root), list(images.ids), dict[str, dict[str, list[str]]]()
+
+    def spelled(name: str) -> str | None:
+        """Return a path as its folders and file are spelled, None unless just one is so."""
+        folder = "/" if name.startswith("/") else ""
+        for level in filter(None, posixpath.normpath(name).split("/")):
+            if folder not in listed:
+                listed[folder] = defaultdict(list)
+                with suppress(OSError, ValueError):  # what is not a folder holds nothing
+                    for entry in os.listdir(os.path.join(root, folder)):
+                        listed[folder][_folded(entry)].append(entry)
+            spellings = listed[folder].get(_folded(level), [])
+            if level not in spellings and len(spellings) != 1:
+                return None
+            folder = posixpath.join(folder, level if level in spellings else spellings[0])
+        return folder
+
     taken, changed = set(names), 0
     for row in np.flatnonzero(~there).tolist() if not images.real_names else ():
-        spelled = _spelled_here(root, names[row], listed)
-        if spelled and spelled not in taken and _is_picture(os.path.join(root, spelled)):
-            taken.add(spelled)
-            names[row], changed = spelled, changed + 1
+        name = spelled(names[row])
+        if name and name not in taken and _is_picture(os.path.join(root, name)):
+            taken.add(name)
+            names[row], changed = name, changed + 1
     return names if changed else [], (
         f"{counted(changed, 'path')} found under a name that differs in upper and lower case, or "
         "in how accents are stored"
     )
-
-
-def _spelled_here(root: str, name: str, listed: dict[str, dict[str, list[str]]]) -> str | None:
-    """Return a path as its folders and file are spelled, None unless there is just one such."""
-    folder = "/" if name.startswith("/") else ""
-    for level in filter(None, posixpath.normpath(name).split("/")):
-        if folder not in listed:
-            listed[folder] = defaultdict(list)
-            with suppress(OSError, ValueError):  # what is not a folder holds nothing
-                for entry in os.listdir(os.path.join(root, folder)):
-                    listed[folder][_folded(entry)].append(entry)
-        spellings = listed[folder].get(_folded(level), [])
-        if level not in spellings and len(spellings) != 1:
-            return None
-        folder = posixpath.join(folder, level if level in spellings else spellings[0])
-    return folder
 
 
 def _folded(name: str) -> str:
@@ -318,58 +284,36 @@ def _is_picture(path: str) -> bool:
     return os.path.isfile(path) or is_band_folder(path)
 
 
-def _places_below(images: FileImages) -> dict[str, list[str]]:
-    """Return the files below the root that bear the name of an image; none if there are too many.
+def _found_below(images: FileImages) -> tuple[list[str], str | None]:
+    """Return where each image is below the root, if each is there once under its name.
 
-    Paths that Windows wrote part folders by backslashes.
+    Of several files with the name, the one whose folders too end as the path says is taken. Where
+    that does not help, return the one folder below which every path leads to a file, if any.
     """
-    places: dict[str, list[str]] = {_file_name(name): [] for name in images.ids}
-    try:
-        for count, file in enumerate(islice(regular_files(images.root), MOST_SEARCHED + 1)):
+    wanted = [name.replace("\\", "/") for name in images.ids]
+    places: dict[str, list[str]] = {posixpath.basename(name): [] for name in wanted}
+    with suppress(DataError):
+        for count, file in enumerate(regular_files(images.root)):
             if count == MOST_SEARCHED:
-                return {}
+                return [], None
             if (name := posixpath.basename(file)) in places:
-                places[name].append(file)
-    except DataError:
-        return {}
-    return places
-
-
-def _file_name(path: str) -> str:
-    return posixpath.basename(path.replace("\\", "/"))
-
-
-def _single_places(images: FileImages, places: Mapping[str, Sequence[str]]) -> list[str] | None:
-    """Return where each image is below the root, or None unless every one is there just once.
-
-    Of several files with the name, one whose folders too end as the path says is taken.
-    """
-    found = []
-    for name in images.ids:
-        files = places.get(_file_name(name), [])
-        end = "/" + name.replace("\\", "/")
-        files = [file for file in files if f"/{file}".endswith(end)] or files
-        if len(files) != 1:
-            return None
-        found.append(files[0])
-    return found if len(set(found)) == len(set(images.ids)) else None
-
-
-def _folder_of_all(images: FileImages, places: Mapping[str, Sequence[str]]) -> str | None:
-    """Return the one folder below the root in which every path of the table leads to a file."""
-    folders: set[str] | None = None
-    for name in images.ids:
-        files = (f"/{file}" for file in places.get(_file_name(name), []))
-        holders = {file.removesuffix(f"/{name}") for file in files if file.endswith(f"/{name}")}
-        folders = holders if folders is None else folders & holders
-    if folders is None or len(folders) != 1:
-        return None
-    return os.path.join(str(images.root), folders.pop().removeprefix("/"))
+                places[name].append(f"/{file}")
+        single: list[str] = []
+        folders: set[str] | None = None
+        for name, given in zip(wanted, images.ids, strict=True):
+            files = places[posixpath.basename(name)]
+            ending = [file for file in files if file.endswith(f"/{name}")] or files
+            single += [file[1:] for file in ending[:1] if len(ending) == 1]
+            holders = {f.removesuffix(f"/{given}") for f in files if f.endswith(f"/{given}")}
+            folders = holders if folders is None else folders & holders
+        if len(single) == len(wanted) and len(set(single)) == len(set(images.ids)):
+            return single, None
+        if folders is not None and len(folders) == 1:
+            return [], os.path.join(str(images.root), folders.pop().removeprefix("/"))
+    return [], None
 
 
 SHOWN = 10
-DUPLICATES = ("stop", "drop", "keep")
-
 Duplicates = Literal["stop", "drop", "keep"]
 
 
@@ -380,42 +324,30 @@ def check_table(
     check_files: bool = True,
     duplicates: Duplicates = "stop",
 ) -> LabelTable:
-    """Return the table, without what may be left out, or raise a DataError.
-
-    ``skip_missing`` leaves out images whose files are missing; ``duplicates`` says whether rows
-    that are there twice, labels and all, stop the reading, are dropped or are kept.
-    """
-    if duplicates not in DUPLICATES:
+    """Return the table without missing files and repeated rows that may go, or raise DataError."""
+    if duplicates not in get_args(Duplicates):
         raise SettingsError(f"duplicates must be stop, drop or keep, got {duplicates!r}")
     if not len(table):
         raise DataError(f"{table.name}: the table is empty")
     if not len(table.space):
         raise DataError(f"{table.name}: the table has no labels at all; give their names")
-    if isinstance(table.images, BytesImages):
-        table = _numbered(table, table.images)
+    images = table.images
+    if isinstance(images, BytesImages) and Names(images.ids).first_repeat() is not None:
+        # The name of image bytes is not a path: official sets use one for several images.
+        uses: Counter[str] = Counter()
+        unique = []
+        for name in images.ids:
+            uses[name] += 1
+            unique.append(name if uses[name] == 1 else f"{name}#{uses[name]}")
+        again = len(unique) - len(uses)
+        note = (
+            f"{counted(again, 'image')} had the name of another one and "
+            f"{'was' if again == 1 else 'were'} numbered"
+        )
+        numbered = BytesImages(images.blobs, unique, images.rows)
+        table = replace(table, images=numbered, notes=(*table.notes, note))
     table = _without_repeats(table, duplicates)
     return without_missing(table, skip_missing) if check_files else table
-
-
-def _numbered(table: LabelTable, images: BytesImages) -> LabelTable:
-    """Return the table with repeated names of image bytes told apart by a number.
-
-    There a name is not a path: official sets use one for several images.
-    """
-    if Names(images.ids).first_repeat() is None:
-        return table
-    uses: Counter[str] = Counter()
-    unique = []
-    for name in images.ids:
-        uses[name] += 1
-        unique.append(name if uses[name] == 1 else f"{name}#{uses[name]}")
-    note = (
-        f"{counted(len(unique) - len(uses), 'image')} had the name of another one and "
-        f"{'was' if len(unique) - len(uses) == 1 else 'were'} numbered"
-    )
-    return replace(
-        table, images=BytesImages(images.blobs, unique, images.rows), notes=(*table.notes, note)
-    )
 
 
 def _without_repeats(table: LabelTable, duplicates: Duplicates) -> LabelTable:
@@ -482,10 +414,7 @@ def find_unreadable(
     progress: Callable[[int], None] | None = None,
     bands: Bands | None = None,
 ) -> list[UnreadableImage]:
-    """Return the images that cannot be read to their last pixel; ``progress`` gets counts.
-
-    ``bands`` are what each must hold, if they are not 8-bit RGB.
-    """
+    """Return the images whose pixels, or whose ``bands``, cannot be read to the last one."""
     if isinstance(table.images, FeatureRows | ArrayImages) and bands is None:
         return []
 
@@ -541,11 +470,11 @@ def reject_shared_content(table: LabelTable) -> None:
         return
     codes = content_codes(table).codes()
     order = np.lexsort((np.arange(len(codes)), codes))
-    for before, after in pairwise(order):
+    for before, after in pairwise(order.tolist()):
         if codes[before] == codes[after] and table.split[before] != table.split[after]:
             raise DataError(
-                f"{table.name}: splits must not share images, but {table.ids[int(before)]!r} in "
-                f"{table.split[before]} and {table.ids[int(after)]!r} in {table.split[after]} "
+                f"{table.name}: splits must not share images, but {table.ids[before]!r} in "
+                f"{table.split[before]} and {table.ids[after]!r} in {table.split[after]} "
                 "are the same image"
             )
 
@@ -577,8 +506,7 @@ def fingerprint(table: LabelTable) -> str:
     digest = blake2b(digest_size=16)
 
     def add(kind: str, content: bytes) -> None:
-        digest.update(f"{kind} {len(content)}\n".encode())
-        digest.update(content)
+        digest.update(f"{kind} {len(content)}\n".encode() + content)
 
     add("labels", json.dumps(table.space.names).encode())
     for sets in (table.present, table.unknown):
@@ -608,7 +536,7 @@ def _image_facts(images: ImageSource) -> list[Any]:
         pixels = images.pixels if isinstance(images, ArrayImages) else images.features
         return [np.ascontiguousarray(pixels).data.cast("B")]
     if isinstance(images, FileImages):
-        return [_sizes([_size(images, row) for row in range(len(images))])]
+        return [_sizes([_size(images.path(row)) for row in range(len(images))])]
     if isinstance(images, SpanImages):
         return [_sizes(images.size)]
     if isinstance(images, BytesImages) and isinstance(images.blobs, pa.ChunkedArray):
@@ -621,8 +549,7 @@ def _sizes(values: Any) -> bytes:
     return np.asarray(values, np.int64).tobytes()
 
 
-def _size(images: FileImages, row: int) -> int:
-    path = images.path(row)
+def _size(path: Path) -> int:
     try:
         if is_band_folder(path):
             return sum(entry.stat().st_size for entry in os.scandir(path))

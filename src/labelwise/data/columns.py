@@ -7,7 +7,7 @@ optional. Other usual names, such as ``ImageID`` and ``tags``, are taken where t
 candidate, and a note says so. Without ``labels`` every other column is a label. Soft labels stand
 beside ``labels`` in two columns, ``soft`` and ``shares``. Blanks around the name of a column do not
 belong to it, and a column without a name, or called ``__index_level_0__``, is the row numbers that
-pandas writes, and no label. What stands in these columns: :mod:`labelwise.data.columns`.
+pandas writes, and no label.
 """
 
 import ast
@@ -15,6 +15,7 @@ import re
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -57,7 +58,6 @@ class Vocabulary:
         self.numbers = {name: number for number, name in enumerate(self._space.names)}
 
     def number(self, name: str, where: str) -> int:
-        """Return the number of a name; ``where`` goes before the error."""
         if name not in self.numbers:
             if self.closed:
                 raise DataError(f"{where}: unknown label {name!r}{nearest(name, self.numbers)}")
@@ -214,10 +214,7 @@ def read_shares(
 
 
 class OneHot(NamedTuple):
-    """Rows of one column per label: column k is number k; ``minus_ones`` says that there is a -1.
-
-    ``shares`` are those of the soft labels.
-    """
+    """Rows of one column per label: column k is number k; ``shares`` are those of soft labels."""
 
     present: SparseRows
     unknown: SparseRows
@@ -234,10 +231,7 @@ def read_one_hot(
     soft: bool = False,
     minus_one: MinusOne | None = None,
 ) -> OneHot:
-    """Return the labels of one column per label; shares are taken only if ``soft``.
-
-    ``minus_one`` says what a -1 means; where nobody said so, it is an error.
-    """
+    """Return the labels of one column per label; a -1 means ``minus_one``, or is an error."""
     columns = [batch.column(header) for header in headers]
     for header, column in zip(headers, columns, strict=True):
         if not _is_scalar(column.type):
@@ -296,17 +290,14 @@ def _of_one_type(columns: Sequence[Any], rows: int) -> Iterator[tuple[int, int]]
 
 def as_numbers(texts: Any) -> NDArray[np.float64]:
     """Return texts as numbers, NaN where one is none."""
-
-    def number(text: str) -> float:
-        try:
-            return float(text)
-        except ValueError:
-            return np.nan
-
     try:
         return np.asarray(texts.cast(pa.float64()), np.float64)
     except pa.ArrowInvalid:
-        return np.array([number(text) for text in texts.to_pylist()])
+        numbers = np.full(len(texts), np.nan)
+        for row, text in enumerate(texts.to_pylist()):
+            with suppress(ValueError):
+                numbers[row] = float(text)
+        return numbers
 
 
 def _way_out(header: str, got: str = "", share: bool = False) -> str:
@@ -362,7 +353,16 @@ def _names_of(codes: Any, header: str, vocabulary: Vocabulary, at: At) -> Any:
 def _divided(column: Any, header: str, vocabulary: Vocabulary, at: At, separator: str) -> Any:
     text = pc.fill_null(column, "")
     if pc.any(pc.match_substring_regex(text, WRITTEN_LIST)).as_py():
-        return _written_lists(text, header, at)
+        coded = text.dictionary_encode()
+        words = [written_list(cell) for cell in coded.dictionary.to_pylist()]
+        broken = np.array([word is None for word in words])[np.asarray(coded.indices)]
+        if broken.any():
+            row = int(broken.argmax())
+            raise DataError(
+                f"{at(row)}: {header!r} must be a list of quoted names such as ['a', 'b'] in every "
+                f"row if it is in one, got {text[row].as_py()!r:.80}"
+            )
+        return pa.array([word or [] for word in words], pa.list_(pa.string())).take(coded.indices)
     for mark, word in ((",", "comma"), (";", "semicolon")):
         holds_mark = pc.match_substring(text, mark)
         if separator != mark and not vocabulary.closed and pc.any(holds_mark).as_py():
@@ -373,21 +373,6 @@ def _divided(column: Any, header: str, vocabulary: Vocabulary, at: At, separator
                 "the names of all labels, one per line, as `--set names=FILE` if it belongs to one"
             )
     return pc.split_pattern(text, separator)
-
-
-def _written_lists(text: Any, header: str, at: At) -> Any:
-    """Return lists that were written as text, such as ``['Comedy', 'Drama']``."""
-    coded = text.dictionary_encode()
-    words = [written_list(cell) for cell in coded.dictionary.to_pylist()]
-    code = np.asarray(coded.indices, np.int64)
-    broken = np.array([word is None for word in words])[code]
-    if broken.any():
-        row = int(broken.argmax())
-        raise DataError(
-            f"{at(row)}: {header!r} must be a list of quoted names such as ['a', 'b'] in every "
-            f"row if it is in one, got {text[row].as_py()!r:.80}"
-        )
-    return pa.array([word or [] for word in words], pa.list_(pa.string())).take(coded.indices)
 
 
 def written_list(text: str) -> list[str] | None:
@@ -406,22 +391,18 @@ def written_list(text: str) -> list[str] | None:
         item = LIST_ITEM.match(text, position, end)
         if item is None:
             return None
-        words.append(_unquoted(item[1]))
+        word = item[1][1:-1]
+        if "\\" in word:
+            try:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")  # of escapes that mean themselves
+                    word = str(ast.literal_eval(item[1]))
+                word.encode()
+            except (ValueError, SyntaxError):
+                return None
+        words.append(word)
         position = item.end()
-    return None if None in words else [word for word in words if word is not None]
-
-
-def _unquoted(literal: str) -> str | None:
-    if "\\" not in literal:
-        return literal[1:-1]
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of escapes that mean themselves
-            text = str(ast.literal_eval(literal))
-        text.encode()
-        return text
-    except (ValueError, SyntaxError):
-        return None
+    return words
 
 
 def names_of_joined_labels(names: Sequence[str]) -> list[str]:
@@ -453,13 +434,8 @@ def names_of_joined_labels(names: Sequence[str]) -> list[str]:
 
 def _is_scalar(kind: Any) -> bool:
     types = pa.types
-    return bool(
-        kind in TEXT
-        or types.is_boolean(kind)
-        or types.is_integer(kind)
-        or types.is_floating(kind)
-        or types.is_null(kind)
-    )
+    tests = (types.is_boolean, types.is_integer, types.is_floating, types.is_null)
+    return kind in TEXT or any(test(kind) for test in tests)
 
 
 MEANINGS = ("path", "image", "labels", "unknown", "split", "group", "soft", "shares")
@@ -489,7 +465,6 @@ class TableColumns:
     taken: tuple[str, ...] = ()  # sentences on columns that were taken by a usual name
 
     def headers(self) -> list[str]:
-        """Return the headers that are read."""
         named = [getattr(self, meaning) for meaning in MEANINGS]
         return [header for header in named if header is not None] + list(self.one_hot)
 
@@ -503,10 +478,7 @@ def find_columns(
     text_only: bool = False,
     usual: Sequence[str] = ("path", "labels"),
 ) -> TableColumns:
-    """Return what the columns mean; ``columns`` maps a meaning to a header where they differ.
-
-    Columns of the ``usual`` meanings are also taken by other names than ours.
-    """
+    """Return what the columns mean; ``columns`` maps a meaning to a header where they differ."""
     for name, count in Counter(header).items():
         if count > 1 and not ROW_NUMBERS.fullmatch(name):
             raise DataError(f"{where}: the column {name!r} is there twice; rename one")

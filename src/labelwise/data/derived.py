@@ -34,7 +34,6 @@ class SettledTable:
     learned: int
 
     def sentence(self) -> str:
-        """Return what was done, in words."""
         first = f", first {self.table.ids[self.conflicts[0]]!r}" if self.conflicts else ""
         breaks = "breaks" if len(self.conflicts) == 1 else "break"
         are = "is" if self.learned == 1 else "are"
@@ -45,10 +44,7 @@ class SettledTable:
 
 
 def obey_groups(table: LabelTable, groups: AttributeGroups) -> SettledTable:
-    """Return the table with labels as :meth:`AttributeColumns.settled` leaves them.
-
-    Labels of a group that a photo breaks become unknown.
-    """
+    """Return the table completed by rules of groups; labels that break one become unknown."""
     table.require_hard("rules of groups know yes, no and unknown")
     columns = groups.within(table.space)
     conflicts: list[int] = []
@@ -79,7 +75,6 @@ class Obeyed:
     added: tuple[str, ...] = ()
 
     def sentence(self) -> str:
-        """Return what was done, in words."""
         groups = f"; {len(self.added)} groups became labels" if self.added else ""
         return (
             f"by the taxonomy {self.raised:,} labels were raised, since a kind of them is there, "

@@ -21,7 +21,7 @@ from labelwise.data.table import LabelTable, SoftLabels
 from labelwise.data.tabular import as_cells
 from labelwise.errors import DataError
 from labelwise.pictures.memory import BytesImages, FeatureRows
-from labelwise.pictures.sources import FileImages, SpanImages
+from labelwise.pictures.sources import FileImages, ImageSource, SpanImages
 from labelwise.system.files import replacing
 from labelwise.system.storage import is_uri
 from labelwise.system.text import as_cell
@@ -61,8 +61,8 @@ def export(table: LabelTable, path: str | Path) -> None:
         )
     if suffix == ".jsonl":
         with replacing(target) as temporary, temporary.open("w", encoding="utf-8") as stream:
-            for row in json_rows(table, target.parent):
-                stream.write(json.dumps(row, ensure_ascii=False) + "\n")
+            rows = json_rows(table, target.parent)
+            stream.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
         return
     per_label, as_text = _per_label(table, suffix), suffix in (".csv", ".tsv")
     batches = _batches(table, target.parent, as_text=as_text, per_label=per_label)
@@ -91,7 +91,11 @@ def json_rows(table: LabelTable, folder: Path) -> Iterator[dict[str, Any]]:
 def _per_label(table: LabelTable, suffix: str) -> bool:
     """Return whether each label gets a column of its own; raise where a name cannot be written."""
     names, as_text = table.space.names, suffix in (".csv", ".tsv")
-    if suffix != ".parquet" and _has_silent_labels(table):
+    shortened, stated = _shortened(table), table.present.counts()
+    stated += table.unknown.take(np.flatnonzero(~_all_open(table) & ~shortened)).counts()
+    stated += table.unknown.take(np.flatnonzero(shortened)).complement().counts()
+    stated += 0 if table.soft is None else table.soft.sets.counts()
+    if suffix != ".parquet" and not stated.all():  # no row names some label
         if table.soft is not None:
             raise DataError(
                 f"{table.name}: some labels never occur and others are soft, which only .parquet "
@@ -122,15 +126,6 @@ def _per_label(table: LabelTable, suffix: str) -> bool:
     return False
 
 
-def _has_silent_labels(table: LabelTable) -> bool:
-    """Return whether a label is named by no row, neither as present nor as unknown."""
-    shortened = _shortened(table)
-    named = table.unknown.take(np.flatnonzero(~_all_open(table) & ~shortened)).counts()
-    known = table.unknown.take(np.flatnonzero(shortened)).complement().counts()
-    soft = 0 if table.soft is None else table.soft.sets.counts()
-    return bool((table.present.counts() + named + known + soft == 0).any())
-
-
 def _can_be_header(name: str) -> bool:
     return (
         name not in (*MEANINGS, *PATH_HEADERS)
@@ -145,9 +140,16 @@ def _batches(table: LabelTable, folder: Path, *, as_text: bool, per_label: bool)
     written |= {"soft", "shares"} if with_shares else set()
     for start in range(0, len(table), BATCH_ROWS):
         block = table.subset(np.arange(start, min(start + BATCH_ROWS, len(table))))
-        columns: dict[str, Any] = {"path": pa.array(_paths(block, folder), pa.string())}
+        paths = list(block.ids)
+        if isinstance(block.images, FileImages):
+            inside = os.path.relpath(block.images.root, folder)
+            paths = [
+                name if is_uri(name) else os.path.normpath(os.path.join(inside, name))
+                for name in paths
+            ]
+        columns: dict[str, Any] = {"path": pa.array(paths, pa.string())}
         if not isinstance(block.images, FileImages):
-            blobs = [_encoded(block, row) for row in range(len(block))]
+            blobs = [_encoded(block.images, row) for row in range(len(block))]
             columns["image"] = pa.array(blobs, pa.binary())
         if not per_label:
             for name, rows in _lists(block).items():
@@ -161,30 +163,14 @@ def _batches(table: LabelTable, folder: Path, *, as_text: bool, per_label: bool)
         if block.group is not None:
             columns["group"] = pa.array(list(block.group), pa.string())
         if per_label:
-            columns |= _state_columns(block, as_text)
+            present, unknown = block.present.dense(), block.unknown.dense()
+            for position, name in enumerate(block.space.names):
+                states = pa.array(present[:, position].astype(np.int8), mask=unknown[:, position])
+                columns[name] = pc.fill_null(states.cast(pa.string()), "") if as_text else states
         values, names = list(columns.values()), list(columns)
         if as_text:
             values, names = as_cells(values), list(map(as_cell, names))
         yield pa.record_batch(values, names)
-
-
-def _paths(table: LabelTable, folder: Path) -> list[str]:
-    if not isinstance(table.images, FileImages):
-        return list(table.ids)
-    inside = os.path.relpath(table.images.root, folder)
-    return [
-        name if is_uri(name) else os.path.normpath(os.path.join(inside, name)) for name in table.ids
-    ]
-
-
-def _state_columns(table: LabelTable, as_text: bool) -> dict[str, Any]:
-    """Return one column per label: 1, 0, or nothing where it is unknown."""
-    present, unknown = table.present.dense(), table.unknown.dense()
-    columns = {}
-    for position, name in enumerate(table.space.names):
-        states = pa.array(present[:, position].astype(np.int8), mask=unknown[:, position])
-        columns[name] = pc.fill_null(states.cast(pa.string()), "") if as_text else states
-    return columns
 
 
 def _all_open(table: LabelTable) -> NDArray[np.bool_]:
@@ -204,7 +190,6 @@ def _shortened(table: LabelTable) -> NDArray[np.bool_]:
 
 
 def _lists(table: LabelTable) -> dict[str, list[Any]]:
-    """Return the names of the present, unknown and soft labels of each row, and the shares."""
     names, soft = table.space.names, table.soft or SoftLabels.none(len(table), len(table.space))
     shortened = _shortened(table)
     open_rows = _all_open(table) | shortened
@@ -226,10 +211,9 @@ def _lists(table: LabelTable) -> dict[str, list[Any]]:
     return lists
 
 
-def _encoded(table: LabelTable, row: int) -> bytes:
-    """Return the image as it is stored, or as PNG if it is an array or a crop."""
-    if isinstance(table.images, BytesImages | SpanImages):
-        return table.images.content(row)
+def _encoded(images: ImageSource, row: int) -> bytes:
+    if isinstance(images, BytesImages | SpanImages):
+        return images.content(row)
     buffer = io.BytesIO()
-    table.images.read(row).save(buffer, "PNG")
+    images.read(row).save(buffer, "PNG")
     return buffer.getvalue()

@@ -80,11 +80,19 @@ def read_feature_file(path: Path) -> LabelTable:
         split = np.array([SPLIT_WORDS[word.lower()] for word in split.tolist()])
     ids = arrays["ids"].tolist() if "ids" in arrays else None
     observed = arrays.get("observed")
+    if labels.dtype.kind != "f":
+        known = np.ones(shape, np.bool_) if observed is None else observed != 0
+        strange_labels = labels[known & (labels != 0) & (labels != 1)]
+        if strange_labels.size:
+            raise DataError(
+                f"{path}: labels must lie in [0, 1] where they are observed, "
+                f"got {strange_labels[0]}"
+            )
     try:
         return LabelTable.from_arrays(
             names,
             FeatureRows(features.astype(np.float32, copy=False), ids),
-            labels if labels.dtype.kind == "f" else _zero_or_one(labels, observed),
+            labels,
             None if observed is None else observed != 0,
             split=split,
             group=arrays["group"].tolist() if "group" in arrays else None,
@@ -92,16 +100,6 @@ def read_feature_file(path: Path) -> LabelTable:
         )
     except ValueError as error:
         raise DataError(f"{path}: {error}") from None
-
-
-def _zero_or_one(labels: NDArray[Any], observed: NDArray[Any] | None) -> NDArray[Any]:
-    """Return labels of whole numbers; raise where a known one is neither 0 nor 1."""
-    known = np.ones(labels.shape, np.bool_) if observed is None else observed != 0
-    strange = known & (labels != 0) & (labels != 1)
-    if strange.any():
-        value = labels[strange][0]
-        raise ValueError(f"labels must lie in [0, 1] where they are observed, got {value}")
-    return labels
 
 
 def write_features(table: LabelTable, path: Path) -> None:

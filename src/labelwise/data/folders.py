@@ -54,13 +54,7 @@ def read_folder(path: Path) -> LabelTable:
     if not files:
         more = f" ({notes[0]})" if notes else ""
         raise DataError(f"{path}: there are no images in folders of classes{more}")
-    _reject_no_classes(path, sorted({label[0] for label in labels}))
-    table = from_rows((path, files), labels, split=split or None, name=printable(path.name))
-    return replace(table, notes=notes)
-
-
-def _reject_no_classes(path: Path, classes: list[str]) -> None:
-    """Raise a DataError where the folders can hardly be classes."""
+    classes = sorted({label[0] for label in labels})
     way_out = (
         "one folder per class is needed; if the labels are in a file, give that file, and if this "
         "is a known data set, name its format as FORMAT:path, such as coco:path or voc:path"
@@ -70,13 +64,12 @@ def _reject_no_classes(path: Path, classes: list[str]) -> None:
     if all(re.sub(r"[\d_-]+$", "", name).lower() in SPLIT_WORDS for name in classes):
         listed = ", ".join(map(repr, classes))
         raise DataError(f"{path}: the folders {listed} are splits, not classes; {way_out}")
+    table = from_rows((path, files), labels, split=split or None, name=printable(path.name))
+    return replace(table, notes=notes)
 
 
 def split_folders(path: Path) -> dict[str, str]:
-    """Return the folders named after a split and the split each means, {} if there are none.
-
-    ``images_train`` is such a name too.
-    """
+    """Return {folder: split} of the folders named after one, as train, valid or images_train."""
     folders = [entry.name for entry in path.iterdir() if entry.is_dir()]
     words = {name: name.lower().removeprefix("images_") for name in folders}
     return {name: SPLIT_WORDS[word] for name, word in words.items() if word in SPLIT_WORDS}
@@ -182,14 +175,20 @@ def tar_samples(stream: IO[bytes], shard: str, end: int, separator: str) -> list
     stated = {"split": split} if split else {}
     samples = []
     for key, files in _files_of_samples(stream, shard, end).items():
-        image, label = _parts(shard, key, files)
+        images = [suffix for suffix in files if Path("x" + suffix).suffix in IMAGE_SUFFIXES]
+        label = next((suffix for suffix in LABEL_SUFFIXES if suffix in files), None)
+        if len(images) != 1 or label is None:
+            raise DataError(
+                f"{shard}: sample {key!r} must have one image and a .json, .txt or .cls file, "
+                f"got {', '.join(files)}"
+            )
         where = f"{shard}, {key}"
         labels = _labels(f"{where}{label}", label, files[label][1], separator)
         if labels is None and ".cls" in files:  # beside it, JSON may be facts of another kind
             labels = _labels(f"{where}.cls", ".cls", files[".cls"][1], separator)
         if labels is None:
             raise DataError(f"{where}{label}: there must be a key 'labels'")
-        samples.append(Sample(*files[image][0], stated | labels))
+        samples.append(Sample(*files[images[0]][0], stated | labels))
     return samples
 
 
@@ -197,7 +196,6 @@ SampleFiles = dict[str, tuple[TarMember, bytes]]  # by suffix; the bytes of what
 
 
 def _files_of_samples(stream: IO[bytes], shard: str, end: int) -> dict[str, SampleFiles]:
-    """Return the regular files of each key of a shard, in order."""
     samples: dict[str, SampleFiles] = {}
     for member in tar_members(stream, shard):
         folder, slash, base = member.name.rpartition("/")
@@ -223,51 +221,43 @@ def _files_of_samples(stream: IO[bytes], shard: str, end: int) -> dict[str, Samp
 
 def table_of_samples(
     ids: Sequence[str],
-    labels: Sequence[dict[str, Any]],
+    samples: Sequence[dict[str, Any]],
     names: Sequence[str] | str | Path | None,
     separator: str,
     name: str,
 ) -> LabelTable:
-    """Return the table of what samples say; its images are to be put in."""
+    """Return the table of what samples say; its images are to be put in.
+
+    A sample's class has a name; among given names it may be a number from 0 on.
+    """
     given = label_names(names)
     known = set(given or ())
-    samples = [
-        _with_class(sample, given or [], known, sample_id)
-        for sample_id, sample in zip(ids, labels, strict=True)
-    ]
+    for sample_id, sample in zip(ids, samples, strict=True):
+        if "class" in sample:
+            word = sample.pop("class")
+            if given and word not in known and word.isdecimal():
+                if int(word) >= len(given):
+                    last = len(given) - 1
+                    raise DataError(f"{sample_id}: the class must be in 0..{last}, got {word}")
+                word = given[int(word)]
+            sample["labels"] = [word]
     used = [name for name in SAMPLE_COLUMNS if any(name in sample for sample in samples)]
     meanings: dict[str, Any] = {name: name if name in used else None for name in SAMPLE_COLUMNS}
     meanings |= {"path": "path", "image": None, "labels": "labels"}
-    layout = TableColumns(**meanings, one_hot=())
-    gather = TableBuilder(layout, Vocabulary(given), separator=separator)
+    builder = TableBuilder(
+        TableColumns(**meanings, one_hot=()), Vocabulary(given), separator=separator
+    )
     if samples:
-        gather.add(_batch(ids, samples, used), name, 0)
-    return gather.finish(Path(), name)
-
-
-def _with_class(
-    sample: dict[str, Any], names: list[str], known: set[str], where: str
-) -> dict[str, Any]:
-    """Return a sample whose class has a name; among given names it may be a number from 0 on."""
-    if "class" not in sample:
-        return sample
-    word = sample["class"]
-    if names and word not in known and word.isdecimal():
-        if int(word) >= len(names):
-            raise DataError(f"{where}: the class must be in 0..{len(names) - 1}, got {word}")
-        word = names[int(word)]
-    return sample | {"labels": [word]}
-
-
-def _parts(shard: str, key: str, files: SampleFiles) -> tuple[str, str]:
-    images = [suffix for suffix in files if Path("x" + suffix).suffix in IMAGE_SUFFIXES]
-    labels = [suffix for suffix in LABEL_SUFFIXES if suffix in files]
-    if len(images) != 1 or not labels:
-        raise DataError(
-            f"{shard}: sample {key!r} must have one image and a .json, .txt or .cls file, "
-            f"got {', '.join(files)}"
-        )
-    return images[0], labels[0]
+        arrays = [pa.array(ids, pa.large_string())]
+        for column in used:
+            values = [sample.get(column) for sample in samples]
+            if column in ("labels", "unknown"):
+                arrays.append(pa.array(values, pa.list_(pa.string())))
+            else:
+                texts = [None if value is None else str(value) for value in values]
+                arrays.append(pa.array(texts, pa.string()))
+        builder.add(pa.record_batch(arrays, ["path", *used]), name, 0)
+    return builder.finish(Path(), name)
 
 
 def _labels(where: str, suffix: str, content: bytes, separator: str) -> dict[str, Any] | None:
@@ -298,14 +288,3 @@ def _labels(where: str, suffix: str, content: bytes, separator: str) -> dict[str
         if name in sample and not isinstance(sample[name], str | int):
             raise DataError(f"{where}: {name!r} must be text, got {sample[name]!r:.60}")
     return {name: sample[name] for name in SAMPLE_COLUMNS if name in sample}
-
-
-def _batch(ids: Sequence[str], samples: Sequence[dict[str, Any]], used: list[str]) -> Any:
-    arrays = [pa.array(ids, pa.large_string())]
-    for name in used:
-        values = [sample.get(name) for sample in samples]
-        if name in ("labels", "unknown"):
-            arrays.append(pa.array(values, pa.list_(pa.string())))
-        else:
-            arrays.append(pa.array([None if v is None else str(v) for v in values], pa.string()))
-    return pa.record_batch(arrays, ["path", *used])

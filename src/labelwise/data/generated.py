@@ -109,7 +109,6 @@ def _handwriting(seed: int) -> list[tuple[NDArray[np.float32], NDArray[np.int64]
 
 
 def _strokes() -> NDArray[np.float32]:
-    """Return straight bars at 16 angles, boxed like digits."""
     grid = (np.arange(8) - 3.5).astype(np.float32)
     angle = np.arange(16)[:, None, None] * np.pi / 16
     across = np.cos(angle) * grid[:, None] + np.sin(angle) * grid
@@ -121,16 +120,11 @@ def _boxes(pixels: NDArray[np.float32]) -> NDArray[np.float32]:
     largest = int(SIDES.max())
     boxes = np.zeros((len(SIDES), len(pixels), largest, largest), np.float32)
     for level, side in enumerate(SIDES):
-        stretch = _stretch(8, int(side))
+        # Linear interpolation of 8 pixels to this side.
+        at = np.clip((np.arange(side) + 0.5) * 8 / int(side) - 0.5, 0, 7)[:, None]
+        stretch = np.maximum(0, 1 - np.abs(at - np.arange(8))).astype(np.float32)
         boxes[level, :, :side, :side] = stretch @ pixels @ stretch.T
     return boxes
-
-
-def _stretch(source: int, target: int) -> NDArray[np.float32]:
-    """Return the (target, source) matrix of linear interpolation."""
-    at = np.clip((np.arange(target) + 0.5) * source / target - 0.5, 0, source - 1)
-    weights: NDArray[np.float32] = np.maximum(0, 1 - np.abs(at[:, None] - np.arange(source)))
-    return weights.astype(np.float32)
 
 
 def _choose_digits(
@@ -152,7 +146,6 @@ def _draw(
     strokes: NDArray[np.float32],
     size: int,
 ) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
-    """Return one chunk of scenes, (CHUNK, size, size, 3), and their labels, (CHUNK, 10)."""
     boxes, starts = handwriting
     digits, used = _choose_digits(rng)
     room = int(SIDES.max())
@@ -183,7 +176,6 @@ def _draw(
 
 
 def _page(rng: np.random.Generator, size: int) -> NDArray[np.float32]:
-    """Return smooth coloured pages, (CHUNK, 3, size, size)."""
     colour = rng.random((CHUNK, 3, 1, 1), np.float32)
     coarse = 0.7 * colour + 0.3 * rng.random((CHUNK, 3, 4, 4), np.float32)
     at = np.linspace(0, 3, size, dtype=np.float32)

@@ -59,23 +59,20 @@ GENERATED: dict[str, Callable[..., LabelTable | PosteriorData]] = {
 def readers() -> dict[str, Reader]:
     """Return all formats by name: those of formats.toml, then those of other packages."""
     listed = tomllib.loads(Path(__file__).with_name("formats.toml").read_text(encoding="utf-8"))
-    own = {name: _own(name, facts) for name, facts in listed.items()}
+    own: dict[str, Reader] = {}
+    for name, facts in listed.items():
+        module, _, function = facts.pop("read").partition(":")
+        read = getattr(import_module(module), function)
+        if "options" in facts:
+            read = partial(read, **facts.pop("options"))
+        lists: dict[str, Any] = {key: tuple(facts.pop(key, ())) for key in ("suffixes", "marks")}
+        begin = re.compile(facts.pop("begin").encode()) if "begin" in facts else None
+        own[name] = Reader(name, read, **lists, begin=begin, **facts)
     folder = own.pop("folder")
     points = [
         point for point in entry_points(group="labelwise.readers") if point.name not in listed
     ]
     return own | {point.name: _loaded(point) for point in points} | {"folder": folder}
-
-
-def _own(name: str, facts: dict[str, Any]) -> Reader:
-    module, _, function = facts.pop("read").partition(":")
-    read = getattr(import_module(module), function)
-    if "options" in facts:
-        read = partial(read, **facts.pop("options"))
-    lists: dict[str, Any] = {key: tuple(facts.pop(key, ())) for key in ("suffixes", "marks")}
-    if "begin" in facts:
-        lists["begin"] = re.compile(facts.pop("begin").encode())
-    return Reader(name, read, **lists, **facts)
 
 
 def _loaded(point: EntryPoint) -> Reader:
@@ -98,7 +95,8 @@ def recognise(path: Path) -> Reader:
     """Return the reader of a file by its suffix, of a folder by the files that mark it."""
     known = readers()
     if path.is_file() and path.suffix.lower() == ".json":
-        begin = _beginning(path)
+        with path.open("rb") as stream:
+            begin = stream.read(4096).lstrip(b"\xef\xbb\xbf \t\r\n")
         for reader in known.values():
             if reader.begin is not None and reader.begin.match(begin):
                 return reader
@@ -116,28 +114,19 @@ def recognise(path: Path) -> Reader:
     if path.is_dir() and holds_annotated_photos(path):
         return known["voc"]
     if path.is_dir():
-        _reject_unlabelled(path)
+        if not any(path.iterdir()):
+            raise DataError(
+                f"{path}: the folder is empty; give one with photos, or a table of labels"
+            )
+        if photos := len(image_files(path)):
+            raise DataError(
+                f"{path}: there are {photos:,} photos and nothing says what they show; give a "
+                "table with the columns path and labels, or put the photos into one folder per "
+                f"label; a trained model tags them with `labelwise predict RUN {path}`"
+            )
     raise DataError(
         f"{path}: the format is not recognised; give one of {', '.join(known)} as 'FORMAT:path'"
     )
-
-
-def _reject_unlabelled(path: Path) -> None:
-    """Raise for a folder that is empty, or holds photos and nothing about them."""
-    if not any(path.iterdir()):
-        raise DataError(f"{path}: the folder is empty; give one with photos, or a table of labels")
-    photos = len(image_files(path))
-    if photos:
-        raise DataError(
-            f"{path}: there are {photos:,} photos and nothing says what they show; give a table "
-            "with the columns path and labels, or put the photos into one folder per label; a "
-            f"trained model tags them with `labelwise predict RUN {path}`"
-        )
-
-
-def _beginning(path: Path) -> bytes:
-    with path.open("rb") as stream:
-        return stream.read(4096).lstrip(b"\xef\xbb\xbf \t\r\n")
 
 
 Part = tuple[str | None, Reader, Path]  # split, format, place
@@ -194,7 +183,10 @@ def _read(
     text: str, format: str | None, options: Mapping[str, Any], check_files: bool
 ) -> LabelTable:
     if is_uri(text) and not _exists(text):
-        shards = _shard_parts(text)
+        shards = [ShardPart(address, split) for split, address in map(_with_split, text.split(";"))]
+        for address, _ in shards:
+            if not is_uri(address):
+                raise DataError(f"shards that are named by a URI cannot be joined with {address!r}")
         if format is not None:
             raise SettingsError("shards that are named by a URI are known by their ends; no format")
         return read_shards(shards, **_known(options, read_shards, "shards"))
@@ -211,17 +203,7 @@ def _read(
     return join(tables, name=tables[0][1].name)
 
 
-def _shard_parts(text: str) -> list[ShardPart]:
-    """Return the parts of a source that is all URIs, with their splits."""
-    parts = [ShardPart(address, split) for split, address in map(_with_split, text.split(";"))]
-    for address, _ in parts:
-        if not is_uri(address):
-            raise DataError(f"shards that are named by a URI cannot be joined with {address!r}")
-    return parts
-
-
 def _with_split(piece: str) -> tuple[str | None, str]:
-    """Return the split that a part of a source names, as in train=a.csv, and its address."""
     head, equals, tail = piece.strip().partition("=")
     split = SPLIT_WORDS.get(head) if equals and not _exists(piece) else None
     return split, tail if split else piece.strip()
@@ -279,10 +261,7 @@ def _known(
     name: str,
     check_files: bool | None = None,
 ) -> dict[str, Any]:
-    """Return the options of a reader, of the types it takes, or raise a SettingsError.
-
-    One that opens its images itself is told whether they are to be looked for.
-    """
+    """Return the options of a reader, of the types it takes, or raise a SettingsError."""
     accepted = dict(inspect.signature(make).parameters)
     accepted.pop("path", None)
     values: dict[str, Any] = {}

@@ -1,8 +1,7 @@
 """Official folders of the papers' other sets.
 
-ImageNet (ILSVRC2012) and Tiny-ImageNet: one label per image, labels are WordNet ids, in order.
 ImageNet's validation images lie in class folders, or flat with ``LOC_val_solution.csv`` or the
-development kit's ground truth beside them.
+development kit's ground truth beside them. Labels are WordNet ids, in order.
 
 NUS-WIDE: 81 concepts over 269,648 Flickr photos.
 
@@ -12,8 +11,6 @@ NUS-WIDE: 81 concepts over 269,648 Flickr photos.
 Flavour "official" keeps the authors' split, "gong" draws 150,000 of the labelled 209,347 photos for
 training at random (the papers' seed is not known). Both leave out the 60,301 photos without label
 unless ``drop_unlabelled`` is False.
-
-Attributes: WIDER-Attribute (people), VISPR (privacy), CUB-200-2011 (birds).
 """
 
 import csv
@@ -107,15 +104,27 @@ def read_questions(path: Path, part: str) -> list[VqaQuestion]:
         number = _number(entry, "question_id", asked)
         if number not in notes:
             raise DataError(f"{noted}: question {number} of {asked.name} has no annotation")
-        questions.append(_question(number, _number(entry, "image_id", asked), notes[number], noted))
+        note = notes[number]
+        try:
+            answers = [normal_answer(answer["answer"]) for answer in note.get("answers") or ()]
+        except (AttributeError, KeyError, TypeError):
+            answers = []
+        if len(answers) != PEOPLE:
+            raise DataError(
+                f"{noted}: question {number} must have {PEOPLE} answers, each with the text "
+                f"'answer', got {len(answers)}"
+            )
+        common = note.get("multiple_choice_answer")
+        if not isinstance(common, str):
+            raise DataError(f"{noted}: question {number} must have a text 'multiple_choice_answer'")
+        given = {answer: answer_accuracy(votes) for answer, votes in Counter(answers).items()}
+        image = _number(entry, "image_id", asked)
+        questions.append(VqaQuestion(number, image, given, normal_answer(common)))
     return questions
 
 
 def read_vqa(path: Path, *, at_least: int = 9) -> LabelTable:
-    """Return the questions with their features and the soft labels of their answers.
-
-    An answer is a label if it is the most common one of ``at_least`` questions.
-    """
+    """Return questions with features; an answer most common ``at_least`` times is a label."""
     if at_least < 1:
         raise SettingsError(f"at_least must be 1 or more, got {at_least}")
     parts = {split: read_questions(path, name) for split, name in PARTS.items()}
@@ -153,23 +162,6 @@ def read_vqa(path: Path, *, at_least: int = 9) -> LabelTable:
     )
 
 
-def _question(number: int, image: int, note: Mapping[str, Any], file: Path) -> VqaQuestion:
-    try:
-        answers = [normal_answer(answer["answer"]) for answer in note.get("answers") or ()]
-    except (AttributeError, KeyError, TypeError):
-        answers = []
-    if len(answers) != PEOPLE:
-        raise DataError(
-            f"{file}: question {number} must have {PEOPLE} answers, each with the text 'answer', "
-            f"got {len(answers)}"
-        )
-    common = note.get("multiple_choice_answer")
-    if not isinstance(common, str):
-        raise DataError(f"{file}: question {number} must have a text 'multiple_choice_answer'")
-    accuracies = {answer: answer_accuracy(votes) for answer, votes in Counter(answers).items()}
-    return VqaQuestion(number, image, accuracies, normal_answer(common))
-
-
 def _entries(file: Path, key: str) -> list[dict[str, Any]]:
     entries = inner(read_json(file), key)
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
@@ -185,7 +177,6 @@ def _number(entry: Mapping[str, Any], key: str, file: Path) -> int:
 
 
 def _features(file: Path, numbers: Sequence[int]) -> NDArray[np.float32]:
-    """Return the features of the questions, in their order."""
     if not file.exists():
         raise DataError(
             f"{file} is missing: put there the arrays question_id (N,) and features (N, D) of a "
@@ -251,7 +242,6 @@ def read_cifar10(path: Path) -> LabelTable:
 
 
 def _require_binary(pickled: Path, archive: str) -> None:
-    """Raise where the folder holds the pickled version."""
     if pickled.is_file():
         raise DataError(
             f"{pickled}: this is the python version of CIFAR, and labelwise opens no pickles. "
@@ -260,10 +250,7 @@ def _require_binary(pickled: Path, archive: str) -> None:
 
 
 def read_cifar100(path: Path, *, labels: Literal["fine", "coarse", "both"] = "fine") -> LabelTable:
-    """Return CIFAR-100 from ``cifar-100-binary``.
-
-    With "both" every image has two of 120 labels: its fine class and its coarse one.
-    """
+    """Return CIFAR-100 from ``cifar-100-binary``; with "both" an image has two of 120 labels."""
     if labels == "both":
         fine, coarse = _one_label(path, "fine"), _one_label(path, "coarse")
         names = (*fine.space.names, *coarse.space.names)
@@ -364,8 +351,18 @@ def read_imagenet(path: Path) -> LabelTable:
     names = sorted({label[0] for label in labels})
     if all("/" in file for file in val):
         held = {file: file.split("/")[0] for file in val}
+    elif solution := next(
+        (
+            folder / "LOC_val_solution.csv"
+            for folder in (path, path.resolve().parent)
+            if (folder / "LOC_val_solution.csv").is_file()
+        ),
+        None,
+    ):
+        rows = csv.reader(read_lines(solution)[1:])
+        held = {f"{row[0]}.JPEG": row[1].split()[0] for row in rows if len(row) > 1 and row[1]}
     else:
-        held = _flat_validation(path, val)
+        held = _by_development_kit(path, val)
     absent = [file for file in val if file not in held]
     if absent:
         raise DataError(f"{path}: the class of val/{absent[0]} is not given")
@@ -378,37 +375,28 @@ def read_imagenet(path: Path) -> LabelTable:
     )
 
 
-def _flat_validation(path: Path, files: list[str]) -> dict[str, str]:
-    """Return the class of each flat validation image."""
-    solutions = [folder / "LOC_val_solution.csv" for folder in (path, path.resolve().parent)]
-    solution = next((file for file in solutions if file.is_file()), None)
-    if solution is not None:
-        rows = csv.reader(read_lines(solution)[1:])
-        return {f"{row[0]}.JPEG": row[1].split()[0] for row in rows if len(row) > 1 and row[1]}
+def _by_development_kit(path: Path, files: list[str]) -> dict[str, str]:
+    from scipy.io import loadmat  # slow to import, and seldom needed
+
     truth = next(iter(sorted(path.rglob(GROUND_TRUTH))), None)
     if truth is None:
         raise DataError(
             f"{path}: flat validation images need LOC_val_solution.csv or {GROUND_TRUTH}, "
             "or put them in folders of their classes"
         )
-    ids, codes = _kit_order(truth.with_name("meta.mat")), read_lines(truth)
+    meta = truth.with_name("meta.mat")
+    try:
+        synsets = loadmat(meta, squeeze_me=True)["synsets"]
+        ids = {int(synset["ILSVRC2012_ID"]): str(synset["WNID"]) for synset in synsets}
+    except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
+        raise DataError(f"{meta}: the development kit cannot be read ({error})") from None
+    codes = read_lines(truth)
     if len(codes) != len(files):
         raise DataError(f"{truth}: must have {len(files)} lines, got {len(codes)}")
     try:
         return {file: ids[int(code)] for file, code in zip(sorted(files), codes, strict=True)}
     except (KeyError, ValueError) as error:
         raise DataError(f"{truth}: every line must be a class number, got {error}") from None
-
-
-def _kit_order(meta: Path) -> dict[int, str]:
-    """Return {class number of the development kit: WordNet id}, from its meta.mat."""
-    from scipy.io import loadmat  # slow to import, and seldom needed
-
-    try:
-        synsets = loadmat(meta, squeeze_me=True)["synsets"]
-        return {int(synset["ILSVRC2012_ID"]): str(synset["WNID"]) for synset in synsets}
-    except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
-        raise DataError(f"{meta}: the development kit cannot be read ({error})") from None
 
 
 def read_nuswide(
@@ -559,7 +547,6 @@ def read_cub(path: Path, *, not_visible: Literal["absent", "unknown"] = "absent"
 
 
 def _numbered(path: Path) -> dict[str, str]:
-    """Return {number: text} of a file of "number text" lines."""
     pairs = [line.split(maxsplit=1) for line in read_lines(path)]
     for number, pair in enumerate(pairs, 1):
         if len(pair) != 2:

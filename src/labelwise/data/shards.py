@@ -17,7 +17,7 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import IO, Any, NamedTuple, cast
 
@@ -73,19 +73,10 @@ class _Shard:
     def shown(self) -> str:
         return self.name.rpartition("/")[2]
 
-    def in_order(self) -> IO[bytes]:
-        """Return a stream for who reads from end to end: large pieces, or a disk's own file."""
-        stream: IO[bytes] = self.storage.stream(self.name)
-        is_local = isinstance(self.storage, LocalStorage)
-        return stream if is_local else io.BufferedReader(cast(Any, stream), BLOCK_BYTES)
-
 
 @dataclass(frozen=True)
 class _BlockTable:
-    """Where each block is: its shard, and its first byte and size, or its row group.
-
-    ``column`` is that of the images in Parquet shards, None for tar shards.
-    """
+    """Where each block is: shard, first byte and size, or row group and column of the images."""
 
     shards: Sequence[_Shard]
     shard: Rows
@@ -94,7 +85,6 @@ class _BlockTable:
     column: str | None = None
 
     def fetch(self, block: int) -> Any:
-        """Return the bytes of a block, or the Arrow column of its images."""
         shard = self.shards[int(self.shard[block])]
         start, size = int(self.start[block]), int(self.size[block])
         try:
@@ -119,12 +109,12 @@ class ShardImages(EncodedImages):
         self.table, self.block, self.place, self.size = table, block, place, size
         self.ids = Names(ids)
         self._lock = threading.Lock()
+        self._pool: ThreadPoolExecutor | None = None
         self._held: OrderedDict[int, Future[Any]] = OrderedDict()
         self.will_read(np.arange(len(block)))
 
     @property
     def blocks(self) -> Blocks:
-        """The block of each row, and the mean bytes of a block."""
         return Blocks(self.block, float(self.table.size.mean()))
 
     def will_read(self, rows: Rows) -> None:
@@ -191,19 +181,17 @@ class ShardImages(EncodedImages):
         if number in self._held:
             self._held.move_to_end(number)
         done = [number for number in self._held if not self._left.get(number, 0)]
-        for one in done[:-KEPT]:
-            del self._held[one]
+        for old in done[:-KEPT]:
+            del self._held[old]
         if not self._remaining:
             self._begin()
 
     def _asked(self, number: int) -> Future[Any]:
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(2 * AHEAD, thread_name_prefix="fetch")
         if number not in self._held:
             self._held[number] = self._pool.submit(self.table.fetch, number)
         return self._held[number]
-
-    @cached_property
-    def _pool(self) -> ThreadPoolExecutor:
-        return ThreadPoolExecutor(2 * AHEAD, thread_name_prefix="fetch")
 
 
 def read_shards(
@@ -255,9 +243,6 @@ def _is_shard(name: str) -> bool:
     return Path(name).suffix.lower() in (".tar", *PARQUET_SUFFIXES)
 
 
-# Tar shards
-
-
 def _tar_table(
     shards: Sequence[_Shard],
     names: Sequence[str] | str | Path | None,
@@ -265,7 +250,10 @@ def _tar_table(
     called: str,
 ) -> LabelTable:
     def read(shard: _Shard) -> Any:
-        with shard.in_order() as stream:
+        stream: IO[bytes] = shard.storage.stream(shard.name)
+        if not isinstance(shard.storage, LocalStorage):  # in large pieces
+            stream = io.BufferedReader(cast(Any, stream), BLOCK_BYTES)
+        with stream:
             return tar_samples(stream, shard.shown, shard.size, separator)
 
     ids: list[str] = []
@@ -283,25 +271,17 @@ def _tar_table(
             shard_of.append(np.full(len(samples), number, np.int64))
     table = table_of_samples(ids, labels, names, separator, called)
     offset, size, place = (np.concatenate(column) for column in (offsets, sizes, shard_of))
-    block = _neighbours(place, offset, size)
+    block, number, start, before = np.empty(len(place), np.int64), -1, 0, -1
+    for row, (own, at, end) in enumerate(
+        zip(place.tolist(), offset.tolist(), (offset + size).tolist(), strict=True)
+    ):  # neighbours of one shard, of BLOCK_BYTES at most
+        if own != before or end - start > BLOCK_BYTES:
+            number, start, before = number + 1, at, own
+        block[row] = number
     first = np.unique(block, return_index=True)[1]
     ends = np.maximum.reduceat(offset + size, first)
     blocks = _BlockTable(shards, place[first], offset[first], ends - offset[first])
     return replace(table, images=ShardImages(blocks, block, offset, size, ids))
-
-
-def _neighbours(shard: Rows, offset: Rows, size: Rows) -> Rows:
-    """Return the block of each sample: neighbours of one shard, of BLOCK_BYTES at most."""
-    block, number, start, before = np.empty(len(shard), np.int64), -1, 0, -1
-    ends = (offset + size).tolist()
-    for row, (own, at) in enumerate(zip(shard.tolist(), offset.tolist(), strict=True)):
-        if own != before or ends[row] - start > BLOCK_BYTES:
-            number, start, before = number + 1, at, own
-        block[row] = number
-    return block
-
-
-# Parquet shards
 
 
 def _parquet_table(
@@ -336,7 +316,10 @@ def _parquet_table(
         split = shard.split or split_of(shard.shown)
         wanted = [header for header in own.headers() if header != own.image]
         for batch in file.batches(wanted):
-            given = _names_of(batch, own, shard.name, rows)
+            if own.path is None:
+                given = [f"{printable(shard.name)}/{rows + n:06d}" for n in range(batch.num_rows)]
+            else:
+                given = [str(name) for name in batch.column(own.path).to_pylist()]
             ids += given
             kept = [header for header in batch.schema.names if header != own.path]
             batch = pa.record_batch(
@@ -345,30 +328,20 @@ def _parquet_table(
             )
             builder.add(batch, shard.shown, rows, split=split)
             rows += batch.num_rows
-        groups.append(_group_sizes(shard))
-    if builder is None or layout is None:
+        with shard.storage.stream(shard.name) as stream:
+            facts = pq.ParquetFile(stream, pre_buffer=False).metadata
+            sizes = [facts.row_group(at).num_rows for at in range(facts.num_row_groups)]
+        groups.append(np.array(sizes, np.int64))
+    if builder is None or layout is None:  # no part is without shards
         raise DataError(f"{called}: there are no shards")
     if builder.split and len(builder.split) != len(builder.present):
         raise DataError("either all shards must have a split or none")
     table = builder.finish(Path(), called)
-    sizes = np.concatenate(groups)
+    rows_of = np.concatenate(groups)
     shard_of = np.repeat(np.arange(len(shards)), [len(group) for group in groups])
     number = np.concatenate([np.arange(len(group)) for group in groups])
     mean = np.array([shard.size for shard in shards]) // [max(len(group), 1) for group in groups]
     blocks = _BlockTable(shards, shard_of, number, mean[shard_of], layout.image)
-    block = np.repeat(np.arange(len(sizes)), sizes)
-    position = np.arange(len(block)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    block = np.repeat(np.arange(len(rows_of)), rows_of)
+    position = np.arange(len(block)) - np.repeat(np.cumsum(rows_of) - rows_of, rows_of)
     return replace(table, images=ShardImages(blocks, block, position, np.zeros_like(position), ids))
-
-
-def _names_of(batch: Any, layout: TableColumns, shard: str, first: int) -> list[str]:
-    if layout.path is None:
-        return [f"{printable(shard)}/{first + row:06d}" for row in range(batch.num_rows)]
-    return [str(name) for name in batch.column(layout.path).to_pylist()]
-
-
-def _group_sizes(shard: _Shard) -> Rows:
-    with shard.storage.stream(shard.name) as stream:
-        metadata = pq.ParquetFile(stream, pre_buffer=False).metadata
-        sizes = [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]
-    return np.array(sizes, np.int64)

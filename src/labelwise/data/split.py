@@ -28,20 +28,15 @@ from labelwise.system.progress import Silent, Watch
 from labelwise.system.text import counted
 
 # Near-duplicates as groups: two photos whose fingerprints (or embeddings, by a given bound) have a
-# cosine of at least NEAR. Chains of them are one group, joined with the groups that the table has,
-# so that no split parts two near-duplicates. A group is named after its earliest photo.
-
+# cosine of at least NEAR. Chains of them are one group, joined with the groups that the table has.
+# A group is named after its earliest photo.
 
 MANY, LARGE = 20, 0.5  # photos, and the share of them in one group that is worth a word
 
 
 @dataclass(frozen=True, eq=False)
 class GroupedTable:
-    """A table with the groups of near copies, and what was found.
-
-    ``copies`` photos look like another one; ``unread`` are the sentences on photos that could not
-    be looked at.
-    """
+    """A table with groups of near-duplicates; ``unread`` are sentences on photos that failed."""
 
     table: LabelTable
     groups: Groups
@@ -61,7 +56,6 @@ class GroupedTable:
         )
 
     def sentence(self) -> str:
-        """Return what was found, in words."""
         return (
             f"{counted(len(self.table), 'photo')} in {counted(self.groups.count, 'group')} of up "
             f"to {int(self.groups.sizes.max()):,}; {self.copies:,} look like another photo"
@@ -72,7 +66,25 @@ def group_near_copies(
     table: LabelTable, watch: Watch | None = None, *, workers: int = 2
 ) -> GroupedTable:
     """Return the table with near copies in one group; a photo that looks like no other is alone."""
-    looks, unread = _looks(table, watch or Silent(), workers)
+
+    def look(row: int) -> NDArray[np.float32] | str:
+        try:
+            with table.images.read(row, LEAST_SIDE) as picture:
+                return look_of(picture)
+        except ImageError as error:
+            return str(error)
+
+    looks, unread = np.zeros((len(table), WIDTH), np.float32), []
+    watch = watch or Silent()
+    watch.start("looking at photos", len(table))
+    with ThreadPoolExecutor(workers) as pool:
+        for row, found in enumerate(pool.map(look, range(len(table)))):
+            if isinstance(found, str):
+                unread.append(found)
+            else:
+                looks[row] = found
+            watch.advance(1)
+    watch.finish()
     if len(unread) == len(table):
         raise DataError(
             f"{table.name}: near copies are found by looking at photos, and none can be read "
@@ -116,29 +128,6 @@ def _grouped(table: LabelTable, alike: NDArray[np.int64], unread: Sequence[str])
     return GroupedTable(replace(table, group=named), groups, copies, divided, tuple(unread))
 
 
-def _looks(table: LabelTable, watch: Watch, workers: int) -> tuple[NDArray[np.float32], list[str]]:
-    """Return the fingerprints (N, WIDTH) and why some could not be made; those are zeros."""
-
-    def look(row: int) -> NDArray[np.float32] | str:
-        try:
-            with table.images.read(row, LEAST_SIDE) as picture:
-                return look_of(picture)
-        except ImageError as error:
-            return str(error)
-
-    looks, unread = np.zeros((len(table), WIDTH), np.float32), []
-    watch.start("looking at photos", len(table))
-    with ThreadPoolExecutor(workers) as pool:
-        for row, hash_or_error in enumerate(pool.map(look, range(len(table)))):
-            if isinstance(hash_or_error, str):
-                unread.append(hash_or_error)
-            else:
-                looks[row] = hash_or_error
-            watch.advance(1)
-    watch.finish()
-    return looks, unread
-
-
 if TYPE_CHECKING:
     from scipy import sparse
 
@@ -155,14 +144,17 @@ def stratified_split(
     seed: int = 0,
     by_content: bool = True,
 ) -> LabelTable:
-    """Return the table with a new split column; ``shares`` are parts of 1.
-
-    With ``by_content`` images with the same bytes are kept in one split, whatever their names.
-    """
+    """Return the table with a new split; images of equal bytes stay together ``by_content``."""
     from scipy import sparse  # slow to import, and seldom needed
 
     wanted = dict(shares or {"train": 0.8, "val": 0.1, "test": 0.1})
-    _check(wanted)
+    for name, share in wanted.items():
+        if name not in SPLITS:
+            raise SettingsError(f"a split must be train, val or test, got {name!r}")
+        if not share > 0:
+            raise SettingsError(f"the share of {name} must be above 0, got {share}")
+    if abs(sum(wanted.values()) - 1) > 1e-9:
+        raise SettingsError(f"the shares of a split must sum to 1, got {sum(wanted.values()):g}")
     unit = _units(table, by_content)
     items = _items(table, min(wanted.values()))
     if unit.max(initial=-1) + 1 < len(unit):
@@ -170,7 +162,12 @@ def stratified_split(
         items = sparse.csr_array((np.ones(len(unit), np.int64), (unit, rows))) @ items
         items.sort_indices()
     totals = np.asarray(items.sum(0), np.int64)
-    chosen = _deal(items, totals, _order(items, totals, seed), list(wanted.values()))
+    # Units with the rarest item come first, larger ones before others, then by chance.
+    rarest = np.minimum.reduceat(totals[items.indices], items.indptr[:-1])
+    sizes = np.add.reduceat(items.data, items.indptr[:-1])
+    chance = np.random.default_rng(seed).permutation(items.shape[0])
+    order = np.lexsort((chance, -sizes, rarest))
+    chosen = _deal(items, totals, order, list(wanted.values()))
     return replace(table, split=np.array(list(wanted), "U5")[chosen[unit]])
 
 
@@ -197,22 +194,15 @@ def with_validation(
         divided = stratified_split(table.subset(rows), shares, seed=seed, by_content=by_content)
         taken = rows[np.asarray(divided.split) == "val"]
     else:
-        taken = _drawn_by_label_set(table, rows, share, seed)
+        # Rows of equal label sets lie together and are dealt in turn.
+        mixed = rows[np.random.default_rng(seed).permutation(len(rows))]
+        keys = [table.present.row(row).tobytes() for row in mixed.tolist()]
+        mixed = mixed[np.argsort(np.unique(keys, return_inverse=True)[1], kind="stable")]
+        taken = mixed[np.diff(np.floor(np.arange(len(rows) + 1) * share)) > 0]
     split = np.full(len(table), "train", "U5") if table.split is None else table.split.astype("U5")
     split[taken] = "val"
     note = f"{len(taken):,} of {len(rows):,} training images became validation, there was none"
     return replace(table, split=split, notes=(*table.notes, note))
-
-
-def _drawn_by_label_set(
-    table: LabelTable, rows: NDArray[np.int64], share: float, seed: int
-) -> NDArray[np.int64]:
-    """Return a share of the rows; those of equal label sets lie together and are dealt in turn."""
-    rows = rows[np.random.default_rng(seed).permutation(len(rows))]
-    keys = [table.present.row(row).tobytes() for row in rows.tolist()]
-    order = np.argsort(np.unique(keys, return_inverse=True)[1], kind="stable")
-    taken: NDArray[np.int64] = rows[order][np.diff(np.floor(np.arange(len(rows) + 1) * share)) > 0]
-    return taken
 
 
 def mlspl_split(
@@ -222,16 +212,6 @@ def mlspl_split(
     order = np.random.RandomState(seed).permutation(n)
     held = round(val_share * n)
     return np.sort(order[: n - held]), np.sort(order[n - held :])
-
-
-def _check(shares: Mapping[str, float]) -> None:
-    for name, share in shares.items():
-        if name not in SPLITS:
-            raise SettingsError(f"a split must be train, val or test, got {name!r}")
-        if not share > 0:
-            raise SettingsError(f"the share of {name} must be above 0, got {share}")
-    if abs(sum(shares.values()) - 1) > 1e-9:
-        raise SettingsError(f"the shares of a split must sum to 1, got {sum(shares.values()):g}")
 
 
 def _units(table: LabelTable, by_content: bool) -> NDArray[np.int64]:
@@ -271,7 +251,12 @@ def _pairs(sets: LabelSets, smallest: float) -> tuple[NDArray[np.int64], NDArray
     nothing = np.zeros(0, np.int64)
     if not len(sizes) or int((sizes * (sizes - 1) // 2).sum()) > MOST_PAIRS:
         return nothing, nothing
-    rows, codes = zip((nothing, nothing), *sets.pairs(), strict=True)
+    owner, columns = sets.keys() // max(sets.width, 1), sets.columns.astype(np.int64)
+    rows, codes = [nothing], [nothing]
+    for step in range(1, int(sizes.max())):
+        first = np.flatnonzero(owner[:-step] == owner[step:])
+        rows.append(owner[first])
+        codes.append(columns[first] * sets.width + columns[first + step])
     row, code = np.concatenate(rows), np.concatenate(codes)
     if sets.width > MOST_DENSE:
         code = np.unique(code, return_inverse=True)[1]
@@ -279,14 +264,6 @@ def _pairs(sets: LabelSets, smallest: float) -> tuple[NDArray[np.int64], NDArray
     renumbered = np.cumsum(kept) - 1
     chosen = kept[code]
     return row[chosen], renumbered[code[chosen]]
-
-
-def _order(items: "sparse.csr_array", totals: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
-    """Return the units, those with the rarest item first, larger ones first, then by chance."""
-    rarest = np.minimum.reduceat(totals[items.indices], items.indptr[:-1])
-    sizes = np.add.reduceat(items.data, items.indptr[:-1])
-    chance = np.random.default_rng(seed).permutation(items.shape[0])
-    return np.lexsort((chance, -sizes, rarest))
 
 
 def _deal(

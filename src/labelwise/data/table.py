@@ -8,7 +8,7 @@ or no is needed it is cut at one half: ``present`` holds it if the share is abov
 """
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,6 @@ BLOCK = 1 << 24  # entries of a dense block: bounds the memory of counting and c
 
 
 def _offsets(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return where rows of these sizes begin, and where the last one ends."""
     return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
 
 
@@ -45,12 +44,10 @@ class LabelSets:
 
     @classmethod
     def none(cls, rows: int, width: int) -> "LabelSets":
-        """Return the empty set for each row."""
         return cls.from_csr(np.zeros(rows + 1, np.int64), np.zeros(0, np.int32), width)
 
     @classmethod
     def all(cls, rows: int, width: int) -> "LabelSets":
-        """Return the full set for each row."""
         empty = cls.none(rows, width)
         return cls(empty.offsets, empty.columns, width, np.ones(rows, np.bool_))
 
@@ -108,7 +105,6 @@ class LabelSets:
 
     @classmethod
     def concatenate(cls, parts: Sequence["LabelSets"]) -> "LabelSets":
-        """Return the rows of all parts, in order; the widths must agree."""
         ends = np.cumsum([0, *(len(sets.columns) for sets in parts)])
         starts = [sets.offsets[:-1] + end for sets, end in zip(parts, ends[:-1], strict=True)]
         return cls(
@@ -136,24 +132,12 @@ class LabelSets:
         rows = np.repeat(np.arange(len(self), dtype=np.int64), np.diff(self.offsets))
         return rows * self.width + self.columns
 
-    def pairs(self) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-        """Yield (row, first * width + second) of all pairs of entries in a row, in parts.
-
-        The sets must be stored plainly, no row inverted.
-        """
-        row, columns = self.keys() // max(self.width, 1), self.columns.astype(np.int64)
-        for step in range(1, int(np.diff(self.offsets).max(initial=0))):
-            first = np.flatnonzero(row[:-step] == row[step:])
-            yield row[first], columns[first] * self.width + columns[first + step]
-
     def union(self, other: "LabelSets") -> "LabelSets":
-        """Return what is in either; both must be stored plainly, no row inverted."""
         keys = np.union1d(self.keys(), other.keys())
         row, column = np.divmod(keys, max(self.width, 1))
         return LabelSets.from_entries(row, column, len(self), self.width)
 
     def row(self, row: int) -> NDArray[np.int64]:
-        """Return the columns of one row, ascending."""
         stored = self.columns[self.offsets[row] : self.offsets[row + 1]].astype(np.int64)
         if self.inverted[row]:
             return np.setdiff1d(np.arange(self.width), stored, assume_unique=True)
@@ -172,7 +156,6 @@ class LabelSets:
         return named + int(self.inverted.sum()) - lacking
 
     def take(self, rows: NDArray[np.int64]) -> "LabelSets":
-        """Return the sets of the given rows, in the given order."""
         offsets, places = self.places(rows)
         return LabelSets(offsets, self.columns[places], self.width, self.inverted[rows])
 
@@ -184,7 +167,6 @@ class LabelSets:
         return offsets, np.arange(offsets[-1]) + shift
 
     def complement(self) -> "LabelSets":
-        """Return what each row lacks."""
         return LabelSets(self.offsets, self.columns, self.width, ~self.inverted)
 
     def plain(self) -> "LabelSets":
@@ -219,7 +201,6 @@ class SoftLabels:
 
     @classmethod
     def none(cls, rows: int, width: int) -> "SoftLabels":
-        """Return rows without soft labels."""
         return cls(LabelSets.none(rows, width), np.zeros(0, np.float32))
 
     @classmethod
@@ -232,7 +213,6 @@ class SoftLabels:
 
     @classmethod
     def concatenate(cls, parts: Sequence["SoftLabels"]) -> "SoftLabels":
-        """Return the rows of all parts, in order."""
         return cls(
             LabelSets.concatenate([soft.sets for soft in parts]),
             np.concatenate([soft.shares for soft in parts]),
@@ -243,19 +223,15 @@ class SoftLabels:
 
     @property
     def width(self) -> int:
-        """The number of labels."""
         return self.sets.width
 
     def majority(self) -> LabelSets:
-        """Return the labels whose share is above one half."""
         return self._where(self.shares > 0.5)
 
     def take(self, rows: NDArray[np.int64]) -> "SoftLabels":
-        """Return the entries of the given rows, in the given order."""
         return SoftLabels(self.sets.take(rows), self.shares[self.sets.places(rows)[1]])
 
     def without_zeros(self) -> "SoftLabels":
-        """Return the entries whose share is not 0."""
         kept = self.shares > 0
         return SoftLabels(self._where(kept), self.shares[kept])
 
@@ -268,16 +244,13 @@ class SoftLabels:
         return np.repeat(np.arange(len(self)), np.diff(self.sets.offsets))
 
     def row(self, row: int) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-        """Return the columns of one row, and their shares."""
         entries = slice(self.sets.offsets[row], self.sets.offsets[row + 1])
         return self.sets.columns[entries], self.shares[entries]
 
     def sums(self) -> NDArray[np.float64]:
-        """Return the sum of shares of each label, (K,)."""
         return np.bincount(self.sets.columns, self.shares, minlength=self.width).astype(np.float64)
 
     def put(self, labels: NDArray[np.float32]) -> None:
-        """Write the shares into a matrix (N, K)."""
         labels[self._rows(), self.sets.columns] = self.shares
 
 
@@ -413,7 +386,6 @@ class LabelTable:
         return labels, ~self.unknown.take(index).dense() if self.has_unknown() else None
 
     def require_hard(self, what: str) -> None:
-        """Raise a DataError if some labels are soft; ``what`` says what cannot use them."""
         if self.soft is not None:
             raise DataError(
                 f"{self.name}: {len(self.soft.shares):,} labels are soft (a share between 0 and 1),"
@@ -421,7 +393,6 @@ class LabelTable:
             )
 
     def has_unknown(self) -> bool:
-        """Return whether any entry is unknown."""
         return bool(self.unknown.inverted.any()) or len(self.unknown.columns) > 0
 
     def unlabelled(self) -> NDArray[np.bool_]:

@@ -57,7 +57,6 @@ class Spool:
         self._writer: Any = None
 
     def add(self, array: Any) -> None:
-        """Take in an array of image bytes."""
         self._arrays.append(array.cast(pa.large_binary()))
         self._size += array.nbytes
         if self._size > IN_MEMORY:
@@ -140,15 +139,46 @@ class TableBuilder:
 
         layout = self.columns
         if layout.image is not None:
-            self._add_image(batch.column(layout.image), at)
+            column = batch.column(layout.image)
+            if pa.types.is_struct(column.type):
+                fields = [field.name for field in column.type]
+                if layout.path is None and "path" in fields:
+                    paths = column.field("path").cast(pa.large_string())
+                    self.paths.append(pc.fill_null(paths, ""))  # few files give every image one
+                column = column.field("bytes") if "bytes" in fields else column
+            if not (pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type)):
+                raise DataError(
+                    f"{at(0)}: {layout.image!r} must hold image bytes, got {column.type}; "
+                    "if it names files, call it 'path'"
+                )
+            self.images.add(column)
         if layout.path is not None:
             paths = _texts(batch.column(layout.path), layout.path, at)
-            if prefix or extension:
-                paths = _completed(paths, prefix, extension)
+            start, end, nothing = (
+                pa.scalar(text, pa.large_string()) for text in (prefix, extension, "")
+            )
+            if extension:
+                longer = pc.binary_join_element_wise(paths, end, nothing)
+                paths = pc.if_else(pc.ends_with(paths, extension), paths, longer)
+            if prefix:
+                inside = pc.binary_join_element_wise(start, paths, nothing)
+                paths = pc.if_else(pc.match_substring(paths, "://"), paths, inside)
             self.paths.append(paths)
         self._add_labels(batch, at)
         if layout.split is not None:
-            self.split.append(_splits(batch.column(layout.split), at))
+            text = pc.fill_null(batch.column(layout.split).cast(pa.string()), "")
+            coded = text.dictionary_encode()
+            places = []
+            for word in coded.dictionary.to_pylist():
+                key = word.strip().lower()
+                if key not in SPLIT_WORDS:
+                    row = first_true(pc.equal(text, word))
+                    raise DataError(
+                        f"{at(row)}: the split must be train, val or test, "
+                        f"got {word!r}{nearest(key, SPLIT_WORDS)}"
+                    )
+                places.append(SPLITS.index(SPLIT_WORDS[key]))
+            self.split.append(np.array(places, np.uint8)[np.asarray(coded.indices, np.int64)])
         elif split is not None:
             self.split.append(np.full(batch.num_rows, SPLITS.index(split), np.uint8))
         if layout.group is not None:
@@ -175,13 +205,25 @@ class TableBuilder:
             _reject_both(unknown, soft.sets, "unknown and soft", space.names, name)
             stated, present = present.union(soft.sets), present.union(soft.majority())
             soft = soft.without_zeros()
-        notes = self._notes(stated, unknown) if self.minus_ones else ()
-        if everything.any():
-            unknown = _with_everything(unknown, everything, stated)
+        notes: tuple[str, ...] = ()
+        none_absent = len(stated.columns) + len(unknown.columns) == len(stated) * stated.width
+        if self.minus_ones and self.minus_one != "absent" and none_absent:
+            notes = (
+                "the label columns hold 1 and -1 and never 0, so that no label is known to be "
+                "absent: -1 is read as unknown; give `--set minus_one=absent` if it means absent",
+            )
+        if everything.any():  # these rows know what is stated, and nothing else
+            row = np.arange(len(unknown)) + len(unknown) * everything
+            unknown = LabelSets.concatenate([unknown, stated]).take(row)
+            unknown = replace(unknown, inverted=everything)
+        images: ImageSource
         if self.columns.image is None:
-            images: ImageSource = FileImages(root, Names(pa.chunked_array(self.paths)))
+            images = FileImages(root, Names(pa.chunked_array(self.paths)))
         else:
-            images = self._stored_images(name)
+            blobs = self.images.finish()
+            given = pa.chunked_array(self.paths).to_pylist() if self.paths else [""] * len(blobs)
+            names = Names(path or f"{name}#{row}" for row, path in enumerate(given, 1))
+            images = BytesImages(blobs, names)
         return LabelTable(
             space,
             images,
@@ -252,17 +294,6 @@ class TableBuilder:
             "`--set 'separator=|'` if they belong to the names"
         )
 
-    def _notes(self, stated: LabelSets, unknown: LabelSets) -> tuple[str, ...]:
-        """Return a note where -1 was to be unknown, and nothing is known to be absent."""
-        entries = len(stated) * stated.width
-        some_absent = len(stated.columns) + len(unknown.columns) < entries
-        if self.minus_one == "absent" or some_absent:
-            return ()
-        return (
-            "the label columns hold 1 and -1 and never 0, so that no label is known to be absent: "
-            "-1 is read as unknown; give `--set minus_one=absent` if it means absent",
-        )
-
     def _add_labels(self, batch: Any, at: At) -> None:
         layout = self.columns
         if layout.labels is None:
@@ -306,41 +337,6 @@ class TableBuilder:
             raise DataError(f"{at(int(rows.everything.argmax()))}: '*' is for 'unknown' only")
         return rows
 
-    def _add_image(self, column: Any, at: At) -> None:
-        if pa.types.is_struct(column.type):
-            fields = [column.type.field(index).name for index in range(column.type.num_fields)]
-            if self.columns.path is None and "path" in fields:
-                paths = column.field("path").cast(pa.large_string())
-                self.paths.append(pc.fill_null(paths, ""))  # few files give every image one
-            column = column.field("bytes") if "bytes" in fields else column
-        if not (pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type)):
-            raise DataError(
-                f"{at(0)}: {self.columns.image!r} must hold image bytes, got {column.type}; "
-                "if it names files, call it 'path'"
-            )
-        self.images.add(column)
-
-    def _stored_images(self, name: str) -> BytesImages:
-        blobs = self.images.finish()
-        given = pa.chunked_array(self.paths) if self.paths else None
-        if given is not None and not pc.any(pc.equal(given, "")).as_py():
-            return BytesImages(blobs, Names(given))
-        names = given.to_pylist() if given is not None else [""] * len(blobs)
-        numbered = (name_given or f"{name}#{row}" for row, name_given in enumerate(names, 1))
-        return BytesImages(blobs, Names(numbered))
-
-
-def _completed(paths: Any, prefix: str, extension: str) -> Any:
-    """Return the paths with ``extension`` where they do not end in it, and ``prefix`` before."""
-    start, end, nothing = (pa.scalar(text, pa.large_string()) for text in (prefix, extension, ""))
-    if extension:
-        longer = pc.binary_join_element_wise(paths, end, nothing)
-        paths = pc.if_else(pc.ends_with(paths, extension), paths, longer)
-    if not prefix:
-        return paths
-    inside = pc.binary_join_element_wise(start, paths, nothing)
-    return pc.if_else(pc.match_substring(paths, "://"), paths, inside)
-
 
 def _texts(column: Any, header: str, at: At) -> Any:
     try:
@@ -351,22 +347,6 @@ def _texts(column: Any, header: str, at: At) -> Any:
     if pc.any(blank).as_py():
         raise DataError(f"{at(first_true(blank))}: the column {header!r} is empty")
     return text
-
-
-def _splits(column: Any, at: At) -> NDArray[np.uint8]:
-    text = pc.fill_null(column.cast(pa.string()), "")
-    coded = text.dictionary_encode()
-    places = []
-    for word in coded.dictionary.to_pylist():
-        key = word.strip().lower()
-        if key not in SPLIT_WORDS:
-            row = first_true(pc.equal(text, word))
-            raise DataError(
-                f"{at(row)}: the split must be train, val or test, "
-                f"got {word!r}{nearest(key, SPLIT_WORDS)}"
-            )
-        places.append(SPLITS.index(SPLIT_WORDS[key]))
-    return np.array(places, np.uint8)[np.asarray(coded.indices, np.int64)]
 
 
 def _sets(parts: list[SparseRows], columns: NDArray[np.int32], width: int) -> LabelSets:
@@ -404,13 +384,3 @@ def _reject_both(
     if len(both):
         row, column = divmod(int(both[0]), one.width)
         raise DataError(f"{where}, row {row + 1}: {names[column]!r} cannot be both {words}")
-
-
-def _with_everything(
-    named: LabelSets, everything: NDArray[np.bool_], stated: LabelSets
-) -> LabelSets:
-    """Return the unknown sets, where some rows are "all but what is stated"."""
-    row = np.arange(len(named))
-    row[everything] += len(named)
-    chosen = LabelSets.concatenate([named, stated]).take(row)
-    return LabelSets(chosen.offsets, chosen.columns, chosen.width, everything)

@@ -47,11 +47,6 @@ from labelwise.pictures.decode import IMAGE_SUFFIXES, regular_files
 from labelwise.system.table_files import with_text
 from labelwise.system.text import FORMULA, counted, first_line, from_cell
 
-# Class names of Parquet come from ``classes`` or ``<column>_names`` (JSON lists) in the metadata,
-# or from the features that Hugging Face ``datasets`` writes. These also state which column holds
-# images and which one classes; where there are two of a kind, nothing is taken from it.
-
-
 BLOCK_BYTES = 1 << 22
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
 BATCH_ROWS = 16384
@@ -103,7 +98,13 @@ def open_delimited(
     if "\0" in line:  # every second byte of UTF-16
         raise DataError(f"{path.name}: the file must be UTF-8 text; save it as UTF-8")
     if delimiter is None:
-        delimiter = DELIMITERS.get(path.suffix.lower()) or _delimiter_in(line, path.name)
+        marks = [mark for mark in "\t,;" if mark in line]
+        delimiter = DELIMITERS.get(path.suffix.lower()) or (marks[0] if marks else ",")
+        if path.suffix.lower() not in DELIMITERS and len(marks) > 1:
+            raise DataError(
+                f"{path.name}: its columns could be separated by {' or '.join(map(repr, marks))}; "
+                f"say which, as in `--set {_setting('delimiter', marks[0])}`"
+            )
     if "\n" not in line and "\r" in line.rstrip("\r"):
         raise DataError(
             f"{path.name}: its lines end with a carriage return alone, as on old Macs; save the "
@@ -179,7 +180,6 @@ class _Layout:
             return None
 
     def broken(self) -> list[tuple[int, str]]:
-        """Return the lines that are not rows, each with its text."""
         return [
             (number, content.decode("utf-8", "replace").strip())
             for number, content, whole in self.records()
@@ -187,13 +187,21 @@ class _Layout:
         ]
 
     def complaint(self, found: Sequence[tuple[int, str]]) -> str:
-        """Return which lines are broken."""
         shown = "; ".join(f"line {number}: {text[:SHOWN_TEXT]}" for number, text in found[:SHOWN])
         more = f"; and {len(found) - SHOWN:,} more" if len(found) > SHOWN else ""
         return (
             f"{counted(len(found), 'line')} cannot be read as {self.columns} cells, for a quote "
             f'(") that is not closed or a {self.delimiter!r} too many: {shown}{more}'
         )
+
+    def require_whole(self) -> None:
+        broken = self.broken()
+        if broken:
+            raise DataError(
+                f"{self.path.name}: {self.complaint(broken)}. Put quotes around a cell that holds "
+                f'{self.delimiter!r}, as in "dog{self.delimiter}beach", correct the lines, or '
+                "leave them out with `--skip-broken`"
+            )
 
 
 def as_cells(columns: Sequence[Any]) -> list[Any]:
@@ -204,7 +212,6 @@ def as_cells(columns: Sequence[Any]) -> list[Any]:
 
 
 def _from_cells(columns: Sequence[Any]) -> list[Any]:
-    """Return columns of text as they were before :func:`as_cells`."""
     cells: list[Any] = []
     for start in range(0, len(columns), COLUMNS):
         some = columns[start : start + COLUMNS]
@@ -218,16 +225,6 @@ def _from_cells(columns: Sequence[Any]) -> list[Any]:
     return cells
 
 
-def _delimiter_in(header: str, where: str) -> str:
-    marks = [mark for mark in "\t,;" if mark in header]
-    if len(marks) > 1:
-        raise DataError(
-            f"{where}: its columns could be parted by {' or '.join(map(repr, marks))}; "
-            f"say which, as in `--set {_setting('delimiter', marks[0])}`"
-        )
-    return marks[0] if marks else ","
-
-
 def _setting(option: str, mark: str) -> str:
     return f"{option}=tab" if mark == "\t" else f"'{option}={mark}'"
 
@@ -235,10 +232,7 @@ def _setting(option: str, mark: str) -> str:
 def _delimited_batches(
     layout: _Layout, written: Mapping[str, str], left_out: list[str] | None, wanted: list[str]
 ) -> Iterator[Any]:
-    """Yield the rows below the header; ``written`` is how the file writes each of its names.
-
-    Broken lines are an error, or named in ``left_out``.
-    """
+    """Yield the rows below the header; broken lines are an error, or named in ``left_out``."""
     path, looked = layout.path, left_out is not None
     source: Any = path
     if left_out is not None:
@@ -247,52 +241,39 @@ def _delimited_batches(
             left_out[:] = [f"left out: {layout.complaint(broken)}"]
             rows = (content for _, content, whole in layout.records() if whole)
             source = io.BytesIO(b"".join(rows))
-    try:
-        for batch in _arrow_batches(source, layout, [written[name] for name in wanted]):
-            if not looked and _goes_on(batch):
-                looked = True
-                _require_whole(layout)
-            yield pa.record_batch(_from_cells(batch.columns), wanted)
-    except pa.ArrowInvalid as error:
-        text = str(error).splitlines()[0]
-        if "utf8" in text.lower():
-            text = f"line {_first_line_not_utf8(path)} is not UTF-8 text; save the table as UTF-8"
-        elif left_out is None:
-            _require_whole(layout)
-        raise DataError(f"{path.name}: the table cannot be read ({text})") from None
-    except pa.ArrowKeyError as error:
-        raise DataError(f"{path.name}: the header cannot be read ({error})") from None
-
-
-def _arrow_batches(source: Any, layout: _Layout, headers: list[str]) -> Iterator[Any]:
-    with arrow_csv.open_csv(
-        source,
-        read_options=arrow_csv.ReadOptions(
+    headers = [written[name] for name in wanted]
+    options = {
+        "read_options": arrow_csv.ReadOptions(
             block_size=BLOCK_BYTES, use_threads=False, skip_rows=int(layout.above)
         ),
-        parse_options=arrow_csv.ParseOptions(delimiter=layout.delimiter, newlines_in_values=True),
-        convert_options=arrow_csv.ConvertOptions(
+        "parse_options": arrow_csv.ParseOptions(
+            delimiter=layout.delimiter, newlines_in_values=True
+        ),
+        "convert_options": arrow_csv.ConvertOptions(
             column_types={name: pa.string() for name in headers},
             include_columns=headers,
             strings_can_be_null=False,
         ),
-    ) as reader:
-        yield from reader
-
-
-def _goes_on(batch: Any) -> bool:
-    """Return whether a cell goes on over a line, as it does behind a quote that is not closed."""
-    return any(pc.any(pc.match_substring(column, "\n")).as_py() for column in batch.columns)
-
-
-def _require_whole(layout: _Layout) -> None:
-    broken = layout.broken()
-    if broken:
-        raise DataError(
-            f"{layout.path.name}: {layout.complaint(broken)}. Put quotes around a cell that holds "
-            f'{layout.delimiter!r}, as in "dog{layout.delimiter}beach", correct the lines, or '
-            "leave them out with `--skip-broken`"
-        )
+    }
+    try:
+        with arrow_csv.open_csv(source, **options) as reader:
+            for batch in reader:
+                # A cell goes on over a line behind a quote that is not closed, too.
+                if not looked and any(
+                    pc.any(pc.match_substring(column, "\n")).as_py() for column in batch.columns
+                ):
+                    looked = True
+                    layout.require_whole()
+                yield pa.record_batch(_from_cells(batch.columns), wanted)
+    except pa.ArrowInvalid as error:
+        text = first_line(error)
+        if "utf8" in text.lower():
+            text = f"line {_first_line_not_utf8(path)} is not UTF-8 text; save the table as UTF-8"
+        elif left_out is None:
+            layout.require_whole()
+        raise DataError(f"{path.name}: the table cannot be read ({text})") from None
+    except pa.ArrowKeyError as error:
+        raise DataError(f"{path.name}: the header cannot be read ({error})") from None
 
 
 def _first_line_not_utf8(path: Path) -> int | str:
@@ -342,28 +323,23 @@ def _json_batches(path: Path, columns: set[str], headers: list[str]) -> Iterator
                 raise DataError(
                     f"{path.name}, line {number}: the key {min(strange)!r} is not in the first line"
                 )
-        arrays = [
-            _json_column(path.name, name, [(n, row.get(name)) for n, row in chunk])
-            for name in headers
-        ]
+        arrays = []
+        for name in headers:
+            values = [row.get(name) for _, row in chunk]
+            kinds = {type(value) for value in values if value is not None}
+            if len(kinds) > 1 and not kinds <= {int, float}:
+                number = next(n for n, row in chunk if type(row.get(name)) is not type(values[0]))
+                raise DataError(
+                    f"{path.name}, line {number}: {name!r} must be of one kind in all lines"
+                )
+            try:
+                arrays.append(pa.array(values))
+            except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, UnicodeEncodeError):
+                raise DataError(
+                    f"{path.name}, lines {chunk[0][0]} to {chunk[-1][0]}: {name!r} must hold plain "
+                    "values or lists of names"
+                ) from None
         yield pa.record_batch(arrays, headers)
-
-
-def _json_column(where: str, name: str, cells: list[tuple[int, Any]]) -> Any:
-    values = [value for _, value in cells]
-    kinds = {type(value) for value in values if value is not None}
-    if kinds <= {int, float}:
-        kinds = set()
-    if len(kinds) > 1:
-        number = next(n for n, value in cells if type(value) is not type(values[0]))
-        raise DataError(f"{where}, line {number}: {name!r} must be of one kind in all lines")
-    try:
-        return pa.array(values)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, UnicodeEncodeError):
-        raise DataError(
-            f"{where}, lines {cells[0][0]} to {cells[-1][0]}: {name!r} must hold plain values "
-            "or lists of names"
-        ) from None
 
 
 def open_parquet(path: Path) -> TabularFile:
@@ -372,20 +348,54 @@ def open_parquet(path: Path) -> TabularFile:
 
 
 def parquet_table(name: str, opened: Callable[[], AbstractContextManager[Any]]) -> TabularFile:
-    """Return the table in the Parquet file that ``opened`` gives: a path, or a stream."""
+    """Return the table in the Parquet file that ``opened`` gives: a path, or a stream.
+
+    Class names come from ``classes`` or ``<column>_names`` (JSON lists) in the metadata, or from
+    the features that Hugging Face ``datasets`` writes. These also state which column holds images
+    and which one classes; where there are two of a kind, neither is taken.
+    """
     try:
         with opened() as source:
             schema = pq.read_schema(source)
     except (pa.ArrowException, OSError, UnicodeError) as error:
         raise DataError(f"{name}: this is not a Parquet file ({first_line(error)})") from None
     metadata = schema.metadata or {}
-    features = _features(metadata, name)
-    return TabularFile(
-        schema.names,
-        partial(_parquet_batches, name, opened),
-        partial(_class_names, metadata, features, name),
-        _meanings(features),
-    )
+    features: dict[str, dict[str, Any]] = {}  # of the items, where a column holds lists
+    try:
+        stated = json.loads(metadata.get(b"huggingface", '{"info": {"features": {}}}'))
+        for header, feature in stated["info"]["features"].items():
+            if isinstance(feature, list):  # how older versions write lists
+                item = feature[0] if feature else {}
+            else:
+                item = inner(feature, "feature") or feature
+            features[header] = item if isinstance(item, dict) else {}
+    except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
+        raise DataError(f"{name}: the metadata of Hugging Face is broken ({error})") from None
+    meanings = {}
+    for meaning, kind in (("image", "Image"), ("labels", "ClassLabel")):
+        headers = [header for header, item in features.items() if item.get("_type") == kind]
+        if len(headers) == 1:
+            meanings[meaning] = headers[0]
+
+    def class_names(header: str) -> list[str] | None:
+        names = features.get(header, {}).get("names")
+        for key in (b"classes", f"{header}_names".encode()):
+            if key in metadata:
+                try:
+                    names = json.loads(metadata[key])
+                except (ValueError, RecursionError) as error:
+                    raise DataError(
+                        f"{name}: the class names in the metadata are broken ({error})"
+                    ) from None
+                if names is None:
+                    names = False
+        if names is not None and not (
+            isinstance(names, list) and all(isinstance(word, str) for word in names)
+        ):
+            raise DataError(f"{name}: the class names in the metadata must be a list of text")
+        return names
+
+    return TabularFile(schema.names, partial(_parquet_batches, name, opened), class_names, meanings)
 
 
 def _parquet_batches(
@@ -407,54 +417,6 @@ def _parquet_batches(
                 first += batch.num_rows
     except (pa.ArrowException, OSError, UnicodeError) as error:
         raise DataError(f"{name}: the table cannot be read ({first_line(error)})") from None
-
-
-def _features(metadata: dict[bytes, bytes], where: str) -> dict[str, dict[str, Any]]:
-    """Return Hugging Face's description of each column, that of its items if it holds lists."""
-    if b"huggingface" not in metadata:
-        return {}
-    try:
-        features = json.loads(metadata[b"huggingface"])["info"]["features"]
-        return {header: _item(feature) for header, feature in features.items()}
-    except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
-        raise DataError(f"{where}: the metadata of Hugging Face is broken ({error})") from None
-
-
-def _item(feature: Any) -> dict[str, Any]:
-    if isinstance(feature, list):  # how older versions write lists
-        item = feature[0] if feature else {}
-    else:
-        item = inner(feature, "feature") or feature
-    return item if isinstance(item, dict) else {}
-
-
-def _meanings(features: dict[str, dict[str, Any]]) -> dict[str, str]:
-    meanings = {}
-    for meaning, kind in (("image", "Image"), ("labels", "ClassLabel")):
-        headers = [header for header, item in features.items() if item.get("_type") == kind]
-        if len(headers) == 1:
-            meanings[meaning] = headers[0]
-    return meanings
-
-
-def _class_names(
-    metadata: dict[bytes, bytes], features: dict[str, dict[str, Any]], where: str, header: str
-) -> list[str] | None:
-    for key in (f"{header}_names", "classes"):
-        if key.encode() in metadata:
-            return _names(metadata[key.encode()], where)
-    names = features.get(header, {}).get("names")
-    return None if names is None else _names(json.dumps(names), where)
-
-
-def _names(text: bytes | str, where: str) -> list[str]:
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{where}: the class names in the metadata are broken ({error})") from None
-    if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
-        raise DataError(f"{where}: the class names in the metadata must be a list of text")
-    return value
 
 
 NUMBER = re.compile(r"[-+]?[0-9.]+(e[-+]?[0-9]+)?", re.IGNORECASE)
@@ -612,31 +574,25 @@ def _with_command(file: Path, given: Mapping[str, Any], asks: bool) -> Iterator[
             f"{option}=" in text or f"{option}." in text for option in PROPOSED
         ):
             raise
+        options, delimiter, broken = [], given["delimiter"], broken or given["skip_broken"]
         try:
-            options = _options_for(file, given, broken=broken, asks=asks)
+            if file.suffix.lower() == ".csv" and delimiter is None:
+                with file.open("rb") as content:
+                    header = content.readline(BLOCK_BYTES).decode("utf-8-sig", "replace")
+                marks = [mark for mark in ";\t" if mark in header and "," not in header]
+                delimiter = marks[0] if marks else None
+            if delimiter is not None:
+                options.append(f"delimiter={'tab' if delimiter == chr(9) else delimiter}")
+            options += ["skip_broken=true"] if broken else []
+            stream = open_tabular(file, delimiter, broken)
+            batch = next(stream.batches(list(stream.header))).slice(0, SAMPLE)
+            options += proposed(batch, given, file.parent, asks)
         except (DataError, KeyError, StopIteration, OSError, pa.ArrowException):
             raise error from None
         if len(options) < 2:
             raise
         command = " ".join(f"--set {shlex.quote(option)}" for option in options)
         raise DataError(f"{text}. All that this table seems to need: `{command}`") from None
-
-
-def _options_for(file: Path, given: Mapping[str, Any], *, broken: bool, asks: bool) -> list[str]:
-    """Return all options that the first rows of a file seem to need."""
-    options, delimiter = [], given["delimiter"]
-    if file.suffix.lower() == ".csv" and delimiter is None:
-        with file.open("rb") as content:
-            header = content.readline(BLOCK_BYTES).decode("utf-8-sig", "replace")
-        marks = [mark for mark in ";\t" if mark in header and "," not in header]
-        delimiter = marks[0] if marks else None
-    if delimiter is not None:
-        options.append(f"delimiter={'tab' if delimiter == chr(9) else delimiter}")
-    broken = broken or given["skip_broken"]
-    options += ["skip_broken=true"] if broken else []
-    stream = open_tabular(file, delimiter, broken)
-    batch = next(stream.batches(list(stream.header))).slice(0, SAMPLE)
-    return options + proposed(batch, given, file.parent, asks)
 
 
 def proposed(batch: Any, given: Mapping[str, Any], folder: Path, asks: bool) -> list[str]:

@@ -93,7 +93,8 @@ class Votes:
         columns: dict[str, list[Any]] = {name: [] for name in headers}
         for batch in stream.batches(list(headers.values())):
             for name, header in headers.items():
-                columns[name].append(_texts(batch.column(header)))
+                text = pc.fill_null(batch.column(header).cast(pa.large_string()), "")
+                columns[name].append(pc.utf8_trim_whitespace(text))
         texts = {
             name: pa.chunked_array(parts, pa.large_string()).combine_chunks()
             for name, parts in columns.items()
@@ -112,7 +113,6 @@ class Votes:
 
     @classmethod
     def of(cls, rows: Sequence[tuple[str, str, str, str]]) -> "Votes":
-        """Return votes given as (photo, label, worker, answer in words)."""
         texts = [pa.array([str(row[k]) for row in rows], pa.large_string()) for k in range(4)]
         return cls._made(texts, lambda row: f"votes, row {row + 1}")
 
@@ -125,7 +125,16 @@ class Votes:
         votes = cls(
             Names(photos), space.names, tuple(workers), photo, column[label], worker, answer
         )
-        votes._reject_repeats(at)
+        key = np.unique(votes.entry, return_inverse=True)[1] * len(workers) + worker
+        order = np.argsort(key, kind="stable")
+        again = np.flatnonzero(np.diff(key[order]) == 0)
+        if len(again):
+            row, earlier = min((int(order[k + 1]), int(order[k])) for k in again)
+            raise DataError(
+                f"{at(row)}: {workers[worker[row]]!r} has answered "
+                f"{space.names[votes.label[row]]!r} of {photos[photo[row]]!r} before, in "
+                f"{at(earlier).rpartition(', ')[2]}; keep one of the two"
+            )
         return votes
 
     def __len__(self) -> int:
@@ -137,22 +146,9 @@ class Votes:
         return self.photo * len(self.labels) + self.label
 
     def answered(self) -> "Votes":
-        """Return the votes that say yes or no."""
         kept = self.answer != DONT_KNOW
         parts = (self.photo[kept], self.label[kept], self.worker[kept], self.answer[kept])
         return Votes(self.photos, self.labels, self.workers, *parts)
-
-    def _reject_repeats(self, at: Callable[[int], str]) -> None:
-        key = np.unique(self.entry, return_inverse=True)[1] * len(self.workers) + self.worker
-        order = np.argsort(key, kind="stable")
-        again = np.flatnonzero(np.diff(key[order]) == 0)
-        if len(again):
-            row, earlier = min((int(order[k + 1]), int(order[k])) for k in again)
-            photo, label = self.photos[int(self.photo[row])], self.labels[self.label[row]]
-            raise DataError(
-                f"{at(row)}: {self.workers[self.worker[row]]!r} has answered {label!r} of "
-                f"{photo!r} before, in {at(earlier).rpartition(', ')[2]}; keep one of the two"
-            )
 
 
 @dataclass(frozen=True)
@@ -275,7 +271,8 @@ def model_workers(
     label = entries % width
     pairs, pair = np.unique(kept.worker * width + kept.label, return_inverse=True)
     seen = np.bincount(label, minlength=width)
-    truth = _start(entry, affirmed, len(entries))
+    yes, answers = np.bincount(entry, affirmed, len(entries)), np.bincount(entry)
+    truth = (yes + 0.5) / (answers + 1)  # EM begins at the smoothed share of yes
     steps = 0
     for steps in range(1, MOST_STEPS + 1):  # noqa: B007 (told below)
         share = (np.bincount(label, truth, width) + photos) / np.maximum(seen + 2 * photos, 1)
@@ -288,7 +285,7 @@ def model_workers(
         before, truth = truth, _posterior(share[label], rates, entry, pair, affirmed)
         if np.abs(truth - before).max(initial=0.0) < CLOSE:
             break
-    enough = np.bincount(entry, minlength=len(entries)) >= least
+    enough = answers >= least
     ones = np.ones(len(kept))
     records = _records(votes, kept, truth[entry], ones, (right, strength))
     ended = f"{steps} steps" if steps < MOST_STEPS else f"not settled after {steps} steps"
@@ -297,13 +294,6 @@ def model_workers(
         f"answers with {right:.0%} right, {ended}"
     )
     return SoftVotes(votes, entries[enough], truth[enough], records, how)
-
-
-def _start(entry: Ints, affirmed: NDArray[np.bool_], entries: int) -> Floats:
-    """Return where EM begins: the smoothed share of yes."""
-    return (np.bincount(entry, affirmed, entries) + 0.5) / (
-        np.bincount(entry, minlength=entries) + 1
-    )
 
 
 def _posterior(
@@ -379,10 +369,6 @@ def _headers(header: Sequence[str], where: str) -> dict[str, str]:
             )
         headers[meaning] = folded[name]
     return headers
-
-
-def _texts(column: Any) -> Any:
-    return pc.utf8_trim_whitespace(pc.fill_null(column.cast(pa.large_string()), ""))
 
 
 def _answers(column: Any, at: Callable[[int], str]) -> NDArray[np.int8]:

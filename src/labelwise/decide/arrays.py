@@ -23,11 +23,9 @@ class Answers:
 
     @property
     def known(self) -> Mask:
-        """Which labels are known."""
         return self.present | self.absent
 
     def labels(self) -> Iterator["Answers"]:
-        """Yield the answers of each label, as one column (N, 1)."""
         return (self[:, k : k + 1] for k in range(self.probs.shape[1]))
 
     def f1(self, sets: Mask) -> NDArray[np.float64]:

@@ -26,7 +26,7 @@ Per tag there is no selection: each tag has its own test, on all its answers, at
 """
 
 from collections.abc import Mapping, Sequence
-from copy import copy, deepcopy
+from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, Literal
@@ -59,8 +59,7 @@ def learned(
 ) -> tuple[Numbers, Numbers, Numbers]:
     """Return per tag the prior chance of a good one and the mean wrong rate, and that per stratum.
 
-    ``strata``, ``asked`` and ``wrong`` count uses by tag and range of scores, ``bayes`` are the
-    log odds of a good tag by its answers alone.
+    ``bayes`` are the log odds of a good tag by its answers alone.
     """
     sizes, total, faults = strata.sum(1), asked.sum(1), wrong.sum(1)
     factors, tilt = np.ones(strata.shape[1]), np.zeros(len(sizes))
@@ -84,17 +83,6 @@ def learned(
     return shares, rates, np.clip((rates / own)[:, None] * factors, 0.004, 0.9)
 
 
-def asked_on(
-    shares: Numbers, asked: Counts, wrong: Counts, price: Numbers, allowed: float
-) -> NDArray[np.bool_]:
-    """Mask of tags about which one more answer is worth its price before a set is chosen."""
-    table, weights, prices = worth_asking(allowed)
-    at = np.abs(weights - shares[:, None]).argmin(1)
-    inside = np.minimum(asked, MOST_FIRST - 1)
-    worth = prices[table[at, inside, np.minimum(wrong, inside)]]
-    return np.asarray((asked < MOST_FIRST) & (worth > price))
-
-
 def posterior(share: Numbers, bayes: Numbers, asked: Counts, wrong: Counts) -> Numbers:
     """Return the mean wrong rate of tags with these answers."""
     good = 1 / (1 + (1 - share) / share * np.exp(-bayes))
@@ -112,7 +100,7 @@ def log_bayes(asked: Counts, wrong: Counts) -> Numbers:
 
 @cache
 def worth_asking(allowed: float) -> tuple[Counts, Numbers, Numbers]:
-    """Return how dear an answer may be (a place in prices) by prior share, asked, and wrong.
+    """Return how dear an answer may be (an index of prices) by prior share, asked, and wrong.
 
     Backward induction: a tag that is kept gains line - wrong rate, a dropped one nothing.
     """
@@ -128,7 +116,7 @@ def worth_asking(allowed: float) -> tuple[Counts, Numbers, Numbers]:
         mean = means[:, asked, :-1, None]
         go = mean * value[:, 1:] + (1 - mean) * value[:, :-1] - prices
         go = np.concatenate([go, go[:, -1:]], 1)
-        table[:, asked] = (go > stop[:, asked]).sum(-1)  # worth it at so many of the prices
+        table[:, asked] = (go > stop[:, asked]).sum(-1)  # prices at which it is worth it
         value = np.maximum(go, stop[:, asked])
     return np.maximum(table - 1, 0), weights, prices
 
@@ -143,7 +131,6 @@ def answers_needed(gain: Numbers | float, rate: Numbers | float, allowed: float)
 
 
 Answer = Literal["yes", "no", "unsure"]
-ANSWERED: tuple[Answer, ...] = ("yes", "no")
 Use = tuple[int, int]  # tag, place among the uses of the tag
 
 ASK_PRICE = (0.00007, 0.00012)  # of all uses, for one answer in phase one; with scores
@@ -161,7 +148,6 @@ HOPELESS = 300  # answers (per tag)
 class Precision:
     """Estimate of the share of right uses, with an interval that holds at any stopping time."""
 
-    tag: int | None
     uses: int
     answered: int
     wrong: int
@@ -170,7 +156,6 @@ class Precision:
     low: float
     high: float
     kept: bool
-    guaranteed: bool
 
 
 @dataclass(frozen=True)
@@ -189,7 +174,6 @@ class AuditVerdict:
     finished: bool
 
     def sentence(self) -> str:
-        """Return the verdict in words: what is guaranteed, of how many uses, how surely."""
         kept, checked = len(self.kept), counted(self.answers, "answer")
         dropped = self.tags - kept
         if not self.guaranteed:
@@ -218,7 +202,6 @@ class _Test:
 
     @property
     def gained(self) -> float:
-        """The log of the mean capital."""
         return float(np.logaddexp.reduce(self.log_capital) - np.log(len(STAKES)))
 
 
@@ -248,7 +231,7 @@ class Audit:
             raise DataError("right_at_least and confidence must lie between 0 and 1.")
         self.sizes, self.seed, self.per_tag = sizes, seed, per_tag
         self.level, self.confidence, self.most = right_at_least, confidence, most
-        self.bins = _bins(sizes, scores)  # of each use, per tag
+        self.bins = _bins(sizes, scores)
         self.scored = scores is not None
         width = BINS if self.scored else 1
         self.strata = np.array([np.bincount(b, minlength=width) for b in self.bins], np.int64)
@@ -260,10 +243,10 @@ class Audit:
         self.done = False
         self.count = 0
         self._bayes = np.zeros(len(sizes))  # log odds of good over bad, by the answers
-        self._memo: tuple[int, Numbers, Numbers, Numbers] | None = None
+        self._memo: tuple[int, tuple[Numbers, Numbers, Numbers]] | None = None
         self._orders: dict[tuple[int, int], Counts] = {}
         self._uniform = self._chances = np.empty(0)
-        self._next: tuple[int, int] | None = None
+        self._next: tuple[int, int] | None = None  # tag and range of scores of the question
         self._choose()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Audit":
@@ -274,13 +257,6 @@ class Audit:
         other.own = {tag: replace(test, seen=[*test.seen]) for tag, test in self.own.items()}
         other.test = None if self.test is None else replace(self.test, seen=[*self.test.seen])
         return other
-
-    def _own(self, tag: int) -> "_Test":
-        if tag not in self.own:
-            mask = np.zeros(self.strata.shape, bool)
-            mask[tag] = True
-            self.own[tag] = _Test(mask, 1 - self.confidence)
-        return self.own[tag]
 
     @property
     def question(self) -> Use | None:
@@ -295,14 +271,16 @@ class Audit:
         return tag, int(self._orders[self._next][self.asked[tag, bin_]])
 
     def answer(self, value: Answer) -> None:
-        """Record the answer to ``question`` and choose the next one."""
         if self._next is None:
             raise DataError("The audit asks nothing more.")
         if value not in ("yes", "no", "unsure"):
             raise DataError(f"An answer is yes, no or unsure, got {value!r}.")
         tag, bin_ = self._next
         wrong = value != "yes"
-        self._bet(self._own(tag), tag, bin_, wrong)
+        if tag not in self.own:
+            alone = np.repeat(np.arange(len(self.sizes))[:, None] == tag, self.strata.shape[1], 1)
+            self.own[tag] = _Test(alone, 1 - self.confidence)
+        self._bet(self.own[tag], tag, bin_, wrong)
         if self.test is not None and self.test.kept[tag, bin_]:
             self._bet(self.test, tag, bin_, wrong)
         self.asked[tag, bin_] += 1
@@ -318,27 +296,15 @@ class Audit:
             self.answer(answers[use])
         return self
 
-    def upcoming(self) -> dict[Answer, Use | None]:
-        """Return the question that follows each possible answer, to load photos ahead."""
-        follow: dict[Answer, Use | None] = {}
-        for value in ANSWERED if self._next is not None else ():
-            ahead = deepcopy(self)
-            ahead.answer(value)
-            follow[value] = ahead.question
-        return follow
-
     def verdict(self) -> AuditVerdict:
-        """Return whether the guarantee is reached, for which tags."""
         kept = self.kept()
         tags = np.flatnonzero(kept.any(1)).tolist()
-        sets = [self._own(k).kept for k in tags] if self.per_tag else [kept]
+        sets = [self.own[k].kept for k in tags] if self.per_tag else [kept]
         certain = bool(tags) and all(self._certain(tested) for tested in sets)
         reached = bool(tags) and (self.per_tag or certain or self._reached(self.test))
         uses, level = int(self.strata[kept].sum()), (self.level, self.confidence, self.per_tag)
-        finished = self._next is None
-        return AuditVerdict(
-            reached, certain, tuple(tags), len(kept), uses, self.count, *level, finished
-        )
+        said = (reached, certain, tuple(tags), len(kept), uses, self.count)
+        return AuditVerdict(*said, *level, finished=self._next is None)
 
     def kept(self) -> NDArray[np.bool_]:
         """Mask (K, ranges of scores) of what is kept now; in phase one what would be."""
@@ -350,18 +316,29 @@ class Audit:
         return self._best_set(0)[0]
 
     def precision(self, tag: int, kept: NDArray[np.bool_] | None = None) -> Precision:
-        """Return the share of right uses of a tag; ``kept`` saves asking for it for each tag."""
-        inside = bool((self.kept() if kept is None else kept)[tag].any())
-        if tag not in self.own:
-            return Precision(tag, int(self.sizes[tag]), 0, 0, 0, None, 0.0, 1.0, inside, False)
-        return self._precision(self.own[tag], tag, inside, self.per_tag and inside)
+        """Return the share of right uses of a tag; ``kept`` is :meth:`kept` of all."""
+        is_kept = bool((self.kept() if kept is None else kept)[tag].any())
+        uses, test = int(self.sizes[tag]), self.own.get(tag)
+        if test is None:
+            return Precision(uses, 0, 0, 0, None, 0.0, 1.0, is_kept)
+        answered, wrong = int(self.asked[tag].sum()), int(self.wrong[tag].sum())
+        unsure = int(self.unsure[tag])
+        least, most = wrong - unsure, uses - answered + wrong
+        low, high = _interval(test.seen, test.delta)
+        low, high = max(low - unsure / uses, least / uses), min(high, most / uses)
+        centre = wrong / answered
+        if test.seen:
+            centre = float(np.mean([z for z, _, _ in test.seen]))
+        if answered == uses:
+            low, high, centre = least / uses, most / uses, (least + wrong) / 2 / uses
+        centre = 1 - min(max(centre, low), high)
+        return Precision(uses, answered, wrong, unsure, centre, 1 - high, 1 - low, is_kept)
 
     def unanswered_wrong(self) -> Numbers:
         """Return the estimated share of wrong uses (K, ranges of scores) without an answer.
 
-        What is believed of the strata, times one factor per tested set. With it the wrong uses of
-        the set add up to N mean(Z), which is unbiased at a fixed number of answers, whatever was
-        believed: answers count with their inverse-probability weights.
+        What is believed of the strata, times one factor per tested set, with which the wrong uses
+        of the set add up to N mean(Z): unbiased at a fixed number of answers, whatever is believed.
         """
         rates, left = self._beliefs()[2].copy(), self.strata - self.asked
         for test in self.own.values() if self.per_tag else [self.test]:
@@ -371,28 +348,6 @@ class Audit:
                 total -= self.wrong[inside].sum()
                 rates[inside] *= total / max((left * rates)[inside].sum(), TOLERANCE)
         return np.clip(rates, 0.0, 1.0)
-
-    def kept_precision(self) -> Precision | None:
-        """Return the share of right uses of the kept set, from the answers that tested it."""
-        if self.per_tag or self.test is None:
-            return None
-        return self._precision(self.test, None, True, self._reached(self.test))
-
-    def _precision(self, test: _Test, tag: int | None, kept: bool, made: bool) -> Precision:
-        inside, uses = test.kept, int(self.strata[test.kept].sum())
-        answered, wrong = int(self.asked[inside].sum()), int(self.wrong[inside].sum())
-        unsure = int(self.unsure[inside.any(1)].sum())
-        least, most = wrong - unsure, uses - answered + wrong
-        low, high = _interval(test.seen, test.delta)
-        low, high = max(low - unsure / uses, least / uses), min(high, most / uses)
-        centre = wrong / answered if answered else None
-        if test.seen:
-            centre = float(np.mean([z for z, _, _ in test.seen]))
-        if answered == uses:
-            low, high, centre = least / uses, most / uses, (least + wrong) / 2 / uses
-        if centre is not None:
-            centre = 1 - min(max(centre, low), high)
-        return Precision(tag, uses, answered, wrong, unsure, centre, 1 - high, 1 - low, kept, made)
 
     def _choose(self) -> None:
         """Choose the stratum of the next question; may end phase one or start another test."""
@@ -407,26 +362,29 @@ class Audit:
             self._settle()
             return
         if self.test is None:
-            price = ASK_PRICE[self.scored] * self.sizes.sum() / self.sizes
-            seen = self.asked.sum(1), self.wrong.sum(1)
-            wanted = (left > 0) & asked_on(self._beliefs()[0], *seen, price, 1 - self.level)
+            table, weights, prices = worth_asking(1 - self.level)
+            asked, at = self.asked.sum(1), np.abs(weights - self._beliefs()[0][:, None]).argmin(1)
+            seen = np.minimum(asked, MOST_FIRST - 1)
+            worth = prices[table[at, seen, np.minimum(self.wrong.sum(1), seen)]]
+            wanted = worth > ASK_PRICE[self.scored] * self.sizes.sum() / self.sizes
+            wanted &= (left > 0) & (asked < MOST_FIRST)
             if wanted.any():
-                rounds = np.where(wanted, self.asked.sum(1), np.iinfo(np.int64).max)
+                rounds = np.where(wanted, asked, np.iinfo(np.int64).max)
                 first = np.flatnonzero(rounds == rounds.min())
-                self._draw(int(first[np.argmax(self.sizes[first])]))
+                self._draw(first[np.argmax(self.sizes[first])])
                 return
-            self._start()
+            self.test = self._new_test(self._best_set(0)[0])
         elif self._reached(self.test):
             self.done = True
             return
         else:
-            self._reconsider()
-        if self.test is None or not (self.strata - self.asked)[self.test.kept].any():
+            self.test = self._reconsidered(self.test)
+        if not (self.strata - self.asked)[self.test.kept].any():
             self._settle()
         elif self._certain(self.test.kept):
             self.done = True
         else:
-            self._draw(None)
+            self._draw(self.test.kept)
 
     def _choose_per_tag(self, left: Counts) -> None:
         """Ask about the tag that is expected to take the fewest further answers."""
@@ -440,15 +398,11 @@ class Audit:
         need[new & (left > 0)] = np.minimum(need[new & (left > 0)], self.most)
         self.done = bool(need.min() > self.most)
         if not self.done:
-            self._draw(int(np.argmin(need)))
+            self._draw(np.argmin(need))
 
-    def _draw(self, tag: int | None) -> None:
-        """Draw a stratum: of one tag, or of the kept tags."""
-        left = (self.strata - self.asked).astype(np.float64)
-        if tag is not None:
-            left = np.where(np.arange(len(left))[:, None] == tag, left, 0.0)
-        elif self.test is not None:
-            left = np.where(self.test.kept, left, 0.0)
+    def _draw(self, inside: Any) -> None:
+        left, width = np.zeros(self.strata.shape), self.strata.shape[1]
+        left[inside] = (self.strata - self.asked)[inside]
         chances = left / left.sum()
         if self.count % 1024 == 0 or not len(self._uniform):
             self._uniform = np.random.default_rng((self.seed, 1, self.count // 1024)).random(1024)
@@ -456,7 +410,7 @@ class Audit:
         choice = int(np.searchsorted(flat, self._uniform[self.count % 1024] * flat[-1], "right"))
         choice = min(choice, int(np.flatnonzero(chances.ravel())[-1]))
         self._chances = chances
-        self._next = (choice // left.shape[1], choice % left.shape[1])
+        self._next = (choice // width, choice % width)
 
     def _bet(self, test: _Test, tag: int, part: int, wrong: bool) -> None:
         """Multiply the capitals of a test by what one answer pays."""
@@ -479,11 +433,9 @@ class Audit:
         test.log_capital = test.log_capital + _log(1 + stakes * (null - z))
 
     def _beliefs(self) -> tuple[Numbers, Numbers, Numbers]:
-        """Return what was learned by now: see :func:`learned`."""
         if self._memo is None or self._memo[0] != self.count:
-            now = learned(self.strata, self.asked, self.wrong, self._bayes)
-            self._memo = (self.count, *now)
-        return self._memo[1:]
+            self._memo = self.count, learned(self.strata, self.asked, self.wrong, self._bayes)
+        return self._memo[1]
 
     def _best_set(self, test: int) -> tuple[NDArray[np.bool_], float]:
         """Return the set that is most worth a new test, and its value."""
@@ -505,21 +457,20 @@ class Audit:
         needed = answers_needed(gain, wrong / uses, 1 - self.level)
         return np.asarray((uses - wrong) / right - PRICE[self.scored] * needed)
 
-    def _start(self) -> None:
-        kept, _ = self._best_set(self.tests)
-        self.test = _Test(kept, (1 - self.confidence) * error_share(self.tests, FIRST_TEST))
+    def _new_test(self, kept: NDArray[np.bool_]) -> _Test:
         self.tests += 1
+        return _Test(kept, (1 - self.confidence) * error_share(self.tests - 1, FIRST_TEST))
 
-    def _reconsider(self) -> None:
-        """Start another test where a smaller set is worth more than going on."""
-        if self.test is None or self.tests >= TESTS or len(self.test.seen) < 10:
-            return
-        inside, limit = self.test.kept, 1 - np.log(self.test.delta) - self.test.gained
+    def _reconsidered(self, test: _Test) -> _Test:
+        """Return another test where a smaller set is worth more than this one's, else this."""
+        if self.tests >= TESTS or len(test.seen) < 10:
+            return test
+        inside, limit = test.kept, 1 - np.log(test.delta) - test.gained
         wrong = (self.strata * self._beliefs()[2])[inside].sum()
         value = self._value(self.strata[inside].sum(), wrong, limit)
         other, best = self._best_set(self.tests)
-        if best > value + SWITCH and (other != inside).any():
-            self._start()
+        better = best > value + SWITCH and (other != inside).any()
+        return self._new_test(other) if better else test
 
     def _settle(self) -> None:
         """End with the largest set that is known to be good even if all unanswered are wrong."""
@@ -546,6 +497,7 @@ class Audit:
 
 
 def _bins(sizes: Counts, scores: Sequence[Numbers] | None) -> list[Counts]:
+    """Return the range of scores of each use, per tag."""
     if scores is None:
         return [np.zeros(n, np.int64) for n in sizes]
     values = [np.asarray(score, np.float64) for score in scores]

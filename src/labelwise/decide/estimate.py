@@ -37,7 +37,7 @@ take the least steps first. Adding up exact intervals of each group is two to fo
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -60,46 +60,31 @@ LAWS = ((1.0, 20.0), (1.0, 200.0), (1 / 3, 20.0), (3.0, 20.0))  # factor of the 
 LEAST_SHARE = 0.002
 
 
-@dataclass(frozen=True)
-class DrawnGroup:
-    """How many of ``drawn`` photos, of all ``photos`` of a group, were ``yes``.
+def betting_total_bounds(
+    groups: Sequence[tuple[int, int, int, float]], confidence: float
+) -> tuple[int, int]:
+    """Return the least and the most photos of all groups together that can be yes.
 
-    ``expected`` is the share that the model expects among all of them.
+    Of each group how many photos were yes, of how many drawn ones, of all, and the share of all
+    that the model expects.
     """
-
-    yes: int
-    drawn: int
-    photos: int
-    expected: float
-
-    def log_marginals(self) -> Numbers:
-        """Return the log chance of these answers, in their order, under each law."""
-        share = min(max(self.expected, LEAST_SHARE), 1 - LEAST_SHARE)
+    chances, marginals = [], []
+    for yes, drawn, photos, expected in groups:
+        count = np.arange(yes, photos - drawn + yes + 1, dtype=np.float64)
+        ways = log_falling(count, yes) + log_falling(photos - count, drawn - yes)
+        chances.append(ways - log_falling(photos, drawn))  # log P(these answers | W)
+        share = min(max(expected, LEAST_SHARE), 1 - LEAST_SHARE)
         laws = [(0.5, 0.5)]
         for factor, weight in LAWS:
             mean = factor * share / (1 - share + factor * share)
             laws.append((weight * mean, weight * (1 - mean)))
         a, b = np.array(laws).T
-        logs: Numbers = betaln(a + self.yes, b + self.drawn - self.yes) - betaln(a, b)
-        return logs
-
-    def log_chances(self) -> Numbers:
-        """Return log P(these answers | W) from W = ``yes`` to all but those answered no."""
-        no = self.drawn - self.yes
-        count = np.arange(self.yes, self.photos - no + 1, dtype=np.float64)
-        ways = log_falling(count, self.yes) + log_falling(self.photos - count, no)
-        return np.asarray(ways - log_falling(self.photos, self.drawn))
-
-
-def betting_total_bounds(groups: Sequence[DrawnGroup], confidence: float) -> tuple[int, int]:
-    """Return the least and the most photos of all groups together that can be yes."""
-    chances = [group.log_chances() for group in groups]
-    marginals = np.sum([group.log_marginals() for group in groups], axis=0)
-    paid = float(logsumexp(marginals)) - np.log(len(marginals))
+        marginals.append(betaln(a + yes, b + drawn - yes) - betaln(a, b))
+    paid = float(logsumexp(np.sum(marginals, axis=0))) - np.log(1 + len(LAWS))
     steps = np.sort(np.concatenate([-np.diff(chance) for chance in chances]))
     least = paid - sum(float(chance[0]) for chance in chances) + np.append(0.0, steps.cumsum())
     held = np.flatnonzero(least < -np.log1p(-confidence))
-    first = sum(group.yes for group in groups)
+    first = sum(group[0] for group in groups)
     return first + int(held[0]), first + int(held[-1])
 
 
@@ -129,7 +114,6 @@ class CountEstimate:
     method: EstimateMethod
 
     def sentence(self, what: str) -> str:
-        """Return the estimate in words, with what it rests on."""
         of = f"{self.photos:,} photos" + (f" of {self.group}" if self.group else "")
         unsure = f", {self.unsure:,} unsure" if self.unsure else ""
         return (
@@ -153,7 +137,6 @@ class Answered:
 
     @classmethod
     def read(cls, probs: Array, drawn: Array, answers: Array, group: str = "") -> "Answered":
-        """Return the group after checking that it can be one."""
         p = np.asarray(to_numpy(probs), np.float64)
         rows, y = np.asarray(to_numpy(drawn), np.int64), np.asarray(to_numpy(answers), np.float64)
         if p.ndim != 1 or not len(p) or not ((p >= 0) & (p <= 1)).all():
@@ -168,21 +151,19 @@ class Answered:
 
     @property
     def yes(self) -> int:
-        """How many answers were yes."""
         return int(np.nansum(self.answers))
 
     @property
     def unsure(self) -> int:
-        """How many answers were neither yes nor no."""
         return int(np.isnan(self.answers).sum())
 
     def with_unsure_as(self, value: float) -> "Answered":
         """Return the group with unsure answers taken for yes (1) or no (0)."""
-        return Answered(self.probs, self.drawn, np.nan_to_num(self.answers, nan=value), self.group)
+        return replace(self, answers=np.nan_to_num(self.answers, nan=value))
 
 
 def estimate_count(part: Answered, confidence: float = 0.95) -> CountEstimate:
-    """Return how many photos of one group carry what was asked; see the module's text."""
+    """Return how many photos of one group carry what was asked."""
     return estimate_total([part], confidence, part.group)
 
 
@@ -195,8 +176,7 @@ def estimate_total(
     answered = sum(len(stratum.drawn) for stratum in parts)
     photos = sum(len(stratum.probs) for stratum in parts)
     yes, unsure = sum(stratum.yes for stratum in parts), sum(stratum.unsure for stratum in parts)
-    low_parts = [stratum.with_unsure_as(0.0) for stratum in parts]
-    high_parts = [stratum.with_unsure_as(1.0) for stratum in parts]
+    ends = [[stratum.with_unsure_as(end) for stratum in parts] for end in (0.0, 1.0)]
     method: EstimateMethod
     if answered == photos:
         method = "all answered"
@@ -204,20 +184,28 @@ def estimate_total(
         middle = (low + high) / 2
     elif _is_powered(parts):
         method = "prediction-powered"
-        first, second = _powered(low_parts, confidence), _powered(high_parts, confidence)
+        first, second = (_powered(end, confidence) for end in ends)
         middle = (first[0] + second[0]) / 2
         low, high = max(first[1], yes), min(second[2], photos - answered + yes + unsure)
         middle = min(max(middle, low), high)
     else:
         method = "exact" if len(parts) == 1 else "betting"
-        low, high = _bounds(low_parts, confidence)[0], _bounds(high_parts, confidence)[1]
+        bounds = []
+        for end in ends:
+            facts = [(s.yes, len(s.drawn), len(s.probs), float(s.probs.mean())) for s in end]
+            alone = exact_count_bounds(*facts[0][:3], confidence) if len(facts) == 1 else None
+            bounds.append(alone or betting_total_bounds(facts, confidence))
+        low, high = bounds[0][0], bounds[1][1]
         counts = [
-            len(stratum.probs) * (stratum.yes + half.yes) / (2 * max(len(stratum.drawn), 1))
-            for stratum, half in zip(low_parts, high_parts, strict=True)
+            len(stratum.probs)
+            * (2 * stratum.yes + stratum.unsure)
+            / (2 * max(len(stratum.drawn), 1))
+            for stratum in parts
         ]
         middle = min(max(sum(counts), low), high)
-    facts = (photos, answered, yes, unsure, middle, low, high, confidence)
-    return CountEstimate(group, *facts, method)
+    return CountEstimate(
+        group, photos, answered, yes, unsure, middle, low, high, confidence, method
+    )
 
 
 def exact_count_bounds(yes: int, drawn: int, photos: int, confidence: float) -> tuple[int, int]:
@@ -231,36 +219,20 @@ def exact_count_bounds(yes: int, drawn: int, photos: int, confidence: float) -> 
     alpha = (1 - confidence) / 2
     low, high = yes, photos - drawn + yes
     counts = range(low, high)
-
-    def least_is(count: int) -> bool:  # P(at least so many yes)
-        return _tail(count, photos, drawn, yes, drawn) > alpha
-
-    def most_is(count: int) -> bool:  # P(at most so many yes)
-        return _tail(low + high - count, photos, drawn, 0, yes) > alpha
-
-    return low + bisect_left(counts, True, key=least_is), high - bisect_left(
-        counts, True, key=most_is
+    least = bisect_left(counts, True, key=lambda n: _tail(n, photos, drawn, yes, drawn) > alpha)
+    most = bisect_left(
+        counts, True, key=lambda n: _tail(low + high - n, photos, drawn, 0, yes) > alpha
     )
+    return low + least, high - most
 
 
 def _is_powered(parts: Sequence[Answered]) -> bool:
-    """Return whether answers are enough for the approximation: see the module's text."""
+    """Return whether answers are enough for the approximation."""
     answered = sum(len(stratum.drawn) for stratum in parts)
     if answered > EXACT_UP_TO or len(parts) > 1 or answered < FEWEST_POWERED:
         return answered > EXACT_UP_TO and all(len(stratum.drawn) >= 2 for stratum in parts)
     expected = answered * float(parts[0].probs.mean())
     return EXPECTED <= expected <= answered - EXPECTED
-
-
-def _bounds(parts: Sequence[Answered], confidence: float) -> tuple[float, float]:
-    """Return bounds that hold for any number of answers."""
-    groups = [
-        DrawnGroup(stratum.yes, len(stratum.drawn), len(stratum.probs), float(stratum.probs.mean()))
-        for stratum in parts
-    ]
-    if len(groups) > 1:
-        return betting_total_bounds(groups, confidence)
-    return exact_count_bounds(groups[0].yes, groups[0].drawn, groups[0].photos, confidence)
 
 
 def _powered(parts: Sequence[Answered], confidence: float) -> tuple[float, float, float]:
@@ -319,7 +291,6 @@ class Recall:
     most_missing: int
 
     def sentence(self, name: str) -> str:
-        """Return the estimate in words."""
         missing = f"about {self.missing:,.0f} photos with {name} were missed "
         missing += f"({self.least_missing:,} to {self.most_missing:,})"
         if self.recall is None:

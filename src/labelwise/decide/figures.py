@@ -39,7 +39,6 @@ class LabelFigures:
     false_alarms: tuple[float, float, float] | None
 
     def spec(self) -> dict[str, Any]:
-        """Return the figures as plain data."""
         return asdict(self)
 
 
@@ -56,41 +55,34 @@ def label_figures(
     with ``confidence``. ``groups`` are those the images come in.
     """
     answers = read_answers(to_numpy(sets).astype(np.float64), labels, observed)
+
+    def share(hits: Any, counted: Any) -> tuple[float, float, float] | None:
+        """Return the share of hits among the images (N,) that count, with its interval."""
+        count = int(counted.sum())
+        if count == 0:
+            return None
+        value = int(hits.sum()) / count
+        worth = float(count) if groups is None else groups.worth(hits - value * counted, counted)
+        number = int(hits.sum()) if groups is None else value * worth
+        return value, *clopper_pearson(number, worth, (1 + confidence) / 2)
+
     figures = []
-    for k, name in enumerate(names):
-        chosen = answers.probs[:, k] == 1
-        present, known = answers.present[:, k], answers.present[:, k] | answers.absent[:, k]
-        hits, given, absent = chosen & present, chosen & known, answers.absent[:, k]
-        jaccard = _share(hits, given | present, confidence, groups)
+    for name, own in zip(names, answers.labels(), strict=True):
+        present, absent, known = own.present, own.absent, own.known
+        chosen = (own.probs == 1) & known
+        jaccard, f1 = share((chosen & present)[:, 0], (chosen | present)[:, 0]), None
+        if jaccard is not None:
+            value, lower, upper = (2 * side / (1 + side) for side in jaccard)
+            f1 = value, lower, upper
+        pairs = [(chosen, chosen & present), (present, chosen & present)]
+        pairs += [(absent, absent & ~chosen), (known, absent & chosen)]
+        precision, recall, specificity, alarms = (
+            share(hits[:, 0], counted[:, 0]) for counted, hits in pairs
+        )
+        carry, given = int(present.sum()), int(chosen.sum())
         figures.append(
             LabelFigures(
-                name,
-                int(known.sum()),
-                int(present.sum()),
-                int(given.sum()),
-                _share(hits, given, confidence, groups),
-                _share(hits, present, confidence, groups),
-                None if jaccard is None else _f1(jaccard),
-                _share(absent & ~chosen, absent, confidence, groups),
-                _share(absent & chosen, known, confidence, groups),
+                name, int(known.sum()), carry, given, precision, recall, f1, specificity, alarms
             )
         )
     return tuple(figures)
-
-
-def _share(
-    hits: Any, counted: Any, confidence: float, groups: Groups | None
-) -> tuple[float, float, float] | None:
-    """Return the share of hits among the images (N,) that count, with its interval."""
-    count = int(counted.sum())
-    if count == 0:
-        return None
-    share = int(hits.sum()) / count
-    worth = float(count) if groups is None else groups.worth(hits - share * counted, counted)
-    number = int(hits.sum()) if groups is None else share * worth
-    return share, *clopper_pearson(number, worth, (1 + confidence) / 2)
-
-
-def _f1(jaccard: tuple[float, float, float]) -> tuple[float, float, float]:
-    value, lower, upper = (2 * share / (1 + share) for share in jaccard)
-    return value, lower, upper

@@ -1,7 +1,7 @@
 """Was the promise of a list kept? What answers about its photos say, of one list and of many.
 
-A list holds L photos, of which floor(alpha L) may be wrong. If x of t photos drawn from it at
-random are wrong, the number W of wrong ones lies, by the law of draws without replacement, between
+Of L listed photos floor(alpha L) may be wrong. If x of t photos drawn from them at random are
+wrong, the number W of wrong ones lies, by the law of draws without replacement, between
 
     the least W with P(Hypergeometric(L, W, t) >= x) > MISJUDGED = 0.01
     the most W with  P(Hypergeometric(L, W, t) <= x) > DOUBTED = 0.05
@@ -11,8 +11,7 @@ Answers about photos that nobody drew count as what they are: so many wrong and 
 
 Each of m lists promised with confidence 1 - delta is broken with chance at most delta, and called
 so by mistake with chance MISJUDGED at most. So b of them are broken, if the promises hold and
-were independent, with chance P(Binomial(m, delta + MISJUDGED) >= b). Expected promises, which
-version 0.2 made, speak of no single list.
+are independent, with chance P(Binomial(m, delta + MISJUDGED) >= b).
 """
 
 from bisect import bisect_left
@@ -29,7 +28,7 @@ Verdict = Literal["kept", "broken", "cannot tell"]
 
 MISJUDGED = 0.01
 DOUBTED = 0.05
-SIGNIFICANT = 0.05  # chance of so many broken promises below which they did not hold
+SIGNIFICANT = 0.05  # chance of as many broken promises below which they did not hold
 TOLERANCE = 1e-9
 
 
@@ -73,24 +72,25 @@ class ListVerdict:
         return self.answers.wrong > allowed or self.answers.right >= listed - allowed
 
     def __str__(self) -> str:
-        told, listed = self.answers, self.promise.listed or 0
-        seen = f"{told.drawn_wrong:,} of {told.drawn:,} photos drawn from it are wrong"
-        if told.drawn < told.right + told.wrong:
-            seen += f", {told.wrong:,} of {told.right + told.wrong:,} answered in all"
-        if not told.right + told.wrong:
+        known, listed = self.answers, self.promise.listed or 0
+        answered = known.right + known.wrong
+        seen = f"{known.drawn_wrong:,} of {known.drawn:,} photos drawn from it are wrong"
+        if known.drawn < answered:
+            seen += f", {known.wrong:,} of {answered:,} answered in all"
+        if not answered:
             seen = "no photo of it was answered"
-        asked = f"{percent(1 - self.promise.level)} may be"
-        if self.promise.kind == "expected":
-            asked += " on average over searches"
+        over = " on average over searches" if self.promise.kind == "expected" else ""
         wrong = f"{self.least:,}" + (f" to {self.most:,}" if self.most > self.least else "")
-        between = f"{wrong} of its {listed:,} photos are wrong, {asked}"
         tail = f"; {self.more:,} more right answers would tell" if self.more else ""
-        return f"{self.verdict}: {seen}; {between}{tail}"
+        return (
+            f"{self.verdict}: {seen}; {wrong} of its {listed:,} photos are wrong, "
+            f"{percent(1 - self.promise.level)} may be{over}{tail}"
+        )
 
 
 @dataclass(frozen=True)
 class KeptLists:
-    """How many of the lists that can be told kept their promise, and what that says of them all.
+    """How many of the lists that can be judged kept their promise, and what that says of them all.
 
     ``allowed`` is how many broken ones the promises let one expect, and ``chance`` that of as many
     as there are, or more, if they hold.
@@ -104,7 +104,7 @@ class KeptLists:
 
     @property
     def verdict(self) -> Verdict:
-        """Whether the promises hold, all together: kept where no more are broken than allowed."""
+        """Whether the promises hold together: kept where no more are broken than allowed."""
         broken = self.told - self.kept
         if broken and self.chance <= SIGNIFICANT + TOLERANCE:
             return "broken"
@@ -137,25 +137,32 @@ def judge_list(promise: Promise, answers: ListAnswers) -> ListVerdict:
         share = answers.wrong / listed
     allowed, more = _allowed(promise), 0
     verdict: Verdict = "cannot tell"
-    if promise.kind != "expected":
-        if least > allowed:
-            verdict = "broken"
-        elif most <= allowed:
-            verdict = "kept"
-        else:
-            more = _more(listed, answers, allowed)
+    if promise.kind == "expected":
+        pass
+    elif least > allowed:
+        verdict = "broken"
+    elif most <= allowed:
+        verdict = "kept"
+    else:  # how many more drawn photos settle it, if all of them are right
+        rest = range(1, listed - answers.right - answers.wrong + 1)
+
+        def settled(more: int) -> bool:
+            right, drawn = answers.right + more, answers.drawn + more
+            return _between(listed, replace(answers, right=right, drawn=drawn))[1] <= allowed
+
+        position = bisect_left(rest, True, key=settled)
+        more = rest[position] if position < len(rest) else 0
     return ListVerdict(verdict, promise, answers, least, most, share, more)
 
 
 def judge_lists(verdicts: Sequence[ListVerdict]) -> KeptLists:
-    """Return how many lists kept their promise, and whether so many broken ones are too many."""
+    """Return how many lists kept their promise, and the chance of as many broken ones."""
     told = [verdict for verdict in verdicts if verdict.verdict != "cannot tell"]
-    kept = sum(outcome.verdict == "kept" for outcome in told)
-    chances = [
-        1 - (outcome.promise.confidence or 0) + MISJUDGED * (not outcome.certain)
-        for outcome in told
-    ]
-    worst = max(chances, default=0.0)
+    kept = sum(verdict.verdict == "kept" for verdict in told)
+    worst = max(
+        (1 - (own.promise.confidence or 0) + MISJUDGED * (not own.certain) for own in told),
+        default=0.0,
+    )
     broken = len(told) - kept
     chance = float(bdtrc(broken - 1, len(told), worst)) if broken else 1.0
     return KeptLists(len(told), kept, len(verdicts) - len(told), worst * len(told), chance)
@@ -175,15 +182,3 @@ def _between(listed: int, answers: ListAnswers) -> tuple[int, int]:
     _, most = exact_count_bounds(*drawn, 1 - 2 * DOUBTED)
     least = max(least, low)
     return least, max(least, min(most, high))
-
-
-def _more(listed: int, answers: ListAnswers, allowed: int) -> int:
-    """Return how many more drawn photos would settle it as kept, if all of them are right."""
-    rest = range(1, listed - answers.right - answers.wrong + 1)
-
-    def settled(more: int) -> bool:
-        told = replace(answers, right=answers.right + more, drawn=answers.drawn + more)
-        return _between(listed, told)[1] <= allowed
-
-    position = bisect_left(rest, True, key=settled)
-    return rest[position] if position < len(rest) else 0

@@ -28,20 +28,18 @@ answer counts for every length. Once a list is hopeless, draws go on inside the 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 
 import numpy as np
 from numpy.typing import NDArray
 
-from labelwise.decide.fixed_sequence import check_levels
-from labelwise.decide.promises import Promise
+from labelwise.decide.promises import Promise, check_levels, promised_today
 from labelwise.errors import DataError
 from labelwise.numeric.special import betaln, log_falling
 
 Numbers = NDArray[np.float64]
 
 FIRST = 0.8  # of delta, for the first list of a query
-LOOK_AHEAD = 400  # checks; who is told "about 400 more" will not do them
+LOOK_AHEAD = 400  # checks; nobody does more
 TOLERANCE = 1e-9
 WEIGHT = 12.0  # photos that the probabilities of a list count for, before any answer
 FEWEST_WRONG = 0.005  # share that is expected at least, however sure the model is
@@ -90,22 +88,20 @@ class ListCheck:
             raise ValueError(f"the prior must be two positive numbers, got {self.prior}")
 
     def after(self, checked: int, wrong: int) -> "ListCheck":
-        """Return the same list with other numbers of checked and of wrong photos."""
         return replace(self, checked=checked, wrong=wrong)
 
     @property
     def needed(self) -> float:
-        """The logarithm of the capital at which the list is promised."""
+        """The log of the capital at which the list is promised."""
         return -float(np.log((1 - self.confidence) * error_share(self.place)))
 
     @property
     def log_capital(self) -> float:
-        """The logarithm of E; infinite once the list cannot hold too many wrong photos."""
+        """The log of E; infinite once the list cannot hold too many wrong photos."""
         return float(self._log_capital(np.array([self.checked]), np.array([float(self.wrong)]))[0])
 
     @property
     def promised(self) -> bool:
-        """Whether the list, without the photos found wrong, is promised now."""
         return self.checked > 0 and self.left > 0 and self.log_capital >= self.needed
 
     @property
@@ -115,14 +111,11 @@ class ListCheck:
 
     @property
     def left(self) -> int:
-        """How many photos stand on the list, those found wrong left out."""
+        """How many photos are on the list without those found wrong."""
         return self.listed - self.wrong
 
     def more(self) -> int | None:
-        """Return about how many more checks are needed; None where checking would not do.
-
-        They are taken to be wrong as often as those before and as was expected.
-        """
+        """Return about how many more checks are needed; None where checking would not do."""
         if self.promised:
             return 0
         a, b = self.prior
@@ -134,11 +127,11 @@ class ListCheck:
         return int(ahead[enough[0]]) if len(enough) else None
 
     def _log_capital(self, checked: NDArray[np.int64], wrong: Numbers) -> Numbers:
-        """Return log E (T,) after so many checks and wrong photos."""
+        """Return log E (T,) after these numbers of checks and of wrong photos."""
         a, b = self.prior
         total = self.listed
         least = wrong + np.floor(self.wrong_at_most * (total - wrong) + TOLERANCE) + 1
-        most = total - (checked - wrong)  # as many are known to be right
+        most = total - (checked - wrong)  # the others are known to be right
         likeliest = np.clip(wrong / np.maximum(checked, 1) * total, least, np.maximum(least, most))
         ends = np.stack([np.floor(likeliest), np.ceil(likeliest), least])
         at = np.clip(ends, least, np.maximum(least, most))
@@ -152,7 +145,7 @@ def promised_check(check: ListCheck, photos: str = "photos") -> Promise | None:
     """Return the promise of a list that was checked, None where it is not earned yet."""
     if not check.promised:
         return None
-    return Promise(
+    return promised_today(
         "list",
         1 - check.wrong_at_most,
         check.confidence,
@@ -160,7 +153,6 @@ def promised_check(check: ListCheck, photos: str = "photos") -> Promise | None:
         counted=check.checked,
         observed=1 - check.wrong / max(check.checked, 1),
         photos=photos,
-        made=datetime.now(UTC).date().isoformat(),
         test="known" if check.known else "prior-posterior ratio without replacement",
         kind="checked",
         listed=check.left,
@@ -226,17 +218,14 @@ class ListAudit:
                 lengths, rates, places or range(len(lengths)), strict=True
             )
         ]
-        if order is None:
-            order = np.random.default_rng(seed).permutation(lengths[0])
-        self.order = order
+        self.order = np.random.default_rng(seed).permutation(lengths[0]) if order is None else order
         self.ranks: list[int] = []  # of the answered photos
         self.wrong: list[int] = []
         self.level = 0  # the list that photos are drawn from
-        self.place = 0
+        self.place = 0  # in the order
 
     @property
     def count(self) -> int:
-        """How many answers were given."""
         return len(self.ranks)
 
     @property
@@ -250,7 +239,6 @@ class ListAudit:
         return int(self.order[self.place]) if self.place < len(self.order) else None
 
     def answer(self, value: str) -> None:
-        """Record yes, no or unsure about ``question``."""
         rank = self.question
         if rank is None or value not in ("yes", "no", "unsure"):
             raise DataError("The audit asks nothing more, or the answer is not yes, no or unsure.")
@@ -269,13 +257,11 @@ class ListAudit:
             self.level += 1
 
     def resume(self, answers: Mapping[int, str]) -> "ListAudit":
-        """Replay stored answers by rank."""
         while (rank := self.question) is not None and rank in answers:
             self.answer(answers[rank])
         return self
 
     def found_wrong(self, length: int) -> int:
-        """How many photos of the first ``length`` were answered wrong."""
         return sum(rank < length for rank in self.wrong)
 
     @property

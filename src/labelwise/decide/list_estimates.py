@@ -53,7 +53,7 @@ class Statement:
 
 @dataclass(frozen=True)
 class NoEstimate:
-    """Why nothing is estimated: ``reason`` in words."""
+    """Why nothing is estimated."""
 
     reason: str
 
@@ -73,18 +73,16 @@ class ListEstimate:
     confidence: float
 
     def stated(self, known: str = "test") -> Statement:
-        """Return what is said of the list; ``known`` names the photos that judged it."""
         if self.listed < FEWEST_LISTED:  # such lists are there by luck as often as not
             short = f"a list of {counted(self.listed, 'photo')} is too short; look at all of it"
             return Statement("none", f"No estimate: {short}.")
-        about = f"About {_percent(self.wrong)} % of this list of {counted(self.listed, 'photo')}"
-        ends = f"{_percent(self.low)} to {_percent(self.high)} %"
         score = "scores" if self.test_wrong == 1 else "score"
-        why = (
-            f"{self.test_wrong:,} of {self.test_absent:,} {known} photos that do not match {score}"
+        words = (
+            f"About {_percent(self.wrong)} % of this list of {counted(self.listed, 'photo')} is "
+            f"wrong ({100 * self.confidence:.3g} % interval: {_percent(self.low)} to "
+            f"{_percent(self.high)} %): {self.test_wrong:,} of {self.test_absent:,} {known} photos "
+            f"that do not match {score} this high."
         )
-        level = f"{100 * self.confidence:.3g} % interval"
-        words = f"{about} is wrong ({level}: {ends}): {why} this high."
         return Statement("estimate", words, self.wrong, self.low, self.high)
 
     def without(self, found: int) -> "ListEstimate":
@@ -117,11 +115,7 @@ class ScoredSplit:
 
     def above(self, cuts: Numbers) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return how many photos with and without the label score at or above each cut."""
-        parts = (np.sort(self.scores[self.present]), np.sort(self.scores[~self.present]))
-        hits, misses = (
-            len(scores) - np.searchsorted(scores, cuts, side="left") for scores in parts
-        )
-        return hits, misses
+        return _above(self.scores[self.present], cuts), _above(self.scores[~self.present], cuts)
 
     @property
     def sizes(self) -> tuple[int, int]:
@@ -150,7 +144,7 @@ def estimate_list(
     best = best_cut(validation, test.sizes, library)[0]
     share = _share(_rates_at(best, validation, None), library, best)
     expected = (false + 0.5) / (validation.sizes[1] + 1) * len(library) * (1 - share)
-    expected /= len(library) - np.searchsorted(np.sort(library), cuts, side="left")
+    expected /= _above(library, cuts)
     fits = np.flatnonzero((expected <= wrong_at_most) & (hits >= FEWEST_HITS))
     if not len(fits):
         return NoEstimate(f"no list is expected to be at most {_percent(wrong_at_most)} % wrong")
@@ -165,17 +159,21 @@ def judge_cut(
     *,
     confidence: float = 0.95,
 ) -> ListEstimate:
-    """Return what test photos say of the list at or above a cut that they had no part in."""
+    """Return what test photos say of the list at or above a cut that others chose."""
     photos, listed, absent = len(library), int((library >= cut).sum()), test.sizes[1]
     false = int(test.above(np.array([cut]))[1][0])
     best = best_cut(validation, test.sizes, library)[0]
     rates = _rates_at(best, validation, test)
-    share, grid = _share(rates, library, best), _grid(listed)
+    share, grid = _share(rates, library, best), np.arange(min(listed, FINE) + 1)
+    if listed > FINE:  # steps far below the law's own width
+        rest = np.geomspace(FINE, listed, 2 * FINE)
+        grid = np.unique(np.rint(np.append(np.arange(FINE), rest)).astype(np.int64))
     law, widths = np.zeros(len(grid)), np.diff(grid, append=listed + 1)
     shares = _share_draws(rates, library, best) if share else np.zeros(1)
+    a, b = false + 0.5, absent - false + 0.5
     for without in np.rint(photos * (1 - shares)).astype(int).tolist():
         wrong = grid[grid <= without]
-        logs = _log_betabinomial(wrong, without, false + 0.5, absent - false + 0.5)
+        logs = log_choose(without, wrong) + betaln(wrong + a, without - wrong + b) - betaln(a, b)
         law[: len(wrong)] += np.exp(logs) * widths[: len(wrong)]
     tail, law = CAUTION * (1 - confidence) / 2, law.cumsum() / law.sum()
     ends = np.searchsorted(law, [tail, 1 - tail], side="right")
@@ -221,7 +219,7 @@ def best_cut(
     cuts, photos = np.unique(validation.scores), len(library)
     hits, false = validation.above(cuts)
     tpr, fpr = (hits + 0.5) / (validation.sizes[0] + 1), (false + 0.5) / (validation.sizes[1] + 1)
-    above = (photos - np.searchsorted(np.sort(library), cuts, side="left")) / photos
+    above = _above(library, cuts) / photos
     gap = tpr - fpr
     share = np.clip((above - fpr) / np.maximum(gap, LEAST_GAP), 0, 1)
     present, absent = max(sizes[0], 1), max(sizes[1], 1)
@@ -229,6 +227,10 @@ def best_cut(
     spread += share * tpr * (1 - tpr) * (1 / photos + share / present)
     best = int(np.argmin(spread / np.maximum(gap, 1e-3) ** 2))
     return float(cuts[best]), float(gap[best])
+
+
+def _above(scores: Numbers, cuts: Numbers) -> NDArray[np.int64]:
+    return np.asarray(len(scores) - np.searchsorted(np.sort(scores), cuts, side="left"))
 
 
 def _rates_at(cut: float, validation: ScoredSplit, test: ScoredSplit | None) -> Rates:
@@ -254,18 +256,6 @@ def _share_draws(rates: Rates, library: Numbers, cut: float) -> Numbers:
     gap, above = np.maximum(tpr - fpr, LEAST_GAP / 2), float(np.mean(library >= cut))
     noise = rng.normal(size=SHARES) * np.sqrt(above * (1 - above) / len(library)) / gap
     return np.asarray(np.clip((above - fpr) / gap + noise, 0, 1))
-
-
-def _grid(listed: int) -> NDArray[np.int64]:
-    """Return the numbers of wrong photos at which the law is taken: all of a list up to FINE."""
-    if listed <= FINE:
-        return np.arange(listed + 1)
-    rest = np.geomspace(FINE, listed, 2 * FINE)  # steps far below the law's own width
-    return np.unique(np.rint(np.append(np.arange(FINE), rest)).astype(np.int64))
-
-
-def _log_betabinomial(k: NDArray[np.int64], n: int, a: float, b: float) -> Numbers:
-    return np.asarray(log_choose(n, k) + betaln(k + a, n - k + b) - betaln(a, b))
 
 
 def _percent(share: float) -> str:

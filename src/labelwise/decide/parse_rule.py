@@ -54,17 +54,14 @@ RULE_EXAMPLES = (
 AUTO = "auto"
 SCOPES = {"-shared": "shared", "-per-label": "label"}
 SCOPE_WORDS = {"shared": "one for all labels", "label": "per label"}
+ALARMS = "expected false alarms at most {:g} of the absent labels"
 SHARES: dict[str, tuple[Fit, str, str]] = {  # rules of one share: its argument, and the words
     "precision": (precision_at, "precision", "precision {:g}"),
     "recall": (recall_at, "recall", "recall {:g}"),
     "sensitivity": (recall_at, "recall", "sensitivity {:g}"),
     "specificity": (specificity_at, "specificity", "specificity {:g}"),
     "miss-rate": (control_recall, "miss_rate", "expected miss rate at most {:g}"),
-    "false-alarms": (
-        control_false_alarms,
-        "rate",
-        "expected false alarms at most {:g} of the absent labels",
-    ),
+    "false-alarms": (control_false_alarms, "rate", ALARMS),
     "wrong-rate": (control_precision, "wrong_rate", "expected share of wrong labels at most {:g}"),
     "mean-f": (control_f, "level", "expected F1 of at least {:g}"),
 }
@@ -74,7 +71,7 @@ SHARES: dict[str, tuple[Fit, str, str]] = {  # rules of one share: its argument,
 # The earlier of two equals is taken: it has fewer numbers to fit.
 CANDIDATES = ("expected-f", "best-f-shared", "best-f-shrunk")
 FOLDS = 5
-MOST_ROWS = 5000  # are enough to tell the rules apart
+MOST_ROWS = 5000  # are enough to compare the rules
 
 
 def mean_f_of(fit: Fit, probs: Array, labels: Array, observed: Array | None = None) -> float | None:
@@ -117,7 +114,7 @@ class RuleFit:
 
     @property
     def by_group(self) -> bool:
-        """Whether what it expects of new images it expects of new groups, where there are some."""
+        """Whether what it expects of new images can be expected of new groups."""
         return "groups" in signature(self.fit).parameters
 
     def __call__(
@@ -127,30 +124,34 @@ class RuleFit:
         observed: Array | None = None,
         groups: Groups | None = None,
     ) -> Rule:
-        """Return the rule fitted to probabilities and labels (N, K)."""
         grouped = {"groups": groups} if groups is not None and self.by_group else {}
         try:
             return self.fit(probs, labels, observed, **grouped)
         except ValueError as error:
             raise SettingsError(f"rule {self.text!r} cannot be fitted: {error}") from None
 
-    def with_words(
-        self,
-        probs: Array,
-        labels: Array,
-        observed: Array | None = None,
-        groups: Groups | None = None,
-    ) -> tuple[Rule, str]:
-        """Return the fitted rule and what it is in words; ``auto`` says what it chose and why."""
-        if self.text != AUTO:
-            by_group = groups is not None and self.by_group
-            words = f"{self.words}, over groups" if by_group else self.words
-            return self(probs, labels, observed, groups), words
-        best, scores = choose_rule(probs, labels, observed)
-        chosen = find_rule(best)
-        ranked = ", ".join(f"{name} {scores[name]:.3f}" for name in dict.fromkeys((best, *scores)))
-        why = f"chosen by F over images in cross-validation: {ranked}"
-        return chosen(probs, labels, observed), f"{chosen.words} ({why})"
+
+def fit_rule(
+    text: str,
+    probs: Array,
+    labels: Array,
+    observed: Array | None = None,
+    groups: Groups | None = None,
+    photos_per_day: float | None = None,
+) -> tuple[Rule, str]:
+    """Return the rule of a text, fitted to held-out rows, and what it is in words.
+
+    ``auto`` says what it chose and why.
+    """
+    fit = find_rule(text, photos_per_day)
+    if text != AUTO:
+        among = ", over groups" if groups is not None and fit.by_group else ""
+        return fit(probs, labels, observed, groups), fit.words + among
+    best, scores = choose_rule(probs, labels, observed)
+    chosen = find_rule(best)
+    ranked = ", ".join(f"{name} {scores[name]:.3f}" for name in dict.fromkeys((best, *scores)))
+    why = f"chosen by F over images in cross-validation: {ranked}"
+    return chosen(probs, labels, observed), f"{chosen.words} ({why})"
 
 
 def find_rule(text: str, photos_per_day: float | None = None) -> RuleFit:
@@ -164,11 +165,13 @@ def find_rule(text: str, photos_per_day: float | None = None) -> RuleFit:
         if base.endswith(suffix):
             base, scope = base.removesuffix(suffix), value
     try:
-        words, fit, fixed = _parsed(base, photos_per_day)
+        words, fit = _parsed(base, photos_per_day)
     except ValueError as error:
         raise SettingsError(f"rule {text!r}: {error}") from None
-    scoped = fit and signature(fit).parameters.get("scope")
-    if fit is None or (scope and not scoped):
+    if isinstance(fit, Rule) and not scope:
+        return RuleFit(text, words, lambda probs, labels, observed: fit, fit)
+    scoped = None if fit is None else signature(fit).parameters.get("scope")
+    if fit is None or isinstance(fit, Rule) or (scope and not scoped):
         raise SettingsError(
             f"unknown rule {text!r}; use one like {RULE_EXAMPLES} "
             "(tuned thresholds: per label, or with -shared one for all labels)"
@@ -176,64 +179,49 @@ def find_rule(text: str, photos_per_day: float | None = None) -> RuleFit:
     if scoped:
         scope = scope or scoped.default
         return RuleFit(text, f"{words}, {SCOPE_WORDS[scope]}", partial(fit, scope=scope))
-    return RuleFit(text, words, fit, fixed)
+    return RuleFit(text, words, fit)
 
 
-def fit_rule(
-    text: str,
-    probs: Array,
-    labels: Array,
-    observed: Array | None = None,
-    groups: Groups | None = None,
-    photos_per_day: float | None = None,
-) -> tuple[Rule, str]:
-    """Return the rule of a text, fitted to held-out rows, and what it is in words."""
-    return find_rule(text, photos_per_day).with_words(probs, labels, observed, groups)
-
-
-def _parsed(base: str, photos_per_day: float | None) -> tuple[str, Fit | None, Rule | None]:
-    """Return the words and the fit of a rule, None if there is none, and the rule if it is fixed.
+def _parsed(base: str, photos_per_day: float | None) -> tuple[str, Fit | Rule | None]:
+    """Return a rule in words, and its fit, or the rule if it is fixed; None if there is none.
 
     Fits that take a ``scope`` are of thresholds, shared or per label.
     """
     kind, _, number = base.rpartition("-")
     if base == AUTO:
-        return "the best F over images by cross-validation", _auto, None
+        return "the best F over images by cross-validation", _auto
     if base == "best-f":
-        return "threshold of best F1", best_f, None
+        return "threshold of best F1", best_f
     if base == "best-f-shrunk":
-        return "threshold of best F1, per label, drawn to one for all labels", shrunken_f, None
+        return "threshold of best F1, per label, drawn to one for all labels", shrunken_f
+    if base == "expected-f":
+        return "the set of most expected F1", ExpectedF()
     if base.startswith("cost-"):
         false_alarm, miss = _numbers(base.removeprefix("cost-"), 2)
         if false_alarm <= 0 or miss <= 0:
             raise ValueError(f"costs must be positive, got {false_alarm:g} and {miss:g}")
         words = f"least cost, a false alarm {false_alarm:g} and a miss {miss:g}"
-        return words, partial(least_cost, false_alarm=false_alarm, miss=miss), None
+        return words, partial(least_cost, false_alarm=false_alarm, miss=miss)
     if kind == "false-alarms" and "/" in number:
-        return *_alarms(number, photos_per_day), None
+        return _alarms(number, photos_per_day)
     if kind in SHARES:
         fit, name, words = SHARES[kind]
         tuned = fit in (precision_at, recall_at, specificity_at)
         share = _share(number, most=1.0 if tuned else 0.9999999)
-        return words.format(share), partial(fit, **{name: share}), None
+        return words.format(share), partial(fit, **{name: share})
     if kind == "average":
         (k,) = _numbers(number, 1)
         if k <= 0:
             raise ValueError(f"labels per image must be positive, got {k:g}")
-        return f"{k:g} labels per image on average", partial(_average, k=k), None
-    rule: Rule
-    if base == "expected-f":
-        rule, words = ExpectedF(), "the set of most expected F1"
-    elif kind == "top":
+        return f"{k:g} labels per image on average", lambda probs, *_: average_k(probs, k)
+    if kind == "top":
         if not number.isdecimal():
             raise ValueError(f"the number of labels must be whole, got {number!r}")
-        rule, words = TopK(int(number)), f"the {int(number)} most probable labels"
-    else:
-        try:
-            rule, words = Threshold(float(base)), f"p >= {base}"
-        except ValueError:
-            return "", None, None
-    return words, lambda probs, labels, observed: rule, rule
+        return f"the {int(number)} most probable labels", TopK(int(number))
+    try:
+        return f"p >= {base}", Threshold(float(base))
+    except ValueError:
+        return "", None
 
 
 def _alarms(number: str, photos_per_day: float | None) -> tuple[str, Fit]:
@@ -259,10 +247,6 @@ def _alarms(number: str, photos_per_day: float | None) -> tuple[str, Fit]:
 def _auto(probs: Array, labels: Array, observed: Array | None) -> Rule:
     name, _ = choose_rule(probs, labels, observed)
     return find_rule(name)(probs, labels, observed)
-
-
-def _average(probs: Array, labels: Array, observed: Array | None, *, k: float) -> Rule:
-    return average_k(probs, k)
 
 
 def _numbers(text: str, count: int) -> list[float]:

@@ -1,65 +1,234 @@
 """Rules that keep a promise on new photos, and promises that are asked for by their text.
 
-Each function takes the photos the promise is made on (:class:`Evidence`) and walks a sequence of
-candidates, safest first, testing each ("risk > 1 - level") until one cannot be rejected. Where
-the risk need not fall along the way (precision, F, answers) the sequence is set on a ``tuning``
-share of the photos, which then enter no test: it starts at the candidate with the most evidence
-and goes on to lower thresholds, which choose more. Recall only falls as the threshold rises, so
-all photos are tested, at all thresholds without a price (Bates et al., 2021), unless thresholds of
-rare labels have to be set against each other first, or photos come in groups, of which some set
-the stakes. Photos in groups are divided and tested by whole groups (:mod:`fixed_sequence`).
+Each function walks a fixed sequence of candidates, safest first, testing each on photos of its own
+("risk > 1 - level") until one cannot be rejected. Where the risk need not fall along the way
+(precision, F, tags, answers), a ``tuning`` share of the photos, which then enters no test, sets the
+sequence: from the candidate with the most evidence to lower thresholds, which choose more. Recall
+only falls as the threshold rises, so all photos are tested, at all thresholds without a price
+(Bates et al., 2021), unless tuning photos set thresholds of rare labels against each other, or
+stakes on groups.
+
+Photos of a group depend on each other in unknown ways, so a group is one draw, with one number
+
+    z_g = (sum of losses) / (sum of weights) within g  -  allowed,      between -allowed and
+                                                                        1 - allowed
+
+over the groups in which a photo counts. If the risk within a new group is too large on average,
+the z_g have a mean of at least 0, and betting against that needs nothing else (Dunn, Wasserman and
+Ramdas, 2022; Lee, Barber and Willett, 2023).
 
 Per label, a label with enough photos has a promise of its own. The others have one together, on
 average over them, with thresholds that shrink from the label's own towards the common one, the
-less is known of it (as Interp-Q of Ding et al., 2025, does for sets), moved together until the
-promise holds.
-
-A label of which no photo of the promise knows anything is promised nothing: it is left out of the
-promise, and where what is chosen has to be right, it is never chosen.
+less is known of it (as Interp-Q of Ding et al., 2025, does for sets). A label of which no photo
+knows anything is promised nothing; where what is chosen has to be right, it is never chosen.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import ceil, log
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from labelwise.decide.fixed_sequence import (
-    Graded,
-    Numbers,
-    Risk,
-    ScoredEntries,
-    Test,
+from labelwise.decide.promises import (
+    Evidence,
+    Promise,
+    What,
     check_levels,
-    f_loss,
-    graded_loss,
-    made_promise,
-    p_values,
-    promised_cut,
-    refusal,
-    with_group_facts,
-    wrong_entries,
-    wrong_share,
+    percent,
+    promised_today,
+    tally,
 )
-from labelwise.decide.promises import Evidence, Promise, What, percent, tally
 from labelwise.decide.rules import NEVER, AtMost, Rule, Threshold, TopK, expected_f, just_below
 from labelwise.errors import SettingsError
 from labelwise.numeric.arrays import Array, to_numpy
-from labelwise.numeric.bounds import best_stakes
+from labelwise.numeric.bounds import (
+    best_stakes,
+    betting_p_values,
+    binomial_p_values,
+    first_failure,
+    hoeffding_bentkus_p_values,
+)
 from labelwise.numeric.groups import Groups, error_of_photo_test
 from labelwise.numeric.special import expit, logit
 from labelwise.system.text import counted
 
+if TYPE_CHECKING:
+    from labelwise.links import Link
+
+Numbers = NDArray[np.float64]
 Scope = Literal["shared", "label"]
 Measure = Literal["all", "precision", "f"]
+Test = Literal["exact binomial", "Hoeffding-Bentkus", "betting"]
 Cut = tuple[Numbers, Promise]  # thresholds on probabilities: (1,) for all labels, or (K,)
+COARSE, FINE = 120, 80  # candidates on the tuning photos, and on the others
+EASY = 1e-3  # times delta: the p-value that the first candidate is expected to have
 PRIOR_POSITIVES = 20  # of a rare label, at which its own threshold weighs as much as the common
 FEWEST = 60  # positives that are expected of a label for a promise of its own, and at least
 NAMED = 5  # labels of a sentence
 PER_ERROR_FREE = 5  # times the photos that would be needed without a single error
 FALSIFIED = 1.5  # times the error that is stated, from which groups are worth a warning
+CROSS_FITTED_SHARE = 0.8  # of the rows, that test a promise which is cross-fitted
+NEAR = 1e-6  # between logits this far from a threshold on each side a link must rise
+FAR = 1e3
+
+
+@dataclass(frozen=True, eq=False)
+class _Scored:
+    """Photos with scores (N, K) to compare with thresholds, and what is lost at each.
+
+    ``most`` labels at most are chosen for a photo ("tags"); ``graded`` (N,) are given losses of
+    photos with one score each ("answers").
+    """
+
+    what: What
+    evidence: Evidence
+    scores: Numbers
+    most: int = 1
+    graded: Numbers | None = None
+
+    def _counts(self, entries: NDArray[np.bool_], candidates: Numbers) -> Numbers:
+        """Return how many such entries each photo has at or above falling candidates, (N, T)."""
+        size = len(candidates)
+        row, column = np.nonzero(entries)
+        bin_of = size - np.searchsorted(candidates[::-1], self.scores[row, column], side="right")
+        table = np.bincount(row * (size + 1) + bin_of, minlength=len(entries) * (size + 1))
+        return table.reshape(len(entries), size + 1)[:, :-1].cumsum(1).astype(np.float64)
+
+    def losses(self, candidates: Numbers) -> tuple[Numbers, Numbers]:
+        """Return losses and weights (N, T); the risk is the ratio of their sums."""
+        answers, weights = self.evidence.answers, np.ones((len(self.scores), len(candidates)))
+        held = answers.present.sum(1, keepdims=True)
+        if self.graded is not None:
+            weights = (self.scores >= candidates).astype(np.float64)
+            return weights * self.graded[:, None], weights
+        if self.what == "recall":
+            weights *= held > 0
+            hits = self._counts(answers.present, candidates)
+            return weights * (1 - hits / np.maximum(held, 1)), weights
+        chosen = self._counts(answers.known, candidates)
+        if self.what == "f":
+            weights *= answers.known.any(1, keepdims=True)
+            total = chosen + held
+            hits = self._counts(answers.present, candidates)
+            return weights * np.where(total > 0, 1 - 2 * hits / np.maximum(total, 1), 0.0), weights
+        wrong = self._counts(answers.absent, candidates)
+        if self.what == "tags":  # scaled so that the excess is below 1 - risk as the others' is
+            return wrong / self.most, chosen / self.most
+        weights *= chosen > 0
+        return weights * (wrong / np.maximum(chosen, 1)), weights
+
+    def measured(self, candidates: Numbers, risk: float) -> tuple[Numbers, Numbers]:
+        """Return excess over a risk and weight, of photos or of whole groups of them."""
+        losses, weights = self.losses(candidates)
+        excess, groups = losses - risk * weights, self.evidence.groups
+        if groups is None:
+            return excess, weights
+        return groups.ratios(excess, weights), groups.counted(weights)
+
+    def promise(
+        self, cut: float, level: float, confidence: float, count: int, observed: float, test: Test
+    ) -> Promise:
+        """Return what is promised at a threshold, by groups with what they are worth."""
+        evidence, facts, groups = self.evidence, dict[str, Any](), self.evidence.groups
+        if groups is not None:
+            losses, weights = (side[:, 0] for side in self.losses(np.array([cut])))
+            mean = float(losses.sum() / max(weights.sum(), 1e-9))
+            count = int(np.count_nonzero(weights))
+            facts["groups"] = len(np.unique(groups.codes[weights > 0]))
+            facts["over_photos"] = 1 - mean
+            facts["design_effect"] = groups.design_effect(losses - mean * weights)
+        facts |= {"n": len(evidence), "counted": count, "observed": observed, "test": test}
+        facts |= {"photos": evidence.photos, "photos_digest": evidence.digest}
+        return promised_today(self.what, level, confidence, **facts)
+
+
+def _p_values(
+    excess: Numbers, weights: Numbers, risk: float, test: Test, stakes: Numbers | None
+) -> Numbers:
+    """Return the p-values (T,) of "the risk is larger than allowed"."""
+    if test == "betting":
+        return betting_p_values(excess, 1 - risk, stakes)
+    counts = weights.sum(0)
+    losses = (excess + risk * weights).sum(0)
+    if test == "exact binomial":
+        return binomial_p_values(np.rint(losses), counts, risk)
+    return hoeffding_bentkus_p_values(losses / np.maximum(counts, 1), counts, risk)
+
+
+def _candidates(scored: _Scored, risk: float, delta: float, scale: float, easy: float) -> Numbers:
+    """Return candidates, falling: from the strictest that should pass easily to the hopeless.
+
+    What these photos say of a candidate, with half a loss added, is taken as what ``scale`` times
+    as many will say. ``easy`` is the share of delta that is easy to pass.
+    """
+    pooled = np.sort(scored.scores.ravel())[::-1]
+    pooled = pooled[np.isfinite(pooled)]
+    places = np.unique(np.rint(np.geomspace(1, max(len(pooled), 1), COARSE)).astype(int)) - 1
+    coarse = np.unique(pooled[places[places < len(pooled)]])[::-1]
+    if not len(coarse):
+        return coarse
+    excess, weights = scored.measured(coarse, risk)
+    counts = weights.sum(0)
+    mean = excess.sum(0) / np.maximum(counts, 1e-9)
+    expected = ((mean + risk) * counts + 0.5) / (counts + 1)
+    trials = np.floor(counts * scale)
+    chances = binomial_p_values(np.ceil(expected * trials), trials, risk)
+    passing = np.flatnonzero(chances <= easy * delta)
+    start = int(passing[0]) if len(passing) else int(np.argmin(chances))
+    hopeful = np.flatnonzero(mean <= 0.5 * risk + 0.02)
+    end = max(start, int(hopeful[-1]) if len(hopeful) else start)
+    first = int(np.searchsorted(-pooled, -coarse[start]))
+    last = int(np.searchsorted(-pooled, -coarse[end], side="right")) - 1
+    fine = np.unique(np.rint(np.linspace(first, max(first, last), FINE)).astype(int))
+    return np.asarray(np.unique(pooled[fine])[::-1])
+
+
+def _promised_cut(
+    tuning: _Scored, tested: _Scored, level: float, confidence: float, test: Test
+) -> tuple[float, Promise] | None:
+    """Return the last candidate before the first failure, and what is promised there.
+
+    ``tuning`` sets the candidates and what to stake on each, and is not tested unless it is the
+    tested side itself. Of F, which has one best threshold, only the first candidate is tested.
+    """
+    risk, delta, groups = 1 - level, 1 - confidence, tested.evidence.groups
+    scale = len(tested.evidence) / max(len(tuning.evidence), 1)
+    if groups is not None and tuning.evidence.groups is not None:
+        test, scale = "betting", groups.count / tuning.evidence.groups.count
+    only_start = tested.what == "f"
+    easy = 0.0 if only_start or test == "betting" else EASY
+    candidates = _candidates(tuning, risk, delta, scale, easy)
+    candidates = candidates[:1] if only_start else candidates
+    if not len(candidates):
+        return None
+    stakes = None
+    if test == "betting" and tuning is not tested:
+        stakes = best_stakes(tuning.measured(candidates, risk)[0], 1 - risk)
+    excess, weights = tested.measured(candidates, risk)
+    last = first_failure(_p_values(excess, weights, risk, test, stakes), delta) - 1
+    if last < 0:
+        return None
+    cut, count = float(candidates[last]), int(np.count_nonzero(weights[:, last]))
+    seen = float(excess[:, last].sum() / weights[:, last].sum() + risk)
+    return cut, tested.promise(cut, level, confidence, count, 1 - seen, test)
+
+
+def _refusal(what: str, evidence: Evidence, level: float, confidence: float) -> str:
+    """Return in words why nothing is promised, and what would help."""
+    wanted, easier = f"{what} {level:g}", "a lower level"
+    if what == "tags":  # asked for as the share that may be wrong, which is to grow
+        wanted, easier = f"tags of which {1 - level:.3g} may be wrong", "a larger share"
+    least = ceil(log(1 - confidence) / log(level))
+    why, more = f" (without a single error {least:,} that count would be needed)", "more photos"
+    if evidence.groups is not None:
+        why = f", which come in {evidence.groups.count:,} groups and were tested by group"
+        more = "photos of more groups"
+    return (
+        f"{wanted} cannot be promised with {confidence:.0%} confidence on these "
+        f"{len(evidence):,} photos{why}; use {more}, {easier} or less confidence"
+    )
 
 
 @dataclass(frozen=True)
@@ -96,7 +265,7 @@ def promise_precision(
     tuning, tested = _parts(evidence, tuning, tuning_share, seed)
     if scope == "label":
         return _per_label("precision", tuning, tested, tested, level, confidence)
-    cut = _shared("precision", wrong_share, tuning, tested, level, confidence)
+    cut = _shared("precision", tuning, tested, level, confidence)
     return _of_known_labels("precision", cut, tested, level, confidence)
 
 
@@ -117,15 +286,14 @@ def promise_recall(
     thresholds of rare labels differ, which alone needs them; all photos test all others.
     """
     check_levels(level, confidence, scope)
-    if scope == "shared" and evidence.groups is None:
-        cut = _recall(None, evidence, level, confidence)
-        return _of_known_labels("recall", cut, evidence, level, confidence)
-    tuning, tested = _parts(evidence, tuning, tuning_share, seed)
-    if scope == "shared":
-        cut = _recall(tuning, tested, level, confidence)
-        return _of_known_labels("recall", cut, tested, level, confidence)
-    whole = tested if evidence.groups is not None else evidence
-    return _per_label("recall", tuning, tested, whole, level, confidence)
+    tested = evidence
+    if scope == "label" or evidence.groups is not None:
+        tuning, tested = _parts(evidence, tuning, tuning_share, seed)
+        if scope == "label":
+            whole = evidence if evidence.groups is None else tested
+            return _per_label("recall", tuning, tested, whole, level, confidence)
+    cut = _recall(tuning, tested, level, confidence)
+    return _of_known_labels("recall", cut, tested, level, confidence)
 
 
 def promise_f(
@@ -140,7 +308,7 @@ def promise_f(
     """Return the threshold of the best F1 on the tuning photos, if its mean F1 is promised."""
     check_levels(level, confidence)
     tuning, tested = _parts(evidence, tuning, tuning_share, seed)
-    cut = _shared("f", f_loss, tuning, tested, level, confidence, only_start=True)
+    cut = _shared("f", tuning, tested, level, confidence)
     return _of_known_labels("f", cut, tested, level, confidence)
 
 
@@ -160,40 +328,61 @@ def promise_tags(
     """
     check_levels(level, confidence)
     tuning, tested = _parts(evidence, tuning, tuning_share, seed)
-    cut = _shared("tags", wrong_entries(tuning.answers.probs.shape[1]), tuning, tuning, level, 0.5)
+    cut = _shared("tags", tuning, tuning, level, 0.5, most=tuning.answers.probs.shape[1])
     sizes = (tuning.answers.probs >= (0.5 if cut is None else cut[0][0])).sum(1)
     most = max(1, ceil(float(np.quantile(sizes, 0.95))))
-    capped = _capped(tuning, most), _capped(tested, most)
-    cut = _shared("tags", wrong_entries(most), *capped, level, confidence)
+
+    def capped(side: Evidence) -> Evidence:
+        """Return the photos with only their most probable labels known."""
+        kept, answers = TopK(most)(side.answers.probs), side.answers
+        present, absent = answers.present & kept, answers.absent & kept
+        return replace(side, answers=replace(answers, present=present, absent=absent))
+
+    cut = _shared("tags", capped(tuning), capped(tested), level, confidence, most=most)
     made = _of_known_labels("tags", cut, tested, level, confidence)
     promises = tuple(replace(promise, at_most=most) for promise in made.promises)
     return Promised(AtMost(made.rule, most), promises, made.refused)
 
 
+def _parts(
+    evidence: Evidence, tuning: Evidence | None, share: float, seed: int
+) -> tuple[Evidence, Evidence]:
+    if tuning is None:
+        return evidence.divided(share, seed)
+    if evidence.groups is not None and tuning.groups is None:  # each of its photos is its own
+        tuning = replace(tuning, groups=Groups.of(np.arange(len(tuning))))
+    return tuning, evidence
+
+
+def _log_odds(evidence: Evidence) -> Numbers:
+    probs = np.clip(np.asarray(evidence.answers.probs, dtype=np.float64), 0, 1)
+    return np.asarray(np.clip(logit(probs), -700, 700))
+
+
+def _as_probabilities(thresholds: Numbers) -> Numbers:
+    return np.array([just_below(float(expit(threshold))) for threshold in thresholds])
+
+
 def _shared(
     what: What,
-    measure: Risk,
     tuning: Evidence,
     tested: Evidence,
     level: float,
     confidence: float,
-    *,
-    only_start: bool = False,
-    shift: Numbers | None = None,
+    shift: Numbers | float = 0.0,
+    most: int = 1,
 ) -> Cut | None:
     """Return one threshold for all labels, on log-odds less ``shift`` per label."""
-    offset = np.zeros(1) if shift is None else shift
+    offset = np.atleast_1d(shift)
     test: Test = "betting" if what == "tags" else "Hoeffding-Bentkus"
     if len(tested.names) == 1 and what in ("precision", "tags"):
         test = "exact binomial"
-
-    def scored(side: Evidence) -> tuple[Evidence, ScoredEntries]:
-        groups = None if tested.groups is None else side.groups
-        entries = side.answers.present, side.answers.absent
-        return side, ScoredEntries(_log_odds(side) - offset, *entries, groups)
-
-    sides = scored(tuning), scored(tested)
-    cut = promised_cut(what, measure, *sides, level, confidence, test, only_start)
+    own = other = _Scored(what, tested, _log_odds(tested) - offset, most)
+    if tuning is not tested:
+        if tested.groups is None:
+            tuning = replace(tuning, groups=None)
+        other = _Scored(what, tuning, _log_odds(tuning) - offset, most)
+    cut = _promised_cut(other, own, level, confidence, test)
     return None if cut is None else (_as_probabilities(cut[0] + offset), cut[1])
 
 
@@ -202,28 +391,35 @@ def _recall(
     tested: Evidence,
     level: float,
     confidence: float,
-    shift: Numbers | None = None,
+    shift: Numbers | float = 0.0,
 ) -> Cut | None:
     """Return the highest threshold on log-odds less ``shift`` whose recall is promised.
 
     Losses and p-values only rise with it, so it is bisected. ``tuning`` photos set the stakes on
     groups, where half of the allowed loss is had, and are not tested.
     """
-    offset = np.zeros(1) if shift is None else shift
-    scores, present, risk = _log_odds(tested) - offset, tested.answers.present, 1 - level
-    own = np.unique(scores[present])
-    test: Test = "exact binomial" if present.shape[1] == 1 else "Hoeffding-Bentkus"
+    offset, risk = np.atleast_1d(shift), 1 - level
+    scored = _Scored("recall", tested, _log_odds(tested) - offset)
+    own = np.unique(scored.scores[tested.answers.present])
+    test: Test = "exact binomial" if len(tested.names) == 1 else "Hoeffding-Bentkus"
     stakes = None
+
+    def missed(side: _Scored, threshold: float) -> Numbers:
+        """Return the shares below a threshold: of images that carry a label, or of groups."""
+        losses, weights = side.measured(np.array([threshold]), 0.0)
+        return losses[weights[:, 0] > 0]
+
     if tested.groups is not None:
         test = "betting"
         if tuning is not None and tuning.answers.present.any():
-            others = _log_odds(tuning) - offset
-            middle = float(np.quantile(others[tuning.answers.present], risk / 2))
-            stakes = best_stakes((_missed(tuning, others, middle)[0] - risk)[:, None], 1 - risk)
+            other = _Scored("recall", tuning, _log_odds(tuning) - offset)
+            middle = float(np.quantile(other.scores[tuning.answers.present], risk / 2))
+            stakes = best_stakes(missed(other, middle) - risk, 1 - risk)
 
     def kept(threshold: float) -> bool:
-        excess = (_missed(tested, scores, threshold)[0] - risk)[:, None]
-        return bool(p_values(excess, np.ones_like(excess), risk, test, stakes)[0] <= 1 - confidence)
+        excess = missed(scored, threshold) - risk
+        chance = _p_values(excess, np.ones_like(excess), risk, test, stakes)[0]
+        return bool(chance <= 1 - confidence)
 
     if not len(own) or not kept(own[0]):
         return None
@@ -231,28 +427,10 @@ def _recall(
     while failed - passed > 1:
         middle_rank = (passed + failed) // 2
         passed, failed = (middle_rank, failed) if kept(own[middle_rank]) else (passed, middle_rank)
-    losses, each, carries = _missed(tested, scores, own[passed])
-    value = 1 - float(losses.mean())
-    made = made_promise("recall", tested, level, confidence, len(losses), value, test)
-    if tested.groups is not None:
-        made = with_group_facts(made, tested.groups, each, carries.astype(np.float64))
-    return _as_probabilities(float(own[passed]) + offset), made
-
-
-def _missed(
-    evidence: Evidence, scores: Numbers, threshold: float
-) -> tuple[Numbers, Numbers, NDArray[np.bool_]]:
-    """Return the shares of labels below a threshold: of images that carry one, or of their groups.
-
-    Then the same of all images (N,), and which of them carry a label.
-    """
-    present, groups = evidence.answers.present, evidence.groups
-    held = present.sum(1)
-    above = (present & (scores >= threshold)).sum(1)
-    losses, carries = np.where(held > 0, 1 - above / np.maximum(held, 1), 0.0), held > 0
-    if groups is None:
-        return losses[carries], losses, carries
-    return groups.ratios(losses, carries)[groups.counted(carries) > 0], losses, carries
+    cut, losses = float(own[passed]), missed(scored, own[passed])
+    observed = 1 - float(losses.mean())
+    promise = scored.promise(cut, level, confidence, len(losses), observed, test)
+    return _as_probabilities(cut + offset), promise
 
 
 def _per_label(
@@ -269,14 +447,14 @@ def _per_label(
     promises: list[Promise] = []
     refused: list[str] = []
 
-    def add(columns: list[int], held: Evidence, who: str, shift: Numbers | None = None) -> None:
+    def add(columns: list[int], held: Evidence, who: str, shift: Numbers | float = 0.0) -> None:
         own = tuning.columns(columns)
         if what == "recall":
             cut = _recall(own, held, level, confidence, shift)
         else:
-            cut = _shared(what, wrong_share, own, held, level, confidence, shift=shift)
+            cut = _shared(what, own, held, level, confidence, shift)
         if cut is None:
-            refused.append(f"{who}: {refusal(what, held, level, confidence)}")
+            refused.append(f"{who}: {_refusal(what, held, level, confidence)}")
         else:
             values[columns] = cut[0]
             promises.append(replace(cut[1], labels=held.names))
@@ -327,7 +505,7 @@ def _of_known_labels(
     """Return the rule of one threshold, and what is promised of the labels that photos know."""
     if cut is None:
         never = Threshold(0.0 if what == "recall" else NEVER)
-        return Promised(never, (), (refusal(what, tested, level, confidence),))
+        return Promised(never, (), (_refusal(what, tested, level, confidence),))
     (value,), promise = cut
     known = tested.answers.known.any(0)
     if known.all():
@@ -343,33 +521,6 @@ def _nothing_known(names: Sequence[str]) -> str:
     return f"nothing is promised of {named}{more}: no photo of the promise says anything about it"
 
 
-def _capped(evidence: Evidence, most: int) -> Evidence:
-    """Return the evidence without all but the ``most`` most probable labels of an image."""
-    answers = evidence.answers
-    kept = TopK(most)(answers.probs)
-    present, absent = answers.present & kept, answers.absent & kept
-    return replace(evidence, answers=replace(answers, present=present, absent=absent))
-
-
-def _parts(
-    evidence: Evidence, tuning: Evidence | None, share: float, seed: int
-) -> tuple[Evidence, Evidence]:
-    if tuning is None:
-        return evidence.divided(share, seed)
-    if evidence.groups is not None and tuning.groups is None:  # each of its photos is its own
-        tuning = replace(tuning, groups=Groups.of(np.arange(len(tuning))))
-    return tuning, evidence
-
-
-def _log_odds(evidence: Evidence) -> Numbers:
-    probs = np.clip(np.asarray(evidence.answers.probs, dtype=np.float64), 0, 1)
-    return np.asarray(np.clip(logit(probs), -700, 700))
-
-
-def _as_probabilities(thresholds: Numbers) -> Numbers:
-    return np.array([just_below(float(expit(threshold))) for threshold in thresholds])
-
-
 @dataclass(frozen=True)
 class PromisedAnswers:
     """A rule that answers images of enough certainty and leaves the others to a person."""
@@ -381,7 +532,6 @@ class PromisedAnswers:
     refused: str = ""
 
     def __call__(self, probs: Array) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """Return the sets (N, K), and for which images (N,) a person should be asked."""
         values = to_numpy(probs)
         sets = np.asarray(self.rule(values))
         return sets, certainty(values, sets, self.measure) < self.least
@@ -404,20 +554,21 @@ def promise_answers(
     """
     check_levels(level, confidence)
 
-    def graded(side: Evidence) -> tuple[Evidence, Graded]:
+    def graded(side: Evidence) -> _Scored:
         answers = side.answers
         sets = np.asarray(rule(answers.probs))
         if measure == "all":
             losses = ((sets != answers.present) & answers.known).any(1) * 1.0
         else:
             losses = tally(measure, answers, sets)[0]
-        return side, Graded(certainty(answers.probs, sets, measure), losses, side.groups)
+        scores = certainty(answers.probs, sets, measure)[:, None]
+        return _Scored("answers", side, scores, graded=losses)
 
     tuning, tested = map(graded, evidence.divided(tuning_share, seed))
     test: Test = "exact binomial" if measure == "all" else "Hoeffding-Bentkus"
-    cut = promised_cut("answers", graded_loss, tuning, tested, level, confidence, test)
+    cut = _promised_cut(tuning, tested, level, confidence, test)
     if cut is None:
-        why = refusal("answers", tested[0], level, confidence)
+        why = _refusal("answers", tested.evidence, level, confidence)
         return PromisedAnswers(rule, measure, np.inf, None, why)
     return PromisedAnswers(rule, measure, *cut)
 
@@ -437,9 +588,7 @@ def certainty(probs: Array, sets: NDArray[np.bool_], measure: Measure = "all") -
         size = sets.sum(1)
         return np.where(size > 0, (values * sets).sum(1) / np.maximum(size, 1), 1.0)
     # Hits and size are known in expectation; the law of both would cost K^3 for any set.
-    order = np.argsort(-values, axis=1, kind="stable")
-    ranked = np.take_along_axis(values, order, axis=1)
-    table = expected_f(ranked, 1.0)
+    table = expected_f(-np.sort(-values, axis=1), 1.0)
     size = np.minimum(sets.sum(1), table.shape[1] - 1)
     return np.asarray(table[np.arange(len(values)), size])
 
@@ -457,27 +606,36 @@ class Wish:
     ) -> Promised:
         """Return the rule that keeps the promise; ``tuning`` photos may have been used before.
 
-        Where photos come in groups, it is also made photo by photo, to say what that is worth.
+        Where photos come in groups, it is also made photo by photo, to warn of what that is worth.
         """
-        made = self._made(evidence, confidence, tuning, seed)
-        if evidence.groups is None:
+        options: dict[str, Any] = {"level": self.level, "confidence": confidence, "seed": seed}
+        if self.what in ("precision", "recall"):
+            options["scope"] = self.scope
+        makers: dict[str, Any] = {"precision": promise_precision, "recall": promise_recall}
+        make = (makers | {"f": promise_f, "tags": promise_tags})[self.what]
+        made: Promised = make(evidence, tuning=tuning, **options)
+        groups = evidence.groups
+        if groups is None:
             return made
-        alone, others = evidence.ungrouped(), None if tuning is None else tuning.ungrouped()
-        by_photo = self._made(alone, confidence, others, seed)
+        others = None if tuning is None else replace(tuning, groups=None)
+        by_photo = make(replace(evidence, groups=None), tuning=others, **options)
         if not by_photo.promises or self.scope == "label":
             return made
-        warning = photo_warning(by_photo.promises[0], by_photo.rule, evidence)
+        answers = evidence.answers
+        losses, counts = tally(self.what, answers, np.asarray(by_photo.rule(answers.probs)))
+        moved = losses - losses.sum() / max(float(counts.sum()), 1.0) * counts
+        effect, said = groups.design_effect(moved), 1 - confidence
+        if effect is None or error_of_photo_test(said, effect) < FALSIFIED * said:
+            return made
+        photos = int(np.count_nonzero(counts))
+        warning = (
+            f"photos of one group are alike: {photos:,} that count, in {groups.count:,} groups, "
+            f"say as much as {photos / effect:,.0f} independent ones (design effect {effect:.1f}). "
+            f"Tested photo by photo, {self.what} {self.level:g} could be promised with another "
+            f"threshold, but such a promise fails in about {error_of_photo_test(said, effect):.0%} "
+            f"of cases, not in {percent(said)}; so groups were tested"
+        )
         return replace(made, warning=warning)
-
-    def _made(
-        self, evidence: Evidence, confidence: float, tuning: Evidence | None, seed: int
-    ) -> Promised:
-        options: dict[str, Any] = {"level": self.level, "confidence": confidence}
-        options |= {"tuning": tuning, "seed": seed}
-        if self.what in ("precision", "recall"):
-            promise = promise_precision if self.what == "precision" else promise_recall
-            return promise(evidence, scope=self.scope, **options)
-        return (promise_f if self.what == "f" else promise_tags)(evidence, **options)
 
 
 def find_promise(text: str) -> Wish:
@@ -486,44 +644,69 @@ def find_promise(text: str) -> Wish:
     >>> find_promise("precision-per-label=90%")
     Wish(what='precision', level=0.9, scope='label')
     """
-    name, equals, number = text.partition("=")
-    what = name.strip().removesuffix("-per-label")
+    name, equals, number = (piece.strip() for piece in text.partition("="))
+    what = name.removesuffix("-per-label")
     whats = ("precision", "recall", "f", "tags")
     if what not in whats or not equals:
         raise SettingsError(
             f"a promise must be written like precision=0.9, of {', '.join(whats)}, got {text!r}"
         )
-    per_label = what != name.strip()
-    if per_label and what not in ("precision", "recall"):
+    if what != name and what not in ("precision", "recall"):
         raise SettingsError(f"{what} is promised for all labels together, got {text!r}")
     try:
-        value = float(number.strip().removesuffix("%"))
+        value = float(number.removesuffix("%"))
     except ValueError:
         raise SettingsError(f"the level of a promise must be a number, got {text!r}") from None
-    level = value / 100 if number.strip().endswith("%") or value > 1 else value
+    level = value / 100 if number.endswith("%") or value > 1 else value
     check_levels(level, 0.5)
-    return Wish(what, level, "label" if per_label else "shared")  # type: ignore[arg-type]
+    return Wish(what, level, "shared" if what == name else "label")  # type: ignore[arg-type]
 
 
-def photo_warning(promise: Promise, rule: Rule, evidence: Evidence) -> str | None:
-    """Return what a promise that took photos as independent is worth, where groups falsify it.
+def check_cross_fit(wish: Wish, calibrator: str) -> None:
+    """Raise where a promise cannot be cross-fitted with a calibrator of this name."""
+    if calibrator == "none":
+        raise SettingsError("cross-fitting is of a calibrator; name one, such as platt")
+    if wish.what == "tags":
+        raise SettingsError(
+            "tags take the most probable labels of a photo, which another calibrator would change; "
+            "promise them without cross-fitting"
+        )
 
-    ``promise`` and ``rule`` were made on the photos of ``evidence`` without their groups.
+
+def same_sets(
+    rule: Rule, before: "Link", after: "Link", logits: NDArray[Any], names: Sequence[str]
+) -> Threshold:
+    """Return the thresholds under one link that choose the sets a rule chooses under another.
+
+    With strictly rising links
+
+        p_k >= t_k  before   <=>   logit >= v_k   <=>   p'_k >= after(before^-1(t_k))  after
+
+    so a calibrator fitted on some rows orders the thresholds, others test them, and one fitted on
+    all rows gives the probabilities. The sets of rows with these ``logits`` (N, K) stay the same
+    whatever is rounded.
     """
-    answers, groups = evidence.answers, evidence.groups
-    if groups is None or promise.confidence is None:
-        return None
-    losses, counts = tally(promise.what, answers, np.asarray(rule(answers.probs)))
-    total = float(counts.sum())
-    effect = groups.design_effect(losses - losses.sum() / max(total, 1.0) * counts)
-    said = 1 - promise.confidence
-    if effect is None or error_of_photo_test(said, effect) < FALSIFIED * said:
-        return None
-    photos = int(np.count_nonzero(counts))
-    return (
-        f"photos of one group are alike: {photos:,} that count, in {groups.count:,} groups, say as "
-        f"much as {photos / effect:,.0f} independent ones (design effect {effect:.1f}). Tested "
-        f"photo by photo, {promise.what} {promise.level:g} could be promised with another "
-        f"threshold, but such a promise fails in about {error_of_photo_test(said, effect):.0%} of "
-        f"cases, not in {percent(said)}; so groups were tested"
-    )
+    if not isinstance(rule, Threshold) or before.couples_labels or after.couples_labels:
+        raise SettingsError(
+            "only thresholds on links of single labels choose the same sets under another link; "
+            "promise without cross-fitting"
+        )
+    given = np.broadcast_to(np.asarray(rule.value, dtype=np.float64), len(names))
+    inside = (given > 0) & (given < 1)
+    places = before.logits_at(np.where(inside, given, 0.5))
+    for link in (before, after):
+        low, high = (link.log_odds(places + move) for move in (-NEAR, NEAR))
+        flat = np.flatnonzero(inside & ~(low < high))
+        if len(flat):
+            raise SettingsError(
+                f"the calibrator must rise, and at the threshold of {names[flat[0]]!r} it does "
+                "not; use platt, temperature or beta, or promise without cross-fitting"
+            )
+    chosen = rule(before.decision_probs(logits))
+    values = logits.astype(np.float64)
+    least = np.where(chosen, values, np.inf).min(0).clip(-FAR, FAR)
+    most = np.where(chosen, -np.inf, values).max(0).clip(-FAR, FAR)
+    above, below = (after.decision_probs(side) for side in (least, most))
+    moved = np.minimum(after.decision_probs(places), above)
+    moved = np.where(moved > below, moved, above)  # rounding keeps each photo on its side
+    return Threshold(tuple(np.where(inside, moved, given).tolist()))

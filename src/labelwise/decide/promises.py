@@ -25,6 +25,7 @@ Its kind says what it is about, and under which condition:
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, fields, replace
+from datetime import UTC, datetime
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -36,6 +37,7 @@ from labelwise.numeric.arrays import Array
 from labelwise.numeric.bounds import ratio_interval
 from labelwise.numeric.finite import require_finite
 from labelwise.numeric.groups import Groups
+from labelwise.system.text import counted
 from labelwise.types import nearest
 
 Kind = Literal["tested", "expected", "sure", "checked"]
@@ -59,11 +61,11 @@ class Promise:
     """What is promised at which level, with which confidence, on how many and which photos.
 
     ``labels`` is empty where it concerns all labels; ``observed`` is the value on the photos it
-    was made on, of which ``counted`` entered the test; ``photos_digest`` tells them again.
-    ``at_most`` is the most labels an image gets, where the promise depends on it. Of a list:
-    ``listed`` photos stand on it, of which a person ``checked`` some; ``n`` is 0 where no held-out
-    photo was needed. Where photos come in groups, ``groups`` were counted, ``over_photos`` is the
-    value if each photo counts the same, and ``design_effect`` how many photos say no more than one
+    was made on, of which ``counted`` entered the test; ``photos_digest`` is of their ids.
+    ``at_most`` is the most labels an image gets, where the promise depends on it. A list has
+    ``listed`` photos, of which a person ``checked`` some; ``n`` is 0 where no held-out photo was
+    needed. Where photos come in groups, ``groups`` were counted, ``over_photos`` is the value if
+    each photo counts the same, and ``design_effect`` how many photos say no more than one
     independent photo would.
     """
 
@@ -107,12 +109,10 @@ class Promise:
         object.__setattr__(self, "labels", tuple(self.labels))
 
     def spec(self) -> dict[str, Any]:
-        """Return the promise as plain data."""
         return {**asdict(self), "labels": list(self.labels)}
 
     @classmethod
     def from_spec(cls, spec: Mapping[str, Any]) -> "Promise":
-        """Return the promise that :meth:`spec` described."""
         names = {field.name for field in fields(cls)}
         unknown = sorted(set(spec) - names)
         optional = {field.name for field in fields(cls) if field.default is not MISSING}
@@ -130,23 +130,6 @@ class Promise:
         except (TypeError, ValueError) as error:
             raise SettingsError(f"a promise cannot be read: {error}") from None
 
-    @property
-    def about(self) -> str:
-        """What the promise speaks of."""
-        if self.kind == "tested":
-            return "photos like those it was tested on"
-        return "such lists on average" if self.kind == "expected" else "this list"
-
-    @property
-    def condition(self) -> str:
-        """Under which condition it holds; empty where nothing is assumed."""
-        return "photos like the held-out ones" if self.n else ""
-
-    @property
-    def effective(self) -> float:
-        """How many independent photos the counted ones are worth; as many where it is unknown."""
-        return self.counted / max(self.design_effect or 1.0, 1.0)
-
     def __str__(self) -> str:
         return self.in_words()
 
@@ -154,64 +137,78 @@ class Promise:
         """Return the promise in words; of a list, ``query`` is what its photos match."""
         if self.kind != "tested":
             return self._list_in_words(query)
-        words = WORDS[self.what]
-        if len(self.labels) == 1:
-            words = ONE_LABEL.get(self.what, words)
-        whose = "" if not self.labels else f" ({', '.join(self.labels[:3])}"
+        words, among, whose, groups, over = WORDS[self.what], "", "", "", ""
         if self.labels:
-            whose += f" and {len(self.labels) - 3} more)" if len(self.labels) > 3 else ")"
-        among = "" if self.groups is None else ", and over groups, each counting the same"
+            words = ONE_LABEL.get(self.what, words) if len(self.labels) == 1 else words
+            more = f" and {len(self.labels) - 3} more" if len(self.labels) > 3 else ""
+            whose = f" ({', '.join(self.labels[:3])}{more})"
+        if self.groups is not None:
+            among, groups = (
+                ", and over groups, each counting the same",
+                f" in {self.groups:,} groups",
+            )
+            if self.design_effect is not None:
+                worth = self.counted / max(self.design_effect or 1.0, 1.0)
+                groups += f", as good as {worth:,.0f} independent ones"
+        if self.over_photos is not None:
+            over = f" (over photos {self.over_photos:.1%})"
         return (
             f"promised with {self.confidence:.0%} confidence: at least {self.level:.1%} "
             f"{words}{among}{whose}; made on {self.n:,} photos ({self.photos}), "
-            f"{self.counted:,} counted{self._groups_in_words()}, value there {self.observed:.1%}"
-            + ("" if self.over_photos is None else f" (over photos {self.over_photos:.1%})")
+            f"{self.counted:,} counted{groups}, value there {self.observed:.1%}{over}"
         )
 
-    def _groups_in_words(self) -> str:
-        if self.groups is None:
-            return ""
-        worth = ""
-        if self.design_effect is not None:
-            worth = f", as good as {self.effective:,.0f} independent ones"
-        return f" in {self.groups:,} groups{worth}"
-
     def _list_in_words(self, query: str) -> str:
-        wrong, listed = percent(1 - self.level), f"{self.listed or 0:,}"
-        photos = "photo" if self.listed == 1 else "photos"
+        wrong, listed = percent(1 - self.level), counted(self.listed or 0, "photo")
         if self.kind == "expected":
             text = (
                 f"on average over searches like this, at most {wrong} of a list is wrong, where a "
-                f"search that is refused counts as none; this one has {listed} {photos} and may be "
+                f"search that is refused counts as none; this one has {listed} and may be "
                 "better or worse"
             )
         elif self.kind == "checked":
-            those = f"at least {100 * self.level:.3g} % of these {listed} photos match"
+            those = f"at least {100 * self.level:.3g} % of these {listed} match"
             if self.listed == 1:
                 those = "this photo matches"
             sure = f"{100 * (self.confidence or 0):.3g} % confidence"
             if self.test == "known":
                 sure = "known, not estimated"
-            noun = "photo" if self.checked == 1 else "photos"
-            text = f"{those}{query and f' {query}'}: {sure}, {self.checked or 0:,} {noun} checked"
+            checked = counted(self.checked or 0, "photo")
+            text = f"{those}{query and f' {query}'}: {sure}, {checked} checked"
         else:
             text = (
                 f"with {percent(self.confidence or 0)} confidence at most {wrong} of this list of "
-                f"{listed} {photos} is wrong"
+                f"{listed} is wrong"
             )
-        if self.condition:
+        if self.n:
             among = "" if self.groups is None else f" in {self.groups:,} groups"
             held_out = "held-out one" if self.n == 1 else f"{self.n:,} held-out ones"
             text += f"; it holds if these photos are like the {held_out}{among}"
         return text
 
 
+def promised_today(what: What, level: float, confidence: float, **facts: Any) -> Promise:
+    """Return a promise that was made today."""
+    made = datetime.now(UTC).date().isoformat()
+    return Promise(what, level, confidence, made=made, **facts)
+
+
+def check_levels(level: float, confidence: float, scope: str = "shared") -> None:
+    """Raise where a level, confidence or scope cannot be used."""
+    if not 0 < level < 1 or not 0 < confidence < 1:
+        raise SettingsError(
+            f"level and confidence must lie strictly between 0 and 1, got {level} and {confidence}"
+        )
+    if scope not in ("shared", "label"):
+        raise SettingsError(f"scope must be 'shared' or 'label', got {scope!r}")
+
+
 @dataclass(frozen=True, eq=False)
 class Evidence:
     """Photos a promise is made on: probabilities and labels (N, K), and where they come from.
 
-    ``groups`` are those the photos come in, None where each stands for itself. ``fitted_on``
-    holds the ids of photos that fitted weights, link or rule: none may be here.
+    ``groups`` is None where each photo is independent. None of the photos fitted weights, link or
+    rule.
     """
 
     answers: Answers
@@ -233,7 +230,7 @@ class Evidence:
         photos: str = "photos",
         groups: Groups | None = None,
     ) -> "Evidence":
-        """Check the arrays, and that no photo was used before."""
+        """Check the arrays, and that no photo is among those of the ids ``fitted_on``."""
         answers = read_answers(probs, labels, observed)
         rows, columns = answers.probs.shape
         named = tuple(names) if names is not None else tuple(f"label {k}" for k in range(columns))
@@ -241,14 +238,14 @@ class Evidence:
         if len(named) != columns or (own is not None and len(own) != rows):
             raise ValueError(f"names and ids must fit probs of shape {(rows, columns)}")
         used = set(fitted_on)
-        shared = [] if own is None else [name for name in own if name in used]
+        if used and own is None:
+            raise ValueError("fitted_on can only be compared with ids; give both")
+        shared = [name for name in own or () if name in used]
         if shared:
             raise DataError(
                 f"a promise needs photos that fitted nothing, but {len(shared):,} of {rows:,} were "
                 f"used for fitting, first {shared[0]!r}; keep a share of them apart for the promise"
             )
-        if used and own is None:
-            raise ValueError("fitted_on can only be compared with ids; give both")
         if groups is not None and len(groups) != rows:
             raise ValueError(f"groups must be those of {rows} photos, got {len(groups)}")
         return cls(answers, named, own, photos, groups)
@@ -258,27 +255,20 @@ class Evidence:
 
     @property
     def digest(self) -> str:
-        """Return a hash of the ids, in any order; empty without ids."""
         return "" if self.ids is None else ids_digest(self.ids)
 
     def rows(self, chosen: NDArray[Any]) -> "Evidence":
-        """Return some of the photos."""
         ids = None if self.ids is None else tuple(self.ids[i] for i in chosen)
         groups = None if self.groups is None else self.groups.take(chosen)
-        return Evidence(self.answers[chosen], self.names, ids, self.photos, groups)
+        return replace(self, answers=self.answers[chosen], ids=ids, groups=groups)
 
     def columns(self, chosen: Sequence[int]) -> "Evidence":
-        """Return some of the labels."""
         columns = list(chosen)
         names = tuple(self.names[k] for k in columns)
         return replace(self, answers=self.answers[:, columns], names=names)
 
-    def ungrouped(self) -> "Evidence":
-        """Return the photos as if each stood for itself."""
-        return replace(self, groups=None)
-
     def divided(self, share: float, seed: int) -> tuple["Evidence", "Evidence"]:
-        """Return ``share`` of the photos, or of whole groups, drawn by seed, and the rest."""
+        """Return ``share`` of the photos, or of their groups, drawn by seed, and the rest."""
         if self.groups is not None:
             first, others = self.groups.divided(share, seed)
             return self.rows(first), self.rows(others)
@@ -291,7 +281,7 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Check:
-    """A promise on new photos: kept, broken or cannot tell, the value, its interval, how many.
+    """A promise on new photos: the verdict, the value with its interval, and how many counted.
 
     ``groups`` is how many groups these photos came in, where they did.
     """
@@ -337,14 +327,13 @@ def check_promise(
         missing = sorted(set(promise.labels) - set(names))
         if missing:
             raise DataError(f"the promise speaks of {missing[0]!r}{nearest(missing[0], names)}")
-        columns = [list(names).index(name) for name in promise.labels]
-        answers = answers[:, columns]
+        answers = answers[:, [list(names).index(name) for name in promise.labels]]
     losses, counts = tally(promise.what, answers, answers.probs >= 0.5)
-    photos, interval = int(np.count_nonzero(counts)), None
+    photos, number = int(np.count_nonzero(counts)), None
     most = (promise.at_most or answers.probs.shape[1]) if promise.what == "tags" else 1
     if groups is not None:
         losses, counts = groups.ratios(losses, counts), groups.counted(counts)
-        most, interval = 1, int(np.count_nonzero(counts))
+        most, number = 1, int(np.count_nonzero(counts))
     losses, counts = losses[counts > 0], counts[counts > 0]
     lower, upper = ratio_interval(losses, counts, most, promise.confidence)
     value, low, high = 1 - float(losses.sum() / max(counts.sum(), 1e-9)), 1 - upper, 1 - lower
@@ -353,11 +342,11 @@ def check_promise(
         verdict = "kept"
     elif len(losses) and high < promise.level:
         verdict = "broken"
-    return Check(verdict, value, low, high, photos, interval)
+    return Check(verdict, value, low, high, photos, number)
 
 
 def ids_digest(ids: Iterable[str]) -> str:
-    """Return a hash that tells the photos of these ids again, in any order."""
+    """Return a hash of ids in any order."""
     text = "\n".join(sorted(map(str, ids)))
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
@@ -379,17 +368,15 @@ def tally(
     Both are 0 for images that do not count. Counts are 1, except for ``tags``, where they are the
     number of labels chosen for the image.
     """
-    known = answers.known
     hits = (sets & answers.present).sum(1).astype(np.float64)
-    chosen = (sets & known).sum(1).astype(np.float64)
+    chosen = (sets & answers.known).sum(1).astype(np.float64)
     held = answers.present.sum(1).astype(np.float64)
-    if what == "recall":
-        counted, losses = held > 0, 1 - hits / np.maximum(held, 1)
-    elif what == "f":
-        total = chosen + held
-        counted, losses = known.any(1), np.where(total > 0, 1 - 2 * hits / np.maximum(total, 1), 0)
-    else:
-        counted, losses = chosen > 0, 1 - hits / np.maximum(chosen, 1)
     if what == "tags":
         return chosen - hits, chosen
-    return losses * counted, counted.astype(np.float64)
+    if what == "recall":
+        counts, losses = held > 0, 1 - hits / np.maximum(held, 1)
+    elif what == "f":
+        counts, losses = answers.known.any(1), 1 - answers.f1(sets)
+    else:
+        counts, losses = chosen > 0, 1 - hits / np.maximum(chosen, 1)
+    return losses * counts, counts.astype(np.float64)

@@ -61,10 +61,9 @@ def control_recall(
     """
     _check(miss_rate, "miss_rate", scope, among in ("all", "labelled"), f"among, got {among!r}")
     answers = read_answers(probs, labels, observed)
-    if scope == "shared":
-        return Threshold(_recall(answers, miss_rate, among, groups))
-    each = (_recall(column, miss_rate, "labelled", groups) for column in answers.labels())
-    return Threshold(tuple(each))
+    if scope == "label":
+        return Threshold(tuple(_recall(k, miss_rate, True, groups) for k in answers.labels()))
+    return Threshold(_recall(answers, miss_rate, among == "labelled", groups))
 
 
 def control_false_alarms(
@@ -84,10 +83,9 @@ def control_false_alarms(
     """
     _check(rate, "rate", scope, count in ("share", "any"), f"count, got {count!r}")
     answers = read_answers(probs, labels, observed)
-    if scope == "shared":
-        return Threshold(_alarms(answers, rate, count, groups))
-    each = (_alarms(column, rate, "share", groups) for column in answers.labels())
-    return Threshold(tuple(each))
+    if scope == "label":
+        return Threshold(tuple(_alarms(k, rate, False, groups) for k in answers.labels()))
+    return Threshold(_alarms(answers, rate, count == "any", groups))
 
 
 def control_precision(
@@ -119,10 +117,8 @@ def control_precision(
     shares[np.isneginf(ranked)] = 0.0
     worst = np.maximum.accumulate(shares, axis=1)
     risen = np.diff(worst, axis=1, prepend=0.0)
-    scores, bin_of = np.unique(ranked[risen > 0], return_inverse=True)
-    lost = (risen * weights[:, None])[risen > 0]
-    losses: NDArray[Any] = np.bincount(bin_of, weights=lost, minlength=len(scores))
-    return Threshold(_lowest(scores, losses, budget))
+    steps = _summed(ranked[risen > 0], (risen * weights[:, None])[risen > 0])
+    return Threshold(_lowest(*steps, budget))
 
 
 def control_f(
@@ -163,7 +159,6 @@ class GroupRules:
     rules: Mapping[str, Rule]
 
     def __call__(self, probs: Array, groups: NDArray[Any]) -> NDArray[np.bool_]:
-        """Return the (N, K) sets of images whose groups (N,) are given."""
         values, names = to_numpy(probs), _names(groups, len(probs))
         sets = np.zeros(values.shape, dtype=bool)
         for name in np.unique(names).tolist():
@@ -186,13 +181,12 @@ def by_group(
 
     A promise made by the fit then holds within each group.
     """
-    values, truth, names = to_numpy(probs), to_numpy(labels), _names(groups, len(probs))
-    seen = None if observed is None else to_numpy(observed)
+    names = _names(groups, len(probs))
+    arrays = [None if side is None else to_numpy(side) for side in (probs, labels, observed)]
     rules = {}
     for name in np.unique(names).tolist():
         rows = names == name
-        known = None if seen is None else seen[rows]
-        rules[name] = fit(values[rows], truth[rows], known, **options)
+        rules[name] = fit(*(None if side is None else side[rows] for side in arrays), **options)
     return GroupRules(rules)
 
 
@@ -213,9 +207,9 @@ def _shares(counted: Any, groups: Groups | None) -> tuple[NDArray[Any], int]:
     return counted / np.maximum(sizes, 1)[groups.codes], int(np.count_nonzero(sizes))
 
 
-def _recall(answers: Answers, level: float, among: str, groups: Groups | None) -> float:
+def _recall(answers: Answers, level: float, labelled: bool, groups: Groups | None) -> float:
     held = answers.present.sum(1)
-    counted = held > 0 if among == "labelled" else answers.known.any(1)
+    counted = held > 0 if labelled else answers.known.any(1)
     weights, count = _shares(counted, groups)
     budget = level * (count + 1) - 1
     if budget < 0:
@@ -227,18 +221,17 @@ def _recall(answers: Answers, level: float, among: str, groups: Groups | None) -
     return just_below(scores[allowed]) if allowed < len(scores) else NEVER
 
 
-def _alarms(answers: Answers, level: float, count: str, groups: Groups | None) -> float:
+def _alarms(answers: Answers, level: float, any_alarm: bool, groups: Groups | None) -> float:
     free = answers.absent.sum(1)
     weights, images = _shares(free > 0, groups)
     budget = level * (images + 1) - 1
     if budget < 0:
         return NEVER
     probs, absent = answers.probs, answers.absent
-    if count == "any":
+    if any_alarm:
         probs = np.max(probs, axis=1, keepdims=True, initial=-np.inf, where=absent)
         absent, free = free[:, None] > 0, np.ones_like(free)
-    scores, alarms = _steps(probs, absent, free, weights)
-    return _lowest(scores, alarms, budget)
+    return _lowest(*_steps(probs, absent, free, weights), budget)
 
 
 def _lowest(scores: NDArray[Any], losses: NDArray[np.float64], budget: float) -> float:
@@ -254,9 +247,12 @@ def _steps(
 ) -> tuple[NDArray[Any], NDArray[np.float64]]:
     """Return the distinct scores of the chosen entries, rising, and the loss that hangs on each."""
     rows, _ = np.nonzero(chosen)
-    scores, bin_of = np.unique(probs[chosen], return_inverse=True)
-    each = weights[rows] / held[rows]
-    lost: NDArray[Any] = np.bincount(bin_of, weights=each, minlength=len(scores))
+    return _summed(probs[chosen], weights[rows] / held[rows])
+
+
+def _summed(values: NDArray[Any], losses: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.float64]]:
+    scores, bin_of = np.unique(values, return_inverse=True)
+    lost: NDArray[Any] = np.bincount(bin_of, weights=losses, minlength=len(scores))
     return scores, lost
 
 

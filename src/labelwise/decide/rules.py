@@ -57,15 +57,14 @@ class Rule(ABC):
 
     def thresholds(self, labels: int) -> tuple[float, ...] | None:
         """Return the threshold of each label, None for a rule without any."""
-        return None
+        inner: Rule | None = getattr(self, "rule", None)  # whose sets this one changes
+        return None if inner is None else inner.thresholds(labels)
 
     def spec(self) -> dict[str, Any]:
-        """Return the constructor's arguments as plain data."""
         return {field.name: _plain(getattr(self, field.name)) for field in fields(self)}
 
     @abstractmethod
-    def __str__(self) -> str:
-        """Return in words which labels are chosen."""
+    def __str__(self) -> str: ...
 
 
 @dataclass(frozen=True)
@@ -152,19 +151,13 @@ class ExpectedF(Rule):
         ranked = np.take_along_axis(values, order, axis=1)
         sets = np.zeros(values.shape, dtype=bool)
         # Images with similar numbers of labels need tables of similar size: take them together.
-        rows = np.argsort(values.sum(1), kind="stable")
-        labels = values.shape[1]
+        rows, labels, sizes = np.argsort(values.sum(1), kind="stable"), values.shape[1], sets.sum(1)
         step = max(1, CHUNK // max(1, labels * min(labels, 64)))
         for start in range(0, len(rows), step):
             block = rows[start : start + step]
-            sizes = expected_f(ranked[block], self.beta).argmax(axis=1)
-            chosen = np.arange(labels) < sizes[:, None]
-            inside = np.zeros_like(chosen)
-            np.put_along_axis(inside, order[block], chosen, axis=1)
-            sets[block] = inside
-        if is_tensor(probs):
-            return to_tensor(sets, probs.device)
-        return sets
+            sizes[block] = expected_f(ranked[block], self.beta).argmax(axis=1)
+        np.put_along_axis(sets, order, np.arange(labels) < sizes[:, None], axis=1)
+        return to_tensor(sets, probs.device) if is_tensor(probs) else sets
 
     def __str__(self) -> str:
         return f"the set of each image with the most expected F{self.beta:g}"
@@ -186,9 +179,6 @@ class AtMost(Rule):
         sets: Array = self.rule(probs) & TopK(self.k)(probs)
         return sets
 
-    def thresholds(self, labels: int) -> tuple[float, ...] | None:
-        return self.rule.thresholds(labels)
-
     def __str__(self) -> str:
         return f"{self.rule}, and of these at most the {self.k} most probable"
 
@@ -206,11 +196,10 @@ class WithParents(Rule):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "parents", tuple(self.parents))
-        self.tree  # noqa: B018  one that is none raises here
+        self.tree  # noqa: B018  parents that are not a tree raise here
 
     @cached_property
     def tree(self) -> LabelTree:
-        """The parents as a tree."""
         return LabelTree(self.parents)
 
     def __call__(self, probs: Array) -> Array:
@@ -219,9 +208,6 @@ class WithParents(Rule):
                 f"the taxonomy is of {len(self.parents)} labels, got {probs.shape[-1]} columns"
             )
         return self.tree.closed(self.rule(probs))
-
-    def thresholds(self, labels: int) -> tuple[float, ...] | None:
-        return self.rule.thresholds(labels)
 
     def __str__(self) -> str:
         return f"{self.rule}, with what these are kinds of"
@@ -262,9 +248,6 @@ class OnePerGroup(Rule):
                 sets[..., columns] = own
         return sets
 
-    def thresholds(self, labels: int) -> tuple[float, ...] | None:
-        return self.rule.thresholds(labels)
-
     def __str__(self) -> str:
         return f"{self.rule}, with one label of each group that excludes others"
 
@@ -293,8 +276,9 @@ def _plain(value: Any) -> Any:
 def just_below(score: float) -> float:
     """Return a threshold that keeps ``score``, also where it is rounded to float32 later."""
     rounded = np.float32(score)
-    lower = float(rounded) <= float(score)  # in float64
-    return float(rounded if lower else np.nextafter(rounded, np.float32(-1)))
+    if float(rounded) > float(score):  # in float64
+        rounded = np.nextafter(rounded, np.float32(-1))
+    return float(rounded)
 
 
 def just_above(score: float) -> float:
@@ -309,8 +293,14 @@ def expected_f(ranked: Numbers, beta: float) -> Numbers:
     """
     count, labels = ranked.shape
     mean, weight = ranked.sum(1), float(beta) ** 2
-    hits = np.ones((count, 1))
-    outside = _tails(ranked)
+    hits, law = np.ones((count, 1)), np.ones((count, 1))
+    outside = [law]  # laws of the number of labels beyond the first K, ..., 1, 0
+    for p in ranked.T[::-1]:
+        law = _with(law, p)
+        if law[:, -1].max() < DROPPED:
+            law = law[:, :-1]
+        outside.append(law)
+    outside.reverse()
     scores = [outside[0][:, 0]]  # no label chosen: right if there is none
     best = scores[0].copy()
     for size in range(1, labels + 1):
@@ -332,15 +322,3 @@ def _with(law: Numbers, p: Numbers) -> Numbers:
     longer[:, :-1] = law * (1 - p[:, None])
     longer[:, 1:] += law * p[:, None]
     return longer
-
-
-def _tails(ranked: Numbers) -> list[Numbers]:
-    """Return the laws of the number of labels beyond the first 0, 1, ..., K."""
-    law = np.ones((len(ranked), 1))
-    laws = [law]
-    for p in ranked.T[::-1]:
-        law = _with(law, p)
-        if law[:, -1].max() < DROPPED:
-            law = law[:, :-1]
-        laws.append(law)
-    return laws[::-1]

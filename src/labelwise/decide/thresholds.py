@@ -14,8 +14,7 @@
 
 Only the scores of present entries need be tried: a threshold anywhere else either admits absent
 entries for nothing or equals one of them. The answer lies halfway to the next lower score. With
-one threshold for all labels, entries are pooled ("micro"). With calibrated probabilities the
-least expected cost needs no fit: it is ``Threshold(false_alarm / (false_alarm + miss))``.
+one threshold for all labels, entries are pooled ("micro").
 """
 
 from collections.abc import Callable
@@ -37,6 +36,7 @@ Numbers = NDArray[np.float64]
 ROWS = 4096
 HALF_WAY = 20.0  # positives of a label at which its threshold lies midway to the shared one
 LEAST = 1e-6  # of a threshold, so that it has finite log-odds
+Pick = Callable[["Operating"], int | None]
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,6 @@ class Operating:
 
     @property
     def positives(self) -> float:
-        """Return how many entries are present."""
         return float(self.found[0]) if len(self.found) else 0.0
 
 
@@ -72,9 +71,8 @@ def best_f(
 def shrunken_f(probs: Array, labels: Array, observed: Array | None = None) -> Threshold:
     """Return the thresholds with the best F1 of each label, drawn to the one for all labels."""
     answers = read_answers(probs, labels, observed)
-    pick = partial(_pick_best_f, beta=1.0)
     shared, own = (
-        np.clip(np.atleast_1d(_fit(answers, scope, pick, None).value), LEAST, 1 - LEAST)
+        np.clip(np.atleast_1d(_fit(answers, scope, _pick_best_f, None).value), LEAST, 1 - LEAST)
         for scope in ("shared", "label")
     )
     weight = answers.present.sum(0) / (answers.present.sum(0) + HALF_WAY)
@@ -82,12 +80,10 @@ def shrunken_f(probs: Array, labels: Array, observed: Array | None = None) -> Th
     return Threshold(tuple((1 / (1 + np.exp(-odds))).tolist()))
 
 
-def _pick_best_f(at: Operating, beta: float) -> int | None:
-    if not at.positives:
-        return None
+def _pick_best_f(at: Operating, beta: float = 1.0) -> int | None:
     chosen = at.found + at.false_alarms
     score = (1 + beta**2) * at.found / (beta**2 * at.positives + chosen)
-    return _last(score == score.max())
+    return _last(score == score.max(initial=0.0))
 
 
 def precision_at(
@@ -100,12 +96,13 @@ def precision_at(
 ) -> Threshold:
     """Return the lowest threshold with at least this precision; where there is none, never."""
     _check_share("precision", precision)
-
-    def pick(at: Operating) -> int | None:
-        return _first(at.found >= precision * (at.found + at.false_alarms))
-
-    answers = read_answers(probs, labels, observed)
-    return _fit(answers, scope, pick, "does not reach the precision", otherwise=NEVER)
+    return _fit(
+        read_answers(probs, labels, observed),
+        scope,
+        lambda at: _first(at.found >= precision * (at.found + at.false_alarms)),
+        "does not reach the precision",
+        NEVER,
+    )
 
 
 def recall_at(
@@ -118,11 +115,10 @@ def recall_at(
 ) -> Threshold:
     """Return the highest threshold with at least this recall."""
     _check_share("recall", recall)
-
-    def pick(at: Operating) -> int | None:
-        return _last(at.found >= recall * at.positives) if at.positives else None
-
-    return _fit(read_answers(probs, labels, observed), scope, pick, "has no positive")
+    answers = read_answers(probs, labels, observed)
+    return _fit(
+        answers, scope, lambda at: _last(at.found >= recall * at.positives), "has no positive"
+    )
 
 
 def specificity_at(
@@ -135,12 +131,13 @@ def specificity_at(
 ) -> Threshold:
     """Return the lowest threshold that leaves out at least this share of the absent entries."""
     _check_share("specificity", specificity)
-
-    def pick(at: Operating) -> int | None:
-        return _first(at.negatives - at.false_alarms >= specificity * at.negatives)
-
-    answers = read_answers(probs, labels, observed)
-    return _fit(answers, scope, pick, "does not reach the specificity", otherwise=NEVER)
+    return _fit(
+        read_answers(probs, labels, observed),
+        scope,
+        lambda at: _first(at.negatives - at.false_alarms >= specificity * at.negatives),
+        "does not reach the specificity",
+        NEVER,
+    )
 
 
 def false_alarms_at(
@@ -151,9 +148,9 @@ def false_alarms_at(
     per_photo: float,
     scope: Scope = "label",
 ) -> Threshold:
-    """Return the lowest threshold with at most so many false alarms per photo whose label is known.
+    """Return the lowest threshold with at most this rate of false alarms per photo.
 
-    With ``scope="shared"`` the false alarms of all labels are counted together.
+    Photos whose label is known count; with ``scope="shared"``, false alarms of all labels together.
     """
     if not per_photo > 0:
         raise ValueError(f"false alarms per photo must be positive, got {per_photo}")
@@ -164,7 +161,7 @@ def false_alarms_at(
         known = photos if scope == "shared" else at.positives + at.negatives
         return _first(at.false_alarms <= per_photo * known * (1 + 1e-12))
 
-    return _fit(answers, scope, pick, "has more false alarms at every score", otherwise=NEVER)
+    return _fit(answers, scope, pick, "has more false alarms at every score", NEVER)
 
 
 def least_cost(
@@ -176,24 +173,26 @@ def least_cost(
     miss: float,
     scope: Scope = "label",
 ) -> Threshold:
-    """Return the threshold with the least cost of false alarms and misses; it may be never."""
+    """Return the threshold with the least cost of false alarms and misses; it may be never.
+
+    With calibrated probabilities it needs no fit: ``Threshold(false_alarm / (false_alarm + miss))``
+    """
     if false_alarm <= 0 or miss <= 0:
         raise ValueError(f"costs must be positive, got {false_alarm} and {miss}")
 
     def pick(at: Operating) -> int | None:
         cost = false_alarm * at.false_alarms + miss * (at.positives - at.found)
-        if not at.positives or cost.min() >= miss * at.positives:
-            return None
-        return _last(cost == cost.min())
+        best = cost.min(initial=miss * at.positives)
+        return _last(cost == best) if best < miss * at.positives else None
 
-    return _fit(read_answers(probs, labels, observed), scope, pick, None, otherwise=NEVER)
+    return _fit(read_answers(probs, labels, observed), scope, pick, None, NEVER)
 
 
 def average_k(probs: Array, k: float) -> Threshold:
     """Return the threshold whose sets hold ``k`` labels on average over these images.
 
-    ``k`` need not be whole; ``k`` times the number of images is rounded. A tie at the cut makes
-    the sets larger, with a warning: probabilities in float64 have fewer.
+    ``k`` times the number of images is rounded. A tie at the cut makes the sets larger, with a
+    warning: probabilities in float64 have fewer.
     """
     values = to_numpy(probs)
     if values.ndim != 2 or not values.size:
@@ -230,14 +229,14 @@ def _first(true: NDArray[np.bool_]) -> int | None:
     return int(true.argmax()) if true.any() else None
 
 
-def _last(true: NDArray[np.bool_]) -> int:
-    return int(np.flatnonzero(true)[-1])
+def _last(true: NDArray[np.bool_]) -> int | None:
+    return int(np.flatnonzero(true)[-1]) if true.any() else None
 
 
 def _fit(
     answers: Answers,
     scope: Scope,
-    pick: Callable[[Operating], int | None],
+    pick: Pick,
     trouble: str | None,
     otherwise: float | None = None,
 ) -> Threshold:
@@ -263,24 +262,20 @@ def _fit(
     return Threshold(filled[0] if scope == "shared" else tuple(filled))  # type: ignore[arg-type]
 
 
-def _value(answers: Answers, pick: Callable[[Operating], int | None]) -> float | None:
-    at = _operating(answers)
-    index = pick(at)
-    if index is None:
-        return None
-    score = at.scores[index]
-    lower = np.max(answers.probs, initial=0.0, where=answers.known & (answers.probs < score))
-    middle = (float(score) + float(lower)) / 2
-    return middle if middle > lower else just_below(score)
-
-
-def _operating(answers: Answers) -> Operating:
+def _value(answers: Answers, pick: Pick) -> float | None:
+    """Return the threshold picked for some entries, halfway to the next lower score."""
     scores, counts = np.unique(answers.probs[answers.present], return_counts=True)
-    present_above = counts[::-1].cumsum()[::-1].astype(np.float64)
     below = np.zeros(len(scores) + 1)
     for start in range(0, len(answers.probs), ROWS):
         rows = slice(start, start + ROWS)
         alarms = answers.probs[rows][answers.absent[rows]]
         bin_of = np.searchsorted(scores, alarms, side="right")
         below += np.bincount(bin_of, minlength=len(below))
-    return Operating(scores, present_above, below[::-1].cumsum()[::-1][1:], float(below.sum()))
+    found, above = (side[::-1].cumsum()[::-1].astype(np.float64) for side in (counts, below))
+    index = pick(Operating(scores, found, above[1:], float(below.sum())))
+    if index is None:
+        return None
+    score = scores[index]
+    lower = np.max(answers.probs, initial=0.0, where=answers.known & (answers.probs < score))
+    middle = (float(score) + float(lower)) / 2
+    return middle if middle > lower else just_below(score)

@@ -6,14 +6,10 @@
     README.md          the model card, with reliability.svg
 
 timm has a model if the head is linear and the network is timm's own and pools its features by a
-mean. That is not believed: timm loads the new folder, and its logits are compared.
-
-transformers takes a sigmoid or a softmax of these logits. So the link is folded into the classifier
-(see :mod:`labelwise.exports.network`) and ``problem_type`` names the one to take. A model whose
-probabilities are another function of its logits (a calibrator's curve is replaced by Platt's line,
-see :func:`expressible`), or a mean over several views of a picture
-(``mirror``, five crops), is marked with a ``model_type`` that transformers refuses to load:
-better no number than a wrong one. timm gives its logits, of one view.
+mean; timm loads the new folder, and its logits are compared. transformers takes a sigmoid or a
+softmax of these logits, so the link is folded into the classifier. A model whose probabilities are
+another function of its logits, or a mean over several views, is marked with a ``model_type`` that
+transformers does not load.
 """
 
 import json
@@ -31,7 +27,7 @@ from labelwise.calibration import platt
 from labelwise.calibration.entries import OnLogOdds
 from labelwise.errors import LabelwiseError, SettingsError
 from labelwise.exports.links import require_exportable, require_new_folder
-from labelwise.exports.network import folded, quiet
+from labelwise.exports.onnx_file import folded, quiet
 from labelwise.links import Link
 from labelwise.metrics import log_loss_from_logs, reliability
 from labelwise.models import WEIGHTS_FILE, Predictor, RunFolder
@@ -54,12 +50,9 @@ MODEL_ARGUMENTS: tuple[dict[str, Any], ...] = (
 
 @dataclass(frozen=True)
 class HubModel:
-    """A model as it lies in a folder for a hub.
+    """A model before its link was folded, and why timm or transformers cannot load its folder.
 
-    ``predictor`` is the model as it was given, before its link was folded. ``why_not_timm`` says
-    why timm cannot load it, and is empty if it can; ``difference`` is then the largest difference
-    between timm's logits and the written model's, relative above 1. ``why_not_transformers`` says
-    why transformers, which goes by timm, would give other probabilities.
+    ``difference`` is the largest between timm's logits and the written model's, relative above 1.
     """
 
     predictor: Predictor
@@ -81,9 +74,8 @@ class HubModel:
 def expressible(predictor: Predictor, run: RunFolder) -> tuple[Predictor, str]:
     """Return a predictor whose link transformers can express, and what that costs, in words.
 
-    A calibrator's curve that is not a sigmoid of a line is replaced by Platt's, fitted on the same
-    validation rows, and the rule is fitted again; what was promised does not hold for these. The
-    words are empty where nothing changes: the link is a line, or cannot become one.
+    A calibrator's curve is replaced by Platt's line, fitted on the same validation rows, and the
+    rule is fitted again. The words are empty where nothing changes.
     """
     link, network, labels = predictor.link, predictor.model, len(predictor.space)
     takes_a_line = isinstance(network.head, LinearHead) and not network.mirrored
@@ -119,7 +111,6 @@ def expressible(predictor: Predictor, run: RunFolder) -> tuple[Predictor, str]:
 
 
 def _figures(rows: Predictions, link: Link) -> tuple[float, float]:
-    """Return the log loss and the calibration error of rows under a link."""
     log_p, log_q = link.log_probs(rows.logits.astype(np.float64))
     loss = log_loss_from_logs(log_p, log_q, rows.labels, rows.observed).value
     return float(loss), float(
@@ -141,7 +132,6 @@ def export_hub(
 
 
 def _write_model(predictor: Predictor, folder: Path) -> HubModel:
-    """Write weights and descriptions, as timm and transformers read them if they can."""
     written, marks, why_not_transformers = predictor, {"model_type": "labelwise"}, ""
     try:
         if predictor.model.mirrored or predictor.model.crops > 1:
@@ -204,7 +194,6 @@ def _config(predictor: Predictor, arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def _difference(predictor: Predictor, folder: Path) -> float:
-    """Return how far the logits of timm's own loading are, relative where they exceed 1."""
     import timm
 
     model, size = predictor.model.eval(), predictor.transform.size

@@ -1,11 +1,9 @@
 """Eight-bit networks: static quantisation per channel, a link fitted anew, and what it costs.
 
 Half of the labelled photos give the ranges of the activations and the new link, the other half the
-figures before and after, and what is lost with its 95 % interval over draws of those photos. The
-file is refused if the photos show, beyond their noise, that it loses more than 0.5 points of mAP or
-that its calibration error grows by more than 0.002; the layers that add most of the error are then
-named. Whoever wants it all the same gets it, and it says so in its metadata.
-Weights keep seven bits: on processors without 8-bit dot products the sums of eight would overflow.
+figures before and after, with 95 % intervals over draws of those photos. Nothing is written if the
+photos show that more than 0.5 points of mAP are lost or that the calibration error grows by more
+than 0.002. Weights keep seven bits: without 8-bit dot products the sums of eight would overflow.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -27,10 +25,9 @@ from labelwise.calibration.entries import OnLogOdds
 from labelwise.data import LabelTable
 from labelwise.errors import LabelwiseError
 from labelwise.exports.links import require_exportable
-from labelwise.exports.network import LOGITS, export_network, quiet
-from labelwise.exports.onnx_file import assemble
+from labelwise.exports.onnx_file import LOGITS, assemble, export_network, quiet
 from labelwise.exports.parity import compare_answers, measured_predictions
-from labelwise.links import Consistent, Grouped, Link
+from labelwise.links import Consistent, Grouped, Link, require_link
 from labelwise.metrics import average_precision, log_loss_from_logs, reliability
 from labelwise.metrics.intervals import BootstrapInterval, bootstrap
 from labelwise.models import Predictor
@@ -90,19 +87,17 @@ class Quantised:
         )
 
 
-def _is_shown(lost: BootstrapInterval, gained: BootstrapInterval) -> bool:
-    return lost.low > MAX_MAP_LOSS or gained.low > MAX_ECE_GAIN
-
-
-def _judgement(lost: BootstrapInterval, gained: BootstrapInterval, photos: int) -> str:
+def _judgement(lost: BootstrapInterval, gained: BootstrapInterval, photos: int) -> tuple[bool, str]:
+    """Return whether the photos show that it loses too much, and what they show in words."""
     limits = f"at most {MAX_MAP_LOSS} of mAP lost and {MAX_ECE_GAIN} of ECE gained"
-    if _is_shown(lost, gained):
+    too_much = lost.low > MAX_MAP_LOSS or gained.low > MAX_ECE_GAIN
+    if too_much:
         verdict = f"beyond the limits ({limits})"
     elif lost.high <= MAX_MAP_LOSS and gained.high <= MAX_ECE_GAIN:
         verdict = f"within the limits ({limits})"
     else:
         verdict = f"too few photos to tell whether it is within the limits ({limits})"
-    return (
+    return too_much, (
         f"eight bits lose {lost.value:+.4f} of mAP ({lost.low:+.4f} to {lost.high:+.4f}) and add "
         f"{gained.value:+.4f} of ECE ({gained.low:+.4f} to {gained.high:+.4f}; 95 % over "
         f"{photos:,} photos): {verdict}"
@@ -139,9 +134,9 @@ def quantised_content(
     compare_answers(after.decided(logits), replace(predictor, link=link), logits, "the photos")
     reference = measured_predictions(before, held_out, "held out", watch=watch)
     old, new = _figures(before, reference), _figures(after, own)
-    changes = _lost(reference, own), _gained(before, after, reference, own)
-    judgement = _judgement(*changes, len(held_out))
-    if _is_shown(*changes) and not anyway:
+    changes = _changes(before, after, reference, own)
+    too_much, judgement = _judgement(*changes, len(held_out))
+    if too_much and not anyway:
         worst = ", ".join(_worst_layers(network, small, before, held_out))
         raise LabelwiseError(
             f"nothing was written: {judgement}; the layers that add most of the error: {worst}; "
@@ -151,38 +146,32 @@ def quantised_content(
     return Quantised(sealed(judged.proto), old, new, len(held_out), link.kind, *changes, judgement)
 
 
-def _lost(reference: Predictions, own: Predictions) -> BootstrapInterval:
-    """Return the mAP that is lost, over draws of the photos."""
-
-    def of(predictions: Predictions, rows: NDArray[np.int64]) -> float:
-        logits, majority = predictions.logits[rows], predictions.majority[rows]
-        return float(average_precision(logits, majority, _seen(predictions, rows)).value)
-
-    return _over_draws(lambda rows: of(reference, rows) - of(own, rows), len(own))
-
-
-def _gained(
+def _changes(
     before: OnnxModel, after: OnnxModel, reference: Predictions, own: Predictions
-) -> BootstrapInterval:
-    """Return by how much the calibration error grows, over draws of the photos."""
+) -> tuple[BootstrapInterval, BootstrapInterval]:
+    """Return the mAP lost and the calibration error gained, over draws of the photos."""
 
-    def of(link: Link | None, predictions: Predictions, rows: NDArray[np.int64]) -> float:
-        if link is None:
-            raise ValueError("figures need a link")
-        probs, labels = link(predictions.logits[rows].astype(np.float64)), predictions.labels[rows]
-        return float(reliability(probs, labels, _seen(predictions, rows), bins=15).ece())
+    def observed(part: Predictions, rows: NDArray[np.int64]) -> NDArray[np.bool_] | None:
+        return None if part.observed is None else part.observed[rows]
 
-    return _over_draws(
-        lambda rows: of(after.link, own, rows) - of(before.link, reference, rows), len(own)
+    def map_of(part: Predictions, rows: NDArray[np.int64]) -> float:
+        known = observed(part, rows)
+        return float(average_precision(part.logits[rows], part.majority[rows], known).value)
+
+    def ece_of(model: OnnxModel, part: Predictions, rows: NDArray[np.int64]) -> float:
+        probs = require_link(model.link, model.name)(part.logits[rows].astype(np.float64))
+        return float(reliability(probs, part.labels[rows], observed(part, rows), bins=15).ece())
+
+    photos = len(own)
+    return (
+        _over_draws(lambda rows: map_of(reference, rows) - map_of(own, rows), photos),
+        _over_draws(
+            lambda rows: ece_of(after, own, rows) - ece_of(before, reference, rows), photos
+        ),
     )
 
 
-def _seen(predictions: Predictions, rows: NDArray[np.int64]) -> NDArray[np.bool_] | None:
-    return None if predictions.observed is None else predictions.observed[rows]
-
-
 def _over_draws(figure: Callable[[NDArray[np.int64]], float], photos: int) -> BootstrapInterval:
-    """Return the interval of a figure of some rows, each photo as often as it is drawn."""
     rows = np.arange(min(photos, DRAWN))
 
     def figures(times: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -198,7 +187,6 @@ def _file(network: ModelProto, facts: Facts) -> OnnxModel:
 
 
 def _inputs(model: OnnxModel, table: LabelTable, count: int) -> Iterator[NDArray[np.float32]]:
-    """Yield normalised batches of the first photos."""
     for at in range(0, min(count, len(table)), BATCH):
         rows = range(at, min(at + BATCH, count, len(table)))
         pixels = [
@@ -219,8 +207,6 @@ def _quantise(network: ModelProto, model: OnnxModel, table: LabelTable) -> Model
     batches = ({INPUT: batch} for batch in _inputs(model, table, RANGES))
 
     class Photos(CalibrationDataReader):  # type: ignore[misc]
-        """The batches, one by one, then None."""
-
         def get_next(self) -> Any:
             return next(batches, None)
 
@@ -244,11 +230,7 @@ def _quantise(network: ModelProto, model: OnnxModel, table: LabelTable) -> Model
 
 
 def _compacted(network: ModelProto) -> ModelProto:
-    """Return the same network without what makes a small file large: long names, zero points.
-
-    The quantiser names a dozen values after each layer. Layers keep their names, values get short
-    ones. Zero points of 32-bit sums must be zero, and may be left out.
-    """
+    """Return the same network without what makes a small file large: long names, zero points."""
     small = ModelProto()
     small.CopyFrom(network)
     graph = small.graph
@@ -278,7 +260,6 @@ def _compacted(network: ModelProto) -> ModelProto:
 
 
 def _fitted_anew(link: Link, predictions: Predictions) -> Link:
-    """Return the best calibrated link of new logits; a shift to another zero share is kept."""
     if isinstance(link, ZeroShare):
         return ZeroShare(_fitted_anew(link.link, predictions), link.ratio)
     if isinstance(link, Consistent):
@@ -298,9 +279,13 @@ def _fitted_anew(link: Link, predictions: Predictions) -> Link:
 
 
 def _figures(model: OnnxModel, predictions: Predictions) -> Figures:
-    link = model.link
-    if link is None:
-        raise ValueError("figures need a link")
+    link = require_link(model.link, model.name)
+    pixels = np.zeros((1, 3, model.size, model.size), np.uint8)
+    times = []
+    for _ in range(TIMED):
+        start = perf_counter()
+        model.answers(pixels)
+        times.append(perf_counter() - start)
     labels, observed = predictions.labels, predictions.observed
     log_p, log_q = link.log_probs(predictions.logits.astype(np.float64))
     return Figures(
@@ -308,19 +293,8 @@ def _figures(model: OnnxModel, predictions: Predictions) -> Figures:
         float(average_precision(predictions.logits, predictions.majority, observed).value),
         float(reliability(np.exp(log_p), labels, observed, bins=15).ece()),
         float(log_loss_from_logs(log_p, log_q, labels, observed).value),
-        _milliseconds(model),
+        1000 * float(np.median(times[2:])),
     )
-
-
-def _milliseconds(model: OnnxModel) -> float:
-    """Return the median time of one photo from pixels to answers."""
-    pixels = np.zeros((1, 3, model.size, model.size), np.uint8)
-    times = []
-    for _ in range(TIMED):
-        start = perf_counter()
-        model.answers(pixels)
-        times.append(perf_counter() - start)
-    return 1000 * float(np.median(times[2:]))
 
 
 def _worst_layers(

@@ -20,11 +20,7 @@ from labelwise.numeric.array_api import Symbol
 def require_exportable(
     predictor: Predictor, *, rgb_for: str | None = None, full_scale: bool = False
 ) -> None:
-    """Raise if a model reads stored features.
-
-    ``rgb_for`` names what only models of 8-bit RGB have; with ``full_scale`` a model is refused
-    that decodes JPEGs in a way that no program beside it does.
-    """
+    """Raise if a model reads stored features."""
     transform = predictor.transform
     if predictor.model.backbone.name == "identity":
         raise SettingsError(
@@ -304,11 +300,7 @@ def _law_length(g: Graph, mean: Value, labels: Value) -> Value:
 def _one_more_label(
     g: Graph, beta: float, columns: Value, tails: Value, counts: Value, mean: Value
 ) -> GraphProto:
-    """Write the body of the loop over sizes: the expected F of one label more.
-
-    It carries the law of hits (N, M) among the labels so far, the best expected F (N, 1) and its
-    size (N, 1), and goes on while a larger set could be better for some image.
-    """
+    """Write the body of the loop over sizes: the expected F of one label more."""
     gain, square = 1.0 + beta**2, float(beta) ** 2
     step = Graph(g)
     at, more, hits, best, size = "ef_at", "ef_more", "ef_hits", "ef_best", "ef_size"
@@ -372,10 +364,7 @@ RULE_OPS: dict[str, Callable[[Graph, Any, Value, Value | None], Value]] = {
 
 
 class Traced(Symbol):
-    """An array (..., K) of a graph: NumPy's functions write nodes instead of computing.
-
-    So a link is written by calling it. ``shape`` has -1 where it is not known before.
-    """
+    """An array (..., K) of a graph: NumPy's functions write nodes instead of computing."""
 
     def __init__(self, g: Graph, value: Value, shape: tuple[int, ...], dtype: Any) -> None:
         self.g, self.value, self.shape, self.dtype = g, value, shape, np.dtype(dtype)

@@ -1,14 +1,21 @@
 """``export_onnx``: a model to one ``.onnx`` file, written only if it gives the model's answers."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import io
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import dataclass, replace
 from math import floor, pi
 from pathlib import Path
 from typing import Any
+from warnings import catch_warnings, simplefilter
 
 import numpy as np
 import onnx
+import torch
 from onnx import ModelProto, helper, numpy_helper
+from torch import Tensor, nn
 
 from labelwise import __version__
 from labelwise.data import load
@@ -23,18 +30,29 @@ from labelwise.exports.links import (
     write_link,
     write_rule,
 )
-from labelwise.exports.network import LOGITS, export_network
 from labelwise.exports.parity import Parity, assert_parity
-from labelwise.links import Link
-from labelwise.models import ModelSpec, Predictor
-from labelwise.models.graph_file import INPUT, OPSET, PIXELS, Facts, Input, read_model, sealed
+from labelwise.links import Link, Sigmoid, Softmax
+from labelwise.models import Model, ModelSpec, Predictor
+from labelwise.models.graph_file import (
+    INPUT,
+    OPSET,
+    PIXELS,
+    Facts,
+    Input,
+    open_session,
+    read_model,
+    sealed,
+    simplified,
+)
 from labelwise.models.graph_model import OnnxModel
 from labelwise.models.run_folder import RunFolder
+from labelwise.networks.heads import LinearHead
 from labelwise.pictures import FeatureRows, ImageSource, PictureImages, Transform
 from labelwise.pictures.decode import find_images
 from labelwise.pictures.transform import THIN
 from labelwise.system.files import replacing
 from labelwise.system.progress import Watch
+from labelwise.system.text import first_line
 
 # A picture of any size to the network's pixels, as ONNX operators: PIL's resize, then the crop.
 #
@@ -69,8 +87,11 @@ def write_normalise(g: Graph, transform: Transform, pixels: Value) -> Value:
 def write_resize(g: Graph, transform: Transform, image: Value, *, exact: bool) -> Value:
     """Write the uint8 pixels (3, size, size) of a picture (H, W, 3)."""
     with g.part("resize"):
-        if transform.crop is not None:
-            image = _shortened(g, image)
+        if transform.crop is not None:  # as ``Transform``, cut the ends of very long ones off
+            sides = g.op("Slice", g.op("Shape", image), [0], [2], [0])
+            longest = g.op("Mul", g.op("ReduceMin", sides, keepdims=1), THIN)
+            start = g.op("Max", g.op("Div", g.op("Sub", sides, longest), 2), 0)
+            image = g.op("Slice", image, start, g.op("Sub", sides, start), [0, 1])
         shape = g.op("Shape", image)
         height, width = g.op("Gather", shape, 0), g.op("Gather", shape, 1)
         tall, wide = _scaled(g, transform, height, width)
@@ -90,14 +111,6 @@ def write_resize(g: Graph, transform: Transform, image: Value, *, exact: bool) -
             )
         )
         return _turned(g, turn, _resized(g, transform, planes, second, first, exact), transform)
-
-
-def _shortened(g: Graph, image: Value) -> Value:
-    """Write the picture without the ends that ``Transform`` cuts off of very long ones."""
-    sides = g.op("Slice", g.op("Shape", image), [0], [2], [0])
-    longest = g.op("Mul", g.op("ReduceMin", sides, keepdims=1), THIN)
-    start = g.op("Max", g.op("Div", g.op("Sub", sides, longest), 2), 0)
-    return str(g.op("Slice", image, start, g.op("Sub", sides, start), [0, 1]))
 
 
 @dataclass(frozen=True)
@@ -144,7 +157,6 @@ def _resized(
 
 
 def _scaled(g: Graph, transform: Transform, height: Value, width: Value) -> tuple[Value, Value]:
-    """Write the (height, width) that ``Transform.scale_size`` gives."""
     if transform.crop is None:
         return g.constant(transform.size), g.constant(transform.size)
     short = floor(transform.size / transform.crop)
@@ -229,10 +241,7 @@ def _scaled_across(g: Graph, transform: Transform, planes: Value, axis: _Axis) -
 def _weights(
     g: Graph, transform: Transform, axis: _Axis, first: Value
 ) -> tuple[Value, Value, Value]:
-    """Write the weights (BLOCK, inputs) of outputs from ``first`` on, and their inputs' range.
-
-    They are PIL's, in units of 2^-22. Outputs beyond the last get weights that are NaN.
-    """
+    """Write the weights (BLOCK, inputs) of outputs from ``first`` on, and their inputs' range."""
     kind = transform.interpolation
     count = g.cast(axis.length, "float64")
     scale = g.op("Div", count, g.cast(axis.scaled, "float64"))
@@ -259,7 +268,6 @@ def _weights(
 
 
 def _filter(g: Graph, kind: str, x: Value) -> Value:
-    """Write PIL's filter of distances ``x`` >= 0."""
     if kind == "bilinear":
         return g.clip(g.op("Sub", 1.0, x), 0.0, None)
     if kind == "lanczos":
@@ -445,29 +453,194 @@ def pictures_of(
         plain = find_images(path)[0] if path.is_dir() else []
         images = PictureImages([path / name for name in plain]) if plain else load(data).images
         rows = np.arange(len(images))
+    elif folder.spec.answers is not None:
+        raise SettingsError(
+            f"{folder.path} began with words, not with labelled pictures: name photos to compare "
+            "on, as in --data PHOTOS"
+        )
     else:
-        images, rows = _validation(folder)
+        try:
+            table = load(folder.data, **folder.settings.get("data_options", {}))
+            kept = next(split for split in ("val", "test", "train") if split in folder.splits)
+            wanted = set(folder.predictions(kept).ids)
+        except (LabelwiseError, LookupError, StopIteration, ValueError) as error:
+            raise SettingsError(
+                f"the pictures that {folder.path} was trained with cannot be read ({error}); "
+                "give some with --data"
+            ) from None
+        images = table.images
+        rows = np.array([row for row, name in enumerate(table.ids) if name in wanted], np.int64)
     if isinstance(images, FeatureRows):
         raise SettingsError("an export is compared on pictures, got stored features")
     some = np.linspace(0, len(rows) - 1, min(limit or PICTURES, len(rows))).round().astype(int)
     return images, [int(row) for row in rows[some]]
 
 
-def _validation(folder: RunFolder) -> tuple[ImageSource, np.ndarray]:
-    if folder.spec.answers is not None:
-        raise SettingsError(
-            f"{folder.path} began with words, not with labelled pictures: name photos to compare "
-            "on, as in --data PHOTOS"
-        )
+# Backbone and head as an ONNX graph, by torch's own exporters. What one writes is compared with the
+# network on random input of another batch size before it is used. Tracing is tried first: it is a
+# hundred times faster than capturing the program (``dynamo``). It traces a batch of a fixed size,
+# so that all that follows from sizes alone is computed then: a quantiser would round the numbers
+# it is computed from. Where the batch size became a number too, it traces with one left open.
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Run a block without warnings and without log messages below errors."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
     try:
-        settings = folder.settings
-        table = load(folder.data, **settings.get("data_options", {}))
-        kept = next(split for split in ("val", "test", "train") if split in folder.splits)
-        wanted = set(folder.predictions(kept).ids)
-    except (LabelwiseError, LookupError, StopIteration, ValueError) as error:
+        with catch_warnings():
+            simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
+
+
+# A model whose classifier does the work of its link, for programs that know no links.
+#
+#     sigma(slope (W x + b) + offset)  =  sigma((slope W) x + (slope b + offset))
+#     softmax of (W x + b) / T         =  softmax of (W / T) x + b / T
+#
+# Other programs take a sigmoid or a softmax of the logits, whichever ``problem_type`` names. Curves
+# (SPA, isotonic, beta) and links that couple labels cannot be folded.
+
+
+def folded(predictor: Predictor) -> tuple[Predictor, str]:
+    """Return the predictor with its link folded into its linear head; raise if that cannot be."""
+    head = predictor.model.head
+    if not isinstance(head, LinearHead):
+        raise SettingsError(f"only a linear head can take in a link, got {type(head).__name__}")
+    slope, offset, link, problem_type = _line(predictor.link, len(predictor.space))
+    classifier = deepcopy(head.classifier)
+    weight, bias = classifier.weight, classifier.bias
+    with torch.no_grad():
+        device = weight.device
+        weight.copy_(slope.to(device)[:, None] * weight.double())
+        bias.copy_(slope.to(device) * bias.double() + offset.to(device))
+    new = LinearHead(classifier.in_features, classifier.out_features).to(device)
+    new.classifier = classifier
+    mirrored, crops = predictor.model.mirrored, predictor.model.crops
+    model = Model(predictor.model.backbone, new, mirrored=mirrored, crops=crops)
+    return replace(predictor, model=model.eval(), link=link), problem_type
+
+
+def _line(link: Link | None, labels: int) -> tuple[Tensor, Tensor, Link, str]:
+    """Return the slope and offset (K,) to fold, what remains of the link, and how it is asked."""
+    if link is None:
+        raise SettingsError("the model ranks labels and has no probabilities; calibrate it first")
+    if isinstance(link, Softmax) and labels > 1:
+        slope = torch.full((labels,), 1 / link.temperature, dtype=torch.float64)
+        return slope, torch.zeros_like(slope), Softmax(), "single_label_classification"
+    line = link.slope_and_offset(labels)
+    if line is None:
         raise SettingsError(
-            f"the pictures that {folder.path} was trained with cannot be read ({error}); "
-            "give some with --data"
-        ) from None
-    rows = np.array([row for row, name in enumerate(table.ids) if name in wanted], dtype=np.int64)
-    return table.images, rows
+            f"the link {link.kind!r} is not a sigmoid or softmax of scaled and shifted logits; "
+            "`labelwise train --method bce --set calibrate=platt` gives one that is"
+        )
+    slope, offset = (torch.from_numpy(np.ascontiguousarray(coefficients)) for coefficients in line)
+    return slope, offset, Sigmoid(), "multi_label_classification"
+
+
+LOGITS = "network_logits"
+CLOSE = 1e-3  # of random weights and input; the real check, on pictures, is far stricter
+
+
+class _Logits(nn.Module):
+    def __init__(self, model: Model) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, images: Tensor) -> Tensor:
+        logits: Tensor = self.model(images).logits
+        return logits
+
+
+def export_network(model: Model, size: int) -> ModelProto:
+    """Return the graph from normalised pixels (N, C, size, size) to logits (N, K)."""
+    network = _Logits(model).eval().cpu()
+    generator = torch.Generator().manual_seed(0)
+    channels = model.backbone.transform.channels
+    example = torch.randn(2, channels, size, size, generator=generator)
+    other = torch.randn(3, channels, size, size, generator=generator)
+    with torch.no_grad():
+        expected = network(other).numpy()
+    reasons = []
+    for exporter in (_fixed, _traced, _captured):
+        try:
+            with quiet():
+                proto = exporter(network, example)
+            (answers,) = open_session(proto).run([LOGITS], {INPUT: other.numpy()})
+        except Exception as error:  # exporters raise errors of every kind
+            reasons.append(f"{exporter.__name__[1:]}: {first_line(error)[:200]}")
+            continue
+        apart = float(np.abs(answers - expected).max())
+        if apart <= CLOSE * max(1.0, float(np.abs(expected).max())):
+            return _cleaned(proto)
+        reasons.append(f"{exporter.__name__[1:]}: logits differ by {apart:.2g}")
+    raise LabelwiseError(
+        f"backbone {model.backbone.name!r} cannot be written as ONNX ({'; '.join(reasons)})"
+    )
+
+
+def _fixed(network: nn.Module, example: Tensor) -> ModelProto:
+    proto: ModelProto = simplified(_traced(network, example, axes={}))
+    for value in (*proto.graph.input, *proto.graph.output):
+        value.type.tensor_type.shape.dim[0].dim_param = "batch"
+    del proto.graph.value_info[:]
+    return proto
+
+
+def _traced(
+    network: nn.Module, example: Tensor, axes: dict[str, dict[int, str]] | None = None
+) -> ModelProto:
+    open_batch = {INPUT: {0: "batch"}, LOGITS: {0: "batch"}}
+    buffer: Any = io.BytesIO()  # which torch takes, though its annotation does not say so
+    torch.onnx.export(
+        network,
+        (example,),
+        buffer,
+        dynamo=False,
+        opset_version=OPSET,
+        input_names=[INPUT],
+        output_names=[LOGITS],
+        dynamic_axes=open_batch if axes is None else axes,
+    )
+    return onnx.load_model_from_string(buffer.getvalue())
+
+
+def _captured(network: nn.Module, example: Tensor) -> ModelProto:
+    program = torch.onnx.export(
+        network,
+        (example,),
+        None,
+        dynamo=True,
+        opset_version=OPSET,
+        input_names=[INPUT],
+        output_names=[LOGITS],
+        dynamic_shapes=({0: torch.export.Dim("batch", min=1)},),
+        external_data=False,
+        verbose=False,
+    )
+    if program is None:
+        raise RuntimeError("the exporter returned nothing")
+    return program.model_proto
+
+
+def _cleaned(proto: ModelProto) -> ModelProto:
+    graph = proto.graph
+    weights = {tensor.name for tensor in graph.initializer}
+    renamed: dict[str, str] = {}
+    kept = []
+    for node in graph.node:
+        node.doc_string = ""
+        del node.metadata_props[:]
+        if node.op_type == "Identity" and node.input[0] in weights:
+            renamed[node.output[0]] = node.input[0]
+        else:
+            node.input[:] = [renamed.get(name, name) for name in node.input]
+            kept.append(node)
+    del graph.node[:]
+    graph.node.extend(kept)
+    del graph.value_info[:]
+    del graph.metadata_props[:]
+    return proto

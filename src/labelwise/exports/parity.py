@@ -8,9 +8,8 @@ Each stage is compared on the same input, so that a difference is named where it
     probability   from the same logits                       at most 1e-5 apart
     label         from the same probabilities                equal, but where |p - t| < 1e-5
 
-A link with steps may turn the last bit of a logit into another level: a probability also agrees if
-it lies between those of the logits a rounding below and above. What comes of all stages together,
-where a pixel that is off by one level moves the logits a little, is measured and shown.
+A probability also agrees if it lies between those of the logits a rounding below and above: a link
+with steps may turn the last bit of a logit into another level.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -40,8 +39,6 @@ from labelwise.predictions import Predictions
 from labelwise.system.progress import Silent, Watch
 from labelwise.system.text import counted
 from labelwise.types import matching_columns
-
-# Labelled tables scored by a model in any form, so that what is shipped can be measured.
 
 
 def measured_predictions(
@@ -90,8 +87,7 @@ def measured_predictions(
 #     what has to be laid down   PNG with alpha, 16-bit grey PNG
 #     another format             WebP
 #
-# Programs that ignore one of these are off by far more than a rounding, on photos that a
-# validation split may not hold.
+# Programs that ignore one of these are off by far more than a rounding.
 
 
 LARGE = 4  # times the side of the input, at least
@@ -134,11 +130,7 @@ Values = Callable[[Tensor], Iterable[NodeValue]]
 
 @dataclass
 class Parity:
-    """The largest differences of each stage over ``pictures``, and of all stages together.
-
-    ``files`` are encoded examples that were compared beside them. ``levels`` is None for a program
-    that begins with scaled pixels.
-    """
+    """The largest differences of each stage over ``pictures``, and of all stages together."""
 
     pictures: int
     levels: int | None = None
@@ -176,11 +168,7 @@ def assert_parity(
     *,
     watch: Watch | None = None,
 ) -> Parity:
-    """Return how far the file is from the model on pictures; raise where it is too far.
-
-    Encoded examples made of the first picture are compared too, but not of bands, which whoever
-    runs the file must hand over scaled.
-    """
+    """Return how far the file is from the model on pictures; raise where it is too far."""
     transform = predictor.transform
 
     def program(pixels: Tensor) -> GraphAnswers:
@@ -199,10 +187,25 @@ def assert_parity(
     every += [(examples, row) for row in range(len(examples))]
     for source, row in _shown(every, watch):
         name, picture = source.ids[row], source.read(row, at_least)
-        if model.facts.input == "image":
-            _assert_decoded_alike(source.encoded(row), picture, name)
+        content = source.encoded(row) if model.facts.input == "image" else None
+        # Of pixels in memory there is none, and Pillow alone cannot read raw files.
+        plain = None if content is None or is_raw(content) else read_picture(content)
+        if plain is not None and not np.array_equal(plain, np.asarray(picture)):
+            raise LabelwiseError(
+                f"nothing was written: Pillow alone decodes {name} to other pixels than the model "
+                "gets"
+            )
         scaled, pixels = model.pixels(np.asarray(picture)), transform.pixels(picture)
-        _take_pixels(parity, scaled, pixels.numpy(), name, exact=model.facts.exact_resize)
+        apart = np.abs(scaled.astype(np.int16) - pixels.numpy())
+        most = int(apart.max())
+        if most > MAX_LEVELS:
+            way_out = "" if model.facts.exact_resize else "; leave --fast-resize out"
+            raise LabelwiseError(
+                f"nothing was written: pixels of {name} are {most} levels apart after the resize, "
+                f"more than {MAX_LEVELS}{way_out}"
+            )
+        parity.levels = max(parity.levels or 0, most)
+        parity.pixels_differing += float((apart > 0).mean())
         same = np.array_equal(scaled, pixels)
         whole = None if same else model.answers(scaled[None])
         _take_answers(parity, predictor, pixels[None], program, values, name, whole)
@@ -227,45 +230,13 @@ def assert_program_parity(
     return parity
 
 
-def _assert_decoded_alike(content: bytes | None, picture: Image.Image, name: str) -> None:
-    """Raise unless the program beside an exported file reads the pixels that the model gets."""
-    if content is None or is_raw(content):  # pixels in memory, or what Pillow alone cannot read
-        return
-    if not np.array_equal(read_picture(content), np.asarray(picture)):
-        raise LabelwiseError(
-            f"nothing was written: Pillow alone decodes {name} to other pixels than the model gets"
-        )
-
-
 def _shown(rows: Sequence[Row], watch: Watch | None) -> Iterator[Row]:
-    """Yield the rows, with their progress."""
     watch = watch or Silent()
     watch.start("comparing", len(rows))
     for row in rows:
         watch.advance(1)
         yield row
     watch.finish()
-
-
-def _take_pixels(
-    parity: Parity,
-    found: NDArray[np.uint8],
-    expected: NDArray[np.uint8],
-    name: str,
-    *,
-    exact: bool,
-) -> None:
-    """Compare the scaled pixels of a picture."""
-    apart = np.abs(found.astype(np.int16) - expected)
-    most = int(apart.max())
-    if most > MAX_LEVELS:
-        way_out = "" if exact else "; leave --fast-resize out"
-        raise LabelwiseError(
-            f"nothing was written: pixels of {name} are {most} levels apart after the resize, "
-            f"more than {MAX_LEVELS}{way_out}"
-        )
-    parity.levels = max(parity.levels or 0, most)
-    parity.pixels_differing += float((apart > 0).mean())
 
 
 def _take_answers(
@@ -277,10 +248,7 @@ def _take_answers(
     name: str,
     whole: GraphAnswers | None = None,
 ) -> None:
-    """Compare logits with the model's for the same pixels, and what follows from the logits.
-
-    What comes of all stages together, the answers ``whole``, is measured, not limited.
-    """
+    """Compare logits with the model's for the same pixels, and what follows from the logits."""
     found, expected = program(pixels), predictor.logits(pixels)
     gap = float(np.abs(found.logits - expected.numpy()).max())
     if not gap <= MAX_LOGIT:  # NaN is too far too
@@ -340,11 +308,7 @@ def compare_answers(
 
 
 def first_difference(values: Iterable[NodeValue], predictor: Predictor, pixels: Tensor) -> str:
-    """Return the name of the first node of a network that gives what torch never computes.
-
-    Every value that torch computes on its way is looked for among those of the graph's nodes, in
-    their order. What comes after the last one that is found is where they part.
-    """
+    """Return the name of the first node of a network that gives what torch never computes."""
     images = predictor.transform.normalise(pixels)
     with torch.no_grad(), _Recorded() as recorded:
         predictor.model.eval()(images)
@@ -359,8 +323,6 @@ def first_difference(values: Iterable[NodeValue], predictor: Predictor, pixels: 
 
 
 class _Recorded(TorchDispatchMode):
-    """Keeps every value that torch computes."""
-
     def __init__(self) -> None:
         super().__init__()
         self.values: list[NDArray[np.float32]] = []

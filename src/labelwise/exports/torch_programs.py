@@ -3,12 +3,9 @@
     pixels uint8 (N, 3, size, size), N any -> {"logits", "probability", "label", "none"}
     (of a model of bands: their values, float32 (N, bands, size, size))
 
-as in an ONNX file; a model that only ranks gives logits alone. The ``.pt2`` file holds the
-description of the model as ``model.json`` among its extra files. It is loaded again and compared
-with the model on real pictures before it is written.
-
-torch loads such files by unpickling, which runs what whoever wrote them put there. So labelwise
-writes them, for programs that are given files by people they trust, and runs none itself.
+as in an ONNX file; a model that only ranks gives logits alone. The ``.pt2`` file has ``model.json``
+among its extra files, and is compared with the model before it is written. torch loads such files
+by unpickling, which runs code of their writer: labelwise writes them and runs none.
 """
 
 import io
@@ -32,11 +29,10 @@ from labelwise.exports.links import (
     require_new_folder,
     require_pictures,
 )
-from labelwise.exports.network import export_network, quiet
-from labelwise.exports.onnx_file import assemble, facts_of
+from labelwise.exports.onnx_file import assemble, export_network, facts_of, quiet
 from labelwise.exports.parity import MAX_LOGIT, Parity, assert_parity, assert_program_parity
 from labelwise.models import MODEL_FILE, ModelSpec, Predictor
-from labelwise.models.graph_file import UNSEALED, Facts, Input
+from labelwise.models.graph_file import UNSEALED, Input
 from labelwise.models.graph_model import (
     FACTS,
     GRAPH,
@@ -59,8 +55,7 @@ from labelwise.system.text import first_line, one_line, one_line_of
 #     model.xml, model.bin   the graph of the ONNX file
 #     labelwise.json         the metadata of the ONNX file, and the hashes of the other two
 #
-# The folder is made from the ONNX graph, read back, and compared with the model on real pictures as
-# the file is. OpenVINO computes in float32 throughout, so that some pixels are a level off.
+# OpenVINO computes in float32 throughout, so that some pixels are a level off.
 
 
 CLOSE, SELDOM = 0.01, 0.01  # of probabilities, and the share of entries that may differ by more
@@ -91,11 +86,20 @@ def export_openvino(
         ) from None
     if "thresholds" in (value.name for value in graph.graph.input):
         _open_thresholds(openvino, converted, len(facts.space))
-    for name, value in _model_info(facts).items():
+    # What OpenVINO's own tools look for, which know one threshold at most.
+    info = {"labels": json.dumps(facts.space.names, ensure_ascii=False), "multilabel": "True"}
+    thresholds = default_thresholds(facts.rule, len(facts.space))
+    if thresholds is not None and len(set(thresholds.tolist())) == 1:
+        info["confidence_threshold"] = f"{thresholds[0]:g}"
+    for name, value in info.items():
         converted.set_rt_info(value, ["model_info", name])
     with replacing_folder(folder) as temporary:
         openvino.save_model(converted, temporary / GRAPH, compress_to_fp16=False)
-        (temporary / FACTS).write_text(_sealed(facts, temporary), encoding="utf-8")
+        hashes = {name: digest((temporary / name).read_bytes()) for name in (GRAPH, WEIGHTS)}
+        stated = json.dumps({**facts.metadata(), "files": hashes}, indent=2, ensure_ascii=False)
+        text = f"{stated}\n"
+        text = text.replace(UNSEALED, digest(text.encode()))
+        (temporary / FACTS).write_text(text, encoding="utf-8")
         written = OpenVinoModel.load(temporary)
         parity = assert_parity(written, predictor, images, rows, watch=watch)
         _assert_link_in_float32(written)
@@ -137,31 +141,14 @@ def _open_thresholds(openvino: Any, model: Any, labels: int) -> None:
     model.validate_nodes_and_infer_types()
 
 
-def _model_info(facts: Facts) -> dict[str, str]:
-    """Return what OpenVINO's own tools look for, which know one threshold at most."""
-    info = {"labels": json.dumps(facts.space.names, ensure_ascii=False), "multilabel": "True"}
-    thresholds = default_thresholds(facts.rule, len(facts.space))
-    if thresholds is not None and len(set(thresholds.tolist())) == 1:
-        info["confidence_threshold"] = f"{thresholds[0]:g}"
-    return info
-
-
-def _sealed(facts: Facts, folder: Path) -> str:
-    hashes = {name: digest((folder / name).read_bytes()) for name in (GRAPH, WEIGHTS)}
-    text = json.dumps({**facts.metadata(), "files": hashes}, indent=2, ensure_ascii=False) + "\n"
-    return text.replace(UNSEALED, digest(text.encode()))
-
-
 # ``export --format executorch``: a program for phones, from scaled pixels to decided labels.
 #
 #     pixels uint8 (N, 3, size, size), N up to 15 -> logits, probability, label, none, in this order
 #     (of a model of bands: their values, float32 (N, bands, size, size))
 #
-# as in a program of torch.export, which is lowered to XNNPACK where that has its operators and to
-# ExecuTorch's own kernels elsewhere. The ``.pte`` file has a second method, ``model``, which gives
-# the description of the model as JSON. The file is loaded by ExecuTorch and compared with the model
-# on real pictures before it is written, one at a time and 15 as one batch: ExecuTorch sets the
-# memory of its input apart beforehand, which is that of 15 where a program takes any number.
+# as in a program of torch.export, lowered to XNNPACK where that has its operators. A ``.pte`` file
+# has a second method, ``model``, which gives the description of the model as JSON. It is compared
+# with the model one picture at a time and 15 as one batch, for which ExecuTorch sets memory apart.
 
 
 OUTPUTS = ("logits", "probability", "label", "none")
@@ -198,7 +185,13 @@ def export_executorch(
 
     parity = _compared(program, values, predictor, images, rows, watch)
     whole = [input_of(images, rows[n % len(rows)], predictor.transform) for n in range(MOST)]
-    _assert_batch(program, predictor, torch.stack(whole))
+    together = torch.stack(whole)
+    gap = float((program(together)["logits"] - predictor.logits(together)).abs().max())
+    if not gap <= MAX_LOGIT:
+        raise LabelwiseError(
+            f"nothing was written: logits of a batch of {MOST} are {gap:.2g} apart, more than "
+            f"{MAX_LOGIT:g}"
+        )
     with replacing(Path(path)) as temporary:
         temporary.write_bytes(content)
     return len(content), parity
@@ -207,7 +200,6 @@ def export_executorch(
 def _description(
     predictor: Predictor, spec: ModelSpec, path: Path, rows: Sequence[int], kind: str, suffix: str
 ) -> str:
-    """Return the JSON of a model that can be written to such a file."""
     if path.suffix != suffix:
         raise SettingsError(f"--format {kind} writes a file that ends in {suffix}, got {path}")
     require_exportable(predictor)
@@ -273,7 +265,6 @@ def _lowered(program: torch.export.ExportedProgram, description: str) -> bytes:
 
 @contextmanager
 def _compiler_found() -> Iterator[None]:
-    """Let ExecuTorch find the compiler of its own wheel, though its folder is not on the PATH."""
     package = find_spec("executorch")
     places = [] if package is None else package.submodule_search_locations or []
     own = [
@@ -287,17 +278,6 @@ def _compiler_found() -> Iterator[None]:
         yield
     finally:
         del os.environ[COMPILER]
-
-
-def _assert_batch(program: LoadedProgram, predictor: Predictor, pixels: Tensor) -> None:
-    """Raise unless pictures in one batch get the logits that the model gives them."""
-    logits = program(pixels)["logits"]
-    gap = float((logits - predictor.logits(pixels)).abs().max())
-    if not gap <= MAX_LOGIT:
-        raise LabelwiseError(
-            f"nothing was written: logits of a batch of {len(pixels)} are {gap:.2g} apart, more "
-            f"than {MAX_LOGIT:g}"
-        )
 
 
 class _Answers(nn.Module):
@@ -348,8 +328,6 @@ def export_program(
 
 
 class _Nodes(torch.fx.Interpreter):
-    """Runs a program and keeps what its nodes give."""
-
     def __init__(self, program: torch.fx.GraphModule) -> None:
         super().__init__(program)
         self.values: list[NodeValue] = []

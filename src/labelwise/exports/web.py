@@ -1,11 +1,4 @@
-"""``export --format web``: a static folder whose page tags photos in the browser, offline.
-
-    index.html  tagger.js  style.css  model.onnx
-    ort/        onnxruntime-web, taken once from npm and checked by its hash
-
-The page asks only for files beside it, which its content security policy enforces; any static
-server will do, without special headers.
-"""
+"""``export --format web``: a static folder whose page tags photos in the browser, offline."""
 
 import hashlib
 import json
@@ -63,18 +56,16 @@ def export_web(
         (temporary / "tagger.js").write_text(_asset("tagger.js"), encoding="utf-8")
         style = files("labelwise.markup").joinpath("style.css").read_text(encoding="utf-8")
         (temporary / "style.css").write_text(style + _asset("tagger.css"), encoding="utf-8")
-        (temporary / "index.html").write_text(_page(predictor), encoding="utf-8")
+        names, caution = predictor.space.names, predictor.caution
+        stated = {"labels": names, "ranks": predictor.link is None}
+        text = json.dumps(stated, ensure_ascii=False)
+        page = Template(_asset("tagger.html")).substitute(
+            count=f"{len(names):,}",
+            caution="" if caution is None else tag("p", caution, class_="note"),
+            facts=text.replace("<", "\\u003c"),  # in a script element only "<" could end it
+        )
+        (temporary / "index.html").write_text(page, encoding="utf-8")
     return parity
-
-
-def _page(predictor: Predictor) -> str:
-    names, caution = predictor.space.names, predictor.caution
-    facts = json.dumps({"labels": names, "ranks": predictor.link is None}, ensure_ascii=False)
-    return Template(_asset("tagger.html")).substitute(
-        count=f"{len(names):,}",
-        caution="" if caution is None else tag("p", caution, class_="note"),
-        facts=facts.replace("<", "\\u003c"),  # in a script element only "<" could end it
-    )
 
 
 def _asset(name: str) -> str:
@@ -83,7 +74,8 @@ def _asset(name: str) -> str:
 
 def find_runtime(package: Path | None = None) -> Path:
     """Return a folder with the files of onnxruntime-web: cached, from a package, or from npm."""
-    cache = _cache()
+    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    cache = Path(root) / "labelwise" / f"onnxruntime-web-{RUNTIME}"
     if package is None and all(_whole(cache / name) for name in HASHES):
         return cache
     with TemporaryDirectory() as folder:
@@ -93,11 +85,6 @@ def find_runtime(package: Path | None = None) -> Path:
             with replacing(cache / name) as temporary:
                 shutil.copyfile(Path(folder) / name, temporary)
     return cache
-
-
-def _cache() -> Path:
-    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(root) / "labelwise" / f"onnxruntime-web-{RUNTIME}"
 
 
 def _whole(path: Path) -> bool:

@@ -1,10 +1,4 @@
-"""Models: what is deployed, how it scores, and the folder of the run that it came from.
-
-A model folder holds ``model.safetensors`` (the weights) and ``model.json``, a :class:`ModelSpec`:
-everything else, the versions it was written with, and the hash of the weights it belongs to. Link
-and rule can be read from it without the weights. Tensors have the names of :class:`Model`, or
-those of timm, so that timm can load the file too.
-"""
+"""Models: what is deployed, how it scores, and the folder of the run that it came from."""
 
 from typing import TYPE_CHECKING
 

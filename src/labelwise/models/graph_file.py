@@ -40,11 +40,6 @@ from labelwise.types import LabelSpace
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto, ValueInfoProto
 
-# ONNX files as all who read them open them: whole, in a session of onnxruntime.
-#
-# A session has one thread count, no chatter, and errors in a sentence.
-
-
 FORMAT = 1  # of the files that labelwise exports
 UNSEALED = "0" * 64  # stands for the hash of a file while it is computed
 QUIET = 4  # fatal only: what goes wrong is raised as well
@@ -71,21 +66,21 @@ def is_whole(content: bytes, digest: str) -> bool:
 def simplified(model: Any) -> Any:
     """Return a model with everything computed that follows from its constants."""
     import onnx
-    import onnxruntime
 
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = QUIET
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
     with TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx"
-        options.optimized_model_filepath = str(path)
-        content = model.SerializeToString()
-        onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+        open_session(model, simplified=path)
         return onnx.load(path)
 
 
-def open_session(model: Any, *, threads: int | None = None, name: str = "the model") -> Any:
-    """Return a session on the CPU for a model, or its bytes."""
+def open_session(
+    model: Any,
+    *,
+    threads: int | None = None,
+    name: str = "the model",
+    simplified: Path | None = None,
+) -> Any:
+    """Return a session on the CPU for a model, or its bytes; perhaps write it simplified."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -93,6 +88,9 @@ def open_session(model: Any, *, threads: int | None = None, name: str = "the mod
     if threads is not None:
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1
+    if simplified is not None:
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
+        options.optimized_model_filepath = str(simplified)
     content = model if isinstance(model, bytes) else model.SerializeToString()
     try:
         return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
@@ -351,7 +349,6 @@ def _before(makers: Mapping[str, "NodeProto"], name: str, passing: Sequence[str]
 
 
 def _reads(node: "NodeProto") -> set[str]:
-    """Return the names a node reads, those that its bodies take from outside too."""
     names = set(node.input)
     for attribute in node.attribute:
         if attribute.HasField("g"):

@@ -1,9 +1,4 @@
-"""Exported models as scorers: GraphModel, and OnnxModel, which onnxruntime runs.
-
-The graph is cut in two at ``pixels``: the resize runs in the threads that decode, the network in
-batches. Both are parts of the very file, so what is measured is what is shipped. The engine applies
-the link that the file's metadata names; that its graph says the same is checked on every batch.
-"""
+"""Exported models as scorers: GraphModel, and OnnxModel, which onnxruntime runs."""
 
 import hashlib
 import json
@@ -76,11 +71,7 @@ class GraphTransform(Transform):
 
 
 class GraphModel(ABC):
-    """An exported model of any runtime; a :class:`~labelwise.models.scoring.Scorer`.
-
-    A runtime brings :meth:`run` for the parts of the graph: ``resize`` (image to pixels),
-    ``network`` (pixels to all outputs) and ``decision`` (logits to the outputs after them).
-    """
+    """An exported model of any runtime; a :class:`~labelwise.models.scoring.Scorer`."""
 
     facts: Facts
     name: str
@@ -245,11 +236,6 @@ class OnnxModel(GraphModel):
                     yield node.name, node.op_type, values[name]
 
     def _opened(self, part: Part) -> Any:
-        """Return a session for a part of the graph.
-
-        It answers for any number of rows, also where the file is for one picture and states one;
-        what runs in each of many threads at once takes one thread.
-        """
         graph, pixels = self.proto.graph, [self.facts.pixels_info("n")]
         inputs, outputs, threads = pixels, [], self.threads
         for output in graph.output:
@@ -274,8 +260,7 @@ class OnnxModel(GraphModel):
 #     model.xml, model.bin   the graph of the ONNX file
 #     labelwise.json         the metadata of the ONNX file, and the hashes of the other two
 #
-# OpenVINO reports to its makers that it was imported, over the network and unasked, except in CI;
-# :func:`openvino_runtime` imports it as CI does.
+# OpenVINO reports its import over the network, except in CI: it is imported as CI does.
 
 
 GRAPH, WEIGHTS, FACTS = OPENVINO_FILES
@@ -386,7 +371,6 @@ class OpenVinoModel(GraphModel):
         return self._compiled(network, 1)
 
     def _after(self, name: str, shape: list[int], dtype: Any) -> Any:
-        """Return the part of the graph after a tensor, which becomes its input."""
         openvino = openvino_runtime()
         graph = self.graph.clone()
         start = openvino.opset13.parameter(shape, dtype, name=name)
@@ -410,7 +394,6 @@ class OpenVinoModel(GraphModel):
 
 
 def _read_facts(folder: Path) -> Facts:
-    """Return what a folder says of itself, if its files are those that were written."""
     try:
         text = (folder / FACTS).read_text(encoding="utf-8")
         contents = {name: (folder / name).read_bytes() for name in (GRAPH, WEIGHTS)}

@@ -25,11 +25,7 @@ if TYPE_CHECKING:
 
 
 def load_model(place: str | Path, device: str = "cpu") -> "DeployedModel":
-    """Return the model of a run, a model folder or an export, on a disk, in a bucket or on a hub.
-
-    ``labelwise.score(load_model("runs/photos"), labelwise.data.load("new.csv").images)`` scores
-    with any of them. Exported models run on the CPU.
-    """
+    """Return a model to score with: of a run, a model folder or an export, wherever it is kept."""
     path = fetched_run(place, "model")
     refuse_program(path)
     if not is_exported(path):
@@ -53,8 +49,7 @@ def load_model(place: str | Path, device: str = "cpu") -> "DeployedModel":
 def spec_of(place: Path) -> ModelSpec:
     """Return what a model is, without its weights: by its folder, or by an exported file.
 
-    The weights of a file are known by the hash of the file: those of eight bits have logits of
-    their own, and an index of the one must not go on with the other.
+    A file is known by its own hash: an index of the float32 model must not go on with an int8 one.
     """
     if not is_exported(place):
         return ModelSpec.load(place / MODEL_FILE)
@@ -98,7 +93,6 @@ def refuse_program(place: Path) -> None:
 
 
 def _exported_spec(path: Path) -> ModelSpec:
-    """Return what a file says of itself, with its features for a backbone."""
     content = _content(path)
     proto, facts = read_model(content, str(path))
     features = features_of(proto)

@@ -1,12 +1,9 @@
 """Answers of an exported ``.onnx`` file by its graph alone, without torch.
 
-Importing torch takes two seconds of processor time and 200 MB, and a file that begins with a
-picture holds all that follows: resize, network and link. So its own outputs are the answers,
-and each core decodes and answers pictures of its own: one thread per picture computes more of them
-than threads that wait for each other. Every answer is checked against the link that the metadata
-names, and labels are chosen by the rule it names. What needs more than answers (indexes,
-evaluations, shards, another taxonomy) and a file that cannot be used go to
-:mod:`labelwise.models.scoring`, which gives the reason, too.
+Importing torch takes seconds and 200 MB, and a file that begins with a picture holds all that
+follows. Every answer is checked against the link that the metadata names, and labels are chosen by
+the rule it names. What needs more than answers, and a file that cannot be used, go to
+:mod:`labelwise.models.scoring`.
 """
 
 import csv
@@ -35,9 +32,8 @@ from labelwise.system.text import as_cell, first_line
 #     CSV     path, labels, error, then one column of probabilities per label
 #     Parquet path, labels, probs (in the order of the metadata), error
 #
-# Where a caution must stand beside the probabilities, JSON has it as ``caution``, and CSV in a
-# column of that name behind ``error``. In CSV a text that a spreadsheet would take for a formula is
-# quoted by an apostrophe.
+# A caution is ``caution`` in JSON and a column of CSV behind ``error``. In CSV a text that a
+# spreadsheet would take for a formula is quoted by an apostrophe.
 
 
 CAUTION = "caution"
@@ -94,15 +90,16 @@ def answer_writer(
             return
         with temporary.open("w", newline="", encoding="utf-8") as stream:
             if path.suffix == ".jsonl":
-                yield lambda answer: _write_line(stream, json_record(answer, names))
+
+                def write_line(answer: Answer) -> None:
+                    record = json_record(answer, names)
+                    stream.write(json.dumps(record, ensure_ascii=False) + "\n")
+
+                yield write_line
                 return
             rows = csv.writer(stream)
             rows.writerow(csv_header(names, cautioned=cautioned))
             yield lambda answer: rows.writerow(csv_row(answer, names, cautioned=cautioned))
-
-
-def _write_line(stream: Any, record: dict[str, Any]) -> None:
-    stream.write(json.dumps(record, ensure_ascii=False) + "\n")
 
 
 @contextmanager

@@ -52,22 +52,30 @@ Pair = tuple[nn.Conv2d, nn.BatchNorm2d]
 
 
 def fused(network: Network, example: Tensor) -> Network:
-    """Return a copy of a network in evaluation without batch normalisation behind convolutions.
-
-    ``example`` is an input. The network itself is returned where nothing can be fused.
-    """
+    """Return a copy of a network in evaluation without batch normalisation behind convolutions."""
     if not any(isinstance(module, nn.BatchNorm2d) for module in network.modules()):
         return network
     copy = deepcopy(network)
     with torch.no_grad():
         before, pairs = _watched(copy, example)
         for convolution, norm in pairs:
-            _fuse(convolution, norm)
+            convolution.weight, convolution.bias = fuse_conv_bn_weights(
+                convolution.weight,
+                convolution.bias,
+                norm.get_buffer("running_mean"),
+                norm.get_buffer("running_var"),
+                norm.eps,
+                norm.weight,
+                norm.bias,
+            )
         norms = [norm for _, norm in pairs]
         for name, module in list(copy.named_modules()):
             if any(module is norm for norm in norms):
-                copy.set_submodule(name, _without_norm(module))
-        same = bool(pairs) and _agree(before, copy(example))
+                rest = [getattr(module, part, None) for part in ("drop", "act")]  # of timm's norms
+                kept = nn.Sequential(*(part for part in rest if isinstance(part, nn.Module)))
+                copy.set_submodule(name, kept)
+        apart = (before - copy(example)).abs().max()
+    same = bool(pairs) and bool(apart <= TOLERANCE * before.abs().max().clamp(min=1.0))
     return copy if same else network
 
 
@@ -92,32 +100,6 @@ def _watched(network: nn.Module, example: Tensor) -> tuple[Tensor, list[Pair]]:
         if given is result and convolutions.count(convolution) == norms.count(norm) == 1
     ]
     return output, pairs
-
-
-def _fuse(convolution: nn.Conv2d, norm: nn.BatchNorm2d) -> None:
-    convolution.weight, convolution.bias = fuse_conv_bn_weights(
-        convolution.weight,
-        convolution.bias,
-        norm.get_buffer("running_mean"),
-        norm.get_buffer("running_var"),
-        norm.eps,
-        norm.weight,
-        norm.bias,
-    )
-
-
-def _without_norm(norm: nn.Module) -> nn.Module:
-    """Return what is left of a norm: timm's apply dropout and an activation after it."""
-    rest = [getattr(norm, name, None) for name in ("drop", "act")]
-    return nn.Sequential(*(module for module in rest if isinstance(module, nn.Module)))
-
-
-def _agree(before: Tensor, after: Tensor) -> bool:
-    limit = TOLERANCE * before.abs().max().clamp(min=1.0)
-    return bool((before - after).abs().max() <= limit)
-
-
-# Model: the network that is trained and deployed, a backbone and a head.
 
 
 class Model(nn.Module):
@@ -224,11 +206,7 @@ class Predictor:
         return replace(self, model=self.model.to(device))
 
     def fused(self, images: int = FUSED_FROM) -> "Predictor":
-        """Return a faster predictor: convolutions do the work of the batch norms behind them.
-
-        It is for answering alone; its logits are the same up to rounding. It is the same predictor
-        on a GPU, where this was not faster, and for few images, before which it takes too long.
-        """
+        """Return a faster predictor: convolutions do the work of the batch norms behind them."""
         if self.device.type != "cpu" or images < FUSED_FROM:
             return self
         self.model.eval()
@@ -252,7 +230,6 @@ class Predictor:
             return outputs.logits.float()
 
     def _inputs(self, inputs: Tensor) -> Tensor:
-        """Return what the network takes, which is set to answer and not to learn."""
         if self.model.training:  # walking through a network's modules takes milliseconds
             self.model.eval()
         backbone = self.model.backbone
@@ -279,8 +256,8 @@ class Predictor:
     ) -> Scored:
         """Return the probabilities and label sets of pictures: paths, arrays, Pillow images.
 
-        One picture, or many; or a batch of tensors as :meth:`logits` takes it. One that cannot be
-        read raises its ImageError; :func:`labelwise.models.scoring.score` goes on with the others.
+        One picture, many, or a batch of tensors as :meth:`logits` takes it. A picture that cannot
+        be read raises its ImageError.
         """
         if isinstance(images, Tensor | np.ndarray) and images.ndim == 4 and images.shape[1] != 3:
             is_pixels = isinstance(images, np.ndarray) and images.dtype == np.uint8
@@ -371,9 +348,12 @@ class Predictor:
                     "delete it and run the training command again, or copy both files together"
                 )
             predictor = Predictor.untrained(spec)
-            state = _numbers(load_tensors(weights))
+            state = load_tensors(weights)
+            for name, tensor in state.items():
+                if tensor.is_floating_point() and tensor.isnan().any():
+                    raise ValueError(f"the weights {name!r} hold NaN, which is not a number")
             if spec.weight_names == "timm":
-                own = {name: own for own, name in predictor.model.timm_names().items()}
+                own = {timm: name for name, timm in predictor.model.timm_names().items()}
                 state = {own.get(name, name): tensor for name, tensor in state.items()}
             predictor.model.load_state_dict(state)
         except (LabelwiseError, LookupError, TypeError, ValueError, RuntimeError) as error:
@@ -381,11 +361,3 @@ class Predictor:
                 f"{folder} holds no usable model: {one_line_of(error)}"
             ) from error
         return predictor.to(device)
-
-
-def _numbers(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return the weights if all of them are numbers; a model with a NaN would answer "none"."""
-    for name, tensor in weights.items():
-        if tensor.is_floating_point() and tensor.isnan().any():
-            raise ValueError(f"the weights {name!r} hold NaN, which is not a number")
-    return weights

@@ -13,11 +13,8 @@
     evaluation.json, report.html   the figures, and the page that shows them
     model.json, model.safetensors  the model to deploy
 
-Two processes that train in one folder would write over each other's checkpoints, so the folder
-itself is locked while a run has it. The lock ends with its process, however that ends.
-
-A run may be kept in a bucket. It is then trained in a folder of the first process's machine and
-sent to the bucket with every checkpoint; who reads it fetches it once.
+The folder is locked while a process trains in it. A run that is kept in a bucket is trained in a
+folder of the first process's machine and sent to the bucket with every checkpoint.
 """
 
 import hashlib
@@ -29,7 +26,7 @@ import tempfile
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -91,30 +88,29 @@ class HeldOut:
         return " and ".join(self.splits)
 
 
-@dataclass(frozen=True)
 class RunFolder:
     """The folder of a run, finished or not; nothing in it is read before it is asked for."""
 
-    path: Path
-    mirror: Mirror | None = field(default=None, compare=False, repr=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "path", Path(self.path))
+    def __init__(self, path: str | Path, mirror: Mirror | None = None) -> None:
+        self.path, self.mirror = Path(path), mirror
+        self.settings_path = self.path / "settings.yaml"
+        self.journal = Journal(self.path / "metrics.jsonl")
+        self.checkpoint = self.path / "checkpoint"
+        self.trials = self.path / "trials"
+        self.folds_path = self.path / "folds.parquet"
+        self.evaluation_path = self.path / "evaluation.json"
+        self.report = self.path / "report.html"
 
     @classmethod
     @contextmanager
     def working_in(cls, place: str | Path) -> Iterator["RunFolder"]:
-        """Have the folder of a run to train in, or a copy of what a bucket keeps of it.
-
-        The copy is empty until :meth:`fetch`, and removed at the end, unless it holds what could
-        not be sent.
-        """
+        """Have the folder of a run to train in, or a copy of what a bucket keeps of it."""
         storage = storage_at(str(place))
         if not isinstance(storage, ObjectStorage):
             yield cls(_local_path(place, storage))
             return
         above = Path(tempfile.mkdtemp(prefix="labelwise-run-"))
-        run = above / _last_part(storage)
+        run = above / storage.prefix.rpartition("/")[2]
         mirror = Mirror(run, storage, _turn)
         try:
             yield cls(run, mirror)
@@ -156,41 +152,12 @@ class RunFolder:
         if self.mirror is not None:
             self.mirror.send()
 
-    @property
-    def settings_path(self) -> Path:
-        return self.path / "settings.yaml"
-
-    @property
-    def checkpoint(self) -> Path:
-        return self.path / "checkpoint"
-
-    @property
-    def evaluation_path(self) -> Path:
-        return self.path / "evaluation.json"
-
-    @property
-    def report(self) -> Path:
-        return self.path / "report.html"
-
-    @property
-    def trials(self) -> Path:
-        return self.path / "trials"
-
-    @property
-    def folds_path(self) -> Path:
-        return self.path / "folds.parquet"
-
     def out_of_fold(self) -> Predictions | None:
         """Return what runs that did not see them say of the training rows, None without folds."""
         return Predictions.load(self.folds_path) if self.folds_path.is_file() else None
 
     def predictions_path(self, split: str) -> Path:
         return self.path / "predictions" / f"{split}.parquet"
-
-    @property
-    def journal(self) -> "Journal":
-        """``metrics.jsonl``, to be read or written."""
-        return Journal(self.path / "metrics.jsonl")
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -209,11 +176,7 @@ class RunFolder:
 
     @property
     def data(self) -> str:
-        """What the run was trained on, as it is reached from here.
-
-        A path that is not there was perhaps typed in a folder above the run: it is looked for
-        from each of these.
-        """
+        """What the run was trained on, as it is reached from here."""
         source = str(self.settings["data"])
         if not Path(source).exists():
             for above in self.path.resolve().parents:
@@ -247,10 +210,7 @@ class RunFolder:
         return self.predictions_path(split)
 
     def held_out(self) -> HeldOut | None:
-        """Return all photos that fitted nothing, or else the best of the others; None without any.
-
-        Of a promise, the photos it was made on are there too: they chose a rule, and no link.
-        """
+        """Return all photos that fitted nothing, else the best of the others; None without any."""
         names = self.held_out_splits
         if not names:
             return None
@@ -361,8 +321,7 @@ class RunFolder:
 def fetched_run(place: str | Path, part: RunPart = "results") -> Path:
     """Return the folder of a run to read from: of a bucket or hub, a copy in this user's cache.
 
-    What did not change since the last time is not fetched again. ``results`` are all files but
-    checkpoints and logs; ``model`` may also be an exported file or folder. A hub holds models only.
+    ``results`` are all files but checkpoints and logs; ``model`` may be an exported file or folder.
     """
     if str(place).startswith(HUB):
         return fetched_from_hub(str(place), MODEL_FILES)
@@ -371,35 +330,33 @@ def fetched_run(place: str | Path, part: RunPart = "results") -> Path:
         return _local_path(place, storage)
     root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     key = hashlib.sha256(storage.place.encode()).hexdigest()[:16]
-    folder = Path(root) / "labelwise" / "runs" / key / _last_part(storage)
+    folder = Path(root) / "labelwise" / "runs" / key / storage.prefix.rpartition("/")[2]
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise write_error(folder, error) from None
 
     if folder.suffix.lower() == ".onnx":
-        return _fetched_file(str(place), folder)
+        above, name = parent_of(str(place))
+        bucket = storage_at(above)
+        size = bucket.size(name)
+        if not isinstance(bucket, ObjectStorage) or size is None:
+            raise CheckpointError(f"{address_of(above, name)} is not there; is its address right?")
+        with locked(folder):
+            bucket.download(name, folder / name, size)
+        return folder / name
 
     def wanted(name: str) -> bool:
         return part in ("all", "model") or name.split("/")[0] not in NOT_RESULTS
 
-    mirror = Mirror(folder, storage, _model_turn if part == "model" else _turn)
+    def model_turn(name: str, there: bool) -> int | None:
+        return 0 if name in (*MODEL_FILES, *OPENVINO_FILES) else None
+
+    mirror = Mirror(folder, storage, model_turn if part == "model" else _turn)
     with locked(folder):
         if not mirror.fetch(wanted):
             raise CheckpointError(f"{mirror.address} holds no run; is its address right?")
     return folder
-
-
-def _fetched_file(place: str, folder: Path) -> Path:
-    """Return a copy of one file of a bucket, in a folder of its own."""
-    above, name = parent_of(place)
-    storage = storage_at(above)
-    size = storage.size(name)
-    if not isinstance(storage, ObjectStorage) or size is None:
-        raise CheckpointError(f"{address_of(above, name)} is not there; is its address right?")
-    with locked(folder):
-        storage.download(name, folder / name, size)
-    return folder / name
 
 
 def _local_path(place: str | Path, storage: Storage) -> Path:
@@ -409,21 +366,11 @@ def _local_path(place: str | Path, storage: Storage) -> Path:
     return Path(place)
 
 
-def _last_part(storage: ObjectStorage) -> str:
-    return storage.prefix.rpartition("/")[2]
-
-
-def _model_turn(name: str, there: bool) -> int | None:
-    """Return 0 for the files of a model, of a run or exported, None for all others."""
-    return 0 if name in (*MODEL_FILES, *OPENVINO_FILES) else None
-
-
 def _turn(name: str, there: bool) -> int | None:
     """Return when a file of a run is sent to a bucket, None for what is not a file of a run.
 
-    A checkpoint is there once its state.json is, and says how much of the journal belongs to it.
-    Settings that changed are sent when all that follows from them is there; at the very first
-    they come first, since nothing can be resumed without them.
+    A checkpoint is there once its state.json is. Settings that changed are sent when all that
+    follows from them is there; at the very first they come first.
     """
     parts = name.split("/")
     own = FOLDERS if len(parts) > 1 else (*FILES, *MODEL_FILES)
@@ -446,11 +393,7 @@ class Journal:
         self.size = 0
 
     def read(self) -> list[dict[str, Any]]:
-        """Return the records; the last line may still be being written, or have been cut off.
-
-        A damaged line in between is left out with a warning: history is worth showing, and not
-        worth refusing a run for.
-        """
+        """Return the records; the last line may still be being written, or have been cut off."""
         try:
             content = self.path.read_bytes()
         except FileNotFoundError:
@@ -507,10 +450,6 @@ class Journal:
 #     hf://OWNER/NAME              the newest version of a model that ``export --format hf`` wrote
 #     hf://OWNER/NAME@REVISION     that branch, tag or commit
 #
-# Only the description and the weights are fetched, into the hub's own cache, and only where an
-# address says ``hf://``. HF_ENDPOINT, HF_TOKEN and HF_HUB_OFFLINE are the hub's own settings.
-
-
 HUB = "hf://"
 NAME = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
 ADDRESS = re.compile(r"hf://(?P<name>[\w.-]+/[\w.-]+)(@(?P<revision>[\w./-]+))?/?", re.ASCII)
@@ -523,10 +462,7 @@ def fetched_from_hub(
     lacking: str = "so it is not a model of labelwise; `labelwise export RUN --format hf` writes "
     "one",
 ) -> Path:
-    """Return a folder with some files of a model, fetched unless this user's cache has them.
-
-    ``lacking`` says what a model is not that has not all ``files``.
-    """
+    """Return a folder with some files of a model, fetched unless this user's cache has them."""
     from huggingface_hub import snapshot_download
 
     match = ADDRESS.fullmatch(address)
@@ -553,10 +489,7 @@ def fetched_from_hub(
 
 
 def push_to_hub(folder: Path, name: str) -> str:
-    """Put the files of a folder into a repository of a hub, a new one private; return its address.
-
-    A repository that exists keeps its visibility, and files of other names.
-    """
+    """Put the files of a folder into a repository of a hub (private if new); return its address."""
     from huggingface_hub import HfApi
 
     check_repository(name)

@@ -2,13 +2,9 @@
 
     images --decoders--> uint8 pixels --device--> logits --link--> log p, log(1 - p) --rule--> sets
 
-Some batches are decoded while another is on the device. Rows come in order and each exactly once:
-answered, or failed with its reason; whatever goes wrong with one image is that image's failure and
-never stops the others. Link and rule are applied on the CPU in float64, as
-they were fitted: in float32 a probability can fall on the other side of its threshold.
-
-:func:`infer` runs any network over images; :func:`score` runs a :class:`Scorer`, the deployed
-model in whatever form it has.
+Rows come in order and each exactly once: answered, or failed with its reason. Link and rule are
+applied on the CPU in float64, as they were fitted: in float32 a probability can fall on the other
+side of its threshold.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -36,18 +32,9 @@ from labelwise.system.names import Names
 from labelwise.taxonomy import LabelTree, Taxonomy
 from labelwise.types import LabelSpace
 
-# A network that computes one batch after the other on a GPU, while Python does other things.
-#
-#     inputs --copy--> those of the graph --one call: all kernels--> values --copy--> pinned memory
-#
-# A network is some hundred kernels, each of them launched by a call from Python. Where threads of
-# the same process feed the GPU, every such call waits for Python's lock: ResNet-50 on 256 tiles is
-# 5.8 ms of kernels, which took 9 ms to launch with nothing beside it and 16 ms beside the feeding
-# threads. A CUDA graph launches them all at once. They are the same kernels, so its values are the
-# same.
-#
-# What the CPU then makes of the values takes one thread: torch would give a part of it to each
-# core, and wait until cores that are decoding have looked at theirs.
+# On a GPU a CUDA graph launches all kernels of a network with one call: launched one by one, each
+# waits for Python's lock, which the threads that feed the GPU hold. Its values are the same. What
+# the CPU makes of them takes one thread: other cores are decoding.
 
 
 Network = Callable[[Tensor], tuple[Tensor, ...]]
@@ -81,19 +68,28 @@ def launch(values: tuple[Tensor, ...], device: torch.device) -> Launched:
 
 
 def captured(network: Network, example: Tensor) -> Network:
-    """Return the network as a CUDA graph for inputs that lie in memory as the example does.
-
-    Others are computed as before, and so is everything by a network that cannot be captured:
-    one that waits for the GPU, or for whose second copy of its values the memory does not suffice.
-    """
+    """Return the network as a CUDA graph for inputs that lie in memory as the example does."""
     try:
-        graph, held, outputs = _capture(network, example)
-    except RuntimeError:
+        held = example.clone(memory_format=torch.preserve_format)
+        with torch.cuda.device(held.device):
+            current = torch.cuda.current_stream()
+            beside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+            beside.wait_stream(current)
+            with torch.cuda.stream(beside):
+                network(held)  # libraries set themselves up, constants are sent
+            current.wait_stream(beside)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+                outputs = network(held)
+    except RuntimeError:  # it waits for the GPU, or the memory does not suffice
         torch.cuda.synchronize(example.device)
         return network
 
+    def layout(values: Tensor) -> tuple[object, ...]:
+        return values.shape, values.stride(), values.dtype, values.device
+
     def replayed(inputs: Tensor) -> tuple[Tensor, ...]:
-        if _layout(inputs) != _layout(held):
+        if layout(inputs) != layout(held):
             return network(inputs)
         held.copy_(inputs)
         graph.replay()
@@ -111,27 +107,6 @@ def one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-def _capture(
-    network: Network, example: Tensor
-) -> tuple[torch.cuda.CUDAGraph, Tensor, tuple[Tensor, ...]]:
-    held = example.clone(memory_format=torch.preserve_format)
-    with torch.cuda.device(held.device):
-        current = torch.cuda.current_stream()
-        beside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        beside.wait_stream(current)
-        with torch.cuda.stream(beside):
-            network(held)  # libraries set themselves up, constants are sent
-        current.wait_stream(beside)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-            outputs = network(held)
-    return graph, held, outputs
-
-
-def _layout(inputs: Tensor) -> tuple[object, ...]:
-    return inputs.shape, inputs.stride(), inputs.dtype, inputs.device
 
 
 PICTURES_AT_ONCE = 8  # on a CPU: as fast as more, in less memory
@@ -333,13 +308,6 @@ def score(
         yield answers
 
 
-def score_inputs(scorer: Scorer, inputs: Tensor) -> Scored:
-    """Return the answers of a model for inputs that are ready: those of :func:`score`."""
-    with torch.inference_mode():
-        (logits,) = _in_parts(lambda some: (scorer.logits(some),), inputs.to(scorer.device))
-    return scored(scorer, logits)
-
-
 @torch.no_grad()
 def obeying(answers: Scored, tree: LabelTree, rule: Rule) -> Scored:
     """Return answers that obey a taxonomy: the nearest probabilities, and sets with all parents."""
@@ -416,12 +384,7 @@ def infer(
     decode: Decode = "cpu",
     reader: PictureReader | None = None,
 ) -> Iterator[Inferred]:
-    """Yield what ``network`` makes of images, batch by batch, in the order of the rows.
-
-    It gets uint8 pixels (n, 3, size, size) in channels-last memory, or float32 features, on the
-    device, and returns tensors of n rows. A GPU computes one batch while the next is prepared; the
-    CPU takes a batch of pictures in parts, which is as fast and takes a fraction of the memory.
-    """
+    """Yield what ``network`` makes of images, batch by batch, in the order of the rows."""
     if batch_size < 1:
         raise ValueError(f"batch_size must be positive, got {batch_size}")
     device = torch.device(device)

@@ -1,10 +1,8 @@
 """Which photos of some data a run was fitted on: the same bytes, or copies that look the same.
 
-The hashes and fingerprints of a run's own photos are kept in ``seen-photos.parquet`` in its folder.
-They are made when they are first asked for, which reads each of those photos once. Seen are the
-photos of every split but the held-out ones: they trained the weights, or chose the link, the rule
-or the epoch. Near copies, such as the same photo resized, encoded again or trimmed, or the next
-one of a burst, are told by :mod:`labelwise.pictures.fingerprint`.
+The hashes and fingerprints of a run's photos are kept in ``seen-photos.parquet`` in its folder,
+from the first time they are asked for. Seen are the photos of every split but the held-out ones:
+they trained the weights, or chose the link, the rule or the epoch.
 """
 
 import json
@@ -37,12 +35,10 @@ from labelwise.system.text import counted, one_line_of
 #     predictions/near-copies.json   in the folder of a run: of each held-out split, how many
 #                                    photos look like a training photo, and how many it has
 #
-# Near copies, such as the next photo of a burst, are told by :mod:`labelwise.pictures.fingerprint`,
-# from the pixels that the model saw. Where a run was trained on stored features there are no
-# pixels: two photos are then near copies if their features, less the mean of the training photos,
-# have a cosine of at least NEAR_FEATURES. A sketch of them stands for features, (1, -1) sums of
-# SKETCH numbers each: its cosine is that of the features but for about (1 - cosine^2) /
-# sqrt(SKETCH).
+# Near-duplicates are found by :mod:`labelwise.pictures.fingerprint`, from the pixels that the model
+# saw. On stored features two photos are near-duplicates if their features, less the mean of the
+# training photos, have a cosine of at least NEAR_FEATURES. A sketch (sums with signs) has the
+# cosine of the features but for about (1 - cosine^2) / sqrt(SKETCH).
 
 
 NEAR_FEATURES = 0.95
@@ -138,10 +134,6 @@ class SeenPhotos:
     near: NDArray[np.bool_]
     why_not: str = ""
 
-    @classmethod
-    def not_told(cls, count: int, why_not: str) -> "SeenPhotos":
-        return cls(np.zeros(count, np.bool_), np.zeros(count, np.bool_), why_not)
-
     @property
     def count(self) -> int:
         """How many rows there are that the run was fitted on, byte for byte."""
@@ -213,12 +205,17 @@ def seen_held_out(folder: Path, ids: Sequence[str], watch: Watch | None = None) 
 def _compared(
     folder: Path, photos: Callable[[], ImageSource], count: int, watch: Watch
 ) -> SeenPhotos:
-    """Return which of some photos the run was fitted on; its own are read if they were not."""
     run = RunFolder(folder)
     known = _kept(folder / SEEN_FILE)
     try:
         if known is None:
-            own = _own_photos(run)
+            table = own_table(run)
+            apart = [name for name in NEVER_SEEN if name in {*run.splits} - run.fitted_splits]
+            held_out = {photo for name in apart for photo in run.predictions(name).ids}
+            fitted = np.array([name not in held_out for name in table.ids], np.bool_)
+            if table.split is not None:
+                fitted &= table.split != "test"
+            own = table.images.subset(np.flatnonzero(fitted))
             if own.blocks is not None:
                 raise DataError(
                     f"its photos, in {run.data}, are streamed and would have to be fetched"
@@ -227,7 +224,8 @@ def _compared(
             _keep(folder / SEEN_FILE, known)
         compared = photos()
     except (LabelwiseError, LookupError) as error:
-        return SeenPhotos.not_told(count, one_line_of(error))
+        none = np.zeros(count, np.bool_)
+        return SeenPhotos(none, none, one_line_of(error))
     new, seen = _Marks.of(compared, watch, "comparing photos"), set(known.hashes)
     rows = np.array([digest is not None and digest in seen for digest in new.hashes], np.bool_)
     return SeenPhotos(rows, new.near(known) & ~rows)
@@ -242,7 +240,6 @@ class _Marks:
 
     @classmethod
     def of(cls, images: ImageSource, watch: Watch, task: str) -> "_Marks":
-        """Read every photo once; one that cannot be decoded looks like nothing."""
         hashes: list[bytes | None] = []
         looks = np.zeros((len(images), WIDTH), np.float32)
         watch.start(task, len(images))
@@ -269,19 +266,7 @@ def own_table(run: RunFolder) -> LabelTable:
     return load(run.data, **options)
 
 
-def _own_photos(run: RunFolder) -> ImageSource:
-    """Return the photos that a run was fitted on."""
-    table = own_table(run)
-    held_out = [name for name in NEVER_SEEN if name in run.splits and name not in run.fitted_splits]
-    apart = {photo for name in held_out for photo in run.predictions(name).ids}
-    fitted = np.array([name not in apart for name in table.ids], np.bool_)
-    if table.split is not None:
-        fitted &= table.split != "test"
-    return table.images.subset(np.flatnonzero(fitted))
-
-
 def _kept(path: Path) -> _Marks | None:
-    """Return what a file holds, None where it is not there or not whole."""
     try:
         table = pq.read_table(path)
         hashes, looks = table["sha256"], table["fingerprint"].combine_chunks()

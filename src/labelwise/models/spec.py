@@ -49,11 +49,7 @@ WeightNames = Literal["labelwise", "timm"]
 
 
 def caution_after(answers: int | None, unanswered: Sequence[str] = ()) -> str | None:
-    """Return what must stand beside the probabilities of a model that so many answers made.
-
-    None answers: a model that was trained, beside which nothing must stand. ``unanswered`` are the
-    labels that no answer speaks of.
-    """
+    """Return what must stand beside the probabilities of a model that so many answers made."""
     if answers == 0:
         return NOT_CALIBRATED
     if not unanswered:
@@ -215,11 +211,7 @@ class ModelSpec(BaseModel):
 
     @staticmethod
     def load(path: Path, *, tried: bool = False) -> "ModelSpec":
-        """Return what a ``model.json`` says, or raise with the one thing that is wrong.
-
-        ``tried``: link and rule were tried when the file was written, which takes torch, and
-        the caller sees to it that this is the file.
-        """
+        """Return what a ``model.json`` says, or raise with the one thing that is wrong."""
         try:
             facts = json.loads(Path(path).read_bytes())
             whole = without_sum(facts) if isinstance(facts, dict) else None

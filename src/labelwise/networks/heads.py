@@ -12,8 +12,6 @@ from torch.nn.functional import normalize
 
 from labelwise.types import Outputs
 
-# Head: a map from a feature map to one logit per label.
-
 
 class Head(nn.Module, ABC):
     """A map from features (B, D, H, W), never pooled, to Outputs; ``aux`` names extra outputs.
@@ -51,9 +49,6 @@ class Head(nn.Module, ABC):
                 layer.bias.sub_(layer.weight @ mean.to(layer.weight))
 
 
-# Linear head: mean over the places of the feature map, then one weight vector per label.
-
-
 class LinearHead(Head):
     """``logits = W mean_places(features) + b``."""
 
@@ -74,13 +69,9 @@ class LinearHead(Head):
 #     logit_k    = mean over places of f(a_k(place))
 #     f(a)       = alpha a where a > 0, else a          alpha = 5
 #
-# Where present labels were missing in training, a network finds the right places and rates them too
-# low; alpha makes up for it. The authors' code trains and answers with f (``boosts="always"``)
-# while large losses are dropped or corrected: LL-R, LL-Ct, LL-Cp. ``boosts="answers"`` trains
-# without f and applies it to the trained network alone.
-#
-# With alpha = 1 this is the linear head. Features of one place (stored and pooled) leave f to rise
-# with the logit: it then changes no order of images, only how high a logit stands.
+# Where present labels were missing in training, a network rates the right places too low; alpha
+# makes up for it. ``boosts="answers"`` trains without f and applies it to the trained network only.
+# With alpha = 1 this is the linear head.
 
 
 Boosts = Literal["always", "answers"]
@@ -120,8 +111,7 @@ class BoostHead(Head):
 #     logits   = W  mean_places(features) + b       what is decided and deployed
 #     proposal = W' mean_places(features) + b'      proposes further labels in training (average-K)
 #
-# Both send gradients to the backbone. With ``answers="proposal"`` the second head answers once the
-# model is trained (Garcin et al., appendix C): its softmax is what may then be thresholded.
+# With ``answers="proposal"`` the second head answers once the model is trained (appendix C).
 
 
 class TwoHead(Head):
@@ -165,8 +155,7 @@ class TwoHead(Head):
 # longer grows with the number of labels.
 #
 # With self-attention the labels look at each other first: query = key = target + label embedding,
-# value = target. The published code can have it in all decoder layers, in the first alone, or in
-# all but the first, whose targets are all zero.
+# value = target; in all decoder layers, in the first alone, or in all but the first.
 
 
 SelfAttention = Literal["none", "first", "later", "all"]
@@ -310,8 +299,14 @@ class QueryDecoder(Head):
         return maps.reshape(*maps.shape[:2], *features.shape[2:])
 
     def _decoded(self, features: Tensor, *, maps: bool) -> tuple[Tensor, Any]:
-        """Return the last states, and where the queries look, the mean over attention heads."""
-        memory, key = self._memory(self.project(features))
+        features = self.project(features)
+        height, width = features.shape[2:]
+        positions = sine_position(self.width, height, width, features).flatten(1).T
+        memory = features.flatten(2).transpose(1, 2)  # what the queries look at, (B, H W, D)
+        for layer in self.encoder:
+            query = memory + positions
+            memory = layer(memory, query, query, memory)
+        key = memory + positions
         target = torch.zeros_like(self.queries).expand(memory.shape[0], -1, -1)
         decoder: Any = self.decoder
         weights = None
@@ -321,16 +316,6 @@ class QueryDecoder(Head):
             seen, weights = layer.attention(query, key, memory, need_weights=maps)
             target = layer.after(target, seen)
         return target, weights
-
-    def _memory(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        """Return what the queries look at, (B, H W, D), without and with its position code."""
-        height, width = features.shape[2:]
-        positions = sine_position(self.width, height, width, features).flatten(1).T  # (H W, D)
-        memory = features.flatten(2).transpose(1, 2)
-        for layer in self.encoder:
-            query = memory + positions
-            memory = layer(memory, query, query, memory)
-        return memory, memory + positions
 
 
 def sine_position(channels: int, height: int, width: int, like: Tensor) -> Tensor:
@@ -391,10 +376,8 @@ class LabelFeatures(Head):
 #             of their own, f = ceil(labels / queries)
 #     words   q_k = W_q word_k + b_q, and logit_k = w . hidden_k + b, with w and b for all labels
 #
-# There is no attention among queries. Fixed queries need not be learned: the layers after them are,
-# and a learned map of something fixed can be anything. With words nothing belongs to one label, so
-# that labels which were never trained on can be asked for by their words (``with_words``): of these
-# the logits rank; a calibrator of the trained labels says nothing about them.
+# There is no attention among queries. With words nothing belongs to one label, so that labels which
+# were never trained on can be asked for (``with_words``): their logits rank, uncalibrated.
 
 
 MOST_QUERIES = 100
@@ -518,10 +501,9 @@ def _checked_words(words: Tensor | Sequence[Sequence[float]]) -> Tensor:
 #     w_ik    = softmax over places i of 20 s+_ik
 #     logit_k = 100 sum_i w_ik (s+_ik - s-_ik)
 #
-# sigma(logit_k) is the published softmax of two scores. v+ and v- are all that is learned, 2 N
-# vectors for all labels together, so a label that was never trained on can be asked for by its name
-# (``with_names``): of these the logits rank. The features must be those of the image tower that
-# belongs to the encoder; of one place (stored and pooled) w is 1.
+# sigma(logit_k) is the published softmax of two scores. v+ and v- alone are learned, so that labels
+# that were never trained on can be asked for by name (``with_names``): their logits rank. The
+# features must be those of the image tower that belongs to the encoder.
 
 
 SHARPNESS = 20.0  # of the softmax over places

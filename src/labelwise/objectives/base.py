@@ -1,10 +1,8 @@
 """Objective: a loss together with the link under which its logits are probabilities.
 
-Called as ``objective(outputs, targets)``, or with bare tensors in anyone's loop as
-``objective(logits, labels)``. Under distributed training every process sees the joined batch,
-so a step on W processes has the loss and gradient of one process with the W batches together:
-each process computes the same loss L of the gathered logits, the gather's backward adds the W
-equal gradients, and the data-parallel mean over processes divides by W again.
+Called as ``objective(outputs, targets)``, or ``objective(logits, labels)``. Under distributed
+training every process computes the loss of the joined batch: the gather's backward adds the W equal
+gradients, and the data-parallel mean divides by W again.
 """
 
 from abc import ABC, abstractmethod

@@ -14,10 +14,8 @@ pairs of images, per label, the mean of 1 - cos(f, f') where both carry it, else
 Of n pairs of the first kind, 2 n random and the n largest of either other kind count.
 
 This follows the public code (wkml/MLCC-DCLR), whose batches have 16 images: pairs are taken within
-16 images here too. Its prototypes are centres of all training images; here of the instances. A
-target may exceed 1 where many labels are present, as it may there.
-
-It is not proper: the optimum is the mean target, not the share of a label.
+16 images here too. Its prototypes are centres of all training images; here of the instances. It is
+not proper: the optimum is the mean target, not the share of a label.
 """
 
 import torch

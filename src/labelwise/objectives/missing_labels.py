@@ -27,9 +27,8 @@ from labelwise.types import Outputs, Targets
 #     LL-Cp  takes ceil(r B K) of them as present for good, from the second epoch on
 #
 # Losses as large as the n-th go the same way. The mean runs over all B K entries. Known labels are
-# never touched: the public code compares a table with 0 at known entries, and would correct those
-# too once n exceeds the unknown entries that cost anything. LL-Cp keeps one bit for each image and
-# label, of all n it corrects; the public code keeps those above the n-th, one less a step.
+# never touched; the public code would correct those too once n exceeds the unknown entries that
+# cost anything. LL-Cp keeps all n; the public code those above the n-th, one less a step.
 
 
 Correction = Literal["reject", "correct"]
@@ -155,8 +154,7 @@ class EntropyMaximisation(Objective):
 # are taken, as in the authors' code. Asymmetric: no label is taken as present, of which there are
 # too few to tell.
 #
-# The authors predict the training set once more after every epoch; here p is the last one that
-# training itself saw of an image. For every image and label two half floats are kept.
+# The authors predict the training set again after every epoch; here p is the last of training.
 
 
 class EntropyWithPseudoLabels(Objective):
@@ -236,9 +234,8 @@ class EntropyWithPseudoLabels(Objective):
 #
 # averaged over all entries; m and k(p) are constants in the gradient. The numbers are those of the
 # authors' settings for MS-COCO: k(p) = sigmoid(w p + b) with w from 0 to 10 and b from -2 to -8, m
-# as in GR, low = 0.5, high = 0.7, weight = 0.001. Their code looks for the guesses again in every
-# step, on crops of the picture; here they are given once. It also draws guesses of absence, but
-# writes 0 for them where it means -1, so that they are never used.
+# as in GR, low = 0.5, high = 0.7, weight = 0.001. Their code guesses again in every step, on crops;
+# here guesses are given once. It never uses its guesses of absence (0 where -1 is meant).
 
 
 def guessed_labels(scores: Tensor, *, present: float = 0.3, absent: float = 0.0) -> Tensor:

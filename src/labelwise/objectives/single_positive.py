@@ -1,12 +1,9 @@
 """Learning from single positive labels: Cole et al., CVPR 2021 (MLSPL).
 
-Of most images one present label is known and the rest is unknown. In ``Targets`` that is
-``labels`` = 1 and ``observed`` = True at the known positives P, ``observed`` = False elsewhere.
-Other objectives leave unknown entries out. These *read* them (``reads_unknown``): their label is
-0, as the base class hands them over, and they count in every mean. So a table with an
-``observed`` mask and a plain 0/1 matrix with the same ones give the same loss; only IU tells
-known absent from unknown. A term added to one of them (label pairs) still leaves unknown entries
-out. With f = sigmoid(v), nl = -log, one value per entry, averaged over all B K entries:
+Of most images one present label is known (P) and the rest is unknown. These losses *read* unknown
+entries (``reads_unknown``): their label is 0, and they count in every mean; only IU tells known
+absent from unknown. Terms added to them still leave unknown entries out. With f = sigmoid(v),
+nl = -log, one value per entry, averaged over all B K entries:
 
             at P                          elsewhere
     AN      nl(f)                         nl(1-f)                                  unknown = absent

@@ -61,10 +61,7 @@ def normaliser_figures(run: FinishedRun) -> dict[str, float]:
 
 
 def in_and_out(run: FinishedRun, share: float | None = None) -> dict[str, float]:
-    """Table II of quasibinary, and the proper scores that a shrinking of all p would worsen.
-
-    The probabilities are told that this share of images has no label, if one is given.
-    """
+    """Table II of quasibinary; the probabilities may be told the share of images without labels."""
     link, test = link_of(run), run.test
     if share is not None:
         link = expect_zero_share(link, run.held_out.labels, share)
@@ -117,10 +114,7 @@ def _ranked(scores: NDArray[Any], test: Predictions) -> dict[str, float]:
 def ranked_and_calibrated(
     run: FinishedRun, focusing: Mapping[str, Any] | None = None
 ) -> dict[str, float]:
-    """Tables 3 and 4 of SPA: mAP, and ACE and MCE over all entries, 10 bins of equal width.
-
-    Logits are read through the map of a focusing, or else through the run's own link.
-    """
+    """Tables 3 and 4 of SPA, read through the map of a focusing or the run's own link."""
     link, test = link_of(run) if focusing is None else PhiLink(**focusing), run.test
     figures = probability_figures(link, test)
     # phi with a margin ties what it sets to 0, so the ranking is that of the probabilities.
@@ -141,11 +135,9 @@ def retrieval_by_length(run: FinishedRun) -> dict[str, float]:
 
 
 def average_sets(run: FinishedRun, k: int) -> dict[str, float]:
-    """Tables 1 and 2 of average-K: sets of ``k`` labels on average.
+    """Tables 1 and 2 of average-K: sets of ``k`` labels on average, the threshold from validation.
 
-    The threshold is chosen on validation. As in the paper the scores are softmaxes of the logits,
-    over all images and over classes by their number of training images; the same of the method's
-    own probabilities stands beside them, and how many labels the sets hold on test.
+    The scores are softmaxes of the logits, as in the paper, then the method's own probabilities.
     """
     figures: dict[str, float] = {}
     for words, link in (("", Softmax()), (", own scores", link_of(run))):

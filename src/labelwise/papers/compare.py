@@ -68,7 +68,6 @@ def _varied(settings: Settings, number: int) -> Settings:
 
 
 def _halton(number: int, base: int) -> float:
-    """Return the Halton point of ``number`` in [0, 1): its digits in ``base``, mirrored."""
     value, scale = 0.0, 1.0
     while number:
         scale /= base

@@ -76,11 +76,7 @@ class Comparison:
     image_freedom: Mapping[str, float] = field(default_factory=dict)
 
     def column(self, name: str) -> dict[str, dict[int, float]]:
-        """Return one column as ``{method: {seed: value}}``.
-
-        A method that is undefined on one seed has no values: the mean over the others would
-        flatter it.
-        """
+        """Return ``{method: {seed: value}}``; a method undefined on one seed has no values."""
         return {
             method: {seed: row[name] for seed, row in by_seed.items()}
             if all(name in row for row in by_seed.values())
@@ -89,14 +85,12 @@ class Comparison:
         }
 
     def intervals(self, name: str) -> dict[str, SeedMean]:
-        """Return the mean and 95 % interval over seeds of one column, by method."""
         return {
             method: seed_mean(list(by_seed.values()))
             for method, by_seed in self.column(name).items()
         }
 
     def verdicts(self, names: Sequence[str] = JUDGED) -> list[str]:
-        """Return one sentence per column on what is and is not told apart."""
         return [
             verdict(
                 name,
@@ -109,7 +103,6 @@ class Comparison:
         ]
 
     def differences(self, name: str) -> list[Difference]:
-        """Return the difference of every method with a finite mean to the best one."""
         return compare_to_best(
             {method: by_seed for method, by_seed in self.column(name).items() if by_seed},
             higher_is_better=MEASURES[name].higher_is_better,
@@ -120,7 +113,6 @@ class Comparison:
         )
 
     def cells(self, names: Sequence[str] = HEADLINE) -> tuple[list[str], list[list[str]]]:
-        """Return the header and the cells of a table, one row per method."""
         shown = [name for name in names if any(self.column(name).values())]
         columns = {name: self.intervals(name) for name in shown}
         header = ["method", *(f"{n} {'↑' if MEASURES[n].higher_is_better else '↓'}" for n in shown)]
@@ -134,27 +126,22 @@ class Comparison:
         return header, rows
 
     def markdown(self) -> str:
-        """Return table, verdicts and settings as Markdown."""
-        header, rows = self.cells()
-        lines = [
-            "| " + " | ".join(cells) + " |" for cells in [header, ["---"] * len(header), *rows]
-        ]
         settings = [
             f"- {method}: {', '.join(f'{key} {value}' for key, value in values.items())}"
             for method, values in self.settings.items()
         ]
         verdicts = [f"- {sentence}" for sentence in (*self.choices, *self.verdicts())]
-        return "\n".join([*lines, "", *verdicts, "", "Trained with:", "", *settings, ""])
+        return "\n".join(
+            [*table_lines(*self.cells()), "", *verdicts, "", "Trained with:", "", *settings, ""]
+        )
 
     def save(self, folder: Path) -> None:
-        """Write ``comparison.json`` and ``comparison.md``."""
         plain = json.dumps(_without_infinity(asdict(self)), indent=1, allow_nan=False)
         for name, text in (("comparison.json", plain), ("comparison.md", self.markdown())):
             write_text(folder / name, text)
 
     @staticmethod
     def load(folder: Path) -> "Comparison":
-        """Return the comparison saved in ``folder``."""
         path = folder / "comparison.json"
         try:
             stated = StatedComparison.model_validate_json(path.read_bytes())
@@ -200,6 +187,25 @@ class StatedComparison(BaseModel):
             if not measured <= known or any(known - row.keys() for row in matrix.values()):
                 raise ValueError(f"image_covariance of {name!r} must have every method twice")
         return self
+
+
+def table_lines(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return the lines of a Markdown table."""
+    lines = ["| " + " | ".join(row) + " |" for row in (header, *rows)]
+    return [lines[0], "|" + "---|" * len(header), *lines[1:]]
+
+
+def table_page(
+    title: str,
+    header: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    notes: Sequence[str] = (),
+    below: str = "",
+) -> str:
+    """Return a table with its title, a sentence and notes as Markdown."""
+    parts = [f"### {title}", "\n".join(table_lines(header, rows)), below]
+    parts.append("\n".join(f"- {note}" for note in notes))
+    return "\n\n".join(part for part in parts if part) + "\n"
 
 
 def show_figure(value: SeedMean, percent: bool) -> str:

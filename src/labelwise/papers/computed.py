@@ -52,7 +52,6 @@ class Recovery:
 
     @property
     def proper(self) -> bool:
-        """Whether the link gives every eta back."""
         return self.link_error < EXACT and self.highest > ETAS[-1].item() - EXACT
 
 
@@ -205,10 +204,7 @@ CLAIMED = {OURS: (29, 32), ("spa+lpr",): (25, 36)}
 
 
 def best_counts(rows: tuple[str, ...]) -> tuple[int, int]:
-    """Return in how many configurations of the printed Table 3 one of the rows is best, and of all.
-
-    A configuration is a data set, a network and a column; ties with another row count.
-    """
+    """Return in how many cells of the printed Table 3 one of the rows is best or tied; all."""
     best = total = 0
     for name, table in PUBLISHED.items():
         if not name.startswith("001-table3."):

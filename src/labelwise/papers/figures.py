@@ -57,12 +57,10 @@ class Shown:
 
     @property
     def first(self) -> FinishedRun:
-        """The run of the first row."""
         return next(iter(self.runs.values()))
 
     @property
     def coloured(self) -> Iterable[tuple[str, FinishedRun, str]]:
-        """Row, run and colour of each line."""
         return ((row, run, c) for (row, run), c in zip(self.runs.items(), COLOURS, strict=False))
 
     @property
@@ -77,7 +75,6 @@ class Shown:
         return self.pictures.read(list(self.pictures.ids).index(name), side)
 
     def draw_photo(self, axes: Axes, name: str) -> None:
-        """Draw a photo without axes."""
         axes.imshow(self.picture(name))
         axes.set_axis_off()
 
@@ -111,9 +108,7 @@ def find_figure(name: str) -> tuple[PaperFigure | None, str]:
     return figure, point + cell
 
 
-def draw_figure(
-    name: str, folder: Path, shown: Shown | None = None, formats: Sequence[str] = ("svg", "png")
-) -> list[Path]:
+def draw_figure(name: str, folder: Path, shown: Shown | None = None) -> list[Path]:
     """Draw a figure to files in ``folder`` and return them."""
     paper, _ = find_figure(name)
     if paper is None:
@@ -127,10 +122,10 @@ def draw_figure(
     drawn = FigureCanvasAgg(figure.Figure(figsize=paper.size, layout="constrained")).figure
     drawn.suptitle(paper.title, fontsize=10, color=INK)
     globals()[paper.draw](drawn, shown, **paper.options)
-    paths = [folder / f"{name}.{form}" for form in formats]
-    for path, form in zip(paths, formats, strict=True):
+    paths = [folder / f"{name}.{form}" for form in ("svg", "png")]
+    for path in paths:
         with replacing(path) as temporary:
-            drawn.savefig(temporary, format=form, dpi=160)
+            drawn.savefig(temporary, format=path.suffix[1:], dpi=160)
     return paths
 
 

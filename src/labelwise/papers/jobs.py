@@ -1,10 +1,7 @@
 """Jobs: training runs, what carries them out, and what each of them cost.
 
-A finished run is recognised by its folder and not repeated; a killed one goes on. How runs are
-carried out is given: an executor takes jobs and yields each as it finishes. :class:`InProcess`
-runs them one after the other, :class:`LocalProcesses` side by side, each worker process keeping
-its data between runs. On one GPU small runs fill each other's gaps; on a CPU they only share the
-cores. :class:`RayRuns` spreads them over a cluster; whoever carries jobs out calls :func:`run_job`.
+A finished run is recognised by its folder and not repeated; a killed one resumes. An executor takes
+jobs and yields each as it finishes: in this process, in processes side by side, or on a cluster.
 """
 
 import json
@@ -87,7 +84,6 @@ class InProcess:
     table: LabelTable | None = None
 
     def __call__(self, jobs: Sequence[TrainingJob], watch: Watch | None) -> Iterator[TrainingJob]:
-        """Run the jobs in their order."""
         for job in jobs:
             yield run_job(job, self.table, watch)
 
@@ -130,7 +126,6 @@ class LocalProcesses:
     workers: int
 
     def __call__(self, jobs: Sequence[TrainingJob], watch: Watch | None) -> Iterator[TrainingJob]:
-        """Run the jobs; ``watch`` is told now and then how far they are."""
         context = multiprocessing.get_context("spawn")
         with ProcessPoolExecutor(self.workers, context, initializer=_end_with_parent) as pool:
             pending = {pool.submit(run_job, job): job for job in jobs}
@@ -151,9 +146,7 @@ class LocalProcesses:
 class RayRuns:
     """Runs ``workers`` jobs at a time on a Ray cluster; each takes a core and ``gpus`` GPUs.
 
-    A run that was cut short goes on from its newest checkpoint, so that a worker or a node that
-    dies costs the steps since then. The folders of runs, data and weights must be the same place
-    for every node. ``run`` is what a worker does with a job.
+    Folders, data and weights must have the same paths on every node; a lost run resumes.
     """
 
     workers: int
@@ -161,7 +154,6 @@ class RayRuns:
     run: Callable[[TrainingJob], TrainingJob] = run_job
 
     def __call__(self, jobs: Sequence[TrainingJob], watch: Watch | None) -> Iterator[TrainingJob]:
-        """Run the jobs; ``watch`` is told now and then how far they are."""
 
         def report(running: Sequence[int]) -> None:
             _say_progress([jobs[number] for number in running], watch)
@@ -184,7 +176,6 @@ class _JobsTask:
     run: Callable[[TrainingJob], TrainingJob]
 
     def start(self) -> Callable[[int], TrainingJob]:
-        """Return the function that runs the job of a number."""
         return lambda number: self.run(self.jobs[number])
 
 
@@ -197,8 +188,7 @@ def figures_of(folder: Path, function: FigureFunction) -> Figures:
 def default_workers() -> int:
     """Return how many runs to carry out side by side: four on a GPU under MPS, else two, or one.
 
-    A second run fills the time in which the first compiles, checkpoints and is evaluated. Only
-    under NVIDIA's MPS do runs compute at the same time; else they take turns on the GPU.
+    Without NVIDIA's MPS runs take turns on the GPU.
     """
     if not torch.cuda.is_available():
         return 1
@@ -251,9 +241,6 @@ def _table(
     )
 
 
-# Estimates: how long runs will take, from a short one that is really carried out.
-
-
 SAME_SPEED = {  # settings that change what is learnt, not how fast
     *("method", "options", "weights", "start", "seed", "data_options"),
     *("recipe", "calibrate", "rule", "zero_share"),
@@ -269,11 +256,7 @@ class Speed:
     images_per_second: float
 
     def seconds(self, epochs: int, table: LabelTable) -> float:
-        """Return the seconds of a run on ``table``.
-
-        An image is predicted, after each epoch if it is of val and at the end, in a third of the
-        time of training on it.
-        """
+        """Return the seconds of a run; predicting takes a third of the time of training."""
         splits = table.splits()
         validated = len(splits["val"]) if "val" in splits else 0
         predicted = len(table) + epochs * validated

@@ -41,11 +41,9 @@ from labelwise.numeric.groups import Groups
 from labelwise.predictions import Predictions
 from labelwise.retrieval import retrieval_map
 
-# Power of promises: how much of what is there the lists with a promised error find.
-#
-# For each label the test images are dealt into two halves. One half is the library, the other the
-# held-out images: the longest list of the library of which at most a tenth is expected to be wrong
-# (conformal selection: Jin and Candes, 2023), then the same with the halves exchanged.
+# Power of promises. For each label the test images are dealt into two halves: library and held-out.
+# The list is the longest of which at most a tenth is expected to be wrong (conformal selection: Jin
+# and Candes, 2023); then the halves are exchanged.
 #
 #     power   right images on the list / images with the label in the library, 0 without a list
 #     wrong   wrong images on the list / images on it, 0 without a list: promised to be 0.1 at most
@@ -131,17 +129,14 @@ class FinishedRun:
 
     @cached_property
     def train(self) -> Predictions:
-        """Predictions of the training images."""
         return self._read("train")
 
     @cached_property
     def val(self) -> Predictions | None:
-        """Predictions of the validation images, None where the run has none."""
         return self._read("val") if "val" in RunFolder(self.folder).splits else None
 
     @cached_property
     def test(self) -> Predictions:
-        """Predictions of the test images."""
         return self._read("test")
 
     @cached_property

@@ -7,11 +7,10 @@ missing figure ("failed to converge", "not in the text") is None.
 
 import re
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from importlib.resources import files
-from math import hypot, inf, isfinite, isnan
+from math import hypot, isnan
 from typing import Any, Literal
 
 from labelwise.errors import SettingsError
@@ -19,29 +18,20 @@ from labelwise.papers import columns
 from labelwise.papers.measures import FinishedRun
 from labelwise.papers.statistics import SeedMean
 
-# Verdicts on the papers' claims, by one rule.
-#
-# A claim is a relation between figures, such as ``spa > bce``. A run
+# A claim is a relation between figures, such as ``spa > bce``, and is judged by one rule. A run
 #
 #     bears it out    every inequality holds significantly: the 95 % interval of its gap over seeds
 #                     is above 0; a strict one by between half and twice the printed gap
 #     half            some of it holds, or all of it and not by that much, or not significantly
 #     does not        no inequality holds
 #
-# and a claim **comes out** if every run bears it out, **does not** if none bears out any of it,
-# else it holds **in part**. A claim about curves is judged by eye (``seen``).
-#
-# Figures are words of the claims file, or are read from a file of results, seed by seed: then the
-# gaps are paired. Of words the interval of a gap is that of its figures, sqrt(h_a^2 + h_b^2); a
-# figure without ``±`` is not tested, unless the log tells that it was (``held: significantly``).
-# What is computed without chance has no seeds.
+# The interval of a gap of two figures is sqrt(h_a^2 + h_b^2). What the papers say outside their
+# tables is judged by the same rule in benchmarks/verdicts.py.
 
 
 LEAST, MOST = 0.5, 2.0  # of the printed gap: "roughly in size"
-COMES_OUT, IN_PART, DOES_NOT, NOT_RUN = "comes out", "in part", "does not", "not run"
+COMES_OUT, IN_PART, DOES_NOT = "comes out", "in part", "does not"
 TERM = re.compile(r"(?:(\d*\.?\d+) x )?([a-z]\w*)(?: ([+-]) (\d*\.?\d+))?|(\d*\.?\d+)")
-NOT_FIGURES = re.compile(r"\]\([^)]*\)|`[^`]*`|[;:(].*$| for .*$")
-FIGURE = re.compile(r"(\d*\.?\d+)(?:\]? *± *(\d*\.?\d+))?")
 
 
 Term = tuple[float, str | None, float]  # factor * name + offset; a number alone has no name
@@ -56,7 +46,6 @@ class Relation:
     strict: bool
 
     def gap(self, figures: Mapping[str, float]) -> float:
-        """Return by how much it holds, given the figures by name."""
         larger, smaller = (
             factor * (0.0 if name is None else figures[name]) + offset
             for factor, name, offset in (self.larger, self.smaller)
@@ -64,115 +53,41 @@ class Relation:
         return larger - smaller
 
     def spread(self, halves: Mapping[str, float]) -> float:
-        """Return half the interval of the gap, given those of the figures."""
         sides = (self.larger, self.smaller)
         return hypot(*(factor * halves[name] for factor, name, _ in sides if name))
 
 
-@dataclass(frozen=True)
-class ClaimedRun:
-    """What a run gave, in words and figures, over how many seeds; None where nothing is drawn.
-
-    ``held`` says how far the claim held: ``significantly``, or in ``some`` seeds.
-    """
-
-    ours: str
-    run: str
-    seeds: int | None = None
-    held: str | None = None
-
-
-@dataclass(frozen=True)
-class Claim:
-    """A claim, what is printed for it, the runs that test it; ``todo`` names what would."""
-
-    claim: str
-    holds: str = ""
-    published: str = ""
-    runs: tuple[ClaimedRun, ...] = ()
-    seen: str | None = None
-    todo: str = ""
-
-    def __post_init__(self) -> None:
-        if self.runs and not self.relations and self.seen is None:
-            raise SettingsError(f"{self.claim!r} has runs, so say in holds what is claimed")
-        if self._printed and self._outcome(self._printed, {}) < 1:
-            raise SettingsError(f"{self.claim!r} does not hold for what is printed")
-
-    @cached_property
-    def relations(self) -> tuple[Relation, ...]:
-        """The inequalities that are claimed."""
-        relations = []
-        for claim in self.holds.split(";") if self.holds else ():
-            pieces = re.split(r" (<=|>=|<|>) ", claim.strip())
-            terms = [_term(piece) for piece in pieces[::2]]
-            for left, sign, right in zip(terms, pieces[1::2], terms[1:], strict=False):
-                larger, smaller = (left, right) if sign.startswith(">") else (right, left)
-                relations.append(Relation(larger, smaller, "=" not in sign))
-        return tuple(relations)
-
-    @cached_property
-    def names(self) -> tuple[str, ...]:
-        """The names in it, as they first come."""
-        pieces = re.split(r" (?:<=|>=|<|>) |;", self.holds) if self.holds else ()
-        named = (_term(piece)[1] for piece in pieces)
-        return tuple(dict.fromkeys(name for name in named if name is not None))
-
-    @cached_property
-    def _printed(self) -> dict[str, float]:
-        return self.figures(self.published) if self.relations and self.published else {}
-
-    def figures(self, text: str) -> dict[str, float]:
-        """Return the figures in a text by the names of the claim."""
-        figures = figures_in(text)
-        if len(figures) != len(self.names):
-            raise SettingsError(
-                f"{self.claim!r} is about {', '.join(self.names)}, got {len(figures)} figures in "
-                f"{text!r}"
-            )
-        return dict(zip(self.names, figures, strict=True))
-
-    @property
-    def verdict(self) -> str:
-        """The verdict, by the rule of this module."""
-        if self.seen is not None:
-            return self.seen
-        outcomes = [self._outcome_of(run) for run in self.runs]
-        if all(outcome == 1 for outcome in outcomes):
-            return COMES_OUT if outcomes else NOT_RUN
-        return IN_PART if any(outcomes) else DOES_NOT
-
-    def _outcome_of(self, run: ClaimedRun) -> float:
-        if run.held == "some":
-            return 0.5
-        outcome = self._outcome(self.figures(run.ours), self._printed)
-        return 0.5 if outcome == 1 and not self._holds_significantly(run) else outcome
-
-    def _holds_significantly(self, run: ClaimedRun) -> bool:
-        """Return whether the gap of every relation is above 0 beyond the spread of seeds."""
-        if run.seeds is None or run.held is not None:
-            return run.held in (None, "significantly")
-        figures = self.figures(run.ours)
-        halves = [float(half or inf) for _, half in FIGURE.findall(NOT_FIGURES.sub("", run.ours))]
-        spreads = dict(zip(self.names, halves, strict=True))
-        return run.seeds > 1 and all(
-            relation.gap(figures) > relation.spread(spreads) for relation in self.relations
-        )
-
-    def _outcome(self, figures: Mapping[str, float], printed: Mapping[str, float]) -> float:
-        """Return 1 if all of it holds, and roughly in size, 0 if nothing does, else a half."""
-        held, sized = [], []
-        for relation in self.relations:
-            gap = relation.gap(figures)
-            held.append(gap > 0 if relation.strict else gap >= 0)
-            least = relation.gap(printed) if printed and relation.strict else 0.0
-            sized.append(not least or LEAST * least <= gap <= MOST * least)
-        return 1.0 if all(held) and all(sized) else 0.5 if any(held) else 0.0
+def relations_of(holds: str) -> tuple[tuple[Relation, ...], tuple[str, ...]]:
+    """Return the inequalities of a claim such as ``a > b >= 2 x c; d < 1``, and their names."""
+    relations, names = [], []
+    for claim in holds.split(";") if holds else ():
+        pieces = re.split(r" (<=|>=|<|>) ", claim.strip())
+        terms = [_term(piece) for piece in pieces[::2]]
+        names += [name for _, name, _ in terms if name is not None]
+        for left, sign, right in zip(terms, pieces[1::2], terms[1:], strict=False):
+            larger, smaller = (left, right) if sign.startswith(">") else (right, left)
+            relations.append(Relation(larger, smaller, "=" not in sign))
+    return tuple(relations), tuple(dict.fromkeys(names))
 
 
-def figures_in(text: str) -> list[float]:
-    """Return the figures of a text in their order, without spreads, links and what is remarked."""
-    return [float(number) for number, _ in FIGURE.findall(NOT_FIGURES.sub("", text))]
+def outcome(
+    relations: Sequence[Relation], figures: Mapping[str, float], printed: Mapping[str, float]
+) -> float:
+    """Return 1 if all of it holds, and roughly in size, 0 if nothing does, else a half."""
+    held, sized = [], []
+    for relation in relations:
+        gap = relation.gap(figures)
+        held.append(gap > 0 if relation.strict else gap >= 0)
+        least = relation.gap(printed) if printed and relation.strict else 0.0
+        sized.append(not least or LEAST * least <= gap <= MOST * least)
+    return 1.0 if all(held) and all(sized) else 0.5 if any(held) else 0.0
+
+
+def is_significant(
+    relations: Sequence[Relation], figures: Mapping[str, float], halves: Mapping[str, float]
+) -> bool:
+    """Return whether every gap is above 0 beyond the spread of seeds."""
+    return all(one.gap(figures) > one.spread(halves) for one in relations)
 
 
 def _term(text: str) -> Term:
@@ -238,20 +153,22 @@ class TableClaim:
     claim: str
     holds: str
     figures: Mapping[str, FigureOf]
-    printed: str = ""
 
     def verdict(self, table: Mapping[str, Mapping[str, SeedMean]], seeds: int) -> str | None:
         """Return the claim, our figures and the verdict as a sentence; None if rows are missing."""
-        names = Claim(self.claim, self.holds).names
-        figures = [self.figures[name].value(table) for name in names]
-        values = [value for value in figures if value is not None]
-        if len(values) < len(figures):
+        relations, names = relations_of(self.holds)
+        found = {name: self.figures[name].value(table) for name in names}
+        values = {name: value for name, value in found.items() if value is not None}
+        if len(values) < len(found):
             return None
-        halves = [f" ± {v.half_width:.6f}" if isfinite(v.half_width) else "" for v in values]
-        ours = ", ".join(f"{v.mean:.6f}{half}" for v, half in zip(values, halves, strict=True))
-        judged = Claim(self.claim, self.holds, self.printed, (ClaimedRun(ours, "", seeds),))
-        shown = ", ".join(f"{name} {v.mean:.4g}" for name, v in zip(names, values, strict=True))
-        return f"{self.claim}: {judged.verdict} ({shown})."
+        means = {name: value.mean for name, value in values.items()}
+        halves = {name: value.half_width for name, value in values.items()}
+        held = outcome(relations, means, {})
+        if held == 1 and (seeds < 2 or not is_significant(relations, means, halves)):
+            held = 0.5
+        verdict = COMES_OUT if held == 1 else IN_PART if held else DOES_NOT
+        shown = ", ".join(f"{name} {mean:.4g}" for name, mean in means.items())
+        return f"{self.claim}: {verdict} ({shown})."
 
 
 @dataclass(frozen=True)
@@ -304,7 +221,6 @@ class Experiment:
 
     @property
     def name(self) -> str:
-        """The table's name, with the cell's after a point if it has any."""
         return f"{self.table}.{self.cell}" if self.cell else self.table
 
 

@@ -64,7 +64,6 @@ def judge_checkpoints(
 
 
 def _predicted(predictor: Predictor, test: LabelTable, row: str, watch: Watch) -> Predictions:
-    """Return the answers of a predictor for all test images."""
     logits = []
     watch.start(f"{row}: predicting test", len(test))
     try:

@@ -15,7 +15,7 @@ from typing import Any
 from labelwise.data import LabelTable, load
 from labelwise.errors import DataError, SettingsError
 from labelwise.methods import METHODS, check_options, make_objective
-from labelwise.papers.comparison import INFINITE, show_figure
+from labelwise.papers.comparison import INFINITE, show_figure, table_page
 from labelwise.papers.jobs import (
     Executor,
     InProcess,
@@ -56,9 +56,8 @@ from labelwise.types import nearest
 #     chosen_on        the images by which the deployed epoch is chosen
 #     pooled           what of a vision transformer's tokens the head reads
 #
-# The run's resolved settings are compared with it key by key, so that nothing has to be remembered.
-# A setting of which the paper says nothing is compared with that of our own protocol, so that
-# whatever was set for a run is named. Devices, workers and seeds decide no row and are left out.
+# The run's resolved settings are compared with it key by key; a setting of which the paper says
+# nothing is compared with our own protocol. Devices, workers and seeds are left out.
 
 
 SMALL_INPUTS = {"resnet18-32", "vgg16-32", "densenet40-12", "densenet40-40"}  # 32 x 32 pixels
@@ -67,10 +66,7 @@ OURS = frozenset({"hardware", "seed", "data"})  # no part of a protocol
 
 @dataclass(frozen=True)
 class Deviation:
-    """One thing that differs from the paper, in the rows where it does so alike.
-
-    Where the paper does not state it, ``published`` is None and ``ours`` is what our protocol has.
-    """
+    """One thing that differs from the paper; else ``ours`` is our protocol's."""
 
     rows: tuple[str, ...]
     key: str
@@ -197,7 +193,6 @@ class Request:
 
     @property
     def experiment(self) -> Experiment:
-        """The experiment of the table."""
         return find_experiment(self.table)
 
     @property
@@ -220,7 +215,6 @@ class Request:
         return tuple(dict.fromkeys(name for pair in pairs for name in pair if name is not None))
 
     def settings(self, row: str, seed: int) -> Settings:
-        """Return the settings of one run."""
         experiment = self.experiment
         values = {"data": self.data, **experiment.protocol}
         if self.source is None:
@@ -243,13 +237,11 @@ class Request:
         return replace(self, quick=False, rows=self.chosen_rows(), frozen=None, overrides={})
 
     def features(self, settings: Settings) -> Frozen | None:
-        """Return the backbone of a run's frozen features, if it has any."""
         if self.frozen is None:
             return None
         return replace(self.frozen, image_size=settings.image_size, squash=settings.squash)
 
     def deviations(self, held_out: ValidationImages | None = None) -> list[str]:
-        """Return what differs from the paper, in sentences; ``held_out`` of the data read."""
         deviations = list(self.experiment.deviations)
         notes = {name: self.experiment.rows[name].note for name in self.chosen_rows()}
         deviations += [f"{name}: {note}" for name, note in notes.items() if note]
@@ -294,7 +286,6 @@ class Reproduction:
     held_out: ValidationImages | None = None
 
     def deviations(self) -> list[str]:
-        """Return what differs from the paper, in sentences."""
         return self.request.deviations(self.held_out)
 
     def verdicts(self) -> list[str]:
@@ -305,12 +296,10 @@ class Reproduction:
 
     @property
     def title(self) -> str:
-        """The printed table's title; ours names its own data where that is another."""
         source = self.request.source
         return self.request.experiment.published.title + (f"; ours on {source}" if source else "")
 
     def cells(self) -> tuple[list[str], list[list[str]]]:
-        """Return header and cells: for each row the paper's line, then ours."""
         published = self.request.experiment.published
         own = {name: None for columns in self.ours.values() for name in columns}
         names = [name for name in published.columns if name in own]
@@ -328,17 +317,11 @@ class Reproduction:
         return ["row", "", *names], rows
 
     def markdown(self) -> str:
-        """Return the table and the deviations as Markdown."""
-        published = self.request.experiment.published
-        header, rows = self.cells()
-        lines = [
-            "| " + " | ".join(cells) + " |" for cells in [header, ["---"] * len(header), *rows]
-        ]
         left = f"{self.left} runs are left." if self.left else ""
-        remarks = [left, *self.verdicts(), published.remark, *self.deviations()]
-        notes = [f"- {remark}" for remark in remarks if remark]
-        seeds = ", ".join(map(str, self.request.seeds))
-        return "\n".join([f"### {self.title}", "", *lines, "", f"Seeds {seeds}.", "", *notes, ""])
+        remark = self.request.experiment.published.remark
+        notes = [note for note in (left, *self.verdicts(), remark, *self.deviations()) if note]
+        seeds = f"Seeds {', '.join(map(str, self.request.seeds))}."
+        return table_page(self.title, *self.cells(), notes, seeds)
 
 
 def find_experiment(name: str) -> Experiment:

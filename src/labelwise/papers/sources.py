@@ -14,7 +14,7 @@ import torch
 
 from labelwise.data import LabelTable, load, mlspl_split, with_validation
 from labelwise.data.derived import single_positive
-from labelwise.networks.backbones import create_backbone
+from labelwise.networks.backbones import Backbone, create_backbone
 from labelwise.pictures import FeatureRows
 from labelwise.system.progress import Watch
 from labelwise.training.features import compute, frozen_backbone
@@ -35,6 +35,12 @@ class Frozen:
     image_size: int | None = None
     squash: bool = False
 
+    def backbone(self) -> Backbone:
+        """Return the network with its weights."""
+        return frozen_backbone(
+            self.name, weights=self.weights, image_size=self.image_size, squash=self.squash
+        )
+
 
 def holds_files(folder: Path) -> bool:
     """Return whether something has been put into the folder of a data set."""
@@ -48,17 +54,11 @@ def open_table(
     hold_out: bool = True,
     frozen: Frozen | None = None,
     one_positive: bool = False,
-    cache: Path = Path("runs/features"),
     watch: Watch | None = None,
 ) -> LabelTable:
-    """Return the table of ``source``.
-
-    ``hold_out`` takes validation rows from train where there are none; ``frozen`` puts the
-    features of a backbone in the place of the images, while ``watch`` looks on; ``one_positive``
-    leaves one known label to each training image, and splits as Cole et al. do.
-    """
+    """Return the table of ``source``, divided, perhaps with frozen features."""
     table = divided(load(source, **options), hold_out=hold_out, one_positive=one_positive)
-    return table if frozen is None else with_features(table, frozen, cache=cache, watch=watch)
+    return table if frozen is None else with_features(table, frozen, watch=watch)
 
 
 def divided(table: LabelTable, *, hold_out: bool, one_positive: bool = False) -> LabelTable:
@@ -97,11 +97,8 @@ def with_features(
     watch: Watch | None = None,
 ) -> LabelTable:
     """Return the table with the features of a backbone in the place of its images."""
-    backbone = frozen_backbone(
-        frozen.name, weights=frozen.weights, image_size=frozen.image_size, squash=frozen.squash
-    )
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    return compute(table, backbone, cache, device=device, watch=watch)
+    return compute(table, frozen.backbone(), cache, device=device, watch=watch)
 
 
 def _with_last_fifth(table: LabelTable) -> LabelTable:

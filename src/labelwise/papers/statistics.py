@@ -47,7 +47,6 @@ class SeedMean:
 
     @property
     def half_width(self) -> float:
-        """Return half the interval's length."""
         return (self.high - self.low) / 2
 
 
@@ -63,10 +62,7 @@ class Difference:
 
 
 def seed_mean(values: Sequence[float]) -> SeedMean:
-    """Return the mean of the values that are defined, with its 95 % interval over runs.
-
-    One that is infinite makes the mean so: the others' would flatter.
-    """
+    """Return the mean of the defined values with its 95 % interval over runs."""
     kept = np.array([value for value in values if not isnan(value)])
     if not len(kept):
         return SeedMean(nan, nan, nan, 0)
@@ -84,11 +80,7 @@ def paired_difference(
     image_covariance: Covariance | None = None,
     freedom: float = inf,
 ) -> Difference:
-    """Return ``values[first] - values[second]`` over the seeds that both have.
-
-    ``image_covariance`` is that of the methods' mean figures over test images, with its degrees of
-    ``freedom``, which are few over few groups of images.
-    """
+    """Return ``values[first] - values[second]`` over shared seeds, with the variance of images."""
     seeds = sorted(set(values[first]) & set(values[second]))
     gaps = [values[first][seed] - values[second][seed] for seed in seeds]
     over_seeds = seed_mean(gaps)
@@ -166,11 +158,7 @@ def verdict(
     images: bool = False,
     groups: int | None = None,
 ) -> str:
-    """Say in plain words which methods are told apart from the best one, and which are not.
-
-    ``images`` says that the differences were held against the choice of test images too, or of
-    their ``groups``.
-    """
+    """Say which methods differ significantly from the best one, and which do not."""
     if not differences:
         return f"{metric}: fewer than two methods have a value, so there is nothing to compare."
     best = differences[0].second

@@ -6,14 +6,10 @@
     noise     a tenth of the present labels is removed, and as many absent ones are added
     half      half of the training images
 
-Every seed deals all images into train, val and test again (``SHARES``), and hides, flips or leaves
-out again. Features are centred and divided by one number, both from the training rows. A method is
-a head trained by AdamW on one cycle. Its learning rate is the best of at least five by mAP on
-validation, on the first seed: those of ``RATES``, then more while the best is at an edge.
-
-Every cell (a data set and what is known of it) is one results file. It holds the figures of every
-seed, the tries, the command, the commit and the machine; a survey that was stopped goes on after
-the methods that are there. :func:`page` makes the page of these files alone.
+Every seed deals all images into train, val and test again (``SHARES``). Features are centred and
+scaled by the training rows. A method is a head trained by AdamW on one cycle. Its learning rate is
+the best of at least five by mAP on validation, on the first seed: those of ``RATES``, then more
+while the best is at an edge. Every cell is one results file; :func:`page` is made of these alone.
 """
 
 import json
@@ -23,7 +19,6 @@ import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
-from functools import cache
 from itertools import product
 from math import inf, isnan, sqrt
 from multiprocessing import get_context
@@ -49,12 +44,13 @@ from labelwise.metrics import average_precision, confusion
 from labelwise.models import HeadSpec, Model
 from labelwise.networks.backbones import create_backbone
 from labelwise.numeric.special import stdtrit
+from labelwise.papers.comparison import table_lines
 from labelwise.papers.measures import probability_figures
 from labelwise.papers.protocols import DATASETS, STATED
 from labelwise.papers.sources import Frozen, holds_files, with_features
 from labelwise.pictures import FeatureRows
 from labelwise.predictions import Predictions
-from labelwise.system.files import replacing, write_text
+from labelwise.system.files import write_text
 from labelwise.system.progress import Watch
 from labelwise.training.features import set_biases_to_priors
 from labelwise.training.optimizer import make_optimizer, rate, set_rate
@@ -100,17 +96,14 @@ class SurveyPlan:
 
     @property
     def cells(self) -> tuple[str, ...]:
-        """The cells, by default all."""
         return tuple(str(self.budget["cells"]).split(","))
 
     @property
     def budget(self) -> dict[str, Any]:
-        """Rows, steps and batch size."""
         return {**TAKEN, **(QUICK if self.quick else {}), **self.overrides}
 
     @property
     def compared(self) -> tuple[str, ...]:
-        """The methods, in the order of the catalogue."""
         return self.methods or tuple(METHODS)
 
     def places(self) -> dict[str, str]:
@@ -149,7 +142,6 @@ class Dealt:
     names: tuple[str, ...]
 
     def facts(self, soft: bool) -> DatasetFacts:
-        """Return what objectives are built from; the labels per image are those of validation."""
         labels = self.trained_on(soft).double()
         known = torch.ones_like(labels) if self.known is None else self.known.double()
         present, n = (labels * known).sum(0), len(labels)
@@ -268,11 +260,7 @@ def fit(
 
 
 def figures_of(val: Predictions, test: Predictions) -> dict[str, float]:
-    """Return the columns of the survey for one run; an undefined one is left out.
-
-    ``after`` is one shrunk per-label Platt fit on validation, from which the sets are made too,
-    with the shared threshold of the best F1 on validation.
-    """
+    """Return the columns of one run; ``after`` is the shared Platt fit, also for the sets."""
     figures = {"mAP@class": average_precision(test.logits, test.majority).value}
     fitted = platt(val.logits, val.labels, test.link)
     for stage, link in (("before", test.link), ("after", fitted)):
@@ -320,22 +308,20 @@ def survey_method(method: str, cell: str, rows: SurveyRows, plan: SurveyPlan) ->
     return Surveyed(scores, best, tuple(figures))
 
 
-@cache
-def _cached_rows(file: str) -> SurveyRows:
-    with np.load(file) as arrays:
-        names = tuple(str(label) for label in arrays["names"])
-        return SurveyRows(arrays["features"], arrays["labels"], names)
+Unit = tuple[str, str, str]  # data set, cell, method
+_ROWS: dict[str, SurveyRows] = {}  # by data set, in the process that trains
 
 
-Unit = tuple[tuple[str, str], str, str]  # data set and cell, the file of its rows, a method
+def _take(rows: Mapping[str, SurveyRows]) -> None:
+    _ROWS.update(rows)
 
 
 def _surveyed(unit: Unit, plan: SurveyPlan) -> Surveyed:
-    (_, cell), file, method = unit
+    name, cell, method = unit
     torch.set_num_threads(1)
     with catch_warnings():
         simplefilter("ignore", UserWarning)  # of labels ranked no better than chance
-        return survey_method(method, cell, _cached_rows(file), plan)
+        return survey_method(method, cell, _ROWS[name], plan)
 
 
 @dataclass
@@ -348,7 +334,6 @@ class SurveyCell:
     methods: dict[str, Surveyed] = field(default_factory=dict)
 
     def save(self, folder: Path) -> None:
-        """Write the file, one line for the figures of each method."""
         order = sorted(self.methods, key=[*METHODS, *self.methods].index)
         figures = {m: _by_column(self.methods[m].figures) for m in order}
         tuning = {m: {"lr": self.methods[m].rate, "tries": self.methods[m].tries} for m in order}
@@ -361,7 +346,6 @@ class SurveyCell:
 
     @staticmethod
     def load(file: Path) -> "SurveyCell":
-        """Return the cell that :meth:`save` wrote."""
         try:
             content = json.loads(file.read_text(encoding="utf-8"))
             figures, tuning = content.pop("figures"), content.pop("tuning")
@@ -398,62 +382,56 @@ def run_survey(
     """Run the survey in ``folder``, or what is left of it; write and return its cells."""
     # The mark of a folder of a survey.
     write_text(folder / "survey.json", json.dumps({"command": plan.command}) + "\n")
-    tables: dict[str, tuple[Path, SurveyRows]] = {}
-    for name, source in plan.places().items():
-        tables[name] = (folder / "rows" / f"{name}.npz", rows_of(name, source, plan, watch))
-        file, rows = tables[name]
-        with replacing(file) as temporary, temporary.open("wb") as stream:
-            arrays = {"features": rows.features, "labels": rows.labels}
-            np.savez(stream, names=np.array(rows.names), **arrays)  # type: ignore[arg-type]
-    keys = [(name, cell) for cell, name in product(plan.cells, tables)]
-    cells = {(n, c): _opened(folder, n, c, plan, tables[n][1]) for n, c in keys}
+    rows = {name: rows_of(name, source, plan, watch) for name, source in plan.places().items()}
+    cells = {
+        (name, cell): _opened(folder, name, cell, plan, rows[name])
+        for cell, name in product(plan.cells, rows)
+    }
     left = [
-        (key, str(tables[key[0]][0]), method)
-        for key, cell in cells.items()
+        (name, cell, method)
+        for (name, cell), found in cells.items()
         for method in plan.compared
-        if method not in cell.methods
+        if method not in found.methods
     ]
-    for number, ((key, _, method), result) in enumerate(_finished(left, plan, jobs), 1):
-        cells[key].methods[method] = result
-        cells[key].save(folder)
+    for number, (unit, result) in enumerate(_finished(left, rows, plan, jobs), 1):
+        name, cell, method = unit
+        cells[name, cell].methods[method] = result
+        cells[name, cell].save(folder)
         mean = np.mean([run["mAP@class"] for run in result.figures])
-        say(f"[{number}/{len(left)}] {'.'.join(key)} {method}: mAP@class {mean:.4f}")
+        say(f"[{number}/{len(left)}] {name}.{cell} {method}: mAP@class {mean:.4f}")
     return list(cells.values())
 
 
-def _finished(units: list[Unit], plan: SurveyPlan, jobs: int) -> Iterator[tuple[Unit, Surveyed]]:
-    """Yield the units with what they gave, as they finish."""
+def _finished(
+    units: list[Unit], rows: Mapping[str, SurveyRows], plan: SurveyPlan, jobs: int
+) -> Iterator[tuple[Unit, Surveyed]]:
     if jobs == 1:
+        _take(rows)
         yield from ((unit, _surveyed(unit, plan)) for unit in units)
         return
-    with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
+    with ProcessPoolExecutor(jobs, get_context("spawn"), _take, (rows,)) as pool:
         running = {pool.submit(_surveyed, unit, plan): unit for unit in units}
         yield from ((running[done], done.result()) for done in as_completed(running))
 
 
 def _opened(folder: Path, name: str, cell: str, plan: SurveyPlan, rows: SurveyRows) -> SurveyCell:
     """Return the cell of an earlier command, or an empty one; raise if it was made otherwise."""
-    counts = {split: len(x) for split, x in deal(rows, cell, 0).features.items()}
-    frozen = None if plan.frozen is None else plan.frozen.name
-    facts = {
-        "command": plan.command,
-        "commit": commit(),
-        "machine": f"{os.cpu_count()} cores, {platform.machine()}",
-        "made": {
-            "seeds": plan.seeds,
-            "images": counts,
-            "labels": len(rows.names),
-            "features": rows.features.shape[1],
-            "backbone": frozen,
-            **{key: plan.budget[key] for key in ("steps", "batch_size")},
-            "quick": plan.quick,
-        },
+    made = {
+        "seeds": plan.seeds,
+        "images": {split: len(x) for split, x in deal(rows, cell, 0).features.items()},
+        "labels": len(rows.names),
+        "features": rows.features.shape[1],
+        "backbone": None if plan.frozen is None else plan.frozen.name,
+        **{key: plan.budget[key] for key in ("steps", "batch_size")},
+        "quick": plan.quick,
     }
+    machine = f"{os.cpu_count()} cores, {platform.machine()}"
+    facts = {"command": plan.command, "commit": commit(), "machine": machine, "made": made}
     file = folder / f"{name}.{cell}.json"
     if not file.is_file():
         return SurveyCell(name, cell, facts)
     survey_cell = SurveyCell.load(file)
-    if survey_cell.facts["made"] != facts["made"]:
+    if survey_cell.facts["made"] != made:
         raise SettingsError(
             f"{folder} was begun with other data, backbone or budget for {name}; choose "
             "another folder with -o"
@@ -470,14 +448,9 @@ def commit() -> str:
         return "unknown"
 
 
-# The page of a survey, made of its results files alone: mean ranks and tables.
-#
-# Images are dealt again for every seed, so seeds share images. The variance of a mean over J seeds
-# is
-# that over seeds times 1 / J + test images / training images (Nadeau and Bengio 2003). Ranks are
-# over
-# methods, equal figures share the mean of theirs; Nemenyi's critical difference is
-# q sqrt(k (k + 1) / 6 N) for k methods on N sets.
+# Seeds share images. The variance of a mean over J seeds is that over seeds times
+# 1 / J + test images / training images (Nadeau and Bengio 2003). Nemenyi's critical difference of
+# mean ranks is q sqrt(k (k + 1) / 6 N) for k methods on N sets.
 
 
 HIGHER = ("mAP@class", "macro F1", "micro F1")
@@ -501,10 +474,7 @@ def inflation(cell: SurveyCell, seeds: int) -> float:
 
 
 def ranks_of(cell: SurveyCell, column: str, methods: Sequence[str]) -> dict[str, float]:
-    """Return the rank of each method, 1 the best.
-
-    Means that agree to four decimals are equal, and share the mean of their ranks.
-    """
+    """Return the rank of each method, 1 the best; means equal to four decimals share a rank."""
     sign = -1 if column in HIGHER else 1
     means = [fmean(values_of(cell, m, column) or [sign * inf]) for m in methods]
     losses = [inf if mean in (inf, -inf) else round(sign * mean, 4) for mean in means]
@@ -539,12 +509,6 @@ def page(cells: Sequence[SurveyCell], before: str) -> str:
     return "\n".join(lines)
 
 
-def markdown(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return the lines of a table, the header first."""
-    lines = ["| " + " | ".join(row) + " |" for row in rows]
-    return [lines[0], "|" + "---|" * len(rows[0]), *lines[1:]]
-
-
 def _table(cells: Sequence[SurveyCell]) -> list[str]:
     """Return the table of one kind of knowledge, by the mean rank of mAP over sets."""
     methods = list(cells[0].methods)
@@ -567,7 +531,7 @@ def _table(cells: Sequence[SurveyCell]) -> list[str]:
         row += [_spread(cell, method, "mAP@class") for cell in cells]
         row += [_mean(cells, method, column) for column in COLUMNS[1:]]
         rows.append([*row, " ".join(_rate(cell, method) for cell in cells)])
-    return [*lines, "", *markdown([header, *rows])]
+    return [*lines, "", *table_lines(header, rows)]
 
 
 def _how(cells: Sequence[SurveyCell]) -> str:

@@ -1,10 +1,13 @@
 """Table A of the two-way loss: a frozen backbone judged by linear classifiers on nine data sets.
 
 The paper fits a linear classifier for each of 45 L2 weights and reports the best of them *on the
-test images*. That figure is computed, and beside it the honest one: the weight is chosen on a tenth
-of the training images that was kept apart, and the classifier of that weight, fitted on all of
-them, is judged on test. The first is never below the second; their distance is what choosing on
-test buys.
+test images*. That figure is computed. Beside it is the honest one: the weight is chosen on a tenth
+of the training images, and the classifier of that weight, fitted on all of them, is judged on test.
+
+    minimise over W, b:   sum over rows of the softmax loss   +   l2 / 2 ||W||^2
+
+with l2 log-spaced in [1e-6, 1e5] (the bias is free). The path goes from the strongest weight to the
+weakest, each fit starting where the last ended, to the optimum (:mod:`labelwise.training.solve`).
 """
 
 import json
@@ -12,6 +15,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,110 +23,32 @@ from torch import Tensor
 
 from labelwise.data import LabelTable, load, with_validation
 from labelwise.errors import DataError, SettingsError
-from labelwise.metrics import average_precision
-from labelwise.networks.heads import LinearHead
-from labelwise.objectives.convex import CoinLoss, ConvexLoss, ShareLoss
+from labelwise.objectives.convex import ShareLoss
+from labelwise.papers.comparison import table_page
 from labelwise.papers.protocols import TRANSFER
 from labelwise.papers.sources import Frozen, holds_files
-from labelwise.pictures import FeatureRows
 from labelwise.system.files import write_text
 from labelwise.system.progress import Watch
-from labelwise.training.features import compute, content_key, frozen_backbone
+from labelwise.training.features import compute, content_key
 from labelwise.training.solve import Design, minimise
 from labelwise.types import Targets, nearest
-
-# Linear evaluation: a linear classifier on frozen features, for 45 L2 weights.
-#
-#     minimise over W, b:   sum over rows and labels of the loss   +   l2 / 2 ||W||^2
-#
-# with l2 log-spaced in [1e-6, 1e5] (the bias is free), the sigmoid loss of each label or, for one
-# label a row, the softmax loss. The path goes from the strongest weight to the weakest, each fit
-# starting where the last ended, to the optimum (:mod:`labelwise.training.solve`). The weight is
-# chosen on validation and judged on test.
-
 
 TOLERANCE = 1e-10  # of the loss may be left to gain
 L2_WEIGHTS = tuple(float(weight) for weight in np.logspace(-6, 5, 45))
 
 
-@dataclass(frozen=True, eq=False)
-class LinearFit:
-    """One classifier: logits = features W + b, with the L2 weight it was fitted under."""
-
-    l2: float
-    weight: Tensor  # (D, K)
-    bias: Tensor  # (K,)
-
-    def logits(self, features: Tensor) -> Tensor:
-        """Return the logits (N, K)."""
-        return features.to(self.weight) @ self.weight + self.bias
-
-    def head(self) -> LinearHead:
-        """Return the classifier as the head of a model."""
-        head = LinearHead(*self.weight.shape)
-        with torch.no_grad():
-            head.classifier.weight.copy_(self.weight.T)
-            head.classifier.bias.copy_(self.bias)
-        return head
-
-
-@dataclass(frozen=True, eq=False)
-class LinearEvaluation:
-    """The fit chosen on validation, the score of every weight there, and its score on test."""
-
-    best: LinearFit
-    metric: str
-    validation: dict[float, float]
-    test: float
-
-
-def linear_path(
-    features: Tensor,
-    labels: Tensor,
-    observed: Tensor | None = None,
-    *,
-    softmax: bool = False,
-    l2_weights: Sequence[float] = L2_WEIGHTS,
-) -> list[LinearFit]:
-    """Return one fit per L2 weight, from the strongest to the weakest; computed in float64.
-
-    For softmax the labels of a row share its weight equally, and rows without any stay out. Of
-    entries that are not observed none is used.
-    """
+def softmax_path(
+    features: Tensor, labels: Tensor, l2_weights: Sequence[float] = L2_WEIGHTS
+) -> dict[float, tuple[Tensor, Tensor]]:
+    """Return W (D, K) and b (K,) by L2 weight, the strongest first; computed in float64."""
     design = Design.of(features, standardise=False)
-    targets = Targets(labels.double(), None if observed is None else observed.bool())
-    made: ConvexLoss = ShareLoss.of(targets) if softmax else CoinLoss.of(targets)
-    loss = made.to(design.rows).bounded()
+    loss = ShareLoss.of(Targets(labels.double(), None)).to(design.rows).bounded()
     w = design.rows.new_zeros(design.rows.shape[1], loss.num_labels)
-    fits = []
+    path = {}
     for l2 in sorted(l2_weights, reverse=True):
         w = minimise(design, loss, torch.full((1, loss.num_labels), l2), w, tolerance=TOLERANCE)
-        fits.append(LinearFit(l2, *design.linear(w)))
-    return fits
-
-
-def linear_evaluation(
-    train: LabelTable,
-    val: LabelTable,
-    test: LabelTable,
-    *,
-    softmax: bool = False,
-    device: torch.device | str = "cpu",
-    l2_weights: Sequence[float] = L2_WEIGHTS,
-) -> LinearEvaluation:
-    """Return the classifier that is best on validation, and its mAP or accuracy on test."""
-    fits = linear_path(*_arrays(train, device), softmax=softmax, l2_weights=l2_weights)
-    arrays = _arrays(val, device)
-
-    def score(fit: LinearFit, features: Tensor, labels: Tensor, observed: Tensor | None) -> float:
-        if softmax:
-            return _accuracy(fit, features, labels, observed)
-        return average_precision(fit.logits(features), labels, observed).value
-
-    validation = {fit.l2: score(fit, *arrays) for fit in fits}
-    best = max(fits, key=lambda fit: validation[fit.l2])
-    metric = "top-1 accuracy" if softmax else "mAP over labels"
-    return LinearEvaluation(best, metric, validation, score(best, *_arrays(test, device)))
+        path[l2] = design.linear(w)
+    return path
 
 
 def accuracies(
@@ -132,28 +58,20 @@ def accuracies(
     device: torch.device | str = "cpu",
     l2_weights: Sequence[float] = L2_WEIGHTS,
 ) -> dict[float, float]:
-    """Return the top-1 accuracy on ``judged`` of the softmax fit of each L2 weight."""
-    fits = linear_path(*_arrays(train, device), softmax=True, l2_weights=l2_weights)
-    arrays = _arrays(judged, device)
-    return {fit.l2: _accuracy(fit, *arrays) for fit in fits}
+    """Return the top-1 accuracy on ``judged`` of the classifier of each L2 weight."""
+    path = softmax_path(*_arrays(train, device), l2_weights)
+    features, labels = _arrays(judged, device)
+    found = {}
+    for l2, (weight, bias) in path.items():
+        chosen = (features.to(weight) @ weight + bias).argmax(1, keepdim=True)
+        found[l2] = labels.gather(1, chosen).double().mean().item()
+    return found
 
 
-def _arrays(table: LabelTable, device: torch.device | str) -> tuple[Tensor, Tensor, Tensor | None]:
-    if not isinstance(table.images, FeatureRows) or table.images.features.ndim != 2:
-        raise DataError(f"{table.name} must hold pooled features (N, D) for linear evaluation")
-    table.require_hard("linear evaluation counts what is right")
-    labels, observed = table.targets()
-    known = None if observed is None else torch.from_numpy(observed).to(device)
-    features = torch.from_numpy(np.array(table.images.features))
-    return features.to(device), torch.from_numpy(labels).to(device), known
-
-
-def _accuracy(fit: LinearFit, features: Tensor, labels: Tensor, observed: Tensor | None) -> float:
-    """Return how often the likeliest label is present, over rows with any label."""
-    present = labels.bool() if observed is None else labels.bool() & observed
-    chosen = fit.logits(features).argmax(1, keepdim=True)
-    some = present.any(1)
-    return present.gather(1, chosen)[some].double().mean().item()
+def _arrays(table: LabelTable, device: torch.device | str) -> tuple[Tensor, Tensor]:
+    features: Any = table.images
+    numbers = torch.from_numpy(np.array(features.features))
+    return numbers.to(device), torch.from_numpy(table.targets()[0]).to(device)
 
 
 TITLE = "Two-way loss, Table A: linear classifiers on frozen features, top-1 accuracy, %"
@@ -258,12 +176,8 @@ def remarks(found: Sequence[Transferred], frozen: Frozen) -> list[str]:
 
 
 def _save(found: Sequence[Transferred], frozen: Frozen, folder: Path) -> None:
-    """Write table.md and figures.json."""
-    header, rows = cells(found)
-    lines = ["| " + " | ".join(line) + " |" for line in [header, ["---"] * len(header), *rows]]
-    notes = [f"- {text}" for text in remarks(found, frozen)]
-    write_text(folder / "table.md", "\n".join([f"### {TITLE}", "", *lines, "", *notes, ""]))
-    write_text(folder / "figures.json", json.dumps([asdict(one) for one in found], indent=1))
+    write_text(folder / "table.md", table_page(TITLE, *cells(found), remarks(found, frozen)))
+    write_text(folder / "figures.json", json.dumps([asdict(result) for result in found], indent=1))
 
 
 def _opened(name: str, root: Path) -> LabelTable:
@@ -294,9 +208,7 @@ def _judged(
     watch: Watch | None,
 ) -> Transferred:
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    backbone = frozen_backbone(
-        frozen.name, weights=frozen.weights, image_size=frozen.image_size, squash=frozen.squash
-    )
+    backbone = frozen.backbone()
     key = [content_key(table.images, backbone, True), list(map(float, l2_weights))]
     file = folder / f"{name}.json"
     with suppress(OSError, ValueError, KeyError, TypeError):  # what was computed from the same

@@ -102,7 +102,6 @@ def _judged(row: str, file: Path, link: Link, questions: Mapping[int, VqaQuestio
 
 
 def _read(file: Path) -> tuple[list[int], Counts, list[str], Numbers]:
-    """Return questions, how many answers each has, all answers, and all logits."""
     require_file(file)
     try:
         if file.suffix.lower() in (".jsonl", ".ndjson", ".json"):

@@ -1,29 +1,26 @@
 """A person checks a list: which photo is next, what the answers say, when it is guaranteed.
 
 Nothing but the answers counts. The list is as long as the answers a person is willing to give can
-carry; where it holds too many wrong photos, the check goes on with a shorter one of the same order
-(:mod:`labelwise.decide.list_audit`).
+carry; where it holds too many wrong photos, the check continues with a shorter one of the same
+order (:mod:`labelwise.decide.list_audit`).
 
-Answers stand in the answer log of the index, with the query as their label, so a check goes on
-where it was left, by whoever opens it next. An "undo" takes the last answer about the query back. A
-note says which lists of a query were begun, in order: each has its share of the error. A photo
-counts as right where everybody who was asked about it said yes; "no", "unsure" and answers that
-disagree count as wrong. Those photos leave the list.
+Answers are in the answer log of the index, with the query as their label, so anyone can resume a
+check. A note says which lists of a query were begun, in order: each has its share of the error. A
+photo counts as right where everybody who was asked about it said yes.
 
 The photos of a query are drawn in the order of random numbers, one per row, from a seed that is
-kept with the query's first list. So a list's order of draws does not depend on any answer, photos
-that come later do not change it, and within a shorter list the photos already answered come first
-in its own order.
+kept with the query's first list. So the order depends on no answer, photos that come later do not
+change it, and within a shorter list the photos already answered come first.
 
 Every REPEAT-th question is about a photo that was answered before. Where one person changes answers
-for more than a third of at least three such photos, nothing is guaranteed: they then say little
-about the photos. Near copies are drawn one by one, unless the list is of ``distinct`` photos, one
-of each picture: then the guarantee is of these.
+for more than a third of at least three such photos, nothing is guaranteed. Near copies are drawn
+one by one, unless the list is of ``distinct`` photos: then the guarantee is of these.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from secrets import randbits
 from typing import Any
 
@@ -84,7 +81,6 @@ class CheckState:
 
     @property
     def statement(self) -> Statement | None:
-        """The guarantee of the list, once there is one."""
         if self.promise is None:
             return None
         words = self.promise.in_words(self.query)
@@ -226,10 +222,10 @@ class CheckSession:
         """Return the photo to ask about next; None where every photo of the list was answered."""
         said = self._answers()
         by_row = _by_row(said)
-        if said and len(said) % REPEAT == 0:
-            once = [answer.row for answer in said if len(by_row[answer.row]) == 1]
-            if once:
-                return self._photo(once[len(said) % len(once)], True)
+        once = [answer.row for answer in said if len(by_row[answer.row]) == 1]
+        if once and len(said) % REPEAT == 0:
+            row = once[len(said) % len(once)]
+            return PhotoToCheck(row, tuple(self._index.store.paths_of([row])[row]), True)
         return self._asked(by_row)
 
     def photo_after(self, photo: PhotoToCheck) -> PhotoToCheck | None:
@@ -250,7 +246,6 @@ class CheckSession:
         return state
 
     def undo(self) -> CheckState:
-        """Take the last answer back."""
         standing = self.state().promise
         if standing is not None:  # it rests on an answer that is taken back
             receipt = keep_receipt(self._index, self._name, standing, self.left(), self._who)
@@ -264,29 +259,31 @@ class CheckSession:
         return self.state()
 
     def state(self) -> CheckState:
-        """Return what the answers say of the list now."""
         by_row = _by_row(self._answers())
         audit = self._audit(by_row)
         check = audit.check
         drawn = [by_row[int(self._best[rank])] for rank in audit.ranks if rank < check.listed]
         given = [{said.answer for said in some} for some in drawn]
         people = [{said.who for said in some} for some in drawn]
-        repeats, changed = _repeats(by_row.values())
+        by_person: dict[tuple[int, str], list[Answer]] = {}
+        for said in chain.from_iterable(by_row.values()):
+            by_person.setdefault((said.row, said.who), []).append(said.answer)
+        twice = [answers for answers in by_person.values() if len(answers) > 1]
+        more = check.more()
+        is_short = check.listed < 2 or (more is not None and more <= PATIENCE)
         state = CheckState(
             query=self._name,
             check=check,
             promise=None,
-            more=check.more(),
-            shorter=None,
+            more=more,
+            shorter=None if is_short else max(1, int(SHORTER * check.listed)),
             unsure=given.count({"unsure"}),
             disagreed=sum(
-                len(who) > 1 and len(said) > 1 for who, said in zip(people, given, strict=True)
+                len(who) > 1 and len(words) > 1 for who, words in zip(people, given, strict=True)
             ),
-            repeats=repeats,
-            changed=changed,
+            repeats=len(twice),
+            changed=sum(len(set(answers)) > 1 for answers in twice),
         )
-        if (state.more is None or state.more > PATIENCE) and check.listed > 1:
-            state = replace(state, shorter=max(1, int(SHORTER * check.listed)))
         if state.unsteady:
             return state
         return replace(state, promise=promised_check(check, self._what))
@@ -307,12 +304,11 @@ class CheckSession:
         return self._new_audit().resume(told)
 
     def _asked(self, by_row: Mapping[int, Sequence[Said]]) -> PhotoToCheck | None:
-        """Return the photo that is asked about after these answers."""
         rank = self._audit(by_row).question
-        return None if rank is None else self._photo(int(self._best[rank]), False)
-
-    def _photo(self, row: int, repeated: bool) -> PhotoToCheck:
-        return PhotoToCheck(row, tuple(self._index.store.paths_of([row])[row]), repeated)
+        if rank is None:
+            return None
+        row = int(self._best[rank])
+        return PhotoToCheck(row, tuple(self._index.store.paths_of([row])[row]), False)
 
 
 def place_of(store: Store, query: str, key: ListKey) -> int:
@@ -341,14 +337,3 @@ def _by_row(said: Iterable[Said]) -> dict[int, list[Said]]:
     for answer in said:
         by_row.setdefault(answer.row, []).append(answer)
     return by_row
-
-
-def _repeats(answered: Iterable[Sequence[Said]]) -> tuple[int, int]:
-    """Return how many photos one person answered twice, and how many in another way."""
-    repeats = changed = 0
-    for some in answered:
-        for who in {answer.who for answer in some}:
-            given = [answer.answer for answer in some if answer.who == who]
-            repeats += len(given) > 1
-            changed += len(set(given)) > 1
-    return repeats, changed

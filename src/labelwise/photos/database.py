@@ -11,19 +11,11 @@ A flipped bit is never taken for a probability, or for the name of a photo:
     model.json, index.json                 written            the index is opened
     held-out, validation, taxonomy, ...    written            read
 
-Sums guard against faults of disks and of killed writers, not against people who can write here.
-Rows and files without one, as earlier versions wrote them, are read as they are, and get theirs by
-the next update, which also keeps the hash of the schema. From then on a row without a sum is
-damage. The hashes of files stand in the database, in the transaction that makes the rows of a file
-known. A file that is replaced has none until the new one is in its place. Files of the cache can be
-made again from the others, and have their sums beside them:
-
-    cache/NAME.bin        arrays end to end, to be mapped; may be deleted at any time
-    cache/NAME.bin.sums   a CRC-32 of each MiB of it, as 32-bit integers
-
-A folder that may not be written, or lies on a full disk, can still be searched: the database is
-then opened for reading alone. A damaged page may only be met while rows are fetched, so a statement
-returns all its rows.
+Sums guard against faults of disks and killed writers, not against people who can write here. Rows
+and files of earlier versions have none until the next update; from then on a missing sum is damage.
+Hashes of files are written in the transaction that makes the rows of a file known. A file that is
+replaced has none until the new one is in its place. ``cache/NAME.bin`` (arrays end to end, to be
+mapped) can be made again and has its sums in ``cache/NAME.bin.sums``: a CRC-32 of each MiB.
 """
 
 import hashlib
@@ -124,7 +116,8 @@ class Database:
     """
 
     def __init__(self, path: Path, options: str) -> None:
-        self.path, self.writable = path, options == "mode=rw"
+        self.path, self.folder, self.writable = path, path.parent, options == "mode=rw"
+        self._checked: set[str] = set()  # files that never change
         self._verified: dict[str, tuple[int, int]] = {}  # when tables were
         self._sound: set[str] = set()  # tables whose indexes lead to all their rows
         self.sealed = False  # whether every row has a sum
@@ -157,7 +150,6 @@ class Database:
             return self._connection.execute(statement, values).fetchall()
 
     def executemany(self, statement: str, values: Iterable[Sequence[Any]]) -> None:
-        """Carry one statement out for each of some values."""
         with _in_words(self.path):
             self._connection.executemany(statement, values)
 
@@ -166,17 +158,54 @@ class Database:
         query = "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = ?"
         return bool(self.execute(query, (name,))[0][0])
 
-    def put_hash(self, name: str, digest: bytes) -> None:
-        """Keep the hash of a file, in place of the one before."""
-        statement = "INSERT OR REPLACE INTO checksums (name, hash) VALUES (?, ?)"
-        self.execute(statement, (name, digest))
-
     def hash_of(self, name: str) -> bytes | None:
-        """Return the hash of a file, None where none is kept."""
         if self.version < HASHES_SINCE:  # an index of 0.1 that may only be read
             return None
         kept = self.execute("SELECT hash FROM checksums WHERE name = ?", (name,))
         return kept[0][0] if kept else None
+
+    def put_hash(self, name: str, digest: bytes | None = None) -> None:
+        """Keep the hash of a file as it is, inside a transaction of the caller."""
+        digest = file_hash(self.folder / name) if digest is None else digest
+        self.execute("INSERT OR REPLACE INTO checksums (name, hash) VALUES (?, ?)", (name, digest))
+
+    @contextmanager
+    def rewriting(self, *names: str) -> Iterator[None]:
+        """Forget the hashes of files while the block replaces them, and note the new ones."""
+        for name in names:
+            self.execute("DELETE FROM checksums WHERE name = ?", (name,))
+        yield
+        for name in names:
+            if (self.folder / name).is_file():
+                self.put_hash(name)
+
+    def check_file(self, name: str, *, once: bool = False) -> bool:
+        """Raise if a file is not what was written; ``once`` for files that never change.
+
+        Return whether its hash is known: damage of another cannot be told.
+        """
+        if once and name in self._checked:
+            return True
+        kept, path = self.hash_of(name), self.folder / name
+        try:
+            damaged = kept is not None and file_hash(path) != kept
+        except OSError as error:
+            raise CheckpointError(
+                f"{path} cannot be read ({error.strerror}); {way_out(self.folder)}"
+            ) from None
+        if damaged:
+            raise CheckpointError(
+                f"{path} is damaged: it is not what was written; {way_out(self.folder)}"
+            )
+        self._checked.add(name)
+        return kept is not None
+
+    def sound_file(self, name: str) -> Path | None:
+        """Return the path of a file that is as it was written, None where there is none."""
+        if not (self.folder / name).is_file():
+            return None
+        self.check_file(name)
+        return self.folder / name
 
     def read(self, table: str, more: str = "", **equal: Any) -> list[tuple[Any, ...]]:
         """Return the summed columns of the rows that have these values; damage is an error.
@@ -210,7 +239,6 @@ class Database:
         )
 
     def seal(self, table: str, where: str, values: Iterable[Sequence[Any]] = ((),)) -> None:
-        """Sum rows anew that statements have changed."""
         own = ", ".join(SUMMED[table])
         self.executemany(f"UPDATE {table} SET sum = sum_of({own}) WHERE {where}", values)
 
@@ -237,11 +265,15 @@ class Database:
             self._sound.add(key)
 
     def seal_missing(self) -> None:
-        """Sum the rows that an earlier version wrote without a sum, and keep the schema's hash."""
+        """Sum the rows, and hash files and schema, that an earlier version wrote without."""
         for table in SUMMED:
             self.seal(table, "sum IS NULL")
         self.put_hash(SCHEMA_NAME, self._schema_hash())
         self.sealed = True
+        for path in (path for pattern in HASHED for path in self.folder.glob(pattern)):
+            name = path.relative_to(self.folder).as_posix()
+            if self.hash_of(name) is None:
+                self.put_hash(name)
 
     def _schema_hash(self) -> bytes:
         """Return the hash of what tables and indexes are, and that of where they begin."""
@@ -250,20 +282,7 @@ class Database:
         parts = ([row[:-1] for row in rows], [row[-1] for row in rows])
         return b"".join(hashlib.blake2b(repr(p).encode(), digest_size=16).digest() for p in parts)
 
-    def _check_schema(self) -> None:
-        """Raise if the schema is not what was kept of it, where it was; VACUUM moves tables."""
-        kept = self.hash_of(SCHEMA_NAME) if self.version >= SUMS_SINCE else None
-        self.sealed, digest = kept is not None, self._schema_hash()
-        if kept in (None, digest):
-            return
-        moved = kept is not None and kept[:16] == digest[:16]
-        if not moved or self.execute("PRAGMA integrity_check") != [("ok",)]:
-            raise CheckpointError(
-                f"{self.path} is damaged: its schema is not what was written; {DAMAGED}"
-            )
-
     def damaged(self, table: str) -> CheckpointError:
-        """Return the error of a row that is not what was written."""
         return CheckpointError(
             f"{self.path} is damaged: a row of its {table} is not what was written; {DAMAGED}"
         )
@@ -279,7 +298,15 @@ class Database:
                 f"{self.path} was written by a later version of labelwise (its format is "
                 f"{self.version}, this version knows {len(MIGRATIONS)}); install that version"
             )
-        self._check_schema()
+        # The schema is what was kept of it, where it was; VACUUM moves tables.
+        kept = self.hash_of(SCHEMA_NAME) if self.version >= SUMS_SINCE else None
+        self.sealed, digest = kept is not None, self._schema_hash()
+        if kept not in (None, digest):
+            moved = kept is not None and kept[:16] == digest[:16]
+            if not moved or self.execute("PRAGMA integrity_check") != [("ok",)]:
+                raise CheckpointError(
+                    f"{self.path} is damaged: its schema is not what was written; {DAMAGED}"
+                )
         for script in MIGRATIONS[self.version :] if self.writable else ():
             number = self.version + 1
             if number > HASHES_SINCE:
@@ -349,70 +376,6 @@ def way_out(folder: Path) -> str:
         "put it back from a backup, or score every photo again with "
         f"`labelwise index --rebuild --model RUN -o {folder}`"
     )
-
-
-class Checksums:
-    """The hashes of an index folder, kept in the table ``checksums`` of its database."""
-
-    def __init__(self, folder: Path, database: Database) -> None:
-        self.folder, self._database = folder, database
-        self._checked: set[str] = set()
-
-    def put(self, name: str) -> None:
-        """Note the hash of a file as it is, inside a transaction of the caller."""
-        self._database.put_hash(name, file_hash(self.folder / name))
-
-    @contextmanager
-    def rewriting(self, *names: str) -> Iterator[None]:
-        """Forget the hashes of files while the block replaces them, and note the new ones."""
-        for name in names:
-            self._database.execute("DELETE FROM checksums WHERE name = ?", (name,))
-        yield
-        for name in names:
-            if (self.folder / name).is_file():
-                self.put(name)
-
-    def check(self, name: str, *, once: bool = False) -> bool:
-        """Raise if a file is not what was written; ``once`` for files that never change.
-
-        Return whether its hash is known: damage of another cannot be told.
-        """
-        if once and name in self._checked:
-            return True
-        kept = self._database.hash_of(name)
-        try:
-            damaged = kept is not None and file_hash(self.folder / name) != kept
-        except OSError as error:
-            raise CheckpointError(
-                f"{self.folder / name} cannot be read ({error.strerror}); {self.way_out}"
-            ) from None
-        if damaged:
-            raise CheckpointError(
-                f"{self.folder / name} is damaged: it is not what was written; {self.way_out}"
-            )
-        self._checked.add(name)
-        return kept is not None
-
-    def sound_file(self, name: str) -> Path | None:
-        """Return the path of a file that is as it was written, None where there is none."""
-        path = self.folder / name
-        if not path.is_file():
-            return None
-        self.check(name)
-        return path
-
-    @property
-    def way_out(self) -> str:
-        """What a person can do about a damaged file."""
-        return way_out(self.folder)
-
-    def put_missing(self) -> None:
-        """Hash the files, and sum the rows, that an earlier version wrote without."""
-        self._database.seal_missing()
-        for path in (path for pattern in HASHED for path in self.folder.glob(pattern)):
-            name = path.relative_to(self.folder).as_posix()
-            if self._database.hash_of(name) is None:
-                self.put(name)
 
 
 class CacheFiles:
@@ -490,15 +453,11 @@ def _sums(path: Path, start: int = 0) -> NDArray[np.uint32]:
     """
     size = path.stat().st_size
 
-    def sums_of(places: Sequence[int]) -> list[int]:
-        buffer, sums = memoryview(bytearray(CHUNK)), []
+    def sum_at(place: int) -> int:
         with path.open("rb", buffering=0) as stream:
-            for at in places:
-                stream.seek(at)
-                sums.append(zlib.crc32(buffer[: stream.readinto(buffer)]))
-        return sums
+            stream.seek(place)
+            return zlib.crc32(stream.read(CHUNK))
 
     threads = 1 if size - start < PARALLEL else min(cpu_count() or 1, 4)
-    shares = [own.tolist() for own in np.array_split(np.arange(start, size, CHUNK), threads)]
     with ThreadPoolExecutor(threads) as pool:
-        return np.array([value for own in pool.map(sums_of, shares) for value in own], np.uint32)
+        return np.array([*pool.map(sum_at, range(start, size, CHUNK))], np.uint32)

@@ -1,12 +1,8 @@
 """Near copies in a library: photos that look like an earlier one, such as the next of a burst.
 
 A photo is a near copy of the earliest one that its look has a cosine of at least NEAR with and that
-is not a near copy itself (:func:`labelwise.numeric.duplicates.first_near`). That asks for the order
-in which photos came and for nothing else, so what is known stays as it is when others come. It is
-kept in the cache, and made for new rows alone.
-
-Photos of one picture say less than as many different ones: a promise of a list takes them as
-independent. *Distinct* photos are one of each picture, the earliest that is there.
+is not a near copy itself (:func:`labelwise.numeric.duplicates.first_near`). What is known stays as
+it is when other photos come, so it is kept in the cache. *Distinct* photos are one of each picture.
 """
 
 from collections.abc import Iterator

@@ -1,16 +1,11 @@
 """Embeddings: the photos of an index by how they look to the backbone.
 
-    projection.npy    from the backbone's features to the embeddings that the store keeps
-
-Photos are asked for by an embedding (those nearest to it, found by their signs and then measured)
-or by a direction in the backbone's features, such as a text's (those farthest along it).
-
     embedding = unit vector of R V (features - mean)   V: main directions of the first photos'
                                                        features; R: a fixed random rotation
     code      = the signs of the embedding, one bit per number
     nearness  = cosine of two embeddings
 
-Two vectors at angle a differ in a share a / pi of their signs. So the codes, 32 bytes per picture,
+Vectors at angle a differ in a share a / pi of their signs. So the codes, 32 bytes per picture,
 choose the pictures worth a look, and their embeddings give the order. Without the rotation most
 signs would belong to directions in which the pictures hardly differ.
 """
@@ -85,16 +80,15 @@ class IndexEmbeddings:
     @cached_property
     def projection(self) -> Projection | None:
         """From the backbone's features to the embeddings kept here; None before the first."""
-        path = self._store.checksums.sound_file(PROJECTION_FILE)
+        path = self._store.database.sound_file(PROJECTION_FILE)
         if path is None:
             return None
         return Projection(np.asarray(np.load(path, allow_pickle=False), np.float32))
 
     def start_projection(self, features: NDArray[np.float32]) -> Projection:
-        """Fit the projection of this index to some features."""
         projection = Projection.fitted(features)
         with (
-            self._store.checksums.rewriting(PROJECTION_FILE),
+            self._store.database.rewriting(PROJECTION_FILE),
             replacing(self._folder / PROJECTION_FILE) as temporary,
             temporary.open("wb") as file,
         ):
@@ -116,10 +110,7 @@ class IndexEmbeddings:
     def along(
         self, direction: NDArray[np.float64], count: int, among: Rows | None = None
     ) -> tuple[Rows, NDArray[np.float64]]:
-        """Return the rows whose features lie farthest along a direction (D,), with the cosines.
-
-        ``among`` are the rows that are looked at, None for all. The answer is exact.
-        """
+        """Return the rows whose features lie farthest along a direction (D,), with the cosines."""
         projection, vectors = self.projection, self._store.embeddings()
         if projection is None or not vectors.shape[1]:
             raise DataError(
@@ -229,10 +220,7 @@ def farthest_rows(
 
 
 def _least(distance: NDArray[np.integer[Any]], count: int) -> Rows:
-    """Return the places of at least the ``count`` smallest distances, ties included.
-
-    Rows that are left out (at distance FAR) are never among them.
-    """
+    """Return the places of at least the ``count`` smallest distances, ties included."""
     step = max(1, len(distance) // SAMPLED)
     sample = np.bincount(distance[::step], minlength=FAR + 1)[:FAR].cumsum() * step
     enough = sample >= count

@@ -1,9 +1,7 @@
 """Which photos of an index a search looks at: by folder, day, camera, rating, keywords, look.
 
-Folder and day are known from indexing. Camera, rating and keywords are what the owner's programs
-wrote into the files or side-cars (:mod:`labelwise.photos.metadata`). A photo with several copies is
-below a folder if one of them is. A photo without a date, a camera or a rating passes no filter
-for it. Distinct photos are one of each picture (:mod:`labelwise.photos.duplicates`).
+A photo with several copies is below a folder if one of them is. A photo without a date, a camera or
+a rating passes no filter for it.
 """
 
 import os
@@ -12,7 +10,6 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,8 +38,7 @@ class PhotoGroups:
             raise DataError(f"name a column of {self.table} to group by, as in --by site")
         if self.table is None and self.by not in ("", "folder"):
             raise DataError(
-                f"--by must be folder, or a column of a table given with --table; got {self.by!r} "
-                "and no table"
+                f"--by must be folder, or a column of --table; got {self.by!r} and no table"
             )
 
     @property
@@ -56,7 +52,6 @@ class PhotoGroups:
             raise DataError(f"{self.table} cannot be read: {error.strerror}") from None
 
     def of(self, index: Index, rows: NDArray[np.int64]) -> dict[str, NDArray[np.int64]]:
-        """Return the rows of each group, in the order of their names."""
         if not self.by:
             return {"": rows} if len(rows) else {}
         named = None if self.table is None else self._named(self.table)
@@ -68,8 +63,7 @@ class PhotoGroups:
                 groups = sorted({named[path] for path in paths if path in named}) or [NOT_IN_TABLE]
             if len(groups) > 1:
                 raise DataError(
-                    f"{paths[0]} and its copies are in {' and '.join(groups)} of {self.table}; a "
-                    f"photo has one {self.by}"
+                    f"{paths[0]} and its copies have several {self.by}: {', '.join(groups)}"
                 )
             members.setdefault(groups[0], []).append(row)
         if named is not None and set(members) == {NOT_IN_TABLE}:
@@ -95,8 +89,7 @@ class PhotoGroups:
         for number, (path, group) in enumerate(chain.from_iterable(lines), start=1):
             if group is None or not str(group).strip():
                 raise DataError(
-                    f"{table}, row {number}: {path} has no {self.by}; give it one, or leave "
-                    "the row out"
+                    f"{table}, row {number}: {path} has no {self.by}; give it one, or leave it out"
                 )
             for place in {str(path), os.path.abspath(table.parent / str(path))}:
                 if groups.setdefault(place, str(group)) != str(group):
@@ -108,10 +101,6 @@ class PhotoGroups:
 
 
 EVERYTHING = PhotoGroups()
-
-
-if TYPE_CHECKING:  # most searches read no header, and its readers take a while to import
-    from labelwise.photos.metadata import PhotoHeader
 
 
 DAY = re.compile(r"[0-9]{4}(-(0[1-9]|1[0-2])(-(0[1-9]|[12][0-9]|3[01]))?)?")
@@ -138,8 +127,7 @@ class PhotoFilter:
         for name, value in (("since", self.since), ("until", self.until)):
             if value and DAY.fullmatch(value) is None:
                 raise DataError(
-                    f"{name} must be a day, a month or a year such as 2023-06-30, 2023-06 or 2023, "
-                    f"got {value!r}"
+                    f"{name} must be a day, a month or a year such as 2023-06-30, got {value!r}"
                 )
         if self.since and self.until and self.until < self.since[: len(self.until)]:
             raise DataError(f"since {self.since} is after until {self.until}; nothing lies between")
@@ -162,27 +150,29 @@ class PhotoFilter:
         return ", ".join([*parts, *(["near copies counted as one"] if self.distinct else [])])
 
     def left_out(self, index: Index) -> NDArray[np.int64]:
-        """Return the rows of an index that do not pass, in order."""
         kept, every = np.ones(len(index), np.bool_), np.arange(len(index))
         if self.distinct:
             kept[copied_rows(index)] = False
         if self.folder:
             kept &= np.isin(every, self._below(index))
         if self.since or self.until:
-            kept &= np.isin(every, self._taken(index))
+            index.store.database.verify("contents")
+            first, last = self.since or "", self.until or "9999"
+            query = "SELECT row FROM contents WHERE taken >= ? AND substr(taken, 1, ?) <= ?"
+            taken = index.store.database.execute(query, (first, len(last), last))
+            kept &= np.isin(every, [row for (row,) in taken])
         if self.camera or self.rating or self.keywords:
-            from labelwise.photos.metadata import headers_of
+            from labelwise.photos.metadata import headers_of  # slow to import
 
             kept[index.store.dead_rows()] = False  # no file of theirs could be asked
-            headers = headers_of(index, np.flatnonzero(kept).tolist())
-            kept[[row for row, header in headers.items() if not self._passes(header)]] = False
+            for row, header in headers_of(index, np.flatnonzero(kept).tolist()).items():
+                named = {word.casefold() for word in header.keywords}
+                kept[row] = (
+                    (self.camera or "").casefold() in (header.camera or "").casefold()
+                    and (self.rating is None or (header.rating or 0) >= self.rating)
+                    and all(word.casefold() in named for word in self.keywords)
+                )
         return np.flatnonzero(~kept)
-
-    def _passes(self, header: "PhotoHeader") -> bool:
-        named = {word.casefold() for word in header.keywords}
-        camera = (self.camera or "").casefold() in (header.camera or "").casefold()
-        rated = self.rating is None or (header.rating or 0) >= self.rating
-        return camera and rated and all(word.casefold() in named for word in self.keywords)
 
     def _below(self, index: Index) -> list[int]:
         database, wanted = index.store.database, os.path.normpath(self.folder or "")
@@ -203,15 +193,6 @@ class PhotoFilter:
                 "root of the index, such as 2023/june, or its whole path"
             )
         return [int(row) for (row,) in found]
-
-    def _taken(self, index: Index) -> list[int]:
-        index.store.database.verify("contents")
-        first, last = self.since or "", self.until or "9999"
-        rows = index.store.database.execute(
-            "SELECT row FROM contents WHERE taken >= ? AND substr(taken, 1, ?) <= ?",
-            (first, len(last), last),
-        )
-        return [int(row) for (row,) in rows]
 
 
 EVERY_PHOTO = PhotoFilter()

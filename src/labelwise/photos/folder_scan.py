@@ -1,17 +1,11 @@
 """Looking at folders and buckets: what is new, changed, back or gone since they were last seen.
 
-A file whose size and time of change are known is unchanged, unless it had more pixels than were
-allowed, and the limit is another one now. What is gone is marked missing, never
-deleted; a root that is empty or not there at all, such as a disk that is not mounted, changes
-nothing; nor does a bucket that does not answer. A look costs a listing of each folder, and reads no
-file.
+A file of known size and time of change is unchanged. What is gone is marked missing, never deleted;
+a root that is empty or not there, such as a disk that is not mounted, changes nothing. Hidden
+files, folders of photo tools and links that lead out of the root are passed over.
 
-Passed over are hidden files and folders, the folders that photo tools and network disks keep their
-own pictures in, links that lead out of the root or back into it, and everything but regular
-files. Names are compared as the system spells them; what a name looks like is left alone.
-
-On Linux, inotify tells which folders of local disks changed (:func:`events_of`). Where events were
-lost, or a root itself is gone, the answer is "everything".
+On Linux, inotify reports which folders of local disks changed (:class:`FolderEvents`). Where events
+were lost, or a root itself is gone, the answer is "everything".
 """
 
 import ctypes
@@ -26,7 +20,6 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from itertools import islice
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -76,52 +69,38 @@ class NoEventsError(Exception):
     """Events cannot be had; the message says why."""
 
 
-def events_of(roots: Sequence[str], skip: Collection[str] = ()) -> "FolderEvents":
-    """Return the events of all folders below the roots, or raise :class:`NoEventsError`."""
-    try:
-        system = ctypes.CDLL(None, use_errno=True)
-        begin = system.inotify_init1
-    except (OSError, AttributeError, TypeError):
-        raise NoEventsError("this system has no inotify") from None
-    for root in roots:
-        if is_uri(root):
-            raise NoEventsError("buckets tell of no changes")
-        kind = file_system(root)
-        if kind.startswith(REMOTE):
-            raise NoEventsError(f"{root} is on a disk that may change without telling ({kind})")
-    descriptor = begin(os.O_CLOEXEC | os.O_NONBLOCK)
-    if descriptor < 0:
-        raise NoEventsError(f"inotify cannot be used ({os.strerror(ctypes.get_errno())})")
-    events = FolderEvents(system, descriptor, roots, skip)
-    try:
-        for root in roots:
-            events.watch_below(root, "")
-    except BaseException:
-        events.close()
-        raise
-    return events
-
-
 class FolderEvents(AbstractContextManager["FolderEvents", None]):
-    """Open watches of all folders below some roots."""
+    """Open watches of all folders below some roots; NoEventsError where they cannot be had."""
 
-    def __init__(
-        self, system: Any, descriptor: int, roots: Sequence[str], skip: Collection[str]
-    ) -> None:
-        self._system, self._descriptor = system, descriptor
+    def __init__(self, roots: Sequence[str], skip: Collection[str] = ()) -> None:
         self._roots, self._skip = tuple(roots), frozenset(skip)
         self._folders: dict[int, tuple[str, str]] = {}
         self._watches: dict[tuple[str, str], int] = {}
+        for root in roots:
+            if is_uri(root):
+                raise NoEventsError("buckets tell of no changes")
+            kind = file_system(root)
+            if kind.startswith(REMOTE):
+                raise NoEventsError(f"{root} is on a disk that may change without telling ({kind})")
+        try:
+            self._system: Any = ctypes.CDLL(None, use_errno=True)
+            self._descriptor = self._system.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK)
+        except (OSError, AttributeError, TypeError):
+            raise NoEventsError("this system has no inotify") from None
+        if self._descriptor < 0:
+            raise NoEventsError(f"inotify cannot be used ({os.strerror(ctypes.get_errno())})")
+        try:
+            for root in roots:
+                self.watch_below(root, "")
+        except BaseException:
+            os.close(self._descriptor)
+            raise
 
     def __exit__(self, *error: object) -> None:
-        self.close()
+        os.close(self._descriptor)
 
     def __len__(self) -> int:
         return len(self._folders)
-
-    def close(self) -> None:
-        """End all watches."""
-        os.close(self._descriptor)
 
     def watch_below(self, root: str, folder: str) -> set[tuple[str, str]]:
         """Watch a folder and all below it; return those that were not watched before."""
@@ -134,8 +113,7 @@ class FolderEvents(AbstractContextManager["FolderEvents", None]):
                 problem = ctypes.get_errno()
                 if problem == errno.ENOSPC:
                     raise NoEventsError(
-                        f"there are more folders than may be watched ({len(self):,}; "
-                        "fs.inotify.max_user_watches)"
+                        f"more than {len(self):,} folders (fs.inotify.max_user_watches)"
                     )
                 continue  # gone since it was listed, or not to be read: the look says so
             if self._folders.get(number) != (root, place):
@@ -145,10 +123,7 @@ class FolderEvents(AbstractContextManager["FolderEvents", None]):
         return new
 
     def wait(self, seconds: float | None = None) -> Mapping[str, set[str]] | None:
-        """Return the folders that changed, by root, once nothing has happened for a second.
-
-        None stands for everything, an empty answer for nothing within ``seconds``.
-        """
+        """Return the folders that changed, by root, once nothing has happened for a second."""
         changed: set[tuple[str, str]] = set()
         everything, latest = False, inf
         while time.monotonic() < latest and select.select([self._descriptor], [], [], seconds)[0]:
@@ -259,7 +234,6 @@ class PhotoFiles:
 
 NAMED_SUFFIXES = IMAGE_SUFFIXES | UNREAD_SUFFIXES
 PICTURE_SUFFIXES = IMAGE_SUFFIXES - RAW_SUFFIXES
-NO_MORE: frozenset[str] = frozenset()
 Folder = tuple[str, list[StoredFile] | None]
 SKIPPED_FOLDERS = frozenset(
     {"@eadir", "#recycle", "#snapshot", "lost+found", "thumbnails", "$recycle.bin"}
@@ -336,17 +310,25 @@ class FileToRead:
     storage: Storage
 
 
+@dataclass
+class _Seen:
+    """One folder: files to read, files that are back, names that are gone, and the unchanged."""
+
+    todo: list[FileToRead] = field(default_factory=list)
+    back: list[PhotoFile] = field(default_factory=list)
+    lost: list[str] = field(default_factory=list)
+    unchanged: int = 0
+
+
 def look_at(
-    store: Store, root: str, changes: Changes, more: frozenset[str] = NO_MORE
+    store: Store, root: str, changes: Changes, more: frozenset[str] = frozenset()
 ) -> list[FileToRead]:
     """Compare one root with what is known of it; return the files that must be read.
 
     ``more`` are endings that are pictures to the model of this index, beside the usual ones.
     """
     storage, number = storage_at(root), store.root(root)
-    seen: dict[str, _Compared] = {}
-    unlisted: list[str] = []
-    found_any = False
+    seen, unlisted = dict[str, _Seen](), list[str]()
     if isinstance(storage, ObjectStorage):
         listed: Iterator[Folder] = storage.folders(SKIPPED_FOLDERS)
     else:
@@ -354,18 +336,17 @@ def look_at(
     for folder, files in listed:
         if files is None:
             unlisted.append(folder)
-            continue
-        readable = _readable(files, changes, more)
-        found_any = found_any or bool(readable)
-        seen[folder] = _compared(store, storage, number, folder, readable)
-    known = {} if found_any else store.count_files(number)
-    present = known.get("ok", 0) + known.get("failed", 0)
-    if present:
-        changes.refused.append(
-            f"{without_options(root)} holds no photos now, but {present:,} were indexed there; "
-            f"is {'its address right' if is_uri(root) else 'its disk mounted'}? Nothing was changed"
-        )
-        return []
+        else:
+            seen[folder] = _compared(store, storage, number, folder, files, changes, more)
+    if not any(own.todo or own.back or own.unchanged for own in seen.values()):
+        known = store.count_files(number)
+        if present := known.get("ok", 0) + known.get("failed", 0):
+            is_there = "its address right" if is_uri(root) else "its disk mounted"
+            changes.refused.append(
+                f"{without_options(root)} holds no photos now, but {present:,} were indexed there; "
+                f"is {is_there}? Nothing was changed"
+            )
+            return []
     changes.unlisted += [address_of(root, folder) for folder in unlisted]
     with store.transaction():
         todo = _taken(store, seen.values(), changes)
@@ -383,77 +364,63 @@ def look_into(
     root: str,
     folders: Collection[str],
     changes: Changes,
-    more: frozenset[str] = NO_MORE,
+    more: frozenset[str] = frozenset(),
 ) -> list[FileToRead] | None:
     """Compare some folders with what is known of them; return the files that must be read.
 
     None where anything is gone or cannot be listed: the whole root must then be looked at, which
     alone can tell a folder that was emptied from a disk that is not there.
     """
-    storage, number, seen = storage_at(root), store.root(root), list[_Compared]()
-    passed_over = Changes()
-    for folder in sorted(folders):
-        named, own = NAMED_SUFFIXES | more, {os.path.realpath(store.folder)}
-        for _, files in islice(photos_below(root, named, own, start=folder), 1):
-            if files is None:
-                return None
-            readable = _readable(files, passed_over, more)
-            seen.append(_compared(store, storage, number, folder, readable))
-    if any(folder_state.lost for folder_state in seen):
+    storage, number, seen = storage_at(root), store.root(root), list[_Seen]()
+    suffixes, passed_over = NAMED_SUFFIXES | more, Changes()
+    for start in sorted(folders):
+        folder, files = next(
+            photos_below(root, suffixes, {os.path.realpath(store.folder)}, start=start), (start, [])
+        )
+        if files is None:
+            return None
+        seen.append(_compared(store, storage, number, folder, files, passed_over, more))
+    if any(own.lost for own in seen):
         return None
     changes.unread += passed_over.unread
     with store.transaction():
         return _taken(store, seen, changes)
 
 
-def _taken(store: Store, seen: Iterable["_Compared"], changes: Changes) -> list[FileToRead]:
+def _taken(store: Store, seen: Iterable[_Seen], changes: Changes) -> list[FileToRead]:
     """Make files that are back known, count those that did not change, and return the others."""
     todo = []
-    for folder_state in seen:
-        store.put_files(folder_state.back)
-        changes.unchanged += folder_state.unchanged + len(folder_state.back)
-        todo += folder_state.todo
+    for own in seen:
+        store.put_files(own.back)
+        changes.unchanged += own.unchanged + len(own.back)
+        todo += own.todo
     return todo
 
 
-def _readable(
-    found: Sequence[StoredFile], changes: Changes, more: frozenset[str]
-) -> list[StoredFile]:
-    """Return the photos that can be read, and count the others; a RAW and JPEG pair is one."""
-    named = [(*os.path.splitext(file.name), file) for file in found]
-    pictures = {stem.casefold() for stem, end, _ in named if end.lower() in PICTURE_SUFFIXES}
-    kept = []
-    for stem, suffix, file in named:
-        if suffix.lower() in RAW_SUFFIXES and stem.casefold() in pictures:
-            continue
-        if suffix.lower() in IMAGE_SUFFIXES | more:
-            kept.append(file)
-        elif suffix.lower() in NAMED_SUFFIXES:
-            changes.unread[suffix.lower()] += 1
-    return kept
-
-
-@dataclass
-class _Compared:
-    """One folder: files to read, files that are back, names that are gone, and the unchanged."""
-
-    todo: list[FileToRead] = field(default_factory=list)
-    back: list[PhotoFile] = field(default_factory=list)
-    lost: list[str] = field(default_factory=list)
-    unchanged: int = 0
-
-
 def _compared(
-    store: Store, storage: Storage, number: int, folder: str, found: Sequence[StoredFile]
-) -> _Compared:
-    """Compare the files of one folder with what is known of them."""
-    seen, before = _Compared(), store.files_in(number, folder)
-    for one in found:
-        was = before.pop(one.name, None)
-        known = was is not None and (was.size, was.mtime_ns) == (one.size, one.mtime_ns)
-        if was is None or not known or was_too_large(was.reason or ""):
-            file = PhotoFile(number, folder, one.name, one.size, one.mtime_ns)
-            seen.todo.append(FileToRead(file, was, storage))
+    store: Store,
+    storage: Storage,
+    number: int,
+    folder: str,
+    files: Sequence[StoredFile],
+    changes: Changes,
+    more: frozenset[str],
+) -> _Seen:
+    """Compare the photos of one folder with what is known of them; a RAW and JPEG pair is one."""
+    seen, before = _Seen(), store.files_in(number, folder)
+    named = [(*os.path.splitext(file.name.lower()), file) for file in files]
+    pictures = {stem.casefold() for stem, end, _ in named if end in PICTURE_SUFFIXES}
+    for stem, suffix, file in named:
+        if suffix in RAW_SUFFIXES and stem.casefold() in pictures:
+            continue
+        if suffix not in IMAGE_SUFFIXES | more:
+            changes.unread.update({suffix} & NAMED_SUFFIXES)
+            continue
+        was = before.pop(file.name, None)
+        same = was is not None and (was.size, was.mtime_ns) == (file.size, file.mtime_ns)
+        if was is None or not same or was_too_large(was.reason or ""):
+            photo = PhotoFile(number, folder, file.name, file.size, file.mtime_ns)
+            seen.todo.append(FileToRead(photo, was, storage))
         elif was.state == "missing":
             seen.back.append(replace(was, state="failed" if was.row is None else "ok"))
         else:

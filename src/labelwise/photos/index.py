@@ -1,12 +1,17 @@
 """Index: photos that answer queries, from logits that were computed once.
 
 Probabilities are the model's link of the stored logits, so another calibration, or a correction,
-changes every one of them without a picture being read. Promises are made on held-out photos, which
-nobody corrects, so they are made, and kept, under the model's own link (``refit=False``).
+changes them without a picture being read. Promises are made on held-out photos, which nobody
+corrects, so they are made and kept under the model's own link (``refit=False``). Computing log p
+and log(1 - p) takes longer than a search, so they are kept in the cache:
 
-    probabilities   under the model's own link
-    corrections     what people said, what follows from it, and probabilities after that
-    embeddings      which photos look alike, or like a text
+    labels-MODEL.bin             a small index: log p and log(1 - p) of all labels, in turn
+    p-LABEL-MODEL.bin, q-...     a large one: log p, and log(1 - p), of one label
+    held-out-MODEL-FILE.bin      photos of the model whose labels are known: what queries and
+    validation-MODEL-FILE.bin    promises are fitted on
+
+MODEL is a hash of ``model.json``, FILE one of their predictions. An index of few photos with very
+many labels keeps no labels.
 """
 
 import os
@@ -14,8 +19,8 @@ import shlex
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from getpass import getuser
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -27,16 +32,12 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from labelwise.answers.log import now
 from labelwise.decide import Evidence, Rule, Threshold
 from labelwise.errors import CheckpointError, DataError
+from labelwise.links import Link, check_log_probs
 from labelwise.models.spec import MODEL_FILE, ModelSpec, require_fit
-from labelwise.photos.database import way_out
+from labelwise.numeric.groups import Groups
+from labelwise.photos.database import file_hash, way_out
 from labelwise.photos.embeddings import IndexEmbeddings
 from labelwise.photos.folder_scan import PhotoFiles
-from labelwise.photos.probabilities import (
-    ROWS_AT_ONCE,
-    KnownPhotos,
-    ModelOdds,
-    Pair,
-)
 from labelwise.photos.store import Correction, Fact, Store
 from labelwise.photos.topk import LabelOdds
 from labelwise.predictions import Predictions
@@ -47,17 +48,53 @@ from labelwise.system.storage import StorageError, is_uri
 from labelwise.taxonomy import Taxonomy
 from labelwise.types import LabelSpace
 
+ROWS_AT_ONCE = 1 << 16
+KEPT_FROM = 1 << 16  # rows from which each label has files of its own
+ONE_FILE = 1 << 22  # probabilities that are kept in one file for all labels, of fewer rows
+AT_ONCE = 1 << 19  # numbers of that file that are computed at once
 FAR = 50.0  # log-odds beyond which nothing changes
 ENOUGH = 50  # held-out photos that keep a fit where it was
 LABELS_KEPT = 64
 LIKENESS_FILE = "likeness.json"  # what :mod:`labelwise.photos.shift` found
-CACHED_OF_MODEL = (
-    *("link", "compared", "held_out", "held_out_photos", "validation_photos"),
-    *("taxonomy", "query_taxonomy", "corrections", "_model_odds"),
-)  # properties of an index that follow from its model
 
 Rows = NDArray[np.int64]
+Pair = tuple[NDArray[np.float64], NDArray[np.float64]]
 Mapped = Callable[[NDArray[np.float64], NDArray[np.float64]], Pair]
+
+
+@dataclass(frozen=True, eq=False)
+class KnownPhotos:
+    """Probabilities and labels (N, K) of photos, and which of the labels are known (None: all).
+
+    ``log_p`` and ``log_q`` = log(1 - p) have 64 bits; ``probs`` have 32, as rules read them:
+    ``Link.decision_probs``.
+    """
+
+    ids: Sequence[str]
+    names: tuple[str, ...]
+    log_p: NDArray[np.float64]
+    log_q: NDArray[np.float64]
+    probs: NDArray[np.float32]
+    labels: NDArray[Any]
+    observed: NDArray[np.bool_] | None
+    groups: Groups | None
+
+    @property
+    def majority(self) -> NDArray[np.bool_]:
+        """The labels as booleans, soft ones cut at 1/2, as ``Predictions.majority``."""
+        cut: NDArray[np.bool_] = self.labels > 0.5
+        return cut
+
+    def evidence(self, photos: str) -> Evidence:
+        return Evidence.read(
+            self.probs,
+            self.majority,
+            self.observed,
+            names=self.names,
+            ids=self.ids,
+            photos=photos,
+            groups=self.groups,
+        )
 
 
 class SettledCorrections:
@@ -73,7 +110,6 @@ class SettledCorrections:
         self._tree, self._exclusive = spec.label_tree, spec.exclusive
 
     def of(self, label: int) -> list[Correction]:
-        """Return what people say of a label, and what follows for it."""
         own = self._store.corrections(self._names[label])
         told = {correction.row for correction in own}
         follows = {correction.row: correction for correction in self._following(label)}
@@ -91,7 +127,6 @@ class SettledCorrections:
         return labels
 
     def _following(self, label: int) -> Iterator[Correction]:
-        """Yield what follows for a label from its relatives, and from those that exclude it."""
         if self._tree is not None:
             above, below = self._tree.above(label), self._tree.below(label)
             for relatives, told in ((above, "absent"), (below, "present")):
@@ -141,13 +176,11 @@ class IndexFacts(BaseModel):
         return "validation" if self.held_out == "val" else "held-out"
 
     def save(self, path: Path) -> None:
-        """Write the JSON file."""
         with replacing(path) as temporary:
             temporary.write_text(self.model_dump_json(indent=2) + "\n", encoding="utf-8")
 
     @staticmethod
     def load(path: Path) -> "IndexFacts":
-        """Return what the file says, or raise with what is wrong."""
         try:
             return IndexFacts.model_validate_json(path.read_bytes(), strict=True)
         except FileNotFoundError:
@@ -181,8 +214,10 @@ class Index(AbstractContextManager["Index", None]):
         self.space: LabelSpace = self.spec.space
         self.store = Store(self.folder, self.space.names)
         try:
-            self.store.checksums.check("index.json")
-            if not self.store.checksums.check("model.json"):  # nobody knows whether it was tried
+            self.store.database.check_file("index.json")
+            if not self.store.database.check_file(
+                "model.json"
+            ):  # nobody knows whether it was tried
                 self.spec = self._read_spec(tried=False)
         except BaseException:
             self.store.close()
@@ -190,6 +225,7 @@ class Index(AbstractContextManager["Index", None]):
         self.embeddings = IndexEmbeddings(self.folder, self.store)
         self._odds: OrderedDict[tuple[int, str], tuple[Any, LabelOdds]] = OrderedDict()
         self._sets: tuple[Any, NDArray[np.bool_]] | None = None
+        self.compared: dict[bytes, LibraryLikeness] = {}  # with held-out photos, by hashes of rows
 
     def _read_spec(self, *, tried: bool) -> ModelSpec:
         try:
@@ -202,7 +238,7 @@ class Index(AbstractContextManager["Index", None]):
         """Make an empty index for a model."""
         with (
             Store.create(folder, spec.space.names) as store,
-            store.checksums.rewriting("model.json", "index.json"),
+            store.database.rewriting("model.json", "index.json"),
         ):
             spec.save(folder / "model.json")  # a spec that exists was tried
             facts.save(folder / "index.json")
@@ -228,16 +264,17 @@ class Index(AbstractContextManager["Index", None]):
         """Take another link, rule or promises of the same weights; no picture is read for it."""
         for name, predictions in (("held-out", held_out), ("validation", validation)):
             if predictions is not None:
-                with self.store.checksums.rewriting(f"{name}.parquet"):
+                with self.store.database.rewriting(f"{name}.parquet"):
                     predictions.save(self.folder / f"{name}.parquet")
         if spec != self.spec:
-            with self.store.checksums.rewriting("model.json"):
+            with self.store.database.rewriting("model.json"):
                 spec.save(self.folder / "model.json")
         self.spec = spec
         (self.folder / LIKENESS_FILE).unlink(missing_ok=True)  # with the held-out photos before
         self._odds.clear()
-        for name in CACHED_OF_MODEL:
-            self.__dict__.pop(name, None)
+        self.compared.clear()
+        for name in [n for n, own in vars(Index).items() if isinstance(own, cached_property)]:
+            self.__dict__.pop(name, None)  # each follows from the model
         if held_out is not None:
             self.__dict__["held_out"] = held_out  # as it was written: it need not be read
 
@@ -257,11 +294,6 @@ class Index(AbstractContextManager["Index", None]):
             )
         return bound
 
-    @cached_property
-    def compared(self) -> dict[bytes, "LibraryLikeness"]:
-        """What the last comparisons of some photos with the held-out ones found, by their rows."""
-        return {}
-
     @property
     def photos(self) -> int:
         """How many photos are there now; those whose files are gone do not count."""
@@ -278,32 +310,29 @@ class Index(AbstractContextManager["Index", None]):
             raise CheckpointError(f"{reason}; {way_out(self.folder)}") from None
         link = spec.made_link
         if link is None:
-            raise DataError(
-                f"the model of {self.folder} ranks labels and has no probabilities; "
-                "calibrate it first, then index again"
-            )
+            raise DataError(f"the model of {self.folder} has no probabilities; calibrate it first")
         return link
 
     @cached_property
     def held_out(self) -> Predictions | None:
         """Predictions of photos that no weight was fitted on; promises are made on them."""
-        path = self.store.checksums.sound_file("held-out.parquet")
+        path = self.store.database.sound_file("held-out.parquet")
         return None if path is None else Predictions.load(path)
 
     @cached_property
     def held_out_photos(self) -> KnownPhotos | None:
         """The held-out photos as searches and promises read them."""
-        return self._model_odds.known_photos("held-out")
+        return self._known_photos("held-out")
 
     @cached_property
     def validation_photos(self) -> KnownPhotos | None:
         """Those of validation, likewise, where others are held out: they set what to try."""
-        return self._model_odds.known_photos("validation")
+        return self._known_photos("validation")
 
     @cached_property
     def taxonomy(self) -> Taxonomy | None:
         """Which labels are kinds of which: as the index was told, or else its model."""
-        path = self.store.checksums.sound_file("taxonomy.csv")
+        path = self.store.database.sound_file("taxonomy.csv")
         return self.spec.made_taxonomy if path is None else Taxonomy.read(path)
 
     @cached_property
@@ -332,13 +361,102 @@ class Index(AbstractContextManager["Index", None]):
     # Probabilities
 
     @cached_property
-    def _model_odds(self) -> ModelOdds:
-        return ModelOdds(self.store, lambda: self.link)
+    def _model_hash(self) -> str:
+        return file_hash(self.folder / "model.json").hex()[:16]
+
+    def _known_photos(self, name: str) -> KnownPhotos | None:
+        """Return the photos of the predictions ``NAME.parquet``, None where there are none."""
+        path, cache = self.store.database.sound_file(f"{name}.parquet"), self.store.cache
+        if path is None:
+            return None
+        stored = Predictions.load(path, with_link=False)
+        made_of = f"{self._model_hash}-{file_hash(path).hex()[:16]}"
+        cache.remove(f"{name}-*", but=made_of)
+
+        def computed(done: int, _rows: int) -> Iterator[NDArray[np.float64]]:
+            logits = stored.logits.astype(np.float64)
+            log_p, log_q = self.link.log_probs(logits)
+            probs = np.exp(log_p).astype(np.float32)  # as Link.decision_probs
+            yield np.concatenate([log_p, log_q, probs], axis=1)[done:]
+
+        shape = (len(stored.ids), 3 * len(stored.names))
+        sides = cache.grown(f"{name}-{made_of}.bin", np.dtype(np.float64), shape, computed)
+        log_p, log_q, probs = np.split(sides, 3, axis=1)
+        return KnownPhotos(
+            stored.ids,
+            stored.names,
+            log_p,
+            log_q,
+            probs.astype(np.float32),
+            stored.labels,
+            stored.observed,
+            None if stored.group is None else Groups.if_shared(stored.group),
+        )
+
+    def _of_label(self, label: int, rows: slice | Rows) -> Pair:
+
+        def read(column: int) -> NDArray[np.float64]:
+            return np.array(self.store.column(column)[rows], np.float64)
+
+        return check_log_probs(*self.link.label_log_probs(label, read, len(self.space)))
+
+    def _of_photos(self, rows: slice | Rows) -> Pair:
+        columns = [self.store.column(label)[rows] for label in range(len(self.space))]
+        logits = np.stack(columns, axis=1).astype(np.float64)
+        return check_log_probs(*self.link.log_probs(logits))
 
     def prepare(self, watch: Watch) -> None:
         """Write what the first searches would wait for to the cache."""
-        if self.spec.link is not None:
-            self._model_odds.prepare(watch)
+        if self.spec.link is None:
+            return
+        for old in ("order-*", "fronts-*", "axes-of-fronts*"):  # of version 0.2
+            self.store.cache.remove(old, but="\0")
+        for name in ("held-out", "validation"):
+            self._known_photos(name)
+        if self._kept_as == "table":
+            self._table()
+        elif self._kept_as == "files":
+            watch.start("preparing searches", len(self.space))
+            for label in range(len(self.space)):
+                self._column(label, 0)
+                self._column(label, 1)
+                watch.advance(1)
+            watch.finish()
+
+    @property
+    def _kept_as(self) -> Literal["files", "table"] | None:
+        rows = self.store.rows
+        if rows >= KEPT_FROM:
+            return "files"
+        return "table" if rows * len(self.space) <= ONE_FILE else None
+
+    def _table(self) -> NDArray[np.float32]:
+        width = 2 * len(self.space)
+
+        def computed(rows: slice) -> NDArray[np.floating[Any]]:
+            return np.stack(self._of_photos(rows), axis=2).reshape(-1, width)
+
+        return self._grown("labels", width, max(1, AT_ONCE // width), computed)
+
+    def _column(self, label: int, side: Literal[0, 1]) -> NDArray[np.float32]:
+
+        def computed(rows: slice) -> NDArray[np.floating[Any]]:
+            return self._of_label(label, rows)[side]
+
+        return self._grown(f"{'pq'[side]}-{label + 1:05d}", 1, ROWS_AT_ONCE, computed)[:, 0]
+
+    def _grown(
+        self, kind: str, width: int, step: int, computed: Callable[[slice], NDArray[Any]]
+    ) -> NDArray[np.float32]:
+        """Return what the cache keeps of all rows, (rows, width), after computing what it lacks."""
+        self.store.cache.remove(f"{kind}-*", but=self._model_hash)  # those of an earlier link
+
+        def parts(done: int, rows: int) -> Iterator[NDArray[np.float32]]:
+            for start in range(done, rows, step):
+                yield computed(slice(start, min(start + step, rows))).astype(np.float32)
+
+        name, shape = f"{kind}-{self._model_hash}.bin", (self.store.rows, width)
+        return self.store.cache.grown(name, np.dtype(np.float32), shape, parts)
 
     def odds(self, label: int, *, refit: bool = True, corrected: bool = True) -> LabelOdds:
         """Return the log probabilities of one label, as corrected so far.
@@ -357,14 +475,15 @@ class Index(AbstractContextManager["Index", None]):
         return self._odds[key][1]
 
     def _computed(self, label: int, corrections: Sequence[Correction], refit: bool) -> LabelOdds:
-        """Return those of the model, mapped, and certain where somebody told."""
-        if not corrections:
-            return self._model_odds.every(label)
+        """Return the model's own, mapped, and certain where somebody told."""
+        if not corrections and self._kept_as == "files":
+            return LabelOdds(partial(self._column, label, 0), partial(self._column, label, 1))
+        if not corrections and self._kept_as == "table":
+            table = self._table()
+            return LabelOdds(table[:, 2 * label].copy(), table[:, 2 * label + 1].copy())
         mapped = self._mapped(label, corrections if refit else [])
-        every = slice(0, len(self))
-        log_p, log_q = (
-            side.astype(np.float32) for side in mapped(*self._model_odds.of_label(label, every))
-        )
+        pair = mapped(*self._of_label(label, slice(0, len(self))))
+        log_p, log_q = (side.astype(np.float32) for side in pair)
         for correction in corrections:
             if correction.state in ("present", "absent"):
                 certain = correction.state == "present"
@@ -386,7 +505,7 @@ class Index(AbstractContextManager["Index", None]):
             return lambda log_p, log_q: (log_p, log_q)
         from labelwise.calibration import platt
 
-        of_label, photos, lacking = self._model_odds.of_label, self.held_out_photos, None
+        of_label, photos, lacking = self._of_label, self.held_out_photos, None
         log_p, log_q = of_label(label, np.array([correction.row for correction in known], np.int64))
         given = [log_p - log_q]
         labels = [np.array([correction.state == "present" for correction in known], np.float64)]
@@ -420,7 +539,7 @@ class Index(AbstractContextManager["Index", None]):
     def log_probs(self, rows: slice | Rows, *, refit: bool = True) -> NDArray[np.float64]:
         """Return log p (n, K) of all labels of some photos, as corrected so far."""
         every = np.arange(len(self))[rows]
-        log_p, _ = self._model_odds.of_photos(every)
+        log_p, _ = self._of_photos(every)
         for label in self.corrections.labels():
             log_p[:, label] = self.odds(label, refit=refit).log_p[every]
         return log_p
@@ -504,10 +623,7 @@ class Index(AbstractContextManager["Index", None]):
 
 
 def model_changed(index: Index) -> str | None:
-    """Return in one sentence how the run's model changed since an index took it, with the way out.
-
-    None too where the run cannot be asked: it lies in a bucket, was exported, or is gone.
-    """
+    """Return in one sentence how the run's model changed since an index took it; None if not."""
     address = index.facts.model
     if is_uri(address) or not (Path(address) / MODEL_FILE).is_file():
         return None

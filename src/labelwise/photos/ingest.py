@@ -1,9 +1,8 @@
 """Bringing an index up to date with photos in folders and buckets.
 
 An index belongs to one model. Another link or rule of the same weights changes its answers and
-reads no picture; other weights, another decoder or a damaged file need a rebuild:
-the index is set aside until every photo has been scored again, and what people said of photos is
-carried over by content.
+reads no picture; other weights, another decoder or a damaged file need a rebuild: the index is set
+aside until every photo has been scored again, and what people said is carried over by content.
 """
 
 import hashlib
@@ -14,9 +13,9 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,58 +51,6 @@ KEPT_ASIDE = ("photos.sqlite", "model.json", "index.json", RECEIPTS_FILE)
 WRITTEN_FIRST = ("photos.sqlite", "model.json", ".")  # of an index whose making was stopped
 
 
-def score_files(
-    index: Index,
-    predictor: DeployedModel,
-    todo: Sequence[FileToRead],
-    changes: Changes,
-    batch_size: int,
-    workers: int | None,
-    watch: Watch,
-) -> None:
-    """Make files part of an index, and count in ``changes`` what they were.
-
-    Files whose content is known are linked to it; the others are scored. An interruption keeps
-    what was scored.
-    """
-    if any(isinstance(item.storage, ObjectStorage) for item in todo):
-        workers = max(REQUESTS, workers or available_cores())
-    watch.start("indexing", len(todo))
-    files = _Files(index, todo, changes)
-    try:
-        rows = files.link_known(workers)
-        watch.advance(len(todo) - len(rows) - len(files.copies))
-        for scored in score(
-            predictor,
-            files,
-            rows=rows,
-            batch_size=batch_size,
-            workers=workers,
-            embed=True,
-            decode=index.facts.decode,
-        ):
-            files.take_in(scored)
-            watch.advance(len(scored.rows) + len(scored.failures))
-        files.link_copies()
-        watch.advance(len(files.copies))
-    finally:
-        files.write()
-        watch.finish()
-
-
-@dataclass
-class _Unwritten:
-    """Contents and files that were scored but not written yet."""
-
-    began: float = field(default_factory=time.monotonic)
-    contents: dict[bytes, Content] = field(default_factory=dict)
-    logits: list[NDArray[np.float32]] = field(default_factory=list)
-    features: list[NDArray[np.float32]] = field(default_factory=list)
-    looks: list[NDArray[np.float16]] = field(default_factory=list)
-    files: list[tuple[PhotoFile, int | None]] = field(default_factory=list)
-    edited: list[tuple[int, bytes]] = field(default_factory=list)
-
-
 class _Files(EncodedImages):
     """The files to read, as images: each is read and hashed by the thread that decodes it.
 
@@ -117,9 +64,49 @@ class _Files(EncodedImages):
         self.ids = Names([item.file.name for item in todo])
         self.contents: dict[int, Content] = {}  # of files that are being scored
         self.outage: StorageError | None = None
-        self.unwritten = _Unwritten()
         self.copies: dict[int, bytes] = {}
         self.reasons: dict[bytes, str] = {}
+        self._begin()
+
+    def _begin(self) -> None:
+        self.began = time.monotonic()
+        self.new: dict[bytes, Content] = {}
+        self.scored = list[tuple[NDArray[Any], NDArray[Any], NDArray[Any] | None]]()
+        self.files = list[tuple[PhotoFile, int | None]]()
+        self.edited = list[tuple[int, bytes]]()
+
+    def score_with(
+        self, predictor: DeployedModel, batch_size: int, workers: int | None, watch: Watch
+    ) -> None:
+        """Make the files part of the index; an interruption keeps what was scored."""
+        if any(isinstance(item.storage, ObjectStorage) for item in self.todo):
+            workers = max(REQUESTS, workers or available_cores())
+        watch.start("indexing", len(self.todo))
+        try:
+            rows = self.link_known(workers)
+            watch.advance(len(self.todo) - len(rows) - len(self.copies))
+            for scored in score(
+                predictor,
+                self,
+                rows=rows,
+                batch_size=batch_size,
+                workers=workers,
+                embed=True,
+                decode=self.index.facts.decode,
+            ):
+                self.take_in(scored)
+                watch.advance(len(scored.rows) + len(scored.failures))
+            self.write()
+            known = self.index.store.rows_by_hash(set(self.copies.values()))
+            for number, digest in self.copies.items():
+                if digest in known:
+                    self._note(number, digest, None, known[digest])
+                elif digest in self.reasons:
+                    self._fail(number, self.reasons[digest])
+            watch.advance(len(self.copies))
+        finally:
+            self.write()
+            watch.finish()
 
     def content(self, row: int) -> bytes:
         try:
@@ -134,10 +121,7 @@ class _Files(EncodedImages):
         raise NotImplementedError("files to index are read together")
 
     def link_known(self, workers: int | None) -> list[int]:
-        """Link the files whose content is known, and return those to score.
-
-        A file is hashed for this only if its size is that of a known content or another file.
-        """
+        """Link the files whose content is known, and return those to score."""
         sizes = Counter(item.file.size for item in self.todo)
         known = self.index.store.sizes()
         maybe = [
@@ -166,48 +150,35 @@ class _Files(EncodedImages):
             return None
 
     def take_in(self, part: Scored) -> None:
-        """Note the files of a batch: scored or unreadable."""
-        new, kept = self.unwritten, []
+        kept = []
         for position, number in enumerate(part.rows.tolist()):
             content = self.contents.pop(number)
             there = self.index.store.rows_by_hash([content.hash])
-            if there or content.hash in new.contents:  # it changed since it was hashed
+            if there or content.hash in self.new:  # it changed since it was hashed
                 self.copies[number] = content.hash
                 continue
             kept.append(position)
-            self._note(number, content.hash, len(new.contents))
-            new.contents[content.hash] = content
+            self._note(number, content.hash, len(self.new))
+            self.new[content.hash] = content
         if kept and part.embeddings is not None:
-            new.logits.append(part.logits.numpy()[kept])
-            new.features.append(part.embeddings.numpy()[kept])
-        if kept and part.looks is not None:
-            new.looks.append(part.looks.numpy()[kept].astype(np.float16))
+            looks = None if part.looks is None else part.looks.numpy()[kept].astype(np.float16)
+            self.scored.append((part.logits.numpy()[kept], part.embeddings.numpy()[kept], looks))
         if self.outage is not None:
             raise self.outage
         for failure in part.failures:
             self._fail(failure.row, failure.reason)
             if failure.row in self.contents:
                 self.reasons[self.contents.pop(failure.row).hash] = failure.reason
-        if len(new.contents) >= ROWS_PER_WRITE or time.monotonic() - new.began > SECONDS_PER_WRITE:
+        if len(self.new) >= ROWS_PER_WRITE or time.monotonic() - self.began > SECONDS_PER_WRITE:
             self.write()
-
-    def link_copies(self) -> None:
-        """Link the copies of files that were scored, or found unreadable, by now."""
-        self.write()
-        known = self.index.store.rows_by_hash(set(self.copies.values()))
-        for number, digest in self.copies.items():
-            if digest in known:
-                self._note(number, digest, None, known[digest])
-            elif digest in self.reasons:
-                self._fail(number, self.reasons[digest])
 
     def _note(self, number: int, digest: bytes, place: int | None, row: int | None = None) -> None:
         """Note a file by its ``place`` among the new contents, or by the row it has already."""
         item, changes = self.todo[number], self.changes
         before = None if item.before is None else item.before.row
-        self.unwritten.files.append((replace(item.file, row=row), place))
+        self.files.append((replace(item.file, row=row), place))
         if before is not None:
-            self.unwritten.edited.append((before, digest))
+            self.edited.append((before, digest))
         if row is None:
             changes.new += before is None
             changes.changed += before is not None
@@ -219,24 +190,23 @@ class _Files(EncodedImages):
 
     def _fail(self, number: int, reason: str) -> None:
         file = replace(self.todo[number].file, state="failed", reason=reason)
-        self.unwritten.files.append((file, None))
+        self.files.append((file, None))
         self.changes.failed += 1
 
     def write(self) -> None:
-        """Make everything that is unwritten part of the index."""
-        store, new, embeddings = self.index.store, self.unwritten, None
-        if new.files:
-            logits = np.concatenate([np.empty((0, len(store.labels)), np.float32), *new.logits])
-            if new.features:
-                features, known = np.concatenate(new.features), self.index.embeddings
-                projection = known.projection or known.start_projection(features)
-                embeddings = projection(features)
-            looks = np.concatenate(new.looks) if new.looks else None
-            store.append([*new.contents.values()], logits, embeddings, new.files, looks)
-            if new.edited:
-                rows = store.rows_by_hash(digest for _, digest in new.edited)
-                store.carry_corrections((before, rows[digest]) for before, digest in new.edited)
-        self.unwritten = _Unwritten()
+        store, embeddings, looks = self.index.store, None, None
+        if self.files:
+            logits = np.empty((0, len(store.labels)), np.float32)
+            if self.scored:
+                logits, features = (np.concatenate([own[k] for own in self.scored]) for k in (0, 1))
+                looked = [own for _, _, own in self.scored if own is not None]
+                looks = np.concatenate(looked) if looked else None
+                known = self.index.embeddings
+                embeddings = (known.projection or known.start_projection(features))(features)
+            store.append([*self.new.values()], logits, embeddings, self.files, looks)
+            rows = store.rows_by_hash(digest for _, digest in self.edited)
+            store.carry_corrections((before, rows[digest]) for before, digest in self.edited)
+        self._begin()
 
 
 def _read(todo: FileToRead) -> bytes:
@@ -251,7 +221,6 @@ def _read(todo: FileToRead) -> bytes:
 
 
 def _content(digest: bytes, blob: bytes) -> Content:
-    """Return what the header of a picture says of its size and time."""
     content = Content(digest, len(blob))
     with suppress(OSError, ValueError, SyntaxError, LookupError, TypeError, ArithmeticError):
         if is_raw(blob):
@@ -310,11 +279,11 @@ def update_index(
             )
         if taxonomy is not None:
             with (
-                index.store.checksums.rewriting("taxonomy.csv"),
+                index.store.database.rewriting("taxonomy.csv"),
                 replacing(folder / "taxonomy.csv") as temporary,
             ):
                 shutil.copyfile(taxonomy, temporary)
-        index.store.checksums.put_missing()
+        index.store.database.seal_missing()
         known = list(index.store.roots().values())
         places = [root_place(os.fspath(root)) for root in roots] or known
         if not places:
@@ -322,7 +291,14 @@ def update_index(
         for root in places:
             if root not in known:
                 _require_photos(root)
-        changes, todo = _looked_at(index, dict.fromkeys(places) if only is None else only)
+        changes, todo = Changes(), list[FileToRead]()
+        more = BAND_SUFFIXES if index.spec.transform.bands is not None else frozenset()
+        for root, some in (dict.fromkeys(places) if only is None else only).items():
+            looked = None if some is None else look_into(index.store, root, some, changes, more)
+            try:
+                todo += look_at(index.store, root, changes, more) if looked is None else looked
+            except StorageError as error:
+                changes.refused.append(f"{error}. Nothing was changed")
         if todo:  # else the model need not be read
             predictor = load_model(run.path, device).fused(len(todo))
             if index.embeddings.projection is None and isinstance(predictor, Predictor):
@@ -331,10 +307,17 @@ def update_index(
                 if pictures is not None:  # the photos that fitted the model set the projection
                     pictures.save(folder / PICTURES_FILE)
                     index.embeddings.start_projection(pictures.fitted.astype(np.float32))
-            score_files(index, predictor, todo, changes, batch_size, workers, watch)
+            _Files(index, todo, changes).score_with(predictor, batch_size, workers, watch)
         changes.settle()
         if (folder / ASIDE).is_dir() and not changes.refused:
-            _finish_rebuild(index)
+            with Store(folder / ASIDE, ()) as before:  # people's answers are carried by content
+                corrections = before.corrections()
+                photos = before.photos_of({correction.row for correction in corrections})
+                carry_receipts(before, index)
+            rows = index.store.rows_of_photos(photos.values())
+            carried = [(c, rows[photos[c.row]]) for c in corrections if photos[c.row] in rows]
+            index.store.correct([replace(correction, row=row) for correction, row in carried])
+            shutil.rmtree(folder / ASIDE)
         if forget_missing:
             changes.forgotten = index.store.forget_missing()
         index.prepare(watch)
@@ -370,21 +353,6 @@ def _require_photos(root: str) -> None:
         raise DataError(f"{root} " + ("holds no files" if is_uri(root) else "is not a folder"))
 
 
-def _looked_at(
-    index: Index, roots: Mapping[str, Collection[str] | None]
-) -> tuple[Changes, list[FileToRead]]:
-    """Return what changed below some roots, or in some of their folders, and what must be read."""
-    changes, todo = Changes(), list[FileToRead]()
-    more = BAND_SUFFIXES if index.spec.transform.bands is not None else frozenset()
-    for root, folders in roots.items():
-        looked = None if folders is None else look_into(index.store, root, folders, changes, more)
-        try:
-            todo += look_at(index.store, root, changes, more) if looked is None else looked
-        except StorageError as error:
-            changes.refused.append(f"{error}. Nothing was changed")
-    return changes, todo
-
-
 # The model of an index
 
 
@@ -395,10 +363,6 @@ def _opened(
     rebuild: bool,
     decode: Literal["cpu", "cuda"] | None,
 ) -> tuple[Index, RunFolder]:
-    """Return the index, new if there is none, and the run whose model gives its logits.
-
-    ``opened`` closes it.
-    """
     there = (folder / "index.json").exists()
     try:
         index = opened.enter_context(Index(folder)) if there else None
@@ -426,10 +390,7 @@ def _opened(
     if index is not None and model is None and spec == index.spec:
         return index, run
     if index is not None and not same:
-        raise DataError(
-            f"{folder} was made with other weights than {named} has; "
-            "add --rebuild to score every photo again with them"
-        )
+        raise DataError(f"{folder} was made with other weights than {named} has; add --rebuild")
     held_out = run.held_out()
     promising = held_out is not None and held_out.may_promise
     split = None if held_out is None else str(held_out) if promising else "val"
@@ -443,7 +404,7 @@ def _opened(
                     index.store.root(root)
     elif index.facts.held_out != split:
         index.facts = index.facts.model_copy(update={"held_out": split})
-        with index.store.checksums.rewriting("index.json"):
+        with index.store.database.rewriting("index.json"):
             index.facts.save(folder / "index.json")
     # Beside photos that fitted nothing, those of validation say which cuts are worth a test.
     validation = run.predictions("val") if promising and "val" in run.splits else None
@@ -468,20 +429,3 @@ def _set_aside(folder: Path, index: Index | None = None) -> None:
         shutil.rmtree(folder / name, ignore_errors=True)
     for name in ("projection.npy", PICTURES_FILE):
         (folder / name).unlink(missing_ok=True)
-
-
-def _finish_rebuild(index: Index) -> None:
-    """Carry corrections and receipts over by content, and remove what was set aside."""
-    with Store(index.folder / ASIDE, ()) as before:
-        corrections = before.corrections()
-        photos = before.photos_of({correction.row for correction in corrections})
-        carry_receipts(before, index)
-    rows = index.store.rows_of_photos(photos.values())
-    index.store.correct(
-        [
-            replace(correction, row=rows[photos[correction.row]])
-            for correction in corrections
-            if photos[correction.row] in rows
-        ]
-    )
-    shutil.rmtree(index.folder / ASIDE)

@@ -2,19 +2,14 @@
 
     keywords   XMP (JPEG, TIFF, PNG, WebP, HEIC, and side-cars a.jpg.xmp or a.xmp): dc:subject,
                lr:hierarchicalSubject, digiKam:TagsList; IPTC Keywords, in UTF-8 where it says so or
-               can be, else in Latin-1; XPKeywords of Windows, in UTF-16, parted by semicolons
+               can be, else in Latin-1; XPKeywords of Windows, in UTF-16, separated by semicolons
     camera     EXIF Make and Model
     place      EXIF GPS, in degrees north and east
     rating     xmp:Rating, -1 (rejected) to 5, of the side-car or else inside the file
 
-``animal|dog`` (Lightroom) and ``animal/dog`` (digiKam) say two labels, animal and dog, and that a
-dog is an animal. What a keyword does not say is unknown: nobody tags everything they see. Keywords
-that ``labelwise tag`` wrote and noted as its own are left out, so that no model learns from its
-own guesses; so are digiKam's internal tags.
-
-For filters, camera, rating and keywords are kept in the index beside the times of the file and of
-its side-car; where either changed since, they are read again. Photos in a bucket, and files that
-cannot be read, have none.
+``animal|dog`` (Lightroom) and ``animal/dog`` (digiKam) say two labels, and that a dog is an animal.
+What a keyword does not say is unknown. Keywords that ``labelwise tag`` wrote are left out, so that
+no model learns from its own guesses.
 """
 
 import json
@@ -24,9 +19,9 @@ import struct
 import time
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
@@ -87,10 +82,9 @@ def headers_of(index: Index, rows: Sequence[int]) -> dict[int, PhotoHeader]:
 
 
 def _changed(path: str) -> int:
-    """Return when a file was changed, 0 where there is none."""
     try:
         return os.stat(path).st_mtime_ns
-    except OSError:
+    except OSError:  # there is none
         return 0
 
 
@@ -103,18 +97,11 @@ def _read_header(files: Sequence[str]) -> PhotoHeader:
         with suppress(OSError, LabelwiseError):
             content, _ = read_regular(file, MOST_BYTES)
             camera = camera or read_facts(content).camera
-            own = _rating(content[:HEAD])
+            own = RATING.search(content[:HEAD])
             with suppress(OSError, LabelwiseError):
-                sidecar, _ = read_regular(sidecar_of(file), LARGEST)
-                beside = _rating(sidecar)
-                own = own if beside is None else beside
-            rating = own if rating is None else rating
+                own = RATING.search(read_regular(sidecar_of(file), LARGEST)[0]) or own
+            rating = rating if own is None or rating is not None else min(5, int(own[1]))
     return PhotoHeader(camera, rating, frozenset(keywords))
-
-
-def _rating(data: bytes) -> int | None:
-    match = RATING.search(data)
-    return None if match is None else min(5, int(match[1]))
 
 
 INTERNAL = "_Digikam_Internal_Tags_"
@@ -133,7 +120,7 @@ class LibraryKeywords:
 
 
 def read_keywords(folder: Path, *, least: int = 1) -> LibraryKeywords:
-    """Return the keywords of the photos below a folder; those on fewer than ``least`` are left out.
+    """Return the keywords of the photos below a folder that at least ``least`` of them share.
 
     What could not be read is said in the table's notes.
     """
@@ -143,31 +130,47 @@ def read_keywords(folder: Path, *, least: int = 1) -> LibraryKeywords:
     files, notes = find_images(folder)
     if not files:
         raise DataError(f"{folder} holds no photos{f' ({notes[0]})' if notes else ''}")
-    library = _Library()
+    labels, failures = list[set[str]](), list[str]()
+    above: dict[str, set[str]] = {}  # the parents that a name has had
     for file in files:
-        library.add(*photo_keywords(folder / file))
-    counts = Counter(name for names in library.labels for name in names)
+        keywords, unread = photo_keywords(folder / file)
+        failures += unread
+        labels.append({level for levels in keywords for level in levels})
+        for parent, child in (pair for levels in keywords for pair in pairwise(levels)):
+            if parent != child:
+                above.setdefault(child, set()).add(parent)
+    counts = Counter(name for names in labels for name in names)
     kept = {name for name, count in counts.items() if count >= least}
     if not kept:
         raise DataError(
             f"{folder}: {counted(len(files), 'photo')} without a keyword"
             + (f" that {least:,} photos share; lower --least" if counts else "")
         )
-    rows = [sorted(kept & names) for names in library.labels]
+    rows = [sorted(kept & names) for names in labels]
     table = from_rows((folder, files), rows, name=printable(folder.name))
     present = table.present.plain()
     unknown = LabelSets(
         present.offsets, present.columns, present.width, np.ones(len(files), np.bool_)
     )
-    parents, conflicts = library.parents(kept)
     if len(kept) < len(counts):
-        notes += (
-            f"left out {counted(len(counts) - len(kept), 'keyword')} on fewer than {least} photos",
-        )
-    notes += _some(conflicts, "in several places of the hierarchy, so without a parent")
-    notes += _some(library.failures, "not read")
+        left = counted(len(counts) - len(kept), "keyword")
+        notes += (f"left out {left} on fewer than {least} photos",)
+    several = sorted(name for name, parents in above.items() if len(parents) > 1)
+    parents: dict[str, str] = {}
+    for child, (parent, *others) in sorted(above.items()):
+        top = parent
+        while top in parents:
+            top = parents[top]
+        if not others and top == child:  # a is under b and b under a
+            several.append(child)
+        elif not others and child in kept and parent in kept:
+            parents[child] = parent
+    several_places = "in several places of the hierarchy, so without a parent"
+    for names, what in ((several, several_places), (failures, "not read")):
+        more = f" and {len(names) - NAMED:,} more" if len(names) > NAMED else ""
+        notes += (f"{what}: {', '.join(names[:NAMED])}{more}",) if names else ()
     table = replace(table, unknown=unknown, notes=notes)
-    return LibraryKeywords(table, Taxonomy(parents), sum(map(bool, library.labels)))
+    return LibraryKeywords(table, Taxonomy(parents), sum(map(bool, labels)))
 
 
 def photo_keywords(photo: Path) -> tuple[set[Levels], list[str]]:
@@ -184,58 +187,18 @@ def photo_keywords(photo: Path) -> tuple[set[Levels], list[str]]:
             else:
                 with path.open("rb") as stream:
                     packet = stream.read(LARGEST + 1)
-            keywords |= set() if packet is None else _of_xmp(packet)
+            if packet is None:
+                continue
+            ours = noted(packet)
+            for prefix, texts in entries(packet).items():
+                separator = LISTS[prefix].separator
+                for text in texts - set(ours.get(prefix, ())):
+                    split = [text] if separator is None else text.split(separator)
+                    levels = tuple(level.strip() for level in split if level.strip())
+                    keywords |= {levels} if levels and levels[0] != INTERNAL else set()
         except (DataError, OSError) as error:
             failures.append(f"{printable(path.name)} ({one_line_of(error)[:120]})")
     return keywords, failures
-
-
-def _of_xmp(data: bytes) -> set[Levels]:
-    ours = noted(data)
-    keywords: set[Levels] = set()
-    for prefix, texts in entries(data).items():
-        separator = LISTS[prefix].separator
-        for text in texts - set(ours.get(prefix, ())):
-            levels = [text] if separator is None else text.split(separator)
-            keywords.add(tuple(level.strip() for level in levels if level.strip()))
-    return {path for path in keywords if path and path[0] != INTERNAL}
-
-
-@dataclass
-class _Library:
-    """What the photos seen so far say."""
-
-    labels: list[set[str]] = field(default_factory=list)
-    above: dict[str, set[str]] = field(default_factory=dict)  # the parents that a name has had
-    failures: list[str] = field(default_factory=list)
-
-    def add(self, paths: set[Levels], failures: Sequence[str]) -> None:
-        self.labels.append({level for path in paths for level in path})
-        for path in paths:
-            for parent, child in pairwise(path):
-                if parent != child:
-                    self.above.setdefault(child, set()).add(parent)
-        self.failures += failures
-
-    def parents(self, kept: set[str]) -> tuple[dict[str, str], list[str]]:
-        """Return the one parent of each kept name, and the names that have had several."""
-        several = sorted(name for name, above in self.above.items() if len(above) > 1)
-        parent_of = {name: min(above) for name, above in self.above.items() if len(above) == 1}
-        parents: dict[str, str] = {}
-        for child, parent in sorted(parent_of.items()):
-            at = parent
-            while at in parents:
-                at = parents[at]
-            if at == child:  # a stands under b and b under a
-                several.append(child)
-            elif child in kept and parent in kept:
-                parents[child] = parent
-        return parents, several
-
-
-def _some(names: Sequence[str], what: str) -> tuple[str, ...]:
-    more = f" and {len(names) - NAMED:,} more" if len(names) > NAMED else ""
-    return (f"{what}: {', '.join(names[:NAMED])}{more}",) if names else ()
 
 
 UNREADABLE = (
@@ -255,35 +218,26 @@ class PhotoFacts:
 
 def read_facts(content: bytes) -> PhotoFacts:
     """Return what the header of a picture file says; a damaged one says nothing."""
-    with suppress(*UNREADABLE):
+    camera = north = east = None
+    with suppress(*UNREADABLE), ExitStack() as opened:
         if is_raw(content):
-            _, exif = raw_header(content)
-            return PhotoFacts(_camera(exif), *_place(exif))
-        with open_picture(content) as image:  # parts of a TIFF header are read when asked for
-            exif = image.getexif()
-            return PhotoFacts(_camera(exif), *_place(exif))
-    return PhotoFacts()
-
-
-def _camera(exif: Any) -> str | None:
-    with suppress(*UNREADABLE):
-        make, model = (
-            str(exif.get(tag) or "").strip("\0 ")
-            for tag in (ExifTags.Base.Make, ExifTags.Base.Model)
+            exif: Any = raw_header(content)[1]
+        else:  # parts of a TIFF header are read when asked for
+            exif = opened.enter_context(open_picture(content)).getexif()
+        with suppress(*UNREADABLE):
+            make, model = (
+                str(exif.get(tag) or "").strip("\0 ")
+                for tag in (ExifTags.Base.Make, ExifTags.Base.Model)
+            )
+            words = model if model.casefold().startswith(make.casefold()) else f"{make} {model}"
+            camera = "".join(filter(str.isprintable, words)).strip()[:100] or None
+        gps, tags = exif.get_ifd(ExifTags.IFD.GPSInfo), ExifTags.GPS
+        place = (
+            _degrees(gps[tags.GPSLatitude], gps[tags.GPSLatitudeRef], "S", 90),
+            _degrees(gps[tags.GPSLongitude], gps[tags.GPSLongitudeRef], "W", 180),
         )
-        words = model if model.casefold().startswith(make.casefold()) else f"{make} {model}"
-        printable = "".join(letter for letter in words if letter.isprintable()).strip()
-        return printable[:100] or None
-    return None
-
-
-def _place(exif: Any) -> tuple[float | None, float | None]:
-    with suppress(*UNREADABLE):
-        gps = exif.get_ifd(ExifTags.IFD.GPSInfo)
-        north = _degrees(gps[ExifTags.GPS.GPSLatitude], gps[ExifTags.GPS.GPSLatitudeRef], "S", 90)
-        east = _degrees(gps[ExifTags.GPS.GPSLongitude], gps[ExifTags.GPS.GPSLongitudeRef], "W", 180)
-        return north, east
-    return None, None
+        north, east = place
+    return PhotoFacts(camera, north, east)
 
 
 def _degrees(parts: Sequence[Any], side: Any, negative: str, most: float) -> float:
@@ -322,12 +276,23 @@ def read_photo_metadata(path: Path) -> PhotoMetadata:
         raise DataError(one_line_of(error)) from None
     packet = packet.encode() if isinstance(packet, str) else packet
     packet = packet.strip(b"\0 \r\n\t") if packet else None
-    words = dict.fromkeys((*_of_iptc(iptc), *_of_windows(windows)))
-    return PhotoMetadata(format, packet or None, tuple(words))
+    given, stated = iptc.get(IPTC_KEYWORDS, []), iptc.get(IPTC_CHARSET) == UTF8
+    words = list[str]()
+    for raw in [given] if isinstance(given, bytes) else given:
+        try:
+            word = raw.decode("utf-8", "replace" if stated else "strict")
+        except UnicodeDecodeError:
+            word = raw.decode("latin-1")
+        words.append(word.strip("\0 "))
+    with suppress(TypeError, ValueError):  # bytes, or numbers that are bytes
+        windows = bytes(windows) if isinstance(windows, tuple) else windows
+    if isinstance(windows, bytes):
+        text = windows.decode("utf-16-le", "ignore").replace("\0", "")
+        words += map(str.strip, text.split(";"))
+    return PhotoMetadata(format, packet or None, tuple(dict.fromkeys(filter(None, words))))
 
 
 def _packet_of_png(path: Path) -> bytes | None:
-    """Return the text of the chunk that holds XMP, wherever it stands."""
     with path.open("rb") as file:
         file.seek(len(PNG_START))
         while len(head := file.read(8)) == 8:
@@ -343,30 +308,6 @@ def _packet_of_png(path: Path) -> bytes | None:
             else:
                 file.seek(size + 4, 1)
     return None
-
-
-def _of_iptc(records: dict[tuple[int, int], bytes | list[bytes]]) -> Iterator[str]:
-    given = records.get(IPTC_KEYWORDS, [])
-    stated = records.get(IPTC_CHARSET) == UTF8
-    for raw in [given] if isinstance(given, bytes) else given:
-        try:
-            word = raw.decode("utf-8", "replace" if stated else "strict")
-        except UnicodeDecodeError:
-            word = raw.decode("latin-1")
-        if word.strip("\0 "):
-            yield word.strip("\0 ")
-
-
-def _of_windows(value: object) -> Iterator[str]:
-    """Yield the words of a field that holds bytes, or numbers that are bytes."""
-    if isinstance(value, tuple) and all(
-        isinstance(byte, int) and 0 <= byte < 256 for byte in value
-    ):
-        value = bytes(value)
-    if isinstance(value, bytes):
-        for word in value.decode("utf-16-le", "ignore").replace("\0", "").split(";"):
-            if word.strip():
-                yield word.strip()
 
 
 def sidecar_of(photo: str) -> str:
@@ -406,7 +347,6 @@ def names_beside(photo: str) -> list[str]:
 
 @lru_cache(maxsize=16)
 def _listed(folder: str, changed: int) -> dict[str, list[str]]:
-    """Return the names in a folder by what they begin with, as it was when it last changed."""
     names: dict[str, list[str]] = {}
     for name in sorted(os.listdir(folder)):
         names.setdefault(name.casefold().partition(".")[0], []).append(name)

@@ -1,16 +1,13 @@
 """Photos of an index drawn at random to be answered, and the estimates from their answers.
 
-A draw is noted in the answer log of the index before anyone looks: the query, when, from which
-seed, of how many rows, which photos (by the hash of their contents) in which group. Whoever asks
-for the same again gets the same photos, so nobody can draw until the answers please. Answers go to
-the same log, one after another: a person may stop and go on. Every photo of the sample must be
-answered: whoever stops where the figure pleases has chosen it. Photos that came after the draw are
-not part of the estimate; those that are gone leave both the library and the sample.
+A draw is noted in the answer log before anyone looks, so nobody can draw until the answers please.
+Every photo of the sample must be answered: stopping where the figure pleases would choose it.
+Photos that came after the draw are not part of the estimate; those that are gone leave both the
+library and the sample.
 
 What is answered about a single label becomes a correction too: an ``audit``, as a random photo of
-the whole library is, or ``estimate`` where each group had a draw of its own, or the query has
-several labels and only a yes tells of them. The estimate itself takes the model's probabilities
-from before all corrections, since those of answered photos would otherwise be right by now.
+the whole library is, or ``estimate`` otherwise. The estimate takes the model's probabilities from
+before all corrections, since those of answered photos would be right by now.
 """
 
 import csv
@@ -39,18 +36,11 @@ ANSWER_WORDS: dict[str, Answer] = {"yes": "yes", "no": "no", "unsure": "unsure"}
 ANSWER_WORDS |= {"y": "yes", "n": "no", "u": "unsure", "?": "unsure", "1": "yes", "0": "no"}
 
 
-@dataclass(frozen=True)
-class AnsweredLine:
-    """A line that has an answer: where it stands, for errors, and what its other cells say."""
-
-    place: str
-    path: str
-    answer: Answer
-    cells: Mapping[str, str | None]
+AnsweredLine = tuple[str, str, Answer, Mapping[str, str | None]]
 
 
 def read_answered(path: Path) -> tuple[frozenset[str], list[AnsweredLine]]:
-    """Return the columns of a table, and its lines but for those whose answer is empty."""
+    """Return the columns of a table, and of each answered line its place, photo, answer, cells."""
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             table = csv.DictReader(file)
@@ -60,7 +50,7 @@ def read_answered(path: Path) -> tuple[frozenset[str], list[AnsweredLine]]:
     if not {"path", "answer"} <= set(columns):
         got = one_line(", ".join(columns)) or "nothing"
         raise DataError(f"{path} must have the columns path and answer, got {got:.200}")
-    answers = []
+    answers: list[AnsweredLine] = []
     for number, line in enumerate(lines, start=2):
         word = (line["answer"] or "").strip().lower()
         if not word:
@@ -68,19 +58,16 @@ def read_answered(path: Path) -> tuple[frozenset[str], list[AnsweredLine]]:
         where = f"{path}, line {number}"
         if word not in ANSWER_WORDS:
             raise DataError(f"{where}: the answer must be yes, no or unsure, got {word!r}")
-        answers.append(AnsweredLine(where, from_cell(line["path"] or ""), ANSWER_WORDS[word], line))
+        answers.append((where, from_cell(line["path"] or ""), ANSWER_WORDS[word], line))
     return frozenset(columns), answers
 
 
 def read_answers(path: Path) -> dict[str, Answer]:
     """Return the answers of a table by path; photos whose answer is empty are left out."""
     answers: dict[str, Answer] = {}
-    for line in read_answered(path)[1]:
-        if answers.setdefault(line.path, line.answer) != line.answer:
-            raise DataError(
-                f"{line.place}: {line.path} has two different answers; leave one of them, or say "
-                "unsure"
-            )
+    for place, photo, answer, _ in read_answered(path)[1]:
+        if answers.setdefault(photo, answer) != answer:
+            raise DataError(f"{place}: {photo} has two different answers; leave one of them")
     return answers
 
 
@@ -110,7 +97,6 @@ class PhotoSample:
 
     @property
     def photos(self) -> list[str]:
-        """The hashes of all photos that were drawn, in the order of their draw."""
         return [photo for group in self.drawn.values() for photo in group]
 
 
@@ -185,8 +171,7 @@ def estimate_from_answers(
             break
         if set(told) & alive and not set(told) <= alive:
             raise DataError(
-                f"{len(set(told) - alive)} answers are of photos that were not drawn for {query}; "
-                "only photos that the program drew can be counted on"
+                f"{len(set(told) - alive)} answers are of photos that were not drawn for {query}"
             )
         if set(told) < alive and told:
             raise DataError(
@@ -221,7 +206,6 @@ class SampleAnswers:
 
     @property
     def answers(self) -> dict[int, Answer]:
-        """What was answered so far by row, in the order of the answers."""
         known: dict[int, Answer] = {}
         rows = {photo: row for row, photo in self._photos.items()}
         for line in self._index.store.answers.answers("count", self.sample.query):
@@ -232,7 +216,6 @@ class SampleAnswers:
         return known
 
     def next_photo(self) -> tuple[int, str] | None:
-        """Return the row and path to ask about next; None where every photo was answered."""
         answered = self.answers
         row = next((row for row in self.rows if row not in answered), None)
         return None if row is None else (row, self._index.store.paths_of([row])[row][0])
@@ -250,7 +233,6 @@ class SampleAnswers:
             self._correct(row, withdrawn | self._told(answer))
 
     def undo(self) -> None:
-        """Take the last answer back, if there is one."""
         known = self.answers
         if not known:
             return
@@ -259,11 +241,15 @@ class SampleAnswers:
         self._correct(row, dict.fromkeys(self._told(answer), "withdrawn"))
 
     def estimate(self, groups: PhotoGroups = EVERYTHING) -> LibraryEstimate:
-        """Return how many photos match, where every photo of the sample was answered."""
         index, told = self._index, self.answers
         if len(told) < len(self.rows):
             raise DataError(f"{len(self.rows) - len(told)} photos have no answer yet")
-        probs, parts = self._probs(), []
+        # The probability of the query for all rows, as the model alone says it.
+        odds = [index.odds(column, corrected=False) for column in self._bound.columns]
+        log_p = np.stack([column.log_p for column in odds], axis=1).astype(np.float64)
+        log_q = np.stack([column.log_q for column in odds], axis=1).astype(np.float64)
+        probs = np.clip(np.exp(self._bound.log_scores(log_p, log_q)), 0.0, 1.0)
+        parts = []
         alive = _countable(index, self.sample.distinct, self.sample.rows, self.rows)
         for group, members in groups.of(index, alive).items():
             drawn = np.intersect1d(members, self.rows)
@@ -276,13 +262,6 @@ class SampleAnswers:
             tuple(map(estimate_count, parts)) if groups.by else (),
             len(_countable(index, self.sample.distinct)) - len(alive),
         )
-
-    def _probs(self) -> Numbers:
-        """Return the probability of the query for all rows, as the model alone says it."""
-        odds = [self._index.odds(column, corrected=False) for column in self._bound.columns]
-        log_p = np.stack([column.log_p for column in odds], axis=1).astype(np.float64)
-        log_q = np.stack([column.log_q for column in odds], axis=1).astype(np.float64)
-        return np.clip(np.exp(self._bound.log_scores(log_p, log_q)), 0.0, 1.0)
 
     def _told(self, answer: Answer) -> dict[str, Fact]:
         return labels_told(self._bound, self._index.space, answer)
@@ -306,10 +285,7 @@ class SampleAnswers:
 def _countable(
     index: Index, distinct: bool, rows: int | None = None, drawn: Sequence[int] = ()
 ) -> NDArray[np.int64]:
-    """Return the photos that are counted: all of the first ``rows``, or one of each picture.
-
-    A photo that was drawn stands for its picture, though an earlier copy may have come back.
-    """
+    """Return the photos that are counted: all of the first ``rows``, or one of each picture."""
     alive = index.store.alive_rows(rows)
     if not distinct:
         return alive
@@ -322,7 +298,6 @@ def _countable(
 def _samples(
     index: Index, query: Query, groups: PhotoGroups, distinct: bool
 ) -> Sequence[PhotoSample]:
-    """Return what was drawn for a query and grouping, the latest first."""
     try:
         samples = [SAMPLE.validate_python(note) for note in index.store.answers.notes("count")]
     except ValidationError:

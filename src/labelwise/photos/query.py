@@ -3,11 +3,10 @@
     asked = index.ask(query, photos)
     found = asked.top(50)               or asked.cut(0.1): about a tenth of the list is wrong
 
-Photos are ranked by the product of their labels' probabilities, the labels being independent given
-the photo. They are not quite, so what is shown is calibrated: the same query is asked of the photos
-that the model was not trained on, whose answers are known, and its probability is fitted there.
-The wrong share of a list is an estimate (:mod:`labelwise.decide.list_estimates`). A guarantee takes
-a person's answers (:mod:`labelwise.photos.checking`).
+Photos are ranked by the product of their labels' probabilities. Labels depend on each other, so
+what is shown is calibrated: the same query is asked of photos that the model was not trained on,
+whose answers are known, and its probability is fitted there. The wrong share of a list is an
+estimate; a guarantee takes a person's answers (:mod:`labelwise.photos.checking`).
 """
 
 import hashlib
@@ -38,8 +37,7 @@ from labelwise.errors import DataError
 from labelwise.metrics.shift import audit_order
 from labelwise.photos.duplicates import NearCopies, near_copies
 from labelwise.photos.filters import EVERY_PHOTO, PhotoFilter
-from labelwise.photos.index import Index
-from labelwise.photos.probabilities import KnownPhotos
+from labelwise.photos.index import Index, KnownPhotos
 from labelwise.photos.shift import LibraryLikeness, likeness_of
 from labelwise.photos.store import Fact
 from labelwise.photos.topk import Ranking, ranking_of
@@ -143,29 +141,22 @@ class Found:
 
     @property
     def untested(self) -> str:
-        """Why the count has no interval.
-
-        Empty where held-out photos that match tested it, and these photos are like them.
-        """
+        """Why the count has no interval."""
         if self.positives:
-            return self._not_like_them()
+            outcome, why = self.likeness.likeness.outcome, ""
+            if outcome == "pictures differ":
+                why = f"these photos differ from the {self.known} ones"
+            elif outcome == "unknown" and self.answers is None:  # else own photos were set aside
+                why = f"these photos were not compared with the {self.known} ones"
+            elif outcome == "shares differ" and np.isnan(self.count.lower):
+                why = f"labels are more or less frequent than among the {self.known} photos"
+            return why and f"no interval: {why}"
         if self.answers == 0:
             return "not calibrated, so there is no interval: no answers yet"
         why = "there are no held-out photos of which the answer is known"
         if self.checked_on:
             why = f"none of the {self.checked_on:,} {self.known} photos matches"
         return f"never tested, so there is no interval: {why}"
-
-    def _not_like_them(self) -> str:
-        """Return why held-out photos do not speak for these; empty where they do."""
-        outcome, why = self.likeness.likeness.outcome, ""
-        if outcome == "pictures differ":
-            why = f"these photos differ from the {self.known} ones"
-        elif outcome == "unknown" and self.answers is None:  # else own photos were set aside
-            why = f"these photos were not compared with the {self.known} ones"
-        elif outcome == "shares differ" and np.isnan(self.count.lower):
-            why = f"labels are more or less frequent than among the {self.known} photos"
-        return why and f"no interval: {why}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -235,18 +226,9 @@ class Asked:
         return self._found(ranked, ranked.ranking, least, count, sort)
 
     def cut(
-        self,
-        wrong_at_most: float,
-        count: int = 50,
-        *,
-        at_least: float = 0.0,
-        sort: Sort = "score",
+        self, wrong_at_most: float, count: int = 50, *, at_least: float = 0.0, sort: Sort = "score"
     ) -> Found:
-        """Return the list of which this share is estimated to be wrong.
-
-        ``count`` photos of it are hits. Where there can be no such list, all photos are shown and
-        the statement says why.
-        """
+        """Return the list of which this share is estimated to be wrong."""
         least, ranking = self.own.held_out.score_at(_checked(at_least, sort)), self.own.ranking
         made = self._estimated(wrong_at_most, least)
         rows, hits, known = said_of(self.index, self.bound)
@@ -300,10 +282,7 @@ class Asked:
 
     @cached_property
     def splits(self) -> tuple[ScoredSplit, ScoredSplit] | None:
-        """The photos that set a cut, and those that judge it; None without any that are known.
-
-        Of photos that come in groups, one of each counts. One set of photos is halved by a hash.
-        """
+        """The photos that set a cut, and those that judge it; None without any that are known."""
         if self.index.held_out_photos is None:
             return None
         test, setting = _split(self.own.held_out), self.own.tuning
@@ -315,7 +294,6 @@ class Asked:
 
     @cached_property
     def _library(self) -> Scores:
-        """The scores of the photos that no limit leaves out."""
         return self.own.ranking.scores_at_least(LEAST_SCORE).astype(np.float64)
 
     def _count(self, expected: HitCount) -> HitCount:
@@ -330,7 +308,6 @@ class Asked:
         return HitCount(made.count, made.low, made.high, made.confidence)
 
     def _estimated(self, wrong_at_most: float, least: float) -> ListEstimate | NoEstimate:
-        """Return the list above the cut that is set for this share of wrong photos."""
         if not 0 < wrong_at_most < 1:
             raise DataError(f"wrong_at_most must lie between 0 and 1, got {wrong_at_most:g}")
         if self.splits is None:
@@ -365,10 +342,10 @@ class Asked:
         answers: int = ANSWERS,
         confidence: float = 0.95,
     ) -> tuple[tuple[int, ...], Scores]:
-        """Return the lengths of the list that a person should check, and how wrong photos may be.
+        """Return the lengths of the list to check, and how wrong its photos may be.
 
-        The list goes down to ``cut``, or has ``top`` photos, or is as long as ``answers`` can carry
-        with shorter ones in case it fails. No length where no list is likely to pass.
+        Down to ``cut``, or ``top`` photos, or as long as ``answers`` can carry, with shorter ones
+        in case it fails; no length where no list is likely to pass.
         """
         told, ranking = self.own.tuning or self.own.held_out, self.own.ranking
         if top is None:
@@ -454,10 +431,7 @@ def said_of(index: Index, bound: BoundQuery) -> tuple[Rows, NDArray[np.bool_], N
 
 
 def nearest_photos(index: Index, row: int, count: int) -> tuple[list[Hit], list[Hit]]:
-    """Return the photos most like one of the index: equal copies of it, and similar ones.
-
-    The probability of a similar photo is the cosine of the embeddings, which is not a probability.
-    """
+    """Return the photos most like one of the index: equal copies of it, and similar ones."""
     near = index.embeddings.nearest(index.store.embeddings()[row], count, without=[row])
     similar = hits_of(index, (), *near)
     (own,) = hits_of(index, (), np.array([row]), np.ones(1))
@@ -486,11 +460,7 @@ def photos_along(
 
 
 def hits_of(
-    index: Index,
-    labels: Sequence[str],
-    rows: NDArray[np.int64],
-    probs: Scores,
-    refit: bool = True,
+    index: Index, labels: Sequence[str], rows: NDArray[np.int64], probs: Scores, refit: bool = True
 ) -> list[Hit]:
     """Return photos as hits, with the probabilities of some labels as reasons."""
     paths = index.store.paths_of(rows.tolist())
@@ -552,7 +522,14 @@ def photos_like_album(index: Index, album: str, count: int) -> list[Hit]:
     at least 16 digits of each id.
     """
     if album.startswith(PHOTOS):
-        rows = np.array(_rows_of_ids(index, album.removeprefix(PHOTOS)), np.int64)
+        named = list[int]()
+        for start in filter(None, album.removeprefix(PHOTOS).split(",")):
+            if not re.fullmatch("[0-9a-f]{16,64}", start):
+                raise DataError(f"{start!r} must be 16 to 64 hexadecimal digits of a photo's id")
+            ends = [bytes.fromhex(start.ljust(64, digit)) for digit in "0f"]
+            query = "SELECT row FROM contents WHERE hash BETWEEN ? AND ?"
+            named += [row for (row,) in index.store.database.execute(query, ends)]
+        rows = np.array(named, np.int64)
     else:
         own = PhotoFilter(folder=os.path.abspath(album) if os.path.isdir(album) else album)
         if album.startswith(KEYWORD):
@@ -562,15 +539,3 @@ def photos_like_album(index: Index, album: str, count: int) -> list[Hit]:
     if not len(rows):
         raise DataError(f"no photo of {index.folder} is in the album {album!r}; index it first")
     return hits_of(index, (), *index.embeddings.like_album(rows, count))
-
-
-def _rows_of_ids(index: Index, ids: str) -> list[int]:
-    """Return the rows of the photos whose ids start as some do."""
-    found = []
-    for start in filter(None, ids.split(",")):
-        if not re.fullmatch("[0-9a-f]{16,64}", start):
-            raise DataError(f"{start!r} must be 16 to 64 hexadecimal digits of a photo's id")
-        ends = [bytes.fromhex(start.ljust(64, digit)) for digit in "0f"]
-        query = "SELECT row FROM contents WHERE hash BETWEEN ? AND ?"
-        found += [row for (row,) in index.store.database.execute(query, ends)]
-    return found

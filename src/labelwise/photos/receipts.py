@@ -2,17 +2,13 @@
 
     receipts.jsonl    one line per receipt, appended; version 0.2 kept them in photos.sqlite
 
-A receipt says what was promised of which query, on which photos (as rows, and as a hash of their
-contents), by which model (the hash of its weights, and of its link), when and for whom. Its photos
-have an order drawn at random when it was written, before anyone could know the answers: whoever
-checks the promise later answers them in that order. A promise that was taken back, because an
-answer it rests on was, is followed by a line that says so. The same promise of the same photos by
-the same model is kept once. An index that is built anew takes its receipts over.
+The photos of a receipt have a random order, drawn before anyone could know the answers: whoever
+checks the promise answers them in that order. A promise that was taken back is followed by a line
+that says so. The same promise of the same photos by the same model is kept once.
 
-A photo is right for a query where everybody who spoke of it, in the index or in a table of answers,
-said so: "no", "unsure" and answers that disagree count as wrong. A sample must not be chosen by
-what it shows, so only answers that stand, without a gap, at the beginning of the receipt's own
-random order count as drawn; all others only say that so many photos are right or wrong at least.
+A photo is right for a query where everybody who spoke of it said so: "no", "unsure" and answers
+that disagree count as wrong. Only answers that stand, without a gap, at the beginning of the
+receipt's order count as drawn; all others only bound how many photos are right or wrong.
 """
 
 import hashlib
@@ -31,14 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelwise.answers.log import Answer, AnswerLog, Note, now
-from labelwise.decide import (
-    KeptLists,
-    ListAnswers,
-    ListVerdict,
-    Promise,
-    judge_list,
-    judge_lists,
-)
+from labelwise.decide import KeptLists, ListAnswers, ListVerdict, Promise, judge_list, judge_lists
 from labelwise.errors import CheckpointError, DataError, LabelwiseError
 from labelwise.photos.index import Index
 from labelwise.photos.prevalence import read_answered
@@ -74,10 +63,7 @@ def is_of_likeness(name: str) -> bool:
 
 
 def answers_of(store: Store, query: str) -> list[Said]:
-    """Return every answer about a query that was not taken back, in order.
-
-    An index that may only be read can be asked too.
-    """
+    """Return every answer about a query that was not taken back, in order."""
     lines, kept = store.answers.answers("list", query), list[Said]()
     rows = store.rows_of_photos(line.photo for line in lines)
     for line in lines:
@@ -247,7 +233,6 @@ def _last(lines: Sequence[Line]) -> int:
 
 
 def _origin(line: Line) -> tuple[object, ...]:
-    """Return what tells a line from others in every index that it is copied to."""
     return (str(line["promise"]), *(line[k] for k in ("query", "photos", "seed", "who", "at")))
 
 
@@ -257,7 +242,6 @@ def _receipt(line: Line, withdrawn: bool) -> Receipt:
 
 
 def _packed(rows: Rows) -> str:
-    """Return rows as bits, compressed, in base 64."""
     bits = np.zeros(int(rows.max(initial=-1)) + 1, np.bool_)
     bits[rows] = True
     return b64encode(zlib.compress(np.packbits(bits).tobytes())).decode()
@@ -285,10 +269,7 @@ class VerifiedLists:
 
 
 def verify_lists(index: Index, answers: Told | None = None) -> VerifiedLists:
-    """Return whether the promises of an index were kept, as far as anybody can tell.
-
-    ``answers`` are those of :func:`read_list_answers`, beside what the index knows.
-    """
+    """Return whether the promises of an index were kept, as far as anybody can tell."""
     every, lists = answers or {}, []
     for receipt in _standing(index):
         known = _known(index, receipt.query, every.get(receipt.query, {}))
@@ -336,20 +317,19 @@ def read_list_answers(index: Index, path: Path) -> dict[str, dict[int, bool]]:
     columns, lines = read_answered(path)
     if "query" not in columns and len(queries) > 1:
         raise DataError(
-            f"{path} must say in a column query of which query each answer is: lists of "
-            f"{len(queries)} queries were promised"
+            f"{path} must say in a column query which of {len(queries)} queries is answered"
         )
     answers: dict[str, dict[int, bool]] = {}
-    for line in lines:
+    for place, photo, answer, cells in lines:
         query = (queries or [""])[0]
         if "query" in columns:
-            query = from_cell(line.cells["query"] or "")
+            query = from_cell(cells["query"] or "")
             with suppress(LabelwiseError):  # as receipts spell it, where it is a query
                 query = str(Query.parse(query, index.space, index.taxonomy))
         if query not in queries:
-            raise DataError(f"{line.place}: no list of {query!r} was promised")
-        row, rows = index.row_of(line.path), answers.setdefault(query, {})
-        rows[row] = rows.get(row, True) and line.answer == "yes"
+            raise DataError(f"{place}: no list of {query!r} was promised")
+        row, rows = index.row_of(photo), answers.setdefault(query, {})
+        rows[row] = rows.get(row, True) and answer == "yes"
     return answers
 
 

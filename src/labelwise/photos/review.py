@@ -1,19 +1,16 @@
 """What to ask people about photos, and what they answered as a table to train on.
 
-Questions are about one label of one photo, the most worthwhile first:
-
     uncertain  p (1 - p)                         the answer is hardest to guess
     missing    p of labels that were not given   a label may be missing
     wrong      1 - p of labels that were given   a label may be wrong
     value      missing and wrong together        the chance that an answer changes the label set
 
-Rare labels have few photos near their thresholds and common ones have many, so the questions are
-taken from the labels in turn, and no photo is asked about twice in one round. What was answered
-already, or said to be unknowable, is not asked again.
+Rare labels have few photos near their thresholds, so questions are taken from the labels in turn.
+No photo is asked about twice in one round; what was answered is not asked again.
 """
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -80,7 +77,6 @@ def pool_of(index: Index) -> tuple[Pool, LabelTable]:
 
 
 def _queue(index: Index, column: int, by: Reason, count: int) -> list[Question]:
-    """Return the best questions about one label, more than can be needed of it."""
     name = index.space.names[column]
     probs = np.exp(index.odds(column).log_p)
     given = index.given(column)
@@ -111,8 +107,18 @@ def corrected_labels(index: Index, groups: PhotoGroups = EVERYTHING) -> tuple[La
     that the model is tested on are left out; they are known by the end of their paths.
     """
     paths = index.store.paths_of({correction.row for correction in index.store.corrections()})
-    tested = _tested_photos(index)
-    kept = sorted(row for row, own in paths.items() if own and tested.isdisjoint(_ends(own)))
+    tested = set[str]()
+    if index.held_out is not None and index.facts.may_promise:
+        tested |= set(map(str, index.held_out.ids))
+    run = RunFolder(fetched_run(index.facts.model))
+    if "test" in run.splits:
+        tested |= set(map(str, run.predictions("test").ids))
+
+    def is_tested(path: str) -> bool:
+        parts = path.split(os.sep)
+        return any(os.sep.join(parts[start:]) in tested for start in range(len(parts)))
+
+    kept = sorted(row for row, own in paths.items() if own and not any(map(is_tested, own)))
     if not kept:
         raise DataError(
             f"{index.folder} has no correction to export, of a photo that is there and that the "
@@ -137,10 +143,7 @@ def corrected_labels(index: Index, groups: PhotoGroups = EVERYTHING) -> tuple[La
 
 
 def _answers(index: Index, rows: Sequence[int]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """Return what people said of some photos, (n, K): 1, 0, or NaN; and where they were asked.
-
-    Somebody who was asked may have answered that it cannot be known.
-    """
+    """Return what people said of some photos, (n, K): 1, 0, or NaN; and where they were asked."""
     position_of = {row: at for at, row in enumerate(rows)}
     truth = np.full((len(rows), len(index.space)), np.nan)
     asked = np.zeros(truth.shape, np.bool_)
@@ -151,20 +154,3 @@ def _answers(index: Index, rows: Sequence[int]) -> tuple[NDArray[np.float64], ND
             if correction.state != "unknown":
                 truth[entry] = correction.state == "present"
     return truth, asked
-
-
-def _tested_photos(index: Index) -> set[str]:
-    """Return the ids of the photos that the model's figures and promises come from."""
-    ids: set[str] = set()
-    if index.held_out is not None and index.facts.may_promise:
-        ids |= set(map(str, index.held_out.ids))
-    run = RunFolder(fetched_run(index.facts.model))
-    if "test" in run.splits:
-        ids |= set(map(str, run.predictions("test").ids))
-    return ids
-
-
-def _ends(paths: Sequence[str]) -> Iterator[str]:
-    """Yield paths and the ends of them."""
-    for parts in (path.split(os.sep) for path in paths):
-        yield from (os.sep.join(parts[start:]) for start in range(len(parts)))

@@ -1,27 +1,20 @@
 """Is the library of an index like the photos that its model was tested on?
 
-What the model says of photos, their logits, is compared with what it says of the held-out ones.
-Both are known wherever a model has held-out predictions, no picture is read, and the logits were
-fitted on neither side. Where the features of held-out photos are kept with the model
-(:class:`HeldOutPictures`), embeddings are compared too; the projection was fitted on photos of
-neither side. Far are photos that are far by the ones or the others. The result stays
-in ``likeness.json`` until the library has grown or shrunk by more than a tenth, or the model
-changed. The file holds its own hash: a damaged one is made anew.
+Logits of the library are compared with those of held-out photos, and embeddings too where the
+features of held-out photos are kept with the model (:class:`HeldOutPictures`). The result stays in
+``likeness.json``, with its own hash, until the library has grown or shrunk by more than a tenth, or
+the model changed.
 
-Of near-duplicates in the library one is compared, so that bursts do not alarm. Where held-out
-photos come in groups, one of each is compared. The groups of a library are not
-known, and a library of few long bursts looks different by chance. So where all photos differ and
-there are folders enough, one photo of each folder is compared instead: photos differ only if these
-do, too.
+Of near-duplicates one is compared, so that bursts do not alarm. Where held-out photos come in
+groups, one of each is compared. A library of few long bursts looks different by chance: where all
+photos differ and there are folders enough, photos differ only if one photo per folder does, too.
 """
 
 import hashlib
 import json
 import os
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -110,11 +103,7 @@ FOUND = TypeAdapter(LibraryLikeness)
 
 
 def likeness_of(index: Index, rows: NDArray[np.int64] | None = None) -> LibraryLikeness:
-    """Return how like the library is to the held-out photos, compared anew where it changed.
-
-    Far ones are not looked for among some ``rows`` of it. The last such comparisons are kept, since
-    each further page of a search asks again.
-    """
+    """Return how like the library is to the held-out photos, compared anew where it changed."""
     if rows is not None:
         key = hashlib.blake2b(rows.tobytes(), digest_size=16).digest()
         found = index.compared.get(key)
@@ -204,32 +193,32 @@ def _compared(index: Index, alive: NDArray[np.int64], *, far: bool = True) -> Li
 
     likeness, folders = compared(distinct), 0
     if grouped and likeness.outcome in ("shares differ", "pictures differ"):
-        single = _one_of_each_folder(index, ordered)
+        first: dict[str, int] = {}  # photo of each folder, in an order that says nothing of them
+        for position, paths in enumerate(index.store.paths_of(ordered.tolist()).values()):
+            first.setdefault(os.path.dirname(paths[0]), position)
+        single = ordered[sorted(first.values())]
         if len(single) >= FEWEST:
             likeness, folders = compared(single[:SHARE_PHOTOS]), len(single)
     if not far:
         return LibraryLikeness(likeness, photos, grouped=grouped, folders=folders, known=known)
     places = np.argsort(audit_order("likeness", np.arange(len(held_out))))[:REFERENCE_PHOTOS]
-    distances = _distances(alive, own_logits[places], partial(_logits, index))
+    distances = list[NDArray[np.float32]]()  # from every held-out photo; above 1 they are far
     embedded = copies = 0
-    if pictures is not None:
-        rows, own, own_looks = pictures
-        distances, embedded = np.maximum(distances, _distances(alive, own, points)), len(rows)
-        for start in range(0, photos if looks.shape[1] and own_looks.shape[1] else 0, ROWS_AT_ONCE):
-            block = looks[alive[start : start + ROWS_AT_ONCE]].astype(np.float32)
-            copies += int(((block @ own_looks.T).max(axis=1) >= NEAR).sum())
-    count = int((distances > 1).sum())
-    named = alive[np.argsort(-distances, kind="stable")[: min(count, FAR_KEPT)]]
+    for start in range(0, photos, ROWS_AT_ONCE):
+        block = alive[start : start + ROWS_AT_ONCE]
+        distances.append(far_points(own_logits[places], _logits(index, block)))
+        if pictures is not None:
+            rows, own, own_looks = pictures
+            distances[-1] = np.maximum(distances[-1], far_points(own, points(block)))
+            embedded = len(rows)
+            if looks.shape[1] and own_looks.shape[1]:
+                near = (looks[block].astype(np.float32) @ own_looks.T).max(axis=1) >= NEAR
+                copies += int(near.sum())
+    distance = np.concatenate(distances)
+    count = int((distance > 1).sum())
+    named = alive[np.argsort(-distance, kind="stable")[: min(count, FAR_KEPT)]]
     facts = (count, tuple(named.tolist()), embedded, copies, grouped, folders, known)
     return LibraryLikeness(likeness, photos, *facts)
-
-
-def _one_of_each_folder(index: Index, ordered: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the first photo of each folder, of rows in an order that says nothing of them."""
-    first: dict[str, int] = {}
-    for position, paths in enumerate(index.store.paths_of(ordered.tolist()).values()):
-        first.setdefault(os.path.dirname(paths[0]), position)
-    return ordered[sorted(first.values())]
 
 
 def _pictures(
@@ -249,19 +238,6 @@ def _pictures(
     embeddings = projection(known.features[there].astype(np.float32)).astype(np.float32)
     looks = known.looks[there].astype(np.float32)
     return np.searchsorted(kept, known.rows[there]), embeddings, looks
-
-
-def _distances(
-    alive: NDArray[np.int64],
-    reference: NDArray[np.float32],
-    points: Callable[[NDArray[np.int64]], NDArray[np.float32]],
-) -> NDArray[np.float32]:
-    """Return how far photos are from every held-out one, by their points; above 1 they are far."""
-    parts = [
-        far_points(reference, points(alive[start : start + ROWS_AT_ONCE]))
-        for start in range(0, len(alive), ROWS_AT_ONCE)
-    ]
-    return np.concatenate(parts)
 
 
 def _logits(index: Index, rows: NDArray[np.int64]) -> NDArray[np.float32]:
@@ -292,10 +268,7 @@ class HeldOutPictures:
     def of_run(
         cls, run: "RunFolder", weights: str, predictor: "Predictor", watch: Watch
     ) -> "HeldOutPictures | None":
-        """Return what is kept with a run of these weights, made if need be.
-
-        None where its photos are not there.
-        """
+        """Return what is kept with a run of these weights, made if need be."""
         path = run.path / PICTURES_FILE
         kept = cls.load(path)
         if kept is not None and kept.weights_sha256 == weights:
@@ -352,7 +325,6 @@ class HeldOutPictures:
         )
 
     def save(self, path: Path) -> None:
-        """Write the file."""
         import torch
 
         from labelwise.system.tensors import save_tensors
@@ -366,7 +338,6 @@ class HeldOutPictures:
 
     @staticmethod
     def load(path: Path) -> "HeldOutPictures | None":
-        """Return what a file holds; None where it is not there or not whole."""
         from labelwise.system.tensors import load_tensors
 
         try:

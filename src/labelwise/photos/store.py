@@ -6,10 +6,9 @@
     cache/                            the same end to end
 
 A *content* is a distinct picture, known by the hash of its bytes; its row is its place in every
-column. A *file* is where a content lies; several files may hold one content, and a moved file finds
-its content again. Columns are written, in files named after their first row, before the transaction
-that makes their rows known, and never changed afterwards. So a process killed at any moment leaves
-a whole index: what it left behind the known rows does not count.
+column. A *file* is where a content lies. Columns are written, in files named after their first row,
+before the transaction that makes their rows known, and never changed afterwards. So a process
+killed at any moment leaves a complete index.
 """
 
 import os
@@ -32,10 +31,10 @@ from labelwise.errors import CheckpointError, LabelwiseError
 from labelwise.photos.database import (
     SCHEMA,
     CacheFiles,
-    Checksums,
     Database,
     create_database,
     open_database,
+    way_out,
 )
 from labelwise.system.files import replacing
 from labelwise.system.storage import address_of, is_uri, without_options
@@ -113,7 +112,6 @@ class Store(AbstractContextManager["Store", None]):
         except BaseException:
             self.database.close()
             raise
-        self.checksums = Checksums(folder, self.database)
         self.cache = CacheFiles(folder)  # files that can be made again from the others
         self.writable = self.database.writable  # whether anything can be noted in the index
         self.answers = AnswerLog(folder / ANSWERS_FILE, self._answers_of_0_2)
@@ -124,7 +122,6 @@ class Store(AbstractContextManager["Store", None]):
 
     @classmethod
     def create(cls, folder: Path, labels: Sequence[str]) -> "Store":
-        """Make the files of an empty index in ``folder``."""
         folder.mkdir(parents=True, exist_ok=True)
         with replacing(folder / "photos.sqlite") as temporary:
             create_database(temporary, SCHEMA)
@@ -156,14 +153,12 @@ class Store(AbstractContextManager["Store", None]):
 
     @property
     def rows(self) -> int:
-        """How many contents are known."""
         last = self.database.read("contents", "ORDER BY row DESC LIMIT 1")
         return int(last[0][0]) + 1 if last else 0
 
     # Roots and files
 
     def root(self, path: str) -> int:
-        """Return the number of a root folder, which is new if it was not known."""
         raw = os.fsencode(path)
         if not self.database.read("roots", raw=raw):
             with self.transaction() as database:
@@ -173,12 +168,10 @@ class Store(AbstractContextManager["Store", None]):
         return int(self.database.read("roots", raw=raw)[0][0])
 
     def roots(self) -> dict[int, str]:
-        """Return the root folders by their numbers."""
         known = self.database.read("roots", "ORDER BY id")
         return {number: os.fsdecode(raw) for number, _, raw in known}
 
     def files_in(self, root: int, folder: str) -> dict[str, PhotoFile]:
-        """Return what is known of the files of one folder, by name."""
         files = {}
         found = self.database.read("files", root=root, folder=shown(folder))
         for _, _, name, raw, *rest in found:
@@ -192,7 +185,6 @@ class Store(AbstractContextManager["Store", None]):
         return {folder for (folder,) in self.database.execute(query, (root,))}
 
     def count_files(self, root: int | None = None) -> dict[str, int]:
-        """Return how many files there are in each state."""
         where, values = ("", ()) if root is None else (" WHERE root = ?", (root,))
         query = f"SELECT state, count(*) FROM files{where} GROUP BY state"
         return dict(self.database.execute(query, values))
@@ -211,14 +203,12 @@ class Store(AbstractContextManager["Store", None]):
         return places
 
     def paths_of(self, rows: Iterable[int]) -> dict[int, list[str]]:
-        """Return where each of some contents lies now, its files in order of their paths."""
         return {
             row: sorted(address_of(*location) for location in places)
             for row, places in self.places_of(rows).items()
         }
 
     def unreadable(self) -> list[tuple[str, str]]:
-        """Return the files that could not be read, and why."""
         roots = self.roots()
         return [
             (address_of(roots[root], os.path.join(folder, name)), reason or "")
@@ -226,7 +216,6 @@ class Store(AbstractContextManager["Store", None]):
         ]
 
     def row_of(self, path: str) -> int | None:
-        """Return the content of a file given by its path, None where it is not indexed."""
         for number, root in self.roots().items():
             inside = _inside(path, root)
             if inside is None:
@@ -274,7 +263,6 @@ class Store(AbstractContextManager["Store", None]):
         return rows
 
     def forget_missing(self) -> int:
-        """Remove the files marked missing; their contents stay, should they come back."""
         with self.transaction() as database:
             database.execute("DELETE FROM files WHERE state = 'missing'")
             return int(database.execute("SELECT changes()")[0][0])
@@ -291,16 +279,13 @@ class Store(AbstractContextManager["Store", None]):
     # Contents and their columns
 
     def rows_by_hash(self, hashes: Iterable[bytes]) -> dict[bytes, int]:
-        """Return the rows of the contents that are known among some hashes."""
         rows_of = {digest: self.database.read("contents", hash=digest) for digest in hashes}
         return {digest: int(rows[0][0]) for digest, rows in rows_of.items() if rows}
 
     def sizes(self) -> set[int]:
-        """Return the sizes of all contents in bytes."""
         return {size for (size,) in self.database.execute("SELECT DISTINCT size FROM contents")}
 
     def contents_of(self, rows: Iterable[int]) -> dict[int, Content]:
-        """Return what is known of some contents."""
         contents = {row: self.database.read("contents", row=row) for row in rows}
         if not all(contents.values()):
             raise self.database.damaged("contents")
@@ -327,11 +312,7 @@ class Store(AbstractContextManager["Store", None]):
         files: Sequence[tuple[PhotoFile, int | None]],
         looks: NDArray[np.float16] | None = None,
     ) -> None:
-        """Add contents with their columns (n, ...), and files of them or of known contents.
-
-        A file comes with its place in ``contents``; None keeps the row it has. An index whose first
-        rows have no looks gets none for later ones either.
-        """
+        """Add contents with their columns (n, ...), and files of them or of known contents."""
         first, written = self.rows, list[str]()
         rows = pa.array(np.arange(first, first + len(logits), dtype=np.int64))
         columns = [pa.array(np.ascontiguousarray(column)) for column in logits.T]
@@ -349,7 +330,7 @@ class Store(AbstractContextManager["Store", None]):
                 pq.write_table(table, temporary)
         with self.transaction() as database:
             for name in written:
-                self.checksums.put(name)
+                database.put_hash(name)
             facts = enumerate(map(astuple, contents), first)
             database.put("contents", [(row, *values, 0) for row, values in facts])
             self.put_files(
@@ -368,7 +349,7 @@ class Store(AbstractContextManager["Store", None]):
             end = min(end, rows)
             if end <= done or first >= rows:
                 continue
-            self.checksums.check(f"{kind}/{file.name}", once=True)
+            self.database.check_file(f"{kind}/{file.name}", once=True)
             try:
                 column = pq.read_table(file, columns=[name])[name].combine_chunks()
                 problem = f" must hold {end - first} rows, got {len(column)}"
@@ -376,14 +357,13 @@ class Store(AbstractContextManager["Store", None]):
             except (OSError, pa.ArrowException, KeyError) as error:
                 problem = f" of the index cannot be read ({first_line(error)})"
             if problem:
-                raise CheckpointError(f"{file}{problem}; {self.checksums.way_out}")
+                raise CheckpointError(f"{file}{problem}; {way_out(self.folder)}")
             column = column.slice(max(done - first, 0), end - max(done, first))
             if isinstance(column, pa.FixedSizeListArray):
                 column = column.flatten()
             yield column.to_numpy(zero_copy_only=False)
 
     def column(self, label: int) -> NDArray[np.float32]:
-        """Return the logits (rows,) of one label, mapped from the disk."""
         parts, name = partial(self._values, "scores", self._names[label]), f"{label + 1:05d}"
         shape = (self.rows, 1)
         return self.cache.grown(f"scores-{name}.bin", np.dtype(np.float32), shape, parts)[:, 0]
@@ -396,11 +376,11 @@ class Store(AbstractContextManager["Store", None]):
         """Return what photos look like from afar (rows, W); W is 0 where that is not known."""
         return self._vectors("looks")
 
-    def _vectors(self, kind: str) -> NDArray[np.float16]:
+    def _vectors(self, kind: Literal["embeddings", "looks"]) -> NDArray[np.float16]:
         files, rows = self._segments(kind), self.rows
         if not files:
             return np.empty((rows, 0), np.float16)
-        self.checksums.check(f"{kind}/{files[0].name}", once=True)
+        self.database.check_file(f"{kind}/{files[0].name}", once=True)
         shape = (rows, pq.read_schema(files[0]).field(NAMES[kind]).type.list_size)
         parts = partial(self._values, kind, NAMES[kind])
         return self.cache.grown(f"{kind}-00000.bin", np.dtype(np.float16), shape, parts)
@@ -408,7 +388,6 @@ class Store(AbstractContextManager["Store", None]):
     # Corrections
 
     def correct(self, corrections: Sequence[Correction]) -> None:
-        """Append what people said to the answer log; nothing said before is lost."""
         photos = self.photos_of({correction.row for correction in corrections})
         lines = []
         for said in corrections:
@@ -486,5 +465,4 @@ def _inside(path: str, root: str) -> str | None:
 
 
 def _raw(inside: str) -> bytes | None:
-    """Return the bytes of a name below a root, None where it is shown as it is."""
     return None if shown(inside) == inside else os.fsencode(inside)

@@ -1,9 +1,32 @@
-"""Which tags photos get: of a model's rule, of one with a guarantee, or those an audit kept."""
+"""Which tags photos get, and how they are written into side-cars or photos and taken back.
 
+Tags are those of a model's rule, of a rule with a guarantee, or those an audit kept. Programs that
+find a side-car often look no further, so a new one takes over the XMP packet and the other keywords
+inside the photo. The packet of a photo is edited as a side-car is (:mod:`labelwise.photos.xmp`),
+and exiftool puts it into the file in place of the old one.
+
+The index keeps every file before it is written, so that a killed command leaves nothing that cannot
+be taken back: side-cars with their bytes before (table ``sidecars``), photos with a patch that
+makes the old bytes of the new ones (``embedded``). Undoing gives exactly the old bytes; where
+another program has changed the file since, only entries that the index knows to be ours are taken
+out. A note in the file alone takes nothing out: anyone can write one.
+"""
+
+import errno
+import json
 import os
-from collections.abc import Iterator
+import shutil
+import subprocess
+import tempfile
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import astuple, dataclass
 from datetime import UTC, datetime
+from functools import wraps
+from hashlib import sha256
 from pathlib import Path
+from typing import Concatenate, Literal, ParamSpec
 
 import numpy as np
 
@@ -11,14 +34,365 @@ from labelwise.answers.audit_outcome import KEPT, RECEIPT, read_receipt
 from labelwise.data import load
 from labelwise.data.rows import is_file
 from labelwise.decide import Promised, Rule, promise_precision, promise_tags
-from labelwise.errors import DataError
+from labelwise.errors import DataError, LabelwiseError, SettingsError
 from labelwise.photos.index import Index
-from labelwise.photos.metadata import names_beside
+from labelwise.photos.metadata import names_beside, read_photo_metadata
 from labelwise.photos.shift import evidence_of, likeness_of
+from labelwise.photos.store import Store, shown
 from labelwise.photos.xmp import (
+    LARGEST,
+    NOTHING,
     Keyword,
+    Written,
+    begun,
+    differ_in_dates_alone,
+    entries,
+    noted,
+    tagged,
+    untagged,
 )
 from labelwise.pictures.decode import IMAGE_SUFFIXES, RAW_SUFFIXES
+from labelwise.system.files import read_regular, replacing
+from labelwise.system.text import shortened
+
+FORMATS = ("JPEG", "MPO", "TIFF", "PNG")
+LARGEST_PHOTO = 1 << 30
+SECONDS = 300  # after which exiftool is taken to be stuck
+
+
+@dataclass(frozen=True)
+class KeptFile:
+    """A file that we wrote: what takes it back, the hash of what we wrote, and our entries.
+
+    ``undo`` are the bytes of a side-car before, None where there was none, or the patch of a photo.
+    ``wrote`` is None where an index of 0.1 wrote it.
+    """
+
+    undo: bytes | None
+    after: bytes
+    wrote: dict[str, list[str]] | None
+
+    def is_of(self, now: bytes | None) -> bool:
+        return now is not None and sha256(now).digest() == self.after
+
+
+class WrittenFiles:
+    """What an index knows of the side-cars, or photos (``embedded``), that we have written."""
+
+    def __init__(self, store: Store, table: Literal["sidecars", "embedded"]) -> None:
+        self._store, self._table = store, table
+
+    def find(self, path: str) -> KeptFile | None:
+        """Return what is kept of a file that we wrote, None for any other."""
+        rows = self._store.database.read(self._table, raw=os.fsencode(path))
+        for _, _, undo, after, wrote in rows:
+            return KeptFile(undo, after, None if wrote is None else json.loads(wrote))
+        return None
+
+    def paths(self) -> list[str]:
+        rows = self._store.database.read(self._table, "ORDER BY raw")
+        return [os.fsdecode(raw) for raw, *_ in rows]
+
+    def put(self, path: str, kept: KeptFile) -> None:
+        """Remember a file that is about to be written."""
+        undo, after, wrote = astuple(kept)
+        noted = None if wrote is None else json.dumps(wrote)
+        with self._store.transaction() as database:
+            database.put(self._table, [(os.fsencode(path), shown(path), undo, after, noted)])
+
+    def forget(self, path: str) -> None:
+        with self._store.transaction() as database:
+            database.execute(f"DELETE FROM {self._table} WHERE raw = ?", (os.fsencode(path),))
+
+
+@dataclass(frozen=True)
+class TagOutcome:
+    """What became of one side-car or photo; one left alone says why."""
+
+    path: str
+    state: Literal["written", "unchanged", "undone", "left alone"]
+    reason: str = ""
+
+
+P = ParamSpec("P")
+Work = Callable[Concatenate[Store, str, P], TagOutcome]
+
+
+def _or_left_alone(work: Work[P]) -> Work[P]:
+
+    @wraps(work)
+    def done(store: Store, path: str, /, *arguments: P.args, **options: P.kwargs) -> TagOutcome:
+        try:
+            return work(store, path, *arguments, **options)
+        except LabelwiseError as error:
+            return TagOutcome(path, "left alone", str(error))
+        except OSError as error:
+            return TagOutcome(path, "left alone", error.strerror or str(error))
+
+    return done
+
+
+@_or_left_alone
+def write_sidecar(
+    store: Store,
+    path: str,
+    keywords: Sequence[Keyword],
+    *,
+    photo: str | None = None,
+    adopt: bool = False,
+    dry_run: bool = False,
+) -> TagOutcome:
+    """Make ``keywords`` our entries of a side-car; one that cannot be edited is left alone.
+
+    A side-car that is not there yet takes over what ``photo`` holds. ``adopt`` believes the notes
+    in the file: what they name counts as ours and may be replaced.
+    """
+    now, files = _read(path), WrittenFiles(store, "sidecars")
+    kept = files.find(path)
+    ours = noted(now) if adopt and now is not None else _ours(kept, now)
+    start = now
+    if now is None and keywords and photo is not None:
+        with suppress(DataError):  # raw files hold nothing that we read
+            inside = read_photo_metadata(Path(photo))
+            start = begun(inside.packet, inside.words)
+    after = tagged(start, keywords, ours) if now is not None or keywords else None
+    if after is None or after == now:
+        return TagOutcome(path, "unchanged")
+    if kept is not None and kept.is_of(now):
+        before = kept.undo
+        if differ_in_dates_alone(after, now or b""):
+            return TagOutcome(path, "unchanged")
+    else:
+        before = None if now is None else untagged(now, ours)
+    if not dry_run:
+        files.put(path, KeptFile(before, sha256(after).digest(), noted(after)))
+        _replace(Path(path), after, now)
+    return TagOutcome(path, "written")
+
+
+@_or_left_alone
+def undo_sidecar(store: Store, path: str, *, dry_run: bool = False) -> TagOutcome:
+    """Take our entries out of a side-car; one that we did not write is left alone."""
+    now, files = _read(path), WrittenFiles(store, "sidecars")
+    kept = files.find(path)
+    if now is None or kept is None:
+        return TagOutcome(path, "left alone", "it is gone" if now is None else "not ours")
+    if not dry_run:
+        back = kept.undo if kept.is_of(now) else untagged(now, _ours(kept, now))
+        _replace(Path(path), back, now)
+        files.forget(path)
+    return TagOutcome(path, "undone")
+
+
+def _ours(kept: KeptFile | None, now: bytes | None) -> Written:
+    """Return the entries of a side-car that are known to be ours.
+
+    Indexes of 0.1 kept no list of them: there, all that is noted and was not there before.
+    """
+    if kept is None or now is None:
+        return NOTHING
+    if kept.wrote is not None:
+        return kept.wrote
+    if kept.is_of(now) or kept.undo is None:
+        return noted(now)
+    before = entries(kept.undo)
+    return {prefix: set(names) - before[prefix] for prefix, names in noted(now).items()}
+
+
+def require_exiftool() -> str:
+    """Return where exiftool is; without it nothing can be written into photos."""
+    program = shutil.which("exiftool")
+    if program is None:
+        raise SettingsError(
+            "--embed writes through exiftool, which is not installed; install it (apt-get install "
+            "libimage-exiftool-perl, brew install exiftool), or write side-cars with --xmp"
+        )
+    return program
+
+
+@_or_left_alone
+def embed_tags(
+    store: Store, photo: str, keywords: Sequence[Keyword], *, dry_run: bool = False
+) -> TagOutcome:
+    """Make ``keywords`` our entries in a photo; one that cannot be written is left alone."""
+    exiftool, path = require_exiftool(), Path(os.path.realpath(photo))
+    files = WrittenFiles(store, "embedded")
+    (now, packet), kept = _read_photo(path), files.find(photo)
+    ours = NOTHING if kept is None or packet is None else kept.wrote or NOTHING
+    if packet is None and not keywords:
+        return TagOutcome(photo, "unchanged")
+    after = tagged(begun(None, ()) if packet is None else packet, keywords, ours)
+    if packet is not None and _same_entries(packet, after):
+        return TagOutcome(photo, "unchanged")
+    if not dry_run:
+        before = apply_patch(now, kept.undo or b"") if kept and kept.is_of(now) else now
+        new = _with_packet(exiftool, path, after)
+        files.put(photo, KeptFile(make_patch(new, before), sha256(new).digest(), noted(after)))
+        _replace(path, new, now)
+    return TagOutcome(photo, "written")
+
+
+@_or_left_alone
+def undo_embedded(store: Store, photo: str, *, dry_run: bool = False) -> TagOutcome:
+    """Take our entries out of a photo; one that we did not write is left alone."""
+    path, files = Path(os.path.realpath(photo)), WrittenFiles(store, "embedded")
+    kept = files.find(photo)
+    if kept is None:
+        return TagOutcome(photo, "left alone", "not ours")
+    now, packet = _read_photo(path)
+    if not dry_run:
+        back = now
+        if kept.is_of(now):
+            back = apply_patch(now, kept.undo or b"")
+        elif packet is not None:
+            bare = untagged(packet, kept.wrote or NOTHING)
+            back = _with_packet(require_exiftool(), path, bare)
+        _replace(path, back, now)
+        files.forget(photo)
+    return TagOutcome(photo, "undone")
+
+
+def _read(path: str | Path, most: int = LARGEST) -> bytes | None:
+    try:
+        return read_regular(path, most)[0]
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise LabelwiseError(f"it cannot be read ({error.strerror})") from None
+
+
+def _read_photo(path: Path) -> tuple[bytes, bytes | None]:
+    """Return the bytes of a photo whose format can be written, and its XMP packet."""
+    data = _read(path, LARGEST_PHOTO)
+    if data is None:
+        raise LabelwiseError(f"it cannot be read ({os.strerror(errno.ENOENT)})")
+    try:
+        photo_metadata = read_photo_metadata(path)
+    except DataError as error:
+        raise LabelwiseError(f"it cannot be read as a picture ({error})") from None
+    if photo_metadata.format not in FORMATS:
+        raise LabelwiseError(
+            f"it is {photo_metadata.format}, not JPEG, TIFF or PNG; --xmp writes a side-car"
+        )
+    return data, photo_metadata.packet
+
+
+def _same_entries(one: bytes, other: bytes) -> bool:
+    """Return whether two packets name the same keywords, and the same of them as ours."""
+    return entries(one) == entries(other) and noted(one) == noted(other)
+
+
+def _with_packet(exiftool: str, place: Path, packet: bytes) -> bytes:
+    """Return the bytes of a photo with another packet; the photo itself is not changed."""
+    with tempfile.TemporaryDirectory(prefix="labelwise-embed-") as folder:
+        block, source = Path(folder) / "packet.xmp", Path(folder) / f"photo{place.suffix}"
+        made = Path(folder) / f"made{place.suffix}"
+        block.write_bytes(packet)
+        shutil.copyfile(place, source)
+        command = [exiftool, "-q", "-q", "-api", "PNGEarlyXMP=1", f"-XMP<={block}"]
+        try:
+            done = subprocess.run(
+                [*command, "-o", str(made), str(source)],
+                capture_output=True,
+                timeout=SECONDS,
+                check=False,
+                stdin=subprocess.DEVNULL,
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise LabelwiseError(f"exiftool could not be used ({error})") from None
+        said = " ".join(done.stderr.decode("utf-8", "replace").split())
+        said = said.replace(str(source), place.name)
+        if done.returncode or not made.is_file():
+            raise LabelwiseError(shortened(f"exiftool could not write it: {said or 'no reason'}"))
+        written = read_photo_metadata(made).packet
+        if written is None or not _same_entries(written, packet):
+            raise LabelwiseError("what exiftool wrote is not what it was given")
+        return made.read_bytes()
+
+
+def _replace(path: Path, data: bytes | None, seen: bytes | None) -> None:
+    """Write a file, or remove it, unless another program has changed it since it was seen."""
+
+    def check() -> None:
+        if _read(path, LARGEST_PHOTO) != seen:
+            raise LabelwiseError("another program changed it just now; try again")
+
+    if data is None:
+        check()
+        path.unlink()
+        return
+    with replacing(path) as temporary:
+        temporary.write_bytes(data)
+        if seen is not None:
+            os.chmod(temporary, os.stat(path).st_mode & 0o7777)
+        check()
+
+
+# Patches
+
+
+BLOCK = 4096
+SEARCHES = 64  # each may go through the whole file; what is not found by then is stored
+
+Step = tuple[int, int] | bytes
+
+
+def make_patch(now: bytes, before: bytes) -> bytes:
+    """Return the patch that makes ``before`` of ``now``.
+
+    >>> photo = bytes(range(256)) * 500
+    >>> len(make_patch(photo[:9000] + b"keywords" + photo[9000:], photo)) < 100
+    True
+    """
+    steps: list[Step] = []
+    at, position, searches = 0, 0, SEARCHES  # where we are in `before`, and perhaps in `now`
+    while at < len(before):
+        block = before[at : at + BLOCK]
+        if not now.startswith(block, position):
+            position = now.find(block) if searches else -1
+            searches -= searches > 0
+        if position < 0:
+            steps.append(block)
+            at, position = at + len(block), 0
+            continue
+        length = _same_bytes(now, position, before, at)
+        steps.append((position, length))
+        at, position = at + length, position + length
+    literal = b"".join(step for step in steps if isinstance(step, bytes))
+    plan = [len(step) if isinstance(step, bytes) else step for step in steps]
+    patch = zlib.compress(json.dumps(plan).encode() + b"\n" + literal)
+    if apply_patch(now, patch) != before:
+        raise ValueError("a patch must give back the bytes that it was made of")
+    return patch
+
+
+def apply_patch(now: bytes, patch: bytes) -> bytes:
+    """Return the bytes that ``now`` was made from."""
+    plan, _, literal = zlib.decompress(patch).partition(b"\n")
+    parts, at = [], 0
+    for step in json.loads(plan):
+        if isinstance(step, int):
+            parts.append(literal[at : at + step])
+            at += step
+        else:
+            start, length = step
+            parts.append(now[start : start + length])
+    return b"".join(parts)
+
+
+def _same_bytes(one: bytes, at: int, other: bytes, there: int) -> int:
+    most = min(len(one) - at, len(other) - there)
+    same, step = 0, BLOCK
+    while step:
+        end = min(same + step, most)
+        if one[at + same : at + end] == other[there + same : there + end]:
+            if end == most:
+                return most
+            same, step = end, 2 * step
+        else:
+            step //= 2
+    return same
+
 
 ROWS_AT_ONCE = 4096
 
@@ -52,10 +426,7 @@ def promised_rule(
 
 
 def tags_of(index: Index, rule: Rule | None) -> Iterator[tuple[int, list[Keyword]]]:
-    """Yield, for each photo that is there, its labels, surest first.
-
-    ``rule`` is one of :func:`promised_rule`; None for the model's own.
-    """
+    """Yield, for each photo that is there, its labels, surest first."""
     model = index.spec.weights_sha256[:12]
     date = datetime.now(UTC).isoformat(timespec="seconds")
     # Once there are answers, a word without any is never chosen: no tag needs a caution.
@@ -66,15 +437,12 @@ def tags_of(index: Index, rule: Rule | None) -> Iterator[tuple[int, list[Keyword
         probs, sets = np.exp(index.log_probs(rows, refit=rule is None)), index.sets(rows, rule)
         for row, chances, chosen in zip(rows.tolist(), probs, sets, strict=True):
             if row not in dead:
-                order = sorted(np.flatnonzero(chosen).tolist(), key=lambda k: -chances[k])
-                names = [index.space.names[k] for k in order]
-                yield (
-                    row,
-                    [
-                        Keyword(name, chances[k], model, date, _above(index, name), caution)
-                        for k, name in zip(order, names, strict=True)
-                    ],
-                )
+                keywords = []
+                for k in sorted(np.flatnonzero(chosen).tolist(), key=lambda k: -chances[k]):
+                    name = index.space.names[k]
+                    above = () if index.taxonomy is None else index.taxonomy.above(name)
+                    keywords.append(Keyword(name, chances[k], model, date, above, caution))
+                yield row, keywords
 
 
 def tags_of_audit(folder: Path) -> list[tuple[list[str], list[Keyword]]]:
@@ -92,11 +460,6 @@ def tags_of_audit(folder: Path) -> list[tuple[list[str], list[Keyword]]]:
             own = [Keyword(name, level, made, date, (), said) for name in names]
             found.append(([photo], own))
     return found
-
-
-def _above(index: Index, label: str) -> tuple[str, ...]:
-    """Return what a label is a kind of, from the top down."""
-    return () if index.taxonomy is None else index.taxonomy.above(label)
 
 
 def raw_partners(photo: str) -> list[str]:

@@ -1,16 +1,12 @@
 """Rankings of all rows of an index by the score of a query, and exact top-k of them.
 
 Labels wanted and unwanted alone have a sum of log probabilities for a score. Of any other query,
-such as ``(cat | dog), -sofa``, the odds of all rows are computed in 32 bits by sums and products of
-p and 1 - p, which stay within ROUNDING of the score. So the rows whose odds come within ROUNDING of
-the k-th largest hold the k best ones, and they alone get the score itself, in 64 bits. A query that
-names two labels which exclude each other has the score itself for all rows.
-
-The k-th largest of many values is bounded from below by that of the maxima of blocks of DEPTH
-values, so that few values are sorted. Every way gives the rows of a full stable sort.
+such as ``(cat | dog), -sofa``, the odds of all rows are computed in 32 bits, within ROUNDING of the
+score; only rows whose odds come within ROUNDING of the k-th largest get the score itself, in 64
+bits. A query that names two labels which exclude each other has the score itself for all rows.
+Every way gives the rows of a full stable sort.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
@@ -46,12 +42,10 @@ class LabelOdds:
 
     @cached_property
     def log_p(self) -> Scores:
-        """Log probabilities (N,)."""
         return self._side(0)
 
     @cached_property
     def log_q(self) -> Scores:
-        """Log probabilities (N,) of the label's absence."""
         return self._side(1)
 
     @cached_property
@@ -79,42 +73,14 @@ def _best_of(rows: Rows, scores: Scores, count: int) -> tuple[Rows, Scores]:
     return rows[order], scores[order]
 
 
-class Ranking(ABC):
-    """All rows of an index but those that are gone, ordered by the score of a query."""
-
-    _rising: Scores = np.empty(0, np.float32)
-    _least = np.inf  # the scores from here on are in _rising
-
-    @abstractmethod
-    def best(self, count: int) -> tuple[Rows, Scores]:
-        """Return the ``count`` rows of highest score, best first, and their scores."""
-
-    @abstractmethod
-    def count_at_least(self, least: float) -> int:
-        """Return how many rows have a score of at least ``least``."""
-
-    @abstractmethod
-    def _scores_at_least(self, least: float) -> Scores:
-        """Return the scores that are at least ``least``, in no order."""
-
-    @abstractmethod
-    def expected(self, query: CalibratedQuery) -> HitCount:
-        """Return how many rows are expected to answer the query as it is calibrated."""
-
-    def scores_at_least(self, least: float) -> Scores:
-        """Return the scores that are at least ``least``, the highest first."""
-        if least < self._least:
-            self._rising, self._least = np.sort(self._scores_at_least(least)), least
-        return self._rising[np.searchsorted(self._rising, np.float32(least)) :][::-1]
-
-
-class ScoreRanking(Ranking):
+class ScoreRanking:
     """Rows by scores that are computed for all of them; minus infinity where a row is gone."""
 
     def __init__(self, scores: Scores) -> None:
         self.scores = scores
 
     def best(self, count: int) -> tuple[Rows, Scores]:
+        """Return the ``count`` rows of highest score, best first, and their scores."""
         least = value_at(self.scores, count) if count > 0 else np.inf
         rows = np.flatnonzero(self.scores >= least)
         return _best_of(rows, self.scores[rows], count)
@@ -122,14 +88,16 @@ class ScoreRanking(Ranking):
     def count_at_least(self, least: float) -> int:
         return int(np.count_nonzero(self.scores >= least))
 
-    def _scores_at_least(self, least: float) -> Scores:
-        return np.compress(self.scores >= least, self.scores)
+    def scores_at_least(self, least: float) -> Scores:
+        """Return the scores that are at least ``least``, the highest first."""
+        return np.sort(self.scores[self.scores >= least])[::-1]
 
     def expected(self, query: CalibratedQuery) -> HitCount:
+        """Return how many rows are expected to answer the query as it is calibrated."""
         return query.count(self.scores)
 
 
-class OddsRanking(Ranking):
+class OddsRanking:
     """Rows by the score of any expression over columns."""
 
     def __init__(self, query: BoundQuery, columns: Sequence[LabelOdds], gone: Rows) -> None:
@@ -168,9 +136,9 @@ class OddsRanking(Ranking):
         reached = self._scores(rows[~surely]) >= least
         return int(np.count_nonzero(surely) + np.count_nonzero(reached))
 
-    def _scores_at_least(self, least: float) -> Scores:
+    def scores_at_least(self, least: float) -> Scores:
         scores = self._scores(self._near(_odds_at(least)))
-        return scores[scores >= least]
+        return np.sort(scores[scores >= least])[::-1]
 
     def expected(self, query: CalibratedQuery) -> HitCount:
         return query.count_of_odds(self.odds)
@@ -200,6 +168,9 @@ class OddsRanking(Ranking):
             np.where(likely, larger, smaller), np.where(likely, smaller, larger)
         )
         return scores.astype(np.float32)
+
+
+Ranking = ScoreRanking | OddsRanking  # of all rows of an index but those that are gone
 
 
 def _odds_at(least: float) -> float:

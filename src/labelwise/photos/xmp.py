@@ -1,17 +1,14 @@
 """Keywords in XMP side-cars: added to what is there, marked as ours, and taken out again exactly.
 
-A side-car is edited as bytes. The parser only says where its elements lie; nothing is written anew,
-so every byte that is not ours stays as another program wrote it. Our keywords go
+A side-car is edited as bytes. The parser only says where its elements lie, so every byte that is
+not ours stays as another program wrote it. Our keywords go into the lists that exist
+(``dc:subject``, ``lr:hierarchicalSubject``, ``digiKam:TagsList``), unless they are there already;
+otherwise into lists of a description of our own, which also notes, as ``labelwise:tags``, each
+label with its probability, model, date, and the lists it was added to.
 
-* into the lists that exist (``dc:subject``, ``lr:hierarchicalSubject``, ``digiKam:TagsList``),
-  unless they are there already, in which case they are not ours;
-* otherwise into lists of a description of our own, which also notes, as ``labelwise:tags``, each
-  label with its probability, model, date, and the lists it was added to.
-
-The note says what was ours when it was written, but anyone can write one. So :func:`untagged` takes
-out only what the note names *and* the caller knows to be ours: what it read by :func:`noted` from
-the bytes it wrote itself. A side-car is read in time linear in its size. What is not plain XML in
-UTF-8, declares a document type, is very deep or has very many elements is not accepted.
+Anyone can write such a note. So :func:`untagged` takes out only what the note names *and* the
+caller knows to be ours. What is not plain XML in UTF-8, declares a document type, is very deep or
+has very many elements is not accepted.
 """
 
 import re
@@ -49,11 +46,9 @@ class Element:
 
     @cached_property
     def text(self) -> str:
-        """The characters between the tags, those of children left out."""
         return "".join(self.pieces)
 
     def find(self, *path: str) -> Iterator["Element"]:
-        """Yield the descendants along a path of names."""
         for child in self.children:
             if child.name == path[0]:
                 if len(path) == 1:
@@ -129,15 +124,6 @@ def spliced(data: bytes, splices: Sequence[Splice]) -> bytes:
     return b"".join([*parts, data[at:]])
 
 
-def outermost(elements: Sequence[Element]) -> list[Element]:
-    """Return the elements that lie in no other of them."""
-    kept: list[Element] = []
-    for element in sorted(elements, key=lambda one: (one.start, -one.end)):
-        if not kept or element.start >= kept[-1].end:
-            kept.append(element)
-    return kept
-
-
 def with_space(data: bytes, element: Element) -> int:
     """Return where the white space before an element starts."""
     start = element.start
@@ -148,9 +134,9 @@ def with_space(data: bytes, element: Element) -> int:
 
 def raw_name(data: bytes, element: Element) -> str:
     """Return an element's name as it is written, prefix included."""
-    tag = data[element.start + 1 : element.inner_start]
-    end = next(at for at, byte in enumerate(tag) if byte in SPACE + b"/>")
-    return tag[:end].decode()
+    return re.split(rb"[\s/>]", data[element.start + 1 : element.inner_start], maxsplit=1)[
+        0
+    ].decode()
 
 
 def into_element(data: bytes, element: Element, text: bytes) -> list[Splice]:
@@ -214,13 +200,11 @@ class _List:
         return f"{self.space} {self.name}"
 
     def spelled(self, keyword: Keyword) -> str:
-        """Return a keyword as this list writes it: alone, or with all levels above it."""
         if self.separator is None:
             return keyword.label
         return self.separator.join((*keyword.parents, keyword.label))
 
     def of(self, words: Sequence[str]) -> str:
-        """Return the element of a list that holds these words."""
         items = "".join(f"<rdf:li>{escape(word)}</rdf:li>" for word in words)
         bag = f"<rdf:{self.container}>{items}</rdf:{self.container}>"
         return f"   <{self.written}>{bag}</{self.written}>"
@@ -362,9 +346,11 @@ def untagged(data: bytes, ours: Written) -> bytes:
             gone.append(description)
         else:
             gone += [*tags, *emptied]
-    return spliced(
-        data, [(with_space(data, element), element.end, b"") for element in outermost(gone)]
-    )
+    splices: list[Splice] = []
+    for element in sorted(gone, key=lambda element: (element.start, -element.end)):
+        if not splices or element.start >= splices[-1][1]:  # in no other of them
+            splices.append((with_space(data, element), element.end, b""))
+    return spliced(data, splices)
 
 
 def _rdf(root: Element) -> Element:
@@ -375,7 +361,6 @@ def _rdf(root: Element) -> Element:
 
 
 def _containers(rdf: Element, kind: "_List") -> Iterator[Element]:
-    """Yield the bags of one list of keywords; anything but a list there is refused."""
     for prop in rdf.find(f"{RDF} Description", kind.property):
         bags = [child for child in prop.children if child.name in CONTAINERS]
         if not bags:

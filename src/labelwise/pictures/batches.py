@@ -52,7 +52,7 @@ from labelwise.pictures.processes import (
 )
 from labelwise.pictures.sources import ImageSource
 from labelwise.pictures.transform import Transform, Window
-from labelwise.pictures.worker import HEADER, NAME, Item, Kind, Work, reason_of
+from labelwise.pictures.worker import HEADER, NAME, Kind, Work, reason_of
 
 AHEAD = 3  # batches begun before they are asked for
 
@@ -70,8 +70,11 @@ def read_ahead(
     on_gpu = decodes_on_gpu(decode, device, transform.bands)
     array = resized_array(images, transform)
     if array is not None:
-        as_planes = isinstance(images, ArrayImages)
-        yield from _from_array(array, batches, device, as_planes)
+        for batch in batches:
+            values = torch.from_numpy(array[batch])  # indexing copies
+            values = sent(values.pin_memory() if device.type == "cuda" else values, device)
+            as_planes = isinstance(images, ArrayImages)
+            yield Inputs(batch, values.permute(0, 3, 1, 2) if as_planes else values)
     elif device.type == "cuda" and transform.is_plain:
         processes = are_worth_it(sum(map(len, batches)), workers or available_cores())
         loader = PictureLoader(images, transform, device, on_gpu, processes)
@@ -93,19 +96,6 @@ def resized_array(
         if kept and (images.resized or as_input) and (height, width) == (transform.size,) * 2:
             return images.pixels
     return None
-
-
-def _from_array(
-    array: NDArray[np.generic] | MappedFeatures,
-    batches: Sequence[NDArray[np.int64]],
-    device: torch.device,
-    as_planes: bool,
-) -> Iterator[Inputs]:
-    pinned = device.type == "cuda"
-    for batch in batches:
-        values = torch.from_numpy(array[batch])  # indexing copies
-        values = sent(values.pin_memory() if pinned else values, device)
-        yield Inputs(batch, values.permute(0, 3, 1, 2) if as_planes else values)
 
 
 class BatchRows(NamedTuple):
@@ -137,12 +127,13 @@ class HostResizer:
 
     def batches(self, wanted: Iterable[BatchRows]) -> Generator[Resized]:
         """Yield the pictures of each batch, on the host."""
-        work = self._work() if self.processes else None
+        work = Work(Kind.RESIZED, self.transform)
         with ExitStack() as stack:
             lent = None
-            if work is not None and are_worth_it(len(self.images), self.workers):
+            able = self.processes and work.fits(self.images)
+            if able and are_worth_it(len(self.images), self.workers):
                 lent = stack.enter_context(borrowed_processes(self.workers))
-            if work is None or lent is None:
+            if lent is None:
                 yield from stack.enter_context(closing(self.by_threads(wanted)))
             else:
                 made = self._by_processes(lent, work, list(wanted))
@@ -186,13 +177,6 @@ class HostResizer:
                 array[at] = 0
                 made.failed[at] = reason_of(self.images.ids[row], error)
 
-    def _work(self) -> Work | None:
-        """Return what processes can do of this, if they can do it."""
-        if not (self.transform.is_plain and self.images.all_encoded):
-            return None
-        work = Work(Kind.RESIZED, self.transform)
-        return work if work.most_items else None
-
     def _by_processes(
         self, processes: DecodingProcesses, work: Work, wanted: list[BatchRows]
     ) -> Generator[Resized]:
@@ -206,7 +190,12 @@ class HostResizer:
         with ExitStack() as stack:
             items = stack.enter_context(closing(items_ahead(self.images, rows, self.workers)))
             cut = (
-                _with_windows(some, batch, places)
+                [
+                    item
+                    if isinstance(item, str) or batch.window is None
+                    else item._replace(window=batch.window(at))
+                    for item, at in zip(some, places, strict=True)
+                ]
                 for some, (batch, places) in zip(items, parts, strict=True)
             )
             chunks = stack.enter_context(closing(processes.run(work, cut)))
@@ -240,17 +229,6 @@ class HostResizer:
 def _chunk(rows: int, threads: int) -> int:
     """Return how many rows of a batch a thread takes at once."""
     return max(1, min(CHUNK, rows // (2 * threads)))
-
-
-def _with_windows(
-    items: list[Item | str], batch: BatchRows, places: Sequence[int]
-) -> list[Item | str]:
-    if batch.window is None:
-        return items
-    return [
-        item if isinstance(item, str) else item._replace(window=batch.window(position))
-        for item, position in zip(items, places, strict=True)
-    ]
 
 
 def resized_inputs(

@@ -38,6 +38,7 @@ from labelwise.system.names import printable
 
 
 if TYPE_CHECKING:
+    from rawpy import RawPy
     from torch import Tensor
 
 
@@ -114,11 +115,21 @@ def plain_header(content: bytes) -> JpegHeader | None:
         if marker == SCAN:
             if frame is None:
                 return None
-            return _header(*frame, known, content[start:at], orientation)
+            coding, body = frame
+            height, width, layers = struct.unpack_from(">HHB", body, 1)
+            rgb = body[6::3] == b"RGB"  # as libjpeg tells it
+            if JFIF in known:
+                rgb = False
+            elif ADOBE in known:
+                rgb = layers == 3 and known[ADOBE][11] == 0
+            first = content[start : start + 1] == body[5:6]
+            usual = coding == BASELINE and body[7::3] in USUAL_SAMPLING and first
+            return JpegHeader(width, height, layers, orientation, rgb, usual)
         if marker in UNREAD:
             continue
         if marker == TABLE:
-            if not _plain_tables(content[start:at]):
+            body = content[start:at]
+            if not body or len(body) % 65 or any(first >= 4 for first in body[::65]):
                 return None
         elif marker in FRAMES:
             if frame is not None or length < 8:
@@ -143,26 +154,6 @@ def plain_header(content: bytes) -> JpegHeader | None:
             if profiles > 1:
                 return None
     return None
-
-
-def _header(
-    coding: int, frame: bytes, known: dict[int, bytes], scan: bytes, orientation: int
-) -> JpegHeader:
-    """Return what the segments of a JPEG say; whether it is RGB as libjpeg tells it."""
-    height, width, layers = struct.unpack_from(">HHB", frame, 1)
-    names, sampling = frame[6::3], frame[7::3]
-    if JFIF in known:
-        rgb = False
-    elif ADOBE in known:
-        rgb = layers == 3 and known[ADOBE][11] == 0
-    else:
-        rgb = names == b"RGB"
-    usual = coding == BASELINE and sampling in USUAL_SAMPLING and scan[:1] == frame[5:6]
-    return JpegHeader(width, height, layers, orientation, rgb, usual)
-
-
-def _plain_tables(body: bytes) -> bool:
-    return len(body) > 0 and len(body) % 65 == 0 and all(first < 4 for first in body[::65])
 
 
 def _exif_orientation(body: bytes) -> int | None:
@@ -199,7 +190,11 @@ def _decoder() -> Callable[[bytes], Pixels] | None:
     import torch
 
     try:
-        _load_operators()
+        library = operators_library()
+        if library is None:
+            import torchvision.io  # noqa: F401
+        else:  # without torchvision's models, which take a second
+            torch.ops.load_library(library)  # type: ignore[no-untyped-call]
         operator = torch.ops.image.decode_jpeg
     except (ImportError, OSError, AttributeError, RuntimeError):
         return None
@@ -210,17 +205,6 @@ def _decoder() -> Callable[[bytes], Pixels] | None:
         return pixels.permute(1, 2, 0).numpy()
 
     return decode if _agrees(decode) else None
-
-
-def _load_operators() -> None:
-    """Load torchvision's image operators without its models, which take a second."""
-    import torch
-
-    library = operators_library()
-    if library is not None:
-        torch.ops.load_library(library)  # type: ignore[no-untyped-call]
-        return
-    import torchvision.io  # noqa: F401
 
 
 def operators_library() -> str | None:
@@ -261,7 +245,10 @@ def find_images(folder: Path) -> tuple[list[str], tuple[str, ...]]:
             images.append(inside)
         elif suffix in UNREAD_SUFFIXES:
             skipped[suffix] += 1
-    return images, _skipped_note(skipped)
+    if not skipped:
+        return images, ()
+    counts = ", ".join(f"{count:,} {suffix}" for suffix, count in sorted(skipped.items()))
+    return images, (f"skipped {counts}: `{install_for(skipped)}` reads them",)
 
 
 def image_paths(places: Sequence[Path]) -> tuple[list[Path], list[str]]:
@@ -307,20 +294,9 @@ def regular_files(folder: Path) -> Iterator[str]:
                 yield inside
 
 
-def _skipped_note(skipped: Counter[str]) -> tuple[str, ...]:
-    if not skipped:
-        return ()
-    counts = ", ".join(f"{count:,} {suffix}" for suffix, count in sorted(skipped.items()))
-    return (f"skipped {counts}: `{install_for(skipped)}` reads them",)
-
-
 # RAW photos, by rawpy (LibRaw) where installed: the preview inside, if both its sides are at least
 # ``at_least`` long, or half as long as the sensor's where no length is given; otherwise a demosaic,
 # at half the size unless that is too small, with the camera's white balance, in sRGB.
-
-
-if TYPE_CHECKING:
-    from rawpy import RawPy
 
 
 RAW_SUFFIXES = frozenset(
@@ -511,7 +487,12 @@ def by_pillow(content: bytes, name: str, at_least: int | None = None) -> Image.I
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):  # of a frame inside
         raise ImageError(too_large(name)) from None
     except UnidentifiedImageError:
-        raise ImageError(f"{name}: {_kind_of(content)}") from None
+        what = "this is not an image file"
+        if is_dicom(content):
+            what = "is a DICOM file, which is not 8-bit RGB; train with --bands all"
+        elif content.startswith((b"\x93NUMPY", *TIFF)):
+            what = "holds bands, not 8-bit RGB; train with --bands all, or name them"
+        raise ImageError(f"{name}: {what}") from None
     except Exception as error:  # decoders raise a dozen kinds for broken bytes
         reason = str(error).strip() or type(error).__name__
         hint = "; if it holds bands, train with --bands all" if content.startswith(TIFF) else ""
@@ -552,15 +533,6 @@ def _first_entries(content: bytes, order: str) -> dict[int, int]:
 def is_dicom(content: bytes) -> bool:
     """Return whether a file says it is DICOM, by the mark behind its preamble."""
     return content[128:132] == b"DICM"
-
-
-def _kind_of(content: bytes) -> str:
-    """Return what a file is that no model of 8-bit RGB reads."""
-    if is_dicom(content):
-        return "is a DICOM file, which is not 8-bit RGB; train with --bands all"
-    if content.startswith((b"\x93NUMPY", *TIFF)):
-        return "holds bands, not 8-bit RGB; train with --bands all, or name them"
-    return "this is not an image file"
 
 
 def open_picture(content: bytes) -> ImageFile.ImageFile:

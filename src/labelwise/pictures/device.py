@@ -67,11 +67,6 @@ class HardwareDecoder:
             self._call("nvjpegJpegStateCreate", self._handle, ctypes.byref(self._state))
 
     def decode(self, groups: Sequence[EqualSizes]) -> list[Tensor]:
-        """Return the planes (n, 3, H, W) of each group, made in the current stream.
-
-        Contents must be kept until the stream has got there. Raise a RuntimeError if one of them
-        cannot be decoded.
-        """
         planes = [
             torch.empty((len(contents), 3, height, width), dtype=torch.uint8, device=self._device)
             for contents, height, width in groups
@@ -132,7 +127,6 @@ def _places(planes: Tensor) -> NDArray[np.uint64]:
 
 @cache
 def _functions() -> dict[str, Any] | None:
-    """Return nvJPEG's functions, from the library that torchvision's own is linked with."""
     path = operators_library()
     if path is None:
         return None
@@ -223,10 +217,7 @@ def beside(stream: torch.cuda.Stream | None) -> AbstractContextManager[object]:
 def _by_halves(
     decode: Callable[[Sequence[EqualSizes]], list[Tensor]], files: list[Jpeg]
 ) -> tuple[list[Pictures], list[Jpeg]]:
-    """Return upright pictures, and files that cannot be decoded.
-
-    One such file spoils all that are decoded with it, which are then decoded by halves.
-    """
+    """Return upright pictures, and the files that fail: they spoil the batch, so halve it."""
     if not files:
         return [], []
     groups: dict[tuple[int, int, int], list[Jpeg]] = {}
@@ -254,7 +245,6 @@ def _by_halves(
 
 
 def _upright(planes: Tensor, orientation: int) -> Tensor:
-    """Return planes (n, 3, H, W) as the camera was held."""
     if orientation == 1:
         return planes
     exchanged, rows, columns = turned(orientation)
@@ -289,7 +279,6 @@ class DeviceFeeder:
 
     @property
     def device(self) -> torch.device:
-        """The device that the inputs are made on."""
         return self.loader.device
 
     def batches(
@@ -323,7 +312,6 @@ class DeviceFeeder:
     def _portions(
         self, chunks: Iterator[Loaded], stream: torch.cuda.Stream | None
     ) -> Generator[Loaded]:
-        """Yield chunks joined to portions."""
         most = self._at_least(DECODED_VALUES, DECODED_SHARE)
         whole = Loaded()
         more = True
@@ -351,7 +339,11 @@ class DeviceFeeder:
                 decoders.put(decoder)
             whole = Loaded(portion.pictures + pictures, [], dict(portion.failed))
             for file in refused:
-                self._decode_here(file, whole)
+                try:
+                    whole.pictures.append(self.loader.pixels(file.row, file.place))
+                except Exception as error:
+                    name = self.loader.images.ids[file.row]
+                    whole.failed[file.place] = reason_of(name, error)
             return whole
 
         with ExitStack() as stack:
@@ -360,13 +352,6 @@ class DeviceFeeder:
             decoded = by_threads(portions, decode, DECODERS, DECODERS, "nvjpeg")
             yield from stack.enter_context(closing(decoded))
 
-    def _decode_here(self, file: Jpeg, decoded: Loaded) -> None:
-        """Add a picture that the device does not take, or why nobody can decode it."""
-        try:
-            decoded.pictures.append(self.loader.pixels(file.row, file.place))
-        except Exception as error:
-            decoded.failed[file.place] = reason_of(self.loader.images.ids[file.row], error)
-
     def _made(
         self,
         batches: Sequence[NDArray[np.int64]],
@@ -374,8 +359,7 @@ class DeviceFeeder:
         stream: torch.cuda.Stream | None,
     ) -> Generator[tuple[Inputs, "torch.cuda.Event | None"]]:
         """Yield batches cut from portions that are resized, and when their inputs are there."""
-        pending: list[_Inputs] = []
-        failed: dict[int, str] = {}
+        ids, pending, failed = self.loader.images.ids, list[_Inputs](), dict[int, str]()
         first = reached = 0
         for batch in batches:
             last = first + len(batch)
@@ -383,48 +367,28 @@ class DeviceFeeder:
                 while reached < last:
                     portion = next(portions)
                     reached += len(portion)
-                    pending.append(self._inputs(self._sent(portion.pictures, stream)))
+                    pictures = [picture.on(self.device) for picture in portion.pictures]
+                    if stream is not None:  # keep them until it has read them
+                        for picture in pictures:
+                            picture.values.record_stream(stream)
+                    pending.append(self._inputs(pictures))
                     failed.update(portion.failed)
                 values = self._cut(pending, first, last)
                 ready = None if stream is None else stream.record_event()  # type: ignore[no-untyped-call]
-            yield self._batch(batch, first, values, failed), ready
-            pending = [
-                pending_picture
-                for pending_picture in pending
-                if pending_picture.places and pending_picture.places[-1] >= last
+            lost = [at for at in range(len(batch)) if first + at in failed]
+            failures = [
+                Failure(int(batch[at]), ids[int(batch[at])], failed.pop(first + at)) for at in lost
             ]
+            yield Inputs(np.delete(batch, lost), values, failures), ready
+            pending = [some for some in pending if some.places and some.places[-1] >= last]
             first = last
-
-    def _sent(self, pictures: list[Pictures], stream: torch.cuda.Stream | None) -> list[Pictures]:
-        """Return pictures on the device, kept there until the stream has read them."""
-        pictures = [picture.on(self.device) for picture in pictures]
-        if stream is not None:
-            for picture in pictures:
-                picture.values.record_stream(stream)
-        return pictures
-
-    def _batch(
-        self, rows: NDArray[np.int64], first: int, values: Tensor, failed: dict[int, str]
-    ) -> Inputs:
-        """Return the inputs of rows, of which some may have failed."""
-        ids = self.loader.images.ids
-        lost = [position for position in range(len(rows)) if first + position in failed]
-        failures = [
-            Failure(int(rows[position]), ids[int(rows[position])], failed.pop(first + position))
-            for position in lost
-        ]
-        return Inputs(np.delete(rows, lost), values, failures)
 
     def _resized(self, pictures: list[Pictures]) -> Pictures:
         """Return pictures in size and numbers of the input; those that are alike together."""
         groups: dict[tuple[object, ...], list[Pictures]] = {}
         for picture in pictures:
-            kind = (
-                picture.resized,
-                picture.values.shape[1:],
-                picture.values.stride(-1),
-                picture.values.dtype,
-            )
+            values = picture.values
+            kind = picture.resized, values.shape[1:], values.stride(-1), values.dtype
             groups.setdefault(kind, []).append(picture)
         places: list[int] = []
         parts: list[Tensor] = []
@@ -440,7 +404,6 @@ class DeviceFeeder:
         return Pictures(places, whole.permute(0, 2, 3, 1), True)
 
     def _inputs(self, pictures: list[Pictures]) -> _Inputs:
-        """Return the pixels of pictures as inputs."""
         if not pictures:
             return _Inputs([], self._none)
         whole = self._resized(pictures)
@@ -454,13 +417,11 @@ class DeviceFeeder:
 
     @property
     def _none(self) -> Tensor:
-        """The inputs of no pictures."""
         own = self.loader.transform
         shape = 0, own.channels, own.size, own.size
         return torch.empty(shape, dtype=own.dtype, device=self.device)
 
     def _cut(self, pending: list[_Inputs], first: int, last: int) -> Tensor:
-        """Return the inputs from one place to another."""
         parts = [self._none]
         for places, values in pending:
             some = slice(bisect_left(places, first), bisect_left(places, last))

@@ -103,7 +103,6 @@ class Pictures(NamedTuple):
     resized: bool = False
 
     def on(self, device: torch.device) -> "Pictures":
-        """Return them on a device, perhaps before they are there."""
         return self._replace(values=sent(self.values, device))
 
 
@@ -141,7 +140,6 @@ class Loaded:
         return pixels + sum(3 * file.height * file.width for file in self.files)
 
     def extend(self, other: "Loaded") -> None:
-        """Add the next rows."""
         self.pictures.extend(other.pictures)
         self.files.extend(other.files)
         self.failed.update(other.failed)
@@ -173,16 +171,18 @@ class PictureLoader:
         rows = np.concatenate(batches)
         longest = max(map(len, batches))
         chunk = max(1, min(CHUNK, longest // workers))
-        work = self._work() if self.processes else None
+        work = Work(Kind.JPEG if self.decodes else Kind.PIXELS, self.transform)
         with ExitStack() as stack:
-            lent = stack.enter_context(borrowed_processes(workers)) if work is not None else None
-            if work is not None and lent is not None:
+            lent = None
+            if self.processes and work.fits(self.images):
+                lent = stack.enter_context(borrowed_processes(workers))
+            if lent is not None:
                 most = self.files_of_a_slot(batches) if self.decodes else CHUNK
                 most = most if self.transform.bands is None else CHUNK_OF_CUBES
                 chunk = min(most, work.most_items)
             firsts = range(0, len(rows), chunk)
             parts = [_Part(rows[at : at + chunk].tolist(), at) for at in firsts]
-            if work is not None and lent is not None:
+            if lent is not None:
                 chunks = self._by_processes(lent, work, parts, workers)
             else:
                 chunks = self._by_threads(parts, workers, ceil(longest / chunk))
@@ -199,8 +199,6 @@ class PictureLoader:
         host = torch.empty((1, *values.shape), dtype=self.transform.dtype, pin_memory=pinned)
         host.numpy()[0] = values
         return Pictures([place], host, entry.kind == Kind.RESIZED)
-
-    # By threads
 
     def _by_threads(self, parts: list[_Part], threads: int, of_a_batch: int) -> Generator[Loaded]:
         ahead = max(CHUNKS_AHEAD * of_a_batch, 2 * threads)
@@ -228,15 +226,6 @@ class PictureLoader:
             except Exception as error:
                 loaded.failed[position] = reason_of(self.images.ids[row], error)
         return loaded
-
-    # By processes
-
-    def _work(self) -> Work | None:
-        """Return what processes can do of this, if they can do it."""
-        if not (self.transform.is_plain and self.images.all_encoded):
-            return None
-        work = Work(Kind.JPEG if self.decodes else Kind.PIXELS, self.transform)
-        return work if work.most_items else None
 
     def files_of_a_slot(self, batches: Sequence[NDArray[np.int64]]) -> int:
         """Return how many files fit into a slot, by the largest of some of them."""

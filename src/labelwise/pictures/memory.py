@@ -34,25 +34,21 @@ class MappedFeatures:
 
     @cached_property
     def shape(self) -> tuple[int, ...]:
-        """The shape of the array that this stands for."""
         count = sum(map(len, self.parts)) if self.rows is None else len(self.rows)
         return (count, *self.parts[0].shape[1:])
 
     @property
     def ndim(self) -> int:
-        """The number of dimensions."""
         return len(self.shape)
 
     @property
     def nbytes(self) -> int:
-        """The bytes that all of it would take."""
         return 4 * int(np.prod(self.shape, dtype=np.int64))
 
     def __len__(self) -> int:
         return self.shape[0]
 
     def __getitem__(self, index: Any) -> Floats:
-        """Return one row, or an array of those of a slice, of numbers or of a mask."""
         chosen = np.arange(len(self))[index] if self.rows is None else self.rows[index]
         wanted = np.atleast_1d(chosen)
         values = np.empty((len(wanted), *self.shape[1:]), np.float32)
@@ -65,11 +61,9 @@ class MappedFeatures:
         return values[0] if np.ndim(chosen) == 0 else values
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
-        """Return all of it, in memory."""
         return self[:] if dtype is None else self[:].astype(dtype)
 
     def take(self, rows: NDArray[np.int64]) -> "MappedFeatures":
-        """Return some rows, none of which is read."""
         return replace(self, rows=rows if self.rows is None else self.rows[rows])
 
 
@@ -136,7 +130,6 @@ class ArrayImages(ImageSource):
 
     @property
     def is_rgb(self) -> bool:
-        """Whether they are pixels of 8-bit RGB."""
         return _is_rgb(self.pixels)
 
     def read(self, row: int, at_least: int | None = None) -> Image.Image:
@@ -202,8 +195,22 @@ class PictureImages(ImageSource):
 
     def __init__(self, pictures: Sequence[Picture], *, any_depth: bool = False) -> None:
         self.any_depth = any_depth
-        self.pictures = [_checked(picture, row, any_depth) for row, picture in enumerate(pictures)]
-        self.ids = Names([_name(picture, row) for row, picture in enumerate(pictures)])
+        self.pictures, names = list(pictures), []
+        for row, picture in enumerate(self.pictures):
+            is_path = isinstance(picture, str | Path)
+            names.append(printable(str(picture)) if is_path else f"{row:06d}")
+            if not isinstance(picture, str | Path | bytes | Image.Image | np.ndarray):
+                raise TypeError(
+                    f"picture {row} must be a path, bytes, a Pillow image or an array, "
+                    f"got {type(picture).__name__}"
+                )
+            if not isinstance(picture, np.ndarray):
+                continue
+            if picture.ndim != 3 or not (any_depth or _is_rgb(picture)):
+                kind = "(H, W, bands)" if any_depth else "uint8 (H, W, 3)"
+                got = f"{picture.dtype} {picture.shape}"
+                raise ValueError(f"picture {row} must be {kind}, got {got}")
+        self.ids = Names(names)
 
     def read(self, row: int, at_least: int | None = None) -> Image.Image:
         picture = self.pictures[row]
@@ -272,31 +279,12 @@ def _is_rgb(pixels: NDArray[Any]) -> bool:
     return pixels.shape[-1] == 3 and pixels.dtype == np.uint8
 
 
-def _checked(picture: Picture, row: int, any_depth: bool) -> Picture:
-    if isinstance(picture, np.ndarray):
-        if picture.ndim != 3 or not (any_depth or _is_rgb(picture)):
-            kind = "(H, W, bands)" if any_depth else "uint8 (H, W, 3)"
-            raise ValueError(f"picture {row} must be {kind}, got {picture.dtype} {picture.shape}")
-    elif not isinstance(picture, str | Path | bytes | Image.Image):
-        raise TypeError(
-            f"picture {row} must be a path, bytes, a Pillow image or an array, "
-            f"got {type(picture).__name__}"
-        )
-    return picture
-
-
 def _rgb_image(pixels: NDArray[Any], name: str) -> Image.Image:
     if not _is_rgb(pixels):
         raise ImageError(
             f"{name}: a picture must be uint8 (H, W, 3), got {pixels.dtype} {pixels.shape}"
         )
     return Image.fromarray(pixels)
-
-
-def _name(picture: Picture, row: int) -> str:
-    if not isinstance(picture, str | Path):
-        return f"{row:06d}"
-    return printable(str(picture))
 
 
 def _named(ids: Sequence[str] | None, rows: int) -> Names:

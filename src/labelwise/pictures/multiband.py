@@ -16,10 +16,8 @@ import json
 import logging
 import os
 import re
-import stat
 import warnings
 import zlib
-from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache, lru_cache
 from html import unescape
@@ -72,17 +70,12 @@ def read_dicom(content: bytes, name: str, window: str, max_pixels: int) -> NDArr
     except (ImageError, MemoryError):
         raise
     except Exception as error:  # of a dozen kinds
-        raise ImageError(f"{name}: the image cannot be read ({_reason(error)})") from None
-
-
-def _reason(error: Exception) -> str:
-    """Return why pydicom failed, without a value of the file."""
-    text = str(error)
-    if "pixel data is less than expected" in text:
-        return "its pixels end early"
-    element = ELEMENT.search(text)
-    at = f", element {element[0]}" if element is not None else ""
-    return f"{type(error).__name__}{at}; values of a DICOM file are not shown"
+        element = ELEMENT.search(str(error))
+        at = f", element {element[0]}" if element is not None else ""
+        reason = f"{type(error).__name__}{at}; values of a DICOM file are not shown"
+        if "pixel data is less than expected" in str(error):
+            reason = "its pixels end early"
+        raise ImageError(f"{name}: the image cannot be read ({reason})") from None
 
 
 def _values(content: bytes, name: str, window: str, max_pixels: int) -> NDArray[Any]:
@@ -101,7 +94,15 @@ def _values(content: bytes, name: str, window: str, max_pixels: int) -> NDArray[
         frames = int(facts.get("NumberOfFrames") or 1)
         if frames != 1:
             raise ImageError(f"{name}: holds {frames} frames, and a picture has one; split it")
-        stored = _pixels(facts, name, pixel_array)
+        try:
+            stored: NDArray[Any] = pixel_array(facts)
+        except (RuntimeError, NotImplementedError):
+            syntax = facts.file_meta.get("TransferSyntaxUID")
+            known = syntax is not None and syntax.name != str(syntax)  # one of the standard's
+            raise ImageError(
+                f"{name}: its pixels ({syntax.name if known else 'an unknown syntax'}) are not "
+                f"read by what is installed; `{MORE_DECODERS}` reads more"
+            ) from None
         kind = str(facts.get("PhotometricInterpretation", ""))
         if kind not in GREY:
             if window != "none":
@@ -112,7 +113,12 @@ def _values(content: bytes, name: str, window: str, max_pixels: int) -> NDArray[
             shares = _shares(values, facts, window, name)
             return (1 - shares if kind == "MONOCHROME1" else shares)[:, :, None]
         if kind == "MONOCHROME1":
-            ends = np.asarray(apply_modality_lut(_ends(facts, stored), facts))
+            ends = np.array([stored.min(), stored.max()])  # smallest and largest that can be stored
+            if stored.dtype.kind != "f":
+                most, signed = 1 << int(facts.BitsStored), int(facts.PixelRepresentation)
+                low = -most // 2 if signed else 0
+                ends = np.array([low, low + most - 1], stored.dtype)
+            ends = np.asarray(apply_modality_lut(ends, facts))
             values = ends.sum(dtype=np.float64) - values
         return values[:, :, None]
 
@@ -128,7 +134,6 @@ class _Inflatable(io.BytesIO):
         self.file, self.max_pixels = name, max_pixels
 
     def read(self, size: int | None = -1) -> bytes:
-        """Return the next bytes, or raise ImageError."""
         some = super().read(size)
         if (size is None or size < 0) and not _inflates_within(some, 3 * self.max_pixels):
             raise ImageError(
@@ -151,29 +156,6 @@ def _inflates_within(content: bytes, most: int) -> bool:
     return size <= most
 
 
-def _pixels(facts: Any, name: str, pixel_array: Any) -> NDArray[Any]:
-    try:
-        stored: NDArray[Any] = pixel_array(facts)
-    except (RuntimeError, NotImplementedError):
-        syntax = facts.file_meta.get("TransferSyntaxUID")
-        known = syntax is not None and syntax.name != str(syntax)  # one that the standard names
-        raise ImageError(
-            f"{name}: its pixels ({syntax.name if known else 'an unknown syntax'}) are not read by "
-            f"what is installed; `{MORE_DECODERS}` reads more"
-        ) from None
-    return stored
-
-
-def _ends(facts: Any, stored: NDArray[Any]) -> NDArray[Any]:
-    """Return the smallest and the largest value that can be stored."""
-    if stored.dtype.kind == "f":
-        return np.array([stored.min(), stored.max()])
-    bits = int(facts.BitsStored)
-    if int(facts.PixelRepresentation):
-        return np.array([-(1 << (bits - 1)), (1 << (bits - 1)) - 1], stored.dtype)
-    return np.array([0, (1 << bits) - 1], stored.dtype)
-
-
 def _shares(values: NDArray[Any], facts: Any, window: str, name: str) -> NDArray[np.float64]:
     """Return the share (0 to 1) of a window, or of a VOI LUT where the file has only that."""
     if window == "file" and facts.get("WindowCenter") is None and facts.get("VOILUTSequence"):
@@ -181,7 +163,15 @@ def _shares(values: NDArray[Any], facts: Any, window: str, name: str) -> NDArray
 
         most = (1 << int(facts.VOILUTSequence[0].LUTDescriptor[2])) - 1
         return np.asarray(apply_voi(values, facts), np.float64) / most
-    return _windowed(values.astype(np.float64), *_window_of(facts, window, name))
+    center, width, function = _window_of(facts, window, name)
+    levels = values.astype(np.float64)
+    if function == "SIGMOID":
+        return np.asarray(1 / (1 + np.exp(-4 * (levels - center) / width)))
+    if function == "LINEAR":
+        center, width = center - 0.5, width - 1
+    if width == 0:
+        return (levels > center).astype(np.float64)
+    return ((levels - center) / width + 0.5).clip(0, 1)
 
 
 def _window_of(facts: Any, window: str, name: str) -> tuple[float, float, str]:
@@ -205,20 +195,6 @@ def _window_of(facts: Any, window: str, name: str) -> tuple[float, float, str]:
     return center, width, function
 
 
-def _windowed(
-    values: NDArray[np.float64], center: float, width: float, function: str
-) -> NDArray[np.float64]:
-    """Return the share (0 to 1) of a window that each value reaches."""
-    if function == "SIGMOID":
-        shares: NDArray[np.float64] = 1 / (1 + np.exp(-4 * (values - center) / width))
-        return shares
-    if function == "LINEAR":
-        center, width = center - 0.5, width - 1
-    if width == 0:
-        return (values > center).astype(np.float64)
-    return ((values - center) / width + 0.5).clip(0, 1)
-
-
 def load_dicom_readers() -> None:
     """Import what reads DICOM files, with the decoders that are installed."""
     if HAS_DICOM:
@@ -232,7 +208,6 @@ def load_dicom_readers() -> None:
 
 HAS_TIFF = find_spec("tifffile") is not None
 BAND_SUFFIXES = frozenset({".npy"})  # that are pictures to a model of bands alone
-NPY_HEAD = 128  # bytes, as NumPy writes it for up to three sides and plain numbers
 TIFF_SUFFIXES = (".tif", ".tiff")
 PACKED = b"LABELWISE-BANDS\n"
 DESCRIPTION = re.compile(r'<Item name="DESCRIPTION" sample="(\d+)" role="description">([^<]*)<')
@@ -303,7 +278,13 @@ def open_cube(content: bytes, name: str, window: str = "none") -> Cube:
             return Cube(values, usual=RGB if values.shape[2] == 3 else None)
         if content[:4] in (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"):
             return _tiff(content, name)
-        return _by_pillow(content, name)
+        with open_picture(content) as image:
+            check_size(name, *image.size)
+            if content.startswith(b"\x89PNG") and content[24] == 16 and content[25] not in (0, 4):
+                raise ImageError(f"{name}: 16-bit colour PNGs are not read; save a 16-bit TIFF")
+            if image.mode in ("I;16", "I;16B", "I", "F", "L"):
+                return Cube(_with_bands(np.asarray(image)))
+        return Cube(decode_pixels(content, name), usual=RGB)
     except (ImageError, MemoryError):
         raise
     except Exception as error:  # decoders raise a dozen kinds for broken bytes
@@ -312,7 +293,8 @@ def open_cube(content: bytes, name: str, window: str = "none") -> Cube:
 
 
 def _npy_values(content: bytes, name: str) -> NDArray[Any]:
-    end = _npy_head_bytes(content)
+    start = 10 if content[6:7] == b"\1" else 12  # version 1 says how long it is in two bytes
+    end = start + int.from_bytes(content[8:start], "little")
     shape, by_columns, dtype = _npy_head(content[:end])
     if dtype.kind not in "uif":
         raise ImageError(f"{name}: a cube must hold numbers, got {dtype}")
@@ -329,12 +311,6 @@ def _npy_values(content: bytes, name: str) -> NDArray[Any]:
     return _with_bands(values)
 
 
-def _npy_head_bytes(content: bytes) -> int:
-    """Return how long the header of a .npy file is; version 1 says it in two bytes, not four."""
-    start = 10 if content[6:7] == b"\1" else 12
-    return start + int.from_bytes(content[8:start], "little")
-
-
 @lru_cache(maxsize=64)  # NumPy takes as long to parse it as to read a tile, and tiles are alike
 def _npy_head(head: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     """Return shape, whether columns come first, and type."""
@@ -342,28 +318,6 @@ def _npy_head(head: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     version = npy.read_magic(stream)
     read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
     return read(stream)
-
-
-def read_npy_into(
-    path: str, shape: tuple[int, int, int], types: Sequence[str], room: NDArray[np.uint8]
-) -> str | None:
-    """Read the numbers of a .npy file straight into memory; return their type.
-
-    None, with anything in that memory, unless they have this shape and one of these types, in the
-    order and with the bytes of this machine, after a header as long as NumPy writes it.
-    """
-    head = bytearray(NPY_HEAD)
-    if not stat.S_ISREG(os.stat(path).st_mode):
-        return None
-    with open(path, "rb", buffering=0) as file:
-        count = os.readv(file.fileno(), [head, room.data]) - NPY_HEAD
-    content = bytes(head)
-    if not content.startswith(npy.MAGIC_PREFIX) or _npy_head_bytes(content) != NPY_HEAD:
-        return None
-    shape_there, by_columns, dtype = _npy_head(content)
-    is_plain = shape_there == shape and not by_columns and dtype.isnative and dtype.name in types
-    size = dtype.itemsize * int(np.prod(shape))
-    return dtype.name if is_plain and size <= count else None
 
 
 def _with_bands(values: NDArray[Any]) -> NDArray[Any]:
@@ -401,9 +355,13 @@ def _tiff(content: bytes, name: str) -> Cube:
                 None if missing is None else white - missing
             )  # the mark is one of stored values
         is_colour = page.photometric in (PHOTOMETRIC.RGB, PHOTOMETRIC.YCBCR)
-    names = _descriptions(facts.get(GDAL_METADATA), values.shape[2])
+    text = facts.get(GDAL_METADATA)
+    told = DESCRIPTION.findall(text) if isinstance(text, str) else []
+    descriptions = {int(at): unescape(words).strip() for at, words in told}
+    names = tuple(descriptions.get(at, "") for at in range(values.shape[2]))
+    is_named = all(names) and len(set(names)) == len(names)  # each band has a name of its own
     usual = RGB if is_colour and values.shape[2] == 3 else None
-    return Cube(values, names, missing, usual)
+    return Cube(values, names if is_named else None, missing, usual)
 
 
 @cache
@@ -413,7 +371,6 @@ def _keep_quiet() -> None:
 
 
 def _tiff_values(file: Any, page: Any, name: str) -> NDArray[Any]:
-    """Return values (H, W, bands) of the one picture of a TIFF file."""
     if len(file.pages) == 1:
         axes, values = page.axes, page.asarray()
     else:
@@ -434,28 +391,6 @@ def _tiff_values(file: Any, page: Any, name: str) -> NDArray[Any]:
     return _with_bands(np.moveaxis(values, [axes.index("Y"), axes.index("X")], [0, 1]))
 
 
-def _descriptions(text: Any, bands: int) -> tuple[str, ...] | None:
-    """Return the names that GDAL's metadata gives all bands, None where some have none."""
-    if not isinstance(text, str):
-        return None
-    descriptions = {int(at): unescape(words).strip() for at, words in DESCRIPTION.findall(text)}
-    names = tuple(descriptions.get(at, "") for at in range(bands))
-    return names if all(names) and len(set(names)) == bands else None
-
-
-def _by_pillow(content: bytes, name: str) -> Cube:
-    with open_picture(content) as image:
-        check_size(name, *image.size)
-        if content.startswith(b"\x89PNG") and content[24] == 16 and content[25] not in (0, 4):
-            raise ImageError(f"{name}: 16-bit colour PNGs are not read; save a 16-bit TIFF")
-        if image.mode in ("I;16", "I;16B", "I", "F", "L"):
-            return Cube(_with_bands(np.asarray(image)))
-    return Cube(decode_pixels(content, name), usual=RGB)
-
-
-# Folders of single-band files
-
-
 def is_band_folder(path: str | Path) -> bool:
     """Return whether a path is a folder that holds TIFF files."""
     return os.path.isdir(path) and any(
@@ -469,12 +404,9 @@ def pack_folder(folder: Path, name: str) -> bytes:
     if not files:
         raise ImageError(f"{name}: the image cannot be opened (it is a folder)")
     blobs = [file.read_bytes() for file in files]
-    facts = [[_band_name(file.stem), len(blob)] for file, blob in zip(files, blobs, strict=True)]
+    names = [file.stem.rpartition("_")[2] for file in files]
+    facts = [[band, len(blob)] for band, blob in zip(names, blobs, strict=True)]
     return PACKED + json.dumps(facts).encode() + b"\n" + b"".join(blobs)
-
-
-def _band_name(stem: str) -> str:
-    return stem.rpartition("_")[2]
 
 
 def _from_folder(content: bytes, name: str) -> Cube:
@@ -492,25 +424,17 @@ def _from_folder(content: bytes, name: str) -> Cube:
             )
         parts.append(_with_gaps(cube_of_band)[:, :, 0])
         names.append(band)
-    return Cube(np.stack(_of_one_size(parts, names, name), axis=-1), tuple(names))
-
-
-def _of_one_size(
-    parts: Sequence[NDArray[Any]], names: Sequence[str], name: str
-) -> list[NDArray[Any]]:
     height, width = max(values.shape for values in parts)
-    same = []
-    for values, band in zip(parts, names, strict=True):
+    for number, values in enumerate(parts):
         down, across = height // values.shape[0], width // values.shape[1]
+        if (values.shape[0] * down, values.shape[1] * across) != (height, width):
+            raise ImageError(
+                f"{name}: the band {names[number]} has {values.shape[1]} x {values.shape[0]} "
+                f"pixels, which do not divide the {width} x {height} of the largest"
+            )
         if values.shape != (height, width):
-            if (values.shape[0] * down, values.shape[1] * across) != (height, width):
-                raise ImageError(
-                    f"{name}: the band {band} has {values.shape[1]} x {values.shape[0]} pixels, "
-                    f"which do not divide the {width} x {height} of the largest"
-                )
-            values = values.repeat(down, axis=0).repeat(across, axis=1)
-        same.append(values)
-    return same
+            parts[number] = values.repeat(down, axis=0).repeat(across, axis=1)
+    return Cube(np.stack(parts, axis=-1), tuple(names))
 
 
 @cache

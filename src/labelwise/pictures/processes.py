@@ -52,9 +52,12 @@ class DecodedChunk:
     entries: list[Entry | str]
     copied: torch.cuda.Event | None = None
 
+    def await_copy(self) -> None:
+        if self.copied is not None:
+            self.copied.synchronize()
+
     @property
     def used(self) -> Tensor:
-        """The part of the slot that holds something."""
         ends = (entry.offset + entry.size for entry in self.entries if isinstance(entry, Entry))
         return self.values[: max(ends, default=0)]
 
@@ -75,11 +78,6 @@ class _Busy:
     worker: Worker
     unstarted: bool = False
     sent: deque[_Sent] = field(default_factory=deque)
-
-
-def _await_copy(chunk: DecodedChunk) -> None:
-    if chunk.copied is not None:
-        chunk.copied.synchronize()
 
 
 class DecodingProcesses:
@@ -118,7 +116,6 @@ class DecodingProcesses:
             self.pinned = int(status) == 0
 
     def close(self) -> None:
-        """End the processes and give the memory back."""
         for busy in self._workers:
             if busy.sent:  # it may be at it for long
                 busy.worker.kill()
@@ -162,7 +159,7 @@ class DecodingProcesses:
                     if sent - given + len(held) == self.slots:
                         if not held:
                             break
-                        _await_copy(held.popleft())
+                        held.popleft().await_copy()
                     items = next(remaining, None)
                     if items is None:
                         more = False
@@ -170,7 +167,9 @@ class DecodingProcesses:
                     self._send(busy, work, _Sent(sent, list(items)))
                     sent += 1
                 if given in entries_of:
-                    chunk = self._chunk(given, entries_of.pop(given))
+                    first = given % self.slots * SLOT_BYTES
+                    memory = self.memory[first : first + SLOT_BYTES]
+                    chunk = DecodedChunk(memory, entries_of.pop(given))
                     given += 1
                     yield chunk
                     held.append(chunk)
@@ -178,22 +177,14 @@ class DecodingProcesses:
                     for key, _ in self._selector.select():
                         self._receive(key.data, work, entries_of)
         except GeneratorExit:
-            self._drain(work)
+            until = time.monotonic() + DRAIN_SECONDS  # for what is at work and not wanted any more
+            while not self.idle and (left := until - time.monotonic()) > 0:
+                for key, _ in self._selector.select(left):
+                    self._receive(key.data, work, {})
             raise
         finally:
             for chunk in held:
-                _await_copy(chunk)
-
-    def _drain(self, work: Work) -> None:
-        """Wait a moment for what is at work and not wanted any more."""
-        until = time.monotonic() + DRAIN_SECONDS
-        while not self.idle and (left := until - time.monotonic()) > 0:
-            for key, _ in self._selector.select(left):
-                self._receive(key.data, work, {})
-
-    def _chunk(self, number: int, entries: list[Entry | str]) -> DecodedChunk:
-        first = number % self.slots * SLOT_BYTES
-        return DecodedChunk(self.memory[first : first + SLOT_BYTES], entries)
+                chunk.await_copy()
 
     def _send(self, busy: _Busy, work: Work, chunk: _Sent) -> None:
         busy.sent.append(chunk)
@@ -226,7 +217,6 @@ class DecodingProcesses:
             warnings.warn(answer.warned, stacklevel=2)
 
     def _replace(self, dead: _Busy, work: Work) -> None:
-        """Start another worker and give it what the dead one had."""
         self._selector.unregister(dead.worker.connection)
         dead.worker.close()
         unstarted = dead.worker.pid is None

@@ -113,7 +113,6 @@ class ImageSource(ABC):
         return len(self.ids)
 
     def shown_name(self, row: int) -> str:
-        """Return the name of one image in messages."""
         return self.ids[row]
 
     def address(self, row: int) -> str | None:
@@ -130,7 +129,6 @@ class ImageSource(ABC):
         return None
 
     def locations(self, rows: Sequence[int]) -> list[Location | None]:
-        """Return the :meth:`location` of each of some rows."""
         return [self.location(row) for row in rows]
 
     @abstractmethod
@@ -138,7 +136,6 @@ class ImageSource(ABC):
         """Return one image as upright RGB; a JPEG may come smaller, both sides >= ``at_least``."""
 
     def read_pixels(self, row: int, at_least: int | None = None) -> NDArray[np.uint8]:
-        """Return the pixels (H, W, 3) of :meth:`read`."""
         return np.asarray(self.read(row, at_least))
 
     def cube(self, row: int, window: str = "none") -> Cube:
@@ -189,7 +186,6 @@ class FileImages(EncodedImages):
         self._buckets: dict[str, Storage] = {}
 
     def path(self, row: int) -> Path:
-        """Return where one image is."""
         name = self.ids[row]
         return self.root / self.real_names.get(name, name)
 
@@ -213,12 +209,9 @@ class FileImages(EncodedImages):
         ]
 
     def content(self, row: int) -> bytes:
-        if is_uri(name := self.ids[row]):
-            return self._object(name)
-        path = self.path(row)
-        return read_image_file(path, str(path))
-
-    def _object(self, address: str) -> bytes:
+        if not is_uri(address := self.ids[row]):
+            path = self.path(row)
+            return read_image_file(path, str(path))
         bucket, key = split_address(address)
         storage = self._buckets.setdefault(bucket, self._buckets.get(bucket) or storage_at(bucket))
         try:

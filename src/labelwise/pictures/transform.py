@@ -109,9 +109,13 @@ def named_bands(
     Shown are the three of ``composite``, otherwise red, green and blue where they are called so,
     else the first.
     """
-    chosen = tuple(found or ()) if names == ALL else _split(names)
+
+    def split(text: str) -> tuple[str, ...]:
+        return tuple(name.strip() for name in text.split(",") if name.strip())
+
+    chosen = tuple(found or ()) if names == ALL else split(names)
     if composite is not None:
-        shown = _split(composite)
+        shown = split(composite)
     else:
         rgb = ("red", "green", "blue")
         shown = rgb if set(rgb) <= set(chosen) else chosen[:1]
@@ -119,21 +123,6 @@ def named_bands(
         return Bands(chosen, shown, window)
     except ValueError as error:
         raise SettingsError(str(error)) from None
-
-
-def _split(text: str) -> tuple[str, ...]:
-    return tuple(name.strip() for name in text.split(",") if name.strip())
-
-
-def shown_levels(
-    values: NDArray[Any], bands: Bands, mean: Sequence[float], std: Sequence[float]
-) -> NDArray[np.uint8]:
-    """Return the composite (H, W, 3) of values (H, W, bands); where there is no value, black."""
-    places = bands.shown
-    middle = np.asarray(mean, np.float32)[places]
-    spread = np.asarray(std, np.float32)[places]
-    levels = (values[:, :, places] - middle) * (255 / (2 * SPREAD) / spread) + 255 / 2
-    return np.nan_to_num(levels, nan=0.0).clip(0, 255).round().astype(np.uint8)
 
 
 class Window(NamedTuple):
@@ -157,7 +146,6 @@ class Window(NamedTuple):
         return left, top, min(left + wide, width), min(top + high, height)
 
     def at_least(self, side: int) -> int:
-        """Return the shorter side a picture must have for its window to fill ``side`` pixels."""
         return ceil(side / (0.75 * sqrt(self.area)))
 
 
@@ -205,20 +193,19 @@ def axis_weights(axis: Axis, interpolation: str) -> NDArray[np.int64]:
 
 def _filter(x: NDArray[np.float64], interpolation: str) -> NDArray[np.float64]:
     if interpolation == "lanczos":
-        inside = (x >= -3) & (x < 3)
-        return np.where(inside, _sinc(x) * _sinc(x / 3), 0.0)
+
+        def sinc(x: NDArray[np.float64]) -> NDArray[np.float64]:
+            turned = x * pi
+            with np.errstate(invalid="ignore", divide="ignore"):
+                return np.where(x == 0, 1.0, np.sin(turned) / turned)
+
+        return np.where((x >= -3) & (x < 3), sinc(x) * sinc(x / 3), 0.0)
     x = np.abs(x)
     if interpolation == "bilinear":
         return np.where(x < 1, 1.0 - x, 0.0)
     near = (1.5 * x - 2.5) * x * x + 1
     far = (((x - 5) * x + 8) * x - 4) * -0.5
     return np.where(x < 1, near, np.where(x < 2, far, 0.0))
-
-
-def _sinc(x: NDArray[np.float64]) -> NDArray[np.float64]:
-    turned = x * pi
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return np.where(x == 0, 1.0, np.sin(turned) / turned)
 
 
 if TYPE_CHECKING:
@@ -295,7 +282,6 @@ class Transform:
         return fields
 
     def with_bands(self, scale: BandScale) -> "Transform":
-        """Return the transform of this size for pictures of bands."""
         return replace(self, bands=scale.bands, mean=scale.mean, std=scale.std)
 
     @property
@@ -310,19 +296,16 @@ class Transform:
 
     @property
     def dtype(self) -> "torch.dtype":
-        """The type of a scaled picture's numbers, before they are normalised."""
         import torch
 
         return torch.uint8 if self.bands is None else torch.float32
 
     @cached_property
     def resampling(self) -> Image.Resampling:
-        """The filter that scales pictures."""
         return RESAMPLING[self.interpolation]
 
     @property
     def scaled_side(self) -> int:
-        """The shorter side that a picture is scaled to."""
         return self.scale_size(1, 1)[0]
 
     def at_least(self, window: Window | None = None) -> int | None:
@@ -353,14 +336,12 @@ class Transform:
         left, top = _thin_ends(width, height)
         if left or top:
             image = image.crop((left, top, width - left, height - top))
-        rows, columns = self._axes(*image.size)
-        (_, tall, top, size), (_, wide, left, _) = rows, columns
+        (_, tall, top, size), (_, wide, left, _) = self._axes(*image.size)
         if image.size != (wide, tall):
             image = image.resize((wide, tall), self.resampling)
         return image.crop((left, top, left + size, top + size))
 
     def resize_window(self, image: Image.Image, window: Window) -> Image.Image:
-        """Return the (size, size) picture of a window of it, as training augments."""
         box = window.box(*image.size)
         return image.resize((self.size, self.size), self.resampling, box)
 
@@ -405,18 +386,20 @@ class Transform:
         from torch.nn.functional import interpolate
 
         planes = torch.from_numpy(np.ascontiguousarray(values.transpose(2, 0, 1)))[None]
-        if self.interpolation == "nearest":
-            scaled = interpolate(planes, (tall, wide), mode="nearest-exact")
-        else:
-            mode = self.interpolation
-            scaled = interpolate(planes, (tall, wide), mode=mode, antialias=True)
+        nearest = self.interpolation == "nearest"
+        mode = "nearest-exact" if nearest else self.interpolation
+        scaled = interpolate(planes, (tall, wide), mode=mode, antialias=not nearest)
         return np.asarray(scaled[0].permute(1, 2, 0).numpy())
 
     def composite(self, values: NDArray[Any]) -> Image.Image:
-        """Return bands (H, W, bands) as a picture to look at."""
         if self.bands is None:
             raise ValueError("a picture in RGB is its own composite")
-        return Image.fromarray(shown_levels(values, self.bands, self.mean, self.std))
+        places = self.bands.shown
+        middle = np.asarray(self.mean, np.float32)[places]
+        spread = np.asarray(self.std, np.float32)[places]
+        levels = (values[:, :, places] - middle) * (255 / (2 * SPREAD) / spread) + 255 / 2
+        levels = np.nan_to_num(levels, nan=0.0)  # black where there is no value
+        return Image.fromarray(levels.clip(0, 255).round().astype(np.uint8))
 
     def _axes(self, width: int, height: int) -> tuple[Axis, Axis]:
         """Return how the rows and the columns of a picture are scaled, and which are kept."""
@@ -446,7 +429,6 @@ class Transform:
         return resample(planes, rows, columns, self.interpolation)
 
     def pixels(self, image: Image.Image) -> "Tensor":
-        """Return the uint8 pixels (3, size, size) of a picture."""
         import torch
 
         array = np.array(self.resize(image))
@@ -472,7 +454,6 @@ class Transform:
         return self.normalise(values) if is_raw else values
 
     def __call__(self, image: Image.Image) -> "Tensor":
-        """Return the float32 input (3, size, size) of one picture."""
         return self.normalise(self.pixels(image))
 
 

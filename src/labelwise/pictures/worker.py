@@ -21,7 +21,7 @@ import sys
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
@@ -37,14 +37,9 @@ from PIL import Image
 from labelwise.errors import ImageError
 from labelwise.pictures.decode import max_pixels, plain_header
 from labelwise.pictures.memory import FeatureRows
-from labelwise.pictures.multiband import Cube, load_band_readers, read_npy_into
+from labelwise.pictures.multiband import Cube, load_band_readers
 from labelwise.pictures.sources import EncodedImages, ImageSource, Location, read_location
-from labelwise.pictures.transform import STORED_TYPES, Transform, Window
-
-# What a decoding process does with a picture: bytes to what goes into a slot or an answer.
-
-
-# Pictures to look at: those of 8-bit RGB as they are, others as the composite of their bands.
+from labelwise.pictures.transform import Transform, Window
 
 
 class CompositeImages(ImageSource):
@@ -146,7 +141,6 @@ class Work:
 
     @property
     def resized_bytes(self) -> int:
-        """The bytes of a picture that is resized."""
         return self.transform.channels * self.transform.dtype.itemsize * self.transform.size**2
 
     @property
@@ -159,15 +153,28 @@ class Work:
         photo = 16 * self.transform.scaled_side**2 if self.kind == Kind.PIXELS else 0
         return (SLOT_BYTES - HEADER) // max(self.resized_bytes, photo)
 
+    def fits(self, images: ImageSource) -> bool:
+        """Return whether processes can do this with images."""
+        return self.transform.is_plain and images.all_encoded and self.most_items > 0
+
     def load(
         self, images: ImageSource, row: int, window: Window | None = None, room: int = 0
     ) -> tuple[Entry, Values]:
         """Return what a picture becomes: a file or pixels of at most ``room`` bytes, or resized."""
         own = self.transform
         if self.kind == Kind.THUMBNAIL:
-            return _thumbnail(shown_images(images, own).read(row, own.size), own.size)
+            image = shown_images(images, own).read(row, own.size)
+            image.thumbnail((own.size, own.size), Image.Resampling.LANCZOS)
+            buffer = BytesIO()  # a JPEG with nothing in it but the picture: no metadata of the file
+            Image.fromarray(np.asarray(image)).save(buffer, "JPEG", quality=QUALITY)
+            return _entry_of(
+                self.kind, np.frombuffer(buffer.getvalue(), np.uint8), *image.size[::-1]
+            )
         if own.bands is not None:
-            return self._load_bands(images.read_bands(row, own.bands), window)
+            bands = images.read_bands(row, own.bands)
+            if self.kind == Kind.PIXELS and window is None and own.takes_as_stored(bands):
+                return _entry_of(Kind.PIXELS, bands, *bands.shape[:2])
+            return _entry_of(Kind.RESIZED, own.resize_bands(bands, window), *bands.shape[:2])
         content = images.encoded(row) if self.kind == Kind.JPEG else None
         header = None if content is None or len(content) > room else plain_header(content)
         if content is not None and header is not None and header.layers == 3 and not header.rgb:
@@ -187,32 +194,16 @@ class Work:
         resized = own.resize(image) if window is None else own.resize_window(image, window)
         return _entry_of(Kind.RESIZED, np.asarray(resized), image.height, image.width)
 
-    def _load_bands(self, bands: Values, window: Window | None) -> tuple[Entry, Values]:
-        sides = bands.shape[:2]
-        if self.kind == Kind.PIXELS and window is None and self.transform.takes_as_stored(bands):
-            return _entry_of(Kind.PIXELS, bands, *sides)
-        return _entry_of(Kind.RESIZED, self.transform.resize_bands(bands, window), *sides)
-
     def to_json(self) -> dict[str, Any]:
-        """Return it as plain data."""
         return {"kind": int(self.kind), "transform": self.transform.spec()}
 
     @staticmethod
     def from_json(facts: dict[str, Any]) -> "Work":
-        """Return the work that plain data describes."""
         return Work(Kind(facts["kind"]), Transform(**facts["transform"]))
 
 
 def _entry_of(kind: Kind, values: Values, height: int, width: int) -> tuple[Entry, Values]:
     return Entry(kind, 0, values.nbytes, height, width, dtype=values.dtype.name), values
-
-
-def _thumbnail(image: Image.Image, side: int) -> tuple[Entry, Values]:
-    """Return a JPEG with nothing in it but the picture: no metadata of the file."""
-    image.thumbnail((side, side), Image.Resampling.LANCZOS)
-    buffer = BytesIO()
-    Image.fromarray(np.asarray(image)).save(buffer, "JPEG", quality=QUALITY)
-    return _entry_of(Kind.THUMBNAIL, np.frombuffer(buffer.getvalue(), np.uint8), *image.size[::-1])
 
 
 def reason_of(name: str, error: Exception) -> str:
@@ -224,10 +215,7 @@ def reason_of(name: str, error: Exception) -> str:
 
 
 def loaded(work: Work, item: Item | str, room: int) -> tuple[Entry, Values] | str:
-    """Return what an item becomes, or why it cannot; text is such a reason.
-
-    Raise MemoryError where memory is the reason, which need not be the picture's fault.
-    """
+    """Return what an item becomes, or why it cannot; raise MemoryError where that is the reason."""
     if isinstance(item, str):
         return item
     try:
@@ -243,32 +231,6 @@ def loaded(work: Work, item: Item | str, room: int) -> tuple[Entry, Values] | st
         return reason_of(NAME, error)[:2000]
 
 
-def _stored(work: Work, item: Item | str, slot: NDArray[np.uint8], at: int) -> Entry | None:
-    """Read bands that are the input already from their file to their place in a slot.
-
-    None where they are not, or cannot be read: whoever opens the file in the usual way finds why.
-    """
-    own = work.transform
-    if own.bands is None or work.kind != Kind.PIXELS or isinstance(item, str) or at % 2:
-        return None
-    source, side = item.source, own.size
-    if not isinstance(source, Location) or source.size is not None or item.window is not None:
-        return None
-    is_input = own.scale_size(side, side) == (side, side) and side**2 <= max_pixels()
-    if not is_input or not source.path.endswith(".npy"):
-        return None
-    shape = side, side, len(own.bands)
-    room = slot[at : at + work.resized_bytes // 2]
-    try:
-        dtype = read_npy_into(source.path, shape, STORED_TYPES, room)
-    except (OSError, ValueError):
-        return None
-    if dtype is None:
-        return None
-    size = np.dtype(dtype).itemsize * side * side * len(own.bands)
-    return Entry(Kind.PIXELS, at, size, side, side, dtype=dtype)
-
-
 def fill(
     work: Work, items: Sequence[Item | str], slot: NDArray[np.uint8], begin: Callable[[], None]
 ) -> list[Entry | str]:
@@ -278,16 +240,12 @@ def fill(
     for number, item in enumerate(items):
         position[0] = number
         begin()
-        stored = _stored(work, item, slot, at)
-        if stored is not None:
-            entries.append(stored)
-            at += stored.size
+        room = SLOT_BYTES - at - (len(items) - number - 1) * work.resized_bytes
+        made = loaded(work, item, room)
+        if isinstance(made, str):
+            entries.append(made)
             continue
-        one = loaded(work, item, SLOT_BYTES - at - (len(items) - number - 1) * work.resized_bytes)
-        if isinstance(one, str):
-            entries.append(one)
-            continue
-        entry, values = one
+        entry, values = made
         at += -at % np.dtype(entry.dtype).itemsize
         slot[at : at + entry.size].view(entry.dtype).reshape(values.shape)[...] = values
         entries.append(entry._replace(offset=at))
@@ -308,15 +266,18 @@ def items_to_json(items: Sequence[Item | str]) -> tuple[list[Any], list[bytes]]:
 
 def items_from_json(facts: list[Any], blobs: Sequence[bytes], folder: str) -> list[Item | str]:
     """Return the items that plain data describes; relative paths are of a folder."""
-    remaining = iter(blobs)
-
-    def made(source: Any, window: Any) -> Item:
-        given = None if window is None else Window(*window)
-        if source is None:
-            return Item(next(remaining), given)
-        return Item(Location(os.path.join(folder, source[0]), *source[1:]), given)
-
-    return [fact if isinstance(fact, str) else made(*fact) for fact in facts]
+    remaining, items = iter(blobs), list[Item | str]()
+    for fact in facts:
+        if isinstance(fact, str):
+            items.append(fact)
+            continue
+        place, window = fact
+        if place is None:
+            source: Location | bytes = next(remaining)
+        else:
+            source = Location(os.path.join(folder, place[0]), *place[1:])
+        items.append(Item(source, None if window is None else Window(*window)))
+    return items
 
 
 if sys.platform != "win32":
@@ -331,9 +292,6 @@ LONGEST_WARNING = 500
 NICE = 5
 MAX_PIXELS_VARIABLE = "LABELWISE_MAX_PIXELS"
 KINDS = ("PNG", "JPEG", "GIF", "TIFF", "WEBP")
-
-
-# Messages, at both ends
 
 
 def send(connection: socket.socket, facts: Any, blobs: Sequence[Any] = ()) -> None:
@@ -369,9 +327,6 @@ def _received(connection: socket.socket, size: int) -> bytes:
     return bytes(parts)
 
 
-# Limits
-
-
 @dataclass(frozen=True)
 class Limits:
     """What a worker may use: processor seconds per picture, and bytes of memory beside its start.
@@ -385,7 +340,6 @@ class Limits:
     strangers: bool = False
 
     def begin(self, connection: int) -> None:
-        """Hold this process to them."""
         if self.strangers:
             os.nice(NICE)
             _keep_only(connection)
@@ -422,9 +376,6 @@ def _lead_nowhere(number: int) -> None:
     nowhere = os.open(os.devnull, os.O_RDWR)
     os.dup2(nowhere, number)
     os.close(nowhere)
-
-
-# Processes
 
 
 def main(control: int) -> None:
@@ -527,14 +478,10 @@ def _serve(connection: socket.socket, memory: NDArray[np.uint8] | None, limits: 
                     values += (
                         [] if isinstance(entry, str) else [entry[1].reshape(-1).view(np.uint8)]
                     )
+        said = [str(warning.message) for warning in caught]
         answer = {
             "entries": entries,
-            "warned": _joined(str(warning.message) for warning in caught),
+            "warned": " ".join("; ".join(dict.fromkeys(said)).split())[:LONGEST_WARNING],
             "used": int(1000 * time.process_time()),
         }
         send(connection, answer, [value.data for value in values])
-
-
-def _joined(messages: Iterable[str]) -> str:
-    """Return each of some texts once, in one line."""
-    return " ".join("; ".join(dict.fromkeys(messages)).split())[:LONGEST_WARNING]

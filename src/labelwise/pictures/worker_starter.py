@@ -74,7 +74,6 @@ class Worker:
         self._used = 0  # milliseconds of processor time, as it told last
 
     def await_start(self) -> None:
-        """Return once it is there, or raise WorkerStartError."""
         if self.pid is None:
             try:
                 self.connection.settimeout(START_SECONDS)
@@ -100,7 +99,6 @@ class Worker:
         return WorkerAnswer(entries, facts["warned"], values)
 
     def processor_seconds(self) -> float:
-        """Return the processor time since its last answer."""
         try:
             with open(f"/proc/{self.pid}/stat") as file:
                 ticks = file.read().rpartition(")")[2].split()[11:13]
@@ -117,7 +115,6 @@ class Worker:
         self.close()
 
     def close(self) -> None:
-        """Let it end when it has done its work."""
         with suppress(OSError):
             self.connection.close()
 
@@ -276,7 +273,6 @@ class Decoders:
             worker.await_start()
 
     def close(self) -> None:
-        """End the processes."""
         self._is_closed = True
         for worker in list(self._idle.queue):  # they stay, for those who wait for one
             worker.close()
@@ -298,7 +294,6 @@ class Decoders:
         return self._made(Work(Kind.THUMBNAIL, shown), blob, name)
 
     def _made(self, work: Work, blob: bytes, name: str) -> bytes:
-        """Return the bytes of what a picture becomes."""
         if not self.apart:
             return work.load(OneImage(blob, name), 0)[1].tobytes()
         answer = self._ask(work, blob, name)

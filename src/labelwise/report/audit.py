@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from labelwise.answers.audit_outcome import known_tags, percent, statement, write_outcome
+from labelwise.answers.audit_outcome import known_tags, statement, write_outcome
 from labelwise.answers.audit_session import AuditSession
 from labelwise.decide.audits import Precision
-from labelwise.decide.estimate import Recall
+from labelwise.decide.estimate import Recall, percent
 from labelwise.errors import LabelwiseError
 from labelwise.markup import Cell, Markup, document, paragraph, section, table, tag
 from labelwise.pictures.sources import FileImages

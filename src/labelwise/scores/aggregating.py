@@ -59,7 +59,8 @@ def aggregate(
     if how == "any":
         none = np.zeros((units, log_p.shape[1]))
         np.add.at(none, unit, np.maximum(log_q, SMALLEST))
-        return _log_odds_of_none(none)
+        none = np.minimum(np.maximum(none, SMALLEST), -np.exp(SMALLEST / 2))
+        return np.asarray(np.log(-np.expm1(none)) - none)
     odds = np.clip(log_p, SMALLEST, 0) - np.clip(log_q, SMALLEST, 0)
     if how == "evidence":
         prior = np.log(shares) - np.log1p(-shares)
@@ -72,12 +73,6 @@ def aggregate(
     for position, rows in enumerate(np.split(order, ends[:-1])):
         odds_of[position] = _most(np.exp(log_p[rows]))
     return odds_of
-
-
-def _log_odds_of_none(log_none: Floats) -> Floats:
-    """Return the log-odds of "some" from the logarithm of P(none)."""
-    log_none = np.minimum(np.maximum(log_none, SMALLEST), -np.exp(SMALLEST / 2))
-    return np.asarray(np.log(-np.expm1(log_none)) - log_none)
 
 
 def _most(p: Floats) -> Floats:
@@ -133,8 +128,7 @@ class UnitTable:
         columns["photos"] = self.photos
         for number, name in enumerate(self.labels):
             columns[f"score:{name}"] = self.odds[:, number]
-        for number, name in enumerate(self.labels if self.truth is not None else ()):
-            own = None if self.truth is None else self.truth[:, number]
+        for name, own in zip(self.labels, () if self.truth is None else self.truth.T, strict=False):
             columns[f"label:{name}"] = pa.array(own, pa.float64(), from_pandas=True)
         table = pa.table(columns)
         with replacing(path) as temporary:
@@ -162,10 +156,10 @@ def aggregate_table(source: Path, kind: Kind | None, by: Sequence[str], how: How
     names, first, unit = np.unique(np.array(keys), return_index=True, return_inverse=True)
     unit = unit.astype(np.int64)
     shares = _shares(raw, np.exp(log_p))
-    truth = None if raw.labels is None else raw.labels
+    truth = raw.labels
     if truth is not None:
         soft = (truth > 0) & (truth < 1)
-        truth = np.where(soft, np.where(truth > 0.5, 1.0, 0.0), truth)
+        truth = np.where(soft, truth > 0.5, truth)
     told = {
         name: [column[row] for row in first]
         for name, column in zip(columns, values, strict=True)
@@ -203,13 +197,11 @@ def _read(source: Path, by: Sequence[str]) -> tuple[RawScores, list[tuple[str, .
             if name in PERIODS
         }
         raw = replace(raw, facts={**raw.facts, **periods})
-    columns_found = []
+    columns = {"split": raw.split, "group": raw.group} | dict(raw.facts)
     for name in by:
-        column = {"split": raw.split, "group": raw.group}.get(name, raw.facts.get(name))
-        if column is None:
+        if columns.get(name) is None:
             raise DataError(f"{source}: there is no column {name!r}{nearest(name, raw.facts)}")
-        columns_found.append(tuple(column))
-    return raw, columns_found
+    return raw, [tuple(columns[name] or ()) for name in by]
 
 
 def _shares(raw: RawScores, probs: Floats) -> Floats:

@@ -60,26 +60,15 @@ class CallCount:
     method: str
 
 
-@dataclass(frozen=True, eq=False)
-class CallModel:
-    """Slope and offset (K, 2) of each label's logistic curve, and their covariance (K, 2, 2)."""
-
-    weights: Floats
-    covariance: Floats
-
-    def probs(self, odds: Floats, label: Codes) -> Floats:
-        """Return the probability (N,) that each detection is right."""
-        u = np.clip(odds, -LIMIT, LIMIT)
-        return np.asarray(expit(self.weights[label, 0] * u + self.weights[label, 1]))
-
-
 def fit_calls(
-    odds: Floats, label: Codes, correct: Floats, labels: int, groups: Codes | None = None
-) -> CallModel:
-    """Return the curves of the labels, fitted to checked detections (n,)."""
-    if not len(odds):
+    u: Floats, label: Codes, correct: Floats, labels: int, groups: Codes | None = None
+) -> tuple[Floats, Floats]:
+    """Return slope and offset (K, 2) of the labels' curves, and their covariance (K, 2, 2).
+
+    They are fitted to the log-odds ``u`` (n,) of checked detections.
+    """
+    if not len(u):
         raise DataError("a count needs detections that a person has checked, got none")
-    u = np.clip(odds, -LIMIT, LIMIT)
     shared, _ = fit_slope_and_offset(u, correct, 1 / np.array([1.0, 5.0]) ** 2)
     center = np.array([max(float(shared[0]), LEAST_SLOPE), float(shared[1])])
     precision = 1 / np.array([SPREAD_SLOPE * center[0], SPREAD_OFFSET]) ** 2
@@ -92,26 +81,14 @@ def fit_calls(
         if groups is not None:
             missed = correct[rows] - expit(weights[k, 0] * own + weights[k, 1])
             moved = missed[:, None] * np.stack([own, np.ones_like(own)], 1)
-            covariance[k] *= _design_effect(moved, Groups.of(groups[rows]), covariance[k])
-    return CallModel(weights, covariance)
-
-
-def _design_effect(moved: Floats, groups: Groups, covariance: Floats) -> float:
-    """Return how much larger the variance is because detections of a recording are alike."""
-    if groups.are_photos or groups.count < 2:
-        return 1.0
-    together = groups.sums(moved)
-    alone = float(np.einsum("ni,ij,nj->", moved, covariance, moved))
-    grouped = float(np.einsum("ni,ij,nj->", together, covariance, together))
-    return max(1.0, grouped / alone) if alone > 0 else 1.0
-
-
-def _likeness(missed: Floats, spread: Floats, recording: Codes) -> float:
-    """Return how much the errors of detections of one recording go together, from 0 to 1."""
-    groups = Groups.of(recording)
-    products = groups.sums(missed) ** 2 - groups.sums(missed**2)
-    pairs = groups.sums(spread) ** 2 - groups.sums(spread**2)
-    return min(max(0.0, float(products.sum() / pairs.sum())), 1.0) if pairs.sum() > 0 else 0.0
+            recordings = Groups.of(groups[rows])
+            if not recordings.are_photos and recordings.count > 1:  # the design effect
+                alone, together = (
+                    float(np.einsum("ni,ij,nj->", sums, covariance[k], sums))
+                    for sums in (moved, recordings.sums(moved))
+                )
+                covariance[k] *= max(1.0, together / alone) if alone > 0 else 1.0
+    return weights, covariance
 
 
 def count_calls(
@@ -128,14 +105,10 @@ def count_calls(
 ) -> list[CallCount]:
     """Return the count of each label in each part that has detections of it."""
     known = np.flatnonzero(~np.isnan(correct))
-    model = fit_calls(
-        odds[known],
-        label[known],
-        correct[known],
-        len(names),
-        None if groups is None else groups[known],
-    )
-    probs = model.probs(odds, label)
+    u = np.clip(odds, -LIMIT, LIMIT)
+    own = None if groups is None else groups[known]
+    weights, covariance = fit_calls(u[known], label[known], correct[known], len(names), own)
+    probs = np.asarray(expit(weights[label, 0] * u + weights[label, 1]))
     cell = label * len(parts) + part
     total = len(names) * len(parts)
     sizes = np.bincount(cell, minlength=total)
@@ -146,11 +119,13 @@ def count_calls(
     else:
         together = None
         if groups is not None:
-            same = label * (int(groups.max()) + 1) + groups
-            spread = np.sqrt(probs * (1 - probs))[known]
-            rho = _likeness(correct[known] - probs[known], spread, same[known])
-            together = (rho, groups)
-        bounds = _calibrated(model, odds, probs, correct, cell, right, confidence, together)
+            recordings = Groups.of((label * (int(groups.max()) + 1) + groups)[known])
+            products, pairs = (
+                float((recordings.sums(side) ** 2 - recordings.sums(side**2)).sum())
+                for side in (correct[known] - probs[known], np.sqrt(probs * (1 - probs))[known])
+            )
+            together = (min(max(0.0, products / pairs), 1.0) if pairs > 0 else 0.0, groups)
+        bounds = _calibrated(covariance, u, probs, correct, cell, right, confidence, together)
     return [
         CallCount(
             names[cell // len(parts)],
@@ -168,8 +143,8 @@ Bounds = Callable[[int], tuple[float, float, float, float, str]]  # of a cell
 
 
 def _calibrated(
-    model: CallModel,
-    odds: Floats,
+    covariance: Floats,
+    u: Floats,
     probs: Floats,
     correct: Floats,
     cell: Codes,
@@ -178,8 +153,7 @@ def _calibrated(
     together: tuple[float, Codes] | None,
 ) -> Bounds:
     open_, cell_count = np.isnan(correct), len(right)
-    cells, p = cell[open_], probs[open_]
-    u = np.clip(odds[open_], -LIMIT, LIMIT)
+    cells, p, u = cell[open_], probs[open_], u[open_]
     wobble = p * (1 - p)
 
     def summed(values: Floats) -> Floats:
@@ -187,15 +161,14 @@ def _calibrated(
 
     count = right + summed(p)
     slope = np.stack([summed(wobble * u), summed(wobble)], 1)
-    cov = np.repeat(model.covariance, cell_count // len(model.weights), 0)
+    cov = np.repeat(covariance, cell_count // len(covariance), 0)
     variance = np.einsum("ni,nij,nj->n", slope, cov, slope) + slope[:, 1]
     if together is not None and together[0] > 0:
         rho, groups = together
-        recordings, recording = np.unique(
-            cells * (int(groups.max()) + 1) + groups[open_], return_inverse=True
-        )
+        count_of = int(groups.max()) + 1
+        recordings, recording = np.unique(cells * count_of + groups[open_], return_inverse=True)
         pairs = np.bincount(recording, np.sqrt(wobble)) ** 2 - np.bincount(recording, wobble)
-        variance += rho * np.bincount(recordings // (int(groups.max()) + 1), pairs, cell_count)
+        variance += rho * np.bincount(recordings // count_of, pairs, cell_count)
     left = np.bincount(cells, minlength=cell_count)
     share = (count - right + 0.5) / (left + 1)
     error = np.sqrt(variance + 0.25) / (left + 1)
@@ -265,21 +238,36 @@ def calls_of_table(
     if label is not None:
         if label not in detections.names:
             raise DataError(f"{source} has no label {label!r}{nearest(label, detections.names)}")
-        own = detections.label == detections.names.index(label)
-        detections = _taken(detections, np.flatnonzero(own))
+        rows = np.flatnonzero(detections.label == detections.names.index(label))
+        detections = replace(
+            detections,
+            names=(label,),
+            label=np.zeros(len(rows), np.int64),
+            file=detections.file[rows],
+            start=detections.start[rows],
+            scores=detections.scores[rows],
+            correct=detections.correct[rows],
+            facts={column: values[rows] for column, values in detections.facts.items()},
+        )
     if np.isnan(detections.correct).all():
         raise DataError(
             f"{source}: nothing has been checked; say for some {unit}, drawn at random, whether "
             "the label is right (a column 'correct' with 1 or 0, or label:NAME)"
         )
-    parts, cell = _parts(detections, by)
+    names, cell = np.array([""]), np.zeros(len(detections), np.int64)
+    if by == "folder":
+        folders = [os.path.dirname(with_slashes(name)) or "." for name in detections.files]
+        names, codes = np.unique(np.array(folders), return_inverse=True)
+        cell = codes.astype(np.int64)[detections.file]
+    elif by is not None:
+        names, cell = np.unique(detections.facts[by], return_inverse=True)
     counts = count_calls(
         detections.log_odds,
         detections.label,
         detections.names,
         detections.correct,
         cell,
-        parts,
+        names.tolist(),
         groups=detections.group,
         method=method,
     )
@@ -315,33 +303,6 @@ def _entries(source: Path, kind: Kind | None, keep: tuple[str, ...]) -> Detectio
         None,
         {name: np.repeat(np.array(values), labels) for name, values in raw.facts.items()},
     )
-
-
-def _taken(found: Detections, rows: NDArray[np.intp]) -> Detections:
-    name = found.names[int(found.label[rows[0]])]
-    return replace(
-        found,
-        names=(name,),
-        label=np.zeros(len(rows), np.int64),
-        file=found.file[rows],
-        start=found.start[rows],
-        scores=found.scores[rows],
-        correct=found.correct[rows],
-        split=None,
-        facts={column: values[rows] for column, values in found.facts.items()},
-    )
-
-
-def _parts(found: Detections, by: str | None) -> tuple[list[str], NDArray[np.int64]]:
-    """Return the names of the groups and the group (N,) of each detection."""
-    if by is None:
-        return [""], np.zeros(len(found), np.int64)
-    if by == "folder":
-        folders = [os.path.dirname(with_slashes(name)) or "." for name in found.files]
-        names, codes = np.unique(np.array(folders), return_inverse=True)
-        return names.tolist(), codes.astype(np.int64)[found.file]
-    names, codes = np.unique(found.facts[by], return_inverse=True)
-    return names.tolist(), codes.astype(np.int64)
 
 
 def write_calls(counts: list[CallCount], by: str, path: Path) -> None:

@@ -20,7 +20,7 @@ from labelwise.calibration import Candidate, Choice
 from labelwise.calibration.auto import AUTO
 from labelwise.calibration.link_specs import link_to_spec
 from labelwise.decide import Check, Promised, Rule, find_promise, find_rule
-from labelwise.decide.cross_fit import CROSS_FITTED_SHARE, check_cross_fit
+from labelwise.decide.promised_rules import CROSS_FITTED_SHARE, check_cross_fit
 from labelwise.decide.rules import rule_to_spec
 from labelwise.errors import DataError, SettingsError
 from labelwise.evaluation import Evaluation, evaluate
@@ -41,6 +41,9 @@ from labelwise.scores.tables import FITTED_FORMAT, Kind
 from labelwise.taxonomy import AttributeColumns
 
 SHARE = 0.5  # of the rows, that test the promise
+ONLY_RANK = (
+    "these scores only rank, so {}; calibrate them first, for example with --calibrate platt"
+)
 
 
 def _divided(rows: Predictions, share: float, seed: int) -> tuple[Predictions, Predictions]:
@@ -77,14 +80,9 @@ class PromisedScores:
             "probabilities": link_to_spec(self.link),
             "fitted_on": self.fitted_on,
             "checks": [
-                {
-                    "verdict": c.verdict,
-                    "value": c.value,
-                    "lower": c.lower,
-                    "upper": c.upper,
-                    "photos": c.counted,
-                }
-                for c in self.checks
+                {name: getattr(check, name) for name in ("verdict", "value", "lower", "upper")}
+                | {"photos": check.counted}
+                for check in self.checks
             ],
         }
 
@@ -118,9 +116,7 @@ def promise_scores(
     if other is not None or report_on is not None:
         held, seen, words = divided_rows(table, other, fit_on, report_on)
     else:
-        held, words = (
-            (table.part(fit_on), fit_on) if fit_on else (split_rows(table, None), table.source)
-        )
+        held, words = split_rows(table, fit_on), fit_on or table.source
     if not 0 < share < 1:
         raise SettingsError(f"the share for the promise must lie between 0 and 1, got {share}")
     link, link_words, rows = held.link, "", held
@@ -131,10 +127,7 @@ def promise_scores(
         calibrator, made = plan.calibrator, fit_pair(fitted, plan, choice)
         link, link_words = made.link or held.link, made.link_words
     if link is None:
-        raise SettingsError(
-            "these scores only rank, so nothing can be promised; calibrate them first, "
-            "for example with --calibrate platt"
-        )
+        raise SettingsError(ONLY_RANK.format("nothing can be promised"))
     promised = make_promise(
         wish, link, rows, fitted, photos=words, confidence=confidence, seed=seed
     )
@@ -325,10 +318,7 @@ def fit_pair(predictions: Predictions, plan: FitPlan, choice: Choice | None = No
     if plan.rule == "none":
         return FittedPair(link, words, None, "", compared, notes)
     if last is None:
-        raise SettingsError(
-            "these scores only rank, so no rule can be fitted; calibrate them first, "
-            "for example with --calibrate platt"
-        )
+        raise SettingsError(ONLY_RANK.format("no rule can be fitted"))
     rule, rule_words = fit_rule(plan.rule, predictions, last, plan.photos_per_day)
     if plan.attributes is not None:
         rule, rule_words = one_per_group(rule, rule_words, plan.attributes)
@@ -347,8 +337,7 @@ def divided_rows(
         held, seen = table.part(fit_on), table.part(report_on)
         seen.refuse_shared_groups(held, LEAKED)
         return held, seen, fit_on
-    held = table.part(fit_on) if fit_on else split_rows(table, None)
-    seen = other.part(report_on) if report_on else split_rows(other, None)
+    held, seen = split_rows(table, fit_on), split_rows(other, report_on)
     seen = seen.with_columns(held.names, of=table.source, source=other.source)
     shared = set(held.ids) & set(seen.ids)
     if shared:
@@ -362,12 +351,10 @@ def divided_rows(
 
 def split_rows(table: ScoreTable, split: str | None) -> Predictions:
     """Return the rows of the split, or all where there is no choice to make."""
-    if split == "all":
+    if split == "all" or (split is None and table.split is None):
         return table.predictions
-    if split is not None:
-        return table.part(split)
-    if table.split is None:
-        return table.predictions
+    if split is not None or table.split is None:
+        return table.part(split or "")
     there = sorted(set(table.split.tolist()))
     if len(there) > 1:
         raise SettingsError(
@@ -398,10 +385,7 @@ def folds_of(rows: int, folds: int, seed: int, groups: Groups | None = None) -> 
 
 
 def crossfit(predictions: Predictions, fit: FitBoth, *, folds: int = 5, seed: int = 0) -> CrossFit:
-    """Return what fits on the other folds say of each row.
-
-    ``fit`` maps predictions to a link (``None``: none is fitted) and a rule.
-    """
+    """Return what fits on the other folds say of each row."""
     fold = folds_of(len(predictions), folds, seed, predictions.groups)
     shape = predictions.logits.shape
     log_odds = np.empty(shape)

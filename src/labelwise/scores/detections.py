@@ -57,12 +57,10 @@ class Detections:
 
     @property
     def log_odds(self) -> NDArray[np.float64]:
-        """The scores as log-odds (N,), infinite for a confidence of 0 or 1."""
         return self.scores if self.kind == "logits" else np.asarray(logit(self.scores))
 
     @property
     def group(self) -> NDArray[np.int64]:
-        """The group of each detection (N,), as a number."""
         if self.groups is None:
             return self.file
         codes = np.unique(np.array(self.groups), return_inverse=True)[1]
@@ -91,26 +89,26 @@ class Detections:
         """Return these detections with what ``other`` says is correct, matched row by row."""
         if not np.isnan(self.correct).all():
             raise DataError(f"{self.source} has a column 'correct' of its own; leave out --labels")
-        own = {name: position for position, name in enumerate(self.names)}
-        recordings = {name: position for position, name in enumerate(self.files)}
-        told = ~np.isnan(other.correct)
-        if not told.any():
+        checked_rows = np.flatnonzero(~np.isnan(other.correct))
+        if not len(checked_rows):
             raise DataError(f"{source}: no row has 'correct'; write 1 or 0 where you checked")
-        starts = np.unique(np.round(self.start, 3))
-        labels = np.array([own.get(name, -1) for name in other.names])[other.label]
-        files = np.array([recordings.get(name, -1) for name in other.files])[other.file]
-        start_of = np.searchsorted(starts, np.round(other.start, 3))
-        same = starts[np.minimum(start_of, len(starts) - 1)] == np.round(other.start, 3)
-        wanted = (files * len(starts) + start_of) * len(self.names) + labels
-        wanted = np.where((labels >= 0) & (files >= 0) & same, wanted, -1)
-        keys = self.keys()
+        labels = places(other.names, self.names)[other.label]
+        files = places(other.files, self.files)[other.file]
+        both = replace(
+            self,
+            label=np.append(self.label, labels),
+            file=np.append(self.file, files),
+            start=np.append(self.start, other.start),
+        )
+        keys, wanted = np.split(both.keys(), [len(self)])
+        wanted = np.where((labels >= 0) & (files >= 0), wanted, -1)[checked_rows]
         order = np.argsort(keys, kind="stable")
-        at = np.minimum(np.searchsorted(keys[order], wanted), len(keys) - 1)
-        lost = told & (keys[order][at] != wanted)
-        if lost.any():
-            raise DataError(f"{other.row(int(lost.argmax()))} is not a row of {self.source}")
+        at = order[np.minimum(np.searchsorted(keys, wanted, sorter=order), len(keys) - 1)]
+        lost = checked_rows[keys[at] != wanted]
+        if len(lost):
+            raise DataError(f"{other.row(int(lost[0]))} is not a row of {self.source}")
         correct = self.correct.copy()
-        correct[order[at[told]]] = other.correct[told]
+        correct[at] = other.correct[checked_rows]
         checked = replace(self, correct=correct)
         if other.groups is None:
             return checked
@@ -118,19 +116,17 @@ class Detections:
 
     def checked_by_table(self, table: LabelTable) -> "Detections":
         """Return these detections of photos with what a label table says of their labels."""
-        row_of = {name: row for row, name in enumerate(table.ids)}
-        rows = np.array([row_of.get(name, -1) for name in self.files])
+        rows = places(self.files, table.ids)
         if (rows < 0).all():
             raise DataError(
                 f"{table.name}: no photo of {self.source} is in it, first {self.files[0]!r}"
                 f"{nearest(self.files[0], table.ids)}"
             )
-        column = {name: number for number, name in enumerate(table.space.names)}
-        columns = np.array([column.get(name, -1) for name in self.names])
+        columns = places(self.names, table.space.names)
         if (columns < 0).all():
             raise DataError(
                 f"{table.name} has none of the labels of {self.source}, first {self.names[0]!r}"
-                f"{nearest(self.names[0], column)}"
+                f"{nearest(self.names[0], table.space.names)}"
             )
         labels, observed = table.targets()
         row, at = rows[self.file], columns[self.label]
@@ -144,7 +140,6 @@ class Detections:
         return checked.grouped_by(dict(zip(table.ids, table.group, strict=True)), table.name)
 
     def predictions(self) -> tuple[Predictions, NDArray[np.intp]]:
-        """Return the clips with a checked label as predictions, and the rows that were checked."""
         rows = np.flatnonzero(~np.isnan(self.correct))
         if not len(rows):
             raise DataError(
@@ -176,34 +171,28 @@ class Detections:
     def by_label(self, of: Any) -> NDArray[np.float64]:
         """Return what a function of logits (n, K) says of each detection, (N,), label by label.
 
-        Scores of a label fill a column from the top, so that no clip needs all labels. Confidences
-        with few decimals repeat: then each different one is asked about once.
+        The different scores of a label fill its column from the top, so that no row is needed for
+        each clip.
         """
-        counts = np.bincount(self.label, minlength=len(self.names))
-        different, score_of = np.unique(self.log_odds, return_inverse=True)
-        if len(different) < counts.max():
-            grid = np.repeat(different[:, None], len(self.names), 1)
-            every: NDArray[Any] = of(grid)
-            return np.asarray(every.astype(np.float64)[score_of, self.label])
-        order = np.argsort(self.label, kind="stable")
-        depth = np.arange(len(order)) - np.repeat(counts.cumsum() - counts, counts)
-        probs = np.empty(len(order))
-        odds = self.log_odds[order]
+        scores, score_of = np.unique(self.log_odds, return_inverse=True)
+        pairs, pair_of = np.unique(self.label * len(scores) + score_of, return_inverse=True)
+        label, score = np.divmod(pairs, len(scores))
+        depth = np.arange(len(pairs)) - np.searchsorted(label, label)
+        probs = np.empty(len(pairs))
         step = max(1, (1 << 22) // len(self.names))
-        by_depth = np.argsort(depth, kind="stable")
-        ends = np.searchsorted(depth[by_depth], np.arange(0, counts.max() + step, step))
-        for part, begin in enumerate(ends[:-1]):
-            rows = by_depth[begin : ends[part + 1]]
-            if not len(rows):
-                continue
-            block = np.full((int(depth[rows].max()) - part * step + 1, len(self.names)), UNREPORTED)
-            where = (depth[rows] - part * step, self.label[order[rows]])
-            block[where] = odds[rows]
-            answers: NDArray[Any] = of(block)
-            probs[rows] = answers.astype(np.float64)[where]
-        spread = np.empty(len(order))
-        spread[order] = probs
-        return spread
+        for start in range(0, int(depth.max()) + 1, step):
+            rows = np.flatnonzero((depth >= start) & (depth < start + step))
+            block = np.full((int(depth[rows].max()) - start + 1, len(self.names)), UNREPORTED)
+            where = depth[rows] - start, label[rows]
+            block[where] = scores[score[rows]]
+            probs[rows] = of(block)[where]
+        return np.asarray(probs[pair_of])
+
+
+def places(names: Sequence[str], there: Sequence[str]) -> NDArray[np.intp]:
+    """Return where each name is among others, -1 for a name that is not."""
+    place = {name: number for number, name in enumerate(there)}
+    return np.array([place.get(name, -1) for name in names], np.intp)
 
 
 def is_detections(path: Path) -> bool:
@@ -226,8 +215,7 @@ NAMED = 5  # labels
 
 def unreported_notes(found: Detections, table: LabelTable) -> tuple[str, ...]:
     """Return sentences on labelled photos that are not in the results, or not under their label."""
-    number_of = {name: number for number, name in enumerate(found.files)}
-    at = np.array([number_of.get(name, -1) for name in table.ids], np.intp)
+    at = places(table.ids, found.files)
     notes = []
     if (at < 0).any():
         first = table.ids[int((at < 0).argmax())]

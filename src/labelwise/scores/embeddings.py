@@ -10,9 +10,9 @@
 
 A cosine is a raw score and no logit: what it means is fitted on labels (``labelwise calibrate``).
 SigLIP was trained so that logit_scale cosine + logit_bias is the logit of a text by itself: where a
-file holds both numbers, the fit begins with it. CLIP has no bias, and its softmax says which of the
-texts fits, not whether one does: its scale alone changes nothing here. Both numbers are those that
-the cosine is multiplied with and that are added (CLIP's parameter is the scale's logarithm).
+file holds both numbers, the fit starts there. CLIP has no bias, and its softmax says which of the
+texts fits, not whether one does: its scale alone changes nothing here. (CLIP's parameter is the
+scale's logarithm; here the scale itself is given.)
 """
 
 import csv
@@ -24,7 +24,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelwise.errors import DataError
-from labelwise.scores.tables import RawScores, npz_arrays, npz_texts, refuse_twice
+from labelwise.scores.tables import (
+    RawScores,
+    npz_arrays,
+    npz_labels,
+    npz_matrix,
+    npz_texts,
+    refuse_twice,
+)
 from labelwise.system.text import from_cell
 from labelwise.types import matching_columns, nearest
 
@@ -55,19 +62,11 @@ def read_embeddings(path: Path) -> Embeddings:
         raise DataError(f"{path}: there is no array 'ids', which names the photos")
     refuse_twice(path, ids, "id")
     split = npz_texts(path, arrays, "split", rows)
-    labels, names = arrays.get("labels"), None
-    if labels is not None:
-        if labels.ndim != 2 or len(labels) != rows or labels.dtype.kind not in "fiub":
-            raise DataError(f"{path}: labels must be numbers ({rows}, K), got {labels.shape}")
-        labels = labels.astype(np.float64)
-        if not (np.isnan(labels) | ((labels >= 0) & (labels <= 1))).all():
+    first, labels, names = npz_matrix(path, arrays, "labels"), None, None
+    if first is not None:
+        labels, names = npz_labels(path, arrays, (rows, first.shape[1]))
+        if not (np.isnan(first) | ((first >= 0) & (first <= 1))).all():
             raise DataError(f"{path}: a label is 1, 0, a share in between, or NaN for unknown")
-        if "observed" in arrays:
-            if arrays["observed"].shape != labels.shape:
-                raise DataError(f"{path}: observed must have the shape of labels, {labels.shape}")
-            labels = np.where(arrays["observed"].astype(bool), labels, np.nan)
-        names = npz_texts(path, arrays, "names", labels.shape[1])
-        names = names or tuple(f"label-{column}" for column in range(labels.shape[1]))
     divided = None if split is None else np.array(split)
     return Embeddings(str(path), ids, vectors, names, labels, divided)
 
@@ -88,15 +87,11 @@ class Texts:
 
     @property
     def gives_logits(self) -> bool:
-        """Whether scale cosine + bias is a logit of a label by itself."""
         return self.scale is not None and self.bias is not None
 
 
 def read_texts(path: Path, prompts: Path | None = None) -> Texts:
-    """Return the labels of the texts, each once, with the means of their unit vectors.
-
-    A file of ``prompts`` says which texts each label has, by the array ``prompts``.
-    """
+    """Return the labels with the means of their texts' unit vectors."""
     arrays = npz_arrays(path)
     _refuse_others(path, arrays, TEXT_ARRAYS)
     unit = _unit(path, _vectors(path, arrays, "embeddings"))
@@ -113,12 +108,8 @@ def read_texts(path: Path, prompts: Path | None = None) -> Texts:
                     f"{prompts}, line {line}: {path} has no embedding of {text!r}"
                     f"{nearest(text, written)}"
                 )
-        rows = np.array([row_of[text] for _, _, text in pairs])
-        names, written, unit = (
-            tuple(pair[1] for pair in pairs),
-            tuple(pair[2] for pair in pairs),
-            unit[rows],
-        )
+        _, names, written = zip(*pairs, strict=True)
+        unit = unit[[row_of[text] for text in written]]
     if names is None:
         raise DataError(
             f"{path}: there is no array 'names', the label of each text; or say with --prompts "
@@ -179,29 +170,20 @@ def _number(path: Path, arrays: dict[str, NDArray[Any]], name: str) -> float | N
     return float(value.reshape(()))
 
 
-def cosine_scores(photos: Embeddings, texts: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return the cosines (N, K) of photos and unit text vectors (K, D)."""
-    if photos.vectors.shape[1] != texts.shape[1]:
-        raise DataError(
-            f"{photos.source}: vectors of photos and texts must have one length, "
-            f"got {photos.vectors.shape[1]} and {texts.shape[1]}"
-        )
-    cosines: NDArray[np.float32] = _unit(photos.source, photos.vectors) @ texts.T
-    return cosines
-
-
 def read_cosines(path: Path, texts: Texts) -> RawScores:
-    """Return the scores of a file of photos and texts, with the labels of the first.
-
-    They are cosines, or logits where the texts' model gives any.
-    """
+    """Return the scores of a file of photos and texts, with the labels of the first."""
     photos, names = read_embeddings(path), texts.names
     labels = photos.labels
     if labels is not None and photos.names is not None:
         columns = matching_columns(names, photos.names, of="the texts", in_=str(path))
         labels = labels[:, columns]
     split = None if photos.split is None else tuple(photos.split.tolist())
-    scores = cosine_scores(photos, texts.vectors).astype(np.float64)
+    if photos.vectors.shape[1] != texts.vectors.shape[1]:
+        raise DataError(
+            f"{path}: vectors of photos and texts must have one length, "
+            f"got {photos.vectors.shape[1]} and {texts.vectors.shape[1]}"
+        )
+    scores = (_unit(path, photos.vectors) @ texts.vectors.T).astype(np.float64)
     if texts.scale is not None and texts.bias is not None:
         scores = texts.scale * scores + texts.bias
     return RawScores(str(path), names, photos.ids, scores, labels, split).check_names()

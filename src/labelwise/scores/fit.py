@@ -11,8 +11,7 @@ from labelwise import calibration, decide
 from labelwise.calibration import Choice
 from labelwise.calibration.auto import FOLDS
 from labelwise.decide import Check, OnePerGroup, Promise, Promised, Rule
-from labelwise.decide.cross_fit import same_sets
-from labelwise.decide.promised_rules import Wish
+from labelwise.decide.promised_rules import Wish, same_sets
 from labelwise.links import Grouped, Link
 from labelwise.predictions import Predictions
 from labelwise.taxonomy import AttributeColumns

@@ -27,11 +27,11 @@ from labelwise.decide import Rule, Threshold
 from labelwise.decide.rules import rule_from_spec, rule_to_spec
 from labelwise.errors import DataError, LabelwiseError, SettingsError
 from labelwise.evaluation import Evaluation
-from labelwise.links import Link
+from labelwise.links import Link, Sigmoid
 from labelwise.models.spec import require_fit
 from labelwise.predictions import Predictions
 from labelwise.scores.cross_validate import Judged
-from labelwise.scores.detections import Detections
+from labelwise.scores.detections import Detections, places
 from labelwise.scores.read import UnlabelledScores
 from labelwise.scores.tables import FITTED_FORMAT, Kind
 from labelwise.system.files import replacing
@@ -125,13 +125,14 @@ def decision(judged: Judged) -> dict[str, Any]:
     """Return a rule as plain data: itself, its thresholds by label, the link it needs, figures."""
     rule, link = judged.made.rule, judged.link
     sets = judged.evaluation.sets
+    values = None if rule is None else rule.thresholds(len(judged.predictions.names))
     return {
         "format": FITTED_FORMAT,
         "names": list(judged.predictions.names),
         "scores": judged.kind,
         "rule": None if rule is None else rule_to_spec(rule),
         "words": judged.made.rule_words,
-        "thresholds": _by_label(rule, judged.predictions.names),
+        "thresholds": values and dict(zip(judged.predictions.names, values, strict=True)),
         "probabilities": None if link is None else link_to_spec(link),
         "fitted_on": judged.fitted_on,
         "figures": None
@@ -147,13 +148,8 @@ def decision(judged: Judged) -> dict[str, Any]:
     }
 
 
-def _by_label(rule: Rule | None, names: tuple[str, ...]) -> dict[str, float] | None:
-    values = None if rule is None else rule.thresholds(len(names))
-    return None if values is None else dict(zip(names, values, strict=True))
-
-
 class FittedRecord(BaseModel):
-    """The parts of link.json and thresholds.json that are applied."""
+    """What is applied of a link.json or a thresholds.json."""
 
     model_config = ConfigDict(strict=True)
 
@@ -232,15 +228,10 @@ class Applied:
 
 def apply(fitted: Sequence[FittedFile], scores: UnlabelledScores) -> Applied:
     """Return the probabilities of scores under a fitted link, and the sets of a fitted rule."""
-    source, rule = _source_of(fitted, scores.kind, scores.source)
-    columns = {
-        file.source: matching_columns(file.labels, scores.names, of=file.source, in_=scores.source)
-        for file in fitted
-    }
-    link, names = source.link, source.labels
-    if link is None:
-        raise ValueError(f"{source.source} must hold a link")
-    logits = scores.logits[:, columns[source.source]]
+    source, link, rule = _source_of(fitted, scores.kind, scores.source)
+    columns = matching_columns(source.labels, scores.names, of=source.source, in_=scores.source)
+    names = source.labels
+    logits = scores.logits[:, columns]
     probs = link(logits.astype(np.float64))
     sets = None
     if rule is not None and rule.rule is not None:
@@ -253,8 +244,8 @@ def apply(fitted: Sequence[FittedFile], scores: UnlabelledScores) -> Applied:
 
 def _source_of(
     fitted: Sequence[FittedFile], kind: Kind, scores: str
-) -> tuple[FittedFile, FittedFile | None]:
-    """Return the file whose link gives probabilities, and the one with a rule, if there is one."""
+) -> tuple[FittedFile, Link, FittedFile | None]:
+    """Return the file whose link gives probabilities, that link, and the file with a rule."""
     links = [file for file in fitted if file.rule is None]
     rules = [file for file in fitted if file.rule is not None]
     if len(links) > 1 or len(rules) > 1 or not fitted:
@@ -267,12 +258,15 @@ def _source_of(
         raise SettingsError(f"{source.source} holds no link, so it gives no probabilities")
     if source.kind != kind:
         raise SettingsError(f"{source.source} was fitted on {source.kind}, {scores} holds {kind}")
-    if links and rules and not _fit_together(links[0], rules[0]):
+    needed = rules[0].link if links and rules else source.link
+    as_in_a_file = bool(rules) and rules[0].kind == "probs" and isinstance(needed, Sigmoid)
+    same = needed is not None and link_to_spec(source.link) == link_to_spec(needed)
+    if not same and not as_in_a_file:
         raise SettingsError(
             f"{rules[0].source} was fitted on other probabilities than those of "
-            f"{links[0].source}; leave {links[0].source} out, or fit the rule on its probabilities"
+            f"{source.source}; leave {source.source} out, or fit the rule on its probabilities"
         )
-    return source, (rules[0] if rules else None)
+    return source, source.link, (rules[0] if rules else None)
 
 
 def save_detections(path: Path, found: Detections, fitted: Sequence[FittedFile]) -> tuple[int, int]:
@@ -283,18 +277,15 @@ def save_detections(path: Path, found: Detections, fitted: Sequence[FittedFile])
     """
     if path.suffix not in (".parquet", ".csv"):
         raise SettingsError(f"detections are written as .parquet or .csv, got {path.name!r}")
-    source, rule = _source_of(fitted, found.kind, found.source)
-    number_of = {name: number for number, name in enumerate(source.labels)}
-    strange = [name for name in found.names if name not in number_of]
-    if strange:
+    source, link, rule = _source_of(fitted, found.kind, found.source)
+    names = source.labels
+    own = places(found.names, names)
+    if (own < 0).any():
         raise DataError(
-            f"{source.source} was fitted without {strange[0]!r}, which {found.source} has; check "
-            "some of its detections and calibrate again, or leave its rows out"
+            f"{source.source} was fitted without {found.names[int(own.argmin())]!r}, which "
+            f"{found.source} has; check some of its detections and calibrate again, or leave its "
+            "rows out"
         )
-    link, names = source.link, source.labels
-    if link is None:
-        raise ValueError(f"{source.source} must hold a link")
-    own = np.array([number_of[name] for name in found.names])
     moved = replace(found, names=names, label=own[found.label])
     probs = moved.by_label(link)
     columns: dict[str, Any] = {
@@ -328,17 +319,6 @@ def save_detections(path: Path, found: Detections, fitted: Sequence[FittedFile])
 def _spelled(names: Sequence[str], codes: Any) -> Any:
     words = pa.array([as_cell(name) for name in names], pa.string())
     return pa.DictionaryArray.from_arrays(pa.array(codes), words).cast(pa.string())
-
-
-def _fit_together(link: FittedFile, rule: FittedFile) -> bool:
-    """Return whether a rule was fitted on the probabilities that a link gives.
-
-    Its own link is the same, or it was fitted on probabilities as they stood in a file.
-    """
-    if link.link is None or rule.link is None:
-        return False
-    plain = rule.kind == "probs" and rule.link.kind == "sigmoid"
-    return plain or link_to_spec(link.link) == link_to_spec(rule.link)
 
 
 def check_output(path: Path) -> None:

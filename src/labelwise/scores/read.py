@@ -39,7 +39,7 @@ from labelwise.system.text import counted
 from labelwise.taxonomy import AttributeColumns, AttributeGroups
 from labelwise.types import LabelSpace, nearest
 
-LINK_NAMES = ("sigmoid", "softmax", "none")
+LINKS: Mapping[str, Link | None] = {"sigmoid": Sigmoid(), "softmax": Softmax(), "none": None}
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 
@@ -76,10 +76,7 @@ class ScoreTable:
     detections: Detections | None = None
 
     def settled(self, groups: AttributeGroups) -> "tuple[ScoreTable, AttributeColumns]":
-        """Return the table with labels completed by what excludes what, and the columns of that.
-
-        Rows that break a rule are counted in a note, and their labels of that group unknown.
-        """
+        """Return the table with labels completed by what excludes what, and the columns of that."""
         own = self.predictions
         columns = groups.within(LabelSpace(own.names))
         done, settled = own.settled(columns)
@@ -93,18 +90,15 @@ class ScoreTable:
         return replace(self, predictions=done, notes=(*self.notes, note)), columns
 
     def subgroups(self, column: str, rows: Predictions) -> Subgroups:
-        """Return the subgroups, by a column that was asked for, of some of the rows."""
         number_of = {name: number for number, name in enumerate(self.predictions.ids)}
         values = self.facts[column]
         return Subgroups.of(column, [values[number_of[name]] for name in rows.ids])
 
     def photos_per_day(self) -> float:
-        """Return how many rows there are per date of the column ``time``."""
         times = read_times(self.facts["time"].tolist(), self.source, "time")
         return len(times) / days_spanned(times)
 
     def part(self, name: str) -> Predictions:
-        """Return the rows of one split."""
         if self.split is None:
             raise DataError(f"{self.source}: there is no column or array 'split', got {name!r}")
         rows = np.flatnonzero(self.split == name)
@@ -175,22 +169,26 @@ def read_scores(
             f"{labels} has labels of {int(matched.sum()):,} of the {len(matched):,} rows; "
             "the others are left out."
         )
-    present, known = label_arrays(truth[matched])
+    rows = np.flatnonzero(matched).tolist()
     predictions = Predictions(
-        [name for name, kept in zip(raw.ids, matched, strict=True) if kept],
+        [raw.ids[row] for row in rows],
         scores.logits[matched],
-        present,
-        known,
+        *label_arrays(truth[matched]),
         raw.names,
         "",
         scores.link,
-        None if group is None else [group[row] for row in np.flatnonzero(matched).tolist()],
+        None if group is None else [group[row] for row in rows],
     )
-    split = None if divided is None else np.array(divided)[matched]
-    rest = None if matched.all() else scores.logits[~matched]
-    others = tuple(name for name, kept in zip(raw.ids, matched, strict=True) if not kept)
-    facts = {name: np.array(values)[matched] for name, values in raw.facts.items()}
-    return ScoreTable(str(path), predictions, split, rest, tuple(notes), scores.kind, others, facts)
+    return ScoreTable(
+        str(path),
+        predictions,
+        None if divided is None else np.array(divided)[matched],
+        None if matched.all() else scores.logits[~matched],
+        tuple(notes),
+        scores.kind,
+        tuple(raw.ids[row] for row in np.flatnonzero(~matched)),
+        {name: np.array(values)[matched] for name, values in raw.facts.items()},
+    )
 
 
 def with_checks(found: Detections, labels: str | Path) -> Detections:
@@ -207,7 +205,6 @@ def _checked_clips(
     labels: str | Path | None,
     keep: Sequence[str],
 ) -> ScoreTable:
-    """Return the clips of a result table in which a person has checked a label."""
     detections = read_detections(path, keep)
     if kind not in (None, detections.kind) or link is not None:
         raise SettingsError(
@@ -218,10 +215,13 @@ def _checked_clips(
         detections = with_checks(detections, labels)
     predictions, rows = detections.predictions()
     checked = int((~np.isnan(detections.correct)).sum())
+    where = counted(len(predictions), "photo" if detections.of_photos else "clip")
+    if not detections.of_photos or detections.groups is not None:
+        of = "recording" if detections.groups is None else "group"
+        where += f" of {counted(len(set(predictions.group or ())), of)}"
     note = (
-        f"A person checked {checked:,} of {len(detections):,} detections, in "
-        f"{_places(detections, predictions)}; the others are unknown. Figures hold for detections "
-        "like the checked ones: draw them at random."
+        f"A person checked {checked:,} of {len(detections):,} detections, in {where}; the others "
+        "are unknown. Figures hold for detections like the checked ones: draw them at random."
     )
     split = None if detections.split is None else detections.split[rows]
     facts = {name: values[rows] for name, values in detections.facts.items()}
@@ -236,15 +236,6 @@ def _checked_clips(
         facts,
         detections=detections,
     )
-
-
-def _places(found: Detections, checked: Predictions) -> str:
-    """Return where the checked detections are, in words."""
-    what = "photo" if found.of_photos else "clip"
-    if found.of_photos and found.groups is None:
-        return counted(len(checked), what)
-    of = "recording" if found.groups is None else "group"
-    return f"{counted(len(checked), what)} of {counted(len(set(checked.group or ())), of)}"
 
 
 def read_unlabelled(path: Path, kind: Kind | None, *, link: str | None = None) -> UnlabelledScores:
@@ -291,35 +282,18 @@ def unlabelled_scores(raw: RawScores, kind: Kind | None, link: str | None) -> Un
         )
     if kind == "probs" and link is not None:
         raise SettingsError("--link belongs to logits; probabilities need none")
-    logits = _logits(raw, raw.scores, kind)
-    return UnlabelledScores(
-        raw.source, raw.ids, raw.names, logits, _link(kind, link), kind, raw.failed
-    )
-
-
-def _link(kind: Kind, name: str | None) -> Link | None:
-    name = "sigmoid" if name is None or kind == "probs" else name
-    if name not in LINK_NAMES:
-        raise SettingsError(f"unknown link {name!r}{nearest(name, LINK_NAMES)}")
-    return {"sigmoid": Sigmoid(), "softmax": Softmax(), "none": None}[name]
-
-
-def _logits(raw: RawScores, scores: NDArray[np.float64], kind: Kind) -> NDArray[Any]:
-    refuse_entries(
-        raw, np.isnan(scores), scores, "a score must be a number", "fill it in, or drop the row"
-    )
+    name = link or "sigmoid"
+    if name not in LINKS:
+        raise SettingsError(f"unknown link {name!r}{nearest(name, LINKS)}")
+    scores = raw.scores
+    missing = "a score must be a number", "fill it in, or drop the row"
+    refuse_entries(raw, np.isnan(scores), scores, *missing)
     if kind == "logits":
-        large = ~(np.abs(scores) <= FLOAT32_MAX)
-        refuse_entries(
-            raw, large, scores, "a logit must be finite in 32 bits", "cut it to ±80 or so"
-        )
-        return scores.astype(np.float32)
-    outside = (scores < 0) | (scores > 1)
-    refuse_entries(
-        raw,
-        outside,
-        scores,
-        "a probability lies in [0, 1]",
-        "if these are logits, say --scores logits",
-    )
-    return np.asarray(logit(scores))
+        too_large = "a logit must be finite in 32 bits", "cut it to ±80 or so"
+        refuse_entries(raw, ~(np.abs(scores) <= FLOAT32_MAX), scores, *too_large)
+        logits: NDArray[Any] = scores.astype(np.float32)
+    else:
+        outside = "a probability lies in [0, 1]", "if these are logits, say --scores logits"
+        refuse_entries(raw, (scores < 0) | (scores > 1), scores, *outside)
+        logits = logit(scores)
+    return UnlabelledScores(raw.source, raw.ids, raw.names, logits, LINKS[name], kind, raw.failed)

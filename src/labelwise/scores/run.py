@@ -46,7 +46,6 @@ class RunScores:
     taxonomy: Taxonomy | None = None
 
     def checks(self) -> list[tuple[Check, Promise]]:
-        """Return how each promise of the model stands on these photos."""
         link = self.calibrated or self.predictions.link
         if link is None or not self.promises:
             return []
@@ -54,7 +53,6 @@ class RunScores:
         return list(zip(checks, self.promises, strict=True))
 
     def standing(self) -> tuple[str, ...]:
-        """Return in words how each promise of the model stands on these photos."""
         return tuple(f"Promise {check}; it was: {promise}." for check, promise in self.checks())
 
 
@@ -132,21 +130,16 @@ def score_data(
         predictor.link,
         None if table.group is None else [table.group[row] for row in rows],
     )
-    own = _own_link(folder, predictor.link)
+    # Predictions of the run hold the link before calibration.
+    own, splits = predictor.link, RunFolder(folder).splits
+    if splits:
+        own = RunFolder(folder).predictions(splits[0]).link
     calibrated = None if _same(own, predictor.link) else predictor.link
     promises = tuple(Promise.from_spec(promise) for promise in predictor.promises)
     run_scores = RunScores(
         predictions.with_link(own), calibrated, predictor.rule, promises, predictor.taxonomy
     )
     return run_scores, (*table.notes, *notes)
-
-
-def _own_link(folder: Path, link: Link | None) -> Link | None:
-    """Return the link before calibration, which the run's predictions hold; else the model's."""
-    run = RunFolder(folder)
-    for split in run.splits:
-        return run.predictions(split).link
-    return link
 
 
 def _same(one: Link | None, other: Link | None) -> bool:
@@ -192,16 +185,12 @@ class ShareShift:
         )
 
     def adapted(self) -> Platt:
-        """Return the link whose probabilities hold for the shares now."""
-        slopes, offsets = [], []
-        for known, share in zip(self.known, self.shares, strict=True):
-            if known is None or share is None or not share.moved:
-                slopes.append(1.0)
-                offsets.append(0.0)
-            else:
+        slopes, offsets = [1.0] * len(self.known), [0.0] * len(self.known)
+        for column, (known, share) in enumerate(zip(self.known, self.shares, strict=True)):
+            if known is not None and share is not None and share.moved:
                 now = min(max(share.now, CLIP), 1 - CLIP)
-                slopes.append(max(known.slope, LEAST_SLOPE))
-                offsets.append(known.offset + float(logit(now)))
+                slopes[column] = max(known.slope, LEAST_SLOPE)
+                offsets[column] = known.offset + float(logit(now))
         return Platt(self.link, slopes, offsets, float(logit(1 - CLIP)))
 
 
@@ -217,11 +206,7 @@ def held_out_of(folder: Path) -> Predictions:
 
 
 def adapted_to_shares(folder: Path, run: RunScores) -> tuple[RunScores, str]:
-    """Return scores of new photos with probabilities adapted to the shares there, and a note.
-
-    The probabilities of the model as it is become those before, and the adapted ones those after.
-    No label of the new photos is looked at.
-    """
+    """Return scores of new photos with probabilities adapted to the shares there, and a note."""
     link = run.calibrated or run.predictions.link
     shift = share_shift(held_out_of(folder), link, run.predictions.logits)
     adapted = replace(
@@ -242,18 +227,17 @@ def share_shift(
         raise DataError("shares need probabilities, and the model has none; calibrate it first")
     if not len(logits):
         raise DataError("shares need at least one photo that could be read")
-    own = link(held_out.logits.astype(np.float64))
-    observed = held_out.observed
-    known = held_out_shares(own, held_out.majority, observed)
+    before = link(held_out.logits.astype(np.float64))
+    known = held_out_shares(before, held_out.majority, held_out.observed)
     probs = link(to_numpy(logits).astype(np.float64))
     together = 1 - (1 - confidence) / len(known)
     shares: list[LabelShare | None] = []
-    for column, (name, one) in enumerate(zip(held_out.names, known, strict=True)):
-        if one is None:
+    for name, own, held in zip(held_out.names, probs.T, known, strict=True):
+        if held is None:
             shares.append(None)
             continue
-        share = estimate_share(name, probs[:, column], one, confidence)
-        moved = estimate_share(name, probs[:, column], one, together).moved
+        share = estimate_share(name, own, held, confidence)
+        moved = estimate_share(name, own, held, together).moved
         shares.append(replace(share, moved=moved))
     return ShareShift(link, tuple(known), tuple(shares))
 

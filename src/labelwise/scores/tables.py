@@ -1,4 +1,4 @@
-"""Score files as they stand on disk, read without believing anything about the numbers yet.
+"""Score files, read without believing anything about the numbers yet.
 
 .csv .tsv .parquet   id, split and group (optional), score:NAME and label:NAME for every label; a
                      label is 1, 0 or an empty cell (null) for unknown; other columns are left
@@ -37,14 +37,11 @@ from labelwise.system.table_files import read_parquet
 from labelwise.system.text import counted, from_cell
 from labelwise.types import matching_columns, nearest
 
-# Archives of numpy's arrays from strangers: whole, without Python objects, or refused.
-
-
 Table = dict[str, NDArray[Any]]
 
 
 def npz_arrays(path: Path) -> Table:
-    """Return the arrays of the archive; each must be as long as its header says."""
+    """Return the arrays of an archive; each must be as long as its header says."""
     arrays: Table = {}
     try:
         with ZipFile(path) as archive:
@@ -53,15 +50,20 @@ def npz_arrays(path: Path) -> Table:
                 if name in arrays:
                     raise DataError(f"{path}: array {name!r} stands there twice")
                 with archive.open(member) as stream:
-                    dtype, size = _header(stream)
+                    version = npy.read_magic(stream)
+                    if version not in ((1, 0), (2, 0)):
+                        raise ValueError(f"numpy's format {version[0]}.{version[1]} is not read")
+                    old = version == (1, 0)
+                    read = npy.read_array_header_1_0 if old else npy.read_array_header_2_0
+                    shape, _, dtype = read(stream)
                     if dtype.hasobject:
                         raise DataError(
                             f"{path}: array {name!r} holds Python objects, which are never read; "
                             "store text as numpy text, for example np.array(names, dtype=str)"
                         )
-                    if size != member.file_size - stream.tell():
+                    if prod(shape) * dtype.itemsize != member.file_size - stream.tell():
                         raise DataError(f"{path}: array {name!r} is cut off or damaged")
-                with archive.open(member) as stream:
+                    stream.seek(0)
                     arrays[name] = npy.read_array(stream, allow_pickle=False)
     # What a damaged archive raises is up to zipfile, zlib and numpy.
     except (OSError, BadZipFile, ZlibError, EOFError, ValueError, RuntimeError) as error:
@@ -72,18 +74,8 @@ def npz_arrays(path: Path) -> Table:
     return arrays
 
 
-def _header(stream: Any) -> tuple[np.dtype[Any], int]:
-    """Return the type of a stored array and how many bytes it takes."""
-    version = npy.read_magic(stream)
-    if version not in ((1, 0), (2, 0)):
-        raise ValueError(f"numpy's format {version[0]}.{version[1]} is not read")
-    read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-    shape, _, dtype = read(stream)
-    return dtype, prod(shape) * dtype.itemsize
-
-
 def npz_matrix(path: Path, arrays: Table, name: str) -> NDArray[np.float64] | None:
-    """Return a matrix of numbers by name, None where there is none."""
+    """Return a matrix of numbers, None where there is none."""
     value = arrays.get(name)
     if value is None:
         return None
@@ -95,8 +87,24 @@ def npz_matrix(path: Path, arrays: Table, name: str) -> NDArray[np.float64] | No
     return value.astype(np.float64)
 
 
+def npz_labels(
+    path: Path, arrays: Table, shape: tuple[int, int]
+) -> tuple[NDArray[np.float64] | None, tuple[str, ...]]:
+    """Return the labels of an archive, NaN where they are not observed, and their names."""
+    labels, observed = (npz_matrix(path, arrays, name) for name in ("labels", "observed"))
+    for name, value in (("labels", labels), ("observed", observed)):
+        if value is not None and value.shape != shape:
+            raise DataError(f"{path}: {name} must have shape {shape}, got {value.shape}")
+    if observed is not None:
+        if labels is None or not np.isin(observed, (0, 1)).all():
+            raise DataError(f"{path}: observed must be true and false, or 1 and 0, beside labels")
+        labels = np.where(observed == 1, labels, np.nan)
+    names = npz_texts(path, arrays, "names", shape[1])
+    return labels, names or tuple(f"label-{column}" for column in range(shape[1]))
+
+
 def npz_texts(path: Path, arrays: Table, name: str, length: int) -> tuple[str, ...] | None:
-    """Return an array of texts by name, None where there is none."""
+    """Return an array of texts, None where there is none."""
     value = arrays.get(name)
     if value is None:
         return None
@@ -139,7 +147,6 @@ class RawScores:
         return f"{self.source}: row {number + 1} (id {self.ids[number]!r})"
 
     def check_names(self) -> "RawScores":
-        """Return itself; raise unless there are rows and labels, with distinct names and ids."""
         if not self.ids:
             raise DataError(f"{self.source}: the table has no rows")
         if not self.names:
@@ -206,7 +213,6 @@ def read_raw(path: Path, keep: Sequence[str] = ()) -> RawScores:
 
 
 def _delimited(path: Path) -> Any:
-    """Return a .csv or .tsv file as a table of text."""
     delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
     options = arrow_csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
     try:
@@ -228,11 +234,17 @@ def _columns(source: str, table: Any, keep: Sequence[str]) -> RawScores:
     refuse_twice(source, headers, "the column")
     if "id" not in headers:
         raise DataError(f"{source}: there is no column 'id'{nearest('id', headers)}")
-    parts = {
-        mark: [name for name in headers if name.startswith(f"{mark}:")]
-        for mark in ("score", "label")
-    }
-    names = _label_names(source, headers, parts)
+    scored, labelled = (
+        [name.removeprefix(mark) for name in headers if name.startswith(mark)]
+        for mark in ("score:", "label:")
+    )
+    if not scored and not labelled:
+        raise DataError(
+            f"{source}: there are no columns 'score:NAME' or 'label:NAME', "
+            f"got {', '.join(map(repr, headers[:8]))}; name one column per label like 'score:dog'"
+        )
+    if scored and labelled:
+        matching_columns(scored, labelled, of="columns score:NAME", in_=f"{source}, label:NAME")
     ids = _texts_of(source, table, "id")
     split, group = (
         _texts_of(source, table, name) if name in headers else None for name in ("split", "group")
@@ -241,13 +253,14 @@ def _columns(source: str, table: Any, keep: Sequence[str]) -> RawScores:
         if name not in headers:
             raise DataError(f"{source}: there is no column {name!r}{nearest(name, headers)}")
     facts = {name: _fact(source, table, name) for name in keep}
+    names = scored or labelled
     scores, labels = (
         np.stack([_numbers(source, table, f"{mark}:{name}", ids) for name in names], 1)
-        if columns
+        if own
         else None
-        for mark, columns in parts.items()
+        for mark, own in (("score", scored), ("label", labelled))
     )
-    return RawScores(source, names, ids, scores, labels, split, group=group, facts=facts)
+    return RawScores(source, tuple(names), ids, scores, labels, split, group=group, facts=facts)
 
 
 def _fact(source: str, table: Any, column: str) -> tuple[str, ...]:
@@ -259,25 +272,6 @@ def _fact(source: str, table: Any, column: str) -> tuple[str, ...]:
                 f"{source}: row {row + 1} has no {column!r}; give it one, or leave the row out"
             )
     return tuple(map(str, values))
-
-
-def _label_names(source: str, headers: list[str], parts: dict[str, list[str]]) -> tuple[str, ...]:
-    if not parts["score"] and not parts["label"]:
-        raise DataError(
-            f"{source}: there are no columns 'score:NAME' or 'label:NAME', "
-            f"got {', '.join(map(repr, headers[:8]))}; name one column per label like 'score:dog'"
-        )
-    scored = [name.split(":", 1)[1] for name in parts["score"]]
-    labelled = [name.split(":", 1)[1] for name in parts["label"]]
-    if scored and labelled:
-        for here, there, mark in ((scored, labelled, "label"), (labelled, scored, "score")):
-            missing = [name for name in here if name not in set(there)]
-            if missing:
-                raise DataError(
-                    f"{source}: there is no column '{mark}:{missing[0]}'"
-                    f"{nearest(missing[0], there)}"
-                )
-    return tuple(scored or labelled)
 
 
 def _texts_of(source: str, table: Any, column: str) -> tuple[str, ...]:
@@ -305,43 +299,34 @@ def _numbers(source: str, table: Any, column: str, ids: tuple[str, ...]) -> NDAr
             zero_copy_only=False
         )
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-        row, text = _first_bad(values)
+        cells = values.to_pylist()
+        row = next((row for row, cell in enumerate(cells) if not _is_number(cell)), 0)
         raise DataError(
-            f"{source}: row {row + 1} (id {ids[row]!r}): {column!r} must be a number, got {text!r}"
+            f"{source}: row {row + 1} (id {ids[row]!r}): {column!r} must be a number, "
+            f"got {cells[row]!r}"
         ) from None
     return numbers
 
 
-def _first_bad(values: Any) -> tuple[int, Any]:
-    for row, value in enumerate(values.to_pylist()):
-        try:
-            if value is not None:
-                float(value)
-        except (TypeError, ValueError):
-            return row, value
-    return 0, values[0].as_py()
-
-
-def _starts_with_caution(headers: Sequence[str], table: Any) -> bool:
-    """Return whether the first column behind predict's own is a caution; a label has no words."""
-    if list(headers[:1]) != ["caution"]:
+def _is_number(cell: Any) -> bool:
+    try:
+        return cell is None or isinstance(float(cell), float)
+    except (TypeError, ValueError):
         return False
-    said = [cell for cell in table["caution"].to_pylist() if cell not in (None, "")]
-    return bool(said) and all(isinstance(cell, str) and " " in cell.strip() for cell in said)
 
 
 def _answer_columns(source: str, table: Any) -> RawScores:
-    """Return predict's CSV: path, labels, error, then the probability of each label.
-
-    A caution, where there is one, stands before the labels and is not one.
-    """
+    """Return predict's CSV: path, labels, error, perhaps a caution in words, then probabilities."""
     headers = table.column_names
     refuse_twice(source, headers, "the column")
     good = [row for row, error in enumerate(table["error"].to_pylist()) if not error]
     kept = table.take(good)
     ids = tuple(from_cell(cell) for cell in kept["path"].to_pylist())
-    behind = headers[len(ANSWER_COLUMNS) :]
-    names = behind[1:] if _starts_with_caution(behind, table) else behind
+    names = headers[len(ANSWER_COLUMNS) :]
+    if names[:1] == ["caution"]:  # which could be a label too; a label has no words
+        said = [cell for cell in table["caution"].to_pylist() if cell not in (None, "")]
+        if said and all(isinstance(cell, str) and " " in cell.strip() for cell in said):
+            names = names[1:]
     scores = [_numbers(source, kept, name, ids) for name in names]
     matrix = np.stack(scores, 1) if scores else np.empty((len(ids), 0))
     failed = table.num_rows - len(good)
@@ -411,7 +396,6 @@ def _json_lines(path: Path) -> RawScores:
 
 
 def _npz(path: Path, keep: Sequence[str]) -> RawScores:
-    """Return the numbers of a .npz file; nothing pickled is ever read."""
     arrays = npz_arrays(path)
     for name in arrays:
         if name not in (*ARRAYS, *keep):
@@ -419,34 +403,22 @@ def _npz(path: Path, keep: Sequence[str]) -> RawScores:
     for name in keep:
         if name not in arrays:
             raise DataError(f"{path}: there is no array {name!r}{nearest(name, arrays)}")
-    scores, labels = (npz_matrix(path, arrays, name) for name in ("scores", "labels"))
-    first = labels if scores is None else scores
+    scores = npz_matrix(path, arrays, "scores")
+    first = npz_matrix(path, arrays, "labels") if scores is None else scores
     if first is None:
         raise DataError(f"{path}: there is no array 'scores'{nearest('scores', arrays)}")
-    rows, columns = first.shape
-    observed = npz_matrix(path, arrays, "observed")
-    for name, value in (("labels", labels), ("observed", observed)):
-        if value is not None and value.shape != first.shape:
-            raise DataError(f"{path}: {name} must have shape {first.shape}, got {value.shape}")
-    if observed is not None:
-        if labels is None or not np.isin(observed, (0, 1)).all():
-            raise DataError(f"{path}: observed must be true and false, or 1 and 0, beside labels")
-        labels = np.where(observed == 1, labels, np.nan)
-    names = npz_texts(path, arrays, "names", columns)
-    ids = npz_texts(path, arrays, "ids", rows)
+    rows = len(first)
+    labels, names = npz_labels(path, arrays, first.shape)
     return RawScores(
         str(path),
-        names or tuple(f"label-{column}" for column in range(columns)),
-        ids or tuple(str(row) for row in range(rows)),
+        names,
+        npz_texts(path, arrays, "ids", rows) or tuple(map(str, range(rows))),
         scores,
         labels,
         npz_texts(path, arrays, "split", rows),
         group=npz_texts(path, arrays, "group", rows),
         facts={name: npz_texts(path, arrays, name, rows) or () for name in keep},
     )
-
-
-# Labels for scores: those beside them in their file, or in one of their own, row by row.
 
 
 def refuse_entries(
@@ -476,21 +448,22 @@ def labels_beside(
     splits that of ``raw`` counts.
     """
     path = Path(source)
+    group: Sequence[str] | None
+    split: Sequence[str] | None
     if path.is_file() and _holds_label_columns(path):
         other = read_raw(path)
         if other.labels is None:
             raise DataError(f"{other.source}: there are no labels; name columns like 'label:dog'")
         check_labels(other, other.labels)
         columns = matching_columns(raw.names, other.names, of=raw.source, in_=other.source)
-        ids, labels, group = other.ids, other.labels[:, columns], other.group
-        split = other.split
+        labels = other.labels[:, columns]
+        ids, group, split = other.ids, other.group, other.split
     else:
         table = load_for_labels(source, raw.names)
         matching_columns(raw.names, table.space.names, of=raw.source, in_=table.name)
         labels, _ = aligned_labels(table, raw.names)
-        ids = tuple(table.ids)
-        group = None if table.group is None else tuple(table.group)
-        split = None if table.split is None else tuple(table.split.tolist())
+        ids, group = tuple(table.ids), table.group
+        split = None if table.split is None else table.split.tolist()
         if isinstance(table.images, FileImages) and not set(ids) & set(raw.ids):
             ids = tuple(str(table.images.path(row).resolve()) for row in range(len(ids)))
             raw = replace(raw, ids=tuple(str(Path(name).resolve()) for name in raw.ids))
@@ -514,17 +487,14 @@ def labels_beside(
 def _holds_label_columns(path: Path) -> bool:
     """Return whether a file of labels has the form of a score file."""
     suffix = path.suffix.lower()
-    if suffix == ".npz":
-        return True
+    if suffix not in (".csv", ".tsv", ".parquet"):
+        return suffix == ".npz"
     if suffix == ".parquet":
         names = read_parquet(path).column_names
-    elif suffix in (".csv", ".tsv"):
-        with path.open(encoding="utf-8", errors="replace") as stream:
-            names = (
-                stream.readline().replace('"', "").strip().split("\t" if suffix == ".tsv" else ",")
-            )
     else:
-        return False
+        with path.open(encoding="utf-8", errors="replace") as stream:
+            line = stream.readline().replace('"', "").strip()
+        names = line.split("\t" if suffix == ".tsv" else ",")
     return "id" in names and any(name.startswith(("label:", "score:")) for name in names)
 
 
@@ -566,6 +536,6 @@ def aligned_labels(
         lacking = sorted(set(ours) - set(theirs))
         if lacking:
             some = ", ".join(lacking[:5]) + (", ..." if len(lacking) > 5 else "")
-            count = f"{len(lacking):,} label" + ("s" if len(lacking) > 1 else "")
-            notes.append(f"{table.name} {what.format(f'{count} ({some})')}.")
+            labels_in_words = f"{counted(len(lacking), 'label')} ({some})"
+            notes.append(f"{table.name} {what.format(labels_in_words)}.")
     return aligned, notes

@@ -1,4 +1,6 @@
-"""Pools of photos to choose from: what a model says of pictures, tables, or predict's output.
+"""Photos to ask about: pools of unlabelled ones, and labels that may be mistakes.
+
+A pool is what a model says of pictures, tables, or predict's output:
 
 a folder        every picture in and below it, nothing known of their labels
 a table, data   known labels are known; a table of paths alone knows nothing
@@ -10,13 +12,22 @@ Any model judges them, an exported one too, which has no embeddings either.
 import json
 import os
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from labelwise.answers.asking import Pool
-from labelwise.answers.suspects import Reviewed
+from labelwise.answers.suspects import (
+    Reviewed,
+    Suspects,
+    crossfit_heads,
+    marked_checks,
+    read_review,
+)
 from labelwise.data import LabelTable
 from labelwise.data.camera_results import read_camera_results, with_classes
 from labelwise.data.columns import PATH_HEADERS
@@ -25,15 +36,22 @@ from labelwise.data.rows import read_csv_rows, read_json
 from labelwise.data.split import GroupedTable, group_near_copies, group_near_vectors
 from labelwise.data.tabular import TABULAR
 from labelwise.errors import DataError, SettingsError
+from labelwise.links import Sigmoid
 from labelwise.models import load_model
+from labelwise.models.run_folder import RunFolder, fetched_run
 from labelwise.models.scoring import Embedder, Scored, Scorer, score
-from labelwise.pictures import FeatureRows, FileImages, ImageSource
+from labelwise.numeric.arrays import to_numpy
+from labelwise.pictures import FeatureRows, FileImages
 from labelwise.pictures.decode import find_images
-from labelwise.scores.embeddings import read_embeddings
-from labelwise.scores.read import read_unlabelled
-from labelwise.scores.tables import ANSWER_COLUMNS, aligned_labels, read_raw, unscored_note
+from labelwise.predictions import Predictions
+from labelwise.scores.detections import places
+from labelwise.scores.embeddings import holds_vectors, read_embeddings
+from labelwise.scores.read import read_scores, read_unlabelled
+from labelwise.scores.run import read_run
+from labelwise.scores.tables import ANSWER_COLUMNS, Kind, aligned_labels, read_raw, unscored_note
 from labelwise.system.files import replacing
-from labelwise.system.progress import Silent, Watch
+from labelwise.system.progress import Silent, Watch, make_watch
+from labelwise.system.storage import is_uri
 from labelwise.system.text import counted
 from labelwise.types import matching_columns, nearest
 
@@ -60,7 +78,6 @@ class PhotoPool:
     def about_labels(
         self, rows: NDArray[np.intp], columns: NDArray[np.intp], folder: Path
     ) -> list[Reviewed]:
-        """Return a question about one label of each of these photos."""
         asked = zip(
             self.names(rows, folder), columns.tolist(), self.pool.probs[rows, columns], strict=True
         )
@@ -68,14 +85,14 @@ class PhotoPool:
         return [Reviewed(name, labels[k], "unknown", float(p)) for name, k, p in asked]
 
     def about_photos(self, rows: NDArray[np.intp], folder: Path, most: int = 5) -> list[Reviewed]:
-        """Return questions about the most probable of the open labels of each photo."""
-        asked, labels = [], self.table.space.names
-        for name, row in zip(self.names(rows, folder), rows.tolist(), strict=True):
-            probs = np.where(self.pool.open[row], self.pool.probs[row], -1.0)
-            for k in np.argsort(-probs, kind="stable")[:most].tolist():
-                if probs[k] >= 0:
-                    asked.append(Reviewed(name, labels[k], "unknown", float(probs[k])))
-        return asked
+        probs = np.where(self.pool.open[rows], self.pool.probs[rows], -1.0)
+        first = np.argsort(-probs, axis=1, kind="stable")[:, :most]
+        return [
+            Reviewed(name, self.table.space.names[k], "unknown", float(own[k]))
+            for name, own, columns in zip(self.names(rows, folder), probs, first, strict=True)
+            for k in columns.tolist()
+            if own[k] >= 0
+        ]
 
 
 def read_pool(
@@ -128,7 +145,14 @@ def score_pool(
     table.require_hard("questions to people are answered by yes, no and unknown")
     truth, more = aligned_labels(table, scorer.space.names)
     notes = [*table.notes, *more]
-    scored = _scored(scorer, table.images, batch_size, watch or Silent())
+    watch, parts = watch or Silent(), []
+    watch.start("scoring", len(table))
+    embed = isinstance(scorer, Embedder)
+    for part in score(scorer, table.images, batch_size=batch_size, embed=embed):
+        parts.append(part)
+        watch.advance(len(part) + len(part.failures))
+    watch.finish()
+    scored = Scored.join(parts)
     if scored.failures:
         notes.append(
             f"{len(scored.failures):,} of {counted(len(table), 'image')} could not be read, left "
@@ -147,16 +171,6 @@ def score_pool(
         name=table.name,
     )
     return PhotoPool(pool, photos, tuple(notes), named=True)
-
-
-def _scored(scorer: Scorer, images: ImageSource, batch_size: int, watch: Watch) -> Scored:
-    watch.start("scoring", len(images))
-    embed, parts = isinstance(scorer, Embedder), []
-    for scored in score(scorer, images, batch_size=batch_size, embed=embed):
-        parts.append(scored)
-        watch.advance(len(scored) + len(scored.failures))
-    watch.finish()
-    return Scored.join(parts)
 
 
 def _paths_alone(path: Path, names: tuple[str, ...]) -> list[str] | None:
@@ -240,12 +254,13 @@ def grouped_copies(
     if model is not None and file is not None:
         raise SettingsError("give --model or --embeddings, not both")
     features = isinstance(table.images, FeatureRows)
-    if features and (model is not None or file is not None):
+    named = model is not None or file is not None
+    if features and named:
         raise SettingsError(
             f"{table.name} holds features, which are compared themselves; leave --model and "
             "--embeddings out"
         )
-    if not features and model is None and file is None:
+    if not features and not named:
         if cosine is not None:
             raise SettingsError("--cosine is for --model and --embeddings; leave it out")
         return group_near_copies(table, watch)
@@ -262,14 +277,14 @@ def grouped_copies(
         vectors, unread = _vectors_by_model(table, model, watch)
         return group_near_vectors(table, vectors, cosine, unread)
     embeddings = read_embeddings(file or Path())
-    row_of = {name: row for row, name in enumerate(embeddings.ids)}
-    for name in table.ids:
-        if name not in row_of:
-            raise DataError(
-                f"{file}: there is no vector of the photo {name!r} of {table.name}"
-                f"{nearest(name, embeddings.ids)}"
-            )
-    vectors = embeddings.vectors[[row_of[name] for name in table.ids]]
+    rows = places(table.ids, embeddings.ids)
+    if (rows < 0).any():
+        name = table.ids[int(rows.argmin())]
+        raise DataError(
+            f"{file}: there is no vector of the photo {name!r} of {table.name}"
+            f"{nearest(name, embeddings.ids)}"
+        )
+    vectors = embeddings.vectors[rows]
     return group_near_vectors(table, vectors, cosine)
 
 
@@ -296,3 +311,80 @@ def _vectors_by_model(
     if vectors is None:
         raise DataError(f"{table.name}: no photo can be read ({unread[0]})")
     return vectors, tuple(unread)
+
+
+# Labels that may be mistakes: held-out scores to judge them by, questions, and their answers.
+
+
+def reviewable(
+    place: str,
+    split: str | None,
+    *,
+    folds: int = 5,
+    seed: int = 0,
+    scores: Kind | None = None,
+    link: str | None = None,
+    labels: str | None = None,
+) -> Predictions:
+    """Return held-out scores with labels: of a run, of a table, or by fits on frozen features."""
+    source = fetched_run(place, "results") if is_uri(place) else Path(place)
+    if source.is_dir():
+        unseen = RunFolder(source).out_of_fold() if split in (None, "train") else None
+        if unseen is not None:
+            return unseen
+        if split == "train":
+            raise SettingsError(
+                "a run's model was fitted on its train labels and believes them; train it with "
+                "--folds 5, or give the frozen features of train as an .npz file"
+            )
+        return read_run(source, split or "val").predictions
+    if holds_vectors(source):
+        return _from_features(source, split, folds, seed)
+    table = read_scores(source, scores, link=link, labels=labels)
+    return table.predictions if split is None else table.part(split)
+
+
+def _from_features(source: Path, split: str | None, folds: int, seed: int) -> Predictions:
+    table = read_embeddings(source)
+    if table.labels is None or table.names is None:
+        raise DataError(f"{source}: there is no array 'labels' to look for mistakes in")
+    rows = np.arange(len(table.ids))
+    if split is not None:
+        rows = np.flatnonzero(table.split == split) if table.split is not None else rows[:0]
+        if not len(rows):
+            raise DataError(f"{source}: no row has split {split!r}")
+    known = ~np.isnan(table.labels[rows])
+    present = (table.labels[rows] == 1).astype(np.uint8)
+    seen = None if known.all() else known
+    observed = None if seen is None else torch.from_numpy(seen)
+    options = {"folds": folds, "seed": seed}
+    logits = crossfit_heads(table.vectors[rows], present, observed, watch=make_watch(), **options)
+    ids = [table.ids[row] for row in rows]
+    return Predictions(ids, to_numpy(logits), present, seen, table.names, split or "", Sigmoid())
+
+
+def suspect_questions(
+    found: Suspects, predictions: Predictions, checks: int, seed: int
+) -> list[Reviewed]:
+    """Return a question about each suspect, some of them marked to be checked."""
+    marked = marked_checks(len(found), per_stretch=checks, seed=seed)
+    given: Literal["present", "absent"] = "absent" if found.kind == "missing" else "present"
+    ids, names = predictions.ids, predictions.names
+    return [
+        Reviewed(str(ids[row]), names[column], given, float(prob), bool(check))
+        for row, column, prob, check in zip(
+            found.rows, found.columns, found.probs, marked, strict=True
+        )
+    ]
+
+
+def answered_questions(questions: list[Reviewed], path: Path) -> list[Reviewed]:
+    """Return the questions with the answers of a review of the same list."""
+    reviewed = read_review(path)
+    facts = attrgetter("photo", "label", "given", "check")
+    if list(map(facts, reviewed)) != list(map(facts, questions)):
+        raise DataError(
+            f"{path} reviews another list than this one, and a promise holds for its own list; "
+            "give the same scores, --find, --top, --checks, --context, --folds and --seed as then"
+        )
+    return [replace(new, answer=old.answer) for old, new in zip(reviewed, questions, strict=True)]

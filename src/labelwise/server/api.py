@@ -3,6 +3,7 @@
 import asyncio
 import re
 from collections.abc import Callable, Coroutine, Sequence
+from functools import partial, wraps
 from importlib.resources import files
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 from urllib.parse import quote
@@ -19,19 +20,19 @@ from labelwise.server.service import ServedModel, Service, trust_chart
 from labelwise.server.settings import ServeSettings
 
 if TYPE_CHECKING:  # a server without an index needs none of it
-    from labelwise.photos.review import Reason
     from labelwise.server.library import Library
 
 
 def require_json(request: Request) -> None:
     """Refuse a body of another type than JSON, which another site's form could send."""
-    if _kind(request) != "application/json":
+    if media_type(request) != "application/json":
         raise RefusedError(
             415, "send the header Content-Type: application/json, also where there is no body"
         )
 
 
-def _kind(request: Request) -> str:
+def media_type(request: Request) -> str:
+    """Return the type of a request's body, in lower case and without parameters."""
     return request.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
@@ -42,110 +43,90 @@ PhotoId = Annotated[
 ]
 
 
-def add_no_library(api: APIRouter) -> None:
-    """Answer the same paths where no index is served, with how to serve one."""
-    searches = ("/search", "/text-search", "/album-search")
-    others = ("/library", "/complete", "/review", "/receipts")
-    for path in (*searches, *others, "/check/{rest:path}", "/photos/{rest:path}"):
+def small_side(side: Annotated[int, Query(description="160, 320, 640 or 1280")] = 320) -> int:
+    """Return the side of a thumbnail, or refuse it."""
+    if side not in SIDES:
+        raise RefusedError(422, f"side must be one of {', '.join(map(str, SIDES))}, got {side}")
+    return side
 
-        @api.api_route(path, methods=["GET", "POST", "PUT"], include_in_schema=False)
-        async def no_index() -> None:
-            raise RefusedError(
-                404, "no index is served; start the server with one: labelwise serve RUN INDEX"
-            )
+
+Side = Annotated[int, Depends(small_side)]
+
+
+def answering(api: APIRouter, run: Callable[..., Coroutine[Any, Any, Any]]) -> Callable[..., None]:
+    """Return what adds a route whose answer is work with the same parameters, done by ``run``.
+
+    What is written is written also where the client leaves; ``after`` is called when it is done.
+    """
+
+    def ask(
+        path: str,
+        work: Callable[..., Any],
+        summary: str,
+        name: str = "",
+        method: str = "GET",
+        after: Callable[[], None] = lambda: None,
+    ) -> None:
+        @wraps(work)
+        async def answered(**given: Any) -> Any:
+            doing = run(partial(work, **given))
+            result = await (doing if method == "GET" else asyncio.shield(doing))
+            after()
+            return result
+
+        api.add_api_route(
+            path,
+            answered,
+            methods=[method],
+            name=name or work.__name__,
+            summary=summary,
+            dependencies=None if method == "GET" else JSON,
+        )
+
+    return ask
 
 
 def add_library(api: APIRouter, service: Service, library: "Library") -> None:
-    """Add what can be asked of the photos of an index."""
-    from labelwise.photos.filters import PhotoFilter
+    """Add what can be asked of the photos of an index, most of it one method of the library."""
+    from labelwise.server.library import ListChecks
 
-    @api.get("/search", summary="Photos that answer a query")
-    async def search(
-        q: Annotated[str, Query(max_length=2000, description="As in dog, -beach")],
-        top: Annotated[int, Query(ge=1, le=500)] = 50,
-        at_least: Annotated[float, Query(ge=0, le=1)] = 0.0,
-        wrong_at_most: Annotated[float | None, Query(gt=0, lt=1)] = None,
-        sort: Literal["score", "date"] = "score",
-        folder: Annotated[
-            str | None, Query(max_length=1000, description="Below a root, as in 2023/june")
-        ] = None,
-        since: Annotated[str | None, Query(max_length=10, description="As in 2023-06-30")] = None,
-        until: Annotated[str | None, Query(max_length=10, description="As in 2023")] = None,
-        camera: Annotated[str | None, Query(max_length=100, description="Part of its name")] = None,
-        rating: Annotated[int | None, Query(ge=1, le=5, description="At least")] = None,
-        keyword: Annotated[
-            list[str] | None, Query(max_length=20, description="Of the file or its side-car")
-        ] = None,
-        distinct: Annotated[bool, Query(description="Take near copies as one photo.")] = False,
-        cursor: Annotated[
-            str | None, Query(pattern=schemas.CURSOR, description="Of the page before.")
-        ] = None,
-    ) -> schemas.SearchAnswer:
-        start = int(cursor or 0)
-        words = tuple(keyword or ())
-        photos = PhotoFilter(folder, since, until, camera, rating, words, distinct=distinct)
-        return await library.run(
-            lambda: library.search(q, top, start, at_least, wrong_at_most, sort, photos)
-        )
+    ask = answering(api, library.run)
+    ask("/search", library.search, "Photos that answer a query")
+    ask("/text-search", library.text_search, "Photos that look like a text")
+    ask("/album-search", library.album_search, "Photos that look like those of an album")
+    ask("/library", library.overview, "How often each label is given, and the newest photos")
+    ask("/complete", library.complete, "How an unfinished query may go on")
+    ask("/photos/{photo}", library.photo, "A photo and all its labels")
+    ask("/photos/{photo}/similar", library.similar, "Photos that look like it")
+    ask("/review", library.review, "Questions worth a person's minute")
+    ask("/receipts", library.receipts, "Every promise of a list, and whether it is kept")
+    checks = ListChecks(library)
+    for step, work, summary in (
+        ("list", checks.begin, "Begin to check a list, or resume it"),
+        ("answer", checks.answer, "Whether the photo asked about matches"),
+        ("undo", checks.undo, "Take the last answer about a query back"),
+    ):
+        ask(f"/check/{step}", work, summary, f"{work.__name__}_check", "POST")
 
-    @api.get("/text-search", summary="Photos that look like a text")
-    async def text_search(
-        text: Annotated[str, Query(min_length=1, max_length=1000)],
-        q: Annotated[str, Query(max_length=2000, description="Only photos of this query.")] = "",
-        top: Annotated[int, Query(ge=1, le=500)] = 50,
-        at_least: Annotated[
-            float, Query(ge=0, le=1, description="The least probability of the query.")
-        ] = 0.5,
-    ) -> schemas.TextAnswer:
-        return await library.run(lambda: library.text_search(text, q, top, at_least))
-
-    @api.get("/album-search", summary="Photos that look like those of an album")
-    async def album_search(
-        album: Annotated[
-            str,
-            Query(
-                min_length=1,
-                max_length=2000,
-                description="A folder, keyword:NAME, or photos:ID,ID with 16 digits of each id.",
-            ),
-        ],
-        top: Annotated[int, Query(ge=1, le=500)] = 50,
-    ) -> schemas.TextAnswer:
-        return await library.run(lambda: library.album_search(album, top))
-
-    @api.get("/library", summary="How often each label is given, and the newest photos")
-    async def overview() -> schemas.LibraryView:
-        return await library.run(library.overview)
-
-    @api.get("/complete", summary="How an unfinished query may go on")
-    async def complete(q: Annotated[str, Query(max_length=2000)] = "") -> list[str]:
-        return await library.run(lambda: library.completions(q))
-
-    @api.get("/photos/{photo}", summary="A photo and all its labels")
-    async def photo(photo: PhotoId) -> schemas.PhotoView:
-        return await library.run(lambda: library.photo(photo))
+    @api.put("/photos/{photo}/labels", dependencies=JSON, summary="Say which labels it carries")
+    async def correct(photo: PhotoId, given: schemas.CorrectionsIn) -> schemas.PhotoView:
+        view = await asyncio.shield(library.run(lambda: library.correct(photo, given)))
+        for state in given.labels.values():
+            service.monitor.corrections.labels(state, given.source).inc()
+        return view
 
     @api.get(
         "/photos/{photo}/thumbnail",
         summary="A small picture, drawn anew",
         response_class=Response,
     )
-    async def thumbnail(
-        photo: PhotoId,
-        side: Annotated[int, Query(description="160, 320, 640 or 1280")] = 320,
-    ) -> Response:
-        if side not in SIDES:
-            raise RefusedError(422, f"side must be one of {', '.join(map(str, SIDES))}, got {side}")
-        drawn = await library.thumbnail(photo, side)
-        return Response(
-            drawn,
-            media_type="image/jpeg",
-            headers={"cache-control": "private, max-age=86400, immutable"},
-        )
+    async def thumbnail(photo: PhotoId, side: Side = 320) -> Response:
+        headers = {"cache-control": "private, max-age=86400, immutable"}
+        return Response(await library.thumbnail(photo, side), 200, headers, "image/jpeg")
 
-    @api.get("/photos/{photo}/facts", summary="Where a photo lies, and what its header says")
-    async def facts(photo: PhotoId) -> schemas.PhotoFactsView:
-        return await library.facts(photo)
+    api.get("/photos/{photo}/facts", summary="Where a photo lies, and what its header says")(
+        library.facts
+    )
 
     @api.get(
         "/photos/{photo}/original",
@@ -154,70 +135,12 @@ def add_library(api: APIRouter, service: Service, library: "Library") -> None:
     )
     async def original(photo: PhotoId) -> Response:
         content, name = await library.original(photo)
-        return Response(
-            content,
-            media_type="application/octet-stream",  # never shown by the browser as a page
-            headers={
-                "content-disposition": f"attachment; filename*=UTF-8''{quote(name, safe='')}",
-                "cache-control": "private, no-store",
-            },
-        )
-
-    @api.get("/photos/{photo}/similar", summary="Photos that look like it")
-    async def similar(
-        photo: PhotoId, count: Annotated[int, Query(ge=1, le=100)] = 12
-    ) -> list[schemas.SimilarView]:
-        return await library.run(lambda: library.similar(photo, count))
-
-    @api.put("/photos/{photo}/labels", dependencies=JSON, summary="Say which labels it carries")
-    async def correct(
-        request: Request, photo: PhotoId, given: schemas.CorrectionsIn
-    ) -> schemas.PhotoView:
-        view = await asyncio.shield(library.run(lambda: library.correct(photo, given)))
-        for state in given.labels.values():
-            service.monitor.corrections.labels(state, given.source).inc()
-        return view
-
-    @api.get("/review", summary="Questions worth a person's minute")
-    async def review(
-        by: Annotated[
-            Literal["uncertain", "missing", "wrong", "value", "audit"],
-            Query(description="audit: photos drawn at random, for the calibration alarm."),
-        ] = "value",
-        count: Annotated[int, Query(ge=1, le=200)] = 20,
-        label: Annotated[list[str] | None, Query(max_length=100)] = None,
-    ) -> schemas.Review:
-        if by == "audit":
-            if label:
-                raise RefusedError(422, "an audit asks about every label; leave out label")
-            asked = await library.run(lambda: library.audit(count))
-        else:
-            reason: Reason = by
-            asked = await library.run(lambda: library.review(reason, count, label))
-        return schemas.Review(by=by, questions=asked)
-
-
-def add_checks(api: APIRouter, library: "Library") -> None:
-    """Add how a person checks a list, and the receipts of lists."""
-    from labelwise.server.library import ListChecks, receipts_view
-
-    checks = ListChecks(library)
-
-    @api.post("/check/list", dependencies=JSON, summary="Begin to check a list, or resume it")
-    async def begin_check(asked: schemas.CheckIn) -> schemas.CheckView:
-        return await asyncio.shield(library.run(lambda: checks.begin(asked)))
-
-    @api.post("/check/answer", dependencies=JSON, summary="Whether the photo asked about matches")
-    async def answer_check(given: schemas.CheckAnswerIn) -> schemas.CheckView:
-        return await asyncio.shield(library.run(lambda: checks.answer(given)))
-
-    @api.post("/check/undo", dependencies=JSON, summary="Take the last answer about a query back")
-    async def undo_check(asked: schemas.CheckIn) -> schemas.CheckView:
-        return await asyncio.shield(library.run(lambda: checks.undo(asked)))
-
-    @api.get("/receipts", summary="Every promise of a list that was made, and whether it is kept")
-    async def receipts() -> schemas.ReceiptsView:
-        return await library.run(lambda: receipts_view(library))
+        headers = {
+            "content-disposition": f"attachment; filename*=UTF-8''{quote(name, safe='')}",
+            "cache-control": "private, no-store",
+        }
+        # A browser never shows this type as a page.
+        return Response(content, 200, headers, "application/octet-stream")
 
 
 IMAGE_TYPE = re.compile(r"image/[a-z0-9.+-]+|application/octet-stream")
@@ -230,12 +153,26 @@ PLACE = "labelwise.place"  # in the scope of a request: its place in the queue
 async def read_pictures(request: Request, service: Service) -> list[Upload]:
     """Return the pictures of a request: files of a form, base64 in JSON, or the body itself."""
     most = service.settings.max_files
-    kind = _kind(request)
+    kind = media_type(request)
     if kind == "multipart/form-data":
         uploads = await read_form(request.stream(), request.headers["content-type"], most)
     elif kind == "application/json":
         text = await whole_body(request, service)
-        uploads = await service.aside(lambda: _listed(text, most))
+
+        def listed() -> list[Upload]:
+            given = read_json(text)
+            sent = given.get("pictures") if isinstance(given, dict) and len(given) == 1 else None
+            if not isinstance(sent, list) or not 1 <= len(sent) <= most:
+                raise RefusedError(
+                    422,
+                    f'send {{"pictures": [...]}} with 1 to {most} pictures in base64 or as data '
+                    "URLs",
+                )
+            return [
+                Upload(f"picture {at}", from_base64(picture)) for at, picture in enumerate(sent)
+            ]
+
+        uploads = await service.aside(listed)
     elif IMAGE_TYPE.fullmatch(kind):
         uploads = [Upload("picture", await whole_body(request, service))]
     else:
@@ -249,18 +186,8 @@ async def read_pictures(request: Request, service: Service) -> list[Upload]:
     return uploads
 
 
-def _listed(body: bytes, most: int) -> list[Upload]:
-    given = read_json(body)
-    pictures = given.get("pictures") if isinstance(given, dict) and len(given) == 1 else None
-    if not isinstance(pictures, list) or not 1 <= len(pictures) <= most:
-        raise RefusedError(
-            422, f'send {{"pictures": [...]}} with 1 to {most} pictures in base64 or as data URLs'
-        )
-    return [Upload(f"picture {at}", from_base64(picture)) for at, picture in enumerate(pictures)]
-
-
 async def whole_body(request: Request, service: Service) -> bytes:
-    """Return the body; the request itself keeps nothing of it."""
+    """Return the body, of which the request itself keeps nothing."""
     parts = [chunk async for chunk in request.stream()]
     return await service.aside(lambda: b"".join(parts))
 
@@ -316,9 +243,17 @@ def make_api(service: Service) -> APIRouter:
     _add_models(api, service)
     if service.library is not None:
         add_library(api, service, service.library)
-        add_checks(api, service.library)
-    else:
-        add_no_library(api)
+        return api
+    searches = ("/search", "/text-search", "/album-search")
+    others = ("/library", "/complete", "/review", "/receipts")
+    for path in (*searches, *others, "/check/{rest:path}", "/photos/{rest:path}"):
+
+        @api.api_route(path, methods=["GET", "POST", "PUT"], include_in_schema=False)
+        async def no_index() -> None:
+            raise RefusedError(
+                404, "no index is served; start the server with one: labelwise serve RUN INDEX"
+            )
+
     return api
 
 
@@ -378,7 +313,6 @@ def _add_models(api: APIRouter, service: Service) -> None:
 def _add_answers(
     api: APIRouter, service: Service, chosen: Callable[..., Coroutine[Any, Any, ServedModel]]
 ) -> None:
-    """Add what can be asked of a model: of the first one, or of the one in the path."""
     Chosen = Annotated[ServedModel, Depends(chosen)]  # noqa: N806
 
     @api.post(
@@ -398,9 +332,21 @@ def _add_answers(
         tagged = await tagged_or_left(request, service, served, uploads)
         if len(tagged) == 1 and tagged[0].error is not None:
             raise RefusedError(422, tagged[0].error)
-        write = _scores if format == "hf" else _answers
-        content = await service.aside(lambda: write(served, tagged))
-        return Response(content, media_type="application/json")
+
+        def written() -> bytes:  # picture by picture, so that no other thread waits for long
+            views = map(served.picture_answer, tagged)
+            if format == "labelwise":
+                each = b",".join(view.model_dump_json().encode() for view in views)
+                return served.answer_head + each + b"]}"
+            lists = []
+            for view in views:
+                if view.error is not None:
+                    raise DataError(view.error)
+                labels = view.labels
+                lists.append(to_json([{"label": x.label, "score": x.probability} for x in labels]))
+            return json_list(lists)
+
+        return Response(await service.aside(written), media_type="application/json")
 
     @api.get(
         "/labels",
@@ -433,19 +379,3 @@ def _add_answers(
     @api.get("/trust", summary="Calibration alarms, shares of labels, promises")
     async def trust(served: Chosen) -> schemas.TrustView:
         return await service.trust_view(served)
-
-
-def _answers(model: ServedModel, tagged: Sequence[Tagged]) -> bytes:
-    """Return the answer as JSON, made picture by picture so that no other thread waits for long."""
-    each = (model.picture_answer(picture).model_dump_json().encode() for picture in tagged)
-    return model.answer_head + b",".join(each) + b"]}"
-
-
-def _scores(model: ServedModel, tagged: Sequence[Tagged]) -> bytes:
-    lists = []
-    for picture in tagged:
-        if picture.error is not None:
-            raise DataError(picture.error)
-        labels = model.picture_answer(picture).labels
-        lists.append(to_json([{"label": one.label, "score": one.probability} for one in labels]))
-    return json_list(lists)

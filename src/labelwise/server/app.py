@@ -3,8 +3,8 @@
 import hashlib
 import logging
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from http import HTTPStatus
 from importlib.resources import files
 from pathlib import Path
@@ -45,25 +45,19 @@ from labelwise.server.settings import ServeSettings
 from labelwise.system.files import WriteError
 from labelwise.system.storage import StorageError
 
-# The page: a few files of HTML, style and script, kept in memory and served as they are.
-#
-# The style sheet is the report's with the page's own after it. Nothing is put together from what
-# users or models bring: scripts set text, never markup.
-
-
 TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 
 
 def add_page(app: FastAPI, name: str = "index.html") -> None:
-    """Add a page and all files of pages to an application."""
+    """Add a page and all files of pages to an application; they are served as they are."""
     folder = files("labelwise.server") / "static"
+    suffixes = {file: Path(file.name).suffix for file in folder.iterdir()}
     kept = {
-        file.name: (file.read_bytes(), TYPES[f".{file.name.rpartition('.')[2]}"])
-        for file in folder.iterdir()
-        if f".{file.name.rpartition('.')[2]}" in TYPES
+        file.name: (file.read_bytes(), TYPES[suffix])
+        for file, suffix in suffixes.items()
+        if suffix in TYPES
     }
-    shared = (files("labelwise.markup") / "style.css").read_bytes()
-    kept["style.css"] = (shared, "text/css")
+    kept["style.css"] = ((files("labelwise.markup") / "style.css").read_bytes(), "text/css")
     page, docs = ((folder / file).read_bytes() for file in (name, "docs.html"))
 
     @app.get("/", include_in_schema=False)
@@ -91,7 +85,7 @@ def _answer(request: Request, content: bytes, kind: str) -> Response:
 
 log = logging.getLogger("labelwise.server")
 
-PATTERNS = {  # what a text must be that has one of these
+PATTERNS = {  # what a text that must match one of these must be
     PHOTO_ID: "must be the id of a photo as /api/v1/search lists it: 64 digits and letters a to f",
     CURSOR: "must be the one of the answer before, up to 7 digits; leave it out for the first page",
 }
@@ -153,7 +147,6 @@ def create_app(
 
 
 def _operation_name(route: APIRoute) -> str:
-    """Return what a request is called in the description."""
     name = route.name
     if route.path_format.startswith("/api/v1/"):
         is_answer = route.path_format.startswith("/api/v1/models/{model}/") and name != "reload"
@@ -162,30 +155,28 @@ def _operation_name(route: APIRoute) -> str:
 
 
 def _add_description(app: FastAPI) -> None:
-    """Answer /openapi.json with what whoever asks first has a thread describe."""
+    """Answer /openapi.json in a thread: to describe takes long, the first time."""
     one_at_a_time = Lock()
 
     def description(_: Request) -> Response:
         with one_at_a_time:
             if app.openapi_schema is None:
-                _complete(app.openapi())
+                complete(app.openapi())
         return JSONResponse(app.openapi())
 
+    def complete(facts: dict[str, Any]) -> None:  # with what the framework cannot know
+        parts = facts.setdefault("components", {})
+        parts.setdefault("schemas", {}).update(request_schemas())
+        parts["securitySchemes"] = {
+            "token": {"type": "http", "scheme": "bearer"},
+            "cookie": {"type": "apiKey", "in": "cookie", "name": COOKIE},
+        }
+        for path, methods in facts["paths"].items():
+            for operation in methods.values():
+                # The last one is empty: a server without a token asks for none.
+                operation["security"] = [] if is_open(path) else [{"token": []}, {"cookie": []}, {}]
+
     app.add_route("/openapi.json", description, include_in_schema=False)
-
-
-def _complete(whole: dict[str, Any]) -> None:
-    """Add to a description what the framework cannot know: how to prove who asks, and schemas."""
-    parts = whole.setdefault("components", {})
-    parts.setdefault("schemas", {}).update(request_schemas())
-    parts["securitySchemes"] = {
-        "token": {"type": "http", "scheme": "bearer"},
-        "cookie": {"type": "apiKey", "in": "cookie", "name": COOKIE},
-    }
-    for path, methods in whole["paths"].items():
-        for operation in methods.values():
-            # An empty requirement: a server without a token asks for none.
-            operation["security"] = [] if is_open(path) else [{"token": []}, {"cookie": []}, {}]
 
 
 def add_errors(app: FastAPI, when_busy: Callable[[], None] = lambda: None) -> None:
@@ -210,10 +201,16 @@ def add_errors(app: FastAPI, when_busy: Callable[[], None] = lambda: None) -> No
             case LabelwiseError():
                 return problem(422, str(error))
             case HTTPException():
-                words = error.detail or HTTPStatus(error.status_code).phrase
-                return problem(error.status_code, words, error.headers)
+                phrase = error.detail or HTTPStatus(error.status_code).phrase
+                return problem(error.status_code, phrase, error.headers)
             case RequestValidationError():
-                return problem(422, _first_fault(error))
+                first = error.errors()[0]
+                words = PATTERNS.get((first.get("ctx") or {}).get("pattern", ""))
+                place = ".".join(map(str, first["loc"]))
+                told = (
+                    f"{place}: {first['msg']}" if words is None else f"{first['loc'][-1]} {words}"
+                )
+                return problem(422, told)
             case ClientDisconnect():
                 return problem(408, "the client has gone")  # nobody reads it, but it is counted
         return problem(500, MISTAKE)  # and the front writes it to the log
@@ -221,14 +218,6 @@ def add_errors(app: FastAPI, when_busy: Callable[[], None] = lambda: None) -> No
     own = (RefusedError, LabelwiseError)
     for kind in (*own, HTTPException, RequestValidationError, ClientDisconnect, Exception):
         app.add_exception_handler(kind, answered)
-
-
-def _first_fault(error: RequestValidationError) -> str:
-    first = error.errors()[0]
-    words = PATTERNS.get((first.get("ctx") or {}).get("pattern", ""))
-    if words is not None:
-        return f"{first['loc'][-1]} {words}"
-    return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
 
 
 def _add_health(app: FastAPI, service: Service) -> None:
@@ -260,9 +249,7 @@ METHODS = {"GET", "HEAD", "POST", "PUT", "OPTIONS", "DELETE", "PATCH"}
 class Front:
     """What lies between a connection and the routes: guard, place, body, and the time it took.
 
-    A picture for which there is no room is refused before a byte of its body is read: under
-    overload this is what the server mostly does. Requests are timed by route, not by path, which
-    may hold any id.
+    A picture for which there is no room is answered before a byte of its body is read.
     """
 
     def __init__(
@@ -277,7 +264,6 @@ class Front:
         self.service: Any = service  # None: a page that asks about photos, without models
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
         if scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008})
             return
@@ -308,7 +294,9 @@ class Front:
                 body = self.guard.body(scope["path"], headers, receive)
                 # HEAD is answered as GET is; the server that sends it leaves out its body.
                 admitted = {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope
-                await self._pass(admitted, body, marked)
+                with self._place(admitted):
+                    async with self.bodies.taken(admitted, body) as received:
+                        await self.app(admitted, received, marked)
         except RefusedError as refused:
             answer = problem(refused.status, refused.detail, refused.headers)
         except BusyError as error:
@@ -324,17 +312,17 @@ class Front:
             if admitted is not None and self.service is not None:
                 self._note(scope, admitted, status or 500, sent, time.perf_counter() - began)
 
-    async def _pass(self, scope: Scope, receive: Receive, send: Send) -> None:
+    @contextmanager
+    def _place(self, scope: Scope) -> Iterator[None]:
+        """Hold a place in the queue while a request with pictures is answered."""
         asks = self.service is not None and scope["method"] == "POST"
         route = picture_route(scope["path"]) if asks else None
         if route is None:
-            async with self.bodies.taken(scope, receive) as body:
-                await self.app(scope, body, send)
+            yield
             return
         scope["route_path"] = route
         with self.service.queue.reserve((scope.get("client") or ("", 0))[0]) as scope[PLACE]:
-            async with self.bodies.taken(scope, receive) as body:
-                await self.app(scope, body, send)
+            yield
 
     def _note(self, scope: Scope, admitted: Scope, status: int, sent: int, seconds: float) -> None:
         route = admitted.get("route_path") or getattr(admitted.get("route"), "path", "other")

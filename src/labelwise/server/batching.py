@@ -3,8 +3,7 @@
     request --> place (or busy) --> body --> opened --> ready --> one forward pass of several
 
 A picture waits for others of the same model only while others are being opened, and at most
-``max_wait``; one that is alone goes at once. A client that has gone takes its pictures along, also
-out of a batch that is being put together.
+``max_wait``. A client that leaves takes its pictures along.
 """
 
 import asyncio
@@ -22,7 +21,7 @@ from functools import partial
 from itertools import count
 from math import ceil
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,31 +31,16 @@ from labelwise.pictures.decode import MAX_PIXELS
 from labelwise.server.bodies import Pixels, Upload, claimed_pixels
 from labelwise.server.monitoring import Monitor
 
-# The queue of a server: so many pictures on their way, and turns at having them opened.
-#
-# No more than ``max_queue`` pictures are on their way at a time, whichever model they are for,
-# where a request whose body has not come yet counts as one; of one client ``client_queue``.
-#
-# Whose picture is opened next: addresses take turns, and pay by the pixel. Start-time fair
-# queueing: a picture starts at the larger of the clock when it came and the end of its address's
-# last one, and ends ``pixels`` later; the earliest start is served first, and the clock is the
-# start that was served last. Whoever sends much waits for itself, not others for it.
-#
-# Within an address requests share in the same way, on a clock of the address, and the earliest end
-# is served first: a single photo comes before large ones and before the rest of a large request,
-# and no picture waits for ever.
-#
-# A picture that holds a decoder for longer than its pixels explain is paid for by the time:
+# Whose picture is opened next: start-time fair queueing. Addresses take turns, paying by the pixel.
+# A picture starts at the larger of the clock when it came and the end of its address's last one,
+# and ends ``pixels`` later; the earliest start is served first, and the clock is the start that was
+# served last. Within an address requests share in the same way, and the earliest end is served
+# first: a single photo comes before the rest of a large request, and no picture waits for ever.
 #
 #     cost = max(pixels, 10,000,000 per second of its turn)
 #
-# which ten times a usual photo's time does not reach; small files made to be slow do.
-#
-#     under way at a time   so many pictures, and so many pixels together
-#
-# Pixels are memory: two of the largest pictures are never opened side by side on a small machine,
-# and beside a large one there is always room for those of usual size.
-
+# so small files made to be slow are paid for by their time. Pixels under way at a time are limited,
+# because they are memory.
 
 T = TypeVar("T")
 
@@ -76,7 +60,7 @@ class BusyError(LabelwiseError):
 
 @dataclass(eq=False)
 class Place:
-    """The place of a request in the queue, with room for so many pictures."""
+    """The place of a request in the queue, with room for ``pictures`` of one client."""
 
     queue: "PictureQueue"
     client: str
@@ -84,13 +68,19 @@ class Place:
     end: int = 0  # of its last picture, on the clock of its address
 
     def fit(self, pictures: int) -> None:
-        """Take room for so many pictures instead, or raise BusyError."""
-        self.queue.require_room(self.client, pictures - self.pictures)
-        self.queue._count(pictures - self.pictures, self.client)
+        """Take room for this number of pictures instead, or raise BusyError."""
+        queue, more = self.queue, pictures - self.pictures
+        own = queue.of_client[self.client] + more
+        if more > 0 and (queue.under_way + more > queue.max_queue or own > queue.client_queue):
+            raise BusyError(max(1, ceil(queue.under_way * queue.seconds_per_picture)))
+        queue.under_way += more
+        queue.of_client[self.client] = own
+        if not own:
+            del queue.of_client[self.client]
+        queue.monitor.queue.set(queue.under_way)
         self.pictures = pictures
 
     def release(self) -> None:
-        """Give the room back."""
         self.fit(0)
 
     def __enter__(self) -> "Place":
@@ -108,36 +98,22 @@ class PictureQueue:
     ) -> None:
         self.max_queue, self.client_queue, self.monitor = max_queue, client_queue, monitor
         self.turns = FairTurns(openers, MAX_PIXELS + openers * USUAL_PIXELS)
-        self._of_client: Counter[str] = Counter()  # places taken, by client
+        self.of_client: Counter[str] = Counter()  # places taken, by client
         self.under_way = 0  # places taken: pictures admitted and not answered
         self.opening = 0  # pictures that are being opened, or wait for that
         self.is_stopped = False
         self._openers = ThreadPoolExecutor(openers, "open", step_back, ("lw-open", 0))
-        self._seconds_per_picture = 0.05
+        self.seconds_per_picture = 0.05
 
     def stop(self) -> None:
-        """Stop; pictures on their way are given up."""
         self.is_stopped = True
         self._openers.shutdown(wait=False, cancel_futures=True)
 
     def reserve(self, client: str, pictures: int = 1) -> Place:
         """Return a place for pictures, or for a request before its body is read."""
-        self.require_room(client, pictures)
-        self._count(pictures, client)
-        return Place(self, client, pictures)
-
-    def require_room(self, client: str, more: int) -> None:
-        """Raise BusyError unless there is room for more pictures of a client."""
-        own = self._of_client.get(client, 0) + more
-        if self.under_way + more > self.max_queue or own > self.client_queue:
-            raise BusyError(max(1, ceil(self.under_way * self._seconds_per_picture)))
-
-    def _count(self, more: int, client: str) -> None:
-        self.under_way += more
-        self._of_client[client] += more
-        if not self._of_client[client]:
-            del self._of_client[client]
-        self.monitor.queue.set(self.under_way)
+        place = Place(self, client, 0)
+        place.fit(pictures)
+        return place
 
     async def opened(self, work: Callable[[], T], place: Place, pixels: int) -> T:
         """Return what opening a picture of a request gives, when it is its turn."""
@@ -162,17 +138,10 @@ class PictureQueue:
         return found
 
     def note_pass(self, size: int, seconds: float) -> None:
-        """Count a forward pass; it tells when those who find no room should come again."""
-        self._seconds_per_picture += 0.2 * (seconds / size - self._seconds_per_picture)
+        """Count a forward pass, by which a busy server says when to come again."""
+        self.seconds_per_picture += 0.2 * (seconds / size - self.seconds_per_picture)
         self.monitor.batches.observe(size)
         self.monitor.forward.observe(seconds)
-
-
-class Asking(Protocol):
-    """A request that asks for turns: its address, and the end of its last turn."""
-
-    client: str
-    end: int
 
 
 @dataclass(eq=False)
@@ -206,8 +175,8 @@ class FairTurns:
         self._addresses: dict[str, _Address] = {}
 
     @asynccontextmanager
-    async def turn(self, asking: Asking, pixels: int) -> AsyncIterator[None]:
-        """Wait for a turn; it is over when the block is left."""
+    async def turn(self, asking: Place, pixels: int) -> AsyncIterator[None]:
+        """Wait for a turn of a request; it is over when the block is left."""
         comes = asyncio.get_running_loop().create_future()
         address = self._addresses.setdefault(asking.client, _Address())
         turn = _Turn(self._clock, max(address.clock, asking.end), pixels, comes)
@@ -248,10 +217,7 @@ class FairTurns:
         """Return start, address and place of each address's next picture that there is room for."""
         heads = []
         for client, address in list(self._addresses.items()):
-            # Without those whose clients have gone.
-            address.waiting = [
-                waiting for waiting in address.waiting if not waiting[2].comes.done()
-            ]
+            address.waiting = [turn for turn in address.waiting if not turn[2].comes.done()]
             if not address.waiting:
                 del self._addresses[client]
             for at, (_, _, turn) in enumerate(address.waiting):
@@ -269,7 +235,6 @@ class Threads:
         self._waiting, self._most = 0, waiting
 
     async def run(self, work: Callable[[], T]) -> T:
-        """Return what the work returns."""
         if self._waiting >= self._most:
             raise BusyError(1)
         self._waiting += 1
@@ -279,7 +244,6 @@ class Threads:
             self._waiting -= 1
 
     def close(self, *, wait: bool) -> None:
-        """Take no more work."""
         self._pool.shutdown(wait=wait, cancel_futures=True)
 
 
@@ -327,9 +291,9 @@ class _Waiting:
 
 
 class Batcher:
-    """Puts pictures that are ready through one model together; the queue is shared with others.
+    """Puts pictures that are ready through one model together.
 
-    A model has one pass under way or waiting for the thread, so that models take turns at it.
+    A model has one pass under way or waiting for the thread, so that models take turns.
     """
 
     def __init__(
@@ -382,7 +346,6 @@ class Batcher:
         return await waiting.answer  # cancelled with its request, and then left out
 
     async def _pass_on(self) -> None:
-        """Put what is ready through the model, one batch after another, until nothing is ready."""
         while self._ready and not self.queue.is_stopped:
             if self.opening and len(self._ready) < self.max_batch:  # others are worth waiting for
                 self._enough.clear()
@@ -396,10 +359,8 @@ class Batcher:
                     batch.append(picture)
             if not batch:
                 continue
-            pixels, names = (
-                [picture.pixels for picture in batch],
-                [picture.name for picture in batch],
-            )
+            pixels = [picture.pixels for picture in batch]
+            names = [picture.name for picture in batch]
             loop, began = asyncio.get_running_loop(), time.perf_counter()
             try:
                 answers = await loop.run_in_executor(self._model, self.forward, pixels, names)
@@ -421,8 +382,7 @@ class Batcher:
 def model_thread() -> ThreadPoolExecutor:
     """Return the one thread that touches the model, from loading it to the last forward pass.
 
-    Every thread that computes with torch gets worker threads of its own, as many as there are
-    cores. From the second group on there are more than cores, and OpenMP lets all of them sleep
-    between the layers of a network instead of waiting awake: each forward pass takes longer.
+    Every thread that computes with torch gets a group of worker threads. With two groups there are
+    more threads than cores, OpenMP lets them sleep between layers, and passes take longer.
     """
     return ThreadPoolExecutor(1, "model", step_back, ("lw-model", NICE))

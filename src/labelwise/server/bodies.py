@@ -1,20 +1,15 @@
 """Bodies of requests within one budget of memory; what is beyond it waits on disk.
 
     arriving      in memory while half of the budget has room, else in a temporary file
-    whole         read back into memory when the other half has room, in the order of arrival
-    answered      or given up, refused, too slow: given back at once, and to the system too
-                  where it was much
+    complete      read back into memory when the other half has room, in the order of arrival
+    answered      or given up: given back at once, and to the system where it was much
 
-So clients that send half of what they announced hold half of the memory at most, no whole body
-waits for them, and no more disk than a limit of its own is taken, beyond which the answer is 429
-(503: the disk is full).
-
-The event loop itself reads bodies without pictures: they are refused if that would take it long.
+So clients that send half of what they announced hold half of the memory at most, and no complete
+body waits for them. Beyond the limit on disk the answer is 429.
 """
 
 import asyncio
 import base64
-import binascii
 import re
 import struct
 import tempfile
@@ -36,15 +31,8 @@ from labelwise.server.security import RefusedError, picture_route
 from labelwise.system.allocator import give_back_freed_memory
 from labelwise.system.text import one_line
 
-# Pictures as they are sent: the files of a form, and how many pixels each says it has.
-#
-# Long bytes are searched and copied in pieces, so that other threads can run between two of them:
-# a call of C code such as a search, a copy or base64 holds the interpreter's lock until it is done,
-# in whichever thread it runs; 64 KiB take it less than a millisecond.
-#
-# The pixels that a picture says it has, in its first bytes, decide only whose turn it is: one that
-# lies there is caught where it is decoded.
-
+# Long bytes are searched and copied in pieces, so that other threads run between two: a call of C
+# code holds the interpreter's lock until it is done. 64 KiB take less than a millisecond.
 
 PIECE = 1 << 16
 BOUNDARY = re.compile(
@@ -53,7 +41,7 @@ BOUNDARY = re.compile(
 FIELD_BYTES = 1 << 20
 NAME_LENGTH = 255
 SEGMENTS = 512  # of a JPEG, that are looked at
-NO_SIZE = {0xC4, 0xC8, 0xCC}  # among the markers from C0 to CF
+SIZES = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}  # markers that a size follows
 
 M = TypeVar("M", bound=BaseModel)
 Pixels = NDArray[Any]  # uint8 (H, W, 3), or float32 (H, W, bands)
@@ -66,11 +54,6 @@ class Upload:
     name: str
     content: bytes | Pixels
 
-    @property
-    def size(self) -> int:
-        """How many bytes it takes."""
-        return len(self.content) if isinstance(self.content, bytes) else self.content.nbytes
-
 
 def copied(content: bytes | memoryview, start: int, end: int) -> bytes:
     """Return ``content[start:end]``, which is copied in pieces."""
@@ -80,9 +63,7 @@ def copied(content: bytes | memoryview, start: int, end: int) -> bytes:
 
 
 class _Form(MultiPartParser):
-    """Starlette's reader of forms, whose files stay in memory: their bytes are counted already."""
-
-    spool_max_size = 1 << 40
+    spool_max_size = 1 << 40  # files stay in memory: their bytes are counted already
     has_end = False
 
     def on_end(self) -> None:
@@ -101,7 +82,7 @@ async def read_form(parts: AsyncIterable[bytes], content_type: str, most: int) -
             for at in range(0, len(chunk), PIECE):
                 yield chunk[at : at + PIECE]
                 await asyncio.sleep(0)  # others have a turn
-        if not reader.has_end:  # of which Starlette would leave out the last part
+        if not reader.has_end:  # Starlette would leave out the last part
             raise MultiPartException("a part has no end")
 
     reader = _Form(headers, pieces(), max_files=most, max_fields=most, max_part_size=FIELD_BYTES)
@@ -110,8 +91,13 @@ async def read_form(parts: AsyncIterable[bytes], content_type: str, most: int) -
     except MultiPartException as error:
         raise _unreadable(error.message) from None
     try:
-        files = [item for _, item in form.multi_items() if isinstance(item, UploadFile)]
-        return [Upload(_harmless(file.filename or ""), await file.read()) for file in files]
+        uploads = []
+        for _, file in form.multi_items():
+            if isinstance(file, UploadFile):
+                name = (file.filename or "").replace("\\", "/").rpartition("/")[2]  # only shown
+                shown = one_line(name or "picture")[:NAME_LENGTH]
+                uploads.append(Upload(shown, await file.read()))
+        return uploads
     finally:
         await form.close()
 
@@ -120,14 +106,11 @@ def _unreadable(why: str) -> RefusedError:
     return RefusedError(400, f"the form cannot be read: {why}")
 
 
-def _harmless(name: str) -> str:
-    """Return a client's file name as harmless text; it is shown and used for nothing else."""
-    text = name.replace("\\", "/").rpartition("/")[2]
-    return one_line(text or "picture")[:NAME_LENGTH]
-
-
 def claimed_pixels(content: bytes | Pixels) -> int:
-    """Return the pixels of a PNG, GIF, BMP, WebP or JPEG; as many as may be for any other file."""
+    """Return the pixels that a PNG, GIF, BMP, WebP or JPEG says it has; else the most there may be.
+
+    They decide only whose turn it is: a picture that lies is caught where it is decoded.
+    """
     if not isinstance(content, bytes):
         return content.size // 3
     sides: tuple[int, int] | None = None
@@ -139,26 +122,24 @@ def claimed_pixels(content: bytes | Pixels) -> int:
         elif content.startswith(b"BM"):
             sides = struct.unpack_from("<ii", content, 18)
         elif content.startswith(b"RIFF") and content[8:12] == b"WEBP":
-            sides = _webp(content)
+            kind = content[12:16]
+            if kind == b"VP8X":
+                width, height = content[24:27], content[27:30]
+                sides = (
+                    int.from_bytes(width, "little") + 1,
+                    int.from_bytes(height, "little") + 1,
+                )
+            elif kind == b"VP8L":
+                (bits,) = struct.unpack_from("<I", content, 21)
+                sides = (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
+            elif kind == b"VP8 ":
+                wide, high = struct.unpack_from("<HH", content, 26)
+                sides = wide & 0x3FFF, high & 0x3FFF
         elif content.startswith(b"\xff\xd8"):
             sides = _jpeg(content)
     except (struct.error, IndexError):
         return MAX_PIXELS
     return MAX_PIXELS if sides is None else min(max(1, abs(sides[0] * sides[1])), MAX_PIXELS)
-
-
-def _webp(content: bytes) -> tuple[int, int] | None:
-    kind = content[12:16]
-    if kind == b"VP8X":
-        width = int.from_bytes(content[24:27], "little") + 1
-        return width, int.from_bytes(content[27:30], "little") + 1
-    if kind == b"VP8L":
-        (bits,) = struct.unpack_from("<I", content, 21)
-        return (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
-    if kind == b"VP8 ":
-        width, height = struct.unpack_from("<HH", content, 26)
-        return width & 0x3FFF, height & 0x3FFF
-    return None
 
 
 def _jpeg(content: bytes) -> tuple[int, int] | None:
@@ -169,20 +150,18 @@ def _jpeg(content: bytes) -> tuple[int, int] | None:
         marker = content[at + 1]
         if marker == 0xFF:  # a byte that fills
             at += 1
-        elif 0xC0 <= marker <= 0xCF and marker not in NO_SIZE:
-            height, width = struct.unpack_from(">HH", content, at + 5)
-            return width, height
+        elif marker in SIZES:
+            sides: tuple[int, int] = struct.unpack_from(">HH", content, at + 5)
+            return sides
         else:
             (length,) = struct.unpack_from(">H", content, at + 2)
             at += 2 + length
     return None
 
 
-# JSON from strangers, read at a bounded cost; and answers in JSON, written piece by piece.
-#
-# A parser holds the interpreter's lock until it is done, in whichever thread it runs, so what it
-# may cost is counted before, piece by piece. A unit is about 40 ns, as a small number takes; long
-# strings cost next to nothing, so pictures in base64 may fill the body.
+# JSON from strangers, read at a bounded cost. A parser holds the interpreter's lock until it is
+# done, so its cost is counted before, piece by piece. A unit is about 40 ns, as a small number
+# takes; long strings cost next to nothing, so pictures in base64 may fill the body.
 #
 #     cost = commas + backslashes + 2 quotes + 5 brackets + 10 braces + 5 runs of 19 digits
 #          <= 450,000     a picture of 224 x 224 in lists of lists takes 403,000
@@ -249,22 +228,18 @@ def from_base64(text: Any) -> bytes:
         raise RefusedError(422, "a picture must be text in base64")
     address = DATA_URL.match(text)
     start = address.end() if address else 0
-    last = len(text) - PIECE
+    parts = []
     try:
-        return b"".join(
-            _decoded(text[at : at + PIECE], is_last=at >= last)
-            for at in range(start, len(text), PIECE)
-        )
-    except (binascii.Error, ValueError):
+        for at in range(start, len(text), PIECE):
+            piece = text[at : at + PIECE]
+            if "=" in piece and at + PIECE < len(text):
+                raise ValueError("only the end of base64 is padded")
+            parts.append(base64.b64decode(piece, validate=True))
+        return b"".join(parts)
+    except ValueError:
         raise RefusedError(
             422, "a picture must be in base64, or a data URL of an image in base64"
         ) from None
-
-
-def _decoded(piece: str, *, is_last: bool) -> bytes:
-    if "=" in piece and not is_last:
-        raise ValueError("only the end of base64 is padded")
-    return base64.b64decode(piece, validate=True)
 
 
 def json_list(parts: Iterable[bytes]) -> bytes:
@@ -282,7 +257,7 @@ WORTH_GIVING_BACK = 64 << 20
 
 
 class Budget:
-    """So many bytes, taken and given back; who must wait for some comes in order."""
+    """A byte budget with FIFO waiters."""
 
     def __init__(self, size: int) -> None:
         self.size, self.used = size, 0
@@ -290,7 +265,7 @@ class Budget:
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
 
     def take_now(self, count: int) -> bool:
-        """Take bytes if there are as many and nobody waits; return whether that was so."""
+        """Take bytes if there are as many and nobody waits; return whether there were."""
         if self._waiting or self.used + count > self.size:
             return False
         self.used += count
@@ -333,18 +308,20 @@ class Bodies:
 
     @asynccontextmanager
     async def taken(self, scope: Scope, receive: Receive) -> AsyncIterator[Receive]:
-        """Give what an application receives, or raise RefusedError; all is given back after."""
         if scope["method"] not in METHODS_WITH_BODY:
             yield receive
             return
-        body = _Body(receive, self.arriving, self.whole, self.disk)
+        body = _Body(receive, self)
         try:
             await body.fill()
-            if picture_route(scope["path"]) is None:
-                require_cheap(body.content(), SMALL_COST)
+            if picture_route(scope["path"]) is None:  # the event loop itself reads it
+                require_cheap(b"".join(body.parts), SMALL_COST)
             yield body.next_part
         finally:
-            body.close()
+            body.parts.clear()
+            self.arriving.give(body.arrived)
+            self.whole.give(body.loaded)
+            body.leave_disk()
             memory = (self.arriving, self.whole)
             if sum(half.most - half.used for half in memory) > WORTH_GIVING_BACK:
                 for half in memory:
@@ -354,100 +331,68 @@ class Bodies:
 
 @dataclass(eq=False)
 class _Body:
-    """The body of one request, in memory or on disk."""
-
     receive: Receive
-    arriving: Budget
-    whole: Budget
-    disk: Budget
-    _parts: deque[bytes] = field(default_factory=deque)
-    _file: IO[bytes] | None = None
-    _arrived: int = 0  # bytes in memory
-    _loaded: int = 0  # bytes in memory, from disk
-    _on_disk: int = 0
-    _is_over: bool = False
+    budgets: Bodies
+    parts: deque[bytes] = field(default_factory=deque)
+    file: IO[bytes] | None = None
+    arrived: int = 0  # bytes in memory
+    loaded: int = 0  # bytes in memory, from disk
+    on_disk: int = 0
+    is_over: bool = False
 
     async def fill(self) -> None:
-        """Receive the whole body into memory, or raise RefusedError."""
         more = True
         while more:
             message = await self.receive()
             if message["type"] == "http.disconnect":
                 raise RefusedError(408, "the client has gone")  # nobody reads it; it is counted
             chunk, more = message.get("body", b""), message.get("more_body", False)
-            if self._file is None and self.arriving.take_now(len(chunk)):
-                self._arrived += len(chunk)
-                self._parts.append(chunk)
+            if self.file is None and self.budgets.arriving.take_now(len(chunk)):
+                self.arrived += len(chunk)
+                self.parts.append(chunk)
             elif chunk:
-                await self._spool(chunk)
-        if self._file is not None:
-            await self._load(self._file)
+                await self._spool([*self.parts, chunk])
+        if self.file is not None:
+            file = self.file
+            await self.budgets.whole.take(self.on_disk)
+            self.loaded = self.on_disk
+            file.seek(0)
+            self.parts.append(await asyncio.to_thread(file.read))
+            self.leave_disk()
 
-    async def _spool(self, part: bytes) -> None:
-        parts = [*self._parts, part]
-        size = sum(map(len, parts))
-        if not self.disk.take_now(size):
-            raise RefusedError(
-                429,
-                "the server has as many bytes of requests as it takes; try again",
-                {"retry-after": "5", "connection": "close"},
-            )
-        self._on_disk += size
+    async def _spool(self, parts: list[bytes]) -> None:
+        size, later = sum(map(len, parts)), {"retry-after": "5", "connection": "close"}
+        if not self.budgets.disk.take_now(size):
+            words = "the server has as many bytes of requests as it takes; try again"
+            raise RefusedError(429, words, later)
+        self.on_disk += size
         try:
             await asyncio.to_thread(self._write, parts)
         except OSError:  # a disk that is full, or may only be read
-            raise RefusedError(
-                503,
-                "the disk of the server has no room for the bodies of requests; try again later",
-                {"retry-after": "5", "connection": "close"},
-            ) from None
-        self._parts.clear()
-        self.arriving.give(self._arrived)
-        self._arrived = 0
+            words = "the disk of the server has no room for the bodies of requests; try again later"
+            raise RefusedError(503, words, later) from None
+        self.parts.clear()
+        self.budgets.arriving.give(self.arrived)
+        self.arrived = 0
 
     def _write(self, parts: list[bytes]) -> None:
-        if self._file is None:
-            self._file = tempfile.TemporaryFile(prefix="labelwise-")  # noqa: SIM115
-        self._file.writelines(parts)
-        self._file.flush()
-
-    async def _load(self, file: IO[bytes]) -> None:
-        """Read a body from disk as soon as memory has room."""
-        await self.whole.take(self._on_disk)
-        self._loaded = self._on_disk
-
-        def read() -> bytes:
-            file.seek(0)
-            return file.read()
-
-        self._parts.append(await asyncio.to_thread(read))
-        self._leave_disk()
-
-    def content(self) -> bytes:
-        """Return the body, which must be in memory."""
-        return b"".join(self._parts)
+        if self.file is None:
+            self.file = tempfile.TemporaryFile(prefix="labelwise-")  # noqa: SIM115
+        self.file.writelines(parts)
+        self.file.flush()
 
     async def next_part(self) -> Message:
         """Hand the body over, and then say when the client goes: what an application receives."""
-        if self._is_over:
+        if self.is_over:
             return await self.receive()
-        chunk = self._parts.popleft() if self._parts else b""
-        self._is_over = not self._parts
-        return {"type": "http.request", "body": chunk, "more_body": not self._is_over}
+        chunk = self.parts.popleft() if self.parts else b""
+        self.is_over = not self.parts
+        return {"type": "http.request", "body": chunk, "more_body": not self.is_over}
 
-    def close(self) -> None:
-        """Give everything back."""
-        self._parts.clear()
-        self.arriving.give(self._arrived)
-        self.whole.give(self._loaded)
-        self._arrived = self._loaded = 0
-        if self._on_disk:
-            self._leave_disk()
-
-    def _leave_disk(self) -> None:
-        if self._file is not None:
+    def leave_disk(self) -> None:
+        if self.file is not None:
             with suppress(OSError):  # what a full disk did not take is given up with the file
-                self._file.close()
-            self._file = None
-        self.disk.give(self._on_disk)
-        self._on_disk = 0
+                self.file.close()
+            self.file = None
+        self.budgets.disk.give(self.on_disk)
+        self.on_disk = 0

@@ -37,14 +37,11 @@ from labelwise.server.security import LABEL_STUDIO, PHOTOPRISM, RefusedError
 from labelwise.server.service import Service
 from labelwise.system.text import shortened
 
-# PhotoPrism's Vision API: the labels of a photo in the form that PhotoPrism reads.
+# PhotoPrism's Vision API:
 #
 #     POST /photoprism/labels   {"id": ..., "images": ["data:image/jpeg;base64,..."]}
 #
-# Of several cut-outs of one photo a label has its largest probability, as PhotoPrism merges those
-# of its own model. PhotoPrism takes an answer that holds nothing for a failure; so one without
-# labels has an empty caption, which stands for none.
-
+# Of several cut-outs of one photo a label has its largest probability, as in PhotoPrism itself.
 
 LEAST = 0.001  # PhotoPrism takes a confidence of 0 for one that is not known
 
@@ -72,26 +69,27 @@ def make_photoprism(service: Service) -> APIRouter:
         },
     )
     async def labels(request: Request) -> Response:
-        identity, served = None, service.model()
+        identity: str | None = None
+        served = service.model()
         model = {"type": "labels", "name": served.name, "version": served.version}
         try:
             asked = await _read(request, service, VisionRequest)
             identity = asked.id
-            uploads = await service.aside(lambda: _cut_outs(asked, service.settings.max_files))
+            count, most = len(asked.images), service.settings.max_files
+            if count > most:
+                raise RefusedError(422, f"a request may hold 1 to {most} pictures, got {count}")
+            uploads = await service.aside(
+                lambda: [Upload(f"picture {n}", from_base64(i)) for n, i in enumerate(asked.images)]
+            )
             tagged = await all_tagged(request, service, served, uploads)
-            result = _labels(served.names, tagged)
+            told = {"code": 200, "model": model, "result": _labels(served.names, tagged)}
+            status, headers = 200, {}
         except RefusedError as refused:  # PhotoPrism reads code and error, and no problem details
             told = {"code": refused.status, "error": refused.detail}
-            return JSONResponse(_known(id=identity) | told, refused.status, refused.headers)
-        return JSONResponse(_known(id=identity) | {"code": 200, "model": model, "result": result})
+            status, headers = refused.status, refused.headers
+        return JSONResponse(told if identity is None else {"id": identity} | told, status, headers)
 
     return api
-
-
-def _cut_outs(asked: VisionRequest, most: int) -> list[Upload]:
-    if len(asked.images) > most:
-        raise RefusedError(422, f"a request may hold 1 to {most} pictures, got {len(asked.images)}")
-    return [Upload(f"picture {at}", from_base64(image)) for at, image in enumerate(asked.images)]
 
 
 def _labels(names: Sequence[str], tagged: Sequence[Tagged]) -> dict[str, Any]:
@@ -103,11 +101,8 @@ def _labels(names: Sequence[str], tagged: Sequence[Tagged]) -> dict[str, Any]:
         {"name": name, "source": "image", "confidence": chance, "topicality": chance}
         for name, chance in chances.items()
     ]
+    # PhotoPrism takes an answer that holds nothing for a failure.
     return {"labels": labels} | ({} if labels else {"caption": {"text": ""}})
-
-
-def _known(**facts: Any) -> dict[str, Any]:
-    return {name: value for name, value in facts.items() if value is not None}
 
 
 MOST_TASKS = 1000

@@ -14,12 +14,11 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 from fastapi import APIRouter, Depends, Request, Response
-from numpy.typing import NDArray
 from pydantic import BaseModel, Field
 from pydantic_core import to_json
 
 from labelwise import __version__
-from labelwise.server.api import ERRORS, ModelName, all_tagged, whole_body
+from labelwise.server.api import ERRORS, ModelName, all_tagged, media_type, whole_body
 from labelwise.server.batching import Tagged
 from labelwise.server.bodies import (
     Upload,
@@ -32,13 +31,13 @@ from labelwise.server.bodies import (
 from labelwise.server.security import RefusedError
 from labelwise.server.service import ServedModel, Service
 
-# Tensors of the inference protocol as bytes after its JSON: the extension ``binary_tensor_data``.
+# The extension ``binary_tensor_data``: tensors as bytes after the JSON.
 #
 #     Inference-Header-Content-Length: n          the first n bytes of the body are JSON
 #     "parameters": {"binary_data_size": m}       the data of this tensor are the next m bytes
 #
-# A tensor of BYTES holds, for each element, its length in four bytes (little-endian) and then
-# itself; other tensors are their numbers, little-endian, in the order of rows.
+# A BYTES tensor holds the length of each element in four bytes, then the element; other tensors are
+# their numbers in the order of rows, all little-endian.
 
 BINARY_DATA = "binary_data_size"
 JSON_LENGTH = "inference-header-content-length"
@@ -57,20 +56,18 @@ class BinaryBody:
         self.json, self._rest = copied(body, 0, int(header)), memoryview(body)[int(header) :]
 
     def take(self, size: Any) -> memoryview:
-        """Return the next bytes of the rest."""
         if type(size) is not int or not 0 <= size <= len(self._rest):
             raise RefusedError(422, f"{BINARY_DATA} must fit into the bytes after the JSON")
         taken, self._rest = self._rest[:size], self._rest[size:]
         return taken
 
     def require_empty(self) -> None:
-        """Refuse bytes that no tensor takes."""
         if len(self._rest):
             raise RefusedError(422, f"{len(self._rest):,} bytes after the JSON are of no tensor")
 
 
 def bytes_elements(data: memoryview, most: int) -> list[bytes]:
-    """Return the elements of a tensor of BYTES, of which there may be ``most``."""
+    """Return the elements of a BYTES tensor, at most ``most``."""
     texts: list[bytes] = []
     while len(data):
         size = int.from_bytes(data[:4], "little")
@@ -81,11 +78,6 @@ def bytes_elements(data: memoryview, most: int) -> list[bytes]:
         texts.append(copied(data, 4, 4 + size))
         data = data[4 + size :]
     return texts
-
-
-def tensor_bytes(rows: Sequence[NDArray[Any]], datatype: str) -> bytes:
-    """Return the numbers of rows as bytes."""
-    return np.stack(rows).astype(TYPES[datatype]).tobytes()
 
 
 OUTPUTS = {"probability": "FP64", "label": "BOOL", "logits": "FP32"}
@@ -131,7 +123,7 @@ class InferIn(BaseModel):
     parameters: dict[str, Any] = {}
 
     def wanted(self) -> dict[str, bool]:
-        """Return the outputs that are asked for, all if none is named; True where as bytes."""
+        """Return whether each requested output, all if none is named, is sent as bytes."""
         binary = self.parameters.get("binary_data_output") is True
         if not self.outputs:
             return dict.fromkeys(OUTPUTS, binary)
@@ -173,7 +165,7 @@ def make_inference_protocol(service: Service) -> APIRouter:
     @api.get("/health/ready")
     async def ready() -> Facts:
         service.require_ready()
-        return {"live": True, "ready": True}
+        return await live()
 
     @api.get("")
     async def server() -> Facts:
@@ -200,7 +192,16 @@ def make_inference_protocol(service: Service) -> APIRouter:
 
         @api.get(path, name=f"metadata{of}")
         async def metadata(served: Chosen) -> Facts:
-            return _model_facts(served)
+            shape = [-1, len(served.names)]
+            outputs = [{"name": n, "datatype": kind, "shape": shape} for n, kind in OUTPUTS.items()]
+            return {
+                "name": served.name,
+                "versions": [served.version],
+                "platform": "labelwise",
+                "inputs": [{"name": "image", "datatype": "BYTES", "shape": [-1]}],
+                "outputs": outputs,
+                "parameters": {"labels": list(served.names)},
+            }
 
         @api.get(f"{path}/ready", name=f"model_ready{of}")
         async def model_ready(served: Chosen) -> Facts:
@@ -232,32 +233,18 @@ def make_inference_protocol(service: Service) -> APIRouter:
                 "fewer pictures at a time",
             )
         tagged = await all_tagged(request, service, model, uploads)
-        facts = {"model_name": model.name, "model_version": model.version, "id": asked.id}
-        told = {name: to_json(value) for name, value in facts.items() if value is not None}
-        return await service.aside(
-            lambda: _written(
-                told | {"parameters": to_json({"labels": list(model.names)})}, wanted, tagged
-            )
-        )
+        facts = {"model_name": model.name, "model_version": model.version}
+        facts |= {} if asked.id is None else {"id": asked.id}
+        told = {name: to_json(value) for name, value in facts.items()}
+        told["parameters"] = to_json({"labels": list(model.names)})
+        return await service.aside(lambda: _written(told, wanted, tagged))
 
     return api
 
 
-def _model_facts(model: ServedModel) -> Facts:
-    shape = [-1, len(model.names)]
-    return {
-        "name": model.name,
-        "versions": [model.version],
-        "platform": "labelwise",
-        "inputs": [{"name": "image", "datatype": "BYTES", "shape": [-1]}],
-        "outputs": [{"name": n, "datatype": kind, "shape": shape} for n, kind in OUTPUTS.items()],
-        "parameters": {"labels": list(model.names)},
-    }
-
-
 def _require_tensors(request: Request, header: str | None) -> None:
     """Refuse a body of another type; clients of the protocol may leave the type out."""
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    kind = media_type(request)
     if kind in ("", "application/json") or (kind == "application/octet-stream" and header):
         return
     raise RefusedError(415, f"send application/json, or bytes after JSON with {JSON_LENGTH}")
@@ -276,7 +263,7 @@ def _written(
             "shape": to_json([len(rows), len(rows[0])]),
         }
         if as_bytes:
-            rest.append(tensor_bytes(rows, OUTPUTS[name]))
+            rest.append(np.stack(rows).astype(TYPES[OUTPUTS[name]]).tobytes())
             told["parameters"] = to_json({BINARY_DATA: len(rest[-1])})
         else:
             told["data"] = json_list(to_json(row.tolist())[1:-1] for row in rows)
@@ -330,12 +317,10 @@ def _pixels(tensor: InputTensor) -> Any:
         raise RefusedError(422, "data must hold numbers, or lists of numbers throughout") from None
     slices = [values[at : at + AT_ONCE] for at in range(0, len(values), AT_ONCE)]
     count = prod(shape)
-    if len(values) != count or not all(map(_are_bytes, slices)):
+    if len(values) != count or not all(
+        set(map(type, some)) == {int} and min(some) >= 0 and max(some) <= 255 for some in slices
+    ):
         raise RefusedError(
             422, f"UINT8 data of shape {shape} must hold {count:,} whole numbers from 0 to 255"
         )
-    return np.concatenate([np.array(values, np.uint8) for values in slices]).reshape(shape)
-
-
-def _are_bytes(values: list[Any]) -> bool:
-    return set(map(type, values)) == {int} and min(values) >= 0 and max(values) <= 255
+    return np.concatenate([np.array(some, np.uint8) for some in slices]).reshape(shape)

@@ -1,24 +1,21 @@
 """The labelling page: is this word in these photos? For a folder and a list of words, no model.
 
-Photos are asked about in an order that is random for each word, so that guarantees can rest on the
-answers; or as :class:`.words.QuestionGuide` orders them, by the value of an answer, with
-some set aside whose order stays random. What was handed to one person is not handed to another
-while there is anything else. A photo's id is the hash of its path, and only photos that were found
-have one.
-
-Answers go to the answer log. In the background a guide that learns is fitted again, the label table
-is exported (and once more at exit), and the folders are scanned when someone opens the page.
+The order of photos is random for each word, so that guarantees can rest on the answers; or it is
+that of a :class:`.words.QuestionGuide`, with some photos set aside whose order stays random. What
+one person has is not given to another while there is anything else. A photo's id is the hash of its
+path, and only photos of the folder have one.
 """
 
 import asyncio
 import hashlib
 import logging
+import math
 import os
 import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -37,16 +34,17 @@ from labelwise.pictures import Transform
 from labelwise.pictures.sources import read_image_file
 from labelwise.pictures.worker_starter import Decoders
 from labelwise.server import schemas
-from labelwise.server.api import ERRORS, JSON, SIDES, PhotoId, add_session
+from labelwise.server.api import ERRORS, PhotoId, Side, add_session, answering
 from labelwise.server.app import Front, add_errors, add_page
 from labelwise.server.batching import Threads
 from labelwise.server.schemas import Health, Strict
-from labelwise.server.security import PhotoNotFoundError, RefusedError
+from labelwise.server.security import PhotoNotFoundError
 from labelwise.server.settings import ServeSettings
 
 log = logging.getLogger("labelwise.server")
 
 FindPhotos = Callable[[], Sequence[Path]]
+Facts = tuple[int, ...] | None
 Learn = Callable[[Mapping[str, Mapping[str, bool]]], QuestionGuide]
 ASK_AGAIN = 30  # seconds after which a photo that could not be shown is asked about once more
 REST = 10  # of scans and exports, as a multiple of the time they take
@@ -117,10 +115,9 @@ class AnswersIn(Strict):
 
 
 class Background:
-    """Work in a thread of its own, once at a time; all calls come from the event loop's thread.
+    """Work in a thread of its own, once at a time, and once more if it was wanted meanwhile.
 
-    What is wanted while it runs is done once more when it ends, after a pause of ``rest`` times as
-    long as it took, so that it does not hold up answers.
+    Between two runs is a pause of ``rest`` times as long as the first took.
     """
 
     def __init__(
@@ -132,7 +129,6 @@ class Background:
         self._task: asyncio.Task[None] | None = None
 
     def want(self) -> None:
-        """Have the work done once more, after the run that may be going on."""
         self._wanted = True
         if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._run())
@@ -157,56 +153,42 @@ class Background:
         self._thread.close(wait=True)
 
 
-@dataclass(frozen=True)
-class Lost:
-    """A photo that could not be shown: its file then, how often that was, and the last time."""
-
-    facts: tuple[int, ...] | None
-    times: int
-    at: float
-
-    @staticmethod
-    def again(before: "Lost | None", facts: tuple[int, ...] | None) -> "Lost":
-        """Return what is known after one more failure; several in a row are one."""
-        now = time.monotonic()
-        if before is None or before.facts != facts:
-            return Lost(facts, 1, now)
-        return Lost(facts, before.times + (now - before.at > ASK_AGAIN), now)
-
-    def is_over(self, path: Path) -> bool:
-        """Return whether to ask about it again: once after a while, or if it is another file."""
-        waited = time.monotonic() - self.at > ASK_AGAIN
-        return (waited and self.times < 2) or self.facts != file_facts(path)
-
-
 class PhotoPage(ABC):
     """A page that shows photos and asks about them."""
 
     def __init__(self) -> None:
         self.paths: dict[str, Path] = {}  # of the photos that may be shown, by id
-        self.gone: dict[str, Lost] = {}  # those that could not be shown
+        # Of those that could not be shown: the file then, how often that was, and the last time.
+        self.gone: dict[str, tuple[Facts, int, float]] = {}
 
     def path(self, photo: str) -> Path:
-        """Return where a photo is."""
         if photo not in self.paths:
             raise PhotoNotFoundError("there is no photo with this id")
         return self.paths[photo]
 
     def is_there(self, photo: str) -> bool:
-        """Return whether to ask about a photo."""
-        return photo not in self.gone or self.gone[photo].is_over(self.paths[photo])
+        if photo not in self.gone:
+            return True
+        facts, times, at = self.gone[photo]
+        waited = time.monotonic() - at > ASK_AGAIN
+        return (waited and times < 2) or facts != file_facts(self.paths[photo])
+
+    def lose(self, photo: str, facts: Facts) -> None:
+        """Note that a photo could not be shown; failures in a row count as one."""
+        before, times, at = self.gone.get(photo, (facts, 0, -math.inf))
+        now = time.monotonic()
+        times = times + (now - at > ASK_AGAIN) if before == facts else 1
+        self.gone[photo] = facts, times, now
 
     @abstractmethod
     def add_routes(self, api: APIRouter, thread: Threads) -> Sequence[Background]:
         """Add how questions are asked and answered, in one thread; return what works beside."""
 
     def finish(self) -> None:  # noqa: B027
-        """Do what is left to do when the server ends."""
+        pass
 
 
 class _Asking(PhotoPage):
-    """The photos of a folder, whom they were handed to, and what was said of them."""
-
     def __init__(
         self,
         photos: Sequence[Path],
@@ -232,7 +214,6 @@ class _Asking(PhotoPage):
         self._handed: dict[tuple[str, str], str] = {}
 
     def look(self) -> None:
-        """Find the photos that are there now; runs in the background."""
         if self._find is not None:
             self._found = {photo_id(photo): photo.absolute() for photo in self._find()}
 
@@ -244,17 +225,14 @@ class _Asking(PhotoPage):
             self._drawn, self._orders = {}, {}
 
     def learn(self) -> None:
-        """Have a new guide of all answers."""
         if self._learn is not None:
             self.guide = self._learn(self.said.agreed)
 
     def export(self) -> None:
-        """Write the label table, once there is an answer."""
         if self.said.log.lines():
             self.said.export(self.table, self.words.names)
 
     def finish(self) -> None:
-        """Write the label table once more, when the server ends."""
         try:
             self.export()
         except LabelwiseError as error:
@@ -275,23 +253,31 @@ class _Asking(PhotoPage):
         )
 
     def questions(
-        self, label: str, who: str, count: int, fresh: bool, guesses: bool
+        self,
+        label: Annotated[str, Query(max_length=1000)],
+        who: Annotated[str, Query(min_length=1, max_length=100)],
+        count: Annotated[int, Query(ge=1, le=100)] = 20,
+        fresh: Annotated[bool, Query(description="Other photos than those before.")] = False,
+        guesses: Annotated[bool, Query(description="With what the guiding run thinks.")] = False,
     ) -> AskedPhotos:
         """Return photos to ask about: first those the person has and did not answer."""
         self.words.space.column(label)
         self._refresh()
         guide = self.guide  # another thread may put a newer one in its place
-        open_ones = [
+        waiting = [
             photo
             for photo in self._order(label, guide)
             if self.is_there(photo) and not self.said.is_answered(str(self.paths[photo]), label)
         ]
-        own, free, others = list[str](), list[str](), list[str]()
-        for photo in open_ones:
+
+        def turn(photo: str) -> int:
             holder = self._handed.get((label, photo))
-            (free if holder is None else own if holder == who else others).append(photo)
-        chosen = [*free, *own, *others] if fresh else [*own, *free, *others]
-        for photo in chosen[:count]:
+            if holder is None:
+                return 0 if fresh else 1
+            return (1 if fresh else 0) if holder == who else 2
+
+        chosen = sorted(waiting, key=turn)[:count]
+        for photo in chosen:
             self._handed[label, photo] = who
         return AskedPhotos(
             label=label,
@@ -301,9 +287,9 @@ class _Asking(PhotoPage):
                     name=shown_name(self.paths[photo]),
                     guess=guide.guess(label, str(self.paths[photo])) if guesses and guide else None,
                 )
-                for photo in chosen[:count]
+                for photo in chosen
             ],
-            left=len(open_ones),
+            left=len(waiting),
             learnt_from=None if guide is None else guide.learnt_from,
         )
 
@@ -328,36 +314,20 @@ class _Asking(PhotoPage):
 
     def add_routes(self, api: APIRouter, thread: Threads) -> Sequence[Background]:
         looking = Background("looking for photos", self.look, REST, at_start=False)
-        after_answers = [
-            Background("fitting the guide of the questions", self.learn),
-            Background("exporting the answers", self.export, REST),
-        ]
+        learning = Background("fitting the guide of the questions", self.learn)
+        exporting = Background("exporting the answers", self.export, REST)
 
-        @api.get("/labelling", summary="The words, and how far people have come")
-        async def labelling() -> LabellingView:
-            looking.want()
-            return await thread.run(self.view)
+        def answered() -> None:
+            learning.want()
+            exporting.want()
 
-        @api.get("/questions", summary="Photos to look at for a word")
-        async def questions(
-            label: Annotated[str, Query(max_length=1000)],
-            who: Annotated[str, Query(min_length=1, max_length=100)],
-            count: Annotated[int, Query(ge=1, le=100)] = 20,
-            fresh: Annotated[bool, Query(description="Other photos than those before.")] = False,
-            guesses: Annotated[
-                bool, Query(description="With what the guiding run thinks.")
-            ] = False,
-        ) -> AskedPhotos:
-            return await thread.run(lambda: self.questions(label, who, count, fresh, guesses))
-
-        @api.put("/answers", dependencies=JSON, summary="Say whether a word is in photos")
-        async def answer(given: AnswersIn) -> LabellingView:
-            view = await thread.run(lambda: self.answer(given))
-            for answer in after_answers:
-                answer.want()
-            return view
-
-        return [looking, *after_answers]
+        ask = answering(api, thread.run)
+        words = "The words, and how far people have come"
+        ask("/labelling", self.view, words, "labelling", after=looking.want)
+        ask("/questions", self.questions, "Photos to look at for a word")
+        words = "Say whether a word is in photos"
+        ask("/answers", self.answer, words, method="PUT", after=answered)
+        return [looking, learning, exporting]
 
 
 def create_labelling_app(
@@ -372,8 +342,8 @@ def create_labelling_app(
 ) -> ASGIApp:
     """Return the application that asks people about words in photos, and keeps what they say.
 
-    ``learn`` makes a new guide of all answers; it is called in the background while people answer.
-    ``find`` lists the photos that there are now; someone who opens the page has it called, too.
+    ``learn`` makes a new guide of all answers, in the background. ``find`` lists the photos that
+    there are now, each time someone opens the page.
     """
     return asking_app(lambda: _Asking(photos, words, table, guide, learn, find), settings)
 
@@ -419,21 +389,15 @@ def asking_app(make: Callable[[], PhotoPage], settings: ServeSettings | None) ->
     add_errors(app)
 
     @api.get("/photos/{photo}/thumbnail", summary="A small picture, drawn anew")
-    async def thumbnail(
-        photo: PhotoId, side: Annotated[int, Query(description="160, 320, 640 or 1280")] = 320
-    ) -> Response:
-        if side not in SIDES:
-            raise RefusedError(422, f"side must be one of {', '.join(map(str, SIDES))}, got {side}")
+    async def thumbnail(photo: PhotoId, side: Side = 320) -> Response:
         path = asking.path(photo)
         facts = await readers.run(lambda: file_facts(path))
-
-        def drawn() -> bytes:
-            return decoders.thumbnail(read_image_file(path, path.name), path.name, side)
-
         try:
-            content = await readers.run(drawn)
+            content = await readers.run(
+                lambda: decoders.thumbnail(read_image_file(path, path.name), path.name, side)
+            )
         except ImageError as error:
-            asking.gone[photo] = Lost.again(asking.gone.get(photo), facts)
+            asking.lose(photo, facts)
             raise PhotoNotFoundError(f"the photo cannot be shown: {error}") from None
         return Response(content, media_type="image/jpeg", headers={"cache-control": "no-cache"})
 
@@ -451,7 +415,7 @@ def photo_id(path: Path) -> str:
     return hashlib.sha256(os.fsencode(path.absolute())).hexdigest()
 
 
-def file_facts(path: Path) -> tuple[int, ...] | None:
+def file_facts(path: Path) -> Facts:
     """Return what tells a file from the one before; None where there is none."""
     try:
         facts = path.stat()
@@ -465,10 +429,8 @@ def shown_name(path: Path) -> str:
     return os.fsencode(path.name).decode("utf-8", "backslashreplace")
 
 
-# The page of an audit: one photo and one tag at a time; the labelling page shows it.
-#
-# Every answer brings the next question with it, and the ids of the photos that may come after it,
-# so that a browser has loaded them before they are asked about.
+# The page of an audit: one photo and one tag at a time; the labelling page shows it. Every answer
+# brings the next question with it, and the ids of photos for the browser to load ahead.
 
 Word = Literal["yes", "no", "unsure"]
 Tag = Annotated[str, Field(max_length=1000)]
@@ -518,6 +480,12 @@ class _Auditing(PhotoPage):
         self.session, self.out = session, out
         self._photos: dict[str, str] = {}  # those that were asked about, by id
 
+    def labelling(self) -> AuditState:
+        return self.state(None)
+
+    def question(self, who: Annotated[str, Query(min_length=1, max_length=100)]) -> AuditState:
+        return self.state(who)
+
     def state(self, who: str | None, back: TagQuestion | None = None) -> AuditState:
         self.session.unreadable = {
             self._photos[photo] for photo in list(self.gone) if not self.is_there(photo)
@@ -558,28 +526,12 @@ class _Auditing(PhotoPage):
         return self.state(given.who, self.session.undo(given.who))
 
     def add_routes(self, api: APIRouter, thread: Threads) -> Sequence[Background]:
-        @api.get("/labelling", summary="How far the audit is")
-        async def labelling() -> AuditState:
-            return await thread.run(lambda: self.state(None))
-
-        @api.get("/question", summary="What to ask a person now")
-        async def question(
-            who: Annotated[str, Query(min_length=1, max_length=100)],
-        ) -> AuditState:
-            return await thread.run(lambda: self.state(who))
-
-        @api.put(
-            "/answer",
-            dependencies=JSON,
-            summary="Say whether a photo shows a tag, or which of those listed",
-        )
-        async def answer(given: AuditAnswer) -> AuditState:
-            return await thread.run(lambda: self.answer(given))
-
-        @api.put("/undo", dependencies=JSON, summary="Take back one's last answer")
-        async def undo(given: AuditUndo) -> AuditState:
-            return await thread.run(lambda: self.undo(given))
-
+        ask = answering(api, thread.run)
+        ask("/labelling", self.labelling, "How far the audit is")
+        ask("/question", self.question, "What to ask a person now")
+        words = "Say whether a photo shows a tag, or which of those listed"
+        ask("/answer", self.answer, words, method="PUT")
+        ask("/undo", self.undo, "Take back one's last answer", method="PUT")
         return []
 
 

@@ -1,9 +1,7 @@
-"""The photos of an index as the page sees them: asked for by id, never by path.
+"""The photos of an index as the page sees them: by id, the hash of their content, never by path.
 
-A photo's id is the hash of its content. What is shown of it is read from a file of the index,
-checked to lie below its root and to have that very content, and drawn anew, so that no id leads
-to anything but a photo that was indexed. All work on the index is done by one thread; files are
-read by others.
+What is shown is read from a file of the index that still has that content, and drawn again. One
+thread works on the index; others read files.
 """
 
 import os
@@ -13,9 +11,10 @@ from dataclasses import asdict
 from functools import cached_property
 from heapq import heapify, heappop, heappush
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
+from fastapi import Query as Option
 from numpy.typing import NDArray
 
 from labelwise.decide import Check, Promise, check_promise
@@ -37,19 +36,17 @@ from labelwise.photos.query import (
     photos_like_album,
 )
 from labelwise.photos.receipts import name_of_album, receipts_of, verify_lists
-from labelwise.photos.review import Reason
 from labelwise.photos.shift import LibraryLikeness, likeness_of
 from labelwise.photos.store import Correction
 from labelwise.retrieval import Query, complete
 from labelwise.server import schemas
+from labelwise.server.api import PhotoId
 from labelwise.server.batching import Threads
-from labelwise.server.security import PhotoNotFoundError
+from labelwise.server.security import PhotoNotFoundError, RefusedError
 from labelwise.system.text import counted
 
 if TYPE_CHECKING:
     from labelwise.photos.words import FreeText
-
-T = TypeVar("T")
 
 KEPT_BYTES = 64 << 20
 READERS = 8  # of photos' files at the same time
@@ -61,6 +58,8 @@ LIKE, SUGGESTED = "like:", 50  # before an album that is asked for; photos like 
 OPEN_AUDITS = 256  # per label, that an answer may be given to
 
 Thumbnail = Callable[[bytes, str, int], bytes]
+Top = Annotated[int, Option(ge=1, le=500)]
+Share = Annotated[float, Option(ge=0, le=1)]
 
 
 class Library:
@@ -76,16 +75,12 @@ class Library:
             )
         self.draw = thumbnail
         self._thread = Threads(1, "index")
+        self.run = self._thread.run
         self._readers = Threads(READERS, "photo")  # a bucket may be slow, and hold up no search
         self._kept: OrderedDict[tuple[str, int], bytes] = OrderedDict()
         self._kept_size = 0
 
-    async def run(self, work: Callable[[], T]) -> T:
-        """Do something with the index, after what was asked before; BusyError if that is much."""
-        return await self._thread.run(work)
-
     def close(self) -> None:
-        """Let go of the index."""
         self._readers.close(wait=False)
         self._thread.close(wait=True)
         self.index.close()
@@ -93,14 +88,12 @@ class Library:
     # Photos
 
     def row(self, photo: str) -> int:
-        """Return the row of an id."""
         rows = self.index.store.rows_by_hash([bytes.fromhex(photo)])
         if not rows:
             raise PhotoNotFoundError("there is no photo with this id")
         return next(iter(rows.values()))
 
-    def photo(self, photo: str) -> schemas.PhotoView:
-        """Return a photo with all its labels."""
+    def photo(self, photo: PhotoId) -> schemas.PhotoView:
         row = self.row(photo)
         content = self.index.store.contents_of([row])[row]
         paths = self.index.store.paths_of([row])[row]
@@ -134,13 +127,11 @@ class Library:
         )
 
     async def original(self, photo: str) -> tuple[bytes, str]:
-        """Return the bytes of a photo's file, and its name."""
         files = await self.run(lambda: self.index.files_of(self.row(photo)))
         content, path = await self._readers.run(lambda: _content(files))
         return content, photo_name([path])
 
-    async def facts(self, photo: str) -> schemas.PhotoFactsView:
-        """Return where a photo lies, and what its header says."""
+    async def facts(self, photo: PhotoId) -> schemas.PhotoFactsView:
         row = await self.run(lambda: self.row(photo))
         paths = await self.run(lambda: self.index.store.paths_of([row])[row])
         files = await self.run(lambda: self.index.files_of(row))
@@ -149,7 +140,6 @@ class Library:
         return schemas.PhotoFactsView(paths=shown, **asdict(facts))
 
     async def thumbnail(self, photo: str, side: int) -> bytes:
-        """Return a small JPEG of a photo, drawn anew."""
         key = (photo, side)
         if key in self._kept:
             self._kept.move_to_end(key)
@@ -164,8 +154,9 @@ class Library:
             self._kept_size -= len(dropped)
         return drawn
 
-    def similar(self, photo: str, count: int) -> list[schemas.SimilarView]:
-        """Return the photos that look most like one."""
+    def similar(
+        self, photo: PhotoId, count: Annotated[int, Option(ge=1, le=100)] = 12
+    ) -> list[schemas.SimilarView]:
         return self._alike(nearest_photos(self.index, self.row(photo), count)[1])
 
     def _alike(self, hits: Sequence[Hit]) -> list[schemas.SimilarView]:
@@ -178,12 +169,10 @@ class Library:
         ]
 
     def ids(self, rows: Sequence[int]) -> dict[int, str]:
-        """Return the ids of rows."""
         contents = self.index.store.contents_of(rows)
         return {row: content.hash.hex() for row, content in contents.items()}
 
     def overview(self) -> schemas.LibraryView:
-        """Return how often each label is given, and the newest photos."""
         alive, names = self.index.store.alive_rows(), self.index.space.names
         most = max(1000, COUNTED // len(names))
         rows = alive
@@ -215,16 +204,31 @@ class Library:
 
     def search(
         self,
-        text: str,
-        top: int,
-        start: int,
-        at_least: float,
-        wrong_at_most: float | None,
-        sort: Sort,
-        photos: PhotoFilter,
+        q: Annotated[str, Option(max_length=2000, description="As in dog, -beach")],
+        top: Top = 50,
+        at_least: Share = 0.0,
+        wrong_at_most: Annotated[float | None, Option(gt=0, lt=1)] = None,
+        sort: Sort = "score",
+        folder: Annotated[
+            str | None, Option(max_length=1000, description="Below a root, as in 2023/june")
+        ] = None,
+        since: Annotated[str | None, Option(max_length=10, description="As in 2023-06-30")] = None,
+        until: Annotated[str | None, Option(max_length=10, description="As in 2023")] = None,
+        camera: Annotated[
+            str | None, Option(max_length=100, description="Part of its name")
+        ] = None,
+        rating: Annotated[int | None, Option(ge=1, le=5, description="At least")] = None,
+        keyword: Annotated[
+            list[str] | None, Option(max_length=20, description="Of the file or its side-car")
+        ] = None,
+        distinct: Annotated[bool, Option(description="Take near copies as one photo.")] = False,
+        cursor: Annotated[
+            str | None, Option(pattern=schemas.CURSOR, description="Of the page before.")
+        ] = None,
     ) -> schemas.SearchAnswer:
-        """Return one page of the answer to a query."""
-        query = Query.parse(text, self.index.space, self.index.taxonomy)
+        query, start = Query.parse(q, self.index.space, self.index.taxonomy), int(cursor or 0)
+        words = tuple(keyword or ())
+        photos = PhotoFilter(folder, since, until, camera, rating, words, distinct=distinct)
         answered = answer(
             self.index,
             query,
@@ -236,7 +240,7 @@ class Library:
         )
         shown = answered.hits[start : start + top]
         ids = self.ids([hit.row for hit in shown])
-        said, (low, high) = answered.statement, answered.interval or (None, None)
+        low, high = answered.interval or (None, None)
         return schemas.SearchAnswer(
             query=answered.query,
             hits=[
@@ -258,7 +262,7 @@ class Library:
             high=high,
             untested=answered.untested or None,
             above=answered.above,
-            statement=None if said is None else schemas.StatementView(**asdict(said)),
+            statement=answered.statement,
             near_copies=answered.copies_sentence or None,
             likeness=schemas.LikenessView(
                 outcome=answered.likeness.likeness.outcome, sentence=answered.likeness.sentence()
@@ -273,10 +277,17 @@ class Library:
 
         return FreeText.of(self.index)
 
-    def text_search(self, text: str, labels: str, top: int, at_least: float) -> schemas.TextAnswer:
-        """Return the photos most like a text, among those of a query if there is one."""
+    def text_search(
+        self,
+        text: Annotated[str, Option(min_length=1, max_length=1000)],
+        q: Annotated[str, Option(max_length=2000, description="Only photos of this query.")] = "",
+        top: Top = 50,
+        at_least: Annotated[
+            float, Option(ge=0, le=1, description="The least probability of the query.")
+        ] = 0.5,
+    ) -> schemas.TextAnswer:
         index = self.index
-        query = Query.parse(labels, index.space, index.taxonomy) if labels.strip() else None
+        query = Query.parse(q, index.space, index.taxonomy) if q.strip() else None
         hits = self.texts.photos(index, text, top, query=query, at_least=at_least)
         return schemas.TextAnswer(
             text=text,
@@ -286,15 +297,24 @@ class Library:
             hits=self._alike(hits),
         )
 
-    def album_search(self, album: str, top: int) -> schemas.TextAnswer:
-        """Return the photos most like those of an album."""
+    def album_search(
+        self,
+        album: Annotated[
+            str,
+            Option(
+                min_length=1,
+                max_length=2000,
+                description="A folder, keyword:NAME, or photos:ID,ID with 16 digits of each id.",
+            ),
+        ],
+        top: Top = 50,
+    ) -> schemas.TextAnswer:
         hits = self._alike(photos_like_album(self.index, album, top))
         text = _named(album)
         return schemas.TextAnswer(text=text, query=None, at_least=None, doubt=None, hits=hits)
 
-    def completions(self, text: str) -> list[str]:
-        """Return how an unfinished query may go on."""
-        return complete(text, self.index.space, self.index.taxonomy)[:20]
+    def complete(self, q: Annotated[str, Option(max_length=2000)] = "") -> list[str]:
+        return complete(q, self.index.space, self.index.taxonomy)[:20]
 
     # Corrections
 
@@ -317,20 +337,43 @@ class Library:
             sources.setdefault(source, {})[label] = state
         for source, states in sources.items():
             self.index.correct(row, {**states}, who=given.who or "page", source=source)
-        view = self.photo(photo)
         states = {
             label: before[label].state if label in before else "withdrawn" for label in given.labels
         }
-        return view.model_copy(update={"before": states})
+        return self.photo(photo).model_copy(update={"before": states})
 
     def review(
-        self, by: Reason, count: int, labels: Sequence[str] | None
-    ) -> list[schemas.QuestionView]:
-        """Return the questions most worth asking."""
-        asked = questions(self.index, by, count, labels)
-        return self._views([(q.row, q.label, q.probability, q.given) for q in asked], audit=False)
+        self,
+        by: Annotated[
+            Literal["uncertain", "missing", "wrong", "value", "audit"],
+            Option(description="audit: photos drawn at random, for the calibration alarm."),
+        ] = "value",
+        count: Annotated[int, Option(ge=1, le=200)] = 20,
+        label: Annotated[list[str] | None, Option(max_length=100)] = None,
+    ) -> schemas.Review:
+        if by == "audit":
+            if label:
+                raise RefusedError(422, "an audit asks about every label; leave out label")
+            asked = self._audit(count)
+        else:
+            found = questions(self.index, by, count, label)
+            asked = [(q.row, q.label, q.probability, q.given) for q in found]
+        rows = [row for row, *_ in asked]
+        ids, paths = self.ids(rows), self.index.store.paths_of(rows)
+        views = [
+            schemas.QuestionView(
+                id=ids[row],
+                name=photo_name(paths[row]),
+                label=name,
+                probability=_share(probability),
+                given=given,
+                source="audit" if by == "audit" else "correction",
+            )
+            for row, name, probability, given in asked
+        ]
+        return schemas.Review(by=by, questions=views)
 
-    def audit(self, count: int) -> list[schemas.QuestionView]:
+    def _audit(self, count: int) -> list[tuple[int, str, float, bool]]:
         """Return questions about photos drawn at random, the least audited labels first."""
         names = self.index.space.names
         audited = self._audited()
@@ -349,29 +392,9 @@ class Library:
         rows = np.array([row for row, _ in asked], np.int64)
         probs = self.model_probs(rows)
         sets = np.array(self.index.spec.made_rule(probs), np.bool_)
-        return self._views(
-            [
-                (row, names[k], float(probs[at, k]), bool(sets[at, k]))
-                for at, (row, k) in enumerate(asked)
-            ],
-            audit=True,
-        )
-
-    def _views(
-        self, asked: Sequence[tuple[int, str, float, bool]], *, audit: bool
-    ) -> list[schemas.QuestionView]:
-        rows = [row for row, *_ in asked]
-        ids, paths = self.ids(rows), self.index.store.paths_of(rows)
         return [
-            schemas.QuestionView(
-                id=ids[row],
-                name=photo_name(paths[row]),
-                label=label,
-                probability=_share(probability),
-                given=given,
-                source="audit" if audit else "correction",
-            )
-            for row, label, probability, given in asked
+            (row, names[k], float(probs[at, k]), bool(sets[at, k]))
+            for at, (row, k) in enumerate(asked)
         ]
 
     # Is the model still right?
@@ -404,7 +427,6 @@ class Library:
         return probs
 
     def alarms(self) -> list[Alarm]:
-        """Return the calibration alarm of every label, from audited photos alone."""
         audited, names = self._audited(), self.index.space.names
         told = {
             name: [said for said in audited.get(name, ()) if said.state in ("present", "absent")]
@@ -423,14 +445,10 @@ class Library:
         ]
 
     def likeness(self) -> LibraryLikeness:
-        """Return how like the photos are to the held-out ones, with the shares of labels now."""
         return likeness_of(self.index)
 
     def check(self, promises: Sequence[Promise]) -> list[Check]:
-        """Return whether audited photos whose every label a person has told keep promises.
-
-        What people correct on their own is what they happened to see, most of it wrong.
-        """
+        """Return whether audited photos with an answer to every label keep promises."""
         every = [said for some in self._audited().values() for said in some]
         corrections = [said for said in every if said.state != "unknown"]
         places = {row: at for at, row in enumerate(sorted({said.row for said in corrections}))}
@@ -444,6 +462,28 @@ class Library:
         sets = np.array(self.index.spec.made_rule(self.model_probs(rows)), np.bool_)
         names = self.index.space.names
         return [check_promise(promise, sets, labels[whole], names=names) for promise in promises]
+
+    def receipts(self) -> schemas.ReceiptsView:
+        """Return what was promised of lists, and whether people's answers bear it out."""
+        verified, views = verify_lists(self.index), []
+        for receipt in reversed(receipts_of(self.index)):
+            verdict, promise = verified.by_number.get(receipt.number), receipt.promise
+            told = "an answer it rests on was taken back"  # where it was withdrawn
+            if receipt.is_of_tags:
+                told = "tags are no longer held to answers"
+            facts = {
+                "query": receipt.title,
+                "kind": promise.kind,
+                "text": str(promise),
+                "method": promise.test,
+                "listed": promise.listed or 0,
+                "verdict": "cannot tell" if verdict is None else verdict.verdict,
+                "told": told if verdict is None else str(verdict),
+            }
+            same = ("number", "who", "at", "withdrawn", "photos", "weights", "link", "held_out")
+            facts |= {name: getattr(receipt, name) for name in same}
+            views.append(schemas.ReceiptView.model_validate(facts))
+        return schemas.ReceiptsView(receipts=views, together=str(verified.together))
 
 
 def _content(files: PhotoFiles) -> tuple[bytes, str]:
@@ -466,10 +506,9 @@ def _share(value: float) -> float:
 
 
 class ListChecks:
-    """Checks of a library's lists, kept open while people answer; runs in the library's thread.
+    """Checks of a library's lists; runs in the library's thread.
 
-    To open a session ranks the whole library, so the last few are kept. What people answered is in
-    the index, not in a session: one that was dropped is opened again where it was left.
+    To open a session ranks the library, so the last few are kept. Answers are in the index.
     """
 
     def __init__(self, library: Library) -> None:
@@ -477,7 +516,6 @@ class ListChecks:
         self._sessions: OrderedDict[tuple[object, ...], CheckSession] = OrderedDict()
 
     def begin(self, asked: schemas.CheckIn) -> schemas.CheckView:
-        """Begin a check, or resume it."""
         session = self._session(asked)
         return self._view(asked, session, session.state())
 
@@ -493,7 +531,6 @@ class ListChecks:
         return self._view(given.checked, session, session.answer(photo, given.answer))
 
     def undo(self, asked: schemas.CheckIn) -> schemas.CheckView:
-        """Take the last answer about the query back."""
         session = self._session(asked)
         return self._view(asked, session, session.undo())
 
@@ -528,7 +565,7 @@ class ListChecks:
     def _view(
         self, asked: schemas.CheckIn, session: CheckSession, state: CheckState
     ) -> schemas.CheckView:
-        promise, check, said = state.promise, state.check, state.statement
+        promise, check = state.promise, state.check
         hopeless = state.more is None and check.checked > 0
         photo = None if promise is not None or hopeless else session.next_photo()
         after = None if photo is None else session.photo_after(photo)
@@ -544,7 +581,7 @@ class ListChecks:
             checked=check.checked,
             more=state.more,
             shorter=None if promise is not None else state.shorter,
-            statement=None if said is None else schemas.StatementView(**asdict(said)),
+            statement=state.statement,
             sentence=state.sentence(),
             question=None
             if photo is None
@@ -558,32 +595,6 @@ class ListChecks:
 
 
 def _named(album: str) -> str:
-    """Return what a person calls an album."""
     if album.startswith(PHOTOS):
         return f"the {counted(len(album.split(',')), 'photo')} you selected"
     return f"the album {album.removeprefix(KEYWORD)}"
-
-
-def receipts_view(library: Library) -> schemas.ReceiptsView:
-    """Return what was promised of lists, and whether people's answers bear it out."""
-    verified = verify_lists(library.index)
-    verdicts = verified.by_number
-    views = []
-    for receipt in reversed(receipts_of(library.index)):
-        verdict, promise = verdicts.get(receipt.number), receipt.promise
-        told = "an answer it rests on was taken back"  # where it was withdrawn
-        if receipt.is_of_tags:
-            told = "tags are no longer held to answers"
-        facts = {
-            "query": receipt.title,
-            "kind": promise.kind,
-            "text": str(promise),
-            "method": promise.test,
-            "listed": promise.listed or 0,
-            "verdict": "cannot tell" if verdict is None else verdict.verdict,
-            "told": told if verdict is None else str(verdict),
-        }
-        same = ("number", "who", "at", "withdrawn", "photos", "weights", "link", "held_out")
-        facts |= {name: getattr(receipt, name) for name in same}
-        views.append(schemas.ReceiptView.model_validate(facts))
-    return schemas.ReceiptsView(receipts=views, together=str(verified.together))

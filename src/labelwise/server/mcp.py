@@ -1,16 +1,9 @@
 """What a language model may ask of an index of photos, over the Model Context Protocol (MCP).
 
-A number that is passed on without its interval and its condition becomes a fact. So every answer
-has ``in_words``, which holds what was found, its interval, and its promise or why there is none;
-and ``holds_if``, the condition under which that is so, with what is known of it.
-
-A photo is named by its path, or by its id, the hash of its content: not every path is text. Only
-files below the folders of the index, or below those named at the start, are opened.
-
-The official SDK speaks the protocol; the extra ``[mcp]`` brings it. Without ``write`` no tool is
-offered that notes anything. One question is answered after another, by one thread. Over HTTP a
-request is a POST to ``/mcp`` with one answer, behind the guard of ``labelwise serve``;
-``/health/live`` and ``/health/ready`` are answered, too.
+A number that is passed on without its interval and its condition becomes a fact, so every answer
+has ``in_words`` and ``holds_if``. A photo is named by its path or its id, because not every path is
+text. Only files below the folders of the index, or those named at the start, are opened. Over HTTP
+a request is a POST to ``/mcp``, behind the guard of ``labelwise serve``.
 """
 
 import os
@@ -35,7 +28,7 @@ from labelwise.models.scoring import require_probabilities
 from labelwise.photos import Index, answer, likeness_of
 from labelwise.photos.folder_scan import is_below
 from labelwise.photos.prevalence import draw_sample, estimate_from_answers
-from labelwise.photos.query import Hit, nearest_photos
+from labelwise.photos.query import nearest_photos
 from labelwise.pictures import BytesImages
 from labelwise.pictures.sources import read_image_file
 from labelwise.pictures.worker import Kind, OneImage, Work
@@ -49,8 +42,6 @@ from labelwise.server.settings import ServeSettings
 from labelwise.system.names import printable
 from labelwise.system.storage import is_uri
 from labelwise.system.text import counted, shortened
-
-# Answers
 
 
 class ToolAnswer(BaseModel):
@@ -183,8 +174,6 @@ class PhotoTools:
         roots = [Path(root) for root in index.store.roots().values() if not is_uri(root)]
         self._homes = [os.path.realpath(home) for home in (*roots, *folders)]
 
-    # The library
-
     def describe_library(
         self,
         labels_with: Annotated[
@@ -234,7 +223,7 @@ class PhotoTools:
         ids = self._ids([hit.row for hit in answered.hits])
         photos = [
             FoundPhoto(
-                path=_path(hit),
+                path=printable(hit.paths[0]),
                 id=ids[hit.row],
                 probability=hit.probability,
                 labels=hit.reasons,
@@ -278,10 +267,11 @@ class PhotoTools:
             return _because(self._trust.get(names[k]), float(own[k]))
 
         probs, chosen = np.exp(self.index.log_probs(at))[0], self.index.sets(at)[0]
-        labels = _explained(names, probs, chosen, because)
-        path = printable((self.index.store.paths_of([row])[row] or [photo])[0])
-        words = _given(path, labels, str(self.index.spec.made_rule))
-        return ExplainedPhoto(in_words=words, holds_if=self._condition, path=path, labels=labels)
+        path = (self.index.store.paths_of([row])[row] or [photo])[0]
+        rule = self.index.spec.made_rule
+        return _explained(
+            path, names, probs, chosen, because, [f"the rule {rule}"], self._condition
+        )
 
     def similar_photos(self, photo: Photo, top: Listed = 20) -> PhotosAlike:
         """Find photos of the library that look like one of it."""
@@ -292,9 +282,10 @@ class PhotoTools:
             f"byte; the {counted(len(near), 'photo')} that look most like it follow",
             holds_if="A cosine is how alike two photos look to the model. It is not a probability, "
             "and nothing is promised of it.",
-            copies=[_path(hit) for hit in copies],
+            copies=[printable(hit.paths[0]) for hit in copies],
             photos=[
-                LikePhoto(path=_path(hit), id=ids[hit.row], cosine=hit.probability) for hit in near
+                LikePhoto(path=printable(hit.paths[0]), id=ids[hit.row], cosine=hit.probability)
+                for hit in near
             ],
         )
 
@@ -309,8 +300,6 @@ class PhotoTools:
         transform = replace(self.index.spec.transform, size=SIDE)
         return Work(Kind.THUMBNAIL, transform).load(OneImage(*picture), 0)[1].tobytes()
 
-    # Photos that are not in it
-
     def tag_photo(self, photo: Photo) -> ExplainedPhoto:
         """Say which labels the model gives a file, which need not be in the index."""
         model, trust = self._model_and_trust
@@ -323,23 +312,16 @@ class PhotoTools:
         blob = read_image_file(Path(path), os.path.basename(path))
         predicted = model.predict(BytesImages([blob], [os.path.basename(path)]))
         probs, names = predicted.probs[0].numpy(), model.space.names
-        labels = _explained(
+        return _explained(
+            photo,
             names,
             probs,
             predicted.sets[0].numpy(),
             lambda k: _because(trust.get(names[k]), float(probs[k])),
+            [f"the rule {model.rule}", *(str(Promise.from_spec(made)) for made in model.promises)],
+            "Probabilities and promises hold for photos like the held-out ones; of one photo "
+            "nobody can tell whether it is.",
         )
-        made = [str(Promise.from_spec(promise)) for promise in model.promises]
-        words = _given(printable(photo), labels, str(model.rule))
-        return ExplainedPhoto(
-            in_words="; ".join([words, *made]),
-            holds_if="Probabilities and promises hold for photos like the held-out ones; of one "
-            "photo nobody can tell whether it is.",
-            path=printable(photo),
-            labels=labels,
-        )
-
-    # What writes
 
     def correct_photo(
         self,
@@ -403,8 +385,6 @@ class PhotoTools:
             confidence=total.confidence,
         )
 
-    # What all of them need
-
     def _query(self, text: str) -> Query:
         return Query.parse(text, self.index.space, self.index.taxonomy)
 
@@ -447,12 +427,7 @@ class PhotoTools:
         return model, label_views(held_out.predictions, link, str(held_out))
 
 
-def _path(hit: Hit) -> str:
-    return printable(hit.paths[0])
-
-
 def _because(trust: LabelView | None, probability: float) -> str:
-    """Return what became of held-out photos with about this probability."""
     if trust is None:
         return "There are no held-out photos, so this probability was never tested."
     for bin_ in trust.bins:
@@ -462,11 +437,18 @@ def _because(trust: LabelView | None, probability: float) -> str:
 
 
 def _explained(
-    names: Sequence[str], probs: Any, chosen: Any, because: Callable[[int], str]
-) -> list[LabelOfPhoto]:
-    """Return the labels that a photo is given, and the most probable ones."""
+    photo: str,
+    names: Sequence[str],
+    probs: Any,
+    chosen: Any,
+    because: Callable[[int], str],
+    by: Sequence[str],
+    condition: str,
+) -> ExplainedPhoto:
+    """Return the labels that a photo is given, by what, and the most probable ones."""
+    path = printable(photo)
     order = np.argsort(-probs, kind="stable")[: max(EXPLAINED, int(chosen.sum()))].tolist()
-    return [
+    labels = [
         LabelOfPhoto(
             label=names[k],
             probability=float(probs[k]),
@@ -475,15 +457,10 @@ def _explained(
         )
         for k in order
     ]
+    given = [f"{label.label} ({label.probability:.0%})" for label in labels if label.given]
+    words = f"{path}: {', '.join(given) or 'none of the labels'}, by {'; '.join(by)}"
+    return ExplainedPhoto(in_words=words, holds_if=condition, path=path, labels=labels)
 
-
-def _given(path: str, labels: Sequence[LabelOfPhoto], rule: str) -> str:
-    """Return the labels that a photo is given, in words."""
-    named = ", ".join(f"{label.label} ({label.probability:.0%})" for label in labels if label.given)
-    return f"{path}: {named or 'none of the labels'}, by the rule {rule}"
-
-
-# The server
 
 PATH = "/mcp"
 HEALTH = ("/health/live", "/health/ready")
@@ -547,10 +524,9 @@ def make_mcp_server(tools: PhotoTools, *, write: bool = False) -> Any:
 
 
 def _brief(server: Any, error: Any) -> Any:
-    """Return the SDK's server as one that is strict about arguments, and says little.
+    """Return the SDK's server, made strict about arguments and short in its errors.
 
-    Its own takes true as 1, leaves out arguments that a tool does not have, and lists all that is
-    wrong: 200 KB of arguments made an answer of 2.4 MB.
+    By itself it takes true as 1 and ignores unknown arguments; 200 KB made an answer of 2.4 MB.
     """
 
     class BriefServer(server):  # type: ignore[misc]

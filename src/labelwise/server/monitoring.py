@@ -23,9 +23,8 @@ from labelwise.metrics.shift import Alarm
 #     {"time": "2026-01-31T12:00:00.123Z", "client": "127.0.0.1", "method": "GET",
 #      "path": "/api/v1/model", "route": "/api/v1/model", "status": 200, "ms": 1.3, "bytes": 227}
 #
-# Queries, headers and bodies are not written: they may hold what is private. A thread of its own
-# writes, so that a slow disk holds up no request; lines it cannot keep up with are counted.
-
+# Queries, headers and bodies are not written: they may hold what is private. A thread writes, so
+# that a slow disk holds up no request; lines it cannot keep up with are counted.
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)  # of histograms
 TICK = 0.02  # seconds between two looks at the event loop
@@ -52,11 +51,9 @@ class AccessLog:
         self._thread = threading.Thread(target=self._write, name="access-log", daemon=True)
 
     def start(self) -> None:
-        """Begin to write."""
         self._thread.start()
 
     def note(self, **facts: Any) -> None:
-        """Write one line, later."""
         now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         facts["path"] = facts["path"][:LONGEST_PATH]
         if self.left_out:
@@ -69,7 +66,6 @@ class AccessLog:
             self.left_out = 0
 
     def close(self) -> None:
-        """Write what waits, and let go of the file."""
         self._lines.put(None)
         self._thread.join()
         self._file.close()
@@ -126,7 +122,6 @@ class Monitor:
             self.pauses.observe(max(0.0, time.perf_counter() - due))
 
     def note_alarms(self, alarms: Iterable[Alarm]) -> None:
-        """Show alarms at ``/metrics``."""
         for alarm in alarms:
             self.evidence.labels(alarm.label).set(alarm.evidence)
             self.alarm.labels(alarm.label).set(alarm.raised)

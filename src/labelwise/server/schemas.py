@@ -5,6 +5,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from labelwise.decide import Statement
+
 State = Literal["present", "absent", "unknown", "withdrawn"]
 Probability = Annotated[float, Field(ge=0, le=1)]
 PHOTO_ID, CURSOR = "^[0-9a-f]{64}$", "^[0-9]{1,7}$"
@@ -39,16 +41,6 @@ class SearchHit(ListedPhoto):
     copies: int
 
 
-class StatementView(BaseModel):
-    """What is said of a list, as a sentence to show; the share of wrong photos, if known."""
-
-    kind: Literal["estimate", "guarantee", "none"]
-    sentence: str
-    wrong: Probability | None
-    low: Probability | None
-    high: Probability | None
-
-
 class LikenessView(BaseModel):
     """Whether the library is like the held-out photos, which counts and promises suppose."""
 
@@ -73,7 +65,7 @@ class SearchAnswer(BaseModel):
     high: float | None
     untested: str | None = None
     above: int | None
-    statement: StatementView | None = None
+    statement: Statement | None = None
     near_copies: str | None = None
     likeness: LikenessView | None = None
     cursor: str | None
@@ -206,7 +198,7 @@ class CheckView(BaseModel):
     checked: int
     more: int | None
     shorter: int | None
-    statement: StatementView | None
+    statement: Statement | None
     sentence: str
     question: CheckQuestion | None
     following: PhotoId | None

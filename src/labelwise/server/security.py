@@ -1,16 +1,14 @@
-"""What stands between a stranger and the server: checked on every request, before anything else.
+"""The guard of the server, before anything else of a request is looked at.
 
     Host          one of the names the server was given, so that no other site's name leads here
     Origin        all but the page's own files and health is for this page, for programs, and for
-                  pages of the origins that were allowed by name
-    token         where there is one, every answer but the page's own files and health needs it
-    body          so many bytes, within so many seconds; its length is given in one way
-    rate          so many requests per second and client, those for health counted apart
+                  pages of the allowed origins
+    token         every answer but the page's own files and health needs it, where there is one
+    body          limited bytes and seconds; its length is given in one way
+    rate          requests per second and client, those for health counted apart
     client        the address of the connection, or what a trusted proxy names last
 
-Decisions rest on the raw headers and the path as the server received them, never on an address
-put together from both. Every answer carries the headers that keep a browser from running or
-framing what is not ours, and errors say one sentence as ``application/problem+json``.
+Decisions rest on the raw headers and the path as they were received.
 """
 
 import asyncio
@@ -21,8 +19,8 @@ import json
 import re
 import time
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Set
-from dataclasses import dataclass
+from collections.abc import Mapping, Set
+from contextlib import suppress
 from http import HTTPStatus
 
 from starlette.responses import Response
@@ -109,7 +107,7 @@ def cookie_value(token: str) -> str:
 
 
 def same_token(one: str, other: str) -> bool:
-    """Compare in a time that does not tell how much is right."""
+    """Compare in constant time."""
     return hmac.compare_digest(one.encode(), other.encode())
 
 
@@ -124,7 +122,6 @@ class Guard:
         self._proofs = None if token is None else (token, cookie_value(token))
 
     def headers(self, scope: Scope) -> dict[str, list[str]]:
-        """Return the headers of a request that asks for this host; its client is put right."""
         headers: dict[str, list[str]] = {}
         for name, value in scope["headers"]:
             headers.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1"))
@@ -206,42 +203,31 @@ class Guard:
             most = min(most, TOKEN_BODY if path == SESSION else SMALL_BODY)
         if length is not None and int(length) > most:
             raise _too_large(most)
-        end = time.monotonic() + self.settings.request_seconds
-        return _LimitedBody(receive, most, end, self.settings.idle_seconds)
+        end, size, is_complete = time.monotonic() + self.settings.request_seconds, 0, False
 
+        async def limited() -> Message:
+            nonlocal size, is_complete
+            if is_complete:
+                return await receive()  # the connection's end, waited for as long as it takes
+            left = min(self.settings.idle_seconds, end - time.monotonic())
+            try:
+                async with asyncio.timeout(max(left, 0.001)):
+                    message = await receive()
+            except TimeoutError:
+                words = "the request came too slowly"
+                raise RefusedError(408, words, {"connection": "close"}) from None
+            if message["type"] == "http.request":
+                size += len(message.get("body", b""))
+                is_complete = not message.get("more_body", False)
+                if size > most:
+                    raise _too_large(most)
+            return message
 
-@dataclass(eq=False)
-class _LimitedBody:
-    """A receive that counts bytes and seconds until the body is there."""
-
-    receive: Receive
-    most: int
-    end: float  # of the time for all of it
-    idle_seconds: float  # for each part
-    size: int = 0
-    is_whole: bool = False
-
-    async def __call__(self) -> Message:
-        if self.is_whole:
-            return await self.receive()  # the connection's end, waited for as long as it takes
-        left = min(self.idle_seconds, self.end - time.monotonic())
-        try:
-            async with asyncio.timeout(max(left, 0.001)):
-                message = await self.receive()
-        except TimeoutError:
-            raise RefusedError(
-                408, "the request came too slowly", {"connection": "close"}
-            ) from None
-        if message["type"] == "http.request":
-            self.size += len(message.get("body", b""))
-            self.is_whole = not message.get("more_body", False)
-            if self.size > self.most:
-                raise _too_large(self.most)
-        return message
+        return limited
 
 
 def forwarded_client(peer: str, headers: Mapping[str, list[str]], proxies: Set[str]) -> str:
-    """Return who asks: the address that a trusted proxy names last, or else the peer itself."""
+    """Return the address that a trusted proxy names last, or else the peer itself."""
     if same_address(peer) not in proxies or "x-forwarded-for" not in headers:
         return peer
     return same_address(headers["x-forwarded-for"][-1].rpartition(",")[2]) or peer
@@ -258,33 +244,22 @@ def _check_token(headers: Mapping[str, list[str]], token: str, cookie: str) -> N
     kind, _, given = (_only(headers, "authorization") or "").partition(" ")
     if kind.lower() == "bearer" and same_token(given.strip(), token):
         return
-    if kind.lower() == "basic" and same_token(_password(given), token):
-        return
-    if any(same_token(value, cookie) for value in _own_cookies(headers)):
-        return
+    if kind.lower() == "basic":  # some programs can send a password and no token
+        with suppress(ValueError):
+            said = base64.b64decode(given.strip(), validate=True).decode("latin-1")
+            if same_token(said.partition(":")[2], token):
+                return
+    for text in headers.get("cookie", ()):  # read in linear time
+        for pair in text.split(";"):
+            name, _, value = pair.strip().partition("=")
+            if name == COOKIE and same_token(value, cookie):
+                return
     raise RefusedError(401, "a token is needed here", {"www-authenticate": "Bearer"})
 
 
 def is_open(path: str) -> bool:
     """Return whether a path is answered without a token, to anyone, at next to no cost."""
     return path in OPEN_PAGES or path.startswith(OPEN_PATHS)
-
-
-def _password(given: str) -> str:
-    """Return the password of basic authentication, which some programs can send and no token."""
-    try:
-        return base64.b64decode(given.strip(), validate=True).decode("latin-1").partition(":")[2]
-    except ValueError:
-        return ""
-
-
-def _own_cookies(headers: Mapping[str, list[str]]) -> Iterator[str]:
-    """Yield the values of our cookie; what else a Cookie header holds is not looked into."""
-    for text in headers.get("cookie", ()):
-        for pair in text.split(";"):
-            name, _, value = pair.strip().partition("=")
-            if name == COOKIE:
-                yield value
 
 
 def _too_large(most: int) -> RefusedError:

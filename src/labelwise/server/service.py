@@ -9,14 +9,13 @@ import hashlib
 import json
 import logging
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import asdict
 from functools import cached_property, partial
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,6 +67,15 @@ def label_views(
     held_out: Predictions, link: Link, split: str, thresholds: Sequence[float | None] | None = None
 ) -> dict[str, schemas.LabelView]:
     """Return what became of held-out photos, for every label and ten ranges of probability."""
+
+    def sentence(low: float, high: float, photos: int, carried: int, label: str) -> str:
+        spoken = f"{100 * low:.0f}–{100 * high:.0f} %"
+        if not photos:
+            return f"No photo of the {split} split got {spoken} for {label}."
+        return (
+            f"Of {photos:,} held-out photos that got {spoken} for {label}, {carried:,} carried it."
+        )
+
     reliability = label_reliability(
         link(held_out.logits.astype(np.float64)), held_out.labels, held_out.observed, bins=BINS
     )
@@ -82,7 +90,7 @@ def label_views(
                 *(low, high, n, k),
                 *clopper_pearson(k, n, 0.975),
                 mean if n else None,
-                _sentence(low, high, n, k, name, split),
+                sentence(low, high, n, k, name),
             )
             for (low, high), n, k, mean in zip(edges, photos, carried, means, strict=True)
         ]
@@ -90,13 +98,6 @@ def label_views(
         threshold = None if thresholds is None else thresholds[column]
         views[name] = schemas.LabelView(name, threshold, sum(photos), sum(carried), ece, bins)
     return views
-
-
-def _sentence(low: float, high: float, photos: int, carried: int, label: str, split: str) -> str:
-    spoken = f"{100 * low:.0f}–{100 * high:.0f} %"
-    if not photos:
-        return f"No photo of the {split} split got {spoken} for {label}."
-    return f"Of {photos:,} held-out photos that got {spoken} for {label}, {carried:,} carried it."
 
 
 def trust_chart(trust: schemas.LabelView) -> Markup:
@@ -114,46 +115,12 @@ def trust_chart(trust: schemas.LabelView) -> Markup:
         None,
         "held-out photos",
     )
-    stages = [("after", "held-out photos", curve)]
-    return reliability_chart(stages, title=f"Reliability of {trust.label}")
+    title = f"Reliability of {trust.label}"
+    return reliability_chart([("after", "held-out photos", curve)], title=title)
 
 
 FEWEST = 50  # pictures before a share is estimated
 RECENT = 4096  # photos whose probabilities are kept for the shares
-
-Floats = NDArray[np.float64]
-
-
-class AnswerCounts:
-    """What one model has answered since it was loaded."""
-
-    def __init__(self, names: Sequence[str], version: str) -> None:
-        self.names, self.version = tuple(names), version
-        self.recent: deque[Floats] = deque(maxlen=RECENT)
-        self.photos = self.nothing = 0
-        self.decided = np.zeros(len(self.names), np.int64)
-        self.share_now: dict[str, float] = {}
-
-    def answered(self, probs: Floats, chosen: NDArray[np.bool_]) -> None:
-        """Count the answer for one picture."""
-        self.photos += 1
-        self.recent.append(probs)
-        if not chosen.any():
-            self.nothing += 1
-        self.decided += chosen
-
-    def shares(self, held_out: Sequence[HeldOutShare | None]) -> list[LabelShare]:
-        """Return the shares of the labels among recent pictures, once they are not too few."""
-        if len(self.recent) < FEWEST:
-            return []
-        probs = np.stack(list(self.recent))
-        shares = [
-            estimate_share(name, probs[:, column], known)
-            for column, (name, known) in enumerate(zip(self.names, held_out, strict=True))
-            if known is not None
-        ]
-        self.share_now = {share.label: share.now for share in shares}
-        return shares
 
 
 class ServedModel:
@@ -175,27 +142,33 @@ class ServedModel:
         self.calibration = hashlib.sha256(link).hexdigest()[:12]
         self.version = f"{self.weights}-{self.calibration}"
         self.rule = str(self.spec.made_rule)
-        self.counts = AnswerCounts(self.names, self.version)
-        self._try_out(folder)
-
-    def _try_out(self, folder: RunFolder) -> None:
-        """Raise if there is no answer for a grey picture: better now than to those who ask."""
+        # What was answered since it was loaded.
+        self.recent: deque[NDArray[np.float64]] = deque(maxlen=RECENT)
+        self.answered = self.nothing = 0
+        self.decided = np.zeros(len(self.names), np.int64)
+        self.share_now: dict[str, float] = {}
         asked = self.spec.transform
         kind = np.uint8 if asked.bands is None else np.float32
         grey = np.full((asked.size, asked.size, asked.channels), 127, kind)
         (answer,) = self.forward([grey], ["a grey picture"])
-        if answer.fault is not None:
+        if answer.fault is not None:  # better now than to those who ask
             raise CheckpointError(
                 f"{folder.path} has no answer for a grey picture: {answer.fault}; train the model "
                 "again, or serve another one"
             )
 
-    # Tagging
-
     def forward(self, pixels: Sequence[Pixels], names: Sequence[str]) -> list[Tagged]:
         """Return what the model says of pictures, each of pixels (size, size, 3)."""
         inputs = np.stack(pixels).transpose(0, 3, 1, 2)
-        logits = self._logits(inputs)
+        if self.is_exported:
+            model: Any = self.predictor
+            logits = model.checked(model.answers(inputs))
+        else:
+            import torch
+
+            with torch.inference_mode():
+                tensor = torch.from_numpy(inputs).to(self.predictor.device)
+                logits = self.predictor.logits(tensor).cpu().float().numpy()
         answers = [Tagged(name, fault=NOT_FINITE) for name in names]
         rows = np.flatnonzero(np.isfinite(logits).all(axis=1)).tolist()
         log_p, _ = check_log_probs(*self.link.log_probs(logits[rows].astype(np.float64)))
@@ -205,19 +178,7 @@ class ServedModel:
             answers[row] = Tagged(names[row], *answer)  # pixels were opened: a fault is not theirs
         return answers
 
-    def _logits(self, inputs: NDArray[Any]) -> NDArray[np.float32]:
-        if self.is_exported:
-            model: Any = self.predictor
-            logits: NDArray[np.float32] = model.checked(model.answers(inputs))
-            return logits
-        import torch
-
-        with torch.inference_mode():
-            found = self.predictor.logits(torch.from_numpy(inputs).to(self.predictor.device))
-        return found.cpu().float().numpy()
-
     def picture_answer(self, tagged: Tagged) -> schemas.PictureAnswer:
-        """Return an answer as the API gives it."""
         if tagged.probs is None or tagged.chosen is None:
             return schemas.PictureAnswer(name=tagged.name, error=tagged.error)
         order = np.argsort(-tagged.probs, kind="stable")
@@ -249,15 +210,11 @@ class ServedModel:
 
     @cached_property
     def thresholds(self) -> list[float | None]:
-        """The threshold of each label; None where the rule has none."""
         values = self.spec.made_rule.thresholds(len(self.names))
         return [None] * len(self.names) if values is None else list(values)
 
-    # What its answers are worth
-
     @cached_property
     def trust(self) -> dict[str, schemas.LabelView]:
-        """The reliability of every label; without bins where no held-out photos are kept."""
         if self.held_out is None:
             limits = zip(self.names, self.thresholds, strict=True)
             return {name: schemas.LabelView(name, limit, 0, 0, None, []) for name, limit in limits}
@@ -267,7 +224,18 @@ class ServedModel:
 
     def recent_shares(self) -> list[LabelShare]:
         """Return the shares of labels among recent pictures; none without held-out photos."""
-        return self.counts.shares(self._held_out_shares) if self._held_out_shares else []
+        if not self._held_out_shares or len(self.recent) < FEWEST:
+            return []
+        probs = np.stack(list(self.recent))
+        shares = [
+            estimate_share(name, probs[:, column], known)
+            for column, (name, known) in enumerate(
+                zip(self.names, self._held_out_shares, strict=True)
+            )
+            if known is not None
+        ]
+        self.share_now = {share.label: share.now for share in shares}
+        return shares
 
     @cached_property
     def _held_out_shares(self) -> list[HeldOutShare | None]:
@@ -278,35 +246,10 @@ class ServedModel:
         probs = self.link(photos.logits.astype(np.float64))
         return held_out_shares(probs, photos.majority, photos.observed)
 
-    @property
-    def promises(self) -> list[Promise]:
-        """What was promised when the model was made."""
-        return [Promise.from_spec(promise) for promise in self.spec.promises]
-
 
 ENOUGH_ANSWERS = 50  # to random questions, before no alarm means that probabilities fit
 CHECKABLE = ("recall", "precision", "f", "tags")
 NOT_CHECKED = "no photo has had all its labels reviewed yet"
-
-
-def _notes(model: ServedModel, library: "Library | None") -> list[str]:
-    notes = []
-    if model.held_out is None:
-        notes.append(
-            "The folder of this model holds no predictions of held-out photos, so nothing can "
-            "be said of its reliability. Serve a whole run, not only its model."
-        )
-    elif not model.held_out.may_promise:
-        notes.append(
-            f"Reliability is shown on photos of the split {model.held_out}, which the "
-            "calibration was fitted on; on others it is somewhat worse."
-        )
-    if library is not None:
-        notes.append(
-            "Alarms rest on photos audited in a random order. What people correct on their own "
-            "is what they happened to see, and says nothing of the whole."
-        )
-    return notes
 
 
 log = logging.getLogger("labelwise.server")
@@ -321,28 +264,22 @@ class _Answers(Collector):
         self.models = models
 
     def collect(self) -> Iterable[Metric]:
+        counter, gauge, versions = CounterMetricFamily, GaugeMetricFamily, ["version", "model"]
         of_model, of_label = ["model"], ["model", "label"]
-        info = GaugeMetricFamily(
-            "labelwise_info", "What runs here.", labels=["version", "model", "model_version"]
-        )
-        photos = CounterMetricFamily("labelwise_photos", "Pictures answered.", labels=of_model)
-        nothing = CounterMetricFamily(
-            "labelwise_none", "Pictures without any label.", labels=of_model
-        )
-        decided = CounterMetricFamily(
-            "labelwise_predictions", "How often a label was decided.", labels=of_label
-        )
-        share = GaugeMetricFamily(
-            "labelwise_label_share", "Estimated share of recent pictures.", labels=of_label
-        )
+        info = gauge("labelwise_info", "What runs here.", labels=[*versions, "model_version"])
+        photos = counter("labelwise_photos", "Pictures answered.", labels=of_model)
+        nothing = counter("labelwise_none", "Pictures without any label.", labels=of_model)
+        words = "How often a label was decided."
+        decided = counter("labelwise_predictions", words, labels=of_label)
+        words = "Estimated share of recent pictures."
+        share = gauge("labelwise_label_share", words, labels=of_label)
         for model, served in self.models.items():
-            counts = served.counts
-            info.add_metric([__version__, model, counts.version], 1)
-            photos.add_metric([model], counts.photos)
-            nothing.add_metric([model], counts.nothing)
-            for name, count in zip(counts.names, counts.decided.tolist(), strict=True):
+            info.add_metric([__version__, model, served.version], 1)
+            photos.add_metric([model], served.answered)
+            nothing.add_metric([model], served.nothing)
+            for name, count in zip(served.names, served.decided.tolist(), strict=True):
                 decided.add_metric([model, name], count)
-            for name, now in counts.share_now.items():
+            for name, now in served.share_now.items():
                 share.add_metric([model, name], now)
         return [info, photos, nothing, decided, share]
 
@@ -389,21 +326,19 @@ class Service:
             for name in self.folders:
                 self.models[name] = self._loading.submit(self._load, name).result()
             if index is not None:
-                from labelwise.server import library as photos
+                from labelwise.server import library
 
                 spec = self.model().spec
-                self.library = photos.Library(index, spec, self.decoders.thumbnail)
+                self.library = library.Library(index, spec, self.decoders.thumbnail)
             self.decoders.await_start()
         except BaseException:
             self.close()
             raise
 
     async def start(self) -> None:
-        """Begin to take pictures."""
         self._watching = asyncio.create_task(self.monitor.watch_loop())
 
     async def stop(self) -> None:
-        """Take no more pictures, and let go of everything."""
         if self._watching is not None:
             self._watching.cancel()
             self._watching = None
@@ -422,18 +357,13 @@ class Service:
 
     @property
     def is_ready(self) -> bool:
-        """Whether pictures are taken and can be opened."""
         return self._watching is not None and not self.decoders.is_lost
 
     def require_ready(self) -> None:
-        """Raise RefusedError unless pictures are taken."""
         if not self.is_ready:
             raise RefusedError(503, "the server is starting or stopping, or must be restarted")
 
-    # Models
-
     def model(self, name: str | None = None) -> ServedModel:
-        """Return a model, the first one unless it is named."""
         model = self.models.get(self.first if name is None else name)
         if model is None:
             there = ", ".join(map(repr, self.models))
@@ -456,11 +386,15 @@ class Service:
     async def reload(self, name: str) -> bool:
         """Answer with what the folder of a model holds now; return whether that has changed.
 
-        A model that cannot be loaded, has no answers or does not fit the index is refused,
-        and the one before goes on. Requests that are under way end with the model they began with.
+        Where that is an error the model before goes on.
         """
         before = self.model(name).spec
-        with self._alone(name):
+        if self._is_reloading:
+            raise RefusedError(
+                409, "another model is being loaded; try again", {"retry-after": "5"}
+            )
+        self._is_reloading = True
+        try:
             spec = await self.aside(lambda: spec_of(self.folders[name]))
             if spec == before:
                 return False
@@ -470,13 +404,16 @@ class Service:
             if self.library is not None and name == self.first and changed:
                 raise LabelwiseError(
                     "the index was made with other weights than its folder has now; index again "
-                    "with --rebuild, and start the server anew"
+                    "with --rebuild, and restart the server"
                 )
             self.models[name] = model
+        except LabelwiseError as error:
+            raise RefusedError(409, f"{name!r} goes on as it was, because {error}") from None
+        finally:
+            self._is_reloading = False
         return True
 
     async def reload_all(self) -> None:
-        """Load every model whose folder has changed, and log what came of it."""
         for name in self.folders:
             try:
                 if await self.reload(name):
@@ -484,25 +421,7 @@ class Service:
             except RefusedError as refused:
                 log.warning("%s", refused.detail)
 
-    @contextmanager
-    def _alone(self, name: str) -> Iterator[None]:
-        """Refuse what cannot be loaded, and a second one at the same time."""
-        if self._is_reloading:
-            raise RefusedError(
-                409, "another model is being loaded; try again", {"retry-after": "5"}
-            )
-        self._is_reloading = True
-        try:
-            yield
-        except LabelwiseError as error:
-            raise RefusedError(409, f"{name!r} goes on as it was, because {error}") from None
-        finally:
-            self._is_reloading = False
-
-    # Tagging
-
     def _open(self, spec: ModelSpec, upload: Upload) -> Pixels:
-        """Return a model's input of a picture, or raise ImageError."""
         if isinstance(upload.content, bytes):
             return self.decoders.pixels(upload.content, upload.name, spec.transform)
         from labelwise.pictures.loading import input_of
@@ -532,7 +451,6 @@ class Service:
     async def tag(
         self, model: ServedModel, uploads: Sequence[Upload], place: Place | None
     ) -> list[Tagged]:
-        """Return a model's answers for the pictures of one request, or raise BusyError."""
         answers = await model.batcher.tag(uploads, place)
         faults = [answer.fault for answer in answers if answer.fault is not None]
         if faults:
@@ -541,14 +459,14 @@ class Service:
         for answer in answers:
             if answer.probs is None or answer.chosen is None:
                 self.monitor.failures.inc()
-            else:
-                model.counts.answered(answer.probs, answer.chosen)
+                continue
+            model.answered += 1
+            model.nothing += not answer.chosen.any()
+            model.decided += answer.chosen
+            model.recent.append(answer.probs)
         return answers
 
-    # What is known of a model
-
     def model_view(self, model: ServedModel) -> schemas.ModelView:
-        """Return which model answers."""
         library = self._library_of(model)
         return schemas.ModelView(
             name=model.name,
@@ -570,8 +488,8 @@ class Service:
         return self.library if model.name == self.first else None
 
     async def promise_views(self, model: ServedModel) -> list[schemas.PromiseView]:
-        """Return every promise, and what photos reviewed since then say of it."""
-        promises, library = model.promises, self._library_of(model)
+        promises = [Promise.from_spec(promise) for promise in model.spec.promises]
+        library = self._library_of(model)
         checkable = [promise for promise in promises if promise.what in CHECKABLE]
         checks: dict[int, Check] = {}
         if library is not None and checkable:
@@ -594,14 +512,27 @@ class Service:
         return list(map(view, promises))
 
     async def trust_view(self, model: ServedModel) -> schemas.TrustView:
-        """Return what speaks for and against trusting the model today."""
         library = self._library_of(model)
         alarms = await library.run(library.alarms) if library is not None else []
         self.monitor.note_alarms(alarms)
         recent = await self._slowly.run(model.recent_shares)  # seconds of many labels
         shares = [schemas.ShareView(source="recent pictures", **asdict(share)) for share in recent]
-        notes = _notes(model, library)
+        notes = []
+        if model.held_out is None:
+            notes.append(
+                "The folder of this model holds no predictions of held-out photos, so nothing can "
+                "be said of its reliability. Serve a complete run, not only its model."
+            )
+        elif not model.held_out.may_promise:
+            notes.append(
+                f"Reliability is shown on photos of the split {model.held_out}, which the "
+                "calibration was fitted on; on others it is somewhat worse."
+            )
         if library is not None:
+            notes.append(
+                "Alarms rest on photos audited in a random order. What people correct on their own "
+                "is what they happened to see, and says nothing of the whole."
+            )
             likeness = await library.run(library.likeness)
             now = likeness.likeness.shares
             shares += [schemas.ShareView(source="library", **asdict(share)) for share in now]
@@ -609,12 +540,13 @@ class Service:
         answers = sum(alarm.audited for alarm in alarms)
         photos = 0 if library is None else library.index.photos
         needed = min(ENOUGH_ANSWERS, photos * len(model.names)) or ENOUGH_ANSWERS
+        fits: Literal["yes", "no", "too few answers"] = "too few answers"
+        if any(alarm.raised for alarm in alarms):
+            fits = "no"
+        elif answers >= needed:
+            fits = "yes"
         return schemas.TrustView(
-            fits="no"
-            if any(alarm.raised for alarm in alarms)
-            else "yes"
-            if answers >= needed
-            else "too few answers",
+            fits=fits,
             answers=answers,
             answers_needed=needed,
             alarms=[schemas.AlarmView.model_validate(alarm) for alarm in alarms],

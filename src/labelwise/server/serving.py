@@ -10,10 +10,9 @@ import sys
 from collections import deque
 from collections.abc import Callable, Collection, Coroutine, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from types import FrameType
-from typing import Any
+from typing import Any, cast
 
 import h11
 import uvicorn
@@ -26,9 +25,8 @@ from labelwise.server.settings import ServeSettings, same_address
 
 # The event loop of the server, whose turns are short however many connections have something.
 #
-# Python's event loop handles in one turn whatever is ready, and looks at timers and new connections
-# between two turns: some 160 ready ones took 50 ms. A thread that computes may take the
-# interpreter's lock meanwhile, and gives it back only after 5 ms. Here
+# Python's event loop handles in one turn whatever is ready, timers between two turns, and a thread
+# that computes gives the interpreter's lock back after 5 ms. Here
 #
 #     a turn      handles 4 connections at most; the others come in the next turns, in order
 #     a round     ends when everyone who was ready has had a turn: then the system is asked again
@@ -44,14 +42,13 @@ _Ready = tuple[selectors.SelectorKey, int]
 
 
 class BoundedSelector(selectors.DefaultSelector):
-    """Tells which files are ready, so many at a time and each once in a round."""
+    """Returns ready files a few at a time, each once in a round."""
 
     def __init__(self) -> None:
         super().__init__()
         self._left: deque[_Ready] = deque()
 
     def select(self, timeout: float | None = None) -> list[_Ready]:
-        """Return the next that are ready; wait for some only if nobody is left."""
         if not self._left:
             self._left.extend(super().select(timeout))
         ready = []
@@ -64,7 +61,7 @@ class BoundedSelector(selectors.DefaultSelector):
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
-    """Return a loop with short turns; on Windows, whose loop waits in another way, the usual."""
+    """Return a loop with short turns; on Windows the usual one."""
     if sys.platform == "win32":
         return asyncio.new_event_loop()
     return asyncio.SelectorEventLoop(BoundedSelector())
@@ -81,19 +78,15 @@ def threads_take_short_turns() -> Iterator[None]:
         sys.setswitchinterval(before)
 
 
-# Connections: how many there may be, how long they may wait, and how large a request's head is.
+# Limits of connections:
 #
-#     head          16 KiB and 64 headers, whole within so many seconds of the connection or of the
-#                   last answer on it
+#     head          16 KiB and 64 headers, complete within ``idle_seconds``; a byte now and then
+#                   gains no time
 #     body          pieces of 256 bytes on average after the first 256; its time: see ``security``
-#     answer        taken within so many seconds, once more of it waits than the socket holds
-#     connections   so many in all and so many per client; one more ends the one that has waited
-#                   longest for a request, of the same client or else of the one that has most
-#     health        where every connection has a request in work, 32 more are taken, on which only
-#                   health is answered
-#
-# A byte now and then gains nothing: what is sent of a request never starts its time anew.
-
+#     answer        taken within ``request_seconds``, once more of it waits than the socket holds
+#     connections   in all and per client; one more ends the one that has waited longest for a
+#                   request, of the same client or else of the one that has most
+#     health        where every connection has a request in work, 32 more are taken for health alone
 
 HEAD_BYTES = 16 << 10
 HEADERS_TAKEN = 64
@@ -103,10 +96,7 @@ FREE_PIECES, PIECE_BYTES = 256, 256
 
 
 class BoundedRequests(h11.Connection):
-    """The requests of one connection; heads and pieces of bodies that cost too much are refused.
-
-    Python's event loop hands over what has arrived, and h11 limits only what is not whole yet.
-    """
+    """The requests of one connection; h11 itself limits only heads that are not complete yet."""
 
     def __init__(self) -> None:
         super().__init__(h11.SERVER, HEAD_BYTES)
@@ -146,7 +136,7 @@ _TOO_LARGE = f"the head of a request may have {HEAD_BYTES:,} bytes"
 
 
 class Connections:
-    """All connections of a server: counted, and those that wait for a request in their order."""
+    """Connections of a server, counted, and those that wait for a request in their order."""
 
     def __init__(
         self, most: int, most_per_client: int, proxies: Collection[str] = frozenset()
@@ -158,11 +148,10 @@ class Connections:
 
     @property
     def open(self) -> int:
-        """How many there are, with those of the reserve."""
         return sum(self._counts.values()) + len(self._reserve)
 
     def admit(self, one: "LimitedProtocol", client: str) -> bool:
-        """Count a connection; return False if it is beyond the limits, for health alone."""
+        """Count a connection; return False if it is beyond the limits, and for health alone."""
         crowded = None
         is_proxy = bool(self.proxies) and same_address(client) in self.proxies
         if self._counts.get(client, 0) >= self.most_per_client and not is_proxy:
@@ -191,7 +180,6 @@ class Connections:
             del self._waiting[client]
 
     def leave(self, one: "LimitedProtocol", client: str) -> None:
-        """Forget a connection, which waits for nothing."""
         if one in self._reserve:
             del self._reserve[one]
         elif client in self._counts:
@@ -200,21 +188,15 @@ class Connections:
                 del self._counts[client]
 
 
-@dataclass(frozen=True)
-class Patience:
-    """How many seconds the server waits for a request, and for its answer to be taken."""
-
-    request: float
-    answer: float
-
-
 class LimitedProtocol(H11Protocol):
     """HTTP/1.1 on one connection, within limits."""
 
-    def __init__(self, *given: Any, known: Connections, patience: Patience, **options: Any) -> None:
+    def __init__(
+        self, *given: Any, known: Connections, settings: ServeSettings, **options: Any
+    ) -> None:
         super().__init__(*given, **options)
         self.conn = self.requests = BoundedRequests()
-        self.known, self.patience = known, patience
+        self.known, self.settings = known, settings
         self._address = ""
         self._has_left = False
         self._request_timer: asyncio.TimerHandle | None = None  # there while it waits for one
@@ -249,7 +231,8 @@ class LimitedProtocol(H11Protocol):
     def pause_writing(self) -> None:
         super().pause_writing()
         if self._answer_timer is None:
-            self._answer_timer = self.loop.call_later(self.patience.answer, self.transport.abort)
+            seconds = self.settings.request_seconds
+            self._answer_timer = self.loop.call_later(seconds, self.transport.abort)
 
     def resume_writing(self) -> None:
         super().resume_writing()
@@ -272,7 +255,7 @@ class LimitedProtocol(H11Protocol):
         status, sentence = self.requests.refusal
         answer = problem(status, sentence, {"connection": "close"})
         if self.cycle is not None and not self.cycle.response_complete:
-            self.cycle.disconnected = True  # whoever answers it is told that nobody listens
+            self.cycle.disconnected = True
             self.cycle.message_event.set()
         try:
             for event in (
@@ -294,7 +277,7 @@ class LimitedProtocol(H11Protocol):
         waits = not self._has_left and (self.cycle is None or self.cycle.response_complete)
         if waits and self._request_timer is None:
             self.known.note(self, self._address, waits=True)
-            self._request_timer = self.loop.call_later(self.patience.request, self.give_up)
+            self._request_timer = self.loop.call_later(self.settings.idle_seconds, self.give_up)
         elif not waits and self._request_timer is not None:
             self.known.note(self, self._address, waits=False)
             self._request_timer.cancel()
@@ -307,15 +290,6 @@ class LimitedProtocol(H11Protocol):
             self.known.leave(self, self._address)
 
 
-def limited_protocol(settings: ServeSettings) -> Any:
-    """Return what makes the protocol of each connection of one server."""
-    return partial(
-        LimitedProtocol,
-        known=Connections(settings.connections, settings.client_connections, settings.proxies),
-        patience=Patience(settings.idle_seconds, settings.request_seconds),
-    )
-
-
 BACKLOG = 1024  # connections that the system keeps until they are taken
 
 
@@ -326,9 +300,9 @@ def serve(
     started: Callable[[str], None] = lambda _: None,
     on_hangup: Callable[[], Coroutine[Any, Any, None]] | None = None,
 ) -> None:
-    """Serve until interrupted; ``started`` is told the address once requests are taken.
+    """Serve until interrupted; ``started`` gets the address once requests are taken.
 
-    ``on_hangup`` is what the signal SIGHUP asks for, on systems that have it.
+    ``on_hangup`` is called on the signal SIGHUP, on systems that have it.
     """
     listener = listen(settings)
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
@@ -340,10 +314,9 @@ def serve(
 
 @contextmanager
 def only_new_garbage() -> Iterator[None]:
-    """Let the search for garbage pass over all there is before the block.
+    """Let the search for garbage pass over all objects there are before the block.
 
-    A whole search goes through every object of the program, the libraries' too: 380,000 of them
-    took 210 ms, in which nothing else of Python runs, the event loop included.
+    Else it stops the event loop for 200 ms.
     """
     gc.collect()
     gc.freeze()
@@ -354,12 +327,13 @@ def only_new_garbage() -> Iterator[None]:
 
 
 def server_config(app: ASGIApp, settings: ServeSettings) -> uvicorn.Config:
-    """Return how the server is set up; its limits are those of ``connections``."""
+    """Return the configuration of uvicorn."""
+    known = Connections(settings.connections, settings.client_connections, settings.proxies)
     logging.getLogger("uvicorn.error").addFilter(_is_news)
     logging.getLogger("python_multipart").setLevel(logging.ERROR)
     return uvicorn.Config(
         app,
-        http=limited_protocol(settings),
+        http=cast(Any, partial(LimitedProtocol, known=known, settings=settings)),
         loop="asyncio",  # whatever else is installed: the one that is tested
         backlog=ACCEPTED_AT_ONCE,  # to Python's loop this is also how many it takes in one turn
         ws="none",
@@ -381,7 +355,7 @@ def _is_news(record: logging.LogRecord) -> bool:
 
 
 class Server(uvicorn.Server):
-    """Runs on a loop with short turns, tells when requests are taken, and hears SIGHUP."""
+    """Runs on a loop with short turns, says when requests are taken, and hears SIGHUP."""
 
     def __init__(
         self,
@@ -415,12 +389,8 @@ class Server(uvicorn.Server):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         super().handle_exit(sig, frame)
         if self.force_exit:
-            asyncio.get_running_loop().call_soon_threadsafe(self._drop_connections)
-
-    def _drop_connections(self) -> None:
-        """End what is under way: from Python 3.12 on a server waits for its connections."""
-        for connection in list(self.server_state.connections):
-            connection.transport.abort()
+            for connection in list(self.server_state.connections):  # from 3.12 on it waits for them
+                asyncio.get_running_loop().call_soon_threadsafe(connection.transport.abort)
 
     def _hang_up(self) -> None:
         if self.on_hangup is not None:

@@ -1,4 +1,4 @@
-"""What a server may be told: where it listens, who may ask, and how much it takes on."""
+"""Settings of a server: where it listens, who may ask, and how much it takes on."""
 
 import re
 from dataclasses import dataclass
@@ -16,19 +16,14 @@ MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 @dataclass(frozen=True)
 class ServeSettings:
-    """The options of ``labelwise serve``; what would not be safe or could not work is refused.
+    """The options of ``labelwise serve``; sizes in bytes, times in seconds.
 
-    ``hosts`` are the names beside the loopback ones that the server answers to, ``origins`` the
-    sites whose pages may ask. Sizes are in bytes, times in seconds; ``rate`` is requests per
-    second and client, 0 for no limit. ``connections`` and ``client_connections`` may be open at
-    a time, in all and from one address. ``client_queue`` pictures of one address may be on their
-    way, by default half of the queue. Of requests from ``trusted_proxies`` the address is the last
-    of X-Forwarded-For. Bodies of all requests together may take ``body_memory``,
-    of which those that are still arriving take half, and beyond it ``body_disk``.
-    ``models`` are more models to serve, by the names that requests ask for them.
-    ``photoprism`` and ``label_studio`` answer these programs in their own forms; the latter is
-    the folder that photos of tasks are read from.
-    ``decoders`` is the number of processes that open pictures; 0 opens them in threads of the
+    ``hosts`` are names beside the loopback ones that the server answers to, ``origins`` the sites
+    whose pages may ask. ``rate`` is requests per second and client, 0 for no limit. Pictures of one
+    address on their way are limited by ``client_queue``, by default half of the queue. Of requests
+    from ``trusted_proxies`` the client is the last of X-Forwarded-For. Bodies together may take
+    ``body_memory``, and beyond it ``body_disk``. ``label_studio`` is the folder that photos of its
+    tasks are read from. ``decoders`` processes open pictures; 0 opens them in threads of the
     server, where a harmful picture is only held back by the limits on bytes and pixels.
     """
 
@@ -110,7 +105,6 @@ class ServeSettings:
             raise SettingsError(
                 f"max_queue must hold one request of {self.max_files} files, got {self.max_queue}"
             )
-
         if self.max_files > self.pictures_per_client:
             raise SettingsError(
                 f"client_queue must hold one request of {self.max_files} files, "
@@ -118,7 +112,6 @@ class ServeSettings:
             )
 
     def folders(self, first: str, run: Path) -> dict[str, Path]:
-        """Return the folder of every model by its name, those of ``models`` after the first."""
         folders = {first: run}
         for name, folder in self.models:
             if name in folders:
@@ -130,19 +123,16 @@ class ServeSettings:
 
     @property
     def pictures_per_client(self) -> int:
-        """How many pictures of one address may be on their way."""
         if self.client_queue is None:
             return max(self.max_files, self.max_queue // 2)
         return self.client_queue
 
     @property
     def decode_processes(self) -> int:
-        """How many processes open pictures, by default one per core."""
         return available_cores() if self.decoders is None else self.decoders
 
     @property
     def proxies(self) -> frozenset[str]:
-        """The addresses of trusted proxies, each written in one way."""
         return frozenset(filter(None, map(same_address, self.trusted_proxies)))
 
     @property

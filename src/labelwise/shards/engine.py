@@ -1,11 +1,8 @@
 """Engine: carries a list of shards out, on this machine or a cluster, each exactly once.
 
-A :class:`Task` says what is done with a shard; it travels to each worker once, makes there what
-it needs (a model), and is then called with one shard number after the other. What it returns goes
-to whoever runs the engine. An engine knows nothing of pictures or files: it decides where tasks
-run, how many shards are under way, and what happens when a worker dies. A worker that dies leaves
-nothing half-done, since a shard is written whole or not at all; its shard is given to another,
-:data:`ATTEMPTS` times in all.
+A :class:`Task` travels to each worker once, makes what it needs there (a model), and is called with
+one shard number after the other. When a worker dies its shard is given to another, :data:`ATTEMPTS`
+times in all.
 """
 
 import json
@@ -43,7 +40,7 @@ class Engine(Protocol):
     """Where shards are worked on."""
 
     def run(self, task: Task[T], shards: Iterable[int]) -> Iterator[T]:
-        """Yield the result of each shard when it is finished, in any order."""
+        pass
 
 
 class LostShardError(LabelwiseError):
@@ -57,17 +54,16 @@ class LostShardError(LabelwiseError):
         )
 
 
-# What stands in a folder of scores, and how far it is.
+# A folder of scores:
 #
 #     _plan.json            the question: inputs, model, options, number of rows and shards
 #     _plan/00000.parquet   the rows of each shard, fixed before the first is scored
-#     part-00000.parquet    the answers of a shard, whole or not there
+#     part-00000.parquet    the answers of a shard, written atomically
 #     _manifest.jsonl       a line per finished shard: shard, rows, failed, bytes, hash
 #     _SUCCESS              empty; there when every row has come out
 #
-# The manifest is replaced as a whole every few seconds. A shard that was written after that is
-# scored again by the next run, into the same bytes, so nothing is lost and nothing is there twice.
-
+# The manifest is replaced every few seconds. A shard that was written later is scored again by the
+# next run, into the same bytes.
 
 MANIFEST_FILE = "_manifest.jsonl"
 SUCCESS_FILE = "_SUCCESS"
@@ -109,7 +105,17 @@ class Manifest:
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
-        self._records = {record.shard: record for record in _read(storage)}
+        self._records = {}
+        lines = b"" if storage.size(MANIFEST_FILE) is None else storage.read(MANIFEST_FILE)
+        for number, line in enumerate(lines.splitlines(), start=1):
+            try:
+                record = RECORD.validate_json(line, strict=True)
+            except ValidationError:
+                raise CheckpointError(
+                    f"{storage.address}: line {number} of {MANIFEST_FILE} is not a finished shard; "
+                    "delete the file to score every shard again"
+                ) from None
+            self._records[record.shard] = record
         self._written = time.monotonic()
 
     def __len__(self) -> int:
@@ -121,7 +127,6 @@ class Manifest:
 
     @property
     def failed(self) -> int:
-        """The rows among them without an answer."""
         return sum(record.failed for record in self._records.values())
 
     def records(self) -> list[ShardRecord]:
@@ -136,29 +141,14 @@ class Manifest:
                 yield number
 
     def add(self, record: ShardRecord) -> None:
-        """Note a finished shard; it is written within seconds."""
         self._records[record.shard] = record
         if time.monotonic() - self._written >= SECONDS:
             self.write()
 
     def write(self) -> None:
-        """Write the manifest now, in the order of the shards."""
         lines = [json.dumps(asdict(record)) + "\n" for record in self.records()]
         self._storage.write(MANIFEST_FILE, "".join(lines).encode())
         self._written = time.monotonic()
-
-
-def _read(storage: Storage) -> Iterator[ShardRecord]:
-    if storage.size(MANIFEST_FILE) is None:
-        return
-    for number, line in enumerate(storage.read(MANIFEST_FILE).splitlines(), start=1):
-        try:
-            yield RECORD.validate_json(line, strict=True)
-        except ValidationError:
-            raise CheckpointError(
-                f"{storage.address}: line {number} of {MANIFEST_FILE} is not a finished shard; "
-                "delete the file to score every shard again"
-            ) from None
 
 
 class LostWorkerError(Exception):
@@ -171,11 +161,11 @@ def carried_out(
     shards: Iterable[int],
     report: Callable[[list[int]], None] | None = None,
 ) -> Iterator[Any]:
-    """Yield the result of each shard; ``report`` is told which are under way if nothing ends.
+    """Yield the result of each shard; ``report`` gets those under way where nothing ends.
 
-    Engines differ in their pool, which has ``start() -> (worker, handle)`` and ``give(worker,
-    shard) -> handle``. ``wait(handles)`` returns one that is over, or None after a while;
-    ``result(handle)`` returns what came of it, or raises LostWorkerError or the worker's error.
+    Engines differ in their pool: ``start() -> (worker, handle)``, ``give(worker, shard) ->
+    handle``, ``wait(handles)``, which returns a handle that is over, or None after a while, and
+    ``result(handle)``, which may raise LostWorkerError or the worker's error.
     """
     left, deaths, unstarted = deque(shards), Counter[int](), 0
     idle: list[Any] = []
@@ -226,9 +216,6 @@ def carried_out(
             pool.stop(worker)
 
 
-# The engine of one machine: worker processes, or this process alone.
-
-
 SPAWN = get_context("spawn")  # a fork of threads that hold locks could wait for ever
 
 
@@ -247,10 +234,10 @@ class LocalEngine:
 
 
 class _Processes:
-    """Processes that are each known by a pipe, and given one shard at a time.
+    """Processes known by their pipes.
 
-    The task, which may be large, is sent once a process asks for it: multiprocessing itself would
-    write it to a pipe that this process also reads from, and wait for ever if the other one died.
+    The task is sent once a process asks for it: multiprocessing itself would write it to a pipe
+    that this process also reads from, and wait for ever if the other process died.
     """
 
     def __init__(self, task: bytes) -> None:
@@ -313,11 +300,7 @@ def _end_with_parent() -> None:
 
 
 def make_engine(name: str, workers: int, device: str = "cpu", decoders: int = 0) -> Engine:
-    """Return the engine of a name, whose workers compute on a device.
-
-    Two workers then share a GPU where others decode: one computes while the other waits for the
-    first pictures of its shard.
-    """
+    """Return the engine of a name; with ``decoders`` two workers share a GPU."""
     if name == "ray":
         from labelwise.shards.ray_cluster import RayEngine
 
@@ -327,7 +310,7 @@ def make_engine(name: str, workers: int, device: str = "cpu", decoders: int = 0)
                 f"--engine ray gives each worker its own GPU: give --device {kind}, not {device}"
             )
         gpus = 1.0 if kind == "cuda" else 0.0
-        if decoders and gpus:
+        if decoders and gpus:  # one computes while the other waits for pictures
             workers, gpus = 2 * workers, gpus / 2
         return RayEngine(workers, gpus=gpus, decoders=decoders)
     return LocalEngine(workers)

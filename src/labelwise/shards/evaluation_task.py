@@ -1,10 +1,7 @@
 """Evaluation of a folder of scores: sums of each group of shards, merged as they come.
 
-    part-*.parquet, labels -> measure -> EvaluationSums -> merge -> Evaluation
-
-Labels stand in a table of their own, or in the shards: a column ``truth`` (list of names, null
-where nothing is known of the row) and, where some are not known, ``unknown``. Memory follows from
-the number of labels; on disk there are 24 bytes per row for ids, and the labels of the table.
+Labels are in a table, or in the shards: a column ``truth`` (list of names, null where nothing is
+known of the row) and perhaps ``unknown``. Memory grows with the number of labels, not of rows.
 """
 
 import hashlib
@@ -59,16 +56,10 @@ from labelwise.system.storage import (
 from labelwise.system.text import counted
 from labelwise.types import LabelSpace, matching_columns
 
-# The labels of very many rows, found by id: on disk, so that memory does not grow with them.
-#
-#     StoredLabels.build("labels.parquet", names, folder)   reads the table once, a batch at a time
-#     StoredLabels(folder, len(names)).find(ids)          the row of each id, -1 where there is none
-#
-# An id is known by 128 bits of BLAKE2b. Keys are spread over files by their first byte, and each
-# file is sorted by itself; sorted files one after the other are then sorted as a whole. What is in
-# the folder is mapped, not read. An image is also found by the place it is at: paths of a table are
-# below the folder of the table, images of a shard below the shard.
-
+# The labels of very many rows, on disk and mapped. An id is known by 128 bits of BLAKE2b. Keys are
+# spread over files by their first byte, and each file is sorted; one after the other they are then
+# sorted as a whole. An image is also found by the place it is at: below the folder of a table, or
+# below the shard.
 
 FILES = 256
 BLOCK_ROWS = 1 << 16
@@ -84,7 +75,7 @@ def keys_of(ids: Sequence[str]) -> Keys:
 
 
 class KeyFiles(ExitStack):
-    """Keys with a number each, spread over files; in the end sorted, a part at a time."""
+    """Keys with a number each, spread over files, and read in order."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__()
@@ -94,7 +85,6 @@ class KeyFiles(ExitStack):
         self._files = [self.enter_context(file) for file in files]
 
     def add(self, keys: Keys, numbers: NDArray[np.int64]) -> None:
-        """Put keys (n, 2) and their numbers (n,) aside."""
         records = np.column_stack([keys, numbers.astype(np.uint64)])
         order = np.argsort(keys[:, 0], kind="stable")
         file_of = (keys[order, 0] >> np.uint64(56)).astype(np.intp)
@@ -104,7 +94,6 @@ class KeyFiles(ExitStack):
                 file.write(records[order[start:end]].tobytes())
 
     def parts(self) -> Iterator[tuple[Keys, NDArray[np.int64]]]:
-        """Yield all keys in rising order with their numbers."""
         for file in self._files:
             file.seek(0)
             records = np.frombuffer(file.read(), np.uint64).reshape(-1, 3)
@@ -113,7 +102,7 @@ class KeyFiles(ExitStack):
 
     @staticmethod
     def first_repeat(keys: Keys, numbers: NDArray[np.int64]) -> tuple[int, int] | None:
-        """Return the numbers of the first key that stands there for two, of sorted keys."""
+        """Return the numbers of the first key that is there twice, of sorted keys."""
         same = (keys[1:] == keys[:-1]).all(axis=1) & (numbers[1:] != numbers[:-1])
         at = np.flatnonzero(same)
         return (int(numbers[at[0]]), int(numbers[at[0] + 1])) if len(at) else None
@@ -144,11 +133,12 @@ class StoredLabels:
         rows = self._find(keys_of(ids))
         missing = np.flatnonzero(rows < 0)
         if len(missing):
-            rows[missing] = self._find(keys_of([_place(ids[row]) for row in missing.tolist()]))
+            named = (ids[row] for row in missing.tolist())
+            places = [name if is_uri(name) else os.path.abspath(name) for name in named]
+            rows[missing] = self._find(keys_of(places))
         return rows
 
     def take(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """Return which labels are present and which known, each (n, K)."""
         return self.present.take(rows).dense(), ~self.unknown.take(rows).dense()
 
     def _find(self, keys: Keys) -> NDArray[np.int64]:
@@ -198,7 +188,7 @@ class StoredLabels:
 
 
 class _SetsFile(ExitStack):
-    """Sets of rows, written as they come; in the form that :class:`LabelSets` has."""
+    """Sets of rows, written as they come in the form of :class:`LabelSets`."""
 
     def __init__(self, folder: Path, kind: str) -> None:
         super().__init__()
@@ -256,7 +246,6 @@ def _batches(source: str, names: tuple[str, ...], folder: Path) -> Iterator[Batc
 
 
 def _only_holds_images(source: str) -> bool:
-    """Return whether a file is Parquet that holds images without naming them."""
     above, name = parent_of(source)
     if Path(name).suffix.lower() not in PARQUET_SUFFIXES:
         return False
@@ -269,8 +258,11 @@ def _only_holds_images(source: str) -> bool:
 
 
 def _table_batches(path: Path, base: str, names: tuple[str, ...]) -> Iterator[Batch]:
+    def join(name: str) -> str:
+        return f"{base}/{name}" if is_uri(base) else os.path.normpath(os.path.join(base, name))
+
     if not path.is_file():
-        raise DataError(f"{path} is not there, or no file")
+        raise DataError(f"{path} is not there, or not a file")
     stream = TABULAR[path.suffix.lower()](path)
     found = find_columns(
         stream.header, path.name, columns=stream.meanings, text_only=stream.text_only
@@ -289,7 +281,7 @@ def _table_batches(path: Path, base: str, names: tuple[str, ...]) -> Iterator[Ba
         table = builder.finish(path.parent, f"{path.name}, after row {rows:,}")
         _refuse_soft(table, path.name)
         ids = list(table.ids)
-        places = [name if is_uri(name) else _join(base, name) for name in ids]
+        places = [name if is_uri(name) else join(name) for name in ids]
         yield ids, places, _renamed(table.present, columns), _renamed(table.unknown, columns)
         rows += len(ids)
 
@@ -302,7 +294,6 @@ def _refuse_soft(table: LabelTable, name: str) -> None:
 
 
 def _columns(source: str, theirs: tuple[str, ...], names: tuple[str, ...]) -> NDArray[np.int32]:
-    """Return the column in ``names`` of each of their labels, which must be the same ones."""
     return np.array(matching_columns(theirs, names, of=source, in_="the scores"), np.int32)
 
 
@@ -310,16 +301,8 @@ def _renamed(sets: LabelSets, columns: NDArray[np.int32]) -> LabelSets:
     return LabelSets.from_csr(sets.offsets, columns[sets.columns], sets.width, sets.inverted)
 
 
-def _join(base: str, name: str) -> str:
-    return f"{base}/{name}" if is_uri(base) else os.path.normpath(os.path.join(base, name))
-
-
-def _place(name: str) -> str:
-    return name if is_uri(name) else os.path.abspath(name)
-
-
 def _mapped(path: Path, kind: Any) -> Any:
-    """Return a file as an array that lies on the disk; an empty one cannot be mapped."""
+    """Return a file as an array; an empty one cannot be mapped."""
     return np.memmap(path, kind, "r") if path.stat().st_size else np.zeros(0, kind)
 
 
@@ -343,7 +326,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Shard:
-    """The scored rows of a shard: ids, logits (n, K), the sets as predicted, the whole table."""
+    """The scored rows of a shard, logits and predicted sets (n, K)."""
 
     rows: int
     kept: NDArray[np.int64]
@@ -357,8 +340,8 @@ class Shard:
 class EvaluationTask:
     """Measures the rows of groups of shards.
 
-    ``stored`` is a folder of :class:`StoredLabels` on this machine; another machine makes its own
-    from ``labels``. ``rule`` None takes the sets that were predicted, if ``sets`` are wanted.
+    ``stored`` is a folder of :class:`StoredLabels`; a machine without it makes its own from
+    ``labels``. ``rule`` None takes the predicted sets, if ``sets`` are wanted.
     """
 
     place: str
@@ -370,7 +353,6 @@ class EvaluationTask:
     k: int = 4
 
     def start(self) -> Callable[[int], Measured]:
-        """Open the labels and return what measures a group of shards."""
         keep_freed_memory()
         folder, store = ShardFolder(self.place), None
         if self.labels is not None:
@@ -420,7 +402,7 @@ class EvaluationTask:
 
 
 class ShardFolder:
-    """A finished folder of scores; whatever is not as the manifest says is an error."""
+    """A finished folder of scores; a shard that is not as the manifest says is an error."""
 
     def __init__(self, place: str) -> None:
         self.storage: Storage = storage_at(place)
@@ -458,7 +440,6 @@ class ShardFolder:
 
     @cached_property
     def groups(self) -> list[list[tuple[int, ShardRecord]]]:
-        """The shards, numbered, in groups of about GROUP_ENTRIES entries."""
         groups: list[list[tuple[int, ShardRecord]]] = []
         entries = GROUP_ENTRIES
         for numbered in enumerate(self.records):
@@ -470,7 +451,6 @@ class ShardFolder:
         return groups
 
     def read(self, record: ShardRecord) -> Shard:
-        """Return the rows of a shard that have scores."""
         table = self._table(record)
         where = f"{self.address}: {record.shard}"
         if (table.schema.metadata or {}).get(b"labelwise") != self._stated:
@@ -556,10 +536,7 @@ def evaluate_shards(
     k: int = 4,
     watch: Watch | None = None,
 ) -> Evaluation:
-    """Return the evaluation of a folder of scores, its rows never in memory together.
-
-    ``rule`` None with ``sets`` takes the sets as they were predicted.
-    """
+    """Return the evaluation of a folder of scores; ``rule`` None takes the predicted sets."""
     watch = watch or Silent()
     folder = ShardFolder(place)
     if not folder.names:
@@ -584,9 +561,26 @@ def evaluate_shards(
                     watch.advance(done.rows)
             finally:
                 watch.finish()
-            _refuse_repeats(folder, seen)
+            for keys, numbers in seen.parts():
+                repeat = seen.first_repeat(keys, numbers)
+                if repeat is not None:
+                    shards = [folder.records[number >> 32] for number in repeat]
+                    table = pq.read_table(io.BytesIO(folder.storage.read(shards[0].shard)))
+                    name = table["path"][repeat[0] & 0xFFFFFFFF].as_py()
+                    raise DataError(
+                        f"{folder.address}: {name!r} is there twice, in {shards[0].shard} and "
+                        f"{shards[1].shard}; an image must be evaluated once"
+                    )
         if total is None:
-            raise DataError(_nothing_matches(folder, labels))
+            if labels is None:
+                raise DataError(f"{folder.address}: no row has labels")
+            first = next((s.ids[0] for s in map(folder.read, folder.records) if s.ids), None)
+            if first is None:
+                raise DataError(f"{folder.address}: no image could be scored")
+            raise DataError(
+                f"{without_options(labels)}: no id of {folder.address} is in it, first {first!r}; "
+                "name the images by the same paths"
+            )
     notes = []
     if failed:
         notes.append(f"{unscored_note(failed, folder.address)}.")
@@ -607,31 +601,6 @@ def evaluate_shards(
         rule=rule,
         rule_words=OWN_RULE if rule is None else None,
         notes=notes,
-    )
-
-
-def _refuse_repeats(folder: ShardFolder, seen: KeyFiles) -> None:
-    for keys, numbers in seen.parts():
-        repeat = seen.first_repeat(keys, numbers)
-        if repeat is not None:
-            shards = [folder.records[number >> 32] for number in repeat]
-            table = pq.read_table(io.BytesIO(folder.storage.read(shards[0].shard)))
-            name = table["path"][repeat[0] & 0xFFFFFFFF].as_py()
-            raise DataError(
-                f"{folder.address}: {name!r} is there twice, in {shards[0].shard} and "
-                f"{shards[1].shard}; an image must be evaluated once"
-            )
-
-
-def _nothing_matches(folder: ShardFolder, labels: str | None) -> str:
-    if labels is None:
-        return f"{folder.address}: no row has labels"
-    ids = next((shard.ids for shard in map(folder.read, folder.records) if shard.ids), None)
-    if ids is None:
-        return f"{folder.address}: no image could be scored"
-    return (
-        f"{without_options(labels)}: no id of {folder.address} is in it, first {ids[0]!r}; "
-        "name the images by the same paths"
     )
 
 

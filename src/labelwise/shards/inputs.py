@@ -6,8 +6,7 @@
     .csv .tsv .txt .jsonl  each path it names (column path, file_name, filename, file, id, image);
                            .parquet too where it has no images
 
-An :class:`InputRow` says where one picture is. Rows are found by a generator, so a bucket of a
-billion keys needs the memory of its largest folder; which rows there are, and in which order,
+Rows are found by a generator, so that a bucket needs the memory of its largest folder. Their order
 follows from the input alone.
 """
 
@@ -207,11 +206,7 @@ def _listed(storage: Storage, table: Path) -> Iterator[InputRow]:
 
 
 class StoredImages(EncodedImages):
-    """The pictures of some rows.
-
-    ``outage`` is the first error of a storage that did not answer: then failed rows say nothing
-    about their pictures, and none of the answers should be kept.
-    """
+    """The pictures of rows; after an ``outage`` of a storage no answer should be kept."""
 
     def __init__(self, rows: Sequence[InputRow]) -> None:
         self.rows, self.ids = rows, Names([row.id for row in rows])

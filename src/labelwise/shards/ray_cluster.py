@@ -1,12 +1,7 @@
 """The engine of a Ray cluster: actors that each hold the model, spread over the nodes.
 
-It joins the cluster of ``RAY_ADDRESS``, or starts one on this machine. Shard numbers and results
-travel; rows are read from the plan and pictures decoded where they are scored. The task, with the
-model's files in it, is put into the object store once, so each node fetches it once. The folders
-of inputs and answers must be the same place for every node: object storage, or a shared disk.
-
-A worker or a node that dies gives its shard to another worker. When the driver dies its actors
-end with it, and the next run goes on by the manifest, with this engine or the local one.
+It joins the cluster of ``RAY_ADDRESS``, or starts one on this machine. Folders of inputs and
+answers must be the same place for every node. The shard of a worker that dies is given to another.
 """
 
 import os
@@ -39,14 +34,9 @@ from labelwise.training import checkpoint
 from labelwise.training.run import Run, train
 from labelwise.training.settings import Settings
 
-# One run trained by several processes of a Ray cluster, as torchrun's would do it.
-#
-# Each worker is an actor with one core (and one GPU, where the cluster has some): a process that
-# finds the others by the environment variables of torchrun and trains its share of every batch.
-# When a worker or its node dies, all are started anew and go on from the newest checkpoint, as many
-# as the cluster then has room for. Folder, data and weights must be the same place for every node;
-# a run that is kept in a bucket is fetched by the first worker and followed by this process.
-
+# One run trained by several processes of a Ray cluster, as by torchrun. Each worker is an actor
+# with one core (and one GPU, where the cluster has some). When one dies, as many as there is room
+# for then are started again from the newest checkpoint.
 
 START_SECONDS = 600.0  # that workers may take to start where there is room for them
 ROOM_SECONDS = 180.0  # that missing nodes have to join the cluster, before fewer workers are tried
@@ -98,7 +88,8 @@ class RayTraining:
                 finally:
                     group.end(run)
                 fresh = False
-                step = _step(run)
+                run.fetch(tensors=False)
+                step = int(checkpoint.latest_facts(run.checkpoint).get("step", 0))
                 failures, before = 1 if step > before else failures + 1, step
                 if failures == ATTEMPTS:
                     raise LabelwiseError(
@@ -131,19 +122,7 @@ def _is_finished(run: RunFolder) -> bool:
     return run.is_finished
 
 
-def _step(run: RunFolder) -> int:
-    """Return the step of the newest checkpoint, 0 before the first."""
-    run.fetch(tensors=False)
-    return int(checkpoint.latest_facts(run.checkpoint).get("step", 0))
-
-
-def _ask_to_stop(process: int) -> None:
-    os.kill(process, signal.SIGTERM)
-
-
 class _Rank:
-    """What an actor does: one process of the run."""
-
     def place(self) -> tuple[str, int, str, int]:
         """Return the node's address, a free port of it, its id, and the process's number."""
         ray = require_ray()
@@ -186,7 +165,6 @@ class _Group:
     def started(
         cls, ray: Any, training: RayTraining, settings: Settings, gpus: float, *, first: bool
     ) -> "_Group":
-        """Start as many workers as were asked for; after a failure, as there is room for."""
         remote, seconds = ray.remote(**worker_needs(gpus))(_Rank), ROOM_SECONDS
         for count in range(training.workers, 0, -1):
             if settings.batch_size % count:
@@ -277,12 +255,14 @@ class _Group:
         return None
 
     def _stop(self, pending: Sequence[Any]) -> None:
-        """Ask the first worker to stop; all do, after a checkpoint."""
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        def end(process: int) -> None:
+            os.kill(process, signal.SIGTERM)
 
         *_, node, process = self.places[0]
         there = NodeAffinitySchedulingStrategy(node, soft=False)
-        ask = self.ray.remote(num_cpus=0, scheduling_strategy=there)(_ask_to_stop)
+        ask = self.ray.remote(num_cpus=0, scheduling_strategy=there)(end)
         with suppress(Exception):  # whatever fails here, the run goes on from its checkpoint
             self.ray.get(ask.remote(process), timeout=STOP_SECONDS)
             self.ray.wait(pending, num_returns=len(pending), timeout=STOP_SECONDS)
@@ -300,15 +280,12 @@ class _Group:
                 time.sleep(0.1)
 
 
-# Pictures that are decoded on any core of a Ray cluster, for workers that only compute.
+# Pictures decoded on any core of a Ray cluster, for workers that only compute:
 #
 #     worker --rows--> task on a free core: read, decode, resize --uint8--> worker: network
 #
-# So nodes with many cores feed nodes with GPUs. A batch is a task of its own and belongs to no
-# node: a node that joins during a run is given the next ones, and what a node that leaves had under
-# way is decoded again elsewhere. Pixels, batches and so the bytes of a shard are those of a worker
-# that decodes by itself. What travels to a worker is a picture at the size of the network's input
-# (150 kB at 224 pixels).
+# A batch is a task that belongs to no node. The bytes of a shard are those of a worker that decodes
+# by itself.
 
 
 @dataclass(frozen=True)
@@ -324,7 +301,6 @@ class RayDecoding:
         batches: Sequence[NDArray[np.int64]],
         device: torch.device,
     ) -> Iterator[Inputs]:
-        """Yield the inputs of batches of rows on a device, in order."""
         if not isinstance(images, StoredImages) or not transform.is_plain:
             raise TypeError("only stored pictures and a Transform travel to other nodes")
         ray = require_ray()
@@ -358,7 +334,7 @@ class RayDecoding:
 def _decoded(
     rows: list[InputRow], transform: Transform
 ) -> tuple[NDArray[np.int64], NDArray[Any], list[tuple[int, str]], StorageError | None]:
-    """Return the places that could be read, their pixels (n, size, size, C), and the others."""
+    """Return the readable places, their pixels (n, size, size, C), and the failures."""
     images = StoredImages(rows)
     places = np.arange(len(rows))
     (inputs,) = resized_inputs(images, transform, [places], 1, torch.device("cpu"))
@@ -378,7 +354,7 @@ REPORT_SECONDS = 30.0  # between two looks at shards that are under way
 
 
 def require_ray() -> Any:
-    """Return the module ``ray``, told to send no statistics; or say how to install it."""
+    """Return the module ``ray``, which sends no statistics, or say how to install it."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
         import ray
@@ -388,12 +364,12 @@ def require_ray() -> Any:
 
 
 def worker_needs(gpus: float, cores: int = 1) -> dict[str, Any]:
-    """Return what Ray is told of a worker's place: one core, and perhaps GPUs of its own."""
+    """Return what a worker takes of a node."""
     return {"num_cpus": cores, "num_gpus": gpus, "scheduling_strategy": SCHEDULING}
 
 
 def worker_losses(ray: Any) -> tuple[type[Exception], ...]:
-    """Return the errors by which Ray says that a worker, or a result of its, is not there."""
+    """Return Ray's errors for a worker, or a result of it, that is not there."""
     exceptions = ray.exceptions
     return exceptions.RayActorError, exceptions.ActorUnschedulableError, exceptions.ObjectLostError
 
@@ -402,9 +378,8 @@ def worker_losses(ray: Any) -> tuple[type[Exception], ...]:
 class RayEngine:
     """``workers`` actors on a Ray cluster; each takes one core, and ``gpus`` of its own.
 
-    With ``decoders`` the cores are left to those: tasks that decode for the workers, on any node,
-    of which a cluster that is started here runs so many at once. ``report`` is told now and then,
-    while nothing finishes, which shards are under way.
+    ``decoders`` tasks that decode for the workers take the cores instead. ``report`` gets the
+    shards under way now and then, while nothing finishes.
     """
 
     workers: int = 1
@@ -435,8 +410,6 @@ class RayEngine:
 
 @dataclass(frozen=True)
 class _Actors:
-    """Actors of a cluster; a result is known by Ray's reference."""
-
     ray: Any
     actor: Any
     task: Any
@@ -467,23 +440,20 @@ class _Actors:
 
 
 class _Worker:
-    """What an actor does: makes the work of the task once, and one shard after the other."""
-
     def __init__(self, task: Task[Any]) -> None:
         self._work = task.start()
 
     def ready(self) -> None:
-        """Answer once there is a place to run and the model is loaded."""
+        pass
 
     def run(self, shard: int) -> Any:
         return self._work(shard)
 
 
 def worker_environment() -> dict[str, Any]:
-    """Return Ray's runtime environment of workers that find what this process finds.
+    """Return Ray's runtime environment of workers that import what this process does.
 
-    They import this very package, also where it is not installed. Ray starts them by a line of
-    shell in which it forgets to quote the interpreter.
+    Ray starts them by a line of shell in which it does not quote the interpreter.
     """
     path = os.pathsep.join(filter(None, [*sys.path, os.environ.get("PYTHONPATH")]))
     environment: dict[str, Any] = {"env_vars": {"PYTHONPATH": path}}

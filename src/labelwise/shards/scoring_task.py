@@ -76,7 +76,6 @@ class ModelFiles:
         return ModelFiles(files, digest.hexdigest())
 
     def unpack(self, folder: Path) -> Path:
-        """Write them to a folder and return what a model is loaded from."""
         for name, content in self.files.items():
             (folder / name).write_bytes(content)
         return folder if len(self.files) > 1 else folder / next(iter(self.files))
@@ -98,7 +97,6 @@ class ScoringPlan:
 
     @staticmethod
     def load(storage: Storage) -> "ScoringPlan | None":
-        """Return the plan of a folder, None if it was not finished."""
         if storage.size(PLAN_FILE) is None:
             return None
         try:
@@ -109,7 +107,6 @@ class ScoringPlan:
             ) from None
 
     def write(self, storage: Storage, watch: Watch) -> "ScoringPlan":
-        """Find all rows, write which shard has which, and return the plan with their numbers."""
         rows_found = find_rows(self.inputs)
         rows = shards = 0
         while chunk := list(islice(rows_found, self.shard_rows)):
@@ -126,7 +123,6 @@ class ScoringPlan:
         return whole
 
     def require_same(self, begun: "ScoringPlan", place: str) -> None:
-        """Raise if a folder was begun with another question."""
         for name, value in asdict(self).items():
             other = getattr(begun, name)
             if name not in ("rows", "shards") and other != value:
@@ -169,7 +165,6 @@ class ScoringTask:
     reader: PictureReader | None = None  # who decodes, if not the worker
 
     def start(self) -> Callable[[int], ShardRecord]:
-        """Load the model and return what scores a shard with it."""
         keep_freed_memory()
         with tempfile.TemporaryDirectory() as folder:
             scorer = load_model(self.model.unpack(Path(folder)), self.device).fused()
@@ -212,10 +207,7 @@ class ScoringTask:
 
 
 def answer_schema(facts: str) -> Any:
-    """Return the columns of a shard: those of ``predict -o FILE.parquet``, and the logits.
-
-    Lists are not of a fixed size: pyarrow before 22 cannot read those where a row has none.
-    """
+    """Return the columns of a shard; pyarrow before 22 reads no null in lists of fixed size."""
     numbers = pa.list_(pa.float32())
     return pa.schema(
         [
@@ -230,7 +222,7 @@ def answer_schema(facts: str) -> Any:
 
 
 def answer_table(part: Scored, schema: Any) -> Any:
-    """Return the answers of a batch, failures among them, in the order of the rows."""
+    """Return the answers of a batch and its failures in the order of the rows."""
     width = len(part.space)
     rows = np.concatenate([part.rows, [failure.row for failure in part.failures]]).astype(np.int64)
     order = pa.array(np.argsort(rows, kind="stable"))

@@ -1,13 +1,6 @@
-"""Memory that is kept for the next layer instead of being given back after each.
+"""Memory that glibc keeps for the next layer: it maps each large tensor and clears its pages.
 
-glibc maps every large tensor anew and unmaps it when it is freed, so a forward pass spends its
-time in the kernel, clearing pages. :func:`keep_freed_memory` tells it to keep them:
-
-    M_MMAP_MAX        0          no separate mappings
-    M_TRIM_THRESHOLD  2^31 - 1   freed memory at the top is not given back
-    M_TOP_PAD         256 MiB    and is asked for in large steps
-
-It changes the whole process, so only our own commands call it, never an import.
+This changes the process, so only our own commands call it, never an import.
 ``LABELWISE_MALLOC=system`` leaves the allocator as it is.
 """
 
@@ -17,6 +10,7 @@ import sys
 
 VARIABLE = "LABELWISE_MALLOC"
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX = -1, -2, -4
+# No mappings of their own, nothing given back from the top, and more asked for in large steps.
 KEPT = {M_MMAP_MAX: 0, M_TRIM_THRESHOLD: 2**31 - 1, M_TOP_PAD: 256 << 20}
 
 
@@ -39,7 +33,7 @@ def give_back_freed_memory() -> bool:
 
 
 def memory_bytes() -> int:
-    """Return the size of this machine's memory, 0 where it is not told."""
+    """Return the size of this machine's memory, 0 where it is not known."""
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, OSError, ValueError):

@@ -1,15 +1,8 @@
-"""Writing that is whole or not at all, and reading that notices what is not what was written.
+"""Atomic writes, locks, and JSON objects that hold their own checksum.
 
-A file is written under a temporary name beside its place, forced to the disk, and renamed; a
-killed process or a full disk leaves the old file as it was. The writer holds a lock on its
-temporary file, so the next writer of the same file knows which ones were left behind by a kill.
-
-A JSON object may hold the sum of itself, so that a flipped bit is found:
-
-    sha256   of the object without this entry, its keys in order
-
-Whoever forges a file can write the sum anew: it is there for what disks and cables do, and what is
-read is checked all the same. Objects of earlier versions have none.
+The writer of a file holds a lock on its temporary file, so that the next writer knows which ones
+were left behind by a kill. A checksum is for what disks do: files are checked all the same, and
+those of earlier versions have none.
 """
 
 import errno
@@ -51,15 +44,12 @@ REASONS = {
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield an empty temporary file beside ``path``, to be written by the caller.
-
-    When the block ends well it takes the place of ``path`` in one step; when it does not, it is
-    removed. Only this file and its folder are forced to the disk.
-    """
+    """Yield a temporary file beside ``path``, which replaces it when the block ends well."""
     with _beside(path) as temporary:
         path.parent.mkdir(parents=True, exist_ok=True)
         with _held(temporary):
-            _remove_abandoned(path)
+            if sys.platform != "win32":
+                _remove_abandoned(path)
             yield temporary
             _sync(temporary)
             os.replace(temporary, path)
@@ -87,7 +77,7 @@ def replacing_folder(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def _beside(path: Path) -> Iterator[Path]:
-    """Yield a name beside ``path`` that no other process has, in whatever container it runs."""
+    """Yield a name beside ``path`` that no other process has."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.partial")
     try:
         yield temporary
@@ -100,9 +90,9 @@ def _beside(path: Path) -> Iterator[Path]:
 
 
 def read_regular(path: str | Path, most: int) -> tuple[bytes, os.stat_result]:
-    """Return the bytes of a file, and what the system says of it; at most ``most`` bytes.
+    """Return the bytes of a regular file, at most ``most``, and its status.
 
-    Anything but a regular file could wait for ever, as a pipe does, or never end, as /dev/zero.
+    A pipe could wait for ever, and /dev/zero never ends.
     """
     handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     with open(handle, "rb") as stream:
@@ -115,18 +105,18 @@ def read_regular(path: str | Path, most: int) -> tuple[bytes, os.stat_result]:
 
 
 def sha256_of(path: Path) -> str:
-    """Return the SHA-256 of a file's bytes, in hexadecimal digits."""
+    """Return the SHA-256 of a file in hexadecimal digits."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def summed(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an object with its sum at its end."""
+    """Return an object with its checksum as its last entry."""
     return {**facts, SUM: _digest(facts)}
 
 
 def without_sum(facts: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return an object without its sum, None if that is not the sum of the rest."""
+    """Return an object without its checksum, None if that is wrong."""
     rest = {name: value for name, value in facts.items() if name != SUM}
     if SUM in facts:
         return rest if facts[SUM] == _digest(rest) else None
@@ -149,9 +139,8 @@ def remove_leftovers(folder: Path) -> None:
 def locked(path: Path, busy: str | None = None) -> Iterator[bool]:
     """Hold a lock on a file or folder while the block runs; it ends with its process.
 
-    Where another process has it, wait; or raise at once with the sentence ``busy``. Yields False
-    where there are no locks, as on some file systems. On Windows, where folders have none, the
-    lock is that of a file beside.
+    Where another process has it, wait, or raise the sentence ``busy``. Yields False on file systems
+    without locks. On Windows, where folders have none, a file beside is locked.
     """
     if sys.platform == "win32":
         with _locked_beside(path, busy):
@@ -178,7 +167,6 @@ if sys.platform == "win32":
 
     @contextmanager
     def _locked_beside(path: Path, busy: str | None) -> Iterator[None]:
-        """Hold the lock of a file beside ``path``, which is there only while it is wanted."""
         beside = path.with_name(f".{path.name}.lock")
         try:
             handle = os.open(beside, os.O_RDWR | os.O_CREAT)
@@ -226,7 +214,6 @@ def append_whole(stream: FileIO, content: bytes, *, durable: bool = False) -> No
 
 @contextmanager
 def _held(temporary: Path) -> Iterator[None]:
-    """Make a file and hold a lock on it."""
     handle = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
     if sys.platform == "win32":  # open files cannot be renamed there
         os.close(handle)
@@ -242,8 +229,6 @@ def _held(temporary: Path) -> Iterator[None]:
 
 def _remove_abandoned(path: Path) -> None:
     """Remove temporary files of ``path`` whose writers are gone: nobody holds their locks."""
-    if sys.platform == "win32":
-        return
     for leftover in path.parent.glob(f".{escape(path.name)}.*.partial"):
         with suppress(OSError):  # held, gone already, not ours, or without locks
             handle = os.open(leftover, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)

@@ -1,9 +1,4 @@
-"""Names of a package that are imported when they are first used.
-
-A package that gathers the names of its modules imports all of them, and what they import in turn:
-whoever wants one small thing of it waits seconds for torch. Such a package lists where its names
-live instead, and type checkers read its imports under ``TYPE_CHECKING``.
-"""
+"""Names of a package that are imported when they are first used, so that torch is not."""
 
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module

@@ -1,9 +1,4 @@
-"""Names: a long sequence of strings held by Arrow, a tenth of the memory of a Python list.
-
-File names are bytes, and not all of them are UTF-8. Python hands the others over with lone
-surrogates, which no table, terminal or JSON file can hold; :func:`printable` shows them with
-escapes (``caf\\xe9.jpg``), and whoever opens the file keeps the name it really has.
-"""
+"""Names: a long sequence of strings held by Arrow, a tenth of the memory of a Python list."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, overload
@@ -11,9 +6,6 @@ from typing import Any, overload
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
-
-HASHED_AT_ONCE = 1 << 18
-PRIME = 0x100000001B3
 
 
 class Names(Sequence[str]):
@@ -64,19 +56,16 @@ class Names(Sequence[str]):
         return f"Names({list(self)!r})" if len(self) < 8 else f"Names({len(self)} strings)"
 
     def take(self, rows: NDArray[np.int64]) -> "Names":
-        """Return the strings of the given rows."""
         return Names(self.arrow.take(pa.array(rows)).combine_chunks())
 
     def codes(self) -> NDArray[np.int64]:
-        """Return a number for each string, equal where the strings are equal, by first use."""
         if not len(self):
             return np.zeros(0, np.int64)
         encoded = self.arrow.dictionary_encode().combine_chunks()
         return np.asarray(encoded.indices.to_numpy(zero_copy_only=False), np.int64)
 
     def first_repeat(self) -> tuple[int, int] | None:
-        """Return the first two rows with the same string, or None if all differ."""
-        hashes = self._hashes()
+        hashes = np.fromiter(map(hash, self), np.int64, len(self))
         ordered = np.sort(hashes)
         repeated = ordered[1:][ordered[1:] == ordered[:-1]]
         if not len(repeated):
@@ -89,24 +78,16 @@ class Names(Sequence[str]):
                 return first, row
         return None
 
-    def _hashes(self) -> NDArray[np.uint64]:
-        """Return a 64-bit hash of each string; equal strings have equal hashes."""
-        hashes = [
-            _hash(chunk.slice(start, HASHED_AT_ONCE))
-            for chunk in self.arrow.chunks
-            for start in range(0, len(chunk), HASHED_AT_ONCE)
-        ]
-        return np.concatenate([np.zeros(0, np.uint64), *hashes])
-
     @staticmethod
     def concatenate(parts: Iterable["Names"]) -> "Names":
-        """Return the strings of all parts, in order."""
         chunks = [chunk for names in parts for chunk in names.arrow.chunks]
         return Names(pa.chunked_array(chunks, pa.large_string()))
 
 
 def printable(text: str) -> str:
     """Return text that can be written anywhere: lone surrogates become escapes.
+
+    Python uses them for file names that are not UTF-8.
 
     >>> print(printable("caf\\udce9.jpg"))
     caf\\xe9.jpg
@@ -132,17 +113,3 @@ def real_names(paths: Sequence[str]) -> dict[str, str]:
         if not path.isascii() and (shown := printable(path)) != path:
             changed[shown] = path
     return changed
-
-
-def _hash(chunk: Any) -> NDArray[np.uint64]:
-    """Return the sum of each string's bytes times powers of a prime, modulo 2^64."""
-    _, places, data = chunk.buffers()
-    ends = np.frombuffer(places, np.int64)[chunk.offset : chunk.offset + len(chunk) + 1]
-    text = np.frombuffer(data or b"", np.uint8)[ends[0] : ends[-1]]
-    sizes = np.diff(ends)
-    powers = np.full(int(sizes.max(initial=0)) + 1, PRIME, np.uint64).cumprod()
-    position = np.arange(len(text)) - np.repeat(ends[:-1] - ends[0], sizes)
-    total = np.zeros(len(text) + 1, np.uint64)
-    np.cumsum((text.astype(np.uint64) + np.uint64(1)) * powers[position], out=total[1:])
-    hashes: NDArray[np.uint64] = total[ends[1:] - ends[0]] - total[ends[:-1] - ends[0]]
-    return hashes

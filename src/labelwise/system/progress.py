@@ -15,19 +15,19 @@ class Watch(ABC):
 
     @abstractmethod
     def say(self, text: str) -> None:
-        """Show one line."""
+        pass
 
     def start(self, task: str, total: int, done: int = 0) -> None:  # noqa: B027
         """A task of ``total`` images begins, of which ``done`` are done already."""
 
     def advance(self, images: int) -> None:  # noqa: B027
-        """So many images more are done."""
+        pass
 
     def look(self, loss: float) -> None:  # noqa: B027
-        """The mean loss of the last steps."""
+        pass
 
     def finish(self) -> None:  # noqa: B027
-        """The task is over."""
+        pass
 
     def epoch(self, record: Mapping[str, Any], epochs: int) -> None:
         """An epoch is over; ``record`` is its line of metrics.jsonl."""
@@ -124,8 +124,6 @@ class Bars(Watch):
 
 
 class _Around(Watch):
-    """Another watch, told all that this one is."""
-
     def __init__(self, watch: Watch) -> None:
         self._watch = watch
 

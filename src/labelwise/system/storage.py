@@ -1,12 +1,9 @@
 """Folders and buckets behind one small class: names below a place, read, listed and written whole.
 
-``/photos``, ``file:///photos``, ``s3://bucket/photos`` and ``gs://bucket/photos`` are places. A
-write is whole or not there: local files are renamed into their place, objects are written under a
-temporary key and moved. What an object store answers now and then (time-outs, 500s, dropped
-connections) is tried again with growing pauses before it is an error; what it refuses is not.
+``/photos``, ``file:///photos``, ``s3://bucket/photos`` and ``gs://bucket/photos`` are places.
+Writes are atomic. Time-outs, 500s and dropped connections are tried again with growing pauses.
 """
 
-import io
 import os
 import random
 import secrets
@@ -37,29 +34,23 @@ IN_A_URI = "%:/?#[]@!$&'()*+,;=~"  # beside letters and digits
 CLIENT_OPTIONS = {"region", "scheme", "endpoint_override"}  # of a URI, that botocore is told
 REFUSALS = {  # by the words of S3 and Google Cloud Storage
     ("NO_SUCH_BUCKET", "NoSuchBucket"): "there is no such bucket; is its address right?",
+    ("ACCESS_DENIED", "AccessDenied", "PERMISSION_DENIED"): (
+        "access is denied; check the credentials and the permissions of the bucket"
+    ),
     (
-        "ACCESS_DENIED",
-        "AccessDenied",
-        "PERMISSION_DENIED",
-    ): "access is denied; check the credentials and the permissions of the bucket",
-    (
-        "INVALID_ACCESS_KEY_ID",
-        "InvalidAccessKeyId",
-        "SIGNATURE_DOES_NOT_MATCH",
-        "SignatureDoesNotMatch",
-        "ExpiredToken",
-        "UNAUTHENTICATED",
+        *("INVALID_ACCESS_KEY_ID", "InvalidAccessKeyId", "ExpiredToken", "UNAUTHENTICATED"),
+        *("SIGNATURE_DOES_NOT_MATCH", "SignatureDoesNotMatch"),
     ): "the credentials are not accepted; renew them and run the same command again",
 }
 FINAL = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
 
 
 class StorageError(LabelwiseError):
-    """A place that does not answer, however often it is asked; the rows themselves may be fine."""
+    """A place that does not answer; the rows themselves may be fine."""
 
 
 class StoredFile(NamedTuple):
-    """A file as its listing tells of it; object stores keep times of change to the second."""
+    """A file of a listing; object stores keep times of change to the second."""
 
     name: str
     size: int
@@ -67,20 +58,14 @@ class StoredFile(NamedTuple):
 
 
 class LocalStorage:
-    """A folder of this machine, or a disk that all machines share.
-
-    Names use ``/`` and are relative to the place.
-    """
+    """A folder of this machine, or a shared disk; names are relative to it and use ``/``."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.place = self.address = str(folder)
 
     def files(self) -> Iterator[str]:
-        """Yield all file names below the place, folder by folder, each folder in order.
-
-        Hidden names are left out. Memory grows with the largest folder, not with the number.
-        """
+        """Yield all names that are not hidden, folder by folder, in the memory of the largest."""
         waiting: list[str] = [""]
         seen: set[tuple[int, int]] = set()
         while waiting:
@@ -104,38 +89,30 @@ class LocalStorage:
             waiting += [prefix + name for name, folder, _ in reversed(kinds) if folder]
             yield from (prefix + name for name, _, file in kinds if file)
 
-    def open(self, name: str) -> Any:
-        """Return a readable, seekable binary stream."""
+    def stream(self, name: str) -> Any:
         return (self.folder / name).open("rb")
 
-    stream = open
-
     def read(self, name: str, offset: int = 0, size: int | None = None) -> bytes:
-        """Return the bytes of a file, or ``size`` of them from ``offset``."""
-        with self.open(name) as stream:
+        with self.stream(name) as stream:
             stream.seek(offset)
             content: bytes = stream.read() if size is None else stream.read(size)
             return content
 
     def size(self, name: str) -> int | None:
-        """Return the bytes of a file, None where there is none."""
         path = self.folder / name
         return path.stat().st_size if path.is_file() else None
 
     def write(self, name: str, content: bytes) -> None:
-        """Put a file there, whole, in place of the old one."""
         with replacing(self.folder / name) as temporary:
             temporary.write_bytes(content)
 
     def is_folder(self) -> bool:
-        """Return whether the place holds files, or is a folder that could."""
         return self.folder.is_dir()
 
 
 class ObjectStorage:
     """A prefix of a bucket, through ``pyarrow.fs``: the same as :class:`LocalStorage`.
 
-    ``files`` on S3, where botocore is installed, holds a page of keys in memory and no more.
     ``stream`` fetches what is read, for what is too large to hold.
     """
 
@@ -153,7 +130,6 @@ class ObjectStorage:
             yield from (prefix + file.name for file in files)
 
     def _paged_files(self, client: Any) -> Iterator[str]:
-        """Yield the names of :meth:`files` in the same order, a page of keys in memory."""
         bucket, _, base = self.prefix.partition("/")
         waiting = [""]
         while waiting:
@@ -177,10 +153,7 @@ class ObjectStorage:
             waiting += sorted(inner, reverse=True)
 
     def folders(self, skipped: Collection[str] = ()) -> Iterator[tuple[str, list[StoredFile]]]:
-        """Yield each folder ("" for the place itself) with its files in order.
-
-        Hidden names, and folders whose names in small letters are ``skipped``, are left out.
-        """
+        """Yield each folder ("" for the place) and its files, without hidden or skipped ones."""
         from pyarrow.fs import FileSelector, FileType
 
         waiting = [""]
@@ -202,9 +175,6 @@ class ObjectStorage:
             files.sort()
             waiting += sorted(inner, reverse=True)
             yield folder, files
-
-    def open(self, name: str) -> Any:
-        return io.BytesIO(self.read(name))
 
     def read(self, name: str, offset: int = 0, size: int | None = None) -> bytes:
         def read() -> bytes:
@@ -240,11 +210,7 @@ class ObjectStorage:
         self._patiently(write, name)
 
     def upload(self, name: str, path: Path) -> None:
-        """Put a file of this machine there: up to 64 MiB whole or not at all.
-
-        A larger one is written to its name at once, since S3 moves no object above 5 GB: an error
-        in the middle leaves what should be sent again before anyone is told of it.
-        """
+        """Put a local file there, atomically up to 64 MiB: S3 moves nothing above 5 GB."""
         if path.stat().st_size <= PIECE:
             self.write(name, path.read_bytes())
             return
@@ -257,7 +223,6 @@ class ObjectStorage:
         self._patiently(send, name)
 
     def download(self, name: str, path: Path, size: int) -> None:
-        """Write an object of ``size`` bytes to a file of this machine, whole or not at all."""
         with replacing(path) as temporary, temporary.open("wb") as stream:
             for offset in range(0, size, PIECE):
                 stream.write(self.read(name, offset, min(PIECE, size - offset)))
@@ -265,12 +230,10 @@ class ObjectStorage:
                 raise StorageError(f"{self.address}: {name} changed while it was read; try again")
 
     def remove(self, name: str) -> None:
-        """Remove an object; one that is not there is as good as removed."""
         with suppress(FileNotFoundError):
             self._patiently(lambda: self.filesystem.delete_file(self._path(name)), name)
 
     def remove_folder(self, name: str) -> None:
-        """Remove all objects below a folder, and the empty one that stands for it."""
         with suppress(FileNotFoundError):
             self._patiently(lambda: self.filesystem.delete_dir(self._path(name)), name)
 
@@ -284,7 +247,6 @@ class ObjectStorage:
         return f"{self.prefix}/{name}" if name else self.prefix
 
     def _patiently(self, ask: Callable[[], T], name: str) -> T:
-        """Return the answer; what may pass is tried again, what will not is raised as it is."""
         for attempt in range(ATTEMPTS):
             try:
                 return ask()
@@ -307,9 +269,9 @@ Storage = LocalStorage | ObjectStorage
 
 
 def s3_client(place: str) -> Any:
-    """Return a client that lists a bucket of S3 page by page, None where there is none.
+    """Return a client that lists a thousand keys at a time; None without botocore.
 
-    ``pyarrow.fs`` gives all keys of a folder at once; botocore, where it is installed, a thousand.
+    ``pyarrow.fs`` returns all keys of a folder at once.
     """
     parts = urlsplit(place)
     options = dict(parse_qsl(parts.query))
@@ -338,7 +300,7 @@ def s3_client(place: str) -> Any:
 
 
 def _listed(client: Any, wanted: dict[str, Any]) -> dict[str, Any]:
-    """Return a page of keys; what goes wrong is an OSError, as it is with pyarrow."""
+    """Return a page of keys, or raise OSError, as pyarrow does."""
     from botocore.exceptions import BotoCoreError, ClientError
 
     try:
@@ -426,11 +388,9 @@ def storage_at(place: str) -> Storage:
 class Mirror:
     """A folder here, and the bucket that counts: it is fetched, worked on, and sent file by file.
 
-    Files that make others valid are sent last and removed first. Object stores have no locks: a
-    command that begins to write puts its name there, and one that finds another name stops.
-
-    ``turn`` says when a file is sent, by its name and whether the bucket has one of that name:
-    low numbers first; None for what does not belong to the folder.
+    Object stores have no locks: a command that begins to write puts its name there, and one that
+    finds another name stops. ``turn`` says when a file is sent, by its name and whether the bucket
+    has it: low numbers first, and removed last; None for what does not belong to the folder.
     """
 
     def __init__(self, folder: Path, storage: ObjectStorage, turn: Turn) -> None:
@@ -441,7 +401,7 @@ class Mirror:
         self._name: bytes | None = None
 
     def fetch(self, wanted: Callable[[str], bool] = lambda name: True) -> bool:
-        """Bring the folder to what the bucket holds of the wanted names; return if that is any."""
+        """Fetch what the bucket holds of the wanted names; return whether there are any."""
         listed = self._listed()
         chosen = [name for name in listed if wanted(name)]
         for name in self._local():
@@ -461,12 +421,10 @@ class Mirror:
         return bool(chosen)
 
     def claim(self) -> None:
-        """Become the one who writes there."""
         self._name = secrets.token_hex(8).encode()
         self.storage.write(WRITER, self._name)
 
     def send(self) -> None:
-        """Bring the bucket to what the folder holds."""
         self.unsent = True
         self._check_claim()
         there = {name: self._facts(name) for name in self._local()}
@@ -479,7 +437,6 @@ class Mirror:
         self.unsent = False
 
     def clear(self) -> None:
-        """Remove what the bucket holds of the folder."""
         self._known = dict.fromkeys(self._listed())
         self._remove(list(self._known))
 
@@ -511,10 +468,8 @@ class Mirror:
 
     def _local(self) -> list[str]:
         paths = (path for path in self.folder.rglob("*") if path.is_file())
-        return [name for name in map(self._relative, paths) if self._belongs(name)]
-
-    def _relative(self, path: Path) -> str:
-        return path.relative_to(self.folder).as_posix()
+        names = (path.relative_to(self.folder).as_posix() for path in paths)
+        return [name for name in names if self._belongs(name)]
 
     def _belongs(self, name: str) -> bool:
         return self.turn(name, False) is not None
@@ -523,8 +478,7 @@ class Mirror:
         return sorted(names, key=lambda name: (self.turn(name, name in self._known) or 0, name))
 
     def _facts(self, name: str) -> Facts | None:
-        try:
+        with suppress(OSError):
             facts = (self.folder / name).stat()
-        except OSError:
-            return None
-        return facts.st_size, facts.st_mtime_ns
+            return facts.st_size, facts.st_mtime_ns
+        return None

@@ -34,11 +34,10 @@ NO_CHECKSUM = "0" * 64
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Write named tensors to a safetensors file at ``path``, one after the other.
+    """Write named tensors to a safetensors file, one after the other.
 
-    The library's own writer holds all of them in memory, hides the file from other users, and
-    leaves a second temporary file behind when it is killed. The SHA-256 of the whole file, with
-    zeros in its own place, stands in the header.
+    The library's own writer holds all of them in memory and hides the file from other users. The
+    header holds the SHA-256 of the file with zeros in its place.
     """
     header: dict[str, Any] = {"__metadata__": {CHECKSUM: NO_CHECKSUM}}
     offset = 0
@@ -67,8 +66,7 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
 def load_tensors(path: Path, part: str | None = None) -> dict[str, Tensor]:
     """Return the named tensors of a safetensors file, on the CPU.
 
-    With ``part``, only those named ``part.rest``, by the rest. A file that :func:`save_tensors`
-    wrote is checked: one flipped bit, and it is refused.
+    With ``part``, only those named ``part.rest``, by the rest. The checksum is checked.
     """
     try:
         _check_sum(path)
@@ -86,7 +84,6 @@ def load_tensors(path: Path, part: str | None = None) -> dict[str, Tensor]:
 
 
 def _check_sum(path: Path) -> None:
-    """Raise if a file states a checksum that is not its own."""
     with open(path, "rb") as stream:
         size = int.from_bytes(stream.read(8), "little")
         if size > os.fstat(stream.fileno()).st_size:

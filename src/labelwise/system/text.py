@@ -1,9 +1,4 @@
-"""Text made safe for where it goes: a terminal, a spreadsheet, a file of text.
-
-Labels, file names and messages come from strangers. On a terminal a control character can move the
-cursor or hide a line, in a spreadsheet a leading ``=`` is a formula, and a file name need not be
-text at all.
-"""
+"""Text from strangers made safe for a terminal, a spreadsheet, a file."""
 
 import re
 import unicodedata

@@ -1,4 +1,1 @@
-"""Training: settings, data on the device, the loop, checkpoints, and what follows a run.
-
-``labelwise.training.run.train(settings, folder)`` does it all; the parts work alone too.
-"""
+"""Training: settings, data on the device, the loop, checkpoints, and what follows a run."""

@@ -111,7 +111,6 @@ def cutout(pixels: Tensor, draws: ImageDraws) -> Tensor:
 
 
 def _each(values: Tensor) -> Tensor:
-    """Return a value (B,) of each image in the shape of pixels."""
     return values[:, None, None, None]
 
 
@@ -150,11 +149,7 @@ def gather_places(
 
 @dataclass(frozen=True)
 class Windows:
-    """Windows of a batch, before the sizes of the images are known; all (B,).
-
-    Area and log(width / height) are uniform within AREA and SHAPE, and so is the place. A side
-    longer than the image is cut to it (torchvision draws again instead).
-    """
+    """Windows of a batch, before the sizes of the images are known; all (B,)."""
 
     area: Tensor
     log_shape: Tensor
@@ -200,8 +195,7 @@ def zoom(pixels: Tensor, boxes: Tensor, side: int | None = None) -> Tensor:
 
 # TrivialAugment (Muller and Hutter 2021, "wide") takes one of fourteen operations for each image,
 # at any of 31 strengths; RandAugment (Cubuk et al. 2020) takes two, each at strength 9 of 30. Every
-# operation is computed for the whole batch and kept where it was chosen, so nothing waits for the
-# device. The results are torchvision's, value for value.
+# operation is computed for the whole batch and kept where it was chosen, as torchvision does.
 
 
 OPERATIONS = [
@@ -332,11 +326,7 @@ def amounts(
     sign: Tensor,
     largest: tuple[float, float, float, float, float, int],
 ) -> Tensor:
-    """Return the amount (B,) of each operation at strength ``level`` (B,), 0 to 30.
-
-    ``largest`` are those of shears, shifts right and down, degrees and factors, and the bits that
-    posterise takes away.
-    """
+    """Return the amount (B,) of each operation at strength ``level`` (B,), 0 to 30."""
     share = level / (BINS - 1)
     shear, right, down, degrees, factor, bits = largest
     amount = torch.zeros_like(share)

@@ -4,11 +4,8 @@
     checkpoint/00000003/state.json           position, figures so far, optimiser groups
     checkpoint/best-00000100.safetensors     the weights to deploy, as chosen so far
 
-Checkpoints are numbered, with tensors in safetensors and the rest in JSON. Each is a folder written
-under a temporary name and renamed. The best weights are written before the checkpoint that names
-them. Every file has a hash, and the checkpoint before the newest is kept: a run whose newest one
-is damaged goes on from there. Schedules and data order are functions of the position alone, so
-they need no state.
+The best weights are written before the checkpoint that names them. Every file has a hash, and the
+checkpoint before the newest is kept: a run whose newest one is damaged goes on from there.
 """
 
 import json
@@ -74,7 +71,11 @@ class TrainingState:
 
     def save(self, folder: Path, *, write: bool) -> None:
         """Write a checkpoint. Every process must call this; one of them writes."""
-        random = _random_state(self.device)
+        states = {"cpu": torch.get_rng_state()}
+        if self.device.type == "cuda":
+            states["cuda"] = torch.cuda.get_rng_state(self.device)
+        # One row per process.
+        random = {name: gather_rows(row[None].to(self.device)) for name, row in states.items()}
         if not write:
             return
         optimizer = self.optimizer.state_dict()
@@ -100,10 +101,7 @@ class TrainingState:
         save(folder, tensors, facts)
 
     def restore(self, folder: Path) -> "Checkpoint | None":
-        """Go back to the newest good checkpoint and return it, or None if there is none.
-
-        The first process reads it and sends it to the others, which need not have its folder.
-        """
+        """Go back to the newest good checkpoint and return it, or None if there is none."""
         own = load_latest(folder) if rank() == 0 else None
         words = value_of_first(None if own is None else (own.facts, own.damaged), self.device)
         if words is None:
@@ -146,12 +144,17 @@ class TrainingState:
         link = self.objective.link
         kept: dict[str, Tensor] = link.state_dict() if isinstance(link, nn.Module) else {}
         tensors = _named("model", self.deployed.state_dict()) | _named("link", kept)
-        save_best(folder, self.position.step, tensors)
+        with replacing(folder / _best_name(self.position.step)) as temporary:
+            save_tensors(temporary, tensors)
 
     def restore_best(self, folder: Path) -> None:
         """Load the best weights into the deployed model, and their link."""
         if self.position.best_step is not None:
-            own = load_best(folder, self.position.best_step) if rank() == 0 else {}
+            best = folder / _best_name(self.position.best_step)
+            try:
+                own = load_tensors(best) if rank() == 0 else {}
+            except CheckpointError as error:
+                raise CheckpointError(f"{error}; start over with --fresh") from None
             tensors = tensors_of_first(own, self.device)
             self.deployed.load_state_dict(part_of(tensors, "model"))
             if isinstance(self.objective.link, nn.Module):
@@ -160,14 +163,6 @@ class TrainingState:
 
 def _named(part: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return {f"{part}.{name}": tensor for name, tensor in tensors.items()}
-
-
-def _random_state(device: torch.device) -> dict[str, Tensor]:
-    """Return the generators' states, one row per process."""
-    states = {"cpu": torch.get_rng_state()}
-    if device.type == "cuda":
-        states["cuda"] = torch.cuda.get_rng_state(device)
-    return {name: gather_rows(state[None].to(device)) for name, state in states.items()}
 
 
 def _set_random_state(states: dict[str, Tensor], device: torch.device) -> None:
@@ -231,20 +226,6 @@ def latest_facts(folder: Path) -> dict[str, Any]:
         with suppress(CheckpointError):
             return _read_facts(path)
     return {}
-
-
-def save_best(folder: Path, step: int, tensors: Mapping[str, Tensor]) -> None:
-    """Write the weights to deploy if nothing better comes."""
-    with replacing(folder / _best_name(step)) as temporary:
-        save_tensors(temporary, tensors)
-
-
-def load_best(folder: Path, step: int) -> dict[str, Tensor]:
-    """Return the weights that :func:`save_best` wrote at ``step``."""
-    try:
-        return load_tensors(folder / _best_name(step))
-    except CheckpointError as error:
-        raise CheckpointError(f"{error}; start over with --fresh") from None
 
 
 def _read_facts(place: Path) -> dict[str, Any]:

@@ -1,10 +1,8 @@
 """Features of a frozen backbone, computed once and kept on disk, then trained on in seconds.
 
 The file's name is a hash of all the numbers depend on: the backbone's weights, its transform, the
-bytes of every image in order. Another table, weight or size never meets a stale file, and a table
-that was only relabelled meets its own again. Features are written in parts, in a folder beside the
-file: a computation that was killed goes on after the last whole part. Up to 2 GiB the parts are
-joined to the file; more stay shards and are mapped, so that they are never in memory together.
+bytes of every image in order. Features are written in parts: a computation that was killed goes on
+after the last one. Up to 2 GiB the parts are joined to one file; more stay shards and are mapped.
 """
 
 import hashlib
@@ -12,6 +10,7 @@ import json
 import shutil
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -46,9 +45,6 @@ from labelwise.system.storage import is_uri
 from labelwise.training.settings import Settings
 from labelwise.types import DatasetFacts
 
-# Build what a run trains: its model and objective, and where the biases start.
-
-
 TABLE_ENTRIES = 1 << 26  # of a table on the GPU: 0.8 GB with Adam's moments
 PHOTO = 3  # times the side of the input: pictures that lose most of what they show
 LARGEST_BIAS = 8.0  # where a prior cannot be reached, the search ends far out
@@ -61,7 +57,6 @@ def weights_of(settings: Settings) -> str | None:
 
 
 def _inputs_of(settings: Settings, table: LabelTable) -> dict[str, Any]:
-    """Return what a backbone is told of its inputs."""
     held = table.images.features if isinstance(table.images, FeatureRows) else None
     named = settings.bands if held is None else None
     return {
@@ -120,11 +115,7 @@ def build_objective(
     model: Model,
     device: torch.device | str = "cpu",
 ) -> Objective:
-    """Return the objective of the method, checked against the head.
-
-    A table that the method keeps for the training set lives on a GPU if it fits and nothing else
-    was asked for.
-    """
+    """Return the objective of the method, checked against the head."""
     options = dict(settings.options)
     keeps_table = "table" in find_method(settings.method).options
     fits = facts.num_images * facts.num_labels <= TABLE_ENTRIES
@@ -160,10 +151,7 @@ def labels_per_image(method: str, splits: Mapping[str, LabelTable]) -> float:
 
 
 def set_biases_to_priors(model: Model, objective: Objective, facts: DatasetFacts) -> None:
-    """Start each label where the objective comes to rest at its share in the training set.
-
-    It is the share as the objective reads the labels: see ``Objective.shares_read``.
-    """
+    """Start each label where the objective comes to rest at its share in the training set."""
     shares = objective.shares_read(facts)
     if shares is None:
         return
@@ -257,11 +245,7 @@ def compute(
     workers: int = 0,
     watch: Watch | None = None,
 ) -> LabelTable:
-    """Return the table with the backbone's features in the place of its images.
-
-    Pooled features (N, D), the mean over places, serve the linear heads; maps (N, D, h, w), not
-    pooled, serve heads that look at places. Train on either with the backbone ``identity``.
-    """
+    """Return the table with the backbone's features in the place of its images."""
     if isinstance(table.images, FeatureRows):
         raise DataError(f"{table.name} already holds features, not images")
     images = table.images
@@ -280,7 +264,11 @@ def compute(
     }
     with locked(folder):  # of two that want the same features one waits, and finds them
         if not path.is_file():
-            todo = {part: rows for part, rows in parts.items() if not _is_done(part, len(rows))}
+            todo = dict(parts)
+            for part, rows in parts.items():
+                with suppress(OSError, ValueError):
+                    if len(np.load(part, mmap_mode="r")) == len(rows):
+                        del todo[part]
             _write_parts(
                 todo,
                 images,
@@ -303,13 +291,6 @@ def compute(
     return replace(table, images=FeatureRows(_mapped(path), table.ids))
 
 
-def _is_done(part: Path, rows: int) -> bool:
-    try:
-        return len(np.load(part, mmap_mode="r")) == rows
-    except (OSError, ValueError):
-        return False
-
-
 def _write_parts(
     parts: Mapping[Path, NDArray[np.int64]],
     images: ImageSource,
@@ -321,7 +302,6 @@ def _write_parts(
     device: torch.device | str,
     workers: int,
 ) -> None:
-    """Write the features of rows to files, each once all of its rows are computed."""
     if not parts:
         return
 
@@ -387,19 +367,12 @@ def content_key(images: ImageSource, backbone: Backbone, pooled: bool) -> str:
     return digest.hexdigest()[:32]
 
 
-# What stands before a head that is trained on features: a frozen backbone, and their scaling.
-
-
 LEAST_SPREAD = 1e-7  # of a feature, below which it is taken to be constant
 
 
 @dataclass(frozen=True, eq=False)
 class FrozenBackbone:
-    """What stands before a head that is trained on features: the network, and their scaling.
-
-    Heads that begin with a linear map see ``(features - mean) / scale``, with the mean and scale
-    (D,) of the training rows; others see feature maps as they are.
-    """
+    """What stands before a head that is trained on features: the network, and their scaling."""
 
     backbone: Backbone
     mean: Tensor | None = None
@@ -454,10 +427,7 @@ def frozen_features(
 def standardised(
     frozen: FrozenBackbone, splits: Mapping[str, LabelTable]
 ) -> tuple[FrozenBackbone, dict[str, LabelTable]]:
-    """Return the splits with features of mean 0 and deviation 1 in training, and their scaling.
-
-    A feature that never changes keeps the scale 1.
-    """
+    """Return the splits with features of mean 0 and deviation 1 in training, and their scaling."""
     features = {
         name: table.images.features
         for name, table in splits.items()

@@ -109,10 +109,7 @@ ROWS_AT_ONCE = 1 << 15
 
 @dataclass(frozen=True, eq=False)
 class Inference:
-    """The float32 logits (rows, K) of images on the CPU, in row order, the same in every process.
-
-    ``looks`` (rows, WIDTH) are there if they were asked for, of photos; of features, sketches.
-    """
+    """Float32 logits (rows, K) on the CPU, in row order; looks of photos, sketches of features."""
 
     logits: Tensor
     looks: Tensor | None = None
@@ -129,12 +126,7 @@ def infer_logits(
     watch: Watch | None = None,
     task: str = "",
 ) -> Inference:
-    """Return the logits of images and, with ``looks``, what photos look like, or features do.
-
-    Each process takes an equal run of rows. Rows are placed by their number, so that none is
-    missing or counted twice; an image that cannot be read stops all. ``precision`` is the autocast
-    type of the network, if any.
-    """
+    """Return the logits of images; each process computes an equal run of rows."""
     watch = watch or Silent()
     rows, world, number = len(images), world_size(), rank()
     own = range(rows * number // world, rows * (number + 1) // world)
@@ -156,44 +148,30 @@ def infer_logits(
     watch.start(task, rows)
     training = model.training
     model.eval()
-    index: list[Tensor] = []
-    found: list[tuple[Tensor, ...]] = []
+    parts: list[tuple[Tensor, ...]] = []
     for batch in infer(
         network, images, transform, rows=own, batch_size=BATCH, workers=workers, device=device
     ):
         raise_failure(batch)
-        index.append(torch.from_numpy(batch.rows))
-        found.append(batch.values)
+        parts.append(batch.values)
         watch.advance(len(batch.rows) * world)
     model.train(training)
     watch.finish()
-    where = torch.cat(index)
-    values = (torch.cat(parts) for parts in zip(*found, strict=True))
-    return Inference(*(_placed(where, value, rows, device) for value in values))
+    values = (torch.cat(some) for some in zip(*parts, strict=True))
+    return Inference(*(_joined(value, rows, device) for value in values))
 
 
-def _placed(index: Tensor, values: Tensor, rows: int, device: torch.device) -> Tensor:
-    if world_size() > 1:
-        index, values = _gathered(index, device), _gathered(values, device)
-    unseen = rows - len(np.unique(index.numpy()))
-    if unseen:
-        raise RuntimeError(f"every row must be seen, got {unseen} of {rows} unseen")
-    placed = values.new_empty((rows, values.shape[1]))
-    placed[index] = values
-    return placed
-
-
-def _gathered(part: Tensor, device: torch.device) -> Tensor:
-    """Return the rows of all processes; parts may differ in length, so they travel padded."""
-    counts = gather_rows(torch.tensor([len(part)], device=device)).tolist()
-    longest = max(counts)
-    padded = part.new_zeros((longest, *part.shape[1:]))
+def _joined(part: Tensor, rows: int, device: torch.device) -> Tensor:
+    """Return the rows of all processes in rank order, padded on the way."""
+    world = world_size()
+    if world == 1:
+        return part
+    padded = part.new_zeros((-(-rows // world), *part.shape[1:]))
     padded[: len(part)] = part
-    collected: list[list[Tensor]] = [[] for _ in counts]
-    for start in range(0, longest, ROWS_AT_ONCE):
-        piece = padded[start : start + ROWS_AT_ONCE]
-        everyone = torch.chunk(gather_rows(piece.to(device)).cpu(), len(counts))
-        for pieces, rows in zip(collected, everyone, strict=True):
-            pieces.append(rows)
-    whole = [torch.cat(pieces)[:count] for pieces, count in zip(collected, counts, strict=True)]
-    return torch.cat(whole)
+    pieces = [
+        torch.chunk(gather_rows(piece.to(device)).cpu(), world)
+        for piece in torch.split(padded, ROWS_AT_ONCE)
+    ]
+    counts = [rows * (n + 1) // world - rows * n // world for n in range(world)]
+    whole = zip(zip(*pieces, strict=True), counts, strict=True)
+    return torch.cat([torch.cat(some)[:count] for some, count in whole])

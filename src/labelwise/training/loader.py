@@ -1,16 +1,12 @@
 """Batches of a table, on the device, in an order that depends only on seed, epoch and batch.
 
-Rows that are streamed in blocks are shuffled by blocks: these are laid end to end in a random
-order, their rows shuffled, and the sequence is cut into as many equal lanes as may be in memory
-together, at most 64. Each joined batch takes the next few rows of every lane, and a process those
-of its own lanes: it fetches its share of the blocks, and any number of processes has the same
-joined batches.
+Rows that are streamed in blocks are shuffled by blocks: the blocks are laid end to end in a random
+order, their rows shuffled, and the sequence is cut into at most 64 equal lanes. Each joined batch
+takes the next few rows of every lane, and a process those of its own lanes.
 
-Pixels that fit are kept on the device as uint8 and only indexed, many small batches at once; other
-images are decoded a few batches ahead by threads, or by processes where a GPU is trained on.
-Augmentation and normalisation run on the device. In shuffled epochs every process gets an equal
-share of each joined batch, as the objectives need; otherwise each row is seen by exactly one
-process, and the processes' rows in rank order are the table's.
+Pixels that fit are kept on the device as uint8 and indexed; others are decoded a few batches ahead.
+In shuffled epochs every process gets an equal share of each joined batch; otherwise each row is
+seen by exactly one process.
 """
 
 from collections.abc import Iterable, Iterator
@@ -71,12 +67,7 @@ class RowRequest:
 
 @dataclass(frozen=True, eq=False)
 class KeptStore:
-    """All inputs on the device, where a batch is one gather; or an array of the host's memory.
-
-    What is gathered on the host is copied without waiting. Pictures are kept (N, H, W, C), and go
-    out with their channels first (``as_planes``). ``aspects`` (N,), width / height, are given where
-    whole pictures were squashed into squares.
-    """
+    """All inputs on the device, where a batch is one gather; or an array of the host's memory."""
 
     values: Tensor | NDArray[np.generic] | MappedFeatures
     device: torch.device
@@ -90,12 +81,6 @@ class KeptStore:
             else:
                 batch = to_device(torch.from_numpy(self.values[request.rows]), self.device)
             yield batch.permute(0, 3, 1, 2) if self.as_planes else batch
-
-    def rows_at_once(self, labels: int) -> int:
-        """Return how many rows a request may hold; 0 where fetching a batch takes time."""
-        if not isinstance(self.values, Tensor):
-            return 0
-        return AT_ONCE // (4 * (self.values[0].numel() + labels))
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,10 +102,7 @@ class FedStore:
 
 
 class DecodingStore:
-    """Images read, scaled and cut some batches ahead, then copied without waiting.
-
-    Threads do it; processes for a GPU, which is faster than Python's lock lets threads be.
-    """
+    """Images read, scaled and cut some batches ahead, then copied without waiting."""
 
     def __init__(
         self, images: ImageSource, transform: Transform, device: torch.device, workers: int = 0
@@ -177,11 +159,7 @@ def make_store(
 def kept_in_memory(
     images: ImageSource, transform: Transform, *, workers: int = 0, limit: float | None = None
 ) -> ImageSource:
-    """Return the images scaled to a model's input and held in memory, if they take little of it.
-
-    For images that are looked at again and again, such as a validation split. ``limit``, in bytes,
-    is a sixteenth of the memory by default, at least one GiB.
-    """
+    """Return the images scaled to a model's input and held in memory, if they take little of it."""
     if limit is None:
         limit = max(CPU_LIMIT, memory_bytes() * MEMORY_SHARE)
     size = len(images) * transform.size**2 * transform.channels * transform.dtype.itemsize
@@ -242,12 +220,7 @@ class Batch:
 
 
 class Loader:
-    """The batches of ``batch_size`` rows a process, ``world`` times as many joined.
-
-    A shuffled epoch leaves out rows that cannot be shared equally between the processes, and a
-    last batch of one row, which batch norm cannot use; other epochs hold every row once.
-    ``workers`` threads decode; 0 uses one per core.
-    """
+    """The batches of ``batch_size`` rows a process; shuffled epochs leave a short last one out."""
 
     def __init__(
         self,
@@ -259,26 +232,15 @@ class Loader:
         seed: int = 0,
         augment: str = "none",
         shuffle: bool = False,
-        drop_last: bool = False,
         workers: int = 0,
         rank: int = 0,
         world: int = 1,
     ) -> None:
-        if batch_size < 1 or not 0 <= rank < world or workers < 0 or seed < 0:
-            raise ValueError(
-                "batch_size must be positive, rank below world, workers and seed not negative, "
-                f"got {batch_size=}, {rank=}, {world=}, {workers=}, {seed=}"
-            )
         if not len(table):
             raise SettingsError(f"{table.name} has no rows to load")
-        if drop_last and len(table) < batch_size * world:
-            raise SettingsError(
-                f"batch size must not exceed the {len(table)} rows of {table.name} when short "
-                f"batches are dropped, got {batch_size * world}"
-            )
         self.table, self.transform, self.batch_size = table, transform, batch_size
         self.device, self.seed, self.workers = torch.device(device), seed, workers
-        self.augment, self.shuffle, self.drop_last = make_augment(augment), shuffle, drop_last
+        self.augment, self.shuffle = make_augment(augment), shuffle
         if transform.bands is not None:
             require_any_bands(augment)
         self.rank, self.world = rank, world
@@ -291,8 +253,6 @@ class Loader:
 
     def epoch(self, number: int, start: int = 0) -> Iterator[Batch]:
         """Return the batches of an epoch from batch ``start`` on."""
-        if start < 0:
-            raise ValueError(f"start must not be negative, got {start}")
         spans = self._spans[start:]
         if not spans:
             return
@@ -302,12 +262,13 @@ class Loader:
         self.table.images.will_read(rows)
         index, here = (torch.from_numpy(values).to(self.device) for values in (rows, places))
         groups = self._groups([stop - first for first, stop in spans])
-        requests = (
-            RowRequest(rows[some], index[some], self._windows(key, places[some]))
-            if self.cuts_windows
-            else RowRequest(rows[some], index[some])
-            for some, _ in groups
-        )
+        streams = self.cuts_windows and isinstance(self._store, DecodingStore)
+
+        def windows(some: slice) -> Windows | None:  # which a stream cuts while it decodes
+            draws = ImageDraws(key, torch.from_numpy(places[some]))
+            return draw_windows(draws) if streams else None
+
+        requests = (RowRequest(rows[some], index[some], windows(some)) for some, _ in groups)
         for (some, batches), values in zip(groups, self._store.batches(requests), strict=True):
             images = self._images(values, index[some], ImageDraws(key, here[some]))
             targets = self._targets(rows[some], index[some])
@@ -315,13 +276,11 @@ class Loader:
                 yield Batch(images[batch], targets.rows(batch))
 
     def _groups(self, sizes: list[int]) -> list[tuple[slice, list[slice]]]:
-        """Return the batches that are made at once, small ones together, which costs fewer calls.
-
-        Of each group the rows among those of the epoch, and of each batch those in its group.
-        """
-        store, labels = self._store, len(self.table.space)
-        rows = store.rows_at_once(labels) if isinstance(store, KeptStore) else 0
-        at_once = max(1, rows // self.batch_size)
+        """Per group of batches made at once: its rows of the epoch, and each batch's rows of it."""
+        at_once = 1  # where fetching a batch takes time
+        if isinstance(self._store, KeptStore) and isinstance(self._store.values, Tensor):
+            numbers = self._store.values[0].numel() + len(self.table.space)
+            at_once = max(1, AT_ONCE // (4 * numbers) // self.batch_size)
         groups, first = [], 0
         for begin in range(0, len(sizes), at_once):
             ends = np.cumsum([0, *sizes[begin : begin + at_once]]).tolist()
@@ -332,21 +291,16 @@ class Loader:
 
     @cached_property
     def _spans(self) -> list[tuple[int, int]]:
-        """The places of each batch of this process in the order of an epoch."""
         rows, size = len(self.table), self.batch_size
         if not self.shuffle:
             first, end = rows * self.rank // self.world, rows * (self.rank + 1) // self.world
-            spans = [(at, min(at + size, end)) for at in range(first, end, size)]
-            return [span for span in spans if not self.drop_last or span[1] - span[0] == size]
-        shares = [size] * (rows // (size * self.world))
-        rest = rows % (size * self.world) // self.world
-        if rest > 1 or (rest == 1 and not shares):
-            shares += [] if self.drop_last else [rest]
-        starts = [number * size * self.world for number in range(len(shares))]
-        return [
-            (start + self.rank * share, start + (self.rank + 1) * share)
-            for start, share in zip(starts, shares, strict=True)
-        ]
+            return [(at, min(at + size, end)) for at in range(first, end, size)]
+        joined = size * self.world
+        if rows < joined:
+            share = rows // self.world
+            return [(self.rank * share, (self.rank + 1) * share)] if share else []
+        starts = range(self.rank * size, rows // joined * joined, joined)
+        return [(start, start + size) for start in starts]
 
     @cached_property
     def _store(self) -> KeptStore | FedStore | DecodingStore:
@@ -363,21 +317,6 @@ class Loader:
             return generator.permutation(len(self.table))
         return order_of_blocks(blocks, self.batch_size * self.world, generator)
 
-    def _windows(self, key: int, places: NDArray[np.int64]) -> Windows | None:
-        """Return the windows that a stream cuts while it decodes."""
-        if not isinstance(self._store, DecodingStore):
-            return None
-        return draw_windows(ImageDraws(key, torch.from_numpy(places)))
-
-    def _cut(self, values: Tensor, index: Tensor, draws: ImageDraws) -> Tensor:
-        """Return windows of whole pictures; a stream has cut the same ones already."""
-        windows, store = draw_windows(draws), self._store
-        if isinstance(store, DecodingStore):
-            return values
-        aspects = store.aspects if isinstance(store, KeptStore) else None
-        boxes = windows.boxes(1.0 if aspects is None else aspects[index])
-        return zoom(values, boxes, self.transform.size)
-
     def _images(self, values: Tensor, index: Tensor, draws: ImageDraws) -> Tensor:
         bands = self.transform.bands
         if values.dtype != torch.uint8 and bands is None:
@@ -386,7 +325,11 @@ class Loader:
         if bands is not None:  # 0, which augmentation fills with, is then a band's mean
             values = _normalised(values, *self.statistics)
         if self.cuts_windows:
-            values, steps = self._cut(values, index, draws), steps[1:]
+            windows, store, steps = draw_windows(draws), self._store, steps[1:]
+            if not isinstance(store, DecodingStore):  # a stream has cut the same ones already
+                aspects = store.aspects if isinstance(store, KeptStore) else None
+                boxes = windows.boxes(1.0 if aspects is None else aspects[index])
+                values = zoom(values, boxes, self.transform.size)
         values = Augments(steps)(values, draws)
         if bands is not None:
             return values.contiguous(memory_format=CHANNELS_LAST)
@@ -412,10 +355,7 @@ class Loader:
 
 
 def _normalised(values: Tensor, mean: Tensor, std: Tensor) -> Tensor:
-    """Return ``(values - mean) / std`` of pixels (B, 3, H, W), in channels-last memory.
-
-    A CPU is twice as fast where a row of pixels is one run of numbers, not many runs of three.
-    """
+    """Return ``(values - mean) / std`` of pixels (B, 3, H, W), in channels-last memory."""
     if values.device.type != "cpu" or not values.is_contiguous(memory_format=CHANNELS_LAST):
         return (values - mean).div_(std).contiguous(memory_format=CHANNELS_LAST)
     channels, width = values.shape[1], values.shape[3]
@@ -427,10 +367,7 @@ def _normalised(values: Tensor, mean: Tensor, std: Tensor) -> Tensor:
 def order_of_blocks(
     blocks: Blocks, batch: int, generator: np.random.Generator
 ) -> NDArray[np.int64]:
-    """Return a random order of rows whose batches need few blocks at a time.
-
-    The lanes are a divisor of the batch, so that each batch takes as many rows of each.
-    """
+    """Return a random order of rows whose batches need few blocks at a time."""
     rows, count = len(blocks.number), int(blocks.number.max(initial=-1)) + 1
     turn = generator.permutation(count)[blocks.number]
     sequence = np.lexsort((generator.random(rows), turn))

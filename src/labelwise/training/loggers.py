@@ -4,11 +4,9 @@
     wandb          Weights & Biases; WANDB_PROJECT, WANDB_MODE=offline and the like are its own
     mlflow         a run of MLflow; MLFLOW_TRACKING_URI and MLFLOW_EXPERIMENT_NAME are its own
 
-The journal is the truth and a logger its copy. A run that goes on cuts its journal back to the
-checkpoint, so TensorBoard's files are then written anew from the journal. Weights & Biases takes
-nothing back: its step is the number of the record, and records it has are not sent again; they
-would be the same but for the speed. So it is with MLflow, to which the number is a metric. A
-logger that joins late is told the whole history.
+A run that goes on cuts its journal back to the checkpoint. TensorBoard's files are then written
+again from the journal. Weights & Biases and MLflow take nothing back: records that they have are
+not sent again.
 """
 
 import hashlib
@@ -32,7 +30,7 @@ Record = Mapping[str, Any]
 
 
 class Logger(Protocol):
-    """A place that is told every record, in order; ``whole``: the training went to its end."""
+    """Gets every record, in order; ``whole``: the training went to its end."""
 
     def write(self, record: Record) -> None: ...
 
@@ -51,11 +49,7 @@ NUMBER = "record"
 
 
 class MLflow:
-    """A run of MLflow: figures as metrics, at the step of their record, settings as parameters.
-
-    The run folder keeps its id, so that a resumed run goes on there; the metric ``record`` is the
-    number of each record, so that none is sent twice.
-    """
+    """A run of MLflow: figures as metrics, at the step of their record, settings as parameters."""
 
     def __init__(self, run: RunFolder, settings: Settings) -> None:
         try:
@@ -92,10 +86,7 @@ class MLflow:
 
 
 def log_once(run: RunFolder, log_model: Callable[[Path], Any]) -> None:
-    """Log the model of a finished run to the run of MLflow that it was logged to.
-
-    A model that stands there already, with the same weights, link and rule, is not sent again.
-    """
+    """Log the model of a finished run to the run of MLflow that it was logged to."""
     import mlflow
 
     sent = run.path / "mlflow" / "model.txt"
@@ -113,7 +104,6 @@ def _id_file(run: RunFolder) -> Path:
 
 
 def _begun(client: Any, run: RunFolder, settings: Settings) -> str:
-    """Return the id of a new run of MLflow, told the settings."""
     from mlflow.entities import Param
 
     name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "labelwise")
@@ -208,10 +198,7 @@ def check_loggers(names: Sequence[str]) -> None:
 def opened_loggers(
     run: RunFolder, settings: Settings, is_first: bool
 ) -> Iterator[Callable[[Record], None]]:
-    """Yield what tells the loggers of the settings a record; they know those in the journal.
-
-    Of several processes only the first one has loggers.
-    """
+    """Yield what tells the loggers of the settings a record; they know those in the journal."""
     loggers: list[Logger] = []
     whole = False
 
@@ -240,7 +227,6 @@ def log_history(run: RunFolder, settings: Settings) -> None:
 
 
 def _kept(file: Path, make: Callable[[], str]) -> str:
-    """Return the name by which a service knows the run, also when it is resumed."""
     if not file.exists():
         with replacing(file) as temporary:
             temporary.write_text(make(), encoding="utf-8")

@@ -1,10 +1,8 @@
 """The training loop: steps, looks at the loss, epochs, checkpoints.
 
-No step waits for the device: losses stay there until a look, every ``log_steps`` steps. A look
-checks them, and a checkpoint is only written after a look, so that a loss that is not a number
-never reaches a checkpoint. Epochs end with a checkpoint, unless they are so short that writing
-them all would take more than a tenth of the time. A run goes on from its newest checkpoint; the
-batches of an epoch, and with them everything else, depend on the settings and the position alone.
+Losses stay on the device until a look, every ``log_steps`` steps. A checkpoint is only written
+after a look, so that a loss that is not a number never reaches one. The batches of an epoch, and
+with them everything else, depend on the settings and the position alone.
 """
 
 import signal
@@ -34,7 +32,7 @@ from labelwise.training.execution import (
     compiles,
 )
 from labelwise.training.inference import higher_is_better, infer_logits, validation_figures
-from labelwise.training.loader import Batch, kept_in_memory
+from labelwise.training.loader import Batch, Loader, kept_in_memory
 from labelwise.training.loggers import opened_loggers
 from labelwise.training.optimizer import WeightAverage, make_optimizer, rate, set_rate
 from labelwise.training.prepare import Training
@@ -51,7 +49,19 @@ class Loop:
         self.recipe, self.folder = training.settings.recipe, training.run.checkpoint
         self.device, self.world = training.device, world_size()
         self.precision = autocast_type(training.settings.precision, self.device.type)
-        self.loader = training.train_loader()
+        settings = training.settings
+        self.loader = Loader(
+            training.splits["train"],
+            training.model.backbone.transform,
+            batch_size=settings.batch_size // self.world,
+            device=self.device,
+            seed=settings.seed,
+            augment=settings.augment,
+            shuffle=True,
+            workers=settings.hardware.workers,
+            rank=rank(),
+            world=self.world,
+        )
         self.journal = training.run.journal
         self.joined = min(self.loader.batch_size * self.world, len(self.loader.table))
         self.steps_per_epoch = -(-len(self.loader) // self.recipe.accumulate)
@@ -60,44 +70,42 @@ class Loop:
         self.stop = StopRequest()
         self.saved_at = time.monotonic()
         self.saving_seconds = 0.0
-        self.state = self._new_state()
-        # The model as a step calls it: itself, or wrapped for data parallelism.
-        self.model: nn.Module = self.state.model
-        if self.world > 1:
-            self.model = self._parallel(self.state.model)
-        self.loss_of = self._loss_function()
-        self._restore()
-        self.validation: tuple[ImageSource, Tensor, Tensor | None] | None = None
-        if "val" in training.splits:
-            images, workers = training.splits["val"].images, training.settings.hardware.workers
-            kept = kept_in_memory(images, training.model.backbone.transform, workers=workers)
-            self.validation = (kept, *training.targets("val"))
-
-    def _new_state(self) -> TrainingState:
-        model, objective = self.training.model, self.training.objective
+        model, objective = training.model, training.objective
         model.to(device=self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         objective.to(self.device)
         if self.world > 1 and self.device.type == "cuda":
             model = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]
-        return TrainingState(
-            model,
-            objective,
-            make_optimizer(model, objective, self.recipe.optimizer),
-            WeightAverage(model, self.recipe.ema) if self.recipe.ema else None,
-            Position(),
-            self.training.contents,
+        optimizer = make_optimizer(model, objective, self.recipe.optimizer)
+        average = WeightAverage(model, self.recipe.ema) if self.recipe.ema else None
+        self.state = TrainingState(
+            model, objective, optimizer, average, Position(), training.contents
         )
-
-    def _parallel(self, model: nn.Module) -> nn.Module:
-        """Return the model with gradients that are averaged over all processes."""
-        if self.device.type != "cuda":
-            return DistributedDataParallel(model)
-        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        with torch.cuda.stream(side):  # as CUDA graphs of a wrapped model require
-            return DistributedDataParallel(model, device_ids=[self.device.index])
+        # The model as a step calls it: itself, or wrapped for data parallelism.
+        self.model: nn.Module = model
+        if self.world > 1 and self.device.type == "cuda":
+            side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+            with torch.cuda.stream(side):  # as CUDA graphs of a wrapped model require
+                self.model = DistributedDataParallel(model, device_ids=[self.device.index])
+        elif self.world > 1:
+            self.model = DistributedDataParallel(model)
+        self.loss_of = self._loss_function()
+        torch.manual_seed(settings.seed + 1 + rank())  # dropout differs by process
+        restored = self.state.restore(self.folder)
+        position = self.state.position
+        if restored is not None and restored.damaged:
+            self.watch.say(restored.damaged)
+        if restored is not None and not position.done:
+            batch = position.batch + 1
+            self.watch.say(f"going on from epoch {position.epoch + 1}, batch {batch}")
+        if training.is_first:
+            self.journal.cut(position.journal_bytes)
+        self.validation: tuple[ImageSource, Tensor, Tensor | None] | None = None
+        if "val" in training.splits:
+            images, workers = training.splits["val"].images, settings.hardware.workers
+            kept = kept_in_memory(images, self.loader.transform, workers=workers)
+            self.validation = (kept, *training.targets("val"))
 
     def _loss_function(self) -> LossFunction:
-        """Return the loss of a batch as one function, compiled where that pays."""
         settings, objective = self.training.settings, self.state.objective
         network: Callable[[Tensor], Outputs] = self.model
 
@@ -118,18 +126,6 @@ class Loop:
             # whether replayed kernels give a deterministic run its bits was not tried
             network = GraphedModel(self.model, self.precision)
         return accelerated(loss_of, precision=self.precision, compiled=compiled)
-
-    def _restore(self) -> None:
-        state = self.state
-        torch.manual_seed(self.training.settings.seed + 1 + rank())  # dropout differs by process
-        found = state.restore(self.folder)
-        if found is not None and found.damaged:
-            self.watch.say(found.damaged)
-        if found is not None and not state.position.done:
-            epoch, batch = state.position.epoch, state.position.batch
-            self.watch.say(f"going on from epoch {epoch + 1}, batch {batch + 1}")
-        if self.training.is_first:
-            self.journal.cut(state.position.journal_bytes)
 
     def run(self) -> Model:
         """Train from the newest checkpoint to the end; return the model to deploy."""
@@ -173,7 +169,6 @@ class Loop:
         self._end_epoch(images / max(time.monotonic() - begun, 1e-9))
 
     def _batch(self, batch: Batch, ends_step: bool) -> None:
-        """Add the gradient of a batch; take a step of the optimiser if the batch ends one."""
         state, recipe = self.state, self.recipe
         alone: AbstractContextManager[None] = nullcontext()
         if not ends_step and isinstance(self.model, DistributedDataParallel):
@@ -206,7 +201,6 @@ class Loop:
             raise KeyboardInterrupt
 
     def _agreed(self, *wishes: bool) -> list[bool]:
-        """Return which of these any process wishes, so that all processes do the same."""
         if self.world == 1:
             return list(wishes)
         votes = torch.tensor(wishes, dtype=torch.int32, device=self.device)
@@ -279,20 +273,14 @@ class Loop:
         self._save_or_stop(position.done or self.saving_seconds <= SAVING_SHARE * since)
 
     def _deployed(self) -> Model:
-        """Return the model that would be deployed now, the same in every process.
-
-        On a CPU each process has its own statistics of batch normalisation after a step; those of
-        the first one are saved.
-        """
         model = self.state.deployed
-        if self.world > 1:
+        if self.world > 1:  # on a CPU each process has its own statistics of batch normalisation
             own = dict(model.named_buffers())
             for name, value in tensors_of_first(own, self.device).items():
                 own[name].copy_(value)
         return model
 
     def _is_best(self, value: float | None) -> bool:
-        """Note whether this is the best epoch so far; keep its weights if they may be deployed."""
         position = self.state.position
         if value is None:
             return False

@@ -9,7 +9,6 @@ Schedules give the learning rate of a step as a multiple of its base, a pure fun
                the start, both along half a cosine (Smith and Topin; torch's OneCycleLR)
 
 with s the share of the run that is done. ``warmup`` multiplies the first steps by (t + 1) / W.
-Nothing is remembered between steps, so a resumed run needs only its step number.
 
 The averaged weights follow the trained ones slowly:
 
@@ -121,8 +120,6 @@ class WeightAverage:
     """The averaged model, in evaluation mode, with the number of updates it has seen."""
 
     def __init__(self, model: nn.Module, decay: float) -> None:
-        if not 0 < decay < 1:
-            raise ValueError(f"decay must lie strictly between 0 and 1, got {decay}")
         self.model = deepcopy(model).eval().requires_grad_(False)
         self.decay, self.updates = decay, 0
 

@@ -1,10 +1,4 @@
-"""Prepare: from settings to what is trained, checked before anything is written.
-
-A run may begin where an earlier one ended (the setting ``start``), with another recipe or method:
-the head alone first, then everything (linear initialisation, Cole et al.). A label keeps its place
-in the head, so both must have the same labels; for others ``weights`` takes the backbone alone.
-Where a method keeps estimates of the training labels, these go on too, if the images are the same.
-"""
+"""Prepare: from settings to what is trained, checked before anything is written."""
 
 import hashlib
 import os
@@ -59,11 +53,10 @@ from labelwise.training.features import (
     weights_of,
 )
 from labelwise.training.inference import Inference, higher_is_better, infer_logits
-from labelwise.training.loader import Loader
 from labelwise.training.loggers import check_loggers
 from labelwise.training.settings import AUTO, SAY_HOW, SMALL_NETWORK, Settings, check_promise
 
-# The first line that applies names the network of a plan, which whatever follows reads:
+# The first line that applies names the network:
 #
 #     the data holds features                    the head is solved on them
 #     a run is started from, or gives weights    the network of that run
@@ -71,8 +64,7 @@ from labelwise.training.settings import AUTO, SAY_HOW, SMALL_NETWORK, Settings, 
 #     they are photos (64 pixels or more)        a network pretrained on ImageNet, which is not
 #                                                trained: the head is solved on its features
 #
-# A pretrained network needs far fewer photos than one that begins with random values. The method is
-# what the comparisons in evidence/reproduction.md recommend.
+# The method is what the comparisons in evidence/reproduction.md recommend.
 
 
 PHOTO_NETWORK = "tf_efficientnet_lite0"
@@ -105,7 +97,6 @@ def resolve(settings: Settings, table: LabelTable) -> Plan:
 
 
 def _with_train(table: LabelTable) -> dict[str, LabelTable]:
-    """Return the splits of a table, which must have rows to train on."""
     splits = table.splits()
     if "train" not in splits:
         raise DataError(f"{table.name} must have rows in the split train, got {', '.join(splits)}")
@@ -133,7 +124,14 @@ def choose_network(settings: Settings, table: LabelTable) -> tuple[Settings, str
         return _with(settings, **{key: "identity"}), "the data holds features"
     source = settings.start or settings.weights
     if settings.effort is None and source is not None and source != PRETRAINED:
-        return _with(settings, backbone=_network_of(source)), f"the network of {source}"
+        run = RunFolder(fetched_run(source, "model"))
+        network = architecture_of(run.path)
+        if network is None and not (run.path / MODEL_FILE).is_file():
+            raise SettingsError(
+                f"{source} does not say which network it belongs to; name it with --backbone"
+            )
+        named = _with(settings, backbone=network or run.spec.backbone.name)
+        return named, f"the network of {source}"
     side = _side(table.images, settings.bands is not None) if settings.effort is None else None
     if side is not None and side < PHOTO_SIDE:
         words = f"{SMALL_NETWORK}, trained from random values: the pictures are small"
@@ -170,21 +168,7 @@ def _with(settings: Settings, **network: str) -> Settings:
     return Settings(**{**settings.model_dump(exclude_unset=True, exclude=gone), **network})
 
 
-def _network_of(place: str) -> str:
-    """Return the network of the run whose folder or address was given as weights or start."""
-    run = RunFolder(fetched_run(place, "model"))
-    architecture = architecture_of(run.path)
-    if architecture is not None:
-        return architecture
-    if not (run.path / MODEL_FILE).is_file():
-        raise SettingsError(
-            f"{place} does not say which network it belongs to; name it with --backbone"
-        )
-    return run.spec.backbone.name
-
-
 def _side(images: ImageSource, of_bands: bool) -> int | None:
-    """Return the median of the shorter sides of a few pictures, None if none can be read."""
     few = 1 if images.blocks is not None else LOOKED_AT
     rows = np.unique(np.linspace(0, len(images) - 1, few).astype(int))
     sides = []
@@ -248,24 +232,6 @@ class Training:
         """Whether this is the process that writes and speaks."""
         return rank() == 0
 
-    def train_loader(self) -> Loader:
-        """Return the shuffled, augmented batches of the training split."""
-        size, world = self.settings.batch_size, world_size()
-        table = self.splits["train"]
-        return Loader(
-            table,
-            self.model.backbone.transform,
-            batch_size=size // world,
-            device=self.device,
-            seed=self.settings.seed,
-            augment=self.settings.augment,
-            shuffle=True,
-            drop_last=len(table) >= size,
-            workers=self.settings.hardware.workers,
-            rank=rank(),
-            world=world,
-        )
-
     def targets(self, split: str) -> tuple[Tensor, Tensor | None]:
         labels, observed = self.splits[split].targets()
         return torch.from_numpy(labels), None if observed is None else torch.from_numpy(observed)
@@ -309,9 +275,7 @@ def prepare(
     if settings.precision == "bf16" and not autocast_type("bf16", device.type):
         watch.say("this processor does not compute bf16: training in 32 bits")
     loaded = table is None
-    if table is None:
-        table = _load(settings, watch)
-    table, taxonomy, attributes = _obeyed(settings, table, watch)
+    table, taxonomy, attributes = _read(settings, table, watch)
     plan = resolve(settings, table)
     for reason in plan.reasons:
         watch.say(reason)
@@ -366,43 +330,34 @@ def prepare(
     return training
 
 
-def _load(settings: Settings, watch: Watch) -> LabelTable:
-    """Return the table of the settings' data, with a validation split.
-
-    Unreadable pictures are looked for where they are to be left out. Else every picture is read
-    once before training begins: by the network whose features are kept, or by a check, unless they
-    are streamed, or the run has begun and so has passed that.
-    """
-    options = {"skip_missing": True} if settings.skip_missing else {}
-    table = load(settings.data, **{**options, **settings.data_options})
-    if settings.on_error == "skip":
-        table = _readable(settings, table, watch)
-    if settings.val_share:
-        table = with_validation(table, share=settings.val_share)
-    for note in table.notes:
-        watch.say(note)
-    return table
-
-
-def _obeyed(
-    settings: Settings, table: LabelTable, watch: Watch
+def _read(
+    settings: Settings, table: LabelTable | None, watch: Watch
 ) -> tuple[LabelTable, Taxonomy | None, AttributeColumns | None]:
-    """Return the table with labels that obey the taxonomy, or groups that exclude each other."""
+    """Return the table with labels that obey a taxonomy, or groups that exclude each other."""
+    if table is None:
+        options = {"skip_missing": True} if settings.skip_missing else {}
+        table = load(settings.data, **{**options, **settings.data_options})
+        if settings.on_error == "skip":
+            table = _readable(settings, table, watch)
+        if settings.val_share:
+            table = with_validation(table, share=settings.val_share)
+        for note in table.notes:
+            watch.say(note)
+    taxonomy, attributes = None, None
     if settings.taxonomy is not None:
         taxonomy = Taxonomy.read(Path(settings.taxonomy))
         obeyed = obey_taxonomy(table, taxonomy)
+        table = obeyed.table
         if obeyed.raised or obeyed.learned:
             watch.say(obeyed.sentence())
-        return obeyed.table, taxonomy, None
-    if settings.attributes is not None:
+    elif settings.attributes is not None:
         settled = obey_groups(table, AttributeGroups.read(Path(settings.attributes)))
+        table, attributes = settled.table, settled.columns
         watch.say(settled.sentence())
-        return settled.table, None, settled.columns
-    return table, None, None
+    return table, taxonomy, attributes
 
 
 def _readable(settings: Settings, table: LabelTable, watch: Watch) -> LabelTable:
-    """Return the table without pictures that cannot be read, or raise with a list of them."""
     workers, bands = settings.hardware.workers or os.cpu_count() or 1, settings.bands
     watch.start("checking pictures", len(table))
     try:
@@ -420,7 +375,6 @@ def _readable(settings: Settings, table: LabelTable, watch: Watch) -> LabelTable
 def _with_promise_split(
     splits: Mapping[str, LabelTable], share: float, seed: int
 ) -> dict[str, LabelTable]:
-    """Return the splits with a share of validation apart, whole groups, for a promise."""
     if "val" not in splits:
         raise SettingsError("a promise needs a validation split to be made on, got none")
     val = splits["val"]

@@ -7,8 +7,8 @@ of labels that exclude each other, where no label changes by that.
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import reduce
 from math import sqrt
@@ -46,23 +46,21 @@ from labelwise.scores.fit import (
 from labelwise.system.distributed import rank, value_of_first, wait_for_all
 from labelwise.system.progress import LimitedWatch, Silent, TimeIsUp, Watch
 from labelwise.training import checkpoint
-from labelwise.training.execution import kernels, reserve_workspace
+from labelwise.training.execution import (
+    errors_told_by_the_first,
+    kernels,
+    launch,
+    reserve_workspace,
+)
 from labelwise.training.features import frozen_features
 from labelwise.training.loggers import log_history
 from labelwise.training.loop import Loop
 from labelwise.training.prepare import OF_TRAINING, PHOTO_NETWORK, Training, check_names, prepare
-from labelwise.training.processes import errors_told_by_the_first, launch
 from labelwise.training.settings import AUTO, Settings, differences, read_settings
 from labelwise.training.solve import solve_head
 
-# After training: predictions of every split, a calibrated link, a rule, figures, the predictor.
-#
-# Link and rule are fitted on validation alone and measured on test alone. With a taxonomy the link
-# takes the calibrated probabilities to the nearest ones that obey it, and the rule adds parents to
-# sets. Of labels that exclude each other the link makes one distribution, and the rule takes one.
-# What cannot be fitted is said and left out: the trained model is saved in any case, and the same
-# command with another rule, calibrator or ``zero_share`` fits them again on the saved predictions,
-# without training.
+# After training: link and rule are fitted on validation alone and measured on test alone. What
+# cannot be fitted is left out with a note: the trained model is saved in any case.
 
 
 def finish(training: Training, model: Model) -> Evaluation | None:
@@ -118,7 +116,6 @@ class _Finish:
         return self.fitted or self.own
 
     def measured(self, model: Model) -> Evaluation:
-        """Return the evaluation, saved beside the predictor."""
         training, settings, folder = self.training, self.settings, self.training.run.path
         what = "" if self.val is None else "fitting the calibrator and the rule on validation, "
         where = "what is there" if self.test is None else "test"
@@ -190,7 +187,6 @@ class _Finish:
                 self._not_fitted(f"zero_share cannot be used: {error}")
 
     def _fit_rule(self) -> tuple[Rule, str]:
-        """Return the rule, the promised one or that of the settings, and what it is in words."""
         training, promised = self.training, self._promised()
         if promised is not None:
             self.promises = promised.promises
@@ -253,7 +249,6 @@ class _Finish:
         return promised
 
     def _not_fitted(self, sentence: str) -> None:
-        """Note what could not be fitted, and say how to try another without training again."""
         self.notes.append(f"Not fitted: {sentence}.")
         self.training.watch.say(
             f"{sentence}; the model is saved without it: the same command with another rule, "
@@ -269,12 +264,9 @@ class _Finish:
 #     best    quick with larger pictures and other networks, as far as their weights can be had; the
 #             best of these is trained, once as it is and once with averaged weights
 #
-# Each try is a run in ``trials/``. The next one is kept instead of the best so far if its mAP on
-# validation is higher by more than the standard error of the difference, from how much each image
-# moves it (:mod:`labelwise.evaluation.intervals`): what cannot be told apart stays simple. When
-# ``minutes`` have passed, the try that is going on is given up, unless it is the first; training
-# plans as many epochs as the first tries say will fit. The files of the one that is kept become
-# those of the run.
+# Each try is a run in ``trials/``. It replaces the best so far if its mAP on validation is higher
+# by more than the standard error of the difference. When ``minutes`` have passed, the current try
+# is given up, unless it is the first. The files of the best try become those of the run.
 
 
 OTHER_NETWORKS = ("resnet50", "convnext_tiny", "vit_small_patch16_224")
@@ -302,10 +294,7 @@ def _score(rows: Predictions) -> float:
 
 
 def tried(settings: Settings, run: RunFolder, begin: Try, watch: Watch) -> Evaluation:
-    """Try what the effort asks for, keep the best in the run's folder, return its evaluation.
-
-    ``begin`` trains settings in a folder, or goes on there, and tells a watch.
-    """
+    """Try what the effort asks for, keep the best in the run's folder, return its evaluation."""
     effort, stopped = _Effort(settings, run, begin, watch), "All that this effort tries was tried."
     try:
         effort.try_all()
@@ -360,7 +349,6 @@ class _Effort:
             self._take(f"{words}, weights averaged", "averaged", averaged)
 
     def _epochs(self) -> int:
-        """Return how many epochs fit into the minutes that are left, those that were asked for."""
         epochs, earlier = self.settings.recipe.epochs, RunFolder(self.trials / "trained")
         if earlier.settings_path.exists():  # which is resumed
             return Settings(**earlier.settings).recipe.epochs
@@ -373,7 +361,6 @@ class _Effort:
         return fit
 
     def _take(self, words: str, name: str, settings: Settings) -> None:
-        """Try settings in a folder of a name; keep the run if it is better than the best so far."""
         minutes, watch, first = self.settings.minutes, self.watch, not self.seconds
         if not first and self.until is not None:
             if time.monotonic() > self.until:
@@ -478,26 +465,35 @@ def train(
 
 
 def _fit_and_finish(training: Training, *, fresh: bool) -> Run | None:
-    first = training.is_first
-    with _opened(training, fresh=fresh) if first else nullcontext(False) as changed:
+    run, settings, first = training.run, training.settings, training.is_first
+    changed, evaluation = False, None
+    with run.lock() if first else nullcontext():
+        if first:
+            changed = _finish_again(training, fresh=fresh)
+            run.claim()
+            if not run.is_finished:
+                settings.save(run.settings_path)
+                run.publish()
         wait_for_all()
-        if value_of_first(training.run.is_finished, training.device):
-            finished, evaluation = True, None
-            if first:
-                log_history(training.run, training.settings)
-                evaluation = finish_again(training) if changed else training.run.evaluation
-        else:
-            with kernels(deterministic=training.settings.deterministic):
+        finished = value_of_first(run.is_finished, training.device)
+        if not finished:
+            with kernels(deterministic=settings.deterministic):
                 model = None if training.frozen is None else solve_head(training)
                 if model is None:
                     model = Loop(training).run()
                 elif first:
-                    log_history(training.run, training.settings)
+                    log_history(run, settings)
                 evaluation = finish(training, model)
-            finished = False
+        elif first:
+            log_history(run, settings)
+            evaluation = finish_again(training) if changed else run.evaluation
+        if first:
+            if finished:  # last: a command that is stopped before this finishes it again
+                settings.save(run.settings_path)
+            run.publish()
     if evaluation is None:
         return None
-    return Run(training.run.path, evaluation, training.table, was_finished=finished)
+    return Run(run.path, evaluation, training.table, was_finished=finished)
 
 
 def _train_with_effort(
@@ -508,7 +504,6 @@ def _train_with_effort(
     *,
     fresh: bool,
 ) -> Run:
-    """Train what the effort asks for, each in a folder of its own, and keep the best."""
     runs: list[Run] = []
 
     def begin(chosen: Settings, folder: Path, told: Watch) -> None:
@@ -532,27 +527,6 @@ def _train_with_effort(
         evaluation = tried(settings, run, begin, watch)
     finished = all(run.was_finished for run in runs)
     return Run(run.path, evaluation, runs[0].table, was_finished=finished)
-
-
-@contextmanager
-def _opened(training: Training, *, fresh: bool) -> Iterator[bool]:
-    """Have the folder for a run while the block runs; yield whether it must be finished again.
-
-    Settings of a finished run are written when what follows from them is: a command that is
-    stopped in between finishes it again the next time.
-    """
-    run = training.run
-    with run.lock():
-        again = _finish_again(training, fresh=fresh)
-        run.claim()
-        finished = run.is_finished
-        if not finished:
-            training.settings.save(run.settings_path)
-            run.publish()
-        yield again
-        if finished:
-            training.settings.save(run.settings_path)
-        run.publish()
 
 
 def _finish_again(training: Training, *, fresh: bool) -> bool:
@@ -596,13 +570,9 @@ def _finish_again(training: Training, *, fresh: bool) -> bool:
 
 # Out-of-fold predictions: what a run says of each of its training photos without having seen it.
 #
-# The training rows are dealt into folds, whole groups to one. Each fold is a run of its own in
-# ``RUN/folds/N-of-M``, with the settings of the run, trained on the other folds and calibrated on
-# the same validation rows; the rows held out are its test split. Features of a frozen backbone are
-# computed once for all of them.
-#
-# ``RUN/folds.parquet`` joins the answers in the order of the training rows, as log-odds under each
-# fold's own calibrated link: logits of different fits need not mean the same.
+# Each fold is a run in ``RUN/folds/N-of-M``, trained on the other folds and calibrated on the same
+# validation rows. ``RUN/folds.parquet`` joins their answers in the order of the training rows, as
+# log-odds under each fold's own calibrated link: logits of different fits need not mean the same.
 
 
 FAR = 50.0  # log-odds beyond which nothing changes
@@ -616,11 +586,7 @@ def train_folds(
     fresh: bool = False,
     publish: Callable[[], None] = lambda: None,
 ) -> Predictions:
-    """Return predictions of every training row of a run, by runs that were trained on the others.
-
-    Folds that were finished before are taken as they are; one that was stopped goes on. ``publish``
-    is called after each, and at the end.
-    """
+    """Return predictions of every training row of a run, by runs trained on the others."""
     files, watch = RunFolder(run.folder), watch or Silent()
     settings = read_settings(files.settings_path, {})
     if settings.hardware.devices > 1:
@@ -663,7 +629,6 @@ def train_folds(
 
 
 def _odds(folder: Path) -> Predictions:
-    """Return the held-out rows of a fold with log-odds as logits; as they are without a link."""
     run = RunFolder(folder)
     predictions, link = run.predictions("test"), run.spec.made_link
     if link is None:

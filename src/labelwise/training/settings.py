@@ -1,8 +1,4 @@
-"""Settings of a run: defaults, then a YAML file, then flags, validated and saved with the run.
-
-An unknown key is an error that names the nearest one. How a run is carried out (devices,
-workers) may differ between two runs of the same settings; everything else may not.
-"""
+"""Settings of a run: defaults, then a YAML file, then flags, validated and saved with the run."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,7 +11,7 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from labelwise.decide import find_promise
-from labelwise.decide.cross_fit import CROSS_FITTED_SHARE, check_cross_fit
+from labelwise.decide.promised_rules import CROSS_FITTED_SHARE, check_cross_fit
 from labelwise.errors import LabelwiseError, SettingsError
 from labelwise.pictures.transform import parse_window
 from labelwise.system.files import replacing
@@ -124,7 +120,6 @@ class Recipe:
 
 
 def _as_list(value: Any) -> Any:
-    """Return one name as a list of it, and each name once."""
     values = [value] if isinstance(value, str) else value
     return list(dict.fromkeys(values)) if isinstance(values, list | tuple) else values
 
@@ -271,11 +266,7 @@ class Settings(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _with_defaults(cls, values: Any) -> Any:
-        """Take what suits a promise with ``cross_fit``, an effort, and rows of features.
-
-        A calibrator that is fitted again leaves more rows for the promise; an effort trains a
-        pretrained network; ``features`` name the backbone.
-        """
+        """Take what suits a promise with ``cross_fit``, an effort, and rows of features."""
         if not isinstance(values, dict):
             return values
         if values.get("cross_fit"):
@@ -298,7 +289,6 @@ class Settings(BaseModel):
 
     @model_validator(mode="after")
     def _labels_fit(self) -> "Settings":
-        """Refuse what would move the labels of an image to two places, or break a promise."""
         if self.taxonomy is not None:
             check_promise(self)
         if self.cross_fit:
@@ -337,7 +327,6 @@ class Settings(BaseModel):
 
     @model_validator(mode="after")
     def _network_fits(self) -> "Settings":
-        """Refuse what does not apply to an effort, or to features."""
         if self.minutes is not None and self.effort not in ("good", "best"):
             raise SettingsError(
                 f"minutes end the efforts good and best, got minutes {self.minutes:g} and effort "
@@ -395,10 +384,7 @@ def with_defaults(values: Mapping[str, Any], defaults: Mapping[str, Any]) -> dic
 
 
 def read_settings(file: Path | None, flags: Mapping[str, Any]) -> Settings:
-    """Return the settings of an optional YAML file, overridden by ``flags`` (dotted keys).
-
-    A flag may name an option of the data as `labelwise data` does: ``delimiter``.
-    """
+    """Return the settings of an optional YAML file, overridden by ``flags`` (dotted keys)."""
     placed = {}
     for flag, value in flags.items():
         name = flag.partition(".")[0]
@@ -464,7 +450,6 @@ def _data_options() -> set[str]:
 
 
 def _nearest_key(path: tuple[int | str, ...]) -> str:
-    """Return a hint: the same name elsewhere, or else the nearest name at the same place."""
     *parents, last = map(str, path)
     keys = flattened(Settings(data="").model_dump(mode="json"))
     same = [key for key in keys if key.rpartition(".")[2] == last]

@@ -35,9 +35,6 @@ from labelwise.training.inference import validation_figures
 from labelwise.training.prepare import Training
 from labelwise.types import Targets
 
-# The head of a run on features: solved where its loss is convex; else the loop trains it.
-
-
 COPIES = 8  # times the features are in memory while they are solved, most of it in float64
 
 
@@ -90,7 +87,11 @@ def solve_head(training: Training) -> Model | None:
             **{f"val_{name}": value for name, value in figures.items()},
         }
     )
-    watch.say(_words(solution.l2, figures["map"]))
+    least, most = (f"{end.item():,.4g}" for end in solution.l2.aminmax())
+    weights = f"the L2 weight {least}" if least == most else f"L2 weights from {least} to {most}"
+    score = figures["map"]
+    shown = "undefined" if score is None else f"{score:.4f}"
+    watch.say(f"solved with {weights}: val map {shown}")
     model = training.model.to(training.device)
     # What the folder belongs to, for a command that comes back to it.
     checkpoint.save(
@@ -99,13 +100,6 @@ def solve_head(training: Training) -> Model | None:
         training.contents,
     )
     return model
-
-
-def _words(l2: Tensor, score: float | None) -> str:
-    least, most = (f"{end.item():,.4g}" for end in l2.aminmax())
-    weights = f"the L2 weight {least}" if least == most else f"L2 weights from {least} to {most}"
-    shown = "undefined" if score is None else f"{score:.4f}"
-    return f"solved with {weights}: val map {shown}"
 
 
 def _features(training: Training, split: str) -> Tensor:
@@ -204,16 +198,11 @@ class Design:
 
 @dataclass(frozen=True, eq=False)
 class Solution:
-    """A linear classifier: logits = features W + b.
-
-    ``l2`` (K,) are the weights of the labels, ``validation`` the mean loss of a validation row
-    (summed over labels) for each weight that was tried for all of them.
-    """
+    """A linear classifier, logits = features W + b, and the l2 weight of each label."""
 
     weight: Tensor  # (D, K)
     bias: Tensor  # (K,)
     l2: Tensor  # (K,)
-    validation: dict[float, float]
 
     def logits(self, features: Tensor) -> Tensor:
         return features.to(self.weight) @ self.weight + self.bias
@@ -242,7 +231,7 @@ def solve(
     l2 = path.chosen()
     w = _solved(path.design, loss, l2[None], path.nearest(l2), tolerance=FINE)
     w = _solved(exact, loss, l2[None], w.to(exact.rows), tolerance=tolerance)
-    return Solution(*exact.linear(w), l2, path.means)
+    return Solution(*exact.linear(w), l2)
 
 
 def _portions(loss: ConvexLoss, rows: Tensor) -> Iterator[tuple[slice, ConvexLoss]]:
@@ -280,11 +269,6 @@ class _Path:
     found: dict[float, Tensor] = field(default_factory=dict)  # by the power of ten of the weight
     sums: dict[float, Tensor] = field(default_factory=dict)  # validation losses of each problem
     losses: dict[float, float] = field(default_factory=dict)
-
-    @property
-    def means(self) -> dict[float, float]:
-        """The validation losses by weight, strongest first."""
-        return {self._l2(power): self.losses[power] for power in sorted(self.losses, reverse=True)}
 
     def _l2(self, power: P) -> P:
         return 10**power * len(self.design.rows)
@@ -362,11 +346,7 @@ class _Path:
 def minimise(
     design: Design, loss: ConvexLoss, l2: Tensor, start: Tensor, *, tolerance: float = EXACT
 ) -> Tensor:
-    """Return the optimum (r + 1, K) for weights l2 (1, K), by Newton steps from ``start``.
-
-    A problem is done when the gain that its gradient promises is below ``tolerance`` of its loss,
-    or when a step gained no more than rounding, by which two equal sums of rows may differ.
-    """
+    """Return the optimum (r + 1, K) for weights l2 (1, K), by Newton steps from ``start``."""
     solution, columns = start.clone(), torch.arange(start.shape[1], device=start.device)
     w, penalty, logits = start, design.penalty(l2), design.rows @ start
     value = loss.sums(logits) + loss.over_problems(penalty * w.square()) / 2
@@ -416,11 +396,7 @@ def _newton_step(
     wanted: Tensor,
     forcing: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """Return d with H d near ``wanted``, and rows d, by preconditioned conjugate gradients.
-
-    H is the second derivative of loss and penalty. Each problem ends when what is left of it is
-    ``forcing`` of ``wanted``, in the norm of the preconditioner.
-    """
+    """Return d with H d near ``wanted``, and rows d, by preconditioned conjugate gradients."""
     total = loss.over_problems
     step, change = torch.zeros_like(wanted), wanted.new_zeros(len(rows), wanted.shape[1])
     left = wanted

@@ -71,6 +71,9 @@ def test_no_way_of_writing_a_path_leads_past_the_token(protected, target):
 
 
 HOSTS = (
+    *("evil.example", "127.0.0.1.evil.example", "localhost.", "localhost/evil.example", "0.0.0.0"),
+    *("localhost?evil.example", "localhost#evil.example", "localhost:80:80", "localhost:port"),
+    *("[::1", "[::2]"),
     *("localhost@evil.example", "evil.example#localhost", "localhost evil.example", "localhost/"),
     *("localhost,evil.example", "localhost.evil.example", "evil.example:80:localhost", ""),
     *("lоcalhost", "localhost\u3002evil", "xn--lcalhost-96g"),  # the first with a Cyrillic o
@@ -81,8 +84,9 @@ HOSTS = (
 @pytest.mark.parametrize("host", HOSTS)
 def test_no_way_of_writing_a_host_leads_here(protected, host):
     """A name that another site can own, made to lead to this machine, is not answered."""
-    statuses, received = answers(protected, request("/health/live", host=host))
-    assert statuses == [400], received[:200]
+    for path in ("/", "/api/v1/model", "/health/live"):
+        statuses, received = answers(protected, request(path, host=host))
+        assert statuses == [400], received[:200]
 
 
 DOUBTFUL = (
@@ -249,6 +253,7 @@ FOREIGN = [
     {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"},
     {"Origin": "http://evil.example"},
     {"Origin": "null"},
+    {"Origin": "http://127.0.0.1:1"},
 ]
 FRIEND = "https://photos.example"
 
@@ -260,6 +265,10 @@ def test_pages_of_other_sites_get_nothing_that_costs_work(server, headers):
         for method in ("GET", "HEAD"):
             assert server.send(method, path, headers=headers)[0] == 403, path
     assert server.send("OPTIONS", "/api/v1/search?q=dog", headers=headers)[0] == 403
+    labels = {"labels": {"dog": "present"}}
+    assert server.put(f"/api/v1/photos/{photo}/labels", labels, **headers)[0] == 403
+    assert server.upload(("a.png", encoded()), **headers)[0] == 403
+    assert not any(one["corrected"] for one in server.get(f"/api/v1/photos/{photo}")["labels"])
 
 
 @pytest.mark.parametrize("headers", FOREIGN)

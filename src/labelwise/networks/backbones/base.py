@@ -90,10 +90,9 @@ def he_init(network: nn.Module) -> None:
 
 
 def freeze(backbone: Backbone, stages: int = 0, prefixes: Sequence[str] = ()) -> None:
-    """Freeze the first ``stages`` stages and all parameters whose name starts with a prefix.
+    """Freeze the first ``stages`` stages (-1: all) and parameters whose name starts with a prefix.
 
-    Their batch norms keep the stored statistics. ``stages=-1`` freezes the whole backbone.
-    A prefix may leave out the leading ``network.`` of timm's and torchvision's models.
+    Their batch norms keep the stored statistics. A prefix may leave out a leading ``network.``.
     """
     groups = backbone.stages()
     if not -1 <= stages <= len(groups):
@@ -103,7 +102,8 @@ def freeze(backbone: Backbone, stages: int = 0, prefixes: Sequence[str] = ()) ->
     frozen = {name for group in (groups if stages == -1 else groups[:stages]) for name in group}
     names = [name for name, _ in backbone.named_parameters()]
     for prefix in prefixes:
-        matches = [name for name in names if _starts(name, prefix)]
+        start = f"{prefix.rstrip('.')}."
+        matches = [n for n in names if f"{n.removeprefix('network.')}.".startswith(start)]
         if not matches:
             tops = sorted({name.removeprefix("network.").partition(".")[0] for name in names})
             raise SettingsError(f"no layer starts with {prefix!r}{nearest(prefix, tops)}")
@@ -120,10 +120,6 @@ def freeze_batch_norm(backbone: Backbone) -> None:
         if isinstance(module, _BatchNorm):
             module.requires_grad_(False)
     backbone.train(backbone.training)
-
-
-def _starts(name: str, prefix: str) -> bool:
-    return f"{name.removeprefix('network.')}.".startswith(f"{prefix.rstrip('.')}.")
 
 
 # What a network calls its features becomes a map (B, D, h, w).

@@ -36,7 +36,15 @@ class TimmBackbone(Backbone):
         in_chans: int = 3,
     ) -> None:
         network = _network(name, weights, image_size, in_chans)
-        transform = _transform(network, image_size)
+        config = resolve_model_data_config(network)
+        interpolation = config["interpolation"]
+        transform = Transform(
+            image_size or config["input_size"][-1],
+            tuple(config["mean"]),
+            tuple(config["std"]),
+            interpolation if interpolation in ("bilinear", "bicubic", "nearest") else "bicubic",
+            None if config["crop_mode"] == "squash" else config["crop_pct"],
+        )
         super().__init__(name, network.num_features, transform)
         self.network = network
         named = network.pretrained_cfg.get("classifier")
@@ -168,21 +176,7 @@ def _state(name: str, weights: str) -> dict[str, Tensor]:
 
 
 def _shapes(name: str) -> dict[str, tuple[int, ...]]:
-    """Return the names and shapes of all tensors of a network, its classifier's among them."""
     # On the device "meta" random weights would import torch's compiler, 60 MiB of it.
     with torch.random.fork_rng(devices=[]):
         network = timm.create_model(name)
     return {key: tuple(tensor.shape) for key, tensor in network.state_dict().items()}
-
-
-def _transform(network: Any, image_size: int | None) -> Transform:
-    config = resolve_model_data_config(network)
-    size = image_size or config["input_size"][-1]
-    interpolation = config["interpolation"]
-    return Transform(
-        size,
-        tuple(config["mean"]),
-        tuple(config["std"]),
-        interpolation if interpolation in ("bilinear", "bicubic", "nearest") else "bicubic",
-        None if config["crop_mode"] == "squash" else config["crop_pct"],
-    )

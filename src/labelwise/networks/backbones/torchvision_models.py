@@ -1,14 +1,9 @@
-"""Any torchvision classification model as ``torchvision/NAME``, such as ``torchvision/resnet50``.
-
-torchvision has no common name for the features before the classifier. They are the input of the
-last pooling over places in the traced graph; a ViT pools nothing, there they are its encoder's
-output, and SqueezeNet classifies before it pools, there they are ``features``.
-"""
+"""Any torchvision classification model, as ``torchvision/resnet50``."""
 
 from typing import Any
 
 import torch
-from torch import Tensor, fx, nn
+from torch import Tensor, nn
 from torch.nn.functional import adaptive_avg_pool2d
 from torchvision import models
 from torchvision.models.feature_extraction import (
@@ -83,21 +78,15 @@ def _features_node(model: nn.Module) -> str:
     if isinstance(model, models.VisionTransformer):
         return "encoder.ln"
     tracer = NodePathTracer()
-    for node in reversed(tracer.trace(model.eval()).nodes):
-        if _pools(model, node):
-            return _known_name(model, str(tracer.node_to_qualname[node.args[0]]))
-    raise SettingsError(f"backbone {type(model).__name__} has no feature map: it pools nothing")
-
-
-def _known_name(model: nn.Module, name: str) -> str:
-    """Return the extractor's name of a node: it does not look inside torchvision's own blocks."""
     known = get_graph_node_names(model)[1]
-    while name not in known:
-        name = name.rpartition(".")[0]
-    return name
-
-
-def _pools(model: nn.Module, node: fx.Node) -> bool:
-    if node.op == "call_module":
-        return isinstance(model.get_submodule(str(node.target)), nn.AdaptiveAvgPool2d)
-    return node.target in (adaptive_avg_pool2d, "mean")
+    for node in reversed(tracer.trace(model.eval()).nodes):
+        if node.op == "call_module":
+            pools = isinstance(model.get_submodule(str(node.target)), nn.AdaptiveAvgPool2d)
+        else:
+            pools = node.target in (adaptive_avg_pool2d, "mean")
+        if pools:
+            name = str(tracer.node_to_qualname[node.args[0]])
+            while name not in known:  # the extractor does not look inside torchvision's own blocks
+                name = name.rpartition(".")[0]
+            return name
+    raise SettingsError(f"backbone {type(model).__name__} has no feature map: it pools nothing")

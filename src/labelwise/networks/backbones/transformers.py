@@ -203,8 +203,7 @@ class ImageTower(Backbone):
 #     x      <- x + fc2(quick_gelu(fc1(LayerNorm(x))))    quick_gelu(u) = u sigma(1.702 u)
 #
 # The last of three stages has a class token beside the places, which no convolution sees. The
-# feature map is that of its places, after the norm that ends the network; the token is left out of
-# it. The published training drops whole branches at random; that is left out.
+# feature map is that of its places, after the last norm. No branches are dropped at random.
 
 
 class Stage(NamedTuple):
@@ -306,8 +305,6 @@ class _Block(nn.Module):
 
 
 class _Projection(nn.Module):
-    """A depthwise convolution and its batch norm."""
-
     def __init__(self, width: int, stride: int) -> None:
         super().__init__()
         self.conv = nn.Conv2d(width, width, 3, stride, 1, groups=width, bias=False)
@@ -357,5 +354,4 @@ def _as_map(places: Tensor, shape: Sequence[int]) -> Tensor:
 
 
 def _over_channels(norm: nn.LayerNorm, features: Tensor) -> Tensor:
-    """Return a map whose channels were normalised at each place."""
     return torch.as_tensor(norm(features.permute(0, 2, 3, 1)).permute(0, 3, 1, 2))

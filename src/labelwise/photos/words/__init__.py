@@ -1,11 +1,11 @@
 """Words: from photos and a list of words to a model, before anyone has answered a question."""
 
-from labelwise.photos.words.answers import asking_order
 from labelwise.photos.words.classes import ClassesAndWords, SentenceEncoder
 from labelwise.photos.words.free_text import FreeText
 from labelwise.photos.words.learner import QuestionGuide, WordsLearner
+from labelwise.photos.words.start import asking_order
 from labelwise.photos.words.text_image import TextHead, TextImageModel
-from labelwise.photos.words.towers import TwoTowers, open_scorer
+from labelwise.photos.words.tower_files import TwoTowers, open_scorer
 from labelwise.photos.words.word_list import Word, WordList
 
 __all__ = [

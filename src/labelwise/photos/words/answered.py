@@ -3,18 +3,17 @@
     o_ik = s_k t_ik + c_k                                 the text score, calibrated by the answers
     minimise over D, d:  loss(o + features D + d)  +  sum_k l2_k / 2 (||D_k||^2 + d_k^2)
 
-with features centred on the answered photos and divided by their deviations over all, and with the
-scores of all words and, where they are known, the directions of captions beside them: so a word
-learns from others that occur with it, and moves more easily along what captions speak of.
-(s_k, c_k) is the mean curve of ``calibration.few``: labels share what their answers cannot tell
-apart. l2_k is chosen by cross-validation over the answers: the log loss of the left-out answers is
-minus the log-likelihood of a strength, and the labels' strengths are drawn towards the common one.
-An infinite strength, the text score as it is, is among those tried.
+Features are centred on the answered photos and divided by their deviations over all; the scores of
+all words and, where known, the directions of captions stand beside them, so a word learns from
+others that occur with it. (s_k, c_k) is the mean curve of ``calibration.few``. l2_k is chosen by
+cross-validation: the log loss of the left-out answers is minus the log-likelihood of a strength,
+and the labels' strengths are drawn towards the common one. An infinite strength is among those
+tried.
 
-What follows calibrates the left-out logits once more, by the few-label fit with a link. That fit
-sees each label's level settled by the first, and so leaves far too little open: its 90 % intervals
-of shares held the truth for 33 to 46 % of the labels of 1,000 COCO photos. What is open is that of
-the first fit, around the shares of the last: with it 82 to 92 % held it.
+The left-out logits are calibrated once more, by the few-label fit with a link. That fit sees each
+label's level settled by the first and leaves too little open (90 % intervals of shares held the
+truth for 33 to 46 % of the labels of 1,000 COCO photos). With the width of the first fit around the
+shares of the last, 82 to 92 % held it.
 """
 
 from dataclasses import dataclass, replace
@@ -181,7 +180,6 @@ class _Shared:
         self._found = self._rough.rows.new_zeros(self._rough.rows.shape[1], every.shape[1])
 
     def logits(self, strength: float) -> Tensor:
-        """Return the logits (F, n, K) of the folds; ``strength`` is l2 per photo."""
         l2 = strength * self._count
         self._found = minimise(self._rough, self._folds, l2, self._found, tolerance=ROUGH)
         logits = (self._offset + self._rough.rows @ self._found).double()
@@ -288,7 +286,6 @@ class _Own:
 
 
 def _folds(rows: int, seed: int) -> Tensor:
-    """Return the fold of each row, dealt at random."""
     generator = torch.Generator().manual_seed(seed)
     return torch.randperm(rows, generator=generator) % min(FOLDS, rows)
 

@@ -3,31 +3,27 @@
     a_kc      = softmax over classes c of cos(text(k), text(c)) / T
     score_k   = sum_c a_kc (logit_c - mean of logit_c over the photos)
 
-A word weighs the classes whose names mean what it means. The classifier is linear in the pooled
-features f of its network, logit_c = W_c f + b_c, and so is the score: word k has the weights
-sum_c a_kc W_c, and the mean photo the score 0.
+The classifier is linear in the pooled features f of its network, logit_c = W_c f + b_c, and so is
+the score: word k has the weights sum_c a_kc W_c. Two more routes join where they can
+(:class:`Kinds`, :class:`CaptionMaps`): the union of the classes that are kinds of a word, and maps
+learned from captions. Neither is linear in the features, so the head is moved, by a ridge
+regression on the photos, to where it gives their weighted sum.
 
-Two more routes join that of class names where they can (:mod:`labelwise.photos.words.knowledge`):
-the union of the classes that are kinds of a word, and the maps learned from captions. Each score is
-standardised over the photos, and they are added as learned weights say. Neither is linear in the
-features, so the head is moved, by a ridge regression on the photos, to where it gives their sum.
+    p(dog)       = sum of the classifier's probabilities over its 118 classes of dogs
+    caption(t)   = cos(A (features - mean) / deviation, B (text - mean))
 
 A folder of such a model holds an encoder: one .onnx file (inputs input_ids, attention_mask and
 perhaps token_type_ids) and tokenizer.json. It may also hold the classifier as timm writes it for a
-hub (config.json, model.safetensors), with the names of its classes in classes.txt, one per line.
-Without them the classifier is EfficientNet-Lite0 from the extra ``weights``, with ImageNet's
-classes. Texts get the unit mean of the encoder's hidden states. Each is encoded by itself: files of
-8-bit weights answer otherwise when a text has company.
-
-Words that no photo shows, such as justice, lean on some class as well. So a text is compared with
-ideas and with things that people look for in photos, and doubted where an idea is nearest.
+hub (config.json, model.safetensors), with the names of its classes in classes.txt. Otherwise the
+classifier is EfficientNet-Lite0 from the extra ``weights``. Each text is encoded by itself: files
+of 8-bit weights answer otherwise when a text has company.
 """
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -41,11 +37,121 @@ from labelwise.errors import DataError, SettingsError
 from labelwise.models.graph_file import open_session
 from labelwise.networks.backbones import Backbone, create_classifier
 from labelwise.networks.backbones.weights import PRETRAINED, architecture_of
-from labelwise.photos.words.knowledge import CaptionMaps, Kinds, caption_maps, imagenet_kinds
 from labelwise.photos.words.text_image import TextDirections, TextHead, TextImageModel
 from labelwise.photos.words.word_list import Word, WordList, usual_texts
 from labelwise.system.files import replacing
 from labelwise.system.text import counted, first_line
+
+SYNSETS_FILE, MAPS_FILE = "imagenet_synsets.tsv", "caption_maps.npz"
+CLASSES = 1000
+SAME_NAMES = 0.95  # of the classes, to be ImageNet's
+SAME_TEXT, SAME_ROW = 0.95, 0.999  # cosines
+PROBE = "a photo of a dog"
+BEFORE = ("a photo of a ", "a photo of ", "a ", "an ", "the ")
+ENDINGS = (  # WordNet's own rules for plurals
+    *(("ses", "s"), ("xes", "x"), ("zes", "z"), ("ches", "ch"), ("shes", "sh")),
+    *(("men", "man"), ("ies", "y"), ("s", "")),
+)
+
+Vectors = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Kinds:
+    """The classes that are kinds of a thing, by its name; of several things the most usual one."""
+
+    classes: dict[str, tuple[int, ...]]
+
+    def of(self, texts: Iterable[str]) -> tuple[int, ...]:
+        """Return the classes of all things that some texts name."""
+        numbers = set[int]()
+        for text in texts:
+            name = " ".join(text.casefold().split())
+            name = name.removeprefix(next((word for word in BEFORE if name.startswith(word)), ""))
+            singular = [name.removesuffix(old) + new for old, new in ENDINGS if name.endswith(old)]
+            numbers.update(
+                next((self.classes[n] for n in (name, *singular) if n in self.classes), ())
+            )
+        return tuple(sorted(numbers))
+
+    def are_of(self, names: Sequence[str]) -> bool:
+        if len(names) != CLASSES:
+            return False
+        first = [name.partition(",")[0].casefold() for name in names]
+        same = sum(n in self.classes.get(name, ()) for n, name in enumerate(first))
+        return same >= SAME_NAMES * CLASSES
+
+
+@cache
+def imagenet_kinds() -> Kinds:
+    """Return the hierarchy above ImageNet's classes."""
+    lines = Path(__file__).with_name(SYNSETS_FILE).read_text(encoding="utf-8").splitlines()
+    rows = [line.split("\t") for line in lines if not line.startswith("#")]
+    parents = {synset: above.split() for synset, _, above in rows}
+    below: dict[str, set[int]] = {synset: set() for synset in parents}
+    for number, (synset, _, _) in enumerate(rows[:CLASSES]):
+        todo = [synset]
+        while todo:
+            below[todo[-1]].add(number)
+            todo += parents[todo.pop()]
+    senses: dict[str, tuple[int, str]] = {}  # of a name the most usual one
+    for synset, written, _ in rows:
+        for name, _, sense in (entry.partition("%") for entry in written.split("|")):
+            own = (int(sense or 1), synset)
+            senses[name.casefold()] = min(own, senses.get(name.casefold(), own))
+    return Kinds({name: tuple(sorted(below[synset])) for name, (_, synset) in senses.items()})
+
+
+@dataclass(frozen=True, eq=False)
+class CaptionMaps:
+    """Photos (D,) and texts (E,) in one space, and what each of three routes counts.
+
+    ``weights`` (2, 3) are those of class names, kinds and captions; the first row is of words that
+    are not a kind of any class.
+    """
+
+    image: Vectors  # (d, D), of standardised features
+    text: Vectors  # (d, E)
+    deviation: Vectors  # (D,)
+    text_mean: Vectors  # (E,)
+    weights: Vectors
+    row: Vectors  # (D,), of the classifier's weights
+    probe: Vectors  # (E,), of a text
+
+    def fit(self, weight: Vectors, encode: Callable[[str], Vectors]) -> bool:
+        """Return whether the maps belong to a classifier (C, D) and to an encoder."""
+        if weight.shape[1:] != self.row.shape or _cosine(weight[0], self.row) < SAME_ROW:
+            return False
+        vector = encode(PROBE)
+        return vector.shape == self.probe.shape and _cosine(vector, self.probe) > SAME_TEXT
+
+    def texts(self, vectors: Vectors) -> Vectors:
+        mapped = (vectors - self.text_mean) @ self.text.T
+        unit: Vectors = mapped / np.linalg.norm(mapped, axis=1, keepdims=True)
+        return unit
+
+    def directions(self, vectors: Vectors) -> Vectors:
+        """Return the directions (D, K) of texts among the features, without photos' lengths."""
+        weights: Vectors = (self.texts(vectors) @ self.image / self.deviation).T
+        return weights
+
+    def scores(self, features: Vectors, vectors: Vectors) -> Vectors:
+        mapped = ((features - features.mean(0)) / self.deviation) @ self.image.T
+        mapped /= np.maximum(np.linalg.norm(mapped, axis=1, keepdims=True), 1e-12)
+        scores: Vectors = mapped @ self.texts(vectors).T
+        return scores
+
+
+@cache
+def caption_maps() -> CaptionMaps:
+    """Return the maps of the package."""
+    with np.load(Path(__file__).with_name(MAPS_FILE), allow_pickle=False) as file:
+        return CaptionMaps(**{name: np.asarray(file[name], np.float32) for name in file.files})
+
+
+def _cosine(one: Vectors, other: Vectors) -> float:
+    return float(one @ other / max(float(np.linalg.norm(one) * np.linalg.norm(other)), 1e-12))
+
 
 EXTRA = "pip install 'labelwise[words]'"
 TOKENIZER_FILE = "tokenizer.json"
@@ -60,7 +166,16 @@ class SentenceEncoder:
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
-        graph = self._graph()
+        if not (self.folder / TOKENIZER_FILE).is_file():
+            raise SettingsError(
+                f"{self.folder} must hold {TOKENIZER_FILE} beside the encoder's .onnx file, and "
+                "does not; copy it from where the encoder comes from"
+            )
+        graphs = sorted([*self.folder.glob("*.onnx"), *self.folder.glob("onnx/*.onnx")])
+        if len(graphs) != 1:
+            names = ", ".join(path.name for path in graphs) or "none"
+            raise SettingsError(f"{self.folder} must hold one .onnx file, got {names}")
+        (graph,) = graphs
         try:
             import onnxruntime  # noqa: F401
             from tokenizers import Tokenizer
@@ -84,21 +199,8 @@ class SentenceEncoder:
         unknown = self.inputs - {"input_ids", "attention_mask", "token_type_ids"}
         if unknown or "input_ids" not in self.inputs:
             raise SettingsError(
-                f"{graph} must take input_ids and attention_mask, as sentence encoders do, got "
-                f"{', '.join(sorted(self.inputs))}"
+                f"{graph} must take input_ids and attention_mask, got {', '.join(self.inputs)}"
             )
-
-    def _graph(self) -> Path:
-        if not (self.folder / TOKENIZER_FILE).is_file():
-            raise SettingsError(
-                f"{self.folder} must hold {TOKENIZER_FILE} beside the encoder's .onnx file, and "
-                "does not; copy it from where the encoder comes from"
-            )
-        graphs = sorted([*self.folder.glob("*.onnx"), *self.folder.glob("onnx/*.onnx")])
-        if len(graphs) != 1:
-            names = ", ".join(path.name for path in graphs) or "none"
-            raise SettingsError(f"{self.folder} must hold one .onnx file, got {names}")
-        return graphs[0]
 
     def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Return one unit vector (D,) per text."""
@@ -135,10 +237,7 @@ class SentenceEncoder:
         return not unknown & set(self.tokenizer.encode(text).ids)
 
     def spelled(self, text: str) -> str | None:
-        """Return the first word of a text that the tokenizer has to take letter by letter, if any.
-
-        Such a word was rare where the encoder was trained, as those in other letters often are.
-        """
+        """Return the first word of a text that the tokenizer takes letter by letter, if any."""
         encoding = self.tokenizer.encode(text, add_special_tokens=False)
         spans: dict[int, list[tuple[int, int]]] = defaultdict(list)
         for word, span in zip(encoding.word_ids, encoding.offsets, strict=True):
@@ -189,13 +288,11 @@ class WeighedTexts(TextDirections):
 
     @cached_property
     def kinds(self) -> Kinds | None:
-        """What ImageNet's classes are kinds of, None of other classes."""
         kinds = imagenet_kinds()
         return kinds if kinds.are_of(self.names) else None
 
     @cached_property
     def maps(self) -> CaptionMaps | None:
-        """The maps learned from captions, None with another network or encoder."""
         maps, weight = caption_maps(), self.weight.numpy()
         return maps if maps.fit(weight, lambda text: self.encoder.encode([text])[0]) else None
 
@@ -205,7 +302,6 @@ class WeighedTexts(TextDirections):
         return (cosines / TEMPERATURE).softmax(dim=1)
 
     def nearest_class(self, vector: NDArray[np.float32]) -> tuple[str, float]:
-        """Return the class whose name is nearest to a text, and the cosine."""
         cosines = self.name_vectors @ vector
         number = int(cosines.argmax())
         return self.names[number], float(cosines[number])
@@ -231,14 +327,10 @@ class WeighedTexts(TextDirections):
         return [() if self.kinds is None else self.kinds.of(own) for own in texts]
 
     def vectors(self, texts: Sequence[Sequence[str]]) -> NDArray[np.float32]:
-        """Return the unit vectors (K, E) of things, each of which some texts describe."""
         return np.stack([self.encoder.describe(own) for own in texts])
 
     def kept(self) -> tuple[tuple[str, ...], dict[str, Tensor]]:
-        return self.names, {
-            "vectors": torch.from_numpy(self.name_vectors),
-            "weight": self.weight,
-        }
+        return self.names, {"vectors": torch.from_numpy(self.name_vectors), "weight": self.weight}
 
     def nearest(self, texts: Sequence[Sequence[str]]) -> list[str]:
         """Return the class that each thing leans on most, or how many are kinds of it."""
@@ -300,11 +392,7 @@ class ClassesAndWords(TextImageModel):
     kind = "classes"
 
     def __init__(
-        self,
-        folder: str | Path,
-        *,
-        image_size: int | None = None,
-        cache: Path | None = None,
+        self, folder: str | Path, *, image_size: int | None = None, cache: Path | None = None
     ) -> None:
         self.folder, self.cache, self.image_size = Path(folder), cache, image_size
         if not self.folder.is_dir():
@@ -322,15 +410,13 @@ class ClassesAndWords(TextImageModel):
         self.classes = self._classes()
 
     def _classes(self) -> tuple[str, ...]:
-        """Return the names of the classifier's classes."""
         file, count = self.folder / CLASSES_FILE, len(self.bias)
         if file.is_file():
             lines = file.read_text(encoding="utf-8-sig").splitlines()
             names = tuple(line.strip() for line in lines if line.strip())
             if len(names) != count:
                 raise SettingsError(
-                    f"{file} must name the {count:,} classes of the classifier, one per line, got "
-                    f"{len(names):,}"
+                    f"{file} must name the {count:,} classes, one per line, got {len(names):,}"
                 )
             return names
         from timm.data.imagenet_info import ImageNetInfo
@@ -360,10 +446,7 @@ class ClassesAndWords(TextImageModel):
         return vectors
 
     def head(
-        self,
-        texts: Sequence[Sequence[str]],
-        mean_features: Tensor,
-        features: Tensor | None = None,
+        self, texts: Sequence[Sequence[str]], mean_features: Tensor, features: Tensor | None = None
     ) -> TextHead:
         weight = self.texts.directions(texts)
         maps = self.texts.maps

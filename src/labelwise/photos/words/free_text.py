@@ -3,10 +3,8 @@
     words.json           the folder of the text-image model, and the hash of what makes its texts
     words.safetensors    of classes and words: vectors and weights of the classes that texts weigh
 
-A text is a direction in the space of the network's features, as a word is. An index keeps unit
-vectors of features in their main directions about their mean, and photos are ranked by the cosine
-with the text's direction there. That is a likeness: it says which photos come first, and it is not
-a probability, because nobody has answered about this text.
+A text is a direction in the space of the network's features, and photos are ranked by the cosine
+with it. That is a likeness and not a probability, because nobody has answered about this text.
 """
 
 import json
@@ -26,8 +24,7 @@ from labelwise.photos.query import Hit, photos_along
 from labelwise.photos.receipts import name_of_text
 from labelwise.photos.words.classes import SentenceEncoder, WeighedTexts
 from labelwise.photos.words.text_image import TextDirections, TextImageKind, TextImageModel
-from labelwise.photos.words.tower_files import read_towers
-from labelwise.photos.words.towers import TowerTexts
+from labelwise.photos.words.tower_files import TowerTexts, read_towers
 from labelwise.photos.words.word_list import usual_texts
 from labelwise.retrieval import Query
 from labelwise.system.files import replacing
@@ -76,10 +73,7 @@ class FreeText:
 
     @classmethod
     def of(cls, index: Index, encoder: Path | None = None) -> "FreeText":
-        """Return what scores texts for the photos of an index, from the run of its model.
-
-        ``encoder`` is the folder of the sentence encoder, if it is not where it was.
-        """
+        """Return what scores texts for the photos of an index, from the run of its model."""
         run = Path(index.facts.model)
         if not cls.is_kept(run):
             raise DataError(
@@ -89,8 +83,7 @@ class FreeText:
             )
         if RunFolder(run).spec.weights_sha256 != index.spec.weights_sha256:
             raise DataError(
-                f"{run} was made again after {index.folder}; index again with --rebuild to search "
-                "for texts"
+                f"{run} was made again after {index.folder}; index again with --rebuild"
             )
         return cls.load(run, encoder)
 
@@ -115,8 +108,7 @@ class FreeText:
         what = "text-image model" if facts.kind == "towers" else "sentence encoder"
         if not folder.is_dir():
             raise SettingsError(
-                f"the {what} of {run} was in {folder}, which is not there; name its folder with "
-                "--encoder"
+                f"the {what} of {run} is not in {folder}; name its folder with --encoder"
             )
         texts: TextDirections
         if facts.kind == "towers":
@@ -164,9 +156,6 @@ class FreeText:
         return photos_along(index, self.direction(text), count, query=query, at_least=at_least)
 
     def check(self, index: Index, text: str, count: int, **options: Any) -> CheckSession:
-        """Begin or resume the check of the photos most like a text, which may earn a promise.
-
-        ``options`` are those of :meth:`CheckSession.of_ranked`.
-        """
+        """Begin or resume the check of the photos most like a text, which may earn a promise."""
         hits = self.photos(index, text, count)
         return CheckSession.of_ranked(index, name_of_text(text), hits, **options)

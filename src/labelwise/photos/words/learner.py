@@ -1,18 +1,12 @@
 """WordsLearner: a run of words that learns from answers while people give them.
 
-It starts from what the run thinks and keeps the photos' features at hand. Each time it is given all
-answers, it fits the head with the words as its prior again, as ``train --words`` does, and
-returns the guide of the next questions. Photos that are set aside fit nothing here either.
-Nothing is written: the run learns for good when `train --words` is given the answers.
+Each time it is given all answers, it fits the head with the words as its prior again, as ``train
+--words`` does, on the answered photos and at most 5,000 others. Nothing is written.
 
-Beside the answered photos a fit looks at no more than 5,000 others, drawn by the hashes of their
-contents, so that its time does not grow with the library. All photos are scored by it.
-
-Photos that are set aside follow from their content alone. They are asked about in the random order
-of the word, whatever a model says, so that promises and counts can rest on them: one of five
-questions. All others are asked about by p (1 - p); a word without answers of its own has its
-likeliest photos first, since it needs a yes to learn from. A guess is never shown of a photo that
-is set aside, because guesses sway.
+Photos that are set aside are asked about in the random order of the word, whatever a model says, so
+that promises and counts can rest on them: one of five questions. All others are asked about by p (1
+- p); a word without answers has its likeliest photos first, since it needs a yes to learn from. A
+guess is never shown of a photo that is set aside, because guesses sway.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -28,15 +22,17 @@ from labelwise.errors import SettingsError
 from labelwise.links import Consistent, Link
 from labelwise.models import Predictor
 from labelwise.photos.words.answered import answered_head
-from labelwise.photos.words.answers import KeptAnswers, PhotoAnswer, is_set_aside
 from labelwise.photos.words.start import (
     ANSWERS_FILE,
     EMBEDDINGS,
     SET_ASIDE,
     TEXT_HEAD_FILE,
     WORDS_FILE,
+    KeptAnswers,
+    PhotoAnswer,
     can_teach,
     features_of,
+    is_set_aside,
     targets_of,
 )
 from labelwise.photos.words.text_image import TextHead
@@ -73,7 +69,12 @@ class QuestionGuide:
         drawn = sorted(drawn, key=lambda photo: photo not in answered)
         random = [photo for photo in drawn if photo in self.aside]
         others = [photo for photo in drawn if photo not in self.aside]
-        worth = dict(zip(others, self._values(label, others).tolist(), strict=True))
+        worth = dict.fromkeys(others, 0.0)  # p (1 - p), or p; 0 where word or photo is not known
+        if label in self.labels:
+            p = np.append(self.probs[:, self.labels.index(label)], 0.0)
+            p = p[[self._rows.get(photo, -1) for photo in others]]
+            values = p if label in self.unanswered else p * (1 - p)
+            worth = dict(zip(others, values.tolist(), strict=True))
         others.sort(key=lambda photo: (photo not in answered, -worth[photo]))
         places = [(EVERY * n, photo) for n, photo in enumerate(random)]
         for n, photo in enumerate(others):
@@ -82,23 +83,11 @@ class QuestionGuide:
         return [photo for _, photo in sorted(places)]
 
     def guess(self, label: str, photo: str) -> bool | None:
-        """Return whether a run thinks that a photo shows a word; None of photos set aside.
-
-        None too where the run does not know word or photo, or has learnt of other words alone.
-        """
+        """Return whether a run thinks that a photo shows a word; None of photos set aside."""
         known = photo in self._rows and label in self.labels
         if photo in self.aside or not known or label in self.unanswered:
             return None
         return bool(self.probs[self._rows[photo], self.labels.index(label)] >= 0.5)
-
-    def _values(self, label: str, photos: Sequence[str]) -> NDArray[np.float64]:
-        """Return p (1 - p) of photos, or p; 0 where the run does not know word or photo."""
-        if label not in self.labels:
-            return np.zeros(len(photos))
-        p = np.append(self.probs[:, self.labels.index(label)], 0.0)  # the last: unknown photos
-        own = p[[self._rows.get(photo, -1) for photo in photos]]
-        values: NDArray[np.float64] = own if label in self.unanswered else own * (1 - own)
-        return values
 
     @cached_property
     def _rows(self) -> dict[str, int]:
@@ -125,8 +114,7 @@ class WordsLearner:
         predictor = Predictor.load(run)
         if predictor.answers is None or predictor.link is None:
             raise SettingsError(
-                f"{run} did not begin with words, so it cannot guide questions about them; give a "
-                "run of `labelwise train --words`"
+                f"{run} did not begin with words; give a run of `labelwise train --words`"
             )
         images, backbone = PictureImages(photos), predictor.model.backbone
         self._features = features_of(images, backbone, run / EMBEDDINGS, watch=watch)
@@ -148,11 +136,7 @@ class WordsLearner:
         self.guide = self._guide(head, predictor.link, predictor.answers, predictor.unanswered)
 
     def learnt(self, answers: Mapping[str, Mapping[str, bool]]) -> QuestionGuide:
-        """Return the guide that follows from answers, by the path of the photo and the word.
-
-        Answers that the run has already count too; of one photo and word those given here do. The
-        run's own guide is returned while there are too few.
-        """
+        """Return the guide that follows from answers, by the path of the photo and the word."""
         of_path = dict(zip(self._names, self._digests, strict=True))
         given = {
             of_path[path]: PhotoAnswer(path, dict(said), is_set_aside(of_path[path], self._share))

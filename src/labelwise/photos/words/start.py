@@ -1,6 +1,6 @@
 """Start: a run from photos and words, before and after people have answered.
 
-    embeddings/                        features of photos, by content
+    embeddings/                        features of photos, by content: .npz files of 512 photos
     words.txt                          the words
     words.json, words.safetensors      what scores any text (``free_text.py``)
     text-head.safetensors              scores of the words that no answer has moved
@@ -9,23 +9,19 @@
     predictions/train, test.parquet    answered photos that fitted the model, and those set aside
     model.json, model.safetensors      network, linear head, link and rule: a model like any other
 
-Without answers the head is the text head, and its link a guess: p = sigma(.8 x - 3.6), where x is
-the score less the mean of all scores, divided by their deviation; that is the best curve for all
-labels of COCO together. SigLIP's scores are taken for the log-odds that they were trained to be.
-``model.json`` then says that no one has answered, and whatever shows a
-probability says so too. With answers the head is :func:`.answered.answered_head`,
-and words that nobody answered about are ranked but never chosen: their probabilities follow from
-answers about other words, and may be far off.
-
-Features are kept in .npz files of up to 512 photos, in a folder named after the network's weights
-and its transform. What was interrupted goes on after the last one.
+Without answers the link is a guess: p = sigma(.8 x - 3.6), where x is the score less the mean of
+all scores, divided by their deviation (the best curve for all labels of COCO together); SigLIP's
+scores are log-odds already. With answers the head is :func:`.answered.answered_head`; words that
+nobody answered about are ranked but never chosen.
 """
 
+import os
 from collections import Counter
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
+from hashlib import sha256
 from math import sqrt
 from pathlib import Path
 from zipfile import BadZipFile
@@ -35,7 +31,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from labelwise.answers.agreement import write_table
+from labelwise.answers.agreement import ASIDE, write_table
+from labelwise.answers.log import AnswerLog, LoggedAnswer, answered
+from labelwise.answers.version_0_2 import lines_of_run
 from labelwise.data import LabelTable
 from labelwise.decide import NEVER, Rule, Threshold, WithParents
 from labelwise.errors import DataError, ImageError, SettingsError
@@ -51,9 +49,8 @@ from labelwise.networks.heads import LinearHead
 from labelwise.numeric.arrays import to_numpy
 from labelwise.numeric.special import ndtri
 from labelwise.photos.words.answered import AnsweredHead, answered_head
-from labelwise.photos.words.answers import KeptAnswers
 from labelwise.photos.words.free_text import save_free_text
-from labelwise.photos.words.text_image import TextHead, TextImageModel
+from labelwise.photos.words.text_image import TextImageModel
 from labelwise.photos.words.word_list import WordList
 from labelwise.pictures import ImageSource, PictureImages
 from labelwise.pictures.loading import Failure
@@ -63,6 +60,121 @@ from labelwise.system.files import locked, replacing, write_error
 from labelwise.system.progress import Silent, Watch
 from labelwise.system.text import counted
 from labelwise.training.features import content_key
+
+KEY_BYTES = 8
+
+
+def asking_order(label: str, photos: Iterable[str]) -> list[str]:
+    """Return photos in the order in which they are asked about for a word.
+
+    It is random, each word's own, and the same every time: by the hash of word and photo.
+    """
+    return sorted(photos, key=lambda photo: sha256(os.fsencode(f"{label}\0{photo}")).digest())
+
+
+@dataclass(frozen=True)
+class PhotoAnswer:
+    """What was said of one photo: whether each of some labels is there."""
+
+    id: str
+    labels: dict[str, bool]
+    aside: bool
+
+
+@dataclass(frozen=True)
+class KeptAnswers:
+    """Answers by the digest of the photo."""
+
+    photos: Mapping[bytes, PhotoAnswer]
+
+    def __len__(self) -> int:
+        return len(self.photos)
+
+    @staticmethod
+    def of(table: LabelTable, digests: Mapping[int, bytes], set_aside: float) -> "KeptAnswers":
+        """Return what a label table says of the photos whose digests are known.
+
+        Rows of the split ``test`` are set aside, those of ``train`` are not: someone may have
+        chosen them. Of all others a share is drawn.
+        """
+        table.require_hard("answers")
+        labels, observed = table.targets()
+        known = np.ones(labels.shape, bool) if observed is None else observed
+        answers: dict[bytes, PhotoAnswer] = {}
+        for row, digest in digests.items():
+            said = {
+                name: bool(labels[row, column])
+                for column, name in enumerate(table.space.names)
+                if known[row, column]
+            }
+            if not said:
+                continue
+            split = None if table.split is None else str(table.split[row])
+            aside = split == "test" or (split != "train" and is_set_aside(digest, set_aside))
+            photo_answer = PhotoAnswer(str(table.ids[row]), said, aside)
+            answers[digest] = _joined(answers.get(digest), photo_answer)
+        return KeptAnswers(answers)
+
+    def merged(self, newer: "KeptAnswers") -> "KeptAnswers":
+        photos = dict(self.photos)
+        for digest, photo in newer.photos.items():
+            photos[digest] = _joined(photos.get(digest), photo)
+        return KeptAnswers(photos)
+
+    def targets(self, names: Sequence[str], *, aside: bool) -> tuple[list[bytes], Tensor, Tensor]:
+        """Return digests, labels (n, K) and which are known, of photos with any of some labels."""
+        rows = {
+            digest: [answer.labels.get(name) for name in names]
+            for digest, answer in sorted(self.photos.items())
+            if answer.aside == aside and not answer.labels.keys().isdisjoint(names)
+        }
+        number = {None: np.nan, False: 0.0, True: 1.0}
+        said = np.array([[number[word] for word in row] for row in rows.values()])
+        labels = torch.from_numpy(said.reshape(len(rows), len(names)))
+        return [*rows], labels.nan_to_num(), ~labels.isnan()
+
+    def extended(self, path: Path, newer: "KeptAnswers") -> "KeptAnswers":
+        """Return both, and append what is new to the log in a file."""
+        both = self.merged(newer)
+        lines = [
+            answered(digest.hex(), label, "yes" if said else "no", None, "label", path=photo.id,
+                     draw=ASIDE if photo.aside else None)
+            for digest, photo in both.photos.items()
+            for label, said in photo.labels.items()
+            if (old := self.photos.get(digest)) is None
+            or (old.labels.get(label), old.aside) != (said, photo.aside)
+        ]  # fmt: skip
+        _log(path).append(lines)
+        return both
+
+    @staticmethod
+    def load(path: Path) -> "KeptAnswers":
+        photos: dict[bytes, PhotoAnswer] = {}
+        for line in _log(path).lines():
+            if isinstance(line, LoggedAnswer):
+                digest, known = bytes.fromhex(line.photo), {line.label: line.answer == "yes"}
+                new = PhotoAnswer(line.path or line.photo, known, line.draw == ASIDE)
+                photos[digest] = both = _joined(photos.get(digest), new)
+                if line.answer not in ("yes", "no"):
+                    both.labels.pop(line.label)
+        return KeptAnswers({digest: photo for digest, photo in photos.items() if photo.labels})
+
+
+def _log(path: Path) -> AnswerLog:
+    return AnswerLog(path, lambda: lines_of_run(path.with_suffix(".parquet")))
+
+
+def _joined(older: PhotoAnswer | None, newer: PhotoAnswer) -> PhotoAnswer:
+    """Return both; what was set aside once stays aside."""
+    if older is None:
+        return newer
+    return PhotoAnswer(newer.id, {**older.labels, **newer.labels}, older.aside or newer.aside)
+
+
+def is_set_aside(digest: bytes, share: float) -> bool:
+    """Return whether a photo of this content is among the share that is set aside."""
+    return int.from_bytes(digest[:KEY_BYTES]) < share * float(1 << 8 * KEY_BYTES)
+
 
 LEAST = 20  # photos; below, the spread of the photos is not known well enough
 LEVEL = 1 - 0.05 / 2 / 2  # of one side: two figures, two sides
@@ -82,7 +194,6 @@ class RunDifference:
 
     @property
     def told_apart(self) -> bool:
-        """Whether the interval does not hold zero."""
         return self.low > 0 or self.high < 0
 
     def __str__(self) -> str:
@@ -172,7 +283,6 @@ class PhotoFeatures:
     computed: int
 
     def of(self, digests: Sequence[bytes]) -> Tensor:
-        """Return the features (n, D) of photos."""
         return torch.from_numpy(np.stack([self.known[digest] for digest in digests]))
 
     def every(self) -> Tensor:
@@ -319,10 +429,7 @@ def start(
         raise SettingsError(f"set_aside must be a share from 0 up to 1, got {set_aside:g}")
     run = RunFolder(out)
     if (run.path / MODEL_FILE).is_file() and run.spec.answers is None:
-        raise SettingsError(
-            f"{run.path} holds a run that was trained, not one that began with words; name another "
-            "folder with -o"
-        )
+        raise SettingsError(f"{run.path} holds a run that was trained, not one of words; change -o")
     with run.lock():
         notes = model.doubts(words)
         if len(notes) > DOUBTS_SHOWN:  # a thousand words have many pairs
@@ -400,9 +507,9 @@ class _Start:
             for is_aside in (False, True)
         )
         digests, labels, observed = fitting
-        count, answered, rule = len(digests), None, Threshold(0.5)
-        unanswered: tuple[str, ...] = ()
+        count, answered, unanswered = len(digests), None, tuple[str, ...]()
         link: Link
+        rule: Rule = Threshold(0.5)
         if can_teach(*fitting):
             answered = answered_head(text, self.photos.of(digests), labels, observed, pool=every)
             head, link = answered.head, answered.calibration.link
@@ -418,7 +525,16 @@ class _Start:
                     "without those set aside, and when there is a yes and a no among the answers"
                 )
             count = 0
-        made = self._predictor(head, link, rule)
+        space, taxonomy = self.words.space, self.words.taxonomy
+        if taxonomy is not None:
+            parent = taxonomy.within(space).parent
+            link, rule = Consistent(link, parent), WithParents(rule, parent)
+        linear = LinearHead(self.model.backbone.channels, len(space))
+        with torch.no_grad():
+            linear.classifier.weight.copy_(head.weight.T)
+            linear.classifier.bias.copy_(head.bias)
+        network = Model(self.model.backbone, linear).eval()
+        made = Predictor(network, HeadSpec("linear"), space, link, rule, "words", (), taxonomy)
         predictor = replace(made, answers=count, unanswered=unanswered)
         text.save(self.run.path / TEXT_HEAD_FILE)
         self._save(predictor, {"train": fitting, "test": aside} if count else {})
@@ -436,7 +552,6 @@ class _Start:
         )
 
     def _unused(self) -> list[str]:
-        """Return what is to be said of answers about words that are not in the list."""
         said = Counter(name for photo in self.answers.photos.values() for name in photo.labels)
         others = [name for name in said if name not in self.words.names]
         if not others:
@@ -453,22 +568,9 @@ class _Start:
         """Return where a photo lies, or else what it was called when it was answered."""
         return self.paths.get(digest, self.answers.photos[digest].id)
 
-    def _predictor(self, head: TextHead, link: Link, rule: Rule) -> Predictor:
-        space, taxonomy = self.words.space, self.words.taxonomy
-        if taxonomy is not None:
-            parent = taxonomy.within(space).parent
-            link, rule = Consistent(link, parent), WithParents(rule, parent)
-        linear = LinearHead(self.model.backbone.channels, len(space))
-        with torch.no_grad():
-            linear.classifier.weight.copy_(head.weight.T)
-            linear.classifier.bias.copy_(head.bias)
-        network = Model(self.model.backbone, linear).eval()
-        return Predictor(network, HeadSpec("linear"), space, link, rule, "words", (), taxonomy)
-
     def _save(
         self, predictor: Predictor, splits: dict[str, tuple[list[bytes], Tensor, Tensor]]
     ) -> None:
-        """Write the files of the run; the model comes last."""
         folder, layer = self.run.path, predictor.model.head.state_dict()
         for name in ("train", "test"):
             path = self.run.predictions_path(name)

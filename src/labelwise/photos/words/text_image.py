@@ -111,10 +111,7 @@ class TextImageModel(ABC):
 
     @abstractmethod
     def head(
-        self,
-        texts: Sequence[Sequence[str]],
-        mean_features: Tensor,
-        features: Tensor | None = None,
+        self, texts: Sequence[Sequence[str]], mean_features: Tensor, features: Tensor | None = None
     ) -> TextHead:
         """Return the scores of things that texts describe, for photos of these mean features.
 

@@ -1,4 +1,9 @@
-"""Folders of text-image models: CLIP, SigLIP and SigLIP 2 as transformers writes them, open_clip's.
+"""TwoTowers: CLIP, SigLIP, SigLIP 2 or an open_clip model as what scores photos for words.
+
+    score_k = scale cos(photo, text_k) + bias      text_k: unit mean of the vectors of its texts
+
+SigLIP's scores are log-odds of independent labels until people have answered. CLIP's only rank: as
+with classes, a guessed curve makes probabilities of them. Folders hold
 
     config.json, model.safetensors                     transformers: CLIPModel, SiglipModel,
                                                        Siglip2Model (at its square grid of patches)
@@ -6,24 +11,27 @@
     tokenizer.json                                     either; with tokenizer_config.json if there
     preprocessor_config.json                           of transformers: how photos become input
 
-Sizes follow from the tensors, and every tensor must find its place: a model that is built in
-another way is refused, never read wrongly. Nothing but safetensors and JSON is read.
-
-A text tower of CLIP has causal attention and reads the last token, which ends the text. SigLIP
-fills every text up to full length, all tokens see each other, and the last place is read. Texts are
-lower-cased for SigLIP and SigLIP 2, and the first SigLIP also loses its punctuation, as their
-training did it. Each text is encoded alone.
+Sizes follow from the tensors, and every tensor must find its place. Nothing but safetensors and
+JSON is read. A text tower of CLIP has causal attention and reads the last token. SigLIP fills every
+text up to full length, all tokens see each other, and the last place is read. Texts are lower-cased
+for both SigLIPs, and the first also loses its punctuation, as in training. Each text is encoded
+alone.
 """
 
 import json
+import os
 import re
 import string
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
+from http.client import HTTPException
 from math import exp
 from pathlib import Path
+from time import monotonic
 from typing import Any, TypeVar
+from urllib.request import urlopen
 
 import torch
 from safetensors import SafetensorError
@@ -32,6 +40,8 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from labelwise.errors import DataError, SettingsError
+from labelwise.links import Link, Sigmoid
+from labelwise.models.run_folder import HUB, fetched_from_hub
 from labelwise.networks.backbones.transformers import (
     ImageTower,
     TowerKind,
@@ -39,8 +49,11 @@ from labelwise.networks.backbones.transformers import (
     TransformerBlock,
 )
 from labelwise.networks.heads import DualPrompts
+from labelwise.photos.words.classes import ClassesAndWords
+from labelwise.photos.words.text_image import TextDirections, TextHead, TextImageModel
+from labelwise.photos.words.word_list import usual_texts
 from labelwise.pictures.transform import Transform
-from labelwise.system.files import sha256_of
+from labelwise.system.files import replacing, sha256_of
 from labelwise.system.text import first_line, one_line_of, shortened
 
 
@@ -62,8 +75,7 @@ class TextTowerShape:
     def __post_init__(self) -> None:
         if self.heads < 1 or self.width % self.heads:
             raise SettingsError(
-                f"the width of a text tower must be a multiple of its heads, got {self.width} and "
-                f"{self.heads}"
+                f"the width of a text tower must divide by its heads: {self.width}, {self.heads}"
             )
 
 
@@ -83,7 +95,6 @@ class Tokens:
         self.tokenizer.enable_truncation(self.places)
 
     def of(self, text: str) -> list[int]:
-        """Return the numbers of a text's tokens."""
         if self.lower:
             text = text.lower()
         if self.drop_punctuation:
@@ -132,7 +143,6 @@ class TextTower(nn.Module):
 
     @torch.inference_mode()
     def encode(self, texts: Sequence[str], tokens: Tokens) -> Tensor:
-        """Return one unit vector (D,) per text."""
         return torch.cat([self(torch.tensor([tokens.of(text)])) for text in texts])
 
 
@@ -222,8 +232,7 @@ def read_towers(folder: Path) -> Towers:
     weights = folder / (OPEN_WEIGHTS if is_open else WEIGHTS)
     if not weights.is_file():
         raise SettingsError(
-            f"{folder} must hold {weights.name} beside its configuration, and does not; only "
-            "safetensors are read"
+            f"{folder} must hold {weights.name}, and does not; only safetensors are read"
         )
     try:
         state = {name: value.float() for name, value in load_file(weights).items()}
@@ -246,7 +255,6 @@ def read_towers(folder: Path) -> Towers:
 
 
 def _number(tensor: Tensor | None) -> float | None:
-    """Return the one number of a tensor, None without one."""
     value = None if tensor is None else float(tensor)
     if value is not None and not abs(value) <= LARGEST_LOG:
         raise ValueError(f"a number must be finite and small, got {value:g}")
@@ -306,10 +314,7 @@ def _built(
     siglip_2: bool,
     preprocessing: dict[str, Any] | None = None,
 ) -> tuple[ImageTower, TextTower, Tokens]:
-    """Return both halves: sizes follow from tensors, (heads, activation, eps) are ``built``.
-
-    ``left`` are tensors that neither half has a place for.
-    """
+    """Return both halves: sizes follow from tensors, (heads, activation, eps) are ``built``."""
     if strange := sorted(name for name in left if not name.endswith(NOT_WEIGHTS)):
         raise SettingsError(
             f"{folder}: {len(strange)} tensors of the model have no place in the towers that are "
@@ -345,10 +350,7 @@ def _built(
 
 
 def _preprocessing(folder: Path, side: int) -> Transform:
-    """Return how photos become input: what preprocessor_config.json says of a picture of ``side``.
-
-    A shortest edge is scaled and the middle cut out; a height and a width squash the whole photo.
-    """
+    """Return what preprocessor_config.json says of how photos become input of ``side``."""
     config = _json(_file(folder, PREPROCESSOR))
     size = config.get("size", side)
     edge = size.get("shortest_edge") if isinstance(size, dict) else size
@@ -362,11 +364,9 @@ def _preprocessing(folder: Path, side: int) -> Transform:
 
 
 def _file(folder: Path, name: str, more: str = "") -> Path:
-    """Return a file that a model's folder must hold."""
     if not (folder / name).is_file():
         raise SettingsError(
-            f"{folder} must hold {name} beside the model, and does not; copy it from where the "
-            f"model comes from{more}"
+            f"{folder} must hold {name}; copy it from where the model comes from{more}"
         )
     return folder / name
 
@@ -387,8 +387,7 @@ def _tokens(folder: Path, shape: TextTowerShape, *, siglip_2: bool) -> Tokens:
     tokens = max(tokenizer.get_vocab().values(), default=-1) + 1  # numbers may be left out
     if tokens > shape.vocabulary:
         raise SettingsError(
-            f"{path} has {tokens:,} tokens and the model knows {shape.vocabulary:,}; it belongs to "
-            "another model"
+            f"{path} has {tokens:,} tokens and the model knows only {shape.vocabulary:,}"
         )
     if shape.causal:
         return Tokens(tokenizer, shape.places)
@@ -442,10 +441,7 @@ class EmbeddedText(nn.Module):
 
 
 def dual_prompts(towers: Towers, names: Sequence[str], *, context: int = 16) -> DualPrompts:
-    """Return the head that learns ``context`` words before these label names, twice.
-
-    It takes the vectors that ``towers`` has for photos, as stored features or as a map.
-    """
+    """Return the head that learns ``context`` words before these label names, twice."""
     shape = towers.text.shape
     if not shape.causal:
         raise SettingsError(
@@ -463,3 +459,162 @@ def dual_prompts(towers: Towers, names: Sequence[str], *, context: int = 16) -> 
     with torch.no_grad():
         embedded = [towers.text.tokens(torch.tensor(tokens)) for tokens in ids]
     return DualPrompts(EmbeddedText(towers.text), embedded, context=context)
+
+
+ALIKE = 0.99  # cosine of two words; unlike those of sentence encoders, cosines of towers are high
+SIGLIP_TEXT = "this is a photo of {}."
+LATIN = 0x250  # letters from here on are no longer those of English and its neighbours
+
+
+# The sentence encoder that is taken unless another model is named (Apache-2.0, 23 MB).
+ENCODER, REVISION = "Xenova/all-MiniLM-L6-v2", "751bff37182d3f1213fa05d7196b954e230abad9"
+ENCODER_FILES = {  # hash, and bytes that no such file exceeds
+    "onnx/model_quantized.onnx": (
+        "afdb6f1a0e45b715d0bb9b11772f032c399babd23bfc31fed1c170afc848bdb1",
+        25_000_000,
+    ),
+    "tokenizer.json": (
+        "da0e79933b9ed51798a3ae27893d3c5fa4a201126cef75586296df9b4d2c62a0",
+        1_000_000,
+    ),
+}
+CHUNK, SILENT, LONGEST = 1 << 18, 20.0, 900.0  # bytes; seconds without any, and in all
+BY_HAND = (
+    f"copy {' and '.join(ENCODER_FILES)} from https://huggingface.co/{ENCODER} into a folder and "
+    "name it with --model"
+)
+
+
+def usual_encoder() -> Path:
+    """Return the folder of all-MiniLM-L6-v2, from a cache or fetched, checked by hashes.
+
+    A mirror is not trusted: what it sends is cut off where it is too much or too slow, and becomes
+    a file once its hash is right.
+    """
+    from huggingface_hub import constants, try_to_load_from_cache
+
+    kept = [try_to_load_from_cache(ENCODER, name, revision=REVISION) for name in ENCODER_FILES]
+    if all(isinstance(path, str) for path in kept):
+        folder = Path(str(kept[-1])).parent
+    else:
+        root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        folder = Path(root) / "labelwise" / "encoders" / REVISION
+    for name, (expected, most) in ENCODER_FILES.items():
+        path = folder / name
+        if not path.is_file():
+            address = f"{constants.ENDPOINT}/{ENCODER}/resolve/{REVISION}/{name}"
+            try:
+                if constants.HF_HUB_OFFLINE:
+                    raise OSError("HF_HUB_OFFLINE is set")
+                content = _fetched(address, expected, most)
+            except (OSError, HTTPException, ValueError) as error:
+                raise SettingsError(
+                    "without --model a sentence encoder is fetched once (23 MB), and "
+                    f"{address} cannot be used: {one_line_of(error)}. Set HF_ENDPOINT to another "
+                    f"mirror, or {BY_HAND}"
+                ) from None
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with replacing(path) as temporary:
+                temporary.write_bytes(content)
+        elif (digest := sha256_of(path)) != expected:
+            raise SettingsError(
+                f"{path} must have the SHA-256 {expected}, got {digest}; delete it and try again, "
+                f"or {BY_HAND}"
+            )
+    return folder
+
+
+def _fetched(address: str, expected: str, most: int) -> bytes:
+    if not address.startswith(("https://", "http://")):
+        raise ValueError("the address must start with https:// or http://")
+    begun, content = monotonic(), bytearray()
+    with urlopen(address, timeout=SILENT) as answer:
+        while chunk := answer.read1(CHUNK):
+            content += chunk
+            if len(content) > most:
+                raise ValueError(f"it sends more than {most:,} bytes")
+            if monotonic() - begun > LONGEST:
+                raise ValueError(f"it sent {len(content):,} bytes in {LONGEST:,.0f} seconds")
+    if (digest := sha256(content).hexdigest()) != expected:
+        sent = f"the {len(content):,} bytes that it sent"
+        raise ValueError(f"{sent} must have the SHA-256 {expected}, got {digest}")
+    return bytes(content)
+
+
+def open_scorer(
+    place: str | None = None, *, image_size: int | None = None, cache: Path | None = None
+) -> TextImageModel:
+    """Return the scorer of a folder, or of ``hf://OWNER/NAME``: two towers, or classes and words.
+
+    Without a place it is all-MiniLM-L6-v2 with EfficientNet-Lite0. ``image_size`` and ``cache``
+    are of classes and words.
+    """
+    if place is None:
+        return ClassesAndWords(usual_encoder(), image_size=image_size, cache=cache)
+    if place.startswith(HUB):
+        meaning = "so it is not a text-image model of transformers that can be read here"
+        folder = fetched_from_hub(place, FILES_OF_HUB, OPTIONAL_OF_HUB, meaning)
+    else:
+        folder = Path(place)
+    if not is_tower_folder(folder):
+        return ClassesAndWords(folder, image_size=image_size, cache=cache)
+    if image_size is not None:
+        raise SettingsError(f"{place} has an input of its own size: leave --image-size out")
+    return TwoTowers(folder)
+
+
+class TowerTexts(TextDirections):
+    """The text half of two towers."""
+
+    def __init__(self, towers: Towers) -> None:
+        self.towers = towers
+
+    def directions(self, texts: Sequence[Sequence[str]]) -> Tensor:
+        towers, columns = self.towers, []
+        for own in texts:
+            if towers.bias is not None and tuple(own) == usual_texts(own[-1]):
+                own = [SIGLIP_TEXT.format(own[-1])]
+            mean = towers.text.encode(own, towers.tokens).mean(dim=0)
+            columns.append(normalize(mean, dim=0).clone())
+        return torch.stack(columns, dim=1).double()
+
+    def doubt(self, name: str, texts: Sequence[str]) -> str | None:
+        strange = [text for text in texts if any(ord(letter) >= LATIN for letter in text)]
+        if strange and self.towers.tokens.knows_english_only:
+            return (
+                f"CLIP was trained on English, and {strange[0]!r} is written in other letters: "
+                f"describe {name!r} in English, as in: name: a text in English"
+            )
+        return None
+
+    def alike(self, texts: Sequence[Sequence[str]]) -> list[tuple[int, int]]:
+        vectors = self.directions(texts)
+        near = (vectors.T @ vectors).triu(1) > ALIKE
+        return [(int(first), int(other)) for first, other in near.nonzero().tolist()]
+
+
+class TwoTowers(TextImageModel):
+    """A text-image model of a folder."""
+
+    kind = "towers"
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        if not self.folder.is_dir():
+            raise SettingsError(f"{folder} is not a folder; it must hold a text-image model")
+        self.towers = read_towers(self.folder)
+        self.backbone, self.digest = self.towers.image, self.towers.digest
+
+    @property
+    def texts(self) -> TowerTexts:
+        return TowerTexts(self.towers)
+
+    def head(
+        self, texts: Sequence[Sequence[str]], mean_features: Tensor, features: Tensor | None = None
+    ) -> TextHead:
+        weight = self.towers.scale * self.texts.directions(texts)
+        bias = torch.full((len(texts),), self.towers.bias or 0.0, dtype=weight.dtype)
+        return TextHead(weight, bias)
+
+    def guessed(self, scores: Tensor) -> Link:
+        return super().guessed(scores) if self.towers.bias is None else Sigmoid()

@@ -58,8 +58,7 @@ class WordList:
             folded = " ".join(normalize("NFC", word.name).casefold().split())
             if folded in seen:
                 raise DataError(
-                    f"{self.source}: {word.name!r} and {seen[folded]!r} are the same word; keep "
-                    "one, with the texts of both"
+                    f"{self.source}: {word.name!r} and {seen[folded]!r} are the same word"
                 )
             seen[folded] = word.name
             if not can_name_label(word.name):  # answers are kept in a label table

@@ -7,7 +7,7 @@ import { signed } from "./who.js";
 
 const STATES = [["present", "yes", "y"], ["absent", "no", "n"], ["unknown", "?", "d"]];
 const FEW = 12;
-const WORDS = { present: "is there", absent: "is not there", unknown: "cannot be told", withdrawn: "is left to the model" };
+const WORDS = { present: "is there", absent: "is not there", unknown: "unsure", withdrawn: "is left to the model" };
 
 let current = null;
 let undo = [];

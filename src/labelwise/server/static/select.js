@@ -4,7 +4,7 @@ import { get, send } from "./api.js";
 import { count, find, make, onKeys, say } from "./dom.js";
 import { signed } from "./who.js";
 
-const STATES = { Y: ["present", "is there"], N: ["absent", "is not there"], D: ["unknown", "cannot be told"] };
+const STATES = { Y: ["present", "is there"], N: ["absent", "is not there"], D: ["unknown", "unsure"] };
 
 const ALBUM = 100;  // photos that say what is sought
 

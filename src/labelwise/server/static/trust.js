@@ -36,7 +36,7 @@ function answer({ fits, answers, answers_needed: needed, alarms: list }) {
     yes: ["Yes", "good", `${count(answers)} random questions were answered, and no label disagrees. The chance of a false alarm is at most 5 %, however often you look.`],
     no: ["No", "bad", `The answers disagree for: ${raised.join(", ")}. Calibrate again on newer photos before you rely on ${raised.length === 1 ? "it" : "them"}.`],
     "too few answers": ["Too few answers yet", "", withPhotos
-      ? `${count(answers)} of ${count(needed)} random questions are answered. A minute of answers tells.`
+      ? `${count(answers)} of ${count(needed)} random questions are answered. It takes about a minute.`
       : "Nobody can be asked here, because no library is served. Start the server with one: labelwise serve RUN INDEX."],
   }[fits];
   return make("div", { class: `verdict-card ${kind}` },
@@ -121,7 +121,7 @@ function reliable(labels) {
   select.addEventListener("change", draw);
   draw();
   return [make("h2", {}, "Reliability per label"),
-    make("p", { class: "muted" }, "On the diagonal a probability means what it says. The worst calibrated label stands first."),
+    make("p", { class: "muted" }, "On the diagonal a probability means what it says. The worst calibrated label comes first."),
     make("p", { class: "options" }, make("label", { for: "reliability-of" }, "Label"), select),
     make("div", { class: "reliable" }, place, sentences)];
 }

@@ -15,5 +15,5 @@ export async function reliability(path, label, probability) {
   }
   const bin = found.bins.find((one, at) => probability <= one.high || at === found.bins.length - 1);
   if (!bin.photos) return bin.sentence;
-  return `${bin.sentence} That is ${chance(bin.carried / bin.photos)}; with so many photos the true share lies between ${chance(bin.share_low)} and ${chance(bin.share_high)}.`;
+  return `${bin.sentence} That is ${chance(bin.carried / bin.photos)}; with this many photos the true share lies between ${chance(bin.share_low)} and ${chance(bin.share_high)}.`;
 }
