@@ -23,19 +23,19 @@ from numpy.typing import NDArray
 
 from labelwise.numeric.array_api import log1mexp
 from labelwise.numeric.arrays import Array, Mask, as_mask, to_numpy
-from labelwise.retrieval.expression import (
+from labelwise.retrieval.query import (
     AllOf,
     AnyOf,
     Expression,
     Has,
     Not,
+    Query,
     given,
     independent_parts,
     labels_of,
     repeated_labels,
     simplified,
 )
-from labelwise.retrieval.query import Query
 from labelwise.taxonomy import AttributeColumns, Taxonomy
 from labelwise.types import LabelSpace
 
