@@ -253,10 +253,7 @@ def max_confidence(probs: Array) -> NDArray[np.float64]:
 
 
 def top_accuracy(scores: Array, labels: Array, observed: Array | None = None) -> Averaged:
-    """Return the share of images whose top label (ties: lower index) is present: IN accuracy.
-
-    Images without a present label are left out.
-    """
+    """Return the share of images with a label whose top label is present; ties: lower index."""
 
     def of(lines: Lines) -> NDArray[np.float64]:
         top = lines.scores == np.fmax.reduce(lines.scores, axis=1, keepdims=True)
