@@ -157,6 +157,7 @@ STRANGERS = {  # tables as people have them: the text, and what a row of each sa
         *([], []),
     ),
     "semicolons": ("IMAGE\\LABEL;sea;notes\n{0};1;fine, dry\n{1};0;ok\n", ["sea"], []),
+    "numbers": ("Id,Target\n{0},1 2\n{1},0\n", ["1", "2"], ["0"]),
     "quotes": ('image_path,tags,by\n{0}.png,"sky,sea",me\n{1}.png,"sea,me\n', ["sea", "sky"], None),
 }
 

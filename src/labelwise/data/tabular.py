@@ -420,6 +420,7 @@ def _parquet_batches(
 
 
 NUMBER = re.compile(r"[-+]?[0-9.]+(e[-+]?[0-9]+)?", re.IGNORECASE)
+CODES = re.compile(r"\d+( \d+)+")  # class numbers, several in a cell
 SAMPLE = 1000  # rows that a proposal is made from
 MOST_SEARCHED = 100_000  # files that are looked at for the suffix of photos
 PROPOSED = ("columns", "ignore", "separator", "delimiter", "skip_broken", "means_none")
@@ -623,7 +624,8 @@ def proposed(batch: Any, given: Mapping[str, Any], folder: Path, asks: bool) -> 
     free = [name for name in free if name not in splits]
     states = [name for name in free if all(cell.lower() in STATES for cell in cells[name])]
     called = [name for name in free if folded(name) in USUAL_LABELS | LIKELY_LABELS]
-    others = [name for name in free if name not in (*called, *unique)]
+    texts = free if len(free) == 1 else [name for name in free if name not in unique]
+    others = [name for name in texts if name not in called]
     others.sort(key=lambda name: all(map(NUMBER.fullmatch, cells[name])))  # words first
     texts = [name for name in (*called, *others) if name not in states]
     options = [f"columns.path={columns['path']}"] if columns.get("path", "path") != "path" else []
@@ -634,6 +636,8 @@ def proposed(batch: Any, given: Mapping[str, Any], folder: Path, asks: bool) -> 
         separator = given.get("separator")
         inside = cells.get(labels, [])
         marks = [mark for mark in "|,;" if any(mark in cell for cell in inside)]
+        if not marks and any(map(CODES.fullmatch, inside)):
+            marks = [" "]
         if separator or (marks and marks[0] != "|"):
             options.append(f"separator={separator or marks[0]}")
         words = {
