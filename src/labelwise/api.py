@@ -27,6 +27,18 @@ if TYPE_CHECKING:
     from labelwise.training.settings import Settings
 
 
+class LoadedRun(RunFolder):
+    """The folder of a run whose model can be exported."""
+
+    def export(self, path: str | Path, **options: Any) -> Path:
+        """Write the model as an ONNX file that gives the same answers; return its path."""
+        from labelwise.exports.onnx_file import export_onnx, pictures_of
+
+        data, count = options.pop("data", None), options.pop("pictures", 16)
+        images = pictures_of(self, data, count)
+        return export_onnx(self.model(), self.spec, Path(path), *images, **options).path
+
+
 def train(
     data: "str | Path | LabelTable",
     folder: str | Path | None = None,
@@ -36,7 +48,7 @@ def train(
     fresh: bool = False,
     engine: Literal["local", "ray"] = "local",
     **settings: Any,
-) -> RunFolder:
+) -> LoadedRun:
     """Train a model, calibrate it, measure it, write its report; return the finished run.
 
     ``data`` is what :func:`labelwise.load` reads, or a table. ``settings`` are those of the
@@ -61,9 +73,9 @@ def train(
     resolved = read_settings(None, flags | {"data": source, "method": method})
     path = folder if folder is not None else default_folder(resolved)
     watch = make_watch() if progress else Silent()
-    with RunFolder.working_in(path) as run:
+    with LoadedRun.working_in(path) as run:
         done = trained(resolved, run, watch, fresh=fresh, on_ray=on_ray, table=table)
-    return RunFolder(fetched_run(path)) if done is not None else run
+    return LoadedRun(fetched_run(path)) if done is not None else run
 
 
 def trained(
@@ -100,9 +112,9 @@ def trained(
     return done
 
 
-def load_run(folder: str | Path) -> RunFolder:
+def load_run(folder: str | Path) -> LoadedRun:
     """Return the run in a folder or a bucket: its settings, figures, predictions and model."""
-    run = RunFolder(fetched_run(folder))
+    run = LoadedRun(fetched_run(folder))
     if not run.is_finished:
         unfinished = "was not finished; train again to go on"
         is_run = run.settings_path.exists()
@@ -124,7 +136,8 @@ def export(run: "str | Path | RunFolder", path: str | Path, **options: Any) -> P
     The file is compared with the model on the run's own validation pictures before it is written.
     Options are those of ``labelwise export``: ``open_thresholds=True``, ``input="pixels"``.
     """
-    return (run if isinstance(run, RunFolder) else load_run(run)).export(path, **options)
+    folder = run.path if isinstance(run, RunFolder) else fetched_run(run)
+    return load_run(folder).export(path, **options)
 
 
 def evaluate(

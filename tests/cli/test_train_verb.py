@@ -2,15 +2,20 @@
 
 import json
 import re
+import sys
 
+import numpy as np
 import pytest
 import typer
 import yaml
 from search_setup import picture
 from test_app import call
 
+import labelwise
 from labelwise.cli.command import DECLARED
 from labelwise.cli.text import resumable
+from labelwise.errors import SettingsError
+from labelwise.pictures import PictureImages
 from labelwise.training.settings import SHORT_NAMES, read_settings
 
 SMALL = (
@@ -34,6 +39,21 @@ def test_a_run_ends_with_a_report(run_folder):
     assert "http://" not in page.replace("http://www.w3.org", "")
     facts = json.loads((run_folder / "model.json").read_text())
     assert facts["labels"][0] == "zero"
+
+
+def test_a_program_exports_the_run_and_gets_the_same_answers(run_folder, tmp_path, monkeypatch):
+    """Oracle: the run itself, on pictures that are no photos of its data."""
+    run = labelwise.load_run(run_folder)
+    files = [run.export(tmp_path / "one.onnx"), labelwise.export(run_folder, tmp_path / "two.onnx")]
+    for number in range(3):
+        picture(tmp_path / f"photos/{number}.png", number)
+    own = labelwise.predict(run_folder, tmp_path / "photos")
+    for file in files:
+        (other,) = labelwise.score(labelwise.load_model(file), PictureImages(own.ids))
+        np.testing.assert_allclose(other.probabilities, own.probabilities, atol=1e-5)
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(SettingsError, match="pip install pandas"):
+        own.to_frame()
 
 
 def test_the_same_command_says_that_it_is_done(run_folder, monkeypatch, capsys):

@@ -29,7 +29,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import yaml
 
@@ -101,9 +101,15 @@ class RunFolder:
         self.evaluation_path = self.path / "evaluation.json"
         self.report = self.path / "report.html"
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RunFolder) and self.path == other.path
+
+    def __hash__(self) -> int:
+        return hash(self.path)
+
     @classmethod
     @contextmanager
-    def working_in(cls, place: str | Path) -> Iterator["RunFolder"]:
+    def working_in(cls, place: str | Path) -> Iterator[Self]:
         """Have the folder of a run to train in, or a copy of what a bucket keeps of it."""
         storage = storage_at(str(place))
         if not isinstance(storage, ObjectStorage):
@@ -264,14 +270,6 @@ class RunFolder:
 
             pictures = [Path(pictures) / name for name in find_images(Path(pictures))[0]]
         return self.model().predict(pictures, **options)
-
-    def export(self, path: str | Path, **options: Any) -> Path:
-        """Write the model as an ONNX file that gives the same answers; return its path."""
-        from labelwise.exports.onnx_file import export_onnx, pictures_of
-
-        data, count = options.pop("data", None), options.pop("pictures", 16)
-        images = pictures_of(self, data, count)
-        return export_onnx(self.model(), self.spec, Path(path), *images, **options).path
 
     @property
     def is_finished(self) -> bool:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from labelwise.decide import Rule
-from labelwise.errors import ImageError, LabelwiseError
+from labelwise.errors import ImageError, LabelwiseError, SettingsError
 from labelwise.links import Link, check_log_probs, consistent_log_probs
 from labelwise.models.onnx_answers import NOT_FINITE, Answer
 from labelwise.pictures import FeatureRows, ImageSource
@@ -207,8 +207,10 @@ class Scored:
 
     def to_frame(self) -> Any:
         """Return a pandas data frame of probabilities: photos by labels."""
-        from pandas import DataFrame
-
+        try:
+            from pandas import DataFrame
+        except ImportError:
+            raise SettingsError("to_frame needs pandas: pip install pandas") from None
         return DataFrame(self.probabilities, index=list(self.ids), columns=list(self.space.names))
 
     @property
