@@ -180,16 +180,12 @@ def test_labels_of_too_few_groups_have_no_interval():
     found = evaluate(some, Sigmoid(), query_length=0).headline[0]
     assert found.low is None
     assert "fewer than 5 groups with a positive" in found.how
+    alone = evaluate(replace(sample(50), group=["only"] * 50), Sigmoid(), query_length=0)
+    assert all(figure.low is None for figure in alone.headline if "ECE" not in figure.name)
+    assert any("come in 1 group of 50:" in note for note in alone.notes)
 
 
 @pytest.mark.parametrize(("groups", "said"), [(1, False), (2, True), (14, True), (15, False)])
 def test_intervals_of_few_groups_are_said_to_be_narrow(groups, said):
     notes = groups_note(Groups.of(np.arange(45) % groups), None)
     assert any("fewer than 15 groups these intervals may be too narrow" in n for n in notes) == said
-
-
-def test_one_group_has_no_interval_and_is_said():
-    some = replace(sample(50), group=["only"] * 50)
-    found = evaluate(some, Sigmoid(), query_length=0)
-    assert all(figure.low is None for figure in found.headline if "ECE" not in figure.name)
-    assert any("come in 1 group of 50:" in note for note in found.notes)

@@ -67,7 +67,7 @@ from labelwise.pictures.decode import decode
 from labelwise.pictures.fingerprint import WIDTH
 from labelwise.pictures.multiband import open_cube
 from labelwise.retrieval import Query
-from labelwise.retrieval.expression import AllOf, Has, Not, Nothing
+from labelwise.retrieval.query import AllOf, Has, Not, Nothing
 from labelwise.shards.inputs import InputRow
 from labelwise.shards.scoring_task import PLAN_SCHEMA, ScoringPlan, plan_name, plan_rows, to_parquet
 from labelwise.system.storage import storage_at

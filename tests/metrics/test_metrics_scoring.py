@@ -125,16 +125,6 @@ def test_interval_of_a_calibration_error_covers_the_error_of_all_images(metric, 
     assert covered >= stats.binom.ppf(0.01, draws, 0.95)
 
 
-def test_p_value_is_the_share_of_calibrated_labels_with_as_large_an_error():
-    """Oracle: labels drawn again and again from the probabilities themselves."""
-    random = np.random.default_rng(11)
-    probs = random.random((400, 3))
-    labels = random.random((400, 3)) < np.clip(probs + 0.02, 0, 1)
-    found = metrics.calibration_interval(probs, labels)
-    drawn = [metrics.reliability(probs, random.random((400, 3)) < probs).ece() for _ in range(300)]
-    assert found.p_value == pytest.approx(np.mean(np.array(drawn) >= found.value), abs=0.08)
-
-
 def test_a_model_without_any_gap_has_an_interval_from_0_up():
     probs, labels = np.full((40, 1), 0.5), (np.arange(40) % 2).reshape(-1, 1)
     found = metrics.calibration_interval(probs, labels)

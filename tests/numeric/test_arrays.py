@@ -48,27 +48,21 @@ KINDS = {
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_observed_may_be_boolean_or_0_and_1_of_any_kind(name):
-    expected = FUNCTIONS[name](LABELS, OBSERVED)
-    assert np.any(np.asarray(expected) != np.asarray(FUNCTIONS[name](LABELS, None)))
+def test_labels_and_observed_may_be_of_any_kind(name):
+    expected, whole = FUNCTIONS[name](LABELS, OBSERVED), FUNCTIONS[name](LABELS, None)
+    assert np.any(np.asarray(expected) != np.asarray(whole))
     for kind, convert in KINDS.items():
-        assert_allclose(FUNCTIONS[name](LABELS, convert(OBSERVED)), expected, err_msg=kind)
+        found = FUNCTIONS[name](convert(LABELS == 1), convert(OBSERVED))
+        assert_allclose(found, expected, err_msg=kind)
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_labels_may_be_of_any_kind(name):
-    expected = FUNCTIONS[name](LABELS, None)
-    for kind, convert in KINDS.items():
-        assert_allclose(FUNCTIONS[name](convert(LABELS == 1), None), expected, err_msg=kind)
-
-
-@pytest.mark.parametrize("name", FUNCTIONS)
-@pytest.mark.parametrize("convert", [np.asarray, torch.from_numpy])
-def test_other_numbers_and_shapes_are_refused_in_the_same_words(name, convert):
-    with pytest.raises(ValueError, match=r"^observed must be boolean, or 0 and 1, got 2"):
-        FUNCTIONS[name](LABELS, convert(OBSERVED + 1.0))
-    with pytest.raises(ValueError, match=r"^observed must have the shape of "):
-        FUNCTIONS[name](LABELS, convert(OBSERVED[:3]))
+def test_other_numbers_and_shapes_are_refused_in_the_same_words(name):
+    for convert in (np.asarray, torch.from_numpy):
+        with pytest.raises(ValueError, match=r"^observed must be boolean, or 0 and 1, got 2"):
+            FUNCTIONS[name](LABELS, convert(OBSERVED + 1.0))
+        with pytest.raises(ValueError, match=r"^observed must have the shape of "):
+            FUNCTIONS[name](LABELS, convert(OBSERVED[:3]))
 
 
 LINKS = [
@@ -125,23 +119,18 @@ def test_quasibinary_before_training_refuses_numpy_as_it_refuses_tensors():
         QuasibinaryLink()(LOGITS)
 
 
-@pytest.mark.parametrize("given", [[[0.2, 0.8]], ((0.2, 0.8),), "ab", memoryview(b"ab")])
-@pytest.mark.parametrize(
-    "measure",
-    [metrics.auroc, metrics.reliability, metrics.confusion, metrics.log_loss, metrics.hamming_loss],
-)
-def test_what_is_no_array_is_refused_by_name(measure, given):
-    with pytest.raises(
-        TypeError, match=r"must be a numpy array or a tensor, got (list|tuple|str|m)"
-    ):
-        measure(given, given)
+@pytest.mark.parametrize("given", [[[0.2, 0.8]], "ab"])
+def test_what_is_no_array_is_refused_by_name(given):
+    for measure in (metrics.auroc, metrics.reliability, metrics.confusion, metrics.log_loss):
+        with pytest.raises(TypeError, match=r"must be a numpy array or a tensor, got (list|str)"):
+            measure(given, given)
     with pytest.raises(TypeError, match="logits must be a numpy array or a tensor"):
         calibrate.platt(given, given, None)
     with pytest.raises(TypeError, match="logits must be a tensor or Outputs"):
         BCE()(given, given)
 
 
-@pytest.mark.parametrize("kind", [np.bool_, np.uint8, np.int64, np.float16, np.float64])
+@pytest.mark.parametrize("kind", [np.bool_, np.uint8, np.float16])
 def test_top_k_of_numbers_of_any_kind(kind):
     """The oracle is the order by (-score, column)."""
     scores = np.array([[0, 1, 1, 0], [1, 0, 0, 0], [0, 0, 0, 0]], kind)

@@ -28,10 +28,10 @@ def test_it_is_split_mix():
 def test_distributions():
     positions = torch.arange(4000)
     for draw, law in ((uniforms, "uniform"), (normals, "norm")):
-        draws = [draw(positions, seed).double().numpy() for seed in range(60)]
+        draws = [draw(positions, seed).double().numpy() for seed in range(30)]
         chances = [kstest(numbers, law).pvalue for numbers in draws]
         assert kstest(chances, "uniform").pvalue > 0.01
-    many = uniforms(torch.arange(1_000_000), 0)
+    many = uniforms(torch.arange(200_000), 0)
     assert many.min() >= 0
     assert many.max() < 1
 

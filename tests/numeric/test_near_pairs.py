@@ -40,13 +40,13 @@ def test_few_vectors_are_all_compared():
     assert len(expected) > 10
     assert near_pairs(vectors, 0.95).tolist() == [list(pair) for pair in expected]
     assert near_pairs(vectors[:0], 0.95).shape == (0, 2)
+    later = [list(pair) for pair in expected if pair[1] >= 158]
+    assert near_pairs(vectors, 0.95, 158).tolist() == later != []
 
 
-@pytest.mark.parametrize(("noise", "share"), [(0.02, 0.99), (0.05, 0.93)])
-def test_many_vectors_are_found_without_comparing_all(monkeypatch, noise, share):
+def test_many_vectors_are_found_without_comparing_all(monkeypatch):
     """Of the pairs that comparing all finds, nearly all; never another pair."""
-    rng = np.random.default_rng(1)
-    vectors = with_copies(rng, 3000, noise=noise)
+    vectors = with_copies(np.random.default_rng(1), 3000, noise=0.05)
     compared = []
 
     def counted(rows, members, least, since, compare=module._compared):
@@ -61,20 +61,11 @@ def test_many_vectors_are_found_without_comparing_all(monkeypatch, noise, share)
     )
     assert len(expected) >= 290
     assert found <= expected
-    assert len(found) >= share * len(expected)
+    assert len(found) >= 0.93 * len(expected)
     assert sum(compared) < len(vectors) ** 2 / 10
 
 
-@pytest.mark.parametrize("count", [150, 2500])
-def test_pairs_of_later_rows_alone_are_those_of_all_rows(count):
-    vectors = with_copies(np.random.default_rng(2), count)
-    since = len(vectors) - 7
-    whole = near_pairs(vectors, 0.95)
-    later = near_pairs(vectors, 0.95, since).tolist()
-    assert later == whole[whole[:, 1] >= since].tolist() != []
-
-
-@pytest.mark.parametrize(("count", "share"), [(150, 1.0), (3000, 0.95)])
+@pytest.mark.parametrize(("count", "share"), [(150, 1.0), (2100, 0.95)])
 def test_vectors_near_one_of_others_are_found_without_listing_pairs(monkeypatch, count, share):
     """Of those that comparing all finds, nearly all, and never another; among themselves no one."""
     monkeypatch.setattr(module, "ROWS_AT_ONCE", 64)
@@ -187,7 +178,7 @@ def test_groups_of_many_vectors_are_found_without_the_pairs_of_thousands(listed)
     assert (expected[found] == expected).all()  # never two that no chain joins
 
 
-@pytest.mark.parametrize("at_once", [1, 7, 100])
+@pytest.mark.parametrize("at_once", [1, 7])
 def test_compared_groups_are_chains_of_all_pairs(monkeypatch, at_once):
     monkeypatch.setattr(module, "ROWS_AT_ONCE", at_once)
     vectors = unit(np.random.default_rng(0).standard_normal((40, 3)))

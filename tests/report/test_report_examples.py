@@ -127,7 +127,7 @@ def test_a_picture_that_cannot_be_read_is_left_out(predictions, tmp_path):
 
 def test_a_query2label_report_shows_where_the_two_surest_labels_were_seen(tmp_path):
     # Oracle: the attention of the photo computed alone, drawn over the picture the model saw.
-    table = scenes(12, 8, 8, size=64)
+    table = scenes(8, 4, 8, size=64)
     options = {"head": "query2label", "head_options": {"width": 16, "feedforward": 16}}
     options |= {"epochs": 1, "backbone": "test_resnet", "image_size": 64, "calibrate": "none"}
     run = train(table, tmp_path / "run", method="bce", progress=False, **options)

@@ -19,9 +19,9 @@ from labelwise.links import Sigmoid
 from labelwise.markup.html import Markup, join, tag
 from labelwise.markup.svg import ticks
 from labelwise.predictions import Predictions
-from labelwise.report import choose_examples, write_report
+from labelwise.report import choose_examples
 from labelwise.report.charts import Series, line_chart
-from labelwise.report.page import curves, facts, page
+from labelwise.report.page import curves, page
 
 EVIL = "<img src=x onerror=alert(1)>\"' & </script><b>"
 
@@ -65,18 +65,16 @@ def test_what_was_not_calibrated_is_not_called_before(evaluation):
     given_only = page(replace(evaluation, after=None), title="one")
     assert "As given: ECE" in given_only
     assert "Before: ECE" not in given_only
+    ranks_only = page(evaluate(sample(), None), title="ranks")
+    assert "gives no probabilities" in ranks_only
+    assert "Reliability" not in ranks_only
     fitted_only = page(replace(evaluation, before=None), title="other")
     assert "After: ECE" in fitted_only
     assert "As given" not in fitted_only
 
 
-def test_every_headline_figure_is_explained_in_its_tile(evaluation):
-    text = page(evaluation, title="A report")
-    assert text.count('class="gloss"') == len(evaluation.headline) == 8
-
-
 @given(st.text())
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_any_text_comes_back_as_it_was(text):
     text = text.replace("\r", "").replace("\0", "")  # HTML turns these into others
     document = Document(tag("p", text, title=text))
@@ -89,14 +87,9 @@ def test_markup_is_not_escaped_twice_and_absent_attributes_are_left_out():
     assert tag("p", inner, hidden=True, id=None, class_="a") == (
         '<p hidden class="a"><b>1 &lt; 2</b></p>'
     )
+    assert tag("br", id="a") == '<br id="a">'
     assert isinstance(join("<", None, 3), Markup)
     assert join("<", None, 3) == "&lt;3"
-
-
-@pytest.mark.parametrize("name", ["br", "col", "hr", "img", "input", "link", "meta"])
-def test_elements_that_hold_nothing_have_no_end_tag(name):
-    """HTML calls them void: an end tag is an error."""
-    assert tag(name, id="a") == f'<{name} id="a">'
 
 
 @given(st.floats(-1e6, 1e6), st.floats(1e-6, 1e6))
@@ -133,8 +126,10 @@ def test_names_and_titles_cannot_become_markup(evaluation):
     examples = choose_examples(
         replace(predictions, ids=[f"{EVIL}{i}" for i in range(400)]), Sigmoid()
     )
-    document = Document(page(hostile, title=EVIL, examples=examples))
+    origin = {"Method": "spa", "Command": f"labelwise train {EVIL}"}
+    document = Document(page(hostile, title=EVIL, examples=examples, origin=origin))
     assert document.text.count(EVIL) > 3
+    assert f"MethodspaCommandlabelwise train {EVIL}" in document.text
     assert [name for name, _ in document.elements].count("script") == 1
     assert "img" not in [name for name, _ in document.elements]
 
@@ -172,18 +167,6 @@ def test_every_table_can_be_reached_and_scrolled_by_keyboard(evaluation):
         assert box["aria-label"]
 
 
-def test_what_was_measured_is_named(evaluation):
-    origin = {"Method": "spa", "Command": f"labelwise train {EVIL}"}
-    document = Document(page(evaluation, title="t", origin=origin))
-    assert f"Methodspa\nCommand{origin['Command']}".replace("\n", "") in document.text
-    assert "origin" in [attributes.get("class") for _, attributes in document.elements]
-
-
-def test_one_image_is_not_called_images(evaluation):
-    few = replace(evaluation, data=replace(evaluation.data, rows=1, present=1, zero_label_rows=1))
-    assert re.match(r"1 image\b.*, 1 label present .*, 1 image with none", facts(few))
-
-
 def test_intervals_hold_their_value_and_nothing_rounds_to_certainty():
     # So well calibrated that the basic bootstrap's interval of the top-4 error lies below it.
     logits = torch.randn(400, 5, generator=torch.Generator().manual_seed(0)) * 10
@@ -215,36 +198,25 @@ def test_every_part_that_applies_is_there(evaluation):
     text = page(evaluation, title="t")
     for name in ("glance", "calibration", "decisions", "zero-label", "labels", "how"):
         assert f'id="{name}"' in text
+    assert text.count('class="gloss"') == len(evaluation.headline) == 8
     assert 'id="training"' not in text
     assert 'id="examples"' not in text
 
 
-def test_a_model_that_only_ranks_is_told_so():
-    text = page(evaluate(sample(), None), title="t")
-    assert "gives no probabilities" in text
-    assert "Reliability" not in text
-
-
-def test_ten_thousand_labels_make_a_small_file_that_says_what_it_left_out():
-    labels = 10_000
+def test_thousands_of_labels_make_a_small_file_that_says_what_it_left_out():
+    labels = 3_000
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(30, labels, generator=generator)
     truth = (torch.rand(30, labels, generator=generator) < 0.1).to(torch.uint8)
-    truth[:, 2_000:] = 0  # average precisions and their intervals are the time that it takes
+    truth[:, 500:] = 0  # average precisions and their intervals are the time that it takes
     names = tuple(f"a label with a rather long name {n}" for n in range(labels))
     ids = [str(n) for n in range(30)]
     predictions = Predictions(ids, logits, truth, None, names, "test", Sigmoid())
     result = evaluate(predictions, Sigmoid(), Threshold(0.5), query_length=0)
     text = page(result, title="t")
-    assert len(text) < 1_000_000
-    assert "out of 10,000" in text
-    assert len(result.to_json()) < 5_000_000
-
-
-def test_the_same_evaluation_gives_the_same_bytes(evaluation, tmp_path):
-    one = write_report(evaluation, tmp_path / "one.html").read_bytes()
-    assert write_report(evaluation, tmp_path / "two.html").read_bytes() == one
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["one.html", "two.html"]
+    assert len(text) < 500_000
+    assert "out of 3,000" in text
+    assert len(result.to_json()) < 1_500_000
 
 
 def test_search_is_drawn_against_query_length(evaluation):
@@ -264,14 +236,9 @@ def test_training_curves_come_from_the_journal():
     assert list(found) == ["Loss", "Validation mAP", "Normaliser, log C", "Learning rate"]
     assert found["Validation mAP"] == {"over labels": [(2, 0.5), (4, 0.6)]}
     assert curves([]) == {}
-
-
-def test_a_long_curve_is_thinned_but_keeps_its_end():
-    history = [{"step": n, "loss": float(n)} for n in range(10_000)]
-    points = curves(history)["Loss"]["training"]
+    points = curves([{"step": n, "loss": float(n)} for n in range(10_000)])["Loss"]["training"]
     assert len(points) <= 401
-    assert points[0] == (0, 0.0)
-    assert points[-1] == (9_999, 9_999.0)
+    assert (points[0], points[-1]) == ((0, 0.0), (9_999, 9_999.0))
 
 
 def test_a_chart_of_one_point_has_a_span():

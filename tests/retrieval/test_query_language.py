@@ -13,7 +13,7 @@ from torch.nn.functional import logsigmoid
 
 from labelwise.errors import DataError
 from labelwise.retrieval import Query, bind, complete, rank
-from labelwise.retrieval.expression import AllOf, AnyOf, Has, Not, Nothing, Parser, written
+from labelwise.retrieval.query import AllOf, AnyOf, Has, Not, Nothing, Parser, written
 from labelwise.taxonomy import Taxonomy
 from labelwise.types import LabelSpace
 

@@ -170,10 +170,7 @@ class Sets:
 
 
 def far_apart(chosen: float, true: float) -> bool:
-    """Return whether there are twice, or half, as many labels per image as there should be.
-
-    Differences of less than half a label are not worth a word.
-    """
+    """Return whether an image has twice or half the labels it should, by half a label or more."""
     return abs(chosen - true) >= 0.5 and not true / 2 < chosen < 2 * true
 
 

@@ -321,10 +321,7 @@ def mean_ap_influence(
 
 
 def ap_without(scores: NDArray[np.floating[Any]], present: NDArray[np.bool_]) -> Floats:
-    """Return one label's average precision (n,) without each image; it needs a positive.
-
-    Without the only positive it stays as it is.
-    """
+    """Return one label's average precision (n,) without each image; the only positive stays."""
     order = np.argsort(-scores, kind="stable")
     score, hit = scores[order], present[order].astype(np.float64)
     opens = np.append(True, score[1:] != score[:-1])
@@ -379,10 +376,7 @@ def macro_f1_without(
 
 
 def jackknife_interval(value: float | None, without: Floats, reach: float = 1.959964) -> Ends:
-    """Return the 95 % interval of a value in [0, 1] from its values without each image or group.
-
-    ``reach`` is how many standard errors it goes each way.
-    """
+    """Return the interval, +- ``reach`` errors, from values without each image or group."""
     rows = len(without)
     if value is None or rows < 2:
         return None, None
@@ -408,10 +402,7 @@ FEW = 15  # groups; of fewer, intervals of a skewed mean are too narrow
 
 
 def student_reach(moved: Floats, most: float = np.inf) -> float:
-    """Return how many standard errors a 95 % interval reaches each way, as groups move it (G,).
-
-    There are at most ``most`` degrees of freedom.
-    """
+    """Return how many standard errors a 95 % interval reaches, for at most ``most`` degrees."""
     return float(stdtrit(min(freedom_of(moved), most), 0.975))
 
 

@@ -53,20 +53,18 @@ from labelwise.metrics.sets import (
     average_k_accuracy,
     by_shot,
     confusion,
-    hamming_loss,
-    set_sizes,
-    shot_groups,
-    subset_accuracy,
-    top_k_scores,
-    top_k_sets,
-)
-from labelwise.metrics.zero_label import (
     false_alarm_rate,
     false_positive_rate_at,
+    hamming_loss,
     max_confidence,
     nothing_here,
     separation_auroc,
+    set_sizes,
+    shot_groups,
+    subset_accuracy,
     top_accuracy,
+    top_k_scores,
+    top_k_sets,
     zero_label_rows,
 )
 

@@ -68,11 +68,7 @@ def mass_edges(
     bins: int = 10,
     per_label: bool = False,
 ) -> NDArray[np.float64]:
-    """Return edges that split the chosen entries evenly: (M + 1,) pooled or (K, M + 1) per label.
-
-    Equal values stay together, so a bin may be larger than its share, and another empty. Pooled
-    edges sort a copy of all chosen entries.
-    """
+    """Return edges that split the chosen entries evenly, but for ties: (M + 1,) or (K, M + 1)."""
     _, columns = check_shapes(probs=probs, observed=observed, where=where)
     keep, values = chosen(slice(None), observed=observed, where=where), to_numpy(probs)
     if not per_label:
@@ -299,10 +295,7 @@ UPDATE_ENTRIES = 2**20  # well above K x M, which each block costs once
 
 @dataclass(frozen=True)
 class CalibrationSums:
-    """The sums of every label and bin, each (K, M), to which batches and shards are added.
-
-    ``edges`` are (M + 1,), or (K, M + 1) for bins of each label's own.
-    """
+    """Sums (K, M) of every label and bin; ``edges`` are (M + 1,), or (K, M + 1) of each label."""
 
     edges: Floats
     counts: NDArray[np.int64]

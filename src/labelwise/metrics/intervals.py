@@ -62,10 +62,7 @@ def bootstrap(
     lowest: float = -np.inf,
     highest: float = np.inf,
 ) -> BootstrapInterval:
-    """Return the interval of ``metric``, which maps sums over images (D, S) to values (D,).
-
-    ``sums`` holds what each image adds, (N, S).
-    """
+    """Return the interval of a ``metric`` of sums (D, S) over images, of what each adds (N, S)."""
     if not 0 < level < 1 or draws < 1 or not len(sums):
         raise ValueError(
             "level must lie in (0, 1) and draws and images be at least 1, "
@@ -115,10 +112,7 @@ def calibration_interval(
     seed: int = 0,
     groups: Groups | None = None,
 ) -> CalibrationInterval:
-    """Return the interval of a pooled calibration error, by tests; bins stay as they are.
-
-    What images of one of the ``groups`` add is taken as one draw.
-    """
+    """Return the interval of a pooled calibration error by tests; a group of images is one draw."""
     if metric not in ("ece", "ace", "mce"):
         raise ValueError(f"metric must be 'ece', 'ace' or 'mce', got {metric!r}")
     if not 0 < level < 1 or draws < 1:
@@ -178,10 +172,7 @@ def _spread(draws: NDArray[np.float64]) -> NDArray[np.float64]:
 
 @dataclass(frozen=True)
 class CalibrationTest:
-    """Statistics and p-values; a small p-value speaks against calibration.
-
-    ``impossible`` counts entries that were certain and wrong; one refutes calibration.
-    """
+    """Statistics and p-values; ``impossible`` entries, certain and wrong, refute calibration."""
 
     spiegelhalter_z: float
     spiegelhalter_p: float

@@ -71,13 +71,7 @@ def entry_blocks(
 
 @dataclass(frozen=True)
 class Averaged:
-    """The mean over the defined ``items`` of a metric; NaN if there are none.
-
-    Attributes:
-        value: Mean over the defined items.
-        items: One value per label or image, NaN where undefined.
-        by: What an item is.
-    """
+    """The mean of a metric over the defined ``items``, labels or images; NaN if there are none."""
 
     value: float
     items: NDArray[np.float64]
@@ -191,10 +185,7 @@ class Lines:
         return Positives(line, _falling(score, line, per_line, start), per_line, start)
 
     def count(self, positives: Positives, *levels: Level) -> list[Counts]:
-        """Return how many entries of its line score at least as much as, or more than, each (P,).
-
-        One count for each of ``levels``, AT_LEAST or ABOVE.
-        """
+        """Return per level how many entries of a line score at least as much, or more."""
         length = self.scores.shape[1]
         counts = [np.empty(len(positives.line), dtype=np.intp) for _ in levels]
         few = positives.per_line <= COMPARED_POSITIVES

@@ -107,10 +107,7 @@ def calibration_alarm(
 
 
 def audit_order(label: str, rows: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """Return a random number per photo: the order in which they are audited for a label.
-
-    It depends on the label and the row alone (splitmix64), so it is the same tomorrow.
-    """
+    """Return a number per photo by label and row alone (splitmix64): the order of its audits."""
     seed = np.uint64(int.from_bytes(blake2b(label.encode(), digest_size=8).digest()))
     z = rows.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + seed
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -120,10 +117,7 @@ def audit_order(label: str, rows: NDArray[np.int64]) -> NDArray[np.uint64]:
 
 @dataclass(frozen=True)
 class LabelShare:
-    """The share of photos with a label: among held-out photos, and now with its interval.
-
-    ``moved`` says whether the two differ by more than the errors of both.
-    """
+    """The share of photos with a label, before and now; ``moved`` if beyond the errors of both."""
 
     label: str
     before: float
@@ -412,11 +406,7 @@ def _dealt(size: int, n: int, random: np.random.Generator) -> Points:
 
 
 def raked_weights(labels: Floats, shares: Floats) -> Floats:
-    """Return weights (n,) = exp(labels beta) under which the labels (n, K) have these shares.
-
-    Shares that no weights give, such as more of a label than any photo has, are met as far as
-    possible.
-    """
+    """Return weights (n,) = exp(labels beta) that meet these shares of labels (n, K) if any do."""
     beta = np.zeros(labels.shape[1])
     weights = np.full(len(labels), 1 / len(labels))
     for _ in range(100):

@@ -122,10 +122,7 @@ def log1mexp(log_p: A) -> A:
 
 
 def log_softmax_and_rest(values: A) -> tuple[A, A]:
-    """Return ``log p`` and ``log(1 - p)`` of a softmax over the last dimension, both exact.
-
-    The largest p may round to 1; its rest is the sum of the others.
-    """
+    """Return log p and log(1 - p) of a softmax over the last dimension, both exact."""
     xp = namespace(values)
     log_p = values.log_softmax(dim=-1) if is_tensor(values) else values - logsumexp(values)
     columns = xp.arange(values.shape[-1], device=values.device)

@@ -42,10 +42,7 @@ def near_pairs(vectors: NDArray[np.floating[Any]], least: float, since: int = 0)
 
 
 def first_near(vectors: NDArray[np.floating[Any]], least: float, known: Rows | None = None) -> Rows:
-    """Return the first row (n,) of unit vectors (n, D) that each is near to; see above.
-
-    ``known`` are those of the earlier rows, which stay as they are.
-    """
+    """Return the first row (n,) that each unit vector is near to; ``known`` rows stay."""
     rows = np.asarray(vectors, np.float32)
     done = 0 if known is None else len(known)
     firsts = np.arange(len(rows))

@@ -42,7 +42,7 @@ from labelwise.photos.shift import LibraryLikeness, likeness_of
 from labelwise.photos.store import Fact
 from labelwise.photos.topk import Ranking, ranking_of
 from labelwise.retrieval import BoundQuery, CalibratedQuery, HitCount, Query, calibrate_query
-from labelwise.retrieval.expression import AllOf, literal_of
+from labelwise.retrieval.query import AllOf, literal_of
 from labelwise.system.files import read_regular
 from labelwise.system.text import counted
 from labelwise.types import LabelSpace

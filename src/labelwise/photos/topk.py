@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelwise.retrieval import BoundQuery, CalibratedQuery, HitCount
-from labelwise.retrieval.expression import AllOf, literal_of
+from labelwise.retrieval.query import AllOf, literal_of
 
 DEPTH = 1 << 6  # values of a block, whose largest is found first
 ROWS_AT_ONCE = 1 << 17

@@ -28,10 +28,7 @@ ReadPicture = Callable[[str], Image.Image | None]
 
 
 def card(image: Image.Image | None, alt: str, *caption: Markup, missing: str = "") -> Markup:
-    """Return a photo of a sheet with its caption, or why it is ``missing``.
-
-    The page holds a small copy of the photo, without any of its metadata.
-    """
+    """Return a small photo without metadata and its caption, or why it is ``missing``."""
     drawn = tag("p", missing, class_="note")
     if image is not None:
         small, buffer = image.convert("RGB"), BytesIO()

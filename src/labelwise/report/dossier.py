@@ -20,8 +20,7 @@ from labelwise.models.run_folder import RunFolder
 from labelwise.photos import Index, verify_lists
 from labelwise.pictures.transform import Transform
 from labelwise.predictions import Predictions
-from labelwise.report.calibration import calibration
-from labelwise.report.labels import curves, labels, subgroup_tables
+from labelwise.report.labels import calibration, curves, labels, subgroup_tables
 from labelwise.report.page import facts, glance, how
 from labelwise.report.runs import measured_run, origin_of
 from labelwise.scores import read_run

@@ -17,7 +17,7 @@ from labelwise.exports.hub import HubModel
 from labelwise.links import Softmax
 from labelwise.markup.document import charts_of
 from labelwise.markup.words import INFINITE, UNDEFINED, percent, plain
-from labelwise.report.calibration import calibration
+from labelwise.report.labels import calibration
 from labelwise.system.files import write_text
 
 CARD_FILE = "README.md"

@@ -28,11 +28,10 @@ from labelwise.markup import (
     tag,
 )
 from labelwise.markup.html import trusted
-from labelwise.report.calibration import calibration
 from labelwise.report.charts import Series, grouped_bars, line_chart
 from labelwise.report.examples import ExampleGroup, example_section, opening_photos
+from labelwise.report.labels import calibration, labels, search, subgroups
 from labelwise.report.labels import curves as label_curves
-from labelwise.report.labels import labels, search, subgroups
 from labelwise.system.files import write_text
 from labelwise.system.text import counted
 

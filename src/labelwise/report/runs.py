@@ -181,11 +181,7 @@ def measured_data(
     adapt_shares: bool = False,
     fitted: "Predictor | None" = None,
 ) -> Measured:
-    """Return the evaluation of a run's model on labelled data, new to it or not.
-
-    With ``adapt_shares`` it is of the probabilities adapted to the shares there, beside those of
-    the model as it is.
-    """
+    """Return the evaluation of a run's model on labelled data, and what else its page shows."""
     from labelwise.models.seen_photos import seen_photos
     from labelwise.scores.run import adapted_to_shares
 

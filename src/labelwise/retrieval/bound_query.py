@@ -23,29 +23,26 @@ from numpy.typing import NDArray
 
 from labelwise.numeric.array_api import log1mexp
 from labelwise.numeric.arrays import Array, Mask, as_mask, to_numpy
-from labelwise.retrieval.expression import (
+from labelwise.retrieval.query import (
     AllOf,
     AnyOf,
     Expression,
     Has,
     Not,
+    Query,
     given,
     independent_parts,
     labels_of,
     repeated_labels,
     simplified,
 )
-from labelwise.retrieval.query import Query
 from labelwise.taxonomy import AttributeColumns, Taxonomy
 from labelwise.types import LabelSpace
 
 
 @dataclass(frozen=True)
 class RankedImages:
-    """Rows of the images, best first, with the log of the joint probability, and itself.
-
-    All three are in ranked order; equal scores keep the order of the rows.
-    """
+    """Rows of images, best first, their log joint probability and itself; ties in order of rows."""
 
     order: np.ndarray
     log_scores: np.ndarray
@@ -150,10 +147,7 @@ class BoundQuery:
         return kept
 
     def right(self, labels: Array, observed: Array | None = None) -> tuple[Mask, Mask]:
-        """Return which images (N,) answer the query, and of which that is known.
-
-        Soft labels are cut at 1/2.
-        """
+        """Return which images (N,) answer the query, and where it is known; labels cut at 1/2."""
         truth = to_numpy(labels) > 0.5
         known = np.ones_like(truth) if observed is None else as_mask(to_numpy(observed), "observed")
         self._check(truth, known)

@@ -80,10 +80,7 @@ def sample_queries(
 
 
 def average_precision_of_costs(costs: NDArray[Any], relevant: NDArray[np.intp]) -> float:
-    """Return the average precision of ranking ``costs`` (N,) from low to high, ties included.
-
-    ``relevant`` holds the distinct row numbers of the relevant images, at least one.
-    """
+    """Return the average precision of costs (N,) from low to high; ``relevant`` are rows."""
     own = np.sort(costs.take(relevant))
     every = np.sort(costs.compress(costs <= own[-1]))
     hits, images = (ordered.searchsorted(own, side="right") for ordered in (own, every))

@@ -1,31 +1,360 @@
-"""Query: what an image should show, as in ``dog, -beach`` or ``(cat | dog) & !sofa``.
+r"""Query: what an image should show, as in ``dog, -beach`` or ``(cat | dog) & !sofa``.
 
-Its grammar is in :mod:`labelwise.retrieval.expression`. Here its labels are looked up, and what
-people write otherwise ("dog and cat") is understood well enough to suggest the right text.
+query = any ("," | "&") any ...     all of them; "," and "&" mean the same
+any   = item "|" item ...           one of them at least; "|" binds tighter, as in PhotoPrism
+item  = ("-" | "!" | "not ") item | "(" query ")" | name [(">" | "<") number] | "none"
+name  = plain text, or "quoted text" where every character stands for itself;
+        a backslash takes the next character as it is: ``rock\, paper``, ``\-5 degrees``
+
+``none`` asks for images that carry none of the labels. ``dog>0.8`` wants dogs, of images with
+P(dog) > 0.8 alone; ``dog<0.2`` wants none, of images with P(dog) < 0.2. PhotoPrism's spelling
+``label:"dog&!beach"`` is read as ``dog & !beach``. What people write otherwise ("dog and cat") is
+understood well enough to suggest the right text.
 """
 
 import re
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NoReturn
 
 from labelwise.errors import DataError
-from labelwise.retrieval.expression import (
-    SHOWN,
-    AllOf,
-    Expression,
-    Has,
-    Limit,
-    Not,
-    Parser,
-    joined,
-    labels_of,
-    literal_of,
-    quoted,
-    written,
-)
 from labelwise.system.text import shortened
 from labelwise.taxonomy import Taxonomy
 from labelwise.types import LabelSpace
+
+DEEPEST = 50  # of what stands in parentheses
+SHOWN = 120  # letters of a query in an error
+
+
+@dataclass(frozen=True)
+class Has:
+    """The image carries a label."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Nothing:
+    """The image carries none of the labels."""
+
+
+@dataclass(frozen=True)
+class Not:
+    """The opposite."""
+
+    part: "Expression"
+
+
+@dataclass(frozen=True)
+class AllOf:
+    """All parts hold."""
+
+    parts: tuple["Expression", ...]
+
+
+@dataclass(frozen=True)
+class AnyOf:
+    """One part at least holds."""
+
+    parts: tuple["Expression", ...]
+
+
+Expression = Has | Nothing | Not | AllOf | AnyOf
+
+
+@dataclass(frozen=True)
+class Limit:
+    """Only images whose probability of a label lies above (or below) a bound are listed."""
+
+    name: str
+    bound: float
+    above: bool
+
+
+def labels_of(expression: Expression) -> list[str]:
+    """Return the labels in the order in which they are named, as often as they are."""
+    match expression:
+        case Has(name):
+            return [name]
+        case Not(part):
+            return labels_of(part)
+        case AllOf(parts) | AnyOf(parts):
+            return [name for operand in parts for name in labels_of(operand)]
+        case _:
+            return []
+
+
+def literal_of(expression: Expression) -> tuple[str, bool] | None:
+    """Return the label that an expression alone wants (True) or does not want, None for others."""
+    match expression:
+        case Has(name):
+            return name, True
+        case Not(Has(name)):
+            return name, False
+        case _:
+            return None
+
+
+def joined(kind: type[AllOf] | type[AnyOf], parts: Sequence[Expression]) -> Expression:
+    """Return all or any of the parts, each once; parts of the same kind are taken apart."""
+    flat: list[Expression] = []
+    for operand in parts:
+        flat += operand.parts if isinstance(operand, kind) else [operand]
+    unique = tuple(dict.fromkeys(flat))
+    return unique[0] if len(unique) == 1 else kind(unique)
+
+
+def written(expression: Expression) -> str:
+    """Return the text that is read as the expression."""
+    match expression:
+        case Has(name):
+            return quoted(name)
+        case Not(part):
+            return f"-{written(part)}"
+        case AllOf(parts):
+            return f"({', '.join(map(written, parts))})"
+        case AnyOf(parts):
+            return f"({' | '.join(map(written, parts))})"
+        case _:
+            return "none"
+
+
+def quoted(name: str) -> str:
+    """Return a name as it stands in a text: in quotation marks where it has signs."""
+    words = name.casefold().split()
+    plain = name == " ".join(name.split()) and not set(name) & set('\\",|&()<>!')
+    plain = plain and not name.startswith("-") and words[:1] not in (["not"], ["none"])
+    plain = plain and not name.startswith("label:")
+    escaped = name.replace("\\", "\\\\").replace('"', '\\"')
+    return name if plain else f'"{escaped}"'
+
+
+class Parser:
+    """Reads a text from left to right; ``at`` is the next character."""
+
+    def __init__(self, text: str) -> None:
+        self.text, self.at = text, 0
+        self.limits: list[Limit] = []
+
+    def whole(self) -> Expression:
+        if not self.text.strip():
+            raise DataError("a query must name at least one label, as in 'dog, -beach'; got none")
+        expression = self.every(depth=0)
+        if self.at < len(self.text):
+            self.fail("a parenthesis must be opened before it is closed")
+        return expression
+
+    def every(self, depth: int) -> Expression:
+        parts = [self.some(depth)]
+        while self.peek() in (",", "&"):
+            self.at += 1
+            parts.append(self.some(depth))
+        return joined(AllOf, parts)
+
+    def some(self, depth: int) -> Expression:
+        start = len(self.limits)
+        parts = [self.item(depth)]
+        while self.peek() == "|":
+            self.at += 1
+            parts.append(self.item(depth))
+        if len(parts) > 1 and len(self.limits) > start:
+            self.fail("a limit such as dog>0.8 must stand by itself between commas")
+        return joined(AnyOf, parts)
+
+    def item(self, depth: int) -> Expression:
+        if depth > DEEPEST:
+            self.fail(f"parentheses and signs may be nested {DEEPEST} deep")
+        mark = self.peek()
+        rest = self.text[self.at :]
+        if mark in ("-", "!") or (rest[:3].casefold() == "not" and rest[3:4].isspace()):
+            self.at += 1 if mark in ("-", "!") else 3
+            start = len(self.limits)
+            operand = self.item(depth + 1)
+            if len(self.limits) > start:
+                self.fail("a limit such as dog>0.8 cannot be negated; write dog<0.8")
+            return operand.part if isinstance(operand, Not) else Not(operand)
+        if mark == "(":
+            self.at += 1
+            expression = self.every(depth + 1)
+            if self.peek() != ")":
+                self.fail("a parenthesis must be closed")
+            self.at += 1
+            if self.peek() not in ("", ",", "&", "|", ")"):
+                self.fail("a parenthesis must be followed by ',', '&' or '|'")
+            return expression
+        if rest.startswith('label:"'):
+            self.at += len("label:")
+            inner = Parser(self.name()[0])
+            expression = inner.whole()
+            self.limits += inner.limits
+            return expression
+        name, literal = self.name()
+        if name.casefold() == "none" and not literal:
+            return Nothing()
+        if self.peek() in ("<", ">"):
+            return self.limit(name, depth)
+        return Has(name)
+
+    def limit(self, name: str, depth: int) -> Expression:
+        above = self.text[self.at] == ">"
+        self.at += 1
+        if self.text[self.at : self.at + 1] == "=":
+            self.at += 1
+        number = self.name()[0]
+        try:
+            bound = float(number.removesuffix("%")) / (100 if number.endswith("%") else 1)
+        except ValueError:
+            bound = -1.0
+        if not 0 <= bound <= 1:
+            self.fail(f"a limit must be a probability such as 0.8 or 80%, and {number!r} is none")
+        if depth:
+            self.fail("a limit such as dog>0.8 must stand by itself between commas")
+        self.limits.append(Limit(name, bound, above))
+        return Has(name) if above else Not(Has(name))
+
+    def name(self) -> tuple[str, bool]:
+        """Return the next name, and whether some of it was quoted or escaped."""
+        self.peek()
+        letters: list[tuple[str, bool]] = []
+        quoted = literal = False
+        while self.at < len(self.text):
+            letter = self.text[self.at]
+            if letter == "\\":
+                self.at += 1
+                if self.at == len(self.text):
+                    self.fail("a backslash must be followed by a character")
+                letters.append((self.text[self.at], True))
+                literal = True
+            elif letter == '"':
+                quoted = not quoted
+                literal = True
+            elif quoted:
+                letters.append((letter, True))
+            elif letter in ",&|()<>":
+                break
+            else:
+                letters.append((letter, False))
+            self.at += 1
+        if quoted:
+            self.fail("a quotation mark must be closed")
+        while letters and letters[-1][0].isspace() and not letters[-1][1]:
+            letters.pop()
+        name = "".join(letter for letter, _ in letters)
+        if not name.strip():
+            self.fail("a query must name a label between commas")
+        return name, literal
+
+    def peek(self) -> str:
+        """Return the next character that is not a space; empty at the end."""
+        while self.at < len(self.text) and self.text[self.at].isspace():
+            self.at += 1
+        return self.text[self.at : self.at + 1]
+
+    def fail(self, rule: str) -> NoReturn:
+        raise DataError(f"{rule}, got {shortened(self.text, SHOWN)!r}")
+
+
+MOST_REPEATED = 6
+
+
+def simplified(expression: Expression) -> Expression:
+    """Return an equal expression over the same labels or fewer; an error if it takes too long.
+
+        not (a or b)                not a and not b     signs go down to the labels
+        a and (a or b)              a                   what is said once holds everywhere
+        (a or b) and (a or b or c)  a or b              the weaker of two parts is left out
+
+    and the same with "and" and "or" exchanged. A label that is still named twice doubles the work
+    of the exact probability.
+    """
+    simple = _simple(expression, wanted=True, facts={})
+    # Always or never true: there is no word for that, so it stays as it was written.
+    kept = expression if isinstance(simple, bool) else simple
+    repeated = repeated_labels(kept)
+    if len(repeated) > MOST_REPEATED:
+        raise DataError(
+            f"a query may name {MOST_REPEATED} labels more than once, as in (cat | dog), "
+            f"(cat | sofa), got {len(repeated)} that cannot be simplified; ask in several queries"
+        )
+    return kept
+
+
+def given(expression: Expression, name: str, present: bool) -> Expression | bool:
+    """Return what is left to be asked where a label is known."""
+    return _simple(expression, wanted=True, facts={name: present})
+
+
+def independent_parts(expression: Expression) -> list[Expression]:
+    """Return the parts of "all of" or "any of", those that share a label joined into one.
+
+    A label, a sign, and parts that all hang together come back as they are.
+    """
+    if not isinstance(expression, AllOf | AnyOf):
+        return [expression]
+    groups: list[tuple[set[str], list[Expression]]] = []
+    for operand in expression.parts:
+        names, members = set(labels_of(operand)), [operand]
+        for group in [group for group in groups if group[0] & names]:
+            names, members = names | group[0], group[1] + members
+            groups.remove(group)
+        groups.append((names, members))
+    kind = type(expression)
+    return [members[0] if len(members) == 1 else kind(tuple(members)) for _, members in groups]
+
+
+def repeated_labels(expression: Expression) -> list[str]:
+    """Return the labels named more than once, the most frequent first."""
+    return [name for name, count in Counter(labels_of(expression)).most_common() if count > 1]
+
+
+def _simple(expression: Expression, wanted: bool, facts: Mapping[str, bool]) -> Expression | bool:
+    """Return an expression (its opposite, if not ``wanted``) where some labels are known."""
+    match expression:
+        case Has(name):
+            if name in facts:
+                return facts[name] == wanted
+            return expression if wanted else Not(expression)
+        case Not(part):
+            return _simple(part, not wanted, facts)
+        case AllOf(parts) | AnyOf(parts):
+            return _joined(parts, wanted, isinstance(expression, AllOf) == wanted, facts)
+        case _:
+            raise ValueError("an expression must be bound to columns first")
+
+
+def _joined(
+    parts: tuple[Expression, ...], wanted: bool, every: bool, facts: Mapping[str, bool]
+) -> Expression | bool:
+    """Return all of some parts (``every``), or any of them, each negated if not ``wanted``."""
+    own = AllOf if every else AnyOf
+    flat: dict[Expression, None] = {}
+    for operand in parts:
+        simple = _simple(operand, wanted, facts)
+        if isinstance(simple, bool):
+            if simple != every:
+                return simple
+            continue
+        flat |= dict.fromkeys(simple.parts if isinstance(simple, own) else (simple,))
+    # A label alone decides what it is wherever the result still depends on other parts.
+    alone = dict(literal for literal in map(literal_of, flat) if literal is not None)
+    if any((Has(name) in flat) and (Not(Has(name)) in flat) for name in alone):
+        return not every
+    others = [operand for operand in flat if literal_of(operand) is None]
+    if any(name in alone for operand in others for name in labels_of(operand)):
+        learned = {**facts, **{name: yes == every for name, yes in alone.items()}}
+        literals = tuple(operand for operand in flat if operand not in others)
+        rest = _joined(tuple(others), True, every, learned)
+        if isinstance(rest, bool):
+            return rest if rest != every else joined(own, literals)
+        return _joined((*literals, rest), True, every, facts)
+    sets = {
+        operand: frozenset(operand.parts if isinstance(operand, AllOf | AnyOf) else (operand,))
+        for operand in flat
+    }
+    strongest = [each for each in flat if not any(weaker < sets[each] for weaker in sets.values())]
+    return joined(own, strongest) if strongest else every
+
 
 MOST_WORDS = 50  # of a query that are taken apart
 _BUT_NOT = r"(?i)(?<=\w)\s+(?:(?:and\s+|but\s+)?not|without)\s+(?=\w)"
