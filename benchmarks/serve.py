@@ -58,7 +58,8 @@ from labelwise.models import HeadSpec, Model, Predictor
 from labelwise.models.run_folder import RunFolder
 from labelwise.models.scoring import score
 from labelwise.networks.backbones import create_backbone
-from labelwise.photos.index import Index, IndexFacts
+from labelwise.photos import Index
+from labelwise.photos.index import IndexFacts
 from labelwise.photos.store import Content
 from labelwise.pictures import ArrayImages, BytesImages
 from labelwise.types import LabelSpace

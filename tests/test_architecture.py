@@ -66,6 +66,7 @@ def test_only_links_objectives_and_ops_turn_logits_into_probabilities():
 # What torch offers under a private name alone: it may change with any version.
 PRIVATE_TORCH = {
     "exports/parity.py: torch.utils._python_dispatch",
+    "training/execution.py: torch._inductor",
     "training/execution.py: torch.ops.mkldnn._is_mkldnn_bf16_supported",
 }
 
@@ -121,6 +122,7 @@ CONCRETE_BASES = {
     "QuasibinaryLink": {"TrackedLink"},  # the same in training, its number a buffer of a module
     "_Around": {"NamedWatch", "LimitedWatch"},  # each forwards all but one call
     "Transform": {"GraphTransform"},  # whose resize a file does
+    "StoredIndex": {"Index"},  # which answers queries, too: what queries need knows only the base
     "RunFolder": {"LoadedRun"},  # which exports, too: models know nothing of exports
     "VerbGroup": {"Root", "Data", "Papers"},  # whose tables of names alone differ
 }

@@ -10,8 +10,8 @@ from search_setup import LABELS, picture
 
 from labelwise.links import Sigmoid, Softmax
 from labelwise.methods import link_to_spec
+from labelwise.photos import Index
 from labelwise.photos.database import CHUNK, CacheFiles
-from labelwise.photos.index import Index
 
 LARGE = "labelwise.photos.index.KEPT_FROM"
 FLOAT = np.dtype(np.float32)

@@ -9,8 +9,7 @@ from dataclasses import replace
 import pytest
 from shard_setup import hashes, started, task
 
-from labelwise.shards import predict_shards
-from labelwise.shards.engine import make_engine
+from labelwise.shards import make_engine, predict_shards
 from labelwise.shards.ray_cluster import RayDecoding, require_ray, worker_environment
 
 pytest.importorskip("ray")

@@ -13,9 +13,8 @@ from shard_setup import answers, hashes, task
 
 from labelwise.errors import LabelwiseError, SettingsError
 from labelwise.pictures import Transform
-from labelwise.shards import LocalEngine, ShardRecord, predict_shards, ray_cluster
+from labelwise.shards import LocalEngine, ShardRecord, make_engine, predict_shards, ray_cluster
 from labelwise.shards import ray_cluster as ray_decoding
-from labelwise.shards.engine import make_engine
 from labelwise.shards.inputs import InputRow, StoredImages
 from labelwise.shards.ray_cluster import RayDecoding, RayEngine
 from labelwise.shards.scoring_task import cluster_decoding

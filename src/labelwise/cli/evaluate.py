@@ -115,8 +115,7 @@ def _figures(given: Options) -> dict[str, Any]:
 
 
 def _shards(place: str, given: Options) -> Measured:
-    from labelwise.shards import evaluate_shards
-    from labelwise.shards.engine import make_engine
+    from labelwise.shards import evaluate_shards, make_engine
 
     evaluation = evaluate_shards(
         place,

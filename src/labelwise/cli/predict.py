@@ -115,8 +115,7 @@ def _apply(fitted: list[Path], source: Path, given: Options) -> None:
 
 
 def _predict_shards(run: Path, places: list[str], out: str, given: Options) -> None:
-    from labelwise.shards import ModelFiles, ScoringTask, predict_shards
-    from labelwise.shards.engine import make_engine
+    from labelwise.shards import ModelFiles, ScoringTask, make_engine, predict_shards
     from labelwise.shards.scoring_task import cluster_decoding, decoders_per_worker
 
     decoder, device = decoder_of(given), given.device or "cpu"

@@ -28,7 +28,7 @@ from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from labelwise.decide import Rule
 from labelwise.errors import LabelwiseError, SettingsError
-from labelwise.photos.index import Index
+from labelwise.photos import Index
 from labelwise.photos.tagging import tags_of
 from labelwise.system.text import one_line
 

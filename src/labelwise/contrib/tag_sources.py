@@ -101,7 +101,7 @@ def _of_run(path: Path) -> TagTable:
 
 
 def _of_index(path: Path) -> TagTable:
-    from labelwise.photos.index import Index
+    from labelwise.photos import Index
     from labelwise.photos.tagging import tags_of
 
     with Index(path) as index:

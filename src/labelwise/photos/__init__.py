@@ -12,9 +12,9 @@ from labelwise.system.lazy import imported_later
 
 if TYPE_CHECKING:
     from labelwise.photos.folder_scan import Changes
-    from labelwise.photos.index import Index, model_changed
+    from labelwise.photos.index import model_changed
     from labelwise.photos.ingest import update_index
-    from labelwise.photos.query import Asked, Found, Hit, answer, nearest_photos
+    from labelwise.photos.query import Asked, Found, Hit, Index, answer, nearest_photos
     from labelwise.photos.receipts import (
         Receipt,
         VerifiedLists,
@@ -55,8 +55,7 @@ def search(index: str | Path, query: "str | Query", **options: Any) -> "Found":
 
     ``labelwise.search("photos.index", "dog, -beach", top=50)`` opens the index and closes it.
     """
-    from labelwise.photos.index import Index
-    from labelwise.photos.query import answer
+    from labelwise.photos.query import Index, answer
     from labelwise.retrieval import Query
 
     wanted = Query.parse(query) if isinstance(query, str) else query
@@ -69,9 +68,9 @@ if not TYPE_CHECKING:  # else a checker would believe in any name
         __name__,
         {
             "folder_scan": ("Changes",),
-            "index": ("Index", "model_changed"),
+            "index": ("model_changed",),
             "ingest": ("update_index",),
-            "query": ("Asked", "Found", "Hit", "answer", "nearest_photos"),
+            "query": ("Asked", "Found", "Hit", "Index", "answer", "nearest_photos"),
             "receipts": (
                 *("Receipt", "VerifiedLists", "read_list_answers", "receipts_of", "verify_lists"),
             ),

@@ -31,8 +31,8 @@ from labelwise.answers.log import Answer, Note, answered, now
 from labelwise.decide import ListAudit, ListCheck, Promise, Statement, promised_check
 from labelwise.errors import DataError
 from labelwise.photos.filters import PhotoFilter
-from labelwise.photos.index import Index
-from labelwise.photos.query import ANSWERS, Hit, labels_told
+from labelwise.photos.index import StoredIndex
+from labelwise.photos.query import ANSWERS, Asked, Hit, labels_told
 from labelwise.photos.receipts import Said, answers_of, keep_receipt, withdraw
 from labelwise.photos.store import Fact, Store
 from labelwise.retrieval import Query
@@ -126,7 +126,7 @@ class CheckSession:
 
     def __init__(
         self,
-        index: Index,
+        index: StoredIndex,
         query: Query,
         *,
         wrong_at_most: float = 0.1,
@@ -144,7 +144,7 @@ class CheckSession:
         """
         if cut is not None and top is not None:
             raise DataError("a list ends at a probability (cut) or after a number (top), not both")
-        asked = index.ask(query, PhotoFilter(distinct=distinct))
+        asked = Asked(index, query, PhotoFilter(distinct=distinct))
         lengths, wrong = asked.list_to_check(
             wrong_at_most, cut=cut, top=top, answers=answers, confidence=confidence
         )
@@ -161,7 +161,7 @@ class CheckSession:
     @classmethod
     def of_ranked(
         cls,
-        index: Index,
+        index: StoredIndex,
         name: str,
         hits: Sequence[Hit],
         *,
@@ -183,7 +183,7 @@ class CheckSession:
 
     def _start(
         self,
-        index: Index,
+        index: StoredIndex,
         name: str,
         best: NDArray[np.int64],
         keys: Sequence[ListKey],

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from labelwise.errors import DataError
 from labelwise.numeric.duplicates import first_near
-from labelwise.photos.index import Index
+from labelwise.photos.index import StoredIndex
 from labelwise.pictures.fingerprint import NEAR
 
 CACHE = "near-copies.bin"
@@ -40,7 +40,7 @@ class NearCopies:
         )
 
 
-def near_copies(index: Index, rows: Rows | None = None) -> NearCopies | None:
+def near_copies(index: StoredIndex, rows: Rows | None = None) -> NearCopies | None:
     """Return how many near copies there are among some rows, or among the photos that are there.
 
     None in an index that does not know what its photos look like.
@@ -52,14 +52,14 @@ def near_copies(index: Index, rows: Rows | None = None) -> NearCopies | None:
     return NearCopies(len(some), len(some) - len(np.unique(firsts[some])))
 
 
-def copied_rows(index: Index) -> Rows:
+def copied_rows(index: StoredIndex) -> Rows:
     """Return the rows to leave out for distinct photos: all of a picture but the earliest there."""
     alive = index.store.alive_rows()
     kept = alive[np.unique(pictures_of(index)[alive], return_index=True)[1]]
     return np.setdiff1d(alive, kept)
 
 
-def pictures_of(index: Index) -> Rows:
+def pictures_of(index: StoredIndex) -> Rows:
     """Return the picture (rows,) of each photo: the row of the first one that it looks like."""
     firsts = _first_rows(index)
     if firsts is None:
@@ -71,7 +71,7 @@ def pictures_of(index: Index) -> Rows:
     return firsts
 
 
-def _first_rows(index: Index) -> Rows | None:
+def _first_rows(index: StoredIndex) -> Rows | None:
     store = index.store
     looks = store.looks()
     if not looks.shape[1]:

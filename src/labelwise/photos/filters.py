@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from labelwise.data.tabular import open_tabular
 from labelwise.errors import DataError
 from labelwise.photos.duplicates import copied_rows
-from labelwise.photos.index import Index
+from labelwise.photos.index import StoredIndex
 
 NOT_IN_TABLE = "(not in the table)"
 
@@ -51,7 +51,7 @@ class PhotoGroups:
         except OSError as error:
             raise DataError(f"{self.table} cannot be read: {error.strerror}") from None
 
-    def of(self, index: Index, rows: NDArray[np.int64]) -> dict[str, NDArray[np.int64]]:
+    def of(self, index: StoredIndex, rows: NDArray[np.int64]) -> dict[str, NDArray[np.int64]]:
         if not self.by:
             return {"": rows} if len(rows) else {}
         named = None if self.table is None else self._named(self.table)
@@ -149,7 +149,7 @@ class PhotoFilter:
         parts = [f"{word} {value}" for word, value in words.items() if value]
         return ", ".join([*parts, *(["near copies counted as one"] if self.distinct else [])])
 
-    def left_out(self, index: Index) -> NDArray[np.int64]:
+    def left_out(self, index: StoredIndex) -> NDArray[np.int64]:
         kept, every = np.ones(len(index), np.bool_), np.arange(len(index))
         if self.distinct:
             kept[copied_rows(index)] = False
@@ -174,7 +174,7 @@ class PhotoFilter:
                 )
         return np.flatnonzero(~kept)
 
-    def _below(self, index: Index) -> list[int]:
+    def _below(self, index: StoredIndex) -> list[int]:
         database, wanted = index.store.database, os.path.normpath(self.folder or "")
         database.verify("files")
         query = "SELECT DISTINCT row FROM files WHERE root = ? AND state = 'ok' AND row IS NOT NULL"

@@ -1,4 +1,4 @@
-"""Index: photos that answer queries, from logits that were computed once.
+"""StoredIndex: photos that answer queries, from logits that were computed once.
 
 Probabilities are the model's link of the stored logits, so another calibration, or a correction,
 changes them without a picture being read. Promises are made on held-out photos, which nobody
@@ -18,12 +18,11 @@ import os
 import shlex
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from getpass import getuser
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -196,16 +195,10 @@ class IndexFacts(BaseModel):
 
 if TYPE_CHECKING:  # what was computed before is searched without torch
     from labelwise.links import Link
-    from labelwise.photos.filters import PhotoFilter
-    from labelwise.photos.query import Asked
-    from labelwise.photos.shift import LibraryLikeness
 
 
-class Index(AbstractContextManager["Index", None]):
-    """An open index: the store of its photos, and the model that says what their logits mean.
-
-    Close it, best by ``with Index(folder) as index``.
-    """
+class StoredIndex:
+    """An open index: the store of its photos, and the model that says what their logits mean."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = Path(folder)
@@ -225,7 +218,7 @@ class Index(AbstractContextManager["Index", None]):
         self.embeddings = IndexEmbeddings(self.folder, self.store)
         self._odds: OrderedDict[tuple[int, str], tuple[Any, LabelOdds]] = OrderedDict()
         self._sets: tuple[Any, NDArray[np.bool_]] | None = None
-        self.compared: dict[bytes, LibraryLikeness] = {}  # with held-out photos, by hashes of rows
+        self.compared: dict[bytes, Any] = {}  # with held-out photos, by hashes of rows
 
     def _read_spec(self, *, tried: bool) -> ModelSpec:
         try:
@@ -234,7 +227,7 @@ class Index(AbstractContextManager["Index", None]):
             raise CheckpointError(f"{error}; {way_out(self.folder)}") from None
 
     @classmethod
-    def create(cls, folder: Path, spec: ModelSpec, facts: IndexFacts) -> "Index":
+    def create(cls, folder: Path, spec: ModelSpec, facts: IndexFacts) -> Self:
         """Make an empty index for a model."""
         with (
             Store.create(folder, spec.space.names) as store,
@@ -244,16 +237,12 @@ class Index(AbstractContextManager["Index", None]):
             facts.save(folder / "index.json")
         return cls(folder)
 
-    def ask(self, query: Query, photos: "PhotoFilter | None" = None) -> "Asked":
-        """Return a query asked of the photos that pass a filter; ``top`` and ``cut`` list them."""
-        from labelwise.photos.filters import EVERY_PHOTO
-        from labelwise.photos.query import Asked
-
-        return Asked(self, query, photos or EVERY_PHOTO)
-
     def close(self) -> None:
         """Let go of the files; a second time does nothing."""
         self.store.close()
+
+    def __enter__(self) -> Self:
+        return self
 
     def __exit__(self, *error: object) -> None:
         self.store.close()
@@ -273,7 +262,7 @@ class Index(AbstractContextManager["Index", None]):
         (self.folder / LIKENESS_FILE).unlink(missing_ok=True)  # with the held-out photos before
         self._odds.clear()
         self.compared.clear()
-        for name in [n for n, own in vars(Index).items() if isinstance(own, cached_property)]:
+        for name in [n for n, own in vars(StoredIndex).items() if isinstance(own, cached_property)]:
             self.__dict__.pop(name, None)  # each follows from the model
         if held_out is not None:
             self.__dict__["held_out"] = held_out  # as it was written: it need not be read
@@ -622,7 +611,7 @@ class Index(AbstractContextManager["Index", None]):
         return PhotoFiles(content.hash, tuple(sorted(self.store.places_of([row])[row])))
 
 
-def model_changed(index: Index) -> str | None:
+def model_changed(index: StoredIndex) -> str | None:
     """Return in one sentence how the run's model changed since an index took it; None if not."""
     address = index.facts.model
     if is_uri(address) or not (Path(address) / MODEL_FILE).is_file():

@@ -25,7 +25,7 @@ from labelwise.decide import Answered, CountEstimate, estimate_count, estimate_t
 from labelwise.errors import DataError
 from labelwise.photos.duplicates import pictures_of
 from labelwise.photos.filters import EVERYTHING, PhotoGroups
-from labelwise.photos.index import Index
+from labelwise.photos.index import StoredIndex
 from labelwise.photos.query import labels_told
 from labelwise.photos.store import Fact
 from labelwise.retrieval import Query
@@ -114,7 +114,7 @@ class LibraryEstimate:
 
 
 def draw_sample(
-    index: Index,
+    index: StoredIndex,
     query: Query,
     answers: int,
     groups: PhotoGroups = EVERYTHING,
@@ -146,7 +146,7 @@ def draw_sample(
     return sample
 
 
-def write_questions(index: Index, sample: PhotoSample, path: Path) -> None:
+def write_questions(index: StoredIndex, sample: PhotoSample, path: Path) -> None:
     """Write the table to answer: path, question, and an empty answer for each photo."""
     paths = index.store.paths_of(index.store.rows_of_photos(sample.photos).values())
     question = f"does it match {sample.query}?"
@@ -154,7 +154,7 @@ def write_questions(index: Index, sample: PhotoSample, path: Path) -> None:
 
 
 def estimate_from_answers(
-    index: Index,
+    index: StoredIndex,
     query: Query,
     answers: Mapping[str, Answer],
     groups: PhotoGroups = EVERYTHING,
@@ -196,7 +196,7 @@ class SampleAnswers:
     """
 
     def __init__(
-        self, index: Index, query: Query, sample: PhotoSample, *, who: str | None = None
+        self, index: StoredIndex, query: Query, sample: PhotoSample, *, who: str | None = None
     ) -> None:
         self._index, self.sample, self._who = index, sample, who
         self._bound = index.bound(query)
@@ -283,7 +283,7 @@ class SampleAnswers:
 
 
 def _countable(
-    index: Index, distinct: bool, rows: int | None = None, drawn: Sequence[int] = ()
+    index: StoredIndex, distinct: bool, rows: int | None = None, drawn: Sequence[int] = ()
 ) -> NDArray[np.int64]:
     """Return the photos that are counted: all of the first ``rows``, or one of each picture."""
     alive = index.store.alive_rows(rows)
@@ -296,7 +296,7 @@ def _countable(
 
 
 def _samples(
-    index: Index, query: Query, groups: PhotoGroups, distinct: bool
+    index: StoredIndex, query: Query, groups: PhotoGroups, distinct: bool
 ) -> Sequence[PhotoSample]:
     try:
         samples = [SAMPLE.validate_python(note) for note in index.store.answers.notes("count")]

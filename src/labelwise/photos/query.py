@@ -37,7 +37,7 @@ from labelwise.errors import DataError
 from labelwise.metrics.shift import audit_order
 from labelwise.photos.duplicates import NearCopies, near_copies
 from labelwise.photos.filters import EVERY_PHOTO, PhotoFilter
-from labelwise.photos.index import Index, KnownPhotos
+from labelwise.photos.index import KnownPhotos, StoredIndex
 from labelwise.photos.shift import LibraryLikeness, likeness_of
 from labelwise.photos.store import Fact
 from labelwise.photos.topk import Ranking, ranking_of
@@ -171,7 +171,7 @@ class RankedQuery:
 class Asked:
     """A query asked of the photos of an index that pass a filter."""
 
-    def __init__(self, index: Index, query: Query, photos: PhotoFilter = EVERY_PHOTO) -> None:
+    def __init__(self, index: StoredIndex, query: Query, photos: PhotoFilter = EVERY_PHOTO) -> None:
         self.index, self.query, self.filter = index, query, photos
         self.bound = index.bound(query)
         self.gone = index.store.dead_rows()
@@ -359,6 +359,14 @@ class Asked:
         return lengths, 1 - probs
 
 
+class Index(StoredIndex):
+    """An open index that answers queries; close it, best by ``with Index(folder) as index``."""
+
+    def ask(self, query: Query, photos: PhotoFilter = EVERY_PHOTO) -> Asked:
+        """Return a query asked of the photos that pass a filter; ``top`` and ``cut`` list them."""
+        return Asked(self, query, photos)
+
+
 def _split(known: CalibratedQuery) -> ScoredSplit:
     """Return the photos of a query that no limit leaves out, in 32 bits as the library's are."""
     rows = np.arange(len(known.scores)) if known.groups is None else known.groups.one_of_each()
@@ -376,7 +384,7 @@ def _checked(at_least: float, sort: str) -> float:
 
 
 def answer(
-    index: Index,
+    index: StoredIndex,
     query: Query,
     *,
     top: int = 50,
@@ -390,7 +398,7 @@ def answer(
     ``sort="date"`` lists the newest photos above the cuts first. Photos that do not pass the filter
     are as if they were not in the index.
     """
-    asked = index.ask(query, photos)
+    asked = Asked(index, query, photos)
     if wrong_at_most is None:
         return asked.top(top, at_least=at_least, sort=sort)
     return asked.cut(wrong_at_most, top, at_least=at_least, sort=sort)
@@ -414,7 +422,9 @@ def labels_told(bound: BoundQuery, space: LabelSpace, answer: Answer) -> dict[st
     }
 
 
-def said_of(index: Index, bound: BoundQuery) -> tuple[Rows, NDArray[np.bool_], NDArray[np.bool_]]:
+def said_of(
+    index: StoredIndex, bound: BoundQuery
+) -> tuple[Rows, NDArray[np.bool_], NDArray[np.bool_]]:
     """Return the photos (n,) people spoke of, which of them answer a query, and which are told."""
     said = {column: index.corrections.of(column) for column in bound.columns}
     rows = sorted({correction.row for some in said.values() for correction in some})
@@ -430,7 +440,7 @@ def said_of(index: Index, bound: BoundQuery) -> tuple[Rows, NDArray[np.bool_], N
     return np.array(rows, np.int64), np.asarray(hits), np.asarray(known)
 
 
-def nearest_photos(index: Index, row: int, count: int) -> tuple[list[Hit], list[Hit]]:
+def nearest_photos(index: StoredIndex, row: int, count: int) -> tuple[list[Hit], list[Hit]]:
     """Return the photos most like one of the index: equal copies of it, and similar ones."""
     near = index.embeddings.nearest(index.store.embeddings()[row], count, without=[row])
     similar = hits_of(index, (), *near)
@@ -439,7 +449,7 @@ def nearest_photos(index: Index, row: int, count: int) -> tuple[list[Hit], list[
 
 
 def photos_along(
-    index: Index,
+    index: StoredIndex,
     direction: NDArray[np.float64],
     count: int,
     *,
@@ -453,14 +463,18 @@ def photos_along(
     """
     rows = None
     if query is not None:
-        ranked = index.ask(query).corrected
+        ranked = Asked(index, query).corrected
         above = ranked.ranking.count_at_least(ranked.held_out.score_at(at_least))
         rows, _ = ranked.ranking.best(above)
     return hits_of(index, (), *index.embeddings.along(direction, count, rows))
 
 
 def hits_of(
-    index: Index, labels: Sequence[str], rows: NDArray[np.int64], probs: Scores, refit: bool = True
+    index: StoredIndex,
+    labels: Sequence[str],
+    rows: NDArray[np.int64],
+    probs: Scores,
+    refit: bool = True,
 ) -> list[Hit]:
     """Return photos as hits, with the probabilities of some labels as reasons."""
     paths = index.store.paths_of(rows.tolist())
@@ -476,7 +490,7 @@ def hits_of(
     return hits
 
 
-def photos_like(index: Index, photo: str, count: int) -> tuple[list[Hit], list[Hit]]:
+def photos_like(index: StoredIndex, photo: str, count: int) -> tuple[list[Hit], list[Hit]]:
     """Return the photos most like a file: equal copies of it, and similar ones.
 
     Of a file that is not indexed, the model of the index says how it looks. A folder of indexed
@@ -515,7 +529,7 @@ def photos_like(index: Index, photo: str, count: int) -> tuple[list[Hit], list[H
     return [], hits_of(index, (), *index.embeddings.nearest(looks, count))
 
 
-def photos_like_album(index: Index, album: str, count: int) -> list[Hit]:
+def photos_like_album(index: StoredIndex, album: str, count: int) -> list[Hit]:
     """Return the photos most like those of an album, without these.
 
     It is a folder (or one below a root, as 2023/june), ``keyword:NAME``, or ``photos:ID,ID`` with

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from labelwise.answers.log import Answer, AnswerLog, Note, now
 from labelwise.decide import KeptLists, ListAnswers, ListVerdict, Promise, judge_list, judge_lists
 from labelwise.errors import CheckpointError, DataError, LabelwiseError
-from labelwise.photos.index import Index
+from labelwise.photos.index import StoredIndex
 from labelwise.photos.prevalence import read_answered
 from labelwise.photos.query import said_of
 from labelwise.photos.store import Store
@@ -128,7 +128,7 @@ Line = Mapping[str, Any]  # a receipt as it is kept, or the withdrawal of one: F
 
 
 def keep_receipt(
-    index: Index, query: Query | str, promise: Promise, rows: Rows, who: str | None = None
+    index: StoredIndex, query: Query | str, promise: Promise, rows: Rows, who: str | None = None
 ) -> Receipt:
     """Keep a promise of a list of rows, and return its receipt; the one it has if it is known."""
     link = hashlib.sha256(json.dumps(index.spec.link, sort_keys=True).encode()).hexdigest()
@@ -161,7 +161,7 @@ def keep_receipt(
     return _receipt(made, False)
 
 
-def withdraw(index: Index, number: int, who: str | None = None) -> None:
+def withdraw(index: StoredIndex, number: int, who: str | None = None) -> None:
     """Note that the promise of a receipt no longer stands, as an answer it rests on was undone."""
     with index.store.transaction():
         lines = _lines(index.store)
@@ -170,7 +170,7 @@ def withdraw(index: Index, number: int, who: str | None = None) -> None:
         _write(index.store, {**line, **noted, "number": _last(lines) + 1, "withdraws": number})
 
 
-def carry_receipts(before: Store, index: Index) -> None:
+def carry_receipts(before: Store, index: StoredIndex) -> None:
     """Copy the receipts of an index that is rebuilt; photos are known by their contents."""
     lines, numbers = _lines(before), dict[int | None, int | None]({None: None})
     listed = {line["number"]: _rows(line).tolist() for line in lines}
@@ -188,7 +188,7 @@ def carry_receipts(before: Store, index: Index) -> None:
         numbers[line["number"]] = known.get(_origin(line), last)
 
 
-def receipts_of(index: Index) -> list[Receipt]:
+def receipts_of(index: StoredIndex) -> list[Receipt]:
     """Return every receipt, in order."""
     lines = _lines(index.store)
     withdrawn = {line["withdraws"] for line in lines}
@@ -197,7 +197,7 @@ def receipts_of(index: Index) -> list[Receipt]:
     ]
 
 
-def rows_in_order(index: Index, receipt: Receipt) -> Rows:
+def rows_in_order(index: StoredIndex, receipt: Receipt) -> Rows:
     """Return the rows of a receipt's list in the order drawn for those who check it."""
     line = next(line for line in _lines(index.store) if line["number"] == receipt.number)
     return np.asarray(np.random.default_rng(line["seed"]).permutation(_rows(line)))
@@ -268,7 +268,7 @@ class VerifiedLists:
         return {receipt.number: verdict for receipt, verdict in self.lists}
 
 
-def verify_lists(index: Index, answers: Told | None = None) -> VerifiedLists:
+def verify_lists(index: StoredIndex, answers: Told | None = None) -> VerifiedLists:
     """Return whether the promises of an index were kept, as far as anybody can tell."""
     every, lists = answers or {}, []
     for receipt in _standing(index):
@@ -282,12 +282,12 @@ def verify_lists(index: Index, answers: Told | None = None) -> VerifiedLists:
     return VerifiedLists(tuple(lists), judge_lists([verdict for _, verdict in lists]))
 
 
-def _standing(index: Index) -> list[Receipt]:
+def _standing(index: StoredIndex) -> list[Receipt]:
     """Return the receipts of lists that were not withdrawn; version 0.2 kept some of tags, too."""
     return [one for one in receipts_of(index) if not one.withdrawn and not one.is_of_tags]
 
 
-def write_list_questions(index: Index, path: Path, each: int) -> int:
+def write_list_questions(index: StoredIndex, path: Path, each: int) -> int:
     """Write the first photos of each receipt's order as a table to answer; return how many."""
     if each < 1:
         raise DataError(f"at least one photo per list must be asked about, got {each}")
@@ -307,7 +307,7 @@ def write_list_questions(index: Index, path: Path, each: int) -> int:
     return len(questions)
 
 
-def read_list_answers(index: Index, path: Path) -> dict[str, dict[int, bool]]:
+def read_list_answers(index: StoredIndex, path: Path) -> dict[str, dict[int, bool]]:
     """Return the answers of a table: path, answer, and query where lists of several were promised.
 
     Photos without an answer are passed over. A photo that was answered twice is right if it is both
@@ -333,7 +333,7 @@ def read_list_answers(index: Index, path: Path) -> dict[str, dict[int, bool]]:
     return answers
 
 
-def _known(index: Index, text: str, more: Mapping[int, bool]) -> dict[int, bool]:
+def _known(index: StoredIndex, text: str, more: Mapping[int, bool]) -> dict[int, bool]:
     """Return whether photos are right for a query, by what everybody said of them."""
     known: dict[int, bool] = {}
     if not is_of_likeness(text):

@@ -35,7 +35,7 @@ from labelwise.data import load
 from labelwise.data.rows import is_file
 from labelwise.decide import Promised, Rule, promise_precision, promise_tags
 from labelwise.errors import DataError, LabelwiseError, SettingsError
-from labelwise.photos.index import Index
+from labelwise.photos.index import StoredIndex
 from labelwise.photos.metadata import names_beside, read_photo_metadata
 from labelwise.photos.shift import evidence_of, likeness_of
 from labelwise.photos.store import Store, shown
@@ -398,7 +398,7 @@ ROWS_AT_ONCE = 4096
 
 
 def promised_rule(
-    index: Index, wrong_at_most: float, confidence: float, *, per_label: bool = False
+    index: StoredIndex, wrong_at_most: float, confidence: float, *, per_label: bool = False
 ) -> Promised:
     """Return the rule by which at most this share of the tags is wrong, and what it promises.
 
@@ -425,7 +425,7 @@ def promised_rule(
     return made
 
 
-def tags_of(index: Index, rule: Rule | None) -> Iterator[tuple[int, list[Keyword]]]:
+def tags_of(index: StoredIndex, rule: Rule | None) -> Iterator[tuple[int, list[Keyword]]]:
     """Yield, for each photo that is there, its labels, surest first."""
     model = index.spec.weights_sha256[:12]
     date = datetime.now(UTC).isoformat(timespec="seconds")

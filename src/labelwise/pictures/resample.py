@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from labelwise.pictures.transform import BITS, Axis, axis_weights, height_first
+from labelwise.pictures.pillow_weights import BITS, Axis, axis_weights, height_first
 
 LOW = 12
 LEVELS = 255

@@ -38,9 +38,6 @@ def media_type(request: Request) -> str:
 
 SIDES = (160, 320, 640, 1280)  # of thumbnails
 JSON = [Depends(require_json)]
-PhotoId = Annotated[
-    str, Path(pattern=schemas.PHOTO_ID, description="The SHA-256 of the photo's content.")
-]
 
 
 def small_side(side: Annotated[int, Query(description="160, 320, 640 or 1280")] = 320) -> int:
@@ -109,7 +106,9 @@ def add_library(api: APIRouter, service: Service, library: "Library") -> None:
         ask(f"/check/{step}", work, summary, f"{work.__name__}_check", "POST")
 
     @api.put("/photos/{photo}/labels", dependencies=JSON, summary="Say which labels it carries")
-    async def correct(photo: PhotoId, given: schemas.CorrectionsIn) -> schemas.PhotoView:
+    async def correct(
+        photo: schemas.PhotoAddress, given: schemas.CorrectionsIn
+    ) -> schemas.PhotoView:
         view = await asyncio.shield(library.run(lambda: library.correct(photo, given)))
         for state in given.labels.values():
             service.monitor.corrections.labels(state, given.source).inc()
@@ -120,7 +119,7 @@ def add_library(api: APIRouter, service: Service, library: "Library") -> None:
         summary="A small picture, drawn anew",
         response_class=Response,
     )
-    async def thumbnail(photo: PhotoId, side: Side = 320) -> Response:
+    async def thumbnail(photo: schemas.PhotoAddress, side: Side = 320) -> Response:
         headers = {"cache-control": "private, max-age=86400, immutable"}
         return Response(await library.thumbnail(photo, side), 200, headers, "image/jpeg")
 
@@ -133,7 +132,7 @@ def add_library(api: APIRouter, service: Service, library: "Library") -> None:
         summary="The photo's own file, to be saved",
         response_class=Response,
     )
-    async def original(photo: PhotoId) -> Response:
+    async def original(photo: schemas.PhotoAddress) -> Response:
         content, name = await library.original(photo)
         headers = {
             "content-disposition": f"attachment; filename*=UTF-8''{quote(name, safe='')}",

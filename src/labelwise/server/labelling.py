@@ -34,7 +34,7 @@ from labelwise.pictures import Transform
 from labelwise.pictures.sources import read_image_file
 from labelwise.pictures.worker_starter import Decoders
 from labelwise.server import schemas
-from labelwise.server.api import ERRORS, PhotoId, Side, add_session, answering
+from labelwise.server.api import ERRORS, Side, add_session, answering
 from labelwise.server.app import Front, add_errors, add_page
 from labelwise.server.batching import Threads
 from labelwise.server.schemas import Health, Strict
@@ -390,7 +390,7 @@ def asking_app(make: Callable[[], PhotoPage], settings: ServeSettings | None) ->
     add_errors(app)
 
     @api.get("/photos/{photo}/thumbnail", summary="A small picture, drawn anew")
-    async def thumbnail(photo: PhotoId, side: Side = 320) -> Response:
+    async def thumbnail(photo: schemas.PhotoAddress, side: Side = 320) -> Response:
         path = asking.path(photo)
         facts = await readers.run(lambda: file_facts(path))
         try:

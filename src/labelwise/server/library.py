@@ -40,7 +40,6 @@ from labelwise.photos.shift import LibraryLikeness, likeness_of
 from labelwise.photos.store import Correction
 from labelwise.retrieval import Query, complete
 from labelwise.server import schemas
-from labelwise.server.api import PhotoId
 from labelwise.server.batching import Threads
 from labelwise.server.security import PhotoNotFoundError, RefusedError
 from labelwise.system.names import printable
@@ -94,7 +93,7 @@ class Library:
             raise PhotoNotFoundError("there is no photo with this id")
         return next(iter(rows.values()))
 
-    def photo(self, photo: PhotoId) -> schemas.PhotoView:
+    def photo(self, photo: schemas.PhotoAddress) -> schemas.PhotoView:
         row = self.row(photo)
         content = self.index.store.contents_of([row])[row]
         paths = self.index.store.paths_of([row])[row]
@@ -132,7 +131,7 @@ class Library:
         content, path = await self._readers.run(lambda: _content(files))
         return content, photo_name([path])
 
-    async def facts(self, photo: PhotoId) -> schemas.PhotoFactsView:
+    async def facts(self, photo: schemas.PhotoAddress) -> schemas.PhotoFactsView:
         row = await self.run(lambda: self.row(photo))
         paths = await self.run(lambda: self.index.store.paths_of([row])[row])
         files = await self.run(lambda: self.index.files_of(row))
@@ -155,7 +154,7 @@ class Library:
         return drawn
 
     def similar(
-        self, photo: PhotoId, count: Annotated[int, Option(ge=1, le=100)] = 12
+        self, photo: schemas.PhotoAddress, count: Annotated[int, Option(ge=1, le=100)] = 12
     ) -> list[schemas.SimilarView]:
         return self._alike(nearest_photos(self.index, self.row(photo), count)[1])
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
+from fastapi import Path
 from pydantic import BaseModel, ConfigDict, Field
 
 from labelwise.decide import Statement
@@ -11,6 +12,9 @@ State = Literal["present", "absent", "unknown", "withdrawn"]
 Probability = Annotated[float, Field(ge=0, le=1)]
 PHOTO_ID, CURSOR = "^[0-9a-f]{64}$", "^[0-9]{1,7}$"
 PhotoId = Annotated[str, Field(pattern=PHOTO_ID)]
+PhotoAddress = Annotated[  # the same in the path of a route
+    str, Path(pattern=PHOTO_ID, description="The SHA-256 of the photo's content.")
+]
 CorrectedState = Literal["present", "absent", "unknown"]
 
 

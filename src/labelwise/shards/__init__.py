@@ -1,5 +1,6 @@
 """Work on very many rows: shards, carried out on this machine or a cluster, each exactly once."""
 
+from labelwise.errors import SettingsError
 from labelwise.shards.engine import Engine, LocalEngine, Manifest, ShardRecord, Task
 from labelwise.shards.evaluation_task import EvaluationTask, evaluate_shards
 from labelwise.shards.scoring_task import ModelFiles, Outcome, ScoringTask, predict_shards
@@ -18,6 +19,24 @@ __all__ = [
     "StorageError",
     "Task",
     "evaluate_shards",
+    "make_engine",
     "predict_shards",
     "storage_at",
 ]
+
+
+def make_engine(name: str, workers: int, device: str = "cpu", decoders: int = 0) -> Engine:
+    """Return the engine of a name; with ``decoders`` two workers share a GPU."""
+    if name == "ray":
+        from labelwise.shards.ray_cluster import RayEngine
+
+        kind, _, number = device.partition(":")
+        if number:
+            raise SettingsError(
+                f"--engine ray gives each worker its own GPU: give --device {kind}, not {device}"
+            )
+        gpus = 1.0 if kind == "cuda" else 0.0
+        if decoders and gpus:  # one computes while the other waits for pictures
+            workers, gpus = 2 * workers, gpus / 2
+        return RayEngine(workers, gpus=gpus, decoders=decoders)
+    return LocalEngine(workers)

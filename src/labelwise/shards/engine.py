@@ -20,7 +20,7 @@ from typing import Annotated, Any, ClassVar, Protocol, TypeVar
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from labelwise.errors import CheckpointError, LabelwiseError, SettingsError
+from labelwise.errors import CheckpointError, LabelwiseError
 from labelwise.system.storage import Storage
 
 ATTEMPTS = 3  # workers that may die over one shard
@@ -297,20 +297,3 @@ def _end_with_parent() -> None:
     if parent is not None:
         parent.join()
         os._exit(1)
-
-
-def make_engine(name: str, workers: int, device: str = "cpu", decoders: int = 0) -> Engine:
-    """Return the engine of a name; with ``decoders`` two workers share a GPU."""
-    if name == "ray":
-        from labelwise.shards.ray_cluster import RayEngine
-
-        kind, _, number = device.partition(":")
-        if number:
-            raise SettingsError(
-                f"--engine ray gives each worker its own GPU: give --device {kind}, not {device}"
-            )
-        gpus = 1.0 if kind == "cuda" else 0.0
-        if decoders and gpus:  # one computes while the other waits for pictures
-            workers, gpus = 2 * workers, gpus / 2
-        return RayEngine(workers, gpus=gpus, decoders=decoders)
-    return LocalEngine(workers)
