@@ -258,7 +258,7 @@ def test_a_tokenizer_that_fails_when_it_is_used_or_knows_more_than_the_model(tmp
     with pytest.raises(DataError, match="tokenizer cannot read 'a zebra'"):
         tokens.of("a zebra")
     with_tokenizer(tmp_path, lambda facts: facts["vocab"].update(dog=6))  # of six, from 0
-    with pytest.raises(SettingsError, match="has 7 tokens and the model knows 6"):
+    with pytest.raises(SettingsError, match="has 7 tokens and the model knows only 6"):
         read_towers(tmp_path)
 
 

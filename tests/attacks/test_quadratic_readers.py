@@ -169,7 +169,7 @@ def test_an_archive_with_a_repeated_id_is_refused_in_linear_time(tmp_path):
         return path
 
     def work(path):
-        with pytest.raises(DataError, match="stands there twice"):
+        with pytest.raises(DataError, match="is there twice"):
             read_embeddings(path)
 
     assert_grows_linearly(work, written, 10_000)

@@ -177,10 +177,11 @@ COLOURS = {"red": (200, 30, 30), "green": (30, 200, 30), "blue": (30, 30, 200)}
 
 
 def striped(path, labels, rng):
-    """Write a picture with a stripe of each of some colours, on grey."""
-    pixels = rng.integers(90, 160, (24, 24, 3))
+    """Write a picture with a stripe of each of some colours, on greys that no other has."""
+    pixels = np.kron(rng.integers(40, 215, (4, 4, 1)), np.ones((6, 6, 3), int))
     for place, name in enumerate(labels):
-        pixels[:, 8 * place : 8 * place + 8] = COLOURS[name] + rng.integers(-25, 25, (24, 8, 3))
+        noise = rng.integers(-25, 25, (12, 8, 3))
+        pixels[6:18, 8 * place : 8 * place + 8] = COLOURS[name] + noise
     Image.fromarray(pixels.astype(np.uint8)).save(path, quality=95)
 
 

@@ -120,5 +120,5 @@ def test_mistakes_are_value_errors_with_a_way_out(photos):
         LabelwiseClassifier("small-cnn").fit(paths, truth[1:])
     with pytest.raises(ValueError, match="did you mean"):
         LabelwiseClassifier("small-cn", settings=QUICK).fit(paths, truth)
-    with pytest.raises(ValueError, match="must not stand in settings"):
+    with pytest.raises(ValueError, match="must not be in settings"):
         LabelwiseClassifier(settings={"backbone": "small-cnn"}).fit(paths, truth)

@@ -53,7 +53,7 @@ def old_receipt(folder):
 def test_a_list_of_version_0_2_is_verified_from_its_receipt_to_the_exit_status(folder, tmp_path):
     old_receipt(folder)
     output, status = labelwise("audit", folder)
-    assert (status, "1 cannot be told yet" in output) == (0, True)
+    assert (status, "1 cannot be decided yet" in output) == (0, True)
     table = tmp_path / "answers.csv"
     answers(folder, table, "yes")
     output, status = labelwise("audit", folder, "--answers", table)

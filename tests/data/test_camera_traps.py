@@ -212,7 +212,7 @@ def test_speciesnet_results_are_scores_of_photos(tmp_path):
         (lambda c: c["images"][0]["detections"][0].update(bbox=[1]), "'bbox' of four shares"),
         (lambda c: c["images"][0]["detections"][0].update(category="9"), "which has no name"),
         (lambda c: c["images"][1].update(detections=None), "'detections' must be a list"),
-        (lambda c: c["images"][1].update(file="a/1.png"), "stands there twice"),
+        (lambda c: c["images"][1].update(file="a/1.png"), "is there twice"),
         (lambda c: c["detection_categories"].update(x="elk"), "must give each number a name"),
     ],
 )

@@ -107,7 +107,7 @@ def test_scenes_go_to_parquet_without_loss(tmp_path):
 def test_what_cannot_be_written_is_said(folder):
     folder.pictures("a.jpg")
     table = load(folder.text("t.jsonl", '{"path": "a.jpg", "labels": ["a|b"]}'))
-    with pytest.raises(DataError, match=r"'a\|b' cannot stand in text that is split on '\|'"):
+    with pytest.raises(DataError, match=r"'a\|b' cannot be in text that is split on '\|'"):
         export(table, folder.path / "u.csv")
     export(table, folder.path / "u.parquet")
     with pytest.raises(DataError, match=r"must end in \.csv"):
@@ -147,7 +147,10 @@ def test_describe_counts_by_hand():
     json.dumps(facts.as_dict())
 
 
-def test_pairs_are_those_of_a_matrix_product():
+@pytest.mark.parametrize("few", [0, 9])  # labels up to which no sparse product is taken
+def test_pairs_are_those_of_a_matrix_product(few, monkeypatch):
+    monkeypatch.setattr("labelwise.data.checks.FEW_LABELS", few)
+    monkeypatch.setattr("labelwise.data.checks.BLOCK", 37)
     labels = np.random.default_rng(0).random((300, 9)) < 0.4
     images = FileImages("", [f"{row}.jpg" for row in range(300)])
     facts = describe(LabelTable.from_arrays("abcdefghi", images, labels))
@@ -231,7 +234,7 @@ def test_names_that_a_list_of_labels_would_change_are_refused(folder, suffix, na
     folder.pictures("a.jpg")
     images = FileImages(folder.path, ["a.jpg"])
     table = LabelTable.from_arrays((name,), images, np.array([[True]]))
-    with pytest.raises(DataError, match="cannot stand in a list of labels"):
+    with pytest.raises(DataError, match="cannot be in a list of labels"):
         export(table, folder.path / f"t{suffix}")
 
 

@@ -194,7 +194,7 @@ def test_duplicate_rows(folder):
     other = folder.text("u.csv", "path,labels\na.jpg,x\na.jpg,y\n")
     for choice in ("stop", "drop", "keep"):
         problem = run("describe", other, "--duplicates", choice).exception
-        assert "with different labels; all labels of an image stand in one row" in str(problem)
+        assert "with different labels; all labels of an image belong in one row" in str(problem)
 
 
 def test_broken_photos_are_named(folder):

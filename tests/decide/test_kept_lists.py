@@ -88,7 +88,7 @@ def test_lists_together_are_held_to_the_confidence():
     seen = judge_lists([*kept, drawn])
     assert seen.chance == pytest.approx(binomtest(1, 20, 0.06, alternative="greater").pvalue)
     nothing = judge_lists([judge_list(promise(), told(0, 0))])
-    assert (nothing.verdict, str(nothing)) == ("cannot tell", "1 cannot be told yet")
+    assert (nothing.verdict, str(nothing)) == ("cannot tell", "1 cannot be decided yet")
     assert str(judge_lists([])) == "nothing was promised"
 
 

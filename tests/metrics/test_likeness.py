@@ -79,7 +79,7 @@ def test_sentences_say_what_was_compared_and_what_to_do():
     random = np.random.default_rng(4)
     same = outcome(random, prior=FLAT)
     assert same.sentence() == (
-        "These photos cannot be told from the held-out ones "
+        "These photos do not differ noticeably from the held-out ones "
         "(600 held-out and 600 of these photos compared)."
     )
     shares = outcome(random, prior=TRIPLED)

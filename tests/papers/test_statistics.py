@@ -129,7 +129,8 @@ def test_verdict_names_both_groups():
     }
     sentence = verdict("mAP", compare_to_best(values, higher_is_better=True), higher_is_better=True)
     assert sentence == (
-        "mAP: a is higher than b beyond the spread of 3 seeds; a cannot be told apart from c."
+        "mAP: a is higher than b beyond the spread of 3 seeds; "
+        "a does not differ significantly from c."
     )
 
 

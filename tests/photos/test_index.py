@@ -276,7 +276,7 @@ def test_a_query_that_no_held_out_photo_answers_says_that_it_was_never_tested(in
     never_tested = "about 3 of 40 photos match none; never tested, so there is no interval: "
     assert never.counted == f"{never_tested}none of the 300 held-out photos matches"
     without = replace(never, checked_on=0)
-    reason = "there are no held-out photos of which the answer is known"
+    reason = "there are no held-out photos whose answer is known"
     assert without.counted == f"{never_tested}{reason}"
     assert (tested.interval, never.interval, without.interval) == ((0.5, 6.7), None, None)
 

@@ -126,7 +126,10 @@ def test_receipts_of_version_0_2_are_read_and_counted_on(index, folder):
     assert old_tags.title == "tags of cat, dog"
     assert promised(index)[1].number == 1  # the same promise
     assert promised(index, share=0.3)[1].number == 3
-    assert set(verify_lists(index).by_number) == {1, 3}  # tags are no longer held to answers
+    assert set(verify_lists(index).by_number) == {
+        1,
+        3,
+    }  # tags are no longer checked against answers
 
 
 def test_a_line_that_is_no_receipt_is_named(index, folder):

@@ -147,7 +147,7 @@ def test_tables_lie_in_folders_as_the_recordings_do(tmp_path):
         read_detections(tmp_path)
     for site in ("north", "south"):
         next((tmp_path / site).iterdir()).unlink()
-    with pytest.raises(DataError, match="stands there twice"):
+    with pytest.raises(DataError, match="is there twice"):
         read_detections(tmp_path)
 
 
@@ -168,7 +168,7 @@ def test_tables_as_spreadsheets_and_pandas_write_them(tmp_path):
     with (tmp_path / "calls.csv").open() as file:
         assert [row["folder"] for row in csv.DictReader(file)] == ["C:/north", "C:/south"]
     (tmp_path / "a.csv").write_text(f"{header},File\nx.wav,,0.5,Strix aluco,Owl,0,y.wav\n")
-    with pytest.raises(DataError, match=r"a.csv: the column 'File' stands there twice; keep one"):
+    with pytest.raises(DataError, match=r"a.csv: the column 'File' is there twice; keep one"):
         read_detections(tmp_path / "a.csv")
 
 
@@ -222,7 +222,7 @@ def test_what_was_checked_may_stand_in_a_second_table(tmp_path):
     [
         (",0.", ",1.", "a confidence must lie in [0, 1], got 1."),
         ("0.0,3.0,", "soon,3.0,", "row 1: 'Start (s)' must be a number, got 'soon'"),
-        ("3.0,6.0,", "0.0,3.0,", "stands there twice"),
+        ("3.0,6.0,", "0.0,3.0,", "is there twice"),
         (",site-", ",,", "has no 'site'"),
     ],
 )

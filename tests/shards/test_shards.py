@@ -181,12 +181,12 @@ def test_a_shard_that_is_damaged_or_gone_is_scored_again(model, photos, whole, t
 
 
 def test_another_question_is_refused(model, photos, whole, tmp_path):
-    with pytest.raises(SettingsError, match="was begun with shard_rows 7, got 8"):
+    with pytest.raises(SettingsError, match="was started with shard_rows 7, got 8"):
         run(model, photos, whole, rows=8)
-    with pytest.raises(SettingsError, match="was begun with inputs"):
+    with pytest.raises(SettingsError, match="was started with inputs"):
         run(model, tmp_path, whole)
     by_gpu = replace(task(model, whole), decode="cuda")
-    with pytest.raises(SettingsError, match="was begun with decode 'cpu', got 'cuda'"):
+    with pytest.raises(SettingsError, match="was started with decode 'cpu', got 'cuda'"):
         predict_shards(by_gpu, [str(photos)], LocalEngine(), shard_rows=7)
     (tmp_path / "notes.txt").touch()
     with pytest.raises(SettingsError, match=r"holds other files, such as notes\.txt"):

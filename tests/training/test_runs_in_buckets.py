@@ -216,7 +216,7 @@ def test_other_settings_are_refused_fresh_ones_start_over_and_another_rule_only_
     train_in(place, fresh=True)
     assert "checkpoint/00000099/state.json" not in keys(bucket, "changed")
     writer = content(bucket, "changed", ".writer")
-    with pytest.raises(SettingsError, match=r"s3://photos/changed was begun with other settings"):
+    with pytest.raises(SettingsError, match=r"s3://photos/changed was started with other settings"):
         train_in(place, seed=7)
     assert content(bucket, "changed", ".writer") == writer  # whoever trains there goes on
     with monkeypatch.context() as patch:  # killed before the settings that say so are there

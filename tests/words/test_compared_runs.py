@@ -72,7 +72,7 @@ def test_equal_runs_are_not_told_apart_and_strangers_not_compared(tmp_path):
     other = save_run(tmp_path / "two", noise[1], labels, LABELS, ids)
     for difference in compare_runs(one, other):
         assert not difference.told_apart
-        assert str(difference).endswith("not told apart")
+        assert str(difference).endswith("no significant difference")
     stranger = save_run(tmp_path / "three", noise[1], labels, LABELS, [f"x{n}" for n in ids])
     with pytest.raises(DataError, match=r"at least 20 photos .* and a label, got 0 and 3"):
         compare_runs(one, stranger)

@@ -18,7 +18,7 @@ from labelwise.cli.app import app
 from labelwise.data import load
 from labelwise.decide import Threshold
 from labelwise.errors import DataError, LabelwiseError, SettingsError
-from labelwise.exports.web import _page as web_page
+from labelwise.exports.web import page_of
 from labelwise.models import Predictor
 from labelwise.models.run_folder import RunFolder
 from labelwise.photos import Index
@@ -327,7 +327,7 @@ def _require_caution_in_files(run, onnx, index, photos, out):
     page = (out / "page.html").read_text()
     assert "Not calibrated: no answers yet" in page
     assert "are calibrated for this query" not in page
-    assert NOT_CALIBRATED in web_page(Predictor.load(run))
+    assert NOT_CALIBRATED in page_of(Predictor.load(run))
     with Index(index) as opened:
         keywords = next(given for _, given in tags_of(opened, Threshold(0.0)) if given)
     sidecar = tagged(EMPTY, keywords)

@@ -95,7 +95,7 @@ def labelling_config(names: Sequence[str]) -> bytes:
     """Return the config for a table: its labels, and which of them cannot be told."""
     view = ElementTree.Element("View")
     ElementTree.SubElement(view, "Image", name="image", value="$image")
-    for choices, words in (("labels", "Labels"), ("unknown", "Labels that cannot be told")):
+    for choices, words in (("labels", "Labels"), ("unknown", "Labels that you cannot tell")):
         ElementTree.SubElement(view, "Header", value=words)
         listed = {"name": choices, "toName": "image", "choice": "multiple", "showInline": "true"}
         group = ElementTree.SubElement(view, "Choices", listed)
@@ -359,7 +359,7 @@ def _voc(table: LabelTable, images: FileImages, target: Path) -> None:
     for name in table.space.names:
         _require_xml(name)
         if ":" in name or name.startswith("#"):
-            raise DataError(f"the label {name!r} cannot stand in labelmap.txt, which uses : and #")
+            raise DataError(f"the label {name!r} cannot be in labelmap.txt, which uses : and #")
     stems: dict[str, str] = {}
     for name in table.ids:
         stem, suffix = os.path.splitext(name.strip("/").replace("/", "_"))
@@ -409,7 +409,7 @@ def _voc_xml(table: LabelTable, row: int, file: str) -> bytes:
 
 def _require_xml(name: str) -> None:
     if name != name.strip() or not name.isprintable():
-        raise DataError(f"the label {name!r} cannot stand in XML as it is")
+        raise DataError(f"the label {name!r} cannot be written in XML")
 
 
 Write = Callable[[LabelTable, list[str], Guesses | None], bytes]

@@ -186,7 +186,7 @@ def _check(package: CamtrapPackage) -> None:
             if not row[key]:
                 raise DataError(f"{path}: row {number} has no {key}")
             if row[key] in own:
-                raise DataError(f"{path}: {row[key]!r} stands there twice; keep one")
+                raise DataError(f"{path}: {row[key]!r} is there twice; keep one")
             own.add(row[key])
             for column, choices in CHOICES.items() if table == "observations" else ():
                 if row[column] not in choices:

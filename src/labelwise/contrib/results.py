@@ -117,7 +117,7 @@ def read_result_table(
         raise DataError(f"{path}: these are not the columns of BirdNET's or Perch's results")
     twice = [name for at, name in enumerate(header) if name and name in header[:at]]
     if twice:
-        raise DataError(f"{path}: the column {twice[0]!r} stands there twice; keep one")
+        raise DataError(f"{path}: the column {twice[0]!r} is there twice; keep one")
     for name in keep:
         if name not in header:
             raise DataError(f"{path}: there is no column {name!r}{nearest(name, header)}")
@@ -322,7 +322,7 @@ def _check(found: Detections) -> None:
     order = np.argsort(keys, kind="stable")
     twice = np.flatnonzero(np.diff(keys[order]) == 0)
     if len(twice):
-        raise DataError(f"{found.row(int(order[twice[0] + 1]))} stands there twice; keep one")
+        raise DataError(f"{found.row(int(order[twice[0] + 1]))} is there twice; keep one")
     for name, values in found.facts.items():
         empty = np.char.strip(np.unique(values)) == ""
         if empty.any():

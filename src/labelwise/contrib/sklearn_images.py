@@ -74,7 +74,7 @@ class LabelwiseClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         }
         if twice := sorted(set(own) & set(flags)):
             raise ValueError(
-                f"{twice[0]} must not stand in settings: LabelwiseClassifier has a parameter for it"
+                f"{twice[0]} must not be in settings: LabelwiseClassifier has a parameter for it"
             )
         try:
             table = LabelTable.from_arrays(

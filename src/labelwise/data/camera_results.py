@@ -191,7 +191,7 @@ def read_camera_results(path: Path) -> CameraResults:
             raise DataError(f"{where}: it must name its {key!r}")
         name = with_slashes(name)
         if name in photos:
-            raise DataError(f"{where}: {name} stands there twice; keep one")
+            raise DataError(f"{where}: {name} is there twice; keep one")
         where, photos[name] = f"{where} ({name})", None
         if key == "file" and record.get("failure") is None:
             found = _found(record, where, categories, classes)

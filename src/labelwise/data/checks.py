@@ -159,23 +159,36 @@ def _pairs(table: LabelTable) -> list[PairCount]:
     sizes, width = table.present.sizes(), len(table.space)
     if min(int((sizes * (sizes - 1) // 2).sum()), width**2 // 2) > MOST_PAIRS:
         return []
-    from scipy import sparse  # slow to import, and seldom needed
-
     sets = table.present.plain()
-    entries = np.ones(len(sets.columns), np.int64), sets.columns, sets.offsets
-    rows = sparse.csr_array(entries, shape=(len(table), width))
-    together = sparse.triu(rows.T @ rows, 1).tocoo()
-    most = np.lexsort((together.col, together.row, -together.data))[:PAIRS_SHOWN]
+    if width <= FEW_LABELS:
+        dense = np.zeros((width, width), np.int64)
+        for start in range(0, len(table), BLOCK):
+            offsets = sets.offsets[start : start + BLOCK + 1]
+            block = np.zeros((len(offsets) - 1, width), np.float32)
+            rows = np.repeat(np.arange(len(block)), np.diff(offsets))
+            block[rows, sets.columns[offsets[0] : offsets[-1]]] = 1
+            dense += (block.T @ block).astype(np.int64)
+        above, below = np.nonzero(np.triu(dense, 1))
+        together = dense[above, below]
+    else:
+        from scipy import sparse  # slow to import, and seldom needed
+
+        entries = np.ones(len(sets.columns), np.int64), sets.columns, sets.offsets
+        by_row = sparse.csr_array(entries, shape=(len(table), width))
+        product = sparse.triu(by_row.T @ by_row, 1).tocoo()
+        above, below, together = product.row, product.col, product.data
+    most = np.lexsort((below, above, -together))[:PAIRS_SHOWN]
     counts, names = sets.counts(), table.space.names
     pairs = []
     for pair in most.tolist():
-        first, other = int(together.row[pair]), int(together.col[pair])
-        images = int(together.data[pair])
+        first, other, images = int(above[pair]), int(below[pair]), int(together[pair])
         lift = float(images * len(table) / (counts[first] * counts[other]))
         pairs.append(PairCount(names[first], names[other], images, lift))
     return pairs
 
 
+FEW_LABELS = 256  # whose pairs are counted by a dense product
+BLOCK = 1 << 16  # rows of it at a time
 MOST_SEARCHED = 1_000_000  # files below a folder that are looked at for images by name
 
 
@@ -375,7 +388,7 @@ def _without_repeats(table: LabelTable, duplicates: Duplicates) -> LabelTable:
         if not all(np.array_equal(one, other) for one, other in pairs):
             raise DataError(
                 f"{table.name}: every image must be named once, got {names[row]!r} in {where}, "
-                "with different labels; all labels of an image stand in one row, as dog|beach"
+                "with different labels; all labels of an image belong in one row, as dog|beach"
             )
     count = f"repeated rows: {len(again):,}"
     if duplicates == "keep":

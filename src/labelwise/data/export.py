@@ -115,12 +115,12 @@ def _per_label(table: LabelTable, suffix: str) -> bool:
     for name in names:
         if name.strip() != name or name == "*":
             raise DataError(
-                f"the label {name!r} cannot stand in a list of labels, where blanks around a name "
+                f"the label {name!r} cannot be in a list of labels, where blanks around a name "
                 "are dropped and * means every label; rename it"
             )
         if as_text and "|" in name:
             raise DataError(
-                f"the label {name!r} cannot stand in text that is split on '|'; "
+                f"the label {name!r} cannot be in text that is split on '|'; "
                 "write .jsonl or .parquet"
             )
     return False

@@ -495,7 +495,7 @@ def read_tables(
             if soft and layout.labels is not None:
                 raise SettingsError(
                     f"{file.name}: soft=true is for one column per label; beside a column "
-                    f"{layout.labels!r} soft labels stand in the columns 'soft' and 'shares'"
+                    f"{layout.labels!r} soft labels are in the columns 'soft' and 'shares'"
                 )
             if minus_one is not None and layout.labels is not None:
                 raise SettingsError(f"{file.name}: minus_one is for one column per label")

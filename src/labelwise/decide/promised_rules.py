@@ -623,8 +623,9 @@ class Wish:
             return made
         photos = int(np.count_nonzero(counts))
         warning = (
-            f"photos of one group are alike: {photos:,} that count, in {groups.count:,} groups, "
-            f"say as much as {photos / effect:,.0f} independent ones (design effect {effect:.1f}). "
+            f"photos of one group resemble each other: {photos:,} that count, in "
+            f"{groups.count:,} groups, say as much as {photos / effect:,.0f} independent ones "
+            f"(design effect {effect:.1f}). "
             f"Tested photo by photo, {self.what} {self.level:g} could be promised with another "
             f"threshold, but such a promise fails in about {error_of_photo_test(said, effect):.0%} "
             f"of cases, not in {percent(said)}; so groups were tested"

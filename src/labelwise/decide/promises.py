@@ -478,7 +478,7 @@ class KeptLists:
             f"kept in {self.kept:,} of {self.told:,}": self.told,
             f"promises that hold break {broken:,} or more of {self.told:,} with chance "
             f"{self.chance:.2g}, if they are independent": broken,
-            f"{self.untold:,} cannot be told yet": self.untold,
+            f"{self.untold:,} cannot be decided yet": self.untold,
         }
         return "; ".join(text for text, said in parts.items() if said) or "nothing was promised"
 

@@ -486,8 +486,9 @@ def groups_note(groups: Groups | None, influence: Floats | None) -> tuple[str, .
     effect = None if influence is None else groups.design_effect(influence)
     if effect is not None and effect > 1:
         text += (
-            f". By the log loss, photos of a group are alike: design effect {effect:.1f}, as good "
-            f"as {len(groups) / effect:,.0f} independent photos, and intervals over photos would "
+            f". By the log loss, photos of a group resemble each other: design effect "
+            f"{effect:.1f}, as good as {len(groups) / effect:,.0f} independent photos, and "
+            f"intervals over photos would "
             f"be {1 / np.sqrt(effect):.0%} as wide as they have to be"
         )
     few = f"With fewer than {FEW} groups these intervals may be too narrow."

@@ -1,4 +1,4 @@
-"""Eight-bit networks: static quantisation per channel, a link fitted anew, and what it costs.
+"""Eight-bit networks: static quantisation per channel, a link fitted again, and what it costs.
 
 Half of the labelled photos give the ranges of the activations and the new link, the other half the
 figures before and after, with 95 % intervals over draws of those photos. Nothing is written if the
@@ -82,7 +82,7 @@ class Quantised:
             f"on {self.photos:,} photos held out (ECE: 15 bins over all entries)\n"
             f"float32: {self.before}\n"
             f"int8:    {self.after}\n"
-            f"{ratio:.2f} times smaller, {speed:.2f} of the time, link fitted anew: {self.link}\n"
+            f"{ratio:.2f} times smaller, {speed:.2f} of the time, link fitted again: {self.link}\n"
             f"{self.judgement}"
         )
 
@@ -112,7 +112,7 @@ def quantised_content(
     anyway: bool = False,
     watch: Watch | None = None,
 ) -> Quantised:
-    """Return an eight-bit file of a model with its link fitted anew."""
+    """Return an eight-bit file of a model with its link fitted again."""
     if predictor.link is None:
         raise LabelwiseError(
             "a model that only ranks labels has no calibration to keep; calibrate the run first"

@@ -149,8 +149,8 @@ class Parity:
             scaled = f"pixels within {levels} ({self.pixels_differing:.3%} differ), "
         if self.files:
             beside = (
-                f" and {self.files} test files (turned by EXIF, large, alpha, 16 bits, WebP), each "
-                "from its bytes"
+                f" and {self.files} test files (rotated by EXIF, large, alpha, 16 bits, WebP), "
+                "each from its bytes"
             )
         return (
             f"agrees with the model on {counted(self.pictures, 'picture')}{beside}: {scaled}logits "

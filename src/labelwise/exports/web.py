@@ -56,16 +56,19 @@ def export_web(
         (temporary / "tagger.js").write_text(_asset("tagger.js"), encoding="utf-8")
         style = files("labelwise.markup").joinpath("style.css").read_text(encoding="utf-8")
         (temporary / "style.css").write_text(style + _asset("tagger.css"), encoding="utf-8")
-        names, caution = predictor.space.names, predictor.caution
-        stated = {"labels": names, "ranks": predictor.link is None}
-        text = json.dumps(stated, ensure_ascii=False)
-        page = Template(_asset("tagger.html")).substitute(
-            count=f"{len(names):,}",
-            caution="" if caution is None else tag("p", caution, class_="note"),
-            facts=text.replace("<", "\\u003c"),  # in a script element only "<" could end it
-        )
-        (temporary / "index.html").write_text(page, encoding="utf-8")
+        (temporary / "index.html").write_text(page_of(predictor), encoding="utf-8")
     return parity
+
+
+def page_of(predictor: Predictor) -> str:
+    """Return the page that runs a model in the browser."""
+    names, caution = predictor.space.names, predictor.caution
+    text = json.dumps({"labels": names, "ranks": predictor.link is None}, ensure_ascii=False)
+    return Template(_asset("tagger.html")).substitute(
+        count=f"{len(names):,}",
+        caution="" if caution is None else tag("p", caution, class_="note"),
+        facts=text.replace("<", "\\u003c"),  # in a script element only "<" could end it
+    )
 
 
 def _asset(name: str) -> str:

@@ -269,7 +269,7 @@ class Likeness:
             return f"Whether these photos are like the {known} ones cannot be known: {reason}."
         sides = f"{self.held_out:,} {known} and {self.photos:,} of these photos compared"
         if self.outcome == "alike":
-            return f"These photos cannot be told from the {known} ones ({sides})."
+            return f"These photos do not differ noticeably from the {known} ones ({sides})."
         if self.outcome == "pictures differ":
             return (
                 f"These photos do not look like the {known} ones ({sides}, "

@@ -287,7 +287,7 @@ def normalisers(figure: Figure, shown: Shown) -> None:
             words = f"{row}: least to greatest image of a batch"
             axes.fill_between(*low.T, high[:, 1], color=colour, alpha=0.3, label=words, linewidth=0)
     if not axes.get_legend_handles_labels()[1]:
-        raise DataError("the journals of these runs hold no normaliser; run them again, anew")
+        raise DataError("the journals of these runs hold no normaliser; run them again")
     axes.set(xlabel="step", ylabel="C (logarithmic)", yscale="log")
     axes.legend(**SMALL)
 

@@ -174,7 +174,7 @@ def verdict(
         chance = f"{runs} seeds and of the {drawn}" if images else f"{runs} seeds"
         parts.append(f"{best} is {word} than {_listed(behind)} beyond the spread of {chance}")
     if level:
-        parts.append(f"{best} cannot be told apart from {_listed(level)}")
+        parts.append(f"{best} does not differ significantly from {_listed(level)}")
     return f"{metric}: {'; '.join(parts)}."
 
 

@@ -433,7 +433,7 @@ def _opened(folder: Path, name: str, cell: str, plan: SurveyPlan, rows: SurveyRo
     survey_cell = SurveyCell.load(file)
     if survey_cell.facts["made"] != made:
         raise SettingsError(
-            f"{folder} was begun with other data, backbone or budget for {name}; choose "
+            f"{folder} was started with other data, backbone or budget for {name}; choose "
             "another folder with -o"
         )
     return survey_cell

@@ -170,7 +170,7 @@ def remarks(found: Sequence[Transferred], frozen: Frozen) -> list[str]:
         f"Features of {frozen.name}, weights {frozen.weights or 'random'}; the paper's is a "
         "ResNet-50 trained on ImageNet with each loss.",
         "Each fit is solved to its optimum; the paper's solver is L-BFGS.",
-        "Accuracies stand in the paper itself, not in the supplement at hand.",
+        "Accuracies are in the paper itself, not in the supplement at hand.",
         *(f"{text}." for result in found for text in result.deviations()),
     ]
 

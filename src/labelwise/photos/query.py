@@ -153,7 +153,7 @@ class Found:
             return why and f"no interval: {why}"
         if self.answers == 0:
             return "not calibrated, so there is no interval: no answers yet"
-        why = "there are no held-out photos of which the answer is known"
+        why = "there are no held-out photos whose answer is known"
         if self.checked_on:
             why = f"none of the {self.checked_on:,} {self.known} photos matches"
         return f"never tested, so there is no interval: {why}"

@@ -69,6 +69,7 @@ class JpegHeader:
     orientation: int = 1
     rgb: bool = False
     usual_coding: bool = True
+    progressive: bool = False
 
 
 def plain_pixels(content: bytes, largest: int, at_least: int | None = None) -> Pixels | None:
@@ -76,6 +77,7 @@ def plain_pixels(content: bytes, largest: int, at_least: int | None = None) -> P
     header = plain_header(content)
     if (
         header is None
+        or header.progressive  # libjpeg's versions smooth what is damaged differently
         or header.width * header.height > largest
         or draft_scale(header, at_least) > 1
     ):
@@ -124,7 +126,7 @@ def plain_header(content: bytes) -> JpegHeader | None:
                 rgb = layers == 3 and known[ADOBE][11] == 0
             first = content[start : start + 1] == body[5:6]
             usual = coding == BASELINE and body[7::3] in USUAL_SAMPLING and first
-            return JpegHeader(width, height, layers, orientation, rgb, usual)
+            return JpegHeader(width, height, layers, orientation, rgb, usual, coding == 0xC2)
         if marker in UNREAD:
             continue
         if marker == TABLE:

@@ -22,7 +22,7 @@ HOW = (
     "wrong. A few answers per tag chose the tags to keep. New answers then tested the kept tags "
     "together, by a betting test that holds whenever you stop (Waudby-Smith and Ramdas 2024).",
     "The intervals per tag hold whenever you stop, too. What was missed is estimated from photos "
-    "drawn at random, of which people said which of the most used tags they show (Clopper and "
+    "drawn at random: people said which of the most used tags they show (Clopper and "
     "Pearson). Scores, if there are any, only chose the questions.",
 )
 

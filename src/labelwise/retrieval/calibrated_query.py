@@ -46,7 +46,7 @@ class HitCount:
 class CalibratedQuery:
     """A query's probability, fitted on held-out photos: slope, offset, their covariance.
 
-    ``scores`` are those of the held-out photos of which the answer is known, and ``hits`` says
+    ``scores`` are those of the held-out photos whose answer is known, and ``hits`` says
     which of them answer the query; ``groups`` are those they come in.
     """
 

@@ -48,7 +48,7 @@ def npz_arrays(path: Path) -> Table:
             for member in archive.infolist():
                 name = member.filename.removesuffix(".npy")
                 if name in arrays:
-                    raise DataError(f"{path}: array {name!r} stands there twice")
+                    raise DataError(f"{path}: array {name!r} is there twice")
                 with archive.open(member) as stream:
                     version = npy.read_magic(stream)
                     if version not in ((1, 0), (2, 0)):
@@ -169,7 +169,7 @@ def refuse_twice(source: str | Path, values: Sequence[str], what: str) -> None:
     """Raise if a value, which is a ``what`` of the source, is there twice."""
     twice = next((value for value, count in Counter(values).items() if count > 1), None)
     if twice is not None:
-        raise DataError(f"{source}: {what} {twice!r} stands there twice")
+        raise DataError(f"{source}: {what} {twice!r} is there twice")
 
 
 def unscored_note(failed: int, source: str) -> str:

@@ -116,7 +116,7 @@ def add_library(api: APIRouter, service: Service, library: "Library") -> None:
 
     @api.get(
         "/photos/{photo}/thumbnail",
-        summary="A small picture, drawn anew",
+        summary="A small picture, drawn again",
         response_class=Response,
     )
     async def thumbnail(photo: schemas.PhotoAddress, side: Side = 320) -> Response:

@@ -389,7 +389,7 @@ def asking_app(make: Callable[[], PhotoPage], settings: ServeSettings | None) ->
     )
     add_errors(app)
 
-    @api.get("/photos/{photo}/thumbnail", summary="A small picture, drawn anew")
+    @api.get("/photos/{photo}/thumbnail", summary="A small picture, drawn again")
     async def thumbnail(photo: schemas.PhotoAddress, side: Side = 320) -> Response:
         path = asking.path(photo)
         facts = await readers.run(lambda: file_facts(path))

@@ -469,7 +469,7 @@ class Library:
             verdict, promise = verified.by_number.get(receipt.number), receipt.promise
             told = "an answer it rests on was taken back"  # where it was withdrawn
             if receipt.is_of_tags:
-                told = "tags are no longer held to answers"
+                told = "tags are no longer checked against answers"
             facts = {
                 "query": receipt.title,
                 "kind": promise.kind,

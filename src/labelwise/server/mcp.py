@@ -281,7 +281,7 @@ class PhotoTools:
             in_words=f"{counted(len(copies), 'other file')} of this library are equal to it to the "
             f"byte; the {counted(len(near), 'photo')} that look most like it follow",
             holds_if="A cosine is how alike two photos look to the model. It is not a probability, "
-            "and nothing is promised of it.",
+            "and nothing is guaranteed about it.",
             copies=[printable(hit.paths[0]) for hit in copies],
             photos=[
                 LikePhoto(path=printable(hit.paths[0]), id=ids[hit.row], cosine=hit.probability)

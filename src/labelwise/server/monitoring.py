@@ -103,7 +103,7 @@ class Monitor:
         )
         self.queue = gauge("labelwise_queue_length", "Pictures on their way.")
         self.failures = counter("labelwise_failures", "Pictures that could not be used.")
-        self.busy = counter("labelwise_busy", "Requests refused because the queue was full.")
+        self.busy = counter("labelwise_busy", "Requests turned away because the queue was full.")
         self.corrections = counter(
             "labelwise_corrections", "What people said.", ["state", "source"]
         )

@@ -417,7 +417,7 @@ class Service:
         for name in self.folders:
             try:
                 if await self.reload(name):
-                    log.warning("%r was loaded anew", name)
+                    log.warning("%r was loaded again", name)
             except RefusedError as refused:
                 log.warning("%s", refused.detail)
 

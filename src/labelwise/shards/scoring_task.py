@@ -127,7 +127,7 @@ class ScoringPlan:
             other = getattr(begun, name)
             if name not in ("rows", "shards") and other != value:
                 raise SettingsError(
-                    f"{place} was begun with {name} {other!r:.80}, got {value!r:.80}; "
+                    f"{place} was started with {name} {other!r:.80}, got {value!r:.80}; "
                     "give the same again to go on with it, or another folder"
                 )
 

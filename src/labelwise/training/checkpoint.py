@@ -188,7 +188,7 @@ class TrainingState:
     optimizer: Optimizer
     average: WeightAverage | None
     position: Position
-    contents: Mapping[str, str | None]  # hashes of what the run was begun with, "data" among them
+    contents: Mapping[str, str | None]  # hashes of what the run was started with, "data" among them
 
     @property
     def device(self) -> torch.device:

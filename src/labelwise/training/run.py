@@ -1,6 +1,6 @@
 """One run from settings to a deployable, evaluated model, in a folder it can be resumed from.
 
-A command goes on with the run in a folder that was begun with the same settings. The same content
+A command goes on with the run in a folder that was started with the same settings. The same content
 under another path is the same. What is fitted after training (calibrator, rule, share of images
 without labels) may change: it is then fitted again, without training. So may a taxonomy, or groups
 of labels that exclude each other, where no label changes by that.
@@ -547,7 +547,7 @@ def _finish_again(training: Training, *, fresh: bool) -> bool:
         others = [text for key, text in changed.items() if key not in may_change]
         if others:
             raise SettingsError(
-                f"{run.address} was begun with other settings ({'; '.join(others)}); "
+                f"{run.address} was started with other settings ({'; '.join(others)}); "
                 "choose another folder with -o, or start over with --fresh"
             )
         if run.is_finished and facts and facts.get("data") != training.contents["data"]:

@@ -197,7 +197,7 @@ class RunDifference:
         return self.low > 0 or self.high < 0
 
     def __str__(self) -> str:
-        verdict = "not told apart"
+        verdict = "no significant difference"
         if self.told_apart:
             verdict = "better" if (self.low > 0) == self.higher_is_better else "worse"
             verdict = f"the trained run is {verdict}"
