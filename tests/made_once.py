@@ -11,7 +11,7 @@ def made_once(tmp_path_factory, name, make) -> Path:
     """Return a copy of the folder that ``make(folder)`` fills, in whichever process comes first."""
     base = tmp_path_factory.getbasetemp()
     shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
-    whole, begun = shared / name, shared / f"{name}.begun"
+    whole, begun, part = (shared / f"{name}{end}" for end in ("", ".begun", ".part"))
     try:
         begun.mkdir()
     except FileExistsError:
@@ -19,9 +19,10 @@ def made_once(tmp_path_factory, name, make) -> Path:
         assert whole.exists(), f"{name} could not be made, as another test says"
     else:
         try:
-            make(begun)
+            part.mkdir()
+            make(part)
         except BaseException:
             (shared / f"{name}.failed").touch()
             raise
-        begun.rename(whole)
+        part.rename(whole)  # `begun` stays: nobody makes it twice
     return Path(shutil.copytree(whole, tmp_path_factory.mktemp(name) / name))

@@ -71,7 +71,7 @@ def test_train_and_load_run(tmp_path, capsys):
     features = table.images.features[:5]
     assert opened.model().predict(features).probs.shape == (5, 4)
     assert opened.evaluation.headline
-    with pytest.raises(SettingsError, match="begun with other settings"):
+    with pytest.raises(SettingsError, match="started with other settings"):
         labelwise.train(table, tmp_path / "run", method="spa", progress=False, **settings)
     with pytest.raises(SettingsError, match="unknown setting 'epoch'; did you mean 'epochs'"):
         labelwise.train(table, tmp_path / "other", epoch=3)

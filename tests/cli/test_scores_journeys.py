@@ -328,7 +328,10 @@ def test_predictions_that_are_damaged_get_one_sentence(tmp_path, kind):
         ("[]", "line 1 must be an object"),
         ("{", "line 1 is not JSON"),
         ('{"path": "a", "probs": {"dog": 1}}\n{"path": "b", "probs": {"cat": 1}}', "line 2 must"),
-        ('{"path": "a", "probs": {"dog": 1}}\n{"path": "a", "probs": {"dog": 1}}', "'a' stands"),
+        (
+            '{"path": "a", "probs": {"dog": 1}}\n{"path": "a", "probs": {"dog": 1}}',
+            "'a' is there twice",
+        ),
         ('{"path": "a", "probs": {"dog": 1.5}}', "a probability lies in"),
         ('{"path": "a", "error": "no"}', "the table has no rows"),
     ],

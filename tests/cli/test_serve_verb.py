@@ -66,7 +66,7 @@ def test_it_says_where_it_is_answers_loads_anew_and_stops(tmp_path, warm_command
     assert both[0] == both[1]
     assert done.stderr.count("'a.jpg': Corrupt EXIF data") == 1
     loaded, *more = [one for one in done.stderr.splitlines() if "Corrupt EXIF data" not in one]
-    assert loaded == "'run' was loaded anew"
+    assert loaded == "'run' was loaded again"
     # The second line only if the first stop had waited its five seconds out.
     allowed = ("labelwise: stopped", "Cancel 1 running task")
     assert all(line.startswith(allowed) for line in more), more

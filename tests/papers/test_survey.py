@@ -154,7 +154,7 @@ def test_a_second_command_trains_nothing_and_another_budget_is_refused(surveyed,
     assert (surveyed / "out" / "scene.full.json").read_text() == before
     code, said = call(*command(surveyed, "--set", "steps=3"))
     assert code
-    assert "begun with other data, backbone or budget" in said
+    assert "started with other data, backbone or budget" in said
 
 
 @pytest.mark.parametrize(

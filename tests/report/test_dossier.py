@@ -193,4 +193,4 @@ def test_receipts_of_promised_lists_are_shown(folder, tmp_path):
     first, together = record[ANNEX_IV["monitoring"]]["receipts"]
     assert first.startswith("Receipt 1, dog: ")
     assert "at most 50" in first
-    assert "cannot be told" in together
+    assert "cannot be decided" in together
