@@ -20,7 +20,9 @@ from labelwise.answers.asking import (
 from labelwise.answers.suspects import read_review
 from labelwise.cli.app import app
 from labelwise.data import load
+from labelwise.errors import DataError
 from labelwise.photos import update_index
+from labelwise.scores.unlabelled_pool import read_pool
 from labelwise.system.progress import Silent
 
 seeds = st.integers(0, 10**6)
@@ -310,3 +312,17 @@ def test_what_does_not_apply_is_one_sentence(place, monkeypatch, arguments, sent
         update_index(place / "index", [place / "photos"], model=place / "model", watch=Silent())
     with pytest.raises(Exception, match=sentence):
         run("data", "next", *arguments, "-o", "out.parquet")
+
+
+def test_a_table_of_paths_alone_is_a_pool_of_photos(tmp_path):
+    """Oracle: the same photos as a folder; a row without a name is named."""
+    for number in range(3):
+        picture(tmp_path / f"photos/{number}.png", number)
+    model = save_model(tmp_path / "run")
+    table = tmp_path / "photos/new.csv"
+    table.write_text("path\n0.png\n1.png\n2.png\n")
+    listed, folder = (read_pool(str(at), model) for at in (table, table.parent))
+    np.testing.assert_array_equal(listed.pool.probs, folder.pool.probs)
+    table.write_text("path,note\n0.png,a\n,b\n")
+    with pytest.raises(DataError, match="row 2 must name an image, got"):
+        read_pool(str(table), model)

@@ -284,7 +284,7 @@ def test_scores_are_calibrated_decided_and_applied_without_a_picture(tmp_path):
     assert "at least 60.0% of the labels of an image are found" in result.stdout
 
 
-@pytest.mark.parametrize("digits", [2, 9])
+@pytest.mark.parametrize("digits", [0, 2, 9])
 def test_each_detection_is_asked_about_under_its_own_label(tmp_path, digits):
     write(tmp_path / "birdnet.csv")
     found = read_detections(tmp_path / "birdnet.csv")
