@@ -1,4 +1,6 @@
-"""Pillow's resize as matrix products. Oracle: Pillow, to the bit."""
+"""Pillow's resize on tensors. Oracle: Pillow, to the bit."""
+
+from functools import cache
 
 import numpy as np
 import pytest
@@ -7,7 +9,6 @@ from PIL import Image
 
 import labelwise.pictures.transform as transform_module
 from labelwise.pictures import Transform, resample
-from labelwise.pictures.resample import _on_device
 
 SIZES = [
     (64, 64),
@@ -50,69 +51,27 @@ def test_a_tall_picture_is_averaged_down_before_it_is_squashed(monkeypatch):
     np.testing.assert_array_equal(np.asarray(found), np.asarray(expected))
 
 
-def test_a_side_shrunk_far_is_summed_in_float64():
-    """White at full weight: the largest sums there are, of the largest number of taps."""
+def test_a_side_shrunk_far_is_summed_exactly():
+    """White and black at full weight: the largest sums there are, of the largest number of taps."""
     transform = Transform(8, interpolation="lanczos")
-    weights, _, _ = _on_device((4000, 8, 0, 8), "lanczos", torch.device("cpu"))
-    assert weights.dtype == torch.float64
-    image = noise(4000, 300)
-    planes = torch.from_numpy(np.array(image)).permute(2, 0, 1)
-    found = transform.resize_planes(planes).permute(1, 2, 0).numpy()
-    np.testing.assert_array_equal(found, np.asarray(transform.resize(image)))
+    for image in (noise(4000, 300), Image.fromarray(np.asarray(noise(4000, 30)) // 128 * 255)):
+        planes = torch.from_numpy(np.array(image)).permute(2, 0, 1)
+        found = transform.resize_planes(planes).permute(1, 2, 0).numpy()
+        np.testing.assert_array_equal(found, np.asarray(transform.resize(image)))
 
 
 @pytest.mark.parametrize("interpolation", ["bilinear", "bicubic", "lanczos"])
-def test_parts_of_weights_are_exact_in_eleven_bits(interpolation):
-    """So that TF32, which keeps eleven bits, changes nothing; and float32 sums stay exact."""
-    for length in (30, 64, 100, 500, 1080):
-        weights, _, _ = _on_device((length, 64, 0, 64), interpolation, torch.device("cpu"))
-        if weights.dtype == torch.float32:
-            assert weights.abs().max() <= 2**11
-            assert 255 * weights.abs().sum(2).max() < 2**24
-
-
-def rounded_to_half(left, right, *, out_dtype):
-    """What a GPU's product does: float16 in, float32 sums."""
-    assert left.dtype == right.dtype == torch.float16
-    return left.to(out_dtype) @ right.to(out_dtype)
-
-
-@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic", "lanczos"])
-def test_products_of_float16_are_exact_too(interpolation, monkeypatch):
-    monkeypatch.setattr(resample, "_half_is_exact", lambda device: True)
-    monkeypatch.setattr(torch, "mm", rounded_to_half)
-    monkeypatch.setattr(torch, "bmm", rounded_to_half)
-    transform = Transform(64, interpolation=interpolation, crop=0.875)
-    _on_device.cache_clear()
-    try:
-        for size in SIZES:
-            image = noise(*size)
-            planes = torch.from_numpy(np.array(image)).permute(2, 0, 1)
-            found = transform.resize_planes(planes.expand(2, -1, -1, -1))
-            expected = np.asarray(transform.resize(image))
-            for picture in found:
-                np.testing.assert_array_equal(picture.permute(1, 2, 0).numpy(), expected, str(size))
-        weights, first, last = _on_device((500, 73, 4, 64), interpolation, torch.device("cpu"))
-        assert weights.dtype == torch.float16
-        assert (last - first) % 8 == 0
-    finally:
-        _on_device.cache_clear()
-
-
-def test_a_device_that_rounds_is_not_given_float16(monkeypatch):
-    """By stand-ins for a GPU's products: an exact one, one that rounds, one that is missing."""
-
-    class Cuda(str):
-        type = "cuda"
-
-    tried = resample._half_is_exact.__wrapped__
-    monkeypatch.setattr(resample, "_half_product", lambda a, b: a.float() @ b.float())
-    assert tried(Cuda("cpu"))
-    monkeypatch.setattr(resample, "_half_product", lambda a, b: (a.float() @ b.float()).half())
-    assert not tried(Cuda("cpu"))
-    monkeypatch.undo()
-    assert not tried(Cuda("cpu"))  # whose products of float16 have float16 sums
-    assert not tried(torch.device("cpu"))
+def test_the_kernel_of_a_gpu_gives_the_same_levels(interpolation, monkeypatch):
+    """Its program run by Triton's interpreter. Oracle: the same axis tap by tap, tried above."""
+    pytest.importorskip("triton")
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    monkeypatch.setattr(resample, "_kernel", cache(resample._kernel.__wrapped__))
+    rng = np.random.default_rng(0)
+    planes = torch.from_numpy(rng.choice([0, 3, 255], (2, 37, 300)).astype(np.uint8))
+    for axis, vertical in (((300, 150, 3, 140), False), ((37, 19, 1, 16), True)):
+        taps = resample._taps(axis, interpolation, torch.device("cpu"))
+        found = resample._by_kernel(planes, *taps, vertical=vertical)
+        assert torch.equal(found, resample._by_taps(planes, *taps, vertical=vertical))
 
 
 def test_what_planes_cannot_do_is_said():

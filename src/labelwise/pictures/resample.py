@@ -1,106 +1,102 @@
-"""Pillow's resize of 8-bit pictures as matrix products, on any device, to the bit.
+"""Pillow's resize of 8-bit pictures on any device, to the bit.
 
-Weights and order are those of :mod:`labelwise.pictures.transform`.
-
-A weight is split into 2^12 high + low, both at most 2^11 in size. These and the levels are exact
-even in TF32 and float16, and sums of their products stay below 2^24 and so are exact in float32, in
-any order. Where they would not (a side shrunk some tenfold), the product is made in float64. A GPU
-multiplies float16 with float32 sums, several times faster, if it proves to be exact.
+Weights and order are those of :mod:`labelwise.pictures.transform`, sums are Pillow's own: integers
+of 32 bits, tap by tap. On a GPU with Triton one kernel makes each axis.
 """
 
-from functools import lru_cache
+from functools import cache, lru_cache
+from importlib.util import find_spec
+from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from labelwise.pictures.pillow_weights import BITS, Axis, axis_weights, height_first
 
-LOW = 12
 LEVELS = 255
-EXACT = 1 << 24  # integers below are exact in float32
-ALIGNED = 8  # inputs in a row are a multiple of this, which fast products of float16 want
+TILE = 8, 128  # rows and columns of outputs that one program of the kernel makes
 
 
 def resample(planes: Tensor, rows: Axis, columns: Axis, interpolation: str) -> Tensor:
     """Return (..., kept rows, kept columns) uint8 of planes (..., height, width) uint8."""
-    device = planes.device
-    down, down_from, down_to = _on_device(rows, interpolation, device)
-    across, across_from, across_to = _on_device(columns, interpolation, device)
-    if planes.is_cuda:  # weights are kept between calls, which may use different streams
-        for weights in (down, across):
-            weights.record_stream(torch.cuda.current_stream(device))
-    kept = planes[..., down_from:down_to, across_from:across_to]
-    if height_first(rows, columns):
-        return _scaled(_scaled(kept, down, vertical=True), across, vertical=False)
-    return _scaled(_scaled(kept, across, vertical=False), down, vertical=True)
+    flat = planes.flatten(0, -3)
+    scaled = _by_kernel if planes.is_cuda and find_spec("triton") is not None else _by_taps
+    down, across = (rows, True), (columns, False)
+    for axis, vertical in (down, across) if height_first(rows, columns) else (across, down):
+        weights, first = _taps(axis, interpolation, planes.device)
+        if planes.is_cuda:  # these are kept between calls, which may use different streams
+            for kept in (weights, first):
+                kept.record_stream(torch.cuda.current_stream(planes.device))
+        flat = scaled(flat, weights, first, vertical=vertical)
+    return flat.view(*planes.shape[:-2], *flat.shape[-2:])
 
 
-def _scaled(planes: Tensor, weights: Tensor, *, vertical: bool) -> Tensor:
-    """Return planes with one axis scaled; weights are (1 or 2, kept, inputs): all, or high, low."""
-    values = planes.to(weights.dtype, memory_format=torch.contiguous_format)
-    product = _half_product if weights.dtype == torch.float16 else torch.matmul
-    both = weights.flatten(0, 1)
-    if vertical:
-        sums = product(both, values).chunk(len(weights), -2)
-    else:
-        sums = product(values, both.T).chunk(len(weights), -1)
-    total = sums[-1].to(torch.int32)
-    if len(sums) == 2:
-        total = total.add_(sums[0].to(torch.int32), alpha=1 << LOW)
-    return total.add_(1 << (BITS - 1)).bitwise_right_shift_(BITS).clamp_(0, LEVELS).to(torch.uint8)
-
-
-def _half_product(left: Tensor, right: Tensor) -> Tensor:
-    """Return the product of float16 matrices, one of them for all of the other, in float32."""
-    if right.ndim == 2:
-        product = torch.mm(left.flatten(0, -2), right, out_dtype=torch.float32)
-        return product.view(*left.shape[:-1], -1)
-    each = right.flatten(0, -3)
-    product = torch.bmm(left.expand(len(each), -1, -1), each, out_dtype=torch.float32)
-    return product.view(*right.shape[:-2], *product.shape[-2:])
-
-
-@lru_cache(maxsize=32)
-def _half_is_exact(device: torch.device) -> bool:
-    """Return whether a device multiplies float16 without rounding, tried with the largest sums."""
-    if device.type != "cuda":
-        return False
-    rng = np.random.default_rng(0)
-    weights = np.zeros((448, 1024))
-    for row in weights:
-        row[rng.integers(0, 1024, 31)] = rng.integers(-(1 << 11), (1 << 11) + 1, 31)
-    levels = rng.integers(LEVELS - 7, LEVELS + 1, (3, 64, 1024))
-    with torch.inference_mode(False):
-        low, high = torch.from_numpy(weights), torch.from_numpy(levels).double()
-        try:
-            across = _half_product(high.half().to(device), low.half().to(device).T)
-            down = _half_product(low.half().to(device), high.mT.half().contiguous().to(device))
-        except (RuntimeError, TypeError):
-            return False
-        exact = high @ low.T
-        return torch.equal(across.double().cpu(), exact) and torch.equal(
-            down.double().cpu(), exact.mT
+def _by_taps(planes: Tensor, weights: Tensor, first: Tensor, *, vertical: bool) -> Tensor:
+    """Return planes (n, height, width) with one axis scaled by weights (kept, taps)."""
+    axis = 1 if vertical else 2
+    values = planes.to(torch.int32)
+    total = torch.tensor(1 << (BITS - 1), dtype=torch.int32, device=planes.device)
+    for tap, weight in enumerate(weights.T):
+        places = (first + tap).clamp(max=values.shape[axis] - 1)
+        total = total + values.index_select(axis, places) * (
+            weight[:, None] if vertical else weight
         )
+    return total.bitwise_right_shift(BITS).clamp(0, LEVELS).to(torch.uint8)
+
+
+def _by_kernel(planes: Tensor, weights: Tensor, first: Tensor, *, vertical: bool) -> Tensor:
+    (count, height, width), (kept, taps) = planes.shape, weights.shape
+    rows, columns = (kept, width) if vertical else (height, kept)
+    target = torch.empty((count, rows, columns), dtype=torch.uint8, device=planes.device)
+    grid = count, -(-rows // TILE[0]), -(-columns // TILE[1])
+    given = planes.contiguous(), weights, first, target, height, width, rows, columns, taps
+    _kernel()[grid](*given, vertical, BITS, *TILE)
+    return target
+
+
+@cache
+def _kernel() -> Any:
+    import triton
+    from triton import language as tl
+
+    @triton.jit(do_not_specialize=["height", "width", "rows", "columns", "taps"])  # type: ignore[untyped-decorator]
+    def scaled(  # type: ignore[no-untyped-def]
+        source, weights, firsts, target, height, width, rows, columns, taps,
+        vertical: tl.constexpr, bits: tl.constexpr, tall: tl.constexpr, wide: tl.constexpr,
+    ):  # fmt: skip
+        plane = tl.program_id(0).to(tl.int64)
+        row = tl.program_id(1) * tall + tl.arange(0, tall)[:, None]
+        column = tl.program_id(2) * wide + tl.arange(0, wide)[None, :]
+        inside = (row < rows) & (column < columns)
+        output, kept = (row, row < rows) if vertical else (column, column < columns)
+        first = tl.load(firsts + output, mask=kept, other=0)
+        start = first * width + column if vertical else row * width + first
+        source += plane * height * width + start
+        step = width if vertical else 1
+        total = tl.full((tall, wide), 1 << (bits - 1), tl.int32)
+        tap = 0
+        while tap < taps:
+            weight = tl.load(weights + output * taps + tap, mask=kept, other=0)
+            level = tl.load(source + tap * step, mask=inside & (weight != 0), other=0)
+            total += level.to(tl.int32) * weight
+            tap += 1
+        level = tl.minimum(tl.maximum(total >> bits, 0), 255)
+        target += plane * rows * columns + row * columns + column
+        tl.store(target, level.to(tl.uint8), mask=inside)
+
+    return scaled
 
 
 @lru_cache(maxsize=256)
-def _on_device(axis: Axis, interpolation: str, device: torch.device) -> tuple[Tensor, int, int]:
-    """Return the weights of an axis on a device, and the range of inputs that they touch."""
+def _taps(axis: Axis, interpolation: str, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return weights (kept, taps) of an axis, and the input that each first tap reads (kept,)."""
     weights = axis_weights(axis, interpolation)
-    touched = np.flatnonzero(weights.any(axis=0))
-    last = int(touched[-1]) + 1
-    last = min(axis[0], last + (int(touched[0]) - last) % ALIGNED)
-    first = max(0, int(touched[0]) - (int(touched[0]) - last) % ALIGNED)
-    weights = weights[:, first:last]
-    high = (weights + (1 << (LOW - 1))) >> LOW
-    low = weights - (high << LOW)
-    parts: NDArray[np.floating]
-    if LEVELS * max(np.abs(weights).sum(axis=1).max() for weights in (high, low)) < EXACT:
-        exact_in = np.float16 if _half_is_exact(device) else np.float32
-        parts = np.stack([high, low]).astype(exact_in)
-    else:
-        parts = weights[None].astype(np.float64)
+    first = (weights != 0).argmax(axis=1)
+    taps = int((weights.shape[1] - (weights[:, ::-1] != 0).argmax(axis=1) - first).max())
+    places = first[:, None] + np.arange(taps)
+    values = np.take_along_axis(weights, np.minimum(places, weights.shape[1] - 1), axis=1)
+    values[places >= weights.shape[1]] = 0
     with torch.inference_mode(False):
-        return torch.from_numpy(parts).to(device), first, last
+        on_device = [torch.from_numpy(some.astype(np.int32)).to(device) for some in (values, first)]
+    return on_device[0], on_device[1]
