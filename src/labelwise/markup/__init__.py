@@ -1,13 +1,13 @@
 """What every page is drawn with: escaped HTML, SVG frames, words for numbers, and the skeleton."""
 
-from labelwise.markup.document import Part, document
-from labelwise.markup.html import Child, Markup, join, tag, trusted
-from labelwise.markup.words import (
+from labelwise.markup.document import (
     INFINITE,
     UNDEFINED,
     Cell,
+    Part,
     chance,
     details,
+    document,
     figure,
     paragraph,
     percent,
@@ -16,6 +16,7 @@ from labelwise.markup.words import (
     side_by_side,
     table,
 )
+from labelwise.markup.html import Child, Markup, join, tag, trusted
 
 __all__ = [
     "INFINITE",

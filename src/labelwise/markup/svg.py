@@ -74,33 +74,34 @@ class Frame:
         """Return the chart with its axes, named and described for those who cannot see it."""
         middle = (self.top + self.height - self.bottom) / 2
         centre = (self.left + self.width - self.right) / 2
-        turned = f"rotate(-90 11 {middle:g})"
+        foot, right = self.height - self.bottom, self.width - self.right
+        rows = [
+            join(
+                line(self.left, right, self.py(value), self.py(value), "grid"),
+                text(words, self.left - 6, self.py(value) + 3.5, "tick end"),
+            )
+            for value, words in self.y.ticks
+        ]
+        columns = [
+            text(words, self.px(value), foot + 15, "tick mid") for value, words in self.x.ticks
+        ]
         return tag(
             "svg",
             tag("title", title),
             tag("desc", description),
-            self._grid(),
+            *rows,
+            *columns,
+            line(self.left, right, foot, foot, "axis"),
             *marks,
             text(self.x.title, centre, self.height - 6, "name mid") if self.x.title else None,
-            text(self.y.title, 11, middle, "name mid", turned) if self.y.title else None,
+            text(self.y.title, 11, middle, "name mid", f"rotate(-90 11 {middle:g})")
+            if self.y.title
+            else None,
             viewbox=f"0 0 {self.width:g} {self.height:g}",
             role="img",
             aria_label=f"{title}. {description}",
             class_="chart",
         )
-
-    def _grid(self) -> Markup:
-        foot, wall = self.height - self.bottom, self.left
-        right = self.width - self.right
-        rows = [
-            join(line(wall, right, y, y, "grid"), text(words, wall - 6, y + 3.5, "tick end"))
-            for value, words in self.y.ticks
-            for y in [self.py(value)]
-        ]
-        columns = [
-            text(words, self.px(value), foot + 15, "tick mid") for value, words in self.x.ticks
-        ]
-        return join(*rows, *columns, line(wall, right, foot, foot, "axis"))
 
 
 def line(x1: float, x2: float, y1: float, y2: float, class_: str) -> Markup:

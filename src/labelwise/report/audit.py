@@ -45,19 +45,17 @@ def page(session: AuditSession) -> str:
     not_kept = "dropped" if verdict.guaranteed else "not decided"
     shown = section("tags", "How often each tag is right", _chart(known), _table(known, not_kept))
     how = section("how", "How it was computed", paragraph(made), *map(paragraph, HOW))
-    wrong = [_denied(session, photo, name) for photo, name in session.denied()[-PICTURED:]]
+    wrong = []
+    for photo, name in session.denied()[-PICTURED:]:
+        image = None
+        with suppress(LabelwiseError):
+            image = FileImages(session.folder, [photo]).read(0, SIDE)
+        caption = (tag("strong", f"not {name}"), file_name(photo))
+        wrong.append(card(image, photo, *caption, missing="The file cannot be read now."))
     seen = section("wrong", "People said these are wrong", tag("ul", *wrong, class_="sheet"))
     pictured = [("wrong", "Wrong", seen)] if wrong else []
     parts = [("tags", "Tags", shown), *pictured, ("how", "How", how)]
     return document("Audit of tags", statement(session), parts)
-
-
-def _denied(session: AuditSession, photo: str, name: str) -> Markup:
-    image = None
-    with suppress(LabelwiseError):
-        image = FileImages(session.folder, [photo]).read(0, SIDE)
-    caption = (tag("strong", f"not {name}"), file_name(photo))
-    return card(image, photo, *caption, missing="The file cannot be read now.")
 
 
 def _chart(known: Sequence[tuple[str, Precision, Recall | None]]) -> Markup | None:

@@ -104,25 +104,21 @@ def _dots_row(frame: Frame, row: Dots, y: float) -> Markup:
         dot(f"{row.name}, {name}: {value:.6g}", frame.px(value), y + 7, 2, f"small {row.class_}")
         for name, value in row.values.items()
     ]
+    reach: list[Markup] = []
+    if isfinite(row.high - row.low):
+        low, high = frame.px(max(row.low, frame.x.low)), frame.px(min(row.high, frame.x.high))
+        beyond = [(low, -1)] * (row.low < frame.x.low) + [(high, 1)] * (row.high > frame.x.high)
+        reach = [line(low, high, y, y, f"reach {row.class_}")]
+        for at, way in beyond:
+            tip = (at - 5 * way, y - 4), (at, y), (at - 5 * way, y + 4)
+            reach.append(path(tip, f"line {row.class_}"))
     return join(
         text(cut(row.name, LETTERS), frame.left - 8, y + 3.5, weight, full=row.name),
-        _interval_bar(frame, row, y),
+        *reach,
         *seeds,
         dot(f"{row.name}: {row.text}", frame.px(row.mean), y, 4.6, row.class_),
         text(row.text, frame.width - 1, y + 3.5, weight),
     )
-
-
-def _interval_bar(frame: Frame, row: Dots, y: float) -> Markup | None:
-    if not isfinite(row.high - row.low):
-        return None
-    low, high = frame.px(max(row.low, frame.x.low)), frame.px(min(row.high, frame.x.high))
-    beyond = [(low, -1)] * (row.low < frame.x.low) + [(high, 1)] * (row.high > frame.x.high)
-    tips = [
-        path([(at - 5 * way, y - 4), (at, y), (at - 5 * way, y + 4)], f"line {row.class_}")
-        for at, way in beyond
-    ]
-    return join(line(low, high, y, y, f"reach {row.class_}"), *tips)
 
 
 def save_estimate_chart(estimates: Sequence[CountEstimate], what: str, path: Path) -> None:
@@ -180,7 +176,13 @@ def line_chart(
     xs = [value for s in series for value in s.x]
     pairs = [pair for s in series for pair in zip(s.y, s.errors or [0.0] * len(s.y), strict=True)]
     tops, lows = [v + e for v, e in pairs], [v - e for v, e in pairs]
-    across = _whole_axis(min(xs), max(xs), x) if whole else Axis.upto(max(xs), x, low=min(xs))
+    across = Axis.upto(max(xs), x, low=min(xs))
+    if whole:
+        low, high = min(xs), max(xs)
+        marks = range(int(low), int(high) + 1, max(1, -(-int(high - low) // 8)))
+        room = 0.3 if high - low < 10 else 0.0
+        names = [(float(v), short(v)) for v in marks]
+        across = Axis(low - room, max(high, low + 1) + room, names, x)
     up = Axis.upto(max(tops), y, low=0 if zero else min(lows))
     frame = Frame(across, up, top=34)
     key = legend([(s.class_, s.name) for s in series], x=frame.left, y=12)
@@ -207,13 +209,6 @@ def _line(frame: Frame, series: Series) -> Markup:
 
 def _whisker(frame: Frame, x: float, low: float, high: float, class_: str) -> Markup:
     return line(frame.px(x), frame.px(x), frame.py(low), frame.py(high), f"whisker {class_}")
-
-
-def _whole_axis(low: float, high: float, title: str) -> Axis:
-    step = max(1, -(-int(high - low) // 8))
-    marks = [(float(v), short(v)) for v in range(int(low), int(high) + 1, step)]
-    room = 0.3 if high - low < 10 else 0.0
-    return Axis(low - room, max(high, low + 1) + room, marks, title)
 
 
 Group = tuple[str, str, Sequence[float]]  # class of its bars, name, heights
@@ -264,37 +259,10 @@ def scatter_chart(points: Sequence[Point], *, title: str, x: str, y: str) -> Mar
 Stage = tuple[str, str, "Curve"]  # class of its marks, name, curve
 
 
-def reliability_chart(stages: Sequence[Stage], *, title: str) -> Markup:
-    """Return the diagram of one or two stages (before, after) over the counts of the last."""
-    frame = Frame(Axis.unit(""), Axis.unit("observed share"), height=326, bottom=100, right=14)
-    last = stages[-1][2]
-    strip = _count_strip(frame, last, stages[-1][0])
-    key = legend([(class_, name) for class_, name, _ in stages], x=frame.px(0.03), y=frame.py(0.94))
-    return frame.draw(
-        diagonal(frame),
-        *(_stage_marks(frame, *stage) for stage in stages),
-        key,
-        strip,
-        title=title,
-        description=" ".join(_stage_text(name, curve) for _, name, curve in stages),
-    )
-
-
 def thumbnail_frame() -> Frame:
     """Return the frame of a small chart without words, for one label among many."""
     axis = Axis(0, 1, [(0, "0"), (0.5, ""), (1, "1")])
     return Frame(axis, axis, 150, 140, left=18, right=6, top=6, bottom=18)
-
-
-def reliability_thumbnail(stages: Sequence[Stage], *, title: str) -> Markup:
-    """Return a small diagram of one label among many."""
-    frame = thumbnail_frame()
-    return frame.draw(
-        diagonal(frame),
-        *(_stage_marks(frame, *stage, radius=2.2) for stage in stages),
-        title=title,
-        description=" ".join(_stage_text(name, curve) for _, name, curve in stages),
-    )
 
 
 def filled_bins(curve: "Curve") -> list[tuple[float, float, int]]:
@@ -313,9 +281,7 @@ def diagonal(frame: Frame) -> Markup:
     return path([(frame.px(0), frame.py(0)), (frame.px(1), frame.py(1))], "ideal")
 
 
-def _stage_marks(
-    frame: Frame, class_: str, name: str, curve: "Curve", radius: float = 3.2
-) -> Markup:
+def _stage_marks(frame: Frame, class_: str, name: str, curve: "Curve", *, radius: float) -> Markup:
     bins = filled_bins(curve)
     whiskers = [_whisker(frame, said, *wilson(seen, count), class_) for said, seen, count in bins]
     dots = []
@@ -324,6 +290,26 @@ def _stage_marks(
         dots.append(dot(words, frame.px(said), frame.py(seen), radius, class_))
     joined = path([(frame.px(c), frame.py(f)) for c, f, _ in bins], f"line {class_}")
     return join(*whiskers, joined if len(bins) > 1 else None, *dots)
+
+
+def reliability_chart(stages: Sequence[Stage], *, title: str, small: bool = False) -> Markup:
+    """Return the diagram of one or two stages (before, after) over the counts of the last.
+
+    A ``small`` one, of one label among many, has neither words nor counts.
+    """
+    frame = Frame(Axis.unit(""), Axis.unit("observed share"), height=326, bottom=100, right=14)
+    frame = thumbnail_frame() if small else frame
+    marks = [diagonal(frame)]
+    marks += [_stage_marks(frame, *stage, radius=2.2 if small else 3.2) for stage in stages]
+    if not small:
+        names = [(class_, name) for class_, name, _ in stages]
+        marks.append(legend(names, x=frame.px(0.03), y=frame.py(0.94)))
+        marks.append(_count_strip(frame, stages[-1][2], stages[-1][0]))
+    words = []
+    for _, name, curve in stages:
+        points = (f"{c:.2f} said {f:.2f} seen ({n:,})" for c, f, n in filled_bins(curve))
+        words.append(f"{name}: {', '.join(points)}.")
+    return frame.draw(*marks, title=title, description=" ".join(words))
 
 
 def _count_strip(frame: Frame, curve: "Curve", class_: str) -> Markup:
@@ -341,11 +327,6 @@ def _count_strip(frame: Frame, curve: "Curve", class_: str) -> Markup:
         text("(log)", frame.left - 6, foot - tall / 2 + 9, "tick end"),
         text("mean probability", frame.px(0.5), frame.height - 6, "name mid"),
     )
-
-
-def _stage_text(name: str, curve: "Curve") -> str:
-    points = ", ".join(f"{c:.2f} said {f:.2f} seen ({n:,})" for c, f, n in filled_bins(curve))
-    return f"{name}: {points}."
 
 
 def save_charts(page: str, folder: Path) -> list[Path]:

@@ -48,33 +48,28 @@ def write_comparison(
 
 def comparison_page(comparison: Comparison, *, data: str = "", tries: int | None = None) -> str:
     """Return the whole page as text; ``data`` and ``tries`` are said where they are known."""
-    return document(
-        f"{data}: methods compared" if data else "Methods compared",
-        _facts(comparison, tries),
-        [
-            ("verdicts", "What came out", verdicts(comparison)),
-            ("measures", "Measures", measures(comparison)),
-            ("price", "Price of a low MMC", price(comparison)),
-            ("search", "Search", search(comparison)),
-            ("table", "All numbers", all_numbers(comparison)),
-            ("settings", "Settings", chosen_settings(comparison)),
-            ("how", "How", how(comparison, tries)),
-        ],
-    )
-
-
-def _facts(comparison: Comparison, tries: int | None) -> str:
     methods = list(comparison.figures)
     seeds = sorted({seed for by_seed in comparison.figures.values() for seed in by_seed})
     facts = (
         f"{counted(len(methods), 'method')}: {', '.join(methods)}. "
-        f"{counted(len(seeds), 'seed')}: {', '.join(map(str, seeds))}. {tuned(tries)}"
+        f"{counted(len(seeds), 'seed')}: {', '.join(map(str, seeds))}. {_tuned(tries)}"
     )
-    return facts.strip()
+    return document(
+        f"{data}: methods compared" if data else "Methods compared",
+        facts.strip(),
+        [
+            ("verdicts", "What came out", _verdicts(comparison)),
+            ("measures", "Measures", _measures(comparison)),
+            ("price", "Price of a low MMC", _price(comparison)),
+            ("search", "Search", _search(comparison)),
+            ("table", "All numbers", _all_numbers(comparison)),
+            ("settings", "Settings", _chosen_settings(comparison)),
+            ("how", "How", _how(comparison, tries)),
+        ],
+    )
 
 
-def verdicts(comparison: Comparison) -> Markup:
-    """Return the section: tiles, then the comparison's own sentences."""
+def _verdicts(comparison: Comparison) -> Markup:
     tiles = [_verdict_tile(comparison, name) for name in JUDGED if best_of(comparison, name)]
     return section(
         "verdicts",
@@ -111,8 +106,7 @@ def _verdict_tile(comparison: Comparison, name: str) -> Markup:
     )
 
 
-def all_numbers(comparison: Comparison) -> Markup:
-    """Return the section: one row per measure, one column per method, the best of each row bold."""
+def _all_numbers(comparison: Comparison) -> Markup:
     header, cells = comparison.cells(list(MEASURES))
     shown = [name for name in MEASURES if any(comparison.column(name).values())]
     rows: list[list[str | Cell]] = [
@@ -123,7 +117,13 @@ def all_numbers(comparison: Comparison) -> Markup:
     runs: list[list[str | Cell]] = []
     for method, by_seed in comparison.figures.items():
         for seed, figures in by_seed.items():
-            cells_of_run = (_run_cell(figures.get(name), MEASURES[name].percent) for name in shown)
+            values = [(figures.get(name), MEASURES[name].percent) for name in shown]
+            cells_of_run = (
+                Cell(UNDEFINED if value is None else INFINITE)
+                if value is None or isinf(value)
+                else Cell(show_figure(seed_mean([value]), percent), value)
+                for value, percent in values
+            )
             runs.append([method, Cell(str(seed), seed), *cells_of_run])
     units = f"One row per run, {UNITS}."
     every = table(["method", "seed", *shown], runs, caption=units, sortable=True, pinned=True)
@@ -140,8 +140,7 @@ def all_numbers(comparison: Comparison) -> Markup:
     )
 
 
-def chosen_settings(comparison: Comparison) -> Markup | None:
-    """Return the section, or nothing where no settings are known."""
+def _chosen_settings(comparison: Comparison) -> Markup | None:
     names = list(dict.fromkeys(name for values in comparison.settings.values() for name in values))
     if not names:
         return None
@@ -157,15 +156,8 @@ def chosen_settings(comparison: Comparison) -> Markup | None:
     )
 
 
-def _run_cell(value: float | None, percent: bool) -> Cell:
-    if value is None or isinf(value):
-        return Cell(UNDEFINED if value is None else INFINITE)
-    return Cell(show_figure(seed_mean([value]), percent), value)
-
-
-def how(comparison: Comparison, tries: int | None = None) -> Markup:
-    """Return the section; ``tries`` is how many settings of each method were tried."""
-    texts = {"Tries": tuned(tries), **_WORDS["rules"]}
+def _how(comparison: Comparison, tries: int | None = None) -> Markup:
+    texts = {"Tries": _tuned(tries), **_WORDS["rules"]}
     shown = [name for name in MEASURES if any(comparison.column(name).values())]
     entries = [join(tag("dt", name), tag("dd", text)) for name, text in texts.items() if text]
     return section(
@@ -188,8 +180,7 @@ def how(comparison: Comparison, tries: int | None = None) -> Markup:
     )
 
 
-def tuned(tries: int | None) -> str:
-    """Return a sentence on how the settings were chosen, nothing where that is not known."""
+def _tuned(tries: int | None) -> str:
     if tries is None:
         return ""
     if tries < 2:
@@ -238,8 +229,7 @@ STYLES = {"best": "after", "only": "after", "level": "after hollow", "behind": "
 WORDS = {"best": ", best", "level": ", no significant difference from the best"}
 
 
-def measures(comparison: Comparison) -> Markup | None:
-    """Return the section, or nothing where no measure has a value."""
+def _measures(comparison: Comparison) -> Markup | None:
     groups = []
     for title, names in GROUPS.items():
         figures = dot_figures(comparison, names)
@@ -247,7 +237,12 @@ def measures(comparison: Comparison) -> Markup | None:
             groups.append(join(tag("h3", title), side_by_side(*figures)))
     if not groups:
         return None
-    return section("measures", "Measure by measure", _standing_key(), *groups)
+    keys = []
+    for class_, text in _WORDS["standings"].items():
+        mark = tag("circle", cx=7, cy=7, r=4.6, class_=f"dot {class_}")
+        keys.append(tag("li", tag("svg", mark, viewbox="0 0 14 14", aria_hidden="true"), text))
+    key = paragraph(_WORDS["text"]["measures"]), tag("ul", *keys, class_="keys")
+    return section("measures", "Measure by measure", *key, *groups)
 
 
 def dot_figures(comparison: Comparison, names: Sequence[str]) -> list[Markup]:
@@ -303,32 +298,11 @@ def _methods_without(comparison: Comparison, name: str) -> str:
     return "".join(f" {word}: {', '.join(names)}." for word, names in lost.items() if names)
 
 
-def _standing_key() -> Markup:
-    entries = (
-        ("after", "the best mean"),
-        ("after hollow", "no significant difference from the best"),
-        ("absent", "significantly behind the best"),
-    )
-    keys = []
-    for class_, text in entries:
-        mark = tag("circle", cx=7, cy=7, r=4.6, class_=f"dot {class_}")
-        keys.append(tag("li", tag("svg", mark, viewbox="0 0 14 14", aria_hidden="true"), text))
-    return join(
-        paragraph(
-            "Small dots are runs, one per seed; the large dot is their mean, the bar its 95 % "
-            "interval over seeds. An arrowhead at its end: the interval goes on. Bars that "
-            "overlap decide nothing: paired differences decide."
-        ),
-        tag("ul", *keys, class_="keys"),
-    )
-
-
 MMC = "zero-label MMC"
 PARTS = ("IN", "OUT")
 
 
-def price(comparison: Comparison) -> Markup | None:
-    """Return the section, or nothing where there are no images without labels."""
+def _price(comparison: Comparison) -> Markup | None:
     points = {side: paid(comparison, side) for side in PARTS}
     if not any(points.values()):
         return None
@@ -337,11 +311,7 @@ def price(comparison: Comparison) -> Markup | None:
     return section(
         "price",
         "The price of a low MMC",
-        paragraph(
-            "MMC is the mean largest probability on images without labels. It can be lowered by "
-            "shrinking all probabilities: then the log loss of these images (OUT) falls, and that "
-            "of the images with labels (IN) rises. A method that is truly better is low on both."
-        ),
+        paragraph(_WORDS["text"]["price"]),
         paragraph(_price_verdict(points["IN"]), doubt, class_="note")
         if len(points["IN"]) > 1
         else None,
@@ -409,17 +379,13 @@ def _price_table(
 LENGTHS = {1: "retrieval n=1", 2: "retrieval n=2", 3: "retrieval n=3"}
 
 
-def search(comparison: Comparison) -> Markup | None:
-    """Return the section, or nothing where retrieval was not measured."""
+def _search(comparison: Comparison) -> Markup | None:
     figures = dot_figures(comparison, tuple(LENGTHS.values()))
     if not figures:
         return None
     return section(
         "search",
         "Search",
-        paragraph(
-            "A query names labels that must be there and labels that must not. "
-            "The longer it is, the better its joint probability must be."
-        ),
+        paragraph(_WORDS["text"]["search"]),
         side_by_side(*figures),
     )

@@ -29,6 +29,7 @@ from labelwise.system.text import counted
 
 FEW = 20
 FILES = ("settings.yaml", "model.json", "model.safetensors", "evaluation.json")
+STORED = "predictions/*.parquet"
 NOT_STATED = "Not stated."
 _WORDS = tomllib.loads(files("labelwise.report").joinpath("dossier.toml").read_text("utf-8"))
 ANNEX_IV: dict[str, str] = _WORDS["headings"]
@@ -51,7 +52,20 @@ def write_dossier(
     record |= {ANNEX_IV[name]: content for name, content in known.items()}
     record[ANNEX_IV["metrics"]] = json.loads(evaluation.to_json())
     parts = {name: _shown(content) for name, content in known.items()}
-    parts["metrics"] = _metrics(evaluation)
+    unknown = (
+        "No subgroup was named: how the model treats different sites, cameras or groups of people "
+        "is not known."
+    )
+    parts["metrics"] = join(
+        paragraph(facts(evaluation)),
+        glance(evaluation, {}),
+        tag("h3", "By subgroup"),
+        *(subgroup_tables(evaluation) or [paragraph(unknown, class_="note")]),
+        calibration(evaluation),
+        labels(evaluation),
+        curves(evaluation),
+        how(evaluation),
+    )
     page = document(
         title,
         _WORDS["disclaimer"],
@@ -78,6 +92,14 @@ def _known(
         "are too good."
     ] * (split == "promise" or split in files.fitted_splits)
     records, receipts = len(files.journal.read()), ["No index was given: no receipt is shown."]
+    if index is not None:
+        with Index(index) as opened:
+            verified = verify_lists(opened, None)
+        receipts = [
+            f"Receipt {receipt.number}, {receipt.query}: {receipt.promise}; now: {verdict}."
+            for receipt, verdict in verified.lists
+        ]
+        receipts.append(f"{verified.together}." if receipts else "The index has no receipt.")
     return {
         "general": {
             "intended use": use or "Not stated: give it with --intended-use",
@@ -99,11 +121,15 @@ def _known(
             "splits": [_split(files, name) for name in files.splits],
             "training": {name: text for name, text in origin.items() if name != "Data"},
             "versions": dict(spec.versions),
-            "hashes": _hashes(run),
+            "hashes": {
+                path.relative_to(run).as_posix(): sha256_of(path)
+                for path in [run / name for name in FILES] + sorted(run.glob(STORED))
+                if path.is_file()
+            },
         },
         "monitoring": {
             "promises": list(own.standing()) or stated or ["No guarantee was made."],
-            "receipts": receipts if index is None else _receipts(index),
+            "receipts": receipts,
         },
         "metrics": {},
         "risks": took_part + _limits(evaluation, own.predictions),
@@ -139,23 +165,6 @@ def _shown(content: Any) -> Markup:
     return tag("ul", *(tag("li", sentence) for sentence in content))
 
 
-def _metrics(evaluation: Evaluation) -> Markup:
-    unknown = (
-        "No subgroup was named: how the model treats different sites, cameras or groups of people "
-        "is not known."
-    )
-    return join(
-        paragraph(facts(evaluation)),
-        glance(evaluation, {}),
-        tag("h3", "By subgroup"),
-        *(subgroup_tables(evaluation) or [paragraph(unknown, class_="note")]),
-        calibration(evaluation),
-        labels(evaluation),
-        curves(evaluation),
-        how(evaluation),
-    )
-
-
 def described_input(transform: Transform) -> str:
     """Return what the network sees of a picture, in words."""
     size = f"pictures at {transform.size} pixels"
@@ -177,16 +186,6 @@ def _split(files: RunFolder, name: str) -> dict[str, str]:
         "groups": "none named" if rows.group is None else f"{len(set(rows.group)):,}",
         "SHA-256 of the photos' names": ids_digest(rows.ids),
     }
-
-
-def _receipts(folder: Path) -> list[str]:
-    with Index(folder) as index:
-        verified = verify_lists(index, None)
-    lines = [
-        f"Receipt {receipt.number}, {receipt.query}: {receipt.promise}; now: {verdict}."
-        for receipt, verdict in verified.lists
-    ]
-    return [*lines, f"{verified.together}."] if lines else ["The index has no receipt."]
 
 
 def _limits(evaluation: Evaluation, rows: Predictions) -> list[str]:
@@ -216,11 +215,3 @@ def _limits(evaluation: Evaluation, rows: Predictions) -> list[str]:
             "about their difference from others."
         )
     return [*limits, *evaluation.notes]
-
-
-def _hashes(folder: Path) -> dict[str, str]:
-    """Return the hash of each file that makes the run."""
-    paths = [folder / name for name in FILES] + sorted((folder / "predictions").glob("*.parquet"))
-    return {
-        path.relative_to(folder).as_posix(): sha256_of(path) for path in paths if path.is_file()
-    }

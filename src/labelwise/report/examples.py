@@ -266,23 +266,18 @@ def _card(example: Example) -> Markup:
         )
         for place in example.seen
     ]
-    guesses = map(_guess_line, example.guesses)
+    guesses = []
+    for guess in example.guesses:
+        yes = "yes" if guess.state == "present" else None
+        name = f"{guess.name} {MARKS[guess.state]}".rstrip()
+        bar = tag("i", style=f"width:{100 * guess.prob:.1f}%", class_=yes)
+        words = tag("span", name, class_="of yes" if yes else "of"), tag("span", chance(guess.prob))
+        meter = tag("span", bar, class_="meter", aria_hidden="true")
+        guesses.append(tag("li", *words, meter))
     return join(
         picture,
         tag("ul", *guesses, class_="guesses" if picture else "guesses bare"),
         tag("div", *seen, class_="seen") if seen else None,
         tag("div", tag("span", "True: ", class_="muted"), truth or "none of them", class_="truth"),
         tag("div", example.id, class_="id"),
-    )
-
-
-def _guess_line(guess: Guess) -> Markup:
-    yes = "yes" if guess.state == "present" else None
-    name, of = f"{guess.name} {MARKS[guess.state]}".rstrip(), f"of {yes or ''}".strip()
-    bar = tag("i", style=f"width:{100 * guess.prob:.1f}%", class_=yes)
-    return tag(
-        "li",
-        tag("span", name, class_=of),
-        tag("span", chance(guess.prob)),
-        tag("span", bar, class_="meter", aria_hidden="true"),
     )

@@ -17,7 +17,6 @@ from torch import Tensor
 from labelwise.errors import SettingsError
 from labelwise.markup import Markup, document, tag
 from labelwise.models import Predictor
-from labelwise.models.run_folder import RunFolder
 from labelwise.models.scoring import infer, scored
 from labelwise.networks.heads import QueryDecoder
 from labelwise.pictures import ImageSource
@@ -51,21 +50,6 @@ class Attended:
     picture: Image.Image
 
 
-def require_attention(predictor: Predictor) -> QueryDecoder:
-    """Return the head of a model that has attention maps; another says which have."""
-    if not isinstance(predictor.model.head, QueryDecoder):
-        raise SettingsError(
-            f"attention maps are of models with --head query2label, this one has the head "
-            f"{predictor.head.name!r}"
-        )
-    return predictor.model.head
-
-
-def model_with_attention(run: RunFolder) -> Predictor | None:
-    """Return the model of a run if it has attention maps; another's weights are not read."""
-    return run.model() if run.spec.head.name == "query2label" else None
-
-
 def attended(
     predictor: Predictor,
     images: ImageSource,
@@ -74,7 +58,12 @@ def attended(
     batch_size: int = 16,
 ) -> Iterator[Attended]:
     """Yield the photos of ``rows`` (default all) that can be read, with where every label looks."""
-    head = require_attention(predictor)
+    head = predictor.model.head
+    if not isinstance(head, QueryDecoder):
+        raise SettingsError(
+            f"attention maps are of models with --head query2label, this one has the head "
+            f"{predictor.head.name!r}"
+        )
     predictor.model.eval()
 
     def network(inputs: Tensor) -> tuple[Tensor, ...]:

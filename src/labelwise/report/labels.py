@@ -35,7 +35,6 @@ from labelwise.report.charts import (
     filled_bins,
     line_chart,
     reliability_chart,
-    reliability_thumbnail,
     scatter_chart,
     thumbnail_frame,
 )
@@ -77,39 +76,29 @@ def calibration(evaluation: Evaluation) -> Markup | None:
     )
 
 
-def _name(part: Calibration, parts: list[Calibration]) -> str:
-    """Return the name of a stage; where nothing was calibrated, nothing is "before"."""
-    return AS_GIVEN if len(parts) == 1 and part.stage == "before" else part.stage
-
-
 def _stages(curves: list[Curve], parts: list[Calibration]) -> list[Stage]:
-    classes = ["before", "after"] if len(parts) == 2 else ["after"]
-    names = (_name(stage, parts) for stage in parts)
-    return list(zip(classes, names, curves, strict=True))
+    """Return class, name and curve of each stage; where nothing was calibrated, none is before."""
+    if len(parts) == 2:
+        return [("before", "before", curves[0]), ("after", "after", curves[1])]
+    return [("after", AS_GIVEN if parts[0].stage == "before" else parts[0].stage, curves[0])]
 
 
 def _figure(title: str, curves: list[Curve], parts: list[Calibration], text: str) -> Markup:
-    chart = reliability_chart(_stages(curves, parts), title=f"Reliability: {title.lower()}")
-    errors, numbers = [], []
-    for stage, curve in zip(parts, curves, strict=True):
-        name = _name(stage, parts)
-        errors.append(
-            f"{name.capitalize()}: ECE {percent(curve.ece, 2)}, ACE {percent(curve.ace, 2)}, "
-            f"MCE {percent(curve.mce, 1)}"
+    stages = _stages(curves, parts)
+    chart = reliability_chart(stages, title=f"Reliability: {title.lower()}")
+    head, numbers = ["bin", "mean probability", "observed share", "entries"], []
+    for _, name, curve in stages:
+        text += (
+            f" {name.capitalize()}: ECE {percent(curve.ece, 2)}, ACE {percent(curve.ace, 2)}, "
+            f"MCE {percent(curve.mce, 1)}."
         )
-        numbers.append(_numbers(f"{title}, {name}", curve))
-    words = f"{text} {'. '.join(errors)}."
-    return figure(chart, f"{title}.", words, details("Numbers", join(*numbers)))
-
-
-def _numbers(caption: str, curve: Curve) -> Markup:
-    edges = curve.edges[:-1], curve.edges[1:]
-    bins = *edges, curve.confidence, curve.frequency, curve.counts
-    rows = [
-        [f"{low:.2f} to {high:.2f}", percent(confidence), percent(seen), f"{count:,}"]
-        for low, high, confidence, seen, count in zip(*bins, strict=True)
-    ]
-    return table(["bin", "mean probability", "observed share", "entries"], rows, caption=caption)
+        bins = curve.edges[:-1], curve.edges[1:], curve.confidence, curve.frequency, curve.counts
+        rows = [
+            [f"{low:.2f} to {high:.2f}", percent(confidence), percent(seen), f"{count:,}"]
+            for low, high, confidence, seen, count in zip(*bins, strict=True)
+        ]
+        numbers.append(table(head, rows, caption=f"{title}, {name}"))
+    return figure(chart, f"{title}.", text, details("Numbers", join(*numbers)))
 
 
 def _sentence(parts: list[Calibration]) -> str:
@@ -147,7 +136,7 @@ def _comparison(parts: list[Calibration]) -> Markup:
     ]
     bins = len(final.pooled.counts)
     return table(
-        ["", *(_name(stage, parts) for stage in parts)],
+        ["", *(name for _, name, _ in _stages([p.pooled for p in parts], parts))],
         [[name, *values] for name, values in lines],
         caption=f"Calibration errors in {bins} equal-width bins; lower is better unless stated.",
     )
@@ -161,9 +150,8 @@ def _labels(parts: list[Calibration]) -> Markup | None:
     thumbs = []
     for name in worst:
         curves = [p.per_label[name] for p in parts if name in p.per_label]
-        chart = reliability_thumbnail(
-            _stages(curves, parts[-len(curves) :]), title=f"Reliability of {name}"
-        )
+        stages = _stages(curves, parts[-len(curves) :])
+        chart = reliability_chart(stages, title=f"Reliability of {name}", small=True)
         curve = final.per_label[name]
         text = f"ECE {percent(curve.ece, 2)}, n {sum(curve.counts):,}"
         thumbs.append(tag("figure", chart, tag("figcaption", tag("b", name), text)))
@@ -201,7 +189,7 @@ def labels(evaluation: Evaluation) -> Markup:
         "labels",
         "Labels, worst first",
         left_out,
-        side_by_side(_cloud(rows), _shots(evaluation), _levels(evaluation), _exclusive(evaluation)),
+        side_by_side(_cloud(rows), *_groups(evaluation)),
         cut,
         _table(rows[:SHOWN], evaluation),
     )
@@ -220,44 +208,45 @@ def _cloud(rows: list[LabelRow]) -> Markup | None:
     return figure(chart, "Each dot is a label.", "The rarer a label, the less certain its figure.")
 
 
-def _shots(evaluation: Evaluation) -> Markup | None:
-    rows = [
+def _groups(evaluation: Evaluation) -> list[Markup]:
+    """Return the tables of labels by shots, by level of a taxonomy, and of exclusive ones."""
+    shots = [
         [g.name, f"{g.labels:,}", percent(g.mean_ap), percent(g.mean_recall)]
         for g in evaluation.shots
     ]
-    caption = "Labels by the number of their training images; means over the labels of a group."
-    return (
-        table(["in training", "labels", "mAP", "recall"], rows, caption=caption) if rows else None
-    )
-
-
-def _levels(evaluation: Evaluation) -> Markup | None:
-    rows = [
+    levels = [
         [
             *(str(level.level), f"{level.labels:,}", f"{level.present:,}", percent(level.mean_ap)),
             *(plain(level.log_loss, 4), percent(level.ece, 2), percent(level.mean_f1)),
         ]
         for level in evaluation.levels
     ]
-    head = ["level", "labels", "present", "mAP", "log loss", "ECE", "F1"]
-    caption = "Labels by their depth in the taxonomy, 1 at the top; mAP and F1 are means."
-    return table(head, rows, caption=caption) if rows else None
-
-
-def _exclusive(evaluation: Evaluation) -> Markup | None:
-    rows = []
+    exclusive = []
     for group in evaluation.exclusive:
         between = "" if group.low is None else f"{percent(group.low)} to {percent(group.high)}"
         rule = "exactly one" if group.needs_one else "at most one"
         broken = "–" if group.broken is None else f"{group.broken:,}"
         found = (f"{group.known:,}", percent(group.accuracy), between, broken)
-        rows.append([f"{rule} of {', '.join(group.labels)}", *found, f"{group.clashes:,}"])
-    head = ["labels that exclude each other", "known", "right", "95 %", "sets break it", "clashes"]
-    caption = (
-        "Right: the set holds of these labels what is there, and nothing else; of photos "
-        "with all of them known. Clashes: photos whose labels break the rule, left out."
+        exclusive.append([f"{rule} of {', '.join(group.labels)}", *found, f"{group.clashes:,}"])
+    tables = (
+        (
+            "in training,labels,mAP,recall",
+            shots,
+            "Labels by the number of their training images; means over the labels of a group.",
+        ),
+        (
+            "level,labels,present,mAP,log loss,ECE,F1",
+            levels,
+            "Labels by their depth in the taxonomy, 1 at the top; mAP and F1 are means.",
+        ),
+        (
+            "labels that exclude each other,known,right,95 %,sets break it,clashes",
+            exclusive,
+            "Right: the set holds of these labels what is there, and nothing else; of photos "
+            "with all of them known. Clashes: photos whose labels break the rule, left out.",
+        ),
     )
-    return table(head, rows, caption=caption) if rows else None
+    return [table(head.split(","), rows, caption=words) for head, rows, words in tables if rows]
 
 
 def _table(rows: list[LabelRow], evaluation: Evaluation) -> Markup:
@@ -377,16 +366,28 @@ def _label_curves(one: LabelCurves, parts: Sequence[LabelCurves], by: str) -> Ma
     ]
     if one.reliability is not None:
         stages: list[Stage] = [("after", "all photos", one.reliability)]
-        charts.append(reliability_thumbnail(stages, title=f"Reliability of {one.label}"))
+        title = f"Reliability of {one.label}"
+        charts.append(reliability_chart(stages, title=title, small=True))
     text = (
         f"AUROC {_interval(one)}, average precision {percent(one.ap)}, "
         f"{one.present:,} present of {one.known:,}"
+    )
+    rows = []
+    for subgroup in parts:
+        present = f"{subgroup.present:,} of {subgroup.known:,}"
+        ece = percent(subgroup.reliability.ece if subgroup.reliability else None, 2)
+        rows.append([subgroup.part, present, _interval(subgroup), percent(subgroup.ap), ece])
+    by_part = table(
+        [by, "present", "AUROC", "average precision", "ECE"],
+        rows,
+        caption=f"{one.label}: AUROC with its 95 % interval (over groups of photos, where there "
+        "are).",
     )
     return join(
         tag("h3", one.label),
         paragraph(text, class_="small muted"),
         tag("div", *(tag("figure", chart) for chart in charts), class_="thumbs"),
-        _by_part(one.label, parts, by) if parts else None,
+        by_part if parts else None,
     )
 
 
@@ -413,19 +414,6 @@ def _thumbnail(
         drawn.append(tag("g", tag("title", words), line))
     text = " ".join(f"{words}: {len(points)} points." for words, _, points in shown)
     return frame.draw(*([diagonal(frame)] if ideal else []), *drawn, title=title, description=text)
-
-
-def _by_part(label: str, parts: Sequence[LabelCurves], by: str) -> Markup:
-    rows = []
-    for subgroup in parts:
-        present = f"{subgroup.present:,} of {subgroup.known:,}"
-        ece = percent(subgroup.reliability.ece if subgroup.reliability else None, 2)
-        rows.append([subgroup.part, present, _interval(subgroup), percent(subgroup.ap), ece])
-    return table(
-        [by, "present", "AUROC", "average precision", "ECE"],
-        rows,
-        caption=f"{label}: AUROC with its 95 % interval (over groups of photos, where there are).",
-    )
 
 
 def subgroups(evaluation: Evaluation) -> Markup | None:

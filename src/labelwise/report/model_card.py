@@ -15,8 +15,7 @@ from labelwise.decide import Promise
 from labelwise.evaluation import Evaluation, Figure, LabelRow, describe_link
 from labelwise.exports.hub import HubModel
 from labelwise.links import Softmax
-from labelwise.markup.document import charts_of
-from labelwise.markup.words import INFINITE, UNDEFINED, percent, plain
+from labelwise.markup.document import INFINITE, UNDEFINED, charts_of, percent, plain
 from labelwise.report.labels import calibration
 from labelwise.system.files import write_text
 
@@ -52,6 +51,13 @@ def model_card(
     license: str | None = None,
 ) -> str:
     """Return the card as Markdown with the facts in front that hubs read."""
+    use = (
+        "To tag, sort and search pictures like those it was trained on, where a wrong or missing "
+        "label can be put right."
+    )
+    meant = "Its scores order labels and pictures; they are not probabilities."
+    if model.predictor.link is not None:
+        meant = "Probabilities may be used as such: to choose thresholds, to weigh costs."
     parts = [
         _front(model, evaluation, title, data, license),
         f"# {_words(title)}",
@@ -61,7 +67,7 @@ def model_card(
         "## Use",
         _use(model),
         "## Intended use",
-        _intended(model),
+        f"{use} {meant}",
         "## Limits",
         "\n".join(f"* {sentence}" for sentence in _limits(model, evaluation, data)),
         "## Labels",
@@ -196,16 +202,6 @@ def _use(model: HubModel) -> str:
         parts.append("timm looks at one view of a picture, labelwise at several.")
     parts.append(f"transformers refuses this folder: {_words(model.why_not_transformers)}.")
     return "\n\n".join(parts)
-
-
-def _intended(model: HubModel) -> str:
-    use = (
-        "To tag, sort and search pictures like those it was trained on, where a wrong or missing "
-        "label can be put right."
-    )
-    if model.predictor.link is None:
-        return f"{use} Its scores order labels and pictures; they are not probabilities."
-    return f"{use} Probabilities may be used as such: to choose thresholds, to weigh costs."
 
 
 def _limits(model: HubModel, evaluation: Evaluation, data: str) -> Iterable[str]:

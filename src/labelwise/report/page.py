@@ -9,12 +9,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from labelwise.evaluation import Evaluation, Figure, Sets, ZeroLabel
+from labelwise.evaluation import Evaluation, Figure, Sets
 from labelwise.evaluation.mergeable import SHARES
 from labelwise.evaluation.verdict import verdict
 from labelwise.markup import (
     INFINITE,
     Markup,
+    Part,
     details,
     document,
     figure,
@@ -26,8 +27,8 @@ from labelwise.markup import (
     side_by_side,
     table,
     tag,
+    trusted,
 )
-from labelwise.markup.html import trusted
 from labelwise.report.charts import Series, grouped_bars, line_chart
 from labelwise.report.examples import ExampleGroup, example_section, opening_photos
 from labelwise.report.labels import calibration, labels, search, subgroups
@@ -136,10 +137,15 @@ LOSSES = {
     "Brier, with labels": "brier_in",
     "Brier, without": "brier_out",
 }
+PRICE = (
+    "A low MMC, the mean largest probability on images with no label, can be had by "
+    "shrinking all probabilities; the log loss of the images with labels shows what that "
+    "costs. Own: the model's probabilities. Calibrated: those after calibration. Shares: "
+    "every image is answered with how often each label occurs."
+)
 
 
-def zero_label(evaluation: Evaluation) -> Markup | None:
-    """Return the section; a table without zero-label images gets one honest sentence."""
+def _zero_label(evaluation: Evaluation) -> Markup | None:
     zero = evaluation.zero_label
     if zero is None:
         return None
@@ -175,6 +181,15 @@ def zero_label(evaluation: Evaluation) -> Markup | None:
     alarm = ""
     if zero.false_alarms is not None:
         alarm = f" On {percent(zero.false_alarms)} of these the rule raises a false alarm."
+    header = ["", *(STAGES.get(row.stage, row.stage) for row in zero.by_stage)]
+    scores = [["MMC", *(percent(row.mmc) for row in zero.by_stage)]]
+    for name, field in LOSSES.items():
+        scores.append([name, *(plain(getattr(row, field)) for row in zero.by_stage)])
+    price = [
+        tag("h3", "The price of a low MMC"),
+        paragraph(PRICE),
+        table(header, scores, caption="Lower is better in every row."),
+    ]
     return section(
         "zero-label",
         ZERO_LABEL,
@@ -191,27 +206,8 @@ def zero_label(evaluation: Evaluation) -> Markup | None:
             ),
             table(["", "value"], lines, caption="Images without labels."),
         ),
-        *_price(zero),
+        *(price if zero.by_stage else ()),
     )
-
-
-def _price(zero: ZeroLabel) -> list[Markup]:
-    if not zero.by_stage:
-        return []
-    header = ["", *(STAGES.get(row.stage, row.stage) for row in zero.by_stage)]
-    cells = [["MMC", *(percent(row.mmc) for row in zero.by_stage)]]
-    for name, field in LOSSES.items():
-        cells.append([name, *(plain(getattr(row, field)) for row in zero.by_stage)])
-    return [
-        tag("h3", "The price of a low MMC"),
-        paragraph(
-            "A low MMC, the mean largest probability on images with no label, can be had by "
-            "shrinking all probabilities; the log loss of the images with labels shows what that "
-            "costs. Own: the model's probabilities. Calibrated: those after calibration. Shares: "
-            "every image is answered with how often each label occurs."
-        ),
-        table(header, cells, caption="Lower is better in every row."),
-    ]
 
 
 History = Sequence[Mapping[str, Any]]
@@ -271,32 +267,26 @@ def page(
     origin: Mapping[str, str] | None = None,
 ) -> str:
     """Return the page: verdict, photos and four figures first, everything else folded."""
-    rest = (
+    parts: list[Part] = [
+        ("glance", "At a glance", glance(evaluation, origin or {}, opening_photos(examples)))
+    ]
+    for name, word, content in (
         ("examples", "Examples", example_section(examples)),
         ("calibration", "Calibration", calibration(evaluation)),
         ("decisions", "Decisions", decisions(evaluation)),
-        ("zero-label", "No label", zero_label(evaluation)),
+        ("zero-label", "No label", _zero_label(evaluation)),
         ("search", "Search", search(evaluation)),
         ("labels", "Labels", labels(evaluation)),
         ("curves", "Curves", label_curves(evaluation)),
         ("subgroups", "Subgroups", subgroups(evaluation)),
-        ("training", "Training", training(history)),
+        ("training", "Training", _training(history)),
         ("how", "How", how(evaluation)),
-    )
-    return document(
-        title,
-        facts(evaluation),
-        [
-            ("glance", "At a glance", glance(evaluation, origin or {}, opening_photos(examples))),
-            *((name, word, section and _fold(section)) for name, word, section in rest),
-        ],
-    )
-
-
-def _fold(part: Markup) -> Markup:
-    """Return a section that opens at a click on its heading."""
-    before, heading, after = re.split(r"(<h2.*?</h2>)", part, maxsplit=1)
-    return tag("details", tag("summary", trusted(heading)), trusted(before + after), class_="fold")
+    ):
+        if content is not None:  # folded: it opens at a click on its heading
+            before, heading, after = map(trusted, re.split(r"(<h2.*?</h2>)", content, maxsplit=1))
+            folded = tag("details", tag("summary", heading), before, after, class_="fold")
+            parts.append((name, word, folded))
+    return document(title, facts(evaluation), parts)
 
 
 def glance(
@@ -360,8 +350,7 @@ def _tile(figure: Figure, evaluation: Evaluation) -> Markup:
     )
 
 
-def training(history: History | None) -> Markup | None:
-    """Return the section, or nothing where no number was logged more than once."""
+def _training(history: History | None) -> Markup | None:
     charts = []
     for title, lines in list(curves(history or ()).items())[:CHARTS]:
         series = [
@@ -403,12 +392,16 @@ def _is_number(value: Any) -> bool:
 
 def how(evaluation: Evaluation) -> Markup:
     """Return the section."""
-    final = evaluation.final
+    final, probabilities = evaluation.final, "None: the scores only rank."
+    if evaluation.link is not None or evaluation.calibrator is not None:
+        probabilities = f"From {evaluation.data.scores} by the link “{evaluation.link}”."
+    if evaluation.calibrator:
+        probabilities += f" After calibration: {evaluation.calibrator}."
     texts = {
         "Data": facts(evaluation),
         **{figure.name: figure.how for figure in evaluation.headline},
         "Ranking": evaluation.ranking.how,
-        "Probabilities": _probabilities(evaluation),
+        "Probabilities": probabilities,
         "Calibration": final.how if final else "",
         "Decisions": evaluation.sets.how if evaluation.sets else "",
         "Images with no label": evaluation.zero_label.how if evaluation.zero_label else "",
@@ -433,12 +426,3 @@ def facts(evaluation: Evaluation) -> str:
         f"{counted(data.present, 'label')} present ({data.present / max(data.rows, 1):.2f} per "
         f"image), {counted(data.zero_label_rows, 'image')} with none{unknown}."
     )
-
-
-def _probabilities(evaluation: Evaluation) -> str:
-    if evaluation.link is None and evaluation.calibrator is None:
-        return "None: the scores only rank."
-    text = f"From {evaluation.data.scores} by the link “{evaluation.link}”."
-    if evaluation.calibrator:
-        text += f" After calibration: {evaluation.calibrator}."
-    return text

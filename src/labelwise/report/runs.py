@@ -58,10 +58,10 @@ def _examples(
     if images is None:
         return choose_examples(rows, link)
     from labelwise.pictures.worker import shown_images
-    from labelwise.report.explain import model_with_attention
 
     shown = shown_images(images, run.spec.transform)
-    return choose_examples(rows, link, shown, predictor=model_with_attention(run))
+    looks = run.spec.head.name == "query2label"  # the weights of another are not read
+    return choose_examples(rows, link, shown, predictor=run.model() if looks else None)
 
 
 def origin_of(run: RunFolder, *, command: str | None = None) -> dict[str, str]:

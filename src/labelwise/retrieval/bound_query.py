@@ -152,8 +152,7 @@ class BoundQuery:
         known = np.ones_like(truth) if observed is None else as_mask(to_numpy(observed), "observed")
         self._check(truth, known)
         present, absent = truth & known, ~truth & known
-        states = self._named(present.T, absent.T)
-        holds, fails = _states(self.expression, states, len(truth))
+        holds, fails = _states(self.expression, self._named(present.T, absent.T))
         return holds, holds | fails
 
     def _named(self, present: Any, absent: Any) -> dict[str, tuple[Any, Any]]:
@@ -305,23 +304,16 @@ def _log_pairs(pairs: Mapping[str, PairOf], sure: Values) -> _Pairs:
     return _Pairs(pairs, sure, np.full_like(sure, -np.inf), all_of, mixed)
 
 
-def _states(
-    expression: Expression, states: dict[str, tuple[Mask, Mask]], count: int
-) -> tuple[Mask, Mask]:
+def _states(expression: Expression, states: dict[str, tuple[Mask, Mask]]) -> tuple[Mask, Mask]:
     """Return where an expression holds and where it fails; neither where that is unknown."""
     match expression:
         case Has(name):
             return states[name]
         case Not(part):
-            holds, fails = _states(part, states, count)
-            return fails, holds
+            return _states(part, states)[::-1]
         case AllOf(parts):
-            holds, fails = np.ones(count, dtype=bool), np.zeros(count, dtype=bool)
-            for operand in parts:
-                yes, no = _states(operand, states, count)
-                holds, fails = holds & yes, fails | no
-            return holds, fails
+            holds, fails = zip(*(_states(operand, states) for operand in parts), strict=True)
+            return np.logical_and.reduce(holds), np.logical_or.reduce(fails)
         case AnyOf(parts):
-            fails, holds = _states(AllOf(tuple(Not(operand) for operand in parts)), states, count)
-            return holds, fails
+            return _states(AllOf(tuple(map(Not, parts))), states)[::-1]
     raise ValueError("an expression must be bound to columns first")

@@ -16,7 +16,7 @@ wanted label comes first, then the others in order, so that equal sums of costs 
 
 from dataclasses import dataclass
 from itertools import combinations
-from math import comb
+from math import comb, nan
 from typing import Any
 
 import numpy as np
@@ -180,11 +180,9 @@ def retrieval_map(
         answers = map(table.average_precision, queries)
         precisions = np.array([answer for answer in answers if answer is not None])
         skipped = unanswered + len(queries) - len(precisions)
-        value = float(precisions.mean()) if len(precisions) else float("nan")
-        error = 0.0
-        if not whole:
-            error = float("nan")
-            if len(precisions) > 1:
-                error = float(precisions.std(ddof=1) / len(precisions) ** 0.5)
-        results.append(LengthResult(length, value, error, len(precisions), skipped, whole))
+        count_of = len(precisions)
+        value = float(precisions.mean()) if count_of else nan
+        spread = float(precisions.std(ddof=1) / count_of**0.5) if count_of > 1 else nan
+        error = 0.0 if whole else spread
+        results.append(LengthResult(length, value, error, count_of, skipped, whole))
     return tuple(results)

@@ -130,6 +130,11 @@ def quoted(name: str) -> str:
     return name if plain else f'"{escaped}"'
 
 
+NAME_PIECE = re.compile(
+    r'\\(?P<letter>.)|"(?P<quoted>(?:\\.|[^"\\])*)"|(?P<plain>[^\\",&|()<>]+)', re.DOTALL
+)
+
+
 class Parser:
     """Reads a text from left to right; ``at`` is the next character."""
 
@@ -141,22 +146,20 @@ class Parser:
         if not self.text.strip():
             raise DataError("a query must name at least one label, as in 'dog, -beach'; got none")
         expression = self.every(depth=0)
-        if self.at < len(self.text):
+        if not self.take(r"\Z"):
             self.fail("a parenthesis must be opened before it is closed")
         return expression
 
     def every(self, depth: int) -> Expression:
         parts = [self.some(depth)]
-        while self.peek() in (",", "&"):
-            self.at += 1
+        while self.take("[,&]"):
             parts.append(self.some(depth))
         return joined(AllOf, parts)
 
     def some(self, depth: int) -> Expression:
         start = len(self.limits)
         parts = [self.item(depth)]
-        while self.peek() == "|":
-            self.at += 1
+        while self.take(r"\|"):
             parts.append(self.item(depth))
         if len(parts) > 1 and len(self.limits) > start:
             self.fail("a limit such as dog>0.8 must stand by itself between commas")
@@ -165,26 +168,20 @@ class Parser:
     def item(self, depth: int) -> Expression:
         if depth > DEEPEST:
             self.fail(f"parentheses and signs may be nested {DEEPEST} deep")
-        mark = self.peek()
-        rest = self.text[self.at :]
-        if mark in ("-", "!") or (rest[:3].casefold() == "not" and rest[3:4].isspace()):
-            self.at += 1 if mark in ("-", "!") else 3
+        if self.take(r"[-!]|(?i:not)(?=\s)"):
             start = len(self.limits)
             operand = self.item(depth + 1)
             if len(self.limits) > start:
                 self.fail("a limit such as dog>0.8 cannot be negated; write dog<0.8")
             return operand.part if isinstance(operand, Not) else Not(operand)
-        if mark == "(":
-            self.at += 1
+        if self.take(r"\("):
             expression = self.every(depth + 1)
-            if self.peek() != ")":
+            if not self.take(r"\)"):
                 self.fail("a parenthesis must be closed")
-            self.at += 1
-            if self.peek() not in ("", ",", "&", "|", ")"):
+            if not self.take(r"(?=[,&|)]|\Z)"):
                 self.fail("a parenthesis must be followed by ',', '&' or '|'")
             return expression
-        if rest.startswith('label:"'):
-            self.at += len("label:")
+        if self.take('label:(?=")'):
             inner = Parser(self.name()[0])
             expression = inner.whole()
             self.limits += inner.limits
@@ -192,15 +189,10 @@ class Parser:
         name, literal = self.name()
         if name.casefold() == "none" and not literal:
             return Nothing()
-        if self.peek() in ("<", ">"):
-            return self.limit(name, depth)
-        return Has(name)
+        sign = self.take("[<>]=?")
+        return self.limit(name, ">" in sign[0], depth) if sign else Has(name)
 
-    def limit(self, name: str, depth: int) -> Expression:
-        above = self.text[self.at] == ">"
-        self.at += 1
-        if self.text[self.at : self.at + 1] == "=":
-            self.at += 1
+    def limit(self, name: str, above: bool, depth: int) -> Expression:
         number = self.name()[0]
         try:
             bound = float(number.removesuffix("%")) / (100 if number.endswith("%") else 1)
@@ -215,41 +207,29 @@ class Parser:
 
     def name(self) -> tuple[str, bool]:
         """Return the next name, and whether some of it was quoted or escaped."""
-        self.peek()
-        letters: list[tuple[str, bool]] = []
-        quoted = literal = False
-        while self.at < len(self.text):
-            letter = self.text[self.at]
-            if letter == "\\":
-                self.at += 1
-                if self.at == len(self.text):
-                    self.fail("a backslash must be followed by a character")
-                letters.append((self.text[self.at], True))
-                literal = True
-            elif letter == '"':
-                quoted = not quoted
-                literal = True
-            elif quoted:
-                letters.append((letter, True))
-            elif letter in ",&|()<>":
-                break
-            else:
-                letters.append((letter, False))
-            self.at += 1
-        if quoted:
+        self.take("")
+        name, kept, literal = "", 0, False  # blanks after ``kept`` letters do not count
+        while piece := NAME_PIECE.match(self.text, self.at):
+            self.at = piece.end()
+            name += (
+                piece["letter"] or piece["plain"] or re.sub(r"(?s)\\(.)", r"\1", piece["quoted"])
+            )
+            kept = kept if piece["plain"] else len(name)
+            literal = literal or not piece["plain"]
+        if self.text.startswith("\\", self.at):
+            self.fail("a backslash must be followed by a character")
+        if self.text.startswith('"', self.at):
             self.fail("a quotation mark must be closed")
-        while letters and letters[-1][0].isspace() and not letters[-1][1]:
-            letters.pop()
-        name = "".join(letter for letter, _ in letters)
+        name = name[:kept] + name[kept:].rstrip()
         if not name.strip():
             self.fail("a query must name a label between commas")
         return name, literal
 
-    def peek(self) -> str:
-        """Return the next character that is not a space; empty at the end."""
-        while self.at < len(self.text) and self.text[self.at].isspace():
-            self.at += 1
-        return self.text[self.at : self.at + 1]
+    def take(self, pattern: str) -> re.Match[str] | None:
+        """Go past what comes next, and blanks before it, if it is as the pattern says."""
+        found = re.compile(rf"\s*(?:{pattern})").match(self.text, self.at)
+        self.at = found.end() if found else self.at
+        return found
 
     def fail(self, rule: str) -> NoReturn:
         raise DataError(f"{rule}, got {shortened(self.text, SHOWN)!r}")
@@ -462,8 +442,7 @@ def complete(text: str, space: LabelSpace, taxonomy: Taxonomy | None = None) -> 
     ['dog, -beach', 'dog, -bench', 'dog, -sea bear']
     """
     start = max((text.rfind(mark) for mark in ',&|(!-"'), default=-1) + 1
-    while start < len(text) and text[start].isspace():
-        start += 1
+    start = len(text) - len(text[start:].lstrip())
     typed = text[start:].casefold()
     parents = () if taxonomy is None else taxonomy.parents.values()
     names = dict.fromkeys([*space.names, *parents])
