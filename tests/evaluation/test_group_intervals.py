@@ -16,13 +16,13 @@ from scipy.stats import t as student
 from labelwise.decide import Threshold
 from labelwise.decide.figures import label_figures
 from labelwise.evaluation import evaluate
-from labelwise.evaluation.curves import auroc_interval
 from labelwise.evaluation.intervals import (
     groups_note,
     macro_f1_without_groups,
     mean_ap_without_groups,
     mean_interval_by_group,
 )
+from labelwise.evaluation.subgroups import auroc_interval
 from labelwise.links import Sigmoid
 from labelwise.metrics import average_precision, calibration_interval, confusion
 from labelwise.numeric.groups import Groups

@@ -20,7 +20,6 @@ from labelwise.evaluation.calibration import (
     known_labels,
     probabilities,
 )
-from labelwise.evaluation.curves import label_curves
 from labelwise.evaluation.evaluation import (
     Evaluation,
     LabelRow,
@@ -29,16 +28,12 @@ from labelwise.evaluation.evaluation import (
     ShotGroup,
 )
 from labelwise.evaluation.intervals import RowIntervals, groups_note, mean_influence
-from labelwise.evaluation.mergeable import (
-    EvaluationSums,
-    Ranked,
-    exact_separation,
-    exact_shares,
-)
+from labelwise.evaluation.mergeable import EvaluationSums
 from labelwise.evaluation.subgroups import (
     Subgroups,
     clash_note,
     exclusive_rows,
+    label_curves,
     settled_labels,
     subgroup_rows,
 )
@@ -142,17 +137,14 @@ def evaluate(
         thresholds, rule_words = rule, rule_words or str(rule)
     sets = _sets(rule, final, tree)
     by_image = average_precision(logits, known.present, known.observed, by="image")
-    separation = None if final is None else exact_separation(final, known)
-    ranked = Ranked(
-        average_precision(logits, known.present, known.observed),
-        np.zeros(len(names)),
-        separation,
-        None if separation is None else exact_shares(known),
-    )
-    sums = EvaluationSums.of(known, by_image, answers, sets, bins=bins, k=k)
+    precision = average_precision(logits, known.present, known.observed)
+    every = max(len(logits), 2)  # cells: each score in its own
+    sums = EvaluationSums.of(known, by_image, answers, sets, bins=bins, k=k, limit=every)
     intervals = RowIntervals(logits, known, by_image, final, sets)
     words = rule_words or "sets as given"
-    evaluation = sums.assembled(names, ranked, intervals, k=k, rule=thresholds, rule_words=words)
+    evaluation = sums.assembled(
+        names, precision, np.zeros(len(names)), intervals, k=k, rule=thresholds, rule_words=words
+    )
     retrieval: tuple[RetrievalPoint, ...] = ()
     retrieval_how = ""
     if final is not None and query_length:

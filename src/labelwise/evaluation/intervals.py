@@ -33,7 +33,7 @@ by chance. False alarms then have the interval of as many images as the groups a
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from math import sqrt
 from typing import Any
 
@@ -106,11 +106,11 @@ def headline(
         ):
             how = f"Expected calibration error, {bins} equal-width bins, {curve.entries}."
             add("ece", name, curve.ece, how, bins, k, better="lower")
+        nats = {"better": "lower", "percent": False}
         how = "Mean over known entries of −log of the truth's probability, in nats."
-        score = partial(add, better="lower", percent=False)
-        score("log_loss", LOG_LOSS, part.log_loss, how)
+        add("log_loss", LOG_LOSS, part.log_loss, how, **nats)
         how = "Mean over known entries of the squared error of the probability."
-        score("brier", "Brier score", part.brier, how)
+        add("brier", "Brier score", part.brier, how, **nats)
     if sets is not None:
         how = f"Macro F1 of the rule: {sets.rule}."
         add("mean_f1", "F1, mean over labels", sets.macro_f1, how)
@@ -142,7 +142,8 @@ class RowIntervals:
         if what == "ece":
             return self._ece(value, bins, k)
         if what == "alarms":
-            return self._alarms(value or 0.0)
+            alarms = false_alarm_rate(self.sets, self.known.present, self.known.observed)
+            return self._alarms(value or 0.0, *_items_sums(alarms))
         sums = self.row_sums[("log_loss", "brier").index(what)]
         return self._smooth(value, sums, self.row_sums[2], math.inf)
 
@@ -166,9 +167,7 @@ class RowIntervals:
             f"{_calibrated(interval.p_value)}."
         )
 
-    def _alarms(self, value: float) -> tuple[Ends, str]:
-        alarms = false_alarm_rate(self.sets, self.known.present, self.known.observed)
-        hits, counts = _items_sums(alarms)
+    def _alarms(self, value: float, hits: Floats, counts: Floats) -> tuple[Ends, str]:
         groups = self.known.groups
         if groups is None:
             return wilson(value, float(counts.sum())), OF_SHARE
@@ -279,21 +278,27 @@ def mean_influence(sums: Floats, counts: NDArray[Any]) -> Floats:
     return influence
 
 
+def _ties(
+    scores: NDArray[np.floating[Any]],
+) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.intp]]:
+    """Return the order of falling scores, and in it the first and last place with each score."""
+    order = np.argsort(-scores, kind="stable")
+    opens = np.append(True, scores[order][1:] != scores[order][:-1])
+    starts, tie = np.flatnonzero(opens), np.cumsum(opens) - 1
+    return order, starts[tie], np.append(starts[1:], len(scores))[tie] - 1
+
+
 def ap_influence(scores: NDArray[np.floating[Any]], present: NDArray[np.bool_]) -> Floats:
     """Return U (n,) of one label's average precision; it needs at least one positive."""
-    order = np.argsort(-scores, kind="stable")
-    score, hit = scores[order], present[order]
-    opens = np.append(True, score[1:] != score[:-1])
-    first = np.flatnonzero(opens)[np.cumsum(opens) - 1]
-    last = np.append(np.flatnonzero(opens)[1:], len(score))[np.cumsum(opens) - 1] - 1
-    above = last + 1.0
+    order, first, last = _ties(scores)
+    hit, above = present[order], last + 1.0
     precision = np.cumsum(hit)[last] / above
     positives = int(hit.sum())
     value = precision[hit].sum() / positives
     share = np.where(hit, 1 / above, 0.0)
     below = np.cumsum(share[::-1])[::-1][first]
     loss = np.cumsum((share * precision)[::-1])[::-1][first]
-    influence = np.empty(len(score))
+    influence = np.empty(len(scores))
     influence[order] = (hit * (precision - value + below) - loss) / positives
     return influence
 
@@ -322,20 +327,16 @@ def mean_ap_influence(
 
 def ap_without(scores: NDArray[np.floating[Any]], present: NDArray[np.bool_]) -> Floats:
     """Return one label's average precision (n,) without each image; the only positive stays."""
-    order = np.argsort(-scores, kind="stable")
-    score, hit = scores[order], present[order].astype(np.float64)
-    opens = np.append(True, score[1:] != score[:-1])
-    group = np.cumsum(opens) - 1
-    first = np.flatnonzero(opens)[group]
-    last = np.append(np.flatnonzero(opens)[1:], len(score))[group] - 1
-    above, hits = last + 1.0, np.cumsum(hit)[last]
+    order, first, last = _ties(scores)
+    hit, above = present[order].astype(np.float64), last + 1.0
+    hits = np.cumsum(hit)[last]
     less = np.maximum(above - 1, 1)
     before = np.append(0.0, np.cumsum(hit * hits / above))[first]
     after = np.cumsum((hit * hits / less)[::-1])[::-1][first]
     fewer = np.cumsum((hit / less)[::-1])[::-1][first]
     left = hit.sum() - hit
     sums = before + after - hit * (fewer + (hits - 1) / less)
-    values = np.empty(len(score))
+    values = np.empty(len(scores))
     value = (hit * hits / above).sum() / hit.sum()
     values[order] = np.where(left > 0, sums / np.maximum(left, 1), value)
     return values

@@ -15,6 +15,7 @@ with x_m and w_m what image m adds to a mean:
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -52,7 +53,6 @@ from labelwise.evaluation.intervals import (
 from labelwise.links import Link
 from labelwise.metrics import (
     Averaged,
-    Bounded,
     CalibrationSums,
     Confusion,
     ProperSums,
@@ -60,11 +60,9 @@ from labelwise.metrics import (
     average_precision,
     brier_sums,
     confusion,
-    false_positive_rate_at,
     log_loss_sums,
     max_confidence,
     nothing_here,
-    separation_auroc,
     width_edges,
     zero_label_rows,
 )
@@ -113,7 +111,7 @@ class MeanSums:
 class SetSums:
     """What the sets of a rule add up to."""
 
-    counts: tuple[Counts, Counts, Counts, Counts]  # true and false, positive and negative, (K,)
+    by_label: Confusion
     sample_f1: MeanSums
     exact: MeanSums
     sizes: Counts  # (K + 1,): rows by how many labels they are given
@@ -125,14 +123,13 @@ class SetSums:
     def of(sets: NDArray[Any], known: Known, answers: Probabilities | None, bins: int) -> "SetSums":
         """Return the sums of sets (n, K)."""
         present, observed, size = known.present, known.observed, sets.shape[1] + 1
-        by_label = confusion(sets, present, observed)
         by_image = confusion(sets, present, observed, by="image")
         chosen, complete = as_mask(sets, "sets"), known.rows_complete()
         stated = None
         if answers is not None:
             stated = set_sums(answers.log_p, answers.log_q, chosen, present, observed, bins=bins)
         return SetSums(
-            counts=(by_label.tp, by_label.fp, by_label.fn, by_label.tn),
+            by_label=confusion(sets, present, observed),
             sample_f1=MeanSums.of(by_image.f_score().items),
             exact=MeanSums.of(by_image.exact().items),
             sizes=np.bincount(chosen.sum(1), minlength=size),
@@ -140,11 +137,6 @@ class SetSums:
             alarms=MeanSums.of(np.where(zero_label_rows(present, observed), chosen.any(1), np.nan)),
             stated=stated,
         )
-
-    @property
-    def by_label(self) -> Confusion:
-        """The counts of each label."""
-        return Confusion(*self.counts, "label")
 
     def figures(self, words: str) -> Sets:
         """Return the figures of the sets of a rule, which is given in words."""
@@ -190,8 +182,6 @@ def _mean_size(histogram: Counts) -> float:
 CELLS = 20
 SHARES = "shares of the labels"
 
-Separation = tuple[Bounded, Bounded, Bounded]  # AUROC of "nothing here" and of max p, FPR at 95 %
-
 
 @dataclass(frozen=True)
 class SideSums:
@@ -220,56 +210,77 @@ class SideSums:
 
 
 @dataclass(frozen=True)
+class LabelSums:
+    """Known entries, sum of labels and of their squares, (K,), of a group of images."""
+
+    known: Counts
+    labels: NDArray[Any]
+    squares: NDArray[Any]
+
+    @staticmethod
+    def of(known: Known) -> "LabelSums":
+        """Return the sums of some rows; squares differ from labels where some of these are soft."""
+        squares = known.present if known.shares is None else known.shares.astype(np.float64) ** 2
+        return LabelSums(known.counts(), known.labels.sum(0), squares.sum(0))
+
+    def scores(self, share: NDArray[np.float64]) -> tuple[float | None, float | None]:
+        """Return log loss and Brier score of answering every image with shares (K,)."""
+        absent, count = self.known - self.labels, self.known.sum()
+        with np.errstate(divide="ignore", invalid="ignore"):  # 0 times infinity is left out
+            losses = np.log(share) * self.labels, np.log1p(-share) * absent
+            loss = losses[0].sum(where=self.labels > 0) + losses[1].sum(where=absent > 0)
+            squares = (share - 1) ** 2 * self.labels + share**2 * absent
+            spread = (self.labels - self.squares).sum()  # of soft labels alone
+            return defined(-loss / count), defined((squares.sum() - spread) / count)
+
+
+@dataclass(frozen=True)
 class EmptySums:
-    """What all rows add up to; ``peak`` and ``loud`` are None where all images are at hand."""
+    """What images with labels (IN) and those without any (OUT) add up to."""
 
     inside: int
     outside: int
     cells_inside: Counts
     cells_outside: Counts
-    known: tuple[Counts, Counts]  # (K,) IN and OUT
-    present_inside: Counts
+    labels: LabelSums
+    labels_inside: LabelSums
+    labels_outside: LabelSums
     stages: tuple[SideSums, ...]
-    peak: ScoreCounts | None
-    loud: ScoreCounts | None  # minus the log of "nothing here"
+    peak: ScoreCounts
+    loud: ScoreCounts  # minus the log of "nothing here"
 
     @staticmethod
-    def of(stages: Sequence[Probabilities], known: Known, limit: int | None) -> "EmptySums":
-        """Return the sums of some rows, their scores in at most ``limit`` cells if one is given."""
+    def of(stages: Sequence[Probabilities], known: Known, limit: int) -> "EmptySums":
+        """Return the sums of some rows, their scores in at most ``limit`` cells."""
         outside = zero_label_rows(known.present, known.observed)
         inside = known.some()
+        either = inside | outside
         peak, edges = max_confidence(stages[-1].probs), width_edges(CELLS)
-        counted: list[ScoreCounts | None] = [None, None]
-        if limit is not None:
-            either = inside | outside
-            scores = peak, -nothing_here(stages[-1].log_q)
-            counted = [ScoreCounts.of(side[either], inside[either], limit) for side in scores]
+        loud = -nothing_here(stages[-1].log_q)
         return EmptySums(
             inside=int(inside.sum()),
             outside=int(outside.sum()),
             cells_inside=np.histogram(peak[inside], edges)[0],
             cells_outside=np.histogram(peak[outside], edges)[0],
-            known=(known.take(inside).counts(), known.take(outside).counts()),
-            present_inside=known.present[inside].sum(0),
+            labels=LabelSums.of(known),
+            labels_inside=LabelSums.of(known.take(inside)),
+            labels_outside=LabelSums.of(known.take(outside)),
             stages=tuple(SideSums.of(stage, known) for stage in stages),
-            peak=counted[0],
-            loud=counted[1],
+            peak=ScoreCounts.of(peak[either], inside[either], limit),
+            loud=ScoreCounts.of(loud[either], inside[either], limit),
         )
 
-    def figures(
-        self,
-        rows: int,
-        false_alarms: float | None,
-        separation: Separation | None,
-        shares: StageScores | None,
-    ) -> ZeroLabel:
-        """Return the part of an evaluation; ``shares`` are the scores of the labels' shares."""
-        both, outside = self.inside > 0 and self.outside > 0, self.outside
-        by_stage = [stage.scores(outside) for stage in self.stages] if both else []
+    def figures(self, rows: int, false_alarms: float | None) -> ZeroLabel:
+        """Return the part of an evaluation."""
+        outside, by_stage, how = self.outside, [], ""
         values: list[float | None] = [None, None, None]
-        how = ""
-        if both and separation is not None and shares is not None:
-            by_stage.append(shares)
+        if self.inside and outside:
+            by_stage = [stage.scores(outside) for stage in self.stages]
+            share = (self.labels.labels / self.labels.known.clip(1)).astype(np.float32)
+            sides = self.labels_inside, self.labels_outside
+            scores = zip(*(side.scores(share.astype(np.float64)) for side in sides), strict=True)
+            by_stage.append(StageScores(SHARES, float(share.max()), *chain(*scores)))
+            separation = self.loud.auroc(), self.peak.auroc(), self.peak.false_positive_rate_at()
             values = [defined(figure.value) for figure in separation]
             if widest := max(figure.bound for figure in separation):
                 how = f" Scores were counted in cells: AUROC and FPR are within ± {widest:.2g}."
@@ -297,70 +308,6 @@ class EmptySums:
             by_stage=tuple(by_stage),
         )
 
-    def counted_separation(self) -> Separation | None:
-        """Return how well both groups are told apart, from counts of scores."""
-        if self.peak is None or self.loud is None:
-            return None
-        return self.loud.auroc(), self.peak.auroc(), self.peak.false_positive_rate_at()
-
-    def counted_shares(self, known: Counts, present: Counts) -> StageScores | None:
-        """Return the scores of answering every image with each label's share, from counts."""
-        if not self.inside or not self.outside:
-            return None
-        share = (present / known.clip(1)).astype(np.float32).astype(np.float64)
-        with np.errstate(divide="ignore"):
-            logs = np.log(share), np.log1p(-share)
-        squares = (share - 1) ** 2, share**2
-        inside, outside = self.known
-        groups = (inside, self.present_inside), (outside, np.zeros_like(outside))
-
-        def mean(costs: tuple[NDArray[np.float64], ...], seen: Counts, there: Counts) -> float:
-            with np.errstate(invalid="ignore"):  # 0 times infinity is left out
-                parts = costs[0] * there, costs[1] * (seen - there)
-            total = parts[0].sum(where=there > 0) + parts[1].sum(where=seen > there)
-            return float(total / seen.sum())
-
-        losses = [defined(-mean(logs, *group)) for group in groups]
-        briers = [defined(mean(squares, *group)) for group in groups]
-        return StageScores(SHARES, float(share.max()), *losses, *briers)
-
-
-def exact_separation(answers: Probabilities, known: Known) -> Separation | None:
-    """Return how well both groups are told apart, from the scores of all images."""
-    outside = zero_label_rows(known.present, known.observed)
-    inside = known.some()
-    if not (outside.any() and inside.any()):
-        return None
-    peak, loud = max_confidence(answers.probs), -nothing_here(answers.log_q)
-    figures = (
-        separation_auroc(loud[inside], loud[outside]),
-        separation_auroc(peak[inside], peak[outside]),
-        false_positive_rate_at(peak[inside], peak[outside]),
-    )
-    auroc_nothing, auroc_max, fpr = (Bounded(value, 0.0) for value in figures)
-    return auroc_nothing, auroc_max, fpr
-
-
-def exact_shares(known: Known) -> StageScores:
-    """Return the scores of a model that knows how frequent the labels are, and nothing else."""
-    count: Any = len(known.present) if known.observed is None else known.counts().clip(1)
-    each = (known.labels.sum(0) / count).astype(np.float32)
-    share = np.broadcast_to(each.astype(np.float64), known.present.shape)
-    with np.errstate(divide="ignore"):
-        logs = np.log(share), np.log1p(-share)
-    sums = SideSums.of(Probabilities(SHARES, *logs, share.astype(np.float32)), known)
-    return sums.scores(int(zero_label_rows(known.present, known.observed).sum()))
-
-
-@dataclass(frozen=True, eq=False)
-class Ranked:
-    """Average precision of every label with its bound, and what needs the scores of all images."""
-
-    precision: Averaged
-    bounds: NDArray[np.float64]
-    separation: Separation | None
-    shares: StageScores | None
-
 
 @dataclass(frozen=True)
 class EvaluationSums:
@@ -387,7 +334,7 @@ class EvaluationSums:
         *,
         bins: int,
         k: int,
-        limit: int | None = None,
+        limit: int,
     ) -> "EvaluationSums":
         """Return the sums of some rows; ``limit`` is of the cells that scores are counted in."""
         final = stages[-1] if stages else None
@@ -420,21 +367,23 @@ class EvaluationSums:
     ) -> Evaluation:
         """Return the figures of all rows; k is that of :func:`measure`."""
         precision = [counts.average_precision() for counts in self.ranks]
-        ranked = Ranked(
-            Averaged.over(np.array([ap.value for ap in precision]), "label"),
-            np.array([ap.bound for ap in precision]),
-            None if self.empty is None else self.empty.counted_separation(),
-            None if self.empty is None else self.empty.counted_shares(self.known, self.present),
-        )
+        values = Averaged.over(np.array([ap.value for ap in precision]), "label")
+        bounds = np.array([ap.bound for ap in precision])
         words = rule_words or ("sets as given" if rule is None else str(rule))
-        done = self.assembled(names, ranked, self._interval, k=k, rule=rule, rule_words=words)
+        done = self.assembled(
+            names, values, bounds, self._interval, k=k, rule=rule, rule_words=words
+        )
         unasked = "Queries, which need all images at once, are not evaluated."
         size_note = () if done.sets is None else done.sets.size_note()
         facts = replace(done.data, split=split)
         return replace(done, data=facts, link=link, notes=(*notes, unasked, *size_note))
 
     def _rows(
-        self, names: tuple[str, ...], ranked: Ranked, thresholds: Sequence[float] | None
+        self,
+        names: tuple[str, ...],
+        precision: NDArray[np.float64],
+        bounds: NDArray[np.float64],
+        thresholds: Sequence[float] | None,
     ) -> tuple[LabelRow, ...]:
         nothing = np.full(len(names), np.nan)
         errors = {stage.stage: stage.per_label.per_label() for stage in self.stages}
@@ -455,7 +404,7 @@ class EvaluationSums:
                 name=name,
                 known=int(self.known[k]),
                 present=int(self.present[k]),
-                ap=defined(ranked.precision.items[k]),
+                ap=defined(precision[k]),
                 ece_before=defined(before[k]),
                 ece_after=defined(after[k]),
                 mean_prob=defined(mean_prob[k]),
@@ -463,7 +412,7 @@ class EvaluationSums:
                 precision=defined(decided[0][k]),
                 recall=defined(decided[1][k]),
                 f1=defined(decided[2][k]),
-                ap_bound=float(ranked.bounds[k]),
+                ap_bound=float(bounds[k]),
             )
             for k, name in enumerate(names)
         )
@@ -471,18 +420,22 @@ class EvaluationSums:
     def assembled(
         self,
         names: tuple[str, ...],
-        ranked: Ranked,
+        values: Averaged,
+        bounds: NDArray[np.float64],
         interval: Interval,
         *,
         k: int,
         rule: Rule | None,
         rule_words: str,
     ) -> Evaluation:
-        """Return the figures that the sums give, with rankings and intervals from elsewhere."""
+        """Return the figures that the sums give; ``values`` are average precisions of labels.
+
+        They are exact within ``bounds``; intervals come from elsewhere too.
+        """
         k = min(k, len(names))
-        values, bounds = ranked.precision, ranked.bounds[~np.isnan(ranked.precision.items)]
         undefined = tuple(values.undefined_names(names))
-        bound = float(np.mean(bounds)) if len(bounds) else 0.0
+        ranked = bounds[~np.isnan(values.items)]
+        bound = float(np.mean(ranked)) if len(ranked) else 0.0
         how = (
             "average precision of the raw scores, equal scores as one threshold, known entries "
             f"only; mean over {values.num_defined:,} of {len(names):,} labels, "
@@ -502,7 +455,7 @@ class EvaluationSums:
         zero = thresholds = None
         if self.empty is not None:
             alarms = None if self.sets is None else defined(self.sets.alarms.mean)
-            zero = self.empty.figures(self.rows, alarms, ranked.separation, ranked.shares)
+            zero = self.empty.figures(self.rows, alarms)
         if rule is not None and self.sets is not None:
             thresholds = rule.thresholds(len(names))
         entries, known = self.rows * len(self.known), int(self.known.sum())
@@ -519,7 +472,7 @@ class EvaluationSums:
             ),
             headline=headline(interval, ranking, final, decided, zero),
             ranking=ranking,
-            rows=self._rows(names, ranked, thresholds),
+            rows=self._rows(names, values.items, bounds, thresholds),
             before=parts.get("before"),
             after=parts.get("after"),
             sets=decided,
@@ -561,6 +514,8 @@ def measure(
     answers = probabilities("before", logits, link)
     sets = rule(answers.probs) if isinstance(rule, Rule) else rule
     loss, square, weight = row_sums(answers, known)
+    limit = max(ALL_CELLS // width, FEWEST_CELLS)
+    sides = logits, known.present, np.ones_like(known.present) if observed is None else observed
     sums = EvaluationSums.of(
         known,
         average_precision(logits, known.present, observed, by="image"),
@@ -574,17 +529,11 @@ def measure(
         sums,
         row_loss=MeanSums.of(loss, weight),
         row_square=MeanSums.of(square, weight),
-        ranks=_ranks(logits, known, max(ALL_CELLS // width, FEWEST_CELLS)),
+        ranks=tuple(
+            ScoreCounts.of(score[mask], hit[mask], limit)
+            for score, hit, mask in zip(*(side.T.copy() for side in sides), strict=True)
+        ),
     )
-
-
-def _ranks(logits: NDArray[Any], known: Known, limit: int) -> tuple[ScoreCounts, ...]:
-    scores, present = logits.T.copy(), known.present.T.copy()
-    if known.observed is None:
-        return tuple(ScoreCounts.of(*line, limit) for line in zip(scores, present, strict=True))
-    masks = known.observed.T.copy()
-    lines = zip(scores, present, masks, strict=True)
-    return tuple(ScoreCounts.of(score[mask], hit[mask], limit) for score, hit, mask in lines)
 
 
 def _joined(one: Any, other: Any) -> Any:

@@ -39,25 +39,34 @@ def verdict(evaluation: Evaluation) -> Verdict:
     mean_ap = evaluation.ranking.map_class
     if mean_ap is not None and chance < 1:
         skills.append((mean_ap - chance) / (1 - chance))
-    rates = _precision_recall(evaluation, rows)
+    rates, how = _precision_recall(evaluation, rows), ""
+    if mean_ap is not None:
+        how = f" (mAP {mean_ap:.0%})".replace("%", " %")
+    tags = f"It ranks labels and gives no tags{how}."
     if rates is not None:
         precision, recall = rates
         f1 = 2 * precision * recall / (precision + recall) if precision + recall else 0.0
-        baseline = _baseline_f1(rows)
+        # Pooled F1 of the best constant answer: the most frequent labels, for every photo.
+        total, right, given, baseline = sum(row.present for row in rows), 0, 0, 0.0
+        for row in sorted(rows, key=lambda row: row.present / row.known, reverse=True):
+            right, given = right + row.present, given + row.known
+            baseline = max(baseline, 2 * right / (given + total) if given + total else 0.0)
         skills.append((f1 - baseline) / (1 - baseline) if baseline < 1 else 0.0)
+        tags = (
+            f"Of 100 tags it gives, {round(100 * precision)} are right; it finds "
+            f"{round(100 * recall)} of 100."
+        )
+        empty = evaluation.zero_label
+        if empty is not None and empty.false_alarms is not None and empty.false_alarms >= 0.5:
+            tags += f" It tags {round(100 * empty.false_alarms)} of 100 photos that show nothing."
+    error = None if evaluation.final is None else evaluation.final.pooled.ece
+    trust = "It has no probabilities yet."
+    if error is not None:
+        how = "can be trusted" if error <= TRUSTED else "are rough" if error <= ROUGH else "mislead"
+        trust = f"Its probabilities {how}: they are off by {100 * error:.1f} points on average."
     skill = sum(skills) / len(skills) if skills else 0.0
     word: Word = next((word for least, word in WORDS.items() if skill >= least), "useless")
-    tags, trust = _tags(evaluation, rates), _trust(evaluation)
-    return Verdict(word, skill, tags, trust, _hint(evaluation, rows, word))
-
-
-def _baseline_f1(rows: list[LabelRow]) -> float:
-    """Pooled F1 of the best constant answer: the most frequent labels, for every photo."""
-    total, right, given, best = sum(row.present for row in rows), 0, 0, 0.0
-    for row in sorted(rows, key=lambda row: row.present / row.known, reverse=True):
-        right, given = right + row.present, given + row.known
-        best = max(best, 2 * right / (given + total) if given + total else 0.0)
-    return best
+    return Verdict(word, skill, tags, trust, _hint(rows, word, error))
 
 
 def _precision_recall(evaluation: Evaluation, rows: list[LabelRow]) -> tuple[float, float] | None:
@@ -72,30 +81,8 @@ def _precision_recall(evaluation: Evaluation, rows: list[LabelRow]) -> tuple[flo
     return min(1.0, right / given), right / present
 
 
-def _tags(evaluation: Evaluation, rates: tuple[float, float] | None) -> str:
-    if rates is None:
-        mean_ap = evaluation.ranking.map_class
-        how = "" if mean_ap is None else f" (mAP {mean_ap:.0%})".replace("%", " %")
-        return f"It ranks labels and gives no tags{how}."
-    precision, recall = (round(100 * value) for value in rates)
-    text = f"Of 100 tags it gives, {precision} are right; it finds {recall} of 100."
-    empty = evaluation.zero_label
-    if empty is not None and empty.false_alarms is not None and empty.false_alarms >= 0.5:
-        text += f" It tags {round(100 * empty.false_alarms)} of 100 photos that show nothing."
-    return text
-
-
-def _trust(evaluation: Evaluation) -> str:
-    error = None if evaluation.final is None else evaluation.final.pooled.ece
-    if error is None:
-        return "It has no probabilities yet."
-    word = "can be trusted" if error <= TRUSTED else "are rough" if error <= ROUGH else "mislead"
-    return f"Its probabilities {word}: they are off by {100 * error:.1f} points on average."
-
-
-def _hint(evaluation: Evaluation, rows: list[LabelRow], word: Word) -> str:
+def _hint(rows: list[LabelRow], word: Word, error: float | None) -> str:
     """Return what would help most: calibration, photos of a rare label, effort, or label errors."""
-    error = None if evaluation.final is None else evaluation.final.pooled.ece
     ranked = sorted((row for row in rows if row.ap is not None), key=lambda row: row.ap or 0.0)
     tested = max((row.known for row in rows), default=0)
     if tested < FEW:
