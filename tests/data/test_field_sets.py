@@ -9,7 +9,7 @@ import pytest
 from band_files import band_folder, tiff
 from test_datasets import by_split, named
 
-from labelwise.contrib.xrays import FINDINGS
+from labelwise.contrib.fields import FINDINGS
 from labelwise.data import load
 from labelwise.data.checks import reject_divided_groups
 from labelwise.errors import DataError

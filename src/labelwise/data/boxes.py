@@ -19,8 +19,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from labelwise.data.folders import split_folders
 from labelwise.data.rows import from_rows, inner, is_file, read_json, read_lines, read_xml
+from labelwise.data.shards import split_folders
 from labelwise.data.table import SPLIT_WORDS, LabelSets, LabelTable, join
 from labelwise.errors import DataError, SettingsError
 from labelwise.pictures.decode import IMAGE_SUFFIXES, image_files

@@ -24,7 +24,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from labelwise.data.feature_files import read_arrays
+from labelwise.data.export import read_arrays
 from labelwise.data.rows import from_rows, inner, read_json, read_lines, require_file
 from labelwise.data.table import LabelSets, LabelTable, SoftLabels
 from labelwise.errors import DataError, SettingsError

@@ -26,9 +26,8 @@ from numpy.typing import NDArray
 
 from labelwise.data import LabelTable
 from labelwise.data.columns import PATH_HEADERS, TableColumns, Vocabulary, find_columns
-from labelwise.data.folders import holds_parquet_shards
 from labelwise.data.load import load_for_labels
-from labelwise.data.shards import PARQUET_SUFFIXES, ShardPart, read_shards
+from labelwise.data.shards import PARQUET_SUFFIXES, ShardPart, holds_parquet_shards, read_shards
 from labelwise.data.table import LabelSets
 from labelwise.data.table_builder import TableBuilder
 from labelwise.data.tabular import TABULAR
