@@ -23,12 +23,8 @@ def megadetector():
             {
                 "file": "a/1.png",
                 "detections": [
-                    {
-                        "category": "1",
-                        "conf": 0.9,
-                        "bbox": [0.25, 0.5, 0.5, 0.25],
-                        "classifications": [["0", 0.8], ["1", 0.1]],
-                    },
+                    {"category": "1", "conf": 0.9, "bbox": [0.25, 0.5, 0.5, 0.25]}
+                    | {"classifications": [["0", 0.8], ["1", 0.1]]},
                     {"category": "1", "conf": 0.05, "bbox": [0.0, 0.0, 0.1, 0.1]},
                     {"category": "2", "conf": 0.4, "bbox": [0.0, 0.0, 0.2, 1.0]},
                 ],
@@ -70,12 +66,8 @@ def test_labels_of_photos_check_what_was_reported(photos):
     known = {
         name: (bool(own.labels[0, k]), bool(own.observed[0, k])) for k, name in enumerate(own.names)
     }
-    assert known == {
-        "animal": (True, True),
-        "elk": (False, True),
-        "fox": (True, True),
-        "person": (False, True),
-    }
+    there, lacking = (True, True), (False, True)
+    assert known == {"animal": there, "elk": lacking, "fox": there, "person": lacking}
     assert own.ids == ["a/1.png@0"]  # of the other photo nothing was reported
 
 
@@ -188,14 +180,9 @@ def test_speciesnet_results_are_scores_of_photos(tmp_path):
                     ],
                     "scores": [0.7, 0.2, 0.1],
                 },
-                "detections": [
-                    {"category": "1", "label": "animal", "conf": 0.9, "bbox": [0, 0, 1, 1]}
-                ],
-                "prediction": "1;mammalia;carnivora;canidae;vulpes;vulpes;red fox",
-                "prediction_score": 0.7,
-                "model_version": "4.0.1a",
+                "detections": [{"category": "1", "conf": 0.9, "bbox": [0, 0, 1, 1]}],
             },
-            {"filepath": "b.jpg", "failures": ["CLASSIFIER"], "model_version": "4.0.1a"},
+            {"filepath": "b.jpg", "failures": ["CLASSIFIER"]},
         ]
     }
     (tmp_path / "sn.json").write_text(json.dumps(content))
@@ -239,9 +226,8 @@ def slow_bursts(times, cameras, gap):
     return [sorted(one) for one in found]
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_bursts_are_those_of_a_plain_loop(seed):
-    rng = np.random.default_rng(seed)
+def test_bursts_are_those_of_a_plain_loop():
+    rng = np.random.default_rng(0)
     seconds = rng.integers(0, 2000, 60)
     times = np.datetime64("2024-05-01T06:00:00", "us") + seconds.astype("timedelta64[s]")
     cameras = [f"cam-{n}" for n in rng.integers(0, 3, 60)]

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from labelwise import load
-from labelwise.contrib.camtrap import read_package
+from labelwise.contrib.camtrap import NEEDED, read_package
 from labelwise.errors import DataError
 from labelwise.scores import read_scores
 
@@ -50,30 +50,15 @@ def package(tmp_path):
     """A package of six photos and a video: d1 with three photos, d2 with an event over three."""
     folder = tmp_path / "package"
     (folder / "media").mkdir(parents=True)
-    release = "https://raw.githubusercontent.com/tdwg/camtrap-dp/1.0"
-    resources = [
-        {
-            "name": name,
-            "path": f"{name}.csv",
-            "profile": "tabular-data-resource",
-            "schema": f"{release}/{name}-table-schema.json",
-        }
-        for name in ("deployments", "media", "observations")
-    ]
+    resources = [{"name": name, "path": f"{name}.csv"} for name in NEEDED]
     (folder / "notes.csv").write_text("a,b\n1,2\n")
     stated = {
-        "profile": f"{release}/camtrap-dp-profile.json",
-        "name": "made",
-        "created": "2024-06-01T00:00:00Z",
-        "project": {"title": "made", "observationLevel": ["event"]},
-        "taxonomic": [{"scientificName": "Vulpes vulpes", "taxonRank": "species"}],
+        "profile": "https://raw.githubusercontent.com/tdwg/camtrap-dp/1.0/camtrap-dp-profile.json",
         "resources": [*resources, {"name": "notes", "path": "notes.csv"}],
     }
     (folder / "datapackage.json").write_text(json.dumps(stated))
-    lasts = {"deploymentStart": "2024-05-01T00:00:00Z", "deploymentEnd": "2024-05-09T00:00:00Z"}
-    where = {"latitude": "52.70442", "longitude": "-23.5"}
     places = [{"deploymentID": "d1", "locationID": "forest"}, {"deploymentID": "d2"}]
-    write(folder, "deployments", [place | lasts | where for place in places])
+    write(folder, "deployments", places)
     rows = []
     for number in range(1, 8):
         name = f"media/{number}.{'png' if number < 7 else 'mp4'}"
@@ -107,7 +92,10 @@ def states(table):
     found = {}
     for row, name in enumerate(table.ids):
         words = [table.space.names[k] for k in table.present.row(row)]
-        found[name[6]] = (words, [table.space.names[k] for k in table.unknown.row(row)])
+        found[name[-6:-4].strip("/")] = (
+            words,
+            [table.space.names[k] for k in table.unknown.row(row)],
+        )
     return found
 
 
@@ -193,17 +181,10 @@ def test_an_event_that_a_photo_names_is_its_event(package):
 
 # Rows of the standard's own example package (MICA, CC0), without the names of people.
 PROCESSIEPARK = {
-    "deploymentID": "00a2c20d",
-    "locationID": "e254a13c",
-    "locationName": "B_HS_val 2_processiepark",
-    "latitude": "51.496",
-    "longitude": "4.774",
-    "coordinateUncertainty": "187",
-    "deploymentStart": "2020-05-30T04:57:37+02:00",
-    "deploymentEnd": "2020-07-01T11:41:41+02:00",
-}
-
-
+    "deploymentID": "00a2c20d", "locationID": "e254a13c",
+    "locationName": "B_HS_val 2_processiepark", "latitude": "51.496", "longitude": "4.774",
+    "deploymentStart": "2020-05-30T04:57:37+02:00", "deploymentEnd": "2020-07-01T11:41:41+02:00",
+}  # fmt: skip
 PHOTOS = (  # mediaID, the rest of its address, timestamp, fileName
     ("ef3afb3b", "b922-4347-ad0d-125c20c3d822", "05-31T06:05:13", "20200709093332-RCNX0016.JPG"),
     ("29aef5c3", "20a6-4701-9027-8b04c620cda0", "05-31T06:05:14", "20200709093333-RCNX0017.JPG"),
@@ -228,37 +209,27 @@ def published(package, tmp_path):
     photos = tmp_path / "photos"
     photos.mkdir()
     write(package, "deployments", [PROCESSIEPARK])
-    media, observations = [], []
-    for name, rest, moment, file in PHOTOS:
-        Image.new("RGB", (8, 8)).save(photos / file)
-        media.append(
-            {
-                "mediaID": name,
-                "deploymentID": "00a2c20d",
-                "captureMethod": "activityDetection",
-                "timestamp": f"2020-{moment}+02:00",
-                "filePath": f"https://multimedia.agouti.eu/assets/{name}-{rest}/file",
-                "filePublic": "true",
-                "fileName": file,
-                "fileMediatype": "image/jpeg",
-            }
-        )
-    for number, one, event, start, end, species, count in OBSERVED:
-        observations.append(
-            {
-                "observationID": number,
-                "deploymentID": "00a2c20d",
-                "mediaID": one,
-                "eventID": event,
-                "eventStart": f"2020-{start}",
-                "eventEnd": f"2020-{end}",
-                "observationLevel": "media" if one else "event",
-                "observationType": "animal" if species else "blank",
-                "scientificName": species,
-                "count": count,
-                "classificationMethod": "human",
-            }
-        )
+    media = [
+        {
+            "mediaID": name,
+            "deploymentID": "00a2c20d",
+            "timestamp": f"2020-{moment}+02:00",
+            "filePath": f"https://multimedia.agouti.eu/assets/{name}-{rest}/file",
+            "fileName": file,
+            "fileMediatype": "image/jpeg",
+        }
+        for name, rest, moment, file in PHOTOS
+    ]
+    names = ("observationID", "mediaID", "eventID", "eventStart", "eventEnd", "scientificName")
+    observations = []
+    for row in OBSERVED:
+        facts = dict(zip((*names, "count"), row, strict=True)) | {"deploymentID": "00a2c20d"}
+        facts |= {name: f"2020-{facts[name]}" for name in ("eventStart", "eventEnd")}
+        facts["observationLevel"] = "media" if facts["mediaID"] else "event"
+        kind = "animal" if facts["scientificName"] else "blank"
+        observations.append(observed(0, kind=kind) | facts)
+    for photo in media:
+        Image.new("RGB", (8, 8)).save(photos / photo["fileName"])
     write(package, "media", media)
     write(package, "observations", observations)
     return package, photos
@@ -269,16 +240,7 @@ def test_a_published_package_is_read_with_its_photos_beside_it(published):
     with pytest.raises(DataError, match=r"is an address; download the photos .* root="):
         load(package)
     table = load(f"camtrap-dp:{package}", root=photos)
-    names = table.space.names
-    found = {
-        file[-6:-4]: (
-            [names[k] for k in table.present.row(row)],
-            [names[k] for k in table.unknown.row(row)],
-        )
-        for row, file in enumerate(table.ids)
-    }
-    assert names == ("Anas platyrhynchos", "Rattus norvegicus")
-    assert found == {
+    assert states(table) == {
         "16": (["Anas platyrhynchos"], []),
         "17": ([], []),  # blank, within an event that saw a duck
         "21": ([], ["Rattus norvegicus"]),  # no row of its own: one of the event
@@ -305,12 +267,8 @@ def test_labels_of_a_published_package_need_no_photo(published, tmp_path):
         file.unlink()
     table = read_scores(scores, None, labels=str(package))
     found = dict(zip(table.predictions.ids, table.predictions.labels[:, 0].tolist(), strict=True))
-    assert {name[-8:-6]: value for name, value in found.items()} == {
-        "16": 1,
-        "17": 0,
-        "21": 0,
-        "71": 1,
-    }
+    seen = {name[-8:-6]: value for name, value in found.items()}
+    assert seen == {"16": 1, "17": 0, "21": 0, "71": 1}
     assert set(table.predictions.group) == {"e254a13c"}
     with pytest.raises(DataError, match="is an address; download"):
         load(package)

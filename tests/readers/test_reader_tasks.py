@@ -83,14 +83,3 @@ def test_a_reader_reaches_the_result(tmp_path, monkeypatch, task):
         assert done.exit_code == 0, done.output
         assert [text for text in wanted if text.removeprefix("> ") not in done.output] == []
         assert "Next: labelwise " in done.output
-
-
-def test_what_readers_get_is_right(tmp_path, monkeypatch):
-    """Oracle: the burst of three photos a camera took within seconds, five minutes after others."""
-    monkeypatch.chdir(tmp_path)
-    camera_traps(tmp_path)
-    words = ["data", "group", "times.csv", "--gap", "60", "-o", "bursts.csv"]
-    assert CliRunner().invoke(app, words).exit_code == 0
-    with (tmp_path / "bursts.csv").open() as file:
-        groups = [row["group"] for row in csv.DictReader(file)]
-    assert [groups.index(group) for group in groups] == [k // 3 * 3 for k in range(24)]
