@@ -22,25 +22,14 @@ HEADERS |= {"group", "soft", "shares"}  # a column with one of these names is no
 
 @st.composite
 def tables(draw):
-    names = draw(
-        st.lists(
-            NAMES.filter(lambda n: "|" not in n and n != "*"), min_size=1, max_size=4, unique=True
-        )
-    )
+    def lists(values, size):
+        return st.lists(values, min_size=size, max_size=size)
+
+    plain = NAMES.filter(lambda n: "|" not in n and n != "*")
+    names = draw(st.lists(plain, min_size=1, max_size=4, unique=True))
     rows = draw(st.integers(1, 6))
-    states = draw(
-        st.lists(
-            st.lists(
-                st.sampled_from([0, 1, 2, 0.3, 0.7]), min_size=len(names), max_size=len(names)
-            ),
-            min_size=rows,
-            max_size=rows,
-        )
-    )
-    states = np.array(states)
-    split = draw(
-        st.none() | st.lists(st.sampled_from(["train", "val"]), min_size=rows, max_size=rows)
-    )
+    states = np.array(draw(lists(lists(st.sampled_from([0, 1, 2, 0.3, 0.7]), len(names)), rows)))
+    split = draw(st.none() | lists(st.sampled_from(["train", "val"]), rows))
     images = FileImages("", [f"{row}.jpg" for row in range(rows)])
     if draw(st.booleans()):  # without soft labels
         states = np.rint(states)
@@ -199,10 +188,8 @@ def test_the_command_line_end_to_end(folder):
     assert load(packed).space.names == ("y", "x", "z")
     tagged = folder.text("tagged.csv", "photo,tags\n0.jpg,x\n1.jpg,y\n")
     named = ("--set", "columns.path=photo", "--set", "columns.labels=tags")
-    assert json.loads(run("describe", tagged, "--json", *named).output)["labels_per_image"] == [
-        0,
-        2,
-    ]
+    found = json.loads(run("describe", tagged, "--json", *named).output)
+    assert found["labels_per_image"] == [0, 2]
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl", ".parquet"])
@@ -238,15 +225,6 @@ def test_names_that_a_list_of_labels_would_change_are_refused(folder, suffix, na
         export(table, folder.path / f"t{suffix}")
 
 
-def test_a_label_that_cannot_be_a_column_says_so(folder):
-    folder.pictures("a.jpg")
-    table = LabelTable.from_arrays(
-        ("dog", "split"), FileImages(folder.path, ["a.jpg"]), np.array([[1, 0]])
-    )
-    with pytest.raises(DataError, match=r"none can be called 'split'; write \.parquet"):
-        export(table, folder.path / "t.csv")
-
-
 def test_the_command_line_says_what_is_wrong(folder):
     folder.pictures("cat/1.jpg", "dog/2.jpg")
     result = run("observe", folder.path, "-o", folder.path / "x.csv")
@@ -261,12 +239,10 @@ def test_the_command_line_says_what_is_wrong(folder):
 
 # Features that are there already: .npz files
 
-RNG = np.random.default_rng(0)
-
 
 def arrays(**changed):
     given = {
-        "features": RNG.normal(size=(6, 4)),
+        "features": np.random.default_rng(0).normal(size=(6, 4)),
         "labels": np.array([[1, 0], [0, 0], [1, 1], [0, 1], [1, 0], [0, 0]], np.uint8),
         "label_names": np.array(["cat", "dog"]),
         "observed": np.array([[1, 1], [1, 0], [1, 1], [0, 1], [1, 1], [1, 1]], bool),
@@ -331,16 +307,10 @@ def test_a_fault_is_named(tmp_path, changed, message):
         read_feature_file(path)
 
 
-@pytest.mark.parametrize("content", [b"PK\x03\x04 cut off", b"", b"\x93NUMPY\x01\x00 cut off"])
+@pytest.mark.parametrize("content", [b"PK\x03\x04 cut off", b"", b"\x93NUMPY\x01\x00 cut off", 3])
 def test_a_file_that_is_no_archive_is_named(tmp_path, content):
-    (tmp_path / "rows.npz").write_bytes(content)
-    with pytest.raises(DataError, match=r"rows\.npz: must be an \.npz file"):
-        load(tmp_path / "rows.npz")
-
-
-def test_a_single_array_is_named(tmp_path):
     with (tmp_path / "rows.npz").open("wb") as stream:
-        np.save(stream, np.zeros(3))
+        np.save(stream, np.zeros(3)) if content == 3 else stream.write(content)
     with pytest.raises(DataError, match=r"rows\.npz: must be an \.npz file"):
         load(tmp_path / "rows.npz")
 

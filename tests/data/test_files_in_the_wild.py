@@ -19,19 +19,11 @@ def states(table):
     return ["".join(row) for row in marks]
 
 
+PLACE = "http://images.cocodataset.org/"
 LVIS = {
     "images": [
-        {
-            "id": 1,
-            "coco_url": "http://images.cocodataset.org/train2017/000000000001.jpg",
-            "neg_category_ids": [3],
-            "not_exhaustive_category_ids": [1],
-        },
-        {
-            "id": 2,
-            "coco_url": "http://images.cocodataset.org/val2017/000000000002.jpg",
-            "neg_category_ids": [],
-        },
+        {"id": 1, "coco_url": f"{PLACE}train2017/000000000001.jpg", "neg_category_ids": [3]},
+        {"id": 2, "coco_url": f"{PLACE}val2017/000000000002.jpg", "neg_category_ids": []},
     ],
     "categories": [{"id": n, "name": name} for n, name in ((1, "can"), (3, "zebra"), (7, "cream"))],
     "annotations": [{"image_id": 1, "category_id": 1}, {"image_id": 2, "category_id": 7}],
@@ -87,18 +79,19 @@ def test_objects_of_cvat_and_label_studio_are_labels_as_in_coco(folder):
     cvat = folder.text(
         "annotations.xml",
         "<annotations><meta><task><labels><label><name>dog</name></label><label><name>cat</name>"
-        '</label></labels></task></meta><image id="0" name="a.jpg"><box label="dog" xtl="1" '
-        'ytl="1" xbr="3" ybr="3"/><polygon label="cat" points="1,1;2,2;3,1"/></image>'
-        '<image id="1" name="b.jpg"><tag label="cat"/></image></annotations>',
+        '</label></labels></task></meta><image id="0" name="a.jpg" subset="Train"><box label="dog" '
+        'xtl="1" ytl="1" xbr="3" ybr="3"/><polygon label="cat" points="1,1;2,2;3,1"/></image>'
+        '<image id="1" name="b.jpg" subset="Validation"><tag label="cat" source="manual">'
+        '<attribute name="p">0.83</attribute></tag></image></annotations>',
     )
-    assert states(load(cvat)) == ["11", "01"]
+    table = load(cvat)
+    assert (table.space.names, states(table)) == (("dog", "cat"), ["11", "01"])
+    assert table.split.tolist() == ["train", "val"]
     box = {"x": 1, "y": 1, "width": 2, "height": 2, "rectanglelabels": ["dog"]}
+    results = {"a.jpg": [{"type": "rectanglelabels", "value": box}], "b.jpg": []}
     tasks = [
-        {
-            "data": {"image": "a.jpg"},
-            "annotations": [{"result": [{"type": "rectanglelabels", "value": box}]}],
-        },
-        {"data": {"image": "b.jpg"}, "annotations": [{"result": []}]},
+        {"data": {"image": image}, "annotations": [{"result": result}]}
+        for image, result in results.items()
     ]
     assert states(load(folder.text("tasks.json", json.dumps(tasks)))) == ["1", "0"]
     smaller = [{"id": 1, "image": "a.jpg", "choice": "dog"}]
@@ -157,12 +150,8 @@ def test_paths_that_windows_wrote(folder):
     table = load(folder.text("t.csv", "path,labels\r\nphotos\\a.jpg,dog\r\nphotos/b.jpg,\r\n"))
     assert list(table.ids) == ["photos/a.jpg", "photos/b.jpg"]
     assert table.notes == ("1 path had \\ between folders, read as /",)
-    content = {
-        "images": [{"id": 1, "file_name": "a.jpg"}],
-        "categories": [{"id": 1, "name": "x"}],
-        "annotations": [],
-    }
-    content["images"][0]["file_name"] = "photos\\a.jpg"
+    image, category = {"id": 1, "file_name": "photos\\a.jpg"}, {"id": 1, "name": "x"}
+    content = {"images": [image], "categories": [category], "annotations": []}
     coco = load(folder.text("annotations/instances.json", json.dumps(content)))
     assert list(coco.ids) == ["photos/a.jpg"]
     folder.pictures("odd\\name.jpg")  # a name that really has one
