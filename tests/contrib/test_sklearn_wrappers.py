@@ -1,6 +1,5 @@
 """Oracles: the functions that the estimators wrap, and scikit-learn's own checks of estimators."""
 
-
 import numpy as np
 import pytest
 from sklearn.base import clone

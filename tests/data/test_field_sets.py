@@ -28,21 +28,19 @@ def findings(**states):
 
 @pytest.fixture
 def chexpert(folder):
-    views = [
-        ("train/patient00001/study1/view1_frontal.jpg", "Frontal", findings(NoFinding="1.0")),
-        (
-            "train/patient00002/study1/view1_frontal.jpg",
-            "Frontal",
-            findings(Edema="1.0", Pneumonia="-1.0", Fracture="0.0"),
-        ),
-        ("train/patient00002/study2/view2_lateral.jpg", "Lateral", findings(Edema="0.0")),
-    ]
-    rows = [f"CheXpert-v1.0-small/{path},Female,68,{view},AP,{f}" for path, view, f in views]
+    views = {
+        "train/patient00001/study1/view1_frontal.jpg": {"NoFinding": "1.0"},
+        "train/patient00002/study1/view1_frontal.jpg": {"Edema": "1.0", "Pneumonia": "-1.0"},
+        "train/patient00002/study2/view2_lateral.jpg": {"Edema": "0.0"},
+    }
+    views["train/patient00002/study1/view1_frontal.jpg"]["Fracture"] = "0.0"
+    start = "CheXpert-v1.0-small/"
+    rows = [f"{start}{path},Female,68,View,AP,{findings(**own)}" for path, own in views.items()]
     folder.text("train.csv", "\n".join([HEADER, *rows, ""]))
     held = "valid/patient64541/study1/view1_frontal.jpg"
     row = f"CheXpert-v1.0-small/{held},Male,73,Frontal,AP,{','.join(['0.0'] * 14)}"
     folder.text("valid.csv", f"{HEADER}\n{row}\n")
-    folder.pictures(*(path for path, _, _ in views), held)
+    folder.pictures(*views, held)
     return folder
 
 
@@ -142,18 +140,15 @@ def test_chestxray14_no_finding_is_an_image_without_labels(folder):
     )
     folder.text("train_val_list.txt", "00000001_000.png\n00000001_001.png\n")
     folder.text("test_list.txt", "00000002_000.png\n")
-    folder.pictures(
-        "images_001/images/00000001_000.png",
-        "images_001/images/00000001_001.png",
-        "images_002/images/00000002_000.png",
-    )
+    shown = {
+        "images_001/images/00000001_000.png": {"Cardiomegaly", "Emphysema"},
+        "images_001/images/00000001_001.png": set(),
+        "images_002/images/00000002_000.png": {"Pleural_Thickening"},
+    }
+    folder.pictures(*shown)
     table = load(folder.path)
     assert len(table.space) == 14
-    assert named(table) == {
-        "images_001/images/00000001_000.png": ({"Cardiomegaly", "Emphysema"}, set()),
-        "images_001/images/00000001_001.png": (set(), set()),
-        "images_002/images/00000002_000.png": ({"Pleural_Thickening"}, set()),
-    }
+    assert named(table) == {image: (labels, set()) for image, labels in shown.items()}
     assert by_split(table)["test"] == ["images_002/images/00000002_000.png"]
     folder.text("Data_Entry_2017.csv", "")
     with pytest.raises(DataError, match=r"holds Data_Entry_2017.csv and Data_Entry_2017_v2020.csv"):

@@ -51,6 +51,14 @@ SIZES = [(1, 1), (7, 5), (16, 16), (33, 17), (101, 167)]
 PROFILE = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
 
 
+def pixels_of_pillow(content):
+    """Return the pixels of a plain file, which are those of Pillow."""
+    pixels = plain_pixels(content, MAX_PIXELS)
+    assert pixels is not None
+    np.testing.assert_array_equal(pixels, np.asarray(by_pillow(content, "x")))
+    return pixels
+
+
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("subsampling", ["4:4:4", "4:2:2", "4:2:0"])
 def test_pixels_are_those_of_pillow(size, subsampling):
@@ -58,24 +66,15 @@ def test_pixels_are_those_of_pillow(size, subsampling):
         content = saved(photo(*size, mode), progressive=True, subsampling=subsampling)
         assert plain_pixels(content, MAX_PIXELS) is None
         content = saved(photo(*size, mode), subsampling=subsampling)
-        pixels = plain_pixels(content, MAX_PIXELS)
-        assert pixels is not None
-        np.testing.assert_array_equal(pixels, np.asarray(by_pillow(content, "x")))
+        pixels = pixels_of_pillow(content)
         np.testing.assert_array_equal(np.asarray(decode(content, "x")), pixels)
         np.testing.assert_array_equal(decode_pixels(content, "x"), pixels)
-
-
-@pytest.mark.parametrize("orientation", range(1, 9))
-def test_exif_rotation_is_that_of_pillow(orientation):
-    content = saved(photo(40, 24), exif=rotated(orientation))
-    pixels = plain_pixels(content, MAX_PIXELS)
-    assert pixels is not None
-    np.testing.assert_array_equal(pixels, np.asarray(by_pillow(content, "x")))
 
 
 @pytest.mark.parametrize(
     "options",
     [
+        *({"exif": rotated(orientation)} for orientation in range(1, 9)),
         {"icc_profile": PROFILE},
         {"restart_marker_blocks": 3},
         {"optimize": True},
@@ -86,10 +85,7 @@ def test_exif_rotation_is_that_of_pillow(orientation):
     ids=lambda options: next(iter(options)),
 )
 def test_other_plain_files_are_decoded_as_pillow_does(options):
-    content = saved(photo(101, 67), **options)
-    pixels = plain_pixels(content, MAX_PIXELS)
-    assert pixels is not None
-    np.testing.assert_array_equal(pixels, np.asarray(by_pillow(content, "x")))
+    pixels_of_pillow(saved(photo(101, 67), **options))
 
 
 XMP = b'<x:xmpmeta><rdf:Description tiff:Orientation="6"/></x:xmpmeta>'

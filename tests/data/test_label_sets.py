@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from labelwise.data import LabelSets, LabelTable
+from labelwise.errors import DataError
 from labelwise.pictures import FeatureRows
 from labelwise.system.names import Names
 
@@ -66,13 +67,10 @@ def test_three_states_and_two_kinds_of_empty_row():
     np.testing.assert_array_equal(observed, [[1, 1], [1, 1], [0, 0], [0, 1]])
     np.testing.assert_array_equal(states.zero_label(), [False, True, False, False])
     np.testing.assert_array_equal(states.unlabelled(), [False, False, True, False])
+    assert table([[1, 0], [0, 0]]).targets()[1] is None  # everything is known
     facts = states.facts()
     assert facts.mean_labels == 2 / 4
     assert facts.priors == (1 / 2, 1 / 3)
-
-
-def test_everything_known_is_none():
-    assert table([[1, 0], [0, 0]]).targets()[1] is None
 
 
 def test_splits_come_in_order_and_subset_keeps_columns():
@@ -84,13 +82,10 @@ def test_splits_come_in_order_and_subset_keeps_columns():
     assert list(parted.subset(np.array([True, False, False, True])).ids) == ["000000", "000003"]
 
 
-def test_split_must_be_known():
+def test_splits_must_be_known_and_there():
     with pytest.raises(ValueError, match="train, val or test, got 'dev'"):
         table(np.eye(2), split=["train", "dev"])
-
-
-def test_no_split_says_how_to_make_one():
-    with pytest.raises(Exception, match="labelwise data split"):
+    with pytest.raises(DataError, match="labelwise data split"):
         table(np.eye(2)).splits()
 
 

@@ -26,6 +26,12 @@ def table(tmp_path):
     return write
 
 
+def told(pattern, caught):
+    """Return the options of the command that an error proposes."""
+    (typed,) = re.findall(pattern, str(caught.value))
+    return parsed([word for word in shlex.split(typed) if word != "--set"])
+
+
 @pytest.mark.parametrize(
     ("cells", "row", "name"),
     [
@@ -132,11 +138,7 @@ def test_a_label_that_is_called_tags_is_a_label(table):
     [
         ("shot,kind,place", ["a,u", "b,v", "a,w"], "columns.path=shot --set columns.labels=kind"),
         ("shot,what", ['"a,b"', '"b"', '"b"'], "path=shot --set columns.labels=what --set separa"),
-        (
-            "shot,dog,note",
-            ["1,fine", "0,blurred", "1,fine"],
-            """columns.path=shot --set 'ignore=[""",
-        ),
+        ("shot,dog,note", ["1,fine", "0,blurred", "1,fine"], "path=shot --set 'ignore=["),
     ],
 )
 def test_all_that_is_missing_is_one_command(table, header, rows, command):
@@ -144,9 +146,7 @@ def test_all_that_is_missing_is_one_command(table, header, rows, command):
     with pytest.raises(DataError, match="All that this table seems to need") as caught:
         load(file)
     assert command in str(caught.value)
-    (typed,) = re.findall(r"seems to need: `(.*)`", str(caught.value))
-    options = parsed([word for word in shlex.split(typed) if word != "--set"])
-    assert len(load(file, **options)) == 3
+    assert len(load(file, **told(r"seems to need: `(.*)`", caught))) == 3
 
 
 STRANGERS = {  # tables as people have them: the text, and what a row of each says
@@ -172,8 +172,7 @@ def test_a_strangers_table_takes_two_commands(kind, tmp_path):
     file.write_text(text.format(*names))
     with pytest.raises(DataError, match="All that this table seems to need") as caught:
         load(file)
-    (typed,) = re.findall(r"seems to need: `(.*)`", str(caught.value))
-    read = load(file, **parsed([word for word in shlex.split(typed) if word != "--set"]))
+    read = load(file, **told(r"seems to need: `(.*)`", caught))
     rows = [[read.space.names[k] for k in read.present.row(row)] for row in range(len(read))]
     assert rows[:2] == ([first] if second is None else [first, second])
     assert kind != "capitals" or read.split.tolist() == ["train", "val"]
@@ -183,13 +182,10 @@ def test_a_strangers_table_takes_two_commands(kind, tmp_path):
 
 def test_words_that_mean_none_or_unknown_are_asked_about(table):
     file = table(["dog", "No Finding", "todo", "Unknown", "-", "cat|todo"])
-    with pytest.raises(
-        DataError, match=r"holds 'No Finding' \(1 row\), '-' \(1 row\), 'todo'"
-    ) as e:
+    words = r"holds 'No Finding' \(1 row\), '-' \(1 row\), 'todo'"
+    with pytest.raises(DataError, match=words) as caught:
         load(file)
-    (typed,) = re.findall(r"give `(--set .*?)`; if", str(e.value))
-    options = parsed([word for word in shlex.split(typed) if word != "--set"])
-    read = load(file, **options)
+    read = load(file, **told(r"give `(--set .*?)`; if", caught))
     assert read.space.names == ("cat", "dog")
     labels, observed = read.targets()
     assert labels.tolist() == [[0, 1], [0, 0], [0, 0], [0, 0], [0, 0], [1, 0]]
@@ -259,11 +255,6 @@ def test_image_sets_with_states_are_taken_as_they_are(voc):
     assert list(load(voc).space.names) == ["bird"]
 
 
-def annotation(*names):
-    things = "".join(f"<object><name>{name}</name></object>" for name in names)
-    return f"<annotation>{things}</annotation>"
-
-
 @pytest.mark.parametrize("xml", ["", "annotations"])
 @pytest.mark.parametrize("part", ["", "train"])
 def test_xml_beside_photos_says_what_they_show(tmp_path, part, xml):
@@ -274,7 +265,8 @@ def test_xml_beside_photos_says_what_they_show(tmp_path, part, xml):
     for number, names in enumerate((("dog",), ("dog", "cat"))):
         file = tmp_path / part / xml / f"{number}.xml"
         file.parent.mkdir(exist_ok=True)
-        file.write_text(annotation(*names))
+        things = "".join(f"<object><name>{name}</name></object>" for name in names)
+        file.write_text(f"<annotation>{things}</annotation>")
     table = load(tmp_path)
     assert list(table.space.names) == ["cat", "dog"]
     assert table.targets()[0].tolist() == [[0, 1], [1, 1]]

@@ -17,6 +17,10 @@ def triples(*lines):
     return "\n".join(lines) + "\n"
 
 
+def statement(child, what, other):
+    return f"<{AAT}{child}> <{what}> <{AAT}{other}> ."
+
+
 CONCEPTS = {  # number: names by language, broader
     "300046300": ({"en": "vessels (containers)"}, None),
     "300132254": ({"en": "vases", "nl": "vazen"}, "300046300"),
@@ -30,7 +34,7 @@ def as_n_triples():
         for tongue, name in names.items():
             lines.append(f'<{AAT}{number}> <{SKOS}prefLabel> "{name}"@{tongue} .')
         if above:
-            lines.append(f"<{AAT}{number}> <{SKOS}broader> <{AAT}{above}> .")
+            lines.append(statement(number, f"{SKOS}broader", above))
     return triples(*lines)
 
 
@@ -86,9 +90,9 @@ def dump():
         terms.append(f"<{AAT}{number}> <{XL}altLabel> <{AAT}term/{number}9-en> .")
         terms.append(f'<{AAT}term/{number}9-en> <{XL}literalForm> "another\u00e9"@en .')
         if above:
-            relations.append(f"<{AAT}{number}> <{GVP}broaderGeneric> <{AAT}{above}> .")
-            relations.append(f"<{AAT}{number}> <{GVP}broaderPreferred> <{AAT}{above}> .")
-    relations.append(f"<{AAT}300132254> <{GVP}broaderGeneric> <{AAT}300198828> .")
+            kinds = ("broaderGeneric", "broaderPreferred")
+            relations += [statement(number, f"{GVP}{kind}", above) for kind in kinds]
+    relations.append(statement(300132254, f"{GVP}broaderGeneric", 300198828))
     return {"AATOut_2Terms.nt": terms, "AATOut_HierarchicalRels.nt": relations}
 
 
@@ -119,10 +123,6 @@ def test_terms_of_skos_xl_in_json_ld(tmp_path):
     ]
     (tmp_path / "v.jsonld").write_text(json.dumps(graph))
     assert Taxonomy.read(tmp_path / "v.jsonld").parents == {"vases": "wadah"}
-
-
-def statement(child, what, other):
-    return f"<{AAT}{child}> <{what}> <{AAT}{other}> ."
 
 
 def test_a_parent_may_name_its_children_instead(tmp_path):
@@ -157,17 +157,15 @@ def test_the_preferred_parent_is_taken_and_two_others_are_not(tmp_path):
     (tmp_path / "aat.nt").write_text(as_n_triples() + other + second)
     with pytest.raises(DataError, match=r"'Amphoren' .* has two parents, 'tableware' and 'vases'"):
         Taxonomy.read(tmp_path / "aat.nt")
-    preferred = "http://vocab.getty.edu/ontology#broaderPreferred"
-    chosen = statement("300198828", preferred, "1") + "\n"
+    chosen = statement("300198828", f"{GVP}broaderPreferred", "1") + "\n"
     (tmp_path / "aat.nt").write_text(as_n_triples() + other + second + chosen)
     assert Taxonomy.read(tmp_path / "aat.nt").parents["Amphoren"] == "tableware"
 
 
 def test_concepts_of_one_name_are_told_apart_by_their_addresses(tmp_path):
-    twin = f'<{AAT}2> <{SKOS}prefLabel> "vases"@en .\n' + statement(
-        "2", f"{SKOS}broader", "300046300"
-    )
-    (tmp_path / "aat.nt").write_text(as_n_triples() + twin + "\n")
+    twin = f'<{AAT}2> <{SKOS}prefLabel> "vases"@en .'
+    own = triples(twin, statement("2", f"{SKOS}broader", "300046300"))
+    (tmp_path / "aat.nt").write_text(as_n_triples() + own)
     parents = Taxonomy.read(tmp_path / "aat.nt").parents
     assert parents["Amphoren"] == f"{AAT}300132254"
     assert parents[f"{AAT}2"] == "vessels (containers)"

@@ -100,9 +100,7 @@ def test_extension_and_subfolders(folder):
     assert "`--extension .jpg`" in str(run("describe", bare).exception)
     found = described(table, "--extension", ".jpg")
     assert found["images"] == 2
-    assert found["notes"] == [
-        f"2 images were found by name in folders below {folder.path}",
-    ]
+    assert found["notes"] == [f"2 images were found by name in folders below {folder.path}"]
     assert list(load(table, extension=".jpg").ids) == ["photos/2024/a.jpg", "photos/2025/b.jpg"]
     folder.pictures("other/a.jpg")
     assert "images are missing" in str(run("describe", table, "--extension", ".jpg").exception)
@@ -186,10 +184,7 @@ def test_duplicate_rows(folder):
     same = folder.text("t.csv", "path,labels\na.jpg,x\nb.jpg,y\n./a.jpg,x\n")
     assert "`--duplicates drop`" in str(run("describe", same).exception)
     dropped = described(same, "--duplicates", "drop")
-    assert (dropped["images"], dropped["notes"]) == (
-        2,
-        ["repeated rows: 1, dropped"],
-    )
+    assert (dropped["images"], dropped["notes"]) == (2, ["repeated rows: 1, dropped"])
     assert described(same, "--duplicates", "keep")["images"] == 3
     other = folder.text("u.csv", "path,labels\na.jpg,x\na.jpg,y\n")
     for choice in ("stop", "drop", "keep"):
@@ -226,17 +221,12 @@ def test_split_keeps_the_split_there_is(folder):
     assert not out.exists()
     assert run("split", table, "-o", out, "--val", "0.1").exit_code == 0
     made, given_split = load(out), load(table).split
-    assert {name: len(part) for name, part in made.splits().items()} == {
-        "train": 36,
-        "val": 4,
-        "test": 10,
-    }
+    sizes = {name: len(part) for name, part in made.splits().items()}
+    assert sizes == {"train": 36, "val": 4, "test": 10}
     assert set(given_split[made.split == "test"]) == {"test"}
     assert "val split already" in str(run("split", out, "-o", out, "--val", "0.1").exception)
-    assert isinstance(
-        run("split", table, "-o", out, "--val", ".1", "--shares", "train=1").exception,
-        SettingsError,
-    )
+    both = run("split", table, "-o", out, "--val", ".1", "--shares", "train=1")
+    assert isinstance(both.exception, SettingsError)
     assert run("split", table, "-o", out, "--shares", "train=.5,test=.5").exit_code == 0
     assert len(load(out).splits()["train"]) == 25
 
@@ -244,11 +234,8 @@ def test_split_keeps_the_split_there_is(folder):
 def test_validation_for_a_table_that_has_none():
     table = scenes(200, 0, 40)
     given_val = with_validation(table, share=0.2)
-    assert {name: len(part) for name, part in given_val.splits().items()} == {
-        "train": 160,
-        "val": 40,
-        "test": 40,
-    }
+    sizes = {name: len(part) for name, part in given_val.splits().items()}
+    assert sizes == {"train": 160, "val": 40, "test": 40}
     assert given_val.notes == ("40 of 200 training images became validation, there was none",)
     assert with_validation(given_val) is given_val
     plain = replace(table, split=None)
@@ -266,32 +253,30 @@ def test_a_group_is_never_divided_for_validation():
     assert set(held.split) == {"train", "val"}
 
 
-def test_a_fingerprint_is_of_the_content(folder, tmp_path_factory):
-    texts = {"t.csv": "path,labels\na.jpg,x\nb.jpg,y|x\n"}
-    places = [tmp_path_factory.mktemp(name) for name in ("one", "two")]
+def test_a_fingerprint_is_of_the_content(tmp_path):
+    def printed(place, text, name="t.csv"):
+        (place / name).write_text(text)
+        return fingerprint(load(place / name))
+
+    places = [tmp_path / name for name in ("one", "two")]
     for place in places:
-        (place / "a.jpg").write_bytes(jpeg(0))
-        (place / "b.jpg").write_bytes(jpeg(1))
-        (place / "t.csv").write_text(texts["t.csv"])
-    first, second = (fingerprint(load(place / "t.csv")) for place in places)
-    assert first == second
-    (places[1] / "u.jsonl").write_text(
-        '{"path": "a.jpg", "labels": ["x"]}\n{"path": "b.jpg", "labels": ["x", "y"]}\n'
-    )
-    assert fingerprint(load(places[1] / "u.jsonl")) == first
+        place.mkdir()
+        for number, name in enumerate(("a.jpg", "b.jpg")):
+            (place / name).write_bytes(jpeg(number))
+    text = "path,labels\na.jpg,x\nb.jpg,y|x\n"
+    first = printed(places[0], text)
+    assert printed(places[1], text) == first
+    rows = '{"path": "a.jpg", "labels": ["x"]}\n{"path": "b.jpg", "labels": ["x", "y"]}\n'
+    assert printed(places[1], rows, "u.jsonl") == first
     changed = {
         "path,labels\na.jpg,x\nb.jpg,y\n",
         "path,labels\nb.jpg,y|x\na.jpg,x\n",
         "path,labels,split\na.jpg,x,train\nb.jpg,y|x,val\n",
         "path,labels,unknown\na.jpg,x,y\nb.jpg,y|x,\n",
     }
-    found = set()
-    for text in changed:
-        (places[1] / "t.csv").write_text(text)
-        found.add(fingerprint(load(places[1] / "t.csv")))
+    found = {first} | {printed(places[1], other) for other in changed}
     (places[0] / "b.jpg").write_bytes(jpeg(1) + b"\0")
-    found.add(fingerprint(load(places[0] / "t.csv")))
-    assert len(found | {first}) == 6
+    assert len(found | {printed(places[0], text)}) == 6
 
 
 def test_options_of_the_wrong_type_are_one_sentence(folder):

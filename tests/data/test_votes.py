@@ -13,7 +13,7 @@ from typed import must_run, run
 from labelwise.data import load
 from labelwise.data.export import export
 from labelwise.data.votes import ALL_LABELS, Votes, count_votes, model_workers
-from labelwise.errors import DataError, LabelwiseError, SettingsError
+from labelwise.errors import DataError, LabelwiseError
 from labelwise.pictures import FileImages
 
 RATES = [(0.9, 0.95), (0.8, 0.9), (0.6, 0.7), (0.95, 0.6), (0.85, 0.85)]
@@ -123,16 +123,8 @@ def test_shares_are_shares_and_order_means_nothing(answers):
         made, other = make(Votes.of(rows)), make(Votes.of(rows[::-1]))
         known = made.shares[~np.isnan(made.shares)]
         assert ((known >= 0) & (known <= 1)).all()
-        there = {
-            (photo, label): made.shares[row, column]
-            for row, photo in enumerate(made.votes.photos)
-            for column, label in enumerate(made.votes.labels)
-        }
-        for row, photo in enumerate(other.votes.photos):
-            for column, label in enumerate(other.votes.labels):
-                np.testing.assert_allclose(
-                    other.shares[row, column], there[photo, label], atol=1e-4
-                )
+        np.testing.assert_allclose(by_photo(other), by_photo(made), atol=1e-4)
+        assert other.votes.labels == made.votes.labels
 
 
 def test_counts_by_hand():
@@ -214,6 +206,7 @@ def test_the_verb_writes_a_table_and_a_report(tmp_path):
         (["--by", "workers", "--smoothing", "1"], "belongs to --vote-by counts"),
         (["--report", "workers.txt"], "must end in .csv or .json"),
         (["--by", "workers", "--right", "0.4"], "between 0.5 and 1"),
+        (["--by", "workers", "--strength", "-1"], "must not be negative"),
     ],
 )
 def test_options_that_do_not_apply_are_errors(tmp_path, words, sentence):
@@ -250,8 +243,3 @@ def test_votes_on_a_photo_that_is_not_there():
         DataError, match=r"photos has no photo 'a\.jpg', which has votes; there are"
     ):
         made.table(FileImages("", ["elsewhere.png"]), "photos")
-
-
-def test_a_prior_cannot_be_negative():
-    with pytest.raises(SettingsError, match="must not be negative"):
-        model_workers(Votes.of([("a", "b", "c", "yes")]), strength=-1.0)
