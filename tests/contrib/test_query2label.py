@@ -41,13 +41,12 @@ def checkpoint(self_attention=(), backbone=None):
     def put(name, *shape):
         state[name] = torch.randn(*shape) * 0.05
 
-    def attention(name):
-        put(f"{name}.in_proj_weight", 3 * WIDTH, WIDTH)
-        put(f"{name}.in_proj_bias", 3 * WIDTH)
-        put(f"{name}.out_proj.weight", WIDTH, WIDTH)
-        put(f"{name}.out_proj.bias", WIDTH)
-
-    def layer(name, norms):
+    def layer(name, attentions, norms):
+        for part in attentions:
+            put(f"{name}.{part}.in_proj_weight", 3 * WIDTH, WIDTH)
+            put(f"{name}.{part}.in_proj_bias", 3 * WIDTH)
+            put(f"{name}.{part}.out_proj.weight", WIDTH, WIDTH)
+            put(f"{name}.{part}.out_proj.bias", WIDTH)
         for part, shape in (("linear1", (HIDDEN, WIDTH)), ("linear2", (WIDTH, HIDDEN))):
             put(f"{name}.{part}.weight", *shape)
             put(f"{name}.{part}.bias", shape[0])
@@ -55,14 +54,12 @@ def checkpoint(self_attention=(), backbone=None):
             put(f"{name}.{norm}.weight", WIDTH)
             put(f"{name}.{norm}.bias", WIDTH)
 
-    attention("transformer.encoder.layers.0.self_attn")
-    layer("transformer.encoder.layers.0", ("norm1", "norm2"))
+    layer("transformer.encoder.layers.0", ["self_attn"], ["norm1", "norm2"])
     for number in range(2):
-        name = f"transformer.decoder.layers.{number}"
-        attention(f"{name}.multihead_attn")
+        own, norms = ["multihead_attn"], ["norm2", "norm3"]
         if number in self_attention:
-            attention(f"{name}.self_attn")
-        layer(name, ("norm1", "norm2", "norm3") if number in self_attention else ("norm2", "norm3"))
+            own, norms = [*own, "self_attn"], ["norm1", *norms]
+        layer(f"transformer.decoder.layers.{number}", own, norms)
     put("transformer.decoder.norm.weight", WIDTH)
     put("transformer.decoder.norm.bias", WIDTH)
     put("query_embed.weight", LABELS, WIDTH)
@@ -187,11 +184,8 @@ def test_a_checkpoint_of_another_architecture_names_the_first_mismatch(tmp_path)
     assert "no tensor for 'decoder.1.norm_feedforward.bias'" in refused(missing)
     deep = {n: v for n, v in state.items() if not n.startswith("backbone.0.body.layer4.1.")}
     assert "such as 'layer4.1.conv1.weight'" in refused(deep)
-    assert "is not a Query2Label checkpoint" in refused(other_network())
-
-
-def other_network():
-    return {f"backbone.0.body.{name}": value for name, value in resnet18().items()}
+    other = {f"backbone.0.body.{name}": value for name, value in resnet18().items()}
+    assert "is not a Query2Label checkpoint" in refused(other)
 
 
 def test_where_each_label_was_seen_is_drawn_over_the_photo(tmp_path, monkeypatch, capsys):

@@ -161,10 +161,3 @@ def test_cross_validation_scores_by_log_loss():
         assert value == pytest.approx(-np.mean(losses))
     search = GridSearchCV(MultilabelCalibrator(), {"method": ["none", "platt"]}, cv=KFold(4))
     assert search.fit(scores, truth).best_params_ == {"method": "platt"}
-
-
-def test_columns_keep_their_names():
-    scores, truth, _ = problem()
-    fitted = MultilabelCalibrator().fit(scores, truth)
-    assert fitted.get_feature_names_out(["a", "b", "c", "d"]).tolist() == ["a", "b", "c", "d"]
-    assert fitted.get_feature_names_out().tolist() == ["x0", "x1", "x2", "x3"]

@@ -294,12 +294,10 @@ def test_two_photos_of_one_name_are_not_guessed(published):
         ("observations.csv", "2024-05-04T06:30:00Z", "soon", "row 5: 'eventStart' must be a time"),
         ("media.csv", "media/1.png", "https://x.org/1.png", "is an address; download"),
         ("media.csv", "media/1.png", "/1.png", "must stay within the package"),
-        ("media.csv", "media/1.png", "media/../1.png", "must stay within the package"),
         ("media.csv", "m2,", "m1,", "'m1' is there twice"),
         ("media.csv", "m2,d1", "m2,d7", "has the deploymentID 'd7'; add it there"),
         ("deployments.csv", "d2,", "d1,", "'d1' is there twice"),
         ("datapackage.json", '"media.csv"', '"https://x.org/m.csv"', "a path within the package"),
-        ("datapackage.json", '"media.csv"', '"../media.csv"', "a path within the package"),
         ("datapackage.json", "1.0/camtrap", "0.1.6/camtrap", "it is Camtrap DP 0.1.6"),
     ],
 )

@@ -164,32 +164,23 @@ def run(*arguments):
     return CliRunner().invoke(data_app, [str(argument) for argument in arguments])
 
 
-def test_the_command_line_end_to_end(folder):
+def test_observing_and_naming_columns_on_the_command_line(folder):
     folder.pictures(*(f"{row}.jpg" for row in range(20)))
-    lines = [f"{row}.jpg,{'x|y' if row % 3 else ''},g{row // 2}" for row in range(20)]
-    file = folder.text("t.csv", "path,labels,group\n" + "\n".join(lines))
-    shown = run("describe", file)
-    assert shown.exit_code == 0, shown.output
-    assert "20 images, 2 labels" in shown.output
-    assert "zero-label (reviewed, none of them): 35.0%" in shown.output
-    parted = folder.path / "parted.csv"
-    assert run("split", file, "-o", parted, "--shares", "train=.5,test=.5").exit_code == 0
-    facts = json.loads(run("describe", parted, "--json", "--content").output)
-    assert facts["splits"] == {"train": 10, "test": 10}
+    lines = [f"{row}.jpg,{'x|y' if row % 3 else ''}" for row in range(20)]
+    file = folder.text("t.csv", "path,labels\n" + "\n".join(lines))
+    shown = run("describe", file).output
+    assert "20 images, 2 labels" in shown
+    assert "zero-label (reviewed, none of them): 35.0%" in shown
     single = folder.path / "single.jsonl"
-    assert run("observe", parted, "-o", single, "--single-positive").exit_code == 0
+    assert run("observe", file, "-o", single, "--single-positive").exit_code == 0
     assert json.loads(run("describe", single, "--json").output)["unlabelled"] > 0
     assert '"unknown": ["*"]' in single.read_text()
-    assert run("observe", parted, "-o", single, "--keep", "0.5").exit_code == 0
-    assert run("observe", parted, "-o", single, "--flip-absent", "1").exit_code == 0
+    assert run("observe", file, "-o", single, "--flip-absent", "1").exit_code == 0
     assert json.loads(run("describe", single, "--json").output)["labels_per_image"] == [0, 0, 20]
-    packed = folder.path / "t.parquet"
-    assert run("export", file, "-o", packed, "--set", "names=[y, x, z]").exit_code == 0
-    assert load(packed).space.names == ("y", "x", "z")
     tagged = folder.text("tagged.csv", "photo,tags\n0.jpg,x\n1.jpg,y\n")
-    named = ("--set", "columns.path=photo", "--set", "columns.labels=tags")
+    named = ("--set", "columns.path=photo", "--set", "columns.labels=tags", "--set", "names=[y, x]")
     found = json.loads(run("describe", tagged, "--json", *named).output)
-    assert found["labels_per_image"] == [0, 2]
+    assert [label["name"] for label in found["labels"]] == ["y", "x"]
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl", ".parquet"])

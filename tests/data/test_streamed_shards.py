@@ -2,7 +2,6 @@
 
 import io
 import json
-import tarfile
 
 import numpy as np
 import pyarrow as pa
@@ -11,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
+from sample_pictures import Folder
 
 from labelwise.data import load, shards
 from labelwise.errors import DataError, ImageError
@@ -33,15 +33,11 @@ def labels_of(number):
 
 
 def write_tar(path, numbers):
-    with tarfile.open(path, "w") as tar:
-        for number in numbers:
-            for suffix, content in (
-                ("png", png(number)),
-                ("json", json.dumps({"labels": labels_of(number)}).encode()),
-            ):
-                member = tarfile.TarInfo(f"{number:04d}.{suffix}")
-                member.size = len(content)
-                tar.addfile(member, io.BytesIO(content))
+    members = {}
+    for number in numbers:
+        members[f"{number:04d}.png"] = png(number)
+        members[f"{number:04d}.json"] = json.dumps({"labels": labels_of(number)}).encode()
+    Folder(path.parent).tar(path.name, members)
 
 
 def write_parquet(path, numbers):

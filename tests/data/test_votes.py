@@ -156,10 +156,7 @@ def test_counts_by_hand():
         ("photo,label,worker,answer\n", "there are no votes in it"),
         ("photo,label,worker,answer\na,b,c,yes\na,b,d,maybe\n", "line 3: an answer is .*'maybe'"),
         ("photo,label,worker,answer\na,b,,yes\n", "line 2: the column 'worker' is empty"),
-        (
-            "Path;Tag;Annotator;Vote\na;b;c;y\nx;b;c;y\na;b;c;n\n",
-            "line 4: 'c' has answered 'b' of 'a' before, in line 2; keep one",
-        ),
+        ("Path;Tag;Annotator;Vote\na;b;c;y\nx;b;c;y\na;b;c;n\n", "4: 'c' .* 'b' of 'a' .* line 2"),
     ],
 )
 def test_bad_files_of_votes_get_one_sentence(tmp_path, text, sentence):
@@ -239,7 +236,5 @@ def test_photos_keep_their_split_and_bytes(tmp_path):
 
 def test_votes_on_a_photo_that_is_not_there():
     made = count_votes(Votes.of([("a.jpg", "dog", "ann", "yes")]))
-    with pytest.raises(
-        DataError, match=r"photos has no photo 'a\.jpg', which has votes; there are"
-    ):
+    with pytest.raises(DataError, match=r"photos has no photo 'a\.jpg', which has votes; there"):
         made.table(FileImages("", ["elsewhere.png"]), "photos")

@@ -89,6 +89,7 @@ class CamtrapPackage:
         starts = self._times("observations", self.observations, "eventStart")
         ends = self._times("observations", self.observations, "eventEnd")
         taken = self._times("media", self.media, "timestamp")
+        by_event = _places(self.observations, "eventID", "event")
         belongs: list[set[int]] = [set() for _ in self.media]
         for deployment, photos in _places(self.media, "deploymentID").items():
             rows = np.array(by_deployment.get(deployment, ()), np.intp)
@@ -98,24 +99,18 @@ class CamtrapPackage:
             for photo, begin, end in zip(photos, first, last, strict=True):
                 around = rows[begin:end]
                 belongs[photo].update(around[ends[around] >= taken[photo]].tolist())
-                self._require_few(belongs[photo])
-        by_event = _places(self.observations, "eventID", "event")
-        for photo, row in enumerate(self.media):
-            for own in self.own_rows.get(row["mediaID"], ()):
-                belongs[photo].update(by_event.get(own.get("eventID", ""), ()))
-            self._require_few(belongs[photo])
+                for own in self.own_rows.get(self.media[photo]["mediaID"], ()):
+                    belongs[photo].update(by_event.get(own.get("eventID", ""), ()))
+                if len(belongs[photo]) > MOST_AROUND:  # events over each other without end
+                    raise DataError(
+                        f"{self.path('observations')}: one photo lies in the events of more than "
+                        f"{MOST_AROUND} observations; give events the start and end of their own "
+                        "photos"
+                    )
         return {
             row["mediaID"]: [self.observations[row] for row in sorted(places)]
             for row, places in zip(self.media, belongs, strict=True)
         }
-
-    def _require_few(self, around: set[int]) -> None:
-        """Refuse events that lie over each other without end: each photo of each is looked at."""
-        if len(around) > MOST_AROUND:
-            raise DataError(
-                f"{self.path('observations')}: one photo lies in the events of more than "
-                f"{MOST_AROUND} observations; give events the start and end of their own photos"
-            )
 
     def _times(self, table: str, rows: Rows, column: str) -> NDArray[np.datetime64]:
         return read_times([row[column] for row in rows], str(self.path(table)), column)
@@ -163,11 +158,6 @@ def read_package(path: Path) -> CamtrapPackage:
     package = CamtrapPackage(folder, files, **tables)
     _check(package)
     return package
-
-
-def photo_name(row: Mapping[str, str]) -> str:
-    """Return what names a photo of ``media``: its filePath, of one on the web its fileName."""
-    return row.get("fileName", "") if "://" in row["filePath"] else row["filePath"]
 
 
 def is_inside(place: str) -> bool:
@@ -260,7 +250,8 @@ def _files(photos: Rows, package: CamtrapPackage, named: bool) -> list[str]:
     media = package.path("media")
     files: dict[str, str] = {}
     for row in photos:
-        on_web, file = "://" in row["filePath"], photo_name(row)
+        on_web = "://" in row["filePath"]
+        file = row.get("fileName", "") if on_web else row["filePath"]
         if on_web and not named:
             raise DataError(
                 f"{media}: {row['filePath']} is an address; download the photos and say which "

@@ -8,7 +8,7 @@ broaderGeneric, or narrower of the other one.
 """
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,14 +29,8 @@ TRIPLE = re.compile(
 PREFERRED, BROADER = GVP + "broaderPreferred", (SKOS + "broader", GVP + "broaderGeneric")
 NARROWER = SKOS + "narrower"  # the same, said by the other one
 NAME, TERM, FORM = SKOS + "prefLabel", SKOS_XL + "prefLabel", SKOS_XL + "literalForm"
-KEYS = {
-    "prefLabel": NAME,
-    "literalForm": FORM,
-    "broader": BROADER[0],
-    "broaderGeneric": BROADER[1],
-    "broaderPreferred": PREFERRED,
-    "narrower": NARROWER,
-}
+WANTED = (NAME, TERM, FORM, *BROADER, PREFERRED, NARROWER)
+KEYS = {what.rpartition("#")[2]: what for what in reversed(WANTED)}
 ESCAPE = re.compile(r'\\[tnr"\\]|\\u[0-9A-Fa-f]{4}|\\U[0-9A-Fa-f]{8}')
 ESCAPES = {"\\t": "\t", "\\n": "\n", "\\r": "\r", '\\"': '"', "\\\\": "\\"}
 
@@ -73,28 +67,26 @@ def read_skos(path: Path, language: str = "en") -> SkosNames:
 
 
 def _names(path: Path, statements: Iterable[Statement], language: str) -> SkosNames:
-    labels: dict[str, dict[str, str]] = {}
-    broader: dict[str, set[str]] = {}
-    preferred: dict[str, set[str]] = {}
-    terms: list[tuple[str, str]] = []
-    forms: dict[str, tuple[str, str]] = {}  # of a term: language and name
+    said: dict[str, list[tuple[str, str, str]]] = {what: [] for what in WANTED}
     for concept, what, value, tongue in statements:
-        if what == NAME:
-            labels.setdefault(concept, {}).setdefault(tongue or "", value.strip())
-        elif what == TERM:
-            terms.append((concept, value))
-        elif what == FORM:
-            forms[concept] = tongue or "", value.strip()
-        elif what in BROADER:
-            broader.setdefault(concept, set()).add(value)
-        elif what == NARROWER:
-            broader.setdefault(value, set()).add(concept)
-        elif what == PREFERRED:
-            preferred.setdefault(concept, set()).add(value)
-    for concept, term in terms:
-        if term in forms:
-            tongue, value = forms[term]
-            labels.setdefault(concept, {}).setdefault(tongue, value)
+        if what in said:
+            said[what].append((concept, value, tongue or ""))
+    forms = {term: (value, tongue) for term, value, tongue in said[FORM]}
+    terms = said[TERM]
+    labels: dict[str, dict[str, str]] = defaultdict(dict)
+    for concept, value, tongue in (
+        *said[NAME],
+        *((concept, *forms[term]) for concept, term, _ in terms if term in forms),
+    ):
+        labels[concept].setdefault(tongue, value.strip())
+    broader: dict[str, set[str]] = defaultdict(set)
+    preferred: dict[str, set[str]] = defaultdict(set)
+    for concept, parent, _ in (*said[BROADER[0]], *said[BROADER[1]]):
+        broader[concept].add(parent)
+    for parent, concept, _ in said[NARROWER]:
+        broader[concept].add(parent)
+    for concept, parent, _ in said[PREFERRED]:
+        preferred[concept].add(parent)
     if terms and not labels:
         raise DataError(
             f"{path}: no term of a concept has a skosxl:literalForm; of AAT's dump name the folder "
@@ -111,8 +103,7 @@ def _names(path: Path, statements: Iterable[Statement], language: str) -> SkosNa
     names = {concept: name if counts[name] == 1 else concept for concept, name in chosen.items()}
     parents: dict[str, str] = {}
     for concept, name in names.items():
-        above = preferred.get(concept) or broader.get(concept, set())
-        above = {parent for parent in above if parent in names}
+        above = {parent for parent in preferred[concept] or broader[concept] if parent in names}
         if len(above) > 1:
             first, second, *_ = sorted(names[parent] for parent in above)
             raise DataError(

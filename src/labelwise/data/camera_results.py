@@ -73,11 +73,6 @@ def read_times(texts: Sequence[str], source: str, column: str) -> NDArray[np.dat
     return np.array(times, dtype="datetime64[us]")
 
 
-def days_spanned(times: NDArray[np.datetime64]) -> int:
-    """Return on how many different dates there are photos."""
-    return len(np.unique(times.astype("datetime64[D]")))
-
-
 def bursts(
     times: NDArray[np.datetime64], cameras: Sequence[str], gap: float = 60.0
 ) -> NDArray[np.int64]:
@@ -141,11 +136,6 @@ class Box:
     conf: float
     place: tuple[float, float, float, float]
 
-    @property
-    def is_empty(self) -> bool:
-        x, y, width, height = self.place
-        return width == 0 or height == 0 or x == 1 or y == 1
-
 
 @dataclass(frozen=True)
 class CameraPhoto:
@@ -200,8 +190,8 @@ def read_camera_results(path: Path) -> CameraResults:
         else:
             continue
         photos[name] = CameraPhoto(name, *found, "frame_rate" in record)
+    read = tuple(filter(None, photos.values()))
     failed = tuple(name for name, photo in photos.items() if photo is None)
-    read = tuple(photo for photo in photos.values() if photo is not None)
     return CameraResults(str(path), program, read, failed)
 
 
@@ -303,7 +293,11 @@ def cut_crops(results: CameraResults, root: Path, out: Path, least: float = 0.2)
     inside = os.path.join(os.path.abspath(root), "")
     rows: list[tuple[str, ...]] = []
     for number, photo in enumerate(results.photos):
-        boxes = [box for box in photo.boxes if box.conf >= least and not box.is_empty]
+        boxes = [
+            box
+            for box in photo.boxes
+            if box.conf >= least and 1 not in box.place[:2] and 0 not in box.place[2:]
+        ]
         if boxes and not photo.is_video:
             if not os.path.abspath(root / photo.file).startswith(inside):
                 raise DataError(

@@ -189,6 +189,9 @@ def _pairs(table: LabelTable) -> list[PairCount]:
 
 FEW_LABELS = 256  # whose pairs are counted by a dense product
 BLOCK = 1 << 16  # rows of it at a time
+IN_OTHER_CASE = (
+    "found under a name that differs in upper and lower case, or in how accents are stored"
+)
 MOST_SEARCHED = 1_000_000  # files below a folder that are looked at for images by name
 
 
@@ -200,12 +203,20 @@ def without_missing(table: LabelTable, skip_missing: bool) -> LabelTable:
     there = _are_there(images)
     holder = None
     if not there.all() and images is table.images:
-        for spell in (_with_slashes, _in_other_case):
-            names, note = spell(images, there)
-            renamed = FileImages(images.root, names) if names else images
-            there_now = _are_there(renamed) if names else there
-            if there_now.sum() > there.sum():
-                images, there = renamed, there_now
+        for spelled, how in (
+            (lambda name: name.replace("\\", "/"), "had \\ between folders, read as /"),
+            (_speller(str(images.root)), IN_OTHER_CASE),
+        ):
+            names, changed = list(images.ids), 0
+            taken = set(names)
+            for row in np.flatnonzero(~there).tolist() if not images.real_names else ():
+                name = spelled(names[row])
+                if name and name not in taken and _is_picture(os.path.join(images.root, name)):
+                    taken.add(name)
+                    names[row], there[row], changed = name, True, changed + 1
+            if changed:
+                images = FileImages(images.root, names)
+                note = f"{counted(changed, 'path')} {how}"
                 table = replace(table, images=images, notes=(*table.notes, note))
         if not there.any():
             files, holder = _found_below(images)
@@ -238,26 +249,16 @@ def without_missing(table: LabelTable, skip_missing: bool) -> LabelTable:
     return replace(kept, notes=(*kept.notes, f"left out: {sentence}"))
 
 
-def _with_slashes(images: FileImages, there: NDArray[np.bool_]) -> tuple[list[str], str]:
-    """Return the paths that Windows wrote as others write them, none if there are none."""
-    odd = [row for row in np.flatnonzero(~there).tolist() if "\\" in images.ids[row]]
-    names = list(images.ids) if odd and not images.real_names else []
-    for row in odd if names else ():
-        names[row] = names[row].replace("\\", "/")
-    return names, f"{counted(len(odd), 'path')} had \\ between folders, read as /"
-
-
-def _in_other_case(images: FileImages, there: NDArray[np.bool_]) -> tuple[list[str], str]:
-    """Return the names that files bear here, where just one is alike, or none at all.
+def _speller(root: str) -> Callable[[str], str | None]:
+    """Return what spells a path as its folders and file are, None unless just one is alike.
 
     Windows and macOS find ``a.JPG`` as ``a.jpg``, and macOS stores an umlaut as two characters.
     """
-    root, names, listed = str(images.root), list(images.ids), dict[str, dict[str, list[str]]]()
+    listed: dict[str, dict[str, list[str]]] = {}
 
     def spelled(name: str) -> str | None:
-        """Return a path as its folders and file are spelled, None unless just one is so."""
         folder = "/" if name.startswith("/") else ""
-        for level in filter(None, posixpath.normpath(name).split("/")):
+        for level in filter(None, posixpath.normpath(name.replace("\\", "/")).split("/")):
             if folder not in listed:
                 listed[folder] = defaultdict(list)
                 with suppress(OSError, ValueError):  # what is not a folder holds nothing
@@ -269,16 +270,7 @@ def _in_other_case(images: FileImages, there: NDArray[np.bool_]) -> tuple[list[s
             folder = posixpath.join(folder, level if level in spellings else spellings[0])
         return folder
 
-    taken, changed = set(names), 0
-    for row in np.flatnonzero(~there).tolist() if not images.real_names else ():
-        name = spelled(names[row])
-        if name and name not in taken and _is_picture(os.path.join(root, name)):
-            taken.add(name)
-            names[row], changed = name, changed + 1
-    return names if changed else [], (
-        f"{counted(changed, 'path')} found under a name that differs in upper and lower case, or "
-        "in how accents are stored"
-    )
+    return spelled
 
 
 def _folded(name: str) -> str:
@@ -353,10 +345,8 @@ def check_table(
             uses[name] += 1
             unique.append(name if uses[name] == 1 else f"{name}#{uses[name]}")
         again = len(unique) - len(uses)
-        note = (
-            f"{counted(again, 'image')} had the name of another one and "
-            f"{'was' if again == 1 else 'were'} numbered"
-        )
+        were = "was" if again == 1 else "were"
+        note = f"{counted(again, 'image')} had the name of another one and {were} numbered"
         numbered = BytesImages(images.blobs, unique, images.rows)
         table = replace(table, images=numbered, notes=(*table.notes, note))
     table = _without_repeats(table, duplicates)

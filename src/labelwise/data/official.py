@@ -349,16 +349,10 @@ def read_imagenet(path: Path) -> LabelTable:
         raise DataError(f"{path}: every training image must be in the folder of its class")
     labels = [[file.split("/")[0]] for file in train]
     names = sorted({label[0] for label in labels})
+    solutions = [folder / "LOC_val_solution.csv" for folder in (path, path.resolve().parent)]
     if all("/" in file for file in val):
         held = {file: file.split("/")[0] for file in val}
-    elif solution := next(
-        (
-            folder / "LOC_val_solution.csv"
-            for folder in (path, path.resolve().parent)
-            if (folder / "LOC_val_solution.csv").is_file()
-        ),
-        None,
-    ):
+    elif solution := next(filter(Path.is_file, solutions), None):
         rows = csv.reader(read_lines(solution)[1:])
         held = {f"{row[0]}.JPEG": row[1].split()[0] for row in rows if len(row) > 1 and row[1]}
     else:

@@ -110,8 +110,7 @@ class LabelSets:
         rows, width = full.shape
         inverted = full.sum(1) * 2 > width
         row, column = np.nonzero(full ^ inverted[:, None])
-        offsets = _offsets(np.bincount(row, minlength=rows))
-        return cls(offsets, column.astype(np.int32), width, inverted)
+        return replace(cls.from_entries(row, column, rows, width), inverted=inverted)
 
     @classmethod
     def concatenate(cls, parts: Sequence["LabelSets"]) -> "LabelSets":
@@ -124,10 +123,13 @@ class LabelSets:
             np.concatenate([sets.inverted for sets in parts]),
         )
 
+    def owners(self) -> NDArray[np.int64]:
+        """Return the row of every stored entry."""
+        return np.repeat(np.arange(len(self), dtype=np.int64), np.diff(self.offsets))
+
     def keys(self) -> NDArray[np.int64]:
         """Return row * width + column of every stored entry."""
-        rows = np.repeat(np.arange(len(self), dtype=np.int64), np.diff(self.offsets))
-        return rows * self.width + self.columns
+        return self.owners() * self.width + self.columns
 
     def union(self, other: "LabelSets") -> "LabelSets":
         keys = np.union1d(self.keys(), other.keys())
@@ -175,7 +177,7 @@ class LabelSets:
     def dense(self) -> NDArray[np.bool_]:
         """Return the (N, K) mask."""
         mask = np.zeros((len(self), self.width), np.bool_)
-        mask[np.repeat(np.arange(len(self)), np.diff(self.offsets)), self.columns] = True
+        mask[self.owners(), self.columns] = True
         mask ^= self.inverted[:, None]
         return mask
 
@@ -233,12 +235,8 @@ class SoftLabels:
         return SoftLabels(self._where(kept), self.shares[kept])
 
     def _where(self, kept: NDArray[np.bool_]) -> LabelSets:
-        return LabelSets.from_entries(
-            self._rows()[kept], self.sets.columns[kept], len(self), self.width
-        )
-
-    def _rows(self) -> NDArray[np.int64]:
-        return np.repeat(np.arange(len(self)), np.diff(self.sets.offsets))
+        row, column = self.sets.owners()[kept], self.sets.columns[kept]
+        return LabelSets.from_entries(row, column, len(self), self.width)
 
     def row(self, row: int) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
         entries = slice(self.sets.offsets[row], self.sets.offsets[row + 1])
@@ -248,7 +246,7 @@ class SoftLabels:
         return np.bincount(self.sets.columns, self.shares, minlength=self.width).astype(np.float64)
 
     def put(self, labels: NDArray[np.float32]) -> None:
-        labels[self._rows(), self.sets.columns] = self.shares
+        labels[self.sets.owners(), self.sets.columns] = self.shares
 
 
 SPLITS = ("train", "val", "test")
@@ -312,9 +310,7 @@ class LabelTable:
     ) -> "LabelTable":
         """Return the table of (N, K) labels in [0, 1] and an optional mask of known ones."""
         values: NDArray[Any] = np.asarray(labels)
-        known = (
-            np.ones(values.shape, np.bool_) if observed is None else np.asarray(observed, np.bool_)
-        )
+        known = np.ones(values.shape, np.bool_) if observed is None else np.asarray(observed, bool)
         soft = None
         if values.dtype.kind == "f":
             values = np.where(known, values, 0)
@@ -398,8 +394,7 @@ class LabelTable:
 
     def zero_label(self) -> NDArray[np.bool_]:
         """Return which images were reviewed in full and have no label, (N,)."""
-        none: NDArray[np.bool_] = self.present.sizes() + self.unknown.sizes() == 0
-        return none
+        return np.equal(self.present.sizes() + self.unknown.sizes(), 0)
 
     def facts(self) -> DatasetFacts:
         """Return the counts that objectives and heads are built from.

@@ -27,7 +27,7 @@ because some of them err, the counts are the better target.
 """
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -327,21 +327,11 @@ def _records(
     affirmed, unsure = kept.answer == YES, votes.answer == DONT_KNOW
     cells, cell = np.unique(votes.worker * width + votes.label, return_inverse=True)
 
-    def total(values: Any, where: Ints) -> Floats:
-        return np.bincount(where, values, len(cells)).astype(np.float64)
-
-    sums = np.stack(
-        [
-            total(affirmed, cell[~unsure]),
-            total(~affirmed, cell[~unsure]),
-            total(np.ones(int(unsure.sum())), cell[unsure]),
-            total(weight * truth, cell[~unsure]),
-            total(weight * (1 - truth), cell[~unsure]),
-            total(weight * truth * affirmed, cell[~unsure]),
-            total(weight * (1 - truth) * ~affirmed, cell[~unsure]),
-        ],
-        axis=-1,
-    )
+    there, lacking = weight * truth, weight * (1 - truth)
+    known = (affirmed, ~affirmed, there, lacking, there * affirmed, lacking * ~affirmed)
+    sums = [np.bincount(cell[~unsure], values, len(cells)) for values in known]
+    sums.insert(2, np.bincount(cell[unsure], minlength=len(cells)))
+    table = np.stack(sums, axis=-1)
 
     def rate(right: float, among: float) -> float | None:
         q, s = prior or (0.0, 0.0)
@@ -353,14 +343,13 @@ def _records(
         rates = rate(hits, present), rate(passes, absent)
         return WorkerRecord(votes.workers[worker], label, *counts, present, absent, *rates)
 
-    def rows() -> Iterator[WorkerRecord]:
-        ends = np.searchsorted(cells, np.arange(len(votes.workers) + 1) * width).tolist()
-        for worker, (start, end) in enumerate(itertools.pairwise(ends)):
-            yield record(worker, ALL_LABELS, sums[start:end].sum(0))
-            for cell in range(start, end):
-                yield record(worker, votes.labels[int(cells[cell]) - worker * width], sums[cell])
-
-    return tuple(rows())
+    records = []
+    ends = np.searchsorted(cells, np.arange(len(votes.workers) + 1) * width).tolist()
+    for worker, (start, end) in enumerate(itertools.pairwise(ends)):
+        records.append(record(worker, ALL_LABELS, table[start:end].sum(0)))
+        names = [votes.labels[label] for label in (cells[start:end] - worker * width).tolist()]
+        records += map(record, itertools.repeat(worker), names, table[start:end])
+    return tuple(records)
 
 
 def _headers(header: Sequence[str], where: str) -> dict[str, str]:

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from labelwise.data.camera_results import days_spanned, read_times
+from labelwise.data.camera_results import read_times
 from labelwise.data.load import load_for_labels
 from labelwise.errors import DataError, SettingsError
 from labelwise.evaluation import Subgroups
@@ -96,7 +96,7 @@ class ScoreTable:
 
     def photos_per_day(self) -> float:
         times = read_times(self.facts["time"].tolist(), self.source, "time")
-        return len(times) / days_spanned(times)
+        return len(times) / len(np.unique(times.astype("datetime64[D]")))
 
     def part(self, name: str) -> Predictions:
         if self.split is None:
