@@ -416,10 +416,9 @@ def told(batch, headers):
         )
     except DataError as error:
         return str(error)
-    parts = [found.minus_ones, found.shares.tolist()]
-    for rows in (found.present, found.unknown, found.soft):
-        parts += [rows.sizes.tolist(), rows.numbers.tolist()]
-    return parts
+    *rows, shares, minus_ones = found
+    parts = [[part.sizes.tolist(), part.numbers.tolist()] for part in rows]
+    return [*parts, shares.tolist(), minus_ones]
 
 
 @pytest.mark.parametrize("bad", [False, True])

@@ -96,12 +96,12 @@ def _tag_immich(folder: Path, server: Immich, given: Options) -> None:
         caution(model_changed(index))
         made = _promised(index, given)
         rule = None if made is None else made.rule
-        done = write_tags(index, server, rule, dry_run=given.dry_run)
-    _show_counts(done.given)
-    tags = counted(sum(done.given.values()), "tag")
-    say(f"{_unwritten(given)}Immich: {tags} given, {sum(done.taken.values()):,} taken away")
-    if done.missing:
-        say(f"{counted(done.missing, 'photo')} with labels are not among its uploaded photos")
+        added, taken, missing = write_tags(index, server, rule, dry_run=given.dry_run)
+    _show_counts(added)
+    tags = counted(sum(added.values()), "tag")
+    say(f"{_unwritten(given)}Immich: {tags} given, {sum(taken.values()):,} taken away")
+    if missing:
+        say(f"{counted(missing, 'photo')} with labels are not among its uploaded photos")
     next_steps(f"tag {folder} --immich {given.immich} --undo")
 
 

@@ -18,7 +18,6 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 from queue import Empty, Queue
 from threading import Thread
 from typing import Any
@@ -162,19 +161,13 @@ class Immich:
             raise ServiceError(f"{self.address} answers {method} {path} with no JSON") from None
 
 
-@dataclass(frozen=True)
-class ImmichTags:
-    """What was written: tags given and taken, by label; photos that Immich does not have."""
-
-    given: dict[str, int]
-    taken: dict[str, int]
-    missing: int
-
-
 def write_tags(
     index: Index, immich: Immich, rule: Rule | None, *, dry_run: bool = False
-) -> ImmichTags:
-    """Make our tags of a server those of an index: what a rule gives, and nothing else."""
+) -> tuple[dict[str, int], dict[str, int], int]:
+    """Make our tags of a server those of an index: what a rule gives, and nothing else.
+
+    Return the tags given and taken, by label, and how many photos Immich does not have.
+    """
     there = {checksum: photo for photo, checksum in immich.photos()}
     wanted: dict[str, set[str]] = {}
     missing = 0
@@ -199,7 +192,7 @@ def write_tags(
         label = name.removeprefix(f"{PARENT}/")
         given |= {label: len(new)} if new else {}
         taken |= {label: len(old)} if old else {}
-    return ImmichTags(given, taken, missing)
+    return given, taken, missing
 
 
 def remove_tags(immich: Immich, *, dry_run: bool = False) -> int:

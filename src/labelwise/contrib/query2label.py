@@ -70,7 +70,12 @@ def load_query2label(
     if len(names) != labels:
         raise SettingsError(f"{path} answers {labels} labels, got {len(names)} names")
     network = create_backbone(backbone, image_size=image_size, squash=True)
-    own = backbone_state(state)
+    own = {}
+    for name, value in state.items():
+        if name.startswith(BACKBONE) and not name.endswith(COMPUTED):
+            ours = name.removeprefix(BACKBONE).removeprefix(BODY)  # a stage is merged earlier there
+            later = MERGING.sub(lambda stage: f"layers.{int(stage[1]) + 1}.downsample.", ours)
+            own[later] = value
     inner = getattr(network, "network", network)
     require_tensors(inner, own, str(path))
     _load(inner, own, str(path))
@@ -81,17 +86,6 @@ def load_query2label(
     link = make_objective("asl+phi", facts, **LOSS).link
     model = Model(network, head).eval()
     return Predictor(model, spec, LabelSpace(tuple(names)), link, Threshold(0.5), "asl+phi")
-
-
-def backbone_state(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the backbone's tensors under our names; a published Swin merges a stage earlier."""
-    weights = {}
-    for name, value in state.items():
-        if name.startswith(BACKBONE) and not name.endswith(COMPUTED):
-            own = name.removeprefix(BACKBONE).removeprefix(BODY)
-            later = MERGING.sub(lambda stage: f"layers.{int(stage[1]) + 1}.downsample.", own)
-            weights[later] = value
-    return weights
 
 
 def head_options(state: Mapping[str, Tensor], source: str = "the checkpoint") -> dict[str, Any]:

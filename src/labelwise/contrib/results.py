@@ -21,7 +21,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyarrow import compute
 
-from labelwise.data.camera_results import CameraResults, is_camera_results, read_camera_results
+from labelwise.data.camera_results import is_camera_results, read_camera_results
 from labelwise.data.columns import as_numbers
 from labelwise.data.tabular import open_tabular
 from labelwise.errors import DataError
@@ -244,7 +244,11 @@ def _of_photos(path: Path, keep: Sequence[str]) -> Detections:
         np.array([score for *_, score in rows]),
         np.full(len(rows), np.nan),
         of_photos=True,
-        notes=failed_note(results),
+        notes=tuple(
+            f"{results.program} has no result of {counted(len(results.failed), 'photo')}, first "
+            f"{name}."
+            for name in results.failed[:1]
+        ),
     )
 
 
@@ -339,11 +343,3 @@ def _codes(column: Any) -> tuple[tuple[str, ...], NDArray[np.int64]]:
 def _words(table: Any, name: str) -> NDArray[np.str_]:
     words, codes = _codes(table[name])
     return np.asarray(np.array(words, dtype=str)[codes])
-
-
-def failed_note(results: CameraResults) -> tuple[str, ...]:
-    """Return a sentence on the photos of which the program has no result, none if there is none."""
-    if not results.failed:
-        return ()
-    count = counted(len(results.failed), "photo")
-    return (f"{results.program} has no result of {count}, first {results.failed[0]}.",)

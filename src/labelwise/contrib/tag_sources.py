@@ -49,7 +49,16 @@ def tags_to_audit(
 
         return TagTable.of_labels(read_keywords(path).table), path
     if path.is_file() and trust is None and _has_scores(path):
-        return _of_scores(path, kind, least), _required(photos)
+        from labelwise.scores.read import read_unlabelled
+
+        given = read_unlabelled(path, kind)
+        if given.link is None:
+            raise SettingsError(
+                f"{path.name}: its scores are not probabilities; give --scores probs"
+            )
+        probs = np.asarray(given.link.decision_probs(given.logits), np.float64)
+        tags = TagTable.of_scores(path.name, given.ids, given.names, probs, probs >= least)
+        return tags, _required(photos)
     if path.suffix.lower() == ".json":
         tasks = read_json(path)
         if isinstance(tasks, list) and any(
@@ -77,16 +86,6 @@ def _has_scores(path: Path) -> bool:
     predicted = {"path", "labels", "error"} <= set(header) or {"path", "probs"} <= set(header)
     named = any(name.startswith("score:") for name in header)
     return named or predicted or {"id", "logits"} <= set(header)
-
-
-def _of_scores(path: Path, kind: "Kind | None", at_least: float) -> TagTable:
-    from labelwise.scores.read import read_unlabelled
-
-    unlabelled = read_unlabelled(path, kind)
-    if unlabelled.link is None:
-        raise SettingsError(f"{path.name}: its scores are not probabilities; give --scores probs")
-    probs = np.asarray(unlabelled.link.decision_probs(unlabelled.logits), np.float64)
-    return TagTable.of_scores(path.name, unlabelled.ids, unlabelled.names, probs, probs >= at_least)
 
 
 def _of_run(path: Path) -> TagTable:

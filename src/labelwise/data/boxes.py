@@ -13,7 +13,6 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -71,8 +70,8 @@ def read_coco(
                 f"{path}: several COCO files must each be a split by their names, got {listed}; "
                 "name them as 'train=coco:A.json;test=coco:B.json'"
             )
-        read = partial(read_coco, drop_unlabelled=drop_unlabelled, string_order=string_order)
-        tables = [read(file) for file in files]
+        options = {"drop_unlabelled": drop_unlabelled, "string_order": string_order}
+        tables = [read_coco(file, root=None, **options) for file in files]
         table = tables[0]
         if parts != [None]:
             table = join(list(zip(parts, tables, strict=True)), name=path.resolve().name)
@@ -94,10 +93,10 @@ def read_coco(
     row = {image["id"]: position for position, image in enumerate(images)}
     for kind, listed_ids in (("image", images), ("category", categories)):
         counts = Counter(record["id"] for record in listed_ids)
-        repeated = [number for number, count in counts.items() if count > 1]
-        if repeated:
+        repeated = next((number for number, count in counts.items() if count > 1), None)
+        if repeated is not None:
             raise DataError(
-                f"{where}: every {kind} id must be there once, got {repeated[0]} repeatedly"
+                f"{where}: every {kind} id must be there once, got {repeated} repeatedly"
             )
     present: list[set[int]] = [set() for _ in images]
     for number, annotation in enumerate(annotations, 1):
@@ -163,14 +162,12 @@ def read_coco2014(
 ) -> LabelTable:
     """Return MS-COCO 2014: ``annotations/instances_{train,val}2014.json``; val is the test."""
     parts = []
+    options = {"drop_unlabelled": drop_unlabelled, "string_order": string_order}
     for name, split in (("train2014", "train"), ("val2014", "test")):
         file = path / "annotations" / f"instances_{name}.json"
         if not file.is_file():
             raise DataError(f"{path}: MS-COCO 2014 needs {file.relative_to(path)}")
-        table = read_coco(
-            file, root=path / name, drop_unlabelled=drop_unlabelled, string_order=string_order
-        )
-        parts.append((split, table))
+        parts.append((split, read_coco(file, root=path / name, **options)))
     return join(parts, name="coco2014")
 
 
@@ -264,12 +261,12 @@ def read_voc(
         chosen = kept or chosen
     if not chosen:
         raise DataError(f"{path}: a VOC folder must have ImageSets/Main/train.txt or the like")
-    classes = set(_voc_classes(sets) if annotations == "main" else ())
+    by_xml = annotations == "xml"
+    classes = set(() if by_xml else _voc_classes(sets))
     rows: list[tuple[str, dict[str, bool]]] = []
     split: list[str] = []
     for part, target in chosen.items():
         images = [line.split()[0] for line in read_lines(sets / f"{part}.txt")]
-        by_xml = annotations == "xml"
         states = _from_xml(path / "Annotations", images) if by_xml else _from_main(sets, part)
         rows += [(image, states.get(image, {})) for image in images]
         split += [VOC_PARTS.get(target, target)] * len(images)

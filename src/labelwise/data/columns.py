@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -41,8 +41,11 @@ VALUES = 1 << 20  # of columns that are read together
 MinusOne = Literal["unknown", "absent"]
 TEXT = (pa.string(), pa.large_string())
 LISTS = (pa.ListType, pa.LargeListType, pa.FixedSizeListType)
-NONE_WORDS = {"-", "--", "n/a", "none", "no finding", "no findings", "no label", "no labels"}
-UNKNOWN_WORDS = {"?", "??", "tbd", "todo", "unknown", "unlabeled", "unlabelled"}
+WORDS = {  # in a column of labels that seem to say "none of them" or "nobody knows"
+    **dict.fromkeys(("-", "--", "n/a", "none", "no finding", "no findings"), "none"),
+    **dict.fromkeys(("no label", "no labels"), "none"),
+    **dict.fromkeys(("?", "??", "tbd", "todo", "unknown", "unlabeled", "unlabelled"), "unknown"),
+}
 At = Callable[[int], str]  # the name of a row of this batch, for errors
 
 
@@ -101,16 +104,6 @@ class SparseRows:
     everything: NDArray[np.bool_]
 
 
-class Words(NamedTuple):
-    """Words of a column of labels that say "none of them" or "nobody knows", in any case."""
-
-    none: frozenset[str] = frozenset()
-    unknown: frozenset[str] = frozenset()
-
-
-NO_WORDS = Words()
-
-
 def read_lists(
     column: Any,
     header: str,
@@ -118,11 +111,12 @@ def read_lists(
     at: At,
     *,
     separator: str = "|",
-    words: Words = NO_WORDS,
+    words: Mapping[str, str] = {},
 ) -> SparseRows:
     """Return the label sets of a column of lists, of separated text, or of class numbers.
 
-    The class number -1 means that nothing is known, as null and the unknown ``words`` do.
+    ``words`` are no labels: they mean "none" of them or, as null and the class number -1 do,
+    "unknown".
     """
     if pa.types.is_integer(column.type):
         column = pc.if_else(pc.equal(column, -1), pa.scalar(None, column.type), column)
@@ -156,9 +150,9 @@ def read_lists(
     for index, word in enumerate(dictionary):
         if word == EVERYTHING:
             everything[parents[code == index]] = True
-        elif word.casefold() in words.unknown:
+        elif (meaning := words.get(word.casefold())) == "unknown":
             null[parents[code == index]] = True
-        elif word and word.casefold() not in words.none:
+        elif word and meaning is None:
             numbers[index] = vocabulary.path(word, at(int(parents[first[index]])))
     count = np.array([len(names) for names in numbers], np.int64)
     start = np.cumsum(count) - count
@@ -213,16 +207,6 @@ def read_shares(
     return shares.astype(np.float32)
 
 
-class OneHot(NamedTuple):
-    """Rows of one column per label: column k is number k; ``shares`` are those of soft labels."""
-
-    present: SparseRows
-    unknown: SparseRows
-    soft: SparseRows
-    shares: NDArray[np.float32]
-    minus_ones: bool
-
-
 def read_one_hot(
     batch: Any,
     headers: Sequence[str],
@@ -230,8 +214,11 @@ def read_one_hot(
     *,
     soft: bool = False,
     minus_one: MinusOne | None = None,
-) -> OneHot:
-    """Return the labels of one column per label; a -1 means ``minus_one``, or is an error."""
+) -> tuple[SparseRows, SparseRows, SparseRows, NDArray[np.float32], bool]:
+    """Return which labels are present, unknown and soft, with shares, and whether there was a -1.
+
+    Column k is number k; a -1 means ``minus_one``, or is an error.
+    """
     columns = [batch.column(header) for header in headers]
     for header, column in zip(headers, columns, strict=True):
         if not _is_scalar(column.type):
@@ -272,10 +259,9 @@ def read_one_hot(
                     f"{_way_out(header, got, bool(between[first]))}"
                 )
             shares[rows, places] = numbers
-    there = states == 2
-    of_soft = shares[there] if soft else shares.ravel()
-    present, unknown = _rows_where(states == 1), _rows_where(states == -1)
-    return OneHot(present, unknown, _rows_where(there), of_soft, minus_ones)
+    of_soft = shares[states == 2] if soft else shares.ravel()
+    present, unknown, soft_rows = (_rows_where(states == state) for state in (1, -1, 2))
+    return present, unknown, soft_rows, of_soft, minus_ones
 
 
 def _of_one_type(columns: Sequence[Any], rows: int) -> Iterator[tuple[int, int]]:

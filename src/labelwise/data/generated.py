@@ -66,7 +66,11 @@ def scenes(
             span = slice(start + first, start + min(first + CHUNK, rows))
             jobs.append((span, number, np.random.SeedSequence((seed, number, chunk))))
         start += rows
-    handwriting, strokes = _handwriting(seed), _strokes()
+    handwriting = _handwriting(seed)
+    grid = (np.arange(8) - 3.5).astype(np.float32)
+    angle = np.arange(16)[:, None, None] * np.pi / 16
+    across = np.cos(angle) * grid[:, None] + np.sin(angle) * grid
+    strokes = _boxes(np.clip(1.2 - np.abs(across), 0, 1).astype(np.float32))
 
     def draw(job: tuple[slice, int, np.random.SeedSequence]) -> None:
         span, number, chance = job
@@ -106,13 +110,6 @@ def _handwriting(seed: int) -> list[tuple[NDArray[np.float32], NDArray[np.int64]
         (_boxes(pixels[np.concatenate(chunks)]), np.cumsum([0, *map(len, chunks)]))
         for chunks in parts
     ]
-
-
-def _strokes() -> NDArray[np.float32]:
-    grid = (np.arange(8) - 3.5).astype(np.float32)
-    angle = np.arange(16)[:, None, None] * np.pi / 16
-    across = np.cos(angle) * grid[:, None] + np.sin(angle) * grid
-    return _boxes(np.clip(1.2 - np.abs(across), 0, 1).astype(np.float32))
 
 
 def _boxes(pixels: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -164,7 +161,12 @@ def _draw(
         _paste(canvas, rows, corner[rows], boxes[level[rows], sample[rows]], ink)
     labels = np.zeros((CHUNK, 10), np.bool_)
     labels[np.nonzero(used)[0], digits[used]] = True
-    return _grain(rng, canvas[:, :, :size, :size]), labels
+    page = canvas[:, :, :size, :size]
+    speck = np.frombuffer(rng.bytes(page.size), np.uint8).reshape(page.shape)
+    noise = (speck >> 4).view(np.int8) - (speck & 15).view(np.int8)  # from -15 to 15
+    bright = page * np.float32(255) + noise
+    np.clip(bright, 0, 255, out=bright)
+    return np.ascontiguousarray(bright.astype(np.uint8).transpose(0, 2, 3, 1)), labels
 
 
 def _page(rng: np.random.Generator, size: int) -> NDArray[np.float32]:
@@ -179,15 +181,6 @@ def _page(rng: np.random.Generator, size: int) -> NDArray[np.float32]:
     steps *= after[:, None]
     steps += wide[:, :, before]
     return steps
-
-
-def _grain(rng: np.random.Generator, canvas: NDArray[np.float32]) -> NDArray[np.uint8]:
-    """Return the canvases as bytes, (CHUNK, size, size, 3), with a noise of -15 to 15."""
-    speck = np.frombuffer(rng.bytes(canvas.size), np.uint8).reshape(canvas.shape)
-    noise = (speck >> 4).view(np.int8) - (speck & 15).view(np.int8)
-    bright = canvas * np.float32(255) + noise
-    np.clip(bright, 0, 255, out=bright)
-    return np.ascontiguousarray(bright.astype(np.uint8).transpose(0, 2, 3, 1))
 
 
 def _least_overlap(
@@ -208,10 +201,9 @@ def _least_overlap(
 
 def _contrasting(colours: NDArray[np.float32], page: NDArray[np.float32]) -> NDArray[np.float32]:
     """Return the colours made lighter or darker until they stand out from the page."""
-    lighter = (page < 0.5).astype(np.float32)[:, None]
-    bright = colours.mean(1, keepdims=True)
-    wanted = page[:, None] + np.where(lighter > 0, CONTRAST, -CONTRAST)
-    lacking = np.where(lighter > 0, np.maximum(wanted - bright, 0), np.minimum(wanted - bright, 0))
+    dark = (page < 0.5)[:, None]
+    more = page[:, None] + np.where(dark, CONTRAST, -CONTRAST) - colours.mean(1, keepdims=True)
+    lacking = np.where(dark, np.maximum(more, 0), np.minimum(more, 0))
     ink: NDArray[np.float32] = np.clip(colours + lacking, 0, 1)
     return ink
 

@@ -394,7 +394,8 @@ class LabelTable:
 
     def zero_label(self) -> NDArray[np.bool_]:
         """Return which images were reviewed in full and have no label, (N,)."""
-        return np.equal(self.present.sizes() + self.unknown.sizes(), 0)
+        none: NDArray[np.bool_] = self.present.sizes() + self.unknown.sizes() == 0
+        return none
 
     def facts(self) -> DatasetFacts:
         """Return the counts that objectives and heads are built from.
@@ -433,6 +434,21 @@ def join(parts: Sequence[tuple[str | None, LabelTable]], *, name: str) -> LabelT
     if known and len(known) != len(parts):
         raise DataError(f"{name}: either all parts must have a split or none")
     groups = [table.group for table in tables if table.group is not None]
+    images: ImageSource
+    files = [table.images for table in tables if isinstance(table.images, FileImages)]
+    if len(files) < len(tables):
+        images = JoinedImages([table.images for table in tables])
+    else:
+        roots = [Path(os.path.abspath(source.root)) for source in files]
+        base = Path(os.path.commonpath(roots))
+        paths: list[str] = []
+        for source, root in zip(files, roots, strict=True):
+            inside, real = root.relative_to(base), source.real_names
+            paths.extend(
+                path if is_uri(path) else (inside / real.get(path, path)).as_posix()
+                for path in source.ids
+            )
+        images = FileImages(base, paths)
     soft = None
     if any(table.soft is not None for table in tables):
         soft = SoftLabels.concatenate(
@@ -440,7 +456,7 @@ def join(parts: Sequence[tuple[str | None, LabelTable]], *, name: str) -> LabelT
         )
     return LabelTable(
         tables[0].space,
-        _joined_images([table.images for table in tables]),
+        images,
         LabelSets.concatenate([table.present for table in tables]),
         LabelSets.concatenate([table.unknown for table in tables]),
         np.concatenate(known) if known else None,
@@ -449,19 +465,3 @@ def join(parts: Sequence[tuple[str | None, LabelTable]], *, name: str) -> LabelT
         tuple(note for table in tables for note in table.notes),
         soft,
     )
-
-
-def _joined_images(sources: list[ImageSource]) -> ImageSource:
-    files = [source for source in sources if isinstance(source, FileImages)]
-    if len(files) != len(sources):
-        return JoinedImages(sources)
-    roots = [Path(os.path.abspath(source.root)) for source in files]
-    base = Path(os.path.commonpath(roots))
-    paths: list[str] = []
-    for source, root in zip(files, roots, strict=True):
-        inside, real = root.relative_to(base), source.real_names
-        paths.extend(
-            path if is_uri(path) else (inside / real.get(path, path)).as_posix()
-            for path in source.ids
-        )
-    return FileImages(base, paths)

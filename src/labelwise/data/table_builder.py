@@ -8,6 +8,8 @@ import mmap
 import os
 import shlex
 import tempfile
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -19,15 +21,12 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from labelwise.data.columns import (
-    NO_WORDS,
-    NONE_WORDS,
-    UNKNOWN_WORDS,
+    WORDS,
     At,
     MinusOne,
     SparseRows,
     TableColumns,
     Vocabulary,
-    Words,
     first_true,
     names_of_joined_labels,
     read_lists,
@@ -103,12 +102,12 @@ class TableBuilder:
         separator: str | None = "|",
         soft: bool = False,
         minus_one: MinusOne | None = None,
-        words: Words | None = None,
+        words: Mapping[str, str] | None = None,
     ) -> None:
         self.columns, self.vocabulary, self.separator = layout, vocabulary, separator or "|"
         self.separated = separator is not None or vocabulary.closed or layout.labels is None
         self.soft_columns, self.minus_one, self.minus_ones = soft, minus_one, False
-        self.words, self.asks = words or NO_WORDS, words is None
+        self.words, self.asks = words or {}, words is None
         self.paths: list[Any] = []
         self.images = Spool()
         self.present: list[SparseRows] = []
@@ -194,9 +193,7 @@ class TableBuilder:
         everything = np.concatenate([rows.everything for rows in self.unknown])
         present = _sets(self.present, columns, len(space))
         unknown = _sets(self.unknown, columns, len(space))
-        soft = None
-        if self.soft:
-            soft = _soft_labels(self.soft, self.shares, columns, len(space), name)
+        soft = self._soft_labels(columns, len(space), name) if self.soft else None
         if len(unknown.columns):
             _reject_both(present, unknown, "present and unknown", space.names, name)
         stated = present
@@ -236,22 +233,34 @@ class TableBuilder:
             soft,
         )
 
+    def _soft_labels(self, columns: NDArray[np.int32], width: int, where: str) -> SoftLabels:
+        values = np.concatenate(self.shares)
+        sizes = np.concatenate([rows.sizes for rows in self.soft])
+        keys = np.repeat(np.arange(len(sizes)), sizes) * max(width, 1)
+        keys += columns[np.concatenate([rows.numbers for rows in self.soft])]
+        order = np.argsort(keys, kind="stable")
+        twice = np.flatnonzero(np.diff(keys[order]) == 0)
+        if len(twice):
+            row = int(keys[order[twice[0]]]) // width
+            raise DataError(f"{where}, row {row + 1}: a soft label is there twice")
+        return SoftLabels(_sets(self.soft, columns, width), values[order])
+
     def _look_for_words(self, where: str) -> None:
         """Ask about labels such as "No Finding" and "todo", which may mean none or unknown."""
         if not self.asks or self.vocabulary.closed or self.columns.labels is None:
             return
         found = {
-            meaning: [name for name in self.vocabulary.numbers if name.casefold() in words]
-            for meaning, words in (("none", NONE_WORDS), ("unknown", UNKNOWN_WORDS))
+            meaning: [
+                name for name in self.vocabulary.numbers if WORDS.get(name.casefold()) == meaning
+            ]
+            for meaning in ("none", "unknown")
         }
         named = [name for names in found.values() for name in names]
         if not named:
             return
-        numbers = np.concatenate([rows.numbers for rows in self.present])
-        counts = [int((numbers == self.vocabulary.numbers[name]).sum()) for name in named]
-        shown = ", ".join(
-            f"{name!r} ({counted(count, 'row')})" for name, count in zip(named, counts, strict=True)
-        )
+        uses = Counter(np.concatenate([rows.numbers for rows in self.present]).tolist())
+        counts = {name: uses[self.vocabulary.numbers[name]] for name in named}
+        shown = ", ".join(f"{name!r} ({counted(count, 'row')})" for name, count in counts.items())
         way = " ".join(
             f"--set {shlex.quote(f'means_{meaning}=[{chr(44).join(map(json.dumps, names))}]')}"
             for meaning, names in found.items()
@@ -297,14 +306,13 @@ class TableBuilder:
     def _add_labels(self, batch: Any, at: At) -> None:
         layout = self.columns
         if layout.labels is None:
-            rows = read_one_hot(
+            *parts, minus_ones = read_one_hot(
                 batch, layout.one_hot, at, soft=self.soft_columns, minus_one=self.minus_one
             )
-            self.present.append(rows.present)
-            self.unknown.append(rows.unknown)
-            self.soft.append(rows.soft)
-            self.shares.append(rows.shares)
-            self.minus_ones = self.minus_ones or rows.minus_ones
+            held: tuple[list[Any], ...] = (self.present, self.unknown, self.soft, self.shares)
+            for rows, part in zip(held, parts, strict=True):
+                rows.append(part)
+            self.minus_ones = self.minus_ones or minus_ones
             return
         present = self._named(batch, layout.labels, at, self.words)
         if layout.soft is not None and layout.shares is not None:
@@ -323,7 +331,12 @@ class TableBuilder:
         self.unknown.append(unknown)
 
     def _named(
-        self, batch: Any, header: str, at: At, words: Words = NO_WORDS, everything: bool = False
+        self,
+        batch: Any,
+        header: str,
+        at: At,
+        words: Mapping[str, str] = {},
+        everything: bool = False,
     ) -> SparseRows:
         rows = read_lists(
             batch.column(header),
@@ -353,28 +366,8 @@ def _sets(parts: list[SparseRows], columns: NDArray[np.int32], width: int) -> La
     sizes = np.concatenate([rows.sizes for rows in parts])
     numbers = np.concatenate([rows.numbers for rows in parts])
     parts.clear()  # a large table should not be in memory twice
-    offsets = np.zeros(len(sizes) + 1, np.int64)
-    np.cumsum(sizes, out=offsets[1:])
+    offsets = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
     return LabelSets.from_csr(offsets, columns[numbers], width)
-
-
-def _soft_labels(
-    rows: list[SparseRows],
-    shares: list[NDArray[np.float32]],
-    columns: NDArray[np.int32],
-    width: int,
-    where: str,
-) -> SoftLabels:
-    values = np.concatenate(shares)
-    sizes = np.concatenate([rows_read.sizes for rows_read in rows])
-    keys = np.repeat(np.arange(len(sizes)), sizes) * max(width, 1)
-    keys += columns[np.concatenate([rows_read.numbers for rows_read in rows])]
-    order = np.argsort(keys, kind="stable")
-    twice = np.flatnonzero(np.diff(keys[order]) == 0)
-    if len(twice):
-        row = int(keys[order[twice[0]]]) // width
-        raise DataError(f"{where}, row {row + 1}: a soft label is there twice")
-    return SoftLabels(_sets(rows, columns, width), values[order])
 
 
 def _reject_both(

@@ -26,15 +26,13 @@ import pyarrow.parquet as pq
 from pyarrow import csv as arrow_csv
 
 from labelwise.data.columns import (
-    NONE_WORDS,
     STATES,
-    UNKNOWN_WORDS,
     USUAL_LABELS,
     USUAL_PATHS,
+    WORDS,
     MinusOne,
     TableColumns,
     Vocabulary,
-    Words,
     find_columns,
     folded,
     holds_states,
@@ -477,9 +475,12 @@ def read_tables(
     given = label_names(names)
     words = None
     if means_none is not None or means_unknown is not None:
-        said = (means_none or (), means_unknown or ())
-        lists = ([given] if isinstance(given, str) else given for given in said)
-        words = Words(*(frozenset(word.strip().casefold() for word in one) for one in lists))
+        said = {"none": means_none or (), "unknown": means_unknown or ()}
+        words = {
+            word.strip().casefold(): meaning
+            for meaning, listed in said.items()
+            for word in ([listed] if isinstance(listed, str) else listed)
+        }
     base = (
         Path(root) if root is not None else Path(os.path.commonpath([f.parent for f, _ in files]))
     )
@@ -643,11 +644,10 @@ def proposed(batch: Any, given: Mapping[str, Any], folder: Path, asks: bool) -> 
         words = {
             word.strip() for cell in inside for word in cell.split(separator or (marks or "|")[0])
         }
-        for option, known in (("means_none", NONE_WORDS), ("means_unknown", UNKNOWN_WORDS)):
-            matching = sorted(word for word in words if word.casefold() in known)
-            options += (
-                [f"{option}=[{','.join(map(json.dumps, matching))}]"] if matching and asks else []
-            )
+        for meaning in ("none", "unknown") if asks else ():
+            matching = sorted(word for word in words if WORDS.get(word.casefold()) == meaning)
+            listed = ",".join(map(json.dumps, matching))
+            options += [f"means_{meaning}=[{listed}]"] if matching else []
     elif others := [*ignored, *(name for name in free if name not in states)]:
         options.append(f"ignore=[{','.join(json.dumps(name) for name in others)}]")
     photos_named = cells.get(columns.get("path", ""), [])

@@ -288,7 +288,14 @@ def model_workers(
             / np.maximum(np.bincount(pair, weight, len(pairs)) + strength, 1e-300)
             for weight, right_answer in ((there, affirmed), (1 - there, ~affirmed))
         ]
-        before, truth = truth, _posterior(share[label], rates, entry, pair, affirmed)
+        with np.errstate(divide="ignore"):
+            of_yes = np.log(rates[0]) - np.log1p(-rates[1])
+            of_no = np.log1p(-rates[0]) - np.log(rates[1])
+        weights = np.where(affirmed, of_yes[pair], of_no[pair]).clip(-700, 700)
+        chance = share[label]
+        odds = np.log(chance) - np.log1p(-chance) + np.bincount(entry, weights, len(entries))
+        # The same as 1 / (1 + exp(-odds)), without overflow.
+        before, truth = truth, 0.5 * (1 + np.tanh(odds / 2))
         if np.abs(truth - before).max(initial=0.0) < CLOSE:
             break
     enough = answers >= least
@@ -300,19 +307,6 @@ def model_workers(
         f"answers with {right:.0%} right, {ended}"
     )
     return SoftVotes(votes, entries[enough], truth[enough], records, how)
-
-
-def _posterior(
-    share: Floats, rates: Sequence[Floats], entry: Ints, pair: Ints, affirmed: NDArray[np.bool_]
-) -> Floats:
-    """Return P(t = 1 | votes) of every entry under given shares and rates."""
-    with np.errstate(divide="ignore"):
-        of_yes = np.log(rates[0]) - np.log1p(-rates[1])
-        of_no = np.log1p(-rates[0]) - np.log(rates[1])
-    weights = np.where(affirmed, of_yes[pair], of_no[pair]).clip(-700, 700)
-    odds = np.log(share) - np.log1p(-share) + np.bincount(entry, weights, len(share))
-    # The same as 1 / (1 + exp(-odds)), without overflow.
-    return 0.5 * (1 + np.tanh(odds / 2))
 
 
 def _records(
