@@ -195,6 +195,9 @@ def export_for_tool(
     if not isinstance(table.images, FileImages) or table.images.real_names:
         raise DataError(f"{table.name}: its images must be single files with UTF-8 names")
     table.require_hard(f"{tool} knows yes, no and unknown")
+    for name in table.space.names if tool in ("label-studio", "cvat", "voc") else ():
+        if name != name.strip() or not name.isprintable():
+            raise DataError(f"the label {name!r} cannot be written in XML")
     if write is None:
         _voc(table, table.images, target)
         return ""
@@ -220,8 +223,6 @@ def _named(table: LabelTable, sets: LabelSets, row: int) -> list[str]:
 
 
 def _label_studio(table: LabelTable, paths: list[str], guesses: Guesses | None) -> bytes:
-    for name in table.space.names:
-        _require_xml(name)
     unlabelled = table.unlabelled()
     root = _folders_up(paths)
     meta = {"labels": list(table.space.names)} | ({"root": root} if root else {})
@@ -265,7 +266,6 @@ def _cvat(table: LabelTable, paths: list[str], guesses: Guesses | None) -> bytes
     task = ElementTree.SubElement(ElementTree.SubElement(tree, "meta"), "task")
     labels = ElementTree.SubElement(task, "labels")
     for name in table.space.names:
-        _require_xml(name)
         ElementTree.SubElement(ElementTree.SubElement(labels, "label"), "name").text = name
     for row, path in enumerate(paths):
         width, height = table.images.read(row).size
@@ -357,7 +357,6 @@ def _voc(table: LabelTable, images: FileImages, target: Path) -> None:
     if target.exists():
         raise DataError(f"{target} is there already; give a new folder")
     for name in table.space.names:
-        _require_xml(name)
         if ":" in name or name.startswith("#"):
             raise DataError(f"the label {name!r} cannot be in labelmap.txt, which uses : and #")
     stems: dict[str, str] = {}
@@ -405,11 +404,6 @@ def _voc_xml(table: LabelTable, row: int, file: str) -> bytes:
                 ElementTree.SubElement(box, end).text = str(value)
     ElementTree.indent(tree)
     return bytes(ElementTree.tostring(tree, "utf-8"))
-
-
-def _require_xml(name: str) -> None:
-    if name != name.strip() or not name.isprintable():
-        raise DataError(f"the label {name!r} cannot be written in XML")
 
 
 Write = Callable[[LabelTable, list[str], Guesses | None], bytes]

@@ -28,6 +28,7 @@ Columns, splits and headers were compared with those that public programs for th
 X-rays, which need a contract, were not at hand.
 """
 
+import tomllib
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -40,7 +41,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv as arrow_csv
 
-from labelwise.contrib import LABEL_NAMES
 from labelwise.data.rows import from_rows, read_lines, require_file
 from labelwise.data.table import LabelTable
 from labelwise.errors import DataError
@@ -49,7 +49,8 @@ from labelwise.pictures.sources import FileImages, read_image_file
 from labelwise.system.table_files import read_parquet
 from labelwise.system.text import counted, first_line
 
-FINDINGS, MINED = (tuple(LABEL_NAMES[name]) for name in ("chexpert", "chestxray14"))
+LISTED = tomllib.loads(Path(__file__).with_name("label_names.toml").read_text(encoding="utf-8"))
+FINDINGS, MINED = tuple(LISTED["chexpert"]), tuple(LISTED["chestxray14"])
 STATES = {"1": 1, "1.0": 1, "0": 0, "0.0": 0, "-1": -1, "-1.0": -1, "": -2}
 CSV_BATCH = "CheXpert-v1.0 batch 1 (validate & csv)"
 TEST_TABLES = ("test.csv", "test_labels.csv")
@@ -250,8 +251,7 @@ def _states(
 
 SPLITS = {"train": "train", "validation": "val", "test": "test"}
 UNCLASSIFIED = (0, 335, 999)  # no data, glaciers (none of the 43), and what CORINE left open
-CLASSES_19 = tuple(LABEL_NAMES["bigearthnet_19"])
-CLASSES_43 = {int(code): name for code, name in LABEL_NAMES["corine"].items()}
+CLASSES_43 = {int(code): name for code, name in LISTED["corine"].items()}
 
 
 def read_bigearthnet(
@@ -276,7 +276,7 @@ def read_bigearthnet(
                 f"{file}, row {row + 1}: patch_id must end in _ROW_COLUMN, got {patch!r}"
             )
         tiles.append(tile)
-    names: Sequence[str] = CLASSES_19
+    names: Sequence[str] = LISTED["bigearthnet_19"]
     if labels == 19:
         rows = _texts(table.column("labels"), "labels", file, lists=True)
     else:
