@@ -13,7 +13,7 @@ from typed import must_run, run
 from labelwise.data import load
 from labelwise.data.export import export
 from labelwise.data.votes import ALL_LABELS, Votes, count_votes, model_workers
-from labelwise.errors import DataError, LabelwiseError
+from labelwise.errors import DataError, LabelwiseError, SettingsError
 from labelwise.pictures import FileImages
 
 RATES = [(0.9, 0.95), (0.8, 0.9), (0.6, 0.7), (0.95, 0.6), (0.85, 0.85)]
@@ -203,7 +203,6 @@ def test_the_verb_writes_a_table_and_a_report(tmp_path):
         (["--by", "workers", "--smoothing", "1"], "belongs to --vote-by counts"),
         (["--report", "workers.txt"], "must end in .csv or .json"),
         (["--by", "workers", "--right", "0.4"], "between 0.5 and 1"),
-        (["--by", "workers", "--strength", "-1"], "must not be negative"),
     ],
 )
 def test_options_that_do_not_apply_are_errors(tmp_path, words, sentence):
@@ -234,7 +233,9 @@ def test_photos_keep_their_split_and_bytes(tmp_path):
     assert known[:, 0].tolist() == [True] * 3 + [False] * 7
 
 
-def test_votes_on_a_photo_that_is_not_there():
+def test_a_photo_that_is_not_there_and_a_negative_prior():
     made = count_votes(Votes.of([("a.jpg", "dog", "ann", "yes")]))
     with pytest.raises(DataError, match=r"photos has no photo 'a\.jpg', which has votes; there"):
         made.table(FileImages("", ["elsewhere.png"]), "photos")
+    with pytest.raises(SettingsError, match="must not be negative"):
+        model_workers(Votes.of([("a", "b", "c", "yes")]), strength=-1.0)

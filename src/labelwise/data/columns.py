@@ -115,8 +115,7 @@ def read_lists(
 ) -> SparseRows:
     """Return the label sets of a column of lists, of separated text, or of class numbers.
 
-    ``words`` are no labels: they mean "none" of them or, as null and the class number -1 do,
-    "unknown".
+    The ``words`` mean "none" of them or, as null and the class number -1 do, "unknown".
     """
     if pa.types.is_integer(column.type):
         column = pc.if_else(pc.equal(column, -1), pa.scalar(None, column.type), column)
