@@ -21,7 +21,6 @@ from math import isnan, log
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from labelwise.errors import CheckpointError, SettingsError
 from labelwise.numeric.array_api import (
@@ -38,7 +37,7 @@ from labelwise.numeric.array_api import (
     safe_log,
     softplus,
 )
-from labelwise.numeric.arrays import is_tensor, to_numpy
+from labelwise.numeric.arrays import Numbers, is_tensor, to_numpy
 from labelwise.numeric.finite import require_finite, require_numbers
 from labelwise.system.text import one_line_of
 from labelwise.taxonomy import FAR, AttributeColumns, LabelTree
@@ -47,7 +46,6 @@ from labelwise.types import nearest
 if TYPE_CHECKING:
     from torch import Tensor
 
-Numbers = NDArray[np.float64]
 T = TypeVar("T")
 
 

@@ -1,4 +1,6 @@
-"""Oracles: golden vectors, hand-made cases, the law of the sampled rank."""
+"""Oracles: golden vectors, loops over pairs, hand-made cases, the law of the sampled rank."""
+
+from math import exp, log1p
 
 import golden
 import pytest
@@ -18,6 +20,46 @@ def test_golden_pairs(method, objective, key):
     (case,) = golden.cases(method).values()
     logits, labels, _ = golden.batch(case)
     golden.assert_golden(objective(logits, labels), case["expected"][key])
+
+
+def pairwise(present, absent):
+    return sum(max(0.0, 1 - p + n) for p in present for n in absent)
+
+
+def lsep(present, absent):
+    return log1p(sum(exp(n - p) for p in present for n in absent))
+
+
+def weight(p, absent):
+    """H of the rank: how many absent labels violate the margin."""
+    return sum(1 / i for i in range(1, sum(1 - p + n > 0 for n in absent) + 1))
+
+
+def warp(present, absent):
+    return sum(weight(p, absent) * pairwise([p], absent) for p in present)
+
+
+def rml(present, absent, s=-0.8, beta=0.9, c_u=5.0):
+    def ramp(t):
+        return max(0, 1 - t) - beta * max(0, s - t)
+
+    ranked = sum(weight(p, absent) * sum(ramp(p - n) for n in absent) for p in present)
+    return c_u * (sum(map(ramp, present)) + sum(ramp(-n) for n in absent)) + ranked
+
+
+@pytest.mark.parametrize(
+    ("objective", "formula"),
+    [(PairwiseHinge(), pairwise), (LSEP(), lsep), (WARP(rank="exact"), warp),
+     (RML(rank="exact"), rml)],
+)  # fmt: skip
+def test_losses_are_their_formulas_over_pairs(objective, formula):
+    logits, labels = example()
+    observed = torch.rand(6, 5, generator=torch.Generator().manual_seed(0)) < 0.8
+    total = 0.0
+    for v, y, seen in zip(logits, labels, observed, strict=True):
+        total += formula(*(v[seen & (y == side)].tolist() for side in (1, 0)))
+    assert observed.any(1).all()
+    assert objective(logits, labels, observed).item() == pytest.approx(total / 6, rel=1e-9)
 
 
 @pytest.mark.parametrize("rank", ["exact", "sampled"])

@@ -11,8 +11,10 @@ from torch.nn.functional import cross_entropy, log_softmax
 from labelwise.methods import make_objective
 from labelwise.objectives import (
     DistributionBalanced,
+    MaxConfidence,
     SoftmaxCrossEntropy,
     SoftmaxOrNone,
+    UniformKL,
     max_confidence,
     uniform_kl,
 )
@@ -33,6 +35,18 @@ def test_golden_zero_label(method, function):
     log_probs = log_softmax(golden.tensor(case["inputs"]["logits"]), dim=1)
     golden.assert_golden(function(log_probs), case["expected"]["per_sample"])
     golden.assert_golden(function(log_probs).mean(), case["expected"]["mean"])
+
+
+def test_images_without_labels_have_their_own_term():
+    logits, labels = example()
+    labels[3] = 0
+    inside, log_p = labels.any(1), logits.log_softmax(1)
+    entropy = -(labels / labels.sum(1, keepdim=True) * log_p).sum(1)[inside]
+    uniform = -log_p.mean(1)[~inside] - log(5)
+    expected = entropy.mean() + 0.3 * uniform.mean()
+    torch.testing.assert_close(UniformKL(0.3)(logits, labels), expected)
+    expected = torch.cat([entropy, log_p.amax(1)[~inside]]).mean()
+    torch.testing.assert_close(MaxConfidence()(logits, labels), expected)
 
 
 def test_torch_agrees_on_soft_shares_and_temperature():

@@ -20,17 +20,10 @@ from typing import Any
 
 import numpy as np
 
-from labelwise.calibration.entries import Numbers
 from labelwise.calibration.platt import Beta
 from labelwise.links import Grouped, Link
 from labelwise.numeric.array_api import A, log_sigmoid, logsumexp, namespace
-from labelwise.numeric.arrays import (
-    Array,
-    Mask,
-    as_mask,
-    check_shapes,
-    to_numpy,
-)
+from labelwise.numeric.arrays import Array, Mask, Numbers, as_mask, check_shapes, to_numpy
 from labelwise.taxonomy import FAR, AttributeColumns
 
 # A known change in how many images have none of the labels: a share s where a link was fitted, s'

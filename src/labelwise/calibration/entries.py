@@ -19,9 +19,8 @@ from numpy.typing import NDArray
 
 from labelwise.links import Link
 from labelwise.numeric.array_api import A
-from labelwise.numeric.arrays import Array, Mask, as_mask, check_shapes, to_numpy
+from labelwise.numeric.arrays import Array, Mask, Numbers, as_mask, check_shapes, to_numpy
 
-Numbers = NDArray[np.float64]
 Floats = NDArray[np.floating[Any]]
 Block = tuple[Floats, Floats, Floats | None]  # u, y and a weight, None where all weigh 1
 Rows = Union["Entries", "Bins"]

@@ -30,10 +30,9 @@ from numpy.typing import NDArray
 from labelwise.calibration.entries import OnLogOdds, limited_log_odds, read_entries
 from labelwise.links import Link
 from labelwise.numeric.array_api import A, like, log_sigmoid, namespace
-from labelwise.numeric.arrays import Array, to_numpy
+from labelwise.numeric.arrays import Array, Numbers, to_numpy
 from labelwise.numeric.special import expit, ndtri
 
-Numbers = NDArray[np.float64]
 Spreads = tuple[float, float]
 SPREADS = (0.02, 0.1, 0.25, 0.6, 1.5)  # tau
 STEPS, TOLERANCE = 60, 1e-6  # of the value: the step after it gains its square

@@ -16,7 +16,6 @@ import numpy as np
 from labelwise.calibration.entries import (
     Entries,
     Floats,
-    Numbers,
     OnLogOdds,
     check_options,
     choose,
@@ -26,7 +25,7 @@ from labelwise.calibration.entries import (
 )
 from labelwise.links import Link
 from labelwise.numeric.array_api import A, like, namespace, search_rows, taken
-from labelwise.numeric.arrays import Array
+from labelwise.numeric.arrays import Array, Numbers
 
 # Histogram binning: the share of present labels in each bin of log-odds.
 #

@@ -18,7 +18,6 @@ import numpy as np
 from labelwise.calibration.entries import (
     Entries,
     Floats,
-    Numbers,
     OnLogOdds,
     check_options,
     limited_log_odds,
@@ -27,7 +26,7 @@ from labelwise.calibration.entries import (
 from labelwise.calibration.regression import fit_labels, fit_shared
 from labelwise.links import Link, Softmax
 from labelwise.numeric.array_api import A, like, log_sigmoid, logsumexp
-from labelwise.numeric.arrays import Array
+from labelwise.numeric.arrays import Array, Numbers
 
 Scope = Literal["shared", "offset", "label"]
 PerLabelNumber = float | Sequence[float]

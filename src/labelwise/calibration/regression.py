@@ -34,14 +34,13 @@ from labelwise.calibration.entries import (
     Block,
     Entries,
     Floats,
-    Numbers,
     Rows,
     choose,
     compressed,
     folds_of,
     joined,
 )
-from labelwise.numeric.arrays import Mask
+from labelwise.numeric.arrays import Mask, Numbers
 
 Raw = Callable[[Floats], tuple[Floats, ...]]
 Derivatives = tuple[Numbers, Numbers, Numbers]

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labelwise.numeric.arrays import Array, Mask, as_mask, check_shapes, to_numpy
+from labelwise.numeric.arrays import Array, Mask, Numbers, as_mask, check_shapes, to_numpy
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Answers:
     def labels(self) -> Iterator["Answers"]:
         return (self[:, k : k + 1] for k in range(self.probs.shape[1]))
 
-    def f1(self, sets: Mask) -> NDArray[np.float64]:
+    def f1(self, sets: Mask) -> Numbers:
         """Return the F1 (N,) of each image's set over its known labels; 1 if both are empty."""
         chosen = sets & self.known
         both = 2.0 * (chosen & self.present).sum(1)

@@ -42,7 +42,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelwise.errors import DataError
-from labelwise.numeric.arrays import Array, to_numpy
+from labelwise.numeric.arrays import Array, Numbers, to_numpy
 from labelwise.numeric.special import (
     betaincinv,
     betaln,
@@ -51,8 +51,6 @@ from labelwise.numeric.special import (
     logsumexp,
     stdtrit,
 )
-
-Numbers = NDArray[np.float64]
 
 LAWS = ((1.0, 20.0), (1.0, 200.0), (1 / 3, 20.0), (3.0, 20.0))  # factor of the odds, weight
 LEAST_SHARE = 0.002

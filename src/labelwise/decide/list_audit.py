@@ -33,9 +33,8 @@ from numpy.typing import NDArray
 
 from labelwise.decide.promises import Promise, check_levels, promised_today
 from labelwise.errors import DataError
+from labelwise.numeric.arrays import Numbers
 from labelwise.numeric.special import betaln, log_falling
-
-Numbers = NDArray[np.float64]
 
 FIRST = 0.8  # of delta, for the first list of a query
 LOOK_AHEAD = 400  # checks; nobody does more

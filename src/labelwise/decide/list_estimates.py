@@ -20,11 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelwise.errors import DataError
+from labelwise.numeric.arrays import Mask, Numbers
 from labelwise.numeric.special import betaln, log_choose
 from labelwise.system.text import counted
 
-Numbers = NDArray[np.float64]
-Mask = NDArray[np.bool_]
 Rates = tuple[tuple[float, float], tuple[float, float]]  # Beta laws of TPR and FPR
 FEWEST_ABSENT = 50  # test photos without the label
 FEWEST_PRESENT = 5  # photos with the label, for a count

@@ -42,7 +42,7 @@ from labelwise.decide.promises import (
 )
 from labelwise.decide.rules import NEVER, AtMost, Rule, Threshold, TopK, expected_f, just_below
 from labelwise.errors import SettingsError
-from labelwise.numeric.arrays import Array, to_numpy
+from labelwise.numeric.arrays import Array, Numbers, to_numpy
 from labelwise.numeric.bounds import (
     best_stakes,
     betting_p_values,
@@ -57,7 +57,6 @@ from labelwise.system.text import counted
 if TYPE_CHECKING:
     from labelwise.links import Link
 
-Numbers = NDArray[np.float64]
 Scope = Literal["shared", "label"]
 Measure = Literal["all", "precision", "f"]
 Test = Literal["exact binomial", "Hoeffding-Bentkus", "betting"]

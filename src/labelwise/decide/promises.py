@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 from labelwise.decide.arrays import Answers, read_answers
 from labelwise.decide.estimate import exact_count_bounds
 from labelwise.errors import DataError, SettingsError
-from labelwise.numeric.arrays import Array
+from labelwise.numeric.arrays import Array, Numbers
 from labelwise.numeric.bounds import ratio_interval
 from labelwise.numeric.finite import require_finite
 from labelwise.numeric.groups import Groups
@@ -356,9 +356,7 @@ def percent(share: float) -> str:
     return f"{100 * share:.3g}%"
 
 
-def tally(
-    what: What, answers: Answers, sets: NDArray[np.bool_]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def tally(what: What, answers: Answers, sets: NDArray[np.bool_]) -> tuple[Numbers, Numbers]:
     """Return losses and counts (N,) of images; the risk is the ratio of their sums.
 
     Counts are 0 or 1, except for ``tags``, where they are numbers of labels chosen.

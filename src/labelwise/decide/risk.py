@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 from labelwise.decide.arrays import Answers, read_answers
 from labelwise.decide.rules import NEVER, Rule, Threshold, just_above, just_below
 from labelwise.errors import DataError
-from labelwise.numeric.arrays import Array, to_numpy
+from labelwise.numeric.arrays import Array, Numbers, to_numpy
 from labelwise.numeric.groups import Groups
 from labelwise.types import nearest
 
@@ -231,7 +231,7 @@ def _alarms(answers: Answers, level: float, any_alarm: bool, groups: Groups | No
     return _lowest(*_steps(probs, absent, free, weights), budget)
 
 
-def _lowest(scores: NDArray[Any], losses: NDArray[np.float64], budget: float) -> float:
+def _lowest(scores: NDArray[Any], losses: Numbers, budget: float) -> float:
     """Return the lowest threshold with losses within the budget; each hangs on a score."""
     # At t just above scores[i] everything above it is lost.
     raised = np.r_[losses[::-1].cumsum()[::-1], 0.0]
@@ -241,13 +241,13 @@ def _lowest(scores: NDArray[Any], losses: NDArray[np.float64], budget: float) ->
 
 def _steps(
     probs: NDArray[Any], chosen: NDArray[np.bool_], held: NDArray[Any], weights: NDArray[Any]
-) -> tuple[NDArray[Any], NDArray[np.float64]]:
+) -> tuple[NDArray[Any], Numbers]:
     """Return the distinct scores of the chosen entries, rising, and the loss that hangs on each."""
     rows, _ = np.nonzero(chosen)
     return _summed(probs[chosen], weights[rows] / held[rows])
 
 
-def _summed(values: NDArray[Any], losses: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.float64]]:
+def _summed(values: NDArray[Any], losses: NDArray[Any]) -> tuple[NDArray[Any], Numbers]:
     scores, bin_of = np.unique(values, return_inverse=True)
     lost: NDArray[Any] = np.bincount(bin_of, weights=losses, minlength=len(scores))
     return scores, lost

@@ -26,10 +26,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from labelwise.links import made_from_spec
-from labelwise.numeric.arrays import is_tensor, to_numpy, to_tensor
+from labelwise.numeric.arrays import Numbers, is_tensor, to_numpy, to_tensor
 from labelwise.taxonomy import AttributeColumns, LabelTree
 
 if TYPE_CHECKING:  # rules choose sets of numpy arrays without torch
@@ -40,7 +39,6 @@ Array = TypeVar("Array", np.ndarray, "Tensor")
 
 NEVER = 2.0
 
-Numbers = NDArray[np.float64]
 CHUNK = 1 << 22  # numbers of the tables of a chunk of images
 DROPPED = 1e-12
 

@@ -28,10 +28,9 @@ from numpy.typing import NDArray
 
 from labelwise.decide.arrays import Answers, read_answers
 from labelwise.decide.rules import NEVER, Threshold, just_below
-from labelwise.numeric.arrays import Array, to_numpy
+from labelwise.numeric.arrays import Array, Numbers, to_numpy
 
 Scope = Literal["shared", "label"]
-Numbers = NDArray[np.float64]
 
 ROWS = 4096
 HALF_WAY = 20.0  # positives of a label at which its threshold lies midway to the shared one

@@ -38,6 +38,7 @@ from labelwise.metrics.lines import By, chosen, entry_blocks
 from labelwise.numeric.arrays import (
     Array,
     Mask,
+    Numbers,
     as_mask,
     check_probabilities,
     check_shapes,
@@ -53,7 +54,7 @@ Binning: TypeAlias = Literal["width", "mass"]
 LINEAR_SEARCH = 40  # up to so many edges, comparing with each beats a binary search
 
 
-def width_edges(bins: int) -> NDArray[np.float64]:
+def width_edges(bins: int) -> Numbers:
     """Return the M + 1 edges of equal-width bins."""
     if bins < 1:
         raise ValueError(f"bins must be at least 1, got {bins}")
@@ -67,7 +68,7 @@ def mass_edges(
     where: Array | None = None,
     bins: int = 10,
     per_label: bool = False,
-) -> NDArray[np.float64]:
+) -> Numbers:
     """Return edges that split the chosen entries evenly, but for ties: (M + 1,) or (K, M + 1)."""
     _, columns = check_shapes(probs=probs, observed=observed, where=where)
     keep, values = chosen(slice(None), observed=observed, where=where), to_numpy(probs)
@@ -85,7 +86,7 @@ def edges_of(
     bins: int,
     binning: Binning,
     per_label: bool = False,
-) -> NDArray[np.float64]:
+) -> Numbers:
     """Return the edges of bins of equal width or of equal mass."""
     if binning == "width":
         return width_edges(bins)
@@ -94,7 +95,7 @@ def edges_of(
     raise ValueError(f"binning must be 'width' or 'mass', got {binning!r}")
 
 
-def _quantiles(values: NDArray[Any], bins: int) -> NDArray[np.float64]:
+def _quantiles(values: NDArray[Any], bins: int) -> Numbers:
     edges, ordered = width_edges(bins), np.sort(values, axis=None)
     if len(ordered):
         last = -(-len(ordered) * np.arange(1, bins) // bins) - 1
@@ -102,7 +103,7 @@ def _quantiles(values: NDArray[Any], bins: int) -> NDArray[np.float64]:
     return edges
 
 
-def round_edges(edges: NDArray[np.float64], probs: Array) -> NDArray[Any]:
+def round_edges(edges: Numbers, probs: Array) -> NDArray[Any]:
     """Return the edges as the probabilities' own precision would hold them."""
     if is_tensor(probs):
         return to_numpy(to_tensor(edges).to(probs.dtype)) if probs.is_floating_point() else edges
@@ -156,7 +157,7 @@ def cell_sums(
         cell: NDArray[np.intp] = shape[1] * line + bin_of(values, edges, line)
         return cell
 
-    def sums(cell: NDArray[np.intp], weights: NDArray[Any]) -> NDArray[np.float64]:
+    def sums(cell: NDArray[np.intp], weights: NDArray[Any]) -> Numbers:
         added = np.bincount(cell, weights, shape[0] * shape[1])
         return added.astype(np.float64, copy=False).reshape(shape)  # no entries: numpy gives ints
 
@@ -191,7 +192,7 @@ def image_cells(
     labels: Array,
     observed: Array | None,
     where: Array | None,
-    edges: NDArray[np.float64],
+    edges: Numbers,
 ) -> CellSums:
     """Return the sums of each image's chosen entries by bin, each (N, M)."""
     rows, columns = check_shapes(probs=probs, labels=labels, observed=observed, where=where)
@@ -204,9 +205,6 @@ def image_cells(
     return counts, confidence, present
 
 
-Floats = NDArray[np.float64]
-
-
 @dataclass(frozen=True)
 class Reliability:
     """Counts, and sums of probabilities and labels, in each bin: pooled (M,), or per label (K, M).
@@ -214,18 +212,18 @@ class Reliability:
     ``edges`` are (M + 1,) or (K, M + 1).
     """
 
-    edges: Floats
+    edges: Numbers
     counts: NDArray[np.int64]
-    confidence_sums: Floats
-    present_sums: Floats
+    confidence_sums: Numbers
+    present_sums: Numbers
 
     @property
-    def confidence(self) -> Floats:
+    def confidence(self) -> Numbers:
         """Mean probability in each bin, NaN where it is empty."""
         return _ratio(self.confidence_sums, self.counts)
 
     @property
-    def accuracy(self) -> Floats:
+    def accuracy(self) -> Numbers:
         """Share of present labels in each bin, NaN where it is empty."""
         return _ratio(self.present_sums, self.counts)
 
@@ -238,72 +236,66 @@ class Reliability:
         """Return the reliability (M,) of one label, of bins that all labels share."""
         return Reliability(self.edges, *(side[column] for side in self.sums))
 
-    def gaps(self, min_count: int = 1) -> Floats:
+    def gaps(self, min_count: int = 1) -> Numbers:
         """Return accuracy - confidence in each bin, NaN in bins with fewer entries."""
         if min_count < 1:
             raise ValueError(f"min_count must be at least 1, got {min_count}")
         gap = _ratio(self.present_sums - self.confidence_sums, self.counts)
         return np.where(self.counts >= min_count, gap, np.nan)
 
-    def ece(self, min_count: int = 1) -> Floats:
+    def ece(self, min_count: int = 1) -> Numbers:
         """Return the expected calibration error, scalar or (K,); NaN without entries."""
         return self._weighted(np.abs(self.gaps(min_count)))
 
-    def ace(self, min_count: int = 1) -> Floats:
+    def ace(self, min_count: int = 1) -> Numbers:
         """Return the average calibration error, scalar or (K,)."""
         gaps = np.abs(self.gaps(min_count))
         return _ratio(np.nansum(gaps, axis=-1), (~np.isnan(gaps)).sum(axis=-1))
 
-    def mce(self, min_count: int = 1) -> Floats:
+    def mce(self, min_count: int = 1) -> Numbers:
         """Return the maximum calibration error, scalar or (K,)."""
-        largest: Floats = np.fmax.reduce(np.abs(self.gaps(min_count)), axis=-1)
+        largest: Numbers = np.fmax.reduce(np.abs(self.gaps(min_count)), axis=-1)
         return largest
 
-    def debiased_ece(self, min_count: int = 1) -> Floats:
+    def debiased_ece(self, min_count: int = 1) -> Numbers:
         """Return ECE less what chance alone adds to it, scalar or (K,)."""
         gaps = self.gaps(min_count)
         spread = np.sqrt(_ratio(self.accuracy * (1 - self.accuracy), self.counts))
         return self._weighted(2 * np.abs(gaps) - _mean_abs_normal(gaps, spread))
 
-    def debiased_squared(self, min_count: int = 1) -> Floats:
+    def debiased_squared(self, min_count: int = 1) -> Numbers:
         """Return the unbiased estimate of the mean squared gap, scalar or (K,)."""
         noise = _ratio(self.accuracy * (1 - self.accuracy), np.maximum(self.counts - 1, 1))
         return self._weighted(self.gaps(min_count) ** 2 - noise)
 
-    def _weighted(self, values: Floats) -> Floats:
+    def _weighted(self, values: Numbers) -> Numbers:
         """Return the mean over bins weighted by counts, bins with NaN left out."""
         weights = np.where(np.isnan(values), 0, self.counts)
         return _ratio((np.nan_to_num(values) * weights).sum(axis=-1), weights.sum(axis=-1))
 
 
-def _ratio(numerator: Floats, denominator: NDArray[Any]) -> Floats:
+def _ratio(numerator: Numbers, denominator: NDArray[Any]) -> Numbers:
     """Return the quotient, NaN where the denominator is 0."""
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.where(denominator > 0, np.divide(numerator, denominator), np.nan)
 
 
-def _mean_abs_normal(mean: Floats, deviation: Floats) -> Floats:
+def _mean_abs_normal(mean: Numbers, deviation: Numbers) -> Numbers:
     """Return E|mean + deviation Z|."""
     with np.errstate(invalid="ignore", divide="ignore"):
         ratio = np.where(deviation > 0, np.abs(mean) / deviation, np.inf)
-    inside: Floats = erf(ratio / sqrt(2))
+    inside: Numbers = erf(ratio / sqrt(2))
     return deviation * sqrt(2 / pi) * np.exp(-(ratio**2) / 2) + np.abs(mean) * inside
 
 
 UPDATE_ENTRIES = 2**20  # well above K x M, which each block costs once
 
 
-@dataclass(frozen=True)
-class CalibrationSums:
+class CalibrationSums(Reliability):
     """Sums (K, M) of every label and bin; ``edges`` are (M + 1,), or (K, M + 1) of each label."""
 
-    edges: Floats
-    counts: NDArray[np.int64]
-    confidence_sums: Floats
-    present_sums: Floats
-
     @classmethod
-    def zeros(cls, num_labels: int, edges: NDArray[np.float64]) -> "CalibrationSums":
+    def zeros(cls, num_labels: int, edges: Numbers) -> "CalibrationSums":
         """Return the sums of no entries."""
         shape = (num_labels, edges.shape[-1] - 1)
         if edges.ndim == 2 and len(edges) != num_labels:
@@ -325,7 +317,7 @@ class CalibrationSums:
         given = (rows, columns), observed, where, probs, labels
         for _, keep, (prob, label) in entry_blocks(*given, entries=UPDATE_ENTRIES):
             added = cell_sums(prob, label, keep, edges, "label")
-            for total, part in zip(self.per_label().sums, added, strict=True):
+            for total, part in zip(self.sums, added, strict=True):
                 total += part
 
     def merge(self, other: "CalibrationSums") -> "CalibrationSums":
@@ -336,18 +328,18 @@ class CalibrationSums:
                 f"got {self.counts.shape} and {other.counts.shape} with edges "
                 f"{self.edges.tolist()} and {other.edges.tolist()}"
             )
-        both = zip(self.per_label().sums, other.per_label().sums, strict=True)
+        both = zip(self.sums, other.sums, strict=True)
         return CalibrationSums(self.edges, *(mine + others for mine, others in both))
 
     def per_label(self) -> Reliability:
         """Return the reliability of every label, (K, M)."""
-        return Reliability(self.edges, self.counts, self.confidence_sums, self.present_sums)
+        return Reliability(self.edges, *self.sums)
 
     def pooled(self) -> Reliability:
         """Return the reliability of all labels as one pool, (M,)."""
         if self.edges.ndim == 2:
             raise ValueError(f"pooling needs bins shared by all labels, got {self.edges.shape}")
-        return Reliability(self.edges, *(side.sum(axis=0) for side in self.per_label().sums))
+        return Reliability(self.edges, *(side.sum(axis=0) for side in self.sums))
 
 
 def reliability(
@@ -441,7 +433,7 @@ SMOOTH_CELLS = 4096
 class SmoothSums:
     """Sums of y - p in narrow cells of p, and the number of entries: what smooth ECE needs."""
 
-    residuals: Floats
+    residuals: Numbers
     count: int
 
     @staticmethod

@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 
 from labelwise.metrics.calibration import Binning, Reliability, edges_of, image_cells, width_edges
 from labelwise.metrics.lines import blocks, entry_blocks
-from labelwise.numeric.arrays import Array
+from labelwise.numeric.arrays import Array, Numbers
 from labelwise.numeric.bounds import edge
 from labelwise.numeric.groups import Groups
 from labelwise.numeric.special import gammaincc
@@ -54,7 +54,7 @@ class BootstrapInterval:
 
 def bootstrap(
     sums: NDArray[Any],
-    metric: Callable[[NDArray[np.float64]], NDArray[np.float64]],
+    metric: Callable[[Numbers], Numbers],
     *,
     draws: int = 1000,
     level: float = 0.95,
@@ -123,7 +123,7 @@ def calibration_interval(
     if not count.any():
         return CalibrationInterval(np.nan, np.nan, np.nan, level, np.nan)
 
-    def errors(sums: NDArray[np.float64]) -> NDArray[np.float64]:
+    def errors(sums: Numbers) -> Numbers:
         drawn = Reliability(edges, np.broadcast_to(count, sums.shape), sums, np.zeros_like(sums))
         return {"ece": drawn.ece, "ace": drawn.ace, "mce": drawn.mce}[metric]()
 
@@ -160,7 +160,7 @@ def calibration_interval(
     return CalibrationInterval(value, min(low, 1.0) * value, min(high * value, 1.0), level, p_value)
 
 
-def _spread(draws: NDArray[np.float64]) -> NDArray[np.float64]:
+def _spread(draws: Numbers) -> Numbers:
     """Return a root R (M, M) of the covariance R R' of the sum of draws (n, M)."""
     rows = len(draws)
     if rows < 2:
@@ -212,7 +212,7 @@ def calibration_test(
 
 def _brier_surprise(
     probs: Array, labels: Array, observed: Array | None, where: Array | None
-) -> tuple[NDArray[np.float64], int]:
+) -> tuple[Numbers, int]:
     """Return sum_k (y - p)(1 - 2 p) of every image, and how many entries were impossible."""
     shape, impossible = (probs.shape[0], probs.shape[1]), 0
     scores = np.zeros(len(probs))
@@ -226,7 +226,7 @@ def _brier_surprise(
     return scores, impossible
 
 
-def _quadratic(draws: NDArray[np.float64]) -> tuple[float, int]:
+def _quadratic(draws: Numbers) -> tuple[float, int]:
     """Return d' V^- d and the rank of V, for draws (n, M)."""
     scale = np.sqrt((draws**2).sum(axis=0))
     unit = draws[:, scale > 0] / scale[scale > 0]

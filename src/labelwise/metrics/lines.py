@@ -13,7 +13,15 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from labelwise.numeric.arrays import Array, Mask, as_mask, check_shapes, present_labels, to_numpy
+from labelwise.numeric.arrays import (
+    Array,
+    Mask,
+    Numbers,
+    as_mask,
+    check_shapes,
+    present_labels,
+    to_numpy,
+)
 
 By: TypeAlias = Literal["label", "image"]
 
@@ -74,11 +82,11 @@ class Averaged:
     """The mean of a metric over the defined ``items``, labels or images; NaN if there are none."""
 
     value: float
-    items: NDArray[np.float64]
+    items: Numbers
     by: By
 
     @classmethod
-    def over(cls, items: NDArray[np.float64], by: By) -> "Averaged":
+    def over(cls, items: Numbers, by: By) -> "Averaged":
         """Return the average over the items that are not NaN."""
         defined = items[~np.isnan(items)]
         return cls(float(defined.mean()) if defined.size else float("nan"), items, by)
@@ -96,7 +104,7 @@ class Averaged:
     @classmethod
     def of_lines(
         cls,
-        value: "Callable[[Lines], NDArray[np.float64]]",
+        value: "Callable[[Lines], Numbers]",
         scores: Array,
         labels: Array,
         observed: Array | None,
@@ -160,7 +168,7 @@ class Positives:
         group = np.cumsum(opens) - 1
         return first[group], last[group]
 
-    def total(self, values: NDArray[Any]) -> NDArray[np.float64]:
+    def total(self, values: NDArray[Any]) -> Numbers:
         """Return the sum over the positives of each line, (L,)."""
         sums = np.bincount(self.line, values, minlength=len(self.per_line))
         return sums.astype(np.float64, copy=False)

@@ -35,7 +35,7 @@ from labelwise.metrics.lines import (
     Positives,
     lines_of,
 )
-from labelwise.numeric.arrays import Array
+from labelwise.numeric.arrays import Array, Numbers
 
 Variant: TypeAlias = Literal["tied", "untied", "voc"]
 
@@ -55,7 +55,7 @@ def average_precision(
 ) -> Averaged:
     """Return the average precision of every label or image, and the mean over the defined."""
 
-    def of(lines: Lines) -> NDArray[np.float64]:
+    def of(lines: Lines) -> Numbers:
         positives = lines.positives()
         return positives.total(_precision(lines, positives, variant)) / positives.per_line
 
@@ -69,7 +69,7 @@ def label_ranking_average_precision(
     return average_precision(scores, labels, observed, by="image")
 
 
-def _precision(lines: Lines, positives: Positives, variant: Variant) -> NDArray[np.float64]:
+def _precision(lines: Lines, positives: Positives, variant: Variant) -> Numbers:
     """Return the precision at each positive, (P,)."""
     if variant == "untied":
         return _index_ranks(lines, positives)
@@ -84,7 +84,7 @@ def _precision(lines: Lines, positives: Positives, variant: Variant) -> NDArray[
     raise ValueError(f"variant must be 'tied', 'untied' or 'voc', got {variant!r}")
 
 
-def _index_ranks(lines: Lines, positives: Positives) -> NDArray[np.float64]:
+def _index_ranks(lines: Lines, positives: Positives) -> Numbers:
     """Return the precision at each positive when ties are ranked by index."""
     order = np.argsort(-lines.scores, axis=1, kind="stable")  # NaN, unobserved, comes last
     present = np.take_along_axis(lines.present, order, axis=1)
@@ -101,7 +101,7 @@ def auroc(
     Per image, ``1 - auroc`` is the ranking loss with ties counted one half.
     """
 
-    def of(lines: Lines) -> NDArray[np.float64]:
+    def of(lines: Lines) -> Numbers:
         positives = lines.positives()
         at_least, above = lines.count(positives, AT_LEAST, ABOVE)
         as_high, higher = at_least - positives.at_least(), above - positives.above()
@@ -115,7 +115,7 @@ def auroc(
 def coverage_error(scores: Array, labels: Array, observed: Array | None = None) -> Averaged:
     """Return for every image how many labels score at least as much as its lowest present one."""
 
-    def of(lines: Lines) -> NDArray[np.float64]:
+    def of(lines: Lines) -> Numbers:
         positives = lines.positives()
         depth = np.full(len(lines.scores), np.nan)
         some = np.flatnonzero(positives.per_line)
@@ -129,7 +129,7 @@ def coverage_error(scores: Array, labels: Array, observed: Array | None = None) 
 def one_error(scores: Array, labels: Array, observed: Array | None = None) -> Averaged:
     """Return for every image the chance that its top label, drawn among ties, is absent."""
 
-    def of(lines: Lines) -> NDArray[np.float64]:
+    def of(lines: Lines) -> Numbers:
         top = lines.scores == np.fmax.reduce(lines.scores, axis=1, keepdims=True)
         right = np.count_nonzero(top & lines.present, axis=1)
         error = 1 - right / np.count_nonzero(top, axis=1)
@@ -146,10 +146,10 @@ class PrecisionRecall:
     """Points of a curve, thresholds falling: predict where the score is at least the threshold."""
 
     thresholds: NDArray[Any]
-    precision: NDArray[np.float64]
-    recall: NDArray[np.float64]
+    precision: Numbers
+    recall: Numbers
 
-    def f_score(self, beta: float = 1.0) -> NDArray[np.float64]:
+    def f_score(self, beta: float = 1.0) -> Numbers:
         """Return F-beta at every threshold."""
         weight = beta**2
         return (1 + weight) * self.precision * self.recall / (weight * self.precision + self.recall)

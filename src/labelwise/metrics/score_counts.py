@@ -73,15 +73,11 @@ class ScoreCounts:
             )
         dropped = max(self.dropped, other.dropped)
         parts = self._with(dropped), other._with(dropped)
-        keys = np.concatenate([counts.keys for counts in parts])
+        cells = zip(*((part.keys, part.positives, part.others) for part in parts), strict=True)
+        keys, *counts = (np.concatenate(side) for side in cells)
         order = np.argsort(keys, kind="stable")  # two rising runs: a single pass
-        opens = _opens(keys[order])
-        positives, others = (
-            np.add.reduceat(np.concatenate(counts)[order], opens) if len(keys) else counts[0]
-            for counts in zip(*((counts.positives, counts.others) for counts in parts), strict=True)
-        )
-        merged = ScoreCounts(self.limit, dropped, keys[order][opens], positives, others)
-        return merged._coarsened()
+        ordered = (side[order] for side in (keys, *counts))
+        return self._summed(dropped, *ordered)._coarsened()
 
     @property
     def exact(self) -> bool:
@@ -132,13 +128,16 @@ class ScoreCounts:
 
     def _with(self, dropped: int) -> "ScoreCounts":
         """Return the counts with so many low bits of the keys dropped."""
-        more = dropped - self.dropped
-        if not more or not len(self.keys):
-            return ScoreCounts(self.limit, dropped, self.keys, self.positives, self.others)
-        keys = self.keys >> self.keys.dtype.type(more)
+        keys = self.keys >> self.keys.dtype.type(dropped - self.dropped)
+        return self._summed(dropped, keys, self.positives, self.others)
+
+    def _summed(
+        self, dropped: int, keys: NDArray[Any], positives: Counts, others: Counts
+    ) -> "ScoreCounts":
+        """Return the counts of rising keys with equal ones put together."""
         opens = _opens(keys)
-        positives, others = (np.add.reduceat(c, opens) for c in (self.positives, self.others))
-        return ScoreCounts(self.limit, dropped, keys[opens], positives, others)
+        sums = (np.add.reduceat(c, opens) if len(opens) else c for c in (positives, others))
+        return ScoreCounts(self.limit, dropped, keys[opens], *sums)
 
     def _coarsened(self) -> "ScoreCounts":
         """Return the counts in at most ``limit`` cells, with as few bits dropped as will do."""

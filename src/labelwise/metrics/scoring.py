@@ -16,16 +16,14 @@ behind a score, which merge over shards: ``brier_sums(...).merge(other).score()`
 """
 
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from labelwise.metrics.calibration import cell_sums, round_edges, width_edges
 from labelwise.metrics.lines import Averaged, entry_blocks
-from labelwise.numeric.arrays import Array, check_shapes
-
-Floats: TypeAlias = NDArray[np.float64]
+from labelwise.numeric.arrays import Array, Numbers, check_shapes
 
 
 @dataclass(frozen=True)
@@ -56,10 +54,10 @@ class ProperSums:
     """Sums over the entries of each label and bin (K, M), and of the score itself (K,)."""
 
     kind: Literal["brier", "log loss"]
-    counts: Floats
-    confidence: Floats
-    present: Floats
-    totals: Floats
+    counts: Numbers
+    confidence: Numbers
+    present: Numbers
+    totals: Numbers
     infinite: int
 
     def merge(self, other: "ProperSums") -> "ProperSums":
@@ -188,34 +186,34 @@ def _sums(
     return ProperSums(kind, counts, confidence, present, totals, infinite)
 
 
-def _logs(prob: NDArray[Any]) -> tuple[Floats, Floats]:
+def _logs(prob: NDArray[Any]) -> tuple[Numbers, Numbers]:
     exact = prob.astype(np.float64)
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.log(exact), np.log1p(-exact)
 
 
-def _square(truth: Floats, guess: Floats) -> Floats:
+def _square(truth: Numbers, guess: Numbers) -> Numbers:
     return (truth - guess) ** 2
 
 
-def _square_entropy(base: Floats) -> Floats:
+def _square_entropy(base: Numbers) -> Numbers:
     return base * (1 - base)
 
 
-def _kl(truth: Floats, guess: Floats) -> Floats:
+def _kl(truth: Numbers, guess: Numbers) -> Numbers:
     guess = np.minimum(guess, 1.0)  # a mean of ones may round above one
     present = _times(truth, np.log(truth) - np.log(guess))
     return present + _times(1 - truth, np.log1p(-truth) - np.log1p(-guess))
 
 
-def _entropy(base: Floats) -> Floats:
+def _entropy(base: Numbers) -> Numbers:
     return -_times(base, np.log(base)) - _times(1 - base, np.log1p(-base))
 
 
 FORMULAS = {"brier": (_square, _square_entropy), "log loss": (_kl, _entropy)}
 
 
-def _times(weight: Floats, value: NDArray[Any]) -> Floats:
+def _times(weight: Numbers, value: NDArray[Any]) -> Numbers:
     """Return the product, 0 where the weight is 0 even if the value is infinite."""
     with np.errstate(invalid="ignore"):
         return np.where(weight == 0, 0.0, weight * value)

@@ -11,8 +11,8 @@ images of the share of its present labels that are in the set; long-tailed probl
 often a class occurs in training: few < 20 <= medium <= 100 < many.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from math import ceil
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -20,8 +20,10 @@ from numpy.typing import NDArray
 
 from labelwise.metrics.lines import Averaged, By, Lines, blocks, check_by, entry_blocks, read
 from labelwise.metrics.ranking import micro_auroc
+from labelwise.metrics.score_counts import ScoreCounts
 from labelwise.numeric.arrays import (
     Array,
+    Numbers,
     as_mask,
     check_probabilities,
     check_shapes,
@@ -141,11 +143,9 @@ class SetSizes:
 
 def set_sizes(sets: Array) -> SetSizes:
     """Return the mean and standard deviation of the sizes, the largest, and the share empty."""
-    rows, columns = check_shapes(sets=sets)
-    if rows == 0:
+    sizes = by_image(lambda block: np.count_nonzero(as_mask(block, "sets"), axis=1), sets=sets)
+    if not len(sizes):
         raise ValueError("set sizes need at least one set, got none")
-    chosen = (as_mask(read(sets, block, "image"), "sets") for block in blocks(rows, columns))
-    sizes = np.concatenate([np.count_nonzero(block, axis=1) for block in chosen])
     empty = float((sizes == 0).mean())
     return SetSizes(float(sizes.mean()), float(sizes.std()), int(sizes.max()), empty)
 
@@ -157,7 +157,7 @@ class TopKScores:
     macro_f1: float
     micro_f1: float
     cf1: float
-    per_label: NDArray[np.float64]
+    per_label: Numbers
 
 
 def top_k_sets(scores: Array, k: int) -> NDArray[np.bool_]:
@@ -222,7 +222,7 @@ def shot_groups(train_counts: Array, *, few: int = 20, many: int = 100) -> NDArr
 
 
 def by_shot(
-    per_label: NDArray[np.float64], train_counts: Array, *, few: int = 20, many: int = 100
+    per_label: Numbers, train_counts: Array, *, few: int = 20, many: int = 100
 ) -> dict[str, Averaged]:
     """Return the mean of a per-label metric over each group; NaN entries are left out."""
     groups = shot_groups(train_counts, few=few, many=many)
@@ -241,21 +241,27 @@ def zero_label_rows(labels: Array, observed: Array | None = None) -> NDArray[np.
     return zero
 
 
-def max_confidence(probs: Array) -> NDArray[np.float64]:
+def by_image(value: Callable[[NDArray[Any]], Any], **matrix: Array) -> Numbers:
+    """Return what a function gives for the rows of a named matrix, a block at a time."""
+    shape, (rows,) = check_shapes(**matrix), matrix.values()
+    values = [value(read(rows, block, "image")) for block in blocks(*shape)]
+    return np.concatenate([np.empty(0), *values])
+
+
+def max_confidence(probs: Array) -> Numbers:
     """Return max_k p of every image, (N,); its mean over OUT images is MMC."""
-    rows, columns = check_shapes(probs=probs)
-    top = np.empty(rows)
-    for block in blocks(rows, columns):
-        prob = read(probs, block, "image")
-        check_probabilities(prob, "probs")
-        top[block] = prob.max(axis=1)
-    return top
+
+    def top(block: NDArray[Any]) -> Any:
+        check_probabilities(block, "probs")
+        return np.max(block, axis=1)
+
+    return by_image(top, probs=probs)
 
 
 def top_accuracy(scores: Array, labels: Array, observed: Array | None = None) -> Averaged:
     """Return the share of images with a label whose top label is present; ties: lower index."""
 
-    def of(lines: Lines) -> NDArray[np.float64]:
+    def of(lines: Lines) -> Numbers:
         top = lines.scores == np.fmax.reduce(lines.scores, axis=1, keepdims=True)
         hit = np.take_along_axis(lines.present, top.argmax(axis=1)[:, None], axis=1)[:, 0]
         return np.where(lines.present.any(axis=1), hit, np.nan)
@@ -265,46 +271,41 @@ def top_accuracy(scores: Array, labels: Array, observed: Array | None = None) ->
 
 def separation_auroc(inside: Array, outside: Array) -> float:
     """Return the chance that an IN score (n,) exceeds an OUT score (m,), ties one half."""
-    high, low = _vector(inside, "inside"), _vector(outside, "outside")
-    labels = np.arange(len(high) + len(low)) < len(high)
-    return micro_auroc(np.concatenate([high, low])[:, None], labels[:, None])
+    scores, within = _joined(inside, outside)
+    return micro_auroc(scores[:, None], within[:, None])
 
 
 def false_positive_rate_at(inside: Array, outside: Array, recall: float = 0.95) -> float:
     """Return the share of OUT scores at or above the highest threshold with this recall of IN."""
     if not 0 < recall <= 1:
         raise ValueError(f"recall must lie in (0, 1], got {recall}")
-    high, low = _vector(inside, "inside"), _vector(outside, "outside")
-    if not len(high) or not len(low):
-        return float("nan")
-    accepted = max(1, ceil(recall * len(high) - 1e-9))  # 0.95 * 20 must not round up to 20
-    threshold = np.sort(high)[len(high) - accepted]
-    return float(np.count_nonzero(low >= threshold) / len(low))
+    scores, within = _joined(inside, outside)
+    counts = ScoreCounts.of(scores.astype(np.float64), within, limit=len(scores) + 2)
+    return counts.false_positive_rate_at(recall).value
 
 
 def false_alarm_rate(sets: Array, labels: Array, observed: Array | None = None) -> Averaged:
     """Return whether each zero-label image was given a label; other images are left out."""
-    rows, columns = check_shapes(sets=sets, labels=labels, observed=observed)
-    alarm = np.empty(rows, dtype=np.bool_)
-    for block in blocks(rows, columns):
-        alarm[block] = as_mask(read(sets, block, "image"), "sets").any(axis=1)
+    check_shapes(sets=sets, labels=labels, observed=observed)
+    alarm = by_image(lambda block: as_mask(block, "sets").any(axis=1), sets=sets)
     return Averaged.over(np.where(zero_label_rows(labels, observed), alarm, np.nan), "image")
 
 
-def nothing_here(log_q: Array) -> NDArray[np.float64]:
+def nothing_here(log_q: Array) -> Numbers:
     """Return sum_k log(1 - p_k) of every image, (N,), from a link's log(1 - p)."""
-    rows, columns = check_shapes(log_q=log_q)
-    score = np.empty(rows)
-    for part in blocks(rows, columns):
-        block = read(log_q, part, "image")
+
+    def total(block: NDArray[Any]) -> Any:
         if not (block <= 0).all():
             raise ValueError(f"log(1 - p) must be at most 0, got {block.max()}")
-        score[part] = block.sum(axis=1, dtype=np.float64)
-    return score
+        return np.sum(block, axis=1, dtype=np.float64)
+
+    return by_image(total, log_q=log_q)
 
 
-def _vector(scores: Array, name: str) -> NDArray[Any]:
-    vector = to_numpy(scores)
-    if vector.ndim != 1 or np.isnan(vector).any():
-        raise ValueError(f"{name} must be (n,) without NaN, got shape {vector.shape}")
-    return vector
+def _joined(inside: Array, outside: Array) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+    """Return all scores, and which are IN."""
+    scores = [to_numpy(side) for side in (inside, outside)]
+    for name, side in zip(("inside", "outside"), scores, strict=True):
+        if side.ndim != 1 or np.isnan(side).any():
+            raise ValueError(f"{name} must be (n,) without NaN, got shape {side.shape}")
+    return np.concatenate(scores), np.repeat([True, False], [len(side) for side in scores])

@@ -49,10 +49,10 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from labelwise.numeric.arrays import Numbers
 from labelwise.numeric.bounds import edge
 from labelwise.numeric.special import expit, fit_slope_and_offset, log_expit, stdtrit
 
-Floats = NDArray[np.float64]
 ALPHA = 0.05
 CLIP = 1e-6
 FAR = 30.0  # log-odds beyond which a photo is as good as sure
@@ -85,7 +85,7 @@ class Alarm:
 
 
 def calibration_alarm(
-    label: str, probs: Sequence[float] | Floats, truth: Sequence[bool], labels: int = 1
+    label: str, probs: Sequence[float] | Numbers, truth: Sequence[bool], labels: int = 1
 ) -> Alarm:
     """Return the alarm of one of ``labels`` labels after audited photos, in their order."""
     p = np.clip(np.asarray(probs, np.float64), CLIP, 1 - CLIP)
@@ -148,25 +148,25 @@ class HeldOutShare:
     photos: int
     slope: float
     offset: float
-    covariance: Floats
+    covariance: Numbers
 
     def reach(self, confidence: float) -> float:
         """Return how many standard errors an interval reaches to each side."""
         rarer = self.photos * min(self.share, 1 - self.share)
         return float(stdtrit(round(rarer), (1 + confidence) / 2))
 
-    def log_ratios(self, probs: Floats) -> Floats:
+    def log_ratios(self, probs: Numbers) -> Numbers:
         """Return how much more probable each photo is with the label than without it, in logs."""
         return np.clip(self.slope * _log_odds(probs) + self.offset, -FAR, FAR)
 
-    def adapted(self, probs: Floats, share: float) -> Floats:
+    def adapted(self, probs: Numbers, share: float) -> Numbers:
         """Return the probabilities (n,) where the label has another share."""
         t = min(max(share, CLIP), 1 - CLIP)
-        values: Floats = expit(self.log_ratios(probs) + np.log(t) - np.log1p(-t))
+        values: Numbers = expit(self.log_ratios(probs) + np.log(t) - np.log1p(-t))
         return values
 
 
-def held_out_share(probs: Floats, labels: NDArray[np.bool_]) -> HeldOutShare | None:
+def held_out_share(probs: Numbers, labels: NDArray[np.bool_]) -> HeldOutShare | None:
     """Return what held-out photos say of a label; None unless some carry it and some do not."""
     odds, y = _log_odds(probs), np.asarray(labels, np.float64)
     if not 0 < y.sum() < len(y):
@@ -182,7 +182,7 @@ def held_out_share(probs: Floats, labels: NDArray[np.bool_]) -> HeldOutShare | N
 
 
 def held_out_shares(
-    probs: Floats, labels: NDArray[np.bool_], observed: NDArray[np.bool_] | None = None
+    probs: Numbers, labels: NDArray[np.bool_], observed: NDArray[np.bool_] | None = None
 ) -> list[HeldOutShare | None]:
     """Return what held-out photos say of every label, from (N, K) arrays; see above."""
     seen = np.ones(probs.shape, np.bool_) if observed is None else observed
@@ -191,7 +191,7 @@ def held_out_shares(
 
 
 def estimate_share(
-    label: str, probs: Floats, held_out: HeldOutShare, confidence: float = 0.95
+    label: str, probs: Numbers, held_out: HeldOutShare, confidence: float = 0.95
 ) -> LabelShare:
     """Return the share of a label among photos with these probabilities; see the module's text."""
     odds, logs = _log_odds(probs), held_out.log_ratios(probs)
@@ -219,7 +219,7 @@ def estimate_share(
     return LabelShare(label, before, now, low, high, len(odds), moved)
 
 
-def _log_odds(probs: Floats) -> Floats:
+def _log_odds(probs: Numbers) -> Numbers:
     p = np.clip(np.asarray(probs, np.float64), CLIP, 1 - CLIP)
     return np.asarray(np.log(p) - np.log1p(-p))
 
@@ -296,12 +296,12 @@ class PointsOfPhotos:
 def compare_photos(
     names: Sequence[str],
     held_out: Points,
-    labels: Floats,
+    labels: Numbers,
     known_shares: Sequence[HeldOutShare | None],
     photos: Points,
-    probs: Floats,
+    probs: Numbers,
     *,
-    own_probs: Floats,
+    own_probs: Numbers,
     more: PointsOfPhotos | None = None,
     seed: int = 0,
 ) -> Likeness:
@@ -379,7 +379,7 @@ def energy_test(first: Points, second: Points, random: np.random.Generator) -> f
 
 
 def different_means(
-    first: Floats, second: Floats, random: np.random.Generator
+    first: Numbers, second: Numbers, random: np.random.Generator
 ) -> NDArray[np.bool_]:
     """Return which columns (K,) of (n, K) and (m, K) have different means, 5 % for any false one.
 
@@ -405,7 +405,7 @@ def _dealt(size: int, n: int, random: np.random.Generator) -> Points:
     return dealt
 
 
-def raked_weights(labels: Floats, shares: Floats) -> Floats:
+def raked_weights(labels: Numbers, shares: Numbers) -> Numbers:
     """Return weights (n,) = exp(labels beta) that meet these shares of labels (n, K) if any do."""
     beta = np.zeros(labels.shape[1])
     weights = np.full(len(labels), 1 / len(labels))

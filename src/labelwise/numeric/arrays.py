@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 else:
     Array = NDArray[Any]
 Mask: TypeAlias = NDArray[np.bool_]
+Numbers: TypeAlias = NDArray[np.float64]
 
 
 def is_tensor(array: object) -> "TypeIs[Tensor]":

@@ -25,9 +25,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from labelwise.numeric.arrays import Numbers
 from labelwise.numeric.special import betainc, betaincinv, logsumexp
 
-Numbers = NDArray[np.float64]
 STAKES = np.geomspace(0.02, 0.95, 12)
 
 

@@ -21,9 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelwise.errors import DataError
+from labelwise.numeric.arrays import Numbers
 from labelwise.numeric.special import ndtr, ndtri, stdtrit
-
-Numbers = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)

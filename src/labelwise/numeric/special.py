@@ -14,13 +14,13 @@ from statistics import NormalDist
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+
+from labelwise.numeric.arrays import Numbers
 
 # Logistic regression of one variable by Newton's method: logit P = a u + b, with a normal prior
 # around the center, (1, 0) unless another is given.
 
 
-Numbers = NDArray[np.float64]
 START = np.array([1.0, 0.0])
 STEPS = 50
 

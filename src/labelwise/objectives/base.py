@@ -58,6 +58,7 @@ class Objective(nn.Module, ABC):
     """
 
     link: Link | None
+    default_link: Link | None = None
     couples_batch: bool = False
     aux: tuple[str, ...] = ()
     reads_unknown: bool = False
@@ -66,7 +67,7 @@ class Objective(nn.Module, ABC):
 
     def __init__(self, link: Link | None = None) -> None:
         super().__init__()
-        self.link = link
+        self.link = link or self.default_link
 
     @abstractmethod
     def loss(self, outputs: Outputs, targets: Targets) -> Tensor:
@@ -246,6 +247,15 @@ def refuse_accumulation(objective: Objective, name: str, steps: int) -> None:
             f"method {name!r} couples the images of a batch, so gradients cannot be accumulated "
             f"over {steps} micro-batches; use 1, with a larger batch or more devices"
         )
+
+
+def row_numbers(targets: Targets, reason: str) -> Tensor:
+    """Return the numbers of a batch's rows in the training set; ``reason`` says who needs them."""
+    if targets.index is None:
+        raise ValueError(
+            f"{reason}, so targets need their index; give Targets(labels, observed, index)"
+        )
+    return targets.index
 
 
 def _check_shapes(outputs: Outputs, targets: Targets) -> None:

@@ -77,13 +77,10 @@ class Hill(Objective):
 
     def __init__(self, *, lam: float = 1.5, margin: float = 1.0, gamma: float = 2.0) -> None:
         super().__init__(FocalMarginLink(gamma, margin, lam))
-        self.lam, self.margin, self.gamma = lam, margin, gamma
+        self.options = {"lam": lam, "margin": margin, "gamma": gamma}
 
     def loss(self, outputs: Outputs, targets: Targets) -> Tensor:
-        loss = hill_loss(
-            outputs.logits, targets.labels, lam=self.lam, margin=self.margin, gamma=self.gamma
-        )
-        return loss.mean()
+        return hill_loss(outputs.logits, targets.labels, **self.options).mean()
 
 
 class SPLC(Objective):
@@ -106,7 +103,8 @@ class SPLC(Objective):
             raise ValueError(f"threshold must lie strictly between 0 and 1, got {threshold}")
         if wait < 0:
             raise ValueError(f"wait must not be negative, got {wait}")
-        self.threshold, self.wait, self.margin, self.gamma = threshold, wait, margin, gamma
+        self.threshold, self.wait = threshold, wait
+        self.options = {"margin": margin, "gamma": gamma}
         self.epochs = EpochsSeen(num_images)
 
     def loss(self, outputs: Outputs, targets: Targets) -> Tensor:
@@ -115,8 +113,7 @@ class SPLC(Objective):
         likely = torch.sigmoid(logits.detach()) > self.threshold
         unknown = torch.zeros_like(likely) if targets.observed is None else ~targets.observed
         missing = unknown & likely & (epoch >= self.wait)
-        loss = splc_loss(logits, targets.labels, missing, margin=self.margin, gamma=self.gamma)
-        return loss.mean()
+        return splc_loss(logits, targets.labels, missing, **self.options).mean()
 
 
 # Focal, asymmetric focal and asymmetric (ASL, ASY) losses, and the map that mends them.
@@ -166,8 +163,8 @@ class Asymmetric(Objective):
     soft_labels = True
 
     def __init__(self, focusing: Focusing | None = None, *, phi: Phi | None = None) -> None:
-        if phi not in (None, "right", "printed"):
-            raise ValueError(f"phi must be 'right' or 'printed', got {phi!r}")
+        if phi is not None:
+            one_of("phi", phi, Phi)
         chosen = Focusing() if focusing is None else focusing
         read = replace(chosen, weight_grad="full") if phi == "printed" else chosen
         super().__init__(Sigmoid() if phi is None else PhiLink(**asdict(read)))
@@ -275,7 +272,7 @@ class DistributionBalanced(Objective):
                 f"scale={scale}, least={least}, gamma={gamma}"
             )
         self.weighing = {"least": least, "steepness": steepness, "middle": middle}
-        self.scale, self.gamma = scale, gamma
+        self.options = {"scale": scale, "gamma": gamma}
         shares = torch.tensor(priors, dtype=torch.float64).clamp(LEAST_SHARE, 1 - LEAST_SHARE)
         self.register_buffer("shares", shares, persistent=False)
         self.register_buffer("shift", torch.logit(shares) * bias / scale, persistent=False)
@@ -287,9 +284,7 @@ class DistributionBalanced(Objective):
         labels = targets.labels
         weights = balanced_weights(labels, self.shares.to(labels), **self.weighing)
         moved = outputs.logits + self.shift.to(labels)
-        loss = distribution_balanced_loss(
-            moved, labels, weights, scale=self.scale, gamma=self.gamma
-        )
+        loss = distribution_balanced_loss(moved, labels, weights, **self.options)
         return masked_mean(loss, targets.observed)
 
 

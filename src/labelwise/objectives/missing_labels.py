@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid, softplus
 
 from labelwise.links import Sigmoid
-from labelwise.objectives.base import EpochsSeen, Objective
+from labelwise.objectives.base import EpochsSeen, Objective, row_numbers
 from labelwise.objectives.cross_entropy import bce_loss
 from labelwise.objectives.ops import one_of
 from labelwise.objectives.single_positive import expected_positives
@@ -43,38 +43,6 @@ def largest_unknown(losses: Tensor, unknown: Tensor, count: Tensor) -> Tensor:
     return unknown & (of_unknown >= least) & (count > 0)
 
 
-class LargeLossForGood(Objective):
-    """LL-Cp: mean cross-entropy; unknown labels of the largest losses become present for good."""
-
-    reads_unknown = True
-    soft_labels = True
-    couples_batch = True
-    taken: Tensor
-
-    def __init__(self, num_images: int, num_labels: int, *, rate: float = 0.002) -> None:
-        super().__init__(Sigmoid())
-        if not 0 <= rate < 1:
-            raise ValueError(f"rate must lie in [0, 1), got {rate}")
-        self.rate = rate
-        self.epochs = EpochsSeen(num_images)
-        self.register_buffer("taken", torch.zeros(num_images, num_labels, dtype=torch.bool))
-
-    def loss(self, outputs: Outputs, targets: Targets) -> Tensor:
-        epochs = self.epochs(outputs.logits)
-        if targets.observed is None:
-            return bce_loss(outputs.logits, targets.labels).mean()
-        if targets.index is None:
-            raise ValueError("ll-cp remembers labels of images, so targets need their index")
-        taken = self.taken[targets.index]
-        loss = bce_loss(outputs.logits, torch.where(taken, 1.0, targets.labels))
-        count = torch.full_like(epochs, ceil(self.rate * loss.numel())) * (epochs > 0)
-        missing = largest_unknown(loss.detach(), ~targets.observed & ~taken, count)
-        if self.training:
-            self.taken[targets.index] = taken | missing
-        present = bce_loss(outputs.logits, torch.ones_like(loss))
-        return torch.where(missing, present, loss).mean()
-
-
 class LargeLoss(Objective):
     """Mean cross-entropy, the largest losses of unknown labels rejected or corrected."""
 
@@ -98,12 +66,33 @@ class LargeLoss(Objective):
             return loss.mean()
         count = torch.ceil(share * loss.numel()).long()
         missing = largest_unknown(loss.detach(), ~targets.observed, count)
-        instead = (
-            bce_loss(outputs.logits, torch.ones_like(loss))
-            if self.correction == "correct"
-            else torch.zeros_like(loss)
-        )
+        present = bce_loss(outputs.logits, torch.ones_like(loss))
+        instead = present if self.correction == "correct" else 0.0
         return torch.where(missing, instead, loss).mean()
+
+
+class LargeLossForGood(LargeLoss):
+    """LL-Cp: mean cross-entropy; unknown labels of the largest losses become present for good."""
+
+    taken: Tensor
+
+    def __init__(self, num_images: int, num_labels: int, *, rate: float = 0.002) -> None:
+        super().__init__(num_images, rate=rate)
+        self.register_buffer("taken", torch.zeros(num_images, num_labels, dtype=torch.bool))
+
+    def loss(self, outputs: Outputs, targets: Targets) -> Tensor:
+        epochs = self.epochs(outputs.logits)
+        if targets.observed is None:
+            return bce_loss(outputs.logits, targets.labels).mean()
+        index = row_numbers(targets, "ll-cp remembers labels of images")
+        taken = self.taken[index]
+        loss = bce_loss(outputs.logits, torch.where(taken, 1.0, targets.labels))
+        count = torch.full_like(epochs, ceil(self.rate * loss.numel())) * (epochs > 0)
+        missing = largest_unknown(loss.detach(), ~targets.observed & ~taken, count)
+        if self.training:
+            self.taken[index] = taken | missing
+        present = bce_loss(outputs.logits, torch.ones_like(loss))
+        return torch.where(missing, present, loss).mean()
 
 
 # Acknowledging the unknown by maximal entropy (EM): Zhou et al., ECCV 2022.
@@ -195,12 +184,11 @@ class EntropyWithPseudoLabels(Objective):
         self.epochs(logits)
         if observed is None:
             return bce_loss(logits, targets.labels).mean()
-        if targets.index is None:
-            raise ValueError("em+apl remembers labels of images, so targets need their index")
+        index = row_numbers(targets, "em+apl remembers labels of images")
         if self.training:
             seen = torch.where(observed, torch.nan, logits.detach())
-            self.last[targets.index] = seen.to(self.last.dtype)
-        believed = self.pseudo[targets.index].to(logits)
+            self.last[index] = seen.to(self.last.dtype)
+        believed = self.pseudo[index].to(logits)
         taken = ~observed & ~believed.isnan()
         labels = torch.where(taken, believed, targets.labels)
         known = bce_loss(logits, labels)
@@ -303,9 +291,7 @@ class PseudoLabelRobust(Objective):
         unknown, counts = self.robust.unknown(logits)
         losses = bce_loss(logits, targets.labels)
         if observed is not None:
-            if targets.index is None:
-                raise ValueError("gpr has guesses of images, so targets need their index")
-            guessed = self.guesses[targets.index]
+            guessed = self.guesses[row_numbers(targets, "gpr has guesses of images")]
             absent = softplus(logits)
             mixed = self.trust * softplus(-logits) + (1 - self.trust) * absent
             unknown = torch.where(guessed < 0, counts * absent, unknown)

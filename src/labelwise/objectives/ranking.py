@@ -1,5 +1,6 @@
 """Losses that rank: pairs of labels, thresholds at zero, and ranks within a batch."""
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Literal
 
@@ -70,18 +71,10 @@ class RankWeights(nn.Module):
 
     step: Tensor
 
-    def __init__(
-        self,
-        rank: Rank = "sampled",
-        rounding: Rounding = "floor",
-        seed: int = 0,
-    ) -> None:
+    def __init__(self, rank: Rank = "sampled", rounding: Rounding = "floor", seed: int = 0) -> None:
         super().__init__()
-        if rank not in ("sampled", "exact"):
-            raise ValueError(f"rank must be 'sampled' or 'exact', got {rank!r}")
-        if rounding not in ("floor", "round"):
-            raise ValueError(f"rounding must be 'floor' or 'round', got {rounding!r}")
-        self.rank, self.rounding, self.seed = rank, rounding, seed
+        self.rank, self.seed = one_of("rank", rank, Rank), seed
+        self.rounding = one_of("rounding", rounding, Rounding)
         self.register_buffer("step", torch.zeros((), dtype=torch.int64))
 
     def forward(self, count: Tensor, rivals: Rivals, present: Tensor, absent: Tensor) -> Tensor:
@@ -129,32 +122,36 @@ def lsep_loss(logits: Tensor, present: Tensor, absent: Tensor) -> Tensor:
     return torch.where(present.any(dim=1) & absent.any(dim=1), softplus(gap), 0.0)
 
 
-class PairwiseHinge(Objective):
+class ImageLoss(Objective):
+    """Mean over the images of which anything is observed; unknown labels take no part."""
+
+    def loss(self, outputs: Outputs, targets: Targets) -> Tensor:
+        loss = self.images(outputs.logits, *split_labels(targets.labels, targets.observed))
+        return masked_mean(loss, reviewed_rows(targets.observed))
+
+    @abstractmethod
+    def images(self, logits: Tensor, present: Tensor, absent: Tensor) -> Tensor:
+        """Return the (B,) losses of images from two masks."""
+
+
+class PairwiseHinge(ImageLoss):
     """Mean over images of the hinges of all pairs."""
 
     def __init__(self, margin: float = 1.0) -> None:
-        super().__init__(None)
+        super().__init__()
         self.margin = _positive("margin", margin)
 
-    def loss(self, outputs: Outputs, targets: Targets) -> Tensor:
-        present, absent = split_labels(targets.labels, targets.observed)
-        loss = pairwise_hinge_loss(outputs.logits, present, absent, self.margin)
-        return masked_mean(loss, reviewed_rows(targets.observed))
+    def images(self, logits: Tensor, present: Tensor, absent: Tensor) -> Tensor:
+        return pairwise_hinge_loss(logits, present, absent, self.margin)
 
 
-class LSEP(Objective):
+class LSEP(ImageLoss):
     """Mean over images of the log-sum-exp-pairwise loss."""
 
-    def __init__(self) -> None:
-        super().__init__(None)
-
-    def loss(self, outputs: Outputs, targets: Targets) -> Tensor:
-        present, absent = split_labels(targets.labels, targets.observed)
-        loss = lsep_loss(outputs.logits, present, absent)
-        return masked_mean(loss, reviewed_rows(targets.observed))
+    images = staticmethod(lsep_loss)
 
 
-class WARP(Objective):
+class WARP(ImageLoss):
     """Mean over images of the rank-weighted hinges of all pairs."""
 
     def __init__(
@@ -165,20 +162,18 @@ class WARP(Objective):
         margin: float = 1.0,
         seed: int = 0,
     ) -> None:
-        super().__init__(None)
+        super().__init__()
         self.margin = _positive("margin", margin)
         self.weights = RankWeights(rank, rounding, seed)
 
-    def loss(self, outputs: Outputs, targets: Targets) -> Tensor:
-        present, absent = split_labels(targets.labels, targets.observed)
-        rivals = sort_rivals(outputs.logits, absent)
-        hinges, count = hinge_sum(outputs.logits, rivals, self.margin)
+    def images(self, logits: Tensor, present: Tensor, absent: Tensor) -> Tensor:
+        rivals = sort_rivals(logits, absent)
+        hinges, count = hinge_sum(logits, rivals, self.margin)
         weights = self.weights(count, rivals, present, absent)
-        loss = torch.where(present, weights * hinges, 0.0).sum(dim=1)
-        return masked_mean(loss, reviewed_rows(targets.observed))
+        return torch.where(present, weights * hinges, 0.0).sum(dim=1)
 
 
-class RML(Objective):
+class RML(ImageLoss):
     """Mean over images of the robust (ramp) rank-weighted loss, with one ramp for each label."""
 
     def __init__(
@@ -191,7 +186,7 @@ class RML(Objective):
         c_u: float = 5.0,
         seed: int = 0,
     ) -> None:
-        super().__init__(None)
+        super().__init__()
         if s >= 1 or not 0 <= beta <= 1 or c_u < 0:
             raise ValueError(
                 f"RML needs s < 1, beta in [0, 1] and c_u >= 0, got s={s}, beta={beta}, c_u={c_u}"
@@ -199,17 +194,14 @@ class RML(Objective):
         self.s, self.beta, self.c_u = s, beta, c_u
         self.weights = RankWeights(rank, rounding, seed)
 
-    def loss(self, outputs: Outputs, targets: Targets) -> Tensor:
-        logits = outputs.logits
-        present, absent = split_labels(targets.labels, targets.observed)
+    def images(self, logits: Tensor, present: Tensor, absent: Tensor) -> Tensor:
         rivals = sort_rivals(logits, absent)
         hinges, count = hinge_sum(logits, rivals, 1.0)
         far, _ = hinge_sum(logits, rivals, self.s)
         weights = self.weights(count, rivals, present, absent)
         at_present = self.c_u * self._ramp(logits) + weights * (hinges - self.beta * far)
         at_absent = self.c_u * self._ramp(-logits)
-        loss = torch.where(present, at_present, torch.where(absent, at_absent, 0.0)).sum(dim=1)
-        return masked_mean(loss, reviewed_rows(targets.observed))
+        return torch.where(present, at_present, torch.where(absent, at_absent, 0.0)).sum(dim=1)
 
     def _ramp(self, gap: Tensor) -> Tensor:
         return relu(1 - gap) - self.beta * relu(self.s - gap)
@@ -236,15 +228,11 @@ def zlpr_loss(logits: Tensor, present: Tensor, absent: Tensor) -> Tensor:
     return torch.where(absent.any(dim=1), above, 0.0) + torch.where(present.any(dim=1), below, 0.0)
 
 
-class ZLPR(Objective):
-    """Mean over images; unknown labels take no part."""
+class ZLPR(ImageLoss):
+    """Mean over images; the link is a plain sigmoid."""
 
-    def __init__(self) -> None:
-        super().__init__(Sigmoid())
-
-    def loss(self, outputs: Outputs, targets: Targets) -> Tensor:
-        loss = zlpr_loss(outputs.logits, *split_labels(targets.labels, targets.observed))
-        return masked_mean(loss, reviewed_rows(targets.observed))
+    default_link = Sigmoid()
+    images = staticmethod(zlpr_loss)
 
 
 # Two-way multi-label loss: Kobayashi (CVPR 2023), eqs. 14 to 17, and its supplement.
@@ -290,31 +278,25 @@ class TwoWay(Objective):
         temperature_neg: float = 1.0,
         margin: float = 0.0,
     ) -> None:
-        super().__init__(None)
+        super().__init__()
         if temperature_pos <= 0 or temperature_neg <= 0:
             raise ValueError(
                 "temperature_pos and temperature_neg must be positive, "
                 f"got {temperature_pos} and {temperature_neg}"
             )
-        self.dims = {"both": (1, 0), "sample": (1,), "class": (0,)}[
-            one_of("side", side, TwoWaySide)
-        ]
-        self.temperature_pos, self.temperature_neg = temperature_pos, temperature_neg
-        self.margin = margin
+        dims = {"both": (1, 0), "sample": (1,), "class": (0,)}
+        self.dims = dims[one_of("side", side, TwoWaySide)]
+        self.options = {
+            "temperature_pos": temperature_pos,
+            "temperature_neg": temperature_neg,
+            "margin": margin,
+        }
         self.couples_batch = side != "sample"
 
     def loss(self, outputs: Outputs, targets: Targets) -> Tensor:
         present, absent = split_labels(targets.labels, targets.observed)
         total = outputs.logits.new_zeros(())
         for dim in self.dims:
-            unit = two_way_unit(
-                outputs.logits,
-                present,
-                absent,
-                dim=dim,
-                temperature_pos=self.temperature_pos,
-                temperature_neg=self.temperature_neg,
-                margin=self.margin,
-            )
+            unit = two_way_unit(outputs.logits, present, absent, dim=dim, **self.options)
             total = total + masked_mean(unit, present.any(dim=dim))
         return total

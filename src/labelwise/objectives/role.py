@@ -36,12 +36,13 @@ import torch
 from torch import Tensor, nn
 
 from labelwise.links import Sigmoid
-from labelwise.objectives.base import Objective
+from labelwise.objectives.base import Objective, row_numbers
 from labelwise.objectives.ops import one_of, uniforms
 from labelwise.objectives.single_positive import EpsMode, expected_positives, neg_logs
 from labelwise.system.tensors import part_of
 from labelwise.types import Outputs, Targets
 
+Table = Literal["memory", "device", "dense"]
 KNOWN_LOGIT = log(0.995 / 0.005)
 CLIP = 1e-5
 BETA_1, BETA_2, EPS = 0.9, 0.999, 1e-8  # of Adam
@@ -172,6 +173,13 @@ class MovedEstimates(nn.Module):
         state |= {prefix + "moments": moments, prefix + "seen": visit > 0}
 
 
+def new_table(kind: Table, shape: tuple[int, int], start: Start) -> DenseEstimates | MovedEstimates:
+    """Return the estimates of a training set before its first batch."""
+    if kind == "dense":
+        return DenseEstimates(shape, start)
+    return MovedEstimates(shape, start, on_host=kind == "memory")
+
+
 def adam_step(rows: Tensor, gradient: Tensor, step: int | Tensor, lr: float) -> Tensor:
     """Return rows (3, n, K) of theta, m, v after Adam's step number ``step`` (from 1)."""
     theta, m, v = rows.unbind()
@@ -208,7 +216,7 @@ class ROLE(Objective):
         num_labels: int,
         k: float,
         *,
-        table: Literal["memory", "device", "dense"] = "memory",
+        table: Table = "memory",
         start: float = 0.6,
         seed: int = 0,
         eps_mode: EpsMode = "stable",
@@ -222,26 +230,16 @@ class ROLE(Objective):
         self.k, self.eps_mode = k, one_of("eps_mode", eps_mode, EpsMode)
         self.shape = shape = (num_images, num_labels)
         begin = Start(start, seed)
-        if table not in ("memory", "device", "dense"):
-            raise ValueError(f"table must be 'memory', 'device' or 'dense', got {table!r}")
-        self.table: DenseEstimates | MovedEstimates = (
-            DenseEstimates(shape, begin)
-            if table == "dense"
-            else MovedEstimates(shape, begin, on_host=table == "memory")
-        )
+        self.table = new_table(one_of("table", table, Table), shape, begin)
         # What ``step`` needs of the last training batch: index, theta, logits, labels.
         self._pending: tuple[Tensor, Tensor, Tensor, Tensor] | None = None
 
     def loss(self, outputs: Outputs, targets: Targets) -> Tensor:
-        if targets.index is None:
-            raise ValueError(
-                "ROLE needs the row numbers of the images in the training set, "
-                "got Targets without index; call it with Targets(labels, observed, index)"
-            )
+        index = row_numbers(targets, "ROLE keeps estimates of the training images")
         logits, labels = outputs.logits, targets.labels
-        theta = self.table(targets.index, _start(targets))
+        theta = self.table(index, _start(targets))
         if isinstance(self.table, MovedEstimates) and self.training and torch.is_grad_enabled():
-            self._pending = (targets.index, theta.detach(), logits.detach(), labels)
+            self._pending = (index, theta.detach(), logits.detach(), labels)
         main, reg = role_loss(logits, theta, labels, self.k, self.eps_mode)
         return main + reg
 
@@ -250,11 +248,7 @@ class ROLE(Objective):
         own = part_of(state, "table")
         if not own.keys() & {"moments", "records", "theta"}:  # of another method
             return False
-        earlier: DenseEstimates | MovedEstimates = (
-            DenseEstimates(self.shape, Start())
-            if "theta" in own
-            else MovedEstimates(self.shape, Start(), on_host=True)
-        )
+        earlier = new_table("dense" if "theta" in own else "memory", self.shape, Start())
         earlier.load_state_dict(own)
         rows = earlier.seen.nonzero().squeeze(1)
         self.set_estimates(rows, earlier.probabilities(rows))

@@ -257,8 +257,7 @@ class SoftmaxCrossEntropy(Objective):
             lowest, highest = logits.detach().logsumexp(dim=1).aminmax()
             self.lowest_log_c.copy_(lowest)
             self.highest_log_c.copy_(highest)
-        log_probs = observed_log_softmax(logits, targets.observed)
-        loss = softmax_loss(log_probs, targets.labels)
+        loss = softmax_loss(observed_log_softmax(logits, targets.observed), targets.labels)
         return masked_mean(loss, targets.labels.sum(dim=1) > 0)
 
     def convex(self, targets: Targets) -> ConvexLoss:
@@ -288,8 +287,7 @@ def log_softmax_or_none(logits: Tensor, observed: Tensor | None = None) -> tuple
 class SoftmaxOrNone(Objective):
     """Mean cross-entropy over the images with anything observed; "none" is a class like others."""
 
-    def __init__(self) -> None:
-        super().__init__(SoftmaxOrNoneLink())
+    default_link = SoftmaxOrNoneLink()
 
     def loss(self, outputs: Outputs, targets: Targets) -> Tensor:
         log_p, log_none = log_softmax_or_none(outputs.logits, targets.observed)
@@ -317,8 +315,7 @@ def uniform_kl(log_probs: Tensor, observed: Tensor | None = None) -> Tensor:
     if observed is None:
         observed = torch.ones_like(log_probs, dtype=torch.bool)
     count = observed.sum(dim=1).clamp(min=1).to(log_probs.dtype)
-    mean_log_p = torch.where(observed, log_probs, 0.0).sum(dim=1) / count
-    return -mean_log_p - count.log()
+    return -torch.where(observed, log_probs, 0.0).sum(dim=1) / count - count.log()
 
 
 def max_confidence(log_probs: Tensor, observed: Tensor | None = None) -> Tensor:
@@ -347,16 +344,12 @@ class UniformKL(Objective):
 class MaxConfidence(Objective):
     """Softmax cross-entropy, and the log of the largest probability for rows without labels."""
 
-    def __init__(self) -> None:
-        super().__init__(Softmax())
+    default_link = Softmax()
 
     def loss(self, outputs: Outputs, targets: Targets) -> Tensor:
         log_probs, inside, outside = _parts(outputs, targets)
-        loss = torch.where(
-            inside,
-            softmax_loss(log_probs, targets.labels),
-            max_confidence(log_probs, targets.observed),
-        )
+        largest = max_confidence(log_probs, targets.observed)
+        loss = torch.where(inside, softmax_loss(log_probs, targets.labels), largest)
         return masked_mean(loss, inside | outside)
 
 
