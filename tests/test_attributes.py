@@ -2,7 +2,6 @@
 
 import csv
 import itertools
-import json
 
 import numpy as np
 import pytest
@@ -13,7 +12,6 @@ from typed import must_run, run
 from labelwise.decide import OnePerGroup, Threshold
 from labelwise.errors import DataError
 from labelwise.links import Grouped, Sigmoid
-from labelwise.methods import link_from_spec, link_to_spec, rule_from_spec, rule_to_spec
 from labelwise.retrieval import Query, rank
 from labelwise.retrieval.bound_query import bind
 from labelwise.taxonomy import AttributeColumns, AttributeGroup, AttributeGroups
@@ -80,13 +78,6 @@ def test_sets_hold_one_label_of_a_group(threshold):
     expected = slow_sets(probs, threshold)
     assert (rule(probs) == expected).all()
     assert (rule(torch.tensor(probs)).numpy() == expected).all()
-
-
-def test_link_and_rule_go_through_plain_data():
-    rule = OnePerGroup(Threshold(0.5), EXACTLY, MOST)
-    spec = json.loads(json.dumps(link_to_spec(Grouped(Sigmoid(), EXACTLY, MOST))))
-    assert link_to_spec(link_from_spec(spec)) == spec
-    assert rule_from_spec(json.loads(json.dumps(rule_to_spec(rule)))) == rule
 
 
 def test_a_column_in_two_groups_is_refused():

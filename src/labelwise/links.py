@@ -117,7 +117,8 @@ class Link(ABC):
 
     def spec(self) -> dict[str, Any]:
         """Return the constructor's arguments as plain data (numbers, lists, nested links)."""
-        return {}
+        given = {name: getattr(self, name) for name in signature(type(self)).parameters}
+        return {k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in given.items()}
 
 
 class OddsLink(Link):
@@ -184,9 +185,6 @@ class Softmax(Link):
 
     def logits_at(self, probs: A) -> A:
         return self.temperature * safe_log(double(probs))
-
-    def spec(self) -> dict[str, Any]:
-        return {"temperature": self.temperature}
 
 
 LEAST_NONE = 1e-3  # the share of images without labels that biases start from, if there are none
@@ -373,9 +371,6 @@ class FocalMarginLink(OddsLink):
             rise = _log_hill_slope(logits, self.lam)
         return rise - _log_slope(self.margin - logits, self.gamma)
 
-    def spec(self) -> dict[str, Any]:
-        return {"gamma": self.gamma, "margin": self.margin, "lam": self.lam}
-
 
 def _log_slope(logits: A, gamma: float) -> A:
     """Return the log of the slope of ``p^gamma softplus(v)`` along v, finite for every v."""
@@ -467,7 +462,7 @@ class Consistent(Link):
     couples_labels = True
 
     def __init__(self, link: Link, parents: Sequence[int]) -> None:
-        self.link = link
+        self.link, self.parents = link, list(parents)
         self.tree = LabelTree(tuple(parents))
 
     def log_probs(self, logits: A) -> tuple[A, A]:
@@ -488,9 +483,6 @@ class Consistent(Link):
         log_p, log_q = consistent_log_probs(log_p, log_q, tree)
         return log_p[:, family.index(column)], log_q[:, family.index(column)]
 
-    def spec(self) -> dict[str, Any]:
-        return {"link": self.link, "parents": list(self.tree.parent)}
-
 
 class Grouped(Link):
     """The probabilities of ``link`` within groups of labels that exclude each other.
@@ -510,6 +502,9 @@ class Grouped(Link):
     ) -> None:
         self.link = link
         self.columns = self.exclusive = AttributeColumns.of(exactly_one, at_most_one)
+        self.exactly_one, self.at_most_one = (
+            [list(map(int, group)) for group in groups] for groups in (exactly_one, at_most_one)
+        )
 
     def log_probs(self, logits: A) -> tuple[A, A]:
         log_p, log_q, odds = self._read(logits)
@@ -533,23 +528,14 @@ class Grouped(Link):
         return log_none - FAR * len(self.columns.exactly_one)
 
     def _read(self, logits: A) -> tuple[A, A, A]:
-        """Return the inner pair and its log-odds."""
         log_p, log_q = self.link.log_probs(logits)
         return log_p, log_q, (log_p - log_q).clip(-FAR, FAR)
 
     def _free(self, labels: int) -> list[int]:
-        """Return the columns outside groups."""
         grouped = [column for group in self.columns.groups for column in group]
         if grouped and max(grouped) >= labels:
             raise ValueError(f"the groups reach column {max(grouped)}, got {labels}")
         return sorted({*range(labels)} - {*grouped})
-
-    def spec(self) -> dict[str, Any]:
-        return {
-            "link": self.link,
-            "exactly_one": [list(group) for group in self.columns.exactly_one],
-            "at_most_one": [list(group) for group in self.columns.at_most_one],
-        }
 
 
 def check_log_probs(log_p: A, log_q: A) -> tuple[A, A]:

@@ -156,7 +156,6 @@ class Predictions:
         return replace(self, link=link)
 
     def take(self, rows: NDArray[np.intp]) -> "Predictions":
-        """Return some of the rows."""
         return replace(
             self,
             ids=[self.ids[row] for row in rows],

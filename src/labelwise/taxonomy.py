@@ -222,7 +222,6 @@ class AttributeColumns:
         return seen, seen & same
 
     def broken(self, group: Sequence[int], sets: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Return which sets (N,) break the rule of a group."""
         count: NDArray[np.int64] = sets[:, list(group)].sum(1)
         wrong: NDArray[np.bool_] = count > 1
         return wrong | (count == 0) if tuple(group) in self.exactly_one else wrong
@@ -552,6 +551,5 @@ class LabelTree:
         return value[:, place]
 
     def levels(self) -> dict[int, NDArray[np.int64]]:
-        """Return the columns of each level, from the top."""
         level = np.array(self.level)
         return {int(depth): np.flatnonzero(level == depth) for depth in np.unique(level)}

@@ -1,6 +1,6 @@
 """The values that travel between layers: Targets, Outputs, LabelSpace, DatasetFacts."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import cached_property
@@ -25,9 +25,12 @@ class Targets:
     index: "Tensor | None" = None
 
     def rows(self, chosen: slice) -> "Targets":
-        observed = None if self.observed is None else self.observed[chosen]
-        index = None if self.index is None else self.index[chosen]
-        return Targets(self.labels[chosen], observed, index)
+        return self.each(lambda values: values[chosen])
+
+    def each(self, change: "Callable[[Tensor], Tensor]") -> "Targets":
+        """Return the targets with every tensor changed."""
+        given = (self.labels, self.observed, self.index)
+        return Targets(*(None if values is None else change(values) for values in given))  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@ from scipy.special import expit
 from labelwise.calibration import AveragedCurves, few_labels, platt, temperature
 from labelwise.calibration.few import TYPICAL_SPREAD, WITH_LINK, CurveProblem
 from labelwise.links import Sigmoid
-from labelwise.methods import link_from_spec, link_to_spec
 
 
 def simulated(photos, labels, seed, *, slope=0.6, spread=0.3):
@@ -141,9 +140,6 @@ def test_the_link_averages_its_curves_and_keeps_the_order():
         )
     )
     torch.testing.assert_close(probs, slow / link.weight.sum())
-    again = link_from_spec(link_to_spec(link))
-    torch.testing.assert_close(again(v), probs)
-    torch.testing.assert_close(link.of_label(1)(v[:, :1]), probs[:, 1:2])
     twice = AveragedCurves(None, [[1.0]], [[0.0]], [2.0], 10.0)  # weights need not add up to 1
     torch.testing.assert_close(twice(v[:, :1]), torch.sigmoid(v[:, :1].clip(-10, 10)))
     with pytest.raises(ValueError, match="must be positive"):

@@ -55,18 +55,6 @@ def test_labels_not_observed_count_for_nothing(name):
 
 
 @ALL
-def test_numpy_and_torch_and_label_types_agree(name):
-    logits, labels, _ = problem(120)
-    expected = link_to_spec(CALIBRATORS[name](logits, labels, Sigmoid()))
-    for truth in (labels.numpy(), labels.to(torch.uint8), labels.numpy().astype(np.int64)):
-        assert link_to_spec(CALIBRATORS[name](logits.numpy(), truth, Sigmoid())) == expected
-    half = CALIBRATORS[name](logits.bfloat16(), labels, Sigmoid())
-    assert link_to_spec(half) == link_to_spec(
-        CALIBRATORS[name](logits.bfloat16().float(), labels, Sigmoid())
-    )
-
-
-@ALL
 def test_links_that_answer_zero_or_one_do_not_break_the_fit(name):
     logits, labels, _ = problem(300)
     phi = PhiLink(gamma_neg=4, gamma_pos=1, margin=0.3)

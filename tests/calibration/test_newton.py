@@ -60,8 +60,8 @@ def test_polishing_with_a_wrong_hessian_ends_in_full_steps():
     logits, labels, _ = problem(400)
     entries = read_entries(logits, labels, None, None)
     features = regression.scaled(entries, lambda u: (u,), 1e-6)
-    each = regression.Shared(features)
-    exact = each.center(features.read(entries), 1e-12)
+    each = regression.Problem(features)
+    exact = regression.shared_fit(features, features.read(entries), 1e-12)
     few = entries.subset(slice(0, 8))  # its Hessian is fifty times too small
     found = each.polish(entries, features.read(few), exact + 0.1, 1e-12)
     close(found, exact, atol=1e-5, rtol=0)

@@ -1,4 +1,6 @@
-"""Oracle: the column that the link of all labels gives."""
+"""Links of one label and of all. Oracle: the column that the link of all labels gives, JSON."""
+
+import json
 
 import numpy as np
 import pytest
@@ -6,7 +8,7 @@ import torch
 
 from labelwise import calibrate, objectives
 from labelwise.links import Consistent, Grouped, Sigmoid, Softmax
-from labelwise.methods import LINKS
+from labelwise.methods import LINKS, link_from_spec, link_to_spec
 
 RANDOM = np.random.default_rng(0)
 LOGITS = torch.from_numpy(RANDOM.normal(-1, 2, (300, 4)))
@@ -45,6 +47,15 @@ LIST = [
 
 def test_every_kind_of_link_is_tried():
     assert {link.kind for link in LIST} == set(LINKS)
+
+
+@pytest.mark.parametrize("link", LIST, ids=lambda link: link.kind)
+def test_every_link_goes_through_plain_data(link):
+    spec = json.loads(json.dumps(link_to_spec(link), allow_nan=False))
+    again = link_from_spec(spec)
+    assert link_to_spec(again) == link_to_spec(link)
+    for found, expected in zip(again.log_probs(LOGITS), link.log_probs(LOGITS), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("link", LIST, ids=lambda link: link.kind)

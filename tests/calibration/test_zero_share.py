@@ -5,7 +5,6 @@ import torch
 
 from labelwise.calibration import ZeroShare, expect_zero_share
 from labelwise.links import Sigmoid, Softmax
-from labelwise.methods import link_from_spec, link_to_spec
 from labelwise.objectives import SoftmaxOrNoneLink
 
 
@@ -68,9 +67,3 @@ def test_unreviewed_images_do_not_count():
     observed = torch.tensor([[True, True], [True, False], [False, False], [False, False]])
     assert expect_zero_share(Sigmoid(), labels, 0.75, observed).ratio == pytest.approx(3.0)
     assert expect_zero_share(Sigmoid(), labels, 0.75).ratio == pytest.approx(1.0)
-
-
-def test_is_saved_with_a_model():
-    link = ZeroShare(Sigmoid(), 2.5)
-    same = link_from_spec(link_to_spec(link))
-    assert torch.equal(same(logits_of()), link(logits_of()))

@@ -11,7 +11,6 @@ from scipy.stats import binomtest
 from labelwise import decide
 from labelwise.data import posterior
 from labelwise.errors import DataError, SettingsError
-from labelwise.methods import rule_from_spec, rule_to_spec
 
 DRAWS, PHOTOS, CONFIDENCE = 25, 700, 0.9
 
@@ -228,11 +227,6 @@ def test_one_list_cannot_break_an_expected_promise():
     expected = promise(what="list", kind="expected", confidence=None)
     with pytest.raises(DataError, match="such lists on average"):
         decide.check_promise(expected, np.ones((3, 1), bool), np.ones((3, 1)))
-    rule = decide.AtMost(decide.Threshold(0.4), 3)
-    assert rule_from_spec(json.loads(json.dumps(rule_to_spec(rule)))) == rule
-    np.testing.assert_array_equal(
-        decide.AtMost(decide.Threshold(0.4), 1)(np.array([[0.5, 0.6, 0.1]])), [[False, True, False]]
-    )
 
 
 @pytest.mark.parametrize("what", ["precision", "recall", "f", "tags"])

@@ -70,12 +70,6 @@ def test_a_name_is_the_function_it_stands_for(text, expected, words):
     assert words in description
 
 
-def test_only_rules_that_need_no_fit_are_fixed():
-    assert find_rule("top-2").fixed == TopK(2)
-    for text in ("best-f", "average-2", "precision-0.9"):
-        assert find_rule(text).fixed is None
-
-
 NAMES = {
     "besst": "unknown rule 'besst'; use one like",
     "top-4-shared": "unknown rule",
@@ -170,13 +164,6 @@ def test_few_positives_are_drawn_to_the_shared_threshold():
     near = shrunken_f(probs, rare).value[0]
     alone, common = best_f(probs, rare).value[0], best_f(probs, rare, scope="shared").value
     assert abs(near - common) < 0.2 * abs(alone - common)
-
-
-def test_a_label_without_positives_takes_the_shared_threshold():
-    probs, labels = world(labels=3)
-    labels[:, 2] = 0
-    shared = best_f(probs, labels, scope="shared").value
-    assert shrunken_f(probs, labels).value[2] == pytest.approx(shared)
 
 
 def test_the_best_by_cross_validation_is_chosen_and_said():

@@ -64,9 +64,17 @@ def test_threshold_tells_neighbouring_float32_numbers_apart():
             assert Threshold(middle)(probs).tolist() == [[False, True]]
 
 
-@pytest.mark.parametrize("rule", [TopK(3), Threshold(0.1), Threshold((0.1, NEVER)), ExpectedF(2.0)])
+RULES = [TopK(3), Threshold(0.1), Threshold((0.1, NEVER)), ExpectedF(2.0)]
+RULES += [AtMost(Threshold(0.4), 3), OnePerGroup(TopK(1), ((0, 3, 1),), ((2, 5),))]
+
+
+@pytest.mark.parametrize("rule", RULES)
 def test_rules_survive_json(rule):
     assert rule_from_spec(json.loads(json.dumps(rule_to_spec(rule)))) == rule
+
+
+def test_at_most_takes_the_most_probable_of_a_set():
+    assert AtMost(Threshold(0.4), 1)(np.array([[0.5, 0.6, 0.1]])).tolist() == [[False, True, False]]
 
 
 def brute_force(p, beta, chosen):

@@ -130,19 +130,6 @@ def test_values_of_every_type_lie_in_their_bins():
     assert np.flatnonzero(reliability(probs, torch.zeros(2, 1)).counts).tolist() == [2, 6]
 
 
-@pytest.mark.parametrize("device", slow.DEVICES)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_torch_on_every_device_equals_numpy(dtype, device):
-    probs, labels, observed = slow.problem(5, rows=60, columns=6, levels=16)
-    tensor = torch.from_numpy(probs).to(device, dtype)
-    others = torch.from_numpy(labels).to(device), torch.from_numpy(observed).to(device)
-    values = tensor.double().cpu().numpy()
-    found = metrics.label_reliability(tensor, *others, bins=8)
-    expected = metrics.label_reliability(values, labels, observed, bins=8)
-    np.testing.assert_array_equal(found.counts, expected.counts)
-    np.testing.assert_allclose(found.ece(), expected.ece(), rtol=1e-12)
-
-
 def test_small_bins_can_be_left_out():
     probs, labels = np.array([[0.05]] * 9 + [[0.95]]), np.zeros((10, 1))
     found = reliability(probs, labels)

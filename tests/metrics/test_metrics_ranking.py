@@ -6,7 +6,6 @@ from pathlib import Path
 import metrics_reference as slow
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from sklearn import metrics as sk
 
@@ -132,19 +131,6 @@ def test_untied_ranks_long_ties_by_index():
     expected = [slow.ap_untied(*line) for line in slow.lines(scores, labels, observed, "label")]
     found = metrics.average_precision(scores, labels, observed, variant="untied")
     np.testing.assert_allclose(found.items, expected, rtol=1e-12)
-
-
-@pytest.mark.parametrize("device", slow.DEVICES)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_torch_on_every_device_equals_numpy(dtype, device):
-    scores, labels, observed = slow.problem(5, rows=40, columns=6, levels=16)
-    tensor = torch.from_numpy(scores).to(device, dtype)
-    values = tensor.double().cpu().numpy()
-    others = torch.from_numpy(labels).to(device), torch.from_numpy(observed).to(device)
-    found = metrics.average_precision(tensor, *others)
-    expected = metrics.average_precision(values, labels, observed)
-    np.testing.assert_array_equal(found.items, expected.items)
-    assert metrics.micro_auroc(tensor, *others) == metrics.micro_auroc(values, labels, observed)
 
 
 def test_half_precision_numpy_and_integer_scores_are_read():

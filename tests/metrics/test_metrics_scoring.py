@@ -50,6 +50,27 @@ def test_parts_add_up_and_nothing_hides_when_bins_are_single_values(score):
     assert score(base, labels).value == pytest.approx(found.uncertainty, rel=1e-12)
 
 
+MEASURES = {
+    "average precision": lambda *given: metrics.average_precision(*given).items,
+    "micro AUROC": metrics.micro_auroc,
+    "reliability": lambda *given: metrics.label_reliability(*given, bins=8).confidence_sums,
+    "Brier": lambda *given: metrics.brier_score(*given).value,
+    "F": lambda p, *others: metrics.confusion(p > 0.5, *others).f_score().items,
+    "top k": lambda p, *others: metrics.top_k_sets(p, 2),
+    "surest": lambda p, *others: metrics.max_confidence(p),
+}
+
+
+@pytest.mark.parametrize("device", slow.DEVICES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", MEASURES)
+def test_torch_on_every_device_equals_numpy(name, dtype, device):
+    probs, labels, observed = slow.problem(5, rows=40, columns=6, levels=16)
+    given = [torch.from_numpy(side).to(device) for side in (labels, observed)]
+    found = MEASURES[name](torch.from_numpy(probs).to(device, dtype), *given)
+    np.testing.assert_array_equal(found, MEASURES[name](probs, labels, observed))
+
+
 @pytest.mark.parametrize("device", slow.DEVICES)
 def test_masks_and_tensors(device):
     probs, labels, observed = slow.problem(3, rows=40, columns=5, levels=9)

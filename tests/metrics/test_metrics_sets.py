@@ -110,18 +110,6 @@ def test_unknown_entries_are_neither_right_nor_wrong():
     assert np.isnan(metrics.hamming_loss(sets, labels, np.zeros_like(observed)))
 
 
-@pytest.mark.parametrize("device", slow.DEVICES)
-def test_torch_on_every_device_equals_numpy(device):
-    problem = sets_problem(3, rows=30, columns=5)
-    tensors = [torch.from_numpy(array).to(device) for array in problem]
-    found, expected = metrics.confusion(*tensors), metrics.confusion(*problem)
-    np.testing.assert_array_equal(found.f_score().items, expected.f_score().items)
-    scores = torch.from_numpy(np.random.default_rng(0).random((9, 5))).to(device)
-    np.testing.assert_array_equal(
-        metrics.top_k_sets(scores, 2), metrics.top_k_sets(scores.cpu().numpy(), 2)
-    )
-
-
 @QUICK
 @given(problem=slow.PROBLEMS)
 def test_top_k_takes_the_lower_index_of_ties(problem):

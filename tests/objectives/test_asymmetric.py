@@ -126,12 +126,6 @@ def test_no_dead_zone_for_very_wrong_positives():
     assert logits.grad.item() < -0.9
 
 
-def test_leaves_grad_mode_alone():
-    with torch.no_grad():
-        Asymmetric(Focusing(weight_grad="detached"))(torch.zeros(1, 2), torch.zeros(1, 2))
-        assert not torch.is_grad_enabled()
-
-
 SPA_CASES = golden.cases("spa")
 SIDES = st.builds(Side, st.floats(0.2, 8), st.floats(0.3, 4), st.floats(-2, 2))
 

@@ -166,27 +166,15 @@ def test_an_image_twice_in_a_batch_counts_twice():
 
 @pytest.mark.parametrize("kind", ["dense", "memory"])
 def test_a_killed_run_resumes_bit_for_bit(kind):
-    first = ROLE(N, K, 1.5, table=kind)
-    weight, optimizer = train(first, 20)
-    train(first, 40, start=20, weight=weight, optimizer=optimizer)
-    saved = {name: value.clone() for name, value in first.state_dict().items()}
-    kept = weight.detach().clone()
-    state = optimizer.state_dict()
-    state = {
-        **state,
-        "state": {k: {n: v.clone() for n, v in s.items()} for k, s in state["state"].items()},
-    }
-    train(first, 70, start=40, weight=weight, optimizer=optimizer)  # lost with the process
-    resumed = ROLE(N, K, 1.5, table=kind)
-    resumed.load_state_dict(saved)
-    weight, optimizer = nn.Parameter(kept), None
+    first, resumed, straight = (ROLE(N, K, 1.5, table=kind) for _ in range(3))
+    weight, optimizer = train(first, 40)
+    resumed.load_state_dict(first.state_dict())
     groups = [{"params": [weight], "scale": 1.0}]
     if kind == "dense":
         groups.append({"params": list(resumed.parameters()), "scale": 10.0})
-    optimizer = torch.optim.Adam(groups, lr=LR)
-    optimizer.load_state_dict(state)
-    train(resumed, 60, start=40, weight=weight, optimizer=optimizer)
-    straight = ROLE(N, K, 1.5, table=kind)
+    again = torch.optim.Adam(groups, lr=LR)
+    again.load_state_dict(optimizer.state_dict())
+    train(resumed, 60, start=40, weight=weight, optimizer=again)
     expected, _ = train(straight, 60)
     assert torch.equal(weight, expected)
     assert torch.equal(resumed.estimates(torch.arange(N)), straight.estimates(torch.arange(N)))

@@ -16,7 +16,6 @@ hundreds of rows and keeps a group without rows as Bayes' rule has it.
 """
 
 from math import log
-from typing import Any
 
 import numpy as np
 
@@ -69,9 +68,6 @@ class ZeroShare(Link):
         xp = namespace(log_q0)
         log_scale: A = xp.log1p((self.ratio - 1) * xp.exp(log_q0))
         return log_scale
-
-    def spec(self) -> dict[str, Any]:
-        return {"link": self.link, "ratio": self.ratio}
 
 
 def expect_zero_share(
@@ -149,7 +145,5 @@ def _fit_group(odds: Numbers, present: Mask, seen: Mask, *, needs_one: bool) -> 
         ends = [(slope * up * rise).sum(), -(slope * down * fall).sum()]
         return float(value), np.append(ends, slope.sum(0)) + weights
 
-    solution: Numbers = minimize(
-        loss, np.zeros(2 + labels), jac=True, method="BFGS", options={"maxiter": STEPS}
-    ).x
-    return solution
+    best = minimize(loss, np.zeros(2 + labels), jac=True, method="BFGS", options={"maxiter": STEPS})
+    return np.asarray(best.x)

@@ -49,14 +49,8 @@ class OnLogOdds(Link):
         return type(self)(link=inner, limit=self.limit, **self.numbers_of(column))
 
     def numbers_of(self, column: int) -> dict[str, Any]:
-        """Return the constructor's other arguments for one label."""
         values = {name: np.reshape(getattr(self, name), -1) for name in self.numbers}
         return {name: float(own[column if own.size > 1 else 0]) for name, own in values.items()}
-
-    def spec(self) -> dict[str, Any]:
-        numbers = {name: getattr(self, name) for name in self.numbers}
-        plain = {k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in numbers.items()}
-        return {"link": self.link, **plain, "limit": self.limit}
 
     def straight(
         self, slope: Floats | float, offset: Floats | float, labels: int
@@ -234,7 +228,6 @@ class Bins:
         return _means(*(sums.reshape(-1, factor, self.num_labels).sum(1) for sums in self.sums()))
 
     def sums(self) -> tuple[Numbers, Numbers, Numbers]:
-        """Return the sums of log-odds and labels, and the counts, each (B, K)."""
         return self.u * self.w, self.y * self.w, self.w
 
 

@@ -166,10 +166,11 @@ class CurveProblem:
 
 @dataclass(frozen=True, eq=False)
 class CurveMixture:
-    """The modes of pairs of spreads, with their weights."""
+    """The modes of pairs of spreads, weighed by their evidence and a law of the spreads."""
 
     problem: CurveProblem
-    parts: tuple[tuple[float, Spreads, Mode], ...]
+    modes: dict[Spreads, Mode]
+    typical: float
 
     @classmethod
     def of(cls, problem: CurveProblem) -> "CurveMixture":
@@ -183,51 +184,35 @@ class CurveMixture:
                     ratio = np.array(near) / np.array([first, second])
                     start = modes[near].shared, modes[near].own * ratio
                 modes[first, second] = problem.solve((first, second), start)
-        return cls._weighed(problem, modes, problem.typical)
+        return cls(problem, modes, problem.typical)
 
-    @classmethod
-    def _weighed(
-        cls, problem: CurveProblem, modes: dict[Spreads, Mode], typical: float
-    ) -> "CurveMixture":
+    def _likely(self, least: float) -> list[tuple[float, Spreads, Mode]]:
+        """Return the pairs of more than the least weight, with their weights."""
         # A geometric grid of tau covers widths in proportion to tau.
-        level = np.array(
-            [
-                mode.evidence + np.log(pair[0] * pair[1]) - sum(pair) / typical
-                for pair, mode in modes.items()
-            ]
-        )
-        weights = np.exp(level - level.max())
-        weights /= weights.sum()
-        parts = zip(weights.tolist(), modes.items(), strict=True)
-        return cls(problem, tuple((weight, *rest) for weight, rest in parts))
-
-    def expecting(self, typical: float) -> "CurveMixture":
-        """Return the same modes, weighed by their evidence and another law of the spreads."""
-        modes = {pair: mode for _, pair, mode in self.parts}
-        return self._weighed(self.problem, modes, typical)
+        level = [
+            mode.evidence + np.log(pair[0] * pair[1]) - sum(pair) / self.typical
+            for pair, mode in self.modes.items()
+        ]
+        weights = np.exp(np.array(level) - max(level))
+        pairs = zip((weights / weights.sum()).tolist(), self.modes.items(), strict=True)
+        likely = [(weight, *rest) for weight, rest in pairs if weight > least]
+        total = sum(weight for weight, _, _ in likely)
+        return [(weight / total, pair, mode) for weight, pair, mode in likely]
 
     def without(self, out: NDArray[np.bool_], typical: float) -> "CurveMixture":
         """Return the mixture without some rows, weighed by a law of the spreads."""
-        problem = self.problem.without(out)
-        modes = {
-            pair: problem.solve(pair, (mode.shared, mode.own))
-            for weight, pair, mode in self.parts
-            if weight > NEAR
-        }
-        return self._weighed(problem, modes, typical)
-
-    def _likely(self) -> tuple[tuple[float, Spreads, Mode], ...]:
-        likely = [mode for mode in self.parts if mode[0] > LIKELY]
-        total = sum(weight for weight, _, _ in likely)
-        return tuple((weight / total, pair, mode) for weight, pair, mode in likely)
+        problem, likely = self.problem.without(out), self._likely(NEAR)
+        modes = {pair: problem.solve(pair, (mode.shared, mode.own)) for _, pair, mode in likely}
+        return CurveMixture(problem, modes, typical)
 
     def mean(self) -> Numbers:
-        return sum((weight * mode.curve for weight, _, mode in self._likely()), np.zeros(()))
+        likely = self._likely(LIKELY)
+        return sum((weight * mode.curve for weight, _, mode in likely), np.zeros(()))
 
     def covariance(self, times: float = 1.0) -> Numbers:
         """Return the covariance of (alpha_k, beta_k), (K, 2, 2); of ``times`` as many photos."""
         mean, whole = self.mean(), np.zeros(())
-        for weight, pair, mode in self._likely():
+        for weight, pair, mode in self._likely(LIKELY):
             away = mode.curve - mean
             between = away[:, :, None] * away[:, None, :] / times
             whole = whole + weight * (self.problem.covariance(mode, pair, times) + between)
@@ -336,7 +321,6 @@ class FewLabels:
         return None
 
     def error_in_words(self, photos: str) -> str:
-        """Return how far probabilities are off, and how many ``photos`` in all would halve that."""
         more = self.photos_to_halve
         way = f"about {more or 0:,} {photos} in all would"
         if more is None:
@@ -403,19 +387,17 @@ def few_labels(
     problem = CurveProblem(x, y, w, means, *prior, TYPICAL_SPREAD[link is not None], photo)
     mixture = CurveMixture.of(problem)
     slope, offset, weight = _points(mixture.mean(), mixture.covariance())
-    doubting = mixture.expecting(_doubting(problem.typical))
+    doubting = replace(mixture, typical=_doubting(problem.typical))
     offset = offset - slope * centre / scale
     averaged = AveragedCurves(link, slope / scale, offset, weight, entries.limit)
     return FewLabels(averaged, doubting, centre, scale, len(u), every)
 
 
 def _doubting(typical: float) -> float:
-    """Return the typical spread that intervals expect, of the one that probabilities expect."""
     return max(typical, TYPICAL_OF_INTERVALS)
 
 
 def _points(mean: Numbers, covariance: Numbers) -> tuple[Numbers, Numbers, Numbers]:
-    """Return slopes and offsets (9, K) and weights (9,) of the Gauss-Hermite points."""
     nodes, weights = np.polynomial.hermite_e.hermegauss(3)
     grid = np.stack(np.meshgrid(nodes, nodes, indexing="ij"), axis=-1).reshape(-1, 2)
     root = np.linalg.cholesky(covariance + 1e-12 * np.eye(2))
@@ -425,7 +407,6 @@ def _points(mean: Numbers, covariance: Numbers) -> tuple[Numbers, Numbers, Numbe
 
 
 def _spread_of(x: Numbers, mean: Numbers, covariance: Numbers) -> tuple[Numbers, Numbers]:
-    """Return z (N, K) of the mean curve and its variance."""
     rise = np.exp(mean[:, 0]) * x
     variance = covariance[:, 0, 0] * rise**2 + 2 * covariance[:, 0, 1] * rise
     return rise + mean[:, 1], np.maximum(variance + covariance[:, 1, 1], 0.0)

@@ -114,8 +114,7 @@ def _edges(entries: Entries, bins: int) -> Floats:
     order = np.argsort(values)
     mass = weights[order].astype(np.float64).cumsum()
     goals = mass[-1] * np.arange(1, bins) / bins
-    edges: Floats = np.unique(values[order][np.searchsorted(mass, goals)].astype(np.float32))
-    return edges
+    return np.unique(values[order][np.searchsorted(mass, goals)].astype(np.float32))
 
 
 def _counts(entries: Entries, edges: Floats) -> Numbers:
@@ -138,8 +137,7 @@ def _counts(entries: Entries, edges: Floats) -> Numbers:
 
 def _pooled(counts: Numbers) -> Numbers:
     entries, present = counts.sum(1)
-    pooled: Numbers = (present + 0.5) / (entries + 1)
-    return pooled
+    return np.asarray((present + 0.5) / (entries + 1))
 
 
 def _levels(counts: Numbers, strength: float) -> Numbers:
@@ -198,7 +196,6 @@ class Isotonic(OnLogOdds):
             raise ValueError("levels must lie strictly between 0 and 1")
 
     def curves_at(self, u: A) -> tuple[A, A]:
-        """Return each label's own map and the shared map at log-odds ``u`` (..., K)."""
         shared = _interpolate(u.reshape(1, -1), self.knots[:1], self.levels[:1]).reshape(u.shape)
         if not len(self.shares):
             return shared, shared

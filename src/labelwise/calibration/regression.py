@@ -9,9 +9,9 @@ fit. Few entries are fitted without each fold and with each strength side by sid
 Newton steps for all labels at once, in float64. A weight that presses against its bound is frozen.
 A step that does not lower a group's loss is halved for that group.
 
-    Shared           sum over labels of loss_k(theta)
-    PerLabel         loss_k(theta_k) + pull_k / 2 |theta_k - center|^2, for each label
-    PerLabel, tied   one slope for all labels, an offset for each, which alone is pulled;
+    one fit          sum over labels of loss_k(theta)
+    per label        loss_k(theta_k) + pull_k / 2 |theta_k - center|^2, for each label
+    per label, tied  one slope for all labels, an offset for each, which alone is pulled;
                      slope step = (g_a - sum h_ab g_b / h_bb) / (h_aa - sum h_ab^2 / h_bb)
 
 Features phi of the log-odds are scaled over all observed entries to mean 0 and variance 1:
@@ -21,9 +21,8 @@ Features phi of the log-odds are scaled over all observed entries to mean 0 and 
     sum softplus(z) = sum max(z, 0) + log prod (1 + exp(-|z|)), at most 2^ROWS
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from warnings import warn
 
 import numpy as np
@@ -79,7 +78,6 @@ class Features:
         return np.append(self.least * slopes, -np.inf), np.append(MAX_SLOPE * slopes, np.inf)
 
     def unscale(self, theta: Numbers) -> Numbers:
-        """Return the weights (G, F) of the raw features and their constant."""
         slopes = theta[:, :-1] / self.deviation
         offset = theta[:, -1:] - (slopes * self.mean).sum(1, keepdims=True)
         return np.concatenate([slopes, offset], axis=1)
@@ -185,31 +183,69 @@ def gradient(rows: Rows, features: Features, theta: Numbers) -> Numbers:
 
 
 @dataclass(frozen=True)
-class Problem(ABC):
-    """A loss over weights (G, F) of some features."""
+class Problem:
+    """A fit (K, F) for each label, pulled towards ``center`` (1, F) with strength ``pull`` (K,).
+
+    Labels that are ``lacking`` (K,) positives or negatives say nothing of slopes: they keep those
+    of the center. ``tied`` labels have one slope, which nothing pulls. A ``pull`` (T, K) makes T
+    such problems, with their fits one after the other; their centers may differ (T K, F), and what
+    they lack (T, K). Without a center it is one fit for all labels, (T, F) for T problems.
+    """
 
     features: Features
+    center: Numbers | None = None
+    pull: Numbers = field(default_factory=lambda: np.zeros(1))
+    lacking: Mask = field(default_factory=lambda: np.zeros(1, np.bool_))
+    tied: bool = False
 
     @property
     def bounds(self) -> tuple[Numbers, Numbers]:
-        """The least and largest weights, (F,) or (G, F)."""
-        return self.features.bounds
+        lower, upper = self.features.bounds
+        if self.tied or self.center is None:
+            return lower, upper
+        kept = np.broadcast_to(self.lacking, self.pull.shape).reshape(-1, 1) & np.isfinite(upper)
+        return np.where(kept, self.center, lower), np.where(kept, self.center, upper)
 
-    @abstractmethod
+    def _pulled(self, theta: Numbers) -> tuple[Numbers, Numbers]:
+        """Return what pulls each weight, and how far it is from its center, each (G, F)."""
+        is_pulled = np.arange(theta.shape[1]) >= self.tied
+        away = 0 * theta if self.center is None else theta - self.center
+        return self.pull.reshape(-1, 1) * is_pulled, away
+
     def evaluate(self, blocks: FeatureBlocks, theta: Numbers) -> Derivatives:
         """Return loss (G,), gradient (G, F) and Hessian (G, F, F) over the rows."""
+        values = derivatives(blocks, theta.reshape(-1, self.pull.shape[-1], theta.shape[-1]))
+        if self.center is None:
+            loss, grad, hess = (value.sum(1) for value in values)
+        else:
+            loss, grad, hess = (value.reshape(-1, *value.shape[2:]) for value in values)
+        pull, away = self._pulled(theta)
+        ridge = pull[:, :, None] * np.eye(away.shape[1])
+        return loss + (pull / 2 * away**2).sum(1), grad + pull * away, hess + ridge
 
-    @abstractmethod
     def gradient(self, rows: Rows, theta: Numbers) -> Numbers:
-        """Return the gradient (G, F) alone."""
+        total = gradient(rows, self.features, theta)
+        if self.center is None:
+            total = total.sum(0, keepdims=True)
+        pull, away = self._pulled(theta)
+        return total + pull * away
 
     def summed(self, values: Numbers) -> Numbers:
         """Return values (G,) summed over the groups that have a weight in common."""
-        return values
+        if not self.tied:
+            return values
+        labels = self.pull.shape[-1]
+        return np.repeat(values.reshape(-1, labels).sum(1), labels)
 
     def step(self, theta: Numbers, grad: Numbers, hess: Numbers) -> Numbers:
         """Return the full Newton step (G, F) of the weights that press against no bound."""
         lower, upper = self.bounds
+        if self.tied:
+            ratio = hess[:, 0, 1] / hess[:, 1, 1]
+            left = self.summed(grad[:, 0] - ratio * grad[:, 1])
+            slope = left / self.summed(hess[:, 0, 0] - ratio * hess[:, 0, 1])
+            slope = slope.clip(theta[:, 0] - upper[0], theta[:, 0] - lower[0])
+            return np.stack([slope, grad[:, 1] / hess[:, 1, 1] - ratio * slope], axis=1)
         frozen = ((theta <= lower) & (grad > 0)) | ((theta >= upper) & (grad < 0))
         free = (~frozen).astype(np.float64)
         hess = hess * free[:, :, None] * free[:, None, :]
@@ -260,93 +296,27 @@ class Problem(ABC):
         return self.solve(self.features.read(rows), theta, tolerance)
 
 
-@dataclass(frozen=True)
-class Shared(Problem):
-    """One fit for all labels; weights are (T, F) where blocks weigh the rows of T problems."""
+def shared_fit(features: Features, blocks: FeatureBlocks, tolerance: float) -> Numbers:
+    """Return the fit for all labels from the better of two starts: the scores as they are, scaled.
 
-    def evaluate(self, blocks: FeatureBlocks, theta: Numbers) -> Derivatives:
-        loss, grad, hess = derivatives(blocks, theta[:, None])
-        return loss.sum(1), grad.sum(1), hess.sum(1)
-
-    def gradient(self, rows: Rows, theta: Numbers) -> Numbers:
-        total: Numbers = gradient(rows, self.features, theta).sum(0, keepdims=True)
-        return total
-
-    def center(self, blocks: FeatureBlocks, tolerance: float) -> Numbers:
-        """Return the fit from the better of two starts: the scores as they are, and scaled ones.
-
-        Far from the unit of the scores, Newton steps get lost.
-        """
-        plain = np.append(np.ones_like(self.features.mean), 0.0)
-        as_they_are = np.append(self.features.deviation, self.features.mean.sum())
-        losses = [self.evaluate(blocks, theta[None])[0] for theta in (as_they_are, plain)]
-        start = np.where((losses[0] <= losses[1])[:, None], as_they_are, plain)
-        return self.solve(blocks, start, tolerance)
-
-
-@dataclass(frozen=True)
-class PerLabel(Problem):
-    """A fit (K, F) for each label, pulled towards ``center`` (1, F) with strength ``pull`` (K,).
-
-    Labels that are ``lacking`` (K,) positives or negatives say nothing of slopes: they keep those
-    of the center. ``tied`` labels have one slope, which nothing pulls. A ``pull`` (T, K) makes T
-    such problems, with their fits one after the other; their centers may differ (T K, F), and what
-    they lack (T, K).
+    Far from the unit of the scores, Newton steps get lost.
     """
-
-    center_of: Numbers
-    pull: Numbers
-    lacking: Mask
-    tied: bool = False
-
-    @property
-    def bounds(self) -> tuple[Numbers, Numbers]:
-        lower, upper = self.features.bounds
-        if self.tied:
-            return lower, upper
-        kept = np.broadcast_to(self.lacking, self.pull.shape).reshape(-1, 1) & np.isfinite(upper)
-        return np.where(kept, self.center_of, lower), np.where(kept, self.center_of, upper)
-
-    def _pulled(self, theta: Numbers) -> tuple[Numbers, Numbers]:
-        """Return what pulls each weight, and how far it is from its center, each (G, F)."""
-        is_pulled = np.arange(theta.shape[1]) >= self.tied
-        return self.pull.reshape(-1, 1) * is_pulled, theta - self.center_of
-
-    def evaluate(self, blocks: FeatureBlocks, theta: Numbers) -> Derivatives:
-        values = derivatives(blocks, theta.reshape(-1, self.pull.shape[-1], theta.shape[-1]))
-        loss, grad, hess = (value.reshape(-1, *value.shape[2:]) for value in values)
-        pull, away = self._pulled(theta)
-        ridge = pull[:, :, None] * np.eye(away.shape[1])
-        return loss + (pull / 2 * away**2).sum(1), grad + pull * away, hess + ridge
-
-    def gradient(self, rows: Rows, theta: Numbers) -> Numbers:
-        pull, away = self._pulled(theta)
-        return gradient(rows, self.features, theta) + pull * away
-
-    def step(self, theta: Numbers, grad: Numbers, hess: Numbers) -> Numbers:
-        if not self.tied:
-            return super().step(theta, grad, hess)
-        lower, upper = self.bounds
-        ratio = hess[:, 0, 1] / hess[:, 1, 1]
-        left = self.summed(grad[:, 0] - ratio * grad[:, 1])
-        slope = left / self.summed(hess[:, 0, 0] - ratio * hess[:, 0, 1])
-        slope = slope.clip(theta[:, 0] - upper[0], theta[:, 0] - lower[0])
-        return np.stack([slope, grad[:, 1] / hess[:, 1, 1] - ratio * slope], axis=1)
-
-    def summed(self, values: Numbers) -> Numbers:
-        labels = self.pull.shape[-1]
-        return np.repeat(values.reshape(-1, labels).sum(1), labels) if self.tied else values
+    problem = Problem(features)
+    plain = np.append(np.ones_like(features.mean), 0.0)
+    as_they_are = np.append(features.deviation, features.mean.sum())
+    losses = [problem.evaluate(blocks, theta[None])[0] for theta in (as_they_are, plain)]
+    start = np.where((losses[0] <= losses[1])[:, None], as_they_are, plain)
+    return problem.solve(blocks, start, tolerance)
 
 
 def fit_shared(entries: Entries, raw: Raw, least: float) -> Numbers:
     """Return the raw weights (1, F) of one fit for all labels."""
     rows = compressed(entries, 1)[0]
     features = scaled(rows, raw, least)
-    problem, blocks = Shared(features), features.read(rows)
-    if isinstance(rows, Bins):
-        theta = problem.polish(entries, blocks, problem.center(blocks, ROUGH), TOLERANCE)
-    else:
-        theta = problem.center(blocks, TOLERANCE)
+    blocks, binned = features.read(rows), isinstance(rows, Bins)
+    theta = shared_fit(features, blocks, ROUGH if binned else TOLERANCE)
+    if binned:
+        theta = Problem(features).polish(entries, blocks, theta, TOLERANCE)
     return _checked(theta, features)
 
 
@@ -361,15 +331,14 @@ def fit_labels(
     if strength is None:
         strength, center = _chosen(entries, parts, features, tied)
     else:
-        center = Shared(features).center(blocks, ROUGH)
+        center = shared_fit(features, blocks, ROUGH)
     lacking = _one_sided(blocks)[0]
     pull = np.where(lacking, max(strength, 1.0), strength)
-    problem = PerLabel(features, center, pull, lacking, tied)
-    theta = np.repeat(center, len(lacking), 0)
-    if isinstance(rows, Bins):
-        theta = problem.polish(entries, blocks, problem.solve(blocks, theta, ROUGH), TOLERANCE)
-    else:
-        theta = problem.solve(blocks, theta, TOLERANCE)
+    problem = Problem(features, center, pull, lacking, tied)
+    binned, theta = isinstance(rows, Bins), np.repeat(center, len(lacking), 0)
+    theta = problem.solve(blocks, theta, ROUGH if binned else TOLERANCE)
+    if binned:
+        theta = problem.polish(entries, blocks, theta, TOLERANCE)
     if strength == 0:
         theta = np.where(lacking[:, None], center, theta)
     return _checked(theta, features)
@@ -382,23 +351,25 @@ def _chosen(
 
     Where entries are few, calls cost more than what they compute: all parts are held out at once.
     """
-    shared = Shared(features)
     if isinstance(parts[0], Bins) or entries.logits.size * FOLDS > FEW or len(parts) < 2:
 
         def alone(train: list[Rows], test: Rows) -> list[float]:
             seen = features.read(joined(train))
-            return _losses(seen, features.read(test), features, tied, shared.center(seen, ROUGH))
+            return _losses(
+                seen, features.read(test), features, tied, shared_fit(features, seen, ROUGH)
+            )
 
         # Strengths are a factor ten apart, so wide bins are enough to choose between them.
         coarse = [
             fold.coarser(len(fold.u) // LEAST_BINS) if isinstance(fold, Bins) else fold
             for fold in parts
         ]
-        return choose(STRENGTHS, coarse, alone), shared.center(features.read(joined(parts)), ROUGH)
+        center = shared_fit(features, features.read(joined(parts)), ROUGH)
+        return choose(STRENGTHS, coarse, alone), center
     [block] = features.read(entries)
     out = folds_of(len(entries.logits), FOLDS) == np.arange(len(parts))[:, None]
     every = block.weighed(~np.concatenate([out, np.zeros_like(out[:1])]))
-    centers = shared.center([every], ROUGH)
+    centers = shared_fit(features, [every], ROUGH)
     losses = _losses([block.weighed(~out)], [block.weighed(out)], features, tied, centers[:-1])
     return STRENGTHS[losses.index(min(losses))], centers[-1:]
 
@@ -427,7 +398,7 @@ def _losses(
     for first in range(0, len(STRENGTHS), together):
         strengths = np.array(STRENGTHS[first : first + together])
         count = len(strengths)
-        problem = PerLabel(
+        problem = Problem(
             features,
             np.repeat(center, count * labels, axis=0),
             np.repeat(np.tile(strengths, problems)[:, None], labels, axis=1),
@@ -443,7 +414,6 @@ def _losses(
 
 
 def _one_sided(blocks: FeatureBlocks) -> Mask:
-    """Return which labels (T, K) lack an observed positive or an observed negative."""
     sides = np.zeros(())
     for block in blocks:
         both = np.stack([block.labels, 1 - block.labels])
@@ -452,7 +422,6 @@ def _one_sided(blocks: FeatureBlocks) -> Mask:
 
 
 def _checked(theta: Numbers, features: Features) -> Numbers:
-    """Return the raw weights; warn of slopes that lie at a bound."""
     fits = "the fit" if len(theta) == 1 else "the fits of {} labels"
     capped = int((theta[:, :-1] >= MAX_SLOPE).any(1).sum())
     flat = int((theta[:, :-1] <= features.least).all(1).sum())

@@ -2,12 +2,20 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from labelwise.numeric.arrays import Array, Mask, Numbers, as_mask, check_shapes, to_numpy
+
+Scope = Literal["shared", "label"]
+
+
+def check_scope(scope: str) -> None:
+    """Raise unless thresholds are shared by all labels or each label's own."""
+    if scope not in ("shared", "label"):
+        raise ValueError(f"scope must be 'shared' or 'label', got {scope!r}")
 
 
 @dataclass(frozen=True)

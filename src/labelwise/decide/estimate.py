@@ -149,10 +149,6 @@ class Answered:
     def unsure(self) -> int:
         return int(np.isnan(self.answers).sum())
 
-    def with_unsure_as(self, value: float) -> "Answered":
-        """Return the group with unsure answers taken for yes (1) or no (0)."""
-        return replace(self, answers=np.nan_to_num(self.answers, nan=value))
-
 
 def estimate_count(part: Answered, confidence: float = 0.95) -> CountEstimate:
     """Return how many photos of one group carry what was asked."""
@@ -168,7 +164,10 @@ def estimate_total(
     answered = sum(len(stratum.drawn) for stratum in parts)
     photos = sum(len(stratum.probs) for stratum in parts)
     yes, unsure = sum(stratum.yes for stratum in parts), sum(stratum.unsure for stratum in parts)
-    ends = [[stratum.with_unsure_as(end) for stratum in parts] for end in (0.0, 1.0)]
+    ends = [
+        [replace(s, answers=np.nan_to_num(s.answers, nan=unsure_as)) for s in parts]
+        for unsure_as in (0.0, 1.0)
+    ]
     method: EstimateMethod
     if answered == photos:
         method = "all answered"
@@ -219,7 +218,6 @@ def exact_count_bounds(yes: int, drawn: int, photos: int, confidence: float) -> 
 
 
 def _is_powered(parts: Sequence[Answered]) -> bool:
-    """Return whether answers are enough for the approximation."""
     answered = sum(len(stratum.drawn) for stratum in parts)
     if answered > EXACT_UP_TO or len(parts) > 1 or answered < FEWEST_POWERED:
         return answered > EXACT_UP_TO and all(len(stratum.drawn) >= 2 for stratum in parts)

@@ -125,7 +125,6 @@ class ListCheck:
         return int(ahead[enough[0]]) if len(enough) else None
 
     def _log_capital(self, checked: NDArray[np.int64], wrong: Numbers) -> Numbers:
-        """Return log E (T,) after these numbers of checks and of wrong photos."""
         a, b = self.prior
         total = self.listed
         least = wrong + np.floor(self.wrong_at_most * (total - wrong) + TOLERANCE) + 1
@@ -263,7 +262,6 @@ class ListAudit:
 
     @property
     def guaranteed(self) -> int | None:
-        """The length of the longest list that is guaranteed now."""
         return self.check.listed if self.check.promised else None
 
     @property

@@ -114,7 +114,6 @@ class ScoredSplit:
 
     @property
     def sizes(self) -> tuple[int, int]:
-        """How many photos have the label, and how many do not."""
         present = int(self.present.sum())
         return present, len(self.present) - present
 

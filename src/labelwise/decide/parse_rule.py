@@ -223,7 +223,6 @@ def _parsed(base: str, photos_per_day: float | None) -> tuple[str, Fit | Rule | 
 
 
 def _alarms(number: str, photos_per_day: float | None) -> tuple[str, Fit]:
-    """Return the fit of so many false alarms per number of photos, or per day."""
     count, _, unit = number.partition("/")
     alarms = _number(count)
     if unit == "day":

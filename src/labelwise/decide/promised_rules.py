@@ -23,7 +23,7 @@ less is known of it (as Interp-Q of Ding et al., 2025, does for sets). A label o
 knows anything is promised nothing; where what is chosen has to be right, it is never chosen.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, log
 from typing import TYPE_CHECKING, Any, Literal
@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from labelwise.decide.arrays import Scope
 from labelwise.decide.promises import (
     Evidence,
     Promise,
@@ -57,7 +58,6 @@ from labelwise.system.text import counted
 if TYPE_CHECKING:
     from labelwise.links import Link
 
-Scope = Literal["shared", "label"]
 Measure = Literal["all", "precision", "f"]
 Test = Literal["exact binomial", "Hoeffding-Bentkus", "betting"]
 Cut = tuple[Numbers, Promise]  # thresholds on probabilities: (1,) for all labels, or (K,)
@@ -146,7 +146,6 @@ class _Scored:
 def _p_values(
     excess: Numbers, weights: Numbers, risk: float, test: Test, stakes: Numbers | None
 ) -> Numbers:
-    """Return the p-values (T,) of "the risk is larger than allowed"."""
     if test == "betting":
         return betting_p_values(excess, 1 - risk, stakes)
     counts = weights.sum(0)
@@ -215,7 +214,6 @@ def _promised_cut(
 
 
 def _refusal(what: str, evidence: Evidence, level: float, confidence: float) -> str:
-    """Return in words why nothing is promised, and what would help."""
     wanted, easier = f"{what} {level:g}", "a lower level"
     if what == "tags":  # asked for as the share that may be wrong, which is to grow
         wanted, easier = f"tags of which {1 - level:.3g} may be wrong", "a larger share"
@@ -604,10 +602,8 @@ class Wish:
         options: dict[str, Any] = {"level": self.level, "confidence": confidence, "seed": seed}
         if self.what in ("precision", "recall"):
             options["scope"] = self.scope
-        makers: dict[str, Any] = {"precision": promise_precision, "recall": promise_recall}
-        make = (makers | {"f": promise_f, "tags": promise_tags})[self.what]
+        make, groups = MAKERS[self.what], evidence.groups
         made: Promised = make(evidence, tuning=tuning, **options)
-        groups = evidence.groups
         if groups is None:
             return made
         others = None if tuning is None else replace(tuning, groups=None)
@@ -632,6 +628,14 @@ class Wish:
         return replace(made, warning=warning)
 
 
+MAKERS: dict[str, Callable[..., Promised]] = {
+    "precision": promise_precision,
+    "recall": promise_recall,
+    "f": promise_f,
+    "tags": promise_tags,
+}
+
+
 def find_promise(text: str) -> Wish:
     """Return what a text asks to be promised.
 
@@ -640,10 +644,9 @@ def find_promise(text: str) -> Wish:
     """
     name, equals, number = (piece.strip() for piece in text.partition("="))
     what = name.removesuffix("-per-label")
-    whats = ("precision", "recall", "f", "tags")
-    if what not in whats or not equals:
+    if what not in MAKERS or not equals:
         raise SettingsError(
-            f"a promise must be written like precision=0.9, of {', '.join(whats)}, got {text!r}"
+            f"a promise must be written like precision=0.9, of {', '.join(MAKERS)}, got {text!r}"
         )
     if what != name and what not in ("precision", "recall"):
         raise SettingsError(f"{what} is promised for all labels together, got {text!r}")

@@ -530,7 +530,6 @@ def _allowed(promise: Promise) -> int:
 
 
 def _between(listed: int, answers: ListAnswers) -> tuple[int, int]:
-    """Return the bounds of the number of wrong photos."""
     low, high = answers.wrong, listed - answers.right
     if not answers.drawn:
         return low, high

@@ -33,14 +33,13 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from labelwise.decide.arrays import Answers, read_answers
+from labelwise.decide.arrays import Answers, Scope, check_scope, read_answers
 from labelwise.decide.rules import NEVER, Rule, Threshold, just_above, just_below
 from labelwise.errors import DataError
 from labelwise.numeric.arrays import Array, Numbers, to_numpy
 from labelwise.numeric.groups import Groups
 from labelwise.types import nearest
 
-Scope = Literal["shared", "label"]
 THRESHOLDS = tuple(round(0.1 * step, 1) for step in range(1, 10))
 
 
@@ -190,8 +189,7 @@ def by_group(
 def _check(level: float, name: str, scope: str, known: bool = True, choice: str = "") -> None:
     if not 0 < level < 1:
         raise ValueError(f"{name} must lie strictly between 0 and 1, got {level}")
-    if scope not in ("shared", "label"):
-        raise ValueError(f"scope must be 'shared' or 'label', got {scope!r}")
+    check_scope(scope)
     if not known:
         raise ValueError(f"there is no such {choice}")
 

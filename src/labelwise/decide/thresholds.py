@@ -20,17 +20,15 @@ one threshold for all labels, entries are pooled ("micro").
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 from warnings import warn
 
 import numpy as np
 from numpy.typing import NDArray
 
-from labelwise.decide.arrays import Answers, read_answers
+from labelwise.decide.arrays import Answers, Scope, check_scope, read_answers
 from labelwise.decide.rules import NEVER, Threshold, just_below
 from labelwise.numeric.arrays import Array, Numbers, to_numpy
-
-Scope = Literal["shared", "label"]
 
 ROWS = 4096
 HALF_WAY = 20.0  # positives of a label at which its threshold lies midway to the shared one
@@ -244,8 +242,7 @@ def _fit(
     Where nothing can be picked, the threshold is ``otherwise``; if that is None, the one picked
     for all labels together. ``trouble`` words the warning.
     """
-    if scope not in ("shared", "label"):
-        raise ValueError(f"scope must be 'shared' or 'label', got {scope!r}")
+    check_scope(scope)
     each = [answers] if scope == "shared" else answers.labels()
     values = [_value(some, pick) for some in each]
     missing, instead = values.count(None), "is never chosen"

@@ -154,8 +154,7 @@ def cell_sums(
         line = flat // columns
         if by == "label":
             line = flat - columns * line  # much faster than flat % columns
-        cell: NDArray[np.intp] = shape[1] * line + bin_of(values, edges, line)
-        return cell
+        return np.asarray(shape[1] * line + bin_of(values, edges, line))
 
     def sums(cell: NDArray[np.intp], weights: NDArray[Any]) -> Numbers:
         added = np.bincount(cell, weights, shape[0] * shape[1])
@@ -229,7 +228,6 @@ class Reliability:
 
     @property
     def sums(self) -> CellSums:
-        """Counts, probability sums and label sums."""
         return self.counts, self.confidence_sums, self.present_sums
 
     def row(self, column: int) -> "Reliability":
@@ -296,7 +294,6 @@ class CalibrationSums(Reliability):
 
     @classmethod
     def zeros(cls, num_labels: int, edges: Numbers) -> "CalibrationSums":
-        """Return the sums of no entries."""
         shape = (num_labels, edges.shape[-1] - 1)
         if edges.ndim == 2 and len(edges) != num_labels:
             raise ValueError(f"edges must be (M + 1,) or ({num_labels}, M + 1), got {edges.shape}")
@@ -321,7 +318,6 @@ class CalibrationSums(Reliability):
                 total += part
 
     def merge(self, other: "CalibrationSums") -> "CalibrationSums":
-        """Return the sums over the entries of both."""
         if not np.array_equal(self.edges, other.edges) or self.counts.shape != other.counts.shape:
             raise ValueError(
                 "sums must have the same labels and edges to be merged, "

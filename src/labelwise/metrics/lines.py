@@ -98,7 +98,6 @@ class Averaged:
 
     @property
     def num_defined(self) -> int:
-        """How many items the mean is over."""
         return len(self.items) - len(self.undefined)
 
     @classmethod
@@ -116,7 +115,6 @@ class Averaged:
         return cls.over(np.concatenate([np.empty(0), *parts]), by)
 
     def undefined_names(self, names: Sequence[str]) -> list[str]:
-        """Return the names of the items that were left out."""
         if len(names) != len(self.items):
             raise ValueError(f"names must be {len(self.items)}, got {len(names)}")
         return [names[index] for index in self.undefined]
@@ -184,7 +182,6 @@ class Lines:
     known: Counts
 
     def positives(self) -> Positives:
-        """Return the positives of the block."""
         flat = np.flatnonzero(self.present)
         line = flat // self.scores.shape[1]
         score = self.scores.ravel()[flat]

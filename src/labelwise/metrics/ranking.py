@@ -70,7 +70,6 @@ def label_ranking_average_precision(
 
 
 def _precision(lines: Lines, positives: Positives, variant: Variant) -> Numbers:
-    """Return the precision at each positive, (P,)."""
     if variant == "untied":
         return _index_ranks(lines, positives)
     precision = positives.at_least() / lines.count(positives, AT_LEAST)[0]
@@ -85,7 +84,6 @@ def _precision(lines: Lines, positives: Positives, variant: Variant) -> Numbers:
 
 
 def _index_ranks(lines: Lines, positives: Positives) -> Numbers:
-    """Return the precision at each positive when ties are ranked by index."""
     order = np.argsort(-lines.scores, axis=1, kind="stable")  # NaN, unobserved, comes last
     present = np.take_along_axis(lines.present, order, axis=1)
     _, rank = np.nonzero(present)
@@ -150,7 +148,6 @@ class PrecisionRecall:
     recall: Numbers
 
     def f_score(self, beta: float = 1.0) -> Numbers:
-        """Return F-beta at every threshold."""
         weight = beta**2
         return (1 + weight) * self.precision * self.recall / (weight * self.precision + self.recall)
 

@@ -65,7 +65,6 @@ class ScoreCounts:
         return ScoreCounts(limit, 0, cells, positives, totals - positives)._coarsened()
 
     def merge(self, other: "ScoreCounts") -> "ScoreCounts":
-        """Return the counts of the entries of both."""
         if self.limit != other.limit or self.keys.dtype != other.keys.dtype:
             raise ValueError(
                 "counts must have one limit and one kind of float to be merged, got "

@@ -15,6 +15,7 @@ is not clipped; ``infinite`` counts such entries. ``brier_sums`` and ``log_loss_
 behind a score, which merge over shards: ``brier_sums(...).merge(other).score()``.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -61,7 +62,6 @@ class ProperSums:
     infinite: int
 
     def merge(self, other: "ProperSums") -> "ProperSums":
-        """Return the sums over the entries of both."""
         if (self.kind, self.counts.shape) != (other.kind, other.counts.shape):
             raise ValueError(
                 "sums must be of one score with the same labels and bins to be merged, got "
@@ -71,7 +71,6 @@ class ProperSums:
         return ProperSums(self.kind, *(getattr(self, n) + getattr(other, n) for n in names))
 
     def score(self) -> ProperScore:
-        """Return the mean score and its parts."""
         divergence, entropy = FORMULAS[self.kind]
         with np.errstate(invalid="ignore", divide="ignore"):
             per_label = Averaged.over(self.totals / self.counts.sum(axis=1), "label")
@@ -163,7 +162,6 @@ def _sums(
     where: Array | None,
     bins: int,
 ) -> ProperSums:
-    """Return the sums of a score, from probabilities or from their logs."""
     shape = check_shapes(**given, labels=labels, observed=observed, where=where)
     edges, columns = round_edges(width_edges(bins), next(iter(given.values()))), shape[1]
     counts, confidence, present = (np.zeros((columns, bins)) for _ in range(3))
@@ -192,25 +190,17 @@ def _logs(prob: NDArray[Any]) -> tuple[Numbers, Numbers]:
         return np.log(exact), np.log1p(-exact)
 
 
-def _square(truth: Numbers, guess: Numbers) -> Numbers:
-    return (truth - guess) ** 2
-
-
-def _square_entropy(base: Numbers) -> Numbers:
-    return base * (1 - base)
-
-
 def _kl(truth: Numbers, guess: Numbers) -> Numbers:
     guess = np.minimum(guess, 1.0)  # a mean of ones may round above one
     present = _times(truth, np.log(truth) - np.log(guess))
     return present + _times(1 - truth, np.log1p(-truth) - np.log1p(-guess))
 
 
-def _entropy(base: Numbers) -> Numbers:
-    return -_times(base, np.log(base)) - _times(1 - base, np.log1p(-base))
-
-
-FORMULAS = {"brier": (_square, _square_entropy), "log loss": (_kl, _entropy)}
+Formula = Callable[..., Numbers]
+FORMULAS: dict[str, tuple[Formula, Formula]] = {  # of (truth, guess), and of the base rate
+    "brier": (lambda truth, guess: (truth - guess) ** 2, lambda base: base * (1 - base)),
+    "log loss": (_kl, lambda base: -_times(base, np.log(base)) - _times(1 - base, np.log1p(-base))),
+}
 
 
 def _times(weight: Numbers, value: NDArray[Any]) -> Numbers:

@@ -88,21 +88,20 @@ def calibration_alarm(
     label: str, probs: Sequence[float] | Numbers, truth: Sequence[bool], labels: int = 1
 ) -> Alarm:
     """Return the alarm of one of ``labels`` labels after audited photos, in their order."""
-    p = np.clip(np.asarray(probs, np.float64), CLIP, 1 - CLIP)
-    y = np.asarray(truth, np.bool_)
-    odds = np.log(p) - np.log1p(-p)
+    odds, y = _log_odds(probs), np.asarray(truth, np.bool_)
     a, b = np.array(BETS).T
     bets = a[:, None] * odds + b[:, None]  # (bets, photos)
     present, absent = log_expit(bets) - log_expit(odds), log_expit(-bets) - log_expit(-odds)
     gain = np.where(y, present, absent)
     since = gain.cumsum(axis=1)
-    begins = np.arange(1, len(p) + 1)
+    begins = np.arange(1, len(odds) + 1)
     stakes = -np.log(begins * (begins + 1.0)) - (since - gain)  # less what was there before j
     logs = since + np.logaddexp.accumulate(stakes, axis=1)
     logs = np.logaddexp.reduce(logs, axis=0) - np.log(len(BETS))
     path = np.exp(np.minimum(np.logaddexp(logs, -np.log(begins + 1.0)), 300.0))
     path = np.concatenate([np.ones(1), path])
-    audited = len(p), int(y.sum()), float(p.sum())
+    expected = np.clip(np.asarray(probs, np.float64), CLIP, 1 - CLIP).sum()
+    audited = len(odds), int(y.sum()), float(expected)
     return Alarm(label, *audited, float(path[-1]), float(path.max()), labels / ALPHA)
 
 
@@ -162,8 +161,7 @@ class HeldOutShare:
     def adapted(self, probs: Numbers, share: float) -> Numbers:
         """Return the probabilities (n,) where the label has another share."""
         t = min(max(share, CLIP), 1 - CLIP)
-        values: Numbers = expit(self.log_ratios(probs) + np.log(t) - np.log1p(-t))
-        return values
+        return np.asarray(expit(self.log_ratios(probs) + np.log(t) - np.log1p(-t)))
 
 
 def held_out_share(probs: Numbers, labels: NDArray[np.bool_]) -> HeldOutShare | None:
@@ -219,7 +217,7 @@ def estimate_share(
     return LabelShare(label, before, now, low, high, len(odds), moved)
 
 
-def _log_odds(probs: Numbers) -> Numbers:
+def _log_odds(probs: Sequence[float] | Numbers) -> Numbers:
     p = np.clip(np.asarray(probs, np.float64), CLIP, 1 - CLIP)
     return np.asarray(np.log(p) - np.log1p(-p))
 
@@ -443,8 +441,7 @@ def _nearest(points: Points, reference: Points, apart_from_itself: bool = False)
             rows = np.arange(len(block))
             between[rows, start + rows] = np.inf
         nearest[start : start + len(block)] = between.min(axis=1) + (block**2).sum(axis=1)
-    distances: Points = np.sqrt(np.maximum(nearest, 0))
-    return distances
+    return np.sqrt(np.maximum(nearest, 0))
 
 
 def _scale(points: Points) -> tuple[Points, Points]:

@@ -123,7 +123,6 @@ def ratio_interval(
     single = bool((counts == 1).all())
 
     def rejected(level: float, seen: float, excess: Numbers) -> bool:
-        """Return whether "risk >= level" is."""
         if single:
             p = hoeffding_bentkus_p_values(np.array([seen]), np.array([len(losses)]), level)
         else:

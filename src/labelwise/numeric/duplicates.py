@@ -142,7 +142,6 @@ def _heads(rows: Vectors, least: float, since: int) -> Rows:
 
 
 def _words_of(rows: Vectors) -> Words:
-    """Return the words (WORDS, n) of vectors."""
     planes = np.random.default_rng(0).standard_normal((rows.shape[1], WORDS * SIGNS))
     words = np.empty((WORDS, len(rows)), np.uint16)
     for start in range(0, len(rows), ROWS_AT_ONCE):

@@ -54,11 +54,9 @@ class Groups:
 
     @cached_property
     def sizes(self) -> NDArray[np.int64]:
-        """How many photos each group has, (G,)."""
         return np.bincount(self.codes, minlength=self.count)
 
     def take(self, rows: NDArray[Any]) -> "Groups":
-        """Return the groups of some photos."""
         return Groups.of(self.codes[rows])
 
     def sums(self, values: NDArray[Any]) -> Numbers:

@@ -297,7 +297,4 @@ def _joined(outputs: Outputs, targets: Targets) -> tuple[Outputs, Targets]:
     if world_size() == 1:
         return outputs, targets
     aux = {name: gather_rows(value) for name, value in outputs.aux.items()}
-    observed = None if targets.observed is None else gather_rows(targets.observed)
-    index = None if targets.index is None else gather_rows(targets.index)
-    labels = gather_rows(targets.labels)
-    return Outputs(gather_rows(outputs.logits), aux), Targets(labels, observed, index)
+    return Outputs(gather_rows(outputs.logits), aux), targets.each(gather_rows)

@@ -74,7 +74,6 @@ class ConvexLoss(ABC):
         """Return the loss with an optimum at finite logits for every label."""
 
     def columns(self, chosen: Tensor | slice) -> Self:
-        """Return the loss of some of the labels."""
         if self.joint:
             raise TypeError("the labels of a softmax cannot be solved apart")
         return self._with_each(lambda values: values[:, chosen])

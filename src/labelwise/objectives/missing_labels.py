@@ -16,19 +16,16 @@ from labelwise.types import Outputs, Targets
 
 # Large losses betray missing labels: LL-R, LL-Ct and LL-Cp, Kim et al., CVPR 2022.
 #
-# Unknown labels are read as absent (``reads_unknown``), under cross-entropy. A network learns clean
-# labels first, so that after the first epoch the largest losses among the unknown entries of a
-# batch are likely to be labels that are present and missing:
+# Unknown labels are read as absent (``reads_unknown``), under cross-entropy. After the first epoch
+# the largest losses among the unknown entries of a batch are likely to be labels that are missing:
 #
-#     n      = ceil(r t B K)                     r = 0.002, after t whole epochs; the authors tune
-#                                                it over 0.001, 0.002, 0.003, 0.004 and 0.005
+#     n      = ceil(r t B K)                     r = 0.002, after t whole epochs
 #     LL-R   drops the n largest losses of unknown entries
 #     LL-Ct  takes these entries as present in this step
 #     LL-Cp  takes ceil(r B K) of them as present for good, from the second epoch on
 #
-# Losses as large as the n-th go the same way. The mean runs over all B K entries. Known labels are
-# never touched; the public code would correct those too once n exceeds the unknown entries that
-# cost anything. LL-Cp keeps all n; the public code those above the n-th, one less a step.
+# Losses as large as the n-th go the same way. The mean runs over all B K entries. The public code
+# would correct known labels too once n exceeds the unknown entries that cost anything.
 
 
 Correction = Literal["reject", "correct"]
@@ -133,17 +130,12 @@ class EntropyMaximisation(Objective):
 
 # Entropy maximisation with asymmetric pseudo-labels (EM + APL): Zhou et al., ECCV 2022.
 #
-#     known     softplus(-v) at present, softplus(v) at absent labels
-#     unknown   -a H(p)                                               a = 0.1 (``negative_entropy``)
 #     pseudo    b (-q log p - (1 - q) log(1 - p))                       b = 0.9, their MS-COCO
 #
-# averaged over all entries. After every epoch from the ``wait``-th on (5) the unknown entries of
-# each label with the lowest p become pseudo-labels: q is their p at that time and stays. It is
-# ``share`` (0.18) of those that are unknown at first, so that after five such epochs 0.9 of them
-# are taken, as in the authors' code. Asymmetric: no label is taken as present, of which there are
-# too few to tell.
-#
-# The authors predict the training set again after every epoch; here p is the last of training.
+# beside EM's known and unknown entries. After every epoch from the ``wait``-th on (5) the unknown
+# entries of each label with the lowest p become pseudo-labels: q is their p at that time and stays.
+# It is ``share`` (0.18) of those that are unknown at first. Asymmetric: no label is taken as
+# present. The authors predict the training set after every epoch; here p is the last of training.
 
 
 class EntropyWithPseudoLabels(Objective):
@@ -214,16 +206,13 @@ class EntropyWithPseudoLabels(Objective):
 # A second model, such as one of texts and images, guesses some of the unknown labels. With p =
 # sigmoid(v), and the chance k(p), weight m(p) and schedule of GR (``generalized_robust``):
 #
-#     known            softplus(-v) at present, softplus(v) at absent labels
-#     unknown          as GR has it
 #     guessed present  clip(1 - m(p), low, high) (r softplus(-v) + (1 - r) softplus(v))     r = 0.9
 #     guessed absent   m(p) softplus(v)
 #     and of a batch   weight ((k^ - k) / K)^2       k^ the mean number of labels it expects (EPR)
 #
-# averaged over all entries; m and k(p) are constants in the gradient. The numbers are those of the
-# authors' settings for MS-COCO: k(p) = sigmoid(w p + b) with w from 0 to 10 and b from -2 to -8, m
-# as in GR, low = 0.5, high = 0.7, weight = 0.001. Their code guesses again in every step, on crops;
-# here guesses are given once. It never uses its guesses of absence (0 where -1 is meant).
+# other entries as GR has them. The numbers are those of the authors' settings for MS-COCO: w from 0
+# to 10 and b from -2 to -8, low = 0.5, high = 0.7, weight = 0.001. Their code guesses again in
+# every step, on crops; here guesses are given once.
 
 
 def guessed_labels(scores: Tensor, *, present: float = 0.3, absent: float = 0.0) -> Tensor:
@@ -310,13 +299,10 @@ class PseudoLabelRobust(Objective):
 #     m(p)      exp(-(p - u)^2 / (2 s^2))       how much the entry counts
 #
 # averaged over all entries, p = sigmoid(v). k and m are constants in the gradient. After t whole
-# epochs of T, w runs from 0 to 2 and b stays at -2, both at t / T; u runs from 0.5 to 0.8 and s
+# epochs of T (8), w runs from 0 to 2 and b stays at -2, both at t / T; u runs from 0.5 to 0.8 and s
 # from 2 to 0.5, both at (t + 1) / T. From then on they stay. An exponent near 0 makes a
-# cross-entropy of the half it belongs to, 1 a linear price that wrong guesses cannot pull on
-# without end.
-#
-# The authors' code settles the numbers, the two paces and that k and m are constants; T, 8 epochs
-# there, is the option ``epochs``. They know no absences: here cross-entropy reads those.
+# cross-entropy of the half it belongs to, 1 a linear price. The numbers are those of the authors'
+# code, which knows no absences.
 
 
 def tempered_log(neg_log: Tensor, exponent: float) -> Tensor:

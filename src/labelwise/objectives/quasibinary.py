@@ -15,9 +15,8 @@ The gradient, with V entries at q > 1, for the three ways to treat C inside the 
     detached   (q - y + [q > 1]) / B               sums to V/B > 0
     centred    (q - y + [q > 1] - V/(B K)) / B     sums to 0
 
-"literal" turns the likelihood's sign where V > N. "detached" pushes all logits down without end by
-its V/B: it stops with an error once log C is below -10. "centred" takes the mean logit out of that
-push and has neither fault.
+"literal" turns the likelihood's sign where V > N. "detached" pushes all logits down without end: it
+stops with an error once log C is below -10. "centred" has neither fault.
 """
 
 from math import isfinite, log, log1p

@@ -105,9 +105,8 @@ class RankWeights(nn.Module):
 #                       + sum_p L(r_p) sum_n R(z_p - z_n)                      Cevikalp et al. 2020
 #     R(t)     = max(0, 1 - t) - beta max(0, s - t)
 #
-# p runs over the present, n over the absent labels of an image; r_p is the rank of p (see
-# hinge_pairs). Weights L(r) are constants in the gradient. RML's public kernels draw other ranks
-# for the gradient than for the value and divide by a further 20; ours do neither.
+# p runs over the present, n over the absent labels of an image; r_p is the rank of p. Weights L(r)
+# are constants in the gradient. RML's public kernels divide by a further 20; ours do not.
 
 
 def pairwise_hinge_loss(logits: Tensor, present: Tensor, absent: Tensor, margin: float) -> Tensor:
@@ -242,8 +241,7 @@ class ZLPR(ImageLoss):
 #     class-wise    = mean over labels of unit(images of the label)     labels present in the batch
 #     two-way       = sample-wise + class-wise
 #
-# A unit without absent entries is 0 and counts in the mean; a batch without any label is 0. T_P LSE
-# is a sum and no mean, so T_P acts as a margin that grows with the number of labels present. The
+# A unit without absent entries is 0 and counts in the mean; a batch without any label is 0. The
 # public code masks with the constant -100, which leaks when logits pass it.
 
 

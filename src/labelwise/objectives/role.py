@@ -60,7 +60,6 @@ class Start:
             raise ValueError(f"start must lie in [0.5, 1), got {self.highest}")
 
     def logits(self, rows: Tensor, num_labels: int) -> Tensor:
-        """Return the float32 logits (n, K) of these rows."""
         positions = rows.unsqueeze(1) * num_labels + torch.arange(num_labels, device=rows.device)
         return self.between(uniforms(positions, self.seed))
 

@@ -155,7 +155,6 @@ class IU(Objective):
 
 
 def _known(targets: Targets) -> Tensor:
-    """Return the labels with 0 at unknown entries."""
     if targets.observed is None:
         return targets.labels
     return torch.where(targets.observed, targets.labels, 0.0)
@@ -163,15 +162,12 @@ def _known(targets: Targets) -> Tensor:
 
 # Expected positive regularisation (EPR): Cole et al. 2021; Garcin et al., eq. 8.
 #
-# With f = sigmoid(v), P the observed positives and k^ = mean_i sum_j f_ij the mean number of labels
-# the model expects in an image of this batch:
+# With k^ = mean_i sum_j f_ij, the mean number of labels the model expects in an image:
 #
 #     per="entry" (Cole)     sum_P nl(f) / (B K)  +  weight ((k^ - k) / K)^2
 #     per="image" (Garcin)   sum_P nl(f) / B      +  weight  (k^ - k)^2          weight is beta
 #
-# k, the true mean number of labels an image has, is known side information. Unknown entries are
-# read as in ``single_positive``: only the observed positives are told from the rest. k^ is taken
-# over the whole batch, so the loss is not a mean over smaller batches.
+# k, the true mean number of labels of an image, is known side information.
 
 
 def expected_positives(logits: Tensor) -> Tensor:

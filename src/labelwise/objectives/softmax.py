@@ -23,8 +23,7 @@ from labelwise.types import Outputs, Targets
 # of the chosen entry. eps = 0 is the hard hinge on the (K+1)-th score. Unknown entries are read as
 # in ``single_positive``; an image with several labels takes their mean, one with none is left out.
 #
-# The noise of training step t is a function of (seed, t): the same on all processes of a
-# distributed run, and after a resumed run, because t is a buffer. Out of training mode t stands.
+# The noise of training step t, a buffer, is a function of (seed, t).
 
 
 def noised_top_k_loss(logits: Tensor, noise: Tensor, k: int) -> Tensor:
@@ -79,8 +78,7 @@ class NoisedTopK(Objective):
 #     tau -> 0:   max(0, alpha + (z_[k] - z_y) / k),      z_[k] the k-th largest z_j, j != y
 #
 # The limit is used for images whose k-th and (k+1)-th largest scores (y included) differ by at
-# least k tau log 1000. log E_r comes from a tree of polynomial products cut at degree k, in logs:
-# every summand is positive, so nothing cancels, and the tree has log2(L) levels instead of L steps.
+# least k tau log 1000. log E_r comes from a tree of polynomial products cut at degree k, in logs.
 #
 # Unknown entries are read as in ``single_positive``. Of an image with several labels all are left
 # out of E and the loss is their mean; with none it is left out.
@@ -270,8 +268,7 @@ class SoftmaxCrossEntropy(Objective):
 #     loss = - sum_k (y_k / |y|) log p_k                for an image with labels
 #     loss = - log p_none                               for one reviewed and found without any
 #
-# Multinomial logistic regression with "none" as the reference class, so no further output is
-# needed. Only the observed labels of an image compete.
+# Multinomial logistic regression with "none" as the reference class.
 
 
 def log_softmax_or_none(logits: Tensor, observed: Tensor | None = None) -> tuple[Tensor, Tensor]:

@@ -21,12 +21,9 @@ from labelwise.types import Outputs, Targets
 # 19). T counts the observed labels of the image; an image without a present or without an absent
 # label has 0. Eq. 18 conditions on y_t' != y_t' in print: read y_t != y_t'.
 #
-# A soft label y_t stands for a label that is present with chance y_t, by itself. The expectation
-# over such labels is the same sum over ordered pairs, each with the chance that it is one,
+# A soft label y_t stands for a label that is present with chance y_t, by itself: the expectation is
 #
 #     E LPR = 2 / (T (T - 1))  sum_{t != t'} y_t (1 - y_t') softplus(u_t' - u_t)
-#
-# which for hard labels is the line above. A label makes no pair with itself.
 #
 # The pairs are never laid out as T x T. The rarer side of each image, at most J labels, meets its
 # row in blocks of (images, J, T) of bounded size; value and slope come from one visit, so that
@@ -197,12 +194,10 @@ _pair_sums.register_autograd(_through_slope, setup_context=_keep_slope)
 #     MDCA   mean over labels of |mean of y - mean of p|                         Hebbalaguppe 2022
 #     MbLS   mean of max(0, |u| - m),  m = 6                                     Liu et al. 2022
 #
-# MMCE is the square, without the root: of independent labels its expectation is a quadratic form of
-# the errors (least at 0, as the kernel is positive definite) and a Brier score on the diagonal, so
-# a strictly proper loss stays so, under the same link. Sorted by p the kernel is a product of two
-# factors on either side, so that all pairs of a batch cost one sort. MbLS reads a label as two
-# logits, u and 0; the authors' mean runs over both and is half of this one: take half of a weight
-# of theirs.
+# MMCE is the square, without the root, with which a strictly proper loss stays so, under the same
+# link. Sorted by p the kernel is a product of two factors on either side, so that all pairs of a
+# batch cost one sort. The authors' mean of MbLS is half of this one: take half of a weight of
+# theirs.
 
 
 def kernel_calibration_error(
