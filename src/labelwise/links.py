@@ -67,8 +67,7 @@ class Link(ABC):
         """
         if self.couples_labels:
             columns = [read(k) for k in range(labels)]
-            every = namespace(columns[0]).stack(columns, axis=1)
-            log_p, log_q = self.log_probs(every)
+            log_p, log_q = self.log_probs(namespace(columns[0]).stack(columns, axis=1))
             return log_p[:, column], log_q[:, column]
         log_p, log_q = self.of_label(column).log_probs(read(column)[:, None])
         return log_p[:, 0], log_q[:, 0]
@@ -211,8 +210,7 @@ class SoftmaxOrNoneLink(Link):
 
     def logits_at(self, probs: A) -> A:
         shares = double(probs)
-        none = (1 - shares.sum(-1)[..., None]).clip(LEAST_NONE)
-        return safe_log(shares) - safe_log(none)
+        return safe_log(shares) - safe_log((1 - shares.sum(-1)[..., None]).clip(LEAST_NONE))
 
 
 @dataclass(frozen=True)

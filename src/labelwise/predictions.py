@@ -222,8 +222,7 @@ class Predictions:
             "split": self.split,
             "link": None if self.link is None else link_to_spec(self.link),
         }
-        stated = {"labelwise": json.dumps(summed(facts))}
-        table = pa.table(columns).replace_schema_metadata(stated)
+        table = pa.table(columns).replace_schema_metadata({"labelwise": json.dumps(summed(facts))})
         with replacing(Path(path)) as temporary:
             pq.write_table(table, temporary, write_page_checksum=True)
 

@@ -542,8 +542,7 @@ class LabelTree:
         for parent in self.parents_upward:
             start, size = place[parent], sizes[parent]
             under = value[:, start + 1 : start + size]
-            falling = -xp.sort(-under, axis=1)
-            block = xp.concat([value[:, start, None], falling], axis=1)
+            block = xp.concat([value[:, start, None], -xp.sort(-under, axis=1)], axis=1)
             counts = like(np.arange(1.0, size + 1), values)
             top = xp.max(block.cumsum(1) / counts, axis=1, keepdims=True)
             value[:, start + 1 : start + size] = xp.minimum(under, top)

@@ -50,7 +50,7 @@ def test_groups_are_divided_and_bundled_whole():
     assert bundled.count == len(np.unique(bundled.codes)) == 3
     assert len(set(zip(NAMES.tolist(), bundled.codes.tolist(), strict=True))) == groups.count
     assert groups.bundled(7) is groups
-    with pytest.raises(DataError, match="two groups or more are needed, got 1"):
+    with pytest.raises(DataError, match="two or more are needed, got 1"):
         Groups.of(["a", "a"]).divided(0.5, 0)
 
 

@@ -69,8 +69,7 @@ class OnLogOdds(Link):
 
 def limited_log_odds(link: Link | None, logits: A, limit: float) -> A:
     """Return the log-odds of a link, or the raw logits where it is None, cut at +-limit."""
-    odds = logits if link is None else link.log_odds(logits)
-    return odds.clip(-limit, limit)
+    return (logits if link is None else link.log_odds(logits)).clip(-limit, limit)
 
 
 @dataclass(frozen=True)
@@ -285,11 +284,9 @@ def compressed(entries: Entries, folds: int) -> list[Rows]:
 
 def _location(entries: Entries) -> tuple[float, float]:
     """Return the median and the width of the middle half of a sample of the log-odds."""
-    step = max(1, entries.logits.size // SAMPLE)
-    blocks = entries.subset(slice(None, None, step)).rows()
+    blocks = entries.subset(slice(None, None, max(1, entries.logits.size // SAMPLE))).rows()
     some = np.concatenate([(u if w is None else u[w > 0]).ravel() for u, _, w in blocks])
     if not len(some):
         return 0.0, 1.0
-    quarters = np.quantile(some, [0.0, 0.25, 0.5, 0.75, 1.0]).tolist()
-    least, low, middle, high, most = quarters
+    least, low, middle, high, most = np.quantile(some, [0.0, 0.25, 0.5, 0.75, 1.0]).tolist()
     return middle, max(high - low, (most - least) / 20, 1e-12)

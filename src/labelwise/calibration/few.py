@@ -159,8 +159,7 @@ class CurveProblem:
         cross = np.swapaxes(to_shared, 1, 2) @ fisher @ to_own  # (K, 3, 2)
         whole = (np.swapaxes(to_shared, 1, 2) @ fisher @ to_shared).sum(0)
         whole += np.diag(1 / self.deviation**2)
-        back = np.linalg.solve(by_label, np.swapaxes(cross, 1, 2))
-        reduced = whole - (cross @ back).sum(0)
+        reduced = whole - (cross @ np.linalg.solve(by_label, np.swapaxes(cross, 1, 2))).sum(0)
         return reduced, float(np.linalg.slogdet(by_label)[1].sum()), by_label, cross
 
 
@@ -343,10 +342,8 @@ class FewLabels:
         return np.stack(moments, axis=1)
 
     def interval(self, logits: Array, confidence: float = 0.9) -> tuple[Numbers, Numbers]:
-        scores = to_numpy(logits).astype(np.float64)
-        u = limited_log_odds(self.link.link, scores, self.link.limit)
-        x = (u - self.centre) / self.scale
-        z, variance = _spread_of(x, self.mean, self.covariance)
+        u = limited_log_odds(self.link.link, to_numpy(logits).astype(np.float64), self.link.limit)
+        z, variance = _spread_of((u - self.centre) / self.scale, self.mean, self.covariance)
         reach = ndtri((1 + confidence) / 2) * np.sqrt(variance)
         return expit(z - reach), expit(z + reach)
 

@@ -290,8 +290,7 @@ def _curve(u: np.ndarray, y: np.ndarray) -> Curve:
     keep = np.stack([np.full(len(first), True), first != last], axis=1)
     floor = 0.5 / (len(u) + 1)
     levels = fit.x[ends].clip(floor, 1 - floor)
-    knots = u[starts][ends]
-    return knots[keep].tolist(), levels[keep].tolist()
+    return u[starts][ends][keep].tolist(), levels[keep].tolist()
 
 
 def _losses(train: Entries, test: Entries) -> list[float]:
@@ -311,8 +310,7 @@ def _losses(train: Entries, test: Entries) -> list[float]:
 def _padded(rows: Sequence[Sequence[float]]) -> Floats:
     """Return rows of unequal length as (rows, M >= 2) float32, each ending in its last number."""
     width = max(2, *(len(row) for row in rows))
-    padded = [np.r_[row, np.full(width - len(row), row[-1])] for row in rows]
-    return np.asarray(padded, np.float32)
+    return np.asarray([np.r_[row, np.full(width - len(row), row[-1])] for row in rows], np.float32)
 
 
 def _interpolate(x: A, knots: Floats, levels: Floats) -> A:

@@ -221,8 +221,7 @@ def _softmax(entries: Entries, a: float) -> tuple[float, float]:
         counted = y.sum(1) > 0
         v = v - v.mean(1, keepdims=True)
         scaled = v.dtype.type(a) * v
-        p = np.exp(scaled - logsumexp(scaled))
-        weighted = p * v
+        weighted = np.exp(scaled - logsumexp(scaled)) * v
         mean = weighted.sum(1)
         goal = (y * v).sum(1) / y.sum(1).clip(1e-30)
         first += float((mean - goal)[counted].sum(dtype=np.float64))

@@ -249,9 +249,8 @@ class Problem:
         frozen = ((theta <= lower) & (grad > 0)) | ((theta >= upper) & (grad < 0))
         free = (~frozen).astype(np.float64)
         hess = hess * free[:, :, None] * free[:, None, :]
-        diagonal = np.diagonal(hess, axis1=1, axis2=2)
         # A flat direction (no information left) must not make the system singular.
-        floor = 1e-12 * diagonal.max(axis=1, keepdims=True) + 1e-12
+        floor = 1e-12 * np.diagonal(hess, axis1=1, axis2=2).max(axis=1, keepdims=True) + 1e-12
         system = hess + (floor + (1 - free))[:, :, None] * np.eye(theta.shape[1])
         solved: Numbers = np.linalg.solve(system, (grad * free)[:, :, None])[:, :, 0]
         return solved

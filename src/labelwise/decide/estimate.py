@@ -221,8 +221,7 @@ def _is_powered(parts: Sequence[Answered]) -> bool:
     answered = sum(len(stratum.drawn) for stratum in parts)
     if answered > EXACT_UP_TO or len(parts) > 1 or answered < FEWEST_POWERED:
         return answered > EXACT_UP_TO and all(len(stratum.drawn) >= 2 for stratum in parts)
-    expected = answered * float(parts[0].probs.mean())
-    return EXPECTED <= expected <= answered - EXPECTED
+    return EXPECTED <= answered * float(parts[0].probs.mean()) <= answered - EXPECTED
 
 
 def _powered(parts: Sequence[Answered], confidence: float) -> tuple[float, float, float]:

@@ -120,8 +120,7 @@ class ListCheck:
         rate = (a + self.wrong) / (a + b + self.checked)
         ahead = np.arange(1, min(LOOK_AHEAD, self.listed - self.checked) + 1)
         wrong = np.asarray(self.wrong + np.floor(rate * ahead + 0.5))
-        capital = self._log_capital(self.checked + ahead, wrong)
-        enough = np.flatnonzero(capital >= self.needed)
+        enough = np.flatnonzero(self._log_capital(self.checked + ahead, wrong) >= self.needed)
         return int(ahead[enough[0]]) if len(enough) else None
 
     def _log_capital(self, checked: NDArray[np.int64], wrong: Numbers) -> Numbers:

@@ -192,8 +192,7 @@ class Promise:
 
 def promised_today(what: What, level: float, confidence: float, **facts: Any) -> Promise:
     """Return a promise that was made today."""
-    made = datetime.now(UTC).date().isoformat()
-    return Promise(what, level, confidence, made=made, **facts)
+    return Promise(what, level, confidence, made=datetime.now(UTC).date().isoformat(), **facts)
 
 
 def check_levels(level: float, confidence: float, scope: str = "shared") -> None:
@@ -268,14 +267,9 @@ class Evidence:
 
     def divided(self, share: float, seed: int) -> tuple["Evidence", "Evidence"]:
         """Return ``share`` of the photos, or of their groups, drawn by seed, and the rest."""
-        if self.groups is not None:
-            first, others = self.groups.divided(share, seed)
-            return self.rows(first), self.rows(others)
-        if not 0 < share < 1 or len(self) < 2:
-            raise ValueError(f"a share between 0 and 1 of 2 photos or more is needed, got {share}")
-        order = np.random.default_rng(seed).permutation(len(self))
-        cut = min(max(1, round(share * len(self))), len(self) - 1)
-        return self.rows(np.sort(order[:cut])), self.rows(np.sort(order[cut:]))
+        each = Groups(np.arange(len(self)), len(self)) if self.groups is None else self.groups
+        first, others = each.divided(share, seed)
+        return self.rows(first), self.rows(others)
 
 
 @dataclass(frozen=True)

@@ -114,8 +114,7 @@ def control_precision(
     shares = wrong / np.arange(1, ranked.shape[1] + 1)
     shares[:, :-1][ranked[:, 1:] == ranked[:, :-1]] = 0.0  # equal ones are chosen together
     shares[np.isneginf(ranked)] = 0.0
-    worst = np.maximum.accumulate(shares, axis=1)
-    risen = np.diff(worst, axis=1, prepend=0.0)
+    risen = np.diff(np.maximum.accumulate(shares, axis=1), axis=1, prepend=0.0)
     steps = _summed(ranked[risen > 0], (risen * weights[:, None])[risen > 0])
     return Threshold(_lowest(*steps, budget))
 
@@ -204,8 +203,7 @@ def _shares(counted: Any, groups: Groups | None) -> tuple[NDArray[Any], int]:
 
 def _recall(answers: Answers, level: float, labelled: bool, groups: Groups | None) -> float:
     held = answers.present.sum(1)
-    counted = held > 0 if labelled else answers.known.any(1)
-    weights, count = _shares(counted, groups)
+    weights, count = _shares(held > 0 if labelled else answers.known.any(1), groups)
     budget = level * (count + 1) - 1
     if budget < 0:
         return 0.0

@@ -264,8 +264,7 @@ def _value(answers: Answers, pick: Pick) -> float | None:
     below = np.zeros(len(scores) + 1)
     for start in range(0, len(answers.probs), ROWS):
         rows = slice(start, start + ROWS)
-        alarms = answers.probs[rows][answers.absent[rows]]
-        bin_of = np.searchsorted(scores, alarms, side="right")
+        bin_of = np.searchsorted(scores, answers.probs[rows][answers.absent[rows]], side="right")
         below += np.bincount(bin_of, minlength=len(below))
     found, above = (side[::-1].cumsum()[::-1].astype(np.float64) for side in (counts, below))
     index = pick(Operating(scores, found, above[1:], float(below.sum())))

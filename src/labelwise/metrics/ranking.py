@@ -85,8 +85,7 @@ def _precision(lines: Lines, positives: Positives, variant: Variant) -> Numbers:
 
 def _index_ranks(lines: Lines, positives: Positives) -> Numbers:
     order = np.argsort(-lines.scores, axis=1, kind="stable")  # NaN, unobserved, comes last
-    present = np.take_along_axis(lines.present, order, axis=1)
-    _, rank = np.nonzero(present)
+    _, rank = np.nonzero(np.take_along_axis(lines.present, order, axis=1))
     rank_among = np.arange(len(positives.line)) - positives.start[positives.line]
     return (rank_among + 1) / (rank + 1)
 

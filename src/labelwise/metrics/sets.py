@@ -64,8 +64,7 @@ class Confusion:
 
     def micro(self) -> "Confusion":
         """Return the counts over all entries as one item."""
-        sides = (self.tp, self.fp, self.fn, self.tn)
-        tp, fp, fn, tn = (np.array([side.sum()]) for side in sides)
+        tp, fp, fn, tn = (np.array([side.sum()]) for side in (self.tp, self.fp, self.fn, self.tn))
         return Confusion(tp, fp, fn, tn, self.by)
 
     def error(self) -> float:

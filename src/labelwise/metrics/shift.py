@@ -390,8 +390,7 @@ def different_means(
     scale = both.std(axis=0) * np.sqrt(n * (size - n) / size)
     largest = np.abs(sums) / np.where(scale > 0, scale, np.inf)[:, None]
     allowed = int(SHARES_ALPHA * dealt.shape[1]) - 1  # deals, beside ours, that may be as extreme
-    limit = np.sort(largest[:, 1:].max(axis=0))[::-1][allowed]
-    return np.asarray(largest[:, 0] > limit)
+    return np.asarray(largest[:, 0] > np.sort(largest[:, 1:].max(axis=0))[::-1][allowed])
 
 
 def _dealt(size: int, n: int, random: np.random.Generator) -> Points:

@@ -74,8 +74,7 @@ def hoeffding_bentkus_p_values(means: NDArray[Any], counts: NDArray[Any], level:
     with np.errstate(divide="ignore", invalid="ignore"):
         first = np.where(mean > 0, mean * np.log(mean / level), 0.0)
         distance = first + (1 - mean) * np.log((1 - mean) / (1 - level))
-    whole = np.ceil(counts * np.asarray(means) - 1e-9)
-    bentkus = np.e * binomial_p_values(whole, counts, level)
+    bentkus = np.e * binomial_p_values(np.ceil(counts * np.asarray(means) - 1e-9), counts, level)
     return np.where(counts > 0, np.minimum(np.minimum(np.exp(-counts * distance), bentkus), 1), 1.0)
 
 

@@ -37,8 +37,7 @@ def near_pairs(vectors: NDArray[np.floating[Any]], least: float, since: int = 0)
         for members in _candidates(rows)
         if members[-1] >= since
     ]
-    pairs = np.concatenate([np.empty((0, 2), np.int64), *found])
-    return np.unique(pairs, axis=0)
+    return np.unique(np.concatenate([np.empty((0, 2), np.int64), *found]), axis=0)
 
 
 def first_near(vectors: NDArray[np.floating[Any]], least: float, known: Rows | None = None) -> Rows:
@@ -166,8 +165,7 @@ def _compared(
     """
     inside, pairs = rows[members], []
     for start in range(int(np.searchsorted(members, since)), len(members), ROWS_AT_ONCE):
-        cosines = inside[start : start + ROWS_AT_ONCE] @ inside.T
-        near = cosines >= least
+        near = inside[start : start + ROWS_AT_ONCE] @ inside.T >= least
         if group is not None:
             near &= group[members[start : start + ROWS_AT_ONCE], None] != group[members]
         later, earlier = np.nonzero(near)

@@ -85,8 +85,8 @@ class Groups:
         """Return the rows of a ``share`` of the groups, drawn by seed, and those of the others."""
         if not 0 < share < 1 or self.count < 2:
             raise DataError(
-                "photos of one group cannot be divided; two groups or more are needed, "
-                f"got {self.count}"
+                f"photos or groups cannot be divided into {share:g} of them and the others; "
+                f"two or more are needed, got {self.count}"
             )
         order = np.random.default_rng(seed).permutation(self.count)
         cut = min(max(1, round(share * self.count)), self.count - 1)
@@ -96,8 +96,7 @@ class Groups:
     def one_of_each(self, seed: int = 0) -> NDArray[np.intp]:
         """Return one photo of each group, drawn by seed: photos that are independent."""
         order = np.random.default_rng(seed).permutation(len(self.codes))
-        first = np.unique(self.codes[order], return_index=True)[1]
-        return np.sort(order[first])
+        return np.sort(order[np.unique(self.codes[order], return_index=True)[1]])
 
     def bundled(self, most: int) -> "Groups":
         """Return at most ``most`` groups: where there are more, whole ones are put together."""

@@ -109,8 +109,7 @@ class DynamicCorrelations(Objective):
             aims = [unit @ mean.T.to(unit) for mean in means]
         present = (known == 1).to(labels)
         first, second = (correlated_targets(present, one, self.eps) for one in aims)
-        aim = (first + second) / 2
-        base = masked_mean(bce_loss(outputs.logits, aim), targets.observed)
+        base = masked_mean(bce_loss(outputs.logits, (first + second) / 2), targets.observed)
         groups = zip(torch.split(features, TOGETHER), torch.split(known, TOGETHER), strict=True)
         pairs = torch.stack([contrast_loss(*group) for group in groups]).mean()
         return base + share * self.contrast * pairs
@@ -119,8 +118,7 @@ class DynamicCorrelations(Objective):
         """Put the features of present labels before those that are kept, and drop the oldest."""
         counts, place = present.sum(0), present.cumsum(0) - 1
         before = torch.arange(KEPT, device=features.device) - counts[:, None]
-        moved = before.clamp(min=0)[:, :, None].expand_as(self.kept)
-        self.kept.copy_(self.kept.gather(1, moved))
+        self.kept.copy_(self.kept.gather(1, before.clamp(min=0)[:, :, None].expand_as(self.kept)))
         rows, labels = (present & (place < KEPT)).nonzero(as_tuple=True)
         self.kept[labels, place[rows, labels]] = features[rows, labels]
         self.counts.add_(counts)

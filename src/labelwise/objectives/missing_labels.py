@@ -64,8 +64,7 @@ class LargeLoss(Objective):
         count = torch.ceil(share * loss.numel()).long()
         missing = largest_unknown(loss.detach(), ~targets.observed, count)
         present = bce_loss(outputs.logits, torch.ones_like(loss))
-        instead = present if self.correction == "correct" else 0.0
-        return torch.where(missing, instead, loss).mean()
+        return torch.where(missing, present if self.correction == "correct" else 0.0, loss).mean()
 
 
 class LargeLossForGood(LargeLoss):
@@ -88,8 +87,7 @@ class LargeLossForGood(LargeLoss):
         missing = largest_unknown(loss.detach(), ~targets.observed & ~taken, count)
         if self.training:
             self.taken[index] = taken | missing
-        present = bce_loss(outputs.logits, torch.ones_like(loss))
-        return torch.where(missing, present, loss).mean()
+        return torch.where(missing, bce_loss(outputs.logits, torch.ones_like(loss)), loss).mean()
 
 
 # Acknowledging the unknown by maximal entropy (EM): Zhou et al., ECCV 2022.
@@ -178,12 +176,10 @@ class EntropyWithPseudoLabels(Objective):
             return bce_loss(logits, targets.labels).mean()
         index = row_numbers(targets, "em+apl remembers labels of images")
         if self.training:
-            seen = torch.where(observed, torch.nan, logits.detach())
-            self.last[index] = seen.to(self.last.dtype)
+            self.last[index] = torch.where(observed, torch.nan, logits.detach()).to(self.last.dtype)
         believed = self.pseudo[index].to(logits)
         taken = ~observed & ~believed.isnan()
-        labels = torch.where(taken, believed, targets.labels)
-        known = bce_loss(logits, labels)
+        known = bce_loss(logits, torch.where(taken, believed, targets.labels))
         unknown = torch.where(taken, self.beta * known, self.alpha * negative_entropy(logits))
         return torch.where(observed, known, unknown).mean()
 
@@ -196,8 +192,7 @@ class EntropyWithPseudoLabels(Objective):
         unknown, free = ~self.last.isnan(), self.pseudo.isnan()
         scores = torch.where(unknown & free, self.last, torch.inf)
         rank = scores.argsort(dim=0, stable=True).argsort(dim=0)
-        lowest = rank < (self.share * unknown.sum(dim=0)).long()
-        chosen = lowest & unknown & free
+        chosen = (rank < (self.share * unknown.sum(dim=0)).long()) & unknown & free
         self.pseudo.copy_(torch.where(chosen, torch.sigmoid(self.last), self.pseudo))
 
 
@@ -229,8 +224,7 @@ def guessed_labels(scores: Tensor, *, present: float = 0.3, absent: float = 0.0)
             f"present must lie in (0, 1] and absent in [0, 1), got {present} and {absent}"
         )
     shares = torch.softmax(scores.double(), dim=1)
-    rank = shares.argsort(dim=1, stable=True).argsort(dim=1)
-    lowest = rank < int(absent * scores.shape[1])
+    lowest = shares.argsort(dim=1, stable=True).argsort(dim=1) < int(absent * scores.shape[1])
     return (shares >= present).to(torch.int8) - (lowest & (shares < present)).to(torch.int8)
 
 

@@ -59,8 +59,7 @@ def masked_mean(values: Tensor, observed: Tensor | None) -> Tensor:
     """Return the mean over observed entries; 0, still connected to the graph, if there are none."""
     if observed is None:
         return values.sum() / max(values.numel(), 1)
-    weights = observed.to(values.dtype)
-    return torch.where(observed, values, 0.0).sum() / weights.sum().clamp(min=1)
+    return torch.where(observed, values, 0.0).sum() / observed.to(values.dtype).sum().clamp(min=1)
 
 
 def select_top_n(scores: Tensor, n: int) -> Tensor:
@@ -90,5 +89,4 @@ def masked_logsumexp(values: Tensor, mask: Tensor, dim: int) -> Tensor:
     ``mask.any(dim)``.
     """
     some = mask.any(dim=dim, keepdim=True)
-    kept = torch.where(mask, values, float("-inf"))
-    return torch.where(some, kept, 0.0).logsumexp(dim=dim)
+    return torch.where(some, torch.where(mask, values, float("-inf")), 0.0).logsumexp(dim=dim)

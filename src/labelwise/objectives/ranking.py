@@ -47,8 +47,7 @@ class Rivals:
 
 def sort_rivals(logits: Tensor, absent: Tensor) -> Rivals:
     """Return each row's absent scores sorted."""
-    kept = torch.where(absent, logits, float("-inf"))
-    falling, order = kept.sort(dim=1, descending=True)
+    falling, order = torch.where(absent, logits, float("-inf")).sort(dim=1, descending=True)
     finite = torch.where(falling > float("-inf"), falling, 0.0)
     return Rivals(falling.detach().flip(1), pad(running_sum(finite, 1), (1, 0)), order)
 

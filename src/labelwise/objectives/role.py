@@ -228,8 +228,7 @@ class ROLE(Objective):
             )
         self.k, self.eps_mode = k, one_of("eps_mode", eps_mode, EpsMode)
         self.shape = shape = (num_images, num_labels)
-        begin = Start(start, seed)
-        self.table = new_table(one_of("table", table, Table), shape, begin)
+        self.table = new_table(one_of("table", table, Table), shape, Start(start, seed))
         # What ``step`` needs of the last training batch: index, theta, logits, labels.
         self._pending: tuple[Tensor, Tensor, Tensor, Tensor] | None = None
 

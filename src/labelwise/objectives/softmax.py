@@ -30,8 +30,7 @@ def noised_top_k_loss(logits: Tensor, noise: Tensor, k: int) -> Tensor:
     """Return the (B, K) hinge of every entry taken as the label; ``noise`` (B, K, M) is eps Z."""
     if not 1 <= k < logits.shape[1]:
         raise ValueError(f"k must be at least 1 and below the {logits.shape[1]} labels, got {k}")
-    noisy = logits.unsqueeze(2) + noise
-    border = noisy.topk(k + 1, dim=1).values[:, k].mean(dim=1, keepdim=True)
+    border = (logits.unsqueeze(2) + noise).topk(k + 1, dim=1).values[:, k].mean(dim=1, keepdim=True)
     return torch.relu(1 + border - logits)
 
 
@@ -100,8 +99,7 @@ def log_symmetric_sums(logs: Tensor, k: int) -> tuple[Tensor, Tensor]:
         for degree in range(min(2 * known - 2, k) + 1):
             first, last = max(0, degree - known + 1), min(degree, known - 1)
             terms = [left[i] + right[degree - i] for i in range(first, last + 1)]
-            product = terms[0] if len(terms) == 1 else torch.logsumexp(torch.stack(terms), dim=0)
-            sums.append(product)
+            sums.append(terms[0] if len(terms) == 1 else torch.logsumexp(torch.stack(terms), dim=0))
     return sums[k - 1][:, 0], sums[k][:, 0]
 
 
@@ -111,8 +109,7 @@ def smooth_top_k_loss(logits: Tensor, labels: Tensor, k: int, tau: float, alpha:
         raise ValueError(f"k must be at least 1 and below the {logits.shape[1]} labels, got {k}")
     top = logits.detach().topk(k + 1, dim=1).values
     centred = (logits - top[:, :1]) / (k * tau)
-    rivals = torch.where(labels > 0, LEFT_OUT, centred)
-    fewer, full = log_symmetric_sums(rivals, k)
+    fewer, full = log_symmetric_sums(torch.where(labels > 0, LEFT_OUT, centred), k)
     smooth = tau * softplus(alpha / tau + (full - fewer).unsqueeze(1) - centred)
     rival = torch.where(labels > 0, LEFT_OUT, logits).topk(k, dim=1).values[:, k - 1 :]
     hard = torch.relu(alpha + (rival - logits) / k)

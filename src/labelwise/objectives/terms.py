@@ -151,8 +151,7 @@ def _pair_curvature(log_odds: Tensor, present: Tensor, absent: Tensor, along: Te
     for row, (here, gone) in enumerate(zip(present > 0, absent > 0, strict=True)):
         gap, change = (x[row, gone] - x[row, here, None] for x in (log_odds, along))  # (P, N)
         pull = gap.sigmoid()
-        chances = present[row, here, None] * absent[row, gone]
-        bend = chances * pull * (1 - pull) * change
+        bend = present[row, here, None] * absent[row, gone] * pull * (1 - pull) * change
         slope[row, gone] += bend.sum(dim=0)
         slope[row, here] -= bend.sum(dim=1)
     return slope
@@ -208,8 +207,7 @@ def kernel_calibration_error(
     p, error = probs[order], (weights * (labels - probs))[order]
     up, down = torch.exp(p / width), torch.exp(-p / width)
     before = running_sum(error * up, 0) - error * up  # the entries with a smaller p
-    pairs = (error.square() + 2 * error * down * before).sum()
-    return pairs / weights.sum().clamp(min=1).square()
+    return (error.square() + 2 * error * down * before).sum() / weights.sum().clamp(min=1).square()
 
 
 class MMCE(Term):
