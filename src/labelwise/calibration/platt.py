@@ -23,7 +23,7 @@ from labelwise.calibration.entries import (
     limited_log_odds,
     read_entries,
 )
-from labelwise.calibration.regression import fit_labels, fit_shared
+from labelwise.calibration.regression import fit
 from labelwise.links import Link, Softmax
 from labelwise.numeric.array_api import A, like, log_sigmoid, logsumexp
 from labelwise.numeric.arrays import Array, Numbers
@@ -72,15 +72,8 @@ def platt(
     """
     check_options(scope, ("shared", "offset", "label"), strength)
     entries = read_entries(logits, labels, link, observed)
-    if scope == "shared":
-        weights = fit_shared(entries, _features, LEAST_SLOPE)
-    else:
-        weights = fit_labels(entries, _features, LEAST_SLOPE, strength, tied=scope == "offset")
-    return Platt(link, weights[:, 0].tolist(), weights[:, 1].tolist(), entries.limit)
-
-
-def _features(u: Floats) -> tuple[Floats]:
-    return (u,)
+    slope, offset = fit(entries, lambda u: (u,), LEAST_SLOPE, scope, strength).T.tolist()
+    return Platt(link, slope, offset, entries.limit)
 
 
 # Beta calibration (Kull, Silva Filho and Flach, 2017): a slope for each end of the scale,
@@ -126,11 +119,7 @@ def beta(
     """Return the beta link with the least log loss; see :func:`platt` for the arguments."""
     check_options(scope, ("shared", "label"), strength)
     entries = read_entries(logits, labels, link, observed)
-    if scope == "shared":
-        weights = fit_shared(entries, _both_ends, 0.0)
-    else:
-        weights = fit_labels(entries, _both_ends, 0.0, strength)
-    a, b, c = (column.tolist() for column in weights.T)
+    a, b, c = fit(entries, _both_ends, 0.0, scope, strength).T.tolist()
     return Beta(link, a, b, c, entries.limit)
 
 

@@ -308,38 +308,34 @@ def shared_fit(features: Features, blocks: FeatureBlocks, tolerance: float) -> N
     return problem.solve(blocks, start, tolerance)
 
 
-def fit_shared(entries: Entries, raw: Raw, least: float) -> Numbers:
-    """Return the raw weights (1, F) of one fit for all labels."""
-    rows = compressed(entries, 1)[0]
-    features = scaled(rows, raw, least)
-    blocks, binned = features.read(rows), isinstance(rows, Bins)
-    theta = shared_fit(features, blocks, ROUGH if binned else TOLERANCE)
-    if binned:
-        theta = Problem(features).polish(entries, blocks, theta, TOLERANCE)
-    return _checked(theta, features)
-
-
-def fit_labels(
-    entries: Entries, raw: Raw, least: float, strength: float | None, tied: bool = False
+def fit(
+    entries: Entries, raw: Raw, least: float, scope: str, strength: float | None = None
 ) -> Numbers:
-    """Return the raw weights (K, F), a row for each label."""
-    parts = compressed(entries, FOLDS if strength is None else 1)
+    """Return the raw weights: (1, F) if they are "shared", else (K, F), a row for each label.
+
+    With the scope "offset" the labels have one slope.
+    """
+    shared, center = scope == "shared", None
+    parts = compressed(entries, FOLDS if strength is None and not shared else 1)
     rows = joined(parts)
     features = scaled(rows, raw, least)
-    blocks = features.read(rows)
-    if strength is None:
-        strength, center = _chosen(entries, parts, features, tied)
+    blocks, binned = features.read(rows), isinstance(rows, Bins)
+    rough = ROUGH if binned else TOLERANCE
+    if shared:
+        problem, theta = Problem(features), shared_fit(features, blocks, rough)
     else:
-        center = shared_fit(features, blocks, ROUGH)
-    lacking = _one_sided(blocks)[0]
-    pull = np.where(lacking, max(strength, 1.0), strength)
-    problem = Problem(features, center, pull, lacking, tied)
-    binned, theta = isinstance(rows, Bins), np.repeat(center, len(lacking), 0)
-    theta = problem.solve(blocks, theta, ROUGH if binned else TOLERANCE)
+        if strength is None:
+            strength, center = _chosen(entries, parts, features, scope == "offset")
+        else:
+            center = shared_fit(features, blocks, ROUGH)
+        lacking = _one_sided(blocks)[0]
+        pull = np.where(lacking, max(strength, 1.0), strength)
+        problem = Problem(features, center, pull, lacking, scope == "offset")
+        theta = problem.solve(blocks, np.repeat(center, len(lacking), 0), rough)
     if binned:
         theta = problem.polish(entries, blocks, theta, TOLERANCE)
-    if strength == 0:
-        theta = np.where(lacking[:, None], center, theta)
+    if center is not None and strength == 0:
+        theta = np.where(problem.lacking[:, None], center, theta)
     return _checked(theta, features)
 
 

@@ -289,8 +289,14 @@ def _mean_abs_normal(mean: Numbers, deviation: Numbers) -> Numbers:
 UPDATE_ENTRIES = 2**20  # well above K x M, which each block costs once
 
 
-class CalibrationSums(Reliability):
+@dataclass(frozen=True)
+class CalibrationSums:
     """Sums (K, M) of every label and bin; ``edges`` are (M + 1,), or (K, M + 1) of each label."""
+
+    edges: Numbers
+    counts: NDArray[np.int64]
+    confidence_sums: Numbers
+    present_sums: Numbers
 
     @classmethod
     def zeros(cls, num_labels: int, edges: Numbers) -> "CalibrationSums":
@@ -314,7 +320,7 @@ class CalibrationSums(Reliability):
         given = (rows, columns), observed, where, probs, labels
         for _, keep, (prob, label) in entry_blocks(*given, entries=UPDATE_ENTRIES):
             added = cell_sums(prob, label, keep, edges, "label")
-            for total, part in zip(self.sums, added, strict=True):
+            for total, part in zip(self.per_label().sums, added, strict=True):
                 total += part
 
     def merge(self, other: "CalibrationSums") -> "CalibrationSums":
@@ -324,18 +330,18 @@ class CalibrationSums(Reliability):
                 f"got {self.counts.shape} and {other.counts.shape} with edges "
                 f"{self.edges.tolist()} and {other.edges.tolist()}"
             )
-        both = zip(self.sums, other.sums, strict=True)
+        both = zip(self.per_label().sums, other.per_label().sums, strict=True)
         return CalibrationSums(self.edges, *(mine + others for mine, others in both))
 
     def per_label(self) -> Reliability:
         """Return the reliability of every label, (K, M)."""
-        return Reliability(self.edges, *self.sums)
+        return Reliability(self.edges, self.counts, self.confidence_sums, self.present_sums)
 
     def pooled(self) -> Reliability:
         """Return the reliability of all labels as one pool, (M,)."""
         if self.edges.ndim == 2:
             raise ValueError(f"pooling needs bins shared by all labels, got {self.edges.shape}")
-        return Reliability(self.edges, *(side.sum(axis=0) for side in self.sums))
+        return Reliability(self.edges, *(side.sum(axis=0) for side in self.per_label().sums))
 
 
 def reliability(

@@ -67,13 +67,20 @@ class LargeLoss(Objective):
         return torch.where(missing, present if self.correction == "correct" else 0.0, loss).mean()
 
 
-class LargeLossForGood(LargeLoss):
+class LargeLossForGood(Objective):
     """LL-Cp: mean cross-entropy; unknown labels of the largest losses become present for good."""
 
+    reads_unknown = True
+    soft_labels = True
+    couples_batch = True
     taken: Tensor
 
     def __init__(self, num_images: int, num_labels: int, *, rate: float = 0.002) -> None:
-        super().__init__(num_images, rate=rate)
+        super().__init__(Sigmoid())
+        if not 0 <= rate < 1:
+            raise ValueError(f"rate must lie in [0, 1), got {rate}")
+        self.rate = rate
+        self.epochs = EpochsSeen(num_images)
         self.register_buffer("taken", torch.zeros(num_images, num_labels, dtype=torch.bool))
 
     def loss(self, outputs: Outputs, targets: Targets) -> Tensor:

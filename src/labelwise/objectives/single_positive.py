@@ -69,36 +69,24 @@ def pr_loss(logits: Tensor, labels: Tensor) -> Tensor:
     return below + positives * ((1 - labels) * probs).sum(dim=1)
 
 
-class SmoothedBCE(Objective):
-    """Cross-entropy with label smoothing over the observed entries (BCE-LS)."""
-
-    soft_labels = True
-
-    def __init__(self, *, smoothing: float = 0.1, eps_mode: EpsMode = "stable") -> None:
-        super().__init__(Sigmoid())
-        if not 0 <= smoothing < 0.5:
-            raise ValueError(f"smoothing must lie in [0, 0.5), got {smoothing}")
-        self.smoothing, self.eps_mode = smoothing, one_of("eps_mode", eps_mode, EpsMode)
-
-    def loss(self, outputs: Outputs, targets: Targets) -> Tensor:
-        loss = smoothed_bce_loss(outputs.logits, targets.labels, self.smoothing, self.eps_mode)
-        return loss.mean() if self.reads_unknown else masked_mean(loss, targets.observed)
-
-    def convex(self, targets: Targets) -> ConvexLoss | None:
-        if self.reads_unknown:
-            targets = Targets(_known(targets))
-        smooth = targets.labels + self.smoothing * (1 - 2 * targets.labels)
-        loss = CoinLoss.of(Targets(smooth, targets.observed))
-        return loss if self.eps_mode == "stable" else None
-
-
-class AN(SmoothedBCE):
+class AN(Objective):
     """Assume negative: what is not known to be present is taken as absent."""
 
     reads_unknown = True
+    soft_labels = True
 
     def __init__(self, *, smoothing: float = 0.0, eps_mode: EpsMode = "stable") -> None:
-        super().__init__(smoothing=smoothing, eps_mode=eps_mode)
+        super().__init__(Sigmoid())
+        self.smoothing, self.eps_mode = _smoothing(smoothing), one_of("eps_mode", eps_mode, EpsMode)
+
+    def loss(self, outputs: Outputs, targets: Targets) -> Tensor:
+        loss = smoothed_bce_loss(outputs.logits, targets.labels, self.smoothing, self.eps_mode)
+        return loss.mean()
+
+    def convex(self, targets: Targets) -> ConvexLoss | None:
+        labels = _known(targets)
+        smooth = labels + self.smoothing * (1 - 2 * labels)
+        return CoinLoss(smooth, 1 - smooth) if self.eps_mode == "stable" else None
 
 
 class WAN(Objective):
@@ -154,10 +142,35 @@ class IU(Objective):
         return CoinLoss.of(targets) if self.eps_mode == "stable" else None
 
 
+class SmoothedBCE(Objective):
+    """Cross-entropy with label smoothing over the observed entries (BCE-LS)."""
+
+    soft_labels = True
+
+    def __init__(self, *, smoothing: float = 0.1, eps_mode: EpsMode = "stable") -> None:
+        super().__init__(Sigmoid())
+        self.smoothing, self.eps_mode = _smoothing(smoothing), one_of("eps_mode", eps_mode, EpsMode)
+
+    def loss(self, outputs: Outputs, targets: Targets) -> Tensor:
+        loss = smoothed_bce_loss(outputs.logits, targets.labels, self.smoothing, self.eps_mode)
+        return masked_mean(loss, targets.observed)
+
+    def convex(self, targets: Targets) -> ConvexLoss | None:
+        smooth = targets.labels + self.smoothing * (1 - 2 * targets.labels)
+        loss = CoinLoss.of(Targets(smooth, targets.observed))
+        return loss if self.eps_mode == "stable" else None
+
+
 def _known(targets: Targets) -> Tensor:
     if targets.observed is None:
         return targets.labels
     return torch.where(targets.observed, targets.labels, 0.0)
+
+
+def _smoothing(value: float) -> float:
+    if not 0 <= value < 0.5:
+        raise ValueError(f"smoothing must lie in [0, 0.5), got {value}")
+    return value
 
 
 # Expected positive regularisation (EPR): Cole et al. 2021; Garcin et al., eq. 8.
