@@ -27,7 +27,7 @@ from importlib import import_module
 from types import ModuleType
 
 VARIABLE = "LABELWISE_TEST_SYSTEM"
-ONLY_GLIBC = ("gnu_get_libc_version", "mallopt", "malloc_trim", "inotify_init1")
+ONLY_GLIBC = ("gnu_get_libc_version", "mallopt", "malloc_trim")
 ONLY_LINUX = {
     "os": "memfd_create sched_getaffinity sched_setaffinity posix_fadvise eventfd pidfd_open",
     "socket": "SOCK_SEQPACKET",

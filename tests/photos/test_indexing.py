@@ -12,7 +12,9 @@ from open_indexes import open_index
 from PIL import Image
 from raw_photos import dng
 from search_setup import picture, save_model
+from typer.testing import CliRunner
 
+from labelwise.cli.app import app
 from labelwise.errors import LabelwiseError
 from labelwise.models import Predictor
 from labelwise.photos import answer, folder_scan
@@ -87,7 +89,23 @@ def test_pictures_that_cannot_be_read_are_named_and_raw_beside_a_picture_is_not(
     changes.unread.update({".dcm": 1, ".dicom": 2})
     assert "3 DICOM files passed over; pip install 'labelwise[dicom]'" in changes.notes[1]
     (photos / "2023" / "alone.png").write_bytes((photos / "0.png").read_bytes())
-    assert update(only={str(photos): {"2023"}}).notes == []
+    assert update().unread == {".dng": 1}
+
+
+def test_watching_takes_in_new_photos_until_ctrl_c(update, photos, model, monkeypatch):
+    def sleep(seconds):
+        assert seconds >= 5
+        if (photos / "2023" / "new.png").exists():
+            raise KeyboardInterrupt
+        picture(photos / "2023" / "new.png", 50)
+
+    monkeypatch.setattr("labelwise.cli.index.time.sleep", sleep)
+    words = ["index", str(photos), "--model", str(model), "-o", str(update.folder), "--watch"]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 130
+    new = [line for line in done.stdout.splitlines() if "new" in line]
+    assert new == [f"{update.folder}: 12 new", f"{update.folder}: 1 new, 12 unchanged"]
+    assert open_index(update.folder).store.row_of(str(photos / "2023" / "new.png")) == 12
 
 
 def test_raw_photos_are_indexed_and_a_pair_is_one_photo(update, photos):

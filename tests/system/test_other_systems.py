@@ -141,13 +141,8 @@ WITHOUT = """
 import os
 from labelwise.pictures.worker_starter import can_start
 from labelwise.pictures.prefetch import available_cores
-from labelwise.photos.folder_scan import NoEventsError, FolderEvents, file_system
 from labelwise.system.allocator import give_back_freed_memory, keep_freed_memory
-try:
-    FolderEvents(["."])
-except NoEventsError as error:
-    print(error)
-print(can_start(), available_cores() == os.cpu_count(), repr(file_system(".")))
+print(can_start(), available_cores() == os.cpu_count())
 print(keep_freed_memory(), give_back_freed_memory())
 """
 
@@ -155,7 +150,7 @@ print(keep_freed_memory(), give_back_freed_memory())
 @pytest.mark.parametrize("system", ["macos", "windows"])
 def test_what_is_not_there_is_done_without(tmp_path, system, warm_commands):
     said = code(warm_commands, tmp_path, system, WITHOUT).splitlines()
-    assert said == ["this system has no inotify", "False True ''", "False False"]
+    assert said == ["False True", "False False"]
 
 
 def test_the_workflow_tries_the_journeys_on_both_systems():

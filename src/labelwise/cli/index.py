@@ -2,7 +2,6 @@
 
 import os
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 
 import typer
@@ -11,10 +10,8 @@ from labelwise.cli.options import Options, decoder_of
 from labelwise.cli.text import caution, complain, next_steps, resumable, say, tell
 from labelwise.errors import DataError
 from labelwise.models.loading import caution_of
-from labelwise.photos import Changes, Index
-from labelwise.photos.folder_scan import FolderEvents, NoEventsError, root_place
+from labelwise.photos import Changes
 from labelwise.system.progress import make_watch
-from labelwise.system.text import counted
 
 DEFAULT_INDEX = Path("photos.index")
 SECONDS_BETWEEN_LOOKS = 5.0
@@ -27,7 +24,7 @@ def index(folders: list[str] | None, given: Options) -> None:
     decoder = None if given.decode is None else decoder_of(given)
     out = default_index(given.out)
 
-    def update(only: Mapping[str, Collection[str]] | None = None) -> Changes:
+    def update() -> Changes:
         """Bring the index up to date once; model, rebuild and taxonomy apply the first time."""
         changes = update_index(
             out,
@@ -39,7 +36,6 @@ def index(folders: list[str] | None, given: Options) -> None:
             rebuild=given.rebuild,
             forget_missing=given.forget_missing,
             taxonomy=given.taxonomy,
-            only=only,
             watch=make_watch(),
         )
         caution(*changes.refused)
@@ -56,34 +52,19 @@ def index(folders: list[str] | None, given: Options) -> None:
             say(f"the reasons: labelwise search {out} --unreadable")
         if given.watch:
             given.model, given.rebuild, given.taxonomy = None, False, None
-            with Index(out) as opened:
-                roots = [root_place(folder) for folder in folders or []]
-                roots = roots or list(opened.store.roots().values())
-            for changes in _updates(update, roots, out):
-                if changes.anything:
-                    say(f"{out}: {changes}")
+            say("looking every few seconds; Ctrl-C stops")
+        while given.watch:
+            # A look at very many files takes seconds; at most a tenth of the time is spent so.
+            began = time.monotonic()
+            changes = update()
+            if changes.anything:
+                say(f"{out}: {changes}")
+            time.sleep(max(SECONDS_BETWEEN_LOOKS, 9 * (time.monotonic() - began)))
     if changes.refused:
         raise typer.Exit(1)
     if not (changes.anything or changes.unchanged or changes.forgotten):
         raise DataError(f"{out} is an index of no photos: name a folder that has some")
     next_steps(f"search {out} 'LABEL, -OTHER'", f"tag {out} --xmp --dry-run")
-
-
-def _updates(update: Callable[..., Changes], roots: list[str], out: Path) -> Iterator[Changes]:
-    """Yield what each update finds, for ever: when the system tells of changes, or by looking."""
-    try:
-        with FolderEvents(roots, {os.path.realpath(out)}) as events:
-            yield update()  # with what changed before the watches were there
-            say(f"watching {counted(len(events), 'folder')}; Ctrl-C stops")
-            while True:
-                yield update(events.wait())
-    except NoEventsError as reason:
-        say(f"looking every few seconds, since {reason}; Ctrl-C stops")
-    while True:
-        # A look at very many files takes seconds; at most a tenth of the time is spent so.
-        began = time.monotonic()
-        yield update()
-        time.sleep(max(SECONDS_BETWEEN_LOOKS, 9 * (time.monotonic() - began)))
 
 
 def default_index(place: Path | str | None) -> Path:

@@ -3,26 +3,15 @@
 A file of known size and time of change is unchanged. What is gone is marked missing, never deleted;
 a root that is empty or not there, such as a disk that is not mounted, changes nothing. Hidden
 files, folders of photo tools and links that lead out of the root are passed over.
-
-On Linux, inotify reports which folders of local disks changed (:class:`FolderEvents`). Where events
-were lost, or a root itself is gone, the answer is "everything".
 """
 
-import ctypes
-import errno
 import hashlib
 import os
-import select
 import stat
-import struct
-import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from math import inf
 from pathlib import Path
-from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from labelwise.errors import DataError, LabelwiseError
@@ -47,147 +36,6 @@ from labelwise.system.storage import (
     without_options,
 )
 from labelwise.system.text import counted
-
-WRITTEN, MODIFIED, ATTRIBUTES = 0x8, 0x2, 0x4
-MOVED_FROM, MOVED_TO, CREATED, DELETED = 0x40, 0x80, 0x100, 0x200
-SELF_DELETED, SELF_MOVED = 0x400, 0x800
-UNMOUNTED, OVERFLOW, IGNORED = 0x2000, 0x4000, 0x8000
-IS_FOLDER, ONLY_FOLDERS = 0x40000000, 0x01000000
-WANTED = (
-    WRITTEN | MODIFIED | ATTRIBUTES | MOVED_FROM | MOVED_TO | CREATED | DELETED | SELF_DELETED
-    | SELF_MOVED | ONLY_FOLDERS
-)  # fmt: skip
-HEAD = struct.Struct("iIII")
-BYTES_AT_ONCE = 1 << 16
-REMOTE = ("nfs", "cifs", "smb", "9p", "afs", "ceph", "fuse", "glusterfs", "lustre", "virtiofs")
-
-QUIET_SECONDS = 1.0  # without an event, after which a file that was written counts as whole
-LONGEST_SECONDS = 30.0  # after the first event, however much still happens
-
-
-class NoEventsError(Exception):
-    """Events cannot be had; the message says why."""
-
-
-class FolderEvents(AbstractContextManager["FolderEvents", None]):
-    """Open watches of all folders below some roots; NoEventsError where they cannot be had."""
-
-    def __init__(self, roots: Sequence[str], skip: Collection[str] = ()) -> None:
-        self._roots, self._skip = tuple(roots), frozenset(skip)
-        self._folders: dict[int, tuple[str, str]] = {}  # root and folder of each watch
-        for root in roots:
-            if is_uri(root):
-                raise NoEventsError("buckets tell of no changes")
-            kind = file_system(root)
-            if kind.startswith(REMOTE):
-                raise NoEventsError(f"{root} is on a disk that may change without telling ({kind})")
-        try:
-            self._system: Any = ctypes.CDLL(None, use_errno=True)
-            self._descriptor = self._system.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK)
-        except (OSError, AttributeError, TypeError):
-            raise NoEventsError("this system has no inotify") from None
-        if self._descriptor < 0:
-            raise NoEventsError(f"inotify cannot be used ({os.strerror(ctypes.get_errno())})")
-        try:
-            for root in roots:
-                self.watch_below(root, "")
-        except BaseException:
-            os.close(self._descriptor)
-            raise
-
-    def __exit__(self, *error: object) -> None:
-        os.close(self._descriptor)
-
-    def __len__(self) -> int:
-        return len(self._folders)
-
-    def watch_below(self, root: str, folder: str) -> set[tuple[str, str]]:
-        """Watch a folder and all below it; return those that were not watched before."""
-        new = set()
-        for place, _ in photos_below(root, (), self._skip, start=folder):
-            number = self._system.inotify_add_watch(
-                self._descriptor, os.fsencode(os.path.join(root, place)), WANTED
-            )
-            if number < 0:
-                problem = ctypes.get_errno()
-                if problem == errno.ENOSPC:
-                    raise NoEventsError(
-                        f"more than {len(self):,} folders (fs.inotify.max_user_watches)"
-                    )
-                continue  # gone since it was listed, or not to be read: the look says so
-            if self._folders.get(number) != (root, place):
-                new.add((root, place))
-            self._folders[number] = (root, place)
-        return new
-
-    def wait(self, seconds: float | None = None) -> Mapping[str, set[str]] | None:
-        """Return the folders that changed, by root, once nothing has happened for a second."""
-        changed: set[tuple[str, str]] = set()
-        everything, latest = False, inf
-        while time.monotonic() < latest and select.select([self._descriptor], [], [], seconds)[0]:
-            latest = min(latest, time.monotonic() + LONGEST_SECONDS)
-            everything |= self._take_in(changed)
-            seconds = QUIET_SECONDS
-        if everything:
-            for root in self._roots:
-                self.watch_below(root, "")
-            return None
-        by_root: dict[str, set[str]] = {}
-        for root, folder in changed:
-            by_root.setdefault(root, set()).add(folder)
-        return by_root
-
-    def _take_in(self, changed: set[tuple[str, str]]) -> bool:
-        """Add the folders of the events that wait; return whether some were lost."""
-        lost, position = False, 0
-        blob = os.read(self._descriptor, BYTES_AT_ONCE)
-        while position < len(blob):
-            number, mask, _, length = HEAD.unpack_from(blob, position)
-            start, position = position + HEAD.size, position + HEAD.size + length
-            name = os.fsdecode(blob[start:position].rstrip(b"\0"))
-            lost |= bool(mask & (OVERFLOW | UNMOUNTED))
-            if number not in self._folders:
-                continue
-            root, folder = self._folders[number]
-            if mask & IGNORED:
-                del self._folders[number]
-            elif mask & (SELF_DELETED | SELF_MOVED):
-                lost |= folder == ""
-            else:
-                changed.add((root, folder))
-            if mask & IS_FOLDER and not is_passed_over(name):
-                inside = os.path.join(folder, name)
-                if mask & (CREATED | MOVED_TO):
-                    changed |= self.watch_below(root, inside)
-                elif mask & (MOVED_FROM | DELETED):
-                    changed.add((root, inside))
-                if mask & MOVED_FROM:  # a deleted folder was empty, and its watch has ended
-                    for watch, (of, place) in list(self._folders.items()):
-                        if of == root and _is_inside(place, inside):
-                            self._system.inotify_rm_watch(self._descriptor, watch)
-                            del self._folders[watch]
-        return lost
-
-
-def file_system(path: str) -> str:
-    """Return the kind of file system a path lies on, as /proc tells it; "" where it does not."""
-    try:
-        lines = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
-    best, kind = "", ""
-    real = os.path.realpath(path)
-    for line in lines.splitlines():
-        before, _, after = line.partition(" - ")
-        words = before.split()
-        if len(words) < 5 or not after:
-            continue
-        point = words[4].encode().decode("unicode_escape")  # a space is \040
-        inside = real == point or real.startswith(point.rstrip("/") + "/")
-        if inside and len(point) >= len(best):
-            best, kind = point, after.split()[0]
-    return kind
-
 
 @dataclass(frozen=True)
 class PhotoFiles:
@@ -342,51 +190,17 @@ def look_at(
             return []
     changes.unlisted += [address_of(root, folder) for folder in unlisted]
     with store.transaction():
-        todo = _taken(store, seen.values(), changes)
-        lost = [store.mark_missing(number, folder, s.lost) for folder, s in seen.items() if s.lost]
+        todo, lost = list[FileToRead](), list[int | None]()
+        for folder, own in seen.items():
+            store.put_files(own.back)
+            changes.unchanged += own.unchanged + len(own.back)
+            todo += own.todo
+            lost += store.mark_missing(number, folder, own.lost) if own.lost else []
         for folder in store.folders_of(number) - seen.keys():
-            if not any(_is_inside(folder, closed) for closed in unlisted):
-                lost.append(store.mark_missing(number, folder))
-    changes.missing += sum(map(len, lost))
-    changes.went += [row for rows in lost for row in rows if row is not None]
-    return todo
-
-
-def look_into(
-    store: Store,
-    root: str,
-    folders: Collection[str],
-    changes: Changes,
-    more: frozenset[str] = frozenset(),
-) -> list[FileToRead] | None:
-    """Compare some folders with what is known of them; return the files that must be read.
-
-    None where anything is gone or cannot be listed: the whole root must then be looked at, which
-    alone can tell a folder that was emptied from a disk that is not there.
-    """
-    storage, number, seen = storage_at(root), store.root(root), list[_Seen]()
-    suffixes, passed_over = NAMED_SUFFIXES | more, Changes()
-    for start in sorted(folders):
-        folder, files = next(
-            photos_below(root, suffixes, {os.path.realpath(store.folder)}, start=start), (start, [])
-        )
-        if files is None:
-            return None
-        seen.append(_compared(store, storage, number, folder, files, passed_over, more))
-    if any(own.lost for own in seen):
-        return None
-    changes.unread += passed_over.unread
-    with store.transaction():
-        return _taken(store, seen, changes)
-
-
-def _taken(store: Store, seen: Iterable[_Seen], changes: Changes) -> list[FileToRead]:
-    """Make files that are back known, count those that did not change, and return the others."""
-    todo = []
-    for own in seen:
-        store.put_files(own.back)
-        changes.unchanged += own.unchanged + len(own.back)
-        todo += own.todo
+            if not any(c in ("", folder) or folder.startswith(c + os.sep) for c in unlisted):
+                lost += store.mark_missing(number, folder)
+    changes.missing += len(lost)
+    changes.went += [row for row in lost if row is not None]
     return todo
 
 
@@ -422,10 +236,6 @@ def _compared(
     return seen
 
 
-def _is_inside(folder: str, closed: str) -> bool:
-    return closed in ("", folder) or folder.startswith(closed + os.sep)
-
-
 # Which files are photos
 
 
@@ -447,17 +257,16 @@ def root_place(root: str) -> str:
 
 
 def photos_below(
-    root: str, suffixes: Collection[str], skip: Collection[str] = (), *, start: str = ""
+    root: str, suffixes: Collection[str], skip: Collection[str] = ()
 ) -> Iterator[Folder]:
     """Yield each folder below ``root`` (relative, "" for itself) with its pictures in order.
 
     A folder that cannot be listed comes with None: what cannot be seen must not count as
-    vanished. ``skip`` names folders by their real paths, such as the index itself; ``start`` is
-    the folder to begin at, which comes first.
+    vanished. ``skip`` names folders by their real paths, such as the index itself.
     """
     home = os.path.realpath(root)
     visited: set[str] = set()
-    waiting = [start]
+    waiting = [""]
     while waiting:
         folder = waiting.pop()
         real = os.path.realpath(os.path.join(root, folder))
@@ -478,7 +287,7 @@ def photos_below(
                 if entry.is_symlink() and not is_below(os.path.realpath(entry.path), home):
                     continue
                 if entry.is_dir():
-                    if not is_passed_over(entry.name):
+                    if entry.name.casefold() not in SKIPPED_FOLDERS:
                         waiting.append(os.path.join(folder, entry.name))
                 elif os.path.splitext(entry.name)[1].lower() in suffixes:
                     facts = entry.stat()
@@ -487,11 +296,6 @@ def photos_below(
             except OSError:  # it vanished since it was listed, or its link leads nowhere
                 continue
         yield folder, files
-
-
-def is_passed_over(name: str) -> bool:
-    """Return whether folders of this name are passed over: hidden ones, and those of tools."""
-    return name.startswith(".") or name.casefold() in SKIPPED_FOLDERS
 
 
 def is_below(path: str, home: str) -> bool:

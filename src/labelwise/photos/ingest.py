@@ -10,7 +10,7 @@ import os
 import shutil
 import time
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import replace
@@ -27,7 +27,7 @@ from labelwise.models.loading import load_model, spec_of
 from labelwise.models.run_folder import RunFolder, fetched_run
 from labelwise.models.scoring import DeployedModel, Scored, score
 from labelwise.photos.duplicates import near_copies
-from labelwise.photos.folder_scan import Changes, FileToRead, look_at, look_into, root_place
+from labelwise.photos.folder_scan import Changes, FileToRead, look_at, root_place
 from labelwise.photos.index import IndexFacts, StoredIndex
 from labelwise.photos.receipts import RECEIPTS_FILE, carry_receipts
 from labelwise.photos.shift import PICTURES_FILE, HeldOutPictures, likeness_of
@@ -250,7 +250,6 @@ def update_index(
     rebuild: bool = False,
     forget_missing: bool = False,
     taxonomy: Path | None = None,
-    only: Mapping[str, Collection[str]] | None = None,
     watch: Watch,
 ) -> Changes:
     """Bring the index in ``folder`` up to date with the photos below ``roots``, or make it.
@@ -259,7 +258,6 @@ def update_index(
     model with the same weights but another link or rule changes the answers, and no picture is
     read for it; one with other weights needs ``rebuild``. An interruption keeps what was scored.
     JPEGs are decoded by ``decode``, by default by what decoded the others of the index.
-    ``only`` names, by root, the folders that changed, where that is known: no other is looked at.
     """
     if not (folder / "index.json").exists():
         _check_new(folder, roots, model)
@@ -293,10 +291,9 @@ def update_index(
                 _require_photos(root)
         changes, todo = Changes(), list[FileToRead]()
         more = BAND_SUFFIXES if index.spec.transform.bands is not None else frozenset()
-        for root, some in (dict.fromkeys(places) if only is None else only).items():
-            looked = None if some is None else look_into(index.store, root, some, changes, more)
+        for root in dict.fromkeys(places):
             try:
-                todo += look_at(index.store, root, changes, more) if looked is None else looked
+                todo += look_at(index.store, root, changes, more)
             except StorageError as error:
                 changes.refused.append(f"{error}. Nothing was changed")
         if todo:  # else the model need not be read
