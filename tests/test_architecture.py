@@ -122,7 +122,6 @@ CONCRETE_BASES = {
     "QuasibinaryLink": {"TrackedLink"},  # the same in training, its number a buffer of a module
     "_Around": {"NamedWatch", "LimitedWatch"},  # each forwards all but one call
     "Transform": {"GraphTransform"},  # whose resize a file does
-    "StoredIndex": {"Index"},  # which answers queries, too: what queries need knows only the base
     "RunFolder": {"LoadedRun"},  # which exports, too: models know nothing of exports
     "VerbGroup": {"Root", "Data", "Papers"},  # whose tables of names alone differ
 }

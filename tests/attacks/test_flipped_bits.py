@@ -21,7 +21,7 @@ from labelwise.errors import CheckpointError, DataError, LabelwiseError
 from labelwise.models import ModelSpec
 from labelwise.photos import Index, likeness_of, update_index
 from labelwise.photos.database import MIGRATIONS, SCHEMA
-from labelwise.photos.duplicates import near_copies
+from labelwise.photos.filters import near_copies
 from labelwise.photos.shift import evidence_of
 from labelwise.photos.store import Store
 from labelwise.predictions import Predictions

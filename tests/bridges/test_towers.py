@@ -16,8 +16,8 @@ from labelwise.cli.app import app
 from labelwise.errors import SettingsError
 from labelwise.models import Predictor
 from labelwise.photos.words import TwoTowers, Word, WordList
+from labelwise.photos.words.text_image import TEMPLATES
 from labelwise.photos.words.tower_files import _preprocessing, read_towers
-from labelwise.photos.words.word_list import TEMPLATES
 from labelwise.pictures import PictureImages
 
 LONG = "a dog and a cat, and " * 9  # longer than the places of a text

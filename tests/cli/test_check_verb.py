@@ -10,7 +10,7 @@ from search_setup import picture, save_model
 from typed import run
 
 from labelwise.errors import LabelwiseError
-from labelwise.photos.receipts import receipts_of
+from labelwise.photos.lists import receipts_of
 from labelwise.predictions import Predictions
 
 

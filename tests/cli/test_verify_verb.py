@@ -15,7 +15,7 @@ from labelwise.decide import Promise
 from labelwise.errors import DataError, SettingsError
 from labelwise.models import ModelSpec
 from labelwise.photos import receipts_of
-from labelwise.photos.receipts import keep_receipt, rows_in_order
+from labelwise.photos.lists import keep_receipt, rows_in_order
 
 
 def labelwise(*arguments):

@@ -54,9 +54,9 @@ from labelwise.models.seen_photos import HASH, LOOK, _kept
 from labelwise.networks.backbones.weights import architecture_of, read_state
 from labelwise.photos import Index
 from labelwise.photos.index import IndexFacts
+from labelwise.photos.lists import RECEIPTS_FILE, keep_receipt, read_list_answers, receipts_of
 from labelwise.photos.metadata import photo_keywords, read_facts, read_photo_metadata
 from labelwise.photos.prevalence import read_answers
-from labelwise.photos.receipts import RECEIPTS_FILE, keep_receipt, read_list_answers, receipts_of
 from labelwise.photos.shift import HeldOutPictures, likeness_of
 from labelwise.photos.words import WordList
 from labelwise.photos.words.start import KeptAnswers

@@ -8,10 +8,9 @@ from made_index import made_index
 
 from labelwise.errors import CheckpointError
 from labelwise.photos import Index
-from labelwise.photos.checking import place_of
 from labelwise.photos.database import sum_of
+from labelwise.photos.lists import Said, answers_of, place_of
 from labelwise.photos.prevalence import SampleAnswers, draw_sample
-from labelwise.photos.receipts import Said, answers_of
 from labelwise.retrieval import Query
 
 SAID = [(3, "dog", "absent"), (4, "dog", "present"), (3, "dog", "present"), (4, "cat", "unknown"),

@@ -8,7 +8,7 @@ from open_indexes import open_index
 from search_setup import picture
 
 from labelwise.errors import LabelwiseError
-from labelwise.photos.checking import CheckSession
+from labelwise.photos.lists import CheckSession
 from labelwise.retrieval import Query
 
 

@@ -331,7 +331,7 @@ def test_validation_photos_set_the_cut_of_a_list_and_test_photos_judge_it(update
     index = open_index(update.folder)
     splits = Asked(index, query).splits
     assert [len(half.scores) for half in splits] == [400, 400]
-    assert index.tuning().photos == "validation photos of the model"
+    assert index.validation_photos is not None
 
 
 def test_photos_whose_names_differ_in_case_are_two_photos(update, photos, model):

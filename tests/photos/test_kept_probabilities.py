@@ -87,8 +87,8 @@ def test_known_photos_are_the_predictions_under_the_link_of_the_model(update, li
             np.testing.assert_array_equal(known.log_p, log_p)
             np.testing.assert_array_equal(known.log_q, log_q)
             np.testing.assert_array_equal(known.probs, held_out.decision_probs())
-            np.testing.assert_array_equal(known.majority, held_out.majority)
-            assert [*known.ids] == [*held_out.ids]
+            np.testing.assert_array_equal(known.stored.majority, held_out.majority)
+            assert [*known.stored.ids] == [*held_out.ids]
     assert len([*(update.folder / "cache").glob("held-out-*.bin")]) == 1
 
 

@@ -11,9 +11,8 @@ from typed import run
 
 from labelwise.errors import DataError, LabelwiseError
 from labelwise.photos import Index, answer
-from labelwise.photos.checking import CheckSession
-from labelwise.photos.duplicates import NearCopies, copied_rows, near_copies, pictures_of
-from labelwise.photos.filters import PhotoFilter
+from labelwise.photos.filters import NearCopies, PhotoFilter, copied_rows, near_copies, pictures_of
+from labelwise.photos.lists import CheckSession
 from labelwise.photos.prevalence import SampleAnswers, draw_sample
 from labelwise.retrieval import Query
 

@@ -14,9 +14,9 @@ from open_indexes import open_index
 from labelwise.decide import Promise
 from labelwise.errors import CheckpointError, DataError
 from labelwise.photos import Index, answer, read_list_answers, receipts_of, search, verify_lists
-from labelwise.photos.checking import CheckSession
-from labelwise.photos.receipts import (
+from labelwise.photos.lists import (
     RECEIPTS_FILE,
+    CheckSession,
     carry_receipts,
     keep_receipt,
     rows_in_order,
@@ -144,7 +144,7 @@ from pathlib import Path
 from labelwise.retrieval import Query
 from labelwise.photos import Index, answer
 from labelwise.decide import Promise
-from labelwise.photos.receipts import keep_receipt
+from labelwise.photos.lists import keep_receipt
 index = Index(Path(sys.argv[1]))
 query = Query.parse("dog")
 for percent in range(20, 50):

@@ -20,7 +20,7 @@ from labelwise.cli.app import app
 from labelwise.decide import Promise, Threshold
 from labelwise.errors import LabelwiseError
 from labelwise.links import Sigmoid
-from labelwise.photos.receipts import keep_receipt
+from labelwise.photos.lists import keep_receipt
 from labelwise.pictures.transform import Bands, Transform
 from labelwise.report.dossier import ANNEX_IV, described_input
 from labelwise.report.runs import NOT_IN_TABLE, subgroups_of

@@ -11,7 +11,7 @@ from open_indexes import open_index
 from web_setup import running
 
 from labelwise.photos import verify_lists
-from labelwise.photos.checking import CheckSession
+from labelwise.photos.lists import CheckSession
 from labelwise.retrieval import Query
 
 LIST = {"q": "dog", "wrong_at_most": 0.3, "top": 12}

@@ -14,7 +14,7 @@ from labelwise.cli.app import app
 from labelwise.errors import LabelwiseError
 from labelwise.photos import update_index
 from labelwise.photos.embeddings import farthest_rows
-from labelwise.photos.receipts import receipts_of
+from labelwise.photos.lists import receipts_of
 from labelwise.photos.words import ClassesAndWords, FreeText, WordList
 from labelwise.photos.words.start import start
 from labelwise.pictures import PictureImages

@@ -16,7 +16,7 @@ from words_setup import ARCHITECTURE, CLASSES, COLOURS, SIDE, VOCABULARY, photo,
 from labelwise.errors import SettingsError
 from labelwise.photos.words import ClassesAndWords, SentenceEncoder, WordList
 from labelwise.photos.words.classes import TEMPERATURE
-from labelwise.photos.words.word_list import Word
+from labelwise.photos.words.text_image import Word
 
 
 def unit(vector):
@@ -168,7 +168,7 @@ def test_a_word_for_an_idea_is_doubted_unless_photos_show_its_like(
     words_setup.save_encoder(folder)
     model = ClassesAndWords(folder, image_size=words_setup.SIDE)
     glory, dress, feast = (
-        model.doubt(word) for word in WordList.of("glory", "dress", "feast").words
+        model.doubt(word.name, word.texts) for word in WordList.of("glory", "dress", "feast").words
     )
     assert glory.startswith("'glory' is nearer to the idea of freedom than to anything that photos")
     assert "lean on 'red'" in glory

@@ -12,16 +12,16 @@ from labelwise.system.lazy import imported_later
 
 if TYPE_CHECKING:
     from labelwise.photos.folder_scan import Changes
-    from labelwise.photos.index import model_changed
+    from labelwise.photos.index import Index, model_changed
     from labelwise.photos.ingest import update_index
-    from labelwise.photos.query import Asked, Found, Hit, Index, answer, nearest_photos
-    from labelwise.photos.receipts import (
+    from labelwise.photos.lists import (
         Receipt,
         VerifiedLists,
         read_list_answers,
         receipts_of,
         verify_lists,
     )
+    from labelwise.photos.query import Asked, Found, Hit, answer, nearest_photos
     from labelwise.photos.review import Question, corrected_labels, questions
     from labelwise.photos.shift import LibraryLikeness, likeness_of
     from labelwise.retrieval import Query
@@ -55,7 +55,8 @@ def search(index: str | Path, query: "str | Query", **options: Any) -> "Found":
 
     ``labelwise.search("photos.index", "dog, -beach", top=50)`` opens the index and closes it.
     """
-    from labelwise.photos.query import Index, answer
+    from labelwise.photos.index import Index
+    from labelwise.photos.query import answer
     from labelwise.retrieval import Query
 
     wanted = Query.parse(query) if isinstance(query, str) else query
@@ -68,10 +69,10 @@ if not TYPE_CHECKING:  # else a checker would believe in any name
         __name__,
         {
             "folder_scan": ("Changes",),
-            "index": ("model_changed",),
+            "index": ("Index", "model_changed"),
             "ingest": ("update_index",),
-            "query": ("Asked", "Found", "Hit", "Index", "answer", "nearest_photos"),
-            "receipts": (
+            "query": ("Asked", "Found", "Hit", "answer", "nearest_photos"),
+            "lists": (
                 *("Receipt", "VerifiedLists", "read_list_answers", "receipts_of", "verify_lists"),
             ),
             "review": ("Question", "corrected_labels", "questions"),

@@ -2,10 +2,15 @@
 
 A photo with several copies is below a folder if one of them is. A photo without a date, a camera or
 a rating passes no filter for it.
+
+A photo is a near copy of the earliest one that its look has a cosine of at least NEAR with and that
+is not a near copy itself (:func:`labelwise.numeric.duplicates.first_near`). What is known stays as
+it is when other photos come, so it is kept in the cache. *Distinct* photos are one of each picture.
 """
 
 import os
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import chain
@@ -16,10 +21,14 @@ from numpy.typing import NDArray
 
 from labelwise.data.tabular import open_tabular
 from labelwise.errors import DataError
-from labelwise.photos.duplicates import copied_rows
-from labelwise.photos.index import StoredIndex
+from labelwise.numeric.duplicates import first_near
+from labelwise.photos.index import Index
+from labelwise.pictures.fingerprint import NEAR
 
 NOT_IN_TABLE = "(not in the table)"
+CACHE = "near-copies.bin"
+
+Rows = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -51,7 +60,7 @@ class PhotoGroups:
         except OSError as error:
             raise DataError(f"{self.table} cannot be read: {error.strerror}") from None
 
-    def of(self, index: StoredIndex, rows: NDArray[np.int64]) -> dict[str, NDArray[np.int64]]:
+    def of(self, index: Index, rows: NDArray[np.int64]) -> dict[str, NDArray[np.int64]]:
         if not self.by:
             return {"": rows} if len(rows) else {}
         named = None if self.table is None else self._named(self.table)
@@ -103,6 +112,71 @@ class PhotoGroups:
 EVERYTHING = PhotoGroups()
 
 
+# Near copies, such as the next photo of a burst
+
+
+@dataclass(frozen=True)
+class NearCopies:
+    """How many of some photos look like an earlier one of them."""
+
+    photos: int
+    copies: int
+
+    def sentence(self, what: str) -> str:
+        """Return that in words; empty where there are none. ``what`` names the photos."""
+        if not self.copies:
+            return ""
+        copies = "1 is a near copy" if self.copies == 1 else f"{self.copies:,} are near copies"
+        return (
+            f"of {what}, {copies} of an earlier one: {self.photos - self.copies:,} different "
+            "pictures"
+        )
+
+
+def near_copies(index: Index, rows: Rows | None = None) -> NearCopies | None:
+    """Return how many near copies there are among some rows, or among the photos that are there.
+
+    None in an index that does not know what its photos look like.
+    """
+    firsts = _first_rows(index)
+    if firsts is None:
+        return None
+    some = index.store.alive_rows() if rows is None else rows
+    return NearCopies(len(some), len(some) - len(np.unique(firsts[some])))
+
+
+def copied_rows(index: Index) -> Rows:
+    """Return the rows to leave out for distinct photos: all of a picture but the earliest there."""
+    alive = index.store.alive_rows()
+    kept = alive[np.unique(pictures_of(index)[alive], return_index=True)[1]]
+    return np.setdiff1d(alive, kept)
+
+
+def pictures_of(index: Index) -> Rows:
+    """Return the picture (rows,) of each photo: the row of the first one that it looks like."""
+    firsts = _first_rows(index)
+    if firsts is None:
+        raise DataError(
+            f"{index.folder} does not know what its photos look like, as it was made by an earlier "
+            "version or of features; score them again with `labelwise index --rebuild`, or do not "
+            "ask for distinct photos"
+        )
+    return firsts
+
+
+def _first_rows(index: Index) -> Rows | None:
+    store = index.store
+    looks = store.looks()
+    if not looks.shape[1]:
+        return None
+
+    def made(done: int, rows: int) -> Iterator[Rows]:
+        known = np.fromfile(store.cache.folder / CACHE, np.int64, done) if done else None
+        yield first_near(looks[:rows], NEAR, known)[done:]
+
+    return np.asarray(store.cache.grown(CACHE, np.dtype(np.int64), (len(looks), 1), made)[:, 0])
+
+
 DAY = re.compile(r"[0-9]{4}(-(0[1-9]|1[0-2])(-(0[1-9]|[12][0-9]|3[01]))?)?")
 
 
@@ -149,7 +223,7 @@ class PhotoFilter:
         parts = [f"{word} {value}" for word, value in words.items() if value]
         return ", ".join([*parts, *(["near copies counted as one"] if self.distinct else [])])
 
-    def left_out(self, index: StoredIndex) -> NDArray[np.int64]:
+    def left_out(self, index: Index) -> NDArray[np.int64]:
         kept, every = np.ones(len(index), np.bool_), np.arange(len(index))
         if self.distinct:
             kept[copied_rows(index)] = False
@@ -174,7 +248,7 @@ class PhotoFilter:
                 )
         return np.flatnonzero(~kept)
 
-    def _below(self, index: StoredIndex) -> list[int]:
+    def _below(self, index: Index) -> list[int]:
         database, wanted = index.store.database, os.path.normpath(self.folder or "")
         database.verify("files")
         query = "SELECT DISTINCT row FROM files WHERE root = ? AND state = 'ok' AND row IS NOT NULL"

@@ -9,7 +9,7 @@ import hashlib
 import os
 import stat
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -36,6 +36,7 @@ from labelwise.system.storage import (
     without_options,
 )
 from labelwise.system.text import counted
+
 
 @dataclass(frozen=True)
 class PhotoFiles:
@@ -151,16 +152,6 @@ class FileToRead:
     storage: Storage
 
 
-@dataclass
-class _Seen:
-    """One folder: files to read, files that are back, names that are gone, and the unchanged."""
-
-    todo: list[FileToRead] = field(default_factory=list)
-    back: list[PhotoFile] = field(default_factory=list)
-    lost: list[str] = field(default_factory=list)
-    unchanged: int = 0
-
-
 def look_at(
     store: Store, root: str, changes: Changes, more: frozenset[str] = frozenset()
 ) -> list[FileToRead]:
@@ -169,7 +160,8 @@ def look_at(
     ``more`` are endings that are pictures to the model of this index, beside the usual ones.
     """
     storage, number = storage_at(root), store.root(root)
-    seen, unlisted = dict[str, _Seen](), list[str]()
+    todo, back, unlisted = list[FileToRead](), list[PhotoFile](), list[str]()
+    lost, unchanged = dict[str, list[str]](), 0  # names that are gone, by folder
     if isinstance(storage, ObjectStorage):
         listed: Iterator[Folder] = storage.folders(SKIPPED_FOLDERS)
     else:
@@ -177,9 +169,27 @@ def look_at(
     for folder, files in listed:
         if files is None:
             unlisted.append(folder)
-        else:
-            seen[folder] = _compared(store, storage, number, folder, files, changes, more)
-    if not any(own.todo or own.back or own.unchanged for own in seen.values()):
+            continue
+        before = store.files_in(number, folder)
+        named = [(*os.path.splitext(file.name.lower()), file) for file in files]
+        pictures = {stem.casefold() for stem, end, _ in named if end in PICTURE_SUFFIXES}
+        for stem, suffix, file in named:
+            if suffix in RAW_SUFFIXES and stem.casefold() in pictures:  # a pair is one photo
+                continue
+            if suffix not in IMAGE_SUFFIXES | more:
+                changes.unread.update({suffix} & NAMED_SUFFIXES)
+                continue
+            was = before.pop(file.name, None)
+            same = was is not None and (was.size, was.mtime_ns) == (file.size, file.mtime_ns)
+            if was is None or not same or was_too_large(was.reason or ""):
+                photo = PhotoFile(number, folder, file.name, file.size, file.mtime_ns)
+                todo.append(FileToRead(photo, was, storage))
+            elif was.state == "missing":
+                back.append(replace(was, state="failed" if was.row is None else "ok"))
+            else:
+                unchanged += 1
+        lost[folder] = [name for name, was in before.items() if was.state != "missing"]
+    if not (todo or back or unchanged):
         known = store.count_files(number)
         if present := known.get("ok", 0) + known.get("failed", 0):
             is_there = "its address right" if is_uri(root) else "its disk mounted"
@@ -189,51 +199,16 @@ def look_at(
             )
             return []
     changes.unlisted += [address_of(root, folder) for folder in unlisted]
+    changes.unchanged += unchanged + len(back)
     with store.transaction():
-        todo, lost = list[FileToRead](), list[int | None]()
-        for folder, own in seen.items():
-            store.put_files(own.back)
-            changes.unchanged += own.unchanged + len(own.back)
-            todo += own.todo
-            lost += store.mark_missing(number, folder, own.lost) if own.lost else []
-        for folder in store.folders_of(number) - seen.keys():
+        store.put_files(back)
+        gone = [store.mark_missing(number, *names) for names in lost.items() if names[1]]
+        for folder in store.folders_of(number) - lost.keys():
             if not any(c in ("", folder) or folder.startswith(c + os.sep) for c in unlisted):
-                lost += store.mark_missing(number, folder)
-    changes.missing += len(lost)
-    changes.went += [row for row in lost if row is not None]
+                gone.append(store.mark_missing(number, folder))
+    changes.missing += sum(map(len, gone))
+    changes.went += [row for rows in gone for row in rows if row is not None]
     return todo
-
-
-def _compared(
-    store: Store,
-    storage: Storage,
-    number: int,
-    folder: str,
-    files: Sequence[StoredFile],
-    changes: Changes,
-    more: frozenset[str],
-) -> _Seen:
-    """Compare the photos of one folder with what is known of them; a RAW and JPEG pair is one."""
-    seen, before = _Seen(), store.files_in(number, folder)
-    named = [(*os.path.splitext(file.name.lower()), file) for file in files]
-    pictures = {stem.casefold() for stem, end, _ in named if end in PICTURE_SUFFIXES}
-    for stem, suffix, file in named:
-        if suffix in RAW_SUFFIXES and stem.casefold() in pictures:
-            continue
-        if suffix not in IMAGE_SUFFIXES | more:
-            changes.unread.update({suffix} & NAMED_SUFFIXES)
-            continue
-        was = before.pop(file.name, None)
-        same = was is not None and (was.size, was.mtime_ns) == (file.size, file.mtime_ns)
-        if was is None or not same or was_too_large(was.reason or ""):
-            photo = PhotoFile(number, folder, file.name, file.size, file.mtime_ns)
-            seen.todo.append(FileToRead(photo, was, storage))
-        elif was.state == "missing":
-            seen.back.append(replace(was, state="failed" if was.row is None else "ok"))
-        else:
-            seen.unchanged += 1
-    seen.lost = [name for name, was in before.items() if was.state != "missing"]
-    return seen
 
 
 # Which files are photos

@@ -1,4 +1,4 @@
-"""StoredIndex: photos that answer queries, from logits that were computed once.
+"""Index: photos that answer queries, from logits that were computed once.
 
 Probabilities are the model's link of the stored logits, so another calibration, or a correction,
 changes them without a picture being read. Promises are made on held-out photos, which nobody
@@ -33,7 +33,6 @@ from labelwise.decide import Evidence, Rule, Threshold
 from labelwise.errors import CheckpointError, DataError
 from labelwise.links import Link, check_log_probs
 from labelwise.models.spec import MODEL_FILE, ModelSpec, require_fit
-from labelwise.numeric.groups import Groups
 from labelwise.photos.database import file_hash, way_out
 from labelwise.photos.embeddings import IndexEmbeddings
 from labelwise.photos.folder_scan import PhotoFiles
@@ -46,6 +45,10 @@ from labelwise.system.progress import Watch
 from labelwise.system.storage import StorageError, is_uri
 from labelwise.taxonomy import Taxonomy
 from labelwise.types import LabelSpace
+
+if TYPE_CHECKING:
+    from labelwise.photos.filters import PhotoFilter
+    from labelwise.photos.query import Asked
 
 ROWS_AT_ONCE = 1 << 16
 KEPT_FROM = 1 << 16  # rows from which each label has files of its own
@@ -63,36 +66,26 @@ Mapped = Callable[[NDArray[np.float64], NDArray[np.float64]], Pair]
 
 @dataclass(frozen=True, eq=False)
 class KnownPhotos:
-    """Probabilities and labels (N, K) of photos, and which of the labels are known (None: all).
+    """Photos whose labels are known, with their log p and log(1 - p) (N, K) in 64 bits.
 
-    ``log_p`` and ``log_q`` = log(1 - p) have 64 bits; ``probs`` have 32, as rules read them:
-    ``Link.decision_probs``.
+    ``probs`` have 32, as rules read them: ``Link.decision_probs``.
     """
 
-    ids: Sequence[str]
-    names: tuple[str, ...]
+    stored: Predictions
     log_p: NDArray[np.float64]
     log_q: NDArray[np.float64]
     probs: NDArray[np.float32]
-    labels: NDArray[Any]
-    observed: NDArray[np.bool_] | None
-    groups: Groups | None
-
-    @property
-    def majority(self) -> NDArray[np.bool_]:
-        """The labels as booleans, soft ones cut at 1/2, as ``Predictions.majority``."""
-        cut: NDArray[np.bool_] = self.labels > 0.5
-        return cut
 
     def evidence(self, photos: str) -> Evidence:
+        known = self.stored
         return Evidence.read(
             self.probs,
-            self.majority,
-            self.observed,
-            names=self.names,
-            ids=self.ids,
+            known.majority,
+            known.observed,
+            names=known.names,
+            ids=known.ids,
             photos=photos,
-            groups=self.groups,
+            groups=known.groups,
         )
 
 
@@ -193,12 +186,11 @@ class IndexFacts(BaseModel):
             raise CheckpointError(f"{reason}; {way_out(path.parent)}") from None
 
 
-if TYPE_CHECKING:  # what was computed before is searched without torch
-    from labelwise.links import Link
+class Index:
+    """An open index: the store of its photos, and the model that says what their logits mean.
 
-
-class StoredIndex:
-    """An open index: the store of its photos, and the model that says what their logits mean."""
+    Close it, best by ``with Index(folder) as index``.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = Path(folder)
@@ -262,13 +254,19 @@ class StoredIndex:
         (self.folder / LIKENESS_FILE).unlink(missing_ok=True)  # with the held-out photos before
         self._odds.clear()
         self.compared.clear()
-        for name in [n for n, own in vars(StoredIndex).items() if isinstance(own, cached_property)]:
+        for name in [n for n, own in vars(Index).items() if isinstance(own, cached_property)]:
             self.__dict__.pop(name, None)  # each follows from the model
         if held_out is not None:
             self.__dict__["held_out"] = held_out  # as it was written: it need not be read
 
     def __len__(self) -> int:
         return self.store.rows
+
+    def ask(self, query: Query, photos: "PhotoFilter | None" = None) -> "Asked":
+        """Return a query asked of the photos that pass a filter; ``top`` and ``cut`` list them."""
+        from labelwise.photos.query import EVERY_PHOTO, Asked
+
+        return Asked(self, query, photos or EVERY_PHOTO)
 
     def bound(self, query: Query) -> BoundQuery:
         """Return a query over this index's columns; one that no photo can answer is an error."""
@@ -289,7 +287,7 @@ class StoredIndex:
         return len(self) - len(self.store.dead_rows())
 
     @cached_property
-    def link(self) -> "Link":
+    def link(self) -> Link:
         """The link of the stored logits, tried on a row: the index was opened without."""
         spec = self.spec
         try:
@@ -342,11 +340,6 @@ class StoredIndex:
         }
         return Taxonomy(kept)
 
-    def tuning(self) -> Evidence | None:
-        """Return the photos that may say what to promise, though not whether it holds."""
-        known = self.validation_photos
-        return None if known is None else known.evidence("validation photos of the model")
-
     # Probabilities
 
     @cached_property
@@ -371,16 +364,7 @@ class StoredIndex:
         shape = (len(stored.ids), 3 * len(stored.names))
         sides = cache.grown(f"{name}-{made_of}.bin", np.dtype(np.float64), shape, computed)
         log_p, log_q, probs = np.split(sides, 3, axis=1)
-        return KnownPhotos(
-            stored.ids,
-            stored.names,
-            log_p,
-            log_q,
-            probs.astype(np.float32),
-            stored.labels,
-            stored.observed,
-            None if stored.group is None else Groups.if_shared(stored.group),
-        )
+        return KnownPhotos(stored, log_p, log_q, probs.astype(np.float32))
 
     def _of_label(self, label: int, rows: slice | Rows) -> Pair:
 
@@ -390,9 +374,7 @@ class StoredIndex:
         return check_log_probs(*self.link.label_log_probs(label, read, len(self.space)))
 
     def _of_photos(self, rows: slice | Rows) -> Pair:
-        columns = [self.store.column(label)[rows] for label in range(len(self.space))]
-        logits = np.stack(columns, axis=1).astype(np.float64)
-        return check_log_probs(*self.link.log_probs(logits))
+        return check_log_probs(*self.link.log_probs(self.store.logits(rows).astype(np.float64)))
 
     def prepare(self, watch: Watch) -> None:
         """Write what the first searches would wait for to the cache."""
@@ -499,9 +481,10 @@ class StoredIndex:
         given = [log_p - log_q]
         labels = [np.array([correction.state == "present" for correction in known], np.float64)]
         if photos is not None:
-            seen = slice(None) if photos.observed is None else photos.observed[:, label]
+            observed = photos.stored.observed
+            seen = slice(None) if observed is None else observed[:, label]
             given.append((photos.log_p[:, label] - photos.log_q[:, label])[seen])
-            labels.append(photos.labels[seen, label].astype(np.float64))
+            labels.append(photos.stored.labels[seen, label].astype(np.float64))
             lacking = ENOUGH - len(labels[-1])
         if lacking is None or lacking > 0:
             log_p, log_q = of_label(label, slice(0, ROWS_AT_ONCE))
@@ -611,7 +594,7 @@ class StoredIndex:
         return PhotoFiles(content.hash, tuple(sorted(self.store.places_of([row])[row])))
 
 
-def model_changed(index: StoredIndex) -> str | None:
+def model_changed(index: Index) -> str | None:
     """Return in one sentence how the run's model changed since an index took it; None if not."""
     address = index.facts.model
     if is_uri(address) or not (Path(address) / MODEL_FILE).is_file():

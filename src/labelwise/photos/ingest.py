@@ -26,10 +26,10 @@ from labelwise.models import Predictor
 from labelwise.models.loading import load_model, spec_of
 from labelwise.models.run_folder import RunFolder, fetched_run
 from labelwise.models.scoring import DeployedModel, Scored, score
-from labelwise.photos.duplicates import near_copies
+from labelwise.photos.filters import near_copies
 from labelwise.photos.folder_scan import Changes, FileToRead, look_at, root_place
-from labelwise.photos.index import IndexFacts, StoredIndex
-from labelwise.photos.receipts import RECEIPTS_FILE, carry_receipts
+from labelwise.photos.index import Index, IndexFacts
+from labelwise.photos.lists import RECEIPTS_FILE, carry_receipts
 from labelwise.photos.shift import PICTURES_FILE, HeldOutPictures, likeness_of
 from labelwise.photos.store import Content, PhotoFile, Store
 from labelwise.pictures.decode import is_raw, open_picture, raw_header
@@ -59,7 +59,7 @@ class _Files(EncodedImages):
     and tried again when they change.
     """
 
-    def __init__(self, index: StoredIndex, todo: Sequence[FileToRead], changes: Changes) -> None:
+    def __init__(self, index: Index, todo: Sequence[FileToRead], changes: Changes) -> None:
         self.index, self.todo, self.changes = index, todo, changes
         self.ids = Names([item.file.name for item in todo])
         self.contents: dict[int, Content] = {}  # of files that are being scored
@@ -359,10 +359,10 @@ def _opened(
     model: str | Path | None,
     rebuild: bool,
     decode: Literal["cpu", "cuda"] | None,
-) -> tuple[StoredIndex, RunFolder]:
+) -> tuple[Index, RunFolder]:
     there = (folder / "index.json").exists()
     try:
-        index = opened.enter_context(StoredIndex(folder)) if there else None
+        index = opened.enter_context(Index(folder)) if there else None
     except CheckpointError:
         if not rebuild or model is None:
             raise
@@ -394,7 +394,7 @@ def _opened(
     if index is None:
         lasting = named if is_uri(named) else os.path.abspath(named)
         facts = IndexFacts(model=lasting, held_out=split, decode=decode or "cpu")
-        index = opened.enter_context(StoredIndex.create(folder, spec, facts))
+        index = opened.enter_context(Index.create(folder, spec, facts))
         if (folder / ASIDE).is_dir():
             with Store(folder / ASIDE, ()) as before:
                 for root in before.roots().values():
@@ -409,7 +409,7 @@ def _opened(
     return index, run
 
 
-def _set_aside(folder: Path, index: StoredIndex | None = None) -> None:
+def _set_aside(folder: Path, index: Index | None = None) -> None:
     """Set the files of an index aside; its roots and corrections are taken up again."""
     if index is not None:
         index.close()

@@ -33,7 +33,7 @@ from PIL import ExifTags, Image, IptcImagePlugin
 from labelwise.data.rows import from_rows
 from labelwise.data.table import LabelSets, LabelTable
 from labelwise.errors import DataError, LabelwiseError
-from labelwise.photos.index import StoredIndex
+from labelwise.photos.index import Index
 from labelwise.photos.xmp import LARGEST, LISTS, entries, noted
 from labelwise.pictures.decode import find_images, is_raw, known_formats, open_picture, raw_header
 from labelwise.system.files import read_regular
@@ -57,7 +57,7 @@ class PhotoHeader:
     keywords: frozenset[str] = frozenset()
 
 
-def headers_of(index: StoredIndex, rows: Sequence[int]) -> dict[int, PhotoHeader]:
+def headers_of(index: Index, rows: Sequence[int]) -> dict[int, PhotoHeader]:
     """Return the headers of some photos, read again where a file or a side-car has changed."""
     store, known = index.store, dict[int, tuple[str, PhotoHeader]]()
     if store.database.has_table(HEADERS_TABLE):

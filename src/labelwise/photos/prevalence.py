@@ -14,6 +14,7 @@ import csv
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -23,11 +24,11 @@ from pydantic import TypeAdapter, ValidationError
 from labelwise.answers.log import Answer, Note, answered, now
 from labelwise.decide import Answered, CountEstimate, estimate_count, estimate_total
 from labelwise.errors import DataError
-from labelwise.photos.duplicates import pictures_of
-from labelwise.photos.filters import EVERYTHING, PhotoGroups
-from labelwise.photos.index import StoredIndex
+from labelwise.photos.filters import EVERYTHING, PhotoGroups, pictures_of
+from labelwise.photos.index import Index
 from labelwise.photos.query import labels_told
 from labelwise.photos.store import Fact
+from labelwise.photos.topk import stacked
 from labelwise.retrieval import Query
 from labelwise.system.table_files import write_csv
 from labelwise.system.text import from_cell, one_line
@@ -114,7 +115,7 @@ class LibraryEstimate:
 
 
 def draw_sample(
-    index: StoredIndex,
+    index: Index,
     query: Query,
     answers: int,
     groups: PhotoGroups = EVERYTHING,
@@ -146,7 +147,7 @@ def draw_sample(
     return sample
 
 
-def write_questions(index: StoredIndex, sample: PhotoSample, path: Path) -> None:
+def write_questions(index: Index, sample: PhotoSample, path: Path) -> None:
     """Write the table to answer: path, question, and an empty answer for each photo."""
     paths = index.store.paths_of(index.store.rows_of_photos(sample.photos).values())
     question = f"does it match {sample.query}?"
@@ -154,7 +155,7 @@ def write_questions(index: StoredIndex, sample: PhotoSample, path: Path) -> None
 
 
 def estimate_from_answers(
-    index: StoredIndex,
+    index: Index,
     query: Query,
     answers: Mapping[str, Answer],
     groups: PhotoGroups = EVERYTHING,
@@ -196,7 +197,7 @@ class SampleAnswers:
     """
 
     def __init__(
-        self, index: StoredIndex, query: Query, sample: PhotoSample, *, who: str | None = None
+        self, index: Index, query: Query, sample: PhotoSample, *, who: str | None = None
     ) -> None:
         self._index, self.sample, self._who = index, sample, who
         self._bound = index.bound(query)
@@ -223,22 +224,11 @@ class SampleAnswers:
     def note(self, told: Mapping[int, Answer]) -> None:
         """Keep answers by row, and what they say of single labels."""
         known = self.answers
-        new = {row: answer for row, answer in told.items() if known.get(row) != answer}
-        if not new:
-            return
-        self._write(new)
-        for row, answer in new.items():
-            before = self._told(known[row]) if row in known else {}
-            withdrawn: dict[str, Fact] = dict.fromkeys(before, "withdrawn")
-            self._correct(row, withdrawn | self._told(answer))
+        self._write({row: answer for row, answer in told.items() if known.get(row) != answer})
 
     def undo(self) -> None:
-        known = self.answers
-        if not known:
-            return
-        row, answer = list(known.items())[-1]
-        self._write({row: "undo"})
-        self._correct(row, dict.fromkeys(self._told(answer), "withdrawn"))
+        if known := self.answers:
+            self._write({[*known][-1]: "undo"})
 
     def estimate(self, groups: PhotoGroups = EVERYTHING) -> LibraryEstimate:
         index, told = self._index, self.answers
@@ -246,9 +236,8 @@ class SampleAnswers:
             raise DataError(f"{len(self.rows) - len(told)} photos have no answer yet")
         # The probability of the query for all rows, as the model alone says it.
         odds = [index.odds(column, corrected=False) for column in self._bound.columns]
-        log_p = np.stack([column.log_p for column in odds], axis=1).astype(np.float64)
-        log_q = np.stack([column.log_q for column in odds], axis=1).astype(np.float64)
-        probs = np.clip(np.exp(self._bound.log_scores(log_p, log_q)), 0.0, 1.0)
+        scores = self._bound.log_scores(*stacked(odds, slice(None), np.float64))
+        probs = np.clip(np.exp(scores), 0.0, 1.0)
         parts = []
         alive = _countable(index, self.sample.distinct, self.sample.rows, self.rows)
         for group, members in groups.of(index, alive).items():
@@ -263,27 +252,27 @@ class SampleAnswers:
             len(_countable(index, self.sample.distinct)) - len(alive),
         )
 
-    def _told(self, answer: Answer) -> dict[str, Fact]:
-        return labels_told(self._bound, self._index.space, answer)
-
-    def _correct(self, row: int, facts: dict[str, Fact]) -> None:
-        single = bool(self._told("no"))
-        source = "audit" if single and not self.sample.by else "estimate"
-        if facts:
-            self._index.correct(row, facts, who=self._who, source=source)
-
     def _write(self, answers: Mapping[int, str]) -> None:
-        query, draw = self.sample.query, str(self.sample.seed)
-        self._index.store.answers.append(
-            [
-                answered(self._photos[row], query, answer, self._who, "count", draw=draw)
-                for row, answer in answers.items()
-            ]
-        )
+        if not answers:
+            return
+        index, sample, known = self._index, self.sample, self.answers
+        told = partial(labels_told, self._bound, index.space)
+        lines = [
+            answered(
+                self._photos[row], sample.query, answer, self._who, "count", draw=str(sample.seed)
+            )
+            for row, answer in answers.items()
+        ]
+        index.store.answers.append(lines)
+        source = "audit" if told("no") and not sample.by else "estimate"
+        for row, answer in answers.items():
+            facts: dict[str, Fact] = dict.fromkeys(told(known.get(row, "")), "withdrawn")
+            if facts := facts | told(answer):
+                index.correct(row, facts, who=self._who, source=source)
 
 
 def _countable(
-    index: StoredIndex, distinct: bool, rows: int | None = None, drawn: Sequence[int] = ()
+    index: Index, distinct: bool, rows: int | None = None, drawn: Sequence[int] = ()
 ) -> NDArray[np.int64]:
     """Return the photos that are counted: all of the first ``rows``, or one of each picture."""
     alive = index.store.alive_rows(rows)
@@ -296,7 +285,7 @@ def _countable(
 
 
 def _samples(
-    index: StoredIndex, query: Query, groups: PhotoGroups, distinct: bool
+    index: Index, query: Query, groups: PhotoGroups, distinct: bool
 ) -> Sequence[PhotoSample]:
     try:
         samples = [SAMPLE.validate_python(note) for note in index.store.answers.notes("count")]

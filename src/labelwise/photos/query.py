@@ -6,7 +6,7 @@
 Photos are ranked by the product of their labels' probabilities. Labels depend on each other, so
 what is shown is calibrated: the same query is asked of photos that the model was not trained on,
 whose answers are known, and its probability is fitted there. The wrong share of a list is an
-estimate; a guarantee takes a person's answers (:mod:`labelwise.photos.checking`).
+estimate; a guarantee takes a person's answers (:mod:`labelwise.photos.lists`).
 """
 
 import hashlib
@@ -21,7 +21,6 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from labelwise.answers.log import Answer
 from labelwise.decide import (
     LibraryCount,
     ListEstimate,
@@ -35,9 +34,8 @@ from labelwise.decide import (
 )
 from labelwise.errors import DataError
 from labelwise.metrics.shift import audit_order
-from labelwise.photos.duplicates import NearCopies, near_copies
-from labelwise.photos.filters import EVERY_PHOTO, PhotoFilter
-from labelwise.photos.index import KnownPhotos, StoredIndex
+from labelwise.photos.filters import EVERY_PHOTO, NearCopies, PhotoFilter, near_copies
+from labelwise.photos.index import Index, KnownPhotos
 from labelwise.photos.shift import LibraryLikeness, likeness_of
 from labelwise.photos.store import Fact
 from labelwise.photos.topk import Ranking, ranking_of
@@ -171,7 +169,7 @@ class RankedQuery:
 class Asked:
     """A query asked of the photos of an index that pass a filter."""
 
-    def __init__(self, index: StoredIndex, query: Query, photos: PhotoFilter = EVERY_PHOTO) -> None:
+    def __init__(self, index: Index, query: Query, photos: PhotoFilter = EVERY_PHOTO) -> None:
         self.index, self.query, self.filter = index, query, photos
         self.bound = index.bound(query)
         self.gone = index.store.dead_rows()
@@ -215,9 +213,10 @@ class Asked:
             nothing = np.empty((0, len(columns)))
             return calibrate_query(self.bound, nothing, nothing, nothing)
         log_p, log_q = self.index.known_log_probs(photos, columns, refit=refit)
-        observed = None if photos.observed is None else photos.observed[:, columns]
-        labels = photos.majority[:, columns]
-        return calibrate_query(self.bound, log_p, log_q, labels, observed, photos.groups)
+        known = photos.stored
+        observed = None if known.observed is None else known.observed[:, columns]
+        labels = known.majority[:, columns]
+        return calibrate_query(self.bound, log_p, log_q, labels, observed, known.groups)
 
     def top(self, count: int = 50, *, at_least: float = 0.0, sort: Sort = "score") -> Found:
         """Return the ``count`` most probable photos, of at least this probability."""
@@ -359,14 +358,6 @@ class Asked:
         return lengths, 1 - probs
 
 
-class Index(StoredIndex):
-    """An open index that answers queries; close it, best by ``with Index(folder) as index``."""
-
-    def ask(self, query: Query, photos: PhotoFilter = EVERY_PHOTO) -> Asked:
-        """Return a query asked of the photos that pass a filter; ``top`` and ``cut`` list them."""
-        return Asked(self, query, photos)
-
-
 def _split(known: CalibratedQuery) -> ScoredSplit:
     """Return the photos of a query that no limit leaves out, in 32 bits as the library's are."""
     rows = np.arange(len(known.scores)) if known.groups is None else known.groups.one_of_each()
@@ -384,7 +375,7 @@ def _checked(at_least: float, sort: str) -> float:
 
 
 def answer(
-    index: StoredIndex,
+    index: Index,
     query: Query,
     *,
     top: int = 50,
@@ -404,7 +395,7 @@ def answer(
     return asked.cut(wrong_at_most, top, at_least=at_least, sort=sort)
 
 
-def labels_told(bound: BoundQuery, space: LabelSpace, answer: Answer) -> dict[str, Fact]:
+def labels_told(bound: BoundQuery, space: LabelSpace, answer: str) -> dict[str, Fact]:
     """Return what an answer to "does it match the query?" says of single labels.
 
     Where all labels of a query must be there or not, yes tells them all, and no tells the label of
@@ -422,9 +413,7 @@ def labels_told(bound: BoundQuery, space: LabelSpace, answer: Answer) -> dict[st
     }
 
 
-def said_of(
-    index: StoredIndex, bound: BoundQuery
-) -> tuple[Rows, NDArray[np.bool_], NDArray[np.bool_]]:
+def said_of(index: Index, bound: BoundQuery) -> tuple[Rows, NDArray[np.bool_], NDArray[np.bool_]]:
     """Return the photos (n,) people spoke of, which of them answer a query, and which are told."""
     said = {column: index.corrections.of(column) for column in bound.columns}
     rows = sorted({correction.row for some in said.values() for correction in some})
@@ -440,7 +429,7 @@ def said_of(
     return np.array(rows, np.int64), np.asarray(hits), np.asarray(known)
 
 
-def nearest_photos(index: StoredIndex, row: int, count: int) -> tuple[list[Hit], list[Hit]]:
+def nearest_photos(index: Index, row: int, count: int) -> tuple[list[Hit], list[Hit]]:
     """Return the photos most like one of the index: equal copies of it, and similar ones."""
     near = index.embeddings.nearest(index.store.embeddings()[row], count, without=[row])
     similar = hits_of(index, (), *near)
@@ -449,7 +438,7 @@ def nearest_photos(index: StoredIndex, row: int, count: int) -> tuple[list[Hit],
 
 
 def photos_along(
-    index: StoredIndex,
+    index: Index,
     direction: NDArray[np.float64],
     count: int,
     *,
@@ -470,7 +459,7 @@ def photos_along(
 
 
 def hits_of(
-    index: StoredIndex,
+    index: Index,
     labels: Sequence[str],
     rows: NDArray[np.int64],
     probs: Scores,
@@ -490,7 +479,7 @@ def hits_of(
     return hits
 
 
-def photos_like(index: StoredIndex, photo: str, count: int) -> tuple[list[Hit], list[Hit]]:
+def photos_like(index: Index, photo: str, count: int) -> tuple[list[Hit], list[Hit]]:
     """Return the photos most like a file: equal copies of it, and similar ones.
 
     Of a file that is not indexed, the model of the index says how it looks. A folder of indexed
@@ -529,7 +518,7 @@ def photos_like(index: StoredIndex, photo: str, count: int) -> tuple[list[Hit], 
     return [], hits_of(index, (), *index.embeddings.nearest(looks, count))
 
 
-def photos_like_album(index: StoredIndex, album: str, count: int) -> list[Hit]:
+def photos_like_album(index: Index, album: str, count: int) -> list[Hit]:
     """Return the photos most like those of an album, without these.
 
     It is a folder (or one below a root, as 2023/june), ``keyword:NAME``, or ``photos:ID,ID`` with

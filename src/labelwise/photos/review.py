@@ -22,7 +22,7 @@ from labelwise.data import LabelTable
 from labelwise.errors import DataError
 from labelwise.models.run_folder import RunFolder, fetched_run
 from labelwise.photos.filters import EVERYTHING, PhotoGroups
-from labelwise.photos.index import StoredIndex
+from labelwise.photos.index import Index
 from labelwise.pictures import FileImages
 from labelwise.system.storage import is_uri
 
@@ -41,7 +41,7 @@ class Question:
 
 
 def questions(
-    index: StoredIndex, by: Reason, count: int, labels: Sequence[str] | None = None
+    index: Index, by: Reason, count: int, labels: Sequence[str] | None = None
 ) -> list[Question]:
     """Return the ``count`` questions most worth asking, about all labels or some of them."""
     columns = range(len(index.space)) if labels is None else map(index.space.column, labels)
@@ -61,7 +61,7 @@ def questions(
     return chosen
 
 
-def pool_of(index: StoredIndex) -> tuple[Pool, LabelTable]:
+def pool_of(index: Index) -> tuple[Pool, LabelTable]:
     """Return the photos of an index to choose from, and as a table of what people said."""
     rows = index.store.alive_rows()
     if not len(rows):
@@ -76,7 +76,7 @@ def pool_of(index: StoredIndex) -> tuple[Pool, LabelTable]:
     return pool, table
 
 
-def _queue(index: StoredIndex, column: int, by: Reason, count: int) -> list[Question]:
+def _queue(index: Index, column: int, by: Reason, count: int) -> list[Question]:
     name = index.space.names[column]
     probs = np.exp(index.odds(column).log_p)
     given = index.given(column)
@@ -97,9 +97,7 @@ def _queue(index: StoredIndex, column: int, by: Reason, count: int) -> list[Ques
     ]
 
 
-def corrected_labels(
-    index: StoredIndex, groups: PhotoGroups = EVERYTHING
-) -> tuple[LabelTable, int]:
+def corrected_labels(index: Index, groups: PhotoGroups = EVERYTHING) -> tuple[LabelTable, int]:
     """Return what people said of photos, to train on, and how many photos are left out of it.
 
     With ``groups``, the table says of which group each photo is.
@@ -144,9 +142,7 @@ def corrected_labels(
     return table, sum(bool(path) for path in paths.values()) - len(kept)
 
 
-def _answers(
-    index: StoredIndex, rows: Sequence[int]
-) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+def _answers(index: Index, rows: Sequence[int]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
     """Return what people said of some photos, (n, K): 1, 0, or NaN; and where they were asked."""
     position_of = {row: at for at, row in enumerate(rows)}
     truth = np.full((len(rows), len(index.space)), np.nan)

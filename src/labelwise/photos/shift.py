@@ -34,7 +34,7 @@ from labelwise.metrics.shift import (
     held_out_shares,
 )
 from labelwise.numeric.duplicates import first_near
-from labelwise.photos.index import LIKENESS_FILE, StoredIndex
+from labelwise.photos.index import LIKENESS_FILE, Index
 from labelwise.pictures.fingerprint import NEAR
 from labelwise.system.files import replacing
 from labelwise.system.progress import Watch
@@ -102,7 +102,7 @@ class LibraryLikeness:
 FOUND = TypeAdapter(LibraryLikeness)
 
 
-def likeness_of(index: StoredIndex, rows: NDArray[np.int64] | None = None) -> LibraryLikeness:
+def likeness_of(index: Index, rows: NDArray[np.int64] | None = None) -> LibraryLikeness:
     """Return how like the library is to the held-out photos, compared anew where it changed."""
     if rows is not None:
         key = hashlib.blake2b(rows.tobytes(), digest_size=16).digest()
@@ -133,7 +133,7 @@ def sealed(found: LibraryLikeness) -> dict[str, Any]:
     return {"found": FOUND.dump_python(found, mode="json"), "hash": digest}
 
 
-def evidence_of(index: StoredIndex) -> Evidence:
+def evidence_of(index: Index) -> Evidence:
     """Return held-out photos that fitted nothing; an error where there are none."""
     held_out = index.held_out_photos
     if held_out is None and index.spec.answers is not None:
@@ -150,7 +150,7 @@ def evidence_of(index: StoredIndex) -> Evidence:
     return held_out.evidence(f"{index.facts.held_out} photos of the model")
 
 
-def _compared(index: StoredIndex, alive: NDArray[np.int64], *, far: bool = True) -> LibraryLikeness:
+def _compared(index: Index, alive: NDArray[np.int64], *, far: bool = True) -> LibraryLikeness:
     held_out, link, photos = index.held_out, index.spec.made_link, len(alive)
     if held_out is None or link is None:
         lacks = "the model has no predictions of held-out photos"
@@ -179,7 +179,7 @@ def _compared(index: StoredIndex, alive: NDArray[np.int64], *, far: bool = True)
         return np.asarray(vectors[rows], np.float32)
 
     def compared(rows: NDArray[np.int64]) -> Likeness:
-        logits = _logits(index, rows)
+        logits = index.store.logits(rows)
         return compare_photos(
             index.space.names,
             own_logits,
@@ -206,7 +206,7 @@ def _compared(index: StoredIndex, alive: NDArray[np.int64], *, far: bool = True)
     embedded = copies = 0
     for start in range(0, photos, ROWS_AT_ONCE):
         block = alive[start : start + ROWS_AT_ONCE]
-        distances.append(far_points(own_logits[places], _logits(index, block)))
+        distances.append(far_points(own_logits[places], index.store.logits(block)))
         if pictures is not None:
             rows, own, own_looks = pictures
             distances[-1] = np.maximum(distances[-1], far_points(own, points(block)))
@@ -222,7 +222,7 @@ def _compared(index: StoredIndex, alive: NDArray[np.int64], *, far: bool = True)
 
 
 def _pictures(
-    index: StoredIndex, kept: NDArray[np.int64]
+    index: Index, kept: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.float32]] | None:
     """Return places in ``kept``, embeddings and looks of held-out photos whose pictures are known.
 
@@ -238,11 +238,6 @@ def _pictures(
     embeddings = projection(known.features[there].astype(np.float32)).astype(np.float32)
     looks = known.looks[there].astype(np.float32)
     return np.searchsorted(kept, known.rows[there]), embeddings, looks
-
-
-def _logits(index: StoredIndex, rows: NDArray[np.int64]) -> NDArray[np.float32]:
-    columns = [index.store.column(label)[rows] for label in range(len(index.space))]
-    return np.stack(columns, axis=1).astype(np.float32)
 
 
 # What the held-out photos of a model look like to its backbone: features of at most SAMPLE of them,

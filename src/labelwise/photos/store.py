@@ -365,8 +365,12 @@ class Store(AbstractContextManager["Store", None]):
 
     def column(self, label: int) -> NDArray[np.float32]:
         parts, name = partial(self._values, "scores", self._names[label]), f"{label + 1:05d}"
-        shape = (self.rows, 1)
-        return self.cache.grown(f"scores-{name}.bin", np.dtype(np.float32), shape, parts)[:, 0]
+        dtype, shape = np.dtype(np.float32), (self.rows, 1)
+        return self.cache.grown(f"scores-{name}.bin", dtype, shape, parts)[:, 0]
+
+    def logits(self, rows: slice | NDArray[np.int64]) -> NDArray[np.float32]:
+        """Return the logits (n, K) of some contents."""
+        return np.stack([self.column(label)[rows] for label in range(len(self.labels))], axis=1)
 
     def embeddings(self) -> NDArray[np.float16]:
         """Return the embeddings (rows, D), mapped from the disk; D is 0 where there are none."""

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import astuple, dataclass
 from datetime import UTC, datetime
-from functools import wraps
+from functools import partial, wraps
 from hashlib import sha256
 from pathlib import Path
 from typing import Concatenate, Literal, ParamSpec
@@ -35,7 +35,7 @@ from labelwise.data import load
 from labelwise.data.rows import is_file
 from labelwise.decide import Promised, Rule, promise_precision, promise_tags
 from labelwise.errors import DataError, LabelwiseError, SettingsError
-from labelwise.photos.index import StoredIndex
+from labelwise.photos.index import Index
 from labelwise.photos.metadata import names_beside, read_photo_metadata
 from labelwise.photos.shift import evidence_of, likeness_of
 from labelwise.photos.store import Store, shown
@@ -398,7 +398,7 @@ ROWS_AT_ONCE = 4096
 
 
 def promised_rule(
-    index: StoredIndex, wrong_at_most: float, confidence: float, *, per_label: bool = False
+    index: Index, wrong_at_most: float, confidence: float, *, per_label: bool = False
 ) -> Promised:
     """Return the rule by which at most this share of the tags is wrong, and what it promises.
 
@@ -406,26 +406,26 @@ def promised_rule(
     that cannot be promised are not given, and those with few photos have one promise together.
     Held-out photos tell nothing of a library that differs, or that could not be compared.
     """
-    evidence, tuning, likeness = evidence_of(index), index.tuning(), likeness_of(index)
+    evidence, likeness, validation = evidence_of(index), likeness_of(index), index.validation_photos
     outcome, own = likeness.likeness.outcome, index.spec.answers is not None
     if outcome != "alike" and not (own and outcome == "unknown"):  # own photos were set aside
         raise DataError(
             f"no tag of {index.folder} can be guaranteed from test photos. {likeness.sentence()} "
             "Leave out --wrong-at-most, then check the tags: labelwise audit TAGS"
         )
-    level = 1 - wrong_at_most
-    if per_label:
-        made = promise_precision(
-            evidence, level=level, confidence=confidence, tuning=tuning, scope="label"
-        )
-    else:
-        made = promise_tags(evidence, level=level, confidence=confidence, tuning=tuning)
+    promise = partial(promise_precision, scope="label") if per_label else promise_tags
+    made = promise(
+        evidence,
+        level=1 - wrong_at_most,
+        confidence=confidence,
+        tuning=validation and validation.evidence("validation photos of the model"),
+    )
     if not made.promises:
         raise DataError("; ".join(made.refused))
     return made
 
 
-def tags_of(index: StoredIndex, rule: Rule | None) -> Iterator[tuple[int, list[Keyword]]]:
+def tags_of(index: Index, rule: Rule | None) -> Iterator[tuple[int, list[Keyword]]]:
     """Yield, for each photo that is there, its labels, surest first."""
     model = index.spec.weights_sha256[:12]
     date = datetime.now(UTC).isoformat(timespec="seconds")

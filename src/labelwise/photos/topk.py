@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from os import cpu_count
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,24 +35,29 @@ class LabelOdds:
     def __init__(
         self, log_p: Scores | Callable[[], Scores], log_q: Scores | Callable[[], Scores]
     ) -> None:
-        self._given = log_p, log_q
-
-    def _side(self, side: int) -> Scores:
-        given = self._given[side]
-        return given() if callable(given) else given
+        self._log_p, self._log_q = log_p, log_q
 
     @cached_property
     def log_p(self) -> Scores:
-        return self._side(0)
+        return self._log_p() if callable(self._log_p) else self._log_p
 
     @cached_property
     def log_q(self) -> Scores:
-        return self._side(1)
+        return self._log_q() if callable(self._log_q) else self._log_q
 
     @cached_property
     def pair(self) -> tuple[Scores, Scores]:
         """p and 1 - p themselves, for queries whose scores are not sums of logs."""
         return np.exp(self.log_p), np.exp(self.log_q)
+
+
+def stacked(
+    columns: Sequence[LabelOdds], rows: slice | Rows, dtype: type[np.floating[Any]]
+) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return log p and log(1 - p) (n, K) of some rows."""
+    sides = ([c.log_p[rows] for c in columns], [c.log_q[rows] for c in columns])
+    log_p, log_q = (np.stack(side, axis=1).astype(dtype, copy=False) for side in sides)
+    return log_p, log_q
 
 
 def value_at(values: Scores, count: int) -> float:
@@ -159,8 +165,7 @@ class OddsRanking:
         Of log p and log(1 - p) the smaller one is taken: rounded on their own, p and 1 - p do not
         add up to 1, which a query that names a label twice would multiply.
         """
-        log_p = np.stack([column.log_p[rows] for column in self.columns], axis=1).astype(np.float64)
-        log_q = np.stack([column.log_q[rows] for column in self.columns], axis=1).astype(np.float64)
+        log_p, log_q = stacked(self.columns, rows, np.float64)
         smaller = np.minimum(log_p, log_q)
         larger = np.log1p(-np.exp(smaller))
         likely = log_p > log_q
@@ -188,9 +193,7 @@ def ranking_of(query: BoundQuery, odds_of: Callable[[int], LabelOdds], gone: Row
         scores = np.empty(len(columns[0].log_p), np.float32)
         for at in range(0, len(scores), ROWS_AT_ONCE):
             rows = slice(at, at + ROWS_AT_ONCE)
-            log_p = np.stack([column.log_p[rows] for column in columns], axis=1)
-            log_q = np.stack([column.log_q[rows] for column in columns], axis=1)
-            scores[rows] = query.log_scores(log_p, log_q)
+            scores[rows] = query.log_scores(*stacked(columns, rows, np.float32))
     elif query.limits or len({column for column, _ in literals}) != len(parts):
         return OddsRanking(query, [odds_of(column) for column in query.columns], gone)
     else:

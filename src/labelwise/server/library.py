@@ -22,9 +22,15 @@ from labelwise.errors import CheckpointError, DataError
 from labelwise.metrics.shift import Alarm, audit_order, calibration_alarm
 from labelwise.models import ModelSpec
 from labelwise.photos import Index, questions
-from labelwise.photos.checking import CheckSession, CheckState
 from labelwise.photos.filters import PhotoFilter
 from labelwise.photos.folder_scan import PhotoFiles
+from labelwise.photos.lists import (
+    CheckSession,
+    CheckState,
+    name_of_album,
+    receipts_of,
+    verify_lists,
+)
 from labelwise.photos.metadata import read_facts
 from labelwise.photos.query import (
     KEYWORD,
@@ -35,7 +41,6 @@ from labelwise.photos.query import (
     nearest_photos,
     photos_like_album,
 )
-from labelwise.photos.receipts import name_of_album, receipts_of, verify_lists
 from labelwise.photos.shift import LibraryLikeness, likeness_of
 from labelwise.photos.store import Correction
 from labelwise.retrieval import Query, complete

@@ -2,11 +2,9 @@
 
 from labelwise.photos.words.classes import ClassesAndWords, SentenceEncoder
 from labelwise.photos.words.free_text import FreeText
-from labelwise.photos.words.learner import QuestionGuide, WordsLearner
-from labelwise.photos.words.start import asking_order
-from labelwise.photos.words.text_image import TextHead, TextImageModel
+from labelwise.photos.words.start import QuestionGuide, WordsLearner, asking_order
+from labelwise.photos.words.text_image import TextHead, TextImageModel, Word, WordList
 from labelwise.photos.words.tower_files import TwoTowers, open_scorer
-from labelwise.photos.words.word_list import Word, WordList
 
 __all__ = [
     "ClassesAndWords",

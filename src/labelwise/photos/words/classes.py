@@ -20,6 +20,7 @@ of 8-bit weights answer otherwise when a text has company.
 """
 
 import hashlib
+import tomllib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -37,12 +38,18 @@ from labelwise.errors import DataError, SettingsError
 from labelwise.models.graph_file import open_session
 from labelwise.networks.backbones import Backbone, create_classifier
 from labelwise.networks.backbones.weights import PRETRAINED, architecture_of
-from labelwise.photos.words.text_image import TextDirections, TextHead, TextImageModel
-from labelwise.photos.words.word_list import Word, WordList, usual_texts
+from labelwise.photos.words.text_image import (
+    TextDirections,
+    TextHead,
+    TextImageModel,
+    WordList,
+    usual_texts,
+)
 from labelwise.system.files import replacing
 from labelwise.system.text import counted, first_line
 
 SYNSETS_FILE, MAPS_FILE = "imagenet_synsets.tsv", "caption_maps.npz"
+CONCEPTS_FILE = "concepts.toml"
 CLASSES = 1000
 SAME_NAMES = 0.95  # of the classes, to be ImageNet's
 SAME_TEXT, SAME_ROW = 0.95, 0.999  # cosines
@@ -161,6 +168,21 @@ SHORTEST = 3  # letters of a word that may be spelled out
 PIECE = 1.5  # letters per piece, below which a word is spelled out
 
 
+def read_tokenizer(path: Path) -> Any:
+    """Return the tokenizer of a file."""
+    try:
+        import onnxruntime  # noqa: F401
+        from tokenizers import Tokenizer
+    except ImportError as error:
+        raise SettingsError(
+            f"words need the package {error.name!r}; install it with `{EXTRA}`"
+        ) from None
+    try:
+        return Tokenizer.from_file(str(path))
+    except Exception as error:  # tokenizers raises no class of its own
+        raise SettingsError(f"{path} cannot be read: {first_line(error)}") from None
+
+
 class SentenceEncoder:
     """A text encoder of a local folder; nothing is fetched and no code of the folder is run."""
 
@@ -176,19 +198,7 @@ class SentenceEncoder:
             names = ", ".join(path.name for path in graphs) or "none"
             raise SettingsError(f"{self.folder} must hold one .onnx file, got {names}")
         (graph,) = graphs
-        try:
-            import onnxruntime  # noqa: F401
-            from tokenizers import Tokenizer
-        except ImportError as error:
-            raise SettingsError(
-                f"words need the package {error.name!r}; install it with `{EXTRA}`"
-            ) from None
-        try:
-            self.tokenizer: Any = Tokenizer.from_file(str(self.folder / TOKENIZER_FILE))
-        except Exception as error:  # tokenizers raises no class of its own
-            raise SettingsError(
-                f"{self.folder / TOKENIZER_FILE} cannot be read: {first_line(error)}"
-            ) from None
+        self.tokenizer = read_tokenizer(self.folder / TOKENIZER_FILE)
         self.tokenizer.no_padding()
         self.tokenizer.enable_truncation(LONGEST)
         content = graph.read_bytes()
@@ -248,23 +258,6 @@ class SentenceEncoder:
             if word.isalpha() and SHORTEST <= len(word) < PIECE * len(pieces):
                 return word
         return None
-
-
-IDEAS = (
-    *("freedom", "truth", "idea", "law", "thought", "belief", "theory", "knowledge", "wisdom"),
-    *("reason", "memory", "dream", "hope", "faith", "trust", "love", "hate", "fear", "anger"),
-    *("joy", "sadness", "courage", "honour", "pride", "luck", "fate", "danger", "peace", "power"),
-    *("money", "time", "history", "future", "culture", "religion", "politics", "economy"),
-    *("science", "education", "health", "success", "problem", "question", "meaning", "quality"),
-    *("beauty", "silence", "energy", "progress", "change", "choice", "duty"),
-)
-THINGS = (
-    *("person", "woman", "man", "child", "crowd", "party", "wedding", "birthday", "night"),
-    *("portrait", "selfie", "school", "museum", "festival", "city", "landscape", "building"),
-    *("clothes", "food", "drink", "sport", "game", "music", "concert", "dance", "weather", "sky"),
-    *("water", "plant", "animal", "vehicle", "room", "furniture", "tool", "toy", "drawing"),
-    *("text", "sign", "face", "hand", "holiday"),
-)
 
 
 DEFAULT_NETWORK = "tf_efficientnet_lite0"
@@ -328,9 +321,6 @@ class WeighedTexts(TextDirections):
 
     def vectors(self, texts: Sequence[Sequence[str]]) -> NDArray[np.float32]:
         return np.stack([self.encoder.describe(own) for own in texts])
-
-    def kept(self) -> tuple[tuple[str, ...], dict[str, Tensor]]:
-        return self.names, {"vectors": torch.from_numpy(self.name_vectors), "weight": self.weight}
 
     def nearest(self, texts: Sequence[Sequence[str]]) -> list[str]:
         """Return the class that each thing leans on most, or how many are kinds of it."""
@@ -506,31 +496,32 @@ class ClassesAndWords(TextImageModel):
     @cached_property
     def _concepts(self) -> tuple[dict[str, NDArray[np.float32]], ...]:
         """Ideas and things as the encoder knows them; those that it does not know are left out."""
+        concepts = tomllib.loads(Path(__file__).with_name(CONCEPTS_FILE).read_text("utf-8"))
         return tuple(
             {
                 name: self.encoder.describe(usual_texts(name))
-                for name in names
+                for name in names.split()
                 if self.encoder.knows(name)
             }
-            for names in (IDEAS, THINGS)
+            for names in (concepts["ideas"], concepts["things"])
         )
 
-    def doubt(self, word: Word) -> str | None:
-        doubt = super().doubt(word)
+    def doubt(self, name: str, texts: Sequence[str]) -> str | None:
+        doubt = self.texts.doubt(name, texts)
         if doubt is not None:
             return doubt
-        vector = self.encoder.describe(word.texts)
+        vector = self.encoder.describe(texts)
         nearest, cosine = self.texts.nearest_class(vector)
         ideas, things = (
-            {name: float(own @ vector) for name, own in known.items()} for known in self._concepts
+            {each: float(own @ vector) for each, own in known.items()} for known in self._concepts
         )
         idea = max(ideas, key=ideas.__getitem__, default=None)
         if idea is None or ideas[idea] <= max([cosine, *things.values()]):
             return None
         return (
-            f"{word.name!r} is nearer to the idea of {idea} than to anything that photos show, and "
+            f"{name!r} is nearer to the idea of {idea} than to anything that photos show, and "
             f"its first scores lean on {nearest!r}: describe what is to be seen, as in "
-            f"'{word.name}: a text', or answer about photos"
+            f"'{name}: a text', or answer about photos"
         )
 
     def nearest_classes(self, words: WordList) -> list[str]:

@@ -13,19 +13,23 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from labelwise.errors import CheckpointError, DataError, SettingsError
 from labelwise.models.run_folder import RunFolder
 from labelwise.photos import Index
-from labelwise.photos.checking import CheckSession
+from labelwise.photos.lists import CheckSession, name_of_text
 from labelwise.photos.query import Hit, photos_along
-from labelwise.photos.receipts import name_of_text
 from labelwise.photos.words.classes import SentenceEncoder, WeighedTexts
-from labelwise.photos.words.text_image import TextDirections, TextImageKind, TextImageModel
-from labelwise.photos.words.tower_files import TowerTexts, read_towers
-from labelwise.photos.words.word_list import usual_texts
+from labelwise.photos.words.text_image import (
+    TextDirections,
+    TextImageKind,
+    TextImageModel,
+    usual_texts,
+)
+from labelwise.photos.words.tower_files import TwoTowers
 from labelwise.retrieval import Query
 from labelwise.system.files import replacing
 from labelwise.system.tensors import load_tensors, save_tensors
@@ -48,10 +52,11 @@ class _Facts(BaseModel):
 
 def save_free_text(model: TextImageModel, run: Path) -> None:
     """Keep in a run what scores texts."""
-    classes, tensors = model.texts.kept()
-    if tensors:
+    texts, classes = model.texts, tuple[str, ...]()
+    if isinstance(texts, WeighedTexts):
+        classes, vectors = texts.names, torch.from_numpy(texts.name_vectors)
         with replacing(run / CLASSES_FILE) as temporary:
-            save_tensors(temporary, tensors)
+            save_tensors(temporary, {"vectors": vectors, "weight": texts.weight})
     facts = _Facts(
         kind=model.kind, model=str(model.folder.resolve()), encoder=model.digest, classes=classes
     )
@@ -93,12 +98,11 @@ class FreeText:
         path = run / FACTS_FILE
         try:
             facts = _Facts.model_validate_json(path.read_bytes())
-            tensors = load_tensors(run / CLASSES_FILE) if facts.kind == "classes" else {}
-            sizes = [
-                len(tensors[name]) for name in ("vectors", "weight") if facts.kind == "classes"
-            ]
-            if any(size != len(facts.classes) for size in sizes):
-                raise ValueError("it does not say as many classes as there are weights")
+            if facts.kind == "classes":
+                tensors = load_tensors(run / CLASSES_FILE)
+                vectors, weight = tensors["vectors"].numpy(), tensors["weight"]
+                if not len(vectors) == len(weight) == len(facts.classes):
+                    raise ValueError("it does not say as many classes as there are weights")
         except (OSError, CheckpointError, ValidationError, ValueError, LookupError) as error:
             raise CheckpointError(
                 f"{path} and {CLASSES_FILE} cannot be used ({one_line_of(error)}); run `labelwise "
@@ -112,11 +116,10 @@ class FreeText:
             )
         texts: TextDirections
         if facts.kind == "towers":
-            towers = read_towers(folder)
-            digest, texts = towers.digest, TowerTexts(towers)
+            texts = towers = TwoTowers(folder)
+            digest = towers.digest
         else:
             made = SentenceEncoder(folder)
-            vectors, weight = tensors["vectors"].numpy(), tensors["weight"]
             digest, texts = made.digest, WeighedTexts(made, facts.classes, vectors, weight)
         if digest != facts.encoder:
             raise SettingsError(

@@ -1,4 +1,12 @@
-"""What scores photos for texts: a text is a direction among the features of photos.
+"""Words, each with the texts that describe it, and what scores photos for them.
+
+    dog                              described by "a photo of a dog" and "dog"
+    dog: a dog, a puppy              described by these texts alone
+    dog: a dog, a puppy; pet         and a kind of pet, which is one of the words too
+    dog; pet                         the usual texts, and a kind of pet
+
+One word per line; empty lines and lines that start with # are left out. A text is a direction among
+the features of photos:
 
     score of text k = features . weight_k + bias_k
 
@@ -7,20 +15,178 @@ any text.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
+from unicodedata import normalize
 
 from torch import Tensor
 
 from labelwise.calibration import Platt
-from labelwise.errors import CheckpointError
+from labelwise.data.columns import can_name_label
+from labelwise.errors import CheckpointError, DataError
 from labelwise.links import Link
 from labelwise.networks.backbones import Backbone
-from labelwise.photos.words.word_list import Word, WordList
 from labelwise.system.files import replacing
 from labelwise.system.tensors import load_tensors, save_tensors
+from labelwise.system.text import for_terminal, shortened
+from labelwise.taxonomy import Taxonomy
+from labelwise.types import LabelSpace, nearest
+
+TEMPLATES = ("a photo of a {}", "{}")
+MOST_WORDS = 1000  # beyond, words are too near each other to be told apart
+LONGEST = 200  # letters of a word
+
+
+@dataclass(frozen=True)
+class Word:
+    """A label, the texts that describe it, and the label it is a kind of, if any."""
+
+    name: str
+    texts: tuple[str, ...]
+    parent: str | None = None
+
+
+def usual_texts(name: str) -> tuple[str, ...]:
+    """Return the texts that describe a name for which none were written."""
+    return tuple(template.format(name) for template in TEMPLATES)
+
+
+@dataclass(frozen=True)
+class WordList:
+    """The words of a list, in its order."""
+
+    words: tuple[Word, ...]
+    source: str = "the words"
+
+    def __post_init__(self) -> None:
+        if not self.words:
+            raise DataError(f"{self.source}: there are no words; write one per line, such as: dog")
+        if len(self.words) > MOST_WORDS:
+            raise DataError(
+                f"{self.source}: a list may have {MOST_WORDS:,} words, got {len(self.words):,}; "
+                "start with those you search for, and add others later"
+            )
+        seen: dict[str, str] = {}
+        for word in self.words:
+            folded = " ".join(normalize("NFC", word.name).casefold().split())
+            if folded in seen:
+                raise DataError(
+                    f"{self.source}: {word.name!r} and {seen[folded]!r} are the same word"
+                )
+            seen[folded] = word.name
+            if not can_name_label(word.name):  # answers are kept in a label table
+                raise DataError(
+                    f"{self.source}: {word.name!r} already means something as a column of the "
+                    f"tables that answers are kept in; name the word otherwise, as in "
+                    f"'a {word.name}: {', '.join(usual_texts(word.name))}'"
+                )
+        for word in self.words:
+            if word.parent is not None and word.parent not in self.names:
+                raise DataError(
+                    f"{self.source}: {word.name!r} is a kind of {word.parent!r}, which is not one "
+                    f"of the words{nearest(word.parent, self.names)} Add a line for it"
+                )
+        if self.taxonomy is not None:
+            self.taxonomy.within(self.space)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The labels."""
+        return tuple(word.name for word in self.words)
+
+    @property
+    def space(self) -> LabelSpace:
+        """The labels, as a model has them."""
+        return LabelSpace(self.names)
+
+    @property
+    def taxonomy(self) -> Taxonomy | None:
+        """Which word is a kind of which, None if no line says so."""
+        parents = {word.name: word.parent for word in self.words if word.parent is not None}
+        return Taxonomy(parents) if parents else None
+
+    @classmethod
+    def of(cls, *names: str) -> "WordList":
+        """Return the words of some names, each with the usual texts."""
+        return cls(tuple(Word(name, usual_texts(name)) for name in names))
+
+    @classmethod
+    def read(cls, path: str | Path) -> "WordList":
+        """Return the words of a text file."""
+        try:
+            text = Path(path).read_text(encoding="utf-8-sig")
+        except FileNotFoundError:
+            why = "there is no such file; write one with a word per line"
+        except UnicodeDecodeError as error:
+            why = (
+                f"the words must be a text file in UTF-8, and byte {error.start + 1:,} is not; "
+                "save it as UTF-8, one word per line"
+            )
+        except OSError as error:
+            why = f"the words cannot be read ({error.strerror}); they must be a text file"
+        else:
+            return cls(tuple(_words_of(text, str(path))), str(path))
+        raise DataError(f"{path}: {why}")
+
+    def text(self) -> str:
+        """Return the list as :meth:`read` reads it."""
+        lines = []
+        for word in self.words:
+            usual = word.texts == usual_texts(word.name)
+            texts = "" if usual else ": " + ", ".join(word.texts)
+            lines.append(word.name + texts + (f"; {word.parent}" if word.parent else ""))
+        return "\n".join(lines) + "\n"
+
+
+def _words_of(text: str, source: str) -> Iterator[Word]:
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        before, _, after = line.partition(";")
+        name, colon, written = before.partition(":")
+        name, parent = name.strip(), after.strip()
+        texts = tuple(text.strip() for text in written.split(",") if text.strip())
+        why = ""
+        if not name:
+            why = f"a line must start with a word, got {line!r}"
+        elif "," in name:
+            why = (
+                f"a word must have no comma, got {shortened(name)!r}; write one word per line, and "
+                "texts that describe it after a colon"
+            )
+        elif '"' in name:
+            why = (
+                f"a word must have no quotation marks, got {shortened(name)!r}; in searches they "
+                "stand around texts: leave them out"
+            )
+        elif len(name) > LONGEST:
+            why = (
+                f"a word may have {LONGEST} letters, got {len(name):,} ({shortened(name, 40)!r}); "
+                "write a short one, and what describes it after a colon"
+            )
+        elif colon and not texts:
+            why = (
+                f"after the colon of {name!r} must come texts that describe it; or leave the colon "
+                "out"
+            )
+        elif ";" in line and (not parent or ";" in parent or "," in parent):
+            why = (
+                f"after the semicolon must come one word that {name!r} is a kind of, got {parent!r}"
+            )
+        elif any(for_terminal(text) != text for text in (name, *texts, parent)):
+            why = (
+                "a line must have no tabs or control characters between its words, got "
+                f"{shortened(for_terminal(line))!r}; write one word per line, and texts that "
+                "describe it after a colon"
+            )
+        if why:
+            raise DataError(f"{source}, line {number}: {why}")
+        yield Word(name, texts or usual_texts(name), parent or None)
+
+
+# What scores photos for them
 
 TextImageKind = Literal["classes", "towers"]
 GUESSED_SLOPE, GUESSED_OFFSET = 0.8, -3.6
@@ -88,10 +254,6 @@ class TextDirections(ABC):
     def alike(self, texts: Sequence[Sequence[str]]) -> list[tuple[int, int]]:
         """Return the pairs of things that get nearly the same scores."""
 
-    def kept(self) -> tuple[tuple[str, ...], dict[str, Tensor]]:
-        """Return names and tensors that a run must keep, besides where the model's folder is."""
-        return (), {}
-
 
 class TextImageModel(ABC):
     """A text-image model of a folder.
@@ -103,11 +265,7 @@ class TextImageModel(ABC):
     folder: Path
     backbone: Backbone
     digest: str
-
-    @property
-    @abstractmethod
-    def texts(self) -> TextDirections:
-        """The text half."""
+    texts: TextDirections
 
     @abstractmethod
     def head(
@@ -117,6 +275,10 @@ class TextImageModel(ABC):
 
         The photos' features (N, D) themselves let routes that are not linear join in.
         """
+
+    @abstractmethod
+    def doubt(self, name: str, texts: Sequence[str]) -> str | None:
+        """Return a sentence about a word that cannot be scored well, None about others."""
 
     def nearest_classes(self, words: WordList) -> list[str]:
         """Return the class that each word leans on most; none where there are no classes."""
@@ -132,13 +294,10 @@ class TextImageModel(ABC):
         slope = GUESSED_SLOPE / spread
         return Platt(None, slope, GUESSED_OFFSET - slope * float(scores.mean()), FAR)
 
-    def doubt(self, word: Word) -> str | None:
-        """Return a sentence about a word that cannot be scored well, None about others."""
-        return self.texts.doubt(word.name, word.texts)
-
     def doubts(self, words: WordList) -> list[str]:
         """Return a sentence for each word, or pair of words, that cannot be scored well."""
-        own, names = [self.doubt(word) for word in words.words], words.names
+        own = [self.doubt(word.name, word.texts) for word in words.words]
+        names = words.names
         return [sentence for sentence in own if sentence is not None] + [
             f"{names[first]!r} and {names[other]!r} get nearly the same first scores: keep "
             "one, describe them apart, or answer about photos"

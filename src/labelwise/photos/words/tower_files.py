@@ -49,9 +49,8 @@ from labelwise.networks.backbones.transformers import (
     TransformerBlock,
 )
 from labelwise.networks.heads import DualPrompts
-from labelwise.photos.words.classes import ClassesAndWords
-from labelwise.photos.words.text_image import TextDirections, TextHead, TextImageModel
-from labelwise.photos.words.word_list import usual_texts
+from labelwise.photos.words.classes import ClassesAndWords, read_tokenizer
+from labelwise.photos.words.text_image import TextDirections, TextHead, TextImageModel, usual_texts
 from labelwise.pictures.transform import Transform
 from labelwise.system.files import replacing, sha256_of
 from labelwise.system.text import first_line, one_line_of, shortened
@@ -181,7 +180,6 @@ def _taken(state: State, names: Mapping[str, str | list[str]], before: str = "")
 
 
 CONFIG, WEIGHTS, TOKENIZER = "config.json", "model.safetensors", "tokenizer.json"
-EXTRA = "pip install 'labelwise[words]'"
 OPEN_CONFIG, OPEN_WEIGHTS = "open_clip_config.json", "open_clip_model.safetensors"
 KINDS: dict[str, TowerKind] = {"clip": "clip", "siglip": "siglip", "siglip2": "siglip"}
 ACTIVATION_NAMES = {"gelu": "gelu", "quick_gelu": "quick_gelu", "gelu_pytorch_tanh": "gelu_tanh"}
@@ -374,16 +372,7 @@ def _file(folder: Path, name: str, more: str = "") -> Path:
 def _tokens(folder: Path, shape: TextTowerShape, *, siglip_2: bool) -> Tokens:
     how = ", or write it by AutoTokenizer.from_pretrained(MODEL).save_pretrained(FOLDER)"
     path = _file(folder, TOKENIZER, how)
-    try:
-        from tokenizers import Tokenizer
-    except ImportError:
-        raise SettingsError(
-            f"words need the package 'tokenizers'; install it with `{EXTRA}`"
-        ) from None
-    try:
-        tokenizer = Tokenizer.from_file(str(path))
-    except Exception as error:  # tokenizers raises no class of its own
-        raise SettingsError(f"{path} cannot be read: {first_line(error)}") from None
+    tokenizer = read_tokenizer(path)
     tokens = max(tokenizer.get_vocab().values(), default=-1) + 1  # numbers may be left out
     if tokens > shape.vocabulary:
         raise SettingsError(
@@ -563,11 +552,18 @@ def open_scorer(
     return TwoTowers(folder)
 
 
-class TowerTexts(TextDirections):
-    """The text half of two towers."""
+class TwoTowers(TextImageModel, TextDirections):
+    """A text-image model of a folder, and the text half of itself."""
 
-    def __init__(self, towers: Towers) -> None:
-        self.towers = towers
+    kind = "towers"
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        if not self.folder.is_dir():
+            raise SettingsError(f"{folder} is not a folder; it must hold a text-image model")
+        self.towers = read_towers(self.folder)
+        self.backbone, self.digest = self.towers.image, self.towers.digest
+        self.texts = self
 
     def directions(self, texts: Sequence[Sequence[str]]) -> Tensor:
         towers, columns = self.towers, []
@@ -592,27 +588,10 @@ class TowerTexts(TextDirections):
         near = (vectors.T @ vectors).triu(1) > ALIKE
         return [(int(first), int(other)) for first, other in near.nonzero().tolist()]
 
-
-class TwoTowers(TextImageModel):
-    """A text-image model of a folder."""
-
-    kind = "towers"
-
-    def __init__(self, folder: str | Path) -> None:
-        self.folder = Path(folder)
-        if not self.folder.is_dir():
-            raise SettingsError(f"{folder} is not a folder; it must hold a text-image model")
-        self.towers = read_towers(self.folder)
-        self.backbone, self.digest = self.towers.image, self.towers.digest
-
-    @property
-    def texts(self) -> TowerTexts:
-        return TowerTexts(self.towers)
-
     def head(
         self, texts: Sequence[Sequence[str]], mean_features: Tensor, features: Tensor | None = None
     ) -> TextHead:
-        weight = self.towers.scale * self.texts.directions(texts)
+        weight = self.towers.scale * self.directions(texts)
         bias = torch.full((len(texts),), self.towers.bias or 0.0, dtype=weight.dtype)
         return TextHead(weight, bias)
 

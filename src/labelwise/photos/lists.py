@@ -1,0 +1,683 @@
+"""Lists that a person checks, the receipts of what was guaranteed of lists, and how these held.
+
+A person checks a list: which photo is next, what the answers say, when it is guaranteed.
+
+Nothing but the answers counts. The list is as long as the answers a person is willing to give can
+carry; where it holds too many wrong photos, the check continues with a shorter one of the same
+order (:mod:`labelwise.decide.list_audit`).
+
+Answers are in the answer log of the index, with the query as their label, so anyone can resume a
+check. A note says which lists of a query were begun, in order: each has its share of the error. A
+photo counts as right where everybody who was asked about it said yes.
+
+The photos of a query are drawn in the order of random numbers, one per row, from a seed that is
+kept with the query's first list. So the order depends on no answer, photos that come later do not
+change it, and within a shorter list the photos already answered come first.
+
+Every REPEAT-th question is about a photo that was answered before. Where one person changes answers
+for more than a third of at least three such photos, nothing is guaranteed. Near copies are drawn
+one by one, unless the list is of ``distinct`` photos: then the guarantee is of these.
+
+    receipts.jsonl    one line per receipt, appended; version 0.2 kept them in photos.sqlite
+
+The photos of a receipt have a random order, drawn before anyone could know the answers: whoever
+checks the promise answers them in that order. A promise that was taken back is followed by a line
+that says so. The same promise of the same photos by the same model is kept once.
+
+A photo is right for a query where everybody who spoke of it said so: "no", "unsure" and answers
+that disagree count as wrong. Only answers that stand, without a gap, at the beginning of the
+receipt's order count as drawn; all others only bound how many photos are right or wrong.
+"""
+
+import hashlib
+import json
+import zlib
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from getpass import getuser
+from itertools import chain
+from pathlib import Path
+from secrets import randbits
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelwise.answers.log import Answer, AnswerLog, Note, answered, now
+from labelwise.decide import (
+    KeptLists,
+    ListAnswers,
+    ListAudit,
+    ListCheck,
+    ListVerdict,
+    Promise,
+    Statement,
+    judge_list,
+    judge_lists,
+    promised_check,
+)
+from labelwise.errors import CheckpointError, DataError, LabelwiseError
+from labelwise.photos.filters import PhotoFilter
+from labelwise.photos.index import Index
+from labelwise.photos.prevalence import read_answered
+from labelwise.photos.query import ANSWERS, Asked, Hit, labels_told, said_of
+from labelwise.photos.store import Fact, Store
+from labelwise.retrieval import Query
+from labelwise.system.table_files import write_csv
+from labelwise.system.text import from_cell
+
+
+@dataclass(frozen=True)
+class Said:
+    """One answer about one photo."""
+
+    row: int
+    answer: Answer
+    who: str
+
+
+def name_of_text(text: str) -> str:
+    """Return what the list of a text is called in the log, where others are called by a query."""
+    return f'text "{text}"'
+
+
+def name_of_album(album: str) -> str:
+    """Return what the list of an album is called in the log."""
+    return f'album "{album}"'
+
+
+def is_of_likeness(name: str) -> bool:
+    """Return whether a list is that of a text or album, of which a model's labels say nothing."""
+    return name.startswith(('text "', 'album "')) and name.endswith('"')
+
+
+def answers_of(store: Store, query: str) -> list[Said]:
+    """Return every answer about a query that was not taken back, in order."""
+    lines, kept = store.answers.answers("list", query), list[Said]()
+    rows = store.rows_of_photos(line.photo for line in lines)
+    for line in lines:
+        if line.photo not in rows:
+            continue
+        if line.answer == "undo":
+            kept.pop()
+        else:
+            kept.append(Said(rows[line.photo], line.answer, line.who))
+    return kept
+
+
+RECEIPTS_FILE = "receipts.jsonl"
+NOTE = "receipt"
+QUESTION_COLUMNS = ("receipt", "query", "path", "answer")
+OLD_TABLE = "receipts"
+RECEIPT_FIELDS = ("number", "query", "photos", "weights", "link", "held_out", "who", "at")
+FIELDS = (*RECEIPT_FIELDS, "promise", "seed", "withdraws", "rows")
+OF_TAGS = "tags {"  # how the name of a receipt of tags begins, in indexes of 0.2
+
+Rows = NDArray[np.int64]
+Told = Mapping[str, Mapping[int, bool]]  # whether a row is right, by query
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """A promise that was made of a list.
+
+    ``photos`` is the hash of the contents of the listed photos in the order of these hashes;
+    ``weights`` and ``link`` are of the model, ``held_out`` of the photos it was made on.
+    """
+
+    number: int
+    query: str
+    promise: Promise
+    photos: str
+    weights: str
+    link: str
+    held_out: str
+    who: str
+    at: str
+    withdrawn: bool = False
+
+    @property
+    def is_of_tags(self) -> bool:
+        """Whether it is of written tags, as version 0.2 kept some."""
+        return self.query.startswith(OF_TAGS)
+
+    @property
+    def title(self) -> str:
+        """What it is of, in words."""
+        if not self.is_of_tags:
+            return self.query
+        return f"tags of {', '.join(json.loads(self.query.removeprefix('tags ')))}"
+
+    def spec(self) -> dict[str, Any]:
+        """Return the receipt as plain data."""
+        return {**vars(self), "promise": {**self.promise.spec(), "text": str(self.promise)}}
+
+
+Line = Mapping[str, Any]  # a receipt as it is kept, or the withdrawal of one: FIELDS
+
+
+def keep_receipt(
+    index: Index, query: Query | str, promise: Promise, rows: Rows, who: str | None = None
+) -> Receipt:
+    """Keep a promise of a list of rows, and return its receipt; the one it has if it is known."""
+    link = hashlib.sha256(json.dumps(index.spec.link, sort_keys=True).encode()).hexdigest()
+    model = {"weights": index.spec.weights_sha256, "link": link}
+    same = {"query": str(query), **model, "rows": _packed(rows)}
+    said = {**promise.spec(), "made": ""}
+    with index.store.transaction():  # one process at a time numbers its receipts
+        lines = _lines(index.store)
+        withdrawn = {line["withdraws"] for line in lines}
+        for line in lines:
+            if line["promise"] is None or line["number"] in withdrawn:
+                continue
+            if same.items() <= line.items() and {**line["promise"], "made": ""} == said:
+                return _receipt(line, False)
+        contents = index.store.contents_of(rows.tolist())
+        hashes = sorted(content.hash for content in contents.values())
+        known = index.held_out_photos if promise.n else None
+        made = {
+            "number": _last(lines) + 1,
+            **same,
+            "promise": promise.spec(),
+            "photos": hashlib.sha256(b"".join(hashes)).hexdigest(),
+            "held_out": "" if known is None else known.evidence("").digest,
+            "seed": randbits(62),
+            "who": who or getuser(),
+            "at": now(),
+            "withdraws": None,
+        }
+        _write(index.store, made)
+    return _receipt(made, False)
+
+
+def withdraw(index: Index, number: int, who: str | None = None) -> None:
+    """Note that the promise of a receipt no longer stands, as an answer it rests on was undone."""
+    with index.store.transaction():
+        lines = _lines(index.store)
+        line = next(line for line in lines if line["number"] == number)
+        noted = {"promise": None, "seed": 0, "who": who or getuser(), "at": now(), "rows": ""}
+        _write(index.store, {**line, **noted, "number": _last(lines) + 1, "withdraws": number})
+
+
+def carry_receipts(before: Store, index: Index) -> None:
+    """Copy the receipts of an index that is rebuilt; photos are known by their contents."""
+    lines, numbers = _lines(before), dict[int | None, int | None]({None: None})
+    listed = {line["number"]: _rows(line).tolist() for line in lines}
+    contents = before.contents_of({row for rows in listed.values() for row in rows})
+    row_of = index.store.rows_by_hash({content.hash for content in contents.values()})
+    there = _lines(index.store)  # of a copy that was killed
+    known, last = {_origin(line): line["number"] for line in there}, _last(there)
+    for line in lines:
+        if _origin(line) not in known:
+            last += 1
+            hashes = [contents[row].hash for row in listed[line["number"]]]
+            rows = np.array([row_of[digest] for digest in hashes if digest in row_of], np.int64)
+            moved = {"withdraws": numbers[line["withdraws"]], "rows": _packed(rows)}
+            _write(index.store, {**line, **moved, "number": last})
+        numbers[line["number"]] = known.get(_origin(line), last)
+
+
+def receipts_of(index: Index) -> list[Receipt]:
+    """Return every receipt, in order."""
+    lines = _lines(index.store)
+    withdrawn = {line["withdraws"] for line in lines}
+    return [
+        _receipt(line, line["number"] in withdrawn) for line in lines if line["promise"] is not None
+    ]
+
+
+def rows_in_order(index: Index, receipt: Receipt) -> Rows:
+    """Return the rows of a receipt's list in the order drawn for those who check it."""
+    line = next(line for line in _lines(index.store) if line["number"] == receipt.number)
+    return np.asarray(np.random.default_rng(line["seed"]).permutation(_rows(line)))
+
+
+def _lines(store: Store) -> list[Line]:
+    """Return the lines in order: those that version 0.2 wrote, then those of the file."""
+    lines: list[Line] = []
+    if store.database.has_table(OLD_TABLE):
+        columns = ", ".join(("id", *FIELDS[1:]))
+        for values in store.database.execute(f"SELECT {columns} FROM {OLD_TABLE} ORDER BY id"):
+            line = dict(zip(FIELDS, values, strict=True))
+            promise = None if line["promise"] is None else json.loads(line["promise"])
+            lines.append({**line, "promise": promise, "rows": b64encode(line["rows"]).decode()})
+    try:
+        own = AnswerLog(store.folder / RECEIPTS_FILE).notes(NOTE)
+        if all(line.keys() == set(FIELDS) for line in own):
+            return [*lines, *own]
+    except DataError:
+        pass
+    raise CheckpointError(
+        f"{store.folder / RECEIPTS_FILE} holds a line that is not a receipt as it was written; "
+        "bring the file back from a copy, or move it away"
+    ) from None
+
+
+def _write(store: Store, line: Line) -> None:
+    AnswerLog(store.folder / RECEIPTS_FILE).append([Note(NOTE, line)])
+
+
+def _last(lines: Sequence[Line]) -> int:
+    return max((int(line["number"]) for line in lines), default=0)
+
+
+def _origin(line: Line) -> tuple[object, ...]:
+    return (str(line["promise"]), *(line[k] for k in ("query", "photos", "seed", "who", "at")))
+
+
+def _receipt(line: Line, withdrawn: bool) -> Receipt:
+    facts = {name: line[name] for name in RECEIPT_FIELDS}
+    return Receipt(promise=Promise.from_spec(line["promise"]), withdrawn=withdrawn, **facts)
+
+
+def _packed(rows: Rows) -> str:
+    bits = np.zeros(int(rows.max(initial=-1)) + 1, np.bool_)
+    bits[rows] = True
+    return b64encode(zlib.compress(np.packbits(bits).tobytes())).decode()
+
+
+def _rows(line: Line) -> Rows:
+    packed = zlib.decompress(b64decode(line["rows"])) if line["rows"] else b""
+    return np.flatnonzero(np.unpackbits(np.frombuffer(packed, np.uint8)))
+
+
+# Were the promises kept?
+
+
+@dataclass(frozen=True)
+class VerifiedLists:
+    """Every receipt of a list that stands with its verdict, and all of them together."""
+
+    lists: tuple[tuple[Receipt, ListVerdict], ...]
+    together: KeptLists
+
+    @property
+    def by_number(self) -> dict[int, ListVerdict]:
+        """The verdict of each receipt."""
+        return {receipt.number: verdict for receipt, verdict in self.lists}
+
+
+def verify_lists(index: Index, answers: Told | None = None) -> VerifiedLists:
+    """Return whether the promises of an index were kept, as far as anybody can tell."""
+    every, lists = answers or {}, []
+    for receipt in _standing(index):
+        known = _known(index, receipt.query, every.get(receipt.query, {}))
+        rows = rows_in_order(index, receipt).tolist()
+        given = [known[row] for row in rows if row in known]
+        drawn = next((at for at, row in enumerate(rows) if row not in known), len(rows))
+        missed = sum(not known[row] for row in rows[:drawn])
+        told = ListAnswers(sum(given), len(given) - sum(given), drawn, missed)
+        lists.append((receipt, judge_list(receipt.promise, told)))
+    return VerifiedLists(tuple(lists), judge_lists([verdict for _, verdict in lists]))
+
+
+def _standing(index: Index) -> list[Receipt]:
+    """Return the receipts of lists that were not withdrawn; version 0.2 kept some of tags, too."""
+    return [one for one in receipts_of(index) if not one.withdrawn and not one.is_of_tags]
+
+
+def write_list_questions(index: Index, path: Path, each: int) -> int:
+    """Write the first photos of each receipt's order as a table to answer; return how many."""
+    if each < 1:
+        raise DataError(f"at least one photo per list must be asked about, got {each}")
+    receipts, questions = _standing(index), []
+    if not receipts:
+        raise DataError(
+            "no list was guaranteed, so there is nothing to ask; `labelwise audit INDEX QUERY` "
+            "guarantees one by your answers"
+        )
+    for receipt in receipts:
+        known = _known(index, receipt.query, {})
+        first = rows_in_order(index, receipt)[:each].tolist()
+        for row, places in index.store.paths_of(first).items():
+            if row not in known and places:
+                questions.append((receipt.number, receipt.query, places[0], ""))
+    write_csv(path, QUESTION_COLUMNS, questions)
+    return len(questions)
+
+
+def read_list_answers(index: Index, path: Path) -> dict[str, dict[int, bool]]:
+    """Return the answers of a table: path, answer, and query where lists of several were promised.
+
+    Photos without an answer are passed over. A photo that was answered twice is right if it is both
+    times.
+    """
+    queries = sorted({receipt.query for receipt in receipts_of(index) if not receipt.is_of_tags})
+    columns, lines = read_answered(path)
+    if "query" not in columns and len(queries) > 1:
+        raise DataError(
+            f"{path} must say in a column query which of {len(queries)} queries is answered"
+        )
+    answers: dict[str, dict[int, bool]] = {}
+    for place, photo, answer, cells in lines:
+        query = (queries or [""])[0]
+        if "query" in columns:
+            query = from_cell(cells["query"] or "")
+            with suppress(LabelwiseError):  # as receipts spell it, where it is a query
+                query = str(Query.parse(query, index.space, index.taxonomy))
+        if query not in queries:
+            raise DataError(f"{place}: no list of {query!r} was promised")
+        row, rows = index.row_of(photo), answers.setdefault(query, {})
+        rows[row] = rows.get(row, True) and answer == "yes"
+    return answers
+
+
+def _known(index: Index, text: str, more: Mapping[int, bool]) -> dict[int, bool]:
+    """Return whether photos are right for a query, by what everybody said of them."""
+    known: dict[int, bool] = {}
+    if not is_of_likeness(text):
+        query = Query.parse(text, index.space, index.taxonomy)
+        rows, hits, told = said_of(index, index.bound(query))
+        known = dict(zip(rows[told].tolist(), hits[told].tolist(), strict=True))
+    checked = [(answer.row, answer.answer == "yes") for answer in answers_of(index.store, text)]
+    for row, is_right in (*checked, *more.items()):
+        known[row] = known.get(row, True) and is_right
+    return known
+
+
+# A person checks a list
+
+
+REPEAT = 8  # questions from one repeated photo to the next
+FEWEST_REPEATS = 3  # of which a third may change before the answers are called unsteady
+PATIENCE = 40  # checks; a list that takes more is better made shorter
+SHORTER = 0.5  # of a list whose check failed
+KEY = ("wrong_at_most", "listed", "cut", "distinct")
+
+ListKey = tuple[float, int, float, bool]
+
+
+@dataclass(frozen=True)
+class PhotoToCheck:
+    """The next question: does this photo answer the query?"""
+
+    row: int
+    paths: tuple[str, ...]
+    repeated: bool
+
+
+@dataclass(frozen=True)
+class CheckState:
+    """What is known of the list of a ``query`` now, in numbers and in words.
+
+    ``check`` is of the guaranteed list, or of the one that photos are drawn from now. ``more`` is
+    about how many more checks it takes; None where checking would not do. Where it would take many,
+    ``shorter`` is the length of a list that is worth a try, if there is one.
+    """
+
+    query: str
+    check: ListCheck
+    promise: Promise | None
+    more: int | None
+    shorter: int | None
+    unsure: int
+    disagreed: int
+    repeats: int
+    changed: int
+
+    @property
+    def unsteady(self) -> bool:
+        """Whether too many repeated photos were answered in another way."""
+        return self.repeats >= FEWEST_REPEATS and 3 * self.changed > self.repeats
+
+    @property
+    def statement(self) -> Statement | None:
+        if self.promise is None:
+            return None
+        words = self.promise.in_words(self.query)
+        words = f"{words[0].upper()}{words[1:]}."
+        return Statement("guarantee", words, high=self.check.wrong_at_most)
+
+    def __str__(self) -> str:
+        return self.sentence(f": --top {self.shorter}")
+
+    def sentence(self, way: str = "") -> str:
+        """Return what is known and what to do; ``way`` says how to take a shorter list."""
+        check = self.check
+        done = f"{check.checked:,} checked, {check.wrong:,} wrong or unsure"
+        if self.disagreed:
+            done += f" ({self.disagreed:,} of them answered differently by two people)"
+        if self.unsteady:
+            return (
+                f"{done}; {self.changed} of {self.repeats} photos shown twice were answered "
+                "differently. That happens when one is tired or the question is hard: take a "
+                "break, or say unsure. Nothing is guaranteed on these answers"
+            )
+        if self.promise is not None:
+            return f"{done}; {self.promise.in_words(self.query)}"
+        if check.checked and self.unsure == check.checked:
+            return (
+                f"{done}; every answer was unsure, so nothing can be guaranteed; "
+                "ask somebody who can tell, or another query"
+            )
+        if check.checked == check.listed:
+            return f"{done}; the whole list was checked and no photo of it is right"
+        shorter = (
+            f"a list of the best {self.shorter:,} may take fewer{way}"
+            if self.shorter
+            else "try another query or a larger share"
+        )
+        if self.more is None:
+            return f"{done}; this list holds too many wrong photos to be guaranteed; {shorter}"
+        return f"{done}; about {self.more:,} more" + (f"; {shorter}" if self.shorter else "")
+
+
+class CheckSession:
+    """The check of one list of an index: rows best first, in its own order of draws."""
+
+    def __init__(
+        self,
+        index: Index,
+        query: Query,
+        *,
+        wrong_at_most: float = 0.1,
+        confidence: float = 0.95,
+        answers: int = ANSWERS,
+        cut: float | None = None,
+        top: int | None = None,
+        distinct: bool = False,
+        who: str | None = None,
+    ) -> None:
+        """Begin or resume a check: of our own list, down to a probability, or of the best few.
+
+        Our own list is as long as so many ``answers`` can carry. ``distinct``: near copies are one
+        photo, the earliest of them.
+        """
+        if cut is not None and top is not None:
+            raise DataError("a list ends at a probability (cut) or after a number (top), not both")
+        asked = Asked(index, query, PhotoFilter(distinct=distinct))
+        lengths, wrong = asked.list_to_check(
+            wrong_at_most, cut=cut, top=top, answers=answers, confidence=confidence
+        )
+        if not lengths:
+            raise DataError(
+                f"no list of {query} is likely to be at most {100 * wrong_at_most:.3g} % wrong; "
+                "set its length (--top), or let more of it be wrong (--wrong-at-most)"
+            )
+        rows, scores = asked.own.ranking.best(lengths[0])
+        keys = [(wrong_at_most, length, float(scores[length - 1]), distinct) for length in lengths]
+        told = partial(labels_told, asked.bound, index.space)
+        self._start(index, str(query), rows, keys, confidence, wrong, told, who)
+
+    @classmethod
+    def of_ranked(
+        cls,
+        index: Index,
+        name: str,
+        hits: Sequence[Hit],
+        *,
+        wrong_at_most: float = 0.1,
+        confidence: float = 0.95,
+        who: str | None = None,
+    ) -> "CheckSession":
+        """Begin or resume the check of a list without probabilities: only the answers count.
+
+        ``hits`` come best first. ``name`` is what is asked.
+        """
+        if not hits:
+            raise DataError(f"no photo answers {name}, so there is nothing to check")
+        rows, lowest = np.array([hit.row for hit in hits], np.int64), hits[-1].probability
+        session, keys = cls.__new__(cls), [(wrong_at_most, len(rows), lowest, False)]
+        wrong = np.full(len(rows), 0.5)
+        session._start(index, name, rows, keys, confidence, wrong, lambda _: {}, who)
+        return session
+
+    def _start(
+        self,
+        index: Index,
+        name: str,
+        best: NDArray[np.int64],
+        keys: Sequence[ListKey],
+        confidence: float,
+        wrong: NDArray[np.float64],
+        told: Callable[[Answer], dict[str, Fact]],  # what an answer says of single labels
+        who: str | None,
+    ) -> None:
+        self._index, self._name, self._best, self._who = index, name, best, who
+        self._told = told
+        self._what = "distinct photos of the list" if keys[0][3] else "photos of the list"
+        self._places = [place_of(index.store, name, key) for key in keys]
+        seed = next(iter(_lists_of(index.store, name).values()))
+        draws = np.random.default_rng(seed).random(int(best.max(initial=0)) + 1)
+        order = np.argsort(draws[best], kind="stable")
+        self.rows: NDArray[np.int64] = best[order]
+        self._ranks = {row: rank for rank, row in enumerate(best.tolist())}
+        self._new_audit = partial(
+            ListAudit,
+            tuple(length for _, length, _, _ in keys),
+            wrong_at_most=keys[0][0],
+            confidence=confidence,
+            prior_wrong=wrong,
+            places=self._places,
+            order=order,
+        )
+
+    def _answers(self) -> list[Said]:
+        return answers_of(self._index.store, self._name)
+
+    def _log(self, row: int, answer: str, who: str | None) -> None:
+        photo = self._index.store.photos_of([row])[row]
+        self._index.store.answers.append([answered(photo, self._name, answer, who, "list")])
+
+    def next_photo(self) -> PhotoToCheck | None:
+        """Return the photo to ask about next; None where every photo of the list was answered."""
+        said = self._answers()
+        by_row = _by_row(said)
+        once = [answer.row for answer in said if len(by_row[answer.row]) == 1]
+        if once and len(said) % REPEAT == 0:
+            row = once[len(said) % len(once)]
+            return PhotoToCheck(row, tuple(self._index.store.paths_of([row])[row]), True)
+        return self._asked(by_row)
+
+    def photo_after(self, photo: PhotoToCheck) -> PhotoToCheck | None:
+        """Return the next photo that was never asked about, so that it can be fetched early."""
+        by_row = _by_row(self._answers())
+        by_row.setdefault(photo.row, [Said(photo.row, "yes", "")])
+        return self._asked(by_row)
+
+    def answer(self, photo: PhotoToCheck, answer: Answer) -> CheckState:
+        """Note an answer, and return what is known then."""
+        self._log(photo.row, answer, self._who)
+        facts = self._told(answer)
+        if facts and not photo.repeated:
+            self._index.correct(photo.row, facts, who=self._who, source="check")
+        state = self.state()
+        if state.promise is not None:
+            keep_receipt(self._index, self._name, state.promise, self.left(), self._who)
+        return state
+
+    def undo(self) -> CheckState:
+        standing = self.state().promise
+        if standing is not None:  # it rests on an answer that is taken back
+            receipt = keep_receipt(self._index, self._name, standing, self.left(), self._who)
+            withdraw(self._index, receipt.number, self._who)
+        if said := self._answers():
+            last = said.pop()
+            self._log(last.row, "undo", last.who)
+            facts: dict[str, Fact] = dict.fromkeys(self._told(last.answer), "withdrawn")
+            if facts and last.row not in {other.row for other in said}:
+                self._index.correct(last.row, facts, who=self._who, source="check")
+        return self.state()
+
+    def state(self) -> CheckState:
+        by_row = _by_row(self._answers())
+        audit = self._audit(by_row)
+        check = audit.check
+        drawn = [by_row[int(self._best[rank])] for rank in audit.ranks if rank < check.listed]
+        given = [{said.answer for said in some} for some in drawn]
+        people = [{said.who for said in some} for some in drawn]
+        by_person: dict[tuple[int, str], list[Answer]] = {}
+        for said in chain.from_iterable(by_row.values()):
+            by_person.setdefault((said.row, said.who), []).append(said.answer)
+        twice = [answers for answers in by_person.values() if len(answers) > 1]
+        more = check.more()
+        is_short = check.listed < 2 or (more is not None and more <= PATIENCE)
+        state = CheckState(
+            query=self._name,
+            check=check,
+            promise=None,
+            more=more,
+            shorter=None if is_short else max(1, int(SHORTER * check.listed)),
+            unsure=given.count({"unsure"}),
+            disagreed=sum(
+                len(who) > 1 and len(words) > 1 for who, words in zip(people, given, strict=True)
+            ),
+            repeats=len(twice),
+            changed=sum(len(set(answers)) > 1 for answers in twice),
+        )
+        if state.unsteady:
+            return state
+        return replace(state, promise=promised_check(check, self._what))
+
+    def left(self) -> NDArray[np.int64]:
+        """Return the photos of the list that were not found wrong, the most probable first."""
+        wrong = {said.row for said in self._answers() if said.answer != "yes"}
+        best = self._best[: self.state().check.listed].tolist()
+        return np.array([row for row in best if row not in wrong], np.int64)
+
+    def _audit(self, by_row: Mapping[int, Sequence[Said]]) -> ListAudit:
+        """Return the audit after these answers: a photo is right where all of them said yes."""
+        told = {
+            self._ranks[row]: "yes" if {said.answer for said in some} == {"yes"} else "no"
+            for row, some in by_row.items()
+            if row in self._ranks
+        }
+        return self._new_audit().resume(told)
+
+    def _asked(self, by_row: Mapping[int, Sequence[Said]]) -> PhotoToCheck | None:
+        rank = self._audit(by_row).question
+        if rank is None:
+            return None
+        row = int(self._best[rank])
+        return PhotoToCheck(row, tuple(self._index.store.paths_of([row])[row]), False)
+
+
+def place_of(store: Store, query: str, key: ListKey) -> int:
+    """Return the number of lists of a query tried before this one, which is noted if it is new."""
+    lists = _lists_of(store, query)
+    if key not in lists:
+        seed = next(iter(lists.values()), None)
+        drawn = {"seed": randbits(62) if seed is None else seed, "at": now()}
+        note = {"query": query, **dict(zip(KEY, key, strict=True)), **drawn}
+        store.answers.append([Note("list", note)])
+    return [*_lists_of(store, query)].index(key)
+
+
+def _lists_of(store: Store, query: str) -> dict[ListKey, int]:
+    """Return the lists of a query in order, each with the seed of its draws."""
+    lists: dict[ListKey, int] = {}
+    for note in store.answers.notes("list"):
+        if note["query"] == query:
+            key: Any = tuple(note[name] for name in KEY)
+            lists.setdefault(key, note["seed"])
+    return lists
+
+
+def _by_row(said: Iterable[Said]) -> dict[int, list[Said]]:
+    by_row: dict[int, list[Said]] = {}
+    for answer in said:
+        by_row.setdefault(answer.row, []).append(answer)
+    return by_row
