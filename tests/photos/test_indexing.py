@@ -99,7 +99,7 @@ def test_watching_takes_in_new_photos_until_ctrl_c(update, photos, model, monkey
             raise KeyboardInterrupt
         picture(photos / "2023" / "new.png", 50)
 
-    monkeypatch.setattr("labelwise.cli.index.time.sleep", sleep)
+    monkeypatch.setattr("labelwise.cli.index.sleep", sleep)
     words = ["index", str(photos), "--model", str(model), "-o", str(update.folder), "--watch"]
     done = CliRunner().invoke(app, words)
     assert done.exit_code == 130

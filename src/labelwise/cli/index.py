@@ -1,8 +1,8 @@
 """``labelwise index``: photos of folders and buckets, scored once, to be searched."""
 
 import os
-import time
 from pathlib import Path
+from time import monotonic, sleep
 
 import typer
 
@@ -55,11 +55,11 @@ def index(folders: list[str] | None, given: Options) -> None:
             say("looking every few seconds; Ctrl-C stops")
         while given.watch:
             # A look at very many files takes seconds; at most a tenth of the time is spent so.
-            began = time.monotonic()
+            began = monotonic()
             changes = update()
             if changes.anything:
                 say(f"{out}: {changes}")
-            time.sleep(max(SECONDS_BETWEEN_LOOKS, 9 * (time.monotonic() - began)))
+            sleep(max(SECONDS_BETWEEN_LOOKS, 9 * (monotonic() - began)))
     if changes.refused:
         raise typer.Exit(1)
     if not (changes.anything or changes.unchanged or changes.forgotten):
