@@ -1,17 +1,27 @@
-"""Answers of 0.2, in SQLite and samples.jsonl. Oracle: what was written there, in its words."""
+"""Answers of 0.2, in SQLite and samples.jsonl, and flipped bits in photos.sqlite.
+
+Oracles: what was written there, in its words; the answers as they were.
+"""
 
 import json
+import random
+import shutil
+import sqlite3
+from contextlib import closing
 
 import numpy as np
 import pytest
 from made_index import made_index
 
-from labelwise.errors import CheckpointError
-from labelwise.photos import Index
+from labelwise.errors import CheckpointError, LabelwiseError
+from labelwise.photos import Asked, Index
 from labelwise.photos.database import sum_of
+from labelwise.photos.filters import PhotoFilter
 from labelwise.photos.lists import Said, answers_of, place_of
 from labelwise.photos.prevalence import SampleAnswers, draw_sample
+from labelwise.photos.tagging import KeptFile, WrittenFiles
 from labelwise.retrieval import Query
+from labelwise.system.progress import Silent
 
 SAID = [(3, "dog", "absent"), (4, "dog", "present"), (3, "dog", "present"), (4, "cat", "unknown"),
         (5, "cat", "present"), (5, "cat", "withdrawn")]  # fmt: skip
@@ -93,3 +103,157 @@ def test_a_damaged_correction_is_named_and_nothing_is_converted(old):
         with pytest.raises(CheckpointError, match=r"photos\.sqlite is damaged: a row of its corr"):
             index.correct(8, {"cat": "absent"})
     assert not (old / "answers.jsonl").exists() or not (old / "answers.jsonl").stat().st_size
+
+
+PHOTOS, FLIPS, PAGE = 60, 3, 4096
+FOLDERS = [f"holiday-{row % 3}" for row in range(PHOTOS)]
+
+
+@pytest.fixture(scope="module")
+def damaged(model, tmp_path_factory):
+    """An index with dates, a dead photo, a correction and a side-car that was written."""
+    home = tmp_path_factory.mktemp("damaged")
+    logits = np.random.default_rng(3).normal(-1, 2, (PHOTOS, 4))
+    folder = made_index(home / "photos.index", model, logits, FOLDERS)
+    with Index(folder) as index:
+        with index.store.transaction() as database:
+            database.execute("UPDATE contents SET taken = '2023-06-0' || row % 10")
+            database.seal("contents", "row >= 0")
+            index.store.mark_missing(1, FOLDERS[7], ["7.jpg"])
+        index.correct(3, {"dog": "absent"}, who="ann")
+        for name in ("/a.xmp", "/b.xmp"):
+            WrittenFiles(index.store, "sidecars").put(name, KeptFile(b"before", b"after", {}))
+        index.store.database.seal_missing()  # as each update does
+    found_in(folder)  # what searches keep
+    with closing(sqlite3.connect(folder / "photos.sqlite")) as database:
+        database.execute("PRAGMA journal_mode = DELETE")
+    return folder
+
+
+def found_in(folder):
+    """Return what searches of an index find, with the paths."""
+    filters = (PhotoFilter(), PhotoFilter(folder="holiday-1"), PhotoFilter(since="2023-06-05"))
+    with Index(folder) as index:
+        found = [index.ask(Query.parse("dog"), one).top(PHOTOS) for one in filters]
+        kept = WrittenFiles(index.store, "sidecars").find("/a.xmp")
+        return [(one.hits, one.count, one.photos) for one in found], kept
+
+
+def flipped(folder, place):
+    """Return the answers once a bit was flipped, or why there are none; the file is as before."""
+    path = folder / "photos.sqlite"
+    whole = path.read_bytes()
+    data = bytearray(whole)
+    data[place // 8] ^= 1 << place % 8
+    path.write_bytes(data)
+    try:
+        return found_in(folder)
+    except LabelwiseError as error:
+        return str(error)
+    finally:
+        path.write_bytes(whole)
+        for log in folder.glob("photos.sqlite-*"):
+            log.unlink()
+
+
+def test_a_flipped_bit_of_any_page_never_changes_an_answer_silently(damaged):
+    expected, draw = found_in(damaged), random.Random(0)
+    content = (damaged / "photos.sqlite").read_bytes()
+    used = [at for at, byte in enumerate(content) if byte]
+    by_page = [[at for at in used if at // PAGE == n] for n in range(len(content) // PAGE)]
+    schema = [at for at in range(100, 2 * PAGE) if content.startswith(b"CREATE ", at)]
+    names = [at for at in used if content.startswith(b".jpg", at)]
+    places = [draw.choice(at or [n * PAGE]) for n, at in enumerate(by_page) for _ in range(FLIPS)]
+    places += [draw.choice(schema) + draw.randrange(60) for _ in range(10)]
+    places += [draw.choice(names) - 1 for _ in range(10)]
+    told = 0
+    for place in places:
+        found = flipped(damaged, 8 * place + draw.randrange(8))
+        if isinstance(found, str):
+            assert "photos.sqlite" in found or "index" in found
+            told += 1
+        else:
+            assert found == expected, f"byte {place}"
+    assert told > len(places) // 5
+
+
+@pytest.mark.parametrize(
+    ("table", "change"),
+    [
+        ("roots", "raw = x'2f62'"),
+        ("contents", "taken = '1999-01-01'"),
+        ("contents", "alive = 1"),
+        ("files", "name = 'other.jpg' WHERE row = 5"),
+        ("files", "row = 5 WHERE row = 6"),
+        ("sidecars", "before = x'00'"),
+        ("files", "name = 'other.jpg', sum = NULL WHERE row = 5"),
+        ("contents", "taken = '1999-01-01', sum = NULL"),
+    ],
+)
+def test_a_row_that_is_not_what_was_written_is_named(damaged, table, change):
+    path = damaged / "photos.sqlite"
+    whole = path.read_bytes()
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute(f"UPDATE {table} SET {change}")
+    try:
+        with pytest.raises(CheckpointError, match=f"damaged: a row of its {table}"):
+            found_in(damaged)
+    finally:
+        path.write_bytes(whole)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "DROP INDEX files_of_content",
+        "CREATE TRIGGER t AFTER UPDATE ON files BEGIN DELETE FROM files; END",
+        "CREATE INDEX few ON files (row) WHERE row = 1",
+        "UPDATE sqlite_master SET sql = replace(sql, 'name TEXT', 'name TEXT COLLATE NOCASE') "
+        "WHERE name = 'files'",
+        "UPDATE sqlite_master SET sql = replace(sql, 'alive = 0', 'alive = 1')",
+        "UPDATE sqlite_master SET sql = replace(sql, 'taken', 'tbken') WHERE name = 'contents'",
+        "UPDATE sqlite_master SET rootpage = (SELECT rootpage FROM sqlite_master "
+        "WHERE name = 'embedded') WHERE name = 'sidecars'",
+    ],
+)
+def test_a_schema_that_is_not_what_was_written_is_named(damaged, change):
+    path = damaged / "photos.sqlite"
+    whole = path.read_bytes()
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute("PRAGMA writable_schema = ON")
+        database.execute(change)
+    try:
+        with pytest.raises(CheckpointError, match=r"photos.sqlite (is damaged: its schema|cannot)"):
+            found_in(damaged)
+    finally:
+        path.write_bytes(whole)
+
+
+def test_tables_that_vacuum_moved_are_read(damaged, tmp_path):
+    folder = shutil.copytree(damaged, tmp_path / "photos.index")
+    with closing(sqlite3.connect(folder / "photos.sqlite")) as database:
+        before = database.execute("SELECT rootpage FROM sqlite_master").fetchall()
+        database.execute("PRAGMA auto_vacuum = FULL")
+        database.execute("VACUUM")
+        assert database.execute("SELECT rootpage FROM sqlite_master").fetchall() != before
+    assert found_in(folder) == found_in(damaged)
+
+
+def test_rows_of_version_0_2_are_read_and_get_sums_by_the_next_update(update):
+    update()
+    path = update.folder / "photos.sqlite"
+    with closing(sqlite3.connect(path)) as database, database:
+        for table in ("roots", "contents", "files", "sidecars", "embedded"):
+            database.execute(f"ALTER TABLE {table} DROP COLUMN sum")
+        database.execute("DROP TABLE photo_headers")
+        database.execute("PRAGMA user_version = 3")
+    with Index(update.folder) as index:
+        assert len(Asked(index, Query.parse("dog")).top().hits) == 12
+    with closing(sqlite3.connect(path)) as database:
+        assert database.execute("SELECT count(sum) FROM files").fetchone() == (0,)
+        update(watch=Silent())
+        assert database.execute("SELECT count(sum) FROM files").fetchone() == (12,)
+        with database:
+            database.execute("UPDATE files SET name = 'x' || name")
+    with Index(update.folder) as index, pytest.raises(CheckpointError, match="row of its files"):
+        Asked(index, Query.parse("dog")).top()

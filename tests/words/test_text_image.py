@@ -1,6 +1,10 @@
-"""Text-image models. Oracles: the encoder's table itself, timm's own network, the formula."""
+"""Words, and text-image models.
+
+Oracles: lines as they are written, the encoder's table itself, timm's own network, the formula.
+"""
 
 import shutil
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -8,15 +12,128 @@ import pytest
 import timm
 import torch
 import words_setup
+from timm.data.imagenet_info import ImageNetInfo
 from tokenizers import Tokenizer, models
 from tokenizers.normalizers import Lowercase
 from tokenizers.pre_tokenizers import Whitespace
 from words_setup import ARCHITECTURE, CLASSES, COLOURS, SIDE, VOCABULARY, photo, word_vectors
 
-from labelwise.errors import SettingsError
-from labelwise.photos.words import ClassesAndWords, SentenceEncoder, WordList
-from labelwise.photos.words.classes import TEMPERATURE
-from labelwise.photos.words.text_image import Word
+from labelwise.answers.agreement import write_table
+from labelwise.data import load
+from labelwise.data.columns import MEANINGS, PATH_HEADERS
+from labelwise.errors import DataError, SettingsError
+from labelwise.photos.words import ClassesAndWords, SentenceEncoder, Word, WordList
+from labelwise.photos.words.classes import (
+    TEMPERATURE,
+    CaptionMaps,
+    Kinds,
+    caption_maps,
+    imagenet_kinds,
+)
+
+LINES = """# animals
+pet
+dog: a dog, a puppy; pet
+
+cat; pet
+red bicycle
+"""
+
+
+def test_lines_are_read_as_the_help_says(tmp_path):
+    file = tmp_path / "words.txt"
+    file.write_text(LINES, encoding="utf-8")
+    words = WordList.read(file)
+    assert words.words == (
+        Word("pet", ("a photo of a pet", "pet")),
+        Word("dog", ("a dog", "a puppy"), "pet"),
+        Word("cat", ("a photo of a cat", "cat"), "pet"),
+        Word("red bicycle", ("a photo of a red bicycle", "red bicycle")),
+    )
+    assert words.taxonomy is not None
+    assert dict(words.taxonomy.parents) == {"dog": "pet", "cat": "pet"}
+    again = tmp_path / "again.txt"
+    again.write_text(words.text(), encoding="utf-8")
+    assert WordList.read(again).words == words.words
+
+
+TAKEN = (
+    "'group' already means something as a column of the tables that answers are kept in; "
+    "name the word otherwise, as in 'a group: a photo of a group, group'"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("", "there are no words; write one per line"),
+        ("# only a comment\n", "there are no words"),
+        ("Dog\ndog\n", "'dog' and 'Dog' are the same word"),
+        ("dog; pet\n", "'dog' is a kind of 'pet', which is not one of the words"),
+        ("dog:\n", "line 1: after the colon of 'dog'"),
+        ("cat\ndog;\n", "line 2: after the semicolon must come one word"),
+        (": a dog\n", "line 1: a line must start with a word"),
+        ("dog; cat\ncat; dog\n", "dog"),
+        ("cat\ndog, car, sea\n", "line 2: a word must have no comma, got 'dog, car, sea'; write"),
+        ("cat\n" + "x" * 201, "line 2: a word may have 200 letters, got 201 ('xxx"),
+        ("dog\ta dog\n", r"line 1: a line must have no tabs or control characters"),
+        ("dog: a\x00b\n", r"got 'dog: a\\x00b'; write one word per line"),
+        ('"red dog"\n', "line 1: a word must have no quotation marks, got '\"red dog\"'"),
+        ("cafe\u0301\ncaf\u00e9\n", "are the same word"),  # an accent by itself, and within
+        ("dog\ngroup\n", TAKEN),
+        ("\n".join(f"word{n}" for n in range(1001)), "may have 1,000 words, got 1,001"),
+    ],
+)
+def test_wrong_lists_are_refused_with_the_way_out(tmp_path, text, sentence):
+    file = tmp_path / "words.txt"
+    file.write_text(text, encoding="utf-8")
+    with pytest.raises(DataError) as error:
+        WordList.read(file)
+    assert sentence in str(error.value)
+
+
+def test_lists_of_windows_and_of_other_scripts_are_read(tmp_path):
+    file = tmp_path / "words.txt"
+    file.write_bytes(b"\xef\xbb\xbfdog\r\n\r\ncat:\ta cat\t\r\n")
+    assert WordList.read(file).words == (
+        Word("dog", ("a photo of a dog", "dog")),
+        Word("cat", ("a cat",)),
+    )
+    joined = "می‌خواهم"  # two parts of a Persian word, which a sign without width keeps apart
+    file.write_text(f"{joined}\n犬\n", encoding="utf-8")
+    assert WordList.read(file).names == (joined, "犬")
+
+
+def test_files_that_are_no_text_are_refused(tmp_path):
+    file = tmp_path / "words.txt"
+    file.write_bytes(b"d\xfcrr\n")
+    with pytest.raises(DataError, match="in UTF-8, and byte 2 is not; save it as UTF-8"):
+        WordList.read(file)
+    with pytest.raises(DataError, match="cannot be read"):
+        WordList.read(tmp_path)
+    with pytest.raises(DataError, match="there is no such file"):
+        WordList.read(tmp_path / "none.txt")
+
+
+@pytest.mark.parametrize("name", [*MEANINGS, *PATH_HEADERS, "Path", "GROUP", "Id", "=dog", "a, b"])
+def test_a_word_is_refused_unless_the_table_of_its_answers_comes_back(tmp_path, name):
+    table = tmp_path / "answers.csv"
+    said = {f"{number}.png": {name: number > 1, "red": True} for number in range(3)}
+    for name in said:
+        (tmp_path / name).write_bytes(b"")
+    for aside in (None, {"1.png"}):
+        write_table(table, (name, "red"), said, aside)
+        try:
+            read = load(str(table))
+            comes_back = read.space.names == (name, "red")
+            comes_back = comes_back and read.targets()[0][:, 0].tolist() == [0, 0, 1]
+        except DataError:
+            comes_back = False
+        if comes_back:
+            assert WordList.of(name, "red").names == (name, "red")
+        else:
+            with pytest.raises(DataError, match="name the word otherwise"):
+                WordList.of(name, "red")
 
 
 def unit(vector):
@@ -175,3 +292,108 @@ def test_a_word_for_an_idea_is_doubted_unless_photos_show_its_like(
     assert dress is None  # the class is nearer than the idea
     assert feast is None  # and here a thing is
     assert glory in model.doubts(WordList.of("glory", "dress"))
+
+
+DOGS = tuple(range(151, 269))  # Chihuahua to Mexican hairless
+BIRDS = (*range(7, 25), *range(80, 101), *range(127, 147))
+
+
+@pytest.mark.parametrize("text", ["dog", "Dogs", "a photo of a dog", "the domestic dog"])
+def test_a_word_has_the_classes_that_are_kinds_of_it(text):
+    assert imagenet_kinds().of([text]) == DOGS
+
+
+def test_kinds_follow_wordnet():
+    kinds = imagenet_kinds()
+    assert kinds.of(["bird"]) == BIRDS
+    assert kinds.of(["dog", "bird"]) == tuple(sorted((*DOGS, *BIRDS)))
+    assert set(DOGS) < set(kinds.of(["animal"]))
+    assert kinds.of(["apple"]) == (948,)  # Granny Smith
+    assert kinds.of(["buses"]) == kinds.of(["bus"]) != ()
+    assert kinds.of(["fire hydrant"]) == kinds.of(["a dog on a beach"]) == ()
+
+
+def test_only_imagenets_classes_in_its_order_have_kinds():
+    info = ImageNetInfo()
+    names = [info.index_to_description(number) for number in range(1000)]
+    kinds = imagenet_kinds()
+    assert kinds.are_of(names)
+    assert not kinds.are_of(names[::-1])
+    assert not kinds.are_of(names[:999])
+
+
+def test_the_maps_of_the_package_belong_to_one_network_and_one_encoder():
+    maps = caption_maps()
+    assert maps.image.shape == (256, 1280)
+    assert maps.text.shape == (256, 384)
+    np.testing.assert_allclose(maps.weights.sum(1), 1, atol=1e-3)
+    weight = np.stack([maps.row, -maps.row])
+    assert maps.fit(weight, lambda text: maps.probe)
+    assert not maps.fit(weight[::-1], lambda text: maps.probe)
+    assert not maps.fit(weight, lambda text: -maps.probe)
+    assert not maps.fit(weight[:, :9], lambda text: maps.probe)
+    assert not maps.fit(weight, lambda text: maps.probe[:9])
+
+
+def small_maps(features, texts, seed=0):
+    rng = np.random.default_rng(seed)
+    return CaptionMaps(
+        rng.standard_normal((4, features)).astype(np.float32),
+        rng.standard_normal((4, texts)).astype(np.float32),
+        rng.uniform(0.5, 2, features).astype(np.float32),
+        np.zeros(texts, np.float32),
+        np.array([[0.2, 0.0, 0.8], [0.2, 0.4, 0.4]]),
+        np.ones(features, np.float32),
+        np.ones(texts, np.float32),
+    )
+
+
+def test_captions_score_photos_by_the_cosine():
+    maps, rng = small_maps(6, 5), np.random.default_rng(1)
+    photos, texts = rng.standard_normal((7, 6)), rng.standard_normal((3, 5))
+    mapped = (photos - photos.mean(0)) / maps.deviation @ maps.image.T
+    words = texts @ maps.text.T
+    lengths = np.linalg.norm(mapped, axis=1)[:, None] * np.linalg.norm(words, axis=1)
+    expected = mapped @ words.T / lengths
+    np.testing.assert_allclose(maps.scores(photos, texts), expected, atol=1e-6)
+    along = (photos - photos.mean(0)) @ maps.directions(texts)
+    found = along / np.linalg.norm(mapped, axis=1)[:, None]
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+def test_a_head_gives_the_sum_of_the_routes_and_says_where_they_disagree(words_model):
+    model = ClassesAndWords(words_model, image_size=SIDE)
+    images = [photo(colour, seed) for seed in range(40) for colour in ("red", "green", "blue")]
+    pixels = torch.stack([torch.from_numpy(np.array(one)).permute(2, 0, 1) for one in images])
+    with torch.inference_mode():
+        features = model.backbone(model.backbone.transform.inputs(pixels)).mean(dim=(2, 3))
+    features = features.clone()
+    words = WordList.of("red", "green", "justice")
+    texts, mean = [word.texts for word in words.words], features.mean(dim=0)
+    plain = model.head(texts, mean)
+    assert torch.equal(model.head(texts, mean, features).weight, plain.weight)  # no maps: as ever
+    assert model.disagreements(words, features) == []
+    ones = np.ones(features.shape[1], np.float32)
+    maps = replace(
+        small_maps(len(ones), model.class_vectors.shape[1]),
+        image=model.weight.numpy(),
+        text=model.class_vectors,
+        deviation=ones,
+    )
+    red, _, blue = (model.classes.index(colour) for colour in ("red", "green", "blue"))
+    kinds = Kinds({"red": (red,), "green": (blue,)})  # a green of another sort
+    model.texts.__dict__.update(maps=maps, kinds=kinds)
+    routes, agree = model.routes(texts, features.numpy(), maps)
+    assert agree.tolist() == [True, False, False]
+    chances = (features @ model.weight.T + model.bias).double().softmax(dim=1)[:, red]
+    odds = chances.clamp(1e-9, 1 - 1e-9).logit()
+    expected = (odds - odds.mean()) / odds.std(correction=0)
+    np.testing.assert_allclose(routes[1, :, 0], expected, atol=1e-3)
+    assert not routes[1, :, 1:].any()
+    target = 0.2 * routes[0] + 0.8 * routes[2]
+    target[:, 0] = (0.2 * routes[0] + 0.4 * routes[1] + 0.4 * routes[2])[:, 0]
+    scores = model.head(texts, mean, features).scores(features).numpy()
+    assert abs(scores.mean(0)).max() < 1e-3
+    assert all(np.corrcoef(scores[:, k], target[:, k])[0, 1] > 0.95 for k in range(3))
+    (told,) = model.disagreements(words, features)
+    assert "'green' may mean two things: the classifier's 'blue' and what captions" in told
