@@ -39,9 +39,9 @@ from labelwise.models.graph_file import Facts
 from labelwise.photos.database import create_database, open_database
 from labelwise.photos.metadata import PhotoFacts, read_facts
 from labelwise.photos.shift import HeldOutPictures
+from labelwise.photos.words import TwoTowers
 from labelwise.photos.words.start import KeptAnswers, PhotoAnswer
 from labelwise.photos.words.text_image import TextHead
-from labelwise.photos.words.tower_files import read_towers
 from labelwise.pictures import Transform
 from labelwise.pictures import multiband as cubes
 from labelwise.pictures.multiband import open_cube
@@ -217,7 +217,7 @@ def clip(folder, state=None, **changes):
 
 
 def test_the_model_is_read_as_it_is(tmp_path):
-    towers = read_towers(clip(tmp_path))
+    towers = TwoTowers(clip(tmp_path))
     ids = torch.tensor([towers.tokens.of("a dog")])
     assert towers.text(ids).isfinite().all()
     assert towers.scale == pytest.approx(np.e)
@@ -240,7 +240,7 @@ CHANGED = [
 def test_a_model_of_words_that_a_stranger_changed(tmp_path, changes):
     clip(tmp_path, **changes)
     with pytest.raises(SettingsError) as caught:
-        read_towers(tmp_path)
+        TwoTowers(tmp_path)
     assert "\n" not in str(caught.value)
 
 
@@ -254,12 +254,12 @@ def with_tokenizer(folder, change):
 
 
 def test_a_tokenizer_that_fails_when_it_is_used_or_knows_more_than_the_model(tmp_path):
-    tokens = read_towers(with_tokenizer(tmp_path, lambda f: f.update(unk_token="nowhere"))).tokens
+    tokens = TwoTowers(with_tokenizer(tmp_path, lambda f: f.update(unk_token="nowhere"))).tokens
     with pytest.raises(DataError, match="tokenizer cannot read 'a zebra'"):
         tokens.of("a zebra")
     with_tokenizer(tmp_path, lambda facts: facts["vocab"].update(dog=6))  # of six, from 0
     with pytest.raises(SettingsError, match="has 7 tokens and the model knows only 6"):
-        read_towers(tmp_path)
+        TwoTowers(tmp_path)
 
 
 def test_a_cube_of_negative_sides(tmp_path):

@@ -17,7 +17,7 @@ from labelwise.errors import SettingsError
 from labelwise.models import Predictor
 from labelwise.photos.words import TwoTowers, Word, WordList
 from labelwise.photos.words.text_image import TEMPLATES
-from labelwise.photos.words.tower_files import _preprocessing, read_towers
+from labelwise.photos.words.tower_files import _preprocessing
 from labelwise.pictures import PictureImages
 
 LONG = "a dog and a cat, and " * 9  # longer than the places of a text
@@ -130,7 +130,7 @@ def test_clip_gives_the_logits_and_tokens_of_transformers(transformers, tmp_path
     model = shaken(transformers.CLIPModel(config))
     model.save_pretrained(tmp_path)
     save_processor(tmp_path, CROP)
-    towers = read_towers(tmp_path)
+    towers = TwoTowers(tmp_path)
     fed = tokenizer(list(TEXTS), padding=True, truncation=True, max_length=PLACES)
     for text_, ids, mask in zip(TEXTS, fed["input_ids"], fed["attention_mask"], strict=True):
         assert towers.tokens.of(text_) == [one for one, kept in zip(ids, mask, strict=True) if kept]
@@ -157,7 +157,7 @@ def test_siglip_gives_the_logits_of_transformers(transformers, tmp_path, kind, t
     model = shaken(getattr(transformers, f"{named}Model")(config))
     model.save_pretrained(tmp_path)
     save_processor(tmp_path, SQUASH)
-    towers = read_towers(tmp_path)
+    towers = TwoTowers(tmp_path)
     # The first SigLIP's texts lose their punctuation before they become tokens.
     told = TEXTS if tokens == "siglip2" else PLAIN
     full = {"padding": "max_length", "truncation": True, "max_length": PLACES}
@@ -201,7 +201,7 @@ def test_open_clip_gives_the_logits_and_tokens_of_open_clip(open_clip, transform
     (tmp_path / "open_clip_config.json").write_text(
         json.dumps({"model_cfg": config, "preprocess_cfg": preprocessing})
     )
-    towers = read_towers(tmp_path)
+    towers = TwoTowers(tmp_path)
     fed = simple(list(TEXTS), context_length=PLACES)
     for text, ids in zip(TEXTS, fed.tolist(), strict=True):
         own = towers.tokens.of(text)
@@ -215,7 +215,7 @@ def test_open_clip_gives_the_logits_and_tokens_of_open_clip(open_clip, transform
     config["vision_cfg"]["timm_model_name"] = "vit_base_patch16_siglip_224"
     (tmp_path / "open_clip_config.json").write_text(json.dumps({"model_cfg": config}))
     with pytest.raises(SettingsError, match="timm_model_name; take the transformers folder"):
-        read_towers(tmp_path)
+        TwoTowers(tmp_path)
 
 
 @pytest.mark.parametrize(("settings", "processor"), [(CROP, "CLIP"), (SQUASH, "Siglip")])
@@ -240,28 +240,28 @@ def test_a_folder_that_lacks_a_file_is_refused_with_what_to_do(transformers, tmp
     config = transformers.CLIPConfig(text_config=text, vision_config=vision, projection_dim=24)
     transformers.CLIPModel(config).save_pretrained(tmp_path)
     with pytest.raises(SettingsError, match="must hold preprocessor_config"):
-        read_towers(tmp_path)
+        TwoTowers(tmp_path)
     save_processor(tmp_path, CROP)
-    read_towers(tmp_path)
+    TwoTowers(tmp_path)
     kept = tmp_path / "tokenizer.json"
     content = kept.read_bytes()
     kept.unlink()
     with pytest.raises(SettingsError, match=r"must hold tokenizer.json .* copy it from"):
-        read_towers(tmp_path)
+        TwoTowers(tmp_path)
     kept.write_bytes(content)
     weights = tmp_path / "model.safetensors"
     state = load_file(weights)
     save_file({**state, "vision_model.extra.weight": torch.zeros(1)}, weights)
     with pytest.raises(SettingsError, match=r"no place .* 'vision_model.extra.weight'"):
-        read_towers(tmp_path)
+        TwoTowers(tmp_path)
     del state["text_projection.weight"]
     save_file(state, weights)
     with pytest.raises(SettingsError, match=r"built in a way .* 'text_projection.weight'"):
-        read_towers(tmp_path)
+        TwoTowers(tmp_path)
     config.model_type = "blip"
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "blip"}))
     with pytest.raises(SettingsError, match="model_type of clip, siglip, siglip2, got 'blip'"):
-        read_towers(tmp_path)
+        TwoTowers(tmp_path)
 
 
 def run_verb(*arguments):
@@ -306,9 +306,9 @@ def test_a_run_of_towers_scores_as_the_model_does_and_is_searched_by_any_text(
         features = model.backbone(model.backbone.transform.inputs(stacked)).mean(dim=(2, 3))
     beach = TEMPLATES[0] if kind == "clip" else "this is a photo of {}."
     described = [["a dog", "a puppy"], [beach.format("beach")] + ["beach"] * (kind == "clip")]
-    vectors = [model.towers.text.encode(own, model.towers.tokens).mean(0) for own in described]
+    vectors = [model.text.encode(own, model.tokens).mean(0) for own in described]
     cosines = features @ torch.stack([one / one.norm() for one in vectors]).T
-    expected = model.towers.scale * cosines + (model.towers.bias or 0)
+    expected = model.scale * cosines + (model.bias or 0)
     predictor = Predictor.load(run)
     with torch.inference_mode():
         found = predictor.model(predictor.transform.inputs(stacked)).logits

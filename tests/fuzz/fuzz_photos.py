@@ -58,10 +58,9 @@ from labelwise.photos.lists import RECEIPTS_FILE, keep_receipt, read_list_answer
 from labelwise.photos.metadata import photo_keywords, read_facts, read_photo_metadata
 from labelwise.photos.prevalence import read_answers
 from labelwise.photos.shift import HeldOutPictures, likeness_of
-from labelwise.photos.words import WordList
+from labelwise.photos.words import TwoTowers, WordList
 from labelwise.photos.words.start import KeptAnswers
 from labelwise.photos.words.text_image import TextHead
-from labelwise.photos.words.tower_files import read_towers
 from labelwise.photos.xmp import Keyword, entries, noted, tagged, untagged
 from labelwise.pictures.decode import decode
 from labelwise.pictures.fingerprint import WIDTH
@@ -608,7 +607,7 @@ def same_head(read, folder):
 
 
 def read_model_of_words(folder):
-    towers = read_towers(folder)
+    towers = TwoTowers(folder)
     with torch.no_grad():
         photos = torch.zeros(1, 3, towers.image.transform.size, towers.image.transform.size)
         return towers, towers.image(photos), towers.text(torch.tensor([towers.tokens.of("a dog")]))

@@ -22,9 +22,15 @@ from labelwise.photos import (
     receipts_of,
     verify_lists,
 )
-from labelwise.photos.lists import CheckSession, CheckState, name_of_album, write_list_questions
+from labelwise.photos.lists import (
+    ANSWERS,
+    CheckSession,
+    CheckState,
+    name_of_album,
+    write_list_questions,
+)
 from labelwise.photos.prevalence import read_answers
-from labelwise.photos.query import ANSWERS, photos_like_album
+from labelwise.photos.query import photos_like_album
 from labelwise.retrieval import Query
 from labelwise.scores import read_run, score_data
 from labelwise.system.files import replacing

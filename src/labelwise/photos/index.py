@@ -200,9 +200,8 @@ class Index:
         self.store = Store(self.folder, self.space.names)
         try:
             self.store.database.check_file("index.json")
-            if not self.store.database.check_file(
-                "model.json"
-            ):  # nobody knows whether it was tried
+            # of a file without a hash nobody knows whether it was tried
+            if not self.store.database.check_file("model.json"):
                 self.spec = self._read_spec(tried=False)
         except BaseException:
             self.store.close()

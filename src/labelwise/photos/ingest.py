@@ -205,7 +205,14 @@ class _Files(EncodedImages):
                 embeddings = (known.projection or known.start_projection(features))(features)
             store.append([*self.new.values()], logits, embeddings, self.files, looks)
             rows = store.rows_by_hash(digest for _, digest in self.edited)
-            store.carry_corrections((before, rows[digest]) for before, digest in self.edited)
+            copies = [  # what was said of a photo that was edited holds for the new one
+                replace(said, row=rows[digest], source="edit")
+                for before, digest in self.edited
+                if before != rows[digest]
+                for said in store.corrections(row=before)
+            ]
+            if copies:
+                store.correct(copies)
         self._begin()
 
 

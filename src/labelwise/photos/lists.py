@@ -58,12 +58,13 @@ from labelwise.decide import (
     judge_list,
     judge_lists,
     promised_check,
+    size_list,
 )
 from labelwise.errors import CheckpointError, DataError, LabelwiseError
 from labelwise.photos.filters import PhotoFilter
 from labelwise.photos.index import Index
 from labelwise.photos.prevalence import read_answered
-from labelwise.photos.query import ANSWERS, Asked, Hit, labels_told, said_of
+from labelwise.photos.query import Asked, Hit, labels_told, said_of
 from labelwise.photos.store import Fact, Store
 from labelwise.retrieval import Query
 from labelwise.system.table_files import write_csv
@@ -381,6 +382,8 @@ def _known(index: Index, text: str, more: Mapping[int, bool]) -> dict[int, bool]
 # A person checks a list
 
 
+ANSWERS = 30  # that a person is taken to be willing to give
+LEAST_CHECKED = 0.2  # probability of a photo on a list that is worth checking
 REPEAT = 8  # questions from one repeated photo to the next
 FEWEST_REPEATS = 3  # of which a third may change before the answers are called unsteady
 PATIENCE = 40  # checks; a list that takes more is better made shorter
@@ -489,18 +492,24 @@ class CheckSession:
         if cut is not None and top is not None:
             raise DataError("a list ends at a probability (cut) or after a number (top), not both")
         asked = Asked(index, query, PhotoFilter(distinct=distinct))
-        lengths, wrong = asked.list_to_check(
-            wrong_at_most, cut=cut, top=top, answers=answers, confidence=confidence
-        )
+        known, ranking = asked.own.tuning or asked.own.held_out, asked.own.ranking
+        if top is None:
+            scores = ranking.scores_at_least(known.score_at(LEAST_CHECKED if cut is None else cut))
+        else:
+            scores = ranking.best(top)[1]
+        probs = known.probs(scores.astype(np.float64))
+        lengths: tuple[int, ...] = (len(scores),) if len(scores) else ()
+        if top is None and cut is None:  # as long as the answers carry, and shorter if that fails
+            lengths = size_list(probs, answers, wrong_at_most=wrong_at_most, confidence=confidence)
         if not lengths:
             raise DataError(
                 f"no list of {query} is likely to be at most {100 * wrong_at_most:.3g} % wrong; "
                 "set its length (--top), or let more of it be wrong (--wrong-at-most)"
             )
-        rows, scores = asked.own.ranking.best(lengths[0])
+        rows, scores = ranking.best(lengths[0])
         keys = [(wrong_at_most, length, float(scores[length - 1]), distinct) for length in lengths]
         told = partial(labels_told, asked.bound, index.space)
-        self._start(index, str(query), rows, keys, confidence, wrong, told, who)
+        self._start(index, str(query), rows, keys, confidence, 1 - probs, told, who)
 
     @classmethod
     def of_ranked(

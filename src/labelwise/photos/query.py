@@ -30,7 +30,6 @@ from labelwise.decide import (
     estimate_library_count,
     estimate_list,
     judge_cut,
-    size_list,
 )
 from labelwise.errors import DataError
 from labelwise.metrics.shift import audit_order
@@ -48,8 +47,6 @@ from labelwise.types import LabelSpace
 Sort = Literal["score", "date"]
 Scores = NDArray[np.float64]
 Rows = NDArray[np.int64]
-ANSWERS = 30  # that a person is taken to be willing to give
-LEAST_CHECKED = 0.2  # probability of a photo on a list that is worth checking
 LEAST_SCORE = float(np.finfo(np.float32).min)  # below: left out by a limit
 MOST_BYTES = 256 << 20
 KEYWORD, PHOTOS = "keyword:", "photos:"  # before the name of an album that lies in no folder
@@ -331,31 +328,6 @@ class Asked:
             words = f"No estimate: your photos {how} the {known} photos; audit the list."
             return Statement("none", words)
         return made.stated(known)
-
-    def list_to_check(
-        self,
-        wrong_at_most: float,
-        *,
-        cut: float | None = None,
-        top: int | None = None,
-        answers: int = ANSWERS,
-        confidence: float = 0.95,
-    ) -> tuple[tuple[int, ...], Scores]:
-        """Return the lengths of the list to check, and how wrong its photos may be.
-
-        Down to ``cut``, or ``top`` photos, or as long as ``answers`` can carry, with shorter ones
-        in case it fails; no length where no list is likely to pass.
-        """
-        told, ranking = self.own.tuning or self.own.held_out, self.own.ranking
-        if top is None:
-            scores = ranking.scores_at_least(told.score_at(LEAST_CHECKED if cut is None else cut))
-        else:
-            scores = ranking.best(top)[1]
-        probs = told.probs(scores.astype(np.float64))
-        lengths: tuple[int, ...] = (len(scores),) if len(scores) else ()
-        if top is None and cut is None:
-            lengths = size_list(probs, answers, wrong_at_most=wrong_at_most, confidence=confidence)
-        return lengths, 1 - probs
 
 
 def _split(known: CalibratedQuery) -> ScoredSplit:

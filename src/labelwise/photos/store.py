@@ -399,17 +399,6 @@ class Store(AbstractContextManager["Store", None]):
             lines.append(LoggedAnswer(photos[said.row], said.label, *facts))
         self.answers.append(lines)
 
-    def carry_corrections(self, pairs: Iterable[tuple[int, int]]) -> None:
-        """Let what was said of one content hold for another, such as a photo that was edited."""
-        copies = [
-            replace(correction, row=after, source="edit")
-            for before, after in pairs
-            if before != after
-            for correction in self.corrections(row=before)
-        ]
-        if copies:
-            self.correct(copies)
-
     def corrections(self, label: str | None = None, row: int | None = None) -> list[Correction]:
         """Return what was said last of each label of each picture, withdrawals left out."""
         with self.answers.lock:

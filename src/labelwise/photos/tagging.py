@@ -382,16 +382,12 @@ def apply_patch(now: bytes, patch: bytes) -> bytes:
 
 def _same_bytes(one: bytes, at: int, other: bytes, there: int) -> int:
     most = min(len(one) - at, len(other) - there)
-    same, step = 0, BLOCK
-    while step:
-        end = min(same + step, most)
-        if one[at + same : at + end] == other[there + same : there + end]:
-            if end == most:
-                return most
-            same, step = end, 2 * step
-        else:
-            step //= 2
-    return same
+    for start in range(0, most, BLOCK):
+        end = min(start + BLOCK, most)
+        ours, theirs = one[at + start : at + end], other[there + start : there + end]
+        if ours != theirs:
+            return start + next(n for n in range(end - start) if ours[n] != theirs[n])
+    return most
 
 
 ROWS_AT_ONCE = 4096

@@ -202,54 +202,11 @@ CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
 CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
 
 
-@dataclass(frozen=True, eq=False)
-class Towers:
-    """Both halves of a text-image model: its score is ``scale cos(photo, text) + bias``.
-
-    ``bias`` is None where the model has none: its scores then only rank.
-    """
-
-    image: ImageTower
-    text: TextTower
-    tokens: Tokens
-    scale: float
-    bias: float | None
-    digest: str
-
-
 def is_tower_folder(folder: Path) -> bool:
     """Return whether a folder holds a text-image model, by its configuration."""
     if (folder / OPEN_CONFIG).is_file():
         return True
     return (folder / CONFIG).is_file() and "model_type" in _json(folder / CONFIG)
-
-
-def read_towers(folder: Path) -> Towers:
-    """Return the model of a folder."""
-    is_open = (folder / OPEN_CONFIG).is_file()
-    weights = folder / (OPEN_WEIGHTS if is_open else WEIGHTS)
-    if not weights.is_file():
-        raise SettingsError(
-            f"{folder} must hold {weights.name}, and does not; only safetensors are read"
-        )
-    try:
-        state = {name: value.float() for name, value in load_file(weights).items()}
-    except (SafetensorError, OSError, ValueError) as error:
-        raise SettingsError(f"{weights} cannot be read: {first_line(error)}") from None
-    try:
-        scale, bias = (_number(state.get(name)) for name in ("logit_scale", "logit_bias"))
-        halves = _open_clip(folder, state) if is_open else _transformers(folder, state)
-    except LookupError as error:
-        raise SettingsError(
-            f"{folder}: the model is built in a way that is not read here (no {error}); take one "
-            "whose towers are vision transformers of CLIP, SigLIP or SigLIP 2"
-        ) from None
-    except (TypeError, ValueError, ArithmeticError, AttributeError, RuntimeError) as error:
-        raise SettingsError(
-            f"{folder}: its settings or weights are not those of a text-image model "
-            f"({shortened(one_line_of(error), 300)})"
-        ) from None
-    return Towers(*halves, 1.0 if scale is None else exp(scale), bias, sha256_of(weights))
 
 
 def _number(tensor: Tensor | None) -> float | None:
@@ -429,7 +386,7 @@ class EmbeddedText(nn.Module):
         return self.tower.read(texts)
 
 
-def dual_prompts(towers: Towers, names: Sequence[str], *, context: int = 16) -> DualPrompts:
+def dual_prompts(towers: "TwoTowers", names: Sequence[str], *, context: int = 16) -> DualPrompts:
     """Return the head that learns ``context`` words before these label names, twice."""
     shape = towers.text.shape
     if not shape.causal:
@@ -553,30 +510,57 @@ def open_scorer(
 
 
 class TwoTowers(TextImageModel, TextDirections):
-    """A text-image model of a folder, and the text half of itself."""
+    """A text-image model of a folder, and the text half of itself.
+
+    Its score is ``scale cos(photo, text) + bias``; ``bias`` is None where the model has none: its
+    scores then only rank.
+    """
 
     kind = "towers"
 
     def __init__(self, folder: str | Path) -> None:
-        self.folder = Path(folder)
+        self.folder, self.texts = Path(folder), self
         if not self.folder.is_dir():
             raise SettingsError(f"{folder} is not a folder; it must hold a text-image model")
-        self.towers = read_towers(self.folder)
-        self.backbone, self.digest = self.towers.image, self.towers.digest
-        self.texts = self
+        is_open = (self.folder / OPEN_CONFIG).is_file()
+        weights = self.folder / (OPEN_WEIGHTS if is_open else WEIGHTS)
+        if not weights.is_file():
+            raise SettingsError(
+                f"{folder} must hold {weights.name}, and does not; only safetensors are read"
+            )
+        try:
+            state = {name: value.float() for name, value in load_file(weights).items()}
+        except (SafetensorError, OSError, ValueError) as error:
+            raise SettingsError(f"{weights} cannot be read: {first_line(error)}") from None
+        try:
+            scale, self.bias = (_number(state.get(n)) for n in ("logit_scale", "logit_bias"))
+            read = _open_clip if is_open else _transformers
+            self.image, self.text, self.tokens = read(self.folder, state)
+        except LookupError as error:
+            raise SettingsError(
+                f"{folder}: the model is built in a way that is not read here (no {error}); take "
+                "one whose towers are vision transformers of CLIP, SigLIP or SigLIP 2"
+            ) from None
+        except (TypeError, ValueError, ArithmeticError, AttributeError, RuntimeError) as error:
+            raise SettingsError(
+                f"{folder}: its settings or weights are not those of a text-image model "
+                f"({shortened(one_line_of(error), 300)})"
+            ) from None
+        self.scale = 1.0 if scale is None else exp(scale)
+        self.backbone, self.digest = self.image, sha256_of(weights)
 
     def directions(self, texts: Sequence[Sequence[str]]) -> Tensor:
-        towers, columns = self.towers, []
+        columns = []
         for own in texts:
-            if towers.bias is not None and tuple(own) == usual_texts(own[-1]):
+            if self.bias is not None and tuple(own) == usual_texts(own[-1]):
                 own = [SIGLIP_TEXT.format(own[-1])]
-            mean = towers.text.encode(own, towers.tokens).mean(dim=0)
+            mean = self.text.encode(own, self.tokens).mean(dim=0)
             columns.append(normalize(mean, dim=0).clone())
         return torch.stack(columns, dim=1).double()
 
     def doubt(self, name: str, texts: Sequence[str]) -> str | None:
         strange = [text for text in texts if any(ord(letter) >= LATIN for letter in text)]
-        if strange and self.towers.tokens.knows_english_only:
+        if strange and self.tokens.knows_english_only:
             return (
                 f"CLIP was trained on English, and {strange[0]!r} is written in other letters: "
                 f"describe {name!r} in English, as in: name: a text in English"
@@ -591,9 +575,9 @@ class TwoTowers(TextImageModel, TextDirections):
     def head(
         self, texts: Sequence[Sequence[str]], mean_features: Tensor, features: Tensor | None = None
     ) -> TextHead:
-        weight = self.towers.scale * self.directions(texts)
-        bias = torch.full((len(texts),), self.towers.bias or 0.0, dtype=weight.dtype)
+        weight = self.scale * self.directions(texts)
+        bias = torch.full((len(texts),), self.bias or 0.0, dtype=weight.dtype)
         return TextHead(weight, bias)
 
     def guessed(self, scores: Tensor) -> Link:
-        return super().guessed(scores) if self.towers.bias is None else Sigmoid()
+        return super().guessed(scores) if self.bias is None else Sigmoid()
