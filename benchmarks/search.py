@@ -39,8 +39,8 @@ from labelwise.models.scoring import score
 from labelwise.photos import Index, update_index
 from labelwise.photos import embeddings as similar_photos
 from labelwise.photos.embeddings import LOOKED_AT, Projection, codes_of, nearest_rows
-from labelwise.photos.folder_scan import Changes, look_at, photos_below
 from labelwise.photos.index import IndexFacts
+from labelwise.photos.ingest import Changes, look_at, photos_below
 from labelwise.photos.query import answer
 from labelwise.photos.topk import LabelOdds, OddsRanking, ScoreRanking, ranking_of
 from labelwise.pictures import FileImages, Transform

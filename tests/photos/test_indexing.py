@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from labelwise.cli.app import app
 from labelwise.errors import LabelwiseError
 from labelwise.models import Predictor
-from labelwise.photos import answer, folder_scan
+from labelwise.photos import answer, ingest
 from labelwise.photos.query import Asked
 from labelwise.pictures.decode import IMAGE_SUFFIXES, RAW_SUFFIXES
 from labelwise.predictions import Predictions
@@ -75,7 +75,7 @@ def test_copies_of_one_update_are_scored_once(update, photos, model, batch_size)
 def test_pictures_that_cannot_be_read_are_named_and_raw_beside_a_picture_is_not(
     update, photos, monkeypatch
 ):
-    monkeypatch.setattr(folder_scan, "IMAGE_SUFFIXES", IMAGE_SUFFIXES - RAW_SUFFIXES)  # no rawpy
+    monkeypatch.setattr(ingest, "IMAGE_SUFFIXES", IMAGE_SUFFIXES - RAW_SUFFIXES)  # no rawpy
     for name in ("0.NEF", "2023/1.cr2", "alone.dng", "2023/alone.arw"):
         (photos / name).write_bytes(b"raw")
     changes = update()

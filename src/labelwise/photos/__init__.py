@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 from labelwise.system.lazy import imported_later
 
 if TYPE_CHECKING:
-    from labelwise.photos.folder_scan import Changes
     from labelwise.photos.index import Index, model_changed
-    from labelwise.photos.ingest import update_index
+    from labelwise.photos.ingest import Changes, update_index
     from labelwise.photos.lists import (
         Receipt,
         VerifiedLists,
@@ -68,9 +67,8 @@ if not TYPE_CHECKING:  # else a checker would believe in any name
     __getattr__ = imported_later(
         __name__,
         {
-            "folder_scan": ("Changes",),
             "index": ("Index", "model_changed"),
-            "ingest": ("update_index",),
+            "ingest": ("Changes", "update_index"),
             "query": ("Asked", "Found", "Hit", "answer", "nearest_photos"),
             "lists": (
                 *("Receipt", "VerifiedLists", "read_list_answers", "receipts_of", "verify_lists"),

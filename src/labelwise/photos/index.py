@@ -35,8 +35,7 @@ from labelwise.links import Link, check_log_probs
 from labelwise.models.spec import MODEL_FILE, ModelSpec, require_fit
 from labelwise.photos.database import file_hash, way_out
 from labelwise.photos.embeddings import IndexEmbeddings
-from labelwise.photos.folder_scan import PhotoFiles
-from labelwise.photos.store import Correction, Fact, Store
+from labelwise.photos.store import Correction, Fact, PhotoFiles, Store
 from labelwise.photos.topk import LabelOdds
 from labelwise.predictions import Predictions
 from labelwise.retrieval import BoundQuery, Query, bind

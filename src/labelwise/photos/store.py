@@ -11,6 +11,7 @@ before the transaction that makes their rows known, and never changed afterwards
 killed at any moment leaves a complete index.
 """
 
+import hashlib
 import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -36,8 +37,16 @@ from labelwise.photos.database import (
     open_database,
     way_out,
 )
+from labelwise.pictures.sources import read_image_file
 from labelwise.system.files import replacing
-from labelwise.system.storage import address_of, is_uri, without_options
+from labelwise.system.storage import (
+    ObjectStorage,
+    StorageError,
+    address_of,
+    is_uri,
+    storage_at,
+    without_options,
+)
 from labelwise.system.text import first_line
 
 NAMES = {"embeddings": "embedding", "looks": "look"}  # of the columns of vectors
@@ -82,6 +91,42 @@ class PhotoFile:
     row: int | None = None
     state: FileState = "ok"
     reason: str | None = None
+
+
+@dataclass(frozen=True)
+class PhotoFiles:
+    """The files (root, name) that held a photo when they were indexed, and its hash."""
+
+    digest: bytes
+    places: tuple[tuple[str, str], ...]
+
+    def read(self) -> tuple[bytes, str] | None:
+        """Return the bytes of the photo and its name, from a file that still holds that photo.
+
+        None where no file does. Where a storage did not answer and no other file holds the photo,
+        its StorageError is raised. A link that leads out of its root is not followed.
+        """
+        unasked: StorageError | None = None
+        for root, name in self.places:
+            try:
+                storage = storage_at(root)
+                if isinstance(storage, ObjectStorage):
+                    blob = storage.read(name)
+                else:
+                    path = os.path.realpath(os.path.join(root, name))
+                    if not is_below(path, os.path.realpath(root)):
+                        continue
+                    blob = read_image_file(Path(path), name)
+            except StorageError as error:
+                unasked = error
+                continue
+            except (OSError, LabelwiseError):
+                continue
+            if hashlib.sha256(blob).digest() == self.digest:
+                return blob, os.path.basename(name)
+        if unasked is not None:
+            raise unasked
+        return None
 
 
 @dataclass(frozen=True)
@@ -459,3 +504,8 @@ def _inside(path: str, root: str) -> str | None:
 
 def _raw(inside: str) -> bytes | None:
     return None if shown(inside) == inside else os.fsencode(inside)
+
+
+def is_below(path: str, home: str) -> bool:
+    """Return whether a real path is the real folder ``home`` or lies below it."""
+    return os.path.commonpath([path, home]) == home

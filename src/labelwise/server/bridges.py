@@ -28,7 +28,7 @@ from labelwise.contrib.annotation_tools import (
     read_config,
 )
 from labelwise.errors import DataError, ImageError
-from labelwise.photos.folder_scan import is_below
+from labelwise.photos.store import is_below
 from labelwise.pictures.sources import read_image_file
 from labelwise.server.api import ERRORS, all_tagged, require_json, tagged_or_left, whole_body
 from labelwise.server.batching import Tagged

@@ -23,7 +23,6 @@ from labelwise.metrics.shift import Alarm, audit_order, calibration_alarm
 from labelwise.models import ModelSpec
 from labelwise.photos import Index, questions
 from labelwise.photos.filters import PhotoFilter
-from labelwise.photos.folder_scan import PhotoFiles
 from labelwise.photos.lists import (
     CheckSession,
     CheckState,
@@ -42,7 +41,7 @@ from labelwise.photos.query import (
     photos_like_album,
 )
 from labelwise.photos.shift import LibraryLikeness, likeness_of
-from labelwise.photos.store import Correction
+from labelwise.photos.store import Correction, PhotoFiles
 from labelwise.retrieval import Query, complete
 from labelwise.server import schemas
 from labelwise.server.batching import Threads

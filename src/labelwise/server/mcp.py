@@ -26,9 +26,9 @@ from labelwise.models import Predictor
 from labelwise.models.run_folder import RunFolder
 from labelwise.models.scoring import require_probabilities
 from labelwise.photos import Index, answer, likeness_of
-from labelwise.photos.folder_scan import is_below
 from labelwise.photos.prevalence import draw_sample, estimate_from_answers
 from labelwise.photos.query import nearest_photos
+from labelwise.photos.store import is_below
 from labelwise.pictures import BytesImages
 from labelwise.pictures.sources import read_image_file
 from labelwise.pictures.worker import Kind, OneImage, Work
