@@ -3,7 +3,6 @@
 Oracles: an index of just those photos, hits of the whole that pass, how the library was made.
 """
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +10,8 @@ import pytest
 from made_index import made_index
 from open_indexes import open_index
 from PIL import Image
-from typed import run
 
-from labelwise.errors import DataError, LabelwiseError
+from labelwise.errors import DataError
 from labelwise.photos import Index, answer
 from labelwise.photos.filters import NearCopies, PhotoFilter, copied_rows, near_copies, pictures_of
 from labelwise.photos.lists import CheckSession
@@ -171,14 +169,6 @@ def test_a_search_for_distinct_photos_is_one_in_a_library_without_the_copies(lib
         ]
         assert (whole.photos, found.photos) == (15, 13)
         assert "of 13 photos near copies counted as one match dog" in found.counted
-
-
-def test_the_command_line_takes_near_copies_as_one(library):
-    found = run("search", library.folder, "dog", "--distinct", "--json", "--count")
-    assert json.loads(found.stdout)["photos"] == 13
-    assert json.loads(found.stdout)["near_copies"] is None  # nothing was cut
-    refused = run("search", library.folder, "--unreadable", "--distinct")
-    assert isinstance(refused.exception, LabelwiseError)
 
 
 def test_a_check_draws_one_photo_of_each_picture(library):

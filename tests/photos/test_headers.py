@@ -14,7 +14,7 @@ from labelwise.errors import DataError
 from labelwise.photos import answer, update_index
 from labelwise.photos import metadata as headers
 from labelwise.photos.filters import PhotoFilter
-from labelwise.photos.metadata import PhotoFacts, PhotoHeader, headers_of, read_facts
+from labelwise.photos.metadata import PhotoFacts, read_facts
 from labelwise.retrieval import Query
 from labelwise.system.progress import Silent
 
@@ -59,15 +59,6 @@ def names(index, **options):
     found = answer(index, Query.parse("dog"), top=50, photos=PhotoFilter(**options))
     assert found.photos == len(found.hits)
     return sorted(os.path.basename(hit.paths[0])[0] for hit in found.hits)
-
-
-def test_headers_are_what_the_files_say(index, photos):
-    rows = {name: index.row_of(photos / name) for name in ("0.png", "1.png", "6.jpg", "7.jpg")}
-    found = headers_of(index, list(range(9)))
-    assert found[rows["0.png"]] == PhotoHeader(None, 5, frozenset({"Grandma", "beach"}))
-    assert found[rows["1.png"]] == PhotoHeader(None, 3, frozenset({"grandma"}))
-    assert found[rows["6.jpg"]] == PhotoHeader("X-T5", 4)
-    assert found[rows["7.jpg"]] == PhotoHeader("X-T5", -1, frozenset({"garden"}))
 
 
 def test_a_search_by_camera_rating_and_keywords(index):

@@ -47,13 +47,6 @@ def assert_right(index, root, model):
         np.testing.assert_allclose(found[path], logits, atol=1e-5)
 
 
-def test_every_photo_is_scored_as_predict_scores_it(update, photos, model):
-    assert counts(update()) == {"new": 12}
-    index = open_index(update.folder)
-    assert_right(index, photos, model)
-    assert index.store.contents_of([0])[0].width == 32
-
-
 @pytest.mark.parametrize("batch_size", [1, 64])
 def test_copies_of_one_update_are_scored_once(update, photos, model, batch_size):
     """Whichever of two equal files is read first, the other waits for what comes of it."""

@@ -282,12 +282,3 @@ def test_a_file_grows_and_a_damaged_one_is_made_anew(tmp_path):
         found = CacheFiles(tmp_path).grown("a.bin", FLOAT, values.shape, again)
         np.testing.assert_array_equal(found, values)
         assert made == [0]
-
-
-def test_a_file_may_be_made_of_another(tmp_path):
-    files, values = CacheFiles(tmp_path), np.arange(6, dtype=np.float32)[:, None]
-
-    def doubled(done, rows):
-        yield 2 * files.grown("a.bin", FLOAT, (6, 1), parts_of(values))[done:rows]
-
-    np.testing.assert_array_equal(files.grown("b.bin", FLOAT, (6, 1), doubled), 2 * values)
