@@ -262,7 +262,8 @@ class Index:
 
     def ask(self, query: Query, photos: "PhotoFilter | None" = None) -> "Asked":
         """Return a query asked of the photos that pass a filter; ``top`` and ``cut`` list them."""
-        from labelwise.photos.query import EVERY_PHOTO, Asked
+        from labelwise.photos.filters import EVERY_PHOTO
+        from labelwise.photos.query import Asked
 
         return Asked(self, query, photos or EVERY_PHOTO)
 

@@ -402,7 +402,7 @@ def promised_rule(
     that cannot be promised are not given, and those with few photos have one promise together.
     Held-out photos tell nothing of a library that differs, or that could not be compared.
     """
-    evidence, likeness, validation = evidence_of(index), likeness_of(index), index.validation_photos
+    evidence, likeness, known = evidence_of(index), likeness_of(index), index.validation_photos
     outcome, own = likeness.likeness.outcome, index.spec.answers is not None
     if outcome != "alike" and not (own and outcome == "unknown"):  # own photos were set aside
         raise DataError(
@@ -414,7 +414,7 @@ def promised_rule(
         evidence,
         level=1 - wrong_at_most,
         confidence=confidence,
-        tuning=validation and validation.evidence("validation photos of the model"),
+        tuning=None if known is None else known.evidence("validation photos of the model"),
     )
     if not made.promises:
         raise DataError("; ".join(made.refused))

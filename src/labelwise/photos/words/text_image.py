@@ -265,7 +265,11 @@ class TextImageModel(ABC):
     folder: Path
     backbone: Backbone
     digest: str
-    texts: TextDirections
+
+    @property
+    @abstractmethod
+    def texts(self) -> TextDirections:
+        """The text half."""
 
     @abstractmethod
     def head(

@@ -519,7 +519,7 @@ class TwoTowers(TextImageModel, TextDirections):
     kind = "towers"
 
     def __init__(self, folder: str | Path) -> None:
-        self.folder, self.texts = Path(folder), self
+        self.folder = Path(folder)
         if not self.folder.is_dir():
             raise SettingsError(f"{folder} is not a folder; it must hold a text-image model")
         is_open = (self.folder / OPEN_CONFIG).is_file()
@@ -548,6 +548,10 @@ class TwoTowers(TextImageModel, TextDirections):
             ) from None
         self.scale = 1.0 if scale is None else exp(scale)
         self.backbone, self.digest = self.image, sha256_of(weights)
+
+    @property
+    def texts(self) -> "TwoTowers":
+        return self
 
     def directions(self, texts: Sequence[Sequence[str]]) -> Tensor:
         columns = []
