@@ -5,12 +5,13 @@ import csv
 import numpy as np
 import pytest
 from made_index import made_index
+from open_indexes import open_index
 from scipy.stats import binom
 from typed import run
 
 from labelwise.errors import DataError, SettingsError
 from labelwise.links import Sigmoid
-from labelwise.photos import Index, answer
+from labelwise.photos import answer
 from labelwise.photos.filters import PhotoGroups
 from labelwise.photos.prevalence import (
     SampleAnswers,
@@ -31,7 +32,7 @@ def library(tmp_path, model):
     logits = random.normal(-1, 2, (600, 4))
     truth = random.random(600) < Sigmoid()(logits[:, 2] + 1.5)
     folders = ["north" if row % 3 else "south" for row in range(600)]
-    return made_index(tmp_path / "index", model, logits, folders), truth
+    return open_index(made_index(tmp_path / "index", model, logits, folders)), truth
 
 
 def answered(index, sample, truth):
@@ -41,39 +42,36 @@ def answered(index, sample, truth):
 
 
 def test_estimates_hold_the_truth_though_the_model_is_wrong(library):
-    folder, truth = library
+    index, truth = library
     held, draws, answers = 0, 20, 40
-    with Index(folder) as index:
-        for seed in range(draws):
-            (folder / "answers.jsonl").unlink(missing_ok=True)  # so that others are drawn
-            sample = draw_sample(index, DOG, answers, seed=seed)
-            found = estimate_from_answers(index, DOG, answered(index, sample, truth)).total
-            held += found.low <= truth.sum() <= found.high
+    for seed in range(draws):
+        (index.folder / "answers.jsonl").unlink(missing_ok=True)  # so that others are drawn
+        sample = draw_sample(index, DOG, answers, seed=seed)
+        found = estimate_from_answers(index, DOG, answered(index, sample, truth)).total
+        held += found.low <= truth.sum() <= found.high
     assert held >= binom.ppf(0.001, draws, 0.95)
     assert found.answered == answers
 
 
 def test_the_same_question_draws_the_same_photos(library):
-    folder, _ = library
-    with Index(folder) as index:
-        first = draw_sample(index, DOG, 30)
-        assert draw_sample(index, DOG, 30) == first
-        assert len(set(first.photos)) == 30
-        other = draw_sample(index, Query.parse("cat"), 30)
-        assert set(other.photos) != set(first.photos)
-        records = index.store.answers.notes("count")
+    index, _ = library
+    first = draw_sample(index, DOG, 30)
+    assert draw_sample(index, DOG, 30) == first
+    assert len(set(first.photos)) == 30
+    other = draw_sample(index, Query.parse("cat"), 30)
+    assert set(other.photos) != set(first.photos)
+    records = index.store.answers.notes("count")
     assert [one["query"] for one in records] == ["dog", "cat"]
     assert records[0]["seed"] == first.seed
 
 
 def test_folders_are_drawn_from_and_estimated_apart(library):
-    folder, truth = library
+    index, truth = library
     south = np.arange(600) % 3 == 0
-    with Index(folder) as index:
-        sample = draw_sample(index, DOG, 120, FOLDERS, seed=1)
-        assert [len(photos) for photos in sample.drawn.values()] == [120, 120]
-        told = answered(index, sample, truth)
-        found = estimate_from_answers(index, DOG, told, FOLDERS)
+    sample = draw_sample(index, DOG, 120, FOLDERS, seed=1)
+    assert [len(photos) for photos in sample.drawn.values()] == [120, 120]
+    told = answered(index, sample, truth)
+    found = estimate_from_answers(index, DOG, told, FOLDERS)
     north_found, south_found = found.groups
     assert (north_found.photos, south_found.photos) == (400, 200)
     assert south_found.low <= truth[south].sum() <= south_found.high
@@ -83,53 +81,50 @@ def test_folders_are_drawn_from_and_estimated_apart(library):
 
 
 def test_answers_must_be_of_the_photos_that_were_drawn(library):
-    folder, truth = library
-    with Index(folder) as index:
-        sample = draw_sample(index, DOG, 20)
-        told = answered(index, sample, truth)
-        some = dict(list(told.items())[:15])
-        with pytest.raises(DataError, match="5 of the 20 photos drawn for dog have no answer"):
-            estimate_from_answers(index, DOG, some)
-        rows = set(index.store.rows_by_hash(map(bytes.fromhex, sample.photos)).values())
-        (extra,) = index.store.paths_of([min(set(range(600)) - rows)]).values()
-        with pytest.raises(DataError, match="1 answers are of photos that were not drawn"):
-            estimate_from_answers(index, DOG, told | {extra[0]: "yes"})
-        with pytest.raises(DataError, match="were not drawn for cat"):
-            estimate_from_answers(index, Query.parse("cat"), told)
+    index, truth = library
+    sample = draw_sample(index, DOG, 20)
+    told = answered(index, sample, truth)
+    some = dict(list(told.items())[:15])
+    with pytest.raises(DataError, match="5 of the 20 photos drawn for dog have no answer"):
+        estimate_from_answers(index, DOG, some)
+    rows = set(index.store.rows_by_hash(map(bytes.fromhex, sample.photos)).values())
+    (extra,) = index.store.paths_of([min(set(range(600)) - rows)]).values()
+    with pytest.raises(DataError, match="1 answers are of photos that were not drawn"):
+        estimate_from_answers(index, DOG, told | {extra[0]: "yes"})
+    with pytest.raises(DataError, match="were not drawn for cat"):
+        estimate_from_answers(index, Query.parse("cat"), told)
 
 
 def test_photos_that_are_gone_leave_library_and_sample(library):
-    folder, truth = library
-    with Index(folder) as index:
-        sample = draw_sample(index, DOG, 200, seed=1)
-        told = answered(index, sample, truth)
-        with index.store.transaction():
-            index.store.mark_missing(1, "south")
-        left = {path: value for path, value in told.items() if "north" in path}
-        found = estimate_from_answers(index, DOG, left).total
+    index, truth = library
+    sample = draw_sample(index, DOG, 200, seed=1)
+    told = answered(index, sample, truth)
+    with index.store.transaction():
+        index.store.mark_missing(1, "south")
+    left = {path: value for path, value in told.items() if "north" in path}
+    found = estimate_from_answers(index, DOG, left).total
     north = np.arange(600) % 3 != 0
     assert found.photos == 400
     assert found.answered == len(left)
     assert found.low <= truth[north].sum() <= found.high
 
 
-def sites(folder, names):
+def sites(index, names):
     """Write a table that says of each photo, by the number in its name, which site it is of."""
-    table = folder.parent / "sites.csv"
+    table = index.folder.parent / "sites.csv"
     lines = [f"photos/{'north' if row % 3 else 'south'}/{row}.jpg,{name}" for row, name in names]
     table.write_text("\n".join(["path,site", *lines]) + "\n")
     return PhotoGroups("site", table)
 
 
 def test_groups_of_a_table_are_those_of_folders_with_the_same_photos(library):
-    folder, truth = library
-    groups = sites(folder, [(row, "n" if row % 3 else "s") for row in range(600)])
-    with Index(folder) as index:
-        found = []
-        for grouping in (FOLDERS, groups):
-            sample = draw_sample(index, DOG, 100, grouping, seed=5)
-            told = answered(index, sample, truth)
-            found.append(estimate_from_answers(index, DOG, told, grouping))
+    index, truth = library
+    groups = sites(index, [(row, "n" if row % 3 else "s") for row in range(600)])
+    found = []
+    for grouping in (FOLDERS, groups):
+        sample = draw_sample(index, DOG, 100, grouping, seed=5)
+        told = answered(index, sample, truth)
+        found.append(estimate_from_answers(index, DOG, told, grouping))
     assert [one.group for one in found[1].groups] == ["n", "s"]
     counts = [[(one.count, one.low, one.high) for one in some.groups] for some in found]
     assert counts[0] == counts[1]
@@ -137,18 +132,17 @@ def test_groups_of_a_table_are_those_of_folders_with_the_same_photos(library):
 
 
 def test_a_table_may_leave_photos_out_but_not_change_after_the_draw(library):
-    folder, truth = library
-    groups = sites(folder, [(row, "few") for row in range(100)])
-    with Index(folder) as index:
-        sample = draw_sample(index, DOG, 20, groups)
-        assert {name: len(some) for name, some in sample.drawn.items()} == {
-            "(not in the table)": 20,
-            "few": 20,
-        }
-        told = answered(index, sample, truth)
-        sites(folder, [(row, "few") for row in range(101)])
-        with pytest.raises(DataError, match=r"by site of .* as it is now"):
-            estimate_from_answers(index, DOG, told, groups)
+    index, truth = library
+    groups = sites(index, [(row, "few") for row in range(100)])
+    sample = draw_sample(index, DOG, 20, groups)
+    assert {name: len(some) for name, some in sample.drawn.items()} == {
+        "(not in the table)": 20,
+        "few": 20,
+    }
+    told = answered(index, sample, truth)
+    sites(index, [(row, "few") for row in range(101)])
+    with pytest.raises(DataError, match=r"by site of .* as it is now"):
+        estimate_from_answers(index, DOG, told, groups)
 
 
 @pytest.mark.parametrize(
@@ -161,10 +155,10 @@ def test_a_table_may_leave_photos_out_but_not_change_after_the_draw(library):
     ],
 )
 def test_tables_that_do_not_group_are_refused(library, text, words):
-    folder, _ = library
-    table = folder.parent / "sites.csv"
+    index, _ = library
+    table = index.folder.parent / "sites.csv"
     table.write_text(text)
-    with Index(folder) as index, pytest.raises(DataError, match=words):
+    with pytest.raises(DataError, match=words):
         draw_sample(index, DOG, 5, PhotoGroups("site", table))
 
 
@@ -176,26 +170,24 @@ def test_a_group_needs_a_table_and_a_table_a_column(tmp_path):
 
 
 def test_answers_go_on_where_they_were_left_and_can_be_taken_back(library):
-    folder, _ = library
-    with Index(folder) as index:
-        sample = draw_sample(index, DOG, 5)
-        session = SampleAnswers(index, DOG, sample, who="ann")
-        row, _ = session.next_photo()
-        session.note({row: "yes"})
-        second, _ = session.next_photo()
-        session.note({second: "no"})
-        session.undo()
-        assert session.answers == {row: "yes"}
-        with pytest.raises(DataError, match="4 photos have no answer yet"):
-            session.estimate()
-    with Index(folder) as index:
-        session = SampleAnswers(index, DOG, sample)
-        assert session.next_photo()[0] == second
-        session.note({one: "no" for one in session.rows[1:]})
-        assert session.next_photo() is None
-        found = session.estimate().total
-        assert (found.yes, found.answered) == (1, 5)
-        state = {one.row: (one.state, one.source) for one in index.store.corrections("dog")}
+    index, _ = library
+    sample = draw_sample(index, DOG, 5)
+    session = SampleAnswers(index, DOG, sample, who="ann")
+    row, _ = session.next_photo()
+    session.note({row: "yes"})
+    second, _ = session.next_photo()
+    session.note({second: "no"})
+    session.undo()
+    assert session.answers == {row: "yes"}
+    with pytest.raises(DataError, match="4 photos have no answer yet"):
+        session.estimate()
+    session = SampleAnswers(index, DOG, sample)
+    assert session.next_photo()[0] == second
+    session.note({one: "no" for one in session.rows[1:]})
+    assert session.next_photo() is None
+    found = session.estimate().total
+    assert (found.yes, found.answered) == (1, 5)
+    state = {one.row: (one.state, one.source) for one in index.store.corrections("dog")}
     assert state[row] == ("present", "audit")
     assert state[second] == ("absent", "audit")
 
@@ -210,9 +202,9 @@ def test_answers_go_on_where_they_were_left_and_can_be_taken_back(library):
     ],
 )
 def test_damaged_draws_are_named(library, line):
-    folder, _ = library
-    (folder / "samples.jsonl").write_text(line + "\n")
-    with Index(folder) as index, pytest.raises(DataError, match=r"samples.jsonl, line 1|a sample"):
+    index, _ = library
+    (index.folder / "samples.jsonl").write_text(line + "\n")
+    with pytest.raises(DataError, match=r"samples.jsonl, line 1|a sample"):
         draw_sample(index, DOG, 5)
 
 
@@ -228,24 +220,22 @@ def test_damaged_draws_are_named(library, line):
 def test_only_answers_about_one_label_of_the_whole_library_are_audits(
     library, query, groups, expected
 ):
-    folder, truth = library
+    index, truth = library
     asked = Query.parse(query)
-    with Index(folder) as index:
-        sample = draw_sample(index, asked, 20, groups, seed=2)
-        estimate_from_answers(index, asked, answered(index, sample, truth), groups)
-        said = {(one.label, one.state, one.source) for one in index.store.corrections()}
+    sample = draw_sample(index, asked, 20, groups, seed=2)
+    estimate_from_answers(index, asked, answered(index, sample, truth), groups)
+    said = {(one.label, one.state, one.source) for one in index.store.corrections()}
     assert said == expected
 
 
 def test_corrections_after_the_draw_do_not_change_the_estimate(library):
-    folder, truth = library
-    with Index(folder) as index:
-        sample = draw_sample(index, DOG, 150, seed=3)
-        told = answered(index, sample, truth)
-        first = estimate_from_answers(index, DOG, told).total
-        for row in range(0, 600, 2):
-            index.correct(row, {"dog": "present" if truth[row] else "absent"})
-        assert estimate_from_answers(index, DOG, told).total == first
+    index, truth = library
+    sample = draw_sample(index, DOG, 150, seed=3)
+    told = answered(index, sample, truth)
+    first = estimate_from_answers(index, DOG, told).total
+    for row in range(0, 600, 2):
+        index.correct(row, {"dog": "present" if truth[row] else "absent"})
+    assert estimate_from_answers(index, DOG, told).total == first
 
 
 @pytest.mark.parametrize(
@@ -273,10 +263,10 @@ def test_empty_answers_are_no_answers_and_repeated_ones_count_once(tmp_path):
 def test_the_command_draws_reads_and_writes(library, tmp_path, capsys, monkeypatch):
     from labelwise.cli.app import main
 
-    folder, truth = library
+    index, truth = library
 
     def run(*words, status=0, query="dog"):
-        given = ["labelwise", "estimate", str(folder), *words, "--", query]
+        given = ["labelwise", "estimate", str(index.folder), *words, "--", query]
         monkeypatch.setattr("sys.argv", given)
         with pytest.raises(SystemExit) as left:
             main()
@@ -285,8 +275,7 @@ def test_the_command_draws_reads_and_writes(library, tmp_path, capsys, monkeypat
 
     said = run().out
     assert "It holds if these photos are like the held-out ones" in said
-    with Index(folder) as index:  # one figure, whoever is asked
-        assert said.startswith(answer(index, Query.parse("dog")).counted)
+    assert said.startswith(answer(index, Query.parse("dog")).counted)  # whoever is asked
     questions, counts = tmp_path / "questions.csv", tmp_path / "counts.csv"
     assert "120 photos drawn at random" in run("--answers", "120", "-o", str(questions)).out
     with questions.open(newline="") as file:
@@ -318,9 +307,9 @@ def test_the_command_draws_reads_and_writes(library, tmp_path, capsys, monkeypat
 
 
 def test_the_command_asks_stops_goes_on_and_draws_a_chart(library):
-    folder, _ = library
-    plot, counts = folder.parent / "by folder.svg", folder.parent / "counts.csv"
-    call = ["estimate", str(folder), "dog", "--answers", "2", "--by", "folder"]
+    index, _ = library
+    plot, counts = index.folder.parent / "by folder.svg", index.folder.parent / "counts.csv"
+    call = ["estimate", str(index.folder), "dog", "--answers", "2", "--by", "folder"]
     call += ["--plot", str(plot), "--csv", str(counts)]
 
     def asked(answers):
@@ -340,6 +329,6 @@ def test_the_command_asks_stops_goes_on_and_draws_a_chart(library):
             (line["group"].rpartition("/")[2], line["photos"]) for line in csv.DictReader(file)
         ]
     assert groups == [("north", "400"), ("south", "200"), ("", "600")]
-    plot = folder.parent / "chart.pdf"
+    plot = index.folder.parent / "chart.pdf"
     with pytest.raises(SettingsError, match=r"an .svg file, got chart.pdf"):
         run(*call[:-3], plot, catch_exceptions=False)

@@ -189,7 +189,7 @@ def held_out(tmp_path):
 
 
 def test_the_count_holds_where_the_label_is_three_times_as_frequent(held_out, tmp_path):
-    draws, held = 8, 0
+    draws, held = 12, 0
     for seed in range(draws):
         logits, truth = shifted(np.random.default_rng(10 + seed), 0.8)
         index = open_index(made_index(tmp_path / f"{seed}.index", held_out, logits))

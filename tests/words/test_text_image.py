@@ -119,8 +119,8 @@ def test_files_that_are_no_text_are_refused(tmp_path):
 def test_a_word_is_refused_unless_the_table_of_its_answers_comes_back(tmp_path, name):
     table = tmp_path / "answers.csv"
     said = {f"{number}.png": {name: number > 1, "red": True} for number in range(3)}
-    for name in said:
-        (tmp_path / name).write_bytes(b"")
+    for picture in said:
+        (tmp_path / picture).write_bytes(b"")
     for aside in (None, {"1.png"}):
         write_table(table, (name, "red"), said, aside)
         try:

@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 from time import monotonic, sleep
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -10,8 +11,10 @@ from labelwise.cli.options import Options, decoder_of
 from labelwise.cli.text import caution, complain, next_steps, resumable, say, tell
 from labelwise.errors import DataError
 from labelwise.models.loading import caution_of
-from labelwise.photos import Changes
 from labelwise.system.progress import make_watch
+
+if TYPE_CHECKING:
+    from labelwise.photos import Changes
 
 DEFAULT_INDEX = Path("photos.index")
 SECONDS_BETWEEN_LOOKS = 5.0
@@ -24,7 +27,7 @@ def index(folders: list[str] | None, given: Options) -> None:
     decoder = None if given.decode is None else decoder_of(given)
     out = default_index(given.out)
 
-    def update() -> Changes:
+    def update() -> "Changes":
         """Bring the index up to date once; model, rebuild and taxonomy apply the first time."""
         changes = update_index(
             out,
