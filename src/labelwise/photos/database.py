@@ -12,9 +12,8 @@ A flipped bit is never taken for a probability, or for the name of a photo:
     held-out, validation, taxonomy, ...    written            read
 
 Sums guard against faults of disks and killed writers, not against people who can write here. Rows
-and files of earlier versions have none until the next update; from then on a missing sum is damage.
-Hashes of files are written in the transaction that makes the rows of a file known. A file that is
-replaced has none until the new one is in its place. ``cache/NAME.bin`` (arrays end to end, to be
+of version 0.2 have none until the next update; from then on a missing sum is damage. A file that is
+replaced has no hash until the new one is in its place. ``cache/NAME.bin`` (arrays end to end, to be
 mapped) can be made again and has its sums in ``cache/NAME.bin.sums``: a CRC-32 of each MiB.
 """
 
@@ -70,26 +69,24 @@ CREATE INDEX files_of_content ON files (row);
 CREATE TABLE corrections (
   id INTEGER PRIMARY KEY AUTOINCREMENT, row INTEGER NOT NULL REFERENCES contents (row),
   label TEXT NOT NULL, state TEXT NOT NULL, who TEXT NOT NULL, at TEXT NOT NULL,
-  source TEXT NOT NULL);
+  source TEXT NOT NULL, sum INTEGER);
 CREATE INDEX corrections_of_label ON corrections (label, row);
-CREATE TABLE sidecars (raw BLOB PRIMARY KEY, path TEXT NOT NULL, before BLOB, after BLOB NOT NULL);
-"""
-# What each version added, in order; PRAGMA user_version counts those that a database has.
-MIGRATIONS = (
-    "ALTER TABLE sidecars ADD COLUMN wrote TEXT;",
-    "CREATE TABLE checksums (name TEXT PRIMARY KEY, hash BLOB NOT NULL) WITHOUT ROWID;"
-    "ALTER TABLE corrections ADD COLUMN sum INTEGER;"
-    "UPDATE corrections SET sum = sum_of(row, label, state, who, at, source);",
-    "CREATE TABLE embedded ("
-    "raw BLOB PRIMARY KEY, path TEXT NOT NULL, patch BLOB NOT NULL, after BLOB NOT NULL, "
-    "wrote TEXT NOT NULL);",
-    "".join(
-        f"ALTER TABLE {table} ADD COLUMN sum INTEGER;"
-        for table in ("roots", "contents", "files", "sidecars", "embedded")
-    )
-    + "DROP TABLE IF EXISTS photo_headers;"  # they are read again
+CREATE TABLE sidecars (
+  raw BLOB PRIMARY KEY, path TEXT NOT NULL, before BLOB, after BLOB NOT NULL, wrote TEXT);
+CREATE TABLE embedded (
+  raw BLOB PRIMARY KEY, path TEXT NOT NULL, patch BLOB NOT NULL, after BLOB NOT NULL,
+  wrote TEXT NOT NULL);
+CREATE TABLE checksums (name TEXT PRIMARY KEY, hash BLOB NOT NULL) WITHOUT ROWID;
+PRAGMA user_version = 3;
+"""  # of version 0.2; PRAGMA user_version tells versions apart
+OF_0_2, VERSION = 3, 4
+MIGRATION = "".join(
+    f"ALTER TABLE {table} ADD COLUMN sum INTEGER;"
+    for table in ("roots", "contents", "files", "sidecars", "embedded")
+) + (
+    "DROP TABLE IF EXISTS photo_headers;"  # they are read again
     "CREATE TABLE photo_headers (row INTEGER PRIMARY KEY, stamp TEXT NOT NULL, camera TEXT, "
-    "rating INTEGER, keywords TEXT NOT NULL, sum INTEGER);",
+    f"rating INTEGER, keywords TEXT NOT NULL, sum INTEGER); PRAGMA user_version = {VERSION};"
 )
 SUMMED = {
     "roots": ("id", "path", "raw"),
@@ -100,7 +97,6 @@ SUMMED = {
     "embedded": ("raw", "path", "patch", "after", "wrote"),
     "photo_headers": ("row", "stamp", "camera", "rating", "keywords"),
 }  # the columns of which each row has a sum
-HASHES_SINCE, SUMS_SINCE = 2, 4  # the versions that brought them
 SCHEMA_NAME = "photos.sqlite"  # of the schema's hash among those of files
 
 
@@ -110,10 +106,7 @@ def sum_of(*values: Any) -> int:
 
 
 class Database:
-    """An open database whose errors are sentences; ``writable`` says whether it may be written.
-
-    ``version`` is how many migrations of the schema it has had.
-    """
+    """An open database whose errors are sentences; ``writable`` says whether it may be written."""
 
     def __init__(self, path: Path, options: str) -> None:
         self.path, self.folder, self.writable = path, path.parent, options == "mode=rw"
@@ -136,6 +129,9 @@ class Database:
             self.execute("PRAGMA synchronous = NORMAL")
             self.execute("SELECT count(*) FROM roots")
             ((self.version,),) = self.execute("PRAGMA user_version")
+            self._check_schema()
+            if self.writable and self.version < VERSION:
+                self._migrate()
         except BaseException:
             self.close()
             raise
@@ -159,8 +155,6 @@ class Database:
         return bool(self.execute(query, (name,))[0][0])
 
     def hash_of(self, name: str) -> bytes | None:
-        if self.version < HASHES_SINCE:  # an index of 0.1 that may only be read
-            return None
         kept = self.execute("SELECT hash FROM checksums WHERE name = ?", (name,))
         return kept[0][0] if kept else None
 
@@ -288,18 +282,16 @@ class Database:
         )
 
     def _sum(self, table: str) -> str:
-        since = HASHES_SINCE if table == "corrections" else SUMS_SINCE
-        return "sum" if self.version >= since else "NULL"
+        return "sum" if self.version == VERSION or table == "corrections" else "NULL"
 
-    def migrate(self) -> None:
-        """Bring a database that an earlier version wrote up to date, if it may be written."""
-        if self.version > len(MIGRATIONS):
+    def _check_schema(self) -> None:
+        """Raise unless the schema is what was kept of it, where it was; VACUUM moves tables."""
+        if not OF_0_2 <= self.version <= VERSION:
             raise CheckpointError(
-                f"{self.path} was written by a later version of labelwise (its format is "
-                f"{self.version}, this version knows {len(MIGRATIONS)}); install that version"
+                f"{self.path} was written by another version of labelwise (its format is "
+                f"{self.version}, this version reads {OF_0_2} and {VERSION}); install that version"
             )
-        # The schema is what was kept of it, where it was; VACUUM moves tables.
-        kept = self.hash_of(SCHEMA_NAME) if self.version >= SUMS_SINCE else None
+        kept = self.hash_of(SCHEMA_NAME) if self.version == VERSION else None
         self.sealed, digest = kept is not None, self._schema_hash()
         if kept not in (None, digest):
             moved = kept is not None and kept[:16] == digest[:16]
@@ -307,22 +299,18 @@ class Database:
                 raise CheckpointError(
                     f"{self.path} is damaged: its schema is not what was written; {DAMAGED}"
                 )
-        for script in MIGRATIONS[self.version :] if self.writable else ():
-            number = self.version + 1
-            if number > HASHES_SINCE:
-                self.execute("DELETE FROM checksums WHERE name = ?", (SCHEMA_NAME,))
-            with _in_words(self.path):
-                self._connection.executescript(
-                    f"BEGIN IMMEDIATE; {script} PRAGMA user_version = {number}; COMMIT;"
-                )
-            self.version = number
-            self.sealed = False  # until the next update
+
+    def _migrate(self) -> None:
+        self.execute("DELETE FROM checksums WHERE name = ?", (SCHEMA_NAME,))
+        with _in_words(self.path):
+            self._connection.executescript(f"BEGIN IMMEDIATE; {MIGRATION} COMMIT;")
+        self.version, self.sealed = VERSION, False  # until the next update
 
 
-def create_database(path: Path, schema: str) -> None:
-    """Make a database with these tables in an empty file."""
+def create_database(path: Path) -> None:
+    """Make the tables in an empty file."""
     with _in_words(path), closing(sqlite3.connect(path)) as database:
-        database.executescript(schema)
+        database.executescript(SCHEMA)
 
 
 def open_database(path: Path) -> Database:

@@ -1,15 +1,13 @@
 """Which tags photos get, and how they are written into side-cars or photos and taken back.
 
-Tags are those of a model's rule, of a rule with a guarantee, or those an audit kept. Programs that
-find a side-car often look no further, so a new one takes over the XMP packet and the other keywords
-inside the photo. The packet of a photo is edited as a side-car is (:mod:`labelwise.photos.xmp`),
-and exiftool puts it into the file in place of the old one.
+Programs that find a side-car often look no further, so a new one takes over the XMP packet and the
+other keywords inside the photo. The packet of a photo is edited as a side-car is
+(:mod:`labelwise.photos.xmp`), and exiftool puts it into the file in place of the old one.
 
-The index keeps every file before it is written, so that a killed command leaves nothing that cannot
-be taken back: side-cars with their bytes before (table ``sidecars``), photos with a patch that
-makes the old bytes of the new ones (``embedded``). Undoing gives exactly the old bytes; where
-another program has changed the file since, only entries that the index knows to be ours are taken
-out. A note in the file alone takes nothing out: anyone can write one.
+The index keeps every file before it is written: side-cars with their bytes before (table
+``sidecars``), photos with a patch that makes the old bytes of the new ones (``embedded``). Undoing
+gives exactly the old bytes; where another program has changed the file since, only entries that the
+index knows to be ours are taken out. A note in the file alone takes nothing out.
 """
 
 import errno
@@ -21,7 +19,7 @@ import tempfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial, wraps
 from hashlib import sha256
@@ -65,12 +63,11 @@ class KeptFile:
     """A file that we wrote: what takes it back, the hash of what we wrote, and our entries.
 
     ``undo`` are the bytes of a side-car before, None where there was none, or the patch of a photo.
-    ``wrote`` is None where an index of 0.1 wrote it.
     """
 
     undo: bytes | None
     after: bytes
-    wrote: dict[str, list[str]] | None
+    wrote: Written
 
     def is_of(self, now: bytes | None) -> bool:
         return now is not None and sha256(now).digest() == self.after
@@ -86,7 +83,7 @@ class WrittenFiles:
         """Return what is kept of a file that we wrote, None for any other."""
         rows = self._store.database.read(self._table, raw=os.fsencode(path))
         for _, _, undo, after, wrote in rows:
-            return KeptFile(undo, after, None if wrote is None else json.loads(wrote))
+            return KeptFile(undo, after, json.loads(wrote or "{}"))
         return None
 
     def paths(self) -> list[str]:
@@ -95,10 +92,9 @@ class WrittenFiles:
 
     def put(self, path: str, kept: KeptFile) -> None:
         """Remember a file that is about to be written."""
-        undo, after, wrote = astuple(kept)
-        noted = None if wrote is None else json.dumps(wrote)
+        facts = (kept.undo, kept.after, json.dumps(kept.wrote))
         with self._store.transaction() as database:
-            database.put(self._table, [(os.fsencode(path), shown(path), undo, after, noted)])
+            database.put(self._table, [(os.fsencode(path), shown(path), *facts)])
 
     def forget(self, path: str) -> None:
         with self._store.transaction() as database:
@@ -144,12 +140,13 @@ def write_sidecar(
 ) -> TagOutcome:
     """Make ``keywords`` our entries of a side-car; one that cannot be edited is left alone.
 
-    A side-car that is not there yet takes over what ``photo`` holds. ``adopt`` believes the notes
-    in the file: what they name counts as ours and may be replaced.
+    A new one takes over what ``photo`` holds. ``adopt`` takes what the file notes as ours.
     """
     now, files = _read(path), WrittenFiles(store, "sidecars")
     kept = files.find(path)
-    ours = noted(now) if adopt and now is not None else _ours(kept, now)
+    ours = NOTHING if kept is None or now is None else kept.wrote
+    if adopt and now is not None:
+        ours = noted(now)
     start = now
     if now is None and keywords and photo is not None:
         with suppress(DataError):  # raw files hold nothing that we read
@@ -178,25 +175,10 @@ def undo_sidecar(store: Store, path: str, *, dry_run: bool = False) -> TagOutcom
     if now is None or kept is None:
         return TagOutcome(path, "left alone", "it is gone" if now is None else "not ours")
     if not dry_run:
-        back = kept.undo if kept.is_of(now) else untagged(now, _ours(kept, now))
+        back = kept.undo if kept.is_of(now) else untagged(now, kept.wrote)
         _replace(Path(path), back, now)
         files.forget(path)
     return TagOutcome(path, "undone")
-
-
-def _ours(kept: KeptFile | None, now: bytes | None) -> Written:
-    """Return the entries of a side-car that are known to be ours.
-
-    Indexes of 0.1 kept no list of them: there, all that is noted and was not there before.
-    """
-    if kept is None or now is None:
-        return NOTHING
-    if kept.wrote is not None:
-        return kept.wrote
-    if kept.is_of(now) or kept.undo is None:
-        return noted(now)
-    before = entries(kept.undo)
-    return {prefix: set(names) - before[prefix] for prefix, names in noted(now).items()}
 
 
 def require_exiftool() -> str:
@@ -218,7 +200,7 @@ def embed_tags(
     exiftool, path = require_exiftool(), Path(os.path.realpath(photo))
     files = WrittenFiles(store, "embedded")
     (now, packet), kept = _read_photo(path), files.find(photo)
-    ours = NOTHING if kept is None or packet is None else kept.wrote or NOTHING
+    ours = NOTHING if kept is None else kept.wrote
     if packet is None and not keywords:
         return TagOutcome(photo, "unchanged")
     after = tagged(begun(None, ()) if packet is None else packet, keywords, ours)
@@ -245,8 +227,7 @@ def undo_embedded(store: Store, photo: str, *, dry_run: bool = False) -> TagOutc
         if kept.is_of(now):
             back = apply_patch(now, kept.undo or b"")
         elif packet is not None:
-            bare = untagged(packet, kept.wrote or NOTHING)
-            back = _with_packet(require_exiftool(), path, bare)
+            back = _with_packet(require_exiftool(), path, untagged(packet, kept.wrote))
         _replace(path, back, now)
         files.forget(photo)
     return TagOutcome(photo, "undone")
@@ -267,14 +248,14 @@ def _read_photo(path: Path) -> tuple[bytes, bytes | None]:
     if data is None:
         raise LabelwiseError(f"it cannot be read ({os.strerror(errno.ENOENT)})")
     try:
-        photo_metadata = read_photo_metadata(path)
+        inside = read_photo_metadata(path)
     except DataError as error:
         raise LabelwiseError(f"it cannot be read as a picture ({error})") from None
-    if photo_metadata.format not in FORMATS:
+    if inside.format not in FORMATS:
         raise LabelwiseError(
-            f"it is {photo_metadata.format}, not JPEG, TIFF or PNG; --xmp writes a side-car"
+            f"it is {inside.format}, not JPEG, TIFF or PNG; --xmp writes a side-car"
         )
-    return data, photo_metadata.packet
+    return data, inside.packet
 
 
 def _same_entries(one: bytes, other: bytes) -> bool:
@@ -289,14 +270,11 @@ def _with_packet(exiftool: str, place: Path, packet: bytes) -> bytes:
         made = Path(folder) / f"made{place.suffix}"
         block.write_bytes(packet)
         shutil.copyfile(place, source)
-        command = [exiftool, "-q", "-q", "-api", "PNGEarlyXMP=1", f"-XMP<={block}"]
+        command = [exiftool, "-q", "-q", "-api", "PNGEarlyXMP=1", f"-XMP<={block}", "-o"]
+        command += [str(made), str(source)]
         try:
             done = subprocess.run(
-                [*command, "-o", str(made), str(source)],
-                capture_output=True,
-                timeout=SECONDS,
-                check=False,
-                stdin=subprocess.DEVNULL,
+                command, capture_output=True, timeout=SECONDS, stdin=subprocess.DEVNULL, check=False
             )
         except (OSError, subprocess.TimeoutExpired) as error:
             raise LabelwiseError(f"exiftool could not be used ({error})") from None
@@ -380,13 +358,12 @@ def apply_patch(now: bytes, patch: bytes) -> bytes:
     return b"".join(parts)
 
 
-def _same_bytes(one: bytes, at: int, other: bytes, there: int) -> int:
-    most = min(len(one) - at, len(other) - there)
+def _same_bytes(now: bytes, at: int, before: bytes, there: int) -> int:
+    most = min(len(now) - at, len(before) - there)
     for start in range(0, most, BLOCK):
         end = min(start + BLOCK, most)
-        ours, theirs = one[at + start : at + end], other[there + start : there + end]
-        if ours != theirs:
-            return start + next(n for n in range(end - start) if ours[n] != theirs[n])
+        if now[at + start : at + end] != before[there + start : there + end]:
+            return next(n for n in range(start, end) if now[at + n] != before[there + n])
     return most
 
 
@@ -396,10 +373,8 @@ ROWS_AT_ONCE = 4096
 def promised_rule(
     index: Index, wrong_at_most: float, confidence: float, *, per_label: bool = False
 ) -> Promised:
-    """Return the rule by which at most this share of the tags is wrong, and what it promises.
+    """Return the rule by which at most this share of the tags, or each label's, is wrong.
 
-    Of all tags together, which the most common label may decide; or of each label's, where labels
-    that cannot be promised are not given, and those with few photos have one promise together.
     Held-out photos tell nothing of a library that differs, or that could not be compared.
     """
     evidence, likeness, known = evidence_of(index), likeness_of(index), index.validation_photos
@@ -445,27 +420,25 @@ def tags_of_audit(folder: Path) -> list[tuple[list[str], list[Keyword]]]:
     """Return the tags that an audit kept, for each of its photos that is there."""
     facts, table = read_receipt(folder / RECEIPT), load(folder / KEPT, check_files=False)
     level, date = facts["right_at_least"], datetime.now(UTC).isoformat(timespec="seconds")
-    made, found = f"audit {facts['table'][:12]}", []
     said = f"at least {100 * level:.3g} % of the audited tags are right"
+    origin, tags = (level, f"audit {facts['table'][:12]}", date, (), said), []
     for row in range(len(table)):
         photo = table.images.address(row)
-        if not photo or Path(photo).suffix.lower() not in IMAGE_SUFFIXES:
-            continue
-        if is_file(Path(photo)):
+        if photo and Path(photo).suffix.lower() in IMAGE_SUFFIXES and is_file(Path(photo)):
             names = [table.space.names[k] for k in table.present.row(row).tolist()]
-            own = [Keyword(name, level, made, date, (), said) for name in names]
-            found.append(([photo], own))
-    return found
+            tags.append(([photo], [Keyword(name, *origin) for name in names]))
+    return tags
 
 
 def raw_partners(photo: str) -> list[str]:
     """Return the raw files that a camera wrote together with a photo, under the same name."""
     folder, name = os.path.split(photo)
-    stem = os.path.splitext(name)[0]
-    if os.path.splitext(name)[1].lower() in RAW_SUFFIXES:
+    stem, suffix = os.path.splitext(name)
+    if suffix.lower() in RAW_SUFFIXES:
         return []
+    beside = [(*os.path.splitext(name), name) for name in names_beside(photo)]
     return [
         os.path.join(folder, name)
-        for name in names_beside(photo)
-        if os.path.splitext(name)[0] == stem and os.path.splitext(name)[1].lower() in RAW_SUFFIXES
+        for own, suffix, name in beside
+        if own == stem and suffix.lower() in RAW_SUFFIXES
     ]
