@@ -3,17 +3,13 @@
     o_ik = s_k t_ik + c_k                                 the text score, calibrated by the answers
     minimise over D, d:  loss(o + features D + d)  +  sum_k l2_k / 2 (||D_k||^2 + d_k^2)
 
-Features are centred on the answered photos and divided by their deviations over all; the scores of
-all words and, where known, the directions of captions stand beside them, so a word learns from
-others that occur with it. (s_k, c_k) is the mean curve of ``calibration.few``. l2_k is chosen by
-cross-validation: the log loss of the left-out answers is minus the log-likelihood of a strength,
-and the labels' strengths are drawn towards the common one. An infinite strength is among those
-tried.
+Features are standardised; beside them stand the scores of all words and, where known, the
+directions of captions, so a word learns from others that occur with it. (s_k, c_k) is the mean
+curve of ``calibration.few``. l2_k is chosen by cross-validation: the log loss of the left-out
+answers is minus the log-likelihood of a strength, drawn towards that of all labels.
 
-The left-out logits are calibrated once more, by the few-label fit with a link. That fit sees each
-label's level settled by the first and leaves too little open (90 % intervals of shares held the
-truth for 33 to 46 % of the labels of 1,000 COCO photos). With the width of the first fit around the
-shares of the last, 82 to 92 % held it.
+The left-out logits are calibrated once more. That fit leaves too little open (90 % intervals held
+33 to 46 % of the shares of COCO labels), so its shares get the width of the first (82 to 92 %).
 """
 
 from dataclasses import dataclass, replace
@@ -74,10 +70,9 @@ def answered_head(
     pool: Tensor | None = None,
     seed: int = 0,
 ) -> AnsweredHead:
-    """Return the head of a text head and answers.
+    """Return the head of a text head and answers: ``features`` (n, D), ``labels`` (n, K).
 
-    ``features`` (n, D) and ``labels`` (n, K) are those of the answered photos; ``pool`` (M, D) are
-    the features of all photos, None for the answered ones.
+    ``pool`` (M, D) are the features of all photos, None for the answered ones.
     """
     x, y = features.double(), labels.double()
     known = torch.ones_like(y, dtype=torch.bool) if observed is None else observed
@@ -106,10 +101,7 @@ def answered_head(
 
 
 def _common(text: TextHead, x: Tensor, scores: Tensor) -> Tensor:
-    """Return directions (D, E) that words share: of all words, and of captions if known.
-
-    They have shares of the variance of standardised features, whose sum is D.
-    """
+    """Return directions (D, E) that words share, with shares of the features' variance D."""
     parts = [(WORDS, text.weight / scores.std(dim=0).clamp(min=TINY))]
     if text.common is not None:
         parts.append((CAPTIONS, text.common.double()))
@@ -135,9 +127,8 @@ def _left_out(
     heads: "_Shared | _Own",
     parts: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """Return logits (P + 1, n, K) by heads that had not seen the photo, and what each counts.
-
-    The text's come first, then those of the powers, until one counts for no label.
+    """Return logits (P + 1, n, K), the text's first, by heads that had not seen the photo, and what
+    each counts; the last power that is tried counts for no label.
     """
     fold_of = [parts == number for number in range(int(parts.max()) + 1)]
     starts = [_calibrated(text, few, few.mean_without(out.numpy())).scores(x) for out in fold_of]
@@ -223,10 +214,7 @@ class _Own:
         self._found = torch.zeros_like(self._seen)
 
     def logits(self, strength: float) -> Tensor:
-        """Return the logits (F, n, K) of the folds; of photos not answered those they start from.
-
-        ``strength`` is l2 per photo.
-        """
+        """Return the logits (F, n, K) of the folds, by l2 per photo."""
         photo = self._photo.expand_as(self._seen)
         starts = self._starts.mT.gather(2, photo)
         halves = [half.float() * self._seen for half in self._halves]
@@ -291,10 +279,9 @@ def _folds(rows: int, seed: int) -> Tensor:
 
 
 def _shares(losses: Tensor) -> Tensor:
-    """Return what each strength counts for each label, (P + 1, K); the first is the text alone.
+    """Return what each strength counts for each label, (P + 1, K).
 
-    The common strength is the one of the least loss over all labels. The text counts as one step
-    stronger than the strongest.
+    The first, the text alone, is taken for one step stronger than the strongest.
     """
     step = POWERS[0] - POWERS[1]
     places = torch.tensor([POWERS[0] + step, *POWERS], dtype=torch.float64)[: len(losses)]

@@ -3,20 +3,17 @@
     a_kc      = softmax over classes c of cos(text(k), text(c)) / T
     score_k   = sum_c a_kc (logit_c - mean of logit_c over the photos)
 
-The classifier is linear in the pooled features f of its network, logit_c = W_c f + b_c, and so is
-the score: word k has the weights sum_c a_kc W_c. Two more routes join where they can
-(:class:`Kinds`, :class:`CaptionMaps`): the union of the classes that are kinds of a word, and maps
-learned from captions. Neither is linear in the features, so the head is moved, by a ridge
-regression on the photos, to where it gives their weighted sum.
+logit_c = W_c f + b_c is linear in the pooled features f, so word k has the weights sum_c a_kc W_c.
+Two more routes join where they can (:class:`Kinds`, :class:`CaptionMaps`). Neither is linear in the
+features, so a ridge regression on the photos moves the head to where it gives their weighted sum.
 
     p(dog)       = sum of the classifier's probabilities over its 118 classes of dogs
     caption(t)   = cos(A (features - mean) / deviation, B (text - mean))
 
-A folder of such a model holds an encoder: one .onnx file (inputs input_ids, attention_mask and
-perhaps token_type_ids) and tokenizer.json. It may also hold the classifier as timm writes it for a
-hub (config.json, model.safetensors), with the names of its classes in classes.txt. Otherwise the
-classifier is EfficientNet-Lite0 from the extra ``weights``. Each text is encoded by itself: files
-of 8-bit weights answer otherwise when a text has company.
+A folder of such a model holds an encoder (one .onnx file and tokenizer.json), and perhaps the
+classifier as timm writes it for a hub, with the names of its classes in classes.txt. Otherwise the
+classifier is EfficientNet-Lite0 from the extra ``weights``. Each text is encoded alone: files of
+8-bit weights answer otherwise when a text has company.
 """
 
 import hashlib
@@ -111,10 +108,9 @@ def imagenet_kinds() -> Kinds:
 
 @dataclass(frozen=True, eq=False)
 class CaptionMaps:
-    """Photos (D,) and texts (E,) in one space, and what each of three routes counts.
+    """Photos (D,) and texts (E,) in one space, and ``weights`` (2, 3) of the three routes.
 
-    ``weights`` (2, 3) are those of class names, kinds and captions; the first row is of words that
-    are not a kind of any class.
+    The first row is of words that are not a kind of any class.
     """
 
     image: Vectors  # (d, D), of standardised features
@@ -134,19 +130,16 @@ class CaptionMaps:
 
     def texts(self, vectors: Vectors) -> Vectors:
         mapped = (vectors - self.text_mean) @ self.text.T
-        unit: Vectors = mapped / np.linalg.norm(mapped, axis=1, keepdims=True)
-        return unit
+        return np.asarray(mapped / np.linalg.norm(mapped, axis=1, keepdims=True))
 
     def directions(self, vectors: Vectors) -> Vectors:
         """Return the directions (D, K) of texts among the features, without photos' lengths."""
-        weights: Vectors = (self.texts(vectors) @ self.image / self.deviation).T
-        return weights
+        return np.asarray((self.texts(vectors) @ self.image / self.deviation).T)
 
     def scores(self, features: Vectors, vectors: Vectors) -> Vectors:
         mapped = ((features - features.mean(0)) / self.deviation) @ self.image.T
         mapped /= np.maximum(np.linalg.norm(mapped, axis=1, keepdims=True), 1e-12)
-        scores: Vectors = mapped @ self.texts(vectors).T
-        return scores
+        return np.asarray(mapped @ self.texts(vectors).T)
 
 
 @cache
@@ -232,14 +225,12 @@ class SentenceEncoder:
         length = np.linalg.norm(vector)
         if not np.isfinite(length) or length == 0:
             raise DataError(f"the encoder gives {text!r} no direction; describe it otherwise")
-        unit: NDArray[np.float32] = (vector / length).astype(np.float32)
-        return unit
+        return np.asarray(vector / length, np.float32)
 
     def describe(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Return the unit mean (D,) of the vectors of texts that describe one thing."""
         mean = self.encode(texts).mean(0)
-        unit: NDArray[np.float32] = mean / np.linalg.norm(mean)
-        return unit
+        return np.asarray(mean / np.linalg.norm(mean))
 
     def knows(self, text: str) -> bool:
         """Return whether the tokenizer has a piece for every part of a text."""
@@ -362,13 +353,11 @@ def _moved(weight: Tensor, x: Tensor, target: Tensor) -> Tensor:
     start = rows @ (weight * spread[:, None])
     slope = (start * target).sum(dim=0) / start.square().sum(dim=0).clamp(min=1e-12)
     rest, count = target - slope * start, rows.shape[1]
-    ridge = RIDGE * count
+    ridge = RIDGE * count * torch.eye(min(rows.shape), dtype=rows.dtype)
     if len(rows) < count:
-        own = rows @ rows.T
-        moved = rows.T @ torch.linalg.solve(own + ridge * torch.eye(len(rows)).to(own), rest)
+        moved = rows.T @ torch.linalg.solve(rows @ rows.T + ridge, rest)
     else:
-        own = rows.T @ rows
-        moved = torch.linalg.solve(own + ridge * torch.eye(count).to(own), rows.T @ rest)
+        moved = torch.linalg.solve(rows.T @ rows + ridge, rows.T @ rest)
     adjusted: Tensor = weight * slope + moved / spread[:, None]
     return adjusted
 
@@ -376,7 +365,7 @@ def _moved(weight: Tensor, x: Tensor, target: Tensor) -> Tensor:
 class ClassesAndWords(TextImageModel):
     """An image classifier whose classes are weighed by what words mean.
 
-    ``cache`` is a folder in which the vectors of the class names are kept for the next time.
+    ``cache`` is a folder in which the vectors of the class names are kept.
     """
 
     kind = "classes"
@@ -494,29 +483,21 @@ class ClassesAndWords(TextImageModel):
         return WeighedTexts(self.encoder, self.classes, self.class_vectors, self.weight)
 
     @cached_property
-    def _concepts(self) -> tuple[dict[str, NDArray[np.float32]], ...]:
+    def _concepts(self) -> list[dict[str, NDArray[np.float32]]]:
         """Ideas and things as the encoder knows them; those that it does not know are left out."""
         concepts = tomllib.loads(Path(__file__).with_name(CONCEPTS_FILE).read_text("utf-8"))
-        return tuple(
-            {
-                name: self.encoder.describe(usual_texts(name))
-                for name in names.split()
-                if self.encoder.knows(name)
-            }
-            for names in (concepts["ideas"], concepts["things"])
-        )
+        known = [filter(self.encoder.knows, concepts[kind].split()) for kind in ("ideas", "things")]
+        describe = self.encoder.describe
+        return [{name: describe(usual_texts(name)) for name in names} for names in known]
 
     def doubt(self, name: str, texts: Sequence[str]) -> str | None:
-        doubt = self.texts.doubt(name, texts)
-        if doubt is not None:
+        doubt, (ideas, things) = self.texts.doubt(name, texts), self._concepts
+        if doubt is not None or not ideas:
             return doubt
         vector = self.encoder.describe(texts)
         nearest, cosine = self.texts.nearest_class(vector)
-        ideas, things = (
-            {each: float(own @ vector) for each, own in known.items()} for known in self._concepts
-        )
-        idea = max(ideas, key=ideas.__getitem__, default=None)
-        if idea is None or ideas[idea] <= max([cosine, *things.values()]):
+        likeness, idea = max((float(own @ vector), idea) for idea, own in ideas.items())
+        if likeness <= max([cosine, *(float(own @ vector) for own in things.values())]):
             return None
         return (
             f"{name!r} is nearer to the idea of {idea} than to anything that photos show, and "

@@ -78,7 +78,7 @@ class FreeText:
 
     @classmethod
     def of(cls, index: Index, encoder: Path | None = None) -> "FreeText":
-        """Return what scores texts for the photos of an index, from the run of its model."""
+        """Return what scores texts for an index, from the run of its model."""
         run = Path(index.facts.model)
         if not cls.is_kept(run):
             raise DataError(
@@ -129,7 +129,6 @@ class FreeText:
         return cls(texts)
 
     def doubt(self, text: str) -> str | None:
-        """Return a sentence about a text that cannot be scored well, None about others."""
         return self.texts.doubt(text, (text,))
 
     def direction(self, text: str) -> NDArray[np.float64]:
@@ -140,8 +139,7 @@ class FreeText:
                 "the photos show, as in: a red bicycle"
             )
         texts = usual_texts(text) if len(text.split()) == 1 else (text,)
-        directions: NDArray[np.float64] = self.texts.directions([texts])[:, 0].numpy()
-        return directions
+        return np.asarray(self.texts.directions([texts])[:, 0])
 
     def photos(
         self,

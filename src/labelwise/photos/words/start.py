@@ -9,10 +9,8 @@
     predictions/train, test.parquet    answered photos that fitted the model, and those set aside
     model.json, model.safetensors      network, linear head, link and rule: a model like any other
 
-Without answers the link is a guess: p = sigma(.8 x - 3.6), where x is the score less the mean of
-all scores, divided by their deviation (the best curve for all labels of COCO together); SigLIP's
-scores are log-odds already. With answers the head is :func:`.answered.answered_head`; words that
-nobody answered about are ranked but never chosen.
+Without answers the link is a guess, :meth:`TextImageModel.guessed`. With answers the head is
+:func:`.answered.answered_head`; words that nobody answered about are ranked but never chosen.
 """
 
 import os
@@ -64,10 +62,7 @@ KEY_BYTES = 8
 
 
 def asking_order(label: str, photos: Iterable[str]) -> list[str]:
-    """Return photos in the order in which they are asked about for a word.
-
-    It is random, each word's own, and the same every time: by the hash of word and photo.
-    """
+    """Return photos in the order they are asked about for a word: by the hash of both."""
     return sorted(photos, key=lambda photo: sha256(os.fsencode(f"{label}\0{photo}")).digest())
 
 
@@ -86,38 +81,26 @@ class KeptAnswers:
 
     photos: Mapping[bytes, PhotoAnswer]
 
-    def __len__(self) -> int:
-        return len(self.photos)
-
     @staticmethod
     def of(table: LabelTable, digests: Mapping[int, bytes], set_aside: float) -> "KeptAnswers":
-        """Return what a label table says of the photos whose digests are known.
-
-        Rows of the split ``test`` are set aside, those of ``train`` are not: someone may have
-        chosen them. Of all others a share is drawn.
-        """
+        """Return what a table says of photos; of those without a split a share is set aside."""
         table.require_hard("answers")
         labels, observed = table.targets()
         known = np.ones(labels.shape, bool) if observed is None else observed
         answers: dict[bytes, PhotoAnswer] = {}
         for row, digest in digests.items():
-            said = {
-                name: bool(labels[row, column])
-                for column, name in enumerate(table.space.names)
-                if known[row, column]
-            }
-            if not said:
-                continue
-            split = None if table.split is None else str(table.split[row])
-            aside = split == "test" or (split != "train" and is_set_aside(digest, set_aside))
-            photo_answer = PhotoAnswer(str(table.ids[row]), said, aside)
-            answers[digest] = _joined(answers.get(digest), photo_answer)
+            every = zip(table.space.names, labels[row], known[row], strict=True)
+            said = {name: bool(label) for name, label, told in every if told}
+            if said:
+                split = None if table.split is None else str(table.split[row])
+                aside = split == "test" or (split != "train" and is_set_aside(digest, set_aside))
+                _join(answers, digest, PhotoAnswer(str(table.ids[row]), said, aside))
         return KeptAnswers(answers)
 
     def merged(self, newer: "KeptAnswers") -> "KeptAnswers":
         photos = dict(self.photos)
         for digest, photo in newer.photos.items():
-            photos[digest] = _joined(photos.get(digest), photo)
+            _join(photos, digest, photo)
         return KeptAnswers(photos)
 
     def targets(self, names: Sequence[str], *, aside: bool) -> tuple[list[bytes], Tensor, Tensor]:
@@ -152,10 +135,11 @@ class KeptAnswers:
         for line in _log(path).lines():
             if isinstance(line, LoggedAnswer):
                 digest, known = bytes.fromhex(line.photo), {line.label: line.answer == "yes"}
-                new = PhotoAnswer(line.path or line.photo, known, line.draw == ASIDE)
-                photos[digest] = both = _joined(photos.get(digest), new)
+                _join(
+                    photos, digest, PhotoAnswer(line.path or line.photo, known, line.draw == ASIDE)
+                )
                 if line.answer not in ("yes", "no"):
-                    both.labels.pop(line.label)
+                    photos[digest].labels.pop(line.label)
         return KeptAnswers({digest: photo for digest, photo in photos.items() if photo.labels})
 
 
@@ -163,11 +147,10 @@ def _log(path: Path) -> AnswerLog:
     return AnswerLog(path, lambda: lines_of_run(path.with_suffix(".parquet")))
 
 
-def _joined(older: PhotoAnswer | None, newer: PhotoAnswer) -> PhotoAnswer:
-    """Return both; what was set aside once stays aside."""
-    if older is None:
-        return newer
-    return PhotoAnswer(newer.id, {**older.labels, **newer.labels}, older.aside or newer.aside)
+def _join(photos: dict[bytes, PhotoAnswer], digest: bytes, new: PhotoAnswer) -> None:
+    """Add what was said of a photo; what was set aside once stays aside."""
+    old = photos.get(digest, PhotoAnswer(new.id, {}, aside=False))
+    photos[digest] = PhotoAnswer(new.id, {**old.labels, **new.labels}, old.aside or new.aside)
 
 
 def is_set_aside(digest: bytes, share: float) -> bool:
@@ -210,12 +193,11 @@ class RunDifference:
 def compare_runs(words: Path, trained: Path) -> list[RunDifference]:
     """Return mAP and log loss of both runs on the photos that neither was fitted on.
 
-    Intervals are those of the infinitesimal jackknife, var d = sum over photos m of
-    (U_am - U_bm)^2, where U_m is how much photo m moves a figure; each at 97.5 %.
+    Intervals (97.5 % each) are of the infinitesimal jackknife, var d = sum_m (U_am - U_bm)^2.
     """
     runs = [_held_out(words), _held_out(trained)]
-    rows_of = [{str(photo): row for row, photo in enumerate(made.ids)} for made, _ in runs]
-    photos = sorted(rows_of[0].keys() & rows_of[1].keys())
+    ids, others = ([*map(str, held_out.ids)] for held_out, _ in runs)
+    photos, *rows_of = np.intersect1d(ids, others, return_indices=True)
     names = [name for name in runs[0][0].names if name in runs[1][0].names]
     if len(photos) < LEAST or not names:
         raise DataError(
@@ -223,32 +205,28 @@ def compare_runs(words: Path, trained: Path) -> list[RunDifference]:
             f"and a label, got {len(photos):,} and {len(names):,}; train on "
             f"{words / 'answers.csv'}, whose split test they are"
         )
-    scores, losses = [], []
-    for (made, link), rows in zip(runs, rows_of, strict=True):
-        own = made.take(np.array([rows[photo] for photo in photos], np.int64))
+    figures: dict[str, list[tuple[float, NDArray[np.float64]]]] = {"mAP": [], "log loss": []}
+    known = None
+    for (held_out, link), rows in zip(runs, rows_of, strict=True):
+        own = held_out.take(rows)
         columns = [own.names.index(name) for name in names]
         logits, present = own.logits.astype(np.float64), own.labels > 0.5
-        log_p, log_q = link.log_probs(logits)
-        scores.append(logits[:, columns])
-        losses.append(-np.where(present, log_p, log_q)[:, columns])
-        if len(scores) == 1:  # labels are those of the answers
+        losses = -np.where(present, *link.log_probs(logits))[:, columns]
+        if known is None:  # labels are those of the answers
             labels = present[:, columns]
             known = np.ones_like(labels) if own.observed is None else own.observed[:, columns]
-    counts = known.sum(1).astype(np.float64)
-    sums = [(loss * known).sum(1) for loss in losses]
-    precisions = [float(average_precision(score, labels, known).value) for score in scores]
-    means = [float(own.sum() / counts.sum()) for own in sums]
-    ranked = [mean_ap_influence(score, labels, known) for score in scores]
-    moved = [mean_influence(own, counts) for own in sums]
-    figures = []
-    for name, (first, second), (one, other) in (
-        ("mAP", precisions, ranked),
-        ("log loss", means, moved),
-    ):
-        half = float(ndtri(LEVEL)) * sqrt(float((other - one) @ (other - one)))
+        counts, sums = known.sum(1).astype(np.float64), (losses * known).sum(1)
+        ranked = (logits[:, columns], labels, known)
+        precision = float(average_precision(*ranked).value)
+        figures["mAP"].append((precision, mean_ap_influence(*ranked)))
+        loss = float(sums.sum() / counts.sum())
+        figures["log loss"].append((loss, mean_influence(sums, counts)))
+    differences = []
+    for name, ((first, moved), (second, other)) in figures.items():
+        half = float(ndtri(LEVEL)) * sqrt(float((other - moved) @ (other - moved)))
         ends = (second - first - half, second - first + half)
-        figures.append(RunDifference(name, first, second, *ends, len(photos), name == "mAP"))
-    return figures
+        differences.append(RunDifference(name, first, second, *ends, len(photos), name == "mAP"))
+    return differences
 
 
 def _held_out(folder: Path) -> tuple[Predictions, Link]:
@@ -267,9 +245,8 @@ PART = 512  # photos
 
 @dataclass(frozen=True, eq=False)
 class PhotoFeatures:
-    """Features of photos by content: ``digests`` are those of the rows that could be read.
-
-    ``known`` are all features of the cache; ``computed`` of them were not there before.
+    """Features by content: ``digests`` of the readable rows, ``known`` all features of the cache,
+    of which ``computed`` are new.
     """
 
     digests: Mapping[int, bytes]
@@ -386,10 +363,7 @@ LEAST_ANSWERS = 10  # photos, before answers move anything
 
 @dataclass(frozen=True, eq=False)
 class Started:
-    """What a start came to: photos read and unread, answers, and what is to be said.
-
-    ``nearest_classes`` are those of the classifier that the words lean on most, if there is one.
-    """
+    """What a start came to; ``nearest_classes`` are those that the words lean on most, if any."""
 
     folder: Path
     predictor: Predictor
@@ -415,10 +389,9 @@ def start(
     device: str = "cpu",
     watch: Watch | None = None,
 ) -> Started:
-    """Make the run of photos and words in ``out``, or make it again with more of either.
+    """Make the run of photos and words in ``out``, or add photos, words and answers to it.
 
-    Answers are added to those of earlier times. ``set_aside`` is the share of answered photos
-    that fit nothing.
+    ``set_aside`` is the share of answered photos that fit nothing.
     """
     if not 0 <= set_aside < 1:
         raise SettingsError(f"set_aside must be a share from 0 up to 1, got {set_aside:g}")
@@ -450,7 +423,10 @@ def start(
             kept = kept.extended(run.path / ANSWERS_FILE, new)
             failures, computed = photos.failures + their.failures, photos.computed + their.computed
             photos = PhotoFeatures(photos.digests, their.known, failures, computed)
-        return _Start(run, words, model, photos, kept, paths).finish(notes)
+        # A photo is called by where it lies, or else as it was when it was answered.
+        names = {digest: photo.id for digest, photo in kept.photos.items()} | paths
+        notes += _unused(words, kept.photos)
+        return _finished(run, words, model, photos, kept.photos, names, notes)
 
 
 def targets_of(
@@ -464,6 +440,12 @@ def targets_of(
     there = torch.tensor([digest in photos for digest in digests], dtype=torch.bool)
     among = [digest for digest in digests if digest in photos]
     return among, labels[there], observed[there]
+
+
+def _unanswered(words: WordList, observed: Tensor) -> tuple[str, ...]:
+    """Return the words of which no answer (n, K) says anything."""
+    known = observed.any(dim=0).tolist()
+    return tuple(name for name, own in zip(words.names, known, strict=True) if not own)
 
 
 def can_teach(digests: Sequence[bytes], labels: Tensor, observed: Tensor) -> bool:
@@ -483,129 +465,98 @@ def _paths(images: ImageSource, photos: PhotoFeatures) -> dict[bytes, str]:
     }
 
 
-@dataclass(frozen=True, eq=False)
-class _Start:
-    run: RunFolder
-    words: WordList
-    model: TextImageModel
-    photos: PhotoFeatures
-    answers: KeptAnswers
-    paths: Mapping[bytes, str]
-
-    def finish(self, notes: list[str]) -> Started:
-        notes += self._unused()
-        every, names = self.photos.every(), self.words.names
-        text = self.model.head([word.texts for word in self.words.words], every.mean(dim=0), every)
-        notes += self.model.disagreements(self.words, every)
-        fitting, aside = (
-            targets_of(self.words, self.answers, self.photos.known, aside=is_aside)
-            for is_aside in (False, True)
-        )
-        digests, labels, observed = fitting
-        count, answered, unanswered = len(digests), None, tuple[str, ...]()
-        link: Link
-        rule: Rule = Threshold(0.5)
-        if can_teach(*fitting):
-            answered = answered_head(text, self.photos.of(digests), labels, observed, pool=every)
-            head, link = answered.head, answered.calibration.link
-            known = observed.any(dim=0).tolist()
-            unanswered = tuple(name for name, own in zip(names, known, strict=True) if not own)
-            if unanswered:
-                rule = Threshold(tuple(0.5 if own else NEVER for own in known))
-        else:
-            head, link = text, self.model.guessed(text.scores(every))
-            if count:
-                notes.append(
-                    f"{counted(count, 'answered photo')} kept; they count from {LEAST_ANSWERS} on, "
-                    "without those set aside, and when there is a yes and a no among the answers"
-                )
-            count = 0
-        space, taxonomy = self.words.space, self.words.taxonomy
-        if taxonomy is not None:
-            parent = taxonomy.within(space).parent
-            link, rule = Consistent(link, parent), WithParents(rule, parent)
-        linear = LinearHead(self.model.backbone.channels, len(space))
+def _finished(
+    run: RunFolder,
+    words: WordList,
+    model: TextImageModel,
+    photos: PhotoFeatures,
+    answers: Mapping[bytes, PhotoAnswer],
+    names: Mapping[bytes, str],
+    notes: list[str],
+) -> Started:
+    """Fit the head, write the run, and return what it came to."""
+    space, taxonomy, every = words.space, words.taxonomy, photos.every()
+    text = model.head([word.texts for word in words.words], every.mean(dim=0), every)
+    notes += model.disagreements(words, every)
+    sides = [
+        targets_of(words, KeptAnswers(answers), photos.known, aside=own) for own in (False, True)
+    ]
+    digests, labels, observed = sides[0]
+    count, answered, unanswered = len(digests), None, tuple[str, ...]()
+    link: Link
+    rule: Rule = Threshold(0.5)
+    if can_teach(*sides[0]):
+        answered = answered_head(text, photos.of(digests), labels, observed, pool=every)
+        head, link = answered.head, answered.calibration.link
+        unanswered = _unanswered(words, observed)
+        if unanswered:
+            rule = Threshold(tuple(NEVER if name in unanswered else 0.5 for name in words.names))
+    else:
+        head, link = text, model.guessed(text.scores(every))
+        if count:
+            notes.append(
+                f"{counted(count, 'answered photo')} kept; they count from {LEAST_ANSWERS} on, "
+                "without those set aside, and when there is a yes and a no among the answers"
+            )
+        count = 0
+    if taxonomy is not None:
+        parent = taxonomy.within(space).parent
+        link, rule = Consistent(link, parent), WithParents(rule, parent)
+    linear = LinearHead(model.backbone.channels, len(space))
+    with torch.no_grad():
+        linear.classifier.weight.copy_(head.weight.T)
+        linear.classifier.bias.copy_(head.bias)
+    network = Model(model.backbone, linear).eval()
+    made = Predictor(network, HeadSpec("linear"), space, link, rule, "words", (), taxonomy)
+    predictor = replace(made, answers=count, unanswered=unanswered)
+    text.save(run.path / TEXT_HEAD_FILE)
+    for split, (digests, labels, observed) in zip(("train", "test"), sides, strict=True):
+        path = run.predictions_path(split)
+        if not count or not digests:
+            path.unlink(missing_ok=True)
+            continue
+        path.parent.mkdir(parents=True, exist_ok=True)
         with torch.no_grad():
-            linear.classifier.weight.copy_(head.weight.T)
-            linear.classifier.bias.copy_(head.bias)
-        network = Model(self.model.backbone, linear).eval()
-        made = Predictor(network, HeadSpec("linear"), space, link, rule, "words", (), taxonomy)
-        predictor = replace(made, answers=count, unanswered=unanswered)
-        text.save(self.run.path / TEXT_HEAD_FILE)
-        self._save(predictor, {"train": fitting, "test": aside} if count else {})
-        return Started(
-            self.run.path,
-            predictor,
-            len(self.photos.digests),
-            self.photos.computed,
-            self.photos.failures,
-            count,
-            len(aside[0]),
-            answered,
-            tuple(self.model.nearest_classes(self.words)),
-            tuple(notes),
-        )
-
-    def _unused(self) -> list[str]:
-        said = Counter(name for photo in self.answers.photos.values() for name in photo.labels)
-        others = [name for name in said if name not in self.words.names]
-        if not others:
-            return []
-        shown = ", ".join(map(repr, others[:WORDS_SHOWN])) + ", ..." * (len(others) > WORDS_SHOWN)
-        count = counted(sum(said[name] for name in others), "answer")
-        return [
-            f"what was said about {shown} ({count}) is kept, and counts when the list has "
-            f"{'it' if len(others) == 1 else 'them'} again; to describe a word otherwise, keep its "
-            f"name, as in '{others[0]}: another text'"
-        ]
-
-    def _name(self, digest: bytes) -> str:
-        """Return where a photo lies, or else what it was called when it was answered."""
-        return self.paths.get(digest, self.answers.photos[digest].id)
-
-    def _save(
-        self, predictor: Predictor, splits: dict[str, tuple[list[bytes], Tensor, Tensor]]
-    ) -> None:
-        folder, layer = self.run.path, predictor.model.head.state_dict()
-        for name in ("train", "test"):
-            path = self.run.predictions_path(name)
-            if name not in splits or not splits[name][0]:
-                path.unlink(missing_ok=True)
-                continue
-            path.parent.mkdir(parents=True, exist_ok=True)
-            digests, labels, observed = splits[name]
-            logits = self.photos.of(digests) @ layer["classifier.weight"].T
-            Predictions(
-                [self._name(digest) for digest in digests],
-                to_numpy(logits + layer["classifier.bias"]),
-                to_numpy(labels.float()),
-                to_numpy(observed),
-                self.words.names,
-                name,
-                Sigmoid(),
-            ).save(path)
-        if answered := self.answers.photos:
-            said = {name for photo in answered.values() for name in photo.labels}
-            with replacing(folder / TABLE_FILE) as temporary:
-                write_table(
-                    temporary,
-                    [name for name in self.words.names if name in said],
-                    {self._name(digest): photo.labels for digest, photo in answered.items()},
-                    {self._name(digest) for digest, photo in answered.items() if photo.aside},
-                )
-        with replacing(folder / WORDS_FILE) as temporary:
-            temporary.write_text(self.words.text(), encoding="utf-8")
-        save_free_text(self.model, folder)
-        predictor.save(folder)
+            logits = photos.of(digests) @ linear.classifier.weight.T + linear.classifier.bias
+        facts = (to_numpy(labels.float()), to_numpy(observed), words.names, split, Sigmoid())
+        Predictions([names[digest] for digest in digests], to_numpy(logits), *facts).save(path)
+    said = Counter(name for photo in answers.values() for name in photo.labels)
+    if answers:
+        with replacing(run.path / TABLE_FILE) as temporary:
+            write_table(
+                temporary,
+                [name for name in words.names if name in said],
+                {names[digest]: photo.labels for digest, photo in answers.items()},
+                {names[digest] for digest, photo in answers.items() if photo.aside},
+            )
+    with replacing(run.path / WORDS_FILE) as temporary:
+        temporary.write_text(words.text(), encoding="utf-8")
+    save_free_text(model, run.path)
+    predictor.save(run.path)
+    facts_of_photos = (len(photos.digests), photos.computed, photos.failures)
+    nearest = tuple(model.nearest_classes(words))
+    answers_of = (count, len(sides[1][0]), answered)
+    return Started(run.path, predictor, *facts_of_photos, *answers_of, nearest, tuple(notes))
 
 
-# A run that learns while people answer. Each time it is given all answers, it fits the head with
-# the words as its prior again, as above, on the answered photos and at most POOL others.
-#
-# Photos that are set aside are asked about in the random order of the word, whatever a model says,
-# so that guarantees and counts can rest on them: one of five questions. All others are asked about
-# by p (1 - p); a word without answers has its likeliest photos first, since it needs a yes to learn
-# from. A guess is never shown of a photo that is set aside, because guesses sway.
+def _unused(words: WordList, answers: Mapping[bytes, PhotoAnswer]) -> list[str]:
+    said = Counter(name for photo in answers.values() for name in photo.labels)
+    others = [name for name in said if name not in words.names]
+    if not others:
+        return []
+    shown = ", ".join(map(repr, others[:WORDS_SHOWN])) + ", ..." * (len(others) > WORDS_SHOWN)
+    count = counted(sum(said[name] for name in others), "answer")
+    return [
+        f"what was said about {shown} ({count}) is kept, and counts when the list has "
+        f"{'it' if len(others) == 1 else 'them'} again; to describe a word otherwise, keep its "
+        f"name, as in '{others[0]}: another text'"
+    ]
+
+
+# A run that learns while people answer. One of five questions is about a photo set aside, in the
+# random order of the word, so that guarantees can rest on these. All others come by p (1 - p); a
+# word without answers has its likeliest photos first, since it needs a yes. No guess is shown of a
+# photo set aside, because guesses sway.
 
 
 EVERY = 5  # questions, one of which is about a photo set aside
@@ -631,8 +582,7 @@ class QuestionGuide:
     ) -> list[str]:
         """Return photos, given in the random order of a word, as they are asked about for it.
 
-        Those that were ``answered`` take the first places of their kind, so that one of five of
-        all questions is about a photo set aside, however often a new guide orders them.
+        ``answered`` ones come first, so that one of five questions is about a photo set aside.
         """
         drawn = sorted(drawn, key=lambda photo: photo not in answered)
         random = [photo for photo in drawn if photo in self.aside]
@@ -666,19 +616,15 @@ POOL = 5000  # photos
 
 
 class WordsLearner:
-    """What a run of words thinks of some photos, and what it would think with more answers.
+    """What a run of words thinks of some photos (``guide``), and would with more answers.
 
-    ``guide`` is that of the run as it is. A run of an earlier version does not learn: it keeps no
-    text head.
+    A run of an earlier version does not learn: it keeps no text head.
     """
 
     def __init__(
         self, run: Path, photos: Sequence[Path], *, share: float = SET_ASIDE, watch: Watch
     ) -> None:
-        """Read a run, and the features of photos; those that it knows are used again.
-
-        ``share`` is the share of the photos that is set aside.
-        """
+        """Read a run, and the features of photos, of which ``share`` is set aside."""
         predictor = Predictor.load(run)
         if predictor.answers is None or predictor.link is None:
             raise SettingsError(
@@ -690,11 +636,8 @@ class WordsLearner:
         self._digests = [self._features.digests[row] for row in rows]
         self._names = tuple(str(photos[row].absolute()) for row in rows)
         self._share = share
-        self._aside = frozenset(
-            name
-            for name, digest in zip(self._names, self._digests, strict=True)
-            if is_set_aside(digest, share)
-        )
+        named = zip(self._names, self._digests, strict=True)
+        self._aside = frozenset(name for name, digest in named if is_set_aside(digest, share))
         self._words = WordList.read(run / WORDS_FILE)
         self._kept = KeptAnswers.load(run / ANSWERS_FILE)
         path = run / TEXT_HEAD_FILE
@@ -721,9 +664,7 @@ class WordsLearner:
         link: Link = made.calibration.link
         if self._words.taxonomy is not None:
             link = Consistent(link, self._words.taxonomy.within(self._words.space).parent)
-        answered = observed.any(dim=0).tolist()
-        named = zip(self._words.names, answered, strict=True)
-        return self._guide(made.head, link, len(digests), [name for name, own in named if not own])
+        return self._guide(made.head, link, len(digests), _unanswered(self._words, observed))
 
     def _guide(
         self, head: TextHead, link: Link, learnt_from: int, unanswered: Sequence[str]

