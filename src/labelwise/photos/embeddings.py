@@ -5,9 +5,9 @@
     code      = the signs of the embedding, one bit per number
     nearness  = cosine of two embeddings
 
-Vectors at angle a differ in a share a / pi of their signs. So the codes, 32 bytes per picture,
-choose the pictures worth a look, and their embeddings give the order. Without the rotation most
-signs would belong to directions in which the pictures hardly differ.
+Vectors at angle a differ in a share a / pi of their signs. So the codes choose the pictures worth a
+look, and their embeddings give the order. Without the rotation most signs would belong to
+directions in which the pictures hardly differ.
 """
 
 from collections.abc import Iterable
@@ -45,10 +45,7 @@ Codes = NDArray[np.uint64]
 
 @dataclass(frozen=True, eq=False)
 class Projection:
-    """From a backbone's features (n, D) to the embeddings (n, at most 256) that are kept.
-
-    ``numbers`` (1 + width, D) are the mean of the features, then the directions R V.
-    """
+    """From features (n, D) to embeddings; ``numbers`` (1 + width, D) are the mean, then R V."""
 
     numbers: Vectors
 
@@ -66,8 +63,7 @@ class Projection:
         mean, directions = self.numbers[0], self.numbers[1:]
         turned = (features - mean) @ directions.T
         length = np.linalg.norm(turned, axis=1, keepdims=True)
-        unit: NDArray[np.float16] = (turned / np.maximum(length, 1e-12)).astype(np.float16)
-        return unit
+        return np.asarray(turned / np.maximum(length, 1e-12), np.float16)
 
 
 class IndexEmbeddings:
@@ -126,10 +122,8 @@ class IndexEmbeddings:
         return farthest_rows(turned, vectors, count, self._store.dead_rows(), among)
 
     def like_album(self, album: Rows, count: int) -> tuple[Rows, NDArray[np.float64]]:
-        """Return the rows most like those of an album, without these, with their likeness.
-
-        The direction is that of a linear discriminant, (covariance + ridge)^-1 (mean of the album -
-        mean of all); the likeness is the cosine with it.
+        """Return the rows most like those of an album, without these, by the cosine with the linear
+        discriminant (covariance + ridge)^-1 (mean of the album - mean of all).
         """
         vectors, dead = self._store.embeddings(), self._store.dead_rows()
         if not vectors.shape[1]:
@@ -165,8 +159,7 @@ def nearest_rows(
 ) -> tuple[Rows, Vectors]:
     """Return the ``count`` rows nearest to an embedding (D,), nearest first, and their cosines.
 
-    Half of the signs choose the rows whose other signs are counted, and all signs those whose
-    embeddings are measured.
+    Half of the signs choose the rows whose other signs are counted.
     """
     own = codes_of(target[None])[:, 0]
     looked_at, half = max(LOOKED_AT, 4 * count), -(-len(own) // 2)
@@ -194,11 +187,7 @@ def farthest_rows(
     excluded: Rows,
     among: Rows | None = None,
 ) -> tuple[Rows, NDArray[np.float64]]:
-    """Return the ``count`` rows farthest along a direction (D,), farthest first, and the cosines.
-
-    Photos are not as near to a text as to their like, and signs would miss some of them. So all of
-    ``among`` (None: all rows) are measured.
-    """
+    """Return the ``count`` rows of ``among`` farthest along a direction (D,), and the cosines."""
     target = (direction / max(float(np.linalg.norm(direction)), 1e-12)).astype(np.float32)
     every = np.arange(len(embeddings)) if among is None else among
     rows = np.setdiff1d(every, excluded) if len(excluded) or among is not None else every
@@ -225,5 +214,4 @@ def _least(distance: NDArray[np.integer[Any]], count: int) -> Rows:
     sample = np.bincount(distance[::step], minlength=FAR + 1)[:FAR].cumsum() * step
     enough = sample >= count
     farthest = int(enough.argmax()) if enough.any() else FAR - 1
-    places: Rows = np.flatnonzero(distance <= farthest)
-    return places
+    return np.flatnonzero(distance <= farthest)

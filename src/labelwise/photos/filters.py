@@ -1,11 +1,8 @@
 """Which photos of an index a search looks at: by folder, day, camera, rating, keywords, look.
 
 A photo with several copies is below a folder if one of them is. A photo without a date, a camera or
-a rating passes no filter for it.
-
-A photo is a near copy of the earliest one that its look has a cosine of at least NEAR with and that
-is not a near copy itself (:func:`labelwise.numeric.duplicates.first_near`). What is known stays as
-it is when other photos come, so it is kept in the cache. *Distinct* photos are one of each picture.
+a rating passes no filter for it. *Distinct* photos are one of each set of near copies, the earliest
+(:func:`labelwise.numeric.duplicates.first_near`); the cache keeps which these are.
 """
 
 import os
@@ -35,8 +32,7 @@ Rows = NDArray[np.int64]
 class PhotoGroups:
     """How photos are grouped: not at all (""), by "folder", or by a column of a table.
 
-    A table has a column ``path`` (as the index has it, or relative to the table's folder). Photos
-    that it does not name are a group of their own.
+    A table has a column ``path``; photos that it does not name are a group of their own.
     """
 
     by: str = ""
@@ -127,22 +123,19 @@ class NearCopies:
         if not self.copies:
             return ""
         copies = "1 is a near copy" if self.copies == 1 else f"{self.copies:,} are near copies"
-        return (
-            f"of {what}, {copies} of an earlier one: {self.photos - self.copies:,} different "
-            "pictures"
-        )
+        different = f"{self.photos - self.copies:,} different pictures"
+        return f"of {what}, {copies} of an earlier one: {different}"
 
 
 def near_copies(index: Index, rows: Rows | None = None) -> NearCopies | None:
-    """Return how many near copies there are among some rows, or among the photos that are there.
-
-    None in an index that does not know what its photos look like.
-    """
+    """Return how many near copies are among some rows, or all; None where looks are not known."""
     firsts = _first_rows(index)
-    if firsts is None:
-        return None
     some = index.store.alive_rows() if rows is None else rows
-    return NearCopies(len(some), len(some) - len(np.unique(firsts[some])))
+    return (
+        firsts
+        if firsts is None
+        else NearCopies(len(some), len(some) - len(np.unique(firsts[some])))
+    )
 
 
 def copied_rows(index: Index) -> Rows:
@@ -182,11 +175,10 @@ DAY = re.compile(r"[0-9]{4}(-(0[1-9]|1[0-2])(-(0[1-9]|[12][0-9]|3[01]))?)?")
 
 @dataclass(frozen=True)
 class PhotoFilter:
-    """A folder below a root, such as 2023/june, and the first and last day, month or year.
+    """A folder below a root or a whole path, and the first and last day, month or year.
 
-    ``folder`` may be a whole path. ``camera`` is part of its name, ``rating`` the least one, and
-    all ``keywords`` must be there, in any case. ``distinct`` leaves near copies of earlier photos
-    out, whatever the other filters leave of these. What is None or empty leaves nothing out.
+    ``camera`` is part of its name, ``rating`` the least one. ``distinct`` leaves near copies out,
+    whatever the other filters leave of the earlier photos.
     """
 
     folder: str | None = None
@@ -219,9 +211,9 @@ class PhotoFilter:
             "by a camera named": self.camera,
             "rated at least": self.rating,
             "with the keyword": " and ".join(self.keywords),
+            "near copies counted": "as one" if self.distinct else None,
         }
-        parts = [f"{word} {value}" for word, value in words.items() if value]
-        return ", ".join([*parts, *(["near copies counted as one"] if self.distinct else [])])
+        return ", ".join(f"{word} {value}" for word, value in words.items() if value)
 
     def left_out(self, index: Index) -> NDArray[np.int64]:
         kept, every = np.ones(len(index), np.bool_), np.arange(len(index))

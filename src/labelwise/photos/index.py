@@ -2,16 +2,15 @@
 
 Probabilities are the model's link of the stored logits, so another calibration, or a correction,
 changes them without a picture being read. Promises are made on held-out photos, which nobody
-corrects, so they are made and kept under the model's own link (``refit=False``). Computing log p
-and log(1 - p) takes longer than a search, so they are kept in the cache:
+corrects, so they keep to the model's own link (``refit=False``). The cache keeps log p and
+log(1 - p), which take longer to compute than a search:
 
     labels-MODEL.bin             a small index: log p and log(1 - p) of all labels, in turn
     p-LABEL-MODEL.bin, q-...     a large one: log p, and log(1 - p), of one label
     held-out-MODEL-FILE.bin      photos of the model whose labels are known: what queries and
     validation-MODEL-FILE.bin    promises are fitted on
 
-MODEL is a hash of ``model.json``, FILE one of their predictions. An index of few photos with very
-many labels keeps no labels.
+MODEL is a hash of ``model.json``, FILE one of their predictions.
 """
 
 import os
@@ -91,9 +90,7 @@ class KnownPhotos:
 class SettledCorrections:
     """What people said, and what follows from it by a model's taxonomy, or groups of labels.
 
-    A label is present where one of its kinds is, and absent where what it is a kind of is absent.
-    Of labels that exclude each other, those beside a present one are absent, and the last one left
-    of exactly one is present. What was said of a label itself stands.
+    What was said of a label itself stands.
     """
 
     def __init__(self, store: Store, spec: ModelSpec) -> None:
@@ -163,7 +160,7 @@ class IndexFacts(BaseModel):
 
     @property
     def known(self) -> str:
-        """What to call the photos whose labels are known: those of validation are not held out."""
+        """What to call the photos whose labels are known."""
         return "validation" if self.held_out == "val" else "held-out"
 
     def save(self, path: Path) -> None:
@@ -178,18 +175,15 @@ class IndexFacts(BaseModel):
             raise CheckpointError(
                 f"{path.parent} is not an index; make one with `labelwise index FOLDER --model RUN`"
             ) from None
-        except OSError as error:
-            raise CheckpointError(f"{path} cannot be read: {error.strerror}") from None
-        except ValidationError as error:
-            reason = f"{path} does not describe an index: {error.errors()[0]['msg']}"
-            raise CheckpointError(f"{reason}; {way_out(path.parent)}") from None
+        except (OSError, ValidationError) as error:
+            reason = error.strerror if isinstance(error, OSError) else error.errors()[0]["msg"]
+            raise CheckpointError(
+                f"{path} does not describe an index: {reason}; {way_out(path.parent)}"
+            ) from None
 
 
 class Index:
-    """An open index: the store of its photos, and the model that says what their logits mean.
-
-    Close it, best by ``with Index(folder) as index``.
-    """
+    """An open index: the store of its photos, and the model that says what their logits mean."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = Path(folder)
@@ -228,7 +222,6 @@ class Index:
         return cls(folder)
 
     def close(self) -> None:
-        """Let go of the files; a second time does nothing."""
         self.store.close()
 
     def __enter__(self) -> Self:
@@ -307,12 +300,11 @@ class Index:
 
     @cached_property
     def held_out_photos(self) -> KnownPhotos | None:
-        """The held-out photos as searches and promises read them."""
         return self._known_photos("held-out")
 
     @cached_property
     def validation_photos(self) -> KnownPhotos | None:
-        """Those of validation, likewise, where others are held out: they set what to try."""
+        """Where others are held out, those of validation set what to try."""
         return self._known_photos("validation")
 
     @cached_property
@@ -323,21 +315,12 @@ class Index:
 
     @cached_property
     def query_taxonomy(self) -> Taxonomy | None:
-        """The taxonomy by which queries ask for kinds too.
-
-        A label of a model that obeys its taxonomy is there wherever one of its kinds is, and asks
-        for itself alone: with its kinds, as if they were independent, it would count twice.
-        """
+        """The taxonomy by which queries ask for kinds too: what the model's own does not say."""
         taxonomy, own = self.taxonomy, self.spec.taxonomy
         if taxonomy is None or own is None:
             return taxonomy
-        labels = set(self.space.names)
-        kept = {
-            child: parent
-            for child, parent in taxonomy.parents.items()
-            if parent not in labels or own.get(child) != parent
-        }
-        return Taxonomy(kept)
+        links, labels = taxonomy.parents.items(), set(self.space.names)
+        return Taxonomy({kind: up for kind, up in links if up not in labels or own.get(kind) != up})
 
     # Probabilities
 
@@ -431,8 +414,8 @@ class Index:
     def odds(self, label: int, *, refit: bool = True, corrected: bool = True) -> LabelOdds:
         """Return the log probabilities of one label, as corrected so far.
 
-        Without ``refit`` only the corrected photos have other ones than the model's; without
-        ``corrected`` none has, as the held-out photos of a promise have none.
+        Without ``refit`` only the corrected photos differ from the model's; without ``corrected``
+        none does.
         """
         corrections = self.corrections.of(label) if corrected else []
         kind = "model" if not corrections else "refitted" if refit else "corrected"
@@ -465,10 +448,8 @@ class Index:
         """Return the map of (log p, log(1 - p)) that corrections call for.
 
         It is p = sigma(slope u + offset) of the log-odds u, fitted on the held-out and the
-        corrected photos together. People correct what they happen to see; the held-out photos keep
-        the fit where it was unless corrections are many. Where fewer than ENOUGH of these speak of
-        the label, the model's own probabilities of photos spread over the first ROWS_AT_ONCE rows
-        make up the number, as soft labels.
+        corrected photos together. Where fewer than ENOUGH held-out photos speak of the label, the
+        model's own probabilities of the first ROWS_AT_ONCE rows make up the number.
         """
         known = [correction for correction in corrections if correction.state != "unknown"]
         if not known:
@@ -516,7 +497,6 @@ class Index:
         return log_p
 
     def probability(self, row: int, label: str) -> float:
-        """Return the probability of one label of one photo."""
         return float(np.exp(self.odds(self.space.column(label)).log_p[row]))
 
     def given(self, label: int) -> NDArray[np.bool_]:
@@ -535,9 +515,9 @@ class Index:
         return self._sets[1][:, label]
 
     def sets(self, rows: slice | Rows, rule: Rule | None = None) -> NDArray[np.bool_]:
-        """Return the label sets (n, K) of some photos; what people said stands above the rule.
+        """Return the label sets (n, K) of some photos by the model's rule, or a promised one.
 
-        A ``rule`` that is given was promised on held-out photos under the model's own link.
+        What people said stands above the rule.
         """
         log_p = self.log_probs(rows, refit=rule is None)
         probs = np.exp(log_p).astype(np.float32)  # as rules are fitted: Link.decision_probs
@@ -549,7 +529,6 @@ class Index:
 
     @cached_property
     def corrections(self) -> SettledCorrections:
-        """What people said of the photos, and what follows by the model's rules."""
         return SettledCorrections(self.store, self.spec)
 
     def correct(
@@ -561,10 +540,10 @@ class Index:
         source: str = "correction",
     ) -> None:
         """Note what a person says of some labels of a photo; an unknown label is refused."""
+        known = ", ".join(get_args(Fact))
         for name, state in states.items():
             self.space.column(name)
             if state not in get_args(Fact):
-                known = ", ".join(get_args(Fact))
                 raise DataError(f"what is said of {name!r} must be one of {known}, got {state!r}")
         if not 0 <= row < len(self):
             raise DataError(f"photos are numbered from 0 to {len(self) - 1}, got {row}")
@@ -604,13 +583,13 @@ def model_changed(index: Index) -> str | None:
         return None
     if now.model_copy(update={"versions": index.spec.versions}) == index.spec:
         return None
-    update = f"labelwise index -o {shlex.quote(str(index.folder))}"
+    folder, update = index.folder, f"labelwise index -o {shlex.quote(str(index.folder))}"
     if now.weights_sha256 != index.spec.weights_sha256:
         return (
-            f"{address} has other weights than those that scored the photos of {index.folder}; "
+            f"{address} has other weights than those that scored the photos of {folder}; "
             f"answers are those of the earlier ones until `{update} --rebuild`"
         )
     return (
-        f"{address} has another calibration, rule or promise than {index.folder} answers by; "
+        f"{address} has another calibration, rule or promise than {folder} answers by; "
         f"`{update}` takes it over, without reading photos again"
     )

@@ -1,12 +1,10 @@
 """Bringing an index up to date with photos in folders and buckets.
 
 A file of known size and time of change is unchanged. What is gone is marked missing, never deleted;
-a root that is empty or not there, such as a disk that is not mounted, changes nothing. Hidden
-files, folders of photo tools and links that lead out of the root are passed over.
+a root that is empty or not there, such as a disk that is not mounted, changes nothing.
 
-An index belongs to one model. Another link or rule of the same weights changes its answers and
-reads no picture; other weights, another decoder or a damaged file need a rebuild: the index is set
-aside until every photo has been scored again, and what people said is carried over by content.
+Other weights, another decoder or a damaged file need a rebuild: the index is set aside until every
+photo has been scored again, and what people said is carried over by content.
 """
 
 import hashlib
@@ -74,8 +72,6 @@ REQUESTS = 16  # that wait for object storage at once
 ASIDE = "before-rebuild"
 KEPT_ASIDE = ("photos.sqlite", "model.json", "index.json", RECEIPTS_FILE)
 WRITTEN_FIRST = ("photos.sqlite", "model.json", ".")  # of an index whose making was stopped
-
-
 NAMED_SUFFIXES = IMAGE_SUFFIXES | UNREAD_SUFFIXES
 PICTURE_SUFFIXES = IMAGE_SUFFIXES - RAW_SUFFIXES
 Folder = tuple[str, list[StoredFile] | None]
@@ -106,9 +102,8 @@ class Changes:
 
     @property
     def anything(self) -> bool:
-        """Whether anything is other than it was known."""
-        counts = self.new + self.changed + self.moved + self.copied + self.failed
-        return bool(counts + self.missing)
+        counts = (self.new, self.changed, self.moved, self.copied, self.failed, self.missing)
+        return any(counts)
 
     def settle(self) -> None:
         """Count files that are gone from one place and were found at another as moved."""
@@ -116,7 +111,6 @@ class Changes:
         self.moved += moved
         self.copied -= moved
         self.missing -= moved
-        self.came, self.went = [], []
 
     @property
     def notes(self) -> list[str]:
@@ -136,13 +130,10 @@ class Changes:
         ]
 
     def __str__(self) -> str:
-        names = "new changed moved copied unchanged failed missing forgotten"
-        words = names.replace("failed", "unreadable")
-        counts = {
-            word: getattr(self, n) for word, n in zip(words.split(), names.split(), strict=True)
-        }
+        names = ("new", "changed", "moved", "copied", "unchanged", "failed", "missing", "forgotten")
+        counts = [f"{getattr(self, name):,} {name}" for name in names if getattr(self, name)]
         nothing = "nothing changed" if self.refused else "no photos found"
-        return ", ".join(f"{count:,} {word}" for word, count in counts.items() if count) or nothing
+        return ", ".join(counts).replace("failed", "unreadable") or nothing
 
 
 @dataclass(frozen=True)
@@ -159,7 +150,7 @@ def look_at(
 ) -> list[FileToRead]:
     """Compare one root with what is known of it; return the files that must be read.
 
-    ``more`` are endings that are pictures to the model of this index, beside the usual ones.
+    ``more`` are endings of pictures, beside the usual ones.
     """
     storage, number = storage_at(root), store.root(root)
     todo, back, unlisted = list[FileToRead](), list[PhotoFile](), list[str]()
@@ -236,10 +227,9 @@ def root_place(root: str) -> str:
 def photos_below(
     root: str, suffixes: Collection[str], skip: Collection[str] = ()
 ) -> Iterator[Folder]:
-    """Yield each folder below ``root`` (relative, "" for itself) with its pictures in order.
+    """Yield each folder below ``root`` ("" for itself) with its pictures, None if it is not listed.
 
-    A folder that cannot be listed comes with None: what cannot be seen must not count as
-    vanished. ``skip`` names folders by their real paths, such as the index itself.
+    ``skip`` names folders by their real paths, such as the index itself.
     """
     home = os.path.realpath(root)
     visited: set[str] = set()
@@ -282,8 +272,7 @@ class _Files(EncodedImages):
     """The files to read, as images: each is read and hashed by the thread that decodes it.
 
     ``copies`` have the content of an earlier one of these files. ``outage`` is why a storage cannot
-    be reached, which is not the fault of a file. Unreadable files are remembered with their reason,
-    and tried again when they change.
+    be reached, which is not the fault of a file.
     """
 
     def __init__(self, index: Index, todo: Sequence[FileToRead], changes: Changes) -> None:
@@ -350,12 +339,8 @@ class _Files(EncodedImages):
     def link_known(self, workers: int | None) -> list[int]:
         """Link the files whose content is known, and return those to score."""
         sizes = Counter(item.file.size for item in self.todo)
-        known = self.index.store.sizes()
-        maybe = [
-            row
-            for row, item in enumerate(self.todo)
-            if sizes[item.file.size] > 1 or item.file.size in known
-        ]
+        sizes.update(self.index.store.sizes() & sizes.keys())
+        maybe = [row for row, item in enumerate(self.todo) if sizes[item.file.size] > 1]
         first: dict[bytes, int] = {}
         linked = set[int]()
         with ThreadPoolExecutor(workers or available_cores()) as pool:
@@ -489,9 +474,7 @@ def update_index(
     """Bring the index in ``folder`` up to date with the photos below ``roots``, or make it.
 
     Without roots, those it was made of are looked at again; without a model, its own is used. A
-    model with the same weights but another link or rule changes the answers, and no picture is
-    read for it; one with other weights needs ``rebuild``. An interruption keeps what was scored.
-    JPEGs are decoded by ``decode``, by default by what decoded the others of the index.
+    model with other weights needs ``rebuild``. An interruption keeps what was scored.
     """
     if not (folder / "index.json").exists():
         _check_new(folder, roots, model)

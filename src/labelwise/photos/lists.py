@@ -1,32 +1,20 @@
 """Lists that a person checks, the receipts of what was guaranteed of lists, and how these held.
 
-A person checks a list: which photo is next, what the answers say, when it is guaranteed.
+Nothing but a person's answers guarantees a list. It is as long as these can carry; where it holds
+too many wrong photos, the check continues with a shorter one of the same order
+(:mod:`labelwise.decide.list_audit`). Answers are in the answer log of the index, with the query as
+their label. A note says which lists of a query were begun: each has its share of the error.
 
-Nothing but the answers counts. The list is as long as the answers a person is willing to give can
-carry; where it holds too many wrong photos, the check continues with a shorter one of the same
-order (:mod:`labelwise.decide.list_audit`).
+Photos are drawn in the order of random numbers, one per row, from a seed that is kept with the
+query's first list, so the order depends on no answer. Every REPEAT-th question is about a photo
+that was answered before: where one person changes more than a third of at least three such answers,
+nothing is guaranteed.
 
-Answers are in the answer log of the index, with the query as their label, so anyone can resume a
-check. A note says which lists of a query were begun, in order: each has its share of the error. A
-photo counts as right where everybody who was asked about it said yes.
+    receipts.jsonl    one line per receipt, or its withdrawal; version 0.2 had a table
 
-The photos of a query are drawn in the order of random numbers, one per row, from a seed that is
-kept with the query's first list. So the order depends on no answer, photos that come later do not
-change it, and within a shorter list the photos already answered come first.
-
-Every REPEAT-th question is about a photo that was answered before. Where one person changes answers
-for more than a third of at least three such photos, nothing is guaranteed. Near copies are drawn
-one by one, unless the list is of ``distinct`` photos: then the guarantee is of these.
-
-    receipts.jsonl    one line per receipt, appended; version 0.2 kept them in photos.sqlite
-
-The photos of a receipt have a random order, drawn before anyone could know the answers: whoever
-checks the promise answers them in that order. A promise that was taken back is followed by a line
-that says so. The same promise of the same photos by the same model is kept once.
-
-A photo is right for a query where everybody who spoke of it said so: "no", "unsure" and answers
-that disagree count as wrong. Only answers that stand, without a gap, at the beginning of the
-receipt's order count as drawn; all others only bound how many photos are right or wrong.
+Whoever verifies a receipt answers its photos in a random order that was drawn before. A photo is
+right where everybody who spoke of it said yes. Only answers at the beginning of that order, without
+a gap, count as drawn; all others only bound how many photos are right or wrong.
 """
 
 import hashlib
@@ -38,7 +26,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from getpass import getuser
-from itertools import chain
 from pathlib import Path
 from secrets import randbits
 from typing import Any
@@ -123,11 +110,7 @@ Told = Mapping[str, Mapping[int, bool]]  # whether a row is right, by query
 
 @dataclass(frozen=True)
 class Receipt:
-    """A promise that was made of a list.
-
-    ``photos`` is the hash of the contents of the listed photos in the order of these hashes;
-    ``weights`` and ``link`` are of the model, ``held_out`` of the photos it was made on.
-    """
+    """A promise of a list; ``photos``, ``weights``, ``link`` and ``held_out`` are hashes."""
 
     number: int
     query: str
@@ -147,13 +130,11 @@ class Receipt:
 
     @property
     def title(self) -> str:
-        """What it is of, in words."""
         if not self.is_of_tags:
             return self.query
         return f"tags of {', '.join(json.loads(self.query.removeprefix('tags ')))}"
 
     def spec(self) -> dict[str, Any]:
-        """Return the receipt as plain data."""
         return {**vars(self), "promise": {**self.promise.spec(), "text": str(self.promise)}}
 
 
@@ -172,9 +153,8 @@ def keep_receipt(
         lines = _lines(index.store)
         withdrawn = {line["withdraws"] for line in lines}
         for line in lines:
-            if line["promise"] is None or line["number"] in withdrawn:
-                continue
-            if same.items() <= line.items() and {**line["promise"], "made": ""} == said:
+            stands = line["promise"] is not None and line["number"] not in withdrawn
+            if stands and same.items() <= line.items() and {**line["promise"], "made": ""} == said:
                 return _receipt(line, False)
         contents = index.store.contents_of(rows.tolist())
         hashes = sorted(content.hash for content in contents.values())
@@ -317,7 +297,7 @@ def verify_lists(index: Index, answers: Told | None = None) -> VerifiedLists:
 
 def _standing(index: Index) -> list[Receipt]:
     """Return the receipts of lists that were not withdrawn; version 0.2 kept some of tags, too."""
-    return [one for one in receipts_of(index) if not one.withdrawn and not one.is_of_tags]
+    return [own for own in receipts_of(index) if not own.withdrawn and not own.is_of_tags]
 
 
 def write_list_questions(index: Index, path: Path, each: int) -> int:
@@ -343,8 +323,7 @@ def write_list_questions(index: Index, path: Path, each: int) -> int:
 def read_list_answers(index: Index, path: Path) -> dict[str, dict[int, bool]]:
     """Return the answers of a table: path, answer, and query where lists of several were promised.
 
-    Photos without an answer are passed over. A photo that was answered twice is right if it is both
-    times.
+    A photo that was answered twice is right if it is both times.
     """
     queries = sorted({receipt.query for receipt in receipts_of(index) if not receipt.is_of_tags})
     columns, lines = read_answered(path)
@@ -406,9 +385,8 @@ class PhotoToCheck:
 class CheckState:
     """What is known of the list of a ``query`` now, in numbers and in words.
 
-    ``check`` is of the guaranteed list, or of the one that photos are drawn from now. ``more`` is
-    about how many more checks it takes; None where checking would not do. Where it would take many,
-    ``shorter`` is the length of a list that is worth a try, if there is one.
+    ``more`` is about how many more checks it takes, None where checking would not do; ``shorter``
+    the length of a list that is worth a try where it takes many.
     """
 
     query: str
@@ -484,11 +462,7 @@ class CheckSession:
         distinct: bool = False,
         who: str | None = None,
     ) -> None:
-        """Begin or resume a check: of our own list, down to a probability, or of the best few.
-
-        Our own list is as long as so many ``answers`` can carry. ``distinct``: near copies are one
-        photo, the earliest of them.
-        """
+        """Begin or resume a check as long as ``answers`` carry, to a ``cut``, or of the ``top``."""
         if cut is not None and top is not None:
             raise DataError("a list ends at a probability (cut) or after a number (top), not both")
         asked = Asked(index, query, PhotoFilter(distinct=distinct))
@@ -522,10 +496,7 @@ class CheckSession:
         confidence: float = 0.95,
         who: str | None = None,
     ) -> "CheckSession":
-        """Begin or resume the check of a list without probabilities: only the answers count.
-
-        ``hits`` come best first. ``name`` is what is asked.
-        """
+        """Begin or resume the check of hits without probabilities, best first."""
         if not hits:
             raise DataError(f"no photo answers {name}, so there is nothing to check")
         rows, lowest = np.array([hit.row for hit in hits], np.int64), hits[-1].probability
@@ -577,15 +548,12 @@ class CheckSession:
         by_row = _by_row(said)
         once = [answer.row for answer in said if len(by_row[answer.row]) == 1]
         if once and len(said) % REPEAT == 0:
-            row = once[len(said) % len(once)]
-            return PhotoToCheck(row, tuple(self._index.store.paths_of([row])[row]), True)
+            return self._photo(once[len(said) % len(once)], repeated=True)
         return self._asked(by_row)
 
     def photo_after(self, photo: PhotoToCheck) -> PhotoToCheck | None:
         """Return the next photo that was never asked about, so that it can be fetched early."""
-        by_row = _by_row(self._answers())
-        by_row.setdefault(photo.row, [Said(photo.row, "yes", "")])
-        return self._asked(by_row)
+        return self._asked({photo.row: [Said(photo.row, "yes", "")]} | _by_row(self._answers()))
 
     def answer(self, photo: PhotoToCheck, answer: Answer) -> CheckState:
         """Note an answer, and return what is known then."""
@@ -612,15 +580,16 @@ class CheckSession:
         return self.state()
 
     def state(self) -> CheckState:
-        by_row = _by_row(self._answers())
+        said = self._answers()
+        by_row = _by_row(said)
         audit = self._audit(by_row)
         check = audit.check
         drawn = [by_row[int(self._best[rank])] for rank in audit.ranks if rank < check.listed]
-        given = [{said.answer for said in some} for some in drawn]
-        people = [{said.who for said in some} for some in drawn]
+        given = [{answer.answer for answer in some} for some in drawn]
+        people = [{answer.who for answer in some} for some in drawn]
         by_person: dict[tuple[int, str], list[Answer]] = {}
-        for said in chain.from_iterable(by_row.values()):
-            by_person.setdefault((said.row, said.who), []).append(said.answer)
+        for answer in said:
+            by_person.setdefault((answer.row, answer.who), []).append(answer.answer)
         twice = [answers for answers in by_person.values() if len(answers) > 1]
         more = check.more()
         is_short = check.listed < 2 or (more is not None and more <= PATIENCE)
@@ -631,15 +600,13 @@ class CheckSession:
             more=more,
             shorter=None if is_short else max(1, int(SHORTER * check.listed)),
             unsure=given.count({"unsure"}),
-            disagreed=sum(
-                len(who) > 1 and len(words) > 1 for who, words in zip(people, given, strict=True)
-            ),
+            disagreed=sum(len(who) > 1 < len(own) for who, own in zip(people, given, strict=True)),
             repeats=len(twice),
             changed=sum(len(set(answers)) > 1 for answers in twice),
         )
-        if state.unsteady:
-            return state
-        return replace(state, promise=promised_check(check, self._what))
+        return (
+            state if state.unsteady else replace(state, promise=promised_check(check, self._what))
+        )
 
     def left(self) -> NDArray[np.int64]:
         """Return the photos of the list that were not found wrong, the most probable first."""
@@ -658,10 +625,10 @@ class CheckSession:
 
     def _asked(self, by_row: Mapping[int, Sequence[Said]]) -> PhotoToCheck | None:
         rank = self._audit(by_row).question
-        if rank is None:
-            return None
-        row = int(self._best[rank])
-        return PhotoToCheck(row, tuple(self._index.store.paths_of([row])[row]), False)
+        return None if rank is None else self._photo(int(self._best[rank]), repeated=False)
+
+    def _photo(self, row: int, *, repeated: bool) -> PhotoToCheck:
+        return PhotoToCheck(row, tuple(self._index.store.paths_of([row])[row]), repeated)
 
 
 def place_of(store: Store, query: str, key: ListKey) -> int:

@@ -120,10 +120,7 @@ class LibraryKeywords:
 
 
 def read_keywords(folder: Path, *, least: int = 1) -> LibraryKeywords:
-    """Return the keywords of the photos below a folder that at least ``least`` of them share.
-
-    What could not be read is said in the table's notes.
-    """
+    """Return the keywords of the photos below a folder that at least ``least`` of them share."""
     folder = Path(folder)
     if not folder.is_dir():
         raise DataError(f"{folder} must be a folder of photos")
@@ -148,10 +145,8 @@ def read_keywords(folder: Path, *, least: int = 1) -> LibraryKeywords:
         )
     rows = [sorted(kept & names) for names in labels]
     table = from_rows((folder, files), rows, name=printable(folder.name))
-    present = table.present.plain()
-    unknown = LabelSets(
-        present.offsets, present.columns, present.width, np.ones(len(files), np.bool_)
-    )
+    plain = table.present.plain()
+    unknown = LabelSets(plain.offsets, plain.columns, plain.width, np.ones(len(files), np.bool_))
     if len(kept) < len(counts):
         left = counted(len(counts) - len(kept), "keyword")
         notes += (f"left out {left} on fewer than {least} photos",)
@@ -232,11 +227,10 @@ def read_facts(content: bytes) -> PhotoFacts:
             words = model if model.casefold().startswith(make.casefold()) else f"{make} {model}"
             camera = "".join(filter(str.isprintable, words)).strip()[:100] or None
         gps, tags = exif.get_ifd(ExifTags.IFD.GPSInfo), ExifTags.GPS
-        place = (
+        north, east = (
             _degrees(gps[tags.GPSLatitude], gps[tags.GPSLatitudeRef], "S", 90),
             _degrees(gps[tags.GPSLongitude], gps[tags.GPSLongitudeRef], "W", 180),
         )
-        north, east = place
     return PhotoFacts(camera, north, east)
 
 
@@ -313,8 +307,7 @@ def _packet_of_png(path: Path) -> bytes | None:
 def sidecar_of(photo: str) -> str:
     """Return the side-car of a photo: ``a.jpg.xmp`` or ``a.xmp``, whichever exists.
 
-    Disks that take ``A.XMP`` and ``a.xmp`` for the same are met as well as others: a name that
-    differs in its case is taken unless it is the side-car of another photo.
+    A name in other case is taken unless it is the side-car of another photo.
     """
     folder, name = os.path.split(photo)
     wanted, there = [f"{name}.xmp", f"{os.path.splitext(name)[0]}.xmp"], names_beside(photo)

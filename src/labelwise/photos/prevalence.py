@@ -5,9 +5,8 @@ Every photo of the sample must be answered: stopping where the figure pleases wo
 Photos that came after the draw are not part of the estimate; those that are gone leave both the
 library and the sample.
 
-What is answered about a single label becomes a correction too: an ``audit``, as a random photo of
-the whole library is, or ``estimate`` otherwise. The estimate takes the model's probabilities from
-before all corrections, since those of answered photos would be right by now.
+What is answered about a single label becomes a correction, too. The estimate takes the model's
+probabilities from before all corrections, since those of answered photos would be right by now.
 """
 
 import csv
@@ -35,8 +34,6 @@ from labelwise.system.text import from_cell, one_line
 
 ANSWER_WORDS: dict[str, Answer] = {"yes": "yes", "no": "no", "unsure": "unsure"}
 ANSWER_WORDS |= {"y": "yes", "n": "no", "u": "unsure", "?": "unsure", "1": "yes", "0": "no"}
-
-
 AnsweredLine = tuple[str, str, Answer, Mapping[str, str | None]]
 
 
@@ -82,8 +79,7 @@ Numbers = NDArray[np.float64]
 class PhotoSample:
     """Photos drawn at random for a query: hashes by group, of the first ``rows`` rows.
 
-    ``by`` and ``table`` (its digest) say how photos were grouped. Of ``distinct`` photos only the
-    earliest of each picture could be drawn, and only these are counted.
+    ``by`` and ``table`` (its digest) say how photos were grouped. Only ``distinct`` photos count.
     """
 
     query: str
@@ -123,11 +119,7 @@ def draw_sample(
     distinct: bool = False,
     seed: int | None = None,
 ) -> PhotoSample:
-    """Return ``answers`` photos drawn at random, in each group if there are some.
-
-    ``distinct`` takes near copies as one photo, the earliest of them. If so many were drawn before
-    for the same, it is those. Without a ``seed`` nobody knows the draw before it is made.
-    """
+    """Return ``answers`` photos drawn at random, in each group; those drawn before for the same."""
     if answers < 1:
         raise DataError(f"at least one photo must be answered, got {answers}")
     for sample in _samples(index, query, groups, distinct):
@@ -191,10 +183,7 @@ def estimate_from_answers(
 
 
 class SampleAnswers:
-    """The answers about the photos of a sample: which photo is next, and the estimate in the end.
-
-    ``rows`` are the photos to answer, in the order of their draw.
-    """
+    """The answers about the photos (``rows``, as drawn) of a sample, and the estimate."""
 
     def __init__(
         self, index: Index, query: Query, sample: PhotoSample, *, who: str | None = None
@@ -257,13 +246,10 @@ class SampleAnswers:
             return
         index, sample, known = self._index, self.sample, self.answers
         told = partial(labels_told, self._bound, index.space)
-        lines = [
-            answered(
-                self._photos[row], sample.query, answer, self._who, "count", draw=str(sample.seed)
-            )
-            for row, answer in answers.items()
-        ]
-        index.store.answers.append(lines)
+        line = partial(answered, who=self._who, why="count", draw=str(sample.seed))
+        index.store.answers.append(
+            [line(self._photos[row], sample.query, answer) for row, answer in answers.items()]
+        )
         source = "audit" if told("no") and not sample.by else "estimate"
         for row, answer in answers.items():
             facts: dict[str, Fact] = dict.fromkeys(told(known.get(row, "")), "withdrawn")

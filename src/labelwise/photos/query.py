@@ -4,9 +4,8 @@
     found = asked.top(50)               or asked.cut(0.1): about a tenth of the list is wrong
 
 Photos are ranked by the product of their labels' probabilities. Labels depend on each other, so
-what is shown is calibrated: the same query is asked of photos that the model was not trained on,
-whose answers are known, and its probability is fitted there. The wrong share of a list is an
-estimate; a guarantee takes a person's answers (:mod:`labelwise.photos.lists`).
+what is shown is calibrated as a query on held-out photos, whose answers are known. The wrong share
+of a list is an estimate; a guarantee takes a person's answers (:mod:`labelwise.photos.lists`).
 """
 
 import hashlib
@@ -54,11 +53,7 @@ KEYWORD, PHOTOS = "keyword:", "photos:"  # before the name of an album that lies
 
 @dataclass(frozen=True)
 class Hit:
-    """A photo that answers: where it lies, how probable it is, and the labels' probabilities.
-
-    ``probability`` is of the whole query, calibrated as a query. ``reasons`` are the probabilities
-    that the model gives the labels by themselves, so of a single label there are two numbers.
-    """
+    """A photo that answers: ``probability`` is of the query, ``reasons`` of the labels alone."""
 
     row: int
     probability: float
@@ -79,12 +74,9 @@ class Found:
     """The photos of a query with what is said of them.
 
     ``rows`` and ``scores`` are those of the list: the ``hits``, or all photos above a cut for a
-    share of wrong ones. ``statement`` is of that list; where there is none, all photos are shown.
-    ``above`` counts the photos at or above the cut, where there is one; ``checked_on`` the held-out
-    photos, and ``positives`` those among them that match: the probabilities rest on them.
-    ``likeness`` says whether the library is like the held-out photos, as all of this supposes;
-    ``copies`` are the near-duplicates on such a list. ``answers`` are those that made a model
-    which began with words, None for a trained one; ``known`` is :attr:`IndexFacts.known`.
+    share of wrong ones, of which the ``statement`` is. ``above`` counts the photos at or above a
+    cut, ``checked_on`` the held-out photos, ``positives`` those that match. ``answers`` made a
+    model which began with words, None for a trained one; ``known`` is :attr:`IndexFacts.known`.
     """
 
     query: str
@@ -176,16 +168,12 @@ class Asked:
 
     @cached_property
     def corrected(self) -> RankedQuery:
-        """The ranking after what people said of photos."""
         ranking = ranking_of(self.bound, self.index.odds, self.gone)
         return RankedQuery(ranking, self._calibrated(self.index.held_out_photos, refit=True))
 
     @cached_property
     def own(self) -> RankedQuery:
-        """The model's own ranking, as if nobody had said anything: held-out photos have no answers.
-
-        A judged list is of this ranking, without the photos that somebody called wrong.
-        """
+        """The model's own ranking, as if nobody had said anything of a photo."""
         known = self.index.validation_photos
         return RankedQuery(
             self._own_ranking(self.gone),
@@ -198,7 +186,6 @@ class Asked:
 
     @cached_property
     def likeness(self) -> LibraryLikeness:
-        """Whether the photos that the query covers are like the held-out ones."""
         if not self.filter:
             return likeness_of(self.index)
         return likeness_of(self.index, np.setdiff1d(np.arange(len(self.index)), self.gone))
@@ -358,8 +345,7 @@ def answer(
 ) -> Found:
     """Return the ``top`` photos of a query, cut where about ``wrong_at_most`` of them are wrong.
 
-    ``sort="date"`` lists the newest photos above the cuts first. Photos that do not pass the filter
-    are as if they were not in the index.
+    ``sort="date"`` lists the newest photos above the cuts first.
     """
     asked = Asked(index, query, photos)
     if wrong_at_most is None:
@@ -370,8 +356,7 @@ def answer(
 def labels_told(bound: BoundQuery, space: LabelSpace, answer: str) -> dict[str, Fact]:
     """Return what an answer to "does it match the query?" says of single labels.
 
-    Where all labels of a query must be there or not, yes tells them all, and no tells the label of
-    a query that has only one.
+    Yes tells all labels that must be there or not; no tells the only label of a query.
     """
     parts = bound.expression.parts if isinstance(bound.expression, AllOf) else (bound.expression,)
     literals = [literal for literal in map(literal_of, parts) if literal is not None]
@@ -417,10 +402,8 @@ def photos_along(
     query: Query | None = None,
     at_least: float = 0.5,
 ) -> list[Hit]:
-    """Return the photos whose features lie farthest along a direction (D,), farthest first.
-
-    With a query, only photos that have at least the probability ``at_least`` for it. The
-    probability of a hit is the cosine, which is not a probability.
+    """Return the photos whose features lie farthest along a direction (D,), with the cosine as
+    probability; of a query only those that have at least the probability ``at_least`` for it.
     """
     rows = None
     if query is not None:
@@ -440,23 +423,17 @@ def hits_of(
     """Return photos as hits, with the probabilities of some labels as reasons."""
     paths = index.store.paths_of(rows.tolist())
     contents = index.store.contents_of(rows.tolist())
-    columns = {name: index.space.column(name) for name in labels}
-    odds = {name: index.odds(k, refit=refit).log_p for name, k in columns.items()}
+    odds = {name: index.odds(index.space.column(name), refit=refit).log_p for name in labels}
     hits = []
     for row, chance in zip(rows.tolist(), probs.tolist(), strict=True):
-        reasons = {name: float(np.exp(values[row])) for name, values in odds.items()}
-        content = contents[row]
+        reasons, content = {name: float(np.exp(odds[name][row])) for name in odds}, contents[row]
         facts = (content.taken, content.width, content.height)
         hits.append(Hit(row, chance, reasons, tuple(paths[row]), *facts))
     return hits
 
 
 def photos_like(index: Index, photo: str, count: int) -> tuple[list[Hit], list[Hit]]:
-    """Return the photos most like a file: equal copies of it, and similar ones.
-
-    Of a file that is not indexed, the model of the index says how it looks. A folder of indexed
-    photos, or ``keyword:NAME``, is an album: the photos most like all of it are returned.
-    """
+    """Return the photos most like a file or an album: equal copies of it, and similar ones."""
     if os.path.isdir(photo) or photo.startswith(KEYWORD):
         return [], photos_like_album(index, photo, count)
     row = index.store.row_of(photo)
@@ -491,11 +468,7 @@ def photos_like(index: Index, photo: str, count: int) -> tuple[list[Hit], list[H
 
 
 def photos_like_album(index: Index, album: str, count: int) -> list[Hit]:
-    """Return the photos most like those of an album, without these.
-
-    It is a folder (or one below a root, as 2023/june), ``keyword:NAME``, or ``photos:ID,ID`` with
-    at least 16 digits of each id.
-    """
+    """Return the photos most like those of a folder, ``keyword:NAME``, or ``photos:ID,ID``."""
     if album.startswith(PHOTOS):
         named = list[int]()
         for start in filter(None, album.removeprefix(PHOTOS).split(",")):

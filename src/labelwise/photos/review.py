@@ -5,8 +5,8 @@
     wrong      1 - p of labels that were given   a label may be wrong
     value      missing and wrong together        the chance that an answer changes the label set
 
-Rare labels have few photos near their thresholds, so questions are taken from the labels in turn.
-No photo is asked about twice in one round; what was answered is not asked again.
+Questions are taken from the labels in turn. No photo is asked about twice in one round; what was
+answered is not asked again.
 """
 
 import os
@@ -100,11 +100,8 @@ def _queue(index: Index, column: int, by: Reason, count: int) -> list[Question]:
 def corrected_labels(index: Index, groups: PhotoGroups = EVERYTHING) -> tuple[LabelTable, int]:
     """Return what people said of photos, to train on, and how many photos are left out of it.
 
-    With ``groups``, the table says of which group each photo is.
-
-    Labels nobody spoke of are unknown. Every row is of the split ``train``: people correct what
-    they happened to see, which is not a sample to measure a model on. For the same reason photos
-    that the model is tested on are left out; they are known by the end of their paths.
+    Those are photos that the model is tested on, known by the end of their paths. Every row is of
+    the split ``train``: people correct what they happened to see.
     """
     paths = index.store.paths_of({correction.row for correction in index.store.corrections()})
     tested = set[str]()

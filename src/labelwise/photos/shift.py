@@ -1,13 +1,12 @@
 """Is the library of an index like the photos that its model was tested on?
 
 Logits of the library are compared with those of held-out photos, and embeddings too where the
-features of held-out photos are kept with the model (:class:`HeldOutPictures`). The result stays in
-``likeness.json``, with its own hash, until the library has grown or shrunk by more than a tenth, or
-the model changed.
+features of these are kept with the model. The result stays in ``likeness.json``, with its own hash,
+until the library has grown or shrunk by more than a tenth, or the model changed.
 
-Of near-duplicates one is compared, so that bursts do not alarm. Where held-out photos come in
-groups, one of each is compared. A library of few long bursts looks different by chance: where all
-photos differ and there are folders enough, photos differ only if one photo per folder does, too.
+Of near-duplicates, and of groups of held-out photos, one is compared. A library of few long bursts
+looks different by chance: where all photos differ and there are folders enough, photos differ only
+if one photo per folder does, too.
 """
 
 import hashlib
@@ -59,14 +58,11 @@ KEPT_COMPARISONS = 32
 
 @dataclass(frozen=True)
 class LibraryLikeness:
-    """How like a library is to the held-out photos, and which of its photos are far from all.
+    """How like a library of ``rows`` photos is to the held-out ones, and which are far from all.
 
-    ``rows`` is how many photos the library had, ``far`` how many of them are far; ``far_rows`` are
-    the farthest of these, the farthest first. ``embedded`` is how many held-out photos were
-    compared by their embeddings too, ``copies`` how many photos are near copies of one of these.
-    ``grouped`` says that the held-out photos come in groups, of each of which one was compared, and
-    ``folders`` of how many folders one photo each was; 0 where photos of any folder were. ``known``
-    is what the held-out photos are called: see :attr:`IndexFacts.known`.
+    ``far_rows`` are the farthest first. ``embedded`` held-out photos were compared by embeddings,
+    too; ``copies`` photos are near copies of one of these. One photo was compared of each group of
+    ``grouped`` held-out ones, and of each of ``folders``, where not 0.
     """
 
     likeness: Likeness
@@ -106,12 +102,12 @@ def likeness_of(index: Index, rows: NDArray[np.int64] | None = None) -> LibraryL
     """Return how like the library is to the held-out photos, compared anew where it changed."""
     if rows is not None:
         key = hashlib.blake2b(rows.tobytes(), digest_size=16).digest()
-        found = index.compared.get(key)
-        if found is None:
-            found = index.compared[key] = _compared(index, rows, far=False)
-            for old in list(index.compared)[:-KEPT_COMPARISONS]:
-                index.compared.pop(old, None)
-        return found
+        kept: dict[bytes, LibraryLikeness] = index.compared
+        if key not in kept:
+            kept[key] = _compared(index, rows, far=False)
+            for old in list(kept)[:-KEPT_COMPARISONS]:
+                kept.pop(old, None)
+        return kept[key]
     path = index.folder / LIKENESS_FILE
     try:
         facts = json.loads(path.read_bytes())
@@ -127,10 +123,10 @@ def likeness_of(index: Index, rows: NDArray[np.int64] | None = None) -> LibraryL
     return comparison
 
 
-def sealed(found: LibraryLikeness) -> dict[str, Any]:
-    """Return what is written: what was found, and its hash."""
-    digest = hashlib.blake2b(FOUND.dump_json(found), digest_size=16).hexdigest()
-    return {"found": FOUND.dump_python(found, mode="json"), "hash": digest}
+def sealed(likeness: LibraryLikeness) -> dict[str, Any]:
+    """Return what is written: the comparison, and its hash."""
+    digest = hashlib.blake2b(FOUND.dump_json(likeness), digest_size=16).hexdigest()
+    return {"found": FOUND.dump_python(likeness, mode="json"), "hash": digest}
 
 
 def evidence_of(index: Index) -> Evidence:
@@ -240,17 +236,12 @@ def _pictures(
     return np.searchsorted(kept, known.rows[there]), embeddings, looks
 
 
-# What the held-out photos of a model look like to its backbone: features of at most SAMPLE of them,
-# and of as many photos that it was fitted on. These set the projection of an index: a map that was
-# fitted on one of the two sides that are compared would make them look different.
-
-
 @dataclass(frozen=True, eq=False)
 class HeldOutPictures:
-    """Features (n, D) and looks (n, W) of the ``rows`` of held-out predictions, and ``fitted``.
+    """Features (n, D) and looks (n, W) of some ``rows`` of held-out predictions.
 
-    ``fitted`` (m, D) are features of photos that the model was fitted on; W is 0 for a model of
-    stored features.
+    Features ``fitted`` (m, D) of photos that the model was fitted on set the projection of an
+    index: one that was fitted on a side of the comparison would make the sides look different.
     """
 
     rows: NDArray[np.int64]
@@ -310,14 +301,10 @@ class HeldOutPictures:
         if own.embeddings is None or others.embeddings is None:
             raise ValueError("photos were scored without embeddings")
         looks = np.empty((len(own), 0)) if own.looks is None else own.looks.numpy()
-        features, fitted = own.embeddings.numpy(), others.embeddings.numpy()
-        return cls(
-            np.array([apart[name] for name in own.ids], np.int64),
-            features.astype(np.float16),
-            looks.astype(np.float16),
-            fitted.astype(np.float16),
-            weights_sha256,
-        )
+        matrices = (own.embeddings.numpy(), looks, others.embeddings.numpy())
+        features, looked, fitted = (matrix.astype(np.float16) for matrix in matrices)
+        rows = np.array([apart[name] for name in own.ids], np.int64)
+        return cls(rows, features, looked, fitted, weights_sha256)
 
     def save(self, path: Path) -> None:
         import torch

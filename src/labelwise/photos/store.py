@@ -6,9 +6,8 @@
     cache/                            the same end to end
 
 A *content* is a distinct picture, known by the hash of its bytes; its row is its place in every
-column. A *file* is where a content lies. Columns are written, in files named after their first row,
-before the transaction that makes their rows known, and never changed afterwards. So a process
-killed at any moment leaves a complete index.
+column. A *file* is where a content lies. Columns are written before the transaction that makes
+their rows known, and never changed, so a process killed at any moment leaves a complete index.
 """
 
 import hashlib
@@ -30,7 +29,6 @@ from labelwise.answers.log import AnswerLog, Line, LoggedAnswer
 from labelwise.answers.version_0_2 import lines_of_index
 from labelwise.errors import CheckpointError, LabelwiseError
 from labelwise.photos.database import (
-    SCHEMA,
     CacheFiles,
     Database,
     create_database,
@@ -50,17 +48,11 @@ from labelwise.system.storage import (
 from labelwise.system.text import first_line
 
 NAMES = {"embeddings": "embedding", "looks": "look"}  # of the columns of vectors
-
-
 FileState = Literal["ok", "failed", "missing"]
 Fact = Literal["present", "absent", "unknown", "withdrawn"]
 ANSWERS_FILE = "answers.jsonl"
-FACTS: dict[str, Fact] = {
-    "yes": "present",
-    "no": "absent",
-    "unsure": "unknown",
-    "undo": "withdrawn",
-}
+FACTS: dict[str, Fact] = {"yes": "present", "no": "absent", "unsure": "unknown"}
+FACTS["undo"] = "withdrawn"
 WORDS: dict[str, Any] = {fact: word for word, fact in FACTS.items()}
 QUERIES = ("list", "count")  # why: such answers are about a query, not a label
 
@@ -78,10 +70,7 @@ class Content:
 
 @dataclass(frozen=True)
 class PhotoFile:
-    """A file below a root: ``folder`` and ``name`` as the system spells them.
-
-    ``row`` is its content, None for a file that could not be read; ``reason`` then says why.
-    """
+    """A file below a root, as the system spells it; without a ``row`` it could not be read."""
 
     root: int
     folder: str
@@ -103,8 +92,7 @@ class PhotoFiles:
     def read(self) -> tuple[bytes, str] | None:
         """Return the bytes of the photo and its name, from a file that still holds that photo.
 
-        None where no file does. Where a storage did not answer and no other file holds the photo,
-        its StorageError is raised. A link that leads out of its root is not followed.
+        None where no file does; raise the StorageError of a storage that did not answer.
         """
         unasked: StorageError | None = None
         for root, name in self.places:
@@ -142,21 +130,13 @@ class Correction:
 
 
 class Store(AbstractContextManager["Store", None]):
-    """An open index folder. ``rows`` of it are known; each column has that many entries.
-
-    Close it, best by ``with``.
-    """
+    """An open index folder. ``rows`` of it are known; each column has that many entries."""
 
     def __init__(self, folder: Path, labels: Sequence[str]) -> None:
         self.folder, self.labels = folder, tuple(labels)
         # A label that is called "row" would have the name of the first column.
         self._names = ["row (label)" if label == "row" else label for label in labels]
         self.database = open_database(folder / "photos.sqlite")
-        try:
-            self.database.migrate()
-        except BaseException:
-            self.database.close()
-            raise
         self.cache = CacheFiles(folder)  # files that can be made again from the others
         self.writable = self.database.writable  # whether anything can be noted in the index
         self.answers = AnswerLog(folder / ANSWERS_FILE, self._answers_of_0_2)
@@ -169,11 +149,10 @@ class Store(AbstractContextManager["Store", None]):
     def create(cls, folder: Path, labels: Sequence[str]) -> "Store":
         folder.mkdir(parents=True, exist_ok=True)
         with replacing(folder / "photos.sqlite") as temporary:
-            create_database(temporary, SCHEMA)
+            create_database(temporary)
         return cls(folder, labels)
 
     def close(self) -> None:
-        """Let go of the files; a second time does nothing."""
         self.database.close()
 
     def __exit__(self, *error: object) -> None:
@@ -218,8 +197,7 @@ class Store(AbstractContextManager["Store", None]):
 
     def files_in(self, root: int, folder: str) -> dict[str, PhotoFile]:
         files = {}
-        found = self.database.read("files", root=root, folder=shown(folder))
-        for _, _, name, raw, *rest in found:
+        for _, _, name, raw, *rest in self.database.read("files", root=root, folder=shown(folder)):
             own = name if raw is None else os.fsdecode(os.path.basename(raw))
             files[own] = PhotoFile(root, folder, own, *rest)
         return files
@@ -291,10 +269,7 @@ class Store(AbstractContextManager["Store", None]):
     def mark_missing(
         self, root: int, folder: str, names: Sequence[str] | None = None
     ) -> list[int | None]:
-        """Mark files of a folder (all of them where no names are given) as missing.
-
-        Return the content of each, None of one that could not be read.
-        """
+        """Mark files of a folder, or all of it, as missing; return their contents."""
         where = "root = ? AND folder = ? AND state != 'missing'"
         values: list[Any] = [root, shown(folder)]
         if names is not None:
@@ -409,9 +384,8 @@ class Store(AbstractContextManager["Store", None]):
             yield column.to_numpy(zero_copy_only=False)
 
     def column(self, label: int) -> NDArray[np.float32]:
-        parts, name = partial(self._values, "scores", self._names[label]), f"{label + 1:05d}"
-        dtype, shape = np.dtype(np.float32), (self.rows, 1)
-        return self.cache.grown(f"scores-{name}.bin", dtype, shape, parts)[:, 0]
+        parts, file = partial(self._values, "scores", self._names[label]), f"scores-{label + 1:05d}"
+        return self.cache.grown(f"{file}.bin", np.dtype(np.float32), (self.rows, 1), parts)[:, 0]
 
     def logits(self, rows: slice | NDArray[np.int64]) -> NDArray[np.float32]:
         """Return the logits (n, K) of some contents."""
@@ -438,11 +412,12 @@ class Store(AbstractContextManager["Store", None]):
 
     def correct(self, corrections: Sequence[Correction]) -> None:
         photos = self.photos_of({correction.row for correction in corrections})
-        lines = []
-        for said in corrections:
-            facts = (WORDS[said.state], said.who, said.at, said.source)
-            lines.append(LoggedAnswer(photos[said.row], said.label, *facts))
-        self.answers.append(lines)
+        self.answers.append(
+            [
+                LoggedAnswer(photos[c.row], c.label, WORDS[c.state], c.who, c.at, c.source)
+                for c in corrections
+            ]
+        )
 
     def corrections(self, label: str | None = None, row: int | None = None) -> list[Correction]:
         """Return what was said last of each label of each picture, withdrawals left out."""
@@ -492,7 +467,6 @@ def shown(path: str) -> str:
 
 
 def _inside(path: str, root: str) -> str | None:
-    """Return the name of a path below a root, None where it is not below it."""
     if is_uri(path) or is_uri(root):
         above = without_options(root) + "/"
         return path.removeprefix(above) if is_uri(root) and path.startswith(above) else None

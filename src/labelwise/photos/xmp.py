@@ -1,14 +1,10 @@
 """Keywords in XMP side-cars: added to what is there, marked as ours, and taken out again exactly.
 
-A side-car is edited as bytes. The parser only says where its elements lie, so every byte that is
-not ours stays as another program wrote it. Our keywords go into the lists that exist
-(``dc:subject``, ``lr:hierarchicalSubject``, ``digiKam:TagsList``), unless they are there already;
-otherwise into lists of a description of our own, which also notes, as ``labelwise:tags``, each
-label with its probability, model, date, and the lists it was added to.
-
-Anyone can write such a note. So :func:`untagged` takes out only what the note names *and* the
-caller knows to be ours. What is not plain XML in UTF-8, declares a document type, is very deep or
-has very many elements is not accepted.
+A side-car is edited as bytes: the parser only says where its elements lie. Our keywords go into the
+lists that exist, unless they are there already; otherwise into lists of a description of our own,
+which also notes, as ``labelwise:tags``, each label with its origin and the lists it was added to.
+Anyone can write such a note, so :func:`untagged` takes out only what the note names *and* the
+caller knows to be ours.
 """
 
 import re
@@ -93,12 +89,9 @@ def parsed(data: bytes) -> Element:
     def refuse(*_: object) -> None:
         raise DataError("a side-car must not declare a document type")
 
-    def text(characters: str) -> None:
-        stack[-1].pieces.append(characters)
-
     parser.StartElementHandler = start
     parser.EndElementHandler = end
-    parser.CharacterDataHandler = text
+    parser.CharacterDataHandler = lambda characters: stack[-1].pieces.append(characters)
     parser.StartDoctypeDeclHandler = refuse
     try:
         parser.Parse(data, True)
@@ -108,7 +101,6 @@ def parsed(data: bytes) -> Element:
 
 
 def _tag_end(data: bytes, start: int) -> int:
-    """Return where the tag that begins at ``start`` ends; a > in quotes does not end it."""
     match = TAG_END.match(data, start)
     if match is None:
         raise DataError("the side-car is not well-formed XML: a tag does not end")
@@ -134,9 +126,8 @@ def with_space(data: bytes, element: Element) -> int:
 
 def raw_name(data: bytes, element: Element) -> str:
     """Return an element's name as it is written, prefix included."""
-    return re.split(rb"[\s/>]", data[element.start + 1 : element.inner_start], maxsplit=1)[
-        0
-    ].decode()
+    tag = data[element.start + 1 : element.inner_start]
+    return re.split(rb"[\s/>]", tag, maxsplit=1)[0].decode()
 
 
 def into_element(data: bytes, element: Element, text: bytes) -> list[Splice]:
@@ -221,10 +212,7 @@ LISTS = {
 
 
 def tagged(data: bytes | None, keywords: Sequence[Keyword], ours: Written = NOTHING) -> bytes:
-    """Return a side-car with exactly these keywords of ours; ``None`` stands for no side-car.
-
-    ``ours`` is what we wrote into it before.
-    """
+    """Return a side-car with exactly these keywords of ours in place of ``ours``."""
     data = EMPTY if data is None or data == EMPTY else untagged(data, ours)
     if not keywords:
         return data
@@ -253,14 +241,8 @@ def differ_in_dates_alone(one: bytes, other: bytes) -> bool:
 
 
 def begun(packet: bytes | None, words: Sequence[str]) -> bytes:
-    """Return the first side-car of a photo: its own packet, with words of it that are not there.
-
-    A program for which the side-car counts, and not the photo, so finds all that it found before.
-    A packet that cannot be read is not taken over.
-    """
+    """Return the first side-car of a photo: its packet, if readable, with its other words."""
     data = EMPTY
-    if packet is None and not words:
-        return data
     if packet is not None:
         with suppress(DataError):
             _rdf(parsed(packet))
@@ -314,11 +296,7 @@ def _texts(*containers: Element) -> set[str]:
 
 
 def untagged(data: bytes, ours: Written) -> bytes:
-    """Return a side-car without what :func:`tagged` put there; others' bytes are unchanged.
-
-    An entry goes if it is in ``ours`` and noted. Where another program has merged our description
-    with its own, only our entries go.
-    """
+    """Return a side-car without what :func:`tagged` put there: entries in ``ours`` and noted."""
     rdf = _rdf(parsed(data))
     gone: list[Element] = []
     notes = list(rdf.find(*NOTES))
