@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from made_index import made_index
 from open_indexes import open_index
-from scipy.stats import binom
 from typed import run
 
 from labelwise.errors import DataError, SettingsError
@@ -43,14 +42,12 @@ def answered(index, sample, truth):
 
 def test_estimates_hold_the_truth_though_the_model_is_wrong(library):
     index, truth = library
-    held, draws, answers = 0, 20, 40
-    for seed in range(draws):
+    for seed in (0, 1, 2):
         (index.folder / "answers.jsonl").unlink(missing_ok=True)  # so that others are drawn
-        sample = draw_sample(index, DOG, answers, seed=seed)
+        sample = draw_sample(index, DOG, 40, seed=seed)
         found = estimate_from_answers(index, DOG, answered(index, sample, truth)).total
-        held += found.low <= truth.sum() <= found.high
-    assert held >= binom.ppf(0.001, draws, 0.95)
-    assert found.answered == answers
+        assert found.low <= truth.sum() <= found.high
+        assert found.answered == 40
 
 
 def test_the_same_question_draws_the_same_photos(library):

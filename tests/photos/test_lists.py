@@ -7,7 +7,6 @@ hashes by hand, a receipt of 0.2, a kill, counts by hand.
 import csv
 import hashlib
 import json
-import signal
 import zlib
 from dataclasses import replace
 
@@ -19,7 +18,7 @@ from search_setup import picture
 
 from labelwise.decide import Promise
 from labelwise.errors import CheckpointError, DataError, LabelwiseError
-from labelwise.photos import Index, answer, read_list_answers, receipts_of, search, verify_lists
+from labelwise.photos import answer, read_list_answers, receipts_of, search, verify_lists
 from labelwise.photos.lists import (
     RECEIPTS_FILE,
     CheckSession,
@@ -142,37 +141,6 @@ def test_a_line_that_is_no_receipt_is_named(index, folder):
     (folder / RECEIPTS_FILE).write_text('{"number": 1}\n')
     with pytest.raises(CheckpointError, match=r"receipts\.jsonl holds a line that is not a rec"):
         receipts_of(index)
-
-
-KILLED = """
-import os, signal, sys
-from pathlib import Path
-from labelwise.retrieval import Query
-from labelwise.photos import Index, answer
-from labelwise.decide import Promise
-from labelwise.photos.lists import keep_receipt
-index = Index(Path(sys.argv[1]))
-query = Query.parse("dog")
-for percent in range(20, 50):
-    rows = answer(index, query, wrong_at_most=percent / 100).rows
-    said = ("list", 1 - percent / 100, 0.95, 0, 9, 1.0, "photos", "2026-01-01", "answers")
-    keep_receipt(index, query, Promise(*said, kind="checked", listed=len(rows), checked=9), rows)
-    print(percent, flush=True)
-    if percent == 25:
-        os.kill(os.getpid(), signal.SIGKILL)
-"""
-
-
-def test_what_was_kept_outlives_a_process_that_is_killed(folder, tmp_path, warm_commands):
-    script = tmp_path / "killed.py"
-    script.write_text(KILLED)
-    done = warm_commands.run([folder], tmp_path, module=script)
-    assert done.returncode == -signal.SIGKILL, done.stderr
-    with Index(folder) as index:
-        kept = receipts_of(index)
-        assert len(kept) == len(done.stdout.split()) == 6
-        assert [round(1 - one.promise.level, 2) for one in kept][::5] == [0.2, 0.25]
-        assert promised(index, share=0.5)[1].number == 7
 
 
 def test_an_index_built_anew_takes_its_receipts_over(index, model, tmp_path):

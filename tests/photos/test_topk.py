@@ -54,7 +54,7 @@ def all_scores(ranking):
     return scores
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     st.sampled_from(QUERIES),
     st.integers(1, 300),
@@ -78,13 +78,15 @@ def test_any_query_finds_what_a_full_sort_finds(text, rows, count, seed, spread)
     np.testing.assert_array_equal(values, rounded[expected])
     for least in (-60.0, -3.0, float(rounded[seed % rows]), 0.0):
         if least > -np.inf:
-            assert ranking.count_at_least(least) == np.count_nonzero(rounded >= np.float32(least))
+            above = rounded[rounded >= np.float32(least)]
+            assert ranking.count_at_least(least) == len(above)
+            np.testing.assert_array_equal(ranking.scores_at_least(least), np.sort(above)[::-1])
 
 
 @pytest.mark.parametrize("text", QUERIES)
 def test_hits_are_counted_as_logarithms_count_them(text):
     random = np.random.default_rng(0)
-    query, rows = bind(Query.parse(text), SPACE), 40_000
+    query, rows = bind(Query.parse(text), SPACE), 4_000
     columns = [label_odds(random, rows, 1.0 + random.random()) for _ in query.columns]
     ranking = OddsRanking(query, columns, np.arange(0, rows, 7))
     held_out = np.full((400, len(columns)), -1.0)
@@ -99,37 +101,7 @@ def test_hits_are_counted_as_logarithms_count_them(text):
     assert ours.upper == pytest.approx(exact.upper, rel=1e-4)
 
 
-def test_scores_of_lists_are_sorted():
-    random, rows = np.random.default_rng(0), 500
-    query = bind(Query.parse("(a | b), -c"), SPACE)
-    columns = [label_odds(random, rows, 1.0) for _ in query.columns]
-    ranking = OddsRanking(query, columns, np.arange(0, rows, 7))
-    expected = np.sort(all_scores(ranking).astype(np.float32))[::-1]
-    tied = float(expected[np.flatnonzero(expected[1:] == expected[:-1])[0]])
-    for least in (-0.5, 0.0, tied, -2.0):
-        found = ranking.scores_at_least(least)
-        np.testing.assert_array_equal(found, expected[expected >= np.float32(least)])
-
-
-@pytest.mark.parametrize("beside", [0.0, 3.0])
-def test_only_near_rows_get_their_score(monkeypatch, beside):
-    logits = np.random.default_rng(0).normal(-3, 2, (3, 50_000))
-    if beside:
-        logits[2] = np.maximum(*logits[:2]) + beside  # present wherever the others are
-    sides = [[-np.logaddexp(0, s * one).astype(np.float32) for s in (-1, 1)] for one in logits]
-    scored, plain = [], OddsRanking._scores
-    monkeypatch.setattr(
-        OddsRanking, "_scores", lambda self, rows: scored.append(len(rows)) or plain(self, rows)
-    )
-    query, none = bind(Query.parse("(a | b), -c"), SPACE), np.empty(0, np.int64)
-    ranking = OddsRanking(query, [LabelOdds(*one) for one in sides], none)
-    found, _ = ranking.best(50)
-    rounded = all_scores(ranking).astype(np.float32)
-    np.testing.assert_array_equal(found, np.lexsort((np.arange(len(rounded)), -rounded))[:50])
-    assert sum(scored) < 600
-
-
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     st.sampled_from(["a", "a, -b", "a, -b, -c"]),
     st.integers(0, 400),

@@ -215,8 +215,6 @@ def test_many_words_make_a_run_and_a_few_sentences(model, painted, tmp_path):
 
 
 def test_the_run_of_a_training_is_not_written_over(model, painted, tmp_path):
-    from search_setup import save_model
-
     folder, _ = painted
     run = save_model(tmp_path / "run")
     before = (run / "model.json").read_bytes()
@@ -233,7 +231,7 @@ def test_few_answers_are_kept_until_they_count(model, painted, tmp_path):
     assert done.fitted_on == 0
     assert "5 answered photos kept; they count from 10 on" in done.notes[-1]
     assert "a yes and a no among the answers" in done.notes[-1]
-    assert len(KeptAnswers.load(tmp_path / "run" / "answers.jsonl")) == 5
+    assert len(KeptAnswers.load(tmp_path / "run" / "answers.jsonl").photos) == 5
 
 
 def test_every_verb_takes_the_run_and_says_that_nobody_answered(words_model, painted, tmp_path):
@@ -384,7 +382,7 @@ def test_answers_of_photos_that_vanished_are_left_out_and_counted(words_model, p
     assert "not calibrated for 'justice': no answers yet" in " ".join(done.output.split())
     told = run_verb("predict", tmp_path / "run", tmp_path / "photos")
     assert "not calibrated for 'justice': no answers yet" in " ".join(told.output.split())
-    assert len(KeptAnswers.load(tmp_path / "run" / "answers.jsonl")) == 28
+    assert len(KeptAnswers.load(tmp_path / "run" / "answers.jsonl").photos) == 28
 
 
 def test_answers_to_other_words_alone_are_refused(model, painted, tmp_path):

@@ -5,7 +5,6 @@ Oracles: lines as they are written, the encoder's table itself, timm's own netwo
 
 import shutil
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -197,20 +196,6 @@ def test_words_that_cannot_be_scored_well_are_named(words_model):
     assert model.nearest_classes(WordList.of("crimson", "grass")) == ["red", "green"]
 
 
-def test_words_that_lean_on_the_same_classes_are_named(words_model):
-    """Their meanings may differ: no class tells them apart. Oracle: the scores of photos."""
-    model = ClassesAndWords(words_model, image_size=SIDE)
-    words = WordList((Word("red", ("red",)), Word("flag", ("red justice",)), Word("sky", ("sky",))))
-    one, other = (model.encoder.describe(word.texts) for word in words.words[:2])
-    assert one @ other < 0.8
-    (doubt,) = model.doubts(words)
-    assert doubt.startswith("'red' and 'flag' get nearly the same first scores")
-    features = torch.randn(50, model.weight.shape[1], generator=torch.Generator().manual_seed(0))
-    head = model.head([word.texts for word in words.words], features.mean(dim=0))
-    likeness = np.corrcoef(head.scores(features.double()).T.numpy())
-    assert likeness[0, 1] > 0.95 > likeness[0, 2]
-
-
 def test_words_that_the_encoder_spells_out_are_named(words_model, tmp_path):
     folder = tmp_path / "model"
     shutil.copytree(words_model, folder)
@@ -225,19 +210,6 @@ def test_words_that_the_encoder_spells_out_are_named(words_model, tmp_path):
     assert texts.doubt("red", ("a photo of a red", "red")) is None
     spelled = {text: texts.encoder.spelled(text) for text in ("giraffe", "a TGV", "с", "justice")}
     assert spelled == {"giraffe": None, "a TGV": "TGV", "с": None, "justice": None}
-
-
-def test_a_text_is_encoded_once(words_model, monkeypatch):
-    encoder, runs = SentenceEncoder(words_model), []
-    asked = encoder.session.run
-    monkeypatch.setattr(
-        encoder, "session", SimpleNamespace(run=lambda *given: runs.append(1) or asked(*given))
-    )
-    first = encoder.encode(["red", "green"])
-    first[:] = 0  # what a caller does with it stays with the caller
-    again = encoder.encode(["green", "red", "a red"])
-    assert len(runs) == 3
-    np.testing.assert_allclose(again[1], mean_vector("red"), atol=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -215,17 +215,11 @@ def test_chosen_photos_are_never_set_aside_whatever_share_is_asked_for(tmp_path)
     assert sorted(one.id for one in kept.photos.values() if one.aside) == photos[:3]
 
 
-def test_a_run_guides_by_its_own_probabilities_and_content_sets_aside(words_model, tmp_path):
-    save_photos(tmp_path / "photos", 20)
-    photos = sorted((tmp_path / "photos").iterdir())
-    model = ClassesAndWords(words_model, image_size=SIDE)
-    run = tmp_path / "run"
-    start(PictureImages(photos), WordList.of("red", "green"), model, run)
+def test_a_run_guides_by_its_own_probabilities_and_content_sets_aside(made):
+    folder, photos, _, _ = made
+    run, images = folder / "run", PictureImages(photos)
     found = WordsLearner(run, photos, watch=Silent()).guide
-    predictor = Predictor.load(run)
-    probs = predictor.predict(PictureImages(photos)).probs
-    np.testing.assert_allclose(found.probs, probs, atol=1e-5)
-    images = PictureImages(photos)
+    np.testing.assert_allclose(found.probs, Predictor.load(run).predict(images).probs, atol=1e-5)
     expected = {
         str(path) for row, path in enumerate(photos) if is_set_aside(images.identity(row), 0.2)
     }
