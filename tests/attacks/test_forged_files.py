@@ -123,7 +123,7 @@ def test_a_language_that_is_not_text_is_none(tmp_path):
 def test_a_database_whose_tables_have_no_names_is_damaged(tmp_path):
     """SQLite repeats the name in its message, and Python could not read that."""
     place = tmp_path / "photos.sqlite"
-    create_database(place, "CREATE TABLE roots (id INTEGER)")
+    create_database(place)
     open_database(place).close()
     with closing(sqlite3.connect(place)) as database:
         database.execute("PRAGMA writable_schema = ON")

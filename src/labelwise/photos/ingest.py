@@ -111,6 +111,7 @@ class Changes:
         self.moved += moved
         self.copied -= moved
         self.missing -= moved
+        self.came, self.went = [], []
 
     @property
     def notes(self) -> list[str]:
