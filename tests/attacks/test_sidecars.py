@@ -131,18 +131,6 @@ def test_keywords_of_another_index_go_only_where_they_are_adopted(store, tmp_pat
     assert subjects(path.read_bytes()) == [*before, "cat"]
 
 
-def test_the_writer_of_an_earlier_version_is_undone_without_losing_what_was_there(store, tmp_path):
-    path = tmp_path / "a.jpg.xmp"
-    before = sidecar("lightroom", {("dc", "subject"): ["grandma"]}, random.Random(0))
-    path.write_bytes(before)
-    write_sidecar(store, str(path), DOG)
-    with store.transaction() as database:  # as 0.1 left it
-        database.execute("UPDATE sidecars SET wrote = NULL, sum = NULL")
-    path.write_bytes(forged(path.read_bytes(), "grandma"))
-    assert undo_sidecar(store, str(path)).state == "undone"
-    assert subjects(path.read_bytes()) == ["grandma"]
-
-
 def test_billions_of_laughs_are_refused():
     bomb = b'<!DOCTYPE x [<!ENTITY a "ha"><!ENTITY b "&a;&a;&a;">]>' + around("&b;")
     with pytest.raises(DataError, match="document type"):

@@ -110,13 +110,11 @@ class IndexEmbeddings:
         projection, vectors = self.projection, self._store.embeddings()
         if projection is None or not vectors.shape[1]:
             raise DataError(
-                f"{self._folder} keeps no embeddings, so its photos cannot be ranked by a text; "
-                "make it again with a model of `labelwise train --words`"
+                f"{self._folder} keeps no embeddings; make it with a model of `train --words`"
             )
         if direction.shape != projection.numbers.shape[1:]:
             raise DataError(
-                f"the text has {len(direction):,} features and the photos of {self._folder} have "
-                f"{projection.numbers.shape[1]:,}; index them with the model of the text"
+                f"the text is not of the model of {self._folder}; index its photos with that model"
             )
         turned = projection.numbers[1:].astype(np.float64) @ direction
         return farthest_rows(turned, vectors, count, self._store.dead_rows(), among)

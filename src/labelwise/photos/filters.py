@@ -150,9 +150,8 @@ def pictures_of(index: Index) -> Rows:
     firsts = _first_rows(index)
     if firsts is None:
         raise DataError(
-            f"{index.folder} does not know what its photos look like, as it was made by an earlier "
-            "version or of features; score them again with `labelwise index --rebuild`, or do not "
-            "ask for distinct photos"
+            f"{index.folder} does not know what its photos look like; score them again with "
+            "`labelwise index --rebuild`, or do not ask for distinct photos"
         )
     return firsts
 
@@ -255,8 +254,7 @@ class PhotoFilter:
                 found += database.execute(below, (number, name, len(start), start))
         if not found:
             raise DataError(
-                f"no photo of {index.folder} lies below {self.folder!r}; name a folder below a "
-                "root of the index, such as 2023/june, or its whole path"
+                f"no photo of {index.folder} lies below {self.folder!r}; name a folder of the index"
             )
         return [int(row) for (row,) in found]
 

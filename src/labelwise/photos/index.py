@@ -268,8 +268,7 @@ class Index:
                 ", ".join(self.space.names[column] for column in group) for group in bound.groups
             )
             raise DataError(
-                f"no photo can be {str(query)!r}, its probability is 0: of {groups} a photo has "
-                "one at most; ask for one of them, or for any with |"
+                f"no photo can be {str(query)!r}: of {groups} it has one at most; join them by |"
             )
         return bound
 

@@ -558,8 +558,7 @@ def _check_new(folder: Path, roots: Sequence[str | Path], model: str | Path | No
         others = sorted(name for name in os.listdir(folder) if not name.startswith(WRITTEN_FIRST))
         if others:
             raise DataError(
-                f"{folder} is not an index and holds other files, such as {others[0]!r}; name a "
-                "new folder for the index with -o"
+                f"{folder} is not an index and holds other files, such as {others[0]!r}; change -o"
             )
 
 

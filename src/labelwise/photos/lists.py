@@ -231,10 +231,8 @@ def _lines(store: Store) -> list[Line]:
             return [*lines, *own]
     except DataError:
         pass
-    raise CheckpointError(
-        f"{store.folder / RECEIPTS_FILE} holds a line that is not a receipt as it was written; "
-        "bring the file back from a copy, or move it away"
-    ) from None
+    path = store.folder / RECEIPTS_FILE
+    raise CheckpointError(f"{path} holds a line that is not a receipt; bring back a copy") from None
 
 
 def _write(store: Store, line: Line) -> None:
@@ -307,8 +305,7 @@ def write_list_questions(index: Index, path: Path, each: int) -> int:
     receipts, questions = _standing(index), []
     if not receipts:
         raise DataError(
-            "no list was guaranteed, so there is nothing to ask; `labelwise audit INDEX QUERY` "
-            "guarantees one by your answers"
+            "no list was guaranteed, so there is nothing to ask; run `labelwise audit INDEX QUERY`"
         )
     for receipt in receipts:
         known = _known(index, receipt.query, {})

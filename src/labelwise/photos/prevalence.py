@@ -167,10 +167,8 @@ def estimate_from_answers(
                 f"{len(set(told) - alive)} answers are of photos that were not drawn for {query}"
             )
         if set(told) < alive and told:
-            raise DataError(
-                f"{len(alive - set(told))} of the {len(alive)} photos drawn for {query} have no "
-                "answer; answer each of them, if need be with unsure"
-            )
+            missing = f"{len(alive - set(told))} of the {len(alive)} photos drawn for {query}"
+            raise DataError(f"{missing} have no answer; answer each, if need be with unsure")
     else:
         by = (f" by {groups.by}" if groups.by else "") + (" as distinct photos" * distinct)
         table = f" of {groups.table} as it is now" if groups.table else ""
@@ -276,9 +274,7 @@ def _samples(
     try:
         samples = [SAMPLE.validate_python(note) for note in index.store.answers.notes("count")]
     except ValidationError:
-        raise DataError(
-            f"{index.store.answers.path} holds a sample that cannot be read; bring the file back "
-            "from a copy, or move it away to draw other photos"
-        ) from None
+        path = index.store.answers.path
+        raise DataError(f"{path} holds a damaged sample; bring back a copy of the file") from None
     kind = (str(query), groups.by, groups.digest, distinct)
     return [s for s in samples if (s.query, s.by, s.table, s.distinct) == kind][::-1]

@@ -442,10 +442,8 @@ def photos_like(index: Index, photo: str, count: int) -> tuple[list[Hit], list[H
     try:
         content, _ = read_regular(photo, MOST_BYTES)
     except OSError as error:
-        raise DataError(
-            f"{photo} is neither in {index.folder} nor a picture that can be read: "
-            f"{error.strerror or error}"
-        ) from None
+        reason = error.strerror or error
+        raise DataError(f"{photo} is neither in {index.folder} nor readable: {reason}") from None
     digest = hashlib.sha256(content).digest()
     known = index.store.rows_by_hash([digest]).get(digest)
     if known is not None and index.store.paths_of([known])[known]:

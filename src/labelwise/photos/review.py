@@ -118,8 +118,8 @@ def corrected_labels(index: Index, groups: PhotoGroups = EVERYTHING) -> tuple[La
     kept = sorted(row for row, own in paths.items() if own and not any(map(is_tested, own)))
     if not kept:
         raise DataError(
-            f"{index.folder} has no correction to export, of a photo that is there and that the "
-            "model is not tested on; say something with `labelwise label`"
+            f"{index.folder} has no correction to export, of a photo that is there and no test "
+            "photo; say something with `labelwise label`"
         )
     truth, _ = _answers(index, kept)
     members = groups.of(index, np.array(kept, np.int64)) if groups.by else {}

@@ -186,8 +186,7 @@ def require_exiftool() -> str:
     program = shutil.which("exiftool")
     if program is None:
         raise SettingsError(
-            "--embed writes through exiftool, which is not installed; install it (apt-get install "
-            "libimage-exiftool-perl, brew install exiftool), or write side-cars with --xmp"
+            "--embed writes through exiftool, which is not installed; install it, or use --xmp"
         )
     return program
 

@@ -183,8 +183,7 @@ class SentenceEncoder:
         self.folder = Path(folder)
         if not (self.folder / TOKENIZER_FILE).is_file():
             raise SettingsError(
-                f"{self.folder} must hold {TOKENIZER_FILE} beside the encoder's .onnx file, and "
-                "does not; copy it from where the encoder comes from"
+                f"{self.folder} must hold {TOKENIZER_FILE}; copy it from the encoder's home"
             )
         graphs = sorted([*self.folder.glob("*.onnx"), *self.folder.glob("onnx/*.onnx")])
         if len(graphs) != 1:
@@ -402,10 +401,8 @@ class ClassesAndWords(TextImageModel):
 
         info = ImageNetInfo()
         if info.num_classes() != count:
-            raise SettingsError(
-                f"the classifier has {count:,} classes and ImageNet {info.num_classes():,}; name "
-                f"them in {file}, one per line"
-            )
+            counts = f"{count:,} classes and ImageNet {info.num_classes():,}"
+            raise SettingsError(f"the classifier has {counts}; name them in {file}, one per line")
         return tuple(str(info.index_to_description(number)) for number in range(count))
 
     @cached_property

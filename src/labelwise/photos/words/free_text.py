@@ -82,9 +82,8 @@ class FreeText:
         run = Path(index.facts.model)
         if not cls.is_kept(run):
             raise DataError(
-                f"free text needs a model that began with words, and the model of {index.folder} "
-                f"({index.facts.model}) did not, or is not there; make one with `labelwise train "
-                "PHOTOS --words WORDS`"
+                f"free text needs a model that began with words, and {run} of {index.folder} did "
+                "not, or is not there; run `labelwise train PHOTOS --words WORDS`"
             )
         if RunFolder(run).spec.weights_sha256 != index.spec.weights_sha256:
             raise DataError(
@@ -104,10 +103,8 @@ class FreeText:
                 if not len(vectors) == len(weight) == len(facts.classes):
                     raise ValueError("it does not say as many classes as there are weights")
         except (OSError, CheckpointError, ValidationError, ValueError, LookupError) as error:
-            raise CheckpointError(
-                f"{path} and {CLASSES_FILE} cannot be used ({one_line_of(error)}); run `labelwise "
-                "train --words` again"
-            ) from None
+            reason = f"{path} and {CLASSES_FILE} cannot be used ({one_line_of(error)})"
+            raise CheckpointError(f"{reason}; run `labelwise train --words` again") from None
         folder = Path(facts.model) if encoder is None else encoder
         what = "text-image model" if facts.kind == "towers" else "sentence encoder"
         if not folder.is_dir():
@@ -123,8 +120,7 @@ class FreeText:
             digest, texts = made.digest, WeighedTexts(made, facts.classes, vectors, weight)
         if digest != facts.encoder:
             raise SettingsError(
-                f"{folder} holds another {what} than {run} was made with; name the folder of that "
-                "one with --encoder, or run `labelwise train --words` again"
+                f"{folder} holds another {what} than {run} was made with; name its --encoder"
             )
         return cls(texts)
 

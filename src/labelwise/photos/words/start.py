@@ -201,9 +201,8 @@ def compare_runs(words: Path, trained: Path) -> list[RunDifference]:
     names = [name for name in runs[0][0].names if name in runs[1][0].names]
     if len(photos) < LEAST or not names:
         raise DataError(
-            f"{words} and {trained} must share at least {LEAST} photos that are set aside in both, "
-            f"and a label, got {len(photos):,} and {len(names):,}; train on "
-            f"{words / 'answers.csv'}, whose split test they are"
+            f"{words} and {trained} must share at least {LEAST} photos that are set aside and a "
+            f"label, got {len(photos):,} and {len(names):,}; train on {words / 'answers.csv'}"
         )
     figures: dict[str, list[tuple[float, NDArray[np.float64]]]] = {"mAP": [], "log loss": []}
     known = None

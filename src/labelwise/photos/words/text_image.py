@@ -79,10 +79,9 @@ class WordList:
                 )
         for word in self.words:
             if word.parent is not None and word.parent not in self.names:
-                raise DataError(
-                    f"{self.source}: {word.name!r} is a kind of {word.parent!r}, which is not one "
-                    f"of the words{nearest(word.parent, self.names)} Add a line for it"
-                )
+                known = f"one of the words{nearest(word.parent, self.names)} Add a line for it"
+                kind = f"{word.name!r} is a kind of {word.parent!r}"
+                raise DataError(f"{self.source}: {kind}, which is not {known}")
         if self.taxonomy is not None:
             self.taxonomy.within(self.space)
 

@@ -266,9 +266,8 @@ def _built(
     """Return both halves: sizes follow from tensors, (heads, activation, eps) are ``built``."""
     if strange := sorted(name for name in left if not name.endswith(NOT_WEIGHTS)):
         raise SettingsError(
-            f"{folder}: {len(strange)} tensors of the model have no place in the towers that are "
-            f"read here, such as {strange[0]!r}; take a vision transformer of CLIP, SigLIP or "
-            "SigLIP 2"
+            f"{folder}: {len(strange)} tensors of the model are not read here, such as "
+            f"{strange[0]!r}; take a vision transformer of CLIP, SigLIP or SigLIP 2"
         )
     image, text = states
     (heads, activation, eps), (text_heads, text_activation, text_eps) = built
@@ -384,17 +383,13 @@ def dual_prompts(towers: "TwoTowers", names: Sequence[str], *, context: int = 16
     """Return the head that learns ``context`` words before these label names, twice."""
     shape = towers.text.shape
     if not shape.causal:
-        raise SettingsError(
-            "learned prompts need a model of the CLIP sort: SigLIP fills every text up to full "
-            "length, which leaves no place for them"
-        )
+        raise SettingsError("learned prompts need a model of the CLIP sort: SigLIP fills its texts")
     ids = [towers.tokens.of(name) for name in names]
     longest = max((len(tokens) for tokens in ids), default=0)
     if longest + context > shape.places:
         raise SettingsError(
-            f"names of up to {longest} tokens and {context} learned words must fit into the "
-            f"{shape.places} places of the text tower; set context to at most "
-            f"{shape.places - longest}"
+            f"names of up to {longest} tokens and {context} learned words do not fit into "
+            f"{shape.places} places; set context to at most {shape.places - longest}"
         )
     with torch.no_grad():
         embedded = [towers.text.tokens(torch.tensor(tokens)) for tokens in ids]
@@ -453,10 +448,8 @@ def usual_encoder() -> Path:
             with replacing(path) as temporary:
                 temporary.write_bytes(content)
         elif (digest := sha256_of(path)) != expected:
-            raise SettingsError(
-                f"{path} must have the SHA-256 {expected}, got {digest}; delete it and try again, "
-                f"or {BY_HAND}"
-            )
+            reason = f"{path} must have the SHA-256 {expected}, got {digest}"
+            raise SettingsError(f"{reason}; delete it and try again, or {BY_HAND}")
     return folder
 
 
