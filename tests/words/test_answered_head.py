@@ -89,7 +89,7 @@ def test_answers_never_rank_worse_than_words_or_answers_alone(rows):
 def test_nine_of_ten_intervals_of_shares_are_meant_to_hold_the_truth():
     """Oracle: the labels of the whole pool. Without what the first fit leaves open, 7 of 10 do."""
     held, narrow = [], []
-    for seed in range(6):
+    for seed in range(3):
         x, y, text = draw(600, seed=seed, error=1.0, levels=np.linspace(-4, 0.5, LABELS))
         head = answered_head(text, x[:60], y[:60], None, pool=x)
         truth = y.mean(dim=0).numpy()

@@ -38,6 +38,7 @@ from labelwise.scores.tables import read_raw
 from labelwise.server.mcp import PhotoTools
 
 NOT_CALIBRATED = "not calibrated: no answers yet"
+UNTESTED = "not calibrated, so there is no interval: no answers yet"
 
 
 @pytest.fixture(scope="session")
@@ -261,13 +262,15 @@ def test_every_verb_takes_the_run_and_says_that_nobody_answered(words_model, pai
         assert done.exit_code == 0, (verb, done.output)
         assert NOT_CALIBRATED in done.stderr, verb
     _require_caution_in_files(run, onnx, index, few, tmp_path)
-    _require_no_interval(run, index, tmp_path)
+    _require_no_interval(index, tmp_path)
     unnamed = run_verb("export", run, "-o", tmp_path / "other.onnx")
     assert "name photos to compare on, as in --data PHOTOS" in str(unnamed.exception)
     with running(run, index, decoders=0) as server:
         assert server.get("/api/v1/model")["caution"].startswith(NOT_CALIBRATED)
         content = (folder / "photos" / "000.png").read_bytes()
         assert NOT_CALIBRATED in json.loads(server.upload(("a.png", content))[2])["caution"]
+        answer = server.get("/api/v1/search?q=red&top=1")
+        assert (answer["low"], answer["high"], answer["untested"]) == (None, None, UNTESTED)
     with Index(index) as opened, pytest.raises(LabelwiseError, match="--set-aside"):
         evidence_of(opened)
     table = answer_table(tmp_path / "answers.csv", folder, colours, wanted=60)
@@ -285,27 +288,23 @@ def test_every_verb_takes_the_run_and_says_that_nobody_answered(words_model, pai
         assert set(evidence_of(opened).ids) == set(RunFolder(run).predictions("test").ids)
 
 
-def _require_no_interval(run, index, out):
+def _require_no_interval(index, out):
     """No answer stands behind the count of a run that nobody answered, wherever it is shown."""
-    told = "; not calibrated, so there is no interval: no answers yet"
     for verb in (("search", index, "red", "-n", "1"), ("estimate", index, "red")):
         said = run_verb(*verb).output
-        assert f"photos match red{told}" in " ".join(said.split()), verb
+        assert f"photos match red; {UNTESTED}" in " ".join(said.split()), verb
         assert "95%" not in said, verb
         assert "It holds if" not in said, verb
     facts = json.loads(run_verb("search", index, "red", "--count", "--json").stdout)
     assert facts["lower"] is facts["upper"] is facts["confidence"] is None
-    assert facts["untested"] == told[2:]
+    assert facts["untested"] == UNTESTED
     page = (out / "page.html").read_text()
-    assert f"photos match red{told}" in page
+    assert f"photos match red; {UNTESTED}" in page
     assert "95% interval" not in page
-    with running(run, index, decoders=0) as server:
-        answer = server.get("/api/v1/search?q=red&top=1")
-        assert (answer["low"], answer["high"], answer["untested"]) == (None, None, told[2:])
     with Index(index) as opened:
         count = PhotoTools(opened).count_photos("red")
         assert count.low is count.high is count.confidence is None
-        assert count.in_words.endswith(told)
+        assert count.in_words.endswith(UNTESTED)
         assert "It holds if" not in count.holds_if
 
 

@@ -421,26 +421,22 @@ class CheckState:
         if self.unsteady:
             return (
                 f"{done}; {self.changed} of {self.repeats} photos shown twice were answered "
-                "differently. That happens when one is tired or the question is hard: take a "
-                "break, or say unsure. Nothing is guaranteed on these answers"
+                "differently: take a break, or say unsure. Nothing is guaranteed on these answers"
             )
         if self.promise is not None:
             return f"{done}; {self.promise.in_words(self.query)}"
         if check.checked and self.unsure == check.checked:
-            return (
-                f"{done}; every answer was unsure, so nothing can be guaranteed; "
-                "ask somebody who can tell, or another query"
-            )
+            why = "every answer was unsure, so nothing can be guaranteed"
+            return f"{done}; {why}; ask somebody who can tell, or another query"
         if check.checked == check.listed:
             return f"{done}; the whole list was checked and no photo of it is right"
-        shorter = (
-            f"a list of the best {self.shorter:,} may take fewer{way}"
-            if self.shorter
-            else "try another query or a larger share"
-        )
+        shorter = ""
+        if self.shorter:
+            shorter = f"; a list of the best {self.shorter:,} may take fewer{way}"
         if self.more is None:
-            return f"{done}; this list holds too many wrong photos to be guaranteed; {shorter}"
-        return f"{done}; about {self.more:,} more" + (f"; {shorter}" if self.shorter else "")
+            shorter = shorter or "; try another query or a larger share"
+            return f"{done}; this list holds too many wrong photos to be guaranteed{shorter}"
+        return f"{done}; about {self.more:,} more{shorter}"
 
 
 class CheckSession:

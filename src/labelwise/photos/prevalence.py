@@ -275,6 +275,6 @@ def _samples(
         samples = [SAMPLE.validate_python(note) for note in index.store.answers.notes("count")]
     except ValidationError:
         path = index.store.answers.path
-        raise DataError(f"{path} holds a damaged sample; bring back a copy of the file") from None
+        raise DataError(f"{path} holds a sample that is damaged; bring back a copy") from None
     kind = (str(query), groups.by, groups.digest, distinct)
     return [s for s in samples if (s.query, s.by, s.table, s.distinct) == kind][::-1]

@@ -76,7 +76,6 @@ class LibraryLikeness:
     known: str = "held-out"
 
     def sentence(self) -> str:
-        """Return what a person should know of it, and what to do."""
         words = self.likeness.sentence(self.known)
         if self.folders:
             words += f" Of each of {self.folders:,} folders one photo was compared."
@@ -219,10 +218,7 @@ def _compared(index: Index, alive: NDArray[np.int64], *, far: bool = True) -> Li
 def _pictures(
     index: Index, kept: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.float32]] | None:
-    """Return places in ``kept``, embeddings and looks of held-out photos whose pictures are known.
-
-    None where these are too few.
-    """
+    """Return places in ``kept``, embeddings and looks of the held-out pictures; None if too few."""
     projection = index.embeddings.projection
     known = None if projection is None else HeldOutPictures.load(index.folder / PICTURES_FILE)
     if projection is None or known is None or known.weights_sha256 != index.spec.weights_sha256:
@@ -327,12 +323,9 @@ class HeldOutPictures:
             read = HeldOutPictures(**arrays, weights_sha256=weights)
         except (CheckpointError, OSError, KeyError, TypeError, ValueError):
             return None
-        matrices = (read.features, read.looks, read.fitted)
-        if read.rows.dtype != np.int64 or read.rows.ndim != 1 or (read.rows < 0).any():
-            return None
-        if any(matrix.dtype != np.float16 or matrix.ndim != 2 for matrix in matrices):
-            return None
-        count, width = read.features.shape
-        fits = len(read.rows) == count == len(read.looks) and read.fitted.shape[1] == width
-        finite = all(bool(np.isfinite(matrix).all()) for matrix in matrices)
-        return read if fits and finite and len(weights) == 64 else None
+        rows, matrices = read.rows, (read.features, read.looks, read.fitted)
+        fits = rows.dtype == np.int64 and rows.ndim == 1 and not (rows < 0).any()
+        fits &= all(matrix.dtype == np.float16 and matrix.ndim == 2 for matrix in matrices)
+        fits = fits and len(rows) == len(read.features) == len(read.looks) and len(weights) == 64
+        fits = fits and read.fitted.shape[1] == read.features.shape[1]
+        return read if fits and all(np.isfinite(matrix).all() for matrix in matrices) else None

@@ -322,15 +322,12 @@ class WeighedTexts(TextDirections):
         return nearest
 
     def doubt(self, name: str, texts: Sequence[str]) -> str | None:
-        described = f"describe {name!r} in the language it was trained on, as in: name: a text in"
+        way = f"describe {name!r} in the language it was trained on, as in: name: a text in English"
         for text in texts:
             if not self.encoder.knows(text):
-                return f"the encoder does not know all of {text!r}: {described} English"
+                return f"the encoder does not know all of {text!r}: {way}"
         for word in filter(None, map(self.encoder.spelled, texts)):
-            return (
-                f"the encoder takes {word!r} letter by letter and hardly knows it: {described} "
-                "English"
-            )
+            return f"the encoder takes {word!r} letter by letter and hardly knows it: {way}"
         nearest, cosine = self.nearest_class(self.encoder.describe(texts))
         if cosine < FAR and not self.kinds_of([texts])[0]:
             return (
@@ -462,11 +459,9 @@ class ClassesAndWords(TextImageModel):
         maps, texts = self.texts.maps, [word.texts for word in words.words]
         if maps is None or len(features) < LEAST_PHOTOS:
             return []
-        x = features[:: -(-len(features) // MOST_PHOTOS)]
-        _, agree = self.routes(texts, x.numpy(), maps)
-        facts = zip(
-            words.words, self.texts.kinds_of(texts), self.texts.nearest(texts), agree, strict=True
-        )
+        x = features[:: -(-len(features) // MOST_PHOTOS)].numpy()
+        kinds_of, nearest_of = self.texts.kinds_of(texts), self.texts.nearest(texts)
+        facts = zip(words.words, kinds_of, nearest_of, self.routes(texts, x, maps)[1], strict=True)
         return [
             f"{word.name!r} may mean two things: the classifier's {nearest!r} and what captions "
             "call so are in different photos, and its first scores follow the captions; describe "

@@ -112,12 +112,9 @@ class WordList:
         except FileNotFoundError:
             why = "there is no such file; write one with a word per line"
         except UnicodeDecodeError as error:
-            why = (
-                f"the words must be a text file in UTF-8, and byte {error.start + 1:,} is not; "
-                "save it as UTF-8, one word per line"
-            )
+            why = f"a list must be in UTF-8, and byte {error.start + 1:,} is not; save it as UTF-8"
         except OSError as error:
-            why = f"the words cannot be read ({error.strerror}); they must be a text file"
+            why = f"the words cannot be read ({error.strerror})"
         else:
             return cls(tuple(_words_of(text, str(path))), str(path))
         raise DataError(f"{path}: {why}")
@@ -143,35 +140,18 @@ def _words_of(text: str, source: str) -> Iterator[Word]:
         if not name:
             why = f"a line must start with a word, got {line!r}"
         elif "," in name:
-            why = (
-                f"a word must have no comma, got {shortened(name)!r}; write one word per line, and "
-                "texts that describe it after a colon"
-            )
+            why = f"a word must have no comma, got {shortened(name)!r}; write one word per line"
         elif '"' in name:
-            why = (
-                f"a word must have no quotation marks, got {shortened(name)!r}; in searches they "
-                "stand around texts: leave them out"
-            )
+            why = f"a word must have no quotation marks, got {shortened(name)!r}; leave them out"
         elif len(name) > LONGEST:
-            why = (
-                f"a word may have {LONGEST} letters, got {len(name):,} ({shortened(name, 40)!r}); "
-                "write a short one, and what describes it after a colon"
-            )
+            why = f"a word may have {LONGEST} letters, got {len(name):,} ({shortened(name, 40)!r})"
         elif colon and not texts:
-            why = (
-                f"after the colon of {name!r} must come texts that describe it; or leave the colon "
-                "out"
-            )
+            why = f"after the colon of {name!r} must come texts that describe it; or leave it out"
         elif ";" in line and (not parent or ";" in parent or "," in parent):
-            why = (
-                f"after the semicolon must come one word that {name!r} is a kind of, got {parent!r}"
-            )
+            why = f"after the semicolon must come one word that {name!r} is of, got {parent!r}"
         elif any(for_terminal(text) != text for text in (name, *texts, parent)):
-            why = (
-                "a line must have no tabs or control characters between its words, got "
-                f"{shortened(for_terminal(line))!r}; write one word per line, and texts that "
-                "describe it after a colon"
-            )
+            why = "a line must have no tabs or control characters between its words, got "
+            why += f"{shortened(for_terminal(line))!r}; write one word per line"
         if why:
             raise DataError(f"{source}, line {number}: {why}")
         yield Word(name, texts or usual_texts(name), parent or None)
