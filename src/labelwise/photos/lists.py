@@ -593,13 +593,12 @@ class CheckSession:
             more=more,
             shorter=None if is_short else max(1, int(SHORTER * check.listed)),
             unsure=given.count({"unsure"}),
-            disagreed=sum(len(who) > 1 < len(own) for who, own in zip(people, given, strict=True)),
+            disagreed=sum(min(map(len, pair)) > 1 for pair in zip(people, given, strict=True)),
             repeats=len(twice),
             changed=sum(len(set(answers)) > 1 for answers in twice),
         )
-        return (
-            state if state.unsteady else replace(state, promise=promised_check(check, self._what))
-        )
+        promise = None if state.unsteady else promised_check(check, self._what)
+        return replace(state, promise=promise)
 
     def left(self) -> NDArray[np.int64]:
         """Return the photos of the list that were not found wrong, the most probable first."""
