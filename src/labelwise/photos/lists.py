@@ -593,7 +593,7 @@ class CheckSession:
             more=more,
             shorter=None if is_short else max(1, int(SHORTER * check.listed)),
             unsure=given.count({"unsure"}),
-            disagreed=sum(min(map(len, pair)) > 1 for pair in zip(people, given, strict=True)),
+            disagreed=sum(len(p) > 1 and len(g) > 1 for p, g in zip(people, given, strict=True)),
             repeats=len(twice),
             changed=sum(len(set(answers)) > 1 for answers in twice),
         )
