@@ -53,7 +53,7 @@ Side = Annotated[int, Depends(small_side)]
 def answering(api: APIRouter, run: Callable[..., Coroutine[Any, Any, Any]]) -> Callable[..., None]:
     """Return what adds a route whose answer is work with the same parameters, done by ``run``.
 
-    What is written is written also where the client leaves; ``after`` is called when it is done.
+    What is written is written also where the client leaves; ``after`` are called when it is done.
     """
 
     def ask(
@@ -62,13 +62,14 @@ def answering(api: APIRouter, run: Callable[..., Coroutine[Any, Any, Any]]) -> C
         summary: str,
         name: str = "",
         method: str = "GET",
-        after: Callable[[], None] = lambda: None,
+        after: Sequence[Callable[[], None]] = (),
     ) -> None:
         @wraps(work)
         async def answered(**given: Any) -> Any:
             doing = run(partial(work, **given))
             result = await (doing if method == "GET" else asyncio.shield(doing))
-            after()
+            for step in after:
+                step()
             return result
 
         api.add_api_route(
@@ -123,9 +124,8 @@ def add_library(api: APIRouter, service: Service, library: "Library") -> None:
         headers = {"cache-control": "private, max-age=86400, immutable"}
         return Response(await library.thumbnail(photo, side), 200, headers, "image/jpeg")
 
-    api.get("/photos/{photo}/facts", summary="Where a photo lies, and what its header says")(
-        library.facts
-    )
+    words = "Where a photo lies, and what its header says"
+    api.get("/photos/{photo}/facts", summary=words)(library.facts)
 
     @api.get(
         "/photos/{photo}/original",

@@ -34,7 +34,6 @@ from labelwise.server.security import (
     MISTAKE,
     RAW_HEADERS,
     Guard,
-    PhotoNotFoundError,
     RefusedError,
     is_open,
     picture_route,
@@ -50,37 +49,28 @@ TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 
 def add_page(app: FastAPI, name: str = "index.html") -> None:
     """Add a page and all files of pages to an application; they are served as they are."""
-    folder = files("labelwise.server") / "static"
-    suffixes = {file: Path(file.name).suffix for file in folder.iterdir()}
+    folder, style = files("labelwise.server") / "static", files("labelwise.markup") / "style.css"
     kept = {
-        file.name: (file.read_bytes(), TYPES[suffix])
-        for file, suffix in suffixes.items()
-        if suffix in TYPES
+        f"/static/{file.name}": (file.read_bytes(), TYPES[suffix])
+        for file in (*folder.iterdir(), style)
+        if (suffix := Path(file.name).suffix) in TYPES
     }
-    kept["style.css"] = ((files("labelwise.markup") / "style.css").read_bytes(), "text/css")
-    page, docs = ((folder / file).read_bytes() for file in (name, "docs.html"))
+    kept["/"], kept["/docs"] = (
+        ((folder / file).read_bytes(), "text/html") for file in (name, "docs.html")
+    )
 
     @app.get("/", include_in_schema=False)
-    async def index(request: Request) -> Response:
-        return _answer(request, page, "text/html")
-
     @app.get("/docs", include_in_schema=False)
-    async def described(request: Request) -> Response:
-        return _answer(request, docs, "text/html")
-
     @app.get("/static/{name}", include_in_schema=False)
-    async def static(request: Request, name: str) -> Response:
-        if name not in kept:
+    async def page(request: Request) -> Response:
+        if request.scope["path"] not in kept:
             return problem(404, "there is no such file")
-        return _answer(request, *kept[name])
-
-
-def _answer(request: Request, content: bytes, kind: str) -> Response:
-    mark = f'"{hashlib.sha256(content).hexdigest()[:16]}"'
-    headers = {"etag": mark, "cache-control": "no-cache"}
-    if request.headers.get("if-none-match") == mark:
-        return Response(status_code=304, headers=headers)
-    return Response(content, media_type=f"{kind}; charset=utf-8", headers=headers)
+        content, kind = kept[request.scope["path"]]
+        mark = f'"{hashlib.sha256(content).hexdigest()[:16]}"'
+        headers = {"etag": mark, "cache-control": "no-cache"}
+        if request.headers.get("if-none-match") == mark:
+            return Response(status_code=304, headers=headers)
+        return Response(content, media_type=f"{kind}; charset=utf-8", headers=headers)
 
 
 log = logging.getLogger("labelwise.server")
@@ -199,46 +189,42 @@ def add_errors(app: FastAPI, when_busy: Callable[[], None] = lambda: None) -> No
     """Have an application answer every error with a problem of one sentence."""
 
     async def answered(_: Request, error: Exception) -> Response:
-        match error:
-            case RefusedError():
-                return problem(error.status, error.detail, error.headers)
-            case BusyError():
-                when_busy()
-                return busy_problem(error)
-            case PhotoNotFoundError():
-                return problem(404, str(error))
-            case StorageError():
-                return problem(503, "the storage of the photos does not answer; try again later")
-            case WriteError():
-                log.error("%s", error)  # its path is not for those who ask
-                return problem(503, "the server cannot write to its disk; try again later")
-            case DecoderError():
-                return problem(503, str(error), {"retry-after": "1"})
-            case LabelwiseError():
-                return problem(422, str(error))
-            case HTTPException():
-                phrase = error.detail or HTTPStatus(error.status_code).phrase
-                return problem(error.status_code, phrase, error.headers)
-            case RequestValidationError():
-                first = error.errors()[0]
-                words = PATTERNS.get((first.get("ctx") or {}).get("pattern", ""))
-                place = ".".join(map(str, first["loc"]))
-                told = (
-                    f"{place}: {first['msg']}" if words is None else f"{first['loc'][-1]} {words}"
-                )
-                return problem(422, told)
-            case ClientDisconnect():
-                return problem(408, "the client has gone")  # nobody reads it, but it is counted
-        return problem(500, MISTAKE)  # and the front writes it to the log
+        return problem_of(error, when_busy)
 
     own = (RefusedError, LabelwiseError)
     for kind in (*own, HTTPException, RequestValidationError, ClientDisconnect, Exception):
         app.add_exception_handler(kind, answered)
 
 
-def busy_problem(error: BusyError) -> Response:
-    """Return the answer to a request that there is no room for."""
-    return problem(429, str(error), {"retry-after": str(error.seconds)})
+def problem_of(error: Exception, when_busy: Callable[[], None]) -> Response:
+    """Return the answer to a request that ended in an error."""
+    match error:
+        case RefusedError():
+            if isinstance(error, BusyError):
+                when_busy()
+            return problem(error.status, error.detail, error.headers)
+        case StorageError():
+            return problem(503, "the storage of the photos does not answer; try again later")
+        case WriteError():
+            log.error("%s", error)  # its path is not for those who ask
+            return problem(503, "the server cannot write to its disk; try again later")
+        case DecoderError():
+            return problem(503, str(error), {"retry-after": "1"})
+        case LabelwiseError():
+            return problem(422, str(error))
+        case HTTPException():
+            phrase = error.detail or HTTPStatus(error.status_code).phrase
+            return problem(error.status_code, phrase, error.headers)
+        case RequestValidationError():
+            first = error.errors()[0]
+            words = PATTERNS.get((first.get("ctx") or {}).get("pattern", ""))
+            place = ".".join(map(str, first["loc"]))
+            return problem(
+                422, f"{first['loc'][-1]} {words}" if words else f"{place}: {first['msg']}"
+            )
+        case ClientDisconnect():
+            return problem(408, "the client has gone")  # nobody reads it, but it is counted
+    return problem(500, MISTAKE)  # and the front writes it to the log
 
 
 METHODS = {"GET", "HEAD", "POST", "PUT", "OPTIONS", "DELETE", "PATCH"}
@@ -260,6 +246,7 @@ class Front:
         self.app, self.guard, self.access = app, Guard(settings), access
         self.bodies = Bodies(settings.body_memory, settings.body_disk)
         self.service: Any = service  # None: a page that asks about photos, without models
+        self.when_busy = (lambda: None) if service is None else service.monitor.busy.inc
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket":
@@ -296,10 +283,7 @@ class Front:
                     async with self.bodies.taken(admitted, body) as received:
                         await self.app(admitted, received, marked)
         except RefusedError as refused:
-            answer = problem(refused.status, refused.detail, refused.headers)
-        except BusyError as error:
-            self.service.monitor.busy.inc()
-            answer = busy_problem(error)
+            answer = problem_of(refused, self.when_busy)
         except Exception:
             log.exception("an error while answering %s %s", scope["method"], scope["path"])
             answer = problem(500, MISTAKE)

@@ -26,10 +26,11 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from labelwise.errors import ImageError, LabelwiseError
+from labelwise.errors import ImageError
 from labelwise.pictures.decode import MAX_PIXELS
 from labelwise.server.bodies import Pixels, Upload, claimed_pixels
 from labelwise.server.monitoring import Monitor
+from labelwise.server.security import RefusedError
 
 # Whose picture is opened next: start-time fair queueing. Addresses take turns, paying by the pixel.
 # A picture starts at the larger of the clock when it came and the end of its address's last one,
@@ -50,12 +51,12 @@ PIXELS_PER_SECOND = 10_000_000
 WAITING = 64  # of what threads are to do
 
 
-class BusyError(LabelwiseError):
-    """The server has as many pictures as it takes; ``seconds`` is when to come again."""
+class BusyError(RefusedError):
+    """The server has as many pictures as it takes."""
 
     def __init__(self, seconds: int) -> None:
-        super().__init__(f"the server is busy; try again in {seconds} s")
-        self.seconds = seconds
+        words = f"the server is busy; try again in {seconds} s"
+        super().__init__(429, words, {"retry-after": str(seconds)})
 
 
 @dataclass(eq=False)
@@ -80,14 +81,11 @@ class Place:
         queue.monitor.queue.set(queue.under_way)
         self.pictures = pictures
 
-    def release(self) -> None:
-        self.fit(0)
-
     def __enter__(self) -> "Place":
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.release()
+        self.fit(0)
 
 
 class PictureQueue:
@@ -324,7 +322,7 @@ class Batcher:
         finally:
             for task in tasks:
                 task.cancel()
-            place.release()
+            place.fit(0)
 
     async def _answer(self, upload: Upload, place: Place) -> Tagged:
         self.opening += 1

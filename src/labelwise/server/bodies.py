@@ -90,16 +90,14 @@ async def read_form(parts: AsyncIterable[bytes], content_type: str, most: int) -
         form = await reader.parse()
     except MultiPartException as error:
         raise _unreadable(error.message) from None
-    try:
-        uploads = []
-        for _, file in form.multi_items():
-            if isinstance(file, UploadFile):
-                name = (file.filename or "").replace("\\", "/").rpartition("/")[2]  # only shown
-                shown = one_line(name or "picture")[:NAME_LENGTH]
-                uploads.append(Upload(shown, await file.read()))
-        return uploads
-    finally:
-        await form.close()
+    uploads = []
+    for _, file in form.multi_items():
+        if isinstance(file, UploadFile):
+            name = (file.filename or "").replace("\\", "/").rpartition("/")[2]  # only shown
+            shown = one_line(name or "picture")[:NAME_LENGTH]
+            uploads.append(Upload(shown, await file.read()))
+    await form.close()
+    return uploads
 
 
 def _unreadable(why: str) -> RefusedError:
@@ -124,11 +122,8 @@ def claimed_pixels(content: bytes | Pixels) -> int:
         elif content.startswith(b"RIFF") and content[8:12] == b"WEBP":
             kind = content[12:16]
             if kind == b"VP8X":
-                width, height = content[24:27], content[27:30]
-                sides = (
-                    int.from_bytes(width, "little") + 1,
-                    int.from_bytes(height, "little") + 1,
-                )
+                width, height = int.from_bytes(content[24:27], "little"), content[27:30]
+                sides = width + 1, int.from_bytes(height, "little") + 1
             elif kind == b"VP8L":
                 (bits,) = struct.unpack_from("<I", content, 21)
                 sides = (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1

@@ -1,9 +1,7 @@
-"""The labelling page: is this word in these photos? For a folder and a list of words, no model.
+"""The pages that ask people: is this word in these photos, and are these tags right?
 
-The order of photos is random for each word, so that guarantees can rest on the answers; or it is
-that of a :class:`.words.QuestionGuide`, with some photos set aside whose order stays random. What
-one person has is not given to another while there is anything else. A photo's id is the hash of its
-path, and only photos of the folder have one.
+The order of photos is random for each word, or that of a guide with some photos set aside at
+random. What one person has is not given to another while there is anything else.
 """
 
 import asyncio
@@ -38,7 +36,7 @@ from labelwise.server.api import ERRORS, Side, add_session, answering
 from labelwise.server.app import Front, add_errors, add_page
 from labelwise.server.batching import Threads
 from labelwise.server.schemas import Health, Strict
-from labelwise.server.security import PhotoNotFoundError
+from labelwise.server.security import RefusedError
 from labelwise.server.settings import ServeSettings
 from labelwise.system.names import printable
 
@@ -57,6 +55,7 @@ GUIDED_ORDER = (
 )
 ANY_TRANSFORM = Transform(32)  # decoders want one; thumbnails need none
 Name = Annotated[str, Field(min_length=1, max_length=100)]
+Who = Annotated[str, Query(min_length=1, max_length=100)]
 
 
 class WordTally(BaseModel):
@@ -155,7 +154,7 @@ class Background:
 
 
 class PhotoPage(ABC):
-    """A page that shows photos and asks about them."""
+    """A page that shows photos and asks about them; an id is the hash of a photo's path."""
 
     def __init__(self) -> None:
         self.paths: dict[str, Path] = {}  # of the photos that may be shown, by id
@@ -164,7 +163,7 @@ class PhotoPage(ABC):
 
     def path(self, photo: str) -> Path:
         if photo not in self.paths:
-            raise PhotoNotFoundError("there is no photo with this id")
+            raise RefusedError(404, "there is no photo with this id")
         return self.paths[photo]
 
     def is_there(self, photo: str) -> bool:
@@ -256,7 +255,7 @@ class _Asking(PhotoPage):
     def questions(
         self,
         label: Annotated[str, Query(max_length=1000)],
-        who: Annotated[str, Query(min_length=1, max_length=100)],
+        who: Who,
         count: Annotated[int, Query(ge=1, le=100)] = 20,
         fresh: Annotated[bool, Query(description="Other photos than those before.")] = False,
         guesses: Annotated[bool, Query(description="With what the guiding run thinks.")] = False,
@@ -280,19 +279,13 @@ class _Asking(PhotoPage):
         chosen = sorted(waiting, key=turn)[:count]
         for photo in chosen:
             self._handed[label, photo] = who
-        return AskedPhotos(
-            label=label,
-            photos=[
-                AskedPhoto(
-                    id=photo,
-                    name=printable(self.paths[photo].name),
-                    guess=guide.guess(label, str(self.paths[photo])) if guesses and guide else None,
-                )
-                for photo in chosen
-            ],
-            left=len(waiting),
-            learnt_from=None if guide is None else guide.learnt_from,
-        )
+        asked = []
+        for photo in chosen:
+            path = self.paths[photo]
+            guess = guide.guess(label, str(path)) if guesses and guide else None
+            asked.append(AskedPhoto(id=photo, name=printable(path.name), guess=guess))
+        learnt_from = None if guide is None else guide.learnt_from
+        return AskedPhotos(label=label, photos=asked, left=len(waiting), learnt_from=learnt_from)
 
     def _order(self, label: str, guide: QuestionGuide | None) -> list[str]:
         """Return all photos as they are asked about for a word; a new guide orders them anew."""
@@ -317,17 +310,12 @@ class _Asking(PhotoPage):
         looking = Background("looking for photos", self.look, REST, at_start=False)
         learning = Background("fitting the guide of the questions", self.learn)
         exporting = Background("exporting the answers", self.export, REST)
-
-        def answered() -> None:
-            learning.want()
-            exporting.want()
-
         ask = answering(api, thread.run)
         words = "The words, and how far people have come"
-        ask("/labelling", self.view, words, "labelling", after=looking.want)
+        ask("/labelling", self.view, words, "labelling", after=[looking.want])
         ask("/questions", self.questions, "Photos to look at for a word")
-        words = "Say whether a word is in photos"
-        ask("/answers", self.answer, words, method="PUT", after=answered)
+        words, after = "Say whether a word is in photos", [learning.want, exporting.want]
+        ask("/answers", self.answer, words, method="PUT", after=after)
         return [looking, learning, exporting]
 
 
@@ -399,7 +387,7 @@ def asking_app(make: Callable[[], PhotoPage], settings: ServeSettings | None) ->
             )
         except ImageError as error:
             asking.lose(photo, facts)
-            raise PhotoNotFoundError(f"the photo cannot be shown: {error}") from None
+            raise RefusedError(404, f"the photo cannot be shown: {error}") from None
         return Response(content, media_type="image/jpeg", headers={"cache-control": "no-cache"})
 
     @app.get("/health/{kind}", tags=["health"])
@@ -479,7 +467,7 @@ class _Auditing(PhotoPage):
     def labelling(self) -> AuditState:
         return self.state(None)
 
-    def question(self, who: Annotated[str, Query(min_length=1, max_length=100)]) -> AuditState:
+    def question(self, who: Who) -> AuditState:
         return self.state(who)
 
     def state(self, who: str | None, back: TagQuestion | None = None) -> AuditState:
@@ -510,12 +498,12 @@ class _Auditing(PhotoPage):
 
     def answer(self, given: AuditAnswer) -> AuditState:
         self.path(given.photo)  # which must be known
-        photo = self._photos[given.photo]
+        photo, session = self._photos[given.photo], self.session
         if given.label is not None:
-            line = self.session.line(photo, given.label, given.answer or "", given.who)
+            line = session.line(photo, given.label, given.answer or "", given.who)
         else:
-            line = self.session.shown_line(photo, given.shown or {}, given.who)
-        self.session.record([line])
+            line = session.shown_line(photo, given.shown or {}, given.who)
+        session.record([line])
         return self.state(given.who)
 
     def undo(self, given: AuditUndo) -> AuditState:

@@ -6,12 +6,12 @@ thread works on the index; others read files.
 
 import os
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from functools import cached_property
 from heapq import heapify, heappop, heappush
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 from fastapi import Query as Option
@@ -45,7 +45,7 @@ from labelwise.photos.store import Correction, PhotoFiles
 from labelwise.retrieval import Query, complete
 from labelwise.server import schemas
 from labelwise.server.batching import Threads
-from labelwise.server.security import PhotoNotFoundError, RefusedError
+from labelwise.server.security import RefusedError
 from labelwise.system.names import printable
 from labelwise.system.text import counted
 
@@ -92,10 +92,10 @@ class Library:
     # Photos
 
     def row(self, photo: str) -> int:
-        rows = self.index.store.rows_by_hash([bytes.fromhex(photo)])
-        if not rows:
-            raise PhotoNotFoundError("there is no photo with this id")
-        return next(iter(rows.values()))
+        row = self.index.store.rows_of_photos([photo]).get(photo)
+        if row is None:
+            raise RefusedError(404, "there is no photo with this id")
+        return row
 
     def photo(self, photo: schemas.PhotoAddress) -> schemas.PhotoView:
         row = self.row(photo)
@@ -103,22 +103,13 @@ class Library:
         paths = self.index.store.paths_of([row])[row]
         at = np.array([row])
         probs = np.exp(self.index.log_probs(at))[0]
-        chosen = self.index.sets(at)[0]
-        corrected: dict[str, schemas.CorrectedState] = {
-            said.label: said.state
-            for said in self.index.store.corrections(row=row)
-            if said.state != "withdrawn"
-        }
-        names = self.index.space.names
-        labels = [
-            schemas.PhotoLabel(
-                label=names[k],
-                probability=_share(probs[k]),
-                decided=bool(chosen[k]),
-                corrected=corrected.get(names[k]),
-            )
-            for k in np.argsort(-probs, kind="stable").tolist()
-        ]
+        chosen, names = self.index.sets(at)[0], self.index.space.names
+        corrected = {said.label: said.state for said in self.index.store.corrections(row=row)}
+        labels = []
+        for k in np.argsort(-probs, kind="stable").tolist():
+            facts = {"label": names[k], "probability": _share(probs[k]), "decided": bool(chosen[k])}
+            facts["corrected"] = corrected.get(names[k])
+            labels.append(schemas.PhotoLabel.model_validate(facts))
         return schemas.PhotoView(
             id=photo,
             name=photo_name(paths),
@@ -163,17 +154,19 @@ class Library:
         return self._alike(nearest_photos(self.index, self.row(photo), count)[1])
 
     def _alike(self, hits: Sequence[Hit]) -> list[schemas.SimilarView]:
-        ids = self.ids([hit.row for hit in hits])
+        ids = self.ids(hit.row for hit in hits)
+        facts = ((ids[hit.row], photo_name(hit.paths), hit.probability) for hit in hits)
         return [
-            schemas.SimilarView(
-                id=ids[hit.row], name=photo_name(hit.paths), likeness=hit.probability
-            )
-            for hit in hits
+            schemas.SimilarView(id=id, name=name, likeness=cosine) for id, name, cosine in facts
         ]
 
-    def ids(self, rows: Sequence[int]) -> dict[int, str]:
-        contents = self.index.store.contents_of(rows)
-        return {row: content.hash.hex() for row, content in contents.items()}
+    def ids(self, rows: Iterable[int]) -> dict[int, str]:
+        return self.index.store.photos_of(rows)
+
+    def listed(self, rows: Iterable[int]) -> list[schemas.ListedPhoto]:
+        paths = self.index.store.paths_of(rows)
+        ids = self.ids(paths)
+        return [schemas.ListedPhoto(id=ids[row], name=photo_name(paths[row])) for row in paths]
 
     def overview(self) -> schemas.LibraryView:
         alive, names = self.index.store.alive_rows(), self.index.space.names
@@ -188,18 +181,13 @@ class Library:
             (NEWEST,),
         )
         contents = self.index.store.contents_of([row for (row,) in newest])
-        paths = self.index.store.paths_of(contents)
         return schemas.LibraryView(
             photos=len(alive),
             counted=len(rows),
             labels=[schemas.LabelPhotos(label=names[k], photos=round(given[k])) for k in order],
             newest=[
-                schemas.NewPhoto(
-                    id=contents[row].hash.hex(),
-                    name=photo_name(paths[row]),
-                    taken=contents[row].taken,
-                )
-                for (row,) in newest
+                schemas.NewPhoto(**dict(photo), taken=content.taken)
+                for photo, content in zip(self.listed(contents), contents.values(), strict=True)
             ],
         )
 
@@ -242,7 +230,7 @@ class Library:
             photos=photos,
         )
         shown = answered.hits[start : start + top]
-        ids = self.ids([hit.row for hit in shown])
+        ids = self.ids(hit.row for hit in shown)
         low, high = answered.interval or (None, None)
         return schemas.SearchAnswer(
             query=answered.query,
@@ -474,7 +462,7 @@ class Library:
             told = "an answer it rests on was taken back"  # where it was withdrawn
             if receipt.is_of_tags:
                 told = "tags are no longer checked against answers"
-            facts = {
+            facts = vars(receipt) | {
                 "query": receipt.title,
                 "kind": promise.kind,
                 "text": str(promise),
@@ -483,8 +471,6 @@ class Library:
                 "verdict": "cannot tell" if verdict is None else verdict.verdict,
                 "told": told if verdict is None else str(verdict),
             }
-            same = ("number", "who", "at", "withdrawn", "photos", "weights", "link", "held_out")
-            facts |= {name: getattr(receipt, name) for name in same}
             views.append(schemas.ReceiptView.model_validate(facts))
         return schemas.ReceiptsView(receipts=views, together=str(verified.together))
 
@@ -493,7 +479,8 @@ def _content(files: PhotoFiles) -> tuple[bytes, str]:
     """Return the bytes and the name of a photo, from a file that still has it."""
     content = files.read()
     if content is None:
-        raise PhotoNotFoundError("the photo's file is gone or has changed; index the folder again")
+        words = "the photo's file is gone or has changed; index the folder again"
+        raise RefusedError(404, words)
     return content
 
 
@@ -517,8 +504,7 @@ class ListChecks:
         self._sessions: OrderedDict[tuple[object, ...], CheckSession] = OrderedDict()
 
     def begin(self, asked: schemas.CheckIn) -> schemas.CheckView:
-        session = self._session(asked)
-        return self._view(asked, session, session.state())
+        return self._view(asked, self._session(asked).state())
 
     def answer(self, given: schemas.CheckAnswerIn) -> schemas.CheckView:
         """Note an answer about the photo that is asked about now."""
@@ -529,11 +515,10 @@ class ListChecks:
                 "this photo is not the one asked about now: it was answered already, or is not of "
                 "this list; ask for the next one"
             )
-        return self._view(given.checked, session, session.answer(photo, given.answer))
+        return self._view(given.checked, session.answer(photo, given.answer))
 
     def undo(self, asked: schemas.CheckIn) -> schemas.CheckView:
-        session = self._session(asked)
-        return self._view(asked, session, session.undo())
+        return self._view(asked, self._session(asked).undo())
 
     def _session(self, asked: schemas.CheckIn) -> CheckSession:
         index, of_album = self._library.index, asked.q.startswith(LIKE)
@@ -542,38 +527,29 @@ class ListChecks:
         name, wrong = str(query or asked.q), asked.wrong_at_most
         key = (name, wrong, asked.top, asked.answers, asked.who, photos)
         if key not in self._sessions:
+            how: dict[str, Any] = {"who": asked.who, "wrong_at_most": wrong}
             if query is None:
                 album = asked.q.removeprefix(LIKE)
                 hits = photos_like_album(index, album, asked.top or SUGGESTED)
-                made = CheckSession.of_ranked(
-                    index, name_of_album(album), hits, who=asked.who, wrong_at_most=wrong
-                )
+                made = CheckSession.of_ranked(index, name_of_album(album), hits, **how)
             else:
-                made = CheckSession(
-                    index,
-                    query,
-                    top=asked.top,
-                    answers=asked.answers,
-                    who=asked.who,
-                    wrong_at_most=wrong,
-                )
+                made = CheckSession(index, query, top=asked.top, answers=asked.answers, **how)
             self._sessions[key] = made
             if len(self._sessions) > SESSIONS_KEPT:
                 self._sessions.popitem(last=False)
         self._sessions.move_to_end(key)
         return self._sessions[key]
 
-    def _view(
-        self, asked: schemas.CheckIn, session: CheckSession, state: CheckState
-    ) -> schemas.CheckView:
+    def _view(self, asked: schemas.CheckIn, state: CheckState) -> schemas.CheckView:
+        library, session = self._library, self._session(asked)
         promise, check = state.promise, state.check
         hopeless = state.more is None and check.checked > 0
         photo = None if promise is not None or hopeless else session.next_photo()
         after = None if photo is None else session.photo_after(photo)
-        kept = [] if promise is None else session.left()[:SHOWN].tolist()
-        asked_about = [there.row for there in (photo, after) if there is not None]
-        ids = self._library.ids([*asked_about, *kept])
-        paths = self._library.index.store.paths_of(kept)
+        question = None
+        if photo is not None:
+            (listed,) = library.listed([photo.row])
+            question = schemas.CheckQuestion(photo=listed, repeated=photo.repeated)
         return schemas.CheckView(
             query=_named(asked.q.removeprefix(LIKE)) if asked.q.startswith(LIKE) else asked.q,
             wrong_at_most=asked.wrong_at_most,
@@ -584,14 +560,9 @@ class ListChecks:
             shorter=None if promise is not None else state.shorter,
             statement=state.statement,
             sentence=state.sentence(),
-            question=None
-            if photo is None
-            else schemas.CheckQuestion(
-                photo=schemas.ListedPhoto(id=ids[photo.row], name=photo_name(photo.paths)),
-                repeated=photo.repeated,
-            ),
-            following=None if after is None else ids[after.row],
-            photos=[schemas.ListedPhoto(id=ids[row], name=photo_name(paths[row])) for row in kept],
+            question=question,
+            following=None if after is None else library.ids([after.row])[after.row],
+            photos=[] if promise is None else library.listed(session.left()[:SHOWN].tolist()),
         )
 
 

@@ -1,13 +1,13 @@
 """What a language model may ask of an index of photos, over the Model Context Protocol (MCP).
 
-A number that is passed on without its interval and its condition becomes a fact, so every answer
-has ``in_words`` and ``holds_if``. A photo is named by its path or its id, because not every path is
-text. Only files below the folders of the index, or those named at the start, are opened. Over HTTP
-a request is a POST to ``/mcp``, behind the guard of ``labelwise serve``.
+Every answer has ``in_words`` and ``holds_if``: a number without its condition becomes a fact. Only
+files below the folders of the index, or those named at the start, are opened. Over HTTP a request
+is a POST to ``/mcp``.
 """
 
 import os
-from collections.abc import AsyncIterator, Callable, Sequence
+import re
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import cached_property, partial, wraps
@@ -27,15 +27,15 @@ from labelwise.models.run_folder import RunFolder
 from labelwise.models.scoring import require_probabilities
 from labelwise.photos import Index, answer, likeness_of
 from labelwise.photos.prevalence import draw_sample, estimate_from_answers
-from labelwise.photos.query import nearest_photos
+from labelwise.photos.query import Hit, nearest_photos
 from labelwise.photos.store import is_below
 from labelwise.pictures import BytesImages
 from labelwise.pictures.sources import read_image_file
 from labelwise.pictures.worker import Kind, OneImage, Work
 from labelwise.retrieval import Query
 from labelwise.server.app import Front
-from labelwise.server.batching import BusyError, Threads
-from labelwise.server.schemas import LabelView
+from labelwise.server.batching import Threads
+from labelwise.server.schemas import PHOTO_ID, LabelView
 from labelwise.server.security import SMALL_BODY, RefusedError
 from labelwise.server.service import label_views
 from labelwise.server.settings import ServeSettings
@@ -67,11 +67,16 @@ class LibraryFacts(ToolAnswer):
     promises: list[str]
 
 
-class FoundPhoto(BaseModel):
-    """A photo of a list; the probability is that it answers the query."""
+class NamedPhoto(BaseModel):
+    """A photo, named by its path and by its id, because not every path is text."""
 
     path: str
     id: str
+
+
+class FoundPhoto(NamedPhoto):
+    """A photo of a list; the probability is that it answers the query."""
+
     probability: float
     labels: dict[str, float]
     taken: str | None
@@ -109,11 +114,9 @@ class ExplainedPhoto(ToolAnswer):
     labels: list[LabelOfPhoto]
 
 
-class LikePhoto(BaseModel):
+class LikePhoto(NamedPhoto):
     """A photo that looks like another; the cosine of two embeddings is not a probability."""
 
-    path: str
-    id: str
     cosine: float
 
 
@@ -220,17 +223,10 @@ class PhotoTools:
             wrong_at_most=wrong_at_most,
             sort="date" if newest_first else "score",
         )
-        ids = self._ids([hit.row for hit in answered.hits])
-        photos = [
-            FoundPhoto(
-                path=printable(hit.paths[0]),
-                id=ids[hit.row],
-                probability=hit.probability,
-                labels=hit.reasons,
-                taken=hit.taken,
-            )
-            for hit in answered.hits
-        ]
+        photos = []
+        for hit, named in self._named(answered.hits):
+            facts = {"probability": hit.probability, "labels": hit.reasons, "taken": hit.taken}
+            photos.append(FoundPhoto.model_validate(named | facts))
         said = answered.statement
         words = f"{answered.sentence()}{'; ' if said is None else ' '}"
         words += f"{counted(len(photos), 'photo')} of them are listed here"
@@ -276,17 +272,13 @@ class PhotoTools:
     def similar_photos(self, photo: Photo, top: Listed = 20) -> PhotosAlike:
         """Find photos of the library that look like one of it."""
         copies, near = nearest_photos(self.index, self._row(photo), top)
-        ids = self._ids([hit.row for hit in near])
         return PhotosAlike(
             in_words=f"{counted(len(copies), 'other file')} of this library are equal to it to the "
             f"byte; the {counted(len(near), 'photo')} that look most like it follow",
             holds_if="A cosine is how alike two photos look to the model. It is not a probability, "
             "and nothing is guaranteed about it.",
             copies=[printable(hit.paths[0]) for hit in copies],
-            photos=[
-                LikePhoto(path=printable(hit.paths[0]), id=ids[hit.row], cosine=hit.probability)
-                for hit in near
-            ],
+            photos=[LikePhoto(**named, cosine=hit.probability) for hit, named in self._named(near)],
         )
 
     def show_photo(self, photo: Photo) -> bytes:
@@ -346,16 +338,16 @@ class PhotoTools:
     ) -> DrawnPhotos:
         """Draw photos at random for a person to answer, for a count that holds in any case."""
         sample = draw_sample(self.index, self._query(query), answers)
-        rows = self.index.store.rows_by_hash(map(bytes.fromhex, sample.photos))
+        rows = self.index.store.rows_of_photos(sample.photos)
         there = self.index.store.paths_of(rows.values())
-        ids = self._ids([row for row in rows.values() if there[row]])
+        ids = [photo for photo, row in rows.items() if there[row]]
         return DrawnPhotos(
             in_words=f"{counted(len(ids), 'photo')} drawn at random on {sample.at}; a person looks "
             "at each and answers yes, no or unsure, then estimate_from_answers takes them all",
             holds_if="Every photo must be answered, by a person who looks at it, and none may be "
             "left out or exchanged.",
             question=f"does it match {sample.query}?",
-            photos=list(ids.values()),
+            photos=ids,
         )
 
     def estimate_from_answers(
@@ -390,14 +382,13 @@ class PhotoTools:
 
     def _row(self, photo: str) -> int:
         row = self.index.store.row_of(photo)
-        if row is None and len(photo) == 64 and set(photo) <= set("0123456789abcdef"):
-            row = self.index.store.rows_by_hash([bytes.fromhex(photo)]).get(bytes.fromhex(photo))
+        if row is None and re.fullmatch(PHOTO_ID, photo):
+            row = self.index.store.rows_of_photos([photo]).get(photo)
         return self.index.row_of(photo) if row is None else row
 
-    def _ids(self, rows: Sequence[int]) -> dict[int, str]:
-        return {
-            row: content.hash.hex() for row, content in self.index.store.contents_of(rows).items()
-        }
+    def _named(self, hits: Sequence[Hit]) -> Iterator[tuple[Hit, dict[str, Any]]]:
+        ids = self.index.store.photos_of(hit.row for hit in hits)
+        return ((hit, {"path": printable(hit.paths[0]), "id": ids[hit.row]}) for hit in hits)
 
     @property
     def _condition(self) -> str:
@@ -448,15 +439,10 @@ def _explained(
     """Return the labels that a photo is given, by what, and the most probable ones."""
     path = printable(photo)
     order = np.argsort(-probs, kind="stable")[: max(EXPLAINED, int(chosen.sum()))].tolist()
-    labels = [
-        LabelOfPhoto(
-            label=names[k],
-            probability=float(probs[k]),
-            given=bool(chosen[k]),
-            because=because(k),
-        )
-        for k in order
-    ]
+    labels = []
+    for k in order:
+        facts = {"label": names[k], "probability": float(probs[k]), "given": bool(chosen[k])}
+        labels.append(LabelOfPhoto.model_validate(facts | {"because": because(k)}))
     given = [f"{label.label} ({label.probability:.0%})" for label in labels if label.given]
     words = f"{path}: {', '.join(given) or 'none of the labels'}, by {'; '.join(by)}"
     return ExplainedPhoto(in_words=words, holds_if=condition, path=path, labels=labels)
@@ -496,7 +482,7 @@ def make_mcp_server(tools: PhotoTools, *, write: bool = False) -> Any:
         async def answered(*given: Any, **named: Any) -> Any:
             try:
                 result = await thread.run(partial(work, *given, **named))
-            except (LabelwiseError, BusyError) as error:
+            except (LabelwiseError, RefusedError) as error:
                 raise ToolError(shortened(str(error))) from None
             return Image(data=result, format="jpeg") if isinstance(result, bytes) else result
 

@@ -26,7 +26,6 @@ from http import HTTPStatus
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope
 
-from labelwise.errors import DataError
 from labelwise.server.settings import ServeSettings, same_address
 from labelwise.system.text import shortened
 
@@ -76,10 +75,6 @@ class RefusedError(Exception):
     def __init__(self, status: int, detail: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(detail)
         self.status, self.detail, self.headers = status, detail, dict(headers or {})
-
-
-class PhotoNotFoundError(DataError):
-    """There is no such photo, or its file is not what it was."""
 
 
 def problem(status: int, detail: str, headers: Mapping[str, str] | None = None) -> Response:

@@ -1,7 +1,6 @@
 """What the server has: its models, the queue they share, and the photos of an index.
 
-Requests take their model once, and end with it. A model that is loaded again takes the place of the
-old one when it has shown that it answers; that is gone with its last request.
+Requests end with the model that they began with, also where another takes its place.
 """
 
 import asyncio
@@ -9,7 +8,7 @@ import hashlib
 import json
 import logging
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from functools import cached_property, partial
@@ -181,17 +180,10 @@ class ServedModel:
     def picture_answer(self, tagged: Tagged) -> schemas.PictureAnswer:
         if tagged.probs is None or tagged.chosen is None:
             return schemas.PictureAnswer(name=tagged.name, error=tagged.error)
-        order = np.argsort(-tagged.probs, kind="stable")
-        probs, chosen = tagged.probs[order].clip(0, 1).tolist(), tagged.chosen[order].tolist()
-        labels = [
-            {
-                "label": self.names[k],
-                "probability": probability,
-                "threshold": self.thresholds[k],
-                "decided": decided,
-            }
-            for k, probability, decided in zip(order.tolist(), probs, chosen, strict=True)
-        ]
+        probs, chosen = tagged.probs.clip(0, 1).tolist(), tagged.chosen.tolist()
+        rows = list(zip(self.names, probs, self.thresholds, chosen, strict=True))
+        order, fields = np.argsort(-tagged.probs, kind="stable"), schemas.LabelAnswer.model_fields
+        labels = [dict(zip(fields, rows[k], strict=True)) for k in order.tolist()]
         given = [label["label"] for label in labels if label["decided"]]
         facts = {"name": tagged.name, "labels": labels, "decided": given, "none": not given}
         return schemas.PictureAnswer.model_validate(facts)
@@ -227,12 +219,11 @@ class ServedModel:
         if not self._held_out_shares or len(self.recent) < FEWEST:
             return []
         probs = np.stack(list(self.recent))
+        known = zip(self.names, probs.T, self._held_out_shares, strict=True)
         shares = [
-            estimate_share(name, probs[:, column], known)
-            for column, (name, known) in enumerate(
-                zip(self.names, self._held_out_shares, strict=True)
-            )
-            if known is not None
+            estimate_share(name, recent, before)
+            for name, recent, before in known
+            if before is not None
         ]
         self.share_now = {share.label: share.now for share in shares}
         return shares
@@ -459,11 +450,11 @@ class Service:
         for answer in answers:
             if answer.probs is None or answer.chosen is None:
                 self.monitor.failures.inc()
-                continue
-            model.answered += 1
-            model.nothing += not answer.chosen.any()
-            model.decided += answer.chosen
-            model.recent.append(answer.probs)
+            else:
+                model.answered += 1
+                model.nothing += not answer.chosen.any()
+                model.decided += answer.chosen
+                model.recent.append(answer.probs)
         return answers
 
     def model_view(self, model: ServedModel) -> schemas.ModelView:
@@ -491,25 +482,17 @@ class Service:
         promises = [Promise.from_spec(promise) for promise in model.spec.promises]
         library = self._library_of(model)
         checkable = [promise for promise in promises if promise.what in CHECKABLE]
-        checks: dict[int, Check] = {}
+        checks: Iterator[Check] = iter(())
         if library is not None and checkable:
-            checked = await library.run(lambda: library.check(checkable))
-            checks = dict(zip(map(id, checkable), checked, strict=True))
-
-        def view(promise: Promise) -> schemas.PromiseView:
-            check = checks.get(id(promise))
-            return schemas.PromiseView(
-                text=str(promise),
-                what=promise.what,
-                level=promise.level,
-                confidence=promise.confidence,
-                photos=promise.n,
-                made=promise.made,
-                verdict="cannot tell" if check is None else check.verdict,
-                checked=NOT_CHECKED if check is None or not check.counted else str(check),
-            )
-
-        return list(map(view, promises))
+            checks = iter(await library.run(lambda: library.check(checkable)))
+        views = []
+        for promise in promises:
+            check = next(checks, None) if promise.what in CHECKABLE else None
+            facts = vars(promise) | {"text": str(promise), "photos": promise.n}
+            facts["verdict"] = "cannot tell" if check is None else check.verdict
+            facts["checked"] = NOT_CHECKED if check is None or not check.counted else str(check)
+            views.append(schemas.PromiseView.model_validate(facts))
+        return views
 
     async def trust_view(self, model: ServedModel) -> schemas.TrustView:
         library = self._library_of(model)
@@ -542,11 +525,10 @@ class Service:
         answers = sum(alarm.audited for alarm in alarms)
         photos = 0 if library is None else library.index.photos
         needed = min(ENOUGH_ANSWERS, photos * len(model.names)) or ENOUGH_ANSWERS
-        fits: Literal["yes", "no", "too few answers"] = "too few answers"
+        fits: Literal["yes", "no", "too few answers"]
+        fits = "yes" if answers >= needed else "too few answers"
         if any(alarm.raised for alarm in alarms):
             fits = "no"
-        elif answers >= needed:
-            fits = "yes"
         return schemas.TrustView(
             fits=fits,
             answers=answers,

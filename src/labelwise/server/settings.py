@@ -1,6 +1,8 @@
 """Settings of a server: where it listens, who may ask, and how much it takes on."""
 
+import itertools
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
@@ -55,61 +57,52 @@ class ServeSettings:
     models: tuple[tuple[str, Path], ...] = ()
 
     def __post_init__(self) -> None:
+        for mistake in self._mistakes():
+            raise SettingsError(mistake)
+
+    def _mistakes(self) -> Iterator[str]:
         if not is_loopback(self.host) and self.token is None:
-            raise SettingsError(
+            yield (
                 f"{self.host} can be reached by others, so a token is needed: write one into a "
                 "file and give --token-file FILE, or stay on 127.0.0.1"
             )
-        if self.token is not None and (
-            len(self.token) < SHORTEST_TOKEN or not self.token.isascii() or " " in self.token
-        ):
-            raise SettingsError(
+        token = SHORTEST_TOKEN * "x" if self.token is None else self.token
+        if len(token) < SHORTEST_TOKEN or not token.isascii() or " " in token:
+            yield (
                 f"a token must have at least {SHORTEST_TOKEN} ASCII letters or digits and no "
                 "space; `openssl rand -hex 24` makes one"
             )
-        for origin in self.origins:
-            if not ORIGIN.fullmatch(origin):
-                raise SettingsError(
-                    "an origin must be a scheme, a name and a port where it has one, in lower case "
-                    f"and without a path, such as https://photos.example, got {origin!r}"
-                )
-        for address in self.trusted_proxies:
-            if same_address(address) is None:
-                raise SettingsError(
-                    "--trusted-proxy must be the address of one proxy, such as 10.0.0.2, "
-                    f"got {address!r}"
-                )
-        if self.label_studio is not None and not self.label_studio.is_dir():
-            raise SettingsError(
-                "--label-studio must be the folder that Label Studio serves photos from, "
-                f"got {self.label_studio}"
+        for origin in itertools.filterfalse(ORIGIN.fullmatch, self.origins):
+            yield (
+                "an origin must be a scheme, a name and a port where it has one, in lower case "
+                f"and without a path, such as https://photos.example, got {origin!r}"
             )
-        for name, _ in self.models:
-            if not MODEL_NAME.fullmatch(name):
-                raise SettingsError(
-                    "the name of a model must begin with a letter or digit and hold up to 100 "
-                    f"letters, digits, dots, dashes and underscores, got {name!r}"
-                )
+        for address in itertools.filterfalse(same_address, self.trusted_proxies):
+            words = "--trusted-proxy must be the address of one proxy, such as 10.0.0.2"
+            yield f"{words}, got {address!r}"
+        if self.label_studio is not None and not self.label_studio.is_dir():
+            words = "--label-studio must be the folder that Label Studio serves photos from"
+            yield f"{words}, got {self.label_studio}"
+        for name in itertools.filterfalse(MODEL_NAME.fullmatch, (name for name, _ in self.models)):
+            yield (
+                "the name of a model must begin with a letter or digit and hold up to 100 "
+                f"letters, digits, dots, dashes and underscores, got {name!r}"
+            )
         if not 0 <= self.port <= 65535:
-            raise SettingsError(f"a port must lie between 0 and 65535, got {self.port}")
+            yield f"a port must lie between 0 and 65535, got {self.port}"
         least = {"max_body": 1, "max_files": 1, "max_batch": 1, "max_queue": 1}
         least |= {"connections": 1, "client_connections": 1, "body_memory": 0, "body_disk": 0}
         least |= {"max_wait": 0, "rate": 0, "decode_memory": 1 << 20}
         for name, bound in least.items():
             if getattr(self, name) < bound:
-                raise SettingsError(f"{name} must be at least {bound}, got {getattr(self, name)}")
+                yield f"{name} must be at least {bound}, got {getattr(self, name)}"
         for name in ("request_seconds", "idle_seconds", "decode_seconds"):
             if not getattr(self, name) > 0:
-                raise SettingsError(f"{name} must be positive, got {getattr(self, name)}")
-        if self.max_files > self.max_queue:
-            raise SettingsError(
-                f"max_queue must hold one request of {self.max_files} files, got {self.max_queue}"
-            )
-        if self.max_files > self.pictures_per_client:
-            raise SettingsError(
-                f"client_queue must hold one request of {self.max_files} files, "
-                f"got {self.client_queue}"
-            )
+                yield f"{name} must be positive, got {getattr(self, name)}"
+        queues = {"max_queue": self.max_queue, "client_queue": self.pictures_per_client}
+        for name, places in queues.items():
+            if self.max_files > places:
+                yield f"{name} must hold one request of {self.max_files} files, got {places}"
 
     def folders(self, first: str, run: Path) -> dict[str, Path]:
         folders = {first: run}
