@@ -16,7 +16,6 @@ from labelwise.errors import DataError, SettingsError
 from labelwise.models.run_folder import RunFolder
 from labelwise.photos import (
     Index,
-    VerifiedLists,
     model_changed,
     read_list_answers,
     receipts_of,
@@ -84,20 +83,17 @@ def _check_list(place: Path, query: str | None, given: Options) -> None:
         )
     with Index(place) as index:
         caution(model_changed(index))
-        options = {
-            "wrong_at_most": given.get("wrong_at_most", 0.1),
-            "confidence": given.get("confidence", 0.95),
-        }
+        options = {"wrong_at_most": given.get("wrong_at_most", 0.1), "who": given.who}
+        options["confidence"] = given.get("confidence", 0.95)
         if text is not None:
             from labelwise.photos.words import FreeText  # with torch
 
             free_text = FreeText.of(index, given.encoder)
             caution(free_text.doubt(text))
-            session = free_text.check(index, text, top or 0, who=given.who, **options)
+            session = free_text.check(index, text, top or 0, **options)
         elif album is not None:
             hits = photos_like_album(index, album, top or 50)
-            name = name_of_album(album)
-            session = CheckSession.of_ranked(index, name, hits, who=given.who, **options)
+            session = CheckSession.of_ranked(index, name_of_album(album), hits, **options)
         else:
             session = CheckSession(
                 index,
@@ -106,7 +102,6 @@ def _check_list(place: Path, query: str | None, given: Options) -> None:
                 top=top,
                 answers=given.answers_at_most or ANSWERS,
                 distinct=given.distinct,
-                who=given.who,
                 **options,
             )
         count = counted(len(session.rows), "photo")
@@ -147,7 +142,12 @@ def _answered(
         if photo is None:
             break
         if told is None:
-            say(_bar(state))
+            done, more = state.check.checked, state.more
+            if more is None:
+                say(f"{done:,} checked")
+            else:
+                bar = "#" * round(WIDTH * done / max(done + more, 1))
+                say(f"[{bar:.<{WIDTH}}] {done:,} checked, about {more:,} more")
             word = ask(f"{photo.paths[0]}{' (again)' if photo.repeated else ''}")
         elif photo.row in told:
             word = told[photo.row]
@@ -158,14 +158,6 @@ def _answered(
             break
         state = session.undo() if word == "undo" else session.answer(photo, word)
     return state
-
-
-def _bar(state: CheckState) -> str:
-    done, more = state.check.checked, state.more
-    if more is None:
-        return f"{done:,} checked"
-    filled = round(WIDTH * done / max(done + more, 1))
-    return f"[{'#' * filled}{'.' * (WIDTH - filled)}] {done:,} checked, about {more:,} more"
 
 
 def _guarantees(place: Path, given: Options, *, is_index: bool) -> None:
@@ -194,39 +186,26 @@ def _of_index(folder: Path, given: Options) -> bool:
             say(f"wrote {given.out}: {photos} to answer with yes, no or unsure")
             next_steps(f"audit {folder} --answers {given.out}")
             return False
-        told = None
-        if given.answers is not None:
-            told = read_list_answers(index, Path(given.answers))
+        told = None if given.answers is None else read_list_answers(index, Path(given.answers))
         verified = verify_lists(index, told)
-    _show_lists(verified, given.json)
-    if not given.json and not given.answers:
-        next_steps(f"audit {folder} --ask 30 -o questions.csv")
-    broken = any(verdict.verdict == "broken" for verdict in verified.by_number.values())
-    return verified.together.verdict == "broken" or (given.strict and broken)
-
-
-def _show_lists(verified: VerifiedLists, as_json: bool) -> None:
-    if as_json:
-        lists = [
-            {
-                "receipt": receipt.number,
-                "query": receipt.query,
-                "kind": receipt.promise.kind,
-                "verdict": verdict.verdict,
-                "wrong_at_least": verdict.least,
-                "wrong_at_most": verdict.most,
-                "listed": receipt.promise.listed,
-                "drawn": verdict.answers.drawn,
-                "text": str(verdict),
-            }
-            for receipt, verdict in verified.lists
-        ]
-        together = {"verdict": verified.together.verdict, "text": str(verified.together)}
-        say(json.dumps({"lists": lists, "together": together}))
-        return
+    together, lists = verified.together, []
     for receipt, verdict in verified.lists:
-        say(f"receipt {receipt.number}, {receipt.query} ({receipt.promise.kind}): {verdict}")
-    say(str(verified.together))
+        promise = receipt.promise
+        if not given.json:
+            say(f"receipt {receipt.number}, {receipt.query} ({promise.kind}): {verdict}")
+        facts = {"receipt": receipt.number, "query": receipt.query, "kind": promise.kind}
+        facts |= {"verdict": verdict.verdict, "text": str(verdict), "listed": promise.listed}
+        facts |= {"wrong_at_least": verdict.least, "wrong_at_most": verdict.most}
+        lists.append(facts | {"drawn": verdict.answers.drawn})
+    if given.json:
+        told_together = {"verdict": together.verdict, "text": str(together)}
+        say(json.dumps({"lists": lists, "together": told_together}))
+    else:
+        say(str(together))
+        if not given.answers:
+            next_steps(f"audit {folder} --ask 30 -o questions.csv")
+    broken = any(verdict.verdict == "broken" for _, verdict in verified.lists)
+    return together.verdict == "broken" or (given.strict and broken)
 
 
 def _of_run(folder: Path, given: Options) -> bool:

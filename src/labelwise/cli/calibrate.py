@@ -13,7 +13,7 @@ import numpy as np
 from labelwise.calibration import few_labels
 from labelwise.cli.evaluate import pooled, say_shortfall, show, show_exclusive
 from labelwise.cli.options import Options
-from labelwise.cli.text import next_steps, say, show_table, tell
+from labelwise.cli.text import next_steps, number, say, show_table, tell
 from labelwise.decide import LabelFigures, label_figures
 from labelwise.errors import DataError, SettingsError
 from labelwise.evaluation import Subgroups
@@ -41,6 +41,7 @@ from labelwise.taxonomy import AttributeGroups
 
 SHOWN = 20
 OPERATING = ("sensitivity", "specificity", "false-alarms")  # rules of an operating point
+FIGURES = ("sensitivity", "specificity", "false alarms per 1,000")  # of such a rule
 
 
 def calibrate(source: Path, given: Options) -> None:
@@ -143,8 +144,8 @@ def _fit(
             if judged.made.compared:
                 columns = ("compared by held-out log loss", "log loss", "behind", "standard error")
                 lost = [
-                    (one.name, *map(_number, (one.log_loss, one.behind, one.standard_error)))
-                    for one in judged.made.compared
+                    (fit.name, *map(_number, (fit.log_loss, fit.behind, fit.standard_error)))
+                    for fit in judged.made.compared
                 ]
                 show_table(columns, lost)
                 say()
@@ -158,12 +159,9 @@ def _fit(
         judged, {name: told.subgroups(name, judged.predictions) for name in by}
     )
     record = decision(judged)
-    record["labels"] = {name: [row.spec() for row in rows] for name, rows in figures.items()}
+    record["labels"] = _specs(figures)
     if parts:
-        record["by"] = {
-            column: {name: [row.spec() for row in rows] for name, rows in groups.items()}
-            for column, groups in parts.items()
-        }
+        record["by"] = {column: _specs(groups) for column, groups in parts.items()}
     path = _write(record, given, folder)
     if given.json:
         return
@@ -246,18 +244,14 @@ def _guarantee(table: ScoreTable, method: str, rows: dict[str, Any], given: Opti
     for sentence in promised.refused[:SHOWN]:
         say(f"not guaranteed: {sentence}")
     if guaranteed.checks:
-        show_table(
-            ("guarantee", "level", "on other rows", "from", "to", "photos", "verdict"),
-            [
-                (
-                    ", ".join(promise.labels[:3]) or promise.what,
-                    *(f"{value:.3f}" for value in (promise.level, check.value)),
-                    *(f"{value:.3f}" for value in (check.lower, check.upper)),
-                    *(check.counted, check.verdict),
-                )
-                for promise, check in zip(promised.promises, guaranteed.checks, strict=True)
-            ],
-        )
+        cells = []
+        for promise, check in zip(promised.promises, guaranteed.checks, strict=True):
+            values = (promise.level, check.value, check.lower, check.upper)
+            shown = (f"{value:.3f}" for value in values)
+            what = ", ".join(promise.labels[:3]) or promise.what
+            cells.append((what, *shown, check.counted, check.verdict))
+        head = ("guarantee", "level", "on other rows", "from", "to", "photos", "verdict")
+        show_table(head, cells)
     else:
         say("not checked: --test FILE or --report-on SPLIT would check it on other rows")
     say(f"made on {guaranteed.fitted_on}")
@@ -278,6 +272,10 @@ def _write(record: dict[str, Any], given: Options, folder: Path | None) -> Path 
 
 
 Figures = dict[str, tuple[LabelFigures, ...]]
+
+
+def _specs(figures: Figures) -> dict[str, list[dict[str, Any]]]:
+    return {name: [row.spec() for row in rows] for name, rows in figures.items()}
 
 
 def _figures(judged: Judged, by: dict[str, Subgroups]) -> tuple[Figures, dict[str, Figures]]:
@@ -303,9 +301,7 @@ def _figures(judged: Judged, by: dict[str, Subgroups]) -> tuple[Figures, dict[st
 
 
 def _number(value: float | None) -> str:
-    if value is None:
-        return "undefined"
-    return "∞" if value == float("inf") else f"{value:.5f}"
+    return "∞" if value == float("inf") else number(value, ".5f")
 
 
 def _cell(figure: tuple[float, float, float] | None, times: float = 1.0, digits: int = 3) -> str:
@@ -320,7 +316,7 @@ def _operating(row: LabelFigures) -> tuple[str, str, str]:
 
 
 def _show_some(
-    head: Sequence[str], cells: Sequence[Sequence[str | int]], most: int, title: str, what: str
+    head: Sequence[str], cells: Sequence[Sequence[Any]], most: int, title: str, what: str
 ) -> None:
     show_table(head, cells[:most], title=title)
     if len(cells) > most:
@@ -334,25 +330,19 @@ def _show_by(column: str, parts: Figures) -> None:
         for row in rows
     ]
     cells.sort(key=lambda cell: cell[0])
-    head = ("label", column, "present", "sensitivity", "specificity", "false alarms per 1,000")
+    head = ("label", column, "present", *FIGURES)
     _show_some(head, cells, 3 * SHOWN, f"by {column} (95 % intervals)", "{} rows")
 
 
 def _show_figures(title: str, rows: tuple[LabelFigures, ...], rule: str) -> None:
     operating = rule.startswith(OPERATING)
-    names, what = ("precision", "recall", "F1"), "the {} labels of lowest F1"
-    if operating:
-        names, what = (
-            ("sensitivity", "specificity", "false alarms per 1,000"),
-            "the first {} labels",
-        )
-    else:
+    names, what = FIGURES, "the first {} labels"
+    if not operating:
+        names, what = ("precision", "recall", "F1"), "the {} labels of lowest F1"
         rows = tuple(sorted(rows, key=lambda row: (row.f1 or (2.0,))[0]))
-    cells = [
-        (
-            *(row.name, row.present, row.chosen),
-            *(_operating(row) if operating else map(_cell, (row.precision, row.recall, row.f1))),
-        )
-        for row in rows
-    ]
+    cells = []
+    for row in rows:
+        plain = map(_cell, (row.precision, row.recall, row.f1))
+        figures = _operating(row) if operating else plain
+        cells.append((row.name, row.present, row.chosen, *figures))
     _show_some(("label", "present", "chosen", *names), cells, SHOWN, title, what)

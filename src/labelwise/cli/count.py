@@ -98,18 +98,13 @@ def _calls(source: Path, label: str | None, by: str, given: Options) -> None:
     calls = calls_of_table(
         source, by or None, given.scores, given.labels, given.count_by or "calibrated", label
     )
-    cells = [
-        (
-            *(count.label, *([count.part] if by else []), f"{count.detections:,}"),
-            *(f"{count.right:,} of {count.checked:,}", f"{count.count:,.0f}"),
-            *(f"{count.low:,.0f} to {count.high:,.0f}", count.method),
-        )
-        for count in calls.counts[:SHOWN]
-    ]
-    group = [by] if by else []
-    show_table(
-        ("label", *group, calls.unit, "checked right", "right", "95% interval", "method"), cells
-    )
+    cells, group = [], [by] if by else []
+    for count in calls.counts[:SHOWN]:
+        cell = [count.label, *([count.part] if by else []), f"{count.detections:,}"]
+        cell += [f"{count.right:,} of {count.checked:,}", f"{count.count:,.0f}"]
+        cells.append([*cell, f"{count.low:,.0f} to {count.high:,.0f}", count.method])
+    head = ("label", *group, calls.unit, "checked right", "right", "95% interval", "method")
+    show_table(head, cells)
     if len(calls.counts) > SHOWN:
         say(f"{SHOWN} of {len(calls.counts):,} rows; all of them with --csv")
     say(calls.condition)
@@ -141,13 +136,14 @@ def _asked(session: SampleAnswers, query: str) -> bool:
 
 def _show(found: LibraryEstimate, query: str, by: str) -> None:
     if found.groups:
-        cells = [
-            (
-                *(group.group or "all", group.photos, f"{group.yes:,} of {group.answered:,}"),
-                *(f"{group.count:,.0f}", f"{group.low:,.0f} to {group.high:,.0f}", group.method),
+        cells = []
+        for group in [*found.groups, found.total]:
+            yes, between = (
+                f"{group.yes:,} of {group.answered:,}",
+                f"{group.low:,.0f} to {group.high:,.0f}",
             )
-            for group in [*found.groups, found.total]
-        ]
+            count = f"{group.count:,.0f}"
+            cells.append((group.group or "all", group.photos, yes, count, between, group.method))
         show_table((by, "photos", "answered yes", "match", "95% interval", "method"), cells)
     say(found.total.sentence(query))
     if found.sample.distinct:
@@ -161,16 +157,10 @@ def _show(found: LibraryEstimate, query: str, by: str) -> None:
 
 def _write(found: LibraryEstimate, query: str, path: Path) -> None:
     """Write the estimates and what they rest on: one row per group, the whole library last."""
-    rows = [
-        {
-            "query": query,
-            **asdict(group),
-            "share": group.count / group.photos,
-            "share_low": group.low / group.photos,
-            "share_high": group.high / group.photos,
-            "drawn": found.sample.at,
-            "seed": found.sample.seed,
-        }
-        for group in [*found.groups, found.total]
-    ]
+    rows = []
+    for group in [*found.groups, found.total]:
+        ends = {"share": group.count, "share_low": group.low, "share_high": group.high}
+        shares = {name: value / group.photos for name, value in ends.items()}
+        drawn = {"drawn": found.sample.at, "seed": found.sample.seed}
+        rows.append({"query": query, **asdict(group), **shares, **drawn})
     write_csv(path, list(rows[0]), [tuple(row.values()) for row in rows])

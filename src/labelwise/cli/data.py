@@ -10,9 +10,9 @@ from rich.progress import Progress
 
 from labelwise.cli.evaluate import few_test_photos
 from labelwise.cli.options import Options, load_table, model_path
-from labelwise.cli.text import caution, complain, next_steps, say, show_table, tell
+from labelwise.cli.text import caution, complain, next_steps, number, say, show_table, tell
 from labelwise.contrib.annotation_tools import Guesses, export_for_tool
-from labelwise.data import LabelTable, UnreadableImage
+from labelwise.data import LabelTable
 from labelwise.data import derived as corrupt
 from labelwise.data.camera_results import write_bursts
 from labelwise.data.checks import (
@@ -42,15 +42,23 @@ SHARES = "train=.8,val=.1,test=.1"
 def describe_table(source: str, given: Options) -> None:
     """Show how often labels occur, alone and in pairs."""
     table = load_table(source, given)
-    broken = _find_unreadable(table) if given.content else []
+    broken = []
     if given.content:
+        console = Console(file=sys.stderr)
+        with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+            task = bar.add_task("reading every image", total=len(table))
+            broken = find_unreadable(table, progress=lambda done: bar.update(task, completed=done))
         good = without_unreadable(table, broken, on_error="skip") if broken else table
         reject_divided_groups(good)
         reject_shared_content(good)
     description = describe(table)
     if given.taxonomy is not None:
         description.notes.append(_obedience(table, given.taxonomy))
-    stated, mismatches = _against_papers(source, table)
+    parts = [] if source in GENERATED else find_parts(source)
+    stated = len(parts) == 1 and bool(parts[0][1].counts)
+    mismatches = []
+    if stated:
+        mismatches = count_mismatches(table, parts[0][1].counts, parts[0][1].labels)
     if given.json:
         problems = {"count_mismatches": mismatches}
         if given.content:
@@ -227,23 +235,6 @@ def _obedience(table: LabelTable, file: Path) -> str:
     return f"{obeyed.sentence()} (`labelwise data convert --taxonomy` writes that); {depths}"
 
 
-def _find_unreadable(table: LabelTable) -> list[UnreadableImage]:
-    """Return the broken images, with a progress bar on the error output if that is a terminal."""
-    console = Console(file=sys.stderr)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("reading every image", total=len(table))
-        return find_unreadable(table, progress=lambda done: bar.update(task, completed=done))
-
-
-def _against_papers(source: str, table: LabelTable) -> tuple[bool, list[str]]:
-    """Return whether counts are stated of this format, and the sentences where they differ."""
-    parts = [] if source in GENERATED else find_parts(source)
-    if len(parts) != 1 or not parts[0][1].counts:
-        return False, []
-    reader = parts[0][1]
-    return True, count_mismatches(table, reader.counts, reader.labels)
-
-
 def _show(description: Description, shown: int) -> None:
     images = max(1, description.images)
     labels = counted(len(description.labels), "label")
@@ -261,10 +252,7 @@ def _show(description: Description, shown: int) -> None:
         say(f"labels without any image: {', '.join(description.never_present[:shown])}")
     ranked = sorted(description.labels, key=lambda label: (-label.present, label.name))
     rows = [
-        (
-            *(label.name, label.present, label.absent, label.unknown),
-            "undefined" if label.share is None else f"{label.share:.2%}",
-        )
+        (label.name, label.present, label.absent, label.unknown, number(label.share, ".2%"))
         for label in ranked[:shown]
     ]
     say()

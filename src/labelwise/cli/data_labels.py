@@ -5,7 +5,7 @@ from dataclasses import asdict, fields, replace
 from pathlib import Path
 
 from labelwise.cli.options import Options
-from labelwise.cli.text import next_steps, say, show_table, tell
+from labelwise.cli.text import next_steps, number, say, show_table, tell
 from labelwise.data import load
 from labelwise.data.camera_results import cut_crops, read_camera_results
 from labelwise.data.derived import obey_groups
@@ -107,14 +107,11 @@ def rules_table(source: str, groups: Path, given: Options) -> None:
     table = load(source, check_files=False)
     settled = obey_groups(table, AttributeGroups.read(groups))
     if settled.conflicts:
-        names = table.space.names
-        show_table(
-            ("photos that break a rule", "labels"),
-            [
-                (table.ids[row], ", ".join(names[k] for k in table.present.row(row)) or "none")
-                for row in settled.conflicts[:20]
-            ],
-        )
+        rows = []
+        for row in settled.conflicts[:20]:
+            labels = ", ".join(table.space.names[k] for k in table.present.row(row))
+            rows.append((table.ids[row], labels or "none"))
+        show_table(("photos that break a rule", "labels"), rows)
     say(settled.sentence())
     if given.out is not None:
         export(settled.table, given.target)
@@ -125,21 +122,14 @@ def rules_table(source: str, groups: Path, given: Options) -> None:
 def _show_worst(records: tuple[WorkerRecord, ...]) -> None:
     """Show the workers whose answers tell least, by sensitivity + specificity."""
 
-    def told(one: WorkerRecord) -> float:
-        return (one.sensitivity or 0.0) + (one.specificity or 0.0)
+    def told(worker: WorkerRecord) -> float:
+        return (worker.sensitivity or 0.0) + (worker.specificity or 0.0)
 
-    def shown(value: float | None) -> str:
-        return "undefined" if value is None else f"{value:.1%}"
-
+    rows = []
     workers = sorted((record for record in records if record.label == ALL_LABELS), key=told)
+    for worker in workers[:WORKERS_SHOWN]:
+        shares = (number(share, ".1%") for share in (worker.sensitivity, worker.specificity))
+        rows.append((worker.worker, worker.yes, worker.no, worker.dont_know, *shares))
     say()
-    show_table(
-        ("least telling workers", "yes", "no", "don't know", "sensitivity", "specificity"),
-        [
-            (
-                *(worker.worker, worker.yes, worker.no, worker.dont_know),
-                *(shown(worker.sensitivity), shown(worker.specificity)),
-            )
-            for worker in workers[:WORKERS_SHOWN]
-        ],
-    )
+    head = ("least telling workers", "yes", "no", "don't know", "sensitivity", "specificity")
+    show_table(head, rows)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from labelwise.cli.options import Options, decoder_of, reading
-from labelwise.cli.text import command, next_steps, say, show_table, tell
+from labelwise.cli.text import command, next_steps, number, say, show_table, tell
 from labelwise.data import LabelTable
 from labelwise.data.load import load_for_labels
 from labelwise.errors import DataError, SettingsError
@@ -192,8 +192,7 @@ def summarise(evaluation: Evaluation) -> None:
     say(str(verdict(evaluation)))
     rows = []
     for figure in evaluation.headline:
-        missing = "infinite" if evaluation.is_infinite(figure) else "undefined"
-        value = missing if figure.value is None else f"{figure.value:.4f}"
+        value = "infinite" if evaluation.is_infinite(figure) else number(figure.value)
         known = figure.low is not None and figure.high is not None
         between = f"{figure.low:.4f} to {figure.high:.4f}" if known else ""
         rows.append((figure.name, value, between or ("none" if figure.why_no_interval else "")))
@@ -238,19 +237,11 @@ def show(evaluation: Evaluation, *, json: bool, out: Path | None) -> None:
     )
     if evaluation.levels:
         say()
-        show_table(
-            ("level", "labels", "present", "mAP", "log loss", "ECE", "F1"),
-            [
-                (
-                    *(row.level, row.labels, row.present),
-                    *(
-                        "undefined" if value is None else f"{value:.4f}"
-                        for value in (row.mean_ap, row.log_loss, row.ece, row.mean_f1)
-                    ),
-                )
-                for row in evaluation.levels
-            ],
-        )
+        cells = []
+        for level in evaluation.levels:
+            figures = map(number, (level.mean_ap, level.log_loss, level.ece, level.mean_f1))
+            cells.append((level.level, level.labels, level.present, *figures))
+        show_table(("level", "labels", "present", "mAP", "log loss", "ECE", "F1"), cells)
     if evaluation.subgroups:
         say()
         _show_subgroups(evaluation)
@@ -275,14 +266,9 @@ def _show_subgroups(evaluation: Evaluation) -> None:
     rows = evaluation.subgroups
     names = [figure.name for figure in rows[0].figures]
     for by in dict.fromkeys(row.by for row in rows):
-        show_table(
-            (by, "photos", *names),
-            [
-                (row.name, row.photos, *(_cell(figure) for figure in row.figures))
-                for row in rows
-                if row.by == by
-            ],
-        )
+        own = [row for row in rows if row.by == by]
+        cells = [(row.name, row.photos, *map(_cell, row.figures)) for row in own]
+        show_table((by, "photos", *names), cells)
     say(
         "*: differs from the other photos (score test by group, corrected over all subgroups and "
         "figures by Holm's method, 5 %)"

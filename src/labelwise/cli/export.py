@@ -83,7 +83,10 @@ def export(run: Path, given: Options) -> None:
     else:
         _program(folder, kind, form, given)
     if given.with_runtime:
-        _write_runtime(out)
+        path = out.with_name(RUNTIME)
+        with replacing(path) as temporary:
+            temporary.write_bytes(Path(labelwise_runtime.__file__).read_bytes())
+        say(f"wrote {path}: from labelwise_runtime import Tagger; Tagger({out.name!r})(photo)")
     if kind in ("onnx", "openvino"):
         next_steps(f"predict {out} PHOTOS", f"evaluate {out} --data LABELLED.csv")
     else:
@@ -152,13 +155,6 @@ def _progress() -> Iterator[Watch]:
         yield watch
     finally:
         watch.finish()
-
-
-def _write_runtime(out: Path) -> None:
-    path = out.with_name(RUNTIME)
-    with replacing(path) as temporary:
-        temporary.write_bytes(Path(labelwise_runtime.__file__).read_bytes())
-    say(f"wrote {path}: from labelwise_runtime import Tagger; Tagger({out.name!r})(photo)")
 
 
 def _int8(folder: RunFolder, form: dict[str, Any], given: Options) -> None:

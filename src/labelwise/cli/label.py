@@ -77,20 +77,15 @@ def _next(folder: Path, given: Options) -> None:
     with Index(folder) as index:
         asked = questions(index, order, given.top or 20, given.label)
         paths = index.store.paths_of(question.row for question in asked)
+    rows = []
+    for question in asked:
+        path, label, probability = paths[question.row][0], question.label, question.probability
+        rows.append((path, label, f"{probability:.2f}", "yes" if question.given else "no"))
+        if given.json:
+            facts = {"path": path, "label": label, "probability": probability}
+            say(json.dumps(facts | {"given": question.given, "worth": question.worth}))
     if given.json:
-        for one in asked:
-            facts = {"label": one.label, "probability": one.probability, "given": one.given}
-            say(json.dumps({"path": paths[one.row][0], **facts, "worth": one.worth}))
         return
-    rows = [
-        (
-            paths[question.row][0],
-            question.label,
-            f"{question.probability:.2f}",
-            "yes" if question.given else "no",
-        )
-        for question in asked
-    ]
     show_table(("photo", "label", "probability", "given"), rows)
     next_steps(f"label {folder} PHOTO LABEL -OTHER '?UNSURE'")
 

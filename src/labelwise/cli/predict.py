@@ -183,8 +183,8 @@ def _predict_file(run: Path, images: list[Path], given: Options) -> None:
 
             if not isinstance(model, Predictor):
                 raise SettingsError("an exported file has no attention maps; give the run's folder")
-            shown = counted(write_explanation(given.explain, look(model, source)), "photo")
-            say(f"where each label was seen on {shown}: {given.explain}")
+            seen = counted(write_explanation(given.explain, look(model, source)), "photo")
+            say(f"where each label was seen on {seen}: {given.explain}")
     rows: list[tuple[str, str]] = []
     failed = count = chosen = 0
     watch = make_watch()
@@ -201,7 +201,11 @@ def _predict_file(run: Path, images: list[Path], given: Options) -> None:
                 complain(answer.error)
                 failed += 1
             elif len(rows) < ROWS_SHOWN:
-                rows.append((answer.id, _short(answer.labels, answer.probs, names)))
+                chance = dict(zip(names, answer.probs, strict=True))
+                shown = [f"{name} {chance[name]:.2f}" for name in answer.labels[:LABELS_SHOWN]]
+                if len(answer.labels) > LABELS_SHOWN:
+                    shown.append(f"and {len(answer.labels) - LABELS_SHOWN} more")
+                rows.append((answer.id, ", ".join(shown) or "none"))
             watch.advance(1)
     if rows:
         show_table(("image", "labels"), rows)
@@ -242,18 +246,15 @@ def _say_frequencies(held_out: Predictions, link: Any, logits: list[Any]) -> Non
     from labelwise.scores.run import share_shift
 
     shift = share_shift(held_out, link, np.concatenate([to_numpy(part) for part in logits]))
-    known = [share for share in shift.shares if share is not None]
-    cells = [
-        (
-            *(share.label, f"{share.before:.1%}", f"{share.now:.1%}"),
-            *(f"{share.low:.1%} to {share.high:.1%}", "yes" if share.moved else ""),
-        )
-        for share in known
-    ]
+    cells = []
+    for share in shift.shares:
+        if share is not None:
+            between, moved = f"{share.low:.1%} to {share.high:.1%}", "yes" if share.moved else ""
+            cells.append((share.label, f"{share.before:.1%}", f"{share.now:.1%}", between, moved))
     say()
     show_table(("label", "held-out", "here", "95% interval", "moved"), cells)
     say("if photos with a label look as the held-out ones did, and only are more or fewer")
-    unknown = len(shift.shares) - len(known)
+    unknown = len(shift.shares) - len(cells)
     if unknown:
         say(f"left out: {counted(unknown, 'label')} that no held-out photo carries, or all do")
 
@@ -283,11 +284,3 @@ def find_photos(places: Sequence[Path]) -> list[Path]:
     paths, notes = image_paths(places)
     caution(*notes)
     return paths
-
-
-def _short(labels: Sequence[str], probs: Sequence[float], names: Sequence[str]) -> str:
-    chance = dict(zip(names, probs, strict=True))
-    shown = [f"{label} {chance[label]:.2f}" for label in labels[:LABELS_SHOWN]]
-    if len(labels) > LABELS_SHOWN:
-        shown.append(f"and {len(labels) - LABELS_SHOWN} more")
-    return ", ".join(shown) or "none"

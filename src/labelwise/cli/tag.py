@@ -159,12 +159,9 @@ def _written(
                 outcomes.append(embed_tags(store, photo, keywords, dry_run=given.dry_run))
                 continue
             shots = [*raw_partners(photo), photo]  # a side-car of both is the photo's
+            options: dict[str, Any] = {"adopt": given.adopt, "dry_run": given.dry_run}
             for sidecar, shot in {sidecar_of(shot): shot for shot in shots}.items():
-                options: dict[str, Any] = {
-                    "photo": shot,
-                    "adopt": given.adopt,
-                    "dry_run": given.dry_run,
-                }
+                options["photo"] = shot
                 outcomes.append(tagging.write_sidecar(store, sidecar, keywords, **options))
         watch.advance(1)
     watch.finish()

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 
@@ -100,6 +100,11 @@ def before_writing(sentence: str = "stopped; nothing was written") -> Iterator[N
         raise stopped(sentence) from None
 
 
+def number(value: float | None, form: str = ".4f") -> str:
+    """Return a number as a table shows it."""
+    return "undefined" if value is None else format(value, form)
+
+
 def in_all(seconds: float, jobs: int) -> str:
     """Return the time of all runs in words; side by side they share one device."""
     gain = ", less what running side by side saves" if jobs > 1 else ""
@@ -116,7 +121,7 @@ def duration(seconds: float) -> str:
 
 def show_table(
     columns: Sequence[str],
-    rows: Iterable[Sequence[str | int]],
+    rows: Iterable[Sequence[Any]],
     *,
     title: str | None = None,
     names: int = 0,
