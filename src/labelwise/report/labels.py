@@ -46,27 +46,18 @@ def calibration(evaluation: Evaluation) -> Markup | None:
     """Return the section, or what is missing where the model only ranks."""
     parts = [stage for stage in (evaluation.before, evaluation.after) if stage is not None]
     if not parts:
-        return section(
-            "calibration",
-            "Calibration",
-            paragraph(
-                "This model ranks labels and gives no probabilities. Calibrate it on validation "
-                "data first; nothing is drawn here, because nothing was invented."
-            ),
+        words = (
+            "This model ranks labels and gives no probabilities. Calibrate it on validation data "
+            "first; nothing is drawn here, because nothing was invented."
         )
-    final = parts[-1]
-    pooled = _figure(
-        "All entries",
-        [p.pooled for p in parts],
-        parts,
-        "Every known image–label pair is one entry.",
+        return section("calibration", "Calibration", paragraph(words))
+    words = "Every known image–label pair is one entry."
+    pooled = _figure("All entries", [p.pooled for p in parts], parts, words)
+    words = (
+        "What a reader of the top answers sees; harder than the pool, which is mostly easy zeros."
     )
-    top = _figure(
-        f"The {final.k} surest labels of each image",
-        [p.top_k for p in parts],
-        parts,
-        "What a reader of the top answers sees; harder than the pool, which is mostly easy zeros.",
-    )
+    title = f"The {parts[-1].k} surest labels of each image"
+    top = _figure(title, [p.top_k for p in parts], parts, words)
     return section(
         "calibration",
         "Calibration",
@@ -155,11 +146,9 @@ def _labels(parts: list[Calibration]) -> Markup | None:
         curve = final.per_label[name]
         text = f"ECE {percent(curve.ece, 2)}, n {sum(curve.counts):,}"
         thumbs.append(tag("figure", chart, tag("figcaption", tag("b", name), text)))
-    return join(
-        tag("h3", "Labels, worst calibrated first"),
-        paragraph(f"The {len(worst)} labels with the largest ECE of their own.", class_="muted"),
-        tag("div", *thumbs, class_="thumbs"),
-    )
+    words = f"The {len(worst)} labels with the largest ECE of their own."
+    heading = tag("h3", "Labels, worst calibrated first"), paragraph(words, class_="muted")
+    return join(*heading, tag("div", *thumbs, class_="thumbs"))
 
 
 SHOWN = 300
@@ -172,11 +161,8 @@ def labels(evaluation: Evaluation) -> Markup:
     )
     cut = left_out = None
     if len(rows) > SHOWN:
-        cut = paragraph(
-            f"The {SHOWN} labels of lowest average precision out of {len(rows):,}; "
-            "all of them are in evaluation.json.",
-            class_="muted",
-        )
+        words = f"The {SHOWN} labels of lowest average precision out of {len(rows):,}"
+        cut = paragraph(f"{words}; all of them are in evaluation.json.", class_="muted")
     undefined = evaluation.ranking.undefined_labels
     if undefined:
         more = f" and {len(undefined) - 20:,} more" if len(undefined) > 20 else ""
@@ -199,12 +185,9 @@ def _cloud(rows: list[LabelRow]) -> Markup | None:
     points = [(row.name, float(row.present), row.ap) for row in rows if row.ap is not None]
     if len(points) < 3:
         return None
-    chart = scatter_chart(
-        points[:SHOWN],
-        title="Average precision against number of positives",
-        x="images with the label (log)",
-        y="average precision",
-    )
+    title = "Average precision against number of positives"
+    x, y = "images with the label (log)", "average precision"
+    chart = scatter_chart(points[:SHOWN], title=title, x=x, y=y)
     return figure(chart, "Each dot is a label.", "The rarer a label, the less certain its figure.")
 
 
@@ -287,13 +270,9 @@ def search(evaluation: Evaluation) -> Markup | None:
     points = [p for p in evaluation.retrieval if p.map is not None]
     if not points:
         return None
-    series = Series(
-        "after",
-        "mean AP of the queries",
-        [p.length for p in points],
-        [p.map or 0.0 for p in points],
-        [1.96 * (p.error or 0.0) for p in points],
-    )
+    lengths, means = [p.length for p in points], [p.map or 0.0 for p in points]
+    errors = [1.96 * (p.error or 0.0) for p in points]
+    series = Series("after", "mean AP of the queries", lengths, means, errors)
     chart = line_chart(
         [series], title="Retrieval mAP", x="labels in the query", y="mAP", whole=True, zero=True
     )
@@ -302,27 +281,15 @@ def search(evaluation: Evaluation) -> Markup | None:
         error = percent(p.error, 2) if p.error else "exact"
         rows.append([str(p.length), percent(p.map, 2), error, f"{p.queries:,}", f"{p.skipped:,}"])
     head = ["length", "mAP", "error", "queries", "left out"]
-    return section(
-        "search",
-        "Search",
-        paragraph(
-            "A query such as “dog, -beach” names labels that must be there and labels that must "
-            "not. The longer it is, the better its joint probability must be."
-        ),
-        side_by_side(
-            figure(
-                chart,
-                "Retrieval against query length.",
-                "Mean average precision; whiskers are 95 % intervals where queries were sampled.",
-            ),
-            table(
-                head,
-                rows,
-                caption="Error: standard error of a sampled mean. "
-                "Left out: queries no image answers.",
-            ),
-        ),
+    caption = "Error: standard error of a sampled mean. Left out: queries no image answers."
+    whiskers = "Mean average precision; whiskers are 95 % intervals where queries were sampled."
+    words = (
+        "A query such as “dog, -beach” names labels that must be there and labels that must not. "
+        "The longer it is, the better its joint probability must be."
     )
+    drawn = figure(chart, "Retrieval against query length.", whiskers)
+    both = side_by_side(drawn, table(head, rows, caption=caption))
+    return section("search", "Search", paragraph(words), both)
 
 
 OPEN = 6  # labels whose curves are not folded away
@@ -342,19 +309,14 @@ def curves(evaluation: Evaluation) -> Markup | None:
     folded = shown[OPEN:]
     split = any(parts.values())
     lines = f"Thin lines: each {by}, those with the most photos. " if split else ""
-    return section(
-        "curves",
-        "Curves",
-        paragraph(
-            f"The {len(whole)} labels of lowest average precision. Left: sensitivity against the "
-            "false positive rate (ROC); middle: precision against recall; right: observed share "
-            f"against probability. {lines}Axes run from 0 to 1; on the dotted line a score tells "
-            "nothing (ROC), or a probability means what it says (right).",
-            class_="muted",
-        ),
-        *shown[:OPEN],
-        details(f"{len(folded)} more labels", join(*folded)) if folded else None,
+    words = (
+        f"The {len(whole)} labels of lowest average precision. Left: sensitivity against the false "
+        "positive rate (ROC); middle: precision against recall; right: observed share against "
+        f"probability. {lines}Axes run from 0 to 1; on the dotted line a score tells nothing "
+        "(ROC), or a probability means what it says (right)."
     )
+    more = details(f"{len(folded)} more labels", join(*folded)) if folded else None
+    return section("curves", "Curves", paragraph(words, class_="muted"), *shown[:OPEN], more)
 
 
 def _label_curves(one: LabelCurves, parts: Sequence[LabelCurves], by: str) -> Markup:
@@ -377,12 +339,9 @@ def _label_curves(one: LabelCurves, parts: Sequence[LabelCurves], by: str) -> Ma
         present = f"{subgroup.present:,} of {subgroup.known:,}"
         ece = percent(subgroup.reliability.ece if subgroup.reliability else None, 2)
         rows.append([subgroup.part, present, _interval(subgroup), percent(subgroup.ap), ece])
-    by_part = table(
-        [by, "present", "AUROC", "average precision", "ECE"],
-        rows,
-        caption=f"{one.label}: AUROC with its 95 % interval (over groups of photos, where there "
-        "are).",
-    )
+    head = [by, "present", "AUROC", "average precision", "ECE"]
+    words = "AUROC with its 95 % interval (over groups of photos, where there are)."
+    by_part = table(head, rows, caption=f"{one.label}: {words}")
     return join(
         tag("h3", one.label),
         paragraph(text, class_="small muted"),
@@ -437,21 +396,17 @@ def subgroup_tables(evaluation: Evaluation) -> list[Markup]:
             else "No subgroup differs significantly from the other photos. That does not mean "
             "equal: the intervals say how far apart they may be."
         )
-        tables += [
-            table(
-                [by, "photos", "groups", *names],
-                [
-                    [row.name, f"{row.photos:,}", f"{row.groups:,}", *map(_between, row.figures)]
-                    for row in rows
-                ],
-                caption=f"By {by}, with 95 % intervals; * differs from the other photos (score "
-                "test over groups of photos, 5 %, corrected for all subgroups and figures by "
-                "Holm's method).",
-                wide=True,
-                pinned=True,
-            ),
-            paragraph(verdict, class_="note" if apart else "muted"),
+        cells = [
+            [row.name, f"{row.photos:,}", f"{row.groups:,}", *map(_between, row.figures)]
+            for row in rows
         ]
+        caption = (
+            f"By {by}, with 95 % intervals; * differs from the other photos (score test over "
+            "groups of photos, 5 %, corrected for all subgroups and figures by Holm's method)."
+        )
+        head = [by, "photos", "groups", *names]
+        tables.append(table(head, cells, caption=caption, wide=True, pinned=True))
+        tables.append(paragraph(verdict, class_="note" if apart else "muted"))
     return tables
 
 

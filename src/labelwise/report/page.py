@@ -60,23 +60,11 @@ def decisions(evaluation: Evaluation) -> Markup | None:
         ("Entries wrong (Hamming loss)", sets.hamming),
         ("Images exactly right", sets.subset_accuracy),
     ]
-    return section(
-        "decisions",
-        "Decisions",
-        paragraph(
-            f"Rule: {sets.rule}. It gives {sets.mean_size:.2f} labels to an image on average; "
-            f"{truth}."
-        ),
-        side_by_side(
-            _sizes(sets),
-            _thresholds(evaluation),
-            table(
-                ["", "value"],
-                [[name, percent(value, 2)] for name, value in lines],
-                caption="Sets of the rule against the true sets.",
-            ),
-        ),
-    )
+    words = f"Rule: {sets.rule}. It gives {sets.mean_size:.2f} labels to an image on average"
+    rows = [[name, percent(value, 2)] for name, value in lines]
+    measured = table(["", "value"], rows, caption="Sets of the rule against the true sets.")
+    shown = side_by_side(_sizes(sets), _thresholds(evaluation), measured)
+    return section("decisions", "Decisions", paragraph(f"{words}; {truth}."), shown)
 
 
 def _sizes(sets: Sets) -> Markup:
@@ -89,23 +77,12 @@ def _sizes(sets: Sets) -> Markup:
         last = CELLS - 1
         names = [*names[:last], f"{last}+"]
         chosen, true = ([*counts[:last], sum(counts[last:])] for counts in (chosen, true))
-    chart = grouped_bars(
-        [("absent", "true", true), ("after", "decided", chosen)],
-        names,
-        title="Labels per image",
-        x="labels per image",
-    )
-    numbers = table(
-        ["labels", "true", "decided"],
-        [[n, f"{t:,}", f"{c:,}"] for n, t, c in zip(names, true, chosen, strict=True)],
-        caption="Images by number of labels",
-    )
-    return figure(
-        chart,
-        "Labels per image.",
-        "How many labels the rule gives and how many there are; 0 is an image with none.",
-        details("Numbers", numbers),
-    )
+    bars = [("absent", "true", true), ("after", "decided", chosen)]
+    chart = grouped_bars(bars, names, title="Labels per image", x="labels per image")
+    rows = [[n, f"{t:,}", f"{c:,}"] for n, t, c in zip(names, true, chosen, strict=True)]
+    numbers = table(["labels", "true", "decided"], rows, caption="Images by number of labels")
+    words = "How many labels the rule gives and how many there are; 0 is an image with none."
+    return figure(chart, "Labels per image.", words, details("Numbers", numbers))
 
 
 def _thresholds(evaluation: Evaluation) -> Markup | None:
@@ -115,18 +92,11 @@ def _thresholds(evaluation: Evaluation) -> Markup | None:
     cells = [0] * 10
     for value in values:
         cells[min(max(int(value * 10), 0), 9)] += 1
-    chart = grouped_bars(
-        [("after", "labels", cells)],
-        [f".{cell}" for cell in range(10)],
-        title="Thresholds of the labels",
-        x="threshold, cells of 0.1",
-        y="labels",
-    )
-    return figure(
-        chart,
-        "Thresholds.",
-        f"From {min(values):.3f} to {max(values):.3f}; each label's own is in the table of labels.",
-    )
+    names, x = [f".{cell}" for cell in range(10)], "threshold, cells of 0.1"
+    bars = [("after", "labels", cells)]
+    chart = grouped_bars(bars, names, title="Thresholds of the labels", x=x, y="labels")
+    words = f"From {min(values):.3f} to {max(values):.3f}"
+    return figure(chart, "Thresholds.", f"{words}; each label's own is in the table of labels.")
 
 
 ZERO_LABEL = "Images with no label"
@@ -156,13 +126,10 @@ def _zero_label(evaluation: Evaluation) -> Markup | None:
         [round(100 * count / max(sum(counts), 1), 1) for count in counts]
         for counts in (zero.inside, zero.outside)
     ]
-    chart = grouped_bars(
-        [("after", "with labels", shares[0]), ("before", "without", shares[1])],
-        [f"{low:.2f}" for low in zero.edges[:-1]],
-        title="Largest probability of an image",
-        x="largest probability of the image, from",
-        y="per cent of the images",
-    )
+    bars = [("after", "with labels", shares[0]), ("before", "without", shares[1])]
+    names, x = [f"{low:.2f}" for low in zero.edges[:-1]], "largest probability of the image, from"
+    title, y = "Largest probability of an image", "per cent of the images"
+    chart = grouped_bars(bars, names, title=title, x=x, y=y)
     cells = [
         [f"{low:.2f} to {high:.2f}", f"{inside:,}", f"{outside:,}"]
         for low, high, inside, outside in zip(
@@ -181,33 +148,21 @@ def _zero_label(evaluation: Evaluation) -> Markup | None:
     alarm = ""
     if zero.false_alarms is not None:
         alarm = f" On {percent(zero.false_alarms)} of these the rule raises a false alarm."
-    header = ["", *(STAGES.get(row.stage, row.stage) for row in zero.by_stage)]
-    scores = [["MMC", *(percent(row.mmc) for row in zero.by_stage)]]
-    for name, field in LOSSES.items():
-        scores.append([name, *(plain(getattr(row, field)) for row in zero.by_stage)])
-    price = [
-        tag("h3", "The price of a low MMC"),
-        paragraph(PRICE),
-        table(header, scores, caption="Lower is better in every row."),
-    ]
-    return section(
-        "zero-label",
-        ZERO_LABEL,
-        paragraph(
-            f"{zero.rows:,} images ({percent(zero.share)}) were reviewed and carry none of the "
-            f"labels.{alarm}"
-        ),
-        side_by_side(
-            figure(
-                chart,
-                "Largest probability.",
-                "Images with labels beside those without. Apart is good.",
-                details("Numbers", numbers),
-            ),
-            table(["", "value"], lines, caption="Images without labels."),
-        ),
-        *(price if zero.by_stage else ()),
+    words = (
+        f"{zero.rows:,} images ({percent(zero.share)}) were reviewed and carry none of the labels."
     )
+    apart = "Images with labels beside those without. Apart is good."
+    drawn = figure(chart, "Largest probability.", apart, details("Numbers", numbers))
+    measured = table(["", "value"], lines, caption="Images without labels.")
+    parts = [paragraph(f"{words}{alarm}"), side_by_side(drawn, measured)]
+    if zero.by_stage:
+        header = ["", *(STAGES.get(row.stage, row.stage) for row in zero.by_stage)]
+        scores = [["MMC", *(percent(row.mmc) for row in zero.by_stage)]]
+        for name, field in LOSSES.items():
+            scores.append([name, *(plain(getattr(row, field)) for row in zero.by_stage)])
+        parts += [tag("h3", "The price of a low MMC"), paragraph(PRICE)]
+        parts.append(table(header, scores, caption="Lower is better in every row."))
+    return section("zero-label", ZERO_LABEL, *parts)
 
 
 History = Sequence[Mapping[str, Any]]
@@ -295,32 +250,21 @@ def glance(
     """Return verdict, photos, four figures; below a fold the others and what was measured."""
     judged = verdict(evaluation)
     tiles = [_tile(figure, evaluation) for figure in evaluation.headline]
-    facts = [tag("div", tag("dt", name), tag("dd", text)) for name, text in origin.items()]
-    return section(
-        "glance",
-        "At a glance",
-        tag(
-            "p",
-            tag("strong", judged.word.capitalize(), class_=f"word {judged.word}"),
-            f" {judged.tags} {judged.trust} {judged.hint}".replace("`", ""),
-            class_="verdict",
-        ),
-        *photos,
-        tag("ul", *tiles[:TILES], class_="tiles"),
-        paragraph(
-            "Below each number: its 95 % interval over draws of such images. ",
-            tag("a", "How everything was computed", href="#how"),
-            ".",
-            class_="small muted",
-        )
-        if any(figure.low is not None for figure in evaluation.headline)
-        else None,
-        details("More figures", tag("ul", *tiles[TILES:], class_="tiles"))
-        if len(tiles) > TILES
-        else None,
-        *(paragraph(note, class_="note") for note in evaluation.notes),
-        details("What was measured", tag("dl", *facts, class_="origin")) if facts else None,
-    )
+    word = tag("strong", judged.word.capitalize(), class_=f"word {judged.word}")
+    words = f" {judged.tags} {judged.trust} {judged.hint}".replace("`", "")
+    parts = [tag("p", word, words, class_="verdict"), *photos]
+    parts.append(tag("ul", *tiles[:TILES], class_="tiles"))
+    if any(figure.low is not None for figure in evaluation.headline):
+        words = "Below each number: its 95 % interval over draws of such images. "
+        link = tag("a", "How everything was computed", href="#how")
+        parts.append(paragraph(words, link, ".", class_="small muted"))
+    if len(tiles) > TILES:
+        parts.append(details("More figures", tag("ul", *tiles[TILES:], class_="tiles")))
+    parts += [paragraph(note, class_="note") for note in evaluation.notes]
+    if origin:
+        facts = [tag("div", tag("dt", name), tag("dd", text)) for name, text in origin.items()]
+        parts.append(details("What was measured", tag("dl", *facts, class_="origin")))
+    return section("glance", "At a glance", *parts)
 
 
 def show(figure: Figure, value: float | None) -> str:
