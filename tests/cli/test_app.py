@@ -427,7 +427,6 @@ main()
     [
         ("typer", ["train", "scenes", "-o", "new"], "stopped"),
         ("torch", ["train", "scenes", "-o", "new"], "stopped; nothing was written"),
-        ("PIL", ["predict", "model", "a.png"], "stopped"),
         ("PIL", ["predict", "model", "a.png", "-o", "a.csv"], "stopped; nothing was written"),
     ],
 )
@@ -444,7 +443,3 @@ def test_ctrl_c_during_imports_is_answered_in_words(tmp_path, module, arguments,
     assert done.stderr.startswith(f"labelwise: {sentence}")
     assert len(done.stderr.splitlines()) == 1
     assert list(tmp_path.iterdir()) == []
-
-
-def test_tests_put_the_command_line_together_once():
-    assert typer.main.get_command(app) is typer.main.get_command(app)

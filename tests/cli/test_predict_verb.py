@@ -17,7 +17,6 @@ from typed import run
 
 from labelwise.decide import TopK
 from labelwise.errors import SettingsError
-from labelwise.pictures import FileImages
 from labelwise.system.text import from_cell
 from labelwise.types import LabelSpace
 
@@ -106,46 +105,6 @@ def test_files_of_each_kind_hold_the_same_answers(model, pictures, tmp_path, mon
             probs = list(line["probs"].values())
             assert [float(row[name]) for name in NAMES] == pytest.approx(probs, rel=1e-5)
             assert record["probs"] == pytest.approx(probs, rel=1e-6)
-
-
-def test_the_rotation_of_a_camera_is_undone(model, pictures, tmp_path, monkeypatch):
-    upright = tmp_path / "upright.png"
-    Image.open(pictures / "turned.jpg").rotate(-90, expand=True).save(upright)
-    out = tmp_path / "a.jsonl"
-    files = (str(pictures / "turned.jpg"), str(upright))
-    assert call(monkeypatch, "predict", str(model), *files, "-o", str(out)) == 0
-    one, other = (json.loads(line)["probs"] for line in out.read_text().splitlines())
-    assert one == pytest.approx(other, abs=1e-5)
-
-
-def test_large_photos_are_scaled_as_in_evaluation(pictures, tmp_path, monkeypatch):
-    predictor = make()
-    predictor.model.backbone.transform = replace(predictor.transform, crop=0.5)
-    predictor.save(tmp_path / "cropping")
-    coarse = Image.fromarray(np.random.default_rng(1).integers(0, 256, (12, 16, 3), np.uint8))
-    coarse.resize((480, 360), Image.Resampling.BICUBIC).save(tmp_path / "large.jpg", quality=95)
-    source = FileImages(tmp_path, ["large.jpg"])
-    out = tmp_path / "a.jsonl"
-    words = [str(tmp_path / "cropping"), str(tmp_path / "large.jpg"), "-o", str(out)]
-    assert call(monkeypatch, "predict", *words) == 0
-    image = source.read(0, predictor.transform.at_least())
-    assert image.size != source.read(0, predictor.transform.size).size  # a smaller decode differs
-    expected = predictor.predict([image]).probs[0].tolist()
-    assert list(json.loads(out.read_text())["probs"].values()) == pytest.approx(expected, rel=1e-4)
-
-
-def test_answers_do_not_depend_on_the_batch(model, pictures, tmp_path, monkeypatch):
-    files = [str(pictures / name) for name in ("plain.png", "cmyk.jpg", "deep.png")]
-    for size in ("1", "2"):
-        out = tmp_path / f"{size}.jsonl"
-        call(monkeypatch, "predict", str(model), *files, "--batch-size", size, "-o", str(out))
-    assert (tmp_path / "1.jsonl").read_text().count("\n") == 3
-    for one, other in zip(
-        (tmp_path / "1.jsonl").read_text().splitlines(),
-        (tmp_path / "2.jsonl").read_text().splitlines(),
-        strict=True,
-    ):
-        assert json.loads(one)["probs"] == pytest.approx(json.loads(other)["probs"], abs=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -101,16 +101,6 @@ def test_calibrate_one_undivided_file_says_once_that_it_is_cross_fitted(undivide
         assert "no row is judged by a fit that saw it" in shown
 
 
-def test_decide_writes_thresholds_by_label(undivided, tmp_path):
-    out = tmp_path / "thresholds.json"
-    must_run("calibrate", undivided, "--scores", "probs", "--rule", "best-f", "-o", out)
-    record = json.loads(out.read_text())
-    assert list(record["thresholds"]) == list(NAMES)
-    assert record["fitted_on"] == "all 200 rows"
-    spoken = run("calibrate", undivided, "--scores", "probs", "--rule", "best-f", "--json").stdout
-    assert json.loads(spoken) == record
-
-
 def test_decide_shows_each_label_on_the_rows_it_was_fitted_on_and_on_others(undivided, scores):
     result = run("calibrate", undivided, "--scores", "probs", "--rule", "precision-0.7", "--json")
     figures = json.loads(result.stdout)["labels"]

@@ -78,15 +78,6 @@ def test_json_stays_json_while_progress_is_shown(model, photos, monkeypatch):
     assert f"{ROWS}/{ROWS} images" in result.stderr
 
 
-def test_the_report_of_new_photos_shows_them(model, photos, tmp_path):
-    out = tmp_path / "report"
-    words = done("evaluate", model, "--data", photos / "truth.csv", "-o", out)
-    assert "mAP over labels" in words
-    page = (out / "report.html").read_text()
-    assert 'id="examples"' in page
-    assert "data:image" in page
-
-
 def test_predictions_are_calibrated_and_decided_on(model, photos, tmp_path):
     done("predict", model, photos, "-o", tmp_path / "p.csv")
     truth = ("--labels", photos / "truth.csv")
@@ -128,11 +119,8 @@ def test_labels_are_matched_by_name(model, photos, tmp_path):
     [
         (["--labels", "truth.csv"], "--labels does not apply: .* is a run folder"),
         (["--scores", "logits"], "--scores does not apply"),
-        (["--link", "softmax"], "--link does not apply"),
         (["--by", "site"], "--by does not apply"),
         (["--device", "cpu"], "--device does not apply: .* own predictions"),
-        (["--skip-missing"], "--skip-missing does not apply"),
-        (["--decode", "auto"], "--decode does not apply: .* own predictions"),
         (["--data", "x.csv", "--decode", "cuda"], "--decode cuda needs .* --device cuda; got cpu"),
         (["--data", "nowhere.csv"], "nowhere.csv"),
     ],
@@ -251,8 +239,6 @@ def npy(array):
 
 GOOD = npy(np.eye(2))
 DAMAGED = {
-    "not a zip": b"PK no",
-    "an array alone": GOOD,
     "text": npz_of(**{"scores.npy": b"hello", "labels.npy": GOOD}),
     "cut off": npz_of(**{"scores.npy": GOOD[:-8], "labels.npy": GOOD}),
     "too long": npz_of(**{"scores.npy": GOOD + b"more", "labels.npy": GOOD}),
@@ -260,9 +246,6 @@ DAMAGED = {
     "a header of code": npz_of(**{"scores.npy": GOOD.replace(b"{'descr'", b"{exec(''", 1)}),
     "empty member": npz_of(**{"scores.npy": b""}),
     "complex": npz_of(**{"scores.npy": npy(np.eye(2) * 1j), "labels.npy": GOOD}),
-    "text scores": npz_of(**{"scores.npy": npy(np.array([["a"]])), "labels.npy": GOOD}),
-    "three axes": npz_of(**{"scores.npy": npy(np.zeros((1, 2, 2))), "labels.npy": GOOD}),
-    "other width": npz_of(**{"scores.npy": GOOD, "labels.npy": npy(np.eye(3))}),
     "other member": npz_of(**{"scores.npy": GOOD, "labels.npy": GOOD, "notes.txt": b"x"}),
     "observed twos": npz_of(
         **{"scores.npy": GOOD, "labels.npy": GOOD, "observed.npy": npy(np.eye(2) * 2)}
@@ -277,47 +260,6 @@ DAMAGED = {
 def test_a_damaged_archive_gets_one_sentence(tmp_path, kind):
     (tmp_path / "s.npz").write_bytes(DAMAGED[kind])
     assert "s.npz" in refused("evaluate", tmp_path / "s.npz", "--scores", "logits")
-
-
-def saved(path, change=None, **columns):
-    """Write predictions with some columns or metadata replaced."""
-    sample(4).save(path)
-    table = pq.read_table(path)
-    metadata = table.schema.metadata
-    for name, value in columns.items():
-        place = table.column_names.index(name)
-        table = table.set_column(place, name, value)
-    if change is not None:
-        stated = json.loads(metadata[b"labelwise"]) | change
-        del stated["sha256"]  # as whoever forges it would
-        metadata = {b"labelwise": json.dumps(stated)}
-    pq.write_table(table.replace_schema_metadata(metadata), path)
-    return path
-
-
-FIVE = [0.0] * 5
-PREDICTIONS = {
-    "ragged": ({"logits": pa.array([FIVE, [*FIVE, 1.0], FIVE[1:], FIVE])}, "row 2 must hold 5"),
-    "a list missing": ({"logits": pa.array([FIVE, None, FIVE, FIVE])}, "row 2 must hold 5 numbers"),
-    "a number missing": ({"labels": pa.array([[None, *FIVE[1:]]] * 4)}, "row 1 must hold numbers"),
-    "text": ({"logits": pa.array([["a"] * 5] * 4)}, "must hold numbers, got string"),
-    "no list": ({"logits": pa.array([1.0] * 4)}, "must be a column of lists"),
-    "narrow": ({"logits": pa.array([FIVE[1:]] * 4)}, "row 1 must hold 5 numbers, .* got 4"),
-    "ids of numbers": ({"id": pa.array([1, 2, 3, 4])}, "id must be a column of text"),
-    "names of numbers": ({"change": {"names": [1, 2, 3, 4, 5]}}, "names"),
-    "one name twice": ({"change": {"names": ["a"] * 5}}, "'a' twice"),
-    "a link that is none": ({"change": {"link": 3}}, "link"),
-    "an unknown link": ({"change": {"link": {"kind": "magic"}}}, "unknown link 'magic'"),
-    "a split that is none": ({"change": {"split": 4}}, "split"),
-}
-
-
-@pytest.mark.parametrize("kind", PREDICTIONS)
-def test_predictions_that_are_damaged_get_one_sentence(tmp_path, kind):
-    changes, sentence = PREDICTIONS[kind]
-    path = saved(tmp_path / "p.parquet", **changes)
-    with pytest.raises(LabelwiseError, match=sentence):
-        raise LabelwiseError(refused("evaluate", path))
 
 
 @pytest.mark.parametrize(
@@ -349,18 +291,6 @@ def test_an_infinite_log_loss_is_shown_as_infinite_not_undefined(tmp_path):
     assert "infinite" in line
     assert "undefined" not in line
     assert "Log loss is infinite: 1 entry was given probability 0 or 1 and wrong" in words
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_no_interval_excludes_its_own_value(tmp_path, seed):
-    """Calibrated probabilities of few rows, where the basic bootstrap of ECE falls short of it."""
-    rng = np.random.default_rng(seed)
-    probs = rng.random((60, 4))
-    labels = rng.random((60, 4)) < probs
-    np.savez(tmp_path / "s.npz", scores=probs, labels=labels.astype(int))
-    for figure in evaluated(tmp_path / "s.npz", "--scores", "probs").headline:
-        if figure.low is not None:
-            assert figure.low <= figure.value <= figure.high, figure
 
 
 def test_a_promise_is_checked_again_on_new_photos(model, photos, tmp_path):

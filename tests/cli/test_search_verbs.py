@@ -22,9 +22,7 @@ from labelwise.data import load
 from labelwise.errors import LabelwiseError
 from labelwise.links import Sigmoid
 from labelwise.models.run_folder import RunFolder
-from labelwise.photos import likeness_of
 from labelwise.photos.query import answer
-from labelwise.report.contact_sheet import write_contact_sheet
 from labelwise.retrieval import Query, bind, calibrate_query
 from labelwise.types import LabelSpace
 
@@ -94,15 +92,6 @@ def test_a_search_gives_the_most_probable_photos_first(library, text):
     assert [one["path"] for one in found] == [paths[row][0] for row in order.tolist()]
 
 
-def test_the_reasons_are_the_labels_of_the_query(library):
-    index = open_index(library / "photos.index")
-    (found,) = lines("search", index.folder, "dog, -beach", "--json", "--top", "1")
-    row = index.store.row_of(found["path"])
-    assert found["labels"] == {
-        name: pytest.approx(index.probability(row, name)) for name in ("dog", "beach")
-    }
-
-
 def test_one_label_is_shown_with_one_number(library, tmp_path):
     """The query's; JSON has both, by their names. Oracle: the numbers of the JSON line."""
     index, page = library / "photos.index", tmp_path / "page.html"
@@ -166,19 +155,6 @@ def test_paths_are_bytes_for_other_programs_and_json_is_json_for_any_name(tmp_pa
     assert output("dog", "--paths-only", "-0") == b"".join(path + b"\0" for path in paths)
 
 
-def test_a_list_that_was_not_compared_has_no_interval(library):
-    index = library / "photos.index"
-    output, status = labelwise("search", index, "--wrong-at-most", "0.4", "--", "-beach")
-    assert status == 0
-    said = " ".join(output.split())
-    assert "above the cut. No estimate: your photos were not compared with the test photos" in said
-    assert "; audit the list." in said
-    assert f"labelwise audit {index} -beach" in said
-    assert likeness_of(open_index(index)).sentence() in said
-    (found,) = lines("search", index, "--count", "--json", "--", "-beach")
-    assert found["likeness"]["outcome"] == "unknown"  # it takes more photos to tell
-
-
 def test_a_list_is_cut_with_an_estimate(tmp_path):
     """Oracle: the estimate of the index itself; a model that knows nothing cuts no list at 1 %."""
     logits = np.random.default_rng(1).normal(-1, 2, (600, 4))
@@ -202,21 +178,6 @@ def test_a_list_is_cut_with_an_estimate(tmp_path):
     assert fewer.above == truth.above - 1
     wrong = (truth.statement.wrong * truth.above - 1) / fewer.above
     assert fewer.statement.wrong == pytest.approx(wrong)
-
-
-def test_likeness_tells_copies_from_similar_photos(library):
-    found = lines(
-        *("search", library / "photos.index", "--like", library / "photos" / "00.png"),
-        *("--json", "--top", "3"),
-    )
-    assert found[0]["path"].endswith("copy of 00.png")
-    assert found[0]["likeness"] == 1
-    assert [one["equal"] for one in found] == [True, False, False, False]
-    shown, _ = labelwise(
-        *("search", library / "photos.index", "--top", "3"),
-        *("--like", library / "photos" / "00.png"),
-    )
-    assert [line.split()[0] == "equal" for line in shown.splitlines()[1:]] == [True, *[False] * 3]
 
 
 def test_any_file_can_be_looked_for_indexed_or_not(library, tmp_path):
@@ -283,19 +244,6 @@ def test_what_cannot_be_meant_is_told(library, arguments, words):
         labelwise("search", library / "photos.index", *arguments)
 
 
-def test_counts_are_there_for_programs_too(alike):
-    """Oracle: the sentence for people."""
-    query = ("search", alike, "dog", "--at-least", "0.3", "--count")
-    (found,) = lines(*query, "--json")
-    sentence, _ = labelwise(*query)
-    assert f"about {round(found['expected'])} of {found['photos']} photos match dog" in sentence
-    assert (
-        f"(95% interval: {floor(found['lower'])} to {ceil(found['upper'])}); {found['above']} "
-        in sentence
-    )
-    assert found["statement"] is None
-
-
 def test_the_page_holds_its_pictures(library, tmp_path):
     page = tmp_path / "page.html"
     labelwise("search", library / "photos.index", "dog", "--html", page, "--top", "4")
@@ -303,17 +251,6 @@ def test_the_page_holds_its_pictures(library, tmp_path):
     assert text.count("data:image/jpeg;base64,") == 4
     assert "http://" not in text.replace("http://www.w3.org", "")
     assert "of 20 photos match dog" in text
-
-
-def test_the_page_calls_no_photo_certain_that_nobody_has_seen(library, tmp_path):
-    with open_index(library / "photos.index") as index:
-        found = answer(index, Query.parse("dog"), top=2)
-        first, second = found.hits
-        hits = (replace(first, probability=0.99999), replace(second, probability=0.00001))
-        write_contact_sheet(tmp_path / "page.html", index, replace(found, hits=hits))
-    text = (tmp_path / "page.html").read_text()
-    assert "<strong>&gt;99.9%</strong>" in text
-    assert "<strong>&lt;0.1%</strong>" in text
 
 
 def test_label_review_and_undo(library, tmp_path):

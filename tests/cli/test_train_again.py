@@ -64,20 +64,6 @@ def test_a_rule_that_cannot_be_fitted_leaves_a_model_and_the_next_command_anothe
     assert "epoch" not in printed
 
 
-def test_another_rule_and_calibrator_do_not_train_again(photos, tmp_path):
-    out = tmp_path / "run"
-    trained(photos, out)
-    before = state(out)
-    trained(photos, out, "--rule", "0.25", "--calibrator", "temperature")
-    facts = json.loads((out / "model.json").read_text())
-    assert facts["rule"] == {"kind": "threshold", "value": 0.25}
-    assert facts["link"]["kind"] == "temperature"
-    assert state(out) == before
-    assert "finished before" in trained(
-        photos, out, "--rule", "0.25", "--calibrator", "temperature"
-    )
-
-
 def test_a_share_without_empty_images_is_refused_before_training(photos, tmp_path):
     photos.write_text(photos.read_text().replace(",,val", ",red,val"))
     done = run("train", photos, "-o", tmp_path / "run", *QUICK, "--set", "zero_share=0.5")
@@ -170,13 +156,3 @@ def test_what_is_to_be_typed_next_works_without_a_test_split(photos, tmp_path):
     shares = "train=.6,val=.2,test=.2"
     run("data", "split", photos, "-o", tmp_path / "drawn.csv", "--shares", shares)
     assert "There is no test split" not in trained(tmp_path / "drawn.csv", tmp_path / "drawn")
-
-
-def test_a_table_without_validation_is_given_one(photos, tmp_path):
-    photos.write_text(photos.read_text().replace(",val", ",train"))
-    printed = trained(photos, tmp_path / "run")
-    assert "of 36 training images became validation, there was none" in printed
-    assert (tmp_path / "run" / "predictions" / "val.parquet").exists()
-    printed = trained(photos, tmp_path / "none", "--set", "val_share=0")
-    assert "became validation" not in printed
-    assert "no validation split" in printed

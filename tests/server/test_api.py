@@ -173,21 +173,6 @@ def test_reliability_is_counted_on_held_out_photos(server, run):
         assert view["ece"] == pytest.approx(found.ece()[column])
 
 
-def test_model_and_health(server, run):
-    model = server.get("/api/v1/model")
-    spec = RunFolder(run).spec
-    assert model["weights"] == spec.weights_sha256[:12]
-    (version,) = server.get("/v2/models/tiny")["versions"]
-    assert version == f"{model['weights']}-{model['calibration']}"
-    assert (model["labels"], model["photos"], model["held_out"]) == (4, 24, "test")
-    assert server.get("/health/live") == {"status": "live"}
-    assert server.get("/health/ready") == {"status": "ready"}
-    assert server.get("/api/v1/promises") == []
-    paths = server.get("/openapi.json")["paths"]
-    assert "/api/v1/predict" in paths
-    assert "/api/v1/photos/{photo}/labels" in paths
-
-
 def test_without_an_index_there_is_tagging_only(bare):
     from web_setup import TOKEN
 
@@ -371,23 +356,6 @@ def test_corrections_count_at_once_are_undone_and_outlive_the_server(run, own_li
             assert server.put(f"{photo}/labels", {"labels": bad})[0] == 422
         nowhere = server.put(f"/api/v1/photos/{'0' * 64}/labels", {"labels": {"dog": "absent"}})
         assert nowhere[0] == 404
-
-
-def test_two_clients_correct_side_by_side(run, own_library):
-    with running(run, own_library, decoders=0) as server:
-        ids = [hit["id"] for hit in server.get("/api/v1/search?q=dog")["hits"]]
-        from concurrent.futures import ThreadPoolExecutor
-
-        def say(pair):
-            photo, label = pair
-            return server.put(f"/api/v1/photos/{photo}/labels", {"labels": {label: "present"}})[0]
-
-        with ThreadPoolExecutor(4) as pool:
-            done = list(pool.map(say, [(p, name) for p in ids for name in ("dog", "cat")]))
-        assert done == [200] * 24
-        for photo in ids:
-            labels = server.get(f"/api/v1/photos/{photo}")["labels"]
-            assert sum(one["corrected"] == "present" for one in labels) == 2
 
 
 def test_the_review_queue_is_that_of_the_index(server, library):

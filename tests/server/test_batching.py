@@ -155,23 +155,6 @@ def test_models_take_turns_however_many_pictures_one_of_them_has():
     assert list(map(len, few.batches)) == [1, 4, 1]
 
 
-def test_a_full_queue_says_so_and_recovers():
-    recorder = Recorder()
-    recorder.gate.clear()
-
-    async def work(batcher):
-        first = asyncio.create_task(batcher.tag([upload(n) for n in range(6)]))
-        await asyncio.sleep(0)  # it takes its places before it waits for anything
-        with pytest.raises(BusyError) as busy:
-            await batcher.tag([upload(n) for n in range(3)])
-        assert busy.value.seconds >= 1
-        recorder.gate.set()
-        await first
-        return await batcher.tag([upload(n) for n in range(8)])
-
-    assert len(run(work, recorder, max_queue=8)) == 8
-
-
 def test_who_has_gone_leaves_the_batch():
     recorder = Recorder()
     recorder.gate.clear()
@@ -244,26 +227,6 @@ def test_a_bad_picture_is_its_own_failure_and_a_broken_model_everyones():
     run(work, recorder)
 
 
-def test_requests_at_the_same_time_share_a_pass(held_back):
-    server, sizes, go = held_back
-    contents = [(f"{n}.png", encoded(seed=n)) for n in range(12)]
-    answers = [None] * 12
-
-    def ask(n):
-        answers[n] = server.upload(contents[n])[0]
-
-    threads = [threading.Thread(target=ask, args=(n,)) for n in range(12)]
-    for thread in threads:
-        thread.start()
-    wait_until(lambda: "labelwise_queue_length 12.0" in metrics(server))
-    go.set()
-    for thread in threads:
-        thread.join()
-    assert answers == [200] * 12
-    assert sum(sizes) == 12
-    assert max(sizes) > 1
-
-
 def test_a_client_that_hangs_up_frees_its_place(held_back):
     server, sizes, go = held_back
     body, kind = form(*[(f"{n}.png", encoded(seed=n)) for n in range(16)])
@@ -287,7 +250,7 @@ def test_a_place_is_given_back_once_and_goes_to_the_pictures_of_its_request():
         with pytest.raises(BusyError):
             batcher.queue.reserve("")
         (answer,) = await batcher.tag([upload(3)], place)
-        place.release()
+        place.fit(0)
         assert batcher.queue.under_way == 0
         return answer
 

@@ -114,13 +114,18 @@ def test_a_newer_guide_still_has_one_of_five_set_aside(folder):
     assert [int(name[:2]) < 5 for name in names] == [True, False, False, False, False]
 
 
-def test_new_photos_come_in_when_the_page_is_opened(folder):
-    photos = folder / "photos"
-    with labelling(folder, find=lambda: sorted(photos.iterdir())) as server:
-        asked = server.get("/api/v1/questions?label=dog&who=ada&count=100")
-        assert asked["left"] == 25
+def test_new_photos_come_in_when_the_page_is_opened_which_does_not_wait_for_them(folder):
+    photos, go = folder / "photos", threading.Event()
+
+    def find():
+        go.wait(PATIENCE)
+        return sorted(photos.iterdir())
+
+    with labelling(folder, find=find) as server:
         picture(photos / "new.png", 99)
+        assert server.get("/api/v1/labelling")["photos"] == 25
         assert server.get("/api/v1/questions?label=dog&who=ada&count=100")["left"] == 25
+        go.set()
         wait_until(lambda: server.get("/api/v1/labelling")["photos"] == 26)
         asked = server.get("/api/v1/questions?label=dog&who=ada&count=100")
         (new,) = [one["id"] for one in asked["photos"] if one["name"] == "new.png"]
@@ -171,20 +176,6 @@ def test_a_label_table_that_is_there_is_never_overwritten(folder):
         assert server.put("/api/v1/answers", given)[0] == 200
     assert (folder / "answers.csv").read_text() == "another program's\n"
     assert len(LabelAnswers(AnswerLog(folder / "answers.jsonl")).agreed) == 1
-
-
-def test_the_page_opens_without_waiting_for_a_look_through_the_folder(folder):
-    wait = threading.Event()
-
-    def find():
-        wait.wait(PATIENCE)
-        return sorted((folder / "photos").iterdir())
-
-    with labelling(folder, find=find) as server:
-        picture(folder / "photos" / "new.png", 99)
-        assert server.get("/api/v1/labelling")["photos"] == 25
-        wait.set()
-        wait_until(lambda: server.get("/api/v1/labelling")["photos"] == 26)
 
 
 def test_after_a_kill_the_table_is_brought_up_to_date(folder):

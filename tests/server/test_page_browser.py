@@ -177,20 +177,6 @@ def test_a_photo_is_corrected_with_one_key_and_back(own, visit):
     assert list(corrections(own).values()) == ["present"]
 
 
-def test_two_browsers_see_each_others_corrections(own, visit):
-    one, two = visit(own, "/#search/dog"), visit(own, "/#search/dog")
-    one.locator("#grid a").first.click()
-    expect(one.locator("#photo-labels > li[data-label=cat]")).to_be_visible()
-    photo = one.url.partition("#")[2]
-    one.locator("li[data-label=cat] button.present").click()
-    expect(one.locator("li[data-label=cat] .share")).to_have_text("100.0 %")
-    two.evaluate(f"location.hash = '{photo}'")
-    expect(two.locator("li[data-label=cat] .share")).to_have_text("100.0 %")
-    two.locator("li[data-label=dog] button.absent").click()
-    expect(two.locator("li[data-label=dog] .share")).to_have_text("0.0 %")
-    assert sorted(corrections(own).values()) == ["absent", "present"]
-
-
 def test_review_goes_by_keyboard_alone(own, visit):
     page = visit(own)
     page.locator("#model:not(:empty)").wait_for()
