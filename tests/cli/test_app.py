@@ -6,6 +6,7 @@ import re
 import shlex
 import subprocess
 import sys
+import warnings
 from importlib import import_module
 from importlib.resources import files
 from types import ModuleType
@@ -295,6 +296,19 @@ def test_a_uri_is_refused_where_a_path_is_taken(monkeypatch, capsys, tmp_path, a
     wanted = f"labelwise: {named} must be on a local or mounted disk, got {uri};"
     assert capsys.readouterr().err.startswith(wanted)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_warning_is_one_line_and_one_for_programmers_is_not_shown(monkeypatch, capsys):
+    def verb(*_, **__):
+        warnings.warn("the slope is capped", stacklevel=1)
+        warnings.warn("old name", DeprecationWarning, stacklevel=1)
+        sys.exit()
+
+    monkeypatch.setattr("labelwise.cli.app.app", verb)
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        assert call(monkeypatch) == 0
+    assert capsys.readouterr().err == "labelwise: the slope is capped\n"
 
 
 def test_wrong_usage_is_status_2(monkeypatch, capsys):

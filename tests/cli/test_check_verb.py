@@ -15,8 +15,7 @@ from labelwise.predictions import Predictions
 
 
 def labelwise(*arguments, said=None):
-    call = [str(one) for one in arguments]
-    return run(*call, input=said, catch_exceptions=False).output
+    return run(*arguments, input=said, catch_exceptions=False).output
 
 
 @pytest.fixture

@@ -5,58 +5,50 @@ import re
 import subprocess
 import sys
 
-import pytest
 from PIL import Image
 from search_setup import picture, save_model
 from typed import must_run, run
 
 SLOW = {"torch", "torchvision", "timm", "scipy", "sklearn", "matplotlib"}
-COMMAND = """
+COMMANDS = """
 import json, sys
-from labelwise.cli.app import main
-sys.argv[0] = "labelwise"
-try:
-    main()
-except SystemExit as end:
-    status = end.code or 0
-print(json.dumps([status, sorted({name.partition(".")[0] for name in sys.modules})]))
+from labelwise.cli.app import app
+for words in json.loads(sys.argv[1]):
+    try:
+        app(words, prog_name="labelwise")
+    except SystemExit as end:
+        print(json.dumps([end.code, sorted({name.partition(".")[0] for name in sys.modules})]))
 """
+COMPUTING = {*SLOW, "numpy", "pandas", "pyarrow", "PIL"}
+LIGHT = {  # what a command says, and what it does not import
+    "--help": ("start here", COMPUTING),
+    "train --help": ("Train a model", COMPUTING),
+    "papers --help": ("papers list", COMPUTING),
+    "--version": ("labelwise 0", COMPUTING),
+    "papers methods": ("spa", SLOW),
+    "papers methods spa": ("spa", SLOW),
+    "data describe photos.csv": ("4 images, 3 labels", SLOW),
+}
 
 
-def modules_after(*words, cwd=None):
-    """Return what a command said, and the packages it had imported when it ended."""
-    command = [sys.executable, "-c", COMMAND, *words]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=cwd)
-    said, _, last = done.stdout.rstrip().rpartition("\n")
-    status, packages = json.loads(last)
-    assert status == 0, done.stderr
-    return said, set(packages)
-
-
-def test_a_table_is_described_without_torch(tmp_path):
+def test_commands_that_compute_nothing_import_little(tmp_path):
+    """One process runs them in this order: what one imports is there in all that follow."""
     rows = ["path,labels"]
     for number, labels in enumerate(["dog|beach", "cat", "", "dog|beach"]):
         Image.new("RGB", (8, 8)).save(tmp_path / f"{number}.png")
         rows.append(f"{number}.png,{labels}")
     (tmp_path / "photos.csv").write_text("\n".join(rows))
-    said, packages = modules_after("data", "describe", "photos.csv", cwd=tmp_path)
-    assert "4 images, 3 labels" in said
+    program = [sys.executable, "-c", COMMANDS, json.dumps([words.split() for words in LIGHT])]
+    done = subprocess.run(program, capture_output=True, text=True, check=True, cwd=tmp_path)
+    *told, end = re.split(r"^(\[.*)\n", done.stdout, flags=re.M)
+    assert end == ""
+    for said, last, (words, (part, heavy)) in zip(
+        told[::2], told[1::2], LIGHT.items(), strict=True
+    ):
+        status, packages = json.loads(last)
+        assert (status or 0, part in said) == (0, True), (words, said)
+        assert not heavy & {*packages}, words
     assert "2.00" in said  # beach with dog: twice as often as by chance
-    assert packages & SLOW == set()
-
-
-@pytest.mark.parametrize("words", [["papers", "methods"], ["papers", "methods", "spa"]])
-def test_methods_are_told_without_torch(words):
-    said, packages = modules_after(*words)
-    assert "spa" in said
-    assert packages & SLOW == set()
-
-
-@pytest.mark.parametrize("words", ["--help", "train --help", "papers --help", "--version"])
-def test_help_is_there_without_what_computes(words):
-    said, packages = modules_after(*words.split())
-    assert said
-    assert packages & {*SLOW, "numpy", "pandas", "pyarrow", "PIL"} == set()
 
 
 WITHOUT_TORCH = """

@@ -8,9 +8,8 @@ import pytest
 from made_index import made_index
 from open_indexes import open_index
 from search_setup import save_model
-from typer.testing import CliRunner
+from typed import run
 
-from labelwise.cli.app import app
 from labelwise.decide import Promise
 from labelwise.errors import DataError, SettingsError
 from labelwise.models import ModelSpec
@@ -18,9 +17,8 @@ from labelwise.photos import receipts_of
 from labelwise.photos.lists import keep_receipt, rows_in_order
 
 
-def labelwise(*arguments):
-    call = [str(one) for one in arguments]
-    result = CliRunner().invoke(app, call, catch_exceptions=False)
+def labelwise(*arguments, **options):
+    result = run(*arguments, catch_exceptions=False, **options)
     return result.output, result.exit_code
 
 
@@ -68,8 +66,7 @@ def test_a_list_of_version_0_2_is_verified_from_its_receipt_to_the_exit_status(f
 
 
 def test_a_checked_list_that_turns_out_wrong_is_broken(folder):
-    call = ["audit", folder, "dog", "--top", 40, "--wrong-at-most", 0.3]
-    CliRunner().invoke(app, [*map(str, call)], input="y\n" * 60, catch_exceptions=False)
+    labelwise("audit", folder, "dog", "--top", 40, "--wrong-at-most", 0.3, input="y\n" * 60)
     assert labelwise("audit", folder, "--strict")[1] == 0
     index = open_index(folder)
     (receipt,) = receipts_of(index)
@@ -112,19 +109,12 @@ def test_the_promises_of_a_run_are_held_to_its_test_photos(tmp_path):
         labelwise("audit", run)
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (("--ask", "3"), "give both --ask N and --out FILE"),
-        (("--receipts", "--answers", "x.csv"), "do different things"),
-        (("--receipts", "--json"), "about verdicts"),
-    ],
-)
-def test_options_that_do_not_fit_are_refused(folder, options, words):
-    with pytest.raises(SettingsError, match=words):
-        labelwise("audit", folder, *options)
-
-
-def test_options_of_an_index_are_refused_for_a_run(folder):
-    with pytest.raises(SettingsError, match=r"--strict does not apply: .* is not an index"):
-        labelwise("audit", folder.parent / "run", "--strict")
+def test_options_that_do_not_fit_are_refused(folder):
+    for options, words in (
+        ([folder, "--ask", "3"], "give both --ask N and --out FILE"),
+        ([folder, "--receipts", "--answers", "x.csv"], "do different things"),
+        ([folder, "--receipts", "--json"], "about verdicts"),
+        ([folder.parent / "run", "--strict"], "--strict does not apply: .* is not an index"),
+    ):
+        with pytest.raises(SettingsError, match=words):
+            labelwise("audit", *options)

@@ -95,15 +95,9 @@ def _check_list(place: Path, query: str | None, given: Options) -> None:
             hits = photos_like_album(index, album, top or 50)
             session = CheckSession.of_ranked(index, name_of_album(album), hits, **options)
         else:
-            session = CheckSession(
-                index,
-                Query.parse(query or "", index.space, index.taxonomy),
-                cut=cut,
-                top=top,
-                answers=given.answers_at_most or ANSWERS,
-                distinct=given.distinct,
-                **options,
-            )
+            asked = Query.parse(query or "", index.space, index.taxonomy)
+            options |= {"answers": given.answers_at_most or ANSWERS, "distinct": given.distinct}
+            session = CheckSession(index, asked, cut=cut, top=top, **options)
         count = counted(len(session.rows), "photo")
         what = query or text or f"the album {album}"
         say(f"does each photo match {what}? The list has {count}")
@@ -133,7 +127,6 @@ def _check_list(place: Path, query: str | None, given: Options) -> None:
 def _answered(
     session: CheckSession, told: dict[int, Answer] | None, table: str | None
 ) -> CheckState:
-    """Ask, or take from a table, until the list is guaranteed or no answer is left."""
     state = session.state()
     while state.promise is None and (
         told is not None or state.more is not None or not state.check.checked

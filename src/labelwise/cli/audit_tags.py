@@ -152,14 +152,8 @@ def _session(place: Path | None, out: Path, given: Options) -> AuditSession:
     )
     if place is None:
         raise SettingsError("name the tags: labelwise audit TAGS --photos PHOTOS")
-    table, folder = tags_to_audit(
-        place,
-        photos,
-        kind=given.scores,
-        at_least=given.at_least,
-        trust=given.trust,
-        data=given.data,
-    )
+    how = {name: getattr(given, name) for name in ("at_least", "trust", "data")}
+    table, folder = tags_to_audit(place, photos, kind=given.scores, **how)
     table.require_usable(folder)
     return AuditSession(table, folder, log, settings)
 

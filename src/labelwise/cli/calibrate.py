@@ -127,9 +127,8 @@ def _fit(
     judged = judge(table, plan, by=by, **alone, **rows)
     folder = given.target if given.out is not None and given.target.suffix != ".json" else None
     if folder is not None:
-        save_calibration(
-            folder, judged, table.predictions if rows["other"] is None else judged.predictions
-        )
+        own = table.predictions if rows["other"] is None else judged.predictions
+        save_calibration(folder, judged, own)
         write_folder(judged.evaluation, folder, title=f"{folder.name}, calibrated")
         if table.detections is not None:
             fitted = [read_fitted(folder / "link.json")]
@@ -184,7 +183,6 @@ def _fit(
 
 
 def _few(table: ScoreTable, given: Options) -> None:
-    """Calibrate all rows by the few that have labels, and judge that over folds of these."""
     own, out = table.predictions, given.target
     pool = own.logits
     if table.unlabelled is not None:
@@ -198,18 +196,14 @@ def _few(table: ScoreTable, given: Options) -> None:
     save_intervals(out / "intervals.parquet", ids, own.names, pool, fitted)
     write_folder(judged.evaluation, out, title=f"{out.name}, calibrated")
     if not given.json:
-        rows = [
-            (name, f"{share:.2%}", f"{low:.2%} to {high:.2%}")
-            for name, (share, low, high) in zip(own.names, fitted.shares.tolist(), strict=True)
-        ]
+        shares = zip(own.names, fitted.shares.tolist(), strict=True)
+        rows = [(name, f"{s:.2%}", f"{low:.2%} to {high:.2%}") for name, (s, low, high) in shares]
         show_table(("label", "share of all rows", "90 % interval"), rows[:SHOWN])
         if len(rows) > SHOWN:
             say(f"and {len(rows) - SHOWN:,} more labels")
         say()
-        say(
-            f"{len(own):,} of {counted(len(ids), 'row')} labelled: "
-            f"{fitted.error_in_words('labelled rows')}"
-        )
+        labelled = f"{len(own):,} of {counted(len(ids), 'row')} labelled"
+        say(f"{labelled}: {fitted.error_in_words('labelled rows')}")
         say(f"wrote probabilities of all rows with 90 % intervals: {out / 'intervals.parquet'}")
     show(judged.evaluation, json=given.json, out=out)
     if not given.json:
@@ -217,17 +211,10 @@ def _few(table: ScoreTable, given: Options) -> None:
 
 
 def _guarantee(table: ScoreTable, method: str, rows: dict[str, Any], given: Options) -> None:
-    """Make a tested rule, write it, and say what it guarantees."""
-    guaranteed = promise_scores(
-        table,
-        given.guarantee or "",
-        confidence=given.get("confidence", 0.95),
-        calibrator=method if given.calibrator else "none",
-        share=given.guarantee_share,
-        cross_fit=given.cross_fit,
-        seed=given.seed or 0,
-        **rows,
-    )
+    how = {"confidence": given.get("confidence", 0.95), "share": given.guarantee_share}
+    how |= {"cross_fit": given.cross_fit, "seed": given.seed or 0, **rows}
+    how["calibrator"] = method if given.calibrator else "none"
+    guaranteed = promise_scores(table, given.guarantee or "", **how)
     promised = guaranteed.promised
     if not promised.promises:
         warning = "" if promised.warning is None else f". {promised.warning}"

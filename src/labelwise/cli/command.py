@@ -177,7 +177,6 @@ class Verb(TyperCommand):
         return super().parse_args(ctx, args)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Write usage, sentence, examples, arguments and options; all of them if asked to."""
         everything = ctx.meta.get("all", False)
         self.format_usage(ctx, formatter)
         formatter.write_paragraph()

@@ -114,7 +114,6 @@ def _calls(source: Path, label: str | None, by: str, given: Options) -> None:
 
 
 def _asked(session: SampleAnswers, query: str) -> bool:
-    """Ask about each photo of a sample; return whether all are answered."""
     total = len(session.rows)
     drawn = counted(total, "photo")
     say(f"does each photo match {query}? {drawn} drawn at random on {session.sample.at}")
@@ -156,7 +155,6 @@ def _show(found: LibraryEstimate, query: str, by: str) -> None:
 
 
 def _write(found: LibraryEstimate, query: str, path: Path) -> None:
-    """Write the estimates and what they rest on: one row per group, the whole library last."""
     rows = []
     for group in [*found.groups, found.total]:
         ends = {"share": group.count, "share_low": group.low, "share_high": group.high}

@@ -120,8 +120,6 @@ def rules_table(source: str, groups: Path, given: Options) -> None:
 
 
 def _show_worst(records: tuple[WorkerRecord, ...]) -> None:
-    """Show the workers whose answers tell least, by sensitivity + specificity."""
-
     def told(worker: WorkerRecord) -> float:
         return (worker.sensitivity or 0.0) + (worker.specificity or 0.0)
 

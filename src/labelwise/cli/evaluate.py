@@ -117,17 +117,11 @@ def _figures(given: Options) -> dict[str, Any]:
 def _shards(place: str, given: Options) -> Measured:
     from labelwise.shards import evaluate_shards, make_engine
 
-    evaluation = evaluate_shards(
-        place,
-        given.labels,
-        make_engine(given.engine or "local", given.workers or 1),
-        rule=None if given.rule is None else fixed_rule(given.rule),
-        sets=given.rule != "none",
-        bins=given.bins or 10,
-        k=given.top_k or 4,
-        watch=make_watch(sys.stderr),
-    )
-    return evaluation, {}
+    engine = make_engine(given.engine or "local", given.workers or 1)
+    rule = None if given.rule is None else fixed_rule(given.rule)
+    figures = {"bins": given.bins or 10, "k": given.top_k or 4, "sets": given.rule != "none"}
+    watch = make_watch(sys.stderr)
+    return evaluate_shards(place, given.labels, engine, rule=rule, watch=watch, **figures), {}
 
 
 def _exported(place: str, given: Options) -> Measured:
@@ -162,17 +156,11 @@ def _own(place: str, given: Options) -> Measured:
 
 
 def _on_data(place: str, given: Options) -> Measured:
-    folder, decode = Path(place), decoder_of(given)
-    return measured_data(
-        folder,
-        labelled(given.data, RunFolder(folder).spec.labels, given),
-        given.rule,
-        _figures(given),
-        device=given.device or "cpu",
-        decode=decode,
-        without_seen=given.without_training_photos,
-        adapt_shares=given.adapt_shares,
-    )
+    folder = Path(place)
+    options: dict[str, Any] = {"decode": decoder_of(given), "device": given.device or "cpu"}
+    options |= {"without_seen": given.without_training_photos, "adapt_shares": given.adapt_shares}
+    table = labelled(given.data, RunFolder(folder).spec.labels, given)
+    return measured_data(folder, table, given.rule, _figures(given), **options)
 
 
 def labelled(source: str, names: tuple[str, ...], given: Options) -> LabelTable:

@@ -180,13 +180,8 @@ def _hub(folder: RunFolder, given: Options) -> None:
         check_repository(push)
     predictor, cost = expressible(folder.model(), folder)
     evaluation, measured_on = _measured(folder, given.data, predictor if cost else None)
-    card = partial(
-        write_model_card,
-        evaluation=evaluation,
-        title=out.name,
-        data=measured_on,
-        license=given.license,
-    )
+    facts = {"title": out.name, "data": measured_on, "license": given.license}
+    card = partial(write_model_card, evaluation=evaluation, **facts)
     model = export_hub(predictor, out, card)
     say(f"wrote {out}: README.md is the card; read its limits before you push it")
     tell(cost)
@@ -211,7 +206,6 @@ def _hub(folder: RunFolder, given: Options) -> None:
 def _measured(
     folder: RunFolder, data: str | None, fitted: Predictor | None
 ) -> tuple[Evaluation, str]:
-    """Return the figures of a card, by the link and rule of now, and their photos' name."""
     if data is not None:
         table = load_for_labels(data, folder.spec.labels, check_files=True)
         evaluation, _ = measured_data(folder.path, table, None, FIGURES, fitted=fitted)

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 from time import monotonic, sleep
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -28,19 +28,10 @@ def index(folders: list[str] | None, given: Options) -> None:
     out = default_index(given.out)
 
     def update() -> "Changes":
-        """Bring the index up to date once; model, rebuild and taxonomy apply the first time."""
-        changes = update_index(
-            out,
-            folders or [],
-            model=given.model,
-            device=given.device or "cpu",
-            batch_size=given.batch_size or 64,
-            decode=decoder,
-            rebuild=given.rebuild,
-            forget_missing=given.forget_missing,
-            taxonomy=given.taxonomy,
-            watch=make_watch(),
-        )
+        names = ("model", "rebuild", "forget_missing", "taxonomy")
+        how: dict[str, Any] = {name: getattr(given, name) for name in names}
+        how |= {"device": given.device or "cpu", "batch_size": given.batch_size or 64}
+        changes = update_index(out, folders or [], decode=decoder, watch=make_watch(), **how)
         caution(*changes.refused)
         for folder in changes.unlisted:
             complain(f"{folder} cannot be listed; what is known of it stays as it was")

@@ -1,6 +1,7 @@
 """``labelwise label``: what people say of photos, what to ask them, and a page that asks."""
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -120,14 +121,10 @@ def _page(places: list[Path], given: Options) -> None:
     if given.out is None and not given.overwrite:
         refuse_overwriting(table, is_log=True)
     learner = None if given.guide is None else WordsLearner(given.guide, photos, watch=make_watch())
-    app = create_labelling_app(
-        photos,
-        WordList.read(given.words),
-        table,
-        settings,
-        guide=None if learner is None else learner.guide,
-        learn=None if learner is None else learner.learnt,
-        find=lambda: find_photos(places),
-    )
+    guided: dict[str, Any] = {}
+    if learner is not None:
+        guided = {"guide": learner.guide, "learn": learner.learnt}
+    words, find = WordList.read(given.words), partial(find_photos, places)
+    app = create_labelling_app(photos, words, table, settings, find=find, **guided)
     run_until_stopped(app, settings, given)
     next_steps(f"train {' '.join(map(str, places))} --words {given.words} --answers {table}")

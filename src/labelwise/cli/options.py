@@ -67,7 +67,6 @@ class Options:
 
     @property
     def target(self) -> Path:
-        """Where a verb writes that needs ``--out``."""
         return Path(self.out or "")
 
     def get(self, name: str, default: float) -> Any:

@@ -138,7 +138,6 @@ def _survey(
 
 
 def _pairs(texts: Sequence[str], rule: str) -> dict[str, str]:
-    """Return NAME=VALUE texts as a dictionary; stop with the rule that they break."""
     pairs = {}
     for text in texts:
         name, equals, value = text.partition("=")

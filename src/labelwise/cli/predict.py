@@ -68,7 +68,6 @@ def predict(model: Path, images: list[str], given: Options) -> None:
 
 
 def _fitted_files(places: list[Path]) -> list[Path]:
-    """Return the files of a calibrator and a rule where the places name such, else none."""
     first = places[0]
     if first.is_dir() and not (first / "model.json").exists():
         names = ("link.json", "thresholds.json")
@@ -77,7 +76,6 @@ def _fitted_files(places: list[Path]) -> list[Path]:
 
 
 def _apply(fitted: list[Path], source: Path, given: Options) -> None:
-    """Calibrate and decide scores, which need no labels, with what was fitted before."""
     from labelwise.cli.evaluate import pooled
     from labelwise.scores import apply as applied
     from labelwise.scores import read_fitted, read_unlabelled, save_applied
@@ -227,7 +225,6 @@ def _predict_file(run: Path, images: list[Path], given: Options) -> None:
 def _answers(
     model: Any, source: ImageSource, decode: Any, logits: list[Any], given: Options
 ) -> Generator[Answer]:
-    """Yield a model's answers in the order of the photos; keep logits for their frequencies."""
     from labelwise.models.scoring import obeying, score
     from labelwise.report.runs import taxonomy_of
 

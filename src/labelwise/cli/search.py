@@ -52,19 +52,11 @@ def search(index: Path | None, query: str | None, given: Options) -> None:
         beside = opened.spec.caution_beside(wanted.names())
         caution(beside)
         beside = "; ".join(note for note in (beside, changed) if note) or None
-        found = answer(
-            opened,
-            wanted,
-            top=top,
-            at_least=given.at_least or 0.0,
-            wrong_at_most=given.wrong_at_most,
-            sort=given.sort or "score",
-            photos=PhotoFilter(
-                *(given.folder, given.since, given.until, given.camera, given.rating),
-                tuple(given.keyword or ()),
-                distinct=given.distinct,
-            ),
-        )
+        values = (given.folder, given.since, given.until, given.camera, given.rating)
+        photos = PhotoFilter(*values, tuple(given.keyword or ()), distinct=given.distinct)
+        cut: dict[str, Any] = {"at_least": given.at_least or 0.0}
+        cut |= {"wrong_at_most": given.wrong_at_most, "sort": given.sort or "score"}
+        found = answer(opened, wanted, top=top, photos=photos, **cut)
         if given.count:
             if given.json:
                 say(json.dumps(_numbers(found, beside)))
@@ -103,7 +95,6 @@ def _check(given: Options, query: str | None) -> None:
 
 
 def _search_text(index: Index, text: str, query: Query | None, top: int, given: Options) -> None:
-    """Show the photos most like a text, with their likeness, which is not a probability."""
     from labelwise.photos.words import FreeText
 
     least, texts = given.get("at_least", 0.5), FreeText.of(index, given.encoder)
@@ -162,7 +153,6 @@ def _show_paths(hits: Sequence[Hit], null: bool) -> None:
 
 
 def _show_hits(hits: Sequence[Hit], caution: str | None, given: Options) -> None:
-    """Print the photos of an answer; as JSON with what must be shown beside them."""
     if given.paths_only:
         _show_paths(hits, given.null)
         return
@@ -182,7 +172,6 @@ def _show_hits(hits: Sequence[Hit], caution: str | None, given: Options) -> None
 
 
 def _show_similar(copies: Sequence[Hit], similar: Sequence[Hit], given: Options) -> None:
-    """Show files that are equal to the byte first, and then those that look alike."""
     if given.paths_only:
         _show_paths([*copies, *similar], given.null)
         return

@@ -114,7 +114,6 @@ def _undone(store: Store, given: Options) -> list[TagOutcome]:
 
 
 def _of_audit(folder: Path, labels: Counter[str], given: Options) -> list[TagOutcome]:
-    """Write the tags that an audit kept; its folder remembers what the files were before."""
     written = folder / "written"
     is_new = not (written / "photos.sqlite").is_file()
     with resumable(folder), Store.create(written, ()) if is_new else Store(written, ()) as store:
@@ -191,7 +190,6 @@ def _promised(index: Index, given: Options) -> Promised | None:
 
 
 def _immich(address: str, key_file: Path | None) -> Immich:
-    """Return the server of an address, with the key of a file or of the environment."""
     key = read_secret(key_file, "LABELWISE_IMMICH_KEY", "the key of Immich", "--immich-key-file")
     if key is None:
         raise SettingsError(

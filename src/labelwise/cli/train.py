@@ -143,18 +143,11 @@ def _train_words(places: list[str], words: Path, given: Options) -> None:
         export_again(Path(given.answers))  # a server that was killed left its table behind its log
     table = None if given.answers is None else load(given.answers, skip_missing=True)
     images = PictureImages(find_photos(photos))
+    how: dict[str, Any] = {"batch_size": given.batch_size or 64, "device": given.device or "cpu"}
+    how |= {"set_aside": given.get("set_aside", 0.2), "watch": make_watch()}
     with _begun(out), resumable(out):
-        done = start_run(
-            images,
-            vocabulary,
-            open_scorer(model, image_size=given.image_size, cache=out),
-            out,
-            answers=table,
-            set_aside=given.get("set_aside", 0.2),
-            batch_size=given.batch_size or 64,
-            device=given.device or "cpu",
-            watch=make_watch(),
-        )
+        scorer = open_scorer(model, image_size=given.image_size, cache=out)
+        done = start_run(images, vocabulary, scorer, out, answers=table, **how)
     for failure in done.failures[:SHOWN]:
         complain(failure.reason)
     if len(done.failures) > SHOWN:

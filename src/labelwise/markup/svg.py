@@ -25,7 +25,6 @@ class Axis:
 
     @staticmethod
     def unit(title: str) -> "Axis":
-        """Return the axis of a share or a probability."""
         return Axis(0, 1, [(t / 4, f"{25 * t}%") for t in range(5)], title)
 
     @staticmethod
@@ -60,12 +59,10 @@ class Frame:
             object.__setattr__(self, "left", max(self.left, TITLE + numbers + 6))
 
     def px(self, value: float) -> float:
-        """Return the horizontal place of a value."""
         span = self.width - self.left - self.right
         return round(self.left + span * (value - self.x.low) / (self.x.high - self.x.low), 2)
 
     def py(self, value: float) -> float:
-        """Return the vertical place of a value."""
         span = self.height - self.top - self.bottom
         share = (value - self.y.low) / (self.y.high - self.y.low)
         return round(self.height - self.bottom - span * share, 2)

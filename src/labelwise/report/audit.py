@@ -59,20 +59,14 @@ def page(session: AuditSession) -> str:
 
 
 def _chart(known: Sequence[tuple[str, Precision, Recall | None]]) -> Markup | None:
-    rows = [
-        Dots(
-            name,
-            {},
-            100 * estimate.estimate,
-            100 * estimate.low,
-            100 * estimate.high,
-            _counted(estimate),
-            "after" if estimate.kept else "absent",
-            estimate.kept,
-        )
-        for name, estimate, _ in known
-        if estimate.estimate is not None
-    ][:DRAWN]
+    rows = []
+    for name, estimate, _ in known:
+        if estimate.estimate is not None:
+            share, low, high = estimate.estimate, estimate.low, estimate.high
+            style, words = "after" if estimate.kept else "absent", _counted(estimate)
+            shares = (100 * share, 100 * low, 100 * high)
+            rows.append(Dots(name, {}, *shares, words, style, estimate.kept))
+    rows = rows[:DRAWN]
     if not rows:
         return None
     title = "Share of right uses by tag"
@@ -89,17 +83,11 @@ def _table(known: Sequence[tuple[str, Precision, Recall | None]], not_kept: str)
         ends = " to ".join(dict.fromkeys(map(percent, (estimate.low, estimate.high))))
         lost = "" if missed is None else f"{missed.missing:,.0f}"
         range_ = "" if missed is None else f"{missed.least_missing:,} to {missed.most_missing:,}"
-        cells.append(
-            [
-                name,
-                "kept" if estimate.kept else not_kept,
-                Cell(f"{estimate.uses:,}", estimate.uses),
-                Cell(_counted(estimate), estimate.answered),
-                "" if estimate.estimate is None else ends,
-                Cell(lost, -1 if missed is None else missed.missing),
-                range_,
-            ]
-        )
+        row: list[str | Cell] = [name, "kept" if estimate.kept else not_kept]
+        row += [Cell(f"{estimate.uses:,}", estimate.uses)]
+        row += [Cell(_counted(estimate), estimate.answered)]
+        row += ["" if estimate.estimate is None else ends]
+        cells.append([*row, Cell(lost, -1 if missed is None else missed.missing), range_])
     head = ("tag", "", "uses", "answered yes", "right", "photos missed", "from, to")
     asked = len(head) if any(missed for _, _, missed in known) else -2
     return table(head[:asked], [row[:asked] for row in cells], caption="Every tag", sortable=True)

@@ -73,14 +73,9 @@ def dot_plot(
     right = BOLD * max(len(row.text) for row in rows) + 12
     lines = [(row + 0.5, "") for row in range(len(rows))]
     short_ticks = max(len(short(tick)) for tick in ticks(low, high, 3)) <= 5
-    frame = Frame(
-        Axis.upto(high, x, low=low, wanted=3 if short_ticks else 2),
-        Axis(len(rows), 0, lines),
-        left=left,
-        right=right,
-        top=2,
-        height=ROW * len(rows) + 40,
-    )
+    across = Axis.upto(high, x, low=low, wanted=3 if short_ticks else 2)
+    room = {"left": left, "right": right, "top": 2, "height": ROW * len(rows) + 40}
+    frame = Frame(across, Axis(len(rows), 0, lines), **room)
     marks = [_dots_row(frame, row, frame.py(position + 0.5)) for position, row in enumerate(rows)]
     return frame.draw(*marks, title=title, description=description)
 
@@ -125,25 +120,16 @@ def save_estimate_chart(estimates: Sequence[CountEstimate], what: str, path: Pat
     """Write the shares of photos that match, by group with the total last, as an SVG file."""
     if path.suffix.lower() != ".svg":
         raise SettingsError(f"A chart is an .svg file, got {path.name}.")
-    total = estimates[-1]
-    rows = [
-        Dots(
-            estimate.group or "all photos",
-            {},
-            100 * estimate.count / estimate.photos,
-            100 * estimate.low / estimate.photos,
-            100 * estimate.high / estimate.photos,
-            f"{estimate.count:,.0f} of {estimate.photos:,}",
-            "absent" if estimate is total else "after",
-        )
-        for estimate in estimates
-    ]
-    chart = dot_plot(
-        rows,
-        title=f"Photos that match {what}",
-        x=f"per cent of photos, {total.confidence:.0%} interval",
-        description="; ".join(f"{row.name} {row.text}" for row in rows),
-    )
+    total, rows = estimates[-1], []
+    for estimate in estimates:
+        ends = (estimate.count, estimate.low, estimate.high)
+        share, low, high = (100 * value / estimate.photos for value in ends)
+        words = f"{estimate.count:,.0f} of {estimate.photos:,}"
+        style = "absent" if estimate is total else "after"
+        rows.append(Dots(estimate.group or "all photos", {}, share, low, high, words, style))
+    x = f"per cent of photos, {total.confidence:.0%} interval"
+    words = "; ".join(f"{row.name} {row.text}" for row in rows)
+    chart = dot_plot(rows, title=f"Photos that match {what}", x=x, description=words)
     write_text(path, next(iter(charts_of(chart).values())))
 
 
@@ -267,13 +253,8 @@ def thumbnail_frame() -> Frame:
 
 def filled_bins(curve: "Curve") -> list[tuple[float, float, int]]:
     """Return mean probability, observed share and count of the bins that have entries."""
-    return [
-        (confidence, frequency, count)
-        for confidence, frequency, count in zip(
-            curve.confidence, curve.frequency, curve.counts, strict=True
-        )
-        if confidence is not None and frequency is not None
-    ]
+    bins = zip(curve.confidence, curve.frequency, curve.counts, strict=True)
+    return [(c, f, count) for c, f, count in bins if c is not None and f is not None]
 
 
 def diagonal(frame: Frame) -> Markup:
@@ -331,9 +312,7 @@ def _count_strip(frame: Frame, curve: "Curve", class_: str) -> Markup:
 
 def save_charts(page: str, folder: Path) -> list[Path]:
     """Write every chart of a page to ``folder``, one SVG file each."""
-    paths = []
-    for name, chart in charts_of(page).items():
-        path = folder / f"{name}.svg"
-        write_text(path, chart)
-        paths.append(path)
-    return paths
+    charts = {folder / f"{name}.svg": chart for name, chart in charts_of(page).items()}
+    for file, chart in charts.items():
+        write_text(file, chart)
+    return list(charts)

@@ -54,34 +54,26 @@ def comparison_page(comparison: Comparison, *, data: str = "", tries: int | None
         f"{counted(len(methods), 'method')}: {', '.join(methods)}. "
         f"{counted(len(seeds), 'seed')}: {', '.join(map(str, seeds))}. {_tuned(tries)}"
     )
-    return document(
-        f"{data}: methods compared" if data else "Methods compared",
-        facts.strip(),
-        [
-            ("verdicts", "What came out", _verdicts(comparison)),
-            ("measures", "Measures", _measures(comparison)),
-            ("price", "Price of a low MMC", _price(comparison)),
-            ("search", "Search", _search(comparison)),
-            ("table", "All numbers", _all_numbers(comparison)),
-            ("settings", "Settings", _chosen_settings(comparison)),
-            ("how", "How", _how(comparison, tries)),
-        ],
-    )
+    parts = [
+        ("verdicts", "What came out", _verdicts(comparison)),
+        ("measures", "Measures", _measures(comparison)),
+        ("price", "Price of a low MMC", _price(comparison)),
+        ("search", "Search", _search(comparison)),
+        ("table", "All numbers", _all_numbers(comparison)),
+        ("settings", "Settings", _chosen_settings(comparison)),
+        ("how", "How", _how(comparison, tries)),
+    ]
+    title = f"{data}: methods compared" if data else "Methods compared"
+    return document(title, facts.strip(), parts)
 
 
 def _verdicts(comparison: Comparison) -> Markup:
     tiles = [_verdict_tile(comparison, name) for name in JUDGED if best_of(comparison, name)]
-    return section(
-        "verdicts",
-        "What came out",
-        tag("ul", *tiles, class_="tiles three") if tiles else None,
-        tag(
-            "ul",
-            *(tag("li", str(text)) for text in (*comparison.choices, *comparison.verdicts())),
-            class_="verdicts",
-        ),
-        paragraph(tag("a", "How everything was computed", href="#how"), ".", class_="small muted"),
-    )
+    said = [tag("li", str(text)) for text in (*comparison.choices, *comparison.verdicts())]
+    parts = [tag("ul", *tiles, class_="tiles three")] if tiles else []
+    parts.append(tag("ul", *said, class_="verdicts"))
+    link = tag("a", "How everything was computed", href="#how")
+    return section("verdicts", "What came out", *parts, paragraph(link, ".", class_="small muted"))
 
 
 def _verdict_tile(comparison: Comparison, name: str) -> Markup:
@@ -127,17 +119,9 @@ def _all_numbers(comparison: Comparison) -> Markup:
             runs.append([method, Cell(str(seed), seed), *cells_of_run])
     units = f"One row per run, {UNITS}."
     every = table(["method", "seed", *shown], runs, caption=units, sortable=True, pinned=True)
-    return section(
-        "table",
-        "All numbers",
-        table(
-            ["", *comparison.figures],
-            rows,
-            caption=f"Mean ± half the 95 % interval over seeds, {UNITS}. Bold: the best mean.",
-            pinned=True,
-        ),
-        details("Every run", every),
-    )
+    units = f"Mean ± half the 95 % interval over seeds, {UNITS}. Bold: the best mean."
+    means = table(["", *comparison.figures], rows, caption=units, pinned=True)
+    return section("table", "All numbers", means, details("Every run", every))
 
 
 def _chosen_settings(comparison: Comparison) -> Markup | None:
@@ -148,36 +132,23 @@ def _chosen_settings(comparison: Comparison) -> Markup | None:
         [method, *(str(values.get(name, UNDEFINED)) for name in names)]
         for method, values in comparison.settings.items()
     ]
-    return section(
-        "settings",
-        "Settings chosen",
-        paragraph("What each method was trained with; everything else is the same for all."),
-        table(["method", *names], rows, caption="A dash: the method has no such setting."),
-    )
+    words = paragraph("What each method was trained with; everything else is the same for all.")
+    chosen = table(["method", *names], rows, caption="A dash: the method has no such setting.")
+    return section("settings", "Settings chosen", words, chosen)
 
 
 def _how(comparison: Comparison, tries: int | None = None) -> Markup:
     texts = {"Tries": _tuned(tries), **_WORDS["rules"]}
-    shown = [name for name in MEASURES if any(comparison.column(name).values())]
     entries = [join(tag("dt", name), tag("dd", text)) for name, text in texts.items() if text]
-    return section(
-        "how",
-        "How everything was computed",
-        tag("dl", *entries, class_="how"),
-        tag("h3", "The measures"),
-        paragraph("An arrow up: higher is better; down: lower is.", class_="muted"),
-        tag(
-            "dl",
-            *(
-                join(
-                    tag("dt", f"{n} {'↑' if MEASURES[n].higher_is_better else '↓'}"),
-                    tag("dd", f"{GLOSS[n]}."),
-                )
-                for n in shown
-            ),
-            class_="how",
-        ),
-    )
+    measures = []
+    for name, measure in MEASURES.items():
+        if any(comparison.column(name).values()):
+            arrow = "↑" if measure.higher_is_better else "↓"
+            measures.append(join(tag("dt", f"{name} {arrow}"), tag("dd", f"{GLOSS[name]}.")))
+    words = paragraph("An arrow up: higher is better; down: lower is.", class_="muted")
+    explained = tag("h3", "The measures"), words, tag("dl", *measures, class_="how")
+    rules = tag("dl", *entries, class_="how")
+    return section("how", "How everything was computed", rules, *explained)
 
 
 def _tuned(tries: int | None) -> str:
@@ -275,12 +246,8 @@ def _measure_figure(comparison: Comparison, name: str) -> Markup:
         description=f"{'; '.join(spoken)}. {way.capitalize()}.",
     )
     unit = "; per cent" if MEASURES[name].percent else ""
-    arrow = "↑" if higher else "↓"
-    caption = tag(
-        "figcaption",
-        tag("b", f"{name} {arrow}"),
-        f" {GLOSS[name]}{unit}.{_methods_without(comparison, name)}",
-    )
+    words = f" {GLOSS[name]}{unit}.{_methods_without(comparison, name)}"
+    caption = tag("figcaption", tag("b", f"{name} {'↑' if higher else '↓'}"), words)
     return tag("figure", caption, chart, class_="plot")
 
 
@@ -306,17 +273,14 @@ def _price(comparison: Comparison) -> Markup | None:
     points = {side: paid(comparison, side) for side in PARTS}
     if not any(points.values()):
         return None
-    level = [m for m, standing in standings(comparison, MMC).items() if standing == "level"]
-    doubt = f" There is no significant difference in MMC from {', '.join(level)}." if level else ""
-    return section(
-        "price",
-        "The price of a low MMC",
-        paragraph(_WORDS["text"]["price"]),
-        paragraph(_price_verdict(points["IN"]), doubt, class_="note")
-        if len(points["IN"]) > 1
-        else None,
-        _price_table(comparison, points),
-    )
+    parts = [paragraph(_WORDS["text"]["price"])]
+    if len(points["IN"]) > 1:
+        level = [m for m, standing in standings(comparison, MMC).items() if standing == "level"]
+        doubt = f" There is no significant difference in MMC from {', '.join(level)}."
+        said = paragraph(_price_verdict(points["IN"]), doubt if level else "", class_="note")
+        parts.append(said)
+    parts.append(_price_table(comparison, points))
+    return section("price", "The price of a low MMC", *parts)
 
 
 def paid(comparison: Comparison, part: str) -> dict[str, tuple[str, float, float]]:
@@ -360,20 +324,13 @@ def _price_table(
 ) -> Markup:
     rows = []
     for method in present(comparison, MMC):
-        losses = (
-            figure_text(comparison, by_method[method][0], method)
-            if method in by_method
-            else UNDEFINED
-            for by_method in points.values()
-        )
+        columns = [by_method.get(method, (None,))[0] for by_method in points.values()]
+        losses = (figure_text(comparison, c, method) if c else UNDEFINED for c in columns)
         link = "own" if _has_own_link(comparison, method) else "fitted"
         rows.append([method, figure_text(comparison, MMC, method), *losses, link])
-    return table(
-        ["method", "MMC, %", *(f"log loss {side}" for side in PARTS), "link"],
-        rows,
-        caption="Probabilities of the method's own link, or of the fitted one where it has none.",
-        pinned=True,
-    )
+    head = ["method", "MMC, %", *(f"log loss {side}" for side in PARTS), "link"]
+    words = "Probabilities of the method's own link, or of the fitted one where it has none."
+    return table(head, rows, caption=words, pinned=True)
 
 
 LENGTHS = {1: "retrieval n=1", 2: "retrieval n=2", 3: "retrieval n=3"}
@@ -383,9 +340,5 @@ def _search(comparison: Comparison) -> Markup | None:
     figures = dot_figures(comparison, tuple(LENGTHS.values()))
     if not figures:
         return None
-    return section(
-        "search",
-        "Search",
-        paragraph(_WORDS["text"]["search"]),
-        side_by_side(*figures),
-    )
+    words = paragraph(_WORDS["text"]["search"])
+    return section("search", "Search", words, side_by_side(*figures))

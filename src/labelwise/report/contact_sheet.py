@@ -5,7 +5,7 @@ out: a person who sees the model's guess tends to agree with it.
 """
 
 from base64 import b64encode
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,7 +23,7 @@ from labelwise.system.text import for_terminal
 if TYPE_CHECKING:  # searches do without torch, which takes seconds to import
     from labelwise.answers.suspects import Reviewed, SuspectPromise
 
-SIDE = 320
+SIDE, PHOTOS = 320, 100  # pixels of a photo's side; photos with their pictures
 ReadPicture = Callable[[str], Image.Image | None]
 
 
@@ -69,7 +69,6 @@ def write_contact_sheet(path: Path, index: Index, found: Found, caution: str | N
 
 
 def _sentence(text: str) -> str:
-    """Return words as a sentence; what is in capitals in them stays so."""
     return f"{text[:1].upper()}{text[1:]}."
 
 
@@ -93,11 +92,10 @@ def write_suspects_page(
     *,
     promise: "SuspectPromise | None" = None,
     picture: ReadPicture | None = None,
-    photos: int = 100,
     blind: bool = False,
 ) -> None:
-    """Write the page of a review file, with the first ``photos`` photos."""
-    sheet, count = _sheet(questions, picture, photos, blind)
+    """Write the page of a review file, with its first photos."""
+    sheet, count = _sheet(questions, picture, blind)
     lead = (
         f"{len(questions):,} labels of {count:,} photos that are probably mistakes, the "
         "likeliest first. Each was judged by a model that had not seen its photo."
@@ -117,11 +115,10 @@ def write_questions_page(
     *,
     by: str,
     picture: ReadPicture | None = None,
-    photos: int = 100,
     blind: bool = False,
 ) -> None:
     """Write the page of what to label next, chosen by a criterion."""
-    sheet, count = _sheet(questions, picture, photos, blind)
+    sheet, count = _sheet(questions, picture, blind)
     lead = (
         f"{count:,} photos whose answers are worth most by {by}, the best first; photos that "
         "look like others come last. The chances are the model's."
@@ -130,37 +127,27 @@ def write_questions_page(
 
 
 def _sheet(
-    questions: "Sequence[Reviewed]", picture: ReadPicture | None, photos: int, blind: bool
+    questions: "Sequence[Reviewed]", picture: ReadPicture | None, blind: bool
 ) -> tuple[Markup, int]:
-    """Return the section of the first photos with their questions, and how many there are."""
     own: dict[str, list[Markup]] = {}
     for rank, question in enumerate(questions, start=1):
-        words = tag(
-            "span",
-            f"{rank}. {'no ' if question.given == 'present' else ''}{question.label}?",
-            "" if blind else f" {chance(question.probability)} present",
-            None if question.given == "unknown" else f" · said {question.given}",
-            f" · answered {question.answer}" if question.answer else None,
-            " · check" if question.check and not question.answer else None,
-        )
-        own.setdefault(question.photo, []).append(words)
-    shown = list(own.items())[:photos]
-    cards: Iterable[Markup] = (
-        card(
-            None if picture is None else picture(photo),
-            for_terminal(photo),
-            *words,
-            file_name(photo),
-            missing="No picture here.",
-        )
-        for photo, words in shown
-    )
+        words = f"{rank}. {'no ' if question.given == 'present' else ''}{question.label}?"
+        words += "" if blind else f" {chance(question.probability)} present"
+        words += "" if question.given == "unknown" else f" · said {question.given}"
+        words += f" · answered {question.answer}" if question.answer else ""
+        words += " · check" if question.check and not question.answer else ""
+        own.setdefault(question.photo, []).append(tag("span", words))
+    cards = []
+    shown = list(own.items())[:PHOTOS]
+    for photo, said in shown:
+        image = None if picture is None else picture(photo)
+        caption = (*said, file_name(photo))
+        cards.append(card(image, for_terminal(photo), *caption, missing="No picture here."))
     heading = f"The first {len(shown)} photos"
     return section("photos", heading, tag("ul", *cards, class_="sheet")), len(own)
 
 
 def _labels(questions: "Sequence[Reviewed]") -> Markup:
-    """Return a table of the labels: suspects, answered, confirmed."""
     rows: dict[str, list[Reviewed]] = {}
     for question in questions:
         rows.setdefault(question.label, []).append(question)
@@ -170,6 +157,5 @@ def _labels(questions: "Sequence[Reviewed]") -> Markup:
         counts = (len(own), len(confirmed), sum(confirmed))
         cells.append([label, *(Cell(f"{count:,}", count) for count in counts)])
     head = ("label", "suspects", "answered", "confirmed mistakes")
-    return section(
-        "labels", "Labels", table(head, cells, caption="Suspects per label", sortable=True)
-    )
+    content = table(head, cells, caption="Suspects per label", sortable=True)
+    return section("labels", "Labels", content)

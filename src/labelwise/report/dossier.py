@@ -56,25 +56,12 @@ def write_dossier(
         "No subgroup was named: how the model treats different sites, cameras or groups of people "
         "is not known."
     )
-    parts["metrics"] = join(
-        paragraph(facts(evaluation)),
-        glance(evaluation, {}),
-        tag("h3", "By subgroup"),
-        *(subgroup_tables(evaluation) or [paragraph(unknown, class_="note")]),
-        calibration(evaluation),
-        labels(evaluation),
-        curves(evaluation),
-        how(evaluation),
-    )
-    page = document(
-        title,
-        _WORDS["disclaimer"],
-        [
-            (name, heading, section(name, heading, parts[name]))
-            for name, heading in ANNEX_IV.items()
-        ],
-    )
-    write_text(folder / "dossier.html", page)
+    subgroups = subgroup_tables(evaluation) or [paragraph(unknown, class_="note")]
+    opening = paragraph(facts(evaluation)), glance(evaluation, {}), tag("h3", "By subgroup")
+    shown = (draw(evaluation) for draw in (calibration, labels, curves, how))
+    parts["metrics"] = join(*opening, *subgroups, *shown)
+    sections = [(name, text, section(name, text, parts[name])) for name, text in ANNEX_IV.items()]
+    write_text(folder / "dossier.html", document(title, _WORDS["disclaimer"], sections))
     text = json.dumps(record, indent=2, ensure_ascii=False, allow_nan=False)
     write_text(folder / "dossier.json", text + "\n")
 
@@ -82,7 +69,6 @@ def write_dossier(
 def _known(
     run: Path, split: str, evaluation: Evaluation, use: str | None, index: Path | None
 ) -> dict[str, Any]:
-    """Return what is known about a run, as plain data by section."""
     files, own = RunFolder(run), read_run(run, split)
     spec, link, origin = files.spec, files.spec.made_link, origin_of(files)
     promises = own.promises or tuple(Promise.from_spec(promise) for promise in spec.promises)
@@ -149,15 +135,11 @@ def _shown(content: Any) -> Markup:
     if not content or isinstance(content, str):
         return paragraph(content or NOT_STATED)
     if isinstance(content, Mapping) and all(isinstance(text, str) for text in content.values()):
-        entries = [
-            tag("div", tag("dt", name), tag("dd", text or NOT_STATED))
-            for name, text in content.items()
-        ]
-        return tag("dl", *entries, class_="origin")
+        facts = ((tag("dt", name), tag("dd", text or NOT_STATED)) for name, text in content.items())
+        return tag("dl", *(tag("div", *fact) for fact in facts), class_="origin")
     if isinstance(content, Mapping):
-        return join(
-            *(join(tag("h3", n.capitalize()), _shown(value)) for n, value in content.items())
-        )
+        parts = ((tag("h3", name.capitalize()), _shown(part)) for name, part in content.items())
+        return join(*(join(*part) for part in parts))
     if isinstance(content[0], Mapping):
         rows = [list(row.values()) for row in content]
         caption = "The run's splits: training fits weights; validation, link and rule; test none."
@@ -167,8 +149,7 @@ def _shown(content: Any) -> Markup:
 
 def described_input(transform: Transform) -> str:
     """Return what the network sees of a picture, in words."""
-    size = f"pictures at {transform.size} pixels"
-    bands = transform.bands
+    size, bands = f"pictures at {transform.size} pixels", transform.bands
     if bands is None:
         return f"{size}, 8-bit RGB"
     window = "" if bands.window == "none" else f", window {bands.window}"
@@ -189,7 +170,6 @@ def _split(files: RunFolder, name: str) -> dict[str, str]:
 
 
 def _limits(evaluation: Evaluation, rows: Predictions) -> list[str]:
-    """Return what the figures do not say."""
     limits = [
         "All figures are of the photos measured here; on photos of another kind they may be far "
         "worse.",
@@ -198,9 +178,8 @@ def _limits(evaluation: Evaluation, rows: Predictions) -> list[str]:
     few = [row.name for row in evaluation.rows if 0 < row.present < FEW]
     if few:
         some = ", ".join(few[:12]) + (", ..." if len(few) > 12 else "")
-        limits.append(
-            f"With fewer than {FEW} positives here: {counted(len(few), 'label')} ({some})."
-        )
+        few_labels = f"{counted(len(few), 'label')} ({some})"
+        limits.append(f"With fewer than {FEW} positives here: {few_labels}.")
     undefined = evaluation.ranking.undefined_labels
     if undefined:
         limits.append(f"Never seen with a positive here: {counted(len(undefined), 'label')}.")

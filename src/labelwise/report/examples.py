@@ -34,6 +34,14 @@ TINY = 96  # below this pictures are stored exactly
 TOP = 4
 SEEN = 2  # of them, those whose attention is shown
 NAMED = 12
+REASONS = {
+    "Right": "Every label on the right side of one half, the surest photos first.",
+    "Wrong": "Marked absent, yet more probable than not. Some may be missing from the data.",
+    "Missed": "Present, yet less probable than not.",
+    "Unknown, and probable": "Nobody said whether the label is there; the model says yes.",
+    "No label, loudest": "Images with none of the labels, by their largest probability.",
+    "Drawn at random": "Not chosen for anything.",
+}
 
 
 @dataclass(frozen=True)
@@ -104,51 +112,27 @@ def choose_examples(
     missed = np.where(present, log_q, -np.inf).max(1)
     half = np.log(0.5)
     shuffled = torch.randperm(len(surprise), generator=torch.Generator().manual_seed(seed))
-    chosen = [
-        (
-            "Right",
-            "Every label on the right side of one half, the surest photos first.",
-            _first(surprise, labelled & right, each),
-        ),
-        (
-            "Wrong",
-            "Marked absent, yet more probable than not. Some may be missing from the data.",
-            _first(-wrong, wrong > half, each),
-        ),
-        (
-            "Missed",
-            "Present, yet less probable than not.",
-            _first(-missed, missed > half, each),
-        ),
-        (
-            "Unknown, and probable",
-            "Nobody said whether the label is there; the model says yes.",
-            _first(-unsaid, unsaid > half, each),
-        ),
-        (
-            "No label, loudest",
-            "Images with none of the labels, by their largest probability.",
-            _first(-log_p.max(1), empty, each),
-        ),
-        ("Drawn at random", "Not chosen for anything.", shuffled[:each].tolist()),
-    ]
+    rows_of = {
+        "Right": _first(surprise, labelled & right, each),
+        "Wrong": _first(-wrong, wrong > half, each),
+        "Missed": _first(-missed, missed > half, each),
+        "Unknown, and probable": _first(-unsaid, unsaid > half, each),
+        "No label, loudest": _first(-log_p.max(1), empty, each),
+        "Drawn at random": shuffled[:each].tolist(),
+    }
     names, ids = predictions.names, predictions.ids
     source = None if isinstance(images, FeatureRows) else images
     places = {} if source is None else {name: at for at, name in enumerate(source.ids)}
-    rows = sorted({row for _, _, group in chosen for row in group})
+    rows = sorted({row for group in rows_of.values() for row in group})
     best = {row: np.argsort(-log_p[row], kind="stable").tolist()[:TOP] for row in rows}
     looked = {places[ids[row]]: best[row][:SEEN] for row in rows if ids[row] in places}
     seen = {} if source is None else _attention(predictor, source, looked)
 
     def example(row: int) -> Example:
-        guesses = tuple(
-            Guess(
-                names[k],
-                float(np.exp(log_p[row, k])),
-                "present" if present[row, k] else "absent" if known[row, k] else "unknown",
-            )
-            for k in best[row]
-        )
+        guesses = []
+        for k in best[row]:
+            state = "present" if present[row, k] else "absent" if known[row, k] else "unknown"
+            guesses.append(Guess(names[k], float(np.exp(log_p[row, k])), state))
         true = np.flatnonzero(present[row]).tolist()
         picture, tiny, at = None, False, places.get(ids[row], -1)
         with suppress(ImageError):
@@ -156,11 +140,11 @@ def choose_examples(
                 image = source.read(at, at_least=SIDE)
                 picture, tiny = picture_address(image), max(image.size) <= TINY
         named, more = tuple(names[k] for k in true[:NAMED]), max(0, len(true) - NAMED)
-        return Example(ids[row], picture, guesses, named, more, tiny, seen.get(at, ()))
+        return Example(ids[row], picture, tuple(guesses), named, more, tiny, seen.get(at, ()))
 
     return tuple(
-        ExampleGroup(title, reason, tuple(map(example, group)))
-        for title, reason, group in chosen
+        ExampleGroup(title, REASONS[title], tuple(map(example, group)))
+        for title, group in rows_of.items()
         if group
     )
 
@@ -252,20 +236,12 @@ def _group(group: ExampleGroup) -> Markup:
 
 def _card(example: Example) -> Markup:
     truth = ", ".join(example.truth) + (f" and {example.more} more" if example.more else "")
-    picture = example.picture and tag(
-        "img",
-        src=example.picture,
-        alt=f"{example.id}: {truth or 'no label'}",
-        class_="tiny" if example.tiny else None,
-    )
-    seen = [
-        tag(
-            "figure",
-            tag("img", src=place.picture, alt=f"Where {place.name} was seen"),
-            tag("figcaption", place.name),
-        )
-        for place in example.seen
-    ]
+    alt, style = f"{example.id}: {truth or 'no label'}", "tiny" if example.tiny else None
+    picture = example.picture and tag("img", src=example.picture, alt=alt, class_=style)
+    seen = []
+    for label in example.seen:
+        image = tag("img", src=label.picture, alt=f"Where {label.name} was seen")
+        seen.append(tag("figure", image, tag("figcaption", label.name)))
     guesses = []
     for guess in example.guesses:
         yes = "yes" if guess.state == "present" else None

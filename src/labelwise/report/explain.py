@@ -25,6 +25,7 @@ from labelwise.system.files import write_text
 from labelwise.system.text import for_terminal
 
 HEAT = np.array([255.0, 196.0, 0.0])
+MOST = 4  # decided labels of a photo
 DARKEST = 0.25  # of a place where the query does not look
 
 
@@ -51,11 +52,7 @@ class Attended:
 
 
 def attended(
-    predictor: Predictor,
-    images: ImageSource,
-    rows: Sequence[int] | None = None,
-    *,
-    batch_size: int = 16,
+    predictor: Predictor, images: ImageSource, rows: Sequence[int] | None = None
 ) -> Iterator[Attended]:
     """Yield the photos of ``rows`` (default all) that can be read, with where every label looks."""
     head = predictor.model.head
@@ -70,28 +67,20 @@ def attended(
         outputs, features = predictor.model.outputs_and_features(predictor.transform.inputs(inputs))
         return outputs.logits.float(), head.attention(features).float(), inputs
 
-    for batch in infer(
-        network,
-        images,
-        predictor.transform,
-        rows=rows,
-        batch_size=batch_size,
-        device=predictor.device,
-    ):
+    transform, device = predictor.transform, predictor.device
+    for batch in infer(network, images, transform, rows=rows, batch_size=16, device=device):
         if not batch.values:
             continue
         for row, logits, maps, pixels in zip(batch.rows.tolist(), *batch.values, strict=True):
             values = pixels.permute(1, 2, 0).contiguous().numpy()
-            of_bands = predictor.transform.bands is not None
-            picture = predictor.transform.composite(values) if of_bands else Image.fromarray(values)
+            of_bands = transform.bands is not None
+            picture = transform.composite(values) if of_bands else Image.fromarray(values)
             yield Attended(row, logits, maps.numpy(), picture)
 
 
-def look(
-    predictor: Predictor, images: ImageSource, *, batch_size: int = 16, most: int = 4
-) -> Iterable[Looked]:
+def look(predictor: Predictor, images: ImageSource) -> Iterable[Looked]:
     """Yield, photo by photo, its decided labels (else its surest) with where they were seen."""
-    for photo in attended(predictor, images, batch_size=batch_size):
+    for photo in attended(predictor, images):
         if photo.maps[0].size == 1:
             raise SettingsError(
                 f"the backbone {predictor.model.backbone.name!r} makes one place of a picture of "
@@ -102,16 +91,10 @@ def look(
         answers = scored(predictor, photo.logits[None], np.array([photo.row]), [name])
         for probs, sets in zip(answers.probs, answers.sets, strict=True):
             order = probs.argsort(descending=True).tolist()
-            chosen = [k for k in order if sets[k]][:most] or order[:1]
+            chosen = [k for k in order if sets[k]][:MOST] or order[:1]
             for k in chosen:
-                yield Looked(
-                    name,
-                    predictor.space.names[k],
-                    float(probs[k]),
-                    photo.picture,
-                    photo.maps[k],
-                    bool(sets[k]),
-                )
+                label, prob, decided = predictor.space.names[k], float(probs[k]), bool(sets[k])
+                yield Looked(name, label, prob, photo.picture, photo.maps[k], decided)
 
 
 def overlay(picture: Image.Image, attention: NDArray[np.float32]) -> Image.Image:

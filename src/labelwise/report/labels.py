@@ -192,7 +192,6 @@ def _cloud(rows: list[LabelRow]) -> Markup | None:
 
 
 def _groups(evaluation: Evaluation) -> list[Markup]:
-    """Return the tables of labels by shots, by level of a taxonomy, and of exclusive ones."""
     shots = [
         [g.name, f"{g.labels:,}", percent(g.mean_ap), percent(g.mean_recall)]
         for g in evaluation.shots

@@ -12,7 +12,7 @@ import yaml
 
 from labelwise import __version__
 from labelwise.decide import Promise
-from labelwise.evaluation import Evaluation, Figure, LabelRow, describe_link
+from labelwise.evaluation import Evaluation, LabelRow, describe_link
 from labelwise.exports.hub import HubModel
 from labelwise.links import Softmax
 from labelwise.markup.document import INFINITE, UNDEFINED, charts_of, percent, plain
@@ -25,21 +25,12 @@ FEW = 20  # positives below which the figures of a label say little
 NAMED = 12  # labels named in a sentence
 
 
-def write_model_card(
-    folder: Path,
-    model: HubModel,
-    evaluation: Evaluation,
-    *,
-    title: str,
-    data: str,
-    license: str | None = None,
-) -> None:
+def write_model_card(folder: Path, model: HubModel, evaluation: Evaluation, **facts: Any) -> None:
     """Write ``README.md``, and ``reliability.svg`` if the model has probabilities."""
     if evaluation.final is not None:
         chart = next(iter(charts_of(calibration(evaluation) or "").values()))
         write_text(Path(folder) / PICTURE, chart)
-    text = model_card(model, evaluation, title=title, data=data, license=license)
-    write_text(Path(folder) / CARD_FILE, text)
+    write_text(Path(folder) / CARD_FILE, model_card(model, evaluation, **facts))
 
 
 def model_card(
@@ -124,18 +115,19 @@ def _summary(model: HubModel) -> str:
 
 def _measured(evaluation: Evaluation, data: str) -> str:
     facts = evaluation.data
+    split = f" ({facts.split})" if facts.split and facts.split != data else ""
     where = (
-        f"On {facts.rows:,} pictures of {_words(data)}"
-        f"{f' ({facts.split})' if facts.split and facts.split != data else ''}, "
-        f"{facts.zero_label_rows:,} of them without any label:"
+        f"On {facts.rows:,} pictures of {_words(data)}{split}, {facts.zero_label_rows:,} of them "
+        "without any label:"
     )
-    header = ["| | value | 95 % interval | |", "|---|---|---|---|"]
-    rows = [
-        f"| {figure.name} | {_value(figure, evaluation)} | {_interval(figure)} | "
-        f"{_words(figure.how)} |"
-        for figure in evaluation.headline
-    ]
-    parts = [where, "\n".join(header + rows)]
+    rows = ["| | value | 95 % interval | |", "|---|---|---|---|"]
+    for figure in evaluation.headline:
+        show = percent if figure.percent else plain
+        value = INFINITE if evaluation.is_infinite(figure) else show(figure.value)
+        known = figure.low is not None and figure.high is not None
+        interval = f"{show(figure.low)} to {show(figure.high)}" if known else UNDEFINED
+        rows.append(f"| {figure.name} | {value} | {interval} | {_words(figure.how)} |")
+    parts = [where, "\n".join(rows)]
     if evaluation.final is not None:
         parts.append(f"![How often labels of each probability are there]({PICTURE})")
     ranked = sorted((row for row in evaluation.rows if row.ap is not None), key=lambda r: r.ap or 0)
@@ -146,19 +138,6 @@ def _measured(evaluation: Evaluation, data: str) -> str:
             "(average precision, pictures with the label)."
         )
     return "\n\n".join(parts)
-
-
-def _value(figure: Figure, evaluation: Evaluation) -> str:
-    if evaluation.is_infinite(figure):
-        return INFINITE
-    return percent(figure.value) if figure.percent else plain(figure.value)
-
-
-def _interval(figure: Figure) -> str:
-    if figure.low is None or figure.high is None:
-        return UNDEFINED
-    show = percent if figure.percent else plain
-    return f"{show(figure.low)} to {show(figure.high)}"
 
 
 def _with_ap(rows: Sequence[LabelRow]) -> str:

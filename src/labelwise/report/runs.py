@@ -126,16 +126,12 @@ def measured_run(
     else:
         copies = HeldOutCopies.of_run(folder).sentence()
         notes = (copies,) if copies and split != "train" else ()
-    extras = {
+    link, images = run.calibrated or run.predictions.link, _photos_of(files) if photos else None
+    extras: dict[str, Any] = {
         "history": files.journal.read(),
         "origin": origin_of(files, command=command),
-        "examples": _examples(
-            files,
-            run.predictions,
-            run.calibrated or run.predictions.link,
-            _photos_of(files) if photos else None,
-        ),
     }
+    extras["examples"] = _examples(files, run.predictions, link, images)
     return _judged(run, rule, {**figures, "notes": notes}), extras
 
 
@@ -201,7 +197,6 @@ def measured_data(
 
 
 def _refitted(run: RunScores, fitted: "Predictor | None") -> RunScores:
-    """Return a run's scores under the link and rule of another model of its weights, if given."""
     if fitted is None:
         return run
     return replace(run, calibrated=fitted.link, rule=fitted.rule, promises=())
@@ -210,14 +205,10 @@ def _refitted(run: RunScores, fitted: "Predictor | None") -> RunScores:
 def _judged(run: RunScores, rule: str | None, figures: Figures) -> Evaluation:
     chosen = run.rule if rule is None else fixed_rule(rule)
     standing = run.standing() if rule is None else ()
-    more = {
-        **figures,
-        "notes": (*figures.get("notes", ()), *standing),
-        "taxonomy": taxonomy_of(run.taxonomy, figures.get("taxonomy")),
-    }
-    return evaluate(
-        run.predictions, run.predictions.link, chosen, calibrated=run.calibrated, **more
-    )
+    more = {**figures, "notes": (*figures.get("notes", ()), *standing)}
+    more["taxonomy"] = taxonomy_of(run.taxonomy, figures.get("taxonomy"))
+    rows = run.predictions
+    return evaluate(rows, rows.link, chosen, calibrated=run.calibrated, **more)
 
 
 def taxonomy_of(own: Any, given: Any) -> Any:

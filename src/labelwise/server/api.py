@@ -72,14 +72,9 @@ def answering(api: APIRouter, run: Callable[..., Coroutine[Any, Any, Any]]) -> C
                 step()
             return result
 
-        api.add_api_route(
-            path,
-            answered,
-            methods=[method],
-            name=name or work.__name__,
-            summary=summary,
-            dependencies=None if method == "GET" else JSON,
-        )
+        how: dict[str, Any] = {"methods": [method], "summary": summary}
+        how["dependencies"] = None if method == "GET" else JSON
+        api.add_api_route(path, answered, name=name or work.__name__, **how)
 
     return ask
 
@@ -167,9 +162,7 @@ async def read_pictures(request: Request, service: Service) -> list[Upload]:
                     f'send {{"pictures": [...]}} with 1 to {most} pictures in base64 or as data '
                     "URLs",
                 )
-            return [
-                Upload(f"picture {at}", from_base64(picture)) for at, picture in enumerate(sent)
-            ]
+            return [Upload(f"picture {at}", from_base64(text)) for at, text in enumerate(sent)]
 
         uploads = await service.aside(listed)
     elif IMAGE_TYPE.fullmatch(kind):
@@ -265,14 +258,9 @@ def add_session(api: APIRouter, settings: ServeSettings) -> None:
     async def session(request: Request, response: Response, given: schemas.SessionIn) -> None:
         if settings.token is None or not same_token(given.token, settings.token):
             raise RefusedError(401, "this is not the token of the server")
-        response.set_cookie(
-            COOKIE,
-            cookie_value(settings.token),
-            httponly=True,
-            samesite="strict",
-            secure=request.scope["scheme"] == "https",
-            max_age=30 * 86400,
-        )
+        cookie, is_https = cookie_value(settings.token), request.scope["scheme"] == "https"
+        kept: dict[str, Any] = {"httponly": True, "samesite": "strict", "max_age": 30 * 86400}
+        response.set_cookie(COOKIE, cookie, secure=is_https, **kept)
 
 
 def _add_models(api: APIRouter, service: Service) -> None:
@@ -347,15 +335,11 @@ def _add_answers(
 
         return Response(await service.aside(written), media_type="application/json")
 
-    @api.get(
-        "/labels",
-        summary="All labels with their reliability",
-        response_model=list[schemas.LabelView],
-    )
+    views = list[schemas.LabelView]
+
+    @api.get("/labels", summary="All labels with their reliability", response_model=views)
     async def labels(served: Chosen) -> Response:
-        content = await service.aside(
-            lambda: json_list(to_json(reliability) for reliability in served.trust.values())
-        )
+        content = await service.aside(lambda: json_list(map(to_json, served.trust.values())))
         return Response(content, media_type="application/json")
 
     @api.get(

@@ -123,7 +123,6 @@ class InferIn(BaseModel):
     parameters: dict[str, Any] = {}
 
     def wanted(self) -> dict[str, bool]:
-        """Return whether each requested output, all if none is named, is sent as bytes."""
         binary = self.parameters.get("binary_data_output") is True
         if not self.outputs:
             return dict.fromkeys(OUTPUTS, binary)

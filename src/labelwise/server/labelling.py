@@ -30,13 +30,13 @@ from labelwise.errors import ImageError, LabelwiseError, SettingsError
 from labelwise.photos.words import QuestionGuide, WordList, asking_order
 from labelwise.pictures import Transform
 from labelwise.pictures.sources import read_image_file
-from labelwise.pictures.worker_starter import Decoders
 from labelwise.server import schemas
 from labelwise.server.api import ERRORS, Side, add_session, answering
 from labelwise.server.app import Front, add_errors, add_page
 from labelwise.server.batching import Threads
 from labelwise.server.schemas import Health, Strict
 from labelwise.server.security import RefusedError
+from labelwise.server.service import decoders_of
 from labelwise.server.settings import ServeSettings
 from labelwise.system.names import printable
 
@@ -288,7 +288,6 @@ class _Asking(PhotoPage):
         return AskedPhotos(label=label, photos=asked, left=len(waiting), learnt_from=learnt_from)
 
     def _order(self, label: str, guide: QuestionGuide | None) -> list[str]:
-        """Return all photos as they are asked about for a word; a new guide orders them anew."""
         made_by, order = self._orders.get(label, (None, None))
         if order is None or made_by is not guide:
             if label not in self._drawn:
@@ -340,12 +339,7 @@ def create_labelling_app(
 def asking_app(make: Callable[[], PhotoPage], settings: ServeSettings | None) -> ASGIApp:
     """Return the application of a page that shows photos and asks about them."""
     settings = settings or ServeSettings()
-    decoders = Decoders(
-        ANY_TRANSFORM,
-        settings.decode_processes,
-        seconds=settings.decode_seconds,
-        memory=settings.decode_memory,
-    )
+    decoders = decoders_of(settings, ANY_TRANSFORM)
     try:
         asking = make()
         decoders.await_start()

@@ -107,19 +107,12 @@ class Library:
         corrected = {said.label: said.state for said in self.index.store.corrections(row=row)}
         labels = []
         for k in np.argsort(-probs, kind="stable").tolist():
-            facts = {"label": names[k], "probability": _share(probs[k]), "decided": bool(chosen[k])}
-            facts["corrected"] = corrected.get(names[k])
-            labels.append(schemas.PhotoLabel.model_validate(facts))
-        return schemas.PhotoView(
-            id=photo,
-            name=photo_name(paths),
-            taken=content.taken,
-            width=content.width,
-            height=content.height,
-            copies=max(0, len(paths) - 1),
-            none=not chosen.any(),
-            labels=labels,
-        )
+            name, decided = names[k], bool(chosen[k])
+            facts = {"label": name, "probability": _share(probs[k]), "decided": decided}
+            labels.append(facts | {"corrected": corrected.get(name)})
+        facts = vars(content) | {"id": photo, "name": photo_name(paths), "labels": labels}
+        facts |= {"copies": max(0, len(paths) - 1), "none": not chosen.any()}
+        return schemas.PhotoView.model_validate(facts)
 
     async def original(self, photo: str) -> tuple[bytes, str]:
         files = await self.run(lambda: self.index.files_of(self.row(photo)))
@@ -220,46 +213,27 @@ class Library:
         query, start = Query.parse(q, self.index.space, self.index.taxonomy), int(cursor or 0)
         words = tuple(keyword or ())
         photos = PhotoFilter(folder, since, until, camera, rating, words, distinct=distinct)
-        answered = answer(
-            self.index,
-            query,
-            top=start + top + 1,
-            at_least=at_least,
-            wrong_at_most=wrong_at_most,
-            sort=sort,
-            photos=photos,
-        )
+        how: dict[str, Any] = {"at_least": at_least, "wrong_at_most": wrong_at_most, "sort": sort}
+        answered = answer(self.index, query, top=start + top + 1, photos=photos, **how)
         shown = answered.hits[start : start + top]
-        ids = self.ids(hit.row for hit in shown)
+        ids, hits = self.ids(hit.row for hit in shown), []
+        for hit in shown:
+            facts = vars(hit) | {"id": ids[hit.row], "name": photo_name(hit.paths)}
+            facts |= {"probability": _share(hit.probability), "copies": max(0, len(hit.paths) - 1)}
+            hits.append(facts)
         low, high = answered.interval or (None, None)
-        return schemas.SearchAnswer(
-            query=answered.query,
-            hits=[
-                schemas.SearchHit(
-                    id=ids[hit.row],
-                    name=photo_name(hit.paths),
-                    probability=_share(hit.probability),
-                    reasons=hit.reasons,
-                    taken=hit.taken,
-                    width=hit.width,
-                    height=hit.height,
-                    copies=max(0, len(hit.paths) - 1),
-                )
-                for hit in shown
-            ],
-            photos=answered.photos,
-            expected=answered.count.expected,
-            low=low,
-            high=high,
-            untested=answered.untested or None,
-            above=answered.above,
-            statement=answered.statement,
-            near_copies=answered.copies_sentence or None,
-            likeness=schemas.LikenessView(
-                outcome=answered.likeness.likeness.outcome, sentence=answered.likeness.sentence()
-            ),
-            cursor=str(start + top) if len(answered.hits) > start + top else None,
-        )
+        likeness = answered.likeness
+        more = {
+            "hits": hits,
+            "expected": answered.count.expected,
+            "low": low,
+            "high": high,
+            "untested": answered.untested or None,
+            "near_copies": answered.copies_sentence or None,
+            "likeness": {"outcome": likeness.likeness.outcome, "sentence": likeness.sentence()},
+            "cursor": str(start + top) if len(answered.hits) > start + top else None,
+        }
+        return schemas.SearchAnswer.model_validate(vars(answered) | more)
 
     @cached_property
     def texts(self) -> "FreeText":
@@ -351,18 +325,11 @@ class Library:
             asked = [(q.row, q.label, q.probability, q.given) for q in found]
         rows = [row for row, *_ in asked]
         ids, paths = self.ids(rows), self.index.store.paths_of(rows)
-        views = [
-            schemas.QuestionView(
-                id=ids[row],
-                name=photo_name(paths[row]),
-                label=name,
-                probability=_share(probability),
-                given=given,
-                source="audit" if by == "audit" else "correction",
-            )
-            for row, name, probability, given in asked
-        ]
-        return schemas.Review(by=by, questions=views)
+        views, source = [], "audit" if by == "audit" else "correction"
+        for row, name, probability, given in asked:
+            said = {"label": name, "probability": _share(probability), "given": given}
+            views.append(said | {"id": ids[row], "name": photo_name(paths[row]), "source": source})
+        return schemas.Review.model_validate({"by": by, "questions": views})
 
     def _audit(self, count: int) -> list[tuple[int, str, float, bool]]:
         """Return questions about photos drawn at random, the least audited labels first."""
@@ -418,22 +385,17 @@ class Library:
         return probs
 
     def alarms(self) -> list[Alarm]:
-        audited, names = self._audited(), self.index.space.names
+        audited, names, alarms = self._audited(), self.index.space.names, []
         told = {
             name: [said for said in audited.get(name, ()) if said.state in ("present", "absent")]
             for name in names
         }
         rows = np.unique(np.array([said.row for some in told.values() for said in some], np.int64))
-        every = self.model_probs(rows)
-        return [
-            calibration_alarm(
-                name,
-                every[np.searchsorted(rows, [said.row for said in some]), column],
-                [said.state == "present" for said in some],
-                len(names),
-            )
-            for column, (name, some) in enumerate(told.items())
-        ]
+        for name, some, probs in zip(names, told.values(), self.model_probs(rows).T, strict=True):
+            own = probs[np.searchsorted(rows, [said.row for said in some])]
+            present = [said.state == "present" for said in some]
+            alarms.append(calibration_alarm(name, own, present, len(names)))
+        return alarms
 
     def likeness(self) -> LibraryLikeness:
         return likeness_of(self.index)
@@ -476,7 +438,6 @@ class Library:
 
 
 def _content(files: PhotoFiles) -> tuple[bytes, str]:
-    """Return the bytes and the name of a photo, from a file that still has it."""
     content = files.read()
     if content is None:
         words = "the photo's file is gone or has changed; index the folder again"

@@ -196,12 +196,9 @@ class PhotoTools:
             words += f" {counted(len(told), 'label')} of them are listed here."
         trust, own = self._trust, (Promise.from_spec(made) for made in self.index.spec.promises)
         carried = {name: trust[name].carried if name in trust else None for name in told}
-        return LibraryFacts(
-            in_words=words,
-            holds_if=self._condition,
-            labels=[LabelFacts(label=n, held_out_photos_with_it=c) for n, c in carried.items()],
-            promises=list(map(str, own)),
-        )
+        labels = [LabelFacts(label=n, held_out_photos_with_it=c) for n, c in carried.items()]
+        said = {"in_words": words, "holds_if": self._condition}
+        return LibraryFacts(**said, labels=labels, promises=list(map(str, own)))
 
     def search_photos(
         self,
@@ -215,14 +212,9 @@ class PhotoTools:
         newest_first: bool = False,
     ) -> PhotoList:
         """Find photos by labels, the most probable first, with an estimate of how much is wrong."""
-        answered = answer(
-            self.index,
-            self._query(query),
-            top=top,
-            at_least=at_least,
-            wrong_at_most=wrong_at_most,
-            sort="date" if newest_first else "score",
-        )
+        cut: dict[str, Any] = {"at_least": at_least, "wrong_at_most": wrong_at_most}
+        cut["sort"] = "date" if newest_first else "score"
+        answered = answer(self.index, self._query(query), top=top, **cut)
         photos = []
         for hit, named in self._named(answered.hits):
             facts = {"probability": hit.probability, "labels": hit.reasons, "taken": hit.taken}
@@ -240,14 +232,10 @@ class PhotoTools:
         """
         photos = answer(self.index, self._query(query), top=1)
         count, (low, high) = photos.count, photos.interval or (None, None)
-        return PhotoCount(
-            in_words=photos.counted,
-            holds_if=self._condition if photos.interval else photos.likeness.sentence(),
-            expected=count.expected,
-            low=low,
-            high=high,
-            confidence=None if low is None else count.confidence,
-        )
+        facts = {"expected": count.expected, "low": low, "high": high, "in_words": photos.counted}
+        facts["holds_if"] = self._condition if photos.interval else photos.likeness.sentence()
+        facts["confidence"] = None if low is None else count.confidence
+        return PhotoCount.model_validate(facts)
 
     def explain_photo(self, photo: Photo) -> ExplainedPhoto:
         """Say which labels a photo of the library has, how sure that is, and on what it rests."""
@@ -368,14 +356,8 @@ class PhotoTools:
         words = total.sentence(str(asked))
         if estimate.newer:
             words += f"; {counted(estimate.newer, 'photo')} came after the draw and are not counted"
-        return PhotoCount(
-            in_words=words,
-            holds_if=OWN_ANSWERS,
-            expected=total.count,
-            low=total.low,
-            high=total.high,
-            confidence=total.confidence,
-        )
+        said = {"in_words": words, "holds_if": OWN_ANSWERS, "expected": total.count}
+        return PhotoCount.model_validate(vars(total) | said)
 
     def _query(self, text: str) -> Query:
         return Query.parse(text, self.index.space, self.index.taxonomy)
@@ -406,7 +388,6 @@ class PhotoTools:
 
     @cached_property
     def _model_and_trust(self) -> tuple[Predictor, dict[str, LabelView]]:
-        """The model of the run, and what its labels' probabilities were worth."""
         if self.run is None:
             raise DataError(
                 "there is no model to tag with; start with: labelwise serve --mcp INDEX RUN"
@@ -541,7 +522,6 @@ def _brief(server: Any, error: Any) -> Any:
 
 
 def _types(schema: dict[str, Any]) -> set[str]:
-    """Return the JSON types that an argument may have."""
     return {kind["type"] for kind in schema.get("anyOf", [schema]) if "type" in kind}
 
 

@@ -113,7 +113,6 @@ class Monitor:
         self.alarm = gauge("labelwise_calibration_alarm", "1 once the alarm was raised.", ["label"])
 
     async def watch_loop(self) -> None:
-        """Look how late the event loop is, for as long as it runs."""
         while True:
             due = time.perf_counter() + TICK
             await asyncio.sleep(TICK)

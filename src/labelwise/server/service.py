@@ -34,7 +34,7 @@ from labelwise.models.onnx_answers import NOT_FINITE
 from labelwise.models.run_folder import RunFolder
 from labelwise.models.spec import ModelSpec
 from labelwise.numeric.bounds import clopper_pearson
-from labelwise.pictures import PictureImages
+from labelwise.pictures import PictureImages, Transform
 from labelwise.pictures.worker_starter import Decoders
 from labelwise.predictions import Predictions
 from labelwise.server import schemas
@@ -55,7 +55,13 @@ from labelwise.server.settings import ServeSettings
 if TYPE_CHECKING:  # a server without an index needs none of it
     from labelwise.server.library import Library
 
+log = logging.getLogger("labelwise.server")
+
 BINS = 10
+ENOUGH_ANSWERS = 50  # to random questions, before no alarm means that probabilities fit
+CHECKABLE = ("recall", "precision", "f", "tags")
+NOT_CHECKED = "no photo has had all its labels reviewed yet"
+ASIDE = 2  # threads for reading requests and writing answers
 RANKS = (
     "this model ranks labels and has no probabilities; "
     "calibrate it first with `labelwise calibrate`"
@@ -190,7 +196,6 @@ class ServedModel:
 
     @cached_property
     def answer_head(self) -> bytes:
-        """How every answer begins, in JSON: what it says beside its results."""
         head = schemas.Predicted(
             model=self.weights,
             calibration=self.calibration,
@@ -238,16 +243,6 @@ class ServedModel:
         return held_out_shares(probs, photos.majority, photos.observed)
 
 
-ENOUGH_ANSWERS = 50  # to random questions, before no alarm means that probabilities fit
-CHECKABLE = ("recall", "precision", "f", "tags")
-NOT_CHECKED = "no photo has had all its labels reviewed yet"
-
-
-log = logging.getLogger("labelwise.server")
-
-ASIDE = 2  # threads for reading requests and writing answers
-
-
 class _Answers(Collector):
     """What the models have answered: sums of arrays, made into metrics when they are read."""
 
@@ -275,6 +270,12 @@ class _Answers(Collector):
         return [info, photos, nothing, decided, share]
 
 
+def decoders_of(settings: ServeSettings, transform: Transform) -> Decoders:
+    """Return the processes that open pictures for a server."""
+    seconds, memory = settings.decode_seconds, settings.decode_memory
+    return Decoders(transform, settings.decode_processes, seconds=seconds, memory=memory)
+
+
 class Service:
     """Models that answer, with what is known of their answers' worth."""
 
@@ -289,19 +290,10 @@ class Service:
         self.settings, self.device = settings, device
         self.first = RunFolder(run).path.absolute().name
         self.folders = settings.folders(self.first, Path(run))
-        self.decoders = Decoders(
-            spec_of(run).transform,
-            settings.decode_processes,
-            seconds=settings.decode_seconds,
-            memory=settings.decode_memory,
-        )
-        self.monitor = Monitor()
-        self.queue = PictureQueue(
-            max_queue=settings.max_queue,
-            client_queue=settings.pictures_per_client,
-            openers=max(1, settings.decode_processes),
-            monitor=self.monitor,
-        )
+        self.decoders = decoders_of(settings, spec_of(run).transform)
+        self.monitor, openers = Monitor(), max(1, settings.decode_processes)
+        most = {"max_queue": settings.max_queue, "client_queue": settings.pictures_per_client}
+        self.queue = PictureQueue(**most, openers=openers, monitor=self.monitor)
         self._threads = threads
         self._aside = Threads(ASIDE, "aside", waiting=settings.connections)
         self.aside = self._aside.run  # for what would hold up the event loop, such as much JSON
@@ -458,24 +450,20 @@ class Service:
         return answers
 
     def model_view(self, model: ServedModel) -> schemas.ModelView:
-        library = self._library_of(model)
-        return schemas.ModelView(
-            name=model.name,
-            method=model.spec.method,
-            backbone=model.spec.backbone.name,
-            labels=len(model.names),
-            weights=model.weights,
-            calibration=model.calibration,
-            caution=model.spec.caution,
-            rule=model.rule,
-            version=__version__,
-            photos=None if library is None else library.index.photos,
-            held_out=None if model.held_out is None else str(model.held_out),
-            max_body=self.settings.max_body,
-        )
+        library, spec = self._library_of(model), model.spec
+        facts = vars(model) | {
+            "method": spec.method,
+            "backbone": spec.backbone.name,
+            "labels": len(model.names),
+            "caution": spec.caution,
+            "version": __version__,
+            "photos": None if library is None else library.index.photos,
+            "held_out": None if model.held_out is None else str(model.held_out),
+            "max_body": self.settings.max_body,
+        }
+        return schemas.ModelView.model_validate(facts)
 
     def _library_of(self, model: ServedModel) -> "Library | None":
-        """Return the library that a model scored: the index belongs to the first model."""
         return self.library if model.name == self.first else None
 
     async def promise_views(self, model: ServedModel) -> list[schemas.PromiseView]:

@@ -257,16 +257,10 @@ class LimitedProtocol(H11Protocol):
         if self.cycle is not None and not self.cycle.response_complete:
             self.cycle.disconnected = True
             self.cycle.message_event.set()
+        headers, body = [*answer.raw_headers, *RAW_HEADERS], h11.Data(data=bytes(answer.body))
+        head = h11.Response(status_code=status, headers=headers, reason=STATUS_PHRASES[status])
         try:
-            for event in (
-                h11.Response(
-                    status_code=status,
-                    headers=[*answer.raw_headers, *RAW_HEADERS],
-                    reason=STATUS_PHRASES[status],
-                ),
-                h11.Data(data=bytes(answer.body)),
-                h11.EndOfMessage(),
-            ):
+            for event in (head, body, h11.EndOfMessage()):
                 self.transport.write(self.conn.send(event) or b"")
         except h11.LocalProtocolError:  # an answer was on its way already
             self.transport.abort()
