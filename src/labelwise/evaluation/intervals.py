@@ -56,6 +56,7 @@ from labelwise.metrics import (
     false_alarm_rate,
     top_k_sets,
 )
+from labelwise.metrics.scoring import weighted
 from labelwise.numeric.bounds import wilson
 from labelwise.numeric.groups import Groups, freedom_of
 from labelwise.numeric.special import stdtrit
@@ -244,17 +245,12 @@ def row_sums(answers: Probabilities, known: Known) -> list[Floats]:
     if known.shares is None:
         loss = -np.where(known.present, answers.log_p, answers.log_q)
     else:  # 0 times an infinite logarithm is 0
-        loss = -(_times(labels, answers.log_p) + _times(1 - labels, answers.log_q))
+        loss = -(weighted(labels, answers.log_p) + weighted(1 - labels, answers.log_q))
     square = (answers.probs - labels.astype(answers.probs.dtype)) ** 2
     if mask is not None:
         loss, square = (np.where(mask, values, 0.0) for values in (loss, square))
     counts = np.full(len(labels), labels.shape[1]) if mask is None else mask.sum(1)
     return [loss.sum(1, dtype=float), square.sum(1, dtype=float), counts.astype(float)]
-
-
-def _times(weight: NDArray[Any], value: NDArray[Any]) -> NDArray[Any]:
-    with np.errstate(invalid="ignore"):
-        return np.where(weight == 0, 0.0, weight * value)
 
 
 def _items_sums(items: Averaged) -> tuple[Floats, Floats]:

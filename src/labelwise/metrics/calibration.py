@@ -130,6 +130,7 @@ def bin_of(
 
 
 CellSums: TypeAlias = tuple[NDArray[Any], NDArray[Any], NDArray[Any]]  # int64, float64 twice
+UPDATE_ENTRIES = 2**20  # well above K x M, which each block costs once
 
 
 def cell_sums(
@@ -187,21 +188,16 @@ def _column_counts(labels: NDArray[np.uint8]) -> NDArray[np.int64]:
 
 
 def image_cells(
-    probs: Array,
-    labels: Array,
-    observed: Array | None,
-    where: Array | None,
-    edges: Numbers,
+    probs: Array, labels: Array, observed: Array | None, where: Array | None, edges: Numbers
 ) -> CellSums:
     """Return the sums of each image's chosen entries by bin, each (N, M)."""
-    rows, columns = check_shapes(probs=probs, labels=labels, observed=observed, where=where)
+    shape = check_shapes(probs=probs, labels=labels, observed=observed, where=where)
+    sums = CalibrationSums.zeros(shape[0], edges).sums
     rounded = round_edges(edges, probs)
-    shape = (rows, edges.shape[-1] - 1)
-    counts, confidence, present = np.zeros(shape, dtype=np.int64), np.zeros(shape), np.zeros(shape)
-    for block, keep, (prob, label) in entry_blocks((rows, columns), observed, where, probs, labels):
-        added = cell_sums(prob, label, keep, rounded, "image")
-        counts[block], confidence[block], present[block] = added
-    return counts, confidence, present
+    for block, keep, sides in entry_blocks(shape, observed, where, probs, labels):
+        for total, added in zip(sums, cell_sums(*sides, keep, rounded, "image"), strict=True):
+            total[block] = added
+    return sums
 
 
 @dataclass(frozen=True)
@@ -217,6 +213,10 @@ class Reliability:
     present_sums: Numbers
 
     @property
+    def sums(self) -> CellSums:
+        return self.counts, self.confidence_sums, self.present_sums
+
+    @property
     def confidence(self) -> Numbers:
         """Mean probability in each bin, NaN where it is empty."""
         return _ratio(self.confidence_sums, self.counts)
@@ -225,10 +225,6 @@ class Reliability:
     def accuracy(self) -> Numbers:
         """Share of present labels in each bin, NaN where it is empty."""
         return _ratio(self.present_sums, self.counts)
-
-    @property
-    def sums(self) -> CellSums:
-        return self.counts, self.confidence_sums, self.present_sums
 
     def row(self, column: int) -> "Reliability":
         """Return the reliability (M,) of one label, of bins that all labels share."""
@@ -286,17 +282,9 @@ def _mean_abs_normal(mean: Numbers, deviation: Numbers) -> Numbers:
     return deviation * sqrt(2 / pi) * np.exp(-(ratio**2) / 2) + np.abs(mean) * inside
 
 
-UPDATE_ENTRIES = 2**20  # well above K x M, which each block costs once
-
-
 @dataclass(frozen=True)
-class CalibrationSums:
-    """Sums (K, M) of every label and bin; ``edges`` are (M + 1,), or (K, M + 1) of each label."""
-
-    edges: Numbers
-    counts: NDArray[np.int64]
-    confidence_sums: Numbers
-    present_sums: Numbers
+class CalibrationSums(Reliability):
+    """The reliability of every label, (K, M), to which batches add and which shards merge."""
 
     @classmethod
     def zeros(cls, num_labels: int, edges: Numbers) -> "CalibrationSums":
@@ -306,22 +294,25 @@ class CalibrationSums:
         return cls(edges, np.zeros(shape, dtype=np.int64), np.zeros(shape), np.zeros(shape))
 
     def update(
-        self,
-        probs: Array,
-        labels: Array,
-        observed: Array | None = None,
-        where: Array | None = None,
+        self, probs: Array, labels: Array, observed: Array | None = None, where: Array | None = None
     ) -> None:
         """Add the entries of (N, K) arrays that are observed and chosen by ``where``."""
-        rows, columns = check_shapes(probs=probs, labels=labels, observed=observed, where=where)
-        if columns != len(self.counts):
-            raise ValueError(f"probs must have {len(self.counts)} columns, got {columns}")
+        shape = check_shapes(probs=probs, labels=labels, observed=observed, where=where)
+        if shape[1] != len(self.counts):
+            raise ValueError(f"probs must have {len(self.counts)} columns, got {shape[1]}")
         edges = round_edges(self.edges, probs)
-        given = (rows, columns), observed, where, probs, labels
-        for _, keep, (prob, label) in entry_blocks(*given, entries=UPDATE_ENTRIES):
-            added = cell_sums(prob, label, keep, edges, "label")
-            for total, part in zip(self.per_label().sums, added, strict=True):
-                total += part
+        given = shape, observed, where, probs, labels
+        for _, keep, sides in entry_blocks(*given, entries=UPDATE_ENTRIES):
+            self.add(*sides, keep, edges)
+
+    def add(
+        self, probs: NDArray[Any], labels: NDArray[Any], keep: Mask | None, edges: NDArray[Any]
+    ) -> None:
+        """Add the kept entries of a block; ``edges`` as the probabilities' own type rounds them."""
+        for total, added in zip(
+            self.sums, cell_sums(probs, labels, keep, edges, "label"), strict=True
+        ):
+            total += added
 
     def merge(self, other: "CalibrationSums") -> "CalibrationSums":
         if not np.array_equal(self.edges, other.edges) or self.counts.shape != other.counts.shape:
@@ -330,18 +321,17 @@ class CalibrationSums:
                 f"got {self.counts.shape} and {other.counts.shape} with edges "
                 f"{self.edges.tolist()} and {other.edges.tolist()}"
             )
-        both = zip(self.per_label().sums, other.per_label().sums, strict=True)
+        both = zip(self.sums, other.sums, strict=True)
         return CalibrationSums(self.edges, *(mine + others for mine, others in both))
 
     def per_label(self) -> Reliability:
-        """Return the reliability of every label, (K, M)."""
-        return Reliability(self.edges, self.counts, self.confidence_sums, self.present_sums)
+        return self
 
     def pooled(self) -> Reliability:
         """Return the reliability of all labels as one pool, (M,)."""
         if self.edges.ndim == 2:
             raise ValueError(f"pooling needs bins shared by all labels, got {self.edges.shape}")
-        return Reliability(self.edges, *(side.sum(axis=0) for side in self.per_label().sums))
+        return Reliability(self.edges, *(side.sum(axis=0) for side in self.sums))
 
 
 def reliability(

@@ -22,7 +22,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from labelwise.metrics.calibration import cell_sums, round_edges, width_edges
+from labelwise.metrics.calibration import CalibrationSums, round_edges, width_edges
 from labelwise.metrics.lines import Averaged, entry_blocks
 from labelwise.numeric.arrays import Array, Numbers, check_shapes
 
@@ -52,39 +52,33 @@ class ProperScore:
 
 @dataclass(frozen=True)
 class ProperSums:
-    """Sums over the entries of each label and bin (K, M), and of the score itself (K,)."""
+    """The cells of each label and bin, and sums (K,) of the score itself."""
 
     kind: Literal["brier", "log loss"]
-    counts: Numbers
-    confidence: Numbers
-    present: Numbers
+    cells: CalibrationSums
     totals: Numbers
     infinite: int
 
     def merge(self, other: "ProperSums") -> "ProperSums":
-        if (self.kind, self.counts.shape) != (other.kind, other.counts.shape):
+        if self.kind != other.kind:
             raise ValueError(
-                "sums must be of one score with the same labels and bins to be merged, got "
-                f"{self.kind} {self.counts.shape} and {other.kind} {other.counts.shape}"
+                f"sums must be of one score to be merged, got {self.kind} and {other.kind}"
             )
-        names = ("counts", "confidence", "present", "totals", "infinite")
-        return ProperSums(self.kind, *(getattr(self, n) + getattr(other, n) for n in names))
+        cells, infinite = self.cells.merge(other.cells), self.infinite + other.infinite
+        return ProperSums(self.kind, cells, self.totals + other.totals, infinite)
 
     def score(self) -> ProperScore:
         divergence, entropy = FORMULAS[self.kind]
+        pooled = self.cells.pooled()
         with np.errstate(invalid="ignore", divide="ignore"):
-            per_label = Averaged.over(self.totals / self.counts.sum(axis=1), "label")
-            weight, confidence, present = (
-                sums.sum(axis=0) for sums in (self.counts, self.confidence, self.present)
-            )
-            count, filled = weight.sum(), weight > 0
-            base = present.sum() / count
-            weight, confidence, present = (a[filled] for a in (weight, confidence, present))
-            guess = confidence / weight
+            per_label = Averaged.over(self.totals / self.cells.counts.sum(axis=1), "label")
+            count, filled = pooled.counts.sum(), pooled.counts > 0
+            base = pooled.present_sums.sum() / count
+            weight, truth = pooled.counts[filled], pooled.accuracy[filled]
             return ProperScore(
                 value=float(self.totals.sum() / count),
-                calibration=float(weight @ divergence(present / weight, guess) / count),
-                resolution=float(weight @ divergence(present / weight, base) / count),
+                calibration=float(weight @ divergence(truth, pooled.confidence[filled]) / count),
+                resolution=float(weight @ divergence(truth, base) / count),
                 uncertainty=float(entropy(base)),
                 per_label=per_label,
                 count=int(count),
@@ -163,9 +157,9 @@ def _sums(
     bins: int,
 ) -> ProperSums:
     shape = check_shapes(**given, labels=labels, observed=observed, where=where)
-    edges, columns = round_edges(width_edges(bins), next(iter(given.values()))), shape[1]
-    counts, confidence, present = (np.zeros((columns, bins)) for _ in range(3))
-    totals, infinite = np.zeros(columns), 0
+    cells = CalibrationSums.zeros(shape[1], width_edges(bins))
+    edges = round_edges(cells.edges, next(iter(given.values())))
+    totals, infinite = np.zeros(shape[1]), 0
     for _, keep, (truth, *sides) in entry_blocks(shape, observed, where, labels, *given.values()):
         label = truth.astype(np.float64)
         prob = sides[0] if len(sides) == 1 else np.exp(sides[0])
@@ -173,15 +167,13 @@ def _sums(
             loss = (prob - label) ** 2
         else:
             present_log, absent_log = _logs(prob) if len(sides) == 1 else sides
-            loss = -_times(label, present_log) - _times(1 - label, absent_log)
+            loss = -weighted(label, present_log) - weighted(1 - label, absent_log)
         if keep is not None:
             loss = np.where(keep, loss, 0.0)
-        cells = cell_sums(prob, label, keep, edges, "label")
-        for sums, added in zip((counts, confidence, present), cells, strict=True):
-            sums += added
+        cells.add(prob, label, keep, edges)
         totals += loss.sum(axis=0)
         infinite += int(np.isposinf(loss).sum())
-    return ProperSums(kind, counts, confidence, present, totals, infinite)
+    return ProperSums(kind, cells, totals, infinite)
 
 
 def _logs(prob: NDArray[Any]) -> tuple[Numbers, Numbers]:
@@ -192,18 +184,22 @@ def _logs(prob: NDArray[Any]) -> tuple[Numbers, Numbers]:
 
 def _kl(truth: Numbers, guess: Numbers) -> Numbers:
     guess = np.minimum(guess, 1.0)  # a mean of ones may round above one
-    present = _times(truth, np.log(truth) - np.log(guess))
-    return present + _times(1 - truth, np.log1p(-truth) - np.log1p(-guess))
+    present = weighted(truth, np.log(truth) - np.log(guess))
+    return present + weighted(1 - truth, np.log1p(-truth) - np.log1p(-guess))
+
+
+def _entropy(base: Numbers) -> Numbers:
+    return -weighted(base, np.log(base)) - weighted(1 - base, np.log1p(-base))
 
 
 Formula = Callable[..., Numbers]
 FORMULAS: dict[str, tuple[Formula, Formula]] = {  # of (truth, guess), and of the base rate
     "brier": (lambda truth, guess: (truth - guess) ** 2, lambda base: base * (1 - base)),
-    "log loss": (_kl, lambda base: -_times(base, np.log(base)) - _times(1 - base, np.log1p(-base))),
+    "log loss": (_kl, _entropy),
 }
 
 
-def _times(weight: Numbers, value: NDArray[Any]) -> Numbers:
+def weighted(weight: NDArray[Any], value: NDArray[Any]) -> NDArray[Any]:
     """Return the product, 0 where the weight is 0 even if the value is infinite."""
     with np.errstate(invalid="ignore"):
         return np.where(weight == 0, 0.0, weight * value)
