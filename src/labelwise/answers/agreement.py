@@ -58,7 +58,8 @@ class LabelAnswers:
         self.refresh()
 
     def _note(self, line: LoggedAnswer) -> None:
-        key, people = (line.photo, line.label), self._said.setdefault((line.photo, line.label), {})
+        key = (line.photo, line.label)
+        people = self._said.setdefault(key, {})
         self._count(key, -1)
         people.pop(line.who, None)
         if line.answer != "undo":

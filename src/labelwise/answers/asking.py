@@ -228,8 +228,9 @@ def _f_gains(probs: Numbers, sets: NDArray[np.bool_]) -> Numbers:
     label at a time, and taken apart again for the label that is asked.
     """
     size = sets.sum(1)
-    inside = _counts(np.where(sets, probs, 0))[:, : int(size.max(initial=0)) + 1]  # (n, A)
-    outside = _counts(np.where(sets, 0, probs))  # (n, K + 1)
+    most = int(size.max(initial=0))
+    inside = chances_of_counts(np.where(sets, probs, 0))[:, : most + 1]  # (n, A)
+    outside = chances_of_counts(np.where(sets, 0, probs))  # (n, K + 1)
     hits, others = np.arange(inside.shape[1]), np.arange(outside.shape[1])
 
     def f(chosen: Numbers, found: NDArray[Any], more: NDArray[Any]) -> Numbers:
@@ -254,7 +255,7 @@ def _f_gains(probs: Numbers, sets: NDArray[np.bool_]) -> Numbers:
     return gains
 
 
-def _counts(probs: Numbers) -> Numbers:
+def chances_of_counts(probs: Numbers) -> Numbers:
     """Return the chances (n, K + 1) of how many of K independent labels are there."""
     rows, labels = probs.shape
     chances = np.zeros((rows, labels + 1))

@@ -85,16 +85,15 @@ def precisions(session: AuditSession) -> list[Precision]:
 
 def recalls(session: AuditSession) -> dict[str, Recall]:
     """Return how much of each listed tag was tagged, by the random photos."""
-    by_tag, photos = dict[str, Recall](), len(session.table.photos)
+    by_tag = dict[str, Recall]()
     for tag in session.listed if session.shown else ():
         own = [facts for photo, facts in session.shown.items() if session.found(photo, tag)]
         other = [facts for photo, facts in session.shown.items() if not session.found(photo, tag)]
         hits = sum(tag not in (*facts["wrong"], *facts["unsure"]) for facts in own)
-        missed = sum(tag in facts["also"] for facts in other)
         by_tag[tag] = recall_of(
-            photos,
+            len(session.table.photos),
             len(session.table.uses[session.tags[tag]]),
-            (len(other), missed),
+            (len(other), sum(tag in facts["also"] for facts in other)),
             (len(own), hits),
             unsure=sum(tag in facts["unsure"] for facts in other),
             confidence=session.settings.confidence,

@@ -110,13 +110,11 @@ class AuditSession:
         return self.table.photos[int(self.table.uses[tag][number])], self.table.tags[tag]
 
     def _fresh(self) -> Audit:
-        own, sizes, scores = self.settings, [len(one) for one in self.table.uses], self.table.scores
+        own, sizes, scores = self.settings, [*map(len, self.table.uses)], self.table.scores
         level: dict[str, Any] = {"right_at_least": own.right_at_least, "confidence": own.confidence}
         if own.again:
             return Audit([sum(sizes)], seed=own.seed, per_tag=True, most=sum(sizes), **level)
         return Audit(sizes, scores=scores, seed=own.seed, per_tag=own.per_tag, **level)
-
-    # ---- what was answered
 
     def refresh(self) -> None:
         """Take in what this process or another has logged since."""
@@ -167,8 +165,6 @@ class AuditSession:
         elif key in self.table.known:
             self.answers[use] = self.table.known[key]
         return before is not None and before != self.answers.get(use)
-
-    # ---- asking
 
     def question(self, who: str) -> TagQuestion | None:
         """Return what to ask a person now, and hold it for them; None if nothing is left."""
@@ -221,14 +217,11 @@ class AuditSession:
     def tagged(self, photo: str) -> tuple[str, ...]:
         return tuple(tag for tag in self.listed if self.found(photo, tag) is not None)
 
-    # ---- answering
-
     def line(self, photo: str, tag: str, word: str, who: str) -> Line | None:
         """Return what to log of a tag on a photo; None if the person has said so already."""
         if self.found(photo, tag) is None:
             raise DataError(f"{photo!r:.200} does not carry the tag {tag!r:.100} in the table")
-        if word not in WORDS:
-            raise DataError(f"an answer is yes, no or unsure, got {word!r:.60}")
+        _require_answer(word)
         if self._said.get((photo, tag), {}).get(who) == word:
             return None
         return answered(photo, tag, word, who, WHY)
@@ -240,14 +233,13 @@ class AuditSession:
         for tag, word in shown.items():
             if tag not in self.listed:
                 raise DataError(f"{tag!r:.100} is not a listed tag{nearest(tag, self.listed)}")
-            if word not in WORDS:
-                raise DataError(f"an answer is yes, no or unsure, got {word!r:.60}")
+            _require_answer(word)
+        said: dict[str, set[str]] = {word: set() for word in WORDS}
+        for tag, word in shown.items():
+            said[word].add(tag)
         own = set(self.tagged(photo))
-        facts = {
-            "also": sorted(tag for tag, word in shown.items() if word == "yes" and tag not in own),
-            "wrong": sorted(tag for tag, word in shown.items() if word == "no" and tag in own),
-            "unsure": sorted(tag for tag, word in shown.items() if word == "unsure"),
-        }
+        sets = {"also": said["yes"] - own, "wrong": said["no"] & own, "unsure": said["unsure"]}
+        facts = {name: sorted(tags) for name, tags in sets.items()}
         before = self.shown.get(photo, {})
         if facts == {name: before.get(name) for name in facts}:
             return None
@@ -269,8 +261,6 @@ class AuditSession:
             return TagQuestion(photo, tag, self.tagged(photo), self.listed)
         self.record([answered(photo, tag, "undo", who, WHY)])
         return TagQuestion(photo, tag)
-
-    # ---- what is known
 
     def known(self) -> Audit:
         """Return the audit with all answers that follow from each other.
@@ -307,3 +297,8 @@ class AuditSession:
     @property
     def people(self) -> list[str]:
         return sorted(who for who, own in self._last.items() if own)
+
+
+def _require_answer(word: str) -> None:
+    if word not in WORDS:
+        raise DataError(f"an answer is yes, no or unsure, got {word!r:.60}")

@@ -53,8 +53,8 @@ class LoggedAnswer:
 
     def __post_init__(self) -> None:
         texts = (self.photo, self.label, self.who, self.when, self.why)
-        maybe = isinstance(self.draw, str | None) and isinstance(self.path, str | None)
-        if not maybe or not all(isinstance(text, str) for text in texts):
+        texts += (self.draw or "", self.path or "")
+        if not all(isinstance(text, str) for text in texts):
             raise TypeError("text expected")
         if self.answer not in AS_ANSWER or not isinstance(self.weight, int | float | None):
             raise TypeError(self.answer)

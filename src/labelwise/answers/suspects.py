@@ -21,6 +21,7 @@ no stretch that passed holds more false suspects than the level: nor do they tog
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from math import floor
 from pathlib import Path
 from typing import Any, Literal
@@ -32,6 +33,7 @@ from torch import Tensor
 
 from labelwise.answers.log import AnswerLog, answered
 from labelwise.calibration import platt
+from labelwise.calibration.entries import folds_of
 from labelwise.data import LabelTable
 from labelwise.data.rows import read_csv_rows
 from labelwise.data.table import LabelSets, SoftLabels
@@ -154,16 +156,14 @@ def repair(
     labels = np.where(known, labels, 0)
     changes = []
     for question in questions:
-        answer: ReviewAnswer = question.answer
+        photo, answer = question.photo, question.answer
         if not answer and accept_promised and question.promised and question.given != "unknown":
             answer = "yes" if question.given == "absent" else "no"
         if not answer:
             continue
-        if question.photo not in row_of:
-            raise DataError(
-                f"{table.name} has no photo {question.photo!r}{nearest(question.photo, row_of)}"
-            )
-        row, column = row_of[question.photo], table.space.column(question.label)
+        if photo not in row_of:
+            raise DataError(f"{table.name} has no photo {photo!r}{nearest(photo, row_of)}")
+        row, column = row_of[photo], table.space.column(question.label)
         share, after = float(labels[row, column]), STATES[answer]
         before = "soft" if 0 < share < 1 else "present" if share else "absent"
         if not known[row, column]:
@@ -172,13 +172,13 @@ def repair(
             continue
         if table.split is not None and table.split[row] == "test" and not test_too:
             raise DataError(
-                f"{table.name}: {question.photo!r} is in the test split, where repairs by a "
-                "model's own suspects would flatter it; leave test out of the suspects, or say "
-                "--test-too and review test photos that the model did not choose as well"
+                f"{table.name}: {photo!r} is in the test split, where repairs by a model's own "
+                "suspects would flatter it; leave test out of the suspects, or say --test-too and "
+                "review test photos that the model did not choose as well"
             )
         labels[row, column], known[row, column] = answer == "yes", answer != "unsure"
         because: Any = "review" if question.answer else "promised"
-        changes.append(Change(question.photo, question.label, before, after, because))
+        changes.append(Change(photo, question.label, before, after, because))
     repaired = replace(
         table,
         present=LabelSets.from_dense(labels > 0.5),
@@ -240,18 +240,13 @@ def crossfit_log_odds(
     odds = torch.empty(scores.shape, dtype=torch.float64)
     for held in _folds(len(scores), folds, seed):
         fitted = platt(scores[~held], truth[~held], link, None if known is None else known[~held])
-        with torch.no_grad():
-            odds[held] = fitted.log_odds(scores[held]).double()
+        odds[held] = fitted.log_odds(scores[held]).detach().double()
     return odds
 
 
 @dataclass(frozen=True, eq=False)
 class TrueLogOdds:
-    """Log-odds (N, K) that labels are there, and the estimated shares of mistakes.
-
-    ``missing`` is the share of the present labels that is not given, ``wrong`` the share of the
-    absent ones that is.
-    """
+    """Log-odds (N, K) that labels are there; the shares of present ones not given, absent given."""
 
     log_odds: Tensor
     missing: float
@@ -349,8 +344,7 @@ def crossfit_heads(
     watch: Watch | None = None,
 ) -> Tensor:
     """Return logits (N, K): each row's by a linear head fitted on the other folds' features."""
-    inputs, truth = to_tensor(features), to_tensor(labels)
-    known = None if observed is None else mask_tensor(observed, "observed")
+    inputs, (truth, _, known) = to_tensor(features), _tensors(labels, labels, observed)
     if inputs.ndim != 2 or len(inputs) != len(truth):
         raise ValueError(
             f"features must be (N, D) for {len(truth)} rows, got {tuple(inputs.shape)}"
@@ -371,10 +365,9 @@ def fit_linear_head(
     features: Array, labels: Array, observed: Array | None = None, *, l2: float = HEAD_L2
 ) -> tuple[Tensor, Tensor]:
     """Return weight (D, K) and bias (K,) of a logistic head on features as they are."""
-    inputs, truth = to_tensor(features).float(), to_tensor(labels).float()
-    known = (
-        torch.ones_like(truth) if observed is None else mask_tensor(observed, "observed").float()
-    )
+    inputs, (truth, _, mask) = to_tensor(features).float(), _tensors(labels, labels, observed)
+    truth = truth.float()
+    known = torch.ones_like(truth) if mask is None else mask.float()
     mean, spread = inputs.mean(0), inputs.std(0, correction=0) + 1e-6
     scaled = (inputs - mean) / spread
     count = known.sum(0).clamp(min=1)
@@ -400,9 +393,7 @@ def deal_folds(
     if not 2 <= folds <= count:
         what = "rows" if group is None else "groups"
         raise SettingsError(f"folds must lie between 2 and the {count} {what}, got {folds}")
-    order = torch.randperm(count, generator=torch.Generator().manual_seed(seed)) % folds
-    dealt: NDArray[np.int64] = order.numpy()[units]
-    return dealt
+    return folds_of(count, folds, seed)[units]
 
 
 def _folds(rows: int, folds: int, seed: int) -> list[Tensor]:
@@ -477,15 +468,11 @@ def find_suspects(
     odds, truth = to_numpy(log_odds), to_numpy(labels)
     known = None if observed is None else as_mask(to_numpy(observed), "observed")
     check_shapes(log_odds=odds, labels=truth, observed=known)
-    asked = truth == (0 if kind == "missing" else 1)
-    if known is not None:
-        asked &= known
-    places = np.flatnonzero(asked)
-    doubt = odds.reshape(-1)[places]
+    asked = truth == (kind == "wrong")
+    places = np.flatnonzero(asked if known is None else asked & known)
+    doubt = odds.reshape(-1)[places] * (-1 if kind == "missing" else 1)
     if np.isnan(doubt).any():
         raise ValueError("log_odds must not be NaN where a label is known, got NaN")
-    if kind == "missing":
-        doubt = -doubt
     keep = min(most, len(places))
     if 0 < keep < len(places):
         first = doubt <= np.partition(doubt, keep - 1)[keep - 1]  # and those tied with the last
@@ -501,12 +488,10 @@ def stretches(count: int) -> list[slice]:
     >>> stretches(230)[2]
     slice(100, 200, None)
     """
-    parts, start = [], 0
-    while start < count:
-        stop = min(max(FIRST_STRETCH, 2 * start), count)
-        parts.append(slice(start, stop))
-        start = stop
-    return parts
+    ends = [0]
+    while ends[-1] < count:
+        ends.append(min(max(FIRST_STRETCH, 2 * ends[-1]), count))
+    return [slice(*ends_of) for ends_of in pairwise(ends)]
 
 
 def marked_checks(count: int, *, per_stretch: int = 50, seed: int = 0) -> NDArray[np.bool_]:

@@ -15,6 +15,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -88,8 +89,8 @@ def tags_of_text(said: Any) -> list[tuple[str, float | None]] | None:
         value = inside
     if not isinstance(value, list):
         return None
-    tags = [_tag(item) for item in value]
-    return None if any(tag is None for tag in tags) else [tag for tag in tags if tag is not None]
+    tags = [tag for item in value if (tag := _tag(item)) is not None]
+    return tags if len(tags) == len(value) else None
 
 
 def _tag(value: Any) -> tuple[str, float | None] | None:
@@ -259,17 +260,19 @@ def _one_of(header: Sequence[str], names: Sequence[str]) -> str | None:
 def _use_rows(path: Path, photo: str, label: str, score: str | None) -> TagTable:
     headers = [photo, label, *([] if score is None else [score])]
 
-    def found() -> Iterator[FoundUse]:
-        number = 0
-        for batch in TABULAR[path.suffix.lower()](path).batches(headers):
-            for row in zip(*(batch.column(name).to_pylist() for name in headers), strict=True):
-                number += 1
-                if row[0] in (None, "") or row[1] is None:
-                    raise DataError(f"{path.name}, row {number}: it names no photo, or no tag")
-                chance = None if score is None else score_of(row[2], f"{path.name}, row {number}")
-                yield str(row[0]), str(row[1]), chance
+    def uses() -> Iterator[FoundUse]:
+        batches = TABULAR[path.suffix.lower()](path).batches(headers)
+        rows = (
+            zip(*(batch.column(name).to_pylist() for name in headers), strict=True)
+            for batch in batches
+        )
+        for number, row in enumerate(chain.from_iterable(rows), 1):
+            where = f"{path.name}, row {number}"
+            if row[0] in (None, "") or row[1] is None:
+                raise DataError(f"{where}: it names no photo, or no tag")
+            yield str(row[0]), str(row[1]), None if score is None else score_of(row[2], where)
 
-    return TagTable.of(path.name, found())
+    return TagTable.of(path.name, uses())
 
 
 def score_of(value: Any, where: str) -> float:

@@ -194,8 +194,9 @@ def image_cells(
     shape = check_shapes(probs=probs, labels=labels, observed=observed, where=where)
     sums = CalibrationSums.zeros(shape[0], edges).sums
     rounded = round_edges(edges, probs)
-    for block, keep, sides in entry_blocks(shape, observed, where, probs, labels):
-        for total, added in zip(sums, cell_sums(*sides, keep, rounded, "image"), strict=True):
+    for block, keep, (prob, label) in entry_blocks(shape, observed, where, probs, labels):
+        cells = cell_sums(prob, label, keep, rounded, "image")
+        for total, added in zip(sums, cells, strict=True):
             total[block] = added
     return sums
 
@@ -302,16 +303,15 @@ class CalibrationSums(Reliability):
             raise ValueError(f"probs must have {len(self.counts)} columns, got {shape[1]}")
         edges = round_edges(self.edges, probs)
         given = shape, observed, where, probs, labels
-        for _, keep, sides in entry_blocks(*given, entries=UPDATE_ENTRIES):
-            self.add(*sides, keep, edges)
+        for _, keep, (prob, label) in entry_blocks(*given, entries=UPDATE_ENTRIES):
+            self.add(prob, label, keep, edges)
 
     def add(
         self, probs: NDArray[Any], labels: NDArray[Any], keep: Mask | None, edges: NDArray[Any]
     ) -> None:
         """Add the kept entries of a block; ``edges`` as the probabilities' own type rounds them."""
-        for total, added in zip(
-            self.sums, cell_sums(probs, labels, keep, edges, "label"), strict=True
-        ):
+        cells = cell_sums(probs, labels, keep, edges, "label")
+        for total, added in zip(self.sums, cells, strict=True):
             total += added
 
     def merge(self, other: "CalibrationSums") -> "CalibrationSums":

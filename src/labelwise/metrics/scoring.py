@@ -199,7 +199,7 @@ FORMULAS: dict[str, tuple[Formula, Formula]] = {  # of (truth, guess), and of th
 }
 
 
-def weighted(weight: NDArray[Any], value: NDArray[Any]) -> NDArray[Any]:
+def weighted(weight: Any, value: Any) -> Numbers:
     """Return the product, 0 where the weight is 0 even if the value is infinite."""
     with np.errstate(invalid="ignore"):
         return np.where(weight == 0, 0.0, weight * value)

@@ -40,7 +40,7 @@ as the rarer side has held-out photos. The share moved if t = s is not in it, wi
 n added for the error of s.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from math import sqrt
@@ -51,7 +51,7 @@ from numpy.typing import NDArray
 
 from labelwise.numeric.arrays import Numbers
 from labelwise.numeric.bounds import edge
-from labelwise.numeric.special import expit, fit_slope_and_offset, log_expit, stdtrit
+from labelwise.numeric.special import fit_slope_and_offset, log_expit, stdtrit
 
 ALPHA = 0.05
 CLIP = 1e-6
@@ -130,6 +130,12 @@ class LabelShare:
         return f"{self.label} {self.before:.1%} before, {self.now:.1%} now"
 
 
+def moved_shares(shares: Iterable[LabelShare]) -> tuple[LabelShare, ...]:
+    """Return the shares that moved, the largest difference first."""
+    moved = (share for share in shares if share.moved)
+    return tuple(sorted(moved, key=lambda share: -abs(share.now - share.before)))
+
+
 def first_shares(shares: Sequence[LabelShare], most: int = 3) -> str:
     """Return the first shares in words, and how many more there are."""
     more = f" and {len(shares) - most} more" if len(shares) > most else ""
@@ -157,11 +163,6 @@ class HeldOutShare:
     def log_ratios(self, probs: Numbers) -> Numbers:
         """Return how much more probable each photo is with the label than without it, in logs."""
         return np.clip(self.slope * _log_odds(probs) + self.offset, -FAR, FAR)
-
-    def adapted(self, probs: Numbers, share: float) -> Numbers:
-        """Return the probabilities (n,) where the label has another share."""
-        t = min(max(share, CLIP), 1 - CLIP)
-        return np.asarray(expit(self.log_ratios(probs) + np.log(t) - np.log1p(-t)))
 
 
 def held_out_share(probs: Numbers, labels: NDArray[np.bool_]) -> HeldOutShare | None:
@@ -253,9 +254,7 @@ class Likeness:
 
     @property
     def moved(self) -> tuple[LabelShare, ...]:
-        """The labels whose share differs, the largest difference first."""
-        moved = [share for share in self.shares if share.moved]
-        return tuple(sorted(moved, key=lambda share: -abs(share.now - share.before)))
+        return moved_shares(self.shares)
 
     def sentence(self, known: str = "held-out") -> str:
         """Return what a person should know of it, and what to do; ``known`` names the photos."""

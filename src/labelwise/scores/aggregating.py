@@ -25,16 +25,14 @@ from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
-from pyarrow import csv as arrow_csv
 
+from labelwise.answers.asking import chances_of_counts
 from labelwise.data.camera_results import read_times
 from labelwise.errors import DataError, SettingsError
 from labelwise.numeric.special import log_ndtr
 from labelwise.scores.read import unlabelled_scores
-from labelwise.scores.tables import Kind, RawScores, read_raw
-from labelwise.system.files import replacing
+from labelwise.scores.tables import Floats, Kind, RawScores, read_raw, write_columns
 from labelwise.system.text import as_cell
 from labelwise.types import nearest
 
@@ -43,8 +41,6 @@ HOW = ("any", "most", "evidence")
 EXACT_UP_TO = 400
 SMALLEST = -700.0  # logarithms below it are taken as it, so that log-odds stay finite
 PERIODS = {"day": "datetime64[D]", "month": "datetime64[M]", "year": "datetime64[Y]"}
-
-Floats = NDArray[np.float64]
 
 
 def aggregate(
@@ -74,17 +70,13 @@ def aggregate(
 
 def _most(p: Floats) -> Floats:
     """Return the log-odds (K,) that more than half of n independent photos (n, K) have a label."""
-    count, labels = p.shape
+    count = len(p)
     least = count // 2 + 1
     if count > EXACT_UP_TO:
         spread = np.sqrt(np.maximum((p * (1 - p)).sum(0), 1e-12))
         away = (p.sum(0) - (least - 0.5)) / spread
         return np.asarray(log_ndtr(away) - log_ndtr(-away))
-    law = np.zeros((count + 1, labels))
-    law[0] = 1.0
-    for row in p:
-        law[1:] = law[1:] * (1 - row) + law[:-1] * row
-        law[0] *= 1 - row
+    law = np.ascontiguousarray(chances_of_counts(p.T).T)
     yes, no = law[least:].sum(0), law[:least].sum(0)
     tiny = np.exp(SMALLEST / 2)
     return np.asarray(np.log(np.maximum(yes, tiny)) - np.log(np.maximum(no, tiny)))
@@ -116,23 +108,15 @@ class UnitTable:
 
     def save(self, path: Path) -> None:
         """Write a table of scores: id, split, group and the columns of the units, photos, ..."""
-        if path.suffix not in (".csv", ".parquet"):
-            raise SettingsError(f"units are written as .csv or .parquet, got {path.name!r}")
-        text = path.suffix == ".csv"
-        columns: dict[str, Any] = {"id": [as_cell(n) if text else n for n in self.names]}
-        for name, values in self.columns.items():
-            columns[name] = [as_cell(value) if text else value for value in values]
+        columns: dict[str, Any] = {"id": self.names, **self.columns}
+        if path.suffix == ".csv":
+            columns = {name: list(map(as_cell, values)) for name, values in columns.items()}
         columns["photos"] = self.photos
         for number, name in enumerate(self.labels):
             columns[f"score:{name}"] = self.odds[:, number]
         for name, own in zip(self.labels, () if self.truth is None else self.truth.T, strict=False):
             columns[f"label:{name}"] = pa.array(own, pa.float64(), from_pandas=True)
-        table = pa.table(columns)
-        with replacing(path) as temporary:
-            if text:
-                arrow_csv.write_csv(table, temporary)
-            else:
-                pq.write_table(table, temporary)
+        write_columns(path, columns, "units")
 
 
 def aggregate_table(source: Path, kind: Kind | None, by: Sequence[str], how: How) -> UnitTable:
@@ -152,11 +136,9 @@ def aggregate_table(source: Path, kind: Kind | None, by: Sequence[str], how: How
         raise DataError(f"{source}: row {odd + 1}: the name of a unit must not hold a null")
     names, first, unit = np.unique(np.array(keys), return_index=True, return_inverse=True)
     unit = unit.astype(np.int64)
-    shares = _shares(raw, np.exp(log_p))
     truth = raw.labels
     if truth is not None:
-        soft = (truth > 0) & (truth < 1)
-        truth = np.where(soft, truth > 0.5, truth)
+        truth = np.where((truth > 0) & (truth < 1), truth > 0.5, truth)
     told = {
         name: [column[row] for row in first]
         for name, column in zip(columns, values, strict=True)
@@ -170,7 +152,7 @@ def aggregate_table(source: Path, kind: Kind | None, by: Sequence[str], how: How
     return UnitTable(
         tuple(names.tolist()),
         raw.names,
-        aggregate(log_p, log_q, unit, len(names), how, shares),
+        aggregate(log_p, log_q, unit, len(names), how, _shares(raw, np.exp(log_p))),
         None if truth is None else aggregate_labels(truth, unit, len(names), how),
         np.bincount(unit, minlength=len(names)),
         {name: column for name, column in kept.items() if column is not None} | told,

@@ -1,12 +1,8 @@
 """Fitting a calibrator and a rule on scores and judging them on rows they did not see.
 
-Three ways to keep the roles apart: two splits of one file, two files, or folds of one file. Rows
-of one group, such as a patient's, are never on both sides.
-
-Folds give honest figures from one unsplit file: rows are dealt by a seeded shuffle, and for each
-fold the link and the rule are fitted on the other folds and applied to it. What is saved is fitted
-on all rows; the figures speak of the procedure, and err a little on the cautious side, since each
-fit saw fewer rows.
+Those are of another split, of another file, or of the folds that a fit did not see: rows of one
+group, such as a patient's, are never on both sides. What is saved after folds is fitted on all rows
+and a little better than its figures, since each fit saw fewer.
 """
 
 from collections.abc import Callable, Sequence
@@ -46,16 +42,6 @@ ONLY_RANK = (
 )
 
 
-def _divided(rows: Predictions, share: float, seed: int) -> tuple[Predictions, Predictions]:
-    """Return a share of the rows, or of their groups, and the rest."""
-    if rows.groups is not None:
-        first, others = rows.groups.divided(share, seed)
-        return rows.take(first), rows.take(others)
-    order = np.random.default_rng(seed).permutation(len(rows))
-    cut = max(1, min(len(rows) - 1, round(share * len(rows))))
-    return rows.take(np.sort(order[:cut])), rows.take(np.sort(order[cut:]))
-
-
 @dataclass(frozen=True, eq=False)
 class PromisedScores:
     """A rule with its promises, the link it needs, and how they stand on other rows if given."""
@@ -69,7 +55,6 @@ class PromisedScores:
     kind: Kind = "logits"
 
     def spec(self) -> dict[str, Any]:
-        """Return it as plain data."""
         return {
             "format": FITTED_FORMAT,
             "names": list(self.names),
@@ -119,13 +104,15 @@ def promise_scores(
         held, words = split_rows(table, fit_on), fit_on or table.source
     if not 0 < share < 1:
         raise SettingsError(f"the share for the promise must lie between 0 and 1, got {share}")
-    link, link_words, rows = held.link, "", held
+    link, link_words, rows, others = held.link, "", held, ""
     fitted: Predictions | None = None
     if calibrator != "none":
-        fitted, rows = _divided(held, 1 - share, seed)
+        groups = held.groups or Groups(np.arange(len(held)), len(held))
+        fitted, rows = map(held.take, groups.divided(1 - share, seed))
         plan, choice = chosen_plan(fitted, FitPlan(calibrator, "none"))
         calibrator, made = plan.calibrator, fit_pair(fitted, plan, choice)
         link, link_words = made.link or held.link, made.link_words
+        others = f"; the calibrator was fitted on {len(fitted):,} others"
     if link is None:
         raise SettingsError(ONLY_RANK.format("nothing can be promised"))
     promised = make_promise(
@@ -133,21 +120,12 @@ def promise_scores(
     )
     if cross_fit:
         promised, link = cross_fitted(promised, calibrator, link, held.link, held)
+        others += f", and for the probabilities again on all {len(held):,}"
     checks: tuple[Check, ...] = ()
     if seen is not None:
         checks = check_promises(promised.promises, promised.rule, seen.with_link(link))
-    others = "" if fitted is None else f"; the calibrator was fitted on {len(fitted):,} others"
-    if cross_fit:
-        others += f", and for the probabilities again on all {len(held):,}"
-    return PromisedScores(
-        promised,
-        link,
-        link_words,
-        held.names,
-        f"{len(rows):,} rows of {words}{others}",
-        checks,
-        table.kind,
-    )
+    fitted_on = f"{len(rows):,} rows of {words}{others}"
+    return PromisedScores(promised, link, link_words, held.names, fitted_on, checks, table.kind)
 
 
 LEAKED = "what is fitted on some photos of a group looks better on its others than on new groups"
@@ -258,8 +236,8 @@ def judge(
         plan, choice = chosen_plan(held, plan)
         made = fit_pair(held, plan, choice)
 
-        def fit(part: Predictions) -> tuple[Link | None, Rule | None]:
-            pair = fit_pair(part, plan)
+        def fit(rows: Predictions) -> tuple[Link | None, Rule | None]:
+            pair = fit_pair(rows, plan)
             return pair.link, pair.rule
 
         fits = crossfit(held, fit, folds=plan.folds, seed=plan.seed)
@@ -308,17 +286,17 @@ def fit_pair(predictions: Predictions, plan: FitPlan, choice: Choice | None = No
             notes = ("No calibrator had less log loss than the scores as they are.",)
     last = link or given
     if plan.attributes is not None and last is not None:
-        last, words = fit_groups(predictions, last, plan.attributes, words)
-        link = last
-    compared = () if choice is None else choice.candidates
+        link, words = fit_groups(predictions, last, plan.attributes, words)
+        last = link
+    pair = FittedPair(link, words, None, "", () if choice is None else choice.candidates, notes)
     if plan.rule == "none":
-        return FittedPair(link, words, None, "", compared, notes)
+        return pair
     if last is None:
         raise SettingsError(ONLY_RANK.format("no rule can be fitted"))
     rule, rule_words = fit_rule(plan.rule, predictions, last, plan.photos_per_day)
     if plan.attributes is not None:
         rule, rule_words = one_per_group(rule, rule_words, plan.attributes)
-    return FittedPair(link, words, rule, rule_words, compared, notes)
+    return replace(pair, rule=rule, rule_words=rule_words)
 
 
 def divided_rows(
@@ -360,9 +338,6 @@ def split_rows(table: ScoreTable, split: str | None) -> Predictions:
     return table.part(there[0])
 
 
-FitBoth = Callable[[Predictions], tuple[Link | None, Rule | None]]
-
-
 @dataclass(frozen=True)
 class CrossFit:
     """Out-of-fold log-odds and sets, each (N, K); ``None`` where nothing of the kind was fitted."""
@@ -380,21 +355,25 @@ def folds_of(rows: int, folds: int, seed: int, groups: Groups | None = None) -> 
     return dealt if groups is None else dealt[groups.codes]
 
 
-def crossfit(predictions: Predictions, fit: FitBoth, *, folds: int = 5, seed: int = 0) -> CrossFit:
+def crossfit(
+    predictions: Predictions,
+    fit: Callable[[Predictions], tuple[Link | None, Rule | None]],
+    *,
+    folds: int = 5,
+    seed: int = 0,
+) -> CrossFit:
     """Return what fits on the other folds say of each row."""
     fold = folds_of(len(predictions), folds, seed, predictions.groups)
-    shape = predictions.logits.shape
-    log_odds = np.empty(shape)
-    sets = np.zeros(shape, bool)
-    fitted_link = fitted_rule = False
+    log_odds = np.empty(predictions.logits.shape)
+    sets = np.zeros(log_odds.shape, bool)
+    link, rule = None, None
     for number in range(folds):
-        held = np.flatnonzero(fold == number)
-        own = predictions.take(held)
-        link, rule = fit(predictions.take(np.flatnonzero(fold != number)))
-        fitted_link, fitted_rule = link is not None, rule is not None
+        held = fold == number
+        logits = predictions.logits[held]
+        link, rule = fit(predictions.take(np.flatnonzero(~held)))
         if link is not None:
-            log_odds[held] = link.log_odds(own.logits).astype(np.float64)
+            log_odds[held] = link.log_odds(logits).astype(np.float64)
         last = link or predictions.link
         if rule is not None and last is not None:
-            sets[held] = rule(last.decision_probs(own.logits))
-    return CrossFit(log_odds if fitted_link else None, sets if fitted_rule else None)
+            sets[held] = rule(last.decision_probs(logits))
+    return CrossFit(None if link is None else log_odds, None if rule is None else sets)

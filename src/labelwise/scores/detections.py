@@ -19,7 +19,7 @@ from labelwise.errors import DataError
 from labelwise.links import Sigmoid
 from labelwise.numeric.special import logit
 from labelwise.predictions import Predictions
-from labelwise.scores.tables import Kind
+from labelwise.scores.tables import Kind, places
 from labelwise.system.text import counted
 from labelwise.types import nearest
 
@@ -187,12 +187,6 @@ class Detections:
             block[where] = scores[score[rows]]
             probs[rows] = of(block)[where]
         return np.asarray(probs[pair_of])
-
-
-def places(names: Sequence[str], there: Sequence[str]) -> NDArray[np.intp]:
-    """Return where each name is among others, -1 for a name that is not."""
-    place = {name: number for number, name in enumerate(there)}
-    return np.array([place.get(name, -1) for name in names], np.intp)
 
 
 def is_detections(path: Path) -> bool:

@@ -16,9 +16,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
-from pyarrow import csv as arrow_csv
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from labelwise.calibration import FewLabels
@@ -31,9 +29,9 @@ from labelwise.links import Link, Sigmoid
 from labelwise.models.spec import require_fit
 from labelwise.predictions import Predictions
 from labelwise.scores.cross_validate import Judged
-from labelwise.scores.detections import Detections, places
+from labelwise.scores.detections import Detections
 from labelwise.scores.read import UnlabelledScores
-from labelwise.scores.tables import FITTED_FORMAT, Kind
+from labelwise.scores.tables import FITTED_FORMAT, Kind, places, write_columns
 from labelwise.system.files import replacing
 from labelwise.system.pydantic_errors import first_fault
 from labelwise.system.table_files import write_csv
@@ -57,8 +55,7 @@ def _save_columns(
     columns: dict[str, Any] = {"id": pa.array(list(ids), pa.string()), **more}
     for mark, values in parts.items():
         columns |= {f"{mark}:{name}": values[:, k] for k, name in enumerate(names)}
-    with replacing(path) as temporary:
-        pq.write_table(pa.table(columns), temporary)
+    write_columns(path, columns, "scores")
 
 
 def save_probabilities(path: Path, predictions: Predictions, link: Link) -> None:
@@ -269,33 +266,32 @@ def _source_of(
     return source, source.link, (rules[0] if rules else None)
 
 
-def save_detections(path: Path, found: Detections, fitted: Sequence[FittedFile]) -> tuple[int, int]:
+def save_detections(
+    path: Path, detections: Detections, fitted: Sequence[FittedFile]
+) -> tuple[int, int]:
     """Write each detection with the probability that it is right, and whether a rule chooses it.
 
     Return how many there are and how many are chosen (all, without a rule). Columns: file, start,
     label, score, probability and, with a rule, chosen.
     """
-    if path.suffix not in (".parquet", ".csv"):
-        raise SettingsError(f"detections are written as .parquet or .csv, got {path.name!r}")
-    source, link, rule = _source_of(fitted, found.kind, found.source)
+    source, link, rule = _source_of(fitted, detections.kind, detections.source)
     names = source.labels
-    own = places(found.names, names)
+    own = places(detections.names, names)
     if (own < 0).any():
         raise DataError(
-            f"{source.source} was fitted without {found.names[int(own.argmin())]!r}, which "
-            f"{found.source} has; check some of its detections and calibrate again, or leave its "
-            "rows out"
+            f"{source.source} was fitted without {detections.names[int(own.argmin())]!r}, which "
+            f"{detections.source} has; check some of its detections and calibrate again, or leave "
+            "its rows out"
         )
-    moved = replace(found, names=names, label=own[found.label])
-    probs = moved.by_label(link)
+    moved = replace(detections, names=names, label=own[detections.label])
     columns: dict[str, Any] = {
-        "file": _spelled(found.files, found.file),
-        "start": pa.array(found.start),
+        "file": _spelled(moved.files, moved.file),
+        "start": moved.start,
         "label": _spelled(names, moved.label),
-        "score": pa.array(found.scores),
-        "probability": pa.array(probs),
+        "score": moved.scores,
+        "probability": moved.by_label(link),
     }
-    chosen = np.ones(len(found), bool)
+    chosen = np.ones(len(moved), bool)
     if rule is not None and rule.rule is not None:
         cuts = rule.rule.thresholds(len(rule.labels))
         if cuts is None:
@@ -307,13 +303,9 @@ def save_detections(path: Path, found: Detections, fitted: Sequence[FittedFile])
         limits = np.empty(len(names))
         limits[order] = cuts
         chosen = moved.by_label(link.decision_probs) >= limits[moved.label]
-        columns["chosen"] = pa.array(chosen)
-    with replacing(path) as temporary:
-        if path.suffix == ".parquet":
-            pq.write_table(pa.table(columns), temporary)
-        else:
-            arrow_csv.write_csv(pa.table(columns), temporary)
-    return len(found), int(chosen.sum())
+        columns["chosen"] = chosen
+    write_columns(path, columns, "detections")
+    return len(moved), int(chosen.sum())
 
 
 def _spelled(names: Sequence[str], codes: Any) -> Any:

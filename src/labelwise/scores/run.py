@@ -1,5 +1,6 @@
 """A finished run as scores: its saved predictions, with the link and rule of its model."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,6 +21,7 @@ from labelwise.metrics.shift import (
     estimate_share,
     first_shares,
     held_out_shares,
+    moved_shares,
 )
 from labelwise.models.run_folder import RunFolder
 from labelwise.numeric.arrays import Array, to_numpy
@@ -101,15 +103,9 @@ def score_data(
             logits.append(to_numpy(batch.values[0]))
         watch.advance(len(batch.rows) + len(batch.failures))
     watch.finish()
-    if failures:
-        notes.append(
-            f"{len(failures):,} of {counted(len(table), 'image')} could not be read, left out; "
-            f"first {failures[0].reason}"
-        )
+    notes += unread_notes(table, failures, len(rows))
     if by_gpu:
         notes.append("JPEGs were decoded by nvJPEG, whose pixels are a few levels off.")
-    if not rows:
-        raise DataError(f"{table.name}: no image could be read; {failures[0].reason}")
     predictions = Predictions(
         [table.ids[row] for row in rows],
         np.concatenate(logits),
@@ -131,10 +127,20 @@ def score_data(
     return run_scores, (*table.notes, *notes)
 
 
-def _same(one: Link | None, other: Link | None) -> bool:
-    if one is None or other is None:
-        return one is other
-    return link_to_spec(one) == link_to_spec(other)
+def unread_notes(table: LabelTable, failures: "Sequence[Failure]", scored: int) -> list[str]:
+    """Return in words how many images could not be read; raise if none was scored."""
+    if not scored:
+        raise DataError(f"{table.name}: no image could be read; {failures[0].reason}")
+    if not failures:
+        return []
+    count = f"{len(failures):,} of {counted(len(table), 'image')}"
+    return [f"{count} could not be read, left out; first {failures[0].reason}"]
+
+
+def _same(link: Link | None, other: Link | None) -> bool:
+    if link is None or other is None:
+        return link is other
+    return link_to_spec(link) == link_to_spec(other)
 
 
 # Label shift: if photos with a label look as they did, and only are more or fewer,
@@ -158,18 +164,15 @@ class ShareShift:
 
     @property
     def moved(self) -> tuple[LabelShare, ...]:
-        """The labels whose share moved, the largest difference first."""
-        moved = [share for share in self.shares if share is not None and share.moved]
-        return tuple(sorted(moved, key=lambda one: -abs(one.now - one.before)))
+        return moved_shares(filter(None, self.shares))
 
     def sentence(self) -> str:
         """Return what was adapted, and on which condition it is right."""
-        moved = self.moved
-        if not moved:
+        if not self.moved:
             return "No label's share moved by more than the errors explain; nothing was adapted."
         return (
             "Probabilities were adapted to the shares of labels among these photos "
-            f"({first_shares(moved)}). "
+            f"({first_shares(self.moved)}). "
             "That is right if photos with a label look as they did and only are more or fewer."
         )
 
@@ -220,14 +223,12 @@ def share_shift(
     known = held_out_shares(before, held_out.majority, held_out.observed)
     probs = link(to_numpy(logits).astype(np.float64))
     together = 1 - (1 - confidence) / len(known)
-    shares: list[LabelShare | None] = []
-    for name, own, held in zip(held_out.names, probs.T, known, strict=True):
-        if held is None:
-            shares.append(None)
-            continue
-        share = estimate_share(name, own, held, confidence)
-        moved = estimate_share(name, own, held, together).moved
-        shares.append(replace(share, moved=moved))
+    shares: list[LabelShare | None] = [None] * len(known)
+    for column, held in enumerate(known):
+        if held is not None:
+            given = held_out.names[column], probs[:, column], held
+            moved = estimate_share(*given, together).moved
+            shares[column] = replace(estimate_share(*given, confidence), moved=moved)
     return ShareShift(link, tuple(known), tuple(shares))
 
 

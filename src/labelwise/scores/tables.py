@@ -12,7 +12,7 @@ outputs of `labelwise predict`: .csv, .jsonl and .parquet, which say that they a
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 from pathlib import Path
@@ -23,6 +23,7 @@ from zlib import error as ZlibError  # noqa: N812
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 from pyarrow import compute
@@ -30,11 +31,13 @@ from pyarrow import csv as arrow_csv
 
 from labelwise.data import LabelTable
 from labelwise.data.load import load_for_labels
-from labelwise.errors import DataError
+from labelwise.data.tabular import json_objects
+from labelwise.errors import DataError, SettingsError
 from labelwise.pictures import FileImages
 from labelwise.predictions import matrix_of_lists
+from labelwise.system.files import replacing
 from labelwise.system.table_files import read_parquet
-from labelwise.system.text import counted, from_cell
+from labelwise.system.text import counted, first_line, from_cell
 from labelwise.types import matching_columns, nearest
 
 Table = dict[str, NDArray[Any]]
@@ -43,6 +46,7 @@ Table = dict[str, NDArray[Any]]
 def npz_arrays(path: Path) -> Table:
     """Return the arrays of an archive; each must be as long as its header says."""
     arrays: Table = {}
+    headers = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
     try:
         with ZipFile(path) as archive:
             for member in archive.infolist():
@@ -51,11 +55,9 @@ def npz_arrays(path: Path) -> Table:
                     raise DataError(f"{path}: array {name!r} is there twice")
                 with archive.open(member) as stream:
                     version = npy.read_magic(stream)
-                    if version not in ((1, 0), (2, 0)):
+                    if version not in headers:
                         raise ValueError(f"numpy's format {version[0]}.{version[1]} is not read")
-                    old = version == (1, 0)
-                    read = npy.read_array_header_1_0 if old else npy.read_array_header_2_0
-                    shape, _, dtype = read(stream)
+                    shape, _, dtype = headers[version](stream)
                     if dtype.hasobject:
                         raise DataError(
                             f"{path}: array {name!r} holds Python objects, which are never read; "
@@ -67,8 +69,7 @@ def npz_arrays(path: Path) -> Table:
                     arrays[name] = npy.read_array(stream, allow_pickle=False)
     # What a damaged archive raises is up to zipfile, zlib and numpy.
     except (OSError, BadZipFile, ZlibError, EOFError, ValueError, RuntimeError) as error:
-        reason = (str(error).splitlines() or ["damaged"])[0]
-        raise DataError(f"{path}: not a readable .npz file ({reason})") from None
+        raise DataError(f"{path}: not a readable .npz file ({first_line(error)})") from None
     except (AttributeError, KeyError, TypeError, SyntaxError, TokenError, MemoryError):
         raise DataError(f"{path}: not a readable .npz file (damaged)") from None
     return arrays
@@ -77,14 +78,12 @@ def npz_arrays(path: Path) -> Table:
 def npz_matrix(path: Path, arrays: Table, name: str) -> NDArray[np.float64] | None:
     """Return a matrix of numbers, None where there is none."""
     value = arrays.get(name)
-    if value is None:
-        return None
-    if value.ndim != 2 or value.dtype.kind not in "fiub":
+    if value is not None and (value.ndim != 2 or value.dtype.kind not in "fiub"):
         raise DataError(
             f"{path}: {name} must be a matrix of numbers (rows, labels), "
             f"got {value.dtype} {value.shape}"
         )
-    return value.astype(np.float64)
+    return None if value is None else value.astype(np.float64)
 
 
 def npz_labels(
@@ -116,7 +115,8 @@ def npz_texts(path: Path, arrays: Table, name: str, length: int) -> tuple[str, .
 
 
 Kind = Literal["logits", "probs"]
-
+Floats = NDArray[np.float64]
+Answers = tuple[tuple[str, ...], tuple[str, ...], Floats, int]  # labels, ids, probs, failed
 SUFFIXES = (".csv", ".tsv", ".parquet", ".npz", ".jsonl")
 FITTED_FORMAT = 1  # of link.json and thresholds.json
 ARRAYS = ("scores", "labels", "observed", "names", "ids", "split", "group")
@@ -172,6 +172,24 @@ def refuse_twice(source: str | Path, values: Sequence[str], what: str) -> None:
         raise DataError(f"{source}: {what} {twice!r} is there twice")
 
 
+def places(names: Sequence[str], there: Sequence[str]) -> NDArray[np.intp]:
+    """Return where each name is among others, -1 for a name that is not."""
+    place = {name: number for number, name in enumerate(there)}
+    return np.array([place.get(name, -1) for name in names], np.intp)
+
+
+def write_columns(path: Path, columns: Mapping[str, Any], what: str) -> None:
+    """Write a table of named columns as .csv or .parquet; ``what`` they are stands in an error."""
+    if path.suffix not in (".csv", ".parquet"):
+        raise SettingsError(f"{what} are written as .parquet or .csv, got {path.name!r}")
+    table = pa.table(dict(columns))
+    with replacing(path) as temporary:
+        if path.suffix == ".csv":
+            arrow_csv.write_csv(table, temporary)
+        else:
+            pq.write_table(table, temporary)
+
+
 def unscored_note(failed: int, source: str) -> str:
     """Return in words that images without scores are left out."""
     have, are = ("has", "is") if failed == 1 else ("have", "are")
@@ -180,32 +198,30 @@ def unscored_note(failed: int, source: str) -> str:
 
 def read_raw(path: Path, keep: Sequence[str] = ()) -> RawScores:
     """Return the numbers of a score file, and the columns ``keep`` as text."""
-    suffix = path.suffix.lower()
+    suffix, source = path.suffix.lower(), str(path)
     if suffix not in SUFFIXES:
         raise DataError(f"{path}: scores must be one of {', '.join(SUFFIXES)}, got {suffix!r}")
-    if not path.exists():
-        raise DataError(f"{path} does not exist")
     if not path.is_file():
-        raise DataError(f"{path} is not a file")
+        raise DataError(f"{path} {'is not a file' if path.exists() else 'does not exist'}")
     if path.stat().st_size == 0:
         raise DataError(f"{path}: the file is empty")
     if suffix == ".npz":
         return _npz(path, keep).check_names()
+    reader: Callable[[str, Any], Answers] = _json_lines
     table = None
     if suffix != ".jsonl":
         table = read_parquet(path) if suffix == ".parquet" else _delimited(path)
+        reader = _answer_lists if suffix == ".parquet" else _answer_columns
         is_lists = suffix == ".parquet" and {"path", "probs"} <= set(table.column_names)
         if not is_lists and (suffix == ".parquet" or table.column_names[:3] != ANSWER_COLUMNS):
-            return _columns(str(path), table, keep).check_names()
+            return _columns(source, table, keep).check_names()
     if keep:
         raise DataError(
             f"{path}: there is no column {keep[0]!r}: it holds paths and answers alone; use a "
             "table with columns id, score:NAME and the one asked for"
         )
-    if table is None:
-        return _json_lines(path).check_names()
-    reader = _answer_lists if suffix == ".parquet" else _answer_columns
-    return reader(str(path), table).check_names()
+    names, ids, probs, failed = reader(source, table)
+    return RawScores(source, names, ids, probs, None, kind="probs", failed=failed).check_names()
 
 
 def _delimited(path: Path) -> Any:
@@ -219,7 +235,7 @@ def _delimited(path: Path) -> Any:
         )
         return arrow_csv.read_csv(path, parse_options=options, convert_options=text)
     except (pa.ArrowInvalid, pa.ArrowKeyError, UnicodeDecodeError) as error:
-        reason = str(error).splitlines()[0]
+        reason = first_line(error)
         if isinstance(error, UnicodeDecodeError) or "utf8" in reason.lower():
             reason = "it must be UTF-8 text; save it as UTF-8"
         raise DataError(f"{path}: the table cannot be read ({reason})") from None
@@ -291,9 +307,7 @@ def _numbers(source: str, table: Any, column: str, ids: tuple[str, ...]) -> NDAr
     if pa.types.is_boolean(values.type):
         values = values.cast(pa.int8())
     try:
-        numbers: NDArray[np.float64] = values.cast(pa.float64(), safe=False).to_numpy(
-            zero_copy_only=False
-        )
+        return np.asarray(values.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False))
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         cells = values.to_pylist()
         row = next((row for row, cell in enumerate(cells) if not _is_number(cell)), 0)
@@ -301,7 +315,6 @@ def _numbers(source: str, table: Any, column: str, ids: tuple[str, ...]) -> NDAr
             f"{source}: row {row + 1} (id {ids[row]!r}): {column!r} must be a number, "
             f"got {cells[row]!r}"
         ) from None
-    return numbers
 
 
 def _is_number(cell: Any) -> bool:
@@ -311,13 +324,12 @@ def _is_number(cell: Any) -> bool:
         return False
 
 
-def _answer_columns(source: str, table: Any) -> RawScores:
+def _answer_columns(source: str, table: Any) -> Answers:
     """Return predict's CSV: path, labels, error, perhaps a caution in words, then probabilities."""
     headers = table.column_names
     refuse_twice(source, headers, "the column")
-    good = [row for row, error in enumerate(table["error"].to_pylist()) if not error]
-    kept = table.take(good)
-    ids = tuple(from_cell(cell) for cell in kept["path"].to_pylist())
+    kept = table.take([row for row, error in enumerate(table["error"].to_pylist()) if not error])
+    ids = tuple(map(from_cell, kept["path"].to_pylist()))
     names = headers[len(ANSWER_COLUMNS) :]
     if names[:1] == ["caution"]:  # which could be a label too; a label has no words
         said = [cell for cell in table["caution"].to_pylist() if cell not in (None, "")]
@@ -325,12 +337,10 @@ def _answer_columns(source: str, table: Any) -> RawScores:
             names = names[1:]
     scores = [_numbers(source, kept, name, ids) for name in names]
     matrix = np.stack(scores, 1) if scores else np.empty((len(ids), 0))
-    failed = table.num_rows - len(good)
-    words = tuple(from_cell(name) for name in names)
-    return RawScores(source, words, ids, matrix, None, kind="probs", failed=failed)
+    return tuple(map(from_cell, names)), ids, matrix, table.num_rows - len(ids)
 
 
-def _answer_lists(path: str, table: Any) -> RawScores:
+def _answer_lists(path: str, table: Any) -> Answers:
     """Return predict's Parquet: path, labels, probs in the order of the metadata, error."""
     try:
         names = json.loads((table.schema.metadata or {})[b"labelwise"])["names"]
@@ -344,31 +354,20 @@ def _answer_lists(path: str, table: Any) -> RawScores:
     kept = table.filter(compute.is_valid(table["probs"]))
     matrix = matrix_of_lists(kept["probs"], len(names), f"{path}: probs").astype(np.float64)
     ids = _texts_of(path, kept, "path")
-    failed = table.num_rows - len(ids)
-    return RawScores(path, tuple(names), ids, matrix, None, kind="probs", failed=failed)
+    return tuple(names), ids, matrix, table.num_rows - len(ids)
 
 
-def _json_lines(path: Path) -> RawScores:
+def _json_lines(path: str, _: Any) -> Answers:
     """Return predict's JSON Lines: objects with path and probs by name, or path and error."""
     names: tuple[str, ...] = ()
     ids: list[str] = []
     rows: list[list[float]] = []
     failed = 0
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except UnicodeDecodeError:
-        raise DataError(f"{path}: it must be UTF-8 text; save it as UTF-8") from None
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            record = json.loads(line)
-        except ValueError:
-            raise DataError(f"{path}: line {number} is not JSON") from None
-        if isinstance(record, dict) and "path" in record and "error" in record:
+    for number, record in json_objects(Path(path)):
+        if "path" in record and "error" in record:
             failed += 1
             continue
-        probs = record.get("probs") if isinstance(record, dict) else None
+        probs = record.get("probs")
         if not isinstance(probs, dict) or not isinstance(record.get("path"), str):
             raise DataError(
                 f"{path}: line {number} must be an object with 'path' and 'probs' by name, as "
@@ -387,8 +386,7 @@ def _json_lines(path: Path) -> RawScores:
                 )
         ids.append(record["path"])
         rows.append(values)
-    scores = np.array(rows, dtype=np.float64).reshape(len(ids), len(names))
-    return RawScores(str(path), names, tuple(ids), scores, None, kind="probs", failed=failed)
+    return names, tuple(ids), np.array(rows, np.float64).reshape(len(ids), len(names)), failed
 
 
 def _npz(path: Path, keep: Sequence[str]) -> RawScores:
@@ -443,11 +441,10 @@ def labels_beside(
     Beside them the group and the split of each row, where one of the two files names them; of two
     splits that of ``raw`` counts.
     """
-    path = Path(source)
     group: Sequence[str] | None
     split: Sequence[str] | None
-    if path.is_file() and _holds_label_columns(path):
-        other = read_raw(path)
+    if Path(source).is_file() and _holds_label_columns(Path(source)):
+        other = read_raw(Path(source))
         if other.labels is None:
             raise DataError(f"{other.source}: there are no labels; name columns like 'label:dog'")
         check_labels(other, other.labels)
@@ -463,8 +460,7 @@ def labels_beside(
         if isinstance(table.images, FileImages) and not set(ids) & set(raw.ids):
             ids = tuple(str(table.images.path(row).resolve()) for row in range(len(ids)))
             raw = replace(raw, ids=tuple(str(Path(name).resolve()) for name in raw.ids))
-    row_of = {name: row for row, name in enumerate(ids)}
-    rows = np.array([row_of.get(name, -1) for name in raw.ids])
+    rows = places(raw.ids, ids)
     matched = rows >= 0
     if not matched.any():
         raise DataError(
@@ -474,8 +470,9 @@ def labels_beside(
     if group is not None and raw.group is not None:
         raise DataError(f"{raw.source} and {source} both name groups; leave one of them out")
     groups = raw.group if group is None else [group[row] for row in rows]
-    divided: Sequence[str] | None = raw.split
-    if divided is None and split is not None:
+    if raw.split is not None or split is None:
+        divided: Sequence[str] | None = raw.split
+    else:
         divided = [split[row] for row in rows]
     return np.where(matched[:, None], labels[rows], np.nan), matched, groups, divided
 
@@ -496,11 +493,10 @@ def _holds_label_columns(path: Path) -> bool:
 
 def label_arrays(labels: NDArray[np.float64]) -> tuple[NDArray[Any], NDArray[Any] | None]:
     """Return labels (N, K) as uint8, or float32 if some are soft, and which are known."""
-    unknown = np.isnan(labels)
-    values = np.where(unknown, 0.0, labels)
+    known = ~np.isnan(labels)
+    values = np.where(known, labels, 0.0)
     kind = np.float32 if ((values > 0) & (values < 1)).any() else np.uint8
-    known = ~unknown if unknown.any() else None
-    return values.astype(kind), known
+    return values.astype(kind), None if known.all() else known
 
 
 def aligned_labels(
@@ -508,23 +504,18 @@ def aligned_labels(
 ) -> tuple[NDArray[np.float64], list[str]]:
     """Return labels (N, K) in the order of ``names``, NaN where unknown, and what differs."""
     labels, observed = table.targets()
-    values = labels.astype(np.float64)
-    if observed is not None:
-        values[~observed] = np.nan
-    column = {name: number for number, name in enumerate(table.space.names)}
-    if not set(names) & set(column):
+    columns = places(names, table.space.names)
+    if (columns < 0).all():
         raise DataError(
             f"{table.name} has none of the labels asked for, first {names[0]!r}"
-            f"{nearest(names[0], column)}"
+            f"{nearest(names[0], table.space.names)}"
         )
-    aligned = np.full((len(table), len(names)), np.nan)
-    for position, name in enumerate(names):
-        if name in column:
-            aligned[:, position] = values[:, column[name]]
+    known = columns >= 0 if observed is None else observed[:, columns] & (columns >= 0)
+    aligned = np.where(known, labels[:, columns].astype(np.float64), np.nan)
     notes = []
     for what, ours, theirs in (
-        ("does not speak of {}, unknown here", names, column),
-        ("also has {}, left out", column, names),
+        ("does not speak of {}, unknown here", names, table.space.names),
+        ("also has {}, left out", table.space.names, names),
     ):
         lacking = sorted(set(ours) - set(theirs))
         if lacking:

@@ -44,15 +44,20 @@ from labelwise.numeric.arrays import to_numpy
 from labelwise.pictures import FeatureRows, FileImages
 from labelwise.pictures.decode import find_images
 from labelwise.predictions import Predictions
-from labelwise.scores.detections import places
 from labelwise.scores.embeddings import holds_vectors, read_embeddings
 from labelwise.scores.read import read_scores, read_unlabelled
-from labelwise.scores.run import read_run
-from labelwise.scores.tables import ANSWER_COLUMNS, Kind, aligned_labels, read_raw, unscored_note
+from labelwise.scores.run import read_run, unread_notes
+from labelwise.scores.tables import (
+    ANSWER_COLUMNS,
+    Kind,
+    aligned_labels,
+    places,
+    read_raw,
+    unscored_note,
+)
 from labelwise.system.files import replacing
 from labelwise.system.progress import Silent, Watch, make_watch
 from labelwise.system.storage import is_uri
-from labelwise.system.text import counted
 from labelwise.types import matching_columns, nearest
 
 
@@ -111,9 +116,7 @@ def read_pool(
         if not paths_found:
             raise DataError(f"there are no images in the folder {path}")
         images = FileImages(path if path.is_dir() else path.parent, paths_found)
-        nothing = np.zeros((len(images), len(names)), bool)
-        table = LabelTable.from_arrays(names, images, nothing, nothing, name=source)
-        table = replace(table, notes=notes)
+        table = replace(_unlabelled(names, images, source), notes=notes)
     else:
         table = _of_train(load_for_labels(source, names, check_files=True))
     made = score_pool(table, scorer, batch_size=batch_size, watch=watch)
@@ -150,13 +153,7 @@ def score_pool(
         watch.advance(len(part) + len(part.failures))
     watch.finish()
     scored = Scored.join(parts)
-    if scored.failures:
-        notes.append(
-            f"{len(scored.failures):,} of {counted(len(table), 'image')} could not be read, left "
-            f"out; first {scored.failures[0].reason}"
-        )
-    if not len(scored):
-        raise DataError(f"{table.name}: no image could be read; {scored.failures[0].reason}")
+    notes += unread_notes(table, scored.failures, len(scored))
     known = truth[scored.rows]
     pool = Pool.of(scored.probs, scored.sets, known, scored.embeddings)
     photos = LabelTable.from_arrays(
@@ -179,13 +176,13 @@ def _paths_alone(path: Path, names: tuple[str, ...]) -> list[str] | None:
     header = next((name for name in PATH_HEADERS if name in tabular.header), None)
     if header is None or {"labels", "image", *names, *tabular.meanings} & set(tabular.header):
         return None
-    names_found: list[str] = []
-    for batch in tabular.batches([header]):
-        names_found += batch.column(header).to_pylist()
-    for number, name in enumerate(names_found, start=1):
+    listed = [
+        name for batch in tabular.batches([header]) for name in batch.column(header).to_pylist()
+    ]
+    for number, name in enumerate(listed, start=1):
         if not isinstance(name, str) or not name:
             raise DataError(f"{path}: row {number} must name an image, got {name!r:.60}")
-    return names_found
+    return listed
 
 
 def _answered(path: Path, scorer: Scorer, model: str) -> PhotoPool:
@@ -195,12 +192,14 @@ def _answered(path: Path, scorer: Scorer, model: str) -> PhotoPool:
     probs = raw.scores[:, matching_columns(names, raw.names, of=model, in_=str(path))]
     if not ((probs >= 0) & (probs <= 1)).all():
         raise DataError(f"{path}: a probability lies in [0, 1]")
-    sets = scorer.rule(probs.astype(np.float32))
-    notes = [f"{unscored_note(raw.failed, str(path))}."]
-    nothing = np.zeros(probs.shape, bool)
-    images = FileImages(Path(), raw.ids)
-    table = LabelTable.from_arrays(names, images, nothing, nothing, name=str(path))
-    return PhotoPool(Pool.of(probs, sets), table, tuple(notes[: raw.failed > 0]))
+    pool = Pool.of(probs, scorer.rule(probs.astype(np.float32)))
+    notes = (f"{unscored_note(raw.failed, str(path))}.",) if raw.failed else ()
+    return PhotoPool(pool, _unlabelled(names, FileImages(Path(), raw.ids), str(path)), notes)
+
+
+def _unlabelled(names: tuple[str, ...], images: FileImages, source: str) -> LabelTable:
+    nothing = np.zeros((len(images), len(names)), bool)
+    return LabelTable.from_arrays(names, images, nothing, nothing, name=source)
 
 
 def holds_answers(path: Path) -> bool:
