@@ -1,8 +1,6 @@
 """Sessions of audits: resumed, shared, undone, with photos that are missing. Oracle: the truth."""
 
-import signal
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from audit_setup import tagged_photos
@@ -227,23 +225,3 @@ def test_a_full_disk_loses_no_answer(world, monkeypatch):
             record(session, question, "yes", "ada")
     assert session.log.path.read_bytes() == before
     assert session.question("ada") == question
-
-
-KILLED = """
-import os, signal, sys
-from pathlib import Path
-sys.path.insert(0, sys.argv[1])
-from test_audit_session import record, session_of
-session = session_of(Path(sys.argv[2]))
-for _ in range(12):
-    record(session, session.question("ada"), "yes", "ada")
-os.kill(os.getpid(), signal.SIGKILL)
-"""
-
-
-def test_a_kill_between_answers_loses_none(world, tmp_path, warm_commands):
-    script = tmp_path / "killed.py"
-    script.write_text(KILLED)
-    done = warm_commands.run([Path(__file__).parent, world[0]], tmp_path, module=script)
-    assert done.returncode == -signal.SIGKILL, done.stderr
-    assert session_of(world[0]).verdict().answers == 12

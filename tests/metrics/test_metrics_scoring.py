@@ -154,20 +154,6 @@ def test_a_model_without_any_gap_has_an_interval_from_0_up():
     assert found.high == pytest.approx(1.96 / (2 * np.sqrt(40)), rel=0.1)
 
 
-@pytest.mark.parametrize("copies", [1, 10])
-def test_calibrated_models_are_rejected_as_often_as_the_level_says(copies):
-    """Every label ten times over: tests that count entries as draws reject most of the time."""
-    rejected, trials = np.zeros(2), 150
-    for seed in range(trials):
-        random = np.random.default_rng(seed)
-        probs = random.random((200, 3 if copies == 1 else 1))
-        labels = random.random(probs.shape) < probs
-        found = metrics.calibration_test(probs.repeat(copies, 1), labels.repeat(copies, 1), bins=4)
-        rejected += np.array([found.spiegelhalter_p, found.chi2_p]) < 0.05
-    assert (rejected > stats.binom.ppf(0.001, trials, 0.05)).all()
-    assert (rejected <= stats.binom.ppf(0.999, trials, 0.05)).all()
-
-
 def test_p_values_are_those_of_scipy():
     found = metrics.calibration_test(*calibrated(9))
     assert (found.degrees, found.num_images) == (10, 300)

@@ -5,13 +5,9 @@ import itertools
 
 import numpy as np
 import pytest
-import torch
 from scipy.special import expit, logit
 from typed import must_run, run
 
-from labelwise.calibration import beta, platt
-from labelwise.links import Sigmoid
-from labelwise.metrics import calibration_test, reliability
 from labelwise.scores.aggregating import aggregate, aggregate_labels
 
 
@@ -75,41 +71,6 @@ def test_the_truth_of_a_unit_knows_what_is_unknown():
     unit = np.zeros(3, np.int64)
     np.testing.assert_array_equal(aggregate_labels(labels, unit, 1, "any")[0], [1, 0, nan, 1])
     np.testing.assert_array_equal(aggregate_labels(labels, unit, 1, "most")[0], [nan, 0, 0, 1])
-
-
-def world(rng, bursts=1500, photos=5):
-    """Return log-odds of photos whose errors are alike within a burst, and the truth."""
-    unit = np.repeat(np.arange(bursts), photos)
-    there = rng.random(bursts) < 0.3
-    present = there[unit] & (rng.random(len(unit)) < 0.8)
-    fooled = rng.normal(size=bursts)[unit]
-    score = 2 * (present - 0.5) + 1.2 * fooled + 0.5 * rng.normal(size=len(unit))
-    return unit, score, present
-
-
-@pytest.mark.parametrize("how", ["any", "evidence"])
-def test_units_mean_what_they_say_once_they_are_calibrated_as_units(how):
-    """Photos alone are calibrated first, and still the units are not, until units are fitted.
-
-    The sizes, ``beta`` and the level 1e-4 were chosen after trials: the chi-square test takes a
-    link for exact, and a fitted one is not. So this says that units are far better than before.
-    """
-    rng = np.random.default_rng(0)
-    (_, score, present), *units = (world(rng, bursts) for bursts in (1500, 6000, 300))
-    photo = platt(torch.tensor(score[:, None]), torch.tensor(present[:, None]), Sigmoid())
-    rows = []
-    for unit, score, present in units:
-        log_p, log_q = (x.numpy() for x in photo.log_probs(torch.tensor(score[:, None]).double()))
-        count = int(unit.max()) + 1
-        odds = aggregate(log_p, log_q, unit, count, how, np.array([present.mean()]))
-        rows.append((odds, aggregate_labels(present[:, None] * 1.0, unit, count, how)))
-    (fit_odds, fit_truth), (odds, truth) = rows
-    link = beta(torch.tensor(fit_odds), torch.tensor(fit_truth), Sigmoid())
-    before, after = expit(odds), link(torch.tensor(odds)).numpy()
-    surprise = [calibration_test(p, truth) for p in (before, after)]
-    assert surprise[0].chi2_p < 1e-4 < surprise[1].chi2_p
-    errors = [float(reliability(p, truth).ece()) for p in (before, after)]
-    assert errors[1] < errors[0] / 2
 
 
 @pytest.fixture

@@ -339,34 +339,6 @@ def test_a_table_of_scores_is_counted_by_site_too(tmp_path):
     assert "--ask does not apply: it is for an index of photos" in str(refused.exception)
 
 
-@pytest.mark.parametrize("checked", [6, 40])
-def test_intervals_of_cells_hold_the_truth(checked):
-    held, total = 0, 0
-    for seed in range(25):
-        label, site, score, truth, drawn = world(2400, seed, checked)
-        correct = np.where(drawn, truth, np.nan)
-        for one in count_calls(logit(score), label, NAMES, correct, site, list("0123")):
-            cell = (label == NAMES.index(one.label)) & (site == int(one.part))
-            held += one.low <= truth[cell].sum() <= one.high
-            total += 1
-    assert held / total > 0.92
-
-
-def test_recordings_that_are_alike_widen_the_interval():
-    rng = np.random.default_rng(0)
-    code = np.repeat(np.arange(20), 15)
-    odds = rng.normal(size=300)
-    right = rng.random(300) < expit(odds + 2 * rng.normal(size=20)[code])
-    correct = np.where(np.arange(300) % 3 == 0, right, np.nan)
-    same = np.zeros(300, np.int64)
-    width = [
-        one.high - one.low
-        for groups in (None, code)
-        for one in count_calls(odds, same, ("a",), correct, same, [""], groups=groups)
-    ]
-    assert width[1] > 1.2 * width[0]
-
-
 @pytest.mark.parametrize("likeness", [0.0, 0.8])
 def test_intervals_of_cells_hold_the_truth_where_recordings_are_alike(likeness):
     held, total = 0, 0

@@ -58,27 +58,6 @@ def test_no_row_is_judged_by_a_fit_that_saw_it():
     assert made.sets.all()
 
 
-def test_crossfit_equals_fitting_by_hand():
-    predictions = sample(60, unknown=0.1)
-
-    def fit(part):
-        return platt(part.logits, part.labels, part.link, part.observed, scope="shared"), None
-
-    made = crossfit(predictions, fit, folds=3, seed=4)
-    fold = folds_of(60, 3, 4)
-    rows = torch.from_numpy(fold != 1)
-    link = platt(
-        predictions.logits[rows],
-        predictions.labels[rows],
-        Sigmoid(),
-        predictions.observed[rows],
-        scope="shared",
-    )
-    expected = link.log_odds(predictions.logits[~rows]).astype(np.float64)
-    torch.testing.assert_close(made.log_odds[~rows], expected)
-    assert made.sets is None
-
-
 def test_folds_are_even_and_must_fit():
     assert np.bincount(folds_of(17, 5, 0)).tolist() == [4, 4, 3, 3, 3]
     for folds in (1, 18):
