@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 from sample_scores import sample
+from scipy.special import expit, logit
 from scipy.stats import binom, chi2_contingency
+from scipy.stats import t as student
 from sklearn.metrics import precision_recall_curve, roc_auc_score, roc_curve
 
 from labelwise.decide import Threshold
@@ -56,6 +58,26 @@ def test_the_interval_of_the_area_is_its_formula_over_all_pairs_of_photos():
     assert area == pytest.approx(wins.mean())
     for end in ends:  # where the share's own variance is just as far as the area
         assert abs(end - area) == pytest.approx(1.959964 * np.sqrt(end * (1 - end) / photos))
+
+
+def test_the_interval_of_the_area_by_group_is_that_of_leaving_each_out():
+    """Oracle: what each group moves the area by, side by side in a loop."""
+    rng = np.random.default_rng(6)
+    code, present = np.repeat(np.arange(9), 5), np.arange(45) % 3 == 0
+    scores = rng.normal(size=45) + present + rng.normal(size=9)[code]
+    wins = scores[present][:, None] > scores[~present]
+    area = wins.mean()
+    moved = np.zeros(9)
+    for values, side in ((wins.mean(1), present), (wins.mean(0), ~present)):
+        for group in range(9):
+            own = code[side] == group
+            moved[group] += (values - area)[own].sum() / (~own).sum()
+    variance = 8 / 9 * (moved**2).sum()
+    degrees = np.clip(2 * (moved**2).sum() ** 2 / (moved**4).sum() - 1, 1, 8)
+    half = student.ppf(0.975, degrees) * np.sqrt(variance) / (area * (1 - area))
+    found, *ends = auroc_interval(scores, present, Groups.of(code))
+    assert found == pytest.approx(area)
+    assert ends == pytest.approx(expit(logit(area) + np.array([-half, half])))
 
 
 @pytest.mark.parametrize(

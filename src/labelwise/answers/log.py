@@ -52,8 +52,8 @@ class LoggedAnswer:
     path: str | None = None  # where the photo was, if ``photo`` is its hash
 
     def __post_init__(self) -> None:
-        texts = (self.photo, self.label, self.who, self.when, self.why)
-        texts += (self.draw or "", self.path or "")
+        texts = [self.photo, self.label, self.who, self.when, self.why]
+        texts += [self.draw or "", self.path or ""]
         if not all(isinstance(text, str) for text in texts):
             raise TypeError("text expected")
         if self.answer not in AS_ANSWER or not isinstance(self.weight, int | float | None):

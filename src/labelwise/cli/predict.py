@@ -6,6 +6,7 @@ What an exported file does not need is imported where it is: one photo then take
 from collections.abc import Generator, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -105,8 +106,8 @@ def _apply(fitted: list[Path], source: Path, given: Options) -> None:
     if table.failed:
         say(unscored_note(table.failed, str(source)))
     sets = ""
-    if result.sets is not None:
-        sets = f", {result.sets.sum(1).mean():.2f} labels per row"
+    if result.labels is not None:
+        sets = f", {fmean(map(len, result.labels)):.2f} labels per row"
     size = f"{counted(len(result.ids), 'row')}, {counted(len(result.names), 'label')}"
     say(f"{size}{sets}: {out}")
     next_steps(f"evaluate {out} --labels TRUTH.csv")

@@ -174,10 +174,9 @@ def evaluate(
         subgroups=tuple(row for each in by for row in subgroup_rows(each, known, final, sets)),
         notes=(
             *notes,
-            *(note for each in by for note in _lone_notes(each)),
+            *filter(None, map(_lone_note, by)),
             *(() if answers else ("The scores only rank: there are no probabilities to judge.",)),
-            *clash_note(sum(clashes)),
-            *_soft_note(known),
+            *filter(None, (clash_note(sum(clashes)), _soft_note(known))),
             *groups_note(groups, influence),
             *(() if evaluation.sets is None else evaluation.sets.size_note()),
         ),
@@ -187,11 +186,12 @@ def evaluate(
 def _completed(predictions: Predictions, tree: LabelTree) -> tuple[Predictions, tuple[str, ...]]:
     """Return predictions whose labels obey the tree, and what was changed."""
     labels, observed = tree.complete(predictions.labels, predictions.observed)
-    before = predictions.labels
-    seen = np.ones(before.shape, bool)
-    known = seen if predictions.observed is None else predictions.observed
-    changed = int((known & (labels != before)).sum())
-    learned = int(((seen if observed is None else observed) & ~known).sum())
+    before, after = (
+        np.ones(labels.shape, bool) if mask is None else mask
+        for mask in (predictions.observed, observed)
+    )
+    changed = int((before & (labels != predictions.labels)).sum())
+    learned = int((after & ~before).sum())
     sentence = (
         f"By the taxonomy {changed:,} labels were raised, since a kind of them is there, and "
         f"{learned:,} unknown ones are known.",
@@ -328,12 +328,10 @@ def _retrieval(
     )
     points = tuple(
         RetrievalPoint(
-            length=result.length,
-            map=defined(result.value),
-            error=defined(result.error) if not result.exhaustive else None,
-            queries=result.queries,
-            skipped=result.skipped,
-            sampled=not result.exhaustive,
+            result.length,
+            defined(result.value),
+            None if result.exhaustive else defined(result.error),
+            *(result.queries, result.skipped, not result.exhaustive),
         )
         for result in results
     )
@@ -346,10 +344,10 @@ def _retrieval(
     return points, how
 
 
-def _soft_note(known: Known) -> tuple[str, ...]:
+def _soft_note(known: Known) -> str:
     """Return what soft labels were used for, and the log loss that not even they can go below."""
     if known.shares is None:
-        return ()
+        return ""
     soft = (known.shares > 0) & (known.shares < 1)
     shares = known.shares[soft if known.observed is None else soft & known.observed]
     shares = shares.astype(np.float64)
@@ -360,17 +358,17 @@ def _soft_note(known: Known) -> tuple[str, ...]:
         "Brier score (squared distance to the share) and calibration are measured against the "
         "shares; ranking, sets, images "
         "without labels and retrieval take a label as present if its share is above one half. "
-        f"Answering with the shares themselves would have a log loss of {entropy:.4f}.",
+        f"Answering with the shares themselves would have a log loss of {entropy:.4f}."
     )
 
 
-def _lone_notes(by: Subgroups) -> tuple[str, ...]:
+def _lone_note(by: Subgroups) -> str:
     """Return which subgroups are single photos: nothing is known of their error."""
     alone = [name for name, rows in by.parts() if len(rows) == 1]
     if not alone:
-        return ()
+        return ""
     some = ", ".join(alone[:5]) + (", ..." if len(alone) > 5 else "")
     return (
         f"{counted(len(alone), 'subgroup')} by {by.by} with one photo each ({some}): their figures "
-        "have no interval and are compared with nothing.",
+        "have no interval and are compared with nothing."
     )

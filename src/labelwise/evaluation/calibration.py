@@ -63,14 +63,7 @@ class Known:
         """Return the (N,) mask of rows known to have a label."""
         return np.asarray(self.present.any(1))
 
-    def rows_complete(self) -> NDArray[Any]:
-        """Return the (N,) mask of rows whose labels are all known."""
-        if self.observed is None:
-            return np.ones(len(self.present), bool)
-        return np.asarray(self.observed.all(1))
-
     def take(self, rows: NDArray[np.bool_]) -> "Known":
-        """Return what is known of some rows."""
         observed, shares = (
             None if array is None else array[rows] for array in (self.observed, self.shares)
         )

@@ -13,7 +13,7 @@ from typing import Annotated, ClassVar
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from labelwise.errors import DataError
-from labelwise.system.files import replacing
+from labelwise.system.files import write_text
 from labelwise.system.pydantic_errors import first_fault
 
 Number = Annotated[float, Field(ge=-1e15, le=1e15)]  # what can be drawn and written out
@@ -378,7 +378,6 @@ class Evaluation:
         return figure.name == LOG_LOSS and figure.value is None and certain_and_wrong
 
     def to_json(self) -> str:
-        """Return the evaluation as JSON."""
         return json.dumps(asdict(self), allow_nan=False, ensure_ascii=False)
 
     @staticmethod
@@ -390,13 +389,10 @@ class Evaluation:
             raise DataError(f"not an evaluation: {first_fault(error)}") from None
 
     def save(self, path: Path) -> None:
-        """Write the JSON to ``path``; an interrupted write leaves the old file whole."""
-        with replacing(path) as temporary:
-            temporary.write_text(self.to_json(), encoding="utf-8")
+        write_text(path, self.to_json())
 
     @staticmethod
     def load(path: Path) -> "Evaluation":
-        """Return the evaluation saved at ``path``."""
         try:
             return Evaluation.from_json(path.read_bytes())
         except OSError as error:

@@ -14,7 +14,7 @@ with x_m and w_m what image m adds to a mean:
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, is_dataclass, replace
 from itertools import chain
 from typing import Any
 
@@ -124,7 +124,8 @@ class SetSums:
         """Return the sums of sets (n, K)."""
         present, observed, size = known.present, known.observed, sets.shape[1] + 1
         by_image = confusion(sets, present, observed, by="image")
-        chosen, complete = as_mask(sets, "sets"), known.rows_complete()
+        chosen = as_mask(sets, "sets")
+        complete = slice(None) if observed is None else observed.all(1)
         stated = None
         if answers is not None:
             stated = set_sums(answers.log_p, answers.log_q, chosen, present, observed, bins=bins)
@@ -193,7 +194,6 @@ class SideSums:
 
     @staticmethod
     def of(answers: Probabilities, known: Known) -> "SideSums":
-        """Return the sums of some rows."""
         outside = zero_label_rows(known.present, known.observed)
         losses, squares = [], []
         for rows in (known.some(), outside):
@@ -204,7 +204,6 @@ class SideSums:
         return SideSums(answers.stage, (*losses, *squares), peak)  # type: ignore[arg-type]
 
     def scores(self, outside: int) -> StageScores:
-        """Return its proper scores and MMC."""
         losses = (defined(sums.score().value) for sums in self.losses)
         return StageScores(self.stage, defined(self.peak_outside / outside), *losses)
 
@@ -273,7 +272,7 @@ class EmptySums:
     def figures(self, rows: int, false_alarms: float | None) -> ZeroLabel:
         """Return the part of an evaluation."""
         outside, by_stage, how = self.outside, [], ""
-        values: list[float | None] = [None, None, None]
+        values: list[float | None] = [None] * 3
         if self.inside and outside:
             by_stage = [stage.scores(outside) for stage in self.stages]
             share = (self.labels.labels / self.labels.known.clip(1)).astype(np.float32)
@@ -350,7 +349,6 @@ class EvaluationSums:
         )
 
     def merge(self, other: "EvaluationSums") -> "EvaluationSums":
-        """Return the sums over the rows of both."""
         merged: EvaluationSums = _joined(self, other)
         return merged
 
@@ -536,15 +534,14 @@ def measure(
     )
 
 
-def _joined(one: Any, other: Any) -> Any:
+def _joined(sums: Any, other: Any) -> Any:
     """Return two sums as one, whatever they are made of."""
-    if one is None or isinstance(one, str):
-        return one
-    if isinstance(one, tuple):
-        return tuple(_joined(*pair) for pair in zip(one, other, strict=True))
-    if hasattr(one, "merge") and not isinstance(one, EvaluationSums):
-        return one.merge(other)
-    if is_dataclass(one) and not isinstance(one, type):
-        names = [field.name for field in fields(one)]
-        return type(one)(*(_joined(getattr(one, name), getattr(other, name)) for name in names))
-    return one + other
+    if sums is None or isinstance(sums, str):
+        return sums
+    if isinstance(sums, tuple):
+        return tuple(map(_joined, sums, other))
+    if hasattr(sums, "merge") and not isinstance(sums, EvaluationSums):
+        return sums.merge(other)
+    if is_dataclass(sums) and not isinstance(sums, type):
+        return type(sums)(*map(_joined, vars(sums).values(), vars(other).values()))
+    return sums + other

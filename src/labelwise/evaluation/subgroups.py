@@ -63,14 +63,14 @@ def settled_labels(
     return predictions, clashes
 
 
-def clash_note(count: int) -> tuple[str, ...]:
+def clash_note(count: int) -> str:
     """Return what was done with labels that break a rule, if some do."""
     if not count:
-        return ()
+        return ""
     return (
         f"{counted(count, 'photo')} with labels that exclude each other, or with none of a group "
         "that must have one: which is wrong nobody knows, so these labels are taken as unknown "
-        "(labelwise data rules lists them).",
+        "(labelwise data rules lists them)."
     )
 
 
@@ -82,9 +82,8 @@ def exclusive_rows(
     clashes: Sequence[int],
 ) -> tuple[ExclusiveRow, ...]:
     """Return the figures of each group; ``clashes`` are its photos with labels that break it."""
-    rows = []
+    rows, chosen = [], known.present if sets is None else sets
     for group, clashing in zip(columns.groups, clashes, strict=True):
-        chosen = known.present if sets is None else sets
         seen, same = columns.right_rows(group, chosen, known.present, known.observed)
         total, right = int(seen.sum()), int(same.sum())
         facts = tuple(names[column] for column in group), group in columns.exactly_one, total
@@ -289,15 +288,13 @@ def score_curve(
     hits = np.cumsum(hit)[last].astype(np.float64)
     alarms = np.asarray(last, np.float64) + 1 - hits
     positives, negatives = float(present.sum()), float((~present).sum())
-    roc: tuple[tuple[float, float], ...] = ()
-    pr: tuple[tuple[float, float], ...] = ()
-    if positives and negatives:
-        x, y = np.append(0.0, alarms / negatives), np.append(0.0, hits / positives)
-        roc = _thinned(x, y)
-    if positives:
-        kept = hits > 0
-        pr = _thinned(hits[kept] / positives, (hits / (hits + alarms))[kept])
-    return roc, pr
+    if not positives:
+        return (), ()
+    kept = hits > 0
+    pr = _thinned(hits[kept] / positives, (hits / (hits + alarms))[kept])
+    if not negatives:
+        return (), pr
+    return _thinned(np.append(0.0, alarms / negatives), np.append(0.0, hits / positives)), pr
 
 
 def _thinned(x: Floats, y: Floats) -> tuple[tuple[float, float], ...]:
@@ -351,7 +348,7 @@ def auroc_interval(
         return area, None, None
     half = student_reach(by_group, units - 1) * sqrt(variance) / (area * (1 - area))
     middle = log(area / (1 - area))
-    ends = [
+    lowest, highest = (
         1 / (1 + exp(-max(min(odds, 700.0), -700.0))) for odds in (middle - half, middle + half)
-    ]
-    return area, ends[0], ends[1]
+    )
+    return area, lowest, highest

@@ -30,6 +30,7 @@ from labelwise.scores.tables import (
     npz_labels,
     npz_matrix,
     npz_texts,
+    places,
     refuse_twice,
 )
 from labelwise.system.text import from_cell
@@ -53,8 +54,7 @@ class Embeddings:
 
 def read_embeddings(path: Path) -> Embeddings:
     """Return the vectors of photos, and their labels if the file has any."""
-    arrays = npz_arrays(path)
-    _refuse_others(path, arrays, PHOTO_ARRAYS)
+    arrays = npz_arrays(path, PHOTO_ARRAYS)
     vectors = _vectors(path, arrays, "features" if "features" in arrays else "embeddings")
     rows = len(vectors)
     ids = npz_texts(path, arrays, "ids" if "ids" in arrays else "id", rows)
@@ -92,8 +92,7 @@ class Texts:
 
 def read_texts(path: Path, prompts: Path | None = None) -> Texts:
     """Return the labels with the means of their texts' unit vectors."""
-    arrays = npz_arrays(path)
-    _refuse_others(path, arrays, TEXT_ARRAYS)
+    arrays = npz_arrays(path, TEXT_ARRAYS)
     unit = _unit(path, _vectors(path, arrays, "embeddings"))
     names = npz_texts(path, arrays, "names", len(unit))
     written = npz_texts(path, arrays, "prompts", len(unit))
@@ -116,11 +115,10 @@ def read_texts(path: Path, prompts: Path | None = None) -> Texts:
             "which label each of its prompts has"
         )
     labels = tuple(dict.fromkeys(names))
-    column = {label: number for number, label in enumerate(labels)}
-    places = np.array([column[name] for name in names])
+    columns = places(names, labels)
     sums = np.zeros((len(labels), unit.shape[1]))
-    np.add.at(sums, places, unit)
-    means = (sums / np.bincount(places)[:, None]).astype(np.float32)
+    np.add.at(sums, columns, unit)
+    means = (sums / np.bincount(columns)[:, None]).astype(np.float32)
     scale, bias = _number(path, arrays, "logit_scale"), _number(path, arrays, "logit_bias")
     if scale is not None and scale <= 0:
         raise DataError(f"{path}: logit_scale must be positive, got {scale:g}")
@@ -134,12 +132,9 @@ def read_prompts(path: Path) -> list[tuple[int, str, str]]:
     """Return line, label and text of each line of a CSV or TSV file ``label,prompt``."""
     try:
         text = Path(path).read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: the prompts cannot be read ({error})") from None
-    mark = "\t" if "\t" in text.partition("\n")[0] else ","
-    try:
+        mark = "\t" if "\t" in text.partition("\n")[0] else ","
         lines = iter(list(csv.reader(text.splitlines(), delimiter=mark, skipinitialspace=True)))
-    except csv.Error as error:
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"{path}: the prompts cannot be read ({error})") from None
     header = [cell.strip().lower() for cell in next(lines, [])]
     if sorted(header) != ["label", "prompt"]:
@@ -153,9 +148,8 @@ def read_prompts(path: Path) -> list[tuple[int, str, str]]:
                 f"{path}, line {number}: a line must be a label and one text, got {cells}; put a "
                 "text with a comma in quotes"
             )
-        places = map(header.index, ("label", "prompt"))
-        label, prompt = (from_cell(cells[column].strip()) for column in places)
-        prompts.append((number, label, prompt))
+        row = dict(zip(header, map(str.strip, cells), strict=True))
+        prompts.append((number, from_cell(row["label"]), from_cell(row["prompt"])))
     if not prompts:
         raise DataError(f"{path}: there are no prompts")
     return prompts
@@ -208,12 +202,6 @@ def _vectors(path: Path, arrays: dict[str, NDArray[Any]], name: str) -> NDArray[
     if bad.any():
         raise DataError(f"{path}: {name}: row {int(np.flatnonzero(bad)[0]) + 1} is not finite")
     return value.astype(np.float32)
-
-
-def _refuse_others(path: Path, arrays: dict[str, NDArray[Any]], known: tuple[str, ...]) -> None:
-    for name in arrays:
-        if name not in known:
-            raise DataError(f"{path}: unknown array {name!r}{nearest(name, known)}")
 
 
 def holds_vectors(path: Path) -> bool:

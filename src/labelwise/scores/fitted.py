@@ -32,7 +32,7 @@ from labelwise.scores.cross_validate import Judged
 from labelwise.scores.detections import Detections
 from labelwise.scores.read import UnlabelledScores
 from labelwise.scores.tables import FITTED_FORMAT, Kind, places, write_columns
-from labelwise.system.files import replacing
+from labelwise.system.files import replacing, write_text
 from labelwise.system.pydantic_errors import first_fault
 from labelwise.system.table_files import write_csv
 from labelwise.system.text import as_cell, one_line_of
@@ -41,11 +41,7 @@ from labelwise.types import LabelSpace, matching_columns
 
 def save_json(path: Path, value: Any) -> None:
     """Write plain data as JSON."""
-    with replacing(path) as temporary:
-        temporary.write_text(
-            json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n",
-            encoding="utf-8",
-        )
+    write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
 def _save_columns(
@@ -61,12 +57,10 @@ def _save_columns(
 def save_probabilities(path: Path, predictions: Predictions, link: Link) -> None:
     """Write the columns ``id``, ``score:NAME`` (probabilities), ``label:NAME`` as Parquet."""
     probs = link(predictions.logits).astype(np.float32)
-    kind = np.float32 if predictions.has_soft_labels() else np.int8
-    labels = predictions.labels.astype(kind)
+    labels = predictions.labels.astype(np.float32 if predictions.has_soft_labels() else np.int8)
     if predictions.observed is not None:
         labels = np.ma.masked_array(labels, ~predictions.observed)
-    parts = {"score": probs, "label": labels}
-    _save_columns(path, predictions.ids, predictions.names, parts)
+    _save_columns(path, predictions.ids, predictions.names, {"score": probs, "label": labels})
 
 
 def save_intervals(
@@ -110,38 +104,32 @@ def save_calibration(folder: Path, judged: Judged, predictions: Predictions) -> 
     save_json(folder / "link.json", record)
     predictions.with_link(link).save(folder / "predictions.parquet")
     save_probabilities(folder / "probabilities.parquet", predictions, link)
-    stages = comparison(judged.evaluation)
     plain = {
         stage: {name: "infinite" if value == inf else value for name, value in figures.items()}
-        for stage, figures in stages.items()
+        for stage, figures in comparison(judged.evaluation).items()
     }
     save_json(folder / "before-after.json", plain)
 
 
 def decision(judged: Judged) -> dict[str, Any]:
     """Return a rule as plain data: itself, its thresholds by label, the link it needs, figures."""
-    rule, link = judged.made.rule, judged.link
-    sets = judged.evaluation.sets
-    values = None if rule is None else rule.thresholds(len(judged.predictions.names))
+    rule, link, names = judged.made.rule, judged.link, judged.predictions.names
+    sets, figures = judged.evaluation.sets, None
+    values = None if rule is None else rule.thresholds(len(names))
+    if sets is not None:
+        shown = ("macro_f1", "micro_f1", "sample_f1", "subset_accuracy", "mean_size")
+        figures = {name: getattr(sets, name) for name in shown}
+        figures["how"] = f"{sets.rule}. {sets.how}"
     return {
         "format": FITTED_FORMAT,
-        "names": list(judged.predictions.names),
+        "names": list(names),
         "scores": judged.kind,
         "rule": None if rule is None else rule_to_spec(rule),
         "words": judged.made.rule_words,
-        "thresholds": values and dict(zip(judged.predictions.names, values, strict=True)),
+        "thresholds": values and dict(zip(names, values, strict=True)),
         "probabilities": None if link is None else link_to_spec(link),
         "fitted_on": judged.fitted_on,
-        "figures": None
-        if sets is None
-        else {
-            "macro_f1": sets.macro_f1,
-            "micro_f1": sets.micro_f1,
-            "sample_f1": sets.sample_f1,
-            "subset_accuracy": sets.subset_accuracy,
-            "mean_size": sets.mean_size,
-            "how": f"{sets.rule}. {sets.how}",
-        },
+        "figures": figures,
     }
 
 
@@ -204,39 +192,30 @@ APPLIED_SUFFIXES = (".parquet", ".csv", ".jsonl")
 
 @dataclass(frozen=True, eq=False)
 class Applied:
-    """Probabilities (N, K) of rows, and their label sets where a rule was given."""
+    """Probabilities (N, K) of rows, and their labels, surest first, where a rule was given."""
 
     ids: tuple[str, ...]
     names: tuple[str, ...]
     probs: NDArray[Any]
-    sets: NDArray[Any] | None
-
-    def labels(self) -> list[list[str]] | None:
-        """Return the names of each set, surest first; None without a rule."""
-        if self.sets is None:
-            return None
-        order = np.argsort(-self.probs, axis=1, kind="stable")
-        chosen = np.take_along_axis(self.sets, order, axis=1)
-        return [
-            [self.names[column] for column in columns[mask].tolist()]
-            for columns, mask in zip(order, chosen, strict=True)
-        ]
+    labels: list[list[str]] | None
 
 
 def apply(fitted: Sequence[FittedFile], scores: UnlabelledScores) -> Applied:
-    """Return the probabilities of scores under a fitted link, and the sets of a fitted rule."""
+    """Return the probabilities of scores under a fitted link, and the labels of a fitted rule."""
     source, link, rule = _source_of(fitted, scores.kind, scores.source)
     columns = matching_columns(source.labels, scores.names, of=source.source, in_=scores.source)
-    names = source.labels
-    logits = scores.logits[:, columns]
+    names, logits, labels = source.labels, scores.logits[:, columns], None
     probs = link(logits.astype(np.float64))
-    sets = None
     if rule is not None and rule.rule is not None:
         order = matching_columns(rule.labels, names, of=rule.source, in_=source.source)
-        chosen = rule.rule(link.decision_probs(logits)[:, order])
-        sets = np.empty_like(chosen)
-        sets[:, order] = chosen
-    return Applied(scores.ids, names, probs, sets)
+        sets = np.empty(probs.shape, bool)
+        sets[:, order] = rule.rule(link.decision_probs(logits)[:, order])
+        surest = np.argsort(-probs, axis=1, kind="stable")
+        labels = [
+            [names[column] for column in row[chosen[row]].tolist()]
+            for row, chosen in zip(surest, sets, strict=True)
+        ]
+    return Applied(scores.ids, names, probs, labels)
 
 
 def _source_of(
@@ -328,7 +307,7 @@ def save_applied(path: Path, applied: Applied) -> None:
     are those of ``labelwise predict``. All three can be read again as probabilities.
     """
     check_output(path)
-    names, labels, probs = applied.names, applied.labels(), applied.probs
+    names, labels, probs = applied.names, applied.labels, applied.probs
     if path.suffix == ".parquet":
         sets = {} if labels is None else {"labels": pa.array(labels, pa.list_(pa.string()))}
         _save_columns(path, applied.ids, names, {"score": probs}, **sets)
@@ -336,12 +315,9 @@ def save_applied(path: Path, applied: Applied) -> None:
     chosen = repeat(None, len(probs)) if labels is None else labels
     rows = zip(applied.ids, chosen, probs.tolist(), strict=True)
     if path.suffix == ".csv":
-        separated = any("|" in name for name in names)
+        text_of = json.dumps if any("|" in name for name in names) else "|".join
         header = ["id", *([] if labels is None else ["labels"]), *(f"score:{n}" for n in names)]
-        cells = (
-            [name, *([] if own is None else [json.dumps(own) if separated else "|".join(own)]), *p]
-            for name, own, p in rows
-        )
+        cells = ([name, *([] if own is None else [text_of(own)]), *p] for name, own, p in rows)
         write_csv(path, header, cells)
         return
     with replacing(path) as temporary, temporary.open("w", encoding="utf-8") as stream:

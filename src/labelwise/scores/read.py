@@ -8,6 +8,7 @@ reads; rows are matched by id (or by being the same file), labels by name.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from labelwise.scores.tables import (
     check_labels,
     label_arrays,
     labels_beside,
+    places,
     read_raw,
     refuse_entries,
     unscored_note,
@@ -77,22 +79,19 @@ class ScoreTable:
 
     def settled(self, groups: AttributeGroups) -> "tuple[ScoreTable, AttributeColumns]":
         """Return the table with labels completed by what excludes what, and the columns of that."""
-        own = self.predictions
-        columns = groups.within(LabelSpace(own.names))
-        done, settled = own.settled(columns)
+        columns = groups.within(LabelSpace(self.predictions.names))
+        done, settled = self.predictions.settled(columns)
         broken = np.flatnonzero(settled.conflicts)
         note = f"By {groups.source} {settled.learned:,} more labels are known."
         if len(broken):
             note = (
                 f"{len(broken):,} rows break a rule of {groups.source}, first "
-                f"{own.ids[int(broken[0])]!r}; their labels of that group are unknown."
+                f"{done.ids[int(broken[0])]!r}; their labels of that group are unknown."
             )
         return replace(self, predictions=done, notes=(*self.notes, note)), columns
 
     def subgroups(self, column: str, rows: Predictions) -> Subgroups:
-        number_of = {name: number for number, name in enumerate(self.predictions.ids)}
-        values = self.facts[column]
-        return Subgroups.of(column, [values[number_of[name]] for name in rows.ids])
+        return Subgroups.of(column, self.facts[column][places(rows.ids, self.predictions.ids)])
 
     def photos_per_day(self) -> float:
         times = read_times(self.facts["time"].tolist(), self.source, "time")
@@ -146,21 +145,19 @@ def read_scores(
     else:
         raw = read_cosines(path, texts)
         scores = unlabelled_scores(raw, "logits", "sigmoid" if texts.gives_logits else "none")
-    group: Sequence[str] | None
-    divided: Sequence[str] | None
-    if labels is None:
-        if raw.labels is None:
-            raise DataError(
-                f"{path}: there are no labels; add 'label:NAME' columns (an array 'labels'), "
-                "or give a second file with --labels"
-            )
-        truth, matched = raw.labels, np.ones(len(raw.ids), dtype=bool)
-        group, divided = raw.group, raw.split
-        check_labels(raw, raw.labels)
-    else:
+    group, divided = raw.group, raw.split
+    if labels is not None:
         if raw.labels is not None:
             raise DataError(f"{raw.source} has labels of its own; leave out --labels")
         truth, matched, group, divided = labels_beside(raw, labels)
+    elif raw.labels is not None:
+        truth, matched = raw.labels, np.ones(len(raw.ids), dtype=bool)
+        check_labels(raw, truth)
+    else:
+        raise DataError(
+            f"{path}: there are no labels; add 'label:NAME' columns (an array 'labels'), "
+            "or give a second file with --labels"
+        )
     notes = []
     if raw.failed:
         notes.append(f"{unscored_note(raw.failed, str(path))}.")
@@ -169,15 +166,14 @@ def read_scores(
             f"{labels} has labels of {int(matched.sum()):,} of the {len(matched):,} rows; "
             "the others are left out."
         )
-    rows = np.flatnonzero(matched).tolist()
     predictions = Predictions(
-        [raw.ids[row] for row in rows],
+        list(compress(raw.ids, matched)),
         scores.logits[matched],
         *label_arrays(truth[matched]),
         raw.names,
         "",
         scores.link,
-        None if group is None else [group[row] for row in rows],
+        None if group is None else list(compress(group, matched)),
     )
     return ScoreTable(
         str(path),
@@ -186,7 +182,7 @@ def read_scores(
         None if matched.all() else scores.logits[~matched],
         tuple(notes),
         scores.kind,
-        tuple(raw.ids[row] for row in np.flatnonzero(~matched)),
+        tuple(compress(raw.ids, ~matched)),
         {name: np.array(values)[matched] for name, values in raw.facts.items()},
     )
 

@@ -43,8 +43,8 @@ from labelwise.types import matching_columns, nearest
 Table = dict[str, NDArray[Any]]
 
 
-def npz_arrays(path: Path) -> Table:
-    """Return the arrays of an archive; each must be as long as its header says."""
+def npz_arrays(path: Path, known: Sequence[str] | None = None) -> Table:
+    """Return the arrays of an archive, of ``known`` names; each as long as its header says."""
     arrays: Table = {}
     headers = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
     try:
@@ -72,6 +72,9 @@ def npz_arrays(path: Path) -> Table:
         raise DataError(f"{path}: not a readable .npz file ({first_line(error)})") from None
     except (AttributeError, KeyError, TypeError, SyntaxError, TokenError, MemoryError):
         raise DataError(f"{path}: not a readable .npz file (damaged)") from None
+    strange = next((name for name in arrays if known is not None and name not in known), None)
+    if strange is not None:
+        raise DataError(f"{path}: unknown array {strange!r}{nearest(strange, known or ())}")
     return arrays
 
 
@@ -116,6 +119,7 @@ def npz_texts(path: Path, arrays: Table, name: str, length: int) -> tuple[str, .
 
 Kind = Literal["logits", "probs"]
 Floats = NDArray[np.float64]
+Texts = tuple[str, ...]
 Answers = tuple[tuple[str, ...], tuple[str, ...], Floats, int]  # labels, ids, probs, failed
 SUFFIXES = (".csv", ".tsv", ".parquet", ".npz", ".jsonl")
 FITTED_FORMAT = 1  # of link.json and thresholds.json
@@ -390,10 +394,7 @@ def _json_lines(path: str, _: Any) -> Answers:
 
 
 def _npz(path: Path, keep: Sequence[str]) -> RawScores:
-    arrays = npz_arrays(path)
-    for name in arrays:
-        if name not in (*ARRAYS, *keep):
-            raise DataError(f"{path}: unknown array {name!r}{nearest(name, ARRAYS)}")
+    arrays = npz_arrays(path, (*ARRAYS, *keep))
     for name in keep:
         if name not in arrays:
             raise DataError(f"{path}: there is no array {name!r}{nearest(name, arrays)}")
@@ -435,14 +436,12 @@ def check_labels(raw: RawScores, labels: NDArray[np.float64]) -> None:
 
 def labels_beside(
     raw: RawScores, source: str | Path
-) -> tuple[NDArray[np.float64], NDArray[np.bool_], Sequence[str] | None, Sequence[str] | None]:
+) -> tuple[Floats, NDArray[np.bool_], Texts | None, Texts | None]:
     """Return labels (N, K) of the rows of ``raw``, NaN where unknown, and which rows have any.
 
     Beside them the group and the split of each row, where one of the two files names them; of two
     splits that of ``raw`` counts.
     """
-    group: Sequence[str] | None
-    split: Sequence[str] | None
     if Path(source).is_file() and _holds_label_columns(Path(source)):
         other = read_raw(Path(source))
         if other.labels is None:
@@ -455,8 +454,8 @@ def labels_beside(
         table = load_for_labels(source, raw.names)
         matching_columns(raw.names, table.space.names, of=raw.source, in_=table.name)
         labels, _ = aligned_labels(table, raw.names)
-        ids, group = tuple(table.ids), table.group
-        split = None if table.split is None else table.split.tolist()
+        ids, group = tuple(table.ids), None if table.group is None else tuple(table.group)
+        split = None if table.split is None else tuple(table.split.tolist())
         if isinstance(table.images, FileImages) and not set(ids) & set(raw.ids):
             ids = tuple(str(table.images.path(row).resolve()) for row in range(len(ids)))
             raw = replace(raw, ids=tuple(str(Path(name).resolve()) for name in raw.ids))
@@ -469,11 +468,10 @@ def labels_beside(
         )
     if group is not None and raw.group is not None:
         raise DataError(f"{raw.source} and {source} both name groups; leave one of them out")
-    groups = raw.group if group is None else [group[row] for row in rows]
-    if raw.split is not None or split is None:
-        divided: Sequence[str] | None = raw.split
-    else:
-        divided = [split[row] for row in rows]
+    groups = raw.group if group is None else tuple(group[row] for row in rows)
+    divided = raw.split
+    if divided is None and split is not None:
+        divided = tuple(split[row] for row in rows)
     return np.where(matched[:, None], labels[rows], np.nan), matched, groups, divided
 
 

@@ -14,10 +14,9 @@ import os
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from labelwise.answers.asking import Pool
@@ -55,7 +54,7 @@ from labelwise.scores.tables import (
     read_raw,
     unscored_note,
 )
-from labelwise.system.files import replacing
+from labelwise.system.files import write_text
 from labelwise.system.progress import Silent, Watch, make_watch
 from labelwise.system.storage import is_uri
 from labelwise.types import matching_columns, nearest
@@ -234,8 +233,7 @@ def write_classes(results: Path, predictions: Path, crops: Path, out: Path) -> i
     content, count = with_classes(read_json(results), rows, named)
     if not count:
         raise DataError(f"{predictions} names no crop of {crops}")
-    with replacing(out) as temporary:
-        temporary.write_text(json.dumps(content, ensure_ascii=False, indent=1), encoding="utf-8")
+    write_text(out, json.dumps(content, ensure_ascii=False, indent=1))
     return count
 
 
@@ -256,9 +254,9 @@ def grouped_copies(
             f"{table.name} holds features, which are compared themselves; leave --model and "
             "--embeddings out"
         )
+    if not features and not named and cosine is not None:
+        raise SettingsError("--cosine is for --model and --embeddings; leave it out")
     if not features and not named:
-        if cosine is not None:
-            raise SettingsError("--cosine is for --model and --embeddings; leave it out")
         return group_near_copies(table, watch)
     if cosine is None or not 0 < cosine <= 1:
         raise SettingsError(
@@ -280,8 +278,7 @@ def grouped_copies(
             f"{file}: there is no vector of the photo {name!r} of {table.name}"
             f"{nearest(name, embeddings.ids)}"
         )
-    vectors = embeddings.vectors[rows]
-    return group_near_vectors(table, vectors, cosine)
+    return group_near_vectors(table, embeddings.vectors[rows], cosine)
 
 
 def _vectors_by_model(
@@ -352,25 +349,23 @@ def _from_features(source: Path, split: str | None, folds: int, seed: int) -> Pr
     known = ~np.isnan(table.labels[rows])
     present = (table.labels[rows] == 1).astype(np.uint8)
     seen = None if known.all() else known
-    observed = None if seen is None else torch.from_numpy(seen)
-    options = {"folds": folds, "seed": seed}
-    logits = crossfit_heads(table.vectors[rows], present, observed, watch=make_watch(), **options)
+    options: Any = {"folds": folds, "seed": seed, "watch": make_watch()}
+    logits = to_numpy(crossfit_heads(table.vectors[rows], present, seen, **options))
     ids = [table.ids[row] for row in rows]
-    return Predictions(ids, to_numpy(logits), present, seen, table.names, split or "", Sigmoid())
+    return Predictions(ids, logits, present, seen, table.names, split or "", Sigmoid())
 
 
 def suspect_questions(
-    found: Suspects, predictions: Predictions, checks: int, seed: int
+    suspects: Suspects, predictions: Predictions, checks: int, seed: int
 ) -> list[Reviewed]:
     """Return a question about each suspect, some of them marked to be checked."""
-    marked = marked_checks(len(found), per_stretch=checks, seed=seed)
-    given: Literal["present", "absent"] = "absent" if found.kind == "missing" else "present"
+    marked = marked_checks(len(suspects), per_stretch=checks, seed=seed)
+    given: Literal["present", "absent"] = "absent" if suspects.kind == "missing" else "present"
     ids, names = predictions.ids, predictions.names
+    entries = zip(suspects.rows, suspects.columns, suspects.probs, marked, strict=True)
     return [
         Reviewed(str(ids[row]), names[column], given, float(prob), bool(check))
-        for row, column, prob, check in zip(
-            found.rows, found.columns, found.probs, marked, strict=True
-        )
+        for row, column, prob, check in entries
     ]
 
 
