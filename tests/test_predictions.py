@@ -133,6 +133,7 @@ PER_LABEL = link_to_spec(Platt(Sigmoid(), [1.0, 2.0], [0.0, 0.0], 30.0))
         (None, {"names": ["a", "a", "b"]}, "label names must be distinct"),
         (None, {"split": 3}, "metadata 'split'"),
         (None, {"link": "sigmoid"}, "metadata 'link'"),
+        (None, {"link": {"kind": "magic"}}, "unknown link 'magic'"),
         (None, {"link": PER_LABEL}, "the link does not fit 3 labels"),
         (None, {"format": "\x1b[2J"}, "must have format 1"),
     ],

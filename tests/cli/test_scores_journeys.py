@@ -267,8 +267,8 @@ def test_a_damaged_archive_gets_one_sentence(tmp_path, kind):
     [
         ('{"path": "a", "probs": {"dog": "x"}}', "line 1: the probability of 'dog' must be a num"),
         ('{"path": "a", "probs": [1]}', "line 1 must be an object with 'path' and 'probs'"),
-        ("[]", "line 1 must be an object"),
-        ("{", "line 1 is not JSON"),
+        ("[]", "line 1: must be an object"),
+        ("{", "line 1: not JSON"),
         ('{"path": "a", "probs": {"dog": 1}}\n{"path": "b", "probs": {"cat": 1}}', "line 2 must"),
         (
             '{"path": "a", "probs": {"dog": 1}}\n{"path": "a", "probs": {"dog": 1}}',

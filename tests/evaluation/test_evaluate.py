@@ -1,6 +1,5 @@
 """Evaluation against scikit-learn, numerical derivatives, a real bootstrap, and itself."""
 
-import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -17,6 +16,7 @@ from labelwise.errors import DataError
 from labelwise.evaluation import Evaluation, evaluate, intervals, measure
 from labelwise.links import Sigmoid
 from labelwise.predictions import Predictions
+from labelwise.retrieval import retrieval_map
 
 
 def known(predictions):
@@ -291,30 +291,15 @@ def test_false_alarms_have_the_interval_of_their_share():
     assert "Wilson" in figure.how
 
 
-def test_retrieval_equals_the_average_precision_of_each_query():
+def test_retrieval_is_that_of_the_probabilities_by_length():
     predictions = sample(80, unknown=0.2)
-    result = evaluate(predictions, Sigmoid(), query_length=2)
-    log_p = log_expit(predictions.logits)
-    log_q = log_expit(-predictions.logits)
-    truth, seen = predictions.labels == 1, predictions.observed
-    found = {1: [], 2: []}
-    for one, two in itertools.product(range(-5, 5), repeat=2):
-        first, second = (abs(k) - 1 if k < 0 else k for k in (one, two))
-        if (one < 0 and two < 0) or first > second:  # something must be wanted; each pair once
-            continue
-        if first == second and one != two:
-            continue
-        parts = {(k, sign >= 0) for k, sign in ((first, one), (second, two))}
-        rows = np.all([seen[:, k] for k, _ in parts], 0)
-        score = sum((log_p if want else log_q)[rows, k] for k, want in parts)
-        hit = np.all([truth[rows, k] == want for k, want in parts], 0)
-        if hit.any():
-            found[len(parts)].append(average_precision_score(hit, score))
-    assert {point.length for point in result.retrieval} == set(found)
-    for point in result.retrieval:
-        assert point.queries == len(found[point.length])
-        assert point.map == pytest.approx(np.mean(found[point.length]), abs=1e-6)
-        assert not point.sampled
+    logs = log_expit(predictions.logits), log_expit(-predictions.logits)
+    expected = retrieval_map(*logs, predictions.labels, predictions.observed, longest=2)
+    found = evaluate(predictions, Sigmoid(), query_length=2).retrieval
+    assert [(point.length, point.queries, point.skipped, point.sampled) for point in found] == [
+        (result.length, result.queries, result.skipped, False) for result in expected
+    ]
+    assert [p.map for p in found] == pytest.approx([r.value for r in expected], abs=1e-6)
 
 
 def test_intervals_of_means_are_as_wide_as_the_bootstrap_says():

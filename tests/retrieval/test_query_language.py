@@ -5,7 +5,6 @@ from itertools import product
 
 import numpy as np
 import pytest
-import torch
 from golden import cases, tensor
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -286,7 +285,8 @@ def test_parse(text, wanted, unwanted):
     assert Query.parse(text) == Query.of(wanted, unwanted)
 
 
-ANY = st.text(st.characters(codec="utf-8"), min_size=1).filter(lambda name: name.strip())
+SIGNS = """ ,&|!()<>%-"\\:\t\nabnotZé漢🐕\u2028\x7f"""
+ANY = st.text(st.sampled_from(SIGNS), min_size=1, max_size=9).filter(lambda name: name.strip())
 
 
 @settings(max_examples=60, deadline=None)
@@ -322,15 +322,6 @@ def test_rank_orders_all_or_the_top_and_keeps_ties_in_row_order(top):
     assert found.order.tolist() == expected
     np.testing.assert_array_equal(found.log_scores, scores[expected])
     np.testing.assert_allclose(found.probs, np.exp(scores[expected]))
-
-
-def test_products_that_underflow_still_rank():
-    space = LabelSpace(tuple(f"label {k}" for k in range(400)))
-    log_p = torch.full((2, 400), -10.0)
-    log_p[1] -= 0.01
-    found = rank(log_p, torch.zeros(2, 400), Query.of(space.names), space)
-    assert found.order.tolist() == [0, 1]
-    assert (found.probs == 0).all()
 
 
 def test_rank_refuses_nan_and_unequal_shapes():
