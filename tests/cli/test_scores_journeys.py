@@ -218,7 +218,7 @@ def test_what_cannot_be_applied_says_why(fitted):
         broken.write_text(json.dumps(facts | change))
         assert sentence in refused("apply", broken, scores, "-o", "o.csv")
     broken.write_text("{")
-    assert "is not JSON" in refused("apply", broken, scores, "-o", "o.csv")
+    assert "not JSON" in refused("apply", broken, scores, "-o", "o.csv")
     broken.write_text('{"kind": "sigmoid"}')
     assert "with the names of its labels" in refused("apply", broken, scores, "-o", "o.csv")
 

@@ -88,11 +88,11 @@ def edges_of(
     per_label: bool = False,
 ) -> Numbers:
     """Return the edges of bins of equal width or of equal mass."""
+    if binning not in ("width", "mass"):
+        raise ValueError(f"binning must be 'width' or 'mass', got {binning!r}")
     if binning == "width":
         return width_edges(bins)
-    if binning == "mass":
-        return mass_edges(probs, observed, where=where, bins=bins, per_label=per_label)
-    raise ValueError(f"binning must be 'width' or 'mass', got {binning!r}")
+    return mass_edges(probs, observed, where=where, bins=bins, per_label=per_label)
 
 
 def _quantiles(values: NDArray[Any], bins: int) -> Numbers:

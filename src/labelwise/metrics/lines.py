@@ -181,6 +181,10 @@ class Lines:
     present: Mask
     known: Counts
 
+    def top(self) -> Mask:
+        """Return which entries have the highest score of their line."""
+        return np.asarray(self.scores == np.fmax.reduce(self.scores, axis=1, keepdims=True))
+
     def positives(self) -> Positives:
         flat = np.flatnonzero(self.present)
         line = flat // self.scores.shape[1]

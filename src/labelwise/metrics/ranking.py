@@ -127,7 +127,7 @@ def one_error(scores: Array, labels: Array, observed: Array | None = None) -> Av
     """Return for every image the chance that its top label, drawn among ties, is absent."""
 
     def of(lines: Lines) -> Numbers:
-        top = lines.scores == np.fmax.reduce(lines.scores, axis=1, keepdims=True)
+        top = lines.top()
         right = np.count_nonzero(top & lines.present, axis=1)
         error = 1 - right / np.count_nonzero(top, axis=1)
         return np.where(lines.present.any(axis=1), error, np.nan)
@@ -164,9 +164,7 @@ def precision_recall_curve(
 ) -> PrecisionRecall:
     """Return the curve over all entries of (N, K); for one label, pass its column as (N, 1)."""
     levels, at_least, _, _ = _pooled(scores, labels, observed)
-    last = np.ones(len(levels), dtype=np.bool_)
-    last[:-1] = levels[1:] != levels[:-1]
-    ends = np.flatnonzero(last)
+    ends = np.searchsorted(-levels, -np.unique(levels)[::-1], side="right") - 1
     hits = ends + 1
     return PrecisionRecall(levels[ends], hits / at_least[ends], hits / len(levels))
 
@@ -201,9 +199,7 @@ def _pooled(
         block.scores[block.present] for block in lines_of(scores, labels, observed, "image")
     ]
     rising = np.sort(np.concatenate(positives)) if positives else np.empty(0)
-    at_least = np.zeros(len(rising), dtype=np.intp)
-    above = np.zeros(len(rising), dtype=np.intp)
-    known = 0
+    at_least, above, known = np.zeros(len(rising), np.intp), np.zeros(len(rising), np.intp), 0
     for block in lines_of(scores, labels, observed, "image", SORTED_ENTRIES):
         entries = int(block.known.sum())
         ordered = np.sort(block.scores, axis=None)  # NaN, unobserved, comes last

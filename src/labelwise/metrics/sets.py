@@ -105,18 +105,11 @@ def confusion(
     shape = (rows, columns)
     for block, mask, (given, label) in entry_blocks(shape, observed, None, sets, labels):
         chosen_set, present = as_mask(given, "sets"), present_labels(label, mask)
-        known = True if mask is None else mask
+        absent = ~present if mask is None else ~present & mask
+        cells = [side & truth for truth in (present, absent) for side in (chosen_set, ~chosen_set)]
         own = counts if by == "label" else counts[:, block]
-        own += [
-            np.count_nonzero(mask, axis=axis)
-            for mask in (
-                chosen_set & present,
-                chosen_set & ~present & known,
-                ~chosen_set & present,
-                ~chosen_set & ~present & known,
-            )
-        ]
-    tp, fp, fn, tn = counts
+        own += [np.count_nonzero(cell, axis=axis) for cell in cells]
+    tp, fn, fp, tn = counts
     return Confusion(tp, fp, fn, tn, by)
 
 
@@ -261,8 +254,7 @@ def top_accuracy(scores: Array, labels: Array, observed: Array | None = None) ->
     """Return the share of images with a label whose top label is present; ties: lower index."""
 
     def of(lines: Lines) -> Numbers:
-        top = lines.scores == np.fmax.reduce(lines.scores, axis=1, keepdims=True)
-        hit = np.take_along_axis(lines.present, top.argmax(axis=1)[:, None], axis=1)[:, 0]
+        hit = lines.present[np.arange(len(lines.scores)), lines.top().argmax(axis=1)]
         return np.where(lines.present.any(axis=1), hit, np.nan)
 
     return Averaged.of_lines(of, scores, labels, observed, "image")

@@ -21,6 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from labelwise.calibration import FewLabels
 from labelwise.calibration.link_specs import link_from_spec, link_to_spec
+from labelwise.data.rows import read_json
 from labelwise.decide import Rule, Threshold
 from labelwise.decide.rules import rule_from_spec, rule_to_spec
 from labelwise.errors import DataError, LabelwiseError, SettingsError
@@ -35,7 +36,7 @@ from labelwise.scores.tables import FITTED_FORMAT, Kind, places, write_columns
 from labelwise.system.files import replacing, write_text
 from labelwise.system.pydantic_errors import first_fault
 from labelwise.system.table_files import write_csv
-from labelwise.system.text import as_cell, one_line_of
+from labelwise.system.text import as_cell
 from labelwise.types import LabelSpace, matching_columns
 
 
@@ -160,12 +161,7 @@ def read_fitted(path: Path) -> FittedFile:
     """Return what ``labelwise calibrate`` wrote."""
     if path.is_dir():
         raise DataError(f"{path} is a folder; give the file in it, such as {path / 'link.json'}")
-    try:
-        facts = json.loads(path.read_bytes())
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{path} is not JSON: {one_line_of(error)}") from None
+    facts = read_json(path)
     if not isinstance(facts, dict) or not {"link", "rule"} & facts.keys() or "names" not in facts:
         raise DataError(
             f"{path} must be a link.json or a thresholds file of "

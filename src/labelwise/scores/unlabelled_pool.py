@@ -11,6 +11,7 @@ Any model judges them, an exported one too, which has no embeddings either.
 
 import json
 import os
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from pathlib import Path
@@ -144,14 +145,9 @@ def score_pool(
     table.require_hard("questions to people are answered by yes, no and unknown")
     truth, more = aligned_labels(table, scorer.space.names)
     notes = [*table.notes, *more]
-    watch, parts = watch or Silent(), []
-    watch.start("scoring", len(table))
     embed = isinstance(scorer, Embedder)
-    for part in score(scorer, table.images, batch_size=batch_size, embed=embed):
-        parts.append(part)
-        watch.advance(len(part) + len(part.failures))
-    watch.finish()
-    scored = Scored.join(parts)
+    batches = score(scorer, table.images, batch_size=batch_size, embed=embed)
+    scored = Scored.join(list(_watched(batches, table, watch)))
     notes += unread_notes(table, scored.failures, len(scored))
     known = truth[scored.rows]
     pool = Pool.of(scored.probs, scored.sets, known, scored.embeddings)
@@ -285,25 +281,32 @@ def _vectors_by_model(
     table: LabelTable, model: Path, watch: Watch | None
 ) -> tuple[NDArray[np.float32], tuple[str, ...]]:
     """Return the embeddings of a model that has them, zeros of photos it cannot read, and why."""
-    scorer, watch = load_model(model), watch or Silent()
+    scorer = load_model(model)
     if not isinstance(scorer, Embedder):
         raise SettingsError(
             f"{model} gives answers but no embeddings; name the run that it was exported from"
         )
     vectors: NDArray[np.float32] | None = None
     unread: list[str] = []
-    watch.start("looking at photos", len(table))
-    for scored in score(scorer, table.images, embed=True):
+    for scored in _watched(score(scorer, table.images, embed=True), table, watch):
         unread += [failure.reason for failure in scored.failures]
         if scored.embeddings is not None and len(scored):
             if vectors is None:
                 vectors = np.zeros((len(table), scored.embeddings.shape[1]), np.float32)
             vectors[scored.rows] = scored.embeddings.numpy()
-        watch.advance(len(scored) + len(scored.failures))
-    watch.finish()
     if vectors is None:
         raise DataError(f"{table.name}: no photo can be read ({unread[0]})")
     return vectors, tuple(unread)
+
+
+def _watched(batches: Iterable[Scored], table: LabelTable, watch: Watch | None) -> Iterator[Scored]:
+    """Yield the batches of a table, and show how many of its photos were scored."""
+    watch = watch or Silent()
+    watch.start("scoring", len(table))
+    for batch in batches:
+        yield batch
+        watch.advance(len(batch) + len(batch.failures))
+    watch.finish()
 
 
 # Labels that may be mistakes: held-out scores to judge them by, questions, and their answers.
