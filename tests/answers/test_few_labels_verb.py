@@ -10,42 +10,50 @@ from labelwise.errors import DataError
 from labelwise.scores import read_scores
 from labelwise.scores.embeddings import read_cosines, read_texts
 
-NAMES = ["dog", "cat", "car"]
+
+def unit(vectors):
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
 
-def files(folder):
-    rng = np.random.default_rng(0)
-    photos, texts = rng.normal(size=(800, 16)), rng.normal(size=(4, 16))
-    np.savez(folder / "photos.npz", embeddings=photos, ids=np.arange(800).astype(str))
-    np.savez(folder / "texts.npz", embeddings=texts, names=["dog", "cat", "car", "dog"])
-    unit = texts / np.linalg.norm(texts, axis=1, keepdims=True)
-    means = np.stack([unit[0] + unit[3], 2 * unit[1], 2 * unit[2]]) / 2
-    means /= np.linalg.norm(means, axis=1, keepdims=True)
-    cosines = photos / np.linalg.norm(photos, axis=1, keepdims=True) @ means.T
-    truth = expit(8 * cosines - 1)
-    labels = (rng.random(truth.shape) < truth)[:60].astype(float)
-    np.savez(folder / "few.npz", labels=labels, names=NAMES, ids=np.arange(60).astype(str))
+def write_world(folder, seed, rows, known, of_labels, slope, offset, **texts):
+    """Write photos, texts and a few labels; return cosines and the probabilities they came from.
+
+    ``of_labels`` has the texts of each label.
+    """
+    rng = np.random.default_rng(seed)
+    photos, prompts = rng.normal(size=(rows, 16)), rng.normal(size=(4, 16))
+    np.savez(folder / "photos.npz", embeddings=photos, ids=np.arange(rows).astype(str))
+    np.savez(folder / "texts.npz", embeddings=prompts, **texts)
+    means = unit(np.stack([unit(prompts)[own].mean(0) for own in of_labels.values()]))
+    cosines = unit(photos) @ means.T
+    truth = expit(slope * cosines + offset)
+    labels = (rng.random(truth.shape) < truth)[:known].astype(float)
+    ids = np.arange(known).astype(str)
+    np.savez(folder / "few.npz", labels=labels, names=list(of_labels), ids=ids)
     return cosines, truth
 
 
+def columns_of(path, mark, names):
+    """Return columns MARK:NAME as a matrix, rows in the order of their ids."""
+    table = pq.read_table(path)
+    order = np.argsort([int(name) for name in table["id"].to_pylist()])
+    return np.stack([table[f"{mark}:{name}"].to_numpy()[order] for name in names], 1)
+
+
 def test_from_embeddings_to_probabilities_of_all_rows(tmp_path):
-    cosines, truth = files(tmp_path)
+    names, of_labels = ["dog", "cat", "car", "dog"], {"dog": [0, 3], "cat": [1], "car": [2]}
+    cosines, truth = write_world(tmp_path, 0, 800, 60, of_labels, 8, -1, names=names)
     raw = read_cosines(tmp_path / "photos.npz", read_texts(tmp_path / "texts.npz"))
     assert raw.names == ("dog", "cat", "car")
     np.testing.assert_allclose(raw.scores, cosines, atol=1e-5)
     call = ["calibrate", tmp_path / "photos.npz", "--texts", tmp_path / "texts.npz"]
     call += ["--labels", tmp_path / "few.npz", "-o", tmp_path / "out"]
-    done = must_run(*call)
-    assert "60 of 800 rows labelled" in done.output
-    table = pq.read_table(tmp_path / "out" / "intervals.parquet")
-    assert set(table["id"].to_pylist()) == {str(row) for row in range(800)}
-    order = np.argsort([int(name) for name in table["id"].to_pylist()])
-    for column, name in enumerate(NAMES):
-        low, middle, high = (
-            table[f"{mark}:{name}"].to_numpy()[order] for mark in ("low", "score", "high")
-        )
-        assert ((low < high) & (middle > 0) & (middle < 1)).all()
-        assert np.abs(middle - truth[:, column]).mean() < 0.12
+    assert "60 of 800 rows labelled" in must_run(*call).output
+    out = tmp_path / "out" / "intervals.parquet"
+    low, middle, high = (columns_of(out, mark, of_labels) for mark in ("low", "score", "high"))
+    assert len(low) == 800
+    assert ((low < high) & (middle > 0) & (middle < 1)).all()
+    assert (np.abs(middle - truth).mean(0) < 0.12).all()
     done = run(*call, "--scores", "logits")
     assert "leave out --scores" in str(done.exception)
 
@@ -68,17 +76,8 @@ PROMPTS = ["a photo of a dog.", "a car, parked", "a cat", "a drawing of a dog"]
 
 def prompted(folder, **more):
     """Write files in the conventions of SigLIP, whose probabilities are the truth; return it."""
-    rng = np.random.default_rng(1)
-    photos, texts = rng.normal(size=(600, 16)), rng.normal(size=(4, 16))
-    np.savez(folder / "photos.npz", embeddings=photos, ids=np.arange(600).astype(str))
-    np.savez(folder / "texts.npz", embeddings=texts, prompts=PROMPTS, **more)
-    unit = texts / np.linalg.norm(texts, axis=1, keepdims=True)
-    means = np.stack([unit[2], unit[0] + unit[3]])
-    means /= np.linalg.norm(means, axis=1, keepdims=True)
-    truth = expit(9 * (photos / np.linalg.norm(photos, axis=1, keepdims=True) @ means.T) - 1.5)
-    labels = (rng.random(truth.shape) < truth)[:30].astype(float)
-    np.savez(folder / "few.npz", labels=labels, names=["cat", "dog"], ids=np.arange(30).astype(str))
-    return truth
+    of_labels = {"cat": [2], "dog": [0, 3]}
+    return write_world(folder, 1, 600, 30, of_labels, 9, -1.5, prompts=PROMPTS, **more)[1]
 
 
 def test_prompts_and_the_numbers_of_siglip_make_logits(tmp_path):
@@ -94,9 +93,7 @@ def test_prompts_and_the_numbers_of_siglip_make_logits(tmp_path):
     call = ["calibrate", "photos.npz", "--texts", "texts.npz", "--prompts", "prompts.tsv"]
     call += ["--labels", "few.npz", "-o", "out"]
     must_run(*[str(tmp_path / word) if "." in word or word == "out" else word for word in call])
-    table = pq.read_table(tmp_path / "out" / "intervals.parquet")
-    order = np.argsort([int(name) for name in table["id"].to_pylist()])
-    found = np.stack([table[f"score:{name}"].to_numpy()[order] for name in ("cat", "dog")], 1)
+    found = columns_of(tmp_path / "out" / "intervals.parquet", "score", ("cat", "dog"))
     # 30 labels move a link that was right from the start by little.
     assert np.abs(found - truth).mean() < 0.05
     written = read_texts(tmp_path / "texts.npz", tmp_path / "out" / "prompts.csv")

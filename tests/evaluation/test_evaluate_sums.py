@@ -83,19 +83,6 @@ def test_with_few_cells_ranking_figures_are_within_their_bounds(monkeypatch):
     assert found.zero_label.auroc_max == pytest.approx(truth.zero_label.auroc_max, abs=0.1)
 
 
-def test_memory_of_the_sums_follows_from_the_labels_alone(monkeypatch):
-    monkeypatch.setattr(mergeable, "FEWEST_CELLS", 50)
-    monkeypatch.setattr(mergeable, "ALL_CELLS", 800)
-    total = None
-    for seed in range(12):
-        one = sample(300, seed=seed)
-        part = measure(one.logits, one.labels, link=Sigmoid())
-        total = part if total is None else total.merge(part)
-        assert all(len(counts.keys) <= 160 for counts in total.ranks)
-        assert max(len(total.empty.peak.keys), len(total.empty.loud.keys)) <= 50
-    assert total.rows == 3600
-
-
 def test_a_certain_and_wrong_answer_makes_the_log_loss_infinite_in_any_shard():
     predictions = sample(40)
     logits = predictions.logits.copy()

@@ -9,12 +9,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from sample_scores import sample
-from scipy.special import ndtr
-from scipy.stats import norm
 from scipy.stats import t as student
 
 from labelwise.decide import Threshold
-from labelwise.decide.figures import label_figures
 from labelwise.evaluation import evaluate
 from labelwise.evaluation.intervals import (
     groups_note,
@@ -22,9 +19,8 @@ from labelwise.evaluation.intervals import (
     mean_ap_without_groups,
     mean_interval_by_group,
 )
-from labelwise.evaluation.subgroups import auroc_interval
 from labelwise.links import Sigmoid
-from labelwise.metrics import average_precision, calibration_interval, confusion
+from labelwise.metrics import average_precision, confusion
 from labelwise.numeric.groups import Groups
 
 
@@ -109,55 +105,6 @@ def test_a_mean_over_groups_is_the_jackknife_of_groups():
     assert (low, high) == pytest.approx((value - reach * error, value + reach * error))
     one = Groups.of(np.zeros(40))
     assert mean_interval_by_group(value, sums, counts, one, 1.0) == (None, None)
-
-
-def world(seed, groups, size, correlation):
-    """Probabilities that are right for every photo, and labels that are alike within groups."""
-    random = np.random.default_rng(seed)
-    place = np.repeat(np.arange(groups), size)
-
-    def drawn():
-        common = random.normal(size=(groups, 1))[place]
-        own = random.normal(size=(len(place), 1))
-        return np.sqrt(correlation) * common + np.sqrt(1 - correlation) * own
-
-    score = drawn()
-    return ndtr(score), drawn() < score, Groups.of(place)
-
-
-def test_a_calibrated_model_is_called_so_by_group_and_not_by_photo():
-    refuted = {"photo": 0, "group": 0}
-    for seed in range(20):
-        probs, present, groups = world(seed, 40, 15, 0.6)
-        for by, some in (("photo", None), ("group", groups)):
-            error = calibration_interval(probs, present, groups=some, bins=5, draws=200)
-            refuted[by] += error.p_value < 0.05
-    assert refuted["photo"] > 6
-    assert refuted["group"] <= 4  # of 20; 1 is expected
-
-
-def test_shares_of_a_few_uneven_groups_hold_the_truth():
-    """With as many degrees of freedom as groups, 173 shares and 186 areas of 200 did."""
-    held = {"share": 0, "area": 0}
-    odds = norm.ppf(0.9)
-    many = np.random.default_rng(99).normal(size=(2, 100_000))
-    area = auroc_interval(many[0], many[0] + many[1] > odds)[0]
-    for seed in range(60):
-        random = np.random.default_rng(seed)
-        sizes = np.maximum(1, random.lognormal(2.2, 1.0, 20)).astype(int)
-        place = np.repeat(np.arange(20), sizes)
-        score, noise = (
-            np.sqrt(0.8) * random.normal(size=20)[place]
-            + np.sqrt(0.2) * random.normal(size=len(place))
-            for _ in range(2)
-        )
-        groups, every = Groups.of(place), np.ones((len(place), 1), bool)
-        (found,) = label_figures(every, (score > odds)[:, None], names=["one"], groups=groups)
-        held["share"] += found.precision[1] <= 0.1 <= found.precision[2]
-        ends = auroc_interval(score, score + noise > odds, groups)
-        held["area"] += ends is None or ends[1] is None or ends[1] <= area <= ends[2]
-    assert held["share"] >= 53, held  # of 60, where 57 are meant
-    assert held["area"] >= 55, held
 
 
 def test_no_false_alarm_in_twelve_groups_is_no_proof_of_none():

@@ -136,10 +136,10 @@ def moved_shares(shares: Iterable[LabelShare]) -> tuple[LabelShare, ...]:
     return tuple(sorted(moved, key=lambda share: -abs(share.now - share.before)))
 
 
-def first_shares(shares: Sequence[LabelShare], most: int = 3) -> str:
-    """Return the first shares in words, and how many more there are."""
-    more = f" and {len(shares) - most} more" if len(shares) > most else ""
-    return ", ".join(map(str, shares[:most])) + more
+def first_shares(shares: Sequence[LabelShare]) -> str:
+    """Return the first three shares in words, and how many more there are."""
+    more = f" and {len(shares) - 3} more" if len(shares) > 3 else ""
+    return ", ".join(map(str, shares[:3])) + more
 
 
 @dataclass(frozen=True, eq=False)
@@ -300,7 +300,6 @@ def compare_photos(
     *,
     own_probs: Numbers,
     more: PointsOfPhotos | None = None,
-    seed: int = 0,
 ) -> Likeness:
     """Return how like photos are to held-out ones, given as points (n, D) and (m, D).
 
@@ -309,11 +308,11 @@ def compare_photos(
     from which the shares are estimated. ``more`` are points of another kind, of at least FEWEST
     photos on each side. Points and probabilities must not have been fitted on one side alone.
     """
-    random = np.random.default_rng(seed)
+    random = np.random.default_rng(0)
     sizes = len(held_out), len(photos)
     if min(sizes) < FEWEST:
         return Likeness("unknown", *sizes)
-    differ = different_means(own_probs, probs, np.random.default_rng([seed, 1]))
+    differ = different_means(own_probs, probs, np.random.default_rng([0, 1]))
     shares: tuple[LabelShare, ...] = ()
     for name, p, known, apart in zip(names, probs.T, known_shares, differ, strict=True):
         if known is not None:

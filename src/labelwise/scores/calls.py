@@ -40,6 +40,7 @@ from labelwise.types import nearest
 Floats = NDArray[np.float64]
 Codes = NDArray[np.int64]
 CallMethod = Literal["calibrated", "answers"]
+CONFIDENCE = 0.95
 LIMIT = 15.0  # log-odds beyond it are taken as it
 SPREAD_OFFSET, SPREAD_SLOPE, LEAST_SLOPE = 1.5, 0.5, 0.05
 
@@ -98,7 +99,6 @@ def count_calls(
     *,
     groups: Codes | None = None,
     method: CallMethod = "calibrated",
-    confidence: float = 0.95,
 ) -> list[CallCount]:
     """Return the count of each label in each part that has detections of it."""
     known = np.flatnonzero(~np.isnan(correct))
@@ -112,7 +112,7 @@ def count_calls(
     checked = np.bincount(cell[known], minlength=total)
     right = np.asarray(np.bincount(cell[known], correct[known], total), np.float64)
     if method == "answers":
-        bounds = _answered(probs, cell, correct, sizes, confidence)
+        bounds = _answered(probs, cell, correct, sizes)
     else:
         together = None
         if groups is not None:
@@ -122,7 +122,7 @@ def count_calls(
                 for side in (correct[known] - probs[known], np.sqrt(probs * (1 - probs))[known])
             )
             together = (min(max(0.0, products / pairs), 1.0) if pairs > 0 else 0.0, groups)
-        bounds = _calibrated(covariance, u, probs, correct, cell, right, confidence, together)
+        bounds = _calibrated(covariance, u, probs, correct, cell, right, together)
     return [
         CallCount(
             names[cell // len(parts)],
@@ -146,7 +146,6 @@ def _calibrated(
     correct: Floats,
     cell: Codes,
     right: Floats,
-    confidence: float,
     together: tuple[float, Codes] | None,
 ) -> Bounds:
     open_, cell_count = np.isnan(correct), len(right)
@@ -170,23 +169,21 @@ def _calibrated(
     share = (count - right + 0.5) / (left + 1)
     error = np.sqrt(variance + 0.25) / (left + 1)
     middle = np.log(share / (1 - share))
-    half = float(ndtri((1 + confidence) / 2)) * error / (share * (1 - share))
+    half = float(ndtri((1 + CONFIDENCE) / 2)) * error / (share * (1 - share))
     low = np.minimum(right + left * expit(middle - half), count)
     high = np.maximum(right + left * expit(middle + half), count)
-    return lambda k: (float(count[k]), float(low[k]), float(high[k]), confidence, "calibrated")
+    return lambda k: (float(count[k]), float(low[k]), float(high[k]), CONFIDENCE, "calibrated")
 
 
-def _answered(
-    probs: Floats, cell: Codes, correct: Floats, sizes: NDArray[np.intp], confidence: float
-) -> Bounds:
+def _answered(probs: Floats, cell: Codes, correct: Floats, sizes: NDArray[np.intp]) -> Bounds:
     order, ends = np.argsort(cell, kind="stable"), np.cumsum(sizes)
 
     def bounds(place: int) -> tuple[float, float, float, float, str]:
         rows = order[ends[place] - sizes[place] : ends[place]]
         drawn = np.flatnonzero(~np.isnan(correct[rows]))
         answered = Answered(probs[rows], drawn.astype(np.int64), correct[rows][drawn])
-        count = estimate_count(answered, confidence)
-        return count.count, float(count.low), float(count.high), confidence, count.method
+        count = estimate_count(answered, CONFIDENCE)
+        return count.count, float(count.low), float(count.high), CONFIDENCE, count.method
 
     return bounds
 

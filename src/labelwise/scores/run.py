@@ -71,7 +71,6 @@ def score_data(
     table: LabelTable,
     *,
     device: str = "cpu",
-    batch_size: int = 64,
     decode: "Decode" = "cpu",
     watch: Watch | None = None,
 ) -> tuple[RunScores, tuple[str, ...]]:
@@ -89,7 +88,7 @@ def score_data(
         lambda inputs: (predictor.logits(inputs),),
         table.images,
         predictor.transform,
-        batch_size=batch_size,
+        batch_size=64,
         device=predictor.device,
         decode=decode,
     )
@@ -207,13 +206,11 @@ def adapted_to_shares(folder: Path, run: RunScores) -> tuple[RunScores, str]:
     return adapted, shift.sentence()
 
 
-def share_shift(
-    held_out: Predictions, link: Link | None, logits: Array, *, confidence: float = 0.95
-) -> ShareShift:
+def share_shift(held_out: Predictions, link: Link | None, logits: Array) -> ShareShift:
     """Return how frequent each label is among photos with these logits (m, K).
 
     ``link`` is the one in use, under which the held-out photos' probabilities are read too. A
-    share is said to have moved where it did with ``confidence``, for all labels together.
+    share is said to have moved where it did with 95 % confidence, for all labels together.
     """
     if link is None:
         raise DataError("shares need probabilities, and the model has none; calibrate it first")
@@ -222,13 +219,13 @@ def share_shift(
     before = link(held_out.logits.astype(np.float64))
     known = held_out_shares(before, held_out.majority, held_out.observed)
     probs = link(to_numpy(logits).astype(np.float64))
-    together = 1 - (1 - confidence) / len(known)
+    together = 1 - (1 - 0.95) / len(known)
     shares: list[LabelShare | None] = [None] * len(known)
     for column, held in enumerate(known):
         if held is not None:
             given = held_out.names[column], probs[:, column], held
             moved = estimate_share(*given, together).moved
-            shares[column] = replace(estimate_share(*given, confidence), moved=moved)
+            shares[column] = replace(estimate_share(*given), moved=moved)
     return ShareShift(link, tuple(known), tuple(shares))
 
 

@@ -61,6 +61,9 @@ from labelwise.system.storage import is_uri
 from labelwise.types import matching_columns, nearest
 
 
+MOST_ASKED = 5  # labels of a photo
+
+
 @dataclass(frozen=True, eq=False)
 class PhotoPool:
     """A pool, and its photos as a table in the labels of the model, ``named`` by a table or not."""
@@ -86,9 +89,9 @@ class PhotoPool:
         labels = self.table.space.names
         return [Reviewed(name, labels[k], "unknown", float(p)) for name, k, p in asked]
 
-    def about_photos(self, rows: NDArray[np.intp], folder: Path, most: int = 5) -> list[Reviewed]:
+    def about_photos(self, rows: NDArray[np.intp], folder: Path) -> list[Reviewed]:
         probs = np.where(self.pool.open[rows], self.pool.probs[rows], -1.0)
-        first = np.argsort(-probs, axis=1, kind="stable")[:, :most]
+        first = np.argsort(-probs, axis=1, kind="stable")[:, :MOST_ASKED]
         return [
             Reviewed(name, self.table.space.names[k], "unknown", float(own[k]))
             for name, own, columns in zip(self.names(rows, folder), probs, first, strict=True)
