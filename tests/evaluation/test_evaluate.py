@@ -117,26 +117,21 @@ def test_unknown_is_not_absent_and_a_row_of_unknowns_is_not_empty():
     assert sum(masked.sets.true_sizes) == 390
 
 
-def test_zero_label_figures_by_hand():
+def test_images_without_labels_by_hand():
+    """Their figures, and the price of quiet for each stage and for the labels' shares."""
     predictions = sample()
-    result = evaluate(predictions, Sigmoid(), Threshold(0.5), calibrated=Halved()).zero_label
-    probs = expit(predictions.logits / 2)
-    empty = predictions.labels.sum(1) == 0
-    assert result.rows == empty.sum()
-    assert result.false_alarms == pytest.approx((probs[empty] >= 0.5).any(1).mean())
-    assert result.mmc == pytest.approx(probs[empty].max(1).mean(), rel=1e-5)
-    quiet = np.log1p(-probs).sum(1)
-    wins = [(a < b) + (a == b) / 2 for a in quiet[~empty] for b in quiet[empty]]
-    assert result.auroc_nothing == pytest.approx(np.mean(wins), abs=1e-5)
-
-
-def test_the_price_of_quiet_is_told_for_each_stage_and_for_the_labels_shares():
-    predictions = sample()
-    zero = evaluate(predictions, Sigmoid(), calibrated=Halved(), query_length=0).zero_label
+    options = {"calibrated": Halved(), "query_length": 0}
+    zero = evaluate(predictions, Sigmoid(), Threshold(0.5), **options).zero_label
     truth, empty = predictions.labels, (predictions.labels.sum(1) == 0)
-    shares = np.broadcast_to(truth.mean(0), truth.shape)
     odds = predictions.logits.astype(np.float64)
+    shares = np.broadcast_to(truth.mean(0), truth.shape)
     expected = {"before": expit(odds), "after": expit(odds / 2), "shares of the labels": shares}
+    quiet = np.log1p(-expected["after"]).sum(1)
+    wins = [(a < b) + (a == b) / 2 for a in quiet[~empty] for b in quiet[empty]]
+    assert zero.rows == empty.sum()
+    assert zero.false_alarms == pytest.approx((expected["after"][empty] >= 0.5).any(1).mean())
+    assert zero.auroc_nothing == pytest.approx(np.mean(wins), abs=1e-5)
+    assert zero.mmc == zero.by_stage[1].mmc
     assert [row.stage for row in zero.by_stage] == list(expected)
     for row, probs in zip(zero.by_stage, expected.values(), strict=True):
         assert row.mmc == pytest.approx(probs[empty].max(1).mean(), rel=1e-5)

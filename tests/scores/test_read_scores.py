@@ -1,12 +1,10 @@
 """Other people's files: read to the last bit, or refused with the row and the way out."""
 
-import csv
-import io
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyarrow import csv as arrow_csv
 from sample_scores import NAMES, sample
 
 from labelwise.errors import CheckpointError, DataError, LabelwiseError, SettingsError
@@ -22,17 +20,18 @@ def write(path, text):
     return path
 
 
-def as_csv(predictions, scores, delimiter=",", split=None):
-    stream = io.StringIO()
-    writer = csv.writer(stream, delimiter=delimiter)
-    head = ["id"] + (["split"] if split else [])
-    writer.writerow(head + [f"score:{n}" for n in NAMES] + [f"label:{n}" for n in NAMES])
-    for row, name in enumerate(predictions.ids):
-        known = [True] * 5 if predictions.observed is None else predictions.observed[row]
-        labels = [int(y) if k else "" for y, k in zip(predictions.labels[row], known, strict=True)]
-        start = [name] + ([split[row]] if split else [])
-        writer.writerow(start + [repr(float(s)) for s in scores[row]] + labels)
-    return stream.getvalue()
+def write_text(path, predictions, delimiter=",", **more):
+    """Write scores and labels as text, an empty cell where a label is unknown."""
+    columns = {"id": predictions.ids, **more}
+    columns |= {f"score:{n}": predictions.logits[:, k] for k, n in enumerate(NAMES)}
+    unknown = np.zeros(predictions.labels.shape, bool)
+    if predictions.observed is not None:
+        unknown = ~predictions.observed
+    for k, name in enumerate(NAMES):
+        columns[f"label:{name}"] = pa.array(predictions.labels[:, k], mask=unknown[:, k])
+    options = arrow_csv.WriteOptions(delimiter=delimiter)
+    arrow_csv.write_csv(pa.table(columns), path, options)
+    return path
 
 
 def assert_same(table, predictions):
@@ -51,8 +50,7 @@ def assert_same(table, predictions):
 @pytest.mark.parametrize("unknown", [0.0, 0.3])
 def test_text_is_read_to_the_last_bit(tmp_path, suffix, unknown):
     predictions = sample(40, unknown=unknown)
-    delimiter = "\t" if suffix == ".tsv" else ","
-    path = write(tmp_path / f"s{suffix}", as_csv(predictions, predictions.logits, delimiter))
+    path = write_text(tmp_path / f"s{suffix}", predictions, "\t" if suffix == ".tsv" else ",")
     table = read_scores(path, "logits")
     assert_same(table, predictions)
     assert isinstance(table.predictions.link, Sigmoid)
@@ -125,8 +123,7 @@ def test_a_byte_order_mark_and_foreign_columns_do_no_harm(tmp_path):
 
 def test_splits_are_rows_of_their_own(tmp_path):
     predictions = sample(40)
-    split = ["val"] * 30 + ["test"] * 10
-    path = write(tmp_path / "s.csv", as_csv(predictions, predictions.logits, split=split))
+    path = write_text(tmp_path / "s.csv", predictions, split=["val"] * 30 + ["test"] * 10)
     table = read_scores(path, "logits")
     assert np.array_equal(table.part("test").logits, predictions.logits[30:])
     with pytest.raises(DataError, match="no row has split 'tst'; did you mean 'test'"):

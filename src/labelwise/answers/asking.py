@@ -121,9 +121,9 @@ def draw_photos(pool: Pool, count: int, *, seed: int = 0) -> NDArray[np.intp]:
             break
         if seen.nearest[number] > COPY:
             copies.append(number)
-        else:
-            chosen.append(number)
-            seen.add(number)
+            continue
+        chosen.append(number)
+        seen.add(number)
     return np.asarray(rows[[*chosen, *copies][:count]], np.intp)
 
 
@@ -160,13 +160,10 @@ def asked_in_turn(
     the labels with more to gain come first.
     """
     labels, done = list(columns), 0
-    while done < count:
-        heads = [
-            (candidate[1], column) for column in labels if (candidate := best(column)) is not None
-        ]
-        if not heads:
-            return
-        labels = [column for _, column in sorted(heads, reverse=True)]
+    while labels and done < count:
+        heads = [(best(column), column) for column in labels]
+        worth = [(candidate[1], column) for candidate, column in heads if candidate is not None]
+        labels = [column for _, column in sorted(worth, reverse=True)]
         for column in labels:
             candidate = best(column)
             if candidate is not None and done < count:

@@ -393,7 +393,7 @@ def deal_folds(
     if not 2 <= folds <= count:
         what = "rows" if group is None else "groups"
         raise SettingsError(f"folds must lie between 2 and the {count} {what}, got {folds}")
-    return folds_of(count, folds, seed)[units]
+    return folds_of(count, folds, seed & 0xFFFFFFFF)[units]  # the bits that torch takes
 
 
 def _folds(rows: int, folds: int, seed: int) -> list[Tensor]:

@@ -40,8 +40,7 @@ class Probabilities:
 class Known:
     """What is known of the labels: present (N, K), and the mask where some are unknown.
 
-    ``shares`` (N, K) are the labels themselves where some are soft; ``present`` then holds those
-    above one half. ``groups`` are those the photos come in, None where each stands for itself.
+    ``shares`` (N, K) are the labels themselves where some are soft; those above 1/2 are present.
     """
 
     present: NDArray[Any]
@@ -64,10 +63,8 @@ class Known:
         return np.asarray(self.present.any(1))
 
     def take(self, rows: NDArray[np.bool_]) -> "Known":
-        observed, shares = (
-            None if array is None else array[rows] for array in (self.observed, self.shares)
-        )
-        return Known(self.present[rows], observed, shares)
+        sides = self.present, self.observed, self.shares
+        return Known(*(None if side is None else side[rows] for side in sides))  # type: ignore[arg-type]
 
 
 def probabilities(stage: str, logits: NDArray[Any], source: Link | NDArray[Any]) -> Probabilities:

@@ -46,10 +46,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class DataFacts:
-    """What was evaluated: rows, labels, entries known and unknown, rows without any label.
-
-    ``groups`` is how many groups the rows come in, None where each stands for itself.
-    """
+    """What was evaluated; ``groups`` are those the rows come in, None where each is alone."""
 
     rows: Count
     labels: Count
@@ -64,10 +61,7 @@ class DataFacts:
 
 @dataclass(frozen=True)
 class RankingFigures:
-    """Average precisions of the scores; labels and rows without a positive are left out.
-
-    ``map_class_bound`` is how far ``map_class`` may be off where scores were counted in cells.
-    """
+    """Average precisions, those of mAP over labels within ``map_class_bound``."""
 
     map_class: Share | None
     map_sample: Share | None
@@ -176,10 +170,7 @@ def far_apart(chosen: float, true: float) -> bool:
 
 @dataclass(frozen=True)
 class StageScores:
-    """MMC of one stage, and the proper scores on images with labels (IN) and without (OUT).
-
-    Shrinking all probabilities lowers MMC and the scores OUT; the scores IN pay for it.
-    """
+    """MMC of one stage, and the proper scores on images with labels (IN) and without (OUT)."""
 
     stage: str
     mmc: Share | None
@@ -241,10 +232,7 @@ class ShotGroup:
 
 @dataclass(frozen=True)
 class LabelRow:
-    """One label: how often it is present, how well it is ranked, calibrated and decided.
-
-    ``ap_bound`` is how far ``ap`` may be off where scores were counted in cells.
-    """
+    """One label; its average precision is within ``ap_bound``, 0 where it is exact."""
 
     name: str
     known: Count
@@ -275,11 +263,9 @@ class LevelFigures:
 
 @dataclass(frozen=True)
 class ExclusiveRow:
-    """Labels that exclude each other: how often a set holds of them what is there, nothing else.
+    """Labels that exclude each other: of ``known`` photos, how many sets hold what is there.
 
-    ``known`` photos have all of them known, ``right`` of these have a right set; ``clashes`` are
-    photos whose labels break the rule, left out of all figures of these labels; ``broken`` are sets
-    that break it.
+    ``clashes`` are photos whose labels break the rule, left out of figures; ``broken`` are sets.
     """
 
     labels: tuple[str, ...]

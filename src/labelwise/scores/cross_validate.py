@@ -157,11 +157,7 @@ class FittedPair:
 
 @dataclass(frozen=True, eq=False)
 class Judged:
-    """The evaluation, the rows it is of, what to keep, and which rows that was fitted on.
-
-    ``sets`` are those the evaluation is of, where a rule was fitted; ``fitted_rows`` the rows that
-    link and rule were fitted on; ``kind`` what the scores were.
-    """
+    """The evaluation, the rows and sets it is of, what to keep, and which rows fitted that."""
 
     evaluation: Evaluation
     predictions: Predictions
@@ -173,7 +169,6 @@ class Judged:
 
     @property
     def link(self) -> Link | None:
-        """The link to use from now on."""
         return self.made.link or self.predictions.link
 
 

@@ -10,9 +10,8 @@
 
 A cosine is a raw score and no logit: what it means is fitted on labels (``labelwise calibrate``).
 SigLIP was trained so that logit_scale cosine + logit_bias is the logit of a text by itself: where a
-file holds both numbers, the fit starts there. CLIP has no bias, and its softmax says which of the
-texts fits, not whether one does: its scale alone changes nothing here. (CLIP's parameter is the
-scale's logarithm; here the scale itself is given.)
+file holds both numbers, the fit starts there. CLIP has no bias: its scale, here the number itself
+and not its logarithm, changes nothing.
 """
 
 import csv

@@ -60,11 +60,10 @@ class UnlabelledScores:
 
 @dataclass(frozen=True, eq=False)
 class ScoreTable:
-    """Scores with labels, as predictions, and the split of every row if the file has one.
+    """Scores with labels, as predictions; ``unlabelled`` are the logits (M, K) of the other rows.
 
-    ``unlabelled`` holds the logits (M, K) of rows that no label is known of, ``unlabelled_ids``
-    their ids; ``notes`` say what was left out. ``facts`` are columns that were asked for, such as
-    the site of each row. Of a result table, ``detections`` are all of its rows.
+    ``notes`` say what was left out, ``facts`` are columns that were asked for, such as the site of
+    each row. Of a result table, ``detections`` are all of its rows.
     """
 
     source: str

@@ -129,10 +129,9 @@ ANSWER_COLUMNS = ["path", "labels", "error"]
 
 @dataclass(frozen=True)
 class RawScores:
-    """Scores (N, K), labels (N, K) with NaN for unknown (or none in this file), names, ids.
+    """Scores (N, K), labels (N, K) with NaN for unknown, and the ``kind`` that the file states.
 
-    ``kind`` is what the file itself says its scores are; ``failed`` counts the images it has no
-    scores of; ``facts`` holds the columns that were asked for by name.
+    ``failed`` counts images without scores; ``facts`` are the columns that were asked for by name.
     """
 
     source: str

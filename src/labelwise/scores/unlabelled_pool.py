@@ -1,12 +1,7 @@
 """Photos to ask about: pools of unlabelled ones, and labels that may be mistakes.
 
-A pool is what a model says of pictures, tables, or predict's output:
-
-a folder        every picture in and below it, nothing known of their labels
-a table, data   known labels are known; a table of paths alone knows nothing
-predict's file  .parquet, .csv or .jsonl with probabilities; it has no embeddings
-
-Any model judges them, an exported one too, which has no embeddings either.
+A pool is what a model says of the pictures in and below a folder, of a table, whose known labels
+are known, or of predict's output, which has no embeddings (nor has an exported model).
 """
 
 import json
@@ -59,7 +54,6 @@ from labelwise.system.files import write_text
 from labelwise.system.progress import Silent, Watch, make_watch
 from labelwise.system.storage import is_uri
 from labelwise.types import matching_columns, nearest
-
 
 MOST_ASKED = 5  # labels of a photo
 
