@@ -10,13 +10,11 @@ import io
 import json
 import math
 import re
-from collections import Counter
 from dataclasses import asdict
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from zipfile import ZipFile
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -251,18 +249,6 @@ def texts():
     return archive(embeddings=np.eye(3), prompts=prompts, labels=labels, logit_scale=scale)
 
 
-def same_npz_scores(read, folder):
-    with ZipFile(folder / "s.npz") as archive:  # np.load asks for more of its first bytes
-        scores, labels = (
-            np.lib.format.read_array(io.BytesIO(archive.read(f"{name}.npy")))
-            for name in ("scores", "labels")
-        )
-    found = read.predictions
-    assert np.allclose(expit(found.logits), scores, atol=1e-9), "scores changed"
-    known = ~np.isnan(labels.astype(np.float64))
-    assert np.allclose(found.labels[known], labels[known]), "labels changed"
-
-
 def same_csv_scores(read, folder):
     text = (folder / "s.csv").read_bytes().decode("utf-8-sig")
     header, *rows = [row for row in csv.reader(io.StringIO(text, newline="")) if row]
@@ -296,46 +282,9 @@ def same_settings(read, folder):
             same(str(found[key]), str(stated[key]), key)
 
 
-def same_records(read, folder):
-    lines = (folder / "_manifest.jsonl").read_bytes().splitlines()
-    stated = {one["shard"]: one for one in map(json.loads, lines)}
-    same([asdict(one) for one in read.records()], [stated[name] for name in sorted(stated)])
-    assert read.rows == sum(one["rows"] for one in stated.values())
-    assert read.failed <= read.rows
-
-
-def same_parents(read, folder):
-    lines = (folder / "t.csv").read_bytes().decode("utf-8-sig").splitlines()
-    if any('"' in line for line in lines) or lines[0].replace(" ", "") != "child,parent":
-        raise UnreadError
-    pairs = [[cell.strip() for cell in line.split(",")] for line in lines[1:] if line.strip()]
-    same(dict(read.parents), {pair[0]: pair[1] for pair in pairs if pair[1]})
-
-
 def read_votes(path):
     votes = Votes.read(path)
     return votes, count_votes(votes)
-
-
-def same_votes(read, folder):
-    votes, soft = read
-    text = (folder / "v.csv").read_bytes().decode("utf-8-sig")
-    header, *rows = [row for row in csv.reader(io.StringIO(text, newline="")) if row]
-    if header != ["photo", "label", "worker", "answer"]:
-        raise UnreadError
-    words = {"yes": 1, "no": 0}
-    yes = Counter()
-    every = Counter()
-    for photo, label, _, answer in rows:
-        if answer.strip().lower() not in words:
-            raise UnreadError  # one of the other words
-        every[photo.strip(), label.strip()] += 1
-        yes[photo.strip(), label.strip()] += words[answer.strip().lower()]
-    for row, photo in enumerate(votes.photos):
-        for column, label in enumerate(votes.labels):
-            share, count = soft.shares[row, column], every[photo.strip(), label.strip()]
-            stated = yes[photo.strip(), label.strip()] / count if count else math.nan
-            assert share == stated or (math.isnan(share) and math.isnan(stated))
 
 
 def comparison(folder):
@@ -364,15 +313,6 @@ REVIEW = (
     b"rank,photo,label,given,probability,check,promised,answer\n"
     b"1,a.jpg,x,present,0.25,,yes,no\n2,b.jpg,y,absent,0.75,yes,,\n"
 )
-
-
-def same_review(read, folder):
-    text = (folder / "r.csv").read_bytes().decode("utf-8-sig")
-    rows = sorted(csv.DictReader(io.StringIO(text, newline="")), key=lambda row: int(row["rank"]))
-    for found, row in zip(read, rows, strict=True):
-        assert found.probability == float(row["probability"])
-        assert 0 <= found.probability <= 1, "a probability is not one"
-        assert (found.answer or "").lower() in (row["answer"] or "").lower() or found.answer
 
 
 SETTINGS = b"""data: scenes
@@ -432,7 +372,7 @@ RESULTS = (
     of_file(
         "settings", "s.yaml", SETTINGS, read_settings, {}, check=same_settings, damage=YAML_DAMAGE
     ),
-    of_file("scores npz", "s.npz", npz(), read_scores, "probs", check=same_npz_scores),
+    of_file("scores npz", "s.npz", npz(), read_scores, "probs"),
     of_file("scores csv", "s.csv", SCORES, read_scores, "probs", check=same_csv_scores),
     of_file(
         "scores parquet",
@@ -444,17 +384,16 @@ RESULTS = (
     ),
     of_file("embeddings", "e.npz", embeddings(), read_embeddings),
     of_file("texts", "t.npz", texts(), read_texts),
-    of_file("taxonomy", "t.csv", TAXONOMY, Taxonomy.read, check=same_parents),
+    of_file("taxonomy", "t.csv", TAXONOMY, Taxonomy.read),
     of_file("taxonomy of paths", "t.txt", b"animal|dog|puppy\nanimal|cat\n", Taxonomy.read),
-    of_file("votes", "v.csv", VOTES, read_votes, check=same_votes),
+    of_file("votes", "v.csv", VOTES, read_votes),
     Target(
         "manifest",
         {"_manifest.jsonl": MANIFEST},
         lambda folder: Manifest(storage_at(str(folder))),
-        same_records,
     ),
     Target("comparison", saved(comparison, "c"), lambda f: Comparison.load(f / "c").markdown()),
-    of_file("review", "r.csv", REVIEW, read_review, check=same_review),
+    of_file("review", "r.csv", REVIEW, read_review),
     drawn("rules", rule_texts, read_rule),
 )
 
