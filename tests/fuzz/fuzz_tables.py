@@ -15,7 +15,6 @@ from pathlib import Path
 import numpy as np
 import official
 import pyarrow as pa
-import pyarrow.parquet as pq
 import torch
 from fuzz_inputs import (
     Target,
@@ -91,35 +90,6 @@ def csv_by_hand(content, header):
     ):
         return None  # other marks, or none: which one parts labels is another question
     return {row["path"]: (parted(row["labels"]), parted(row["unknown"])) for row in rows}
-
-
-def lines_by_hand(content):
-    rows = {}
-    for line in content.split(b"\n"):
-        if not line.strip():
-            continue
-        one = json.loads(line.decode("utf-8-sig"))
-        lists = one.get("labels"), one.get("unknown")
-        if not all(isinstance(each, list) and set(map(type, each)) <= {str} for each in lists):
-            return None
-        present, unknown = (frozenset(word.strip() for word in each) - {""} for each in lists)
-        rows[one["path"]] = present, unknown
-    return rows
-
-
-def parquet_by_hand(content):
-    table = pq.read_table(io.BytesIO(content))
-    if set(table.column_names) - {"path", "labels", "split", "group"}:
-        return None
-    lists = table.schema.field("labels").type == pa.list_(pa.string())
-    if not lists or table.schema.field("path").type != pa.string():
-        return None
-    return {
-        row["path"]: (frozenset(row["labels"]) - {"", None}, frozenset())
-        if row["labels"] is not None
-        else (frozenset(), ALL)
-        for row in table.to_pylist()
-    }
 
 
 def coco_by_hand(content):
@@ -283,8 +253,8 @@ ONE_FILE = {  # by name: the file, its content, and how it is read by hand
     "csv": ("t.csv", CSV, lambda content: csv_by_hand(content, HEADER)),
     "csv, one column per label": ("t.csv", STATES, lambda content: csv_by_hand(content, ONE_HOT)),
     "written lists": ("t.txt", b"path\tlabels\na.jpg\t['x', 'y']\nb.jpg\t[]\n", nothing),
-    "json lines": ("t.jsonl", LINES, lines_by_hand),
-    "parquet": ("t.parquet", parquet(TABLE, {"classes": '["x", "y", "z"]'}), parquet_by_hand),
+    "json lines": ("t.jsonl", LINES, nothing),
+    "parquet": ("t.parquet", parquet(TABLE, {"classes": '["x", "y", "z"]'}), nothing),
     "parquet with images": ("t.parquet", IMAGES, nothing),
     "coco": ("t.json", COCO, coco_by_hand),
     "label studio": ("t.json", LABEL_STUDIO, nothing),

@@ -337,17 +337,6 @@ def test_with_complete_labels_they_are_cross_entropy():
     contract.assert_recovers_probabilities(objectives.GeneralizedRobust(256))
 
 
-def test_guesses_follow_the_images_of_a_batch():
-    logits, labels, observed = batch(unknown=0.6)
-    order = torch.tensor([4, 0, 5, 2, 1, 3])
-    plain = contract.value(
-        objectives.PseudoLabelRobust(some_guesses(), K), logits, labels, observed
-    )
-    targets = Targets(labels[order], observed[order], order)
-    moved = objectives.PseudoLabelRobust(some_guesses(), K)(Outputs(logits[order]), targets)
-    assert moved.item() == pytest.approx(plain.item())
-
-
 def test_guesses_meet_the_contract():
     """Finite anywhere, for every guess; the same after a round trip of its state."""
     nothing = torch.zeros(IMAGES, LABELS, dtype=torch.bool)

@@ -89,6 +89,9 @@ def test_precise_normalizer_is_the_c_of_all_rows():
     assert exp(part) == pytest.approx(expected.item())
     with pytest.raises(ValueError, match="at least one observed label"):
         precise_normalizer(logits, torch.zeros_like(labels))
+    moving = Quasibinary(test_normalizer="moving")
+    moving(logits, labels), moving(2 * logits, labels)
+    assert moving.final_link(logits, labels).log_normalizer == moving.link.log_normalizer.item()
 
 
 def test_link_at_and_beyond_the_clip():

@@ -6,13 +6,10 @@ import pytest
 import torch
 from PIL import Image
 
-from labelwise.errors import DataError
 from labelwise.methods import make_objective
-from labelwise.models.run_folder import RunFolder
 from labelwise.papers.computed import minimisers, recovery_of
-from labelwise.papers.figures import FIGURES, Shown, draw_figure
-from labelwise.papers.measures import FinishedRun
-from labelwise.papers.reproduce import Request, find_experiment, reproduce
+from labelwise.papers.figures import FIGURES
+from labelwise.papers.reproduce import find_experiment
 from labelwise.types import DatasetFacts
 
 SMALL = ("backbone=small-cnn", "weights=null", "image_size=16", "recipe.epochs=1", "precision=32")
@@ -84,22 +81,3 @@ def test_a_query_is_for_the_figure_of_retrieved_photos(call, name, option, sente
     code, said = call("papers", "run", name, option)
     assert code
     assert sentence in said
-
-
-def test_the_normaliser_is_in_the_journal_and_runs_without_it_are_refused(tmp_path):
-    # Oracle: the moving average of a single batch is that batch's own C.
-    official.write("cifar100", tmp_path / "data")
-    overrides = {"backbone": "small-cnn", "recipe.epochs": 1, "precision": "32", "batch_size": 200}
-    rows = ("quasibinary", "softmax")
-    request = Request("000-table1", tmp_path / "data", seeds=(0,), rows=rows, overrides=overrides)
-    reproduce(request, tmp_path, say=lambda text: None)
-    runs = {row: FinishedRun(tmp_path / row / "seed-0") for row in rows}
-    journals = {row: RunFolder(run.folder).journal for row, run in runs.items()}
-    (one,) = (record for record in journals["quasibinary"].read() if "log_c" in record)
-    assert one["log_c"] == pytest.approx(one["link.log_normalizer"], abs=1e-5)
-    (one,) = (record for record in journals["softmax"].read() if "lowest_log_c" in record)
-    assert 0 < one["lowest_log_c"] < one["highest_log_c"]  # log 100 before any training
-    for journal in journals.values():
-        journal.path.write_text(journal.path.read_text().replace("log_", "x_"))
-    with pytest.raises(DataError, match="hold no normaliser"):
-        draw_figure("000-fig2", tmp_path, Shown(runs))

@@ -14,7 +14,7 @@ from labelwise.data import load
 from labelwise.errors import DataError
 from labelwise.objectives import QuasibinaryLink
 from labelwise.papers.columns import normaliser_figures
-from labelwise.papers.computed import COMPUTED, best_counts, statistics_of
+from labelwise.papers.computed import best_counts, statistics_of
 from labelwise.papers.figures import find_figure
 from labelwise.papers.protocols import DATASETS, EXPERIMENTS, PUBLISHED, FigureOf, TableClaim
 from labelwise.papers.statistics import seed_mean
@@ -153,14 +153,3 @@ def test_a_figure_of_another_cell_is_drawn_from_that_cell():
     assert find_figure("001-fig1")[1] == ""
     assert find_figure("001-fig2.voc")[0] is None  # drawn from formulas: no cells
     assert find_figure("001-table3.voc.vit-b-32")[0] is None
-
-
-def test_computed_tables_and_experiments_have_names_of_their_own():
-    assert not set(COMPUTED) & {one.table for one in EXPERIMENTS.values()}
-    assert set(COMPUTED) >= {"001-table2", "001-counts", "002-tableCa"}
-
-
-def test_alphas_are_the_moving_averages_of_the_rows():
-    rows = EXPERIMENTS["000-alpha"].rows
-    weights = [1 - row.values["options"]["momentum"] for row in rows.values()]
-    assert weights == pytest.approx([0.01, 0.05, 0.1, 0.2, 0.5])

@@ -106,12 +106,6 @@ def test_what_is_not_told_apart_ends_the_claims():
     assert decided == {"far": True, "near": False}
 
 
-def test_the_direction_chooses_the_best():
-    values = {"a": by_seed([1.0, 1.1]), "b": by_seed([2.0, 2.1])}
-    assert compare_to_best(values, higher_is_better=False)[0].second == "a"
-    assert compare_to_best(values, higher_is_better=True)[0].second == "b"
-
-
 def test_verdict_says_what_cannot_be_said():
     one_seed = {"a": {0: 1.0}, "b": {0: 0.5}}
     sentence = verdict(

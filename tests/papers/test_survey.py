@@ -18,11 +18,9 @@ from labelwise.errors import DataError, SettingsError
 from labelwise.papers import survey
 from labelwise.papers.measures import promise_power
 from labelwise.papers.survey import (
-    complete,
     critical_difference,
     page,
     ranks_of,
-    values_of,
 )
 from labelwise.predictions import Predictions
 
@@ -31,7 +29,6 @@ SCRIPT = runpy.run_path(str(ROOT / "benchmarks" / "survey.py"))
 Sentence, advised = SCRIPT["Sentence"], SCRIPT["advised"]
 findings, p_value = SCRIPT["findings"], SCRIPT["p_value"]
 METHODS_HERE = ["bce", "two-way"]
-KEPT = {file.stem: file for file in (ROOT / "benchmarks" / "survey").glob("*.json")}
 
 
 def feature_file(folder, soft=False):
@@ -245,11 +242,6 @@ def test_every_test_that_was_looked_at_is_shown_and_counts_in_the_correction():
     assert text.count("| full | mAP@class | `bce` | `wan` | 0 | 0 | 1 |") == 2
 
 
-def test_cells_that_are_not_finished_are_left_out():
-    half = cell_of({"bce": [0.5, 0.5, 0.5]}, data="y")
-    assert [cell.data for cell in complete([half, cell_of(STEADY)])] == ["x"]
-
-
 def test_a_rate_at_the_edge_of_the_tries_is_marked():
     cell = cell_of({"bce": [0.5, 0.6, 0.7], "an": [0.5, 0.6, 0.7]})
     tries = {f"{lr:.3g}": 0.5 for lr in survey.RATES}
@@ -310,24 +302,3 @@ def test_the_power_of_promises_is_that_of_a_slow_loop():
     assert found.power == pytest.approx(np.mean(power))
     assert found.wrong == pytest.approx(np.mean(wrong))
     assert 0.3 < found.power < 1
-
-
-@pytest.mark.parametrize("name", ["coco.full", "scene.noise", "words.half"])
-def test_methods_that_are_cross_entropy_have_its_figures_and_its_rank(name):
-    """As evidence/survey.md says of equal losses."""
-    cell = survey.SurveyCell.load(KEPT[name])
-    alike = ("an", "iu", "iun", "ll-r", "ll-ct", "ll-cp", "em", "em+apl", "gr")
-    ranks = ranks_of(cell, "log loss after", list(cell.methods))
-    for method in alike:
-        for column in ("mAP@class", "log loss after"):
-            found, plain = (values_of(cell, one, column) for one in (method, "bce"))
-            assert found == pytest.approx(plain, rel=2e-3), method
-        assert ranks[method] == ranks["bce"]
-
-
-def test_losses_over_known_labels_alone_learn_nothing_of_one():
-    """As evidence/survey.md says: the scores are those of the start."""
-    cell = survey.SurveyCell.load(KEPT["coco.single"])
-    for method in ("softmax", "two-way", "warp", "lsep", "pairwise"):
-        assert max(values_of(cell, method, "mAP@class")) < 0.06
-    assert min(values_of(cell, "an", "mAP@class")) > 0.3

@@ -29,27 +29,19 @@ def verdict(holds, published, *runs):
 @pytest.mark.parametrize(
     ("holds", "published", "runs", "expected"),
     [
-        ("a > b", "8, 4", ["7, 4"], "comes out"),
         ("a > b", "8, 4", ["6, 4"], "comes out"),  # half the gap
         ("a > b", "8, 4", ["5.9, 4"], "in part"),
         ("a > b", "8, 4", ["12, 4"], "comes out"),  # twice the gap
         ("a > b", "8, 4", ["12.1, 4"], "in part"),
-        ("a > b", "8, 4", ["4, 4"], "does not"),
         ("a > b", "8, 4", ["3, 4"], "does not"),
         ("a > b", "8, 4", ["8, 4", "3, 4"], "in part"),
         ("a > b", "", ["3.1, 3"], "comes out"),  # no gap is printed
-        ("a < b", "4, 8", ["4, 8"], "comes out"),
         ("a <= b", "4, 4", ["4, 40"], "comes out"),  # no less: of any size
-        ("a <= b", "4, 4", ["5, 4"], "does not"),
-        ("a > b > c", "9, 6, 3", ["9, 6, 3"], "comes out"),
         ("a > b > c", "9, 6, 3", ["9, 6, 7"], "in part"),
         ("a > b; c > b", "9, 6, 8", ["9, 6, 5"], "in part"),
         ("a < 0.5 x b", "1, 9", ["4, 9"], "in part"),
-        ("a < 0.5 x b", "1, 9", ["5, 9"], "does not"),
         ("a - 0.5 <= b", "77.8, 77.7", ["56.9, 56.5"], "comes out"),
-        ("a - 0.5 <= b", "77.8, 77.7", ["56.9, 56.3"], "does not"),
         ("a > 15", "30", ["20"], "in part"),
-        ("a > 15", "30", ["24"], "comes out"),
         ("a > b", "8, 4", [], "not run"),
     ],
 )
@@ -61,10 +53,7 @@ def test_the_rule(holds, published, runs, expected):
     ("holds", "ours", "seeds", "held", "expected"),
     [
         ("a > b", "8, 4", 1, None, "in part"),
-        ("a > b", "3, 4", 1, None, "does not"),
         ("a <= b", "4, 8", 1, None, "in part"),  # no worse than: one seed shows neither
-        ("a <= 0.2", "0.1966", 1, None, "in part"),
-        ("a > b", "8, 4", 3, "some", "in part"),
         ("a > b", "8, 4", 3, None, "in part"),  # no spread is known
         ("a > b", "8 ± 1, 4 ± 1", 3, None, "comes out"),
         ("a > b", "8 ± 3, 4 ± 3", 3, None, "in part"),  # sqrt(18) > 4

@@ -259,12 +259,6 @@ def test_each_file_that_pydicom_ships_is_read_or_named_in_time():
     assert len(read) > 60
 
 
-def test_a_given_window_is_a_share_of_it():
-    found = read_bands(dicom(XRAY), "x.dcm", replace(GREY, window="2000,1000"))[:, :, 0]
-    expected = ((XRAY.astype(np.float64) - 1500) / 1000).clip(0, 1)
-    np.testing.assert_allclose(found, expected, atol=1e-6)
-
-
 def test_colour_dicoms_are_red_green_and_blue():
     colours = np.random.default_rng(0).integers(0, 256, (8, 6, 3)).astype(np.uint8)
     content = dicom(colours, "RGB", bits=8)
@@ -440,17 +434,6 @@ def test_names_and_what_is_shown():
     ):
         with pytest.raises(SettingsError, match=sentence):
             named_bands(names, composite, window, None)
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["small-cnn", "resnet18-32", "densenet40-12", "vgg16-32", "resnet18", "vit_tiny_patch16_224"],
-)
-def test_networks_take_as_many_channels_as_there_are_bands(name):
-    backbone = create_backbone(name, image_size=32, bands=SCALE).eval()
-    assert backbone.transform.bands == BANDS
-    with torch.inference_mode():
-        assert backbone(torch.zeros(1, 4, 32, 32)).shape[1] == backbone.channels
 
 
 def test_networks_of_three_channels_are_refused():

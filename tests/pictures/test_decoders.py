@@ -240,38 +240,3 @@ def test_processes_end_with_the_server():
         pids = [worker.pid for worker in list(made._idle.queue)]
     assert len(set(pids)) == 2
     wait_until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in pids))
-
-
-KEEPING = """
-import io, sys, time
-from PIL import Image
-from labelwise.pictures import Transform
-from labelwise.pictures.worker_starter import Decoders
-from labelwise.system.allocator import keep_freed_memory
-
-def resident(pid):
-    return int(open(f"/proc/{pid}/statm").read().split()[1]) * 4096 >> 20
-
-assert keep_freed_memory()
-made = Decoders(Transform(16), 1, seconds=600, memory=2 << 30)
-made.await_start()
-(decoder,) = list(made._idle.queue)
-picture = io.BytesIO()
-Image.new("RGB", (5000, 5000), "red").save(picture, "PNG")
-before = resident(decoder.pid)
-made.pixels(picture.getvalue(), "large")
-end = time.monotonic() + float(sys.argv[1])
-while resident(decoder.pid) > before + 25 and time.monotonic() < end:
-    time.sleep(0.05)
-print(resident(decoder.pid) - before)
-made.close()
-"""
-
-
-def test_a_decoder_gives_back_the_memory_of_a_large_picture(tmp_path, warm_commands):
-    """Its 75 MB would stay with the allocator that `labelwise serve` sets for its model."""
-    script = tmp_path / "keeping.py"
-    script.write_text(KEEPING)
-    done = warm_commands.run([PATIENCE], tmp_path, module=script)
-    assert done.returncode == 0, done.stderr
-    assert int(done.stdout) <= 25

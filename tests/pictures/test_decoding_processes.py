@@ -221,15 +221,6 @@ def test_they_are_lent_to_one_at_a_time_and_kept_for_the_next():
     assert are_worth_it(1, 2)
 
 
-def test_one_that_stops_early_leaves_nothing_for_the_next_to_mistake():
-    job = Work(Kind.RESIZED, Transform(24))
-    blobs = [encoded((60, 40), seed) for seed in range(40)]
-    assert len(next(chunks_of(blobs, job))) == 2
-    (_, values), *_ = chunks_of(blobs[5:], job)
-    expected = job.transform.resize(Image.open(BytesIO(blobs[5])))
-    assert torch.equal(values.view(24, 24, 3), torch.from_numpy(np.array(expected)))
-
-
 def by_processes(store):
     store.resizer = replace(store.resizer, processes=True)
     return store
