@@ -32,6 +32,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from labelwise.pictures.device import GpuDecoder, borrowed_decoder, new_stream
 from labelwise.pictures.loading import Jpeg
+from labelwise.pictures.worker import Entry, Kind
 
 SIZE, BATCH, REPEATS = (500, 375), 256, 5
 
@@ -225,8 +226,9 @@ def main() -> None:
     predictor.model.to(device, torch.bfloat16, memory_format=torch.channels_last)
     scorer, resize = Bfloat16(predictor), predictor.transform.resize_planes
     contents = [noisy_photo(SIZE, seed) for seed in range(BATCH)]
+    header = Entry(Kind.JPEG, 0, 0, *SIZE[::-1])
     files = [
-        Jpeg(place, place, torch.frombuffer(bytearray(content), dtype=torch.uint8), *SIZE[::-1])
+        Jpeg(place, place, torch.frombuffer(bytearray(content), dtype=torch.uint8), header)
         for place, content in enumerate(contents)
     ]
     side = predictor.transform.size

@@ -36,7 +36,7 @@ from labelwise.pictures.device import borrowed_decoder, decode_by_torchvision
 from labelwise.pictures.loading import CHUNK, CHUNK_OF_FILES, Jpeg
 from labelwise.pictures.prefetch import available_cores
 from labelwise.pictures.processes import borrowed_processes, items_ahead
-from labelwise.pictures.worker import SLOT_BYTES, Kind, Work
+from labelwise.pictures.worker import SLOT_BYTES, Entry, Kind, Work
 
 DISTINCT = 1 << 26  # pixels of all the different pictures
 MOST_DISTINCT = 256
@@ -192,7 +192,8 @@ def measure_gpu(
                     decode_by_torchvision(some, device)
 
             figures.add("decode by torchvision's nvJPEG", rate(len(few), decoded))
-            files = [Jpeg(0, 0, tensor, size[1], size[0]) for tensor in tensors]
+            header = Entry(Kind.JPEG, 0, 0, size[1], size[0])
+            files = [Jpeg(0, 0, tensor, header) for tensor in tensors]
             with borrowed_decoder(device) as decoder:
 
                 def by_engines() -> None:

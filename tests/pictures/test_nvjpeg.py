@@ -15,6 +15,7 @@ from labelwise.pictures.device import (
     hardware_decoder,
 )
 from labelwise.pictures.loading import Jpeg
+from labelwise.pictures.worker import Entry, Kind
 
 needs_engines = pytest.mark.skipif(
     not torch.cuda.is_available() or hardware_decoder(torch.device("cuda")) is None,
@@ -57,7 +58,7 @@ def as_jpeg(place, content):
     header = plain_header(content)
     data = torch.frombuffer(bytearray(content), dtype=torch.uint8)
     facts = header.height, header.width, header.orientation, header.usual_coding
-    return Jpeg(place, place, data, *facts)
+    return Jpeg(place, place, data, Entry(Kind.JPEG, 0, len(content), *facts))
 
 
 @needs_engines
@@ -68,7 +69,7 @@ def test_pictures_are_those_of_torchvision():
     contents = [encoded(size, 1, **kind) for size in sizes for kind in kinds]
     files = [as_jpeg(place, content) for place, content in enumerate(contents)]
     with borrowed_decoder(device) as decoder:
-        taken = [file.usual_coding for file in files]
+        taken = [file.header.usual_coding for file in files]
         assert taken == [True, True, True, False] * len(sizes)
         for _ in range(3):
             pictures, refused = decoder.decode(files)

@@ -4,19 +4,13 @@
     on a GPU       file --processes: decode--> shared memory --one thread: copy, resize--> ...
     decode="cuda"  file --processes: read--> shared memory --threads: nvJPEG, resize--> ...
 
-Processes do not share Python's lock, which sixteen threads that feed a GPU wait for most of their
-time. For few images, which would be done before processes have started, and for pictures that are
-in no file, threads take their place.
+For few images, and for pictures in no file, threads take the place of processes.
 
 Pixels are the same in the first two: :meth:`Transform.resize_planes` is Pillow's resize to the bit.
-nvJPEG's differ by a few levels, since it upsamples colours in its own way, and large JPEGs are
-decoded whole instead of at a fraction of their size. What it does not take is decoded as usual.
+nvJPEG's differ by a few levels, and it decodes large JPEGs whole. What it does not take is decoded
+as usual. Rows come in order, each once: as an input, or as a failure with its reason.
 
-Rows come in order, each once: as an input, or as a failure with its reason.
-
-Training reads through :class:`HostResizer` too: the rows of a batch, cut to windows or whole,
-become pixels (n, size, size, C) on the host, by threads or by processes, with equal pixels; what
-cannot be read is left black, with a reason.
+Training reads through :class:`HostResizer` too, which leaves black what cannot be read.
 """
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence

@@ -1,10 +1,8 @@
 """Encoded bytes to an upright 8-bit RGB image, or an ImageError that names the image.
 
-What the pixels of a file are is written in ``labelwise_runtime``, which other programs run too.
 ``at_least`` lets a JPEG be decoded at 1/2, 1/4 or 1/8 of its size as long as both sides stay at
-least that long. Which files are taken for images is decided here and nowhere else; the formats are
-listed, because others, such as PostScript, would be handed to other programs. RAW photos are known
-by their content: most are TIFF files of which Pillow would read the thumbnail.
+least that long. The formats are listed, because others, such as PostScript, run other programs.
+RAW photos are known by their content: most are TIFF files with a thumbnail.
 """
 
 import io
@@ -27,15 +25,10 @@ from PIL import ExifTags, Image, ImageFile, ImageOps, JpegImagePlugin, Unidentif
 
 from labelwise.errors import DataError, ImageError, SettingsError
 from labelwise.pictures.labelwise_runtime import upright_rgb
-from labelwise.system.names import printable
+from labelwise.system.storage import LocalStorage
 
-# The pixels of a plain JPEG by torchvision's ``decode_jpeg``, one step without Python's lock, which
-# Pillow holds between its steps. Both call libjpeg-turbo; where their pixels differ, which is tried
-# once per process, Pillow decodes everything. :func:`plain_pixels` takes files whose header has
-# nothing in it that Pillow could refuse: baseline or progressive, 8 bits, grey or three components,
-# well-formed tables, and no metadata but JFIF, Adobe, ICC and an EXIF rotation. It answers None for
-# all others and whenever anything goes wrong, so that every verdict on a file is Pillow's.
-
+# Plain JPEGs are decoded by torchvision, without Python's lock, where its pixels are Pillow's: this
+# is tried once per process. Every verdict on a file is Pillow's.
 
 if TYPE_CHECKING:
     from rawpy import RawPy
@@ -269,37 +262,12 @@ def image_paths(places: Sequence[Path]) -> tuple[list[Path], list[str]]:
 
 
 def regular_files(folder: Path) -> Iterator[str]:
-    """Yield the regular files under a folder, relative to it; hidden ones are left out.
-
-    Links are followed, a folder that holds itself is entered once.
-    """
-    waiting, seen = [""], set()
-    while waiting:
-        below = waiting.pop()
-        try:
-            facts = os.stat(os.path.join(folder, below))
-            entries = list(os.scandir(os.path.join(folder, below)))
-        except OSError as error:
-            raise DataError(
-                f"{printable(str(folder / below))}: cannot be read ({error.strerror})"
-            ) from None
-        if (facts.st_dev, facts.st_ino) in seen:
-            continue
-        seen.add((facts.st_dev, facts.st_ino))
-        for entry in entries:
-            inside = f"{below}/{entry.name}" if below else entry.name
-            if entry.name.startswith("."):
-                continue
-            if entry.is_dir():
-                waiting.append(inside)
-            elif entry.is_file():
-                yield inside
+    """Yield the regular files under a folder, relative to it; hidden ones are left out."""
+    return LocalStorage(folder).files()
 
 
-# RAW photos, by rawpy (LibRaw) where installed: the preview inside, if both its sides are at least
-# ``at_least`` long, or half as long as the sensor's where no length is given; otherwise a demosaic,
-# at half the size unless that is too small, with the camera's white balance, in sRGB.
-
+# RAW photos, by rawpy (LibRaw): the preview inside if both sides are at least ``at_least`` long,
+# or half as long as the sensor's; otherwise a demosaic with the camera's white balance, in sRGB.
 
 RAW_SUFFIXES = frozenset(
     {".arw", ".cr2", ".cr3", ".dng", ".nef", ".orf", ".pef", ".raf", ".rw2", ".srw"}

@@ -26,12 +26,8 @@ from labelwise.pictures.loading import Failure, Inputs, Jpeg, Loaded, PictureLoa
 from labelwise.pictures.prefetch import by_threads, in_thread
 from labelwise.pictures.worker import reason_of
 
-# torchvision calls nvJPEG too, but keeps one decoder behind a lock, allocates each picture alone
-# and reads each header twice. Of a :class:`HardwareDecoder` there can be several at work, and each
-# writes pictures of one size one after the other, ready to be resized. The library is the one that
-# torchvision brings along. Without it, or on a GPU without JPEG engines (they came with the A100),
-# :func:`hardware_decoder` answers None.
-
+# torchvision calls nvJPEG too, but keeps one decoder behind a lock and allocates each alone.
+# Several :class:`HardwareDecoder` can work at once, with torchvision's copy of the library.
 
 HARDWARE = 3  # NVJPEG_BACKEND_HARDWARE
 RGB = 3  # NVJPEG_OUTPUT_RGB: three planes
@@ -154,9 +150,9 @@ class GpuDecoder:
         left = list(files)
         with torch.inference_mode(), beside(self._stream):
             if self._hardware is not None:
-                usual = [file for file in files if file.usual_coding]
+                usual = [file for file in files if file.header.usual_coding]
                 pictures, refused = _by_halves(self._hardware.decode, usual)
-                left = [file for file in files if not file.usual_coding] + refused
+                left = [file for file in files if not file.header.usual_coding] + refused
             others, refused = _by_halves(self._decode_by_torchvision, left)
             if self._stream is not None:
                 self._stream.synchronize()
@@ -222,14 +218,14 @@ def _by_halves(
         return [], []
     groups: dict[tuple[int, int, int], list[Jpeg]] = {}
     for file in files:
-        groups.setdefault((file.height, file.width, file.orientation), []).append(file)
+        sides = file.header.height, file.header.width, file.header.orientation
+        groups.setdefault(sides, []).append(file)
+    equal = [
+        EqualSizes([file.content for file in some], height, width)
+        for (height, width, _), some in groups.items()
+    ]
     try:
-        decoded = decode(
-            [
-                EqualSizes([file.content for file in some], height, width)
-                for (height, width, _), some in groups.items()
-            ]
-        )
+        decoded = decode(equal)
     except RuntimeError:
         half = len(files) // 2
         if not half:
@@ -394,9 +390,8 @@ class DeviceFeeder:
         parts: list[Tensor] = []
         for some in groups.values():
             places += [position for picture in some for position in picture.places]
-            most = max(
-                1, self._at_least(RESIZED_VALUES, RESIZED_SHARE) // some[0].values[0].numel()
-            )
+            at_once = self._at_least(RESIZED_VALUES, RESIZED_SHARE)
+            most = max(1, at_once // some[0].values[0].numel())
             for planes in _joined([picture.values for picture in some], most):
                 sized = planes if some[0].resized else self.loader.transform.resize_planes(planes)
                 parts.append(sized.to(self.loader.transform.dtype))

@@ -112,10 +112,7 @@ class Jpeg(NamedTuple):
     row: int
     place: int
     content: Tensor
-    height: int
-    width: int
-    orientation: int = 1
-    usual_coding: bool = True
+    header: Entry
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,17 +124,14 @@ class Loaded:
     failed: dict[int, str] = field(default_factory=dict)
 
     def __len__(self) -> int:
-        return (
-            sum(len(picture.places) for picture in self.pictures)
-            + len(self.files)
-            + len(self.failed)
-        )
+        decoded = sum(len(picture.places) for picture in self.pictures)
+        return decoded + len(self.files) + len(self.failed)
 
     @property
     def values(self) -> int:
         """The size of all pictures, once they are decoded."""
         pixels = sum(picture.values.numel() for picture in self.pictures)
-        return pixels + sum(3 * file.height * file.width for file in self.files)
+        return pixels + sum(3 * file.header.height * file.header.width for file in self.files)
 
     def extend(self, other: "Loaded") -> None:
         self.pictures.extend(other.pictures)
@@ -204,9 +198,8 @@ class PictureLoader:
         ahead = max(CHUNKS_AHEAD * of_a_batch, 2 * threads)
         with closing(by_threads(parts, self._load, threads, ahead, "decode")) as chunks:
             for loaded in chunks:
-                yield replace(
-                    loaded, pictures=[picture.on(self.device) for picture in loaded.pictures]
-                )
+                pictures = [picture.on(self.device) for picture in loaded.pictures]
+                yield replace(loaded, pictures=pictures)
 
     def _load(self, part: _Part) -> Loaded:
         loaded = Loaded()
@@ -218,9 +211,8 @@ class PictureLoader:
                 work = Work(Kind.JPEG, self.transform)
                 entry, values = work.load(self.images, row, room=MAX_SENT)
                 if entry.kind == Kind.JPEG:
-                    facts = entry.height, entry.width, entry.orientation, entry.usual_coding
                     content = torch.from_numpy(values.copy())
-                    loaded.files.append(Jpeg(row, position, content, *facts))
+                    loaded.files.append(Jpeg(row, position, content, entry))
                 else:
                     loaded.pictures.append(self._on_host(entry, values, position))
             except Exception as error:
@@ -278,9 +270,7 @@ class PictureLoader:
             if kind == Kind.JPEG:
                 contents = bytes_of.split_with_sizes([file.size for file in some])
                 rows = part.rows[places.start - part.first : places.stop - part.first]
-                for row, position, content, file in zip(rows, places, contents, some, strict=True):
-                    facts = file.height, file.width, file.orientation, file.usual_coding
-                    loaded.files.append(Jpeg(row, position, content, *facts))
+                loaded.files.extend(map(Jpeg, rows, places, contents, some))
                 continue
             resized = kind == Kind.RESIZED or self.transform.bands is not None
             sides = (side, side) if resized else (height, width)

@@ -40,20 +40,17 @@ from labelwise.pictures.decode import (
 )
 from labelwise.pictures.transform import Bands, parse_window
 
-# DICOM files to values (height, width, bands), by pydicom; nothing but pixels leaves the file.
+# DICOM files by pydicom; nothing but pixels leaves the file.
 #
 #     modality     value = stored * RescaleSlope + RescaleIntercept, or the modality's table
 #     window       share = ((value - (c - 1/2)) / (w - 1) + 1/2, cut to 0..1   (PS3.3 C.11.2.1.2)
 #                  LINEAR_EXACT without the halves, SIGMOID as 1 / (1 + exp(-4 (value - c) / w))
-#     VOI LUT      share = table[value] / (2^bits - 1), where a file has one and no window. Of both
-#                  the window is taken; the standard allows either, pydicom prefers the table
+#     VOI LUT      share = table[value] / (2^bits - 1), where a file has one and no window
 #     MONOCHROME1  is stored dark for bright: low + high - value, of the range that is stored; of a
 #                  window 1 - share
 #
-# So brighter is always more. Colours (RGB, YBR, a palette) come as red, green and blue as stored.
-# What pydicom says of a damaged file quotes its values, any of which may be a patient's; so errors
-# name the element at most.
-
+# Brighter is always more. pydicom's errors quote values, any of which may be a patient's; ours name
+# the element at most.
 
 PIECE = 1 << 16
 GREY = ("MONOCHROME1", "MONOCHROME2")

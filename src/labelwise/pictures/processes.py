@@ -2,10 +2,8 @@
 
     chunk n  --socket of a free worker-->  slot n mod S of the memory  --in order-->  this process
 
-A slot is used again once whoever got its chunk asks for the next one, and its copy to a device, if
-there was one, is over. The memory has no name, so nothing is left behind however this process
-ends. Workers are kept for the next caller. A picture that ends its worker twice is a failure like
-any other, and what workers warn of is warned of here.
+A slot is used again once its user asks for the next chunk and its copy to a device is over. The
+memory has no name, so nothing is left behind. A picture that ends its worker twice is a failure.
 """
 
 import atexit

@@ -5,15 +5,10 @@ crop = None  the whole picture is squashed into size x size, so that nothing is 
 input        (pixels / 255 - mean) / std
 bands        (values - mean) / std, mean and deviation of each band in its own units
 
-A picture is decoded as any program does it: at full scale, turned as its EXIF data says, in 8-bit
-RGB. With ``reduced_jpeg`` a large JPEG is decoded at 1/2, 1/4 or 1/8 of its size, as long as both
-sides stay as long as the scaled ones: several times faster, with pixels of its own.
-
-A thin picture is made shorter before it is scaled, so that no picture takes much memory: under
-``crop`` the ends that would be cut off go first, otherwise its long side is averaged down.
-
-A picture of ``bands`` is never rounded: its values, float32, are scaled by torch's interpolation
-with antialiasing, after pixels without data were given the band's mean, so that they become 0.
+With ``reduced_jpeg`` a large JPEG is decoded at 1/2, 1/4 or 1/8 of its size, as long as both sides
+stay as long as the scaled ones. A thin picture is made shorter before it is scaled, so that no
+picture takes much memory. Bands are float32, scaled by torch's interpolation with antialiasing,
+after pixels without data were given the band's mean, so that they become 0.
 """
 
 from collections.abc import Sequence
@@ -30,13 +25,9 @@ from labelwise.errors import SettingsError
 from labelwise.numeric.finite import require_finite
 from labelwise.pictures.pillow_weights import Axis
 
-# A model of bands keeps their names, the order its network takes them in, and each one's mean and
-# deviation in training. Values are those of the file, in float32: of a DICOM after its rescale.
+# The *composite* of three bands, or of one as grey, is for people:
 #
 #     shown level = 255 (value - (mean - 2 std)) / (4 std), cut to 0..255
-#
-# of three bands, or of one as grey: the *composite*, which people look at and no network sees.
-
 
 ALL = "all"
 MOST_BANDS = 1024

@@ -7,9 +7,8 @@
                     "warned": text, "used": milliseconds of processor time}
                    then, where there is no slot, what the items became
 
-One process is started by its command line (:func:`main`), imports what is needed, and becomes many
-by forking: it has one thread, no GPU, and nothing of the program that started it. A worker that
-runs out of memory or of processor time for a picture ends, and whoever asked starts another.
+One process (:func:`main`) imports what is needed and becomes many by forking. A worker that runs
+out of memory or of processor time for a picture ends, and its user starts another.
 """
 
 import json

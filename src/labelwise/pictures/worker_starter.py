@@ -2,10 +2,8 @@
 
     program --command line, once--> starter --fork--> worker <--socket--> program
 
-The starter imports the decoders once, so that a worker is there in milliseconds; it is started
-when the first worker is wanted, and again if it was killed. Workers end with their sockets and the
-starter with its own, so nothing is left behind however this program ends. A fork of this program
-has none of them, and starts its own.
+The starter imports the decoders once, so that a worker is there in milliseconds. Workers and
+starter end with their sockets, so nothing is left behind. A fork of this program starts its own.
 """
 
 import atexit
@@ -222,14 +220,8 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget)
 
 
-# Pictures of strangers, opened in processes, so that a harmful one can only hurt one of those.
-#
-#     server --socket--> worker: "this picture" --> uint8 (size, size, 3), or a sentence
-#
-# Each has limits on memory and processor time, opens no file, writes none, and is killed when it
-# does not answer in time. What it warned of is logged.
-#
-# Whom a failure is blamed on:
+# Pictures of strangers, opened in processes with limits on memory and processor time, that open and
+# write no file. Whom a failure is blamed on:
 #
 #     the worker says why                             the picture: ImageError
 #     it used its processor time                      the picture: ImageError

@@ -18,6 +18,7 @@ from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from labelwise.errors import DataError, LabelwiseError
 from labelwise.system.files import replacing
+from labelwise.system.text import for_terminal
 
 WRITER = ".writer"  # hidden, so that no listing names it
 
@@ -79,9 +80,8 @@ class LocalStorage:
                         if not entry.name.startswith(".")
                     )
             except OSError as error:
-                raise DataError(
-                    f"{self.place}/{below}: cannot be read ({error.strerror})"
-                ) from None
+                where = for_terminal(str(self.folder / below))
+                raise DataError(f"{where}: cannot be read ({error.strerror})") from None
             if (facts.st_dev, facts.st_ino) in seen:  # a link to a folder above
                 continue
             seen.add((facts.st_dev, facts.st_ino))
