@@ -32,13 +32,9 @@ from labelwise.training.inference import higher_is_better, validation_figures
 from labelwise.training.settings import Settings
 from labelwise.types import nearest
 
-# Tuning: the same number of tries for every method, judged on validation.
-#
-# The first try is the recipe as given. Each further one multiplies learning rate and weight decay
-# by powers drawn from a Halton sequence over [1/10, 10], and draws those of the method's options
-# that it gives a range for (``Method.tuning``). Other options keep their defaults. The sequence of
-# learning rates starts at its second point: the first is the recipe's own.
-
+# Tuning: the first try is the recipe as given. Each further one multiplies learning rate and weight
+# decay by powers drawn from a Halton sequence over [1/10, 10], and draws the options of
+# ``Method.tuning``. The sequence of learning rates starts at its second point.
 
 _PRIMES = (2, 3, 5, 7, 11, 13)
 

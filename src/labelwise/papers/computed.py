@@ -17,6 +17,7 @@ from labelwise.data import LabelTable, load
 from labelwise.errors import DataError, SettingsError
 from labelwise.links import Link, Sigmoid
 from labelwise.methods import make_objective
+from labelwise.methods.own import slopes
 from labelwise.objectives import Objective
 from labelwise.papers.protocols import DATASETS, PUBLISHED, STATED
 from labelwise.papers.sources import holds_files
@@ -26,11 +27,9 @@ from labelwise.types import DatasetFacts, Outputs, Targets
 #
 #     eta present'(v) + (1 - eta) absent'(v) = 0
 #
-# so v*(eta) is where the left side changes its sign, found on a fine grid by the very gradient that
-# training follows. A loss is strictly proper for its link if link(v*(eta)) = eta. Minimiser and eta
-# are one-to-one if v* is finite, rises strictly with eta, and no stretch of logits is equally good
-# for a label that is never (or always) there: below ASL's margin every logit is.
-
+# v*(eta) is where the left side changes its sign on a fine grid. A loss is strictly proper for its
+# link if link(v*(eta)) = eta, one-to-one if v* is finite, rises with eta, and no stretch of
+# logits is equally good for a label that is never (or always) there.
 
 ETAS = torch.arange(1, 200, dtype=torch.float64) / 200
 LOGITS = torch.linspace(-25, 25, 100_001, dtype=torch.float64)
@@ -118,11 +117,11 @@ def _mark(value: bool | None) -> str:
 
 
 def _slopes(objective: Objective, label: float) -> Tensor:
-    logits = LOGITS[:, None].clone().requires_grad_()
-    labels = torch.full_like(logits, label)
-    loss = objective(Outputs(logits), Targets(labels, None, torch.arange(len(logits))))
-    (slopes,) = torch.autograd.grad(loss, logits)
-    return slopes[:, 0]
+    def loss(logits: Tensor, labels: Tensor) -> Tensor:
+        targets = Targets(labels, None, torch.arange(len(labels)))
+        return torch.as_tensor(objective(Outputs(logits), targets))
+
+    return slopes(loss, LOGITS, label)
 
 
 @dataclass(frozen=True)

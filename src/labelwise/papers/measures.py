@@ -43,15 +43,10 @@ from labelwise.retrieval import retrieval_map
 
 # Power of promises. For each label the test images are dealt into two halves: library and held-out.
 # The list is the longest of which at most a tenth is expected to be wrong (conformal selection: Jin
-# and Candes, 2023); then the halves are exchanged.
+# and Candes, 2023); then the halves are exchanged. Means over labels and halves:
 #
 #     power   right images on the list / images with the label in the library, 0 without a list
 #     wrong   wrong images on the list / images on it, 0 without a list: promised to be 0.1 at most
-#
-# Both are means over labels and halves; ``power`` over those with an image to find. Neither half
-# fitted anything, so the promise holds; images are ranked by logits, since a calibrated link of one
-# label keeps their order.
-
 
 WRONG_AT_MOST = 0.1
 

@@ -18,16 +18,12 @@ from labelwise.papers import columns
 from labelwise.papers.measures import FinishedRun
 from labelwise.papers.statistics import SeedMean
 
-# A claim is a relation between figures, such as ``spa > bce``, and is judged by one rule. A run
+# A claim is a relation between figures, such as ``spa > bce``. A run
 #
-#     bears it out    every inequality holds significantly: the 95 % interval of its gap over seeds
-#                     is above 0; a strict one by between half and twice the printed gap
+#     bears it out    every inequality holds significantly: the 95 % interval of its gap over seeds,
+#                     sqrt(h_a^2 + h_b^2), is above 0; a strict one by half to twice the printed gap
 #     half            some of it holds, or all of it and not by that much, or not significantly
 #     does not        no inequality holds
-#
-# The interval of a gap of two figures is sqrt(h_a^2 + h_b^2). What the papers say outside their
-# tables is judged by the same rule in benchmarks/verdicts.py.
-
 
 LEAST, MOST = 0.5, 2.0  # of the printed gap: "roughly in size"
 COMES_OUT, IN_PART, DOES_NOT = "comes out", "in part", "does not"

@@ -15,12 +15,12 @@ from labelwise.data import LabelTable
 from labelwise.errors import DataError, SettingsError
 from labelwise.models import Predictor
 from labelwise.models.run_folder import RunFolder
-from labelwise.models.scoring import raise_failure, score
 from labelwise.numeric.arrays import to_numpy
 from labelwise.papers.measures import FinishedRun
 from labelwise.papers.reproduce import find_experiment
 from labelwise.predictions import Predictions
-from labelwise.system.progress import Silent, Watch
+from labelwise.system.progress import Watch
+from labelwise.training.inference import infer_logits
 from labelwise.types import nearest
 
 JUDGED_BY_CHECKPOINT = "004-table1"
@@ -52,9 +52,7 @@ def judge_checkpoints(
             predictor = load_query2label(
                 file, values["backbone"], table.space.names, image_size=values["image_size"]
             )
-            _predicted(predictor.to(device), test, row, watch or Silent()).save(
-                run.predictions_path("test")
-            )
+            _predicted(predictor, test, row, device, watch).save(run.predictions_path("test"))
         figures = experiment.figures(FinishedRun(run.path))
         ours = [f"{figures[name]:.1f}" for name in printed.columns]
         theirs = [f"{value:.1f}" for value in printed.rows[row] if value is not None]
@@ -63,23 +61,11 @@ def judge_checkpoints(
     return header, rows
 
 
-def _predicted(predictor: Predictor, test: LabelTable, row: str, watch: Watch) -> Predictions:
-    logits = []
-    watch.start(f"{row}: predicting test", len(test))
-    try:
-        for scored in score(predictor, test.images):
-            raise_failure(scored)
-            logits.append(scored.logits)
-            watch.advance(len(scored))
-    finally:
-        watch.finish()
+def _predicted(
+    predictor: Predictor, test: LabelTable, row: str, device: str, watch: Watch | None
+) -> Predictions:
+    task, model = f"{row}: predicting test", predictor.to(device).model
+    logits = infer_logits(model, test.images, torch.device(device), watch=watch, task=task).logits
     labels, observed = test.targets()
-    return Predictions(
-        test.ids,
-        to_numpy(torch.cat(logits)),
-        labels,
-        observed,
-        test.space.names,
-        "test",
-        predictor.link,
-    )
+    link, names = predictor.link, test.space.names
+    return Predictions(test.ids, to_numpy(logits), labels, observed, names, "test", link)

@@ -43,9 +43,8 @@ from labelwise.system.text import one_line_of
 from labelwise.training.settings import Settings, flattened, read_settings
 from labelwise.types import nearest
 
-# Deviations: where the settings a run really has differ from what the paper states.
-#
-# A row's published protocol is data: keys of the settings file, and these facts that are none:
+# Deviations: where a run's settings differ from what the paper states, or, where it says nothing,
+# from our own protocol. Beside keys of the settings file, a protocol has these facts:
 #
 #     held_out         the share of the training images taken for validation
 #     decayed          which parameters weight decay acts on
@@ -55,9 +54,6 @@ from labelwise.types import nearest
 #     image_order      the order in which single positives are drawn
 #     chosen_on        the images by which the deployed epoch is chosen
 #     pooled           what of a vision transformer's tokens the head reads
-#
-# The run's resolved settings are compared with it key by key; a setting of which the paper says
-# nothing is compared with our own protocol. Devices, workers and seeds are left out.
 
 
 SMALL_INPUTS = {"resnet18-32", "vgg16-32", "densenet40-12", "densenet40-40"}  # 32 x 32 pixels

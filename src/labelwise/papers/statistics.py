@@ -5,21 +5,14 @@
                 var d = s_d^2 / n + sum over test images m of (U_am - U_bm)^2
     verdict     all pairs of methods sorted by p, the j-th held against 5 % / t_j
 
-The best method is found on the data that then judges it, so that all m (m - 1) / 2 pairs have to
-be tested, not the m - 1 with the best in them: of sixteen equal methods one that leads by luck was
-called higher than another in 21 % of tables otherwise. t_j is the largest number of pairs that can
-be equal when j - 1 are not (Shaffer 1986: methods that are equal form groups, and a group of g has
-g (g - 1) / 2 pairs). The chance of any false claim in a table is then at most 5 %, however the
-differences depend on each other.
+The best method is found on the data that then judges it, so all m (m - 1) / 2 pairs are tested. t_j
+is the largest number of pairs that can be equal when j - 1 are not (Shaffer 1986: equal methods
+form groups, and a group of g has g (g - 1) / 2 pairs). The chance of any false claim in a table is
+then at most 5 %.
 
-U_am is how much image m moves the mean figure of a (the infinitesimal jackknife), so that the
-second part of the variance is that of the paired bootstrap over images; the first is that of the
-seeds. Degrees of freedom are Satterthwaite's: the images' are taken as many. One seed tells
-nothing apart. Two have no interval of their own: t with one degree of freedom is ±12.7 s.
-
-Test images that come in groups are drawn by group: U_am is then what all images of group m move,
-with as many degrees of freedom as :func:`labelwise.numeric.groups.freedom_of` says: those of the
-groups less one, or fewer where few groups carry the differences.
+U_am is how much image m moves the mean figure of a (the infinitesimal jackknife); of images in
+groups, what all images of group m move. Degrees of freedom are Satterthwaite's: the images' are
+taken as many, the groups' are those of :func:`labelwise.numeric.groups.freedom_of`.
 """
 
 from collections.abc import Mapping, Sequence
