@@ -5,7 +5,6 @@ stands there, number by number.
 """
 
 import contextlib
-import csv
 import io
 import json
 import math
@@ -19,7 +18,6 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import pyarrow.parquet as pq
 import torch
-import yaml
 from forged import rewrite
 from fuzz_inputs import (
     Target,
@@ -35,7 +33,6 @@ from fuzz_inputs import (
 )
 from onnx import TensorProto, helper
 from sample_scores import Halved, sample, spec_of
-from scipy.special import expit
 
 from labelwise.answers.suspects import read_review
 from labelwise.calibration import Platt
@@ -249,39 +246,6 @@ def texts():
     return archive(embeddings=np.eye(3), prompts=prompts, labels=labels, logit_scale=scale)
 
 
-def same_csv_scores(read, folder):
-    text = (folder / "s.csv").read_bytes().decode("utf-8-sig")
-    header, *rows = [row for row in csv.reader(io.StringIO(text, newline="")) if row]
-    names = list(read.predictions.names)
-    if len(set(header)) < len(header):
-        raise AssertionError("two columns have one name")
-    for row, logits in zip(rows, read.predictions.logits, strict=True):
-        cells = dict(zip(header, row, strict=True))
-        given = [float(cells[f"score:{name}"].strip()) for name in names]
-        assert np.allclose(expit(logits), given, atol=1e-9), "scores changed"
-
-
-def same_parquet_scores(read, folder):
-    rows = pq.read_table(folder / "s.parquet").to_pylist()
-    names = list(read.predictions.names)
-    for row, logits, labels in zip(
-        rows, read.predictions.logits, read.predictions.labels, strict=True
-    ):
-        given = [float(row[f"score:{name}"]) for name in names]
-        assert np.allclose(expit(logits), given, atol=1e-9), "scores changed"
-        truth = [row.get(f"label:{name}") for name in names]
-        known = [k for k, value in enumerate(truth) if value not in (None, "") and value == value]
-        assert np.allclose(labels[known], [float(truth[k]) for k in known])
-
-
-def same_settings(read, folder):
-    stated = yaml.safe_load((folder / "s.yaml").read_text(encoding="utf-8")) or {}
-    found = read.model_dump(mode="json")
-    for key in ("method", "seed", "batch_size", "data"):
-        if key in stated:
-            same(str(found[key]), str(stated[key]), key)
-
-
 def read_votes(path):
     votes = Votes.read(path)
     return votes, count_votes(votes)
@@ -369,18 +333,15 @@ RESULTS = (
     Target("evaluation and report", EVALUATION, draw, same_evaluation),
     drawn("onnx metadata", made_onnx, read_onnx, same_facts),
     of_file("fitted", "link.json", link_json(), read_fitted, check=same_fitted),
-    of_file(
-        "settings", "s.yaml", SETTINGS, read_settings, {}, check=same_settings, damage=YAML_DAMAGE
-    ),
+    of_file("settings", "s.yaml", SETTINGS, read_settings, {}, damage=YAML_DAMAGE),
     of_file("scores npz", "s.npz", npz(), read_scores, "probs"),
-    of_file("scores csv", "s.csv", SCORES, read_scores, "probs", check=same_csv_scores),
+    of_file("scores csv", "s.csv", SCORES, read_scores, "probs"),
     of_file(
         "scores parquet",
         "s.parquet",
         parquet(TABLE),
         read_scores,
         "probs",
-        check=same_parquet_scores,
     ),
     of_file("embeddings", "e.npz", embeddings(), read_embeddings),
     of_file("texts", "t.npz", texts(), read_texts),

@@ -39,7 +39,6 @@ from tiny_clip import clip_folder
 
 from labelwise.answers.agreement import LabelAnswers
 from labelwise.answers.log import AnswerLog
-from labelwise.answers.version_0_2 import AS_ANSWER
 from labelwise.contrib.skos import read_skos
 from labelwise.decide import Promise
 from labelwise.errors import LabelwiseError
@@ -148,22 +147,6 @@ ANSWERS = [
 ]
 
 
-def read_log(folder):
-    said = LabelAnswers(AnswerLog(folder / "a.jsonl"))._said
-    return {key: dict(people) for key, people in said.items()}
-
-
-def same_log(read, folder):
-    said = {}
-    for line in (folder / "a.jsonl").read_bytes().splitlines():
-        one = json.loads(line)
-        people = said.setdefault((one["photo"], one["label"]), {})
-        people.pop(one["who"], None)
-        if one["state"] != "withdrawn":
-            people[one["who"]] = AS_ANSWER[one["state"]]
-    assert read == said
-
-
 def seen_parquet():
     looks = pa.FixedSizeListArray.from_arrays(pa.array(np.zeros(2 * WIDTH, np.float32)), WIDTH)
     return parquet({"sha256": pa.array([b"\1" * 32, b"\2" * 32], HASH), "fingerprint": looks})
@@ -236,9 +219,8 @@ KEPT = (
     Target(
         "log of answers",
         {"a.jsonl": LOG},
-        read_log,
-        same_log,
-        {".jsonl": lambda rng, content: damage_json_lines(rng, content) + b"\n"},
+        lambda folder: LabelAnswers(AnswerLog(folder / "a.jsonl")),
+        damage={".jsonl": lambda rng, content: damage_json_lines(rng, content) + b"\n"},
     ),
     of_file("seen photos", "seen.parquet", seen_parquet(), _kept),
     Target(
@@ -390,23 +372,6 @@ def same_npy(read, folder):
     assert np.array_equal(found, values, equal_nan=values.dtype.kind == "f")
 
 
-def same_tiff(read, folder):
-    """Pillow reads grey pictures of one page; it knows neither cubes nor all that is damaged."""
-    try:
-        with Image.open(folder / "a.tif") as image:
-            tags = image.tag_v2  # type: ignore[attr-defined]
-            if getattr(image, "n_frames", 1) > 1 or image.mode not in ("L", "I;16", "I;16B"):
-                raise UnreadError
-            if tags.get(262) != 1:
-                raise UnreadError  # whether white is 0 is another question
-            values = np.asarray(image)
-    except Exception:
-        raise UnreadError from None
-    if values.shape != read.values.shape[:2]:
-        raise UnreadError  # Pillow takes strips that end early
-    assert np.array_equal(read.values[:, :, 0], values), "values changed"
-
-
 @cache
 def photo(kind):
     image = Image.new("RGB", (8, 6), "red")
@@ -532,7 +497,7 @@ KINDS = {"jpeg": "a.jpg", "png": "a.png", "webp": "a.webp", "tiff": "b.tif"}
 PICTURES = (
     Target("npy cube", {"a.npy": npy(VALUES)}, read_cube, same_npy),
     Target("tiff cube", {"a.tif": tiff(VALUES, ("a", "b", "c"), 7)}, read_cube),
-    Target("tiff", {"a.tif": tiff(GREY)}, read_cube, same_tiff),
+    Target("tiff", {"a.tif": tiff(GREY)}, read_cube),
     Target("dicom", {"a.dcm": dicom(GREY)}, read_cube),
     *(
         Target(f"{kind} photo", {file: photo(kind.upper())}, read_photo, same_photo)

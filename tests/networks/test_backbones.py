@@ -27,7 +27,6 @@ from labelwise.networks.backbones import (
     timm_models,
     weights,
 )
-from labelwise.networks.backbones.base import Layout, find_layout, fold
 from labelwise.pictures import Transform
 from labelwise.types import LabelSpace
 
@@ -448,19 +447,6 @@ REFUSED = [
 def test_what_cannot_be_is_refused(make, rule):
     with pytest.raises((SettingsError, ValueError), match=rule):
         make()
-
-
-def test_tokens_are_folded_after_the_prefix():
-    tokens = torch.arange(2 * 6 * 3.0).view(2, 6, 3)
-    maps = fold(tokens, Layout("tokens", prefix=2))
-    assert maps.shape == (2, 3, 2, 2)
-    assert torch.equal(maps[1, :, 1, 0], tokens[1, 2 + 2])
-    assert find_layout(tokens, 3) == Layout("tokens", prefix=2)
-    assert find_layout(torch.zeros(1, 7, 7, 5), 5) == Layout("maps-last")
-    assert fold(torch.zeros(4, 9), find_layout(torch.zeros(4, 9), 9)).shape == (4, 9, 1, 1)
-    for odd in ([tokens, tokens], torch.zeros(1, 7, 3), torch.zeros(1, 4, 4, 4)):
-        with pytest.raises(ValueError, match="must form one map"):
-            find_layout(odd, 3, prefix=0)
 
 
 def test_the_shapes_of_packaged_weights_are_read_without_random_numbers():

@@ -79,30 +79,6 @@ def slow_layer(layer, state, query, key, value):
     return layer_norm(state, state.shape[-1:], last.weight, last.bias)
 
 
-def test_the_whole_head_written_out_slowly():
-    torch.manual_seed(0)
-    head = QueryDecoder(6, 3, width=8, attention_heads=2, dropout=0.0).double()
-    for parameter in head.parameters():  # biases and norms must matter
-        nn.init.normal_(parameter, std=0.5)
-    features = torch.randn(2, 6, 2, 3, dtype=torch.float64)
-    logits = head(features).logits
-    for image in range(2):
-        weight, bias = head.project.weight[:, :, 0, 0], head.project.bias
-        tokens = [weight @ features[image, :, y, x] + bias for y in range(2) for x in range(3)]
-        code = sine_position(8, 2, 3, features)
-        place = torch.stack([code[:, y, x] for y in range(2) for x in range(3)])
-        memory = torch.stack(tokens)
-        memory = slow_layer(head.encoder[0], memory, memory + place, memory + place, memory)
-        target = torch.zeros(3, 8, dtype=torch.float64)
-        for layer in head.decoder:
-            target = slow_layer(layer, target, target + head.queries, memory + place, memory)
-        final = layer_norm(target, (8,), head.norm.weight, head.norm.bias)
-        for label in range(3):
-            expected = head.classifier.weight[label, 0] @ final[label]
-            expected = expected + head.classifier.bias[label]
-            torch.testing.assert_close(logits[image, label], expected)
-
-
 @settings(max_examples=30, deadline=None)
 @given(st.integers(1, 40), st.data())
 def test_groups_cover_all_labels_and_no_query_is_idle(labels, data):
@@ -144,15 +120,16 @@ def test_start_of_the_weights():
     assert 0.9 / 8 < head.classifier.weight.abs().max() <= 1 / 8
 
 
-@pytest.mark.parametrize("kind", ["first", "later", "all"])
-def test_self_attention_written_out_slowly(kind):
+@pytest.mark.parametrize("kind", ["none", "first", "later", "all"])
+def test_the_whole_head_written_out_slowly(kind):
     torch.manual_seed(1)
-    head = QueryDecoder(8, 3, attention_heads=2, dropout=0.0, self_attention=kind).double()
-    for parameter in head.parameters():
+    options = {"width": 8, "attention_heads": 2, "dropout": 0.0, "self_attention": kind}
+    head = QueryDecoder(6, 3, **options).double()
+    for parameter in head.parameters():  # biases and norms must matter
         nn.init.normal_(parameter, std=0.5)
-    features = torch.randn(1, 8, 2, 2, dtype=torch.float64)
-    place = sine_position(8, 2, 2, features).flatten(1).T
-    memory = features[0].flatten(1).T
+    features = torch.randn(1, 6, 2, 3, dtype=torch.float64)
+    place = sine_position(8, 2, 3, features).flatten(1).T
+    memory = features[0].flatten(1).T @ head.project.weight[:, :, 0, 0].T + head.project.bias
     memory = slow_layer(head.encoder[0], memory, memory + place, memory + place, memory)
     target = torch.zeros(3, 8, dtype=torch.float64)
     for number, layer in enumerate(head.decoder):

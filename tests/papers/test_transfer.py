@@ -6,7 +6,6 @@ import re
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 from sample_pictures import Folder
 from sklearn.linear_model import LogisticRegression
@@ -15,7 +14,7 @@ from labelwise.data import load, with_validation
 from labelwise.errors import DataError, SettingsError
 from labelwise.papers.protocols import TRANSFER
 from labelwise.papers.sources import Frozen
-from labelwise.papers.transfer import L2_WEIGHTS, softmax_path, transfer
+from labelwise.papers.transfer import transfer
 from labelwise.training.features import compute, frozen_backbone
 
 BACKBONE = Frozen("small-cnn", image_size=16)
@@ -66,21 +65,6 @@ def test_both_choices_are_those_of_scikit_learns_fits(data, tmp_path):
     assert found.chosen_on_validation == pytest.approx(100 * on_test[chosen])
     path = json.loads((tmp_path / "pets.json").read_text())["path"]
     assert {step["l2"]: step["test"] for step in path} == pytest.approx(on_test)
-
-
-def test_fits_are_scikit_learns_and_warm_starts_change_nothing():
-    random = np.random.default_rng(2)
-    features = random.normal(size=(150, 6)) * [1, 2, 0.5, 1, 3, 1]
-    classes = (features @ random.normal(size=(6, 4))).argmax(1)
-    rows, labels = torch.tensor(features), torch.nn.functional.one_hot(torch.tensor(classes), 4)
-    path = softmax_path(rows, labels, (0.1, 10.0, 1.0))
-    assert list(path) == [10.0, 1.0, 0.1]
-    for l2, (weight, bias) in path.items():
-        expected = fitted(l2, features, classes).predict_proba(features)
-        np.testing.assert_allclose((rows @ weight + bias).softmax(1), expected, atol=1e-4)
-    alone = softmax_path(rows, labels, (0.1,))[0.1][0]
-    torch.testing.assert_close(path[0.1][0], alone, atol=1e-4, rtol=0)
-    assert L2_WEIGHTS[::44] == pytest.approx((1e-6, 1e5))  # the papers' 45
 
 
 def test_a_set_that_is_done_is_not_done_again_unless_something_changed(data, tmp_path, monkeypatch):

@@ -12,9 +12,7 @@ from torch.nn.functional import interpolate
 from labelwise.pictures import FileImages, Transform
 from labelwise.pictures.sources import Location
 from labelwise.pictures.transform import Bands, BandScale
-from labelwise.pictures.worker import HEADER, SLOT_BYTES, Item, Kind, OneImage, Work, fill
-from labelwise.training import loader as pixels
-from labelwise.training.loader import FedStore, make_store
+from labelwise.pictures.worker import HEADER, SLOT_BYTES, Item, Kind, Work, fill
 
 SIDE = 5  # odd, so that a tile of bytes leaves the next one between two places
 BANDS = Bands(("B02", "B03", "B04"), ("B04",))
@@ -93,12 +91,6 @@ def test_a_tile_takes_the_bytes_of_its_own_type_in_a_slot(folder):
         np.testing.assert_array_equal(stored.reshape(SIDE, SIDE, 3), values)
 
 
-def test_a_server_gets_the_input_as_float32():
-    entry, values = Work(Kind.RESIZED, TRANSFORM).load(OneImage(npy(TILE), "tile"), 0)
-    assert (entry.dtype, entry.size) == ("float32", 4 * TILE.size)
-    np.testing.assert_array_equal(values, TILE.astype(np.float32))
-
-
 def test_files_in_the_middle_of_a_crop_are_scaled(folder):
     """Crop .5 scales the shorter side to twice the input, so no tile is the input as it is."""
     cropped = Transform(SIDE, crop=0.5).with_bands(TRANSFORM.band_scale)
@@ -108,9 +100,3 @@ def test_files_in_the_middle_of_a_crop_are_scaled(folder):
     slot = np.zeros(SLOT_BYTES, np.uint8)
     (entry,) = fill(Work(Kind.PIXELS, cropped), items, slot, lambda: None)
     assert (entry.kind, entry.dtype) == (Kind.RESIZED, "float32")
-
-
-def test_training_on_a_gpu_is_fed_as_scoring_is(folder, monkeypatch):
-    monkeypatch.setattr(pixels, "_limit", lambda device: 0)
-    images = FileImages(folder, list(PLAIN))
-    assert isinstance(make_store(images, TRANSFORM, torch.device("cuda")), FedStore)

@@ -69,10 +69,8 @@ class LinearHead(Head):
 #     logit_k    = mean over places of f(a_k(place))
 #     f(a)       = alpha a where a > 0, else a          alpha = 5
 #
-# Where present labels were missing in training, a network rates the right places too low; alpha
-# makes up for it. ``boosts="answers"`` trains without f and applies it to the trained network only.
-# With alpha = 1 this is the linear head.
-
+# ``boosts="answers"`` trains without f and applies it to the trained network only. With alpha = 1
+# this is the linear head.
 
 Boosts = Literal["always", "answers"]
 
@@ -151,12 +149,8 @@ class TwoHead(Head):
 #
 # A layer is attention, then a feed-forward net, each added to its input and normalised after
 # (post-norm). With fewer queries than labels, query g decodes the labels g f .. (g+1) f - 1, f =
-# ceil(labels / queries) (queries left without a label are not made): the cost of attention no
-# longer grows with the number of labels.
-#
-# With self-attention the labels look at each other first: query = key = target + label embedding,
-# value = target; in all decoder layers, in the first alone, or in all but the first.
-
+# ceil(labels / queries). With self-attention the labels look at each other first: query = key =
+# target + label embedding, value = target.
 
 SelfAttention = Literal["none", "first", "later", "all"]
 
@@ -376,9 +370,8 @@ class LabelFeatures(Head):
 #             of their own, f = ceil(labels / queries)
 #     words   q_k = W_q word_k + b_q, and logit_k = w . hidden_k + b, with w and b for all labels
 #
-# There is no attention among queries. With words nothing belongs to one label, so that labels which
-# were never trained on can be asked for (``with_words``): their logits rank, uncalibrated.
-
+# With words, labels that were never trained on can be asked for (``with_words``): their logits
+# rank, uncalibrated.
 
 MOST_QUERIES = 100
 
@@ -501,10 +494,8 @@ def _checked_words(words: Tensor | Sequence[Sequence[float]]) -> Tensor:
 #     w_ik    = softmax over places i of 20 s+_ik
 #     logit_k = 100 sum_i w_ik (s+_ik - s-_ik)
 #
-# sigma(logit_k) is the published softmax of two scores. v+ and v- alone are learned, so that labels
-# that were never trained on can be asked for by name (``with_names``): their logits rank. The
-# features must be those of the image tower that belongs to the encoder.
-
+# v+ and v- alone are learned, so that labels that were never trained on can be asked for by name
+# (``with_names``): their logits rank. The features must be those of the encoder's image tower.
 
 SHARPNESS = 20.0  # of the softmax over places
 SCALE = 100.0

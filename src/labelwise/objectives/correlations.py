@@ -13,9 +13,8 @@ c_ij = eps / (K - 1). A contrast of weight 0.05 is added, which grows through th
 pairs of images, per label, the mean of 1 - cos(f, f') where both carry it, else of 1 + cos(f, f').
 Of n pairs of the first kind, 2 n random and the n largest of either other kind count.
 
-This follows the public code (wkml/MLCC-DCLR), whose batches have 16 images: pairs are taken within
-16 images here too. Its prototypes are centres of all training images; here of the instances. It is
-not proper: the optimum is the mean target, not the share of a label.
+Pairs are taken within 16 images, as in the public code (wkml/MLCC-DCLR). Its prototypes are centres
+of all training images; here of the instances. It is not proper: the optimum is the mean target.
 """
 
 import torch

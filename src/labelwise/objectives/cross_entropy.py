@@ -34,18 +34,15 @@ from labelwise.objectives.convex import CoinLoss, ConvexLoss
 from labelwise.objectives.ops import masked_mean, one_of, reviewed_rows
 from labelwise.types import Outputs, Targets
 
-# Losses that forgive missing labels: Hill and SPLC, Zhang et al. 2021, and the link of both.
-#
-# Of an image some present labels are known, and nothing is known of the rest, which is read as
-# absent (``reads_unknown``). With w = v - m, p = sigmoid(v):
+# Hill and SPLC, Zhang et al. 2021: what is not known to be present is read as absent
+# (``reads_unknown``). With w = v - m, p = sigmoid(v):
 #
 #     present(v) = (1 - sigmoid(w))^g  softplus(-w)         focal margin; m = 1, g = 2
 #     absent(v)  = (l - p) p^2                              Hill; l = 1.5
 #     absent(v)  = p^g softplus(v)                          SPLC
 #
-# Hill's absent half is flat near p = 1, so that what is probably a missing label is left alone.
-# SPLC goes further: after the first epoch an unknown label with p > t (0.6) is taken as present, at
-# present(v) with m = 0. With complete labels both are strictly proper under ``FocalMarginLink``.
+# After SPLC's first epoch an unknown label with p > t (0.6) is taken as present, with m = 0. With
+# complete labels both are strictly proper under ``FocalMarginLink``.
 
 
 def _focal(logits: Tensor, gamma: float) -> Tensor:
@@ -129,11 +126,9 @@ class SPLC(Objective):
 #     full:      h(z; g) = (z^g - g z^(g-1) (1 - z) log(1 - z)) / (1 - z)
 #     detached:  h(z; g) = z^g / (1 - z)
 #
-# Public code often takes the focusing weights (1 - p)^g+ and q^g- as constants in the gradient.
-# That moves the minimiser, so the printed phi ("full") is wrong for it and "detached" is right:
-# ``phi="right"`` reads each loss through its own map, ``phi="printed"`` through the printed one.
-# With m > 0 every p <= m has probability 0: ties, and log p = -inf.
-
+# Public code often takes the focusing weights (1 - p)^g+ and q^g- as constants in the gradient:
+# that moves the minimiser, and "detached" is its map. ``phi="printed"`` takes the printed one
+# ("full") all the same. With m > 0 every p <= m has probability 0: ties, and log p = -inf.
 
 Phi = Literal["right", "printed"]
 Per = Literal["entry", "image"]
@@ -226,9 +221,7 @@ class SPA(Objective):
 #     present   2 w (1 - sigmoid(z))^g softplus(-z)        g = 2
 #     absent    2 w sigmoid(l z)^g softplus(l z) / l
 #
-# averaged over the observed entries. The settings are those of the authors' configuration for
-# MS-COCO; for VOC it has l = 5 and m = 0.3.
-
+# averaged over the observed entries, with the authors' settings for MS-COCO.
 
 LEAST_SHARE = 1e-6  # of a label that no training image has
 

@@ -24,9 +24,7 @@ from labelwise.types import Outputs, Targets
 #     LL-Ct  takes these entries as present in this step
 #     LL-Cp  takes ceil(r B K) of them as present for good, from the second epoch on
 #
-# Losses as large as the n-th go the same way. The mean runs over all B K entries. The public code
-# would correct known labels too once n exceeds the unknown entries that cost anything.
-
+# Losses as large as the n-th go the same way. The mean runs over all B K entries.
 
 Correction = Literal["reject", "correct"]
 
@@ -102,9 +100,8 @@ class LargeLossForGood(Objective):
 #     known     softplus(-v) at present, softplus(v) at absent labels
 #     unknown   -a H(p),  H(p) = -p log p - (1 - p) log(1 - p)           a = 0.1
 #
-# averaged over all entries. Where a label is known to be present with chance s and unknown
-# otherwise, the loss rests where s / (1 - s) = a v sigmoid(v): the ranking is right, but a sigmoid
-# calls every label likelier than not.
+# averaged over all entries. The ranking is right, but a sigmoid calls every label likelier than
+# not.
 
 
 def negative_entropy(logits: Tensor) -> Tensor:
@@ -212,9 +209,8 @@ class EntropyWithPseudoLabels(Objective):
 #     guessed absent   m(p) softplus(v)
 #     and of a batch   weight ((k^ - k) / K)^2       k^ the mean number of labels it expects (EPR)
 #
-# other entries as GR has them. The numbers are those of the authors' settings for MS-COCO: w from 0
-# to 10 and b from -2 to -8, low = 0.5, high = 0.7, weight = 0.001. Their code guesses again in
-# every step, on crops; here guesses are given once.
+# other entries as GR has them, with the authors' settings for MS-COCO: w from 0 to 10, b from -2 to
+# -8, low = 0.5, high = 0.7, weight = 0.001. Guesses are given once.
 
 
 def guessed_labels(scores: Tensor, *, present: float = 0.3, absent: float = 0.0) -> Tensor:
@@ -301,9 +297,7 @@ class PseudoLabelRobust(Objective):
 #
 # averaged over all entries, p = sigmoid(v). k and m are constants in the gradient. After t whole
 # epochs of T (8), w runs from 0 to 2 and b stays at -2, both at t / T; u runs from 0.5 to 0.8 and s
-# from 2 to 0.5, both at (t + 1) / T. From then on they stay. An exponent near 0 makes a
-# cross-entropy of the half it belongs to, 1 a linear price. The numbers are those of the authors'
-# code, which knows no absences.
+# from 2 to 0.5, both at (t + 1) / T. From then on they stay.
 
 
 def tempered_log(neg_log: Tensor, exponent: float) -> Tensor:

@@ -5,9 +5,8 @@
     loss   = (1/B) sum_{i,k} -y log q + max(log q, 0)            (eq. 11, which is maximised)
     p      = min(exp(z) / mean C, 1)
 
-One normaliser for all labels and images makes images comparable; images without labels enter it
-and are pushed down by it. Adding a constant to all logits changes nothing, so a link that has
-seen no batch cannot answer. Eq. 13 is an exponential average (momentum 0.9), kept as log C.
+Adding a constant to all logits changes nothing, so a link that has seen no batch cannot answer. Eq.
+13 is an exponential average (momentum 0.9), kept as log C.
 
 The gradient, with V entries at q > 1, for the three ways to treat C inside the penalty:
 

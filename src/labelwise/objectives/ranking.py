@@ -25,7 +25,7 @@ from labelwise.types import Outputs, Targets
 #     sum_{n absent} max(0, offset - z_p + z_n) = c_p (offset - z_p) + S_p
 #
 # The absent scores above z_p - offset are a head of the row's absent scores sorted from above: c_p
-# is its length, S_p its sum. One sort a row, O(B K log K), and no table of pairs.
+# is its length, S_p its sum.
 #
 # WARP weighs a present label by L(r) = 1 + 1/2 + ... + 1/r. Its rank r is c_p at offset 1
 # ("exact"), or (T - 1) / s ("sampled"): absent labels are drawn without replacement, one draw an
@@ -215,8 +215,7 @@ def _positive(name: str, value: float) -> float:
 #
 #     ZLPR = mean_i log(1 + sum_{n absent} exp(v_n)) + log(1 + sum_{p present} exp(-v_p))
 #
-# Present labels are pushed above 0, absent ones below, the worst of each most; a cut at 0 is meant.
-# What a logit costs depends on the other labels of the image, so no map of one logit is proper.
+# A cut at 0 is meant. No map of one logit is proper: its cost depends on the image's other labels.
 
 
 def zlpr_loss(logits: Tensor, present: Tensor, absent: Tensor) -> Tensor:
@@ -240,9 +239,7 @@ class ZLPR(ImageLoss):
 #     class-wise    = mean over labels of unit(images of the label)     labels present in the batch
 #     two-way       = sample-wise + class-wise
 #
-# A unit without absent entries is 0 and counts in the mean; a batch without any label is 0. The
-# public code masks with the constant -100, which leaks when logits pass it.
-
+# A unit without absent entries is 0 and counts in the mean; a batch without any label is 0.
 
 TwoWaySide = Literal["both", "sample", "class"]
 

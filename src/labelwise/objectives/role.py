@@ -7,15 +7,12 @@ nobody saw. Classifier f = sigmoid(v) and estimates teach each other; sg stops g
     reg   = 1/2 [ ((k^(f) - k) / K)^2 + ((k^(y~) - k) / K)^2 ]
     H(a, b) = a nl(b) + (1 - a) nl(1 - b),     P = 1 at observed positives, k^ as in EPR
 
-Both halves have one shape, so the loss is symmetric under f <-> y~. The estimates are found by
-``Targets.index`` and trained by Adam at 10 times the classifier's learning rate, without weight
-decay: all rows in every step, since rows that are not in a batch move by their momentum. They are
-not deployed.
+The estimates are found by ``Targets.index`` and trained by Adam at 10 times the classifier's
+learning rate, without weight decay: all rows in every step, since momentum moves those outside the
+batch.
 
-An unknown entry starts at q (2r - 1), r uniform in [0, 1), q = logit(start), start = 0.6, so that
-its estimate lies between 0.4 and 0.6; an observed entry starts at logit(0.995), or minus that if
-absent. The labels of a row are not needed before its first batch: until then neither its gradient
-nor its momentum has moved it.
+An unknown entry starts at q (2r - 1), r uniform in [0, 1), q = logit(start), start = 0.6; an
+observed one at logit(0.995), or minus that if absent.
 
 ``table`` says where they live:
 

@@ -13,9 +13,8 @@ nl = -log, one value per entry, averaged over all B K entries:
     IU      nl(f)                         nl(1-f) at observed absent, 0 at unknown
     BCE-LS  as AN-LS with complete labels; unknown entries leave the sum and the denominator
 
-s is applied to both sides, as the public code does. IUN, the paper's bound with oracle negatives,
-is IU on data whose unknown entries are the hidden positives. PR's hinge max(0, 1 - f_p + f_j) is
-never cut off, because f lies in [0, 1]; the sum over pairs is therefore linear and takes O(K).
+IUN, the paper's bound with oracle negatives, is IU on data whose unknown entries are the hidden
+positives. PR's hinge is never cut off, because f lies in [0, 1], so its sum over pairs takes O(K).
 Garcin et al. average WAN over images (eq. 5, there called AN): ``per="image"`` is K times
 ``per="entry"``.
 

@@ -19,11 +19,9 @@ from labelwise.types import Outputs, Targets
 #
 #     loss = max(0, 1 + s - z_y),     s = (1/M) sum_m  (K+1)-th largest entry of (z + eps Z_m)
 #
-# The label y itself takes part in the ranking. The gradient of s is the mean over m of the one-hot
-# of the chosen entry. eps = 0 is the hard hinge on the (K+1)-th score. Unknown entries are read as
-# in ``single_positive``; an image with several labels takes their mean, one with none is left out.
-#
-# The noise of training step t, a buffer, is a function of (seed, t).
+# The label y itself takes part in the ranking. Unknown entries are read as in ``single_positive``;
+# an image with several labels takes their mean, one with none is left out. The noise of training
+# step t is a function of (seed, t).
 
 
 def noised_top_k_loss(logits: Tensor, noise: Tensor, k: int) -> Tensor:
@@ -79,9 +77,8 @@ class NoisedTopK(Objective):
 # The limit is used for images whose k-th and (k+1)-th largest scores (y included) differ by at
 # least k tau log 1000. log E_r comes from a tree of polynomial products cut at degree k, in logs.
 #
-# Unknown entries are read as in ``single_positive``. Of an image with several labels all are left
-# out of E and the loss is their mean; with none it is left out.
-
+# Of an image with several labels all are left out of E and the loss is their mean; with none it is
+# left out.
 
 # log of the weight of an entry that is left out: exp of it is 0, yet sums of it stay finite.
 LEFT_OUT = -1e30
@@ -144,10 +141,8 @@ class SmoothTopK(Objective):
 #     loss = mean_i [LSE(z'_i) - z'_iy]  +  mean_{(i,y)} sp(-z)  +  alpha mean_Q sp(-z)
 #          + alpha mean_{not Q, not y} sp(z)
 #
-# Each mean runs over the entries there are: B, (K-1) B and (L-K) B of them if K is an integer; for
-# another K, (K-1) B is rounded. K = 1 has no candidates, and with alpha = 1 is cross-entropy plus
-# the paper's assume-negative loss. Unknown entries are read as in ``single_positive``. An image
-# with several labels takes part with each of them, one with none only as a place for candidates.
+# Each mean runs over the entries there are; (K-1) B is rounded. An image with several labels takes
+# part with each of them, one with none only as a place for candidates.
 
 
 class AverageKParts(NamedTuple):
@@ -293,8 +288,7 @@ class SoftmaxOrNone(Objective):
         return ShareLoss.of(targets, none=True)
 
 
-# Softmax with a word for images without labels: uniform KL (Lee et al. 2018), max confidence (Hein
-# et al. 2019), the baselines of the quasibinary paper's Table II.
+# Images without labels: uniform KL (Lee et al. 2018), max confidence (Hein et al. 2019).
 #
 #     uniform:  mean_IN CE + beta mean_OUT KL(uniform || softmax(v))
 #               KL = -log K - (1/K) sum_k log softmax_k(v)

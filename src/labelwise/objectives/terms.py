@@ -25,10 +25,8 @@ from labelwise.types import Outputs, Targets
 #
 #     E LPR = 2 / (T (T - 1))  sum_{t != t'} y_t (1 - y_t') softplus(u_t' - u_t)
 #
-# The pairs are never laid out as T x T. The rarer side of each image, at most J labels, meets its
-# row in blocks of (images, J, T) of bounded size; value and slope come from one visit, so that
-# nothing of that size outlives it: O(|P| T) work, O(B T) memory. Second derivatives, for those who
-# ask for them, come from a visit of their own.
+# The rarer side of each image, at most J labels, meets its row in blocks of (images, J, T) of
+# bounded size; value and slope come from one visit: O(|P| T) work, O(B T) memory.
 
 
 _CHUNK = {"cpu": 2**18, "cuda": 2**22}  # entries of a block
@@ -193,10 +191,8 @@ _pair_sums.register_autograd(_through_slope, setup_context=_keep_slope)
 #     MDCA   mean over labels of |mean of y - mean of p|                         Hebbalaguppe 2022
 #     MbLS   mean of max(0, |u| - m),  m = 6                                     Liu et al. 2022
 #
-# MMCE is the square, without the root, with which a strictly proper loss stays so, under the same
-# link. Sorted by p the kernel is a product of two factors on either side, so that all pairs of a
-# batch cost one sort. The authors' mean of MbLS is half of this one: take half of a weight of
-# theirs.
+# Under the square of MMCE, without the root, a strictly proper loss stays so. Sorted by p the
+# kernel is a product of two factors on either side. The authors' mean of MbLS is half of this one.
 
 
 def kernel_calibration_error(

@@ -6,10 +6,9 @@
     noise     a tenth of the present labels is removed, and as many absent ones are added
     half      half of the training images
 
-Every seed deals all images into train, val and test again (``SHARES``). Features are centred and
-scaled by the training rows. A method is a head trained by AdamW on one cycle. Its learning rate is
-the best of at least five by mAP on validation, on the first seed: those of ``RATES``, then more
-while the best is at an edge. Every cell is one results file; :func:`page` is made of these alone.
+Every seed deals all images into train, val and test again (``SHARES``). A method is a head trained
+by AdamW on one cycle. Its learning rate is the best by mAP on validation, on the first seed, of
+``RATES`` and of more while the best is at an edge. Every cell is one results file.
 """
 
 import json

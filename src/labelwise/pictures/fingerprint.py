@@ -3,12 +3,10 @@
     fingerprint = unit vector of the 8 x 8 lowest frequencies (DCT) of the grey picture at 32 x 32,
                   without its mean
 
-Pictures whose fingerprints have a cosine of at least NEAR are near copies. Plain pictures, all of
-one colour, have a fingerprint of zeros and are near nothing. How many copies are found, and how
-many pictures are taken for copies: ``benchmarks/near_copies.py``.
-
-``fingerprint`` and ``look_of`` see a whole picture; ``looks_of`` takes the pixels that a model
-sees anyway, whose transform may cut the edges off. The two are not compared with each other.
+Pictures whose fingerprints have a cosine of at least NEAR are near-duplicates. Pictures of one
+colour have a fingerprint of zeros and are near nothing. ``looks_of`` takes the pixels that a model
+sees anyway, whose transform may cut the edges off: its fingerprints are compared with each other
+alone.
 """
 
 from functools import lru_cache

@@ -20,12 +20,8 @@ from labelwise.pictures.transform import Transform
 #     siglip    patches + positions, blocks, norm; a learned probe attends to all patches,
 #               x = probe's answer, x + mlp(norm(x))
 #
-# The feature of a photo is that vector at length one, as a map of 1 x 1: texts are directions
-# there, and a linear head whose weights are their vectors gives the model's own scores. The name
-# holds all that builds the network,
-# ``tower/clip-768x12x12-mlp3072-patch32-side224-to512-quick_gelu-eps1e-05``: width x depth x heads,
-# and so on.
-
+# The feature of a photo is that vector at length one, as a map of 1 x 1. The name holds all that
+# builds the network: ``tower/clip-768x12x12-mlp3072-patch32-side224-to512-quick_gelu-eps1e-05``.
 
 TOWER = "tower/"
 TowerKind = Literal["clip", "siglip"]
@@ -203,7 +199,7 @@ class ImageTower(Backbone):
 #     x      <- x + fc2(quick_gelu(fc1(LayerNorm(x))))    quick_gelu(u) = u sigma(1.702 u)
 #
 # The last of three stages has a class token beside the places, which no convolution sees. The
-# feature map is that of its places, after the last norm. No branches are dropped at random.
+# feature map is that of its places, after the last norm.
 
 
 class Stage(NamedTuple):

