@@ -34,7 +34,7 @@ from labelwise.papers.sources import open_table
 from labelwise.predictions import Predictions
 from labelwise.training.augment import make_augment
 from labelwise.training.inference import higher_is_better
-from labelwise.types import DatasetFacts, Targets
+from labelwise.types import Targets
 
 SMALL = {
     "backbone": "small-cnn",
@@ -56,17 +56,14 @@ def channels(name, size):
 
 
 @pytest.mark.parametrize("cell", EXPERIMENTS)
-def test_every_row_has_a_network_a_head_and_a_loss(cell):
+def test_every_row_has_a_network_and_a_head(cell):
     experiment = EXPERIMENTS[cell]
     for row in experiment.rows:
         settings = Request(cell).settings(row, 1)
-        facts = DatasetFacts(100, 80, 2.9, (0.1,) * 80)
-        make_objective(settings.method, facts, **settings.options)
         make_augment(settings.augment)
         higher_is_better(settings.recipe.metric)
-        if DATASETS[experiment.data].holds_features:
-            width = 768
-        else:
+        width = 768
+        if not DATASETS[experiment.data].holds_features:
             width = channels(settings.backbone, settings.image_size)
         head = HEADS[settings.head or METHODS[settings.method].head]
         with torch.device("meta"):
