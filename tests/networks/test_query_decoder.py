@@ -133,7 +133,7 @@ def test_the_whole_head_written_out_slowly(kind):
     memory = slow_layer(head.encoder[0], memory, memory + place, memory + place, memory)
     target = torch.zeros(3, 8, dtype=torch.float64)
     for number, layer in enumerate(head.decoder):
-        if kind == "all" or (number > 0) == (kind == "later"):
+        if kind in ("all", "later" if number else "first"):
             query = target + head.queries
             target = target + slow_attention(layer.self_attention, query, query, target)
             target = layer_norm(target, (8,), layer.norm_self.weight, layer.norm_self.bias)
