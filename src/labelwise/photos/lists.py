@@ -527,6 +527,8 @@ class CheckSession:
             places=self._places,
             order=order,
         )
+        self._current = self._new_audit()
+        self._taken: dict[int, str] = {}  # the answers that it knows
 
     def _answers(self) -> list[Said]:
         return answers_of(self._index.store, self._name)
@@ -542,11 +544,12 @@ class CheckSession:
         once = [answer.row for answer in said if len(by_row[answer.row]) == 1]
         if once and len(said) % REPEAT == 0:
             return self._photo(once[len(said) % len(once)], repeated=True)
-        return self._asked(by_row)
+        return self._asked(self._audit(by_row))
 
     def photo_after(self, photo: PhotoToCheck) -> PhotoToCheck | None:
         """Return the next photo that was never asked about, so that it can be fetched early."""
-        return self._asked({photo.row: [Said(photo.row, "yes", "")]} | _by_row(self._answers()))
+        by_row = {photo.row: [Said(photo.row, "yes", "")]} | _by_row(self._answers())
+        return self._asked(self._new_audit().resume(self._values(by_row)))
 
     def answer(self, photo: PhotoToCheck, answer: Answer) -> CheckState:
         """Note an answer, and return what is known then."""
@@ -606,17 +609,24 @@ class CheckSession:
         best = self._best[: self.state().check.listed].tolist()
         return np.array([row for row in best if row not in wrong], np.int64)
 
-    def _audit(self, by_row: Mapping[int, Sequence[Said]]) -> ListAudit:
-        """Return the audit after these answers: a photo is right where all of them said yes."""
-        told = {
+    def _values(self, by_row: Mapping[int, Sequence[Said]]) -> dict[int, str]:
+        """Return the answers by rank: a photo is right where everybody said yes."""
+        return {
             self._ranks[row]: "yes" if {said.answer for said in some} == {"yes"} else "no"
             for row, some in by_row.items()
             if row in self._ranks
         }
-        return self._new_audit().resume(told)
 
-    def _asked(self, by_row: Mapping[int, Sequence[Said]]) -> PhotoToCheck | None:
-        rank = self._audit(by_row).question
+    def _audit(self, by_row: Mapping[int, Sequence[Said]]) -> ListAudit:
+        """Return the audit after these answers; only one that was taken back starts it anew."""
+        values = self._values(by_row)
+        if not self._taken.items() <= values.items():
+            self._current = self._new_audit()
+        self._taken = values
+        return self._current.resume(values)
+
+    def _asked(self, audit: ListAudit) -> PhotoToCheck | None:
+        rank = audit.question
         return None if rank is None else self._photo(int(self._best[rank]), repeated=False)
 
     def _photo(self, row: int, *, repeated: bool) -> PhotoToCheck:
