@@ -67,16 +67,11 @@ class LibraryFacts(ToolAnswer):
     promises: list[str]
 
 
-class NamedPhoto(BaseModel):
-    """A photo, named by its path and by its id, because not every path is text."""
+class FoundPhoto(BaseModel):
+    """A photo of a list; the probability is that it answers the query."""
 
     path: str
     id: str
-
-
-class FoundPhoto(NamedPhoto):
-    """A photo of a list; the probability is that it answers the query."""
-
     probability: float
     labels: dict[str, float]
     taken: str | None
@@ -114,9 +109,11 @@ class ExplainedPhoto(ToolAnswer):
     labels: list[LabelOfPhoto]
 
 
-class LikePhoto(NamedPhoto):
+class LikePhoto(BaseModel):
     """A photo that looks like another; the cosine of two embeddings is not a probability."""
 
+    path: str
+    id: str
     cosine: float
 
 
