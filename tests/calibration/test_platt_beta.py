@@ -1,7 +1,5 @@
 """Oracles: sklearn's logistic regression, scipy's minimisers, and held-out log loss."""
 
-from functools import partial
-
 import numpy as np
 import pytest
 import torch
@@ -10,7 +8,6 @@ from scipy.optimize import minimize
 from sklearn.linear_model import LogisticRegression
 
 from labelwise.calibration import beta, platt
-from labelwise.calibration import regression as shrink
 from labelwise.calibration.entries import Bins, compressed, joined, read_entries
 from labelwise.calibration.regression import scaled
 from labelwise.links import Sigmoid
@@ -177,29 +174,6 @@ def test_joined_and_coarser_bins_keep_sums():
         expected = (logits * observed).sum(0).double()
         np.testing.assert_allclose(odds, expected, atol=1e-2, rtol=1e-5)
     assert len(whole.u) == len(parts[0].u) == 4 * len(whole.coarser(4).u)
-
-
-@UNKNOWN
-@pytest.mark.parametrize("fit", [platt, partial(platt, scope="offset"), beta])
-def test_folds_held_out_side_by_side_lose_what_they_lose_one_by_one(monkeypatch, fit, unknown):
-    """Oracle: the road of many entries, which holds out one fold after the other."""
-    logits, labels, observed = problem(40, 3, unknown=unknown)
-    labels[5:, 2] = False  # its positives are missing without some folds
-    found = []
-
-    def noted(*given):
-        found.append(losses(*given))
-        return found[-1]
-
-    losses = shrink._losses
-    monkeypatch.setattr(shrink, "_losses", noted)
-    monkeypatch.setattr(shrink, "ROUGH", 1e-10)
-    together = fit(logits, labels, Sigmoid(), observed)
-    monkeypatch.setattr(shrink, "FEW", 0)
-    alone = fit(logits, labels, Sigmoid(), observed)
-    assert len(found) == 1 + shrink.FOLDS
-    np.testing.assert_allclose(found[0], np.sum(found[1:], axis=0), rtol=1e-6)
-    torch.testing.assert_close(together(logits), alone(logits))
 
 
 def test_a_sample_of_images_without_known_labels_does_not_spoil_the_bins():

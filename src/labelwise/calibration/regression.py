@@ -3,8 +3,8 @@
 A label with many positives moves away from the shared fit, a rare label stays near it. A label
 without positives or without negatives keeps the shared slope, and with strength 0 the shared
 offset too: alone it would run to infinity. The strength is given, or has the least log loss on
-held-out images. Many entries are first fitted in bins, and a step or two on all of them end the
-fit. Few entries are fitted without each fold and with each strength side by side.
+held-out images, fits with all strengths side by side. Many entries are first fitted in bins, and a
+step or two on all of them end the fit.
 
 Newton steps for all labels at once, in float64. A weight that presses against its bound is frozen.
 A step that does not lower a group's loss is halved for that group.
@@ -22,7 +22,7 @@ Features phi of the log-odds are scaled over all observed entries to mean 0 and 
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from warnings import warn
 
 import numpy as np
@@ -36,7 +36,6 @@ from labelwise.calibration.entries import (
     Rows,
     choose,
     compressed,
-    folds_of,
     joined,
 )
 from labelwise.numeric.arrays import Mask, Numbers
@@ -50,7 +49,6 @@ STEPS, POLISHING = 100, 4
 TOLERANCE, ROUGH = 1e-7, 1e-3
 STRENGTHS = (1e4, 1e3, 1e2, 1e1, 1.0, 0.1)
 FOLDS = 3
-FEW = 1 << 15  # entries, counted for each problem that is solved beside others
 
 
 @dataclass(frozen=True)
@@ -100,8 +98,7 @@ def scaled(rows: Rows, raw: Raw, least: float) -> Features:
 class FeatureBlock:
     """A block of rows: scaled features (K, F, N), their products (K, F F, N), labels (K, 1, N).
 
-    ``weight`` is (K or 1, T, N) where T problems weigh the rows differently, (K, 1, N) where all
-    weigh them alike, None where all rows weigh 1.
+    ``weight`` is (K, 1, N), None where all rows weigh 1.
     """
 
     phi: Numbers
@@ -116,11 +113,6 @@ class FeatureBlock:
         products = (phi[:, :, None] * phi[:, None]).reshape(len(phi), -1, phi.shape[-1])
         weight = None if w is None else w.astype(np.float64).T[:, None]
         return cls(phi, products, y.astype(np.float64).T[:, None], weight)
-
-    def weighed(self, rows: Mask) -> "FeatureBlock":
-        """Return it for T problems, each with weights (T, N) of its own."""
-        own = rows.astype(np.float64)[None]
-        return replace(self, weight=own if self.weight is None else own * self.weight)
 
 
 FeatureBlocks = Iterable[FeatureBlock]
@@ -164,32 +156,13 @@ def derivatives(blocks: FeatureBlocks, theta: Numbers) -> Derivatives:
     return loss, grad, hess.reshape(*grad.shape, -1)
 
 
-def gradient(rows: Rows, features: Features, theta: Numbers) -> Numbers:
-    """Return the gradient (K, F) alone, summed over the raw features in their own precision."""
-    raw = features.unscale(theta)
-    sums = np.zeros((theta.shape[1], rows.num_labels))
-    for u, y, w in rows.rows():
-        phi, (*weights, constant) = features.raw(u), raw.astype(u.dtype).T
-        z = sum((weight * values for weight, values in zip(weights, phi, strict=True)), constant)
-        with np.errstate(over="ignore"):
-            residual = 1 / (1 + np.exp(-z)) - y
-        if w is not None:
-            residual *= w
-        sums[-1] += residual.sum(0, dtype=np.float64)
-        for f in range(len(phi)):
-            sums[f] += (residual * phi[f]).sum(0, dtype=np.float64)
-    slopes = (sums[:-1] - features.mean[:, None] * sums[-1]) / features.deviation[:, None]
-    return np.concatenate([slopes, sums[-1:]]).T
-
-
 @dataclass(frozen=True)
 class Problem:
     """A fit (K, F) for each label, pulled towards ``center`` (1, F) with strength ``pull`` (K,).
 
     Labels that are ``lacking`` (K,) positives or negatives say nothing of slopes: they keep those
     of the center. ``tied`` labels have one slope, which nothing pulls. A ``pull`` (T, K) makes T
-    such problems, with their fits one after the other; their centers may differ (T K, F), and what
-    they lack (T, K). Without a center it is one fit for all labels, (T, F) for T problems.
+    such problems, with their fits one after the other. Without a center it is one fit for all.
     """
 
     features: Features
@@ -224,7 +197,22 @@ class Problem:
         return loss + (pull / 2 * away**2).sum(1), grad + pull * away, hess + ridge
 
     def gradient(self, rows: Rows, theta: Numbers) -> Numbers:
-        total = gradient(rows, self.features, theta)
+        """Return the gradient (G, F), summed over the raw features in their own precision."""
+        features = self.features
+        raw, sums = features.unscale(theta), np.zeros((theta.shape[1], rows.num_labels))
+        for u, y, w in rows.rows():
+            phi, (*weights, constant) = features.raw(u), raw.astype(u.dtype).T
+            z = sum(
+                (weight * values for weight, values in zip(weights, phi, strict=True)), constant
+            )
+            with np.errstate(over="ignore"):
+                residual = 1 / (1 + np.exp(-z)) - y
+            if w is not None:
+                residual *= w
+            for f, values in enumerate((*phi, np.ones((), u.dtype))):
+                sums[f] += (residual * values).sum(0, dtype=np.float64)
+        slopes = (sums[:-1] - features.mean[:, None] * sums[-1]) / features.deviation[:, None]
+        total = np.concatenate([slopes, sums[-1:]]).T
         if self.center is None:
             total = total.sum(0, keepdims=True)
         pull, away = self._pulled(theta)
@@ -315,7 +303,7 @@ def fit(
 
     With the scope "offset" the labels have one slope.
     """
-    shared, center = scope == "shared", None
+    shared, tied, center = scope == "shared", scope == "offset", None
     parts = compressed(entries, FOLDS if strength is None and not shared else 1)
     rows = joined(parts)
     features = scaled(rows, raw, least)
@@ -325,12 +313,26 @@ def fit(
         problem, theta = Problem(features), shared_fit(features, blocks, rough)
     else:
         if strength is None:
-            strength, center = _chosen(entries, parts, features, scope == "offset")
-        else:
-            center = shared_fit(features, blocks, ROUGH)
-        lacking = _one_sided(blocks)[0]
+
+            def losses(train: list[Rows], test: Rows) -> list[float]:
+                seen = features.read(joined(train))
+                start, lacking = shared_fit(features, seen, ROUGH), _one_sided(seen)
+                pull = np.repeat(np.array(STRENGTHS)[:, None], len(lacking), axis=1)
+                each = Problem(features, start, pull, lacking, tied)
+                theta = each.solve(seen, np.repeat(start, pull.size, 0), ROUGH)
+                held_out = derivatives(features.read(test), theta.reshape(*pull.shape, -1))[0]
+                return [float(loss) for loss in held_out.sum(1)]
+
+            # Strengths are a factor ten apart, so wide bins are enough to choose between them.
+            coarse = [
+                fold.coarser(len(fold.u) // LEAST_BINS) if isinstance(fold, Bins) else fold
+                for fold in parts
+            ]
+            strength = choose(STRENGTHS, coarse, losses)
+        center = shared_fit(features, blocks, ROUGH)
+        lacking = _one_sided(blocks)
         pull = np.where(lacking, max(strength, 1.0), strength)
-        problem = Problem(features, center, pull, lacking, scope == "offset")
+        problem = Problem(features, center, pull, lacking, tied)
         theta = problem.solve(blocks, np.repeat(center, len(lacking), 0), rough)
     if binned:
         theta = problem.polish(entries, blocks, theta, TOLERANCE)
@@ -339,96 +341,27 @@ def fit(
     return _checked(theta, features)
 
 
-def _chosen(
-    entries: Entries, parts: list[Rows], features: Features, tied: bool
-) -> tuple[float, Numbers]:
-    """Return the strength with the least log loss, each part held out once, and the shared fit.
-
-    Where entries are few, calls cost more than what they compute: all parts are held out at once.
-    """
-    if isinstance(parts[0], Bins) or entries.logits.size * FOLDS > FEW or len(parts) < 2:
-
-        def alone(train: list[Rows], test: Rows) -> list[float]:
-            seen = features.read(joined(train))
-            return _losses(
-                seen, features.read(test), features, tied, shared_fit(features, seen, ROUGH)
-            )
-
-        # Strengths are a factor ten apart, so wide bins are enough to choose between them.
-        coarse = [
-            fold.coarser(len(fold.u) // LEAST_BINS) if isinstance(fold, Bins) else fold
-            for fold in parts
-        ]
-        center = shared_fit(features, features.read(joined(parts)), ROUGH)
-        return choose(STRENGTHS, coarse, alone), center
-    [block] = features.read(entries)
-    out = folds_of(len(entries.logits), FOLDS) == np.arange(len(parts))[:, None]
-    every = block.weighed(~np.concatenate([out, np.zeros_like(out[:1])]))
-    centers = shared_fit(features, [every], ROUGH)
-    losses = _losses([block.weighed(~out)], [block.weighed(out)], features, tied, centers[:-1])
-    return STRENGTHS[losses.index(min(losses))], centers[-1:]
-
-
-def _losses(
-    train: FeatureBlocks, test: FeatureBlocks, features: Features, tied: bool, center: Numbers
-) -> list[float]:
-    """Return the held-out log loss of each strength, summed over the problems of the blocks.
-
-    ``center`` (T, F) is the shared fit of each problem. Where entries are few, strengths are solved
-    together.
-    """
-    lacking = _one_sided(train)  # (T, K)
-    problems, labels = lacking.shape
-    entries = sum(block.labels.size for block in train) * problems
-    together = max(1, min(len(STRENGTHS), FEW // entries))
-    theta, losses = np.repeat(center[:, None], labels, 1), list[float]()
-
-    def repeated(blocks: FeatureBlocks) -> FeatureBlocks:
-        """Return the blocks for all strengths; a single problem weighs rows for all of them."""
-        if problems == 1:
-            return blocks
-        # Several problems are those of folds, which weigh their rows.
-        return [replace(b, weight=np.repeat(b.weight, count, axis=1)) for b in blocks]  # type: ignore[arg-type]
-
-    for first in range(0, len(STRENGTHS), together):
-        strengths = np.array(STRENGTHS[first : first + together])
-        count = len(strengths)
-        problem = Problem(
-            features,
-            np.repeat(center, count * labels, axis=0),
-            np.repeat(np.tile(strengths, problems)[:, None], labels, axis=1),
-            np.repeat(lacking, count, axis=0),
-            tied,
-        )
-        start = np.repeat(theta, count, axis=0).reshape(-1, theta.shape[-1])
-        tried = problem.solve(repeated(train), start, ROUGH).reshape(-1, labels, center.shape[1])
-        loss = derivatives(repeated(test), tried)[0].sum(1)
-        losses += loss.reshape(problems, count).sum(0).tolist()
-        theta = tried[count - 1 :: count]
-    return losses
-
-
 def _one_sided(blocks: FeatureBlocks) -> Mask:
+    """Return which labels (K,) lack a positive or a negative entry."""
     sides = np.zeros(())
     for block in blocks:
         both = np.stack([block.labels, 1 - block.labels])
-        sides = sides + (both if block.weight is None else both * block.weight).sum(-1)
-    return np.asarray((sides == 0).any(0).T)
+        sides = sides + (both if block.weight is None else both * block.weight).sum((2, 3))
+    return np.asarray((sides == 0).any(0))
 
 
 def _checked(theta: Numbers, features: Features) -> Numbers:
     fits = "the fit" if len(theta) == 1 else "the fits of {} labels"
     capped = int((theta[:, :-1] >= MAX_SLOPE).any(1).sum())
     flat = int((theta[:, :-1] <= features.least).all(1).sum())
-    if capped:
-        warn(
-            f"{fits.format(capped)}: scores separate present from absent entries, so the slope "
-            f"is capped at {MAX_SLOPE:g} and probabilities lie near 0 and 1",
-            stacklevel=4,
-        )
-    if flat:
-        warn(
-            f"{fits.format(flat)}: scores do not rise with the labels, so probabilities are flat",
-            stacklevel=4,
-        )
+    for labels, sentence in (
+        (
+            capped,
+            "scores separate present from absent entries, so the slope is capped at "
+            f"{MAX_SLOPE:g} and probabilities lie near 0 and 1",
+        ),
+        (flat, "scores do not rise with the labels, so probabilities are flat"),
+    ):
+        if labels:
+            warn(f"{fits.format(labels)}: {sentence}", stacklevel=4)
     return features.unscale(theta)
