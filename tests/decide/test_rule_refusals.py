@@ -25,7 +25,7 @@ VALUES = [
     (lambda: decide.ExpectedF()(np.array([[1.5]])), r"probs must lie in \[0, 1\]"),
     (lambda: decide.best_f(P, Y[:2]), "shape of probs"),
     (lambda: decide.best_f(P[0], Y[0]), "must be .N, K."),
-    (lambda: decide.best_f(P, Y * 0.5), "labels must be 0 or 1 where observed, got 0.5"),
+    (lambda: decide.best_f(P, Y * 0.5), "labels must be 0 or 1 where they are observed, got 0.5"),
     (lambda: decide.best_f(P * np.nan, Y), "must not be NaN"),
     (lambda: decide.best_f(P, Y, beta=0), "beta must be positive"),
     (lambda: decide.best_f(P, Y, scope="all"), "scope must be"),

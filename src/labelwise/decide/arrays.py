@@ -7,7 +7,15 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from labelwise.numeric.arrays import Array, Mask, Numbers, as_mask, check_shapes, to_numpy
+from labelwise.numeric.arrays import (
+    Array,
+    Mask,
+    Numbers,
+    as_mask,
+    check_shapes,
+    present_labels,
+    to_numpy,
+)
 
 Scope = Literal["shared", "label"]
 
@@ -49,16 +57,8 @@ def read_answers(probs: Array, labels: Array, observed: Array | None) -> Answers
     answers, truth = to_numpy(probs), to_numpy(labels)
     seen = None if observed is None else as_mask(to_numpy(observed), "observed")
     check_shapes(probs=answers, labels=truth, observed=seen)
-    present, absent = truth == 1, truth == 0
-    known = present | absent
-    if seen is not None:
-        present, absent = present & seen, absent & seen
-        known = known | ~seen
-    if not known.all():
-        raise ValueError(
-            f"labels must be 0 or 1 where observed, got {truth[~known][0]}; cut soft labels first, "
-            "as labels > 0.5"
-        )
+    present = present_labels(truth, seen)
+    absent = ~present if seen is None else seen & ~present
     if np.isnan(answers).any() and np.isnan(answers[present | absent]).any():
         raise ValueError("probs must not be NaN where observed, got NaN")
     return Answers(answers, present, absent)

@@ -7,9 +7,8 @@
 Each is a share of images, so Clopper and Pearson's interval is exact; F1 rises with J, so its
 interval is that of J, mapped.
 
-Images that come in groups are not exact trials. As Korn and Graubard (1998) do for surveys, the
-interval is then that of as many independent images as these are worth
-(:meth:`labelwise.numeric.groups.Groups.worth`).
+Images that come in groups have the interval of as many independent images as these are worth
+(Korn and Graubard 1998; :meth:`labelwise.numeric.groups.Groups.worth`).
 """
 
 from collections.abc import Sequence
@@ -23,20 +22,22 @@ from labelwise.numeric.arrays import Array, to_numpy
 from labelwise.numeric.bounds import clopper_pearson
 from labelwise.numeric.groups import Groups
 
+Share = tuple[float, float, float]  # value, lower, upper
+
 
 @dataclass(frozen=True)
 class LabelFigures:
-    """Counts of a label's images, and (value, lower, upper) of its figures; None if undefined."""
+    """Counts of a label's images, and its figures; None if undefined."""
 
     name: str
     known: int
     present: int
     chosen: int
-    precision: tuple[float, float, float] | None
-    recall: tuple[float, float, float] | None
-    f1: tuple[float, float, float] | None
-    specificity: tuple[float, float, float] | None
-    false_alarms: tuple[float, float, float] | None
+    precision: Share | None
+    recall: Share | None
+    f1: Share | None
+    specificity: Share | None
+    false_alarms: Share | None
 
     def spec(self) -> dict[str, Any]:
         return asdict(self)
@@ -56,7 +57,7 @@ def label_figures(
     """
     answers = read_answers(to_numpy(sets).astype(np.float64), labels, observed)
 
-    def share(hits: Any, counted: Any) -> tuple[float, float, float] | None:
+    def share(hits: Any, counted: Any) -> Share | None:
         """Return the share of hits among the images (N,) that count, with its interval."""
         count = int(counted.sum())
         if count == 0:
@@ -68,21 +69,14 @@ def label_figures(
 
     figures = []
     for name, own in zip(names, answers.labels(), strict=True):
-        present, absent, known = own.present, own.absent, own.known
-        chosen = (own.probs == 1) & known
-        jaccard, f1 = share((chosen & present)[:, 0], (chosen | present)[:, 0]), None
+        present, absent, known = own.present[:, 0], own.absent[:, 0], own.known[:, 0]
+        chosen = (own.probs[:, 0] == 1) & known
+        jaccard, f1 = share(chosen & present, chosen | present), None
         if jaccard is not None:
             value, lower, upper = (2 * side / (1 + side) for side in jaccard)
             f1 = value, lower, upper
-        pairs = [(chosen, chosen & present), (present, chosen & present)]
-        pairs += [(absent, absent & ~chosen), (known, absent & chosen)]
-        precision, recall, specificity, alarms = (
-            share(hits[:, 0], counted[:, 0]) for counted, hits in pairs
-        )
-        carry, given = int(present.sum()), int(chosen.sum())
-        figures.append(
-            LabelFigures(
-                name, int(known.sum()), carry, given, precision, recall, f1, specificity, alarms
-            )
-        )
+        count, carry, given = (int(side.sum()) for side in (known, present, chosen))
+        precision, recall = share(chosen & present, chosen), share(chosen & present, present)
+        others = share(absent & ~chosen, absent), share(absent & chosen, known)
+        figures.append(LabelFigures(name, count, carry, given, precision, recall, f1, *others))
     return tuple(figures)

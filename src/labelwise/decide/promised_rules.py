@@ -1,28 +1,21 @@
-"""Rules that keep a promise on new photos, and promises that are asked for by their text.
+"""Rules whose guarantee is tested on photos of its own, and guarantees asked for by their text.
 
-Each function walks a fixed sequence of candidates, safest first, testing each on photos of its own
-("risk > 1 - level") until one cannot be rejected. Where the risk need not fall along the way
-(precision, F, tags, answers), a ``tuning`` share of the photos, which then enters no test, sets the
-sequence: from the candidate with the most evidence to lower thresholds, which choose more. Recall
-only falls as the threshold rises, so all photos are tested, at all thresholds without a price
-(Bates et al., 2021), unless tuning photos set thresholds of rare labels against each other, or
-stakes on groups.
+A fixed sequence of candidates, safest first, is tested ("risk > 1 - level") until one cannot be
+rejected. Where the risk need not fall along it, ``TUNING`` of the photos, which then enter no test,
+set the sequence. Recall only falls as the threshold rises, so all photos test all thresholds
+without a price (Bates et al., 2021), unless tuning photos set thresholds of rare labels against
+each other, or stakes on groups. Photos of a group depend on each other, so a group is one draw:
 
-Photos of a group depend on each other in unknown ways, so a group is one draw, with one number
+    z_g = (sum of losses) / (sum of weights) within g - allowed,   from -allowed to 1 - allowed
 
-    z_g = (sum of losses) / (sum of weights) within g  -  allowed,      between -allowed and
-                                                                        1 - allowed
-
-over the groups in which a photo counts. If the risk within a new group is too large on average,
-the z_g have a mean of at least 0, and betting against that needs nothing else (Dunn, Wasserman and
-Ramdas, 2022; Lee, Barber and Willett, 2023).
-
-Per label, a label with enough photos has a promise of its own. The others have one together, on
-average over them, with thresholds that shrink from the label's own towards the common one, the
-less is known of it (as Interp-Q of Ding et al., 2025, does for sets). A label of which no photo
-knows anything is promised nothing; where what is chosen has to be right, it is never chosen.
+has a mean of at least 0 over the groups that count, if the risk within a new group is too large;
+betting against that needs nothing else (Dunn, Wasserman and Ramdas, 2022; Lee, Barber and Willett,
+2023). Labels with few photos have one guarantee together, on average over them, with thresholds
+between their own and the common one (Interp-Q of Ding et al., 2025). A label of which no photo
+knows anything is guaranteed nothing; where what is chosen has to be right, it is never chosen.
 """
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, log
@@ -37,6 +30,7 @@ from labelwise.decide.promises import (
     Promise,
     What,
     check_levels,
+    losses_of,
     percent,
     promised_today,
     tally,
@@ -61,6 +55,7 @@ if TYPE_CHECKING:
 Measure = Literal["all", "precision", "f"]
 Test = Literal["exact binomial", "Hoeffding-Bentkus", "betting"]
 Cut = tuple[Numbers, Promise]  # thresholds on probabilities: (1,) for all labels, or (K,)
+TUNING = 0.2  # of the photos, where no others are given
 COARSE, FINE = 120, 80  # candidates on the tuning photos, and on the others
 EASY = 1e-3  # times delta: the p-value that the first candidate is expected to have
 PRIOR_POSITIVES = 20  # of a rare label, at which its own threshold weighs as much as the common
@@ -97,26 +92,18 @@ class _Scored:
 
     def losses(self, candidates: Numbers) -> tuple[Numbers, Numbers]:
         """Return losses and weights (N, T); the risk is the ratio of their sums."""
-        answers, weights = self.evidence.answers, np.ones((len(self.scores), len(candidates)))
-        held = answers.present.sum(1, keepdims=True)
         if self.graded is not None:
             weights = (self.scores >= candidates).astype(np.float64)
             return weights * self.graded[:, None], weights
-        if self.what == "recall":
-            weights *= held > 0
-            hits = self._counts(answers.present, candidates)
-            return weights * (1 - hits / np.maximum(held, 1)), weights
+        answers = self.evidence.answers
+        hits, held = self._counts(answers.present, candidates), answers.present.sum(1)
         chosen = self._counts(answers.known, candidates)
-        if self.what == "f":
-            weights *= answers.known.any(1, keepdims=True)
-            total = chosen + held
-            hits = self._counts(answers.present, candidates)
-            return weights * np.where(total > 0, 1 - 2 * hits / np.maximum(total, 1), 0.0), weights
-        wrong = self._counts(answers.absent, candidates)
+        losses, weights = losses_of(
+            self.what, hits, chosen, held[:, None], answers.known.any(1, keepdims=True)
+        )
         if self.what == "tags":  # scaled so that the excess is below 1 - risk as the others' is
-            return wrong / self.most, chosen / self.most
-        weights *= chosen > 0
-        return weights * (wrong / np.maximum(chosen, 1)), weights
+            return losses / self.most, weights / self.most
+        return losses, weights
 
     def measured(self, candidates: Numbers, risk: float) -> tuple[Numbers, Numbers]:
         """Return excess over a risk and weight, of photos or of whole groups of them."""
@@ -245,7 +232,6 @@ def promise_precision(
     confidence: float = 0.95,
     scope: Scope = "shared",
     tuning: Evidence | None = None,
-    tuning_share: float = 0.2,
     seed: int = 0,
 ) -> Promised:
     """Return the lowest threshold of which the precision is promised.
@@ -255,7 +241,7 @@ def promise_precision(
     with ``confidence`` by itself.
     """
     check_levels(level, confidence, scope)
-    tuning, tested = _parts(evidence, tuning, tuning_share, seed)
+    tuning, tested = _parts(evidence, tuning, seed)
     if scope == "label":
         return _per_label("precision", tuning, tested, tested, level, confidence)
     cut = _shared("precision", tuning, tested, level, confidence)
@@ -269,7 +255,6 @@ def promise_recall(
     confidence: float = 0.95,
     scope: Scope = "shared",
     tuning: Evidence | None = None,
-    tuning_share: float = 0.2,
     seed: int = 0,
 ) -> Promised:
     """Return the highest threshold of which the recall is promised.
@@ -281,7 +266,7 @@ def promise_recall(
     check_levels(level, confidence, scope)
     tested = evidence
     if scope == "label" or evidence.groups is not None:
-        tuning, tested = _parts(evidence, tuning, tuning_share, seed)
+        tuning, tested = _parts(evidence, tuning, seed)
         if scope == "label":
             whole = evidence if evidence.groups is None else tested
             return _per_label("recall", tuning, tested, whole, level, confidence)
@@ -295,12 +280,11 @@ def promise_f(
     level: float,
     confidence: float = 0.95,
     tuning: Evidence | None = None,
-    tuning_share: float = 0.2,
     seed: int = 0,
 ) -> Promised:
     """Return the threshold of the best F1 on the tuning photos, if its mean F1 is promised."""
     check_levels(level, confidence)
-    tuning, tested = _parts(evidence, tuning, tuning_share, seed)
+    tuning, tested = _parts(evidence, tuning, seed)
     cut = _shared("f", tuning, tested, level, confidence)
     return _of_known_labels("f", cut, tested, level, confidence)
 
@@ -311,7 +295,6 @@ def promise_tags(
     level: float,
     confidence: float = 0.95,
     tuning: Evidence | None = None,
-    tuning_share: float = 0.2,
     seed: int = 0,
 ) -> Promised:
     """Return the lowest threshold at which, of all chosen labels together, ``level`` are right.
@@ -319,7 +302,7 @@ def promise_tags(
     An image gets at most as many labels as 95 % of the tuning photos would.
     """
     check_levels(level, confidence)
-    tuning, tested = _parts(evidence, tuning, tuning_share, seed)
+    tuning, tested = _parts(evidence, tuning, seed)
     cut = _shared("tags", tuning, tuning, level, 0.5, most=tuning.answers.probs.shape[1])
     sizes = (tuning.answers.probs >= (0.5 if cut is None else cut[0][0])).sum(1)
     most = max(1, ceil(float(np.quantile(sizes, 0.95))))
@@ -336,19 +319,17 @@ def promise_tags(
     return Promised(AtMost(made.rule, most), promises, made.refused)
 
 
-def _parts(
-    evidence: Evidence, tuning: Evidence | None, share: float, seed: int
-) -> tuple[Evidence, Evidence]:
+def _parts(evidence: Evidence, tuning: Evidence | None, seed: int) -> tuple[Evidence, Evidence]:
     if tuning is None:
-        return evidence.divided(share, seed)
+        return evidence.divided(TUNING, seed)
     if evidence.groups is not None and tuning.groups is None:  # each of its photos is its own
         tuning = replace(tuning, groups=Groups.of(np.arange(len(tuning))))
     return tuning, evidence
 
 
 def _log_odds(evidence: Evidence) -> Numbers:
-    probs = np.clip(np.asarray(evidence.answers.probs, dtype=np.float64), 0, 1)
-    return np.asarray(np.clip(logit(probs), -700, 700))
+    probs = np.asarray(evidence.answers.probs, np.float64).clip(0, 1)
+    return np.asarray(logit(probs).clip(-700, 700))
 
 
 def _as_probabilities(thresholds: Numbers) -> Numbers:
@@ -371,9 +352,8 @@ def _shared(
         test = "exact binomial"
     own = other = _Scored(what, tested, _log_odds(tested) - offset, most)
     if tuning is not tested:
-        if tested.groups is None:
-            tuning = replace(tuning, groups=None)
-        other = _Scored(what, tuning, _log_odds(tuning) - offset, most)
+        groups = None if tested.groups is None else tuning.groups
+        other = _Scored(what, replace(tuning, groups=groups), _log_odds(tuning) - offset, most)
     cut = _promised_cut(other, own, level, confidence, test)
     return None if cut is None else (_as_probabilities(cut[0] + offset), cut[1])
 
@@ -387,8 +367,8 @@ def _recall(
 ) -> Cut | None:
     """Return the highest threshold on log-odds less ``shift`` whose recall is promised.
 
-    Losses and p-values only rise with it, so it is bisected. ``tuning`` photos set the stakes on
-    groups, where half of the allowed loss is had, and are not tested.
+    Losses and p-values only rise with it. ``tuning`` photos set the stakes on groups, where half of
+    the allowed loss is had.
     """
     offset, risk = np.atleast_1d(shift), 1 - level
     scored = _Scored("recall", tested, _log_odds(tested) - offset)
@@ -413,13 +393,10 @@ def _recall(
         chance = _p_values(excess, np.ones_like(excess), risk, test, stakes)[0]
         return bool(chance <= 1 - confidence)
 
-    if not len(own) or not kept(own[0]):
+    rank = bisect_left(own, True, key=lambda threshold: not kept(threshold)) - 1
+    if rank < 0:
         return None
-    passed, failed = 0, len(own)
-    while failed - passed > 1:
-        middle_rank = (passed + failed) // 2
-        passed, failed = (middle_rank, failed) if kept(own[middle_rank]) else (passed, middle_rank)
-    cut, losses = float(own[passed]), missed(scored, own[passed])
+    cut, losses = float(own[rank]), missed(scored, own[rank])
     observed = 1 - float(losses.mean())
     promise = scored.promise(cut, level, confidence, len(losses), observed, test)
     return _as_probabilities(cut + offset), promise
@@ -440,11 +417,8 @@ def _per_label(
     refused: list[str] = []
 
     def add(columns: list[int], held: Evidence, who: str, shift: Numbers | float = 0.0) -> None:
-        own = tuning.columns(columns)
-        if what == "recall":
-            cut = _recall(own, held, level, confidence, shift)
-        else:
-            cut = _shared(what, own, held, level, confidence, shift)
+        sides = tuning.columns(columns), held, level, confidence, shift
+        cut = _recall(*sides) if what == "recall" else _shared(what, *sides)
         if cut is None:
             refused.append(f"{who}: {_refusal(what, held, level, confidence)}")
         else:
@@ -484,11 +458,10 @@ def _interpolated(what: str, part: Evidence, level: float) -> Numbers:
     common = cut(scores.ravel(), answers.present.ravel(), known.ravel())
     positives = answers.present.sum(0)
     weight = positives / (positives + PRIOR_POSITIVES)
-    own = [
-        cut(scores[:, k], answers.present[:, k], known[:, k]) if positives[k] else common
-        for k in range(len(part.names))
-    ]
-    return np.asarray(weight * np.array(own) + (1 - weight) * common)
+    own = np.full(len(part.names), common)
+    for k in np.flatnonzero(positives):
+        own[k] = cut(scores[:, k], answers.present[:, k], known[:, k])
+    return np.asarray(weight * own + (1 - weight) * common)
 
 
 def _of_known_labels(
@@ -536,7 +509,6 @@ def promise_answers(
     level: float,
     confidence: float = 0.95,
     measure: Measure = "all",
-    tuning_share: float = 0.2,
     seed: int = 0,
 ) -> PromisedAnswers:
     """Return which images to answer so that the answers are right, and the others to ask about.
@@ -556,7 +528,7 @@ def promise_answers(
         scores = certainty(answers.probs, sets, measure)[:, None]
         return _Scored("answers", side, scores, graded=losses)
 
-    tuning, tested = map(graded, evidence.divided(tuning_share, seed))
+    tuning, tested = map(graded, evidence.divided(TUNING, seed))
     test: Test = "exact binomial" if measure == "all" else "Hoeffding-Bentkus"
     cut = _promised_cut(tuning, tested, level, confidence, test)
     if cut is None:
@@ -602,19 +574,17 @@ class Wish:
         options: dict[str, Any] = {"level": self.level, "confidence": confidence, "seed": seed}
         if self.what in ("precision", "recall"):
             options["scope"] = self.scope
-        make, groups = MAKERS[self.what], evidence.groups
+        make, groups, answers = MAKERS[self.what], evidence.groups, evidence.answers
         made: Promised = make(evidence, tuning=tuning, **options)
-        if groups is None:
+        if groups is None or self.scope == "label":
             return made
         others = None if tuning is None else replace(tuning, groups=None)
         by_photo = make(replace(evidence, groups=None), tuning=others, **options)
-        if not by_photo.promises or self.scope == "label":
-            return made
-        answers = evidence.answers
         losses, counts = tally(self.what, answers, np.asarray(by_photo.rule(answers.probs)))
         moved = losses - losses.sum() / max(float(counts.sum()), 1.0) * counts
         effect, said = groups.design_effect(moved), 1 - confidence
-        if effect is None or error_of_photo_test(said, effect) < FALSIFIED * said:
+        wrong = error_of_photo_test(said, effect or 1.0)
+        if not by_photo.promises or effect is None or wrong < FALSIFIED * said:
             return made
         photos = int(np.count_nonzero(counts))
         warning = (
@@ -622,8 +592,8 @@ class Wish:
             f"{groups.count:,} groups, say as much as {photos / effect:,.0f} independent ones "
             f"(design effect {effect:.1f}). "
             f"Tested photo by photo, {self.what} {self.level:g} could be promised with another "
-            f"threshold, but such a promise fails in about {error_of_photo_test(said, effect):.0%} "
-            f"of cases, not in {percent(said)}; so groups were tested"
+            f"threshold, but such a promise fails in about {wrong:.0%} of "
+            f"cases, not in {percent(said)}; so groups were tested"
         )
         return replace(made, warning=warning)
 

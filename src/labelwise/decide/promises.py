@@ -350,23 +350,31 @@ def percent(share: float) -> str:
     return f"{100 * share:.3g}%"
 
 
-def tally(what: What, answers: Answers, sets: NDArray[np.bool_]) -> tuple[Numbers, Numbers]:
-    """Return losses and counts (N,) of images; the risk is the ratio of their sums.
+def losses_of(
+    what: What, hits: Numbers, chosen: Numbers, held: Any, known: Any
+) -> tuple[Numbers, Numbers]:
+    """Return losses and weights of images with so many labels hit, chosen, present; any known.
 
-    Counts are 0 or 1, except for ``tags``, where they are numbers of labels chosen.
+    The risk is the ratio of their sums. Weights are 0 or 1, but of ``tags`` the labels chosen.
     """
-    hits = (sets & answers.present).sum(1).astype(np.float64)
-    chosen = (sets & answers.known).sum(1).astype(np.float64)
-    held = answers.present.sum(1).astype(np.float64)
     if what == "tags":
         return chosen - hits, chosen
     if what == "recall":
-        counts, losses = held > 0, 1 - hits / np.maximum(held, 1)
+        weights, losses = held > 0, 1 - hits / np.maximum(held, 1)
     elif what == "f":
-        counts, losses = answers.known.any(1), 1 - answers.f1(sets)
+        total = chosen + held
+        weights, losses = known, np.where(total > 0, 1 - 2 * hits / np.maximum(total, 1), 0.0)
     else:
-        counts, losses = chosen > 0, 1 - hits / np.maximum(chosen, 1)
-    return losses * counts, counts.astype(np.float64)
+        weights, losses = chosen > 0, (chosen - hits) / np.maximum(chosen, 1)
+    weights = np.broadcast_to(weights, losses.shape).astype(np.float64)
+    return losses * weights, weights
+
+
+def tally(what: What, answers: Answers, sets: NDArray[np.bool_]) -> tuple[Numbers, Numbers]:
+    """Return losses and weights (N,) of images with these sets."""
+    hits, chosen = (sets & answers.present).sum(1), (sets & answers.known).sum(1)
+    sizes = hits.astype(np.float64), chosen.astype(np.float64), answers.present.sum(1)
+    return losses_of(what, *sizes, answers.known.any(1))
 
 
 # What answers about the photos of a list say of its promise. Of L listed photos floor(alpha L) may

@@ -11,18 +11,15 @@ keeps the expected loss of a new image at or below the level, whatever the model
     wrong         share of the image's labels with p >= t that are wrong,  may rise as t rises
                   0 where none is chosen
 
-The share that is wrong is replaced by its largest value over all thresholds from t on, which falls
-as t rises. For F the threshold is the best of m that were set beforehand: means of n losses in
-[0, 1] fall short of what is expected by at most
+The share that is wrong is replaced by its largest value over all thresholds from t on. For F the
+threshold is the best of m that were set beforehand, and its mean loss must keep the level with
 
     E max(0, risk - mean loss) <= sqrt(log(m + 1) / (2 n))
 
-so a threshold is given only if its mean loss and this together keep the level.
-
-An image without labels misses nothing: its loss is 0, and all its labels can be false alarms. For
-each label by itself, n counts the images that carry it (missed) or do not (false alarms). Labels
-not observed leave sums and counts. With ``groups`` the loss is that of a group, the mean over its
-images that count, n counts groups, and what is promised is of an image drawn from a new group.
+added. An image without labels misses nothing, and all its labels can be false alarms. For each
+label, n counts the images that carry it (missed) or do not (false alarms). Labels not observed
+leave sums and counts. With ``groups`` n counts groups, each with the mean loss of its images that
+count, and the promise is of an image drawn from a new group.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -36,7 +33,7 @@ from numpy.typing import NDArray
 from labelwise.decide.arrays import Answers, Scope, check_scope, read_answers
 from labelwise.decide.rules import NEVER, Rule, Threshold, just_above, just_below
 from labelwise.errors import DataError
-from labelwise.numeric.arrays import Array, Numbers, to_numpy
+from labelwise.numeric.arrays import Array, Mask, Numbers, to_numpy
 from labelwise.numeric.groups import Groups
 from labelwise.types import nearest
 
@@ -157,12 +154,11 @@ class GroupRules:
     rules: Mapping[str, Rule]
 
     def __call__(self, probs: Array, groups: NDArray[Any]) -> NDArray[np.bool_]:
-        values, names = to_numpy(probs), _names(groups, len(probs))
+        values = to_numpy(probs)
         sets = np.zeros(values.shape, dtype=bool)
-        for name in np.unique(names).tolist():
+        for name, rows in _rows_by_name(groups, len(probs)):
             if name not in self.rules:
                 raise DataError(f"no rule was fitted for group {name!r}{nearest(name, self.rules)}")
-            rows = names == name
             sets[rows] = self.rules[name](values[rows])
         return sets
 
@@ -176,11 +172,9 @@ def by_group(
     **options: Any,
 ) -> GroupRules:
     """Return the rules ``fit(probs, labels, observed, **options)`` of the images of each group."""
-    names = _names(groups, len(probs))
     arrays = [None if side is None else to_numpy(side) for side in (probs, labels, observed)]
     rules = {}
-    for name in np.unique(names).tolist():
-        rows = names == name
+    for name, rows in _rows_by_name(groups, len(probs)):
         rules[name] = fit(*(None if side is None else side[rows] for side in arrays), **options)
     return GroupRules(rules)
 
@@ -249,8 +243,9 @@ def _summed(values: NDArray[Any], losses: NDArray[Any]) -> tuple[NDArray[Any], N
     return scores, lost
 
 
-def _names(groups: NDArray[Any], count: int) -> NDArray[np.str_]:
+def _rows_by_name(groups: NDArray[Any], count: int) -> list[tuple[str, Mask]]:
     names = np.asarray(groups)
     if names.shape != (count,):
         raise ValueError(f"groups must name each of the {count} images, got shape {names.shape}")
-    return names.astype(str)
+    names = names.astype(str)
+    return [(name, names == name) for name in np.unique(names).tolist()]

@@ -7,8 +7,7 @@
     WithParents(rule) a rule's set with all that its labels are kinds of
     OnePerGroup(rule) a rule's set with one label of each group whose labels exclude each other
 
-A rule is frozen and describes itself in plain data (``spec``), so that it is saved with a model.
-It takes numpy arrays and tensors alike. A threshold of ``NEVER`` lies above every probability.
+A threshold of ``NEVER`` lies above every probability.
 
     E F(S) = sum over i, j of P(hits in S = i) P(labels outside S = j)
              (1 + beta^2) i / (|S| + beta^2 (i + j)),         F = 1 if both sets are empty
@@ -170,8 +169,7 @@ class AtMost(Rule):
     kind: ClassVar[str] = "at-most"
 
     def __post_init__(self) -> None:
-        if self.k < 1:
-            raise ValueError(f"k must be at least 1, got {self.k}")
+        TopK(self.k)  # checks k
 
     def __call__(self, probs: Array) -> Array:
         sets: Array = self.rule(probs) & TopK(self.k)(probs)

@@ -93,13 +93,12 @@ def precision_at(
 ) -> Threshold:
     """Return the lowest threshold with at least this precision; where there is none, never."""
     _check_share("precision", precision)
-    return _fit(
-        read_answers(probs, labels, observed),
-        scope,
-        lambda at: _first(at.found >= precision * (at.found + at.false_alarms)),
-        "does not reach the precision",
-        NEVER,
-    )
+
+    def pick(at: Operating) -> int | None:
+        return _first(at.found >= precision * (at.found + at.false_alarms))
+
+    answers = read_answers(probs, labels, observed)
+    return _fit(answers, scope, pick, "does not reach the precision", NEVER)
 
 
 def recall_at(
@@ -112,10 +111,11 @@ def recall_at(
 ) -> Threshold:
     """Return the highest threshold with at least this recall."""
     _check_share("recall", recall)
-    answers = read_answers(probs, labels, observed)
-    return _fit(
-        answers, scope, lambda at: _last(at.found >= recall * at.positives), "has no positive"
-    )
+
+    def pick(at: Operating) -> int | None:
+        return _last(at.found >= recall * at.positives)
+
+    return _fit(read_answers(probs, labels, observed), scope, pick, "has no positive")
 
 
 def specificity_at(
@@ -128,13 +128,12 @@ def specificity_at(
 ) -> Threshold:
     """Return the lowest threshold that leaves out at least this share of the absent entries."""
     _check_share("specificity", specificity)
-    return _fit(
-        read_answers(probs, labels, observed),
-        scope,
-        lambda at: _first(at.negatives - at.false_alarms >= specificity * at.negatives),
-        "does not reach the specificity",
-        NEVER,
-    )
+
+    def pick(at: Operating) -> int | None:
+        return _first(at.negatives - at.false_alarms >= specificity * at.negatives)
+
+    answers = read_answers(probs, labels, observed)
+    return _fit(answers, scope, pick, "does not reach the specificity", NEVER)
 
 
 def false_alarms_at(
@@ -231,16 +230,12 @@ def _last(true: NDArray[np.bool_]) -> int | None:
 
 
 def _fit(
-    answers: Answers,
-    scope: Scope,
-    pick: Pick,
-    trouble: str | None,
-    otherwise: float | None = None,
+    answers: Answers, scope: Scope, pick: Pick, trouble: str | None, otherwise: float | None = None
 ) -> Threshold:
     """Return the threshold picked for all, or for each label.
 
-    Where nothing can be picked, the threshold is ``otherwise``; if that is None, the one picked
-    for all labels together. ``trouble`` words the warning.
+    Where nothing can be picked it is ``otherwise``; if that is None, that of all labels together.
+    ``trouble`` words the warning.
     """
     check_scope(scope)
     each = [answers] if scope == "shared" else answers.labels()

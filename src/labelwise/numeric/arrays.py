@@ -88,27 +88,20 @@ def as_mask(values: NDArray[Any], name: str) -> Mask:
     >>> as_mask(np.array([1.0, 0.0]), "observed")
     array([ True, False])
     """
-    if values.dtype == np.bool_:
+    if str(values.dtype) in ("bool", "torch.bool"):
         return values
     chosen: Mask = values == 1
     odd = ~chosen & (values != 0)
     if odd.any():
-        raise ValueError(f"{name} must be boolean, or 0 and 1, got {values[odd][0]}")
+        raise ValueError(f"{name} must be boolean, or 0 and 1, got {values[odd][0].item()}")
     return chosen
 
 
 def mask_tensor(values: Array, name: str, device: "torch.device | str | None" = None) -> "Tensor":
     """Return booleans as a tensor; of numbers only 0 and 1 are taken."""
-    import torch
-
-    tensor = to_tensor(values, device)
-    if tensor.dtype == torch.bool:
-        return tensor
-    chosen = tensor == 1
-    odd = ~chosen & (tensor != 0)
-    if odd.any():
-        raise ValueError(f"{name} must be boolean, or 0 and 1, got {tensor[odd][0].item()}")
-    return chosen
+    tensor: Any = to_tensor(values, device)
+    mask: Any = as_mask(tensor, name)
+    return mask  # type: ignore[no-any-return]
 
 
 def present_labels(labels: NDArray[Any], observed: Mask | None) -> Mask:
