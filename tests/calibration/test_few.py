@@ -25,32 +25,6 @@ def log_loss(link, u, truth):
     return -(truth * log_p + (1 - truth) * log_q).mean()
 
 
-def test_the_posterior_of_one_label_is_that_of_a_grid():
-    u, y, _ = simulated(60, 1, 0)
-    spreads, scale = (0.2, 0.4), 2.0
-    before, deviation = np.array([np.log(scale), 0.0, 0.0]), np.array(WITH_LINK)
-    problem = CurveProblem(u / scale, y, np.ones_like(y), np.zeros(1), before, deviation, 1.0)
-    mode = problem.solve(spreads)
-    mean, covariance = mode.curve, problem.covariance(mode, spreads)
-    alpha, beta = np.meshgrid(np.linspace(-3, 3, 121), np.linspace(-4, 4, 121), indexing="ij")
-    z = np.exp(alpha)[..., None] * (u[:, 0] / scale) + beta[..., None]
-    density = (y[:, 0] * z - np.logaddexp(0, z)).sum(-1)
-    for value, middle, own, tau in (
-        (alpha, before[0], deviation[0], spreads[0]),
-        (beta, before[1], deviation[1], spreads[1]),
-    ):
-        density -= (value - middle) ** 2 / (2 * (own**2 + tau**2))
-    weight = np.exp(density - density.max())
-    weight /= weight.sum()
-    exact = [(weight * alpha).sum(), (weight * beta).sum()]
-    deviations = [
-        np.sqrt((weight * (value - middle) ** 2).sum())
-        for value, middle in zip((alpha, beta), exact, strict=True)
-    ]
-    np.testing.assert_allclose(mean[0], exact, atol=0.06)
-    np.testing.assert_allclose(np.sqrt(np.diag(covariance[0])), deviations, rtol=0.1)
-
-
 def test_the_mode_is_that_of_another_optimiser():
     u, y, _ = simulated(30, 4, 1)
     w = (np.random.default_rng(0).random(u.shape) < 0.8).astype(float)

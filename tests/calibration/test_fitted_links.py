@@ -1,6 +1,4 @@
-"""What every calibrator and every fitted link must keep. Oracles: JSON, order, masks, pairs."""
-
-import json
+"""What every calibrator and every fitted link must keep. Oracles: order, masks, pairs."""
 
 import numpy as np
 import pytest
@@ -11,22 +9,11 @@ from hypothesis import strategies as st
 
 from labelwise.calibration import CALIBRATORS, auto, histogram, isotonic, platt, temperature
 from labelwise.calibration.auto import STEPS
-from labelwise.links import Sigmoid, Softmax
-from labelwise.methods import link_from_spec, link_to_spec
+from labelwise.links import Sigmoid
+from labelwise.methods import link_to_spec
 from labelwise.objectives import PhiLink, QuasibinaryLink
 
 ALL = pytest.mark.parametrize("name", CALIBRATORS)
-
-
-@ALL
-@pytest.mark.parametrize("base", [Sigmoid(), PhiLink(), None])
-def test_links_survive_json_exactly(name, base):
-    logits, labels, _ = problem(100)
-    link = CALIBRATORS[name](logits, labels, base)
-    again = link_from_spec(json.loads(json.dumps(link_to_spec(link), allow_nan=False)))
-    for value, other in zip(link.log_probs(logits), again.log_probs(logits), strict=True):
-        torch.testing.assert_close(value, other, rtol=0, atol=0)
-    assert link_to_spec(again) == link_to_spec(link)
 
 
 @ALL
@@ -59,6 +46,8 @@ def test_links_that_answer_zero_or_one_do_not_break_the_fit(name):
     logits, labels, _ = problem(300)
     phi = PhiLink(gamma_neg=4, gamma_pos=1, margin=0.3)
     assert torch.isinf(phi.log_odds(logits)).any()
+    assert platt(logits, labels, phi).limit == pytest.approx(np.log(1e6), abs=1e-5)
+    assert platt(logits, labels, Sigmoid()).limit == 1e4
     clipped = QuasibinaryLink(log_normalizer=float(logits.quantile(0.9)))
     for base in (phi, clipped):
         link = CALIBRATORS[name](logits, labels, base)
@@ -66,13 +55,6 @@ def test_links_that_answer_zero_or_one_do_not_break_the_fit(name):
         assert torch.isfinite(log_p).all()
         assert torch.isfinite(log_q).all()
         assert log_loss(link, logits, labels) < 0.7
-
-
-def test_an_infinite_log_odds_counts_as_one_in_a_million():
-    logits, labels, _ = problem(300)
-    phi = PhiLink(gamma_neg=4, gamma_pos=1, margin=0.3)
-    assert platt(logits, labels, phi).limit == pytest.approx(np.log(1e6), abs=1e-5)
-    assert platt(logits, labels, Sigmoid()).limit == 1e4
 
 
 @given(
@@ -165,9 +147,3 @@ def test_a_link_that_is_certain_and_wrong_has_infinite_log_loss():
     choice = auto(logits, labels, PhiLink(margin=0.5), candidates={"histogram": histogram})
     assert choice.name == "histogram"
     assert choice.candidates[1].log_loss == np.inf
-
-
-def test_softmax_is_compared_by_the_probability_of_each_label():
-    logits, labels, _ = problem(200)
-    choice = auto(logits, labels, Softmax(), candidates={"temperature": temperature})
-    assert isinstance(choice.link, Softmax)

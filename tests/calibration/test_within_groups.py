@@ -37,15 +37,6 @@ def test_labels_that_know_the_rule_already_are_not_made_surer():
     assert np.abs(probs(link, own) - truth).mean() < 0.015
 
 
-def test_independent_evidence_adds_up_as_bayes_says():
-    rng = np.random.default_rng(1)
-    red = rng.random(6000) < 0.5
-    seen = np.stack([2 * y - 1 + 1.5 * rng.normal(size=6000) for y in (red, ~red)], 1)
-    odds = seen * 2 / 1.5**2  # the log-likelihood ratio of each, alone
-    link = within_groups(odds, np.stack([red, ~red], 1) * 1.0, Sigmoid(), PAIR)
-    assert np.abs(probs(link, odds) - softmax(odds, axis=1)).mean() < 0.01
-
-
 @pytest.mark.parametrize("share_known", [1.0, 0.4])
 def test_at_most_one_of_three_is_fitted_from_what_is_known(share_known):
     truth, labels = world(2, 8000, 3, none=True)

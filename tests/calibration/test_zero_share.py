@@ -39,14 +39,6 @@ def test_independent_labels_follow_bayes_rule(ratio):
     torch.testing.assert_close(link.log_none(logits).exp(), none / (some + none))
 
 
-@pytest.mark.parametrize("ratio", [0.2, 5.0])
-def test_softmax_or_none_moves_the_logit_of_none(ratio):
-    logits = logits_of()
-    none = torch.full((7, 1), ratio, dtype=torch.float64).log()
-    expected = torch.cat([logits, none], dim=1).softmax(dim=1)[:, :4]
-    torch.testing.assert_close(ZeroShare(SoftmaxOrNoneLink(), ratio)(logits), expected)
-
-
 def test_a_softmax_cannot_say_none_and_stays():
     logits = logits_of()
     torch.testing.assert_close(ZeroShare(Softmax(), 5.0)(logits), logits.softmax(dim=1))

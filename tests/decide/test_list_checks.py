@@ -4,7 +4,7 @@ all orders of small lists (Ville's bound), and lists checked to the end.
 
 from fractions import Fraction
 from itertools import permutations
-from math import exp, inf, log
+from math import exp, inf
 
 import pytest
 
@@ -89,9 +89,3 @@ def test_about_how_many_more_is_where_the_promise_comes():
     assert not check.after(more - 1, 0).promised
     assert check.after(more, 0).promised
     assert ListCheck(5000, 0.1).after(40, 20).more() is None
-
-
-def test_shorter_lists_share_the_error():
-    first, second = (ListCheck(100, 0.1, place=place) for place in (0, 1))
-    assert first.needed == pytest.approx(-log(0.05 * 0.8))
-    assert second.needed > first.needed

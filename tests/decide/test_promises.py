@@ -214,15 +214,6 @@ def test_a_promise_is_plain_data_and_reads_as_a_sentence():
         promise(confidence=None)
 
 
-def test_promises_saved_by_0_1_are_still_read():
-    """Oracle: the plain data of a list's promise as 0.1 wrote it, and its sentence."""
-    spec = promise(what="list").spec()
-    old = {key: spec[key] for key in spec.keys() - {"kind", "listed", "checked"}}
-    read = decide.Promise.from_spec(old)
-    assert read == promise(what="list")
-    assert "at least 90.0% of the images on the list are right" in str(read)
-
-
 def test_one_list_cannot_break_an_expected_promise():
     expected = promise(what="list", kind="expected", confidence=None)
     with pytest.raises(DataError, match="such lists on average"):

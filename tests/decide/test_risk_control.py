@@ -93,20 +93,6 @@ def test_the_f_that_can_be_shown_is_that_of_the_best_threshold_less_its_doubt():
     assert single == found
 
 
-def test_images_without_labels_are_accepted_and_miss_nothing():
-    rng = np.random.default_rng(2)
-    probs, truth = draw(rng, 200, empty=0.0)
-    truth[~truth.any(1), 0] = True
-    emptied = np.concatenate([truth, np.zeros_like(truth)])
-    doubled = np.concatenate([probs, probs])
-    strict = control_recall(probs, truth, miss_rate=0.1).value
-    assert control_recall(doubled, emptied, miss_rate=0.1).value > strict
-    assert control_recall(doubled, emptied, miss_rate=0.1, among="labelled").value == strict
-    # A false alarm on an image without labels counts: more of them, a higher threshold.
-    loud = np.concatenate([probs, np.full_like(probs, 0.99)])
-    assert control_false_alarms(loud, emptied, rate=0.1).value > 0.99
-
-
 def test_unknown_entries_leave_sums_and_counts():
     rng = np.random.default_rng(3)
     probs, truth = draw(rng, 100)
@@ -153,21 +139,3 @@ def test_each_group_keeps_its_own_promise():
         rules(probs[:1], np.array(["nigh"]))
     with pytest.raises(ValueError, match="groups must name each of the 400 images"):
         by_group(control_recall, probs, truth, groups[:3], miss_rate=0.1)
-
-
-def test_mapie_refuses_images_without_labels_and_finds_the_same_threshold_otherwise():
-    mapie = pytest.importorskip("mapie.risk_control")
-    rng = np.random.default_rng(6)
-    probs, truth = draw(rng, 300, empty=0.0)
-    truth[~truth.any(1), 0] = True
-
-    def controlled(labels):
-        controller = mapie.MultiLabelClassificationController(
-            lambda x: x, risk="recall", method="crc", target_level=0.9
-        )
-        return controller.calibrate(probs, labels.astype(int))
-
-    with pytest.raises(ValueError, match="at least one label"):
-        controlled(np.zeros_like(truth))
-    found = float(np.ravel(controlled(truth).best_predict_param)[0])
-    assert abs(found - control_recall(probs, truth, miss_rate=0.1).value) <= 0.011  # its grid

@@ -139,10 +139,6 @@ def test_top_k_of_numbers_of_any_kind(kind):
     assert metrics.top_k_sets(scores, 2).tolist() == wanted
 
 
-def test_a_link_of_numpy_inverts_in_numpy():
-    assert_allclose(SPALink()(SPALink().logits_at(PROBS)), PROBS)
-
-
 def test_a_sum_starts_from_what_its_main_objective_knew():
     class Remembering(BCE):  # stands in for ROLE, which has its own test of what it takes over
         def start_from(self, state):

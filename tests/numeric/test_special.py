@@ -64,9 +64,3 @@ def test_normal_quantiles_are_those_of_scipy(p):
 def test_the_others_are_scipy_s_own(name):
     found = getattr(special, name)(*OF_SCIPY[name])
     np.testing.assert_array_equal(found, getattr(scipy.special, name)(*OF_SCIPY[name]))
-
-
-def test_options_reach_scipy():
-    given = np.array([[1.0, 2.0], [3.0, 4.0]])
-    found = special.logsumexp(given, axis=0, b=[[2.0], [1.0]])
-    np.testing.assert_array_equal(found, scipy.special.logsumexp(given, axis=0, b=[[2.0], [1.0]]))
