@@ -1,25 +1,22 @@
 """Audit of a tag table: answers about (photo, tag) pairs until the kept tags are guaranteed.
 
-A use is one tag on one photo. An answer "unsure" counts as wrong for every guarantee and for the
-low end of every interval.
+A use is one tag on one photo. An answer "unsure" counts as wrong for every guarantee.
 
 **Phase one** decides which tags are kept. The wrong rate of a tag has the prior w Beta(GOOD) +
-(1 - w) Beta(BAD), w learned from all answers, as is how much more often uses in each range of
-scores are wrong. A tag is asked about while that is expected to gain more than it costs. Then the
-prefix of tags, by posterior mean, of the largest value is kept: its share of all right uses, less
-PRICE times the answers that its test will take. No guarantee rests on these beliefs.
+(1 - w) Beta(BAD); w, and how much more often uses in each range of scores are wrong, are learned
+from all answers. A tag is asked about while that is expected to gain more than it costs. Then the
+prefix of tags, by posterior mean, of the largest value is kept. No guarantee rests on this.
 
 **Phase two** tests the kept set S (N uses, W wrong) on new answers. Stratum h (a tag, or a tag and
-a range of scores) has R_h uses without an answer. It is drawn with probability q_h, then a use of
+a range of scores) has R_h uses without an answer and is drawn with probability q_h, then a use of
 it at random; y = 1 if that is wrong, and x were known before. With predictions g_h made before,
 
     Z = [x + sum_h R_h g_h + (y - g_h) R_h / q_h] / N,        E[Z | past] = W / N,
 
-so that under "too many are wrong", W / N >= a = (floor((1 - level) N) + 1) / N, the mean over
-STAKES of the capitals prod (1 + c (a - Z)) is a nonnegative supermartingale (Waudby-Smith and
-Ramdas 2024). It ever reaches 1 / delta with chance at most delta (Ville): a person may stop at any
-time. When another set promises more, a new test starts on new answers; test number j may err with
-chance delta times ``error_share(j, FIRST_TEST)``. Per tag, each has a test of all its answers.
+so that under W / N >= a = (floor((1 - level) N) + 1) / N the mean over STAKES of the capitals
+prod (1 + c (a - Z)) is a nonnegative supermartingale (Waudby-Smith and Ramdas 2024), which ever
+reaches 1 / delta with chance at most delta (Ville). When another set promises more, test number j
+starts on new answers, with delta times ``error_share(j, FIRST_TEST)``.
 """
 
 from collections.abc import Mapping, Sequence
@@ -168,8 +165,7 @@ class AuditVerdict:
     finished: bool
 
     def sentence(self) -> str:
-        kept, checked = len(self.kept), counted(self.answers, "answer")
-        dropped = self.tags - kept
+        checked, dropped = counted(self.answers, "answer"), self.tags - len(self.kept)
         if not self.guaranteed:
             why = "no tag set reached it" if self.finished else "more answers are needed"
             return f"Nothing is guaranteed yet: {why} ({checked})."
@@ -180,8 +176,8 @@ class AuditVerdict:
         if self.per_tag:
             of, sure = "of the uses of each", f"{sure} for each tag"
         return (
-            f"{kept:,} of {self.tags:,} tags can be trusted: at least {level} {of} are right "
-            f"({sure}, {checked}). {dropped:,} {'was' if dropped == 1 else 'were'} dropped."
+            f"{len(self.kept):,} of {self.tags:,} tags can be trusted: at least {level} {of} are "
+            f"right ({sure}, {checked}). {dropped:,} {'was' if dropped == 1 else 'were'} dropped."
         )
 
 
@@ -233,13 +229,11 @@ class Audit:
         self.unsure = np.zeros(len(sizes), np.int64)
         self.own: dict[int, _Test] = {}  # of the tags that were asked about
         self.test: _Test | None = None
-        self.tests = 0
-        self.done = False
-        self.count = 0
+        self.tests, self.count, self.done = 0, 0, False
         self._bayes = np.zeros(len(sizes))  # log odds of good over bad, by the answers
-        self._memo: tuple[int, tuple[Numbers, Numbers, Numbers]] | None = None
+        self._beliefs = learned(self.strata, self.asked, self.wrong, self._bayes)
         self._orders: dict[tuple[int, int], Counts] = {}
-        self._uniform = self._chances = np.empty(0)
+        self._chances = np.empty(0)
         self._next: tuple[int, int] | None = None  # tag and range of scores of the question
         self._choose()
 
@@ -281,6 +275,7 @@ class Audit:
         self.wrong[tag, bin_] += wrong
         self.unsure[tag] += value == "unsure"
         self._bayes[tag] = log_bayes(self.asked[tag].sum(), self.wrong[tag].sum())
+        self._beliefs = learned(self.strata, self.asked, self.wrong, self._bayes)
         self.count += 1
         self._choose()
 
@@ -295,10 +290,19 @@ class Audit:
         tags = np.flatnonzero(kept.any(1)).tolist()
         sets = [self.own[k].kept for k in tags] if self.per_tag else [kept]
         certain = bool(tags) and all(self._certain(tested) for tested in sets)
-        reached = bool(tags) and (self.per_tag or certain or self._reached(self.test))
-        uses, level = int(self.strata[kept].sum()), (self.level, self.confidence, self.per_tag)
-        said = (reached, certain, tuple(tags), len(kept), uses, self.count)
-        return AuditVerdict(*said, *level, finished=self._next is None)
+        reached = self.per_tag or certain or self._reached(self.test)
+        return AuditVerdict(
+            bool(tags) and reached,
+            certain,
+            tuple(tags),
+            len(kept),
+            int(self.strata[kept].sum()),
+            self.count,
+            self.level,
+            self.confidence,
+            self.per_tag,
+            finished=self._next is None,
+        )
 
     def kept(self) -> NDArray[np.bool_]:
         """Mask (K, ranges of scores) of what is kept now; in phase one what would be."""
@@ -333,7 +337,7 @@ class Audit:
 
         Beliefs of a tested set are scaled so that its wrong uses are N mean(Z), which is unbiased.
         """
-        rates, left = self._beliefs()[2].copy(), self.strata - self.asked
+        rates, left = self._beliefs[2].copy(), self.strata - self.asked
         for test in self.own.values() if self.per_tag else [self.test]:
             if test is not None and test.seen:
                 inside = test.kept
@@ -356,7 +360,7 @@ class Audit:
             return
         if self.test is None:
             table, weights, prices = worth_asking(1 - self.level)
-            asked, at = self.asked.sum(1), np.abs(weights - self._beliefs()[0][:, None]).argmin(1)
+            asked, at = self.asked.sum(1), np.abs(weights - self._beliefs[0][:, None]).argmin(1)
             seen = np.minimum(asked, MOST_FIRST - 1)
             worth = prices[table[at, seen, np.minimum(self.wrong.sum(1), seen)]]
             wanted = worth > ASK_PRICE[self.scored] * self.sizes.sum() / self.sizes
@@ -381,7 +385,7 @@ class Audit:
 
     def _choose_per_tag(self, left: Counts) -> None:
         """Ask about the tag that is expected to take the fewest further answers."""
-        rate = self._beliefs()[1]
+        rate = self._beliefs[1]
         limit = -np.log(1 - self.confidence)
         gained, new = np.zeros(len(left)), self.asked.sum(1) < MOST_FIRST
         gained[list(self.own)] = [test.gained for test in self.own.values()]
@@ -397,13 +401,11 @@ class Audit:
         left, width = np.zeros(self.strata.shape), self.strata.shape[1]
         left[inside] = (self.strata - self.asked)[inside]
         chances = left / left.sum()
-        if self.count % 1024 == 0 or not len(self._uniform):
-            self._uniform = np.random.default_rng((self.seed, 1, self.count // 1024)).random(1024)
+        uniform = np.random.default_rng((self.seed, 1, self.count // 1024)).random(1024)
         flat = chances.ravel().cumsum()
-        choice = int(np.searchsorted(flat, self._uniform[self.count % 1024] * flat[-1], "right"))
+        choice = int(np.searchsorted(flat, uniform[self.count % 1024] * flat[-1], "right"))
         choice = min(choice, int(np.flatnonzero(chances.ravel())[-1]))
-        self._chances = chances
-        self._next = (choice // width, choice % width)
+        self._chances, self._next = chances, divmod(choice, width)
 
     def _bet(self, test: _Test, tag: int, part: int, wrong: bool) -> None:
         """Multiply the capitals of a test by what one answer pays."""
@@ -415,7 +417,7 @@ class Audit:
         if (left[~reached] > 0).any():
             return  # a draw that could not reach all of the set says nothing of it
         weights = left / np.where(reached, chances / chances.sum(), 1.0)
-        g = np.where(inside, self._beliefs()[2], 0.0)
+        g = np.where(inside, self._beliefs[2], 0.0)
         base = (known + float((left * g).sum())) / uses
         lows, highs = base - g * weights / uses, base + (1 - g) * weights / uses
         low, high = float(lows[reached].min()), float(highs[reached].max())
@@ -425,14 +427,9 @@ class Audit:
         stakes = STAKES / max(high - null, TOLERANCE)
         test.log_capital = test.log_capital + _log(1 + stakes * (null - z))
 
-    def _beliefs(self) -> tuple[Numbers, Numbers, Numbers]:
-        if self._memo is None or self._memo[0] != self.count:
-            self._memo = self.count, learned(self.strata, self.asked, self.wrong, self._bayes)
-        return self._memo[1]
-
     def _best_set(self, test: int) -> tuple[NDArray[np.bool_], float]:
         """Return the set that is most worth a new test, and its value."""
-        rates, sizes = self._beliefs()[2].ravel(), self.strata.ravel()
+        rates, sizes = self._beliefs[2].ravel(), self.strata.ravel()
         order = np.argsort(rates, kind="stable")
         order = order[sizes[order] > 0]
         uses, wrong = sizes[order].cumsum(), (sizes * rates)[order].cumsum()
@@ -446,7 +443,7 @@ class Audit:
 
     def _value(self, uses: Counts, wrong: Numbers, gain: float) -> Numbers:
         """Return the share of all right uses, less the price of the answers that win ``gain``."""
-        right = (self.strata * (1 - self._beliefs()[2])).sum()
+        right = (self.strata * (1 - self._beliefs[2])).sum()
         needed = answers_needed(gain, wrong / uses, 1 - self.level)
         return np.asarray((uses - wrong) / right - PRICE[self.scored] * needed)
 
@@ -459,7 +456,7 @@ class Audit:
         if self.tests >= TESTS or len(test.seen) < 10:
             return test
         inside, limit = test.kept, 1 - np.log(test.delta) - test.gained
-        wrong = (self.strata * self._beliefs()[2])[inside].sum()
+        wrong = (self.strata * self._beliefs[2])[inside].sum()
         value = self._value(self.strata[inside].sum(), wrong, limit)
         other, best = self._best_set(self.tests)
         better = best > value + SWITCH and (other != inside).any()

@@ -7,7 +7,6 @@ Angelopoulos et al. 2023; survey statistics calls it the regression estimator):
     share = mean over all of  l p  +  mean over the answered of  (y - l p),
     l = cov(y, p) / var(p)  among the answered
 
-The answers alone carry the truth, so the interval holds however wrong p is; good p make it narrow.
 Its square error is (1 - m / N) / m times the variance of y - l p, grown by the error of l, with
 quantiles of Student's law. A sample may hold none of the rare photos that the model misses; so for
 the interval, one yes and one no at the mean p are added to the answers (share becomes
@@ -16,8 +15,7 @@ the interval, one yes and one no at the mean p are added to the answers (share b
     exact               the counts W of N under which as many or as few yes among m drawn without
                         replacement have a chance above 2.5 % each way (hypergeometric)
     prediction-powered  for m > 100, and in one group from 50 on, if p expects 5 yes and 5 no among
-                        them; within what the answers prove: W is at least the number of yes, at
-                        most N less the number of no
+                        them; within what the answers prove
 
 An answer "unsure" counts as no for the lower end and as yes for the upper one. Groups are drawn
 from separately: the total adds their estimates up, with the square errors added (each group
@@ -26,11 +24,10 @@ weighted by its size, l common) or, from 100 answers or fewer, by bets on all G 
     E(W) = mean over laws of  prod_g marginal_g(x_g, m_g)  /  prod_g P_g(these answers | W_g)
     P = [W]_x [N - W]_(m - x) / [N]_m,    [n]_k = n (n - 1) ... (n - k + 1)
 
-(the prior-posterior ratio of Waudby-Smith and Ramdas 2020). For the true W it is 1 on average,
-whatever the laws are, and at least 1 / alpha with a chance of at most alpha (Markov). The laws are
-beta laws around the share that the model expects, or a third or three times its odds, and
-Jeffreys'. The interval holds { T : min over W_1 + ... + W_G = T of E(W) < 1 / alpha }. -log P is
-convex in W, so the best splits take the least steps first.
+(Waudby-Smith and Ramdas 2020), which for the true W reaches 1 / alpha with a chance of at most
+alpha. The laws are beta laws around the share that the model expects, or a third or three times its
+odds, and Jeffreys'. The interval holds { T : min over W_1 + ... + W_G = T of E(W) < 1 / alpha }.
+-log P is convex in W, so the best splits take the least steps first.
 """
 
 from bisect import bisect_left
@@ -161,9 +158,8 @@ def estimate_total(
     """Return how many photos of all groups together carry what was asked."""
     if not 0 < confidence < 1:
         raise DataError(f"confidence must lie between 0 and 1, got {confidence}")
-    answered = sum(len(stratum.drawn) for stratum in parts)
-    photos = sum(len(stratum.probs) for stratum in parts)
-    yes, unsure = sum(stratum.yes for stratum in parts), sum(stratum.unsure for stratum in parts)
+    answered, photos = sum(len(s.drawn) for s in parts), sum(len(s.probs) for s in parts)
+    yes, unsure = sum(s.yes for s in parts), sum(s.unsure for s in parts)
     ends = [
         [replace(s, answers=np.nan_to_num(s.answers, nan=unsure_as)) for s in parts]
         for unsure_as in (0.0, 1.0)
@@ -184,16 +180,15 @@ def estimate_total(
         bounds = []
         for end in ends:
             facts = [(s.yes, len(s.drawn), len(s.probs), float(s.probs.mean())) for s in end]
-            alone = exact_count_bounds(*facts[0][:3], confidence) if len(facts) == 1 else None
-            bounds.append(alone or betting_total_bounds(facts, confidence))
+            if len(facts) == 1:
+                bounds.append(exact_count_bounds(*facts[0][:3], confidence))
+            else:
+                bounds.append(betting_total_bounds(facts, confidence))
         low, high = bounds[0][0], bounds[1][1]
-        counts = [
-            len(stratum.probs)
-            * (2 * stratum.yes + stratum.unsure)
-            / (2 * max(len(stratum.drawn), 1))
-            for stratum in parts
-        ]
-        middle = min(max(sum(counts), low), high)
+        counts = sum(
+            len(s.probs) * (2 * s.yes + s.unsure) / (2 * max(len(s.drawn), 1)) for s in parts
+        )
+        middle = min(max(counts, low), high)
     return CountEstimate(
         group, photos, answered, yes, unsure, middle, low, high, confidence, method
     )
@@ -218,9 +213,9 @@ def exact_count_bounds(yes: int, drawn: int, photos: int, confidence: float) -> 
 
 
 def _is_powered(parts: Sequence[Answered]) -> bool:
-    answered = sum(len(stratum.drawn) for stratum in parts)
+    answered = sum(len(s.drawn) for s in parts)
     if answered > EXACT_UP_TO or len(parts) > 1 or answered < FEWEST_POWERED:
-        return answered > EXACT_UP_TO and all(len(stratum.drawn) >= 2 for stratum in parts)
+        return answered > EXACT_UP_TO and all(len(s.drawn) >= 2 for s in parts)
     return EXPECTED <= answered * float(parts[0].probs.mean()) <= answered - EXPECTED
 
 

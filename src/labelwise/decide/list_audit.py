@@ -16,13 +16,11 @@ Betting against W on a mixture of wrong shares, Beta(a, b), the capital (Waudby-
 
 is a martingale of mean 1 if W is the truth, so it ever reaches 1 / delta with chance at most
 delta (Ville): a person may stop whenever they like. The list is promised once E, the least E(W)
-over W >= k, reaches 1 / delta. Whatever (a, b), the promise holds, and nothing is assumed about
-the library.
+over W >= k, reaches 1 / delta, whatever (a, b) and the library.
 
-``size_list`` picks nested lengths before the first answer. Test number j may err with chance delta
-times ``error_share(j)``, so that all hold together. Photos are drawn from the longest list; those
-inside a shorter one are a random draw of it, so that every answer counts for every length. Once a
-list is hopeless, draws go on inside the next one.
+``size_list`` picks nested lengths before the first answer; test number j has delta times
+``error_share(j)``. Photos are drawn from the longest list; those inside a shorter one are a random
+draw of it. Once a list is hopeless, draws go on inside the next one.
 """
 
 from collections.abc import Mapping, Sequence
@@ -82,8 +80,6 @@ class ListCheck:
             raise ValueError(
                 f"of {self.listed} photos {self.checked} cannot be checked and {self.wrong} wrong"
             )
-        if min(self.prior) <= 0:
-            raise ValueError(f"the prior must be two positive numbers, got {self.prior}")
 
     def after(self, checked: int, wrong: int) -> "ListCheck":
         return replace(self, checked=checked, wrong=wrong)
@@ -208,10 +204,8 @@ class ListAudit:
         if prior_wrong is not None:
             rates = [float(np.mean(prior_wrong[:length])) for length in lengths]
         self.checks = [
-            ListCheck(length, wrong_at_most, confidence, prior=prior_of(rate), place=start)
-            for length, rate, start in zip(
-                lengths, rates, places or range(len(lengths)), strict=True
-            )
+            ListCheck(length, wrong_at_most, confidence, prior_of(rate), place)
+            for place, length, rate in zip(places or range(len(rates)), lengths, rates, strict=True)
         ]
         self.order = np.random.default_rng(seed).permutation(lengths[0]) if order is None else order
         self.ranks: list[int] = []  # of the answered photos

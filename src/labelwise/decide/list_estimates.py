@@ -8,7 +8,7 @@ Precision above a cut moves with the label's share. The rates at which photos wi
    photos above c, s = (L / N - FPR) / (TPR - FPR) its share, at the cut where it is known best.
 2. *Test* photos judge it: f of m photos without the label score above c. The wrong photos W of the
    list follow BetaBinomial(N (1 - s), f + 1/2, m - f + 1/2), given W <= L, mixed over the doubt in
-   s. A 95 % interval holds the middle 97 % of that law, and is shown whenever the list is.
+   s. A 95 % interval holds the middle 97 % of that law.
 
 The count draws FPR and TPR from their Beta laws and solves L = count TPR + (N - count) FPR + noise.
 """
@@ -232,7 +232,7 @@ def _above(scores: Numbers, cuts: Numbers) -> NDArray[np.int64]:
 
 def _rates_at(cut: float, validation: ScoredSplit, test: ScoredSplit | None) -> Rates:
     """Return the Beta laws of TPR (of all photos) and FPR (of test photos) at a cut."""
-    with_label, without = (validation, *([] if test is None else [test])), test or validation
+    with_label, without = [validation] if test is None else [validation, test], test or validation
     hits = sum(int(side.above(np.array([cut]))[0][0]) for side in with_label)
     false, present = int(without.above(np.array([cut]))[1][0]), sum(o.sizes[0] for o in with_label)
     return (hits + 0.5, present - hits + 0.5), (false + 0.5, without.sizes[1] - false + 0.5)

@@ -10,13 +10,10 @@
 Any label chosen for an image without labels is wrong, and its empty set is right. A promise holds
 on photos exchangeable with those it was made on, if these fitted neither weights nor link nor rule;
 with probability ``confidence`` over the draw of those photos. Photos in groups are exchangeable
-only by whole groups: the groups are tested, each counting the same.
-
-Its kind says what it is about, and under which condition:
+only by whole groups: the groups are tested, each counting the same. Its kind says what it is about:
 
     tested     photos like the held-out ones, in the long run; of a rule, or a list of 0.1
-    checked    this list; photos of it were drawn at random and a person answered. Assumes nothing
-               but the person's answers
+    checked    this list; a person answered about photos of it that were drawn at random
     expected   such lists on average, without a confidence. Receipts of version 0.2 have it
     sure       this list, if the library's photos are like the held-out ones. Likewise
 """
@@ -92,12 +89,11 @@ class Promise:
     design_effect: float | None = None
 
     def __post_init__(self) -> None:
-        for name, value, known in (
-            ("promise", self.what, get_args(What)),
-            ("kind", self.kind, get_args(Kind)),
-        ):
-            if value not in known:
-                raise SettingsError(f"unknown {name} {value!r}{nearest(str(value), known)}")
+        for name, value, kinds in (("promise", self.what, What), ("kind", self.kind, Kind)):
+            if value not in get_args(kinds):
+                raise SettingsError(
+                    f"unknown {name} {value!r}{nearest(str(value), get_args(kinds))}"
+                )
         if (self.confidence is None) != (self.kind == "expected"):
             raise SettingsError(
                 "every promise but an expected one has a confidence, got "
@@ -117,9 +113,8 @@ class Promise:
     @classmethod
     def from_spec(cls, spec: Mapping[str, Any]) -> "Promise":
         names = {field.name for field in fields(cls)}
-        unknown = sorted(set(spec) - names)
-        optional = {field.name for field in fields(cls) if field.default is not MISSING}
-        missing = sorted(names - set(spec) - optional)
+        needed = {field.name for field in fields(cls) if field.default is MISSING}
+        unknown, missing = sorted(set(spec) - names), sorted(needed - set(spec))
         if unknown or missing:
             raise SettingsError(
                 f"a promise must hold {', '.join(sorted(names))}; "
@@ -146,10 +141,8 @@ class Promise:
             more = f" and {len(self.labels) - 3} more" if len(self.labels) > 3 else ""
             whose = f" ({', '.join(self.labels[:3])}{more})"
         if self.groups is not None:
-            among, groups = (
-                ", and over groups, each counting the same",
-                f" in {self.groups:,} groups",
-            )
+            among = ", and over groups, each counting the same"
+            groups = f" in {self.groups:,} groups"
             if self.design_effect is not None:
                 worth = self.counted / max(self.design_effect or 1.0, 1.0)
                 groups += f", as good as {worth:,.0f} independent ones"
@@ -377,9 +370,8 @@ def tally(what: What, answers: Answers, sets: NDArray[np.bool_]) -> tuple[Number
     return losses_of(what, *sizes, answers.known.any(1))
 
 
-# What answers about the photos of a list say of its promise. Of L listed photos floor(alpha L) may
-# be wrong. If x of t photos drawn from them at random are wrong, the number W of wrong ones lies
-# between
+# Of L listed photos floor(alpha L) may be wrong. If x of t photos drawn from them at random are
+# wrong, the number W of wrong ones lies between
 #
 #     the least W with P(Hypergeometric(L, W, t) >= x) > MISJUDGED
 #     the most W with  P(Hypergeometric(L, W, t) <= x) > DOUBTED

@@ -12,9 +12,8 @@
                     m = K n,  t = (P_[m] + P_[m+1]) / 2,  P sorted from the largest, 1-based;
                     without P_[m+1], where K is the number of labels, t is the smallest
 
-Only the scores of present entries need be tried: a threshold anywhere else either admits absent
-entries for nothing or equals one of them. The answer lies halfway to the next lower score. With
-one threshold for all labels, entries are pooled ("micro").
+Only the scores of present entries need be tried. The answer lies halfway to the next lower score.
+With one threshold for all labels, entries are pooled ("micro").
 """
 
 from collections.abc import Callable
