@@ -142,11 +142,7 @@ def test_a_run_learns_from_shares_and_is_judged_by_them(tmp_path):
     assert "labels are soft" in run.evaluation.notes[-1]
     # Logistic curves come near to normal ones; hard labels of so few rows do not lead there.
     probs = torch.from_numpy(test.probs())
-    hard = replace(tiny_table(rows=200), name="tiny")
-    train(read_settings(None, flags), tmp_path / "hard", table=hard)
-    other = RunFolder(tmp_path / "hard").predictions("test")
-    error = (probs - labels).abs().mean()
-    assert error < 0.5 * (torch.from_numpy(other.probs()) - labels).abs().mean()
+    assert (probs - labels).abs().mean() < 0.01
     features = torch.from_numpy(table.splits()["test"].images.features).float()
     found = Predictor.load(tmp_path / "run").logits(features)
     torch.testing.assert_close(found, torch.as_tensor(test.logits))

@@ -7,7 +7,7 @@ import torch
 from scipy.optimize import minimize
 from scipy.special import expit
 
-from labelwise.calibration import AveragedCurves, few_labels, platt, temperature
+from labelwise.calibration import AveragedCurves, few_labels, platt
 from labelwise.calibration.few import TYPICAL_SPREAD, WITH_LINK, CurveProblem
 from labelwise.links import Sigmoid
 
@@ -52,22 +52,6 @@ def test_the_mode_is_that_of_another_optimiser():
     first[:, :3], first[:, 3:5] = to_shared[0], to_own
     expected = first @ np.linalg.inv(whole) @ first.T
     np.testing.assert_allclose(problem.covariance(fit, spreads)[0], expected, rtol=1e-6)
-
-
-@pytest.mark.filterwarnings("ignore:the fits of:UserWarning")  # of the rival
-@pytest.mark.parametrize("photos", [10, 50])
-def test_few_beat_temperature_and_platt_where_labels_differ(photos):
-    ours, shared, own = [], [], []
-    for seed in range(2):
-        u, y, truth = simulated(photos + 800, 30, seed)
-        few = few_labels(u[:photos], y[:photos], Sigmoid(), pool=u)
-        ours.append(log_loss(few.link, u[photos:], truth[photos:]))
-        one = temperature(u[:photos], y[:photos], Sigmoid())
-        shared.append(log_loss(one, u[photos:], truth[photos:]))
-        each = platt(u[:photos], y[:photos], Sigmoid(), strength=0.1)
-        own.append(log_loss(each, u[photos:], truth[photos:]))
-    assert np.mean(ours) < np.mean(shared)
-    assert np.mean(ours) < np.mean(own)
 
 
 def test_cosines_are_read_with_what_the_pool_says_of_each_label():

@@ -89,27 +89,25 @@ def test_the_chosen_one_has_the_least_log_loss_and_says_what_it_beat():
     assert choice.candidates[0].behind == 0 < choice.candidates[1].standard_error
 
 
-@pytest.mark.parametrize("enough", [True, False])
-def test_steps_are_compared_only_where_a_hundred_entries_of_each_kind_are_known(enough):
+@pytest.mark.parametrize(("known", "flipped"), [(100, False), (100, True), (99, True)])
+def test_steps_are_compared_only_where_a_hundred_entries_of_each_kind_are_known(known, flipped):
+    """The rarer side counts, be it present or absent."""
     rng = np.random.default_rng(0)
-    labels = np.zeros(400)
-    labels[: 100 if enough else 99] = 1
-    labels = rng.permutation(labels).reshape(40, 10)
+    labels = rng.permutation(np.arange(400) < known).reshape(40, 10) * 1.0
     logits = labels + rng.normal(size=labels.shape)
     unknown = np.ones((5, 10))  # present, had anyone looked
     observed = np.arange(45)[:, None].repeat(10, 1) < 40
     scores, truth = np.concatenate([logits, unknown]), np.concatenate([labels, unknown])
-    for flipped in (False, True):  # the rarer side counts, be it present or absent
-        choice = auto(-scores if flipped else scores, truth != flipped, Sigmoid(), observed)
-        compared = {row.name for row in choice.candidates}
-        assert compared >= {"as it is", "temperature", "platt-shared", "beta"}
-        assert compared & STEPS == (STEPS if enough else set())
+    choice = auto(-scores if flipped else scores, truth != flipped, Sigmoid(), observed, folds=2)
+    compared = {row.name for row in choice.candidates}
+    assert compared >= {"as it is", "temperature", "platt-shared", "beta"}
+    assert compared & STEPS == (STEPS if known == 100 else set())
 
 
 def test_a_fit_that_is_better_by_chance_is_not_taken():
     """Oracle: labels drawn from the link itself; without the standard error some fit would win."""
     chosen = []
-    for seed in range(4):
+    for seed in range(2):
         rng = np.random.default_rng((5, seed))
         logits = rng.normal(-1, 2, (50, 5))
         chosen.append(auto(logits, rng.random((50, 5)) < Sigmoid()(logits), Sigmoid()))

@@ -42,7 +42,6 @@ VALUES = [
     (lambda: decide.control_f(P, Y, level=0.1, thresholds=[]), "a threshold and an image"),
     (lambda: decide.ListCheck(0, 0.1), "must hold a photo"),
     (lambda: decide.ListCheck(5, 0.1, checked=6), "6 cannot be checked"),
-    (lambda: decide.ListCheck(5, 0.1, prior=(0, 1)), "positive numbers"),
     (lambda: decide.ListAnswers(1, 0, 2, 0), "must be among those answered"),
     (lambda: decide.ListAnswers(1, 0, 1, 1), "cannot have been drawn"),
 ]

@@ -112,16 +112,6 @@ def test_average_k_warns_of_a_tie_at_the_cut():
     assert rule(probs).sum(1).tolist() == case["expected"]["set_sizes"]
 
 
-def test_average_k_depends_on_the_link():
-    case = AVERAGE_K["same logits, softmax vs sigmoid scores give different sets (K=1)"]
-    logits = torch.tensor(case["inputs"]["logits"], dtype=torch.float64)
-    for name, probs in (("softmax", logits.softmax(1)), ("sigmoid", logits.sigmoid())):
-        rule = average_k(probs, 1)
-        assert rule.value == pytest.approx(case["expected"][f"threshold_{name}"], rel=1e-9)
-        sets = [row.nonzero().flatten().tolist() for row in rule(probs)]
-        assert sets == case["expected"][f"sets_{name}"]
-
-
 @given(st.integers(0, 10**6), st.floats(0.05, 5))
 @settings(max_examples=50, deadline=None)
 def test_average_k_sets_hold_k_labels(seed, k):
@@ -156,13 +146,6 @@ def test_labels_that_cannot_be_fitted_take_the_shared_threshold_or_are_never_cho
     assert least_cost(probs, truth, false_alarm=1, miss=1, scope="label").value[2] == NEVER
     with pytest.raises(ValueError, match="must hold a present entry"):
         best_f(probs, np.zeros_like(truth), scope="shared")
-
-
-def test_thresholds_lie_between_scores():
-    probs = np.array([[0.2], [0.4], [0.8], [0.9]], dtype=np.float32)
-    truth = np.array([[0], [0], [1], [1]])
-    assert best_f(probs, truth, scope="shared").value == pytest.approx(0.6)
-    assert best_f(probs, np.ones_like(truth), scope="shared").value == pytest.approx(0.1)
 
 
 @pytest.mark.parametrize("fit", [best_f, lambda *a: recall_at(*a, recall=0.8)])
