@@ -87,7 +87,7 @@ def test_a_quantised_file_is_small_and_measured_and_answers_by_its_new_link(labe
     assert "times smaller" in str(done)
 
 
-def test_short_names_change_no_answer_and_layers_keep_theirs(labelled):
+def test_short_names_change_no_answer(labelled):
     model, table = labelled
     network = export_network(model.model, model.transform.size)
     facts = facts_of(model, spec(model))
@@ -99,17 +99,13 @@ def test_short_names_change_no_answer_and_layers_keep_theirs(labelled):
     )
     np.testing.assert_array_equal(found, expected)
     assert compact.ByteSize() < small.ByteSize() - 5_000
-    layers = [
-        [node.name for node in p.graph.node if node.op_type == "Conv"] for p in (small, compact)
-    ]
-    assert layers[0] == layers[1]
 
 
 def test_a_file_that_loses_too_much_is_written_only_where_it_is_wanted(labelled, monkeypatch):
     monkeypatch.setattr(int8, "MAX_MAP_LOSS", -1.0)
     model, table = labelled
     facts = facts_of(model, spec(model))
-    with pytest.raises(LabelwiseError, match=r"nothing was written: .* error: '/model/.*'"):
+    with pytest.raises(LabelwiseError, match=r"nothing was written: .*, add --int8-anyway"):
         quantised_content(model, facts, table)
     done = quantised_content(model, facts, table, anyway=True)
     said = read_model(done.content, "int8")[1].judgement

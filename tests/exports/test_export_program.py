@@ -114,8 +114,7 @@ def test_a_program_that_differs_is_not_written(kind, tmp_path, monkeypatch):
         wrong.model.head.classifier.bias += 0.01
     right = torch_programs.picture_program
     monkeypatch.setattr(torch_programs, "picture_program", lambda _: right(wrong))
-    node = {"pt2": "linear", "pte": "forward"}[kind]
-    with pytest.raises(LabelwiseError, match=rf"logits of .* are 0\.01 apart, .*'{node}'"):
+    with pytest.raises(LabelwiseError, match=r"logits of .* are 0\.01 apart, more than 0.0001$"):
         WRITERS[kind](model, spec(model), tmp_path / f"model.{kind}", pictures(1), [0])
     assert not any(tmp_path.iterdir())
 

@@ -1,8 +1,6 @@
-"""ONNX files that a stranger forged and sealed anew: `predict` answers by the file alone.
+"""ONNX files that a stranger forged and sealed anew, and answers of a file without torch.
 
-The oracle is the engine, which reads every fact of the metadata with torch: what it refuses must
-not be answered without it, and where it answers the labels are the same. What the graph itself
-does with a picture is nobody's but its writer's to judge.
+Oracles: the engine, which computes link and rule with torch; sentences of the facts that are wrong.
 """
 
 import json
@@ -22,16 +20,9 @@ from labelwise.cli.app import app
 from labelwise.decide import AtMost, Threshold
 from labelwise.errors import CheckpointError
 from labelwise.exports.onnx_file import export_onnx
-from labelwise.methods import link_from_spec
+from labelwise.models.answer_files import NOT_FINITE
 from labelwise.models.graph_file import sealed
 from labelwise.models.graph_model import OnnxModel
-from labelwise.models.onnx_answers import (
-    AGREES,
-    ALL_AGREE,
-    NOT_FINITE,
-    OnnxAnswers,
-    require_agreement,
-)
 from labelwise.models.scoring import score
 from labelwise.pictures import PictureImages
 
@@ -96,9 +87,8 @@ REFUSED = {
     [(key, text) for key, texts in REFUSED.items() for text in texts],
     ids=lambda one: str(one)[:40],
 )
-def test_what_the_engine_refuses_is_not_answered_without_it(honest, tmp_path, key, text):
+def test_facts_that_cannot_be_used_are_refused(honest, tmp_path, key, text):
     path = forged(honest, tmp_path / "forged.onnx", **{key: text})
-    assert OnnxAnswers.of(path) is None
     with pytest.raises(CheckpointError, match=r"forged\.onnx"):
         OnnxModel.load(path)
 
@@ -120,23 +110,13 @@ def test_probabilities_of_another_link_than_the_stated_one(honest, tmp_path, lin
     )
 
 
-def test_rounding_of_a_steep_line_is_no_disagreement():
-    logits = np.linspace(4.99, 5.01, 100_001, dtype=np.float32)
-    steep = {"slope": 400.0, "offset": -2000.0}
-    inside = np.float32(steep["slope"]) * logits + np.float32(steep["offset"])  # as the graph does
-    expected = link_from_spec(PLATT | steep)(logits.astype(np.float64))
-    apart = np.abs(1 / (1 + np.exp(-inside)) - expected).max()
-    assert apart > AGREES
-    require_agreement("steep.onnx", float(apart), ALL_AGREE)
-
-
 @pytest.mark.parametrize("rule", [Threshold(0.0), Threshold(tuple(FIVE)), AtMost(Threshold(0), 2)])
 def test_labels_are_those_of_the_stated_rule(honest, tmp_path, rule):
     told = json.dumps({"kind": rule.kind} | rule.spec() | rule_inside(rule))
     path = forged(honest, tmp_path / "forged.onnx", rule=told)
     images = PictureImages(sorted(honest.parent.glob("*.png")))
     (part,) = score(OnnxModel.load(path), images)
-    found = list(OnnxAnswers.of(path).score(images))
+    found = list(OnnxModel.load(path).written(images))
     assert [one.labels for one in found] == [one.labels for one in part.answers()]
     assert found[0].labels
 
@@ -176,7 +156,8 @@ def answering(node, *, of):
 @pytest.mark.parametrize("name", ["logits", "probability"])
 def test_a_graph_without_an_output(honest, tmp_path, name):
     path = forged(honest, tmp_path / "forged.onnx", change=renamed(name))
-    assert OnnxAnswers.of(path) is None
+    with pytest.raises(CheckpointError, match="cannot be run by onnxruntime"):
+        OnnxModel.load(path)
 
 
 @pytest.mark.parametrize("node", [("Mul", "nan"), ("Mul", "two"), ("Neg",)])
@@ -231,62 +212,23 @@ def file(request, tmp_path_factory):
     return folder / "model.onnx", folder / "photos"
 
 
-def photos_in(folder):
-    return PictureImages(sorted(folder.iterdir()))
-
-
-def test_answers_are_those_of_the_engine(file):
+def test_predict_answers_without_torch_what_the_engine_answers(file, tmp_path):
     path, photos = file
-    images = photos_in(photos)
-    found = list(OnnxAnswers.of(path).score(images))
-    (part,) = score(OnnxModel.load(path), images)
-    expected = list(part.answers())
-    assert [one.error for one in found] == [one.error for one in expected]
-    assert sum(one.error is not None for one in found) == 1
-    assert [(one.row, one.id, one.labels) for one in found] == [
-        (one.row, one.id, one.labels) for one in expected
-    ]
-    assert 0 < sum(len(one.labels) for one in found) < 5 * 7
-    for mine, other in zip(found, expected, strict=True):
-        np.testing.assert_allclose(mine.probs, other.probs, atol=1e-6)
-
-
-def test_predict_answers_without_torch_what_it_answers_with_it(file, tmp_path, monkeypatch):
-    path, photos = file
-    words = ["predict", str(path), str(photos)]
+    out = tmp_path / "without.jsonl"
     done = subprocess.run(
-        [sys.executable, "-c", WITHOUT_TORCH, *words, "-o", str(tmp_path / "without.jsonl")],
+        [sys.executable, "-c", WITHOUT_TORCH, "predict", path, photos, "-o", out],
         capture_output=True,
         text=True,
     )
     assert done.returncode == 1, done.stderr  # one photo cannot be read
     assert "7 of 8 images predicted" in done.stdout
-    monkeypatch.setattr(OnnxAnswers, "of", staticmethod(lambda path: None))
-    with_torch = CliRunner().invoke(app, [*words, "-o", str(tmp_path / "with.jsonl")])
-    assert with_torch.exit_code == 1
-    mine, other = (
-        [json.loads(line) for line in (tmp_path / name).read_text().splitlines()]
-        for name in ("without.jsonl", "with.jsonl")
-    )
-    assert [(one["path"], one.get("labels"), one.get("error")) for one in mine] == [
-        (one["path"], one.get("labels"), one.get("error")) for one in other
-    ]
-
-
-def test_a_file_that_cannot_answer_so_is_left_to_the_engine(honest, tmp_path):
-    assert OnnxAnswers.of(honest) is not None
-    assert OnnxAnswers.of(tmp_path / "none.onnx") is None
-    changed = tmp_path / "changed.onnx"
-    changed.write_bytes(b"no model")
-    assert OnnxAnswers.of(changed) is None
-    content = bytearray(honest.read_bytes())
-    content[content.rindex(b"weights_sha256") + 20] ^= 1  # the graph still runs
-    changed.write_bytes(content)
-    assert OnnxAnswers.of(changed) is None
-    assert OnnxAnswers.of(forged(honest, changed, input="pixels")) is None
-    model = predictor(link=None)
-    export_onnx(model, spec(model), changed, pictures(1))
-    assert OnnxAnswers.of(changed) is None  # it only ranks
+    found = [json.loads(line) for line in out.read_text().splitlines()]
+    (part,) = score(OnnxModel.load(path), PictureImages(sorted(photos.iterdir())))
+    for row, answer in zip(found, part.answers(), strict=True):
+        assert (row["path"], row.get("error")) == (answer.id, answer.error)
+        assert tuple(row.get("labels", ())) == answer.labels
+        np.testing.assert_allclose(list(row.get("probs", {}).values()), answer.probs, atol=1e-6)
+    assert 0 < sum(len(row.get("labels", ())) for row in found) < 5 * 7
 
 
 def test_logits_that_are_not_finite_are_an_error(honest, tmp_path):
@@ -298,6 +240,6 @@ def test_logits_that_are_not_finite_are_an_error(honest, tmp_path):
     (tmp_path / "model.onnx").write_bytes(sealed(model))
     Image.fromarray(pictures(1).pixels[0]).save(tmp_path / "photo.png")
     images = PictureImages([tmp_path / "photo.png"])
-    (found,) = OnnxAnswers.of(tmp_path / "model.onnx").score(images)
+    (found,) = OnnxModel.load(tmp_path / "model.onnx").written(images)
     assert found.error == f"{found.id}: {NOT_FINITE}"
     assert (found.labels, found.probs) == ((), ())

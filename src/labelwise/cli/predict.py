@@ -25,8 +25,8 @@ from labelwise.cli.text import (
 )
 from labelwise.errors import SettingsError
 from labelwise.models import load_model
+from labelwise.models.answer_files import WRITTEN, Answer, answer_writer
 from labelwise.models.loading import caution_of, is_exported, refuse_program
-from labelwise.models.onnx_answers import WRITTEN, Answer, OnnxAnswers, answer_writer
 from labelwise.models.run_folder import RunFolder
 from labelwise.numeric.arrays import to_numpy
 from labelwise.pictures import ImageSource, PictureImages
@@ -150,22 +150,19 @@ def _predict_shards(run: Path, places: list[str], out: str, given: Options) -> N
 def _predict_file(run: Path, images: list[Path], given: Options) -> None:
     out = None if given.out is None else given.target
     logits: list[Any] = []
-    held_out = model = graph = None
+    held_out = None
     with _stoppable(out):
         if out is not None and out.suffix not in WRITTEN:
             raise SettingsError(f"the output must end in {', '.join(WRITTEN)}, got {out.name!r}")
         decode = decoder_of(given)
-        alone = given.explain is None and given.taxonomy is None and not given.frequencies
-        if alone and given.device in (None, "cpu") and run.suffix.lower() == ".onnx":
-            graph = OnnxAnswers.of(run)  # without torch
-        if graph is None:
-            _check_model(run)
+        _check_model(run)
         source = PictureImages(find_photos(images))
-        if graph is not None:
-            names, said, answers = graph.facts.space.names, graph.facts.caution, graph.score(source)
+        model: Any = load_model(run, given.device or "cpu").fused(len(source))
+        names, said = model.space.names, model.caution
+        alone = given.explain is None and given.taxonomy is None and not given.frequencies
+        if alone and run.suffix.lower() == ".onnx" and model.answers_pictures:
+            answers = model.written(source)
         else:
-            model = load_model(run, given.device or "cpu").fused(len(source))
-            names, said = model.space.names, model.caution
             answers = _answers(model, source, decode, logits, given)
         caution(said)
         if given.frequencies:
@@ -215,7 +212,7 @@ def _predict_file(run: Path, images: list[Path], given: Options) -> None:
     if count > failed:
         note = RunFolder(run).size_note(chosen / (count - failed)) if run.is_dir() else ""
         tell(note)
-        if held_out is not None and model is not None:
+        if held_out is not None:
             _say_frequencies(held_out, model.link, logits)
     if failed:
         complain(f"{failed:,} of {counted(count, 'image')} could not be read")

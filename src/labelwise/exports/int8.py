@@ -18,7 +18,7 @@ import numpy as np
 import onnx
 import torch
 from numpy.typing import NDArray
-from onnx import ModelProto, TensorProto, helper
+from onnx import ModelProto, TensorProto
 
 from labelwise.calibration import ZeroShare, auto, within_groups
 from labelwise.calibration.entries import OnLogOdds
@@ -31,7 +31,7 @@ from labelwise.links import Consistent, Grouped, Link, require_link
 from labelwise.metrics import average_precision, log_loss_from_logs, reliability
 from labelwise.metrics.intervals import BootstrapInterval, bootstrap
 from labelwise.models import Predictor
-from labelwise.models.graph_file import INPUT, Facts, cut, open_session, read_model, sealed
+from labelwise.models.graph_file import INPUT, Facts, read_model, sealed
 from labelwise.models.graph_model import OnnxModel
 from labelwise.predictions import Predictions
 from labelwise.system.progress import Watch
@@ -124,8 +124,7 @@ def quantised_content(
     held_out = table.subset(np.arange(1, len(table), 2))
     network = export_network(predictor.model, predictor.transform.size)
     before = _file(network, facts)
-    small = _quantise(network, before, fitting)
-    compact = _compacted(small)
+    compact = _compacted(_quantise(network, before, fitting))
     rough = _file(compact, replace(facts, precision="int8", promises=()))
     link = _fitted_anew(predictor.link, measured_predictions(rough, fitting, "fit", watch=watch))
     after = _file(compact, replace(rough.facts, link=link))
@@ -137,10 +136,8 @@ def quantised_content(
     changes = _changes(before, after, reference, own)
     too_much, judgement = _judgement(*changes, len(held_out))
     if too_much and not anyway:
-        worst = ", ".join(_worst_layers(network, small, before, held_out))
         raise LabelwiseError(
-            f"nothing was written: {judgement}; the layers that add most of the error: {worst}; "
-            "to write it all the same, add --int8-anyway"
+            f"nothing was written: {judgement}; to write it all the same, add --int8-anyway"
         )
     judged = _file(compact, replace(after.facts, judgement=judgement))
     return Quantised(sealed(judged.proto), old, new, len(held_out), link.kind, *changes, judgement)
@@ -295,30 +292,3 @@ def _figures(model: OnnxModel, predictions: Predictions) -> Figures:
         float(log_loss_from_logs(log_p, log_q, labels, observed).value),
         1000 * float(np.median(times[2:])),
     )
-
-
-def _worst_layers(
-    network: ModelProto, small: ModelProto, model: OnnxModel, table: LabelTable, count: int = 3
-) -> list[str]:
-    """Return the layers that add most to the relative error |exact - rough| / |exact|."""
-    layers = [node for node in network.graph.node if node.op_type in ("Conv", "Gemm", "MatMul")]
-    there = {name for node in small.graph.node for name in node.output}
-    names = sorted(
-        {name for node in layers for name in (node.input[0], node.output[0]) if name in there}
-    )
-    batch = next(_inputs(model, table, BATCH))
-    start = helper.make_tensor_value_info(INPUT, TensorProto.FLOAT, batch.shape)
-    wanted = [helper.make_empty_tensor_value_info(name) for name in [*names, LOGITS]]
-    exact, rough = (
-        open_session(cut(proto, [start], wanted)).run(names, {INPUT: batch})
-        for proto in (network, small)
-    )
-    error = {
-        name: float(np.linalg.norm(a - b)) / max(float(np.linalg.norm(a)), 1e-30)
-        for name, a, b in zip(names, exact, rough, strict=True)
-    }
-    added = {
-        node.name: error.get(node.output[0], 0.0) - error.get(node.input[0], 0.0) for node in layers
-    }
-    worst = sorted(added, key=lambda name: -added[name])[:count]
-    return [f"{name!r} ({added[name]:+.1%})" for name in worst]

@@ -12,7 +12,7 @@ A probability also agrees if it lies between those of the logits a rounding belo
 with steps may turn the last bit of a logit into another level.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from typing import Any, TypeVar
@@ -28,7 +28,7 @@ from labelwise.data import LabelTable
 from labelwise.errors import LabelwiseError
 from labelwise.exports.links import default_thresholds
 from labelwise.models import Predictor
-from labelwise.models.graph_model import GraphAnswers, GraphModel, NodeValue
+from labelwise.models.graph_model import GraphAnswers, GraphModel, OnnxModel
 from labelwise.models.scoring import Scorer, infer, raise_failure
 from labelwise.numeric.arrays import to_numpy
 from labelwise.pictures import BytesImages, ImageSource
@@ -125,7 +125,6 @@ ROUNDING = 1e-6  # of a logit, relative above 1
 
 Row = TypeVar("Row")
 Program = Callable[[Tensor], GraphAnswers]
-Values = Callable[[Tensor], Iterable[NodeValue]]
 
 
 @dataclass
@@ -175,11 +174,9 @@ def assert_parity(
         answers = model.answers(pixels.numpy())
         return answers if predictor.link is None else model.decided(answers.logits)
 
-    def values(pixels: Tensor) -> Iterable[NodeValue]:
-        return model.values(transform.normalise(pixels).numpy())
-
+    graph = model if isinstance(model, OnnxModel) else None
     if transform.bands is not None:
-        return assert_program_parity(program, values, predictor, images, rows, watch=watch)
+        return assert_program_parity(program, predictor, images, rows, graph=graph, watch=watch)
     at_least = transform.at_least()
     examples = encoded_examples(images.read(rows[0], at_least), transform.size)
     parity = Parity(len(rows), levels=0, files=len(examples))
@@ -208,25 +205,25 @@ def assert_parity(
         parity.pixels_differing += float((apart > 0).mean())
         same = np.array_equal(scaled, pixels)
         whole = None if same else model.answers(scaled[None])
-        _take_answers(parity, predictor, pixels[None], program, values, name, whole)
+        _take_answers(parity, predictor, pixels[None], program, name, graph, whole)
     parity.pixels_differing /= len(every)
     return parity
 
 
 def assert_program_parity(
     program: Program,
-    values: Values,
     predictor: Predictor,
     images: ImageSource,
     rows: Sequence[int],
     *,
+    graph: OnnxModel | None = None,
     watch: Watch | None = None,
 ) -> Parity:
     """Return how far a program of scaled pixels is from the model; raise where it is too far."""
     parity = Parity(len(rows))
     for row in _shown(rows, watch):
         pixels = input_of(images, row, predictor.transform)[None]
-        _take_answers(parity, predictor, pixels, program, values, images.ids[row])
+        _take_answers(parity, predictor, pixels, program, images.ids[row], graph)
     return parity
 
 
@@ -244,18 +241,18 @@ def _take_answers(
     predictor: Predictor,
     pixels: Tensor,
     program: Program,
-    values: Values,
     name: str,
+    graph: OnnxModel | None = None,
     whole: GraphAnswers | None = None,
 ) -> None:
     """Compare logits with the model's for the same pixels, and what follows from the logits."""
     found, expected = program(pixels), predictor.logits(pixels)
     gap = float(np.abs(found.logits - expected.numpy()).max())
     if not gap <= MAX_LOGIT:  # NaN is too far too
-        node = first_difference(values(pixels), predictor, pixels)
+        first = "" if graph is None else first_difference(graph, predictor, pixels)
         raise LabelwiseError(
             f"nothing was written: logits of {name} are {gap:.2g} apart, more than "
-            f"{MAX_LOGIT:g}; the first node that differs is {node}"
+            f"{MAX_LOGIT:g}{first}"
         )
     parity.logit = max(parity.logit, gap)
     parity.labels += len(predictor.space)
@@ -307,19 +304,19 @@ def compare_answers(
     return float(np.abs(p - expected.numpy()).max())
 
 
-def first_difference(values: Iterable[NodeValue], predictor: Predictor, pixels: Tensor) -> str:
-    """Return the name of the first node of a network that gives what torch never computes."""
+def first_difference(graph: OnnxModel, predictor: Predictor, pixels: Tensor) -> str:
+    """Return words for the first node of a network that gives what torch never computes."""
     images = predictor.transform.normalise(pixels)
     with torch.no_grad(), _Recorded() as recorded:
         predictor.model.eval()(images)
-    nodes = list(values)
+    nodes = list(graph.values(images.numpy()))
     last = -1
     for position, (_, _, value) in enumerate(nodes):
         alike = (known for known in recorded.values if known.shape == value.shape)
         if any(np.allclose(value, known, atol=1e-4, rtol=1e-4) for known in alike):
             last = position
     name, kind, _ = nodes[min(last + 1, len(nodes) - 1)]
-    return f"{name!r} ({kind})"
+    return f"; the first node that differs is {name!r} ({kind})"
 
 
 class _Recorded(TorchDispatchMode):

@@ -11,9 +11,8 @@ by unpickling, which runs code of their writer: labelwise writes them and runs n
 import io
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -38,7 +37,6 @@ from labelwise.models.graph_model import (
     GRAPH,
     WEIGHTS,
     GraphAnswers,
-    NodeValue,
     OpenVinoModel,
     digest,
     openvino_runtime,
@@ -180,10 +178,7 @@ def export_executorch(
     content = _lowered(picture_program(predictor), description)
     program = LoadedProgram(content)
 
-    def values(pixels: Tensor) -> list[NodeValue]:
-        return [("forward", "ExecuTorch", program(pixels)["logits"].numpy())]
-
-    parity = _compared(program, values, predictor, images, rows, watch)
+    parity = _compared(program, predictor, images, rows, watch)
     whole = [input_of(images, rows[n % len(rows)], predictor.transform) for n in range(MOST)]
     together = torch.stack(whole)
     gap = float((program(together)["logits"] - predictor.logits(together)).abs().max())
@@ -209,7 +204,6 @@ def _description(
 
 def _compared(
     program: Callable[[Tensor], dict[str, Tensor]],
-    values: Callable[[Tensor], Iterable[NodeValue]],
     predictor: Predictor,
     images: ImageSource,
     rows: Sequence[int],
@@ -219,7 +213,7 @@ def _compared(
         with torch.no_grad():
             return GraphAnswers(**{name: value.numpy() for name, value in program(pixels).items()})
 
-    return assert_program_parity(answers, values, predictor, images, rows, watch=watch)
+    return assert_program_parity(answers, predictor, images, rows, watch=watch)
 
 
 class LoadedProgram:
@@ -320,30 +314,11 @@ def export_program(
         torch.export.save(program, buffer, extra_files={MODEL_FILE: description})
         buffer.seek(0)
         loaded = torch.export.load(buffer).module()  # written a moment ago, by this process
-    parity = _compared(loaded, partial(_node_values, loaded), predictor, images, rows, watch)
+    parity = _compared(loaded, predictor, images, rows, watch)
     content = buffer.getvalue()
     with replacing(Path(path)) as temporary:
         temporary.write_bytes(content)
     return len(content), parity
-
-
-class _Nodes(torch.fx.Interpreter):
-    def __init__(self, program: torch.fx.GraphModule) -> None:
-        super().__init__(program)
-        self.values: list[NodeValue] = []
-
-    def run_node(self, n: torch.fx.Node) -> Any:
-        value = super().run_node(n)
-        if isinstance(value, Tensor) and value.dtype == torch.float32 and n.op != "get_attr":
-            self.values.append((n.name, str(n.target), value.detach().numpy().copy()))
-        return value
-
-
-def _node_values(program: torch.fx.GraphModule, pixels: Tensor) -> list[NodeValue]:
-    nodes = _Nodes(program)
-    with torch.no_grad():
-        nodes.run(pixels)
-    return nodes.values
 
 
 def picture_program(predictor: Predictor) -> torch.export.ExportedProgram:

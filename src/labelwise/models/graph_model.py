@@ -4,8 +4,8 @@ import hashlib
 import json
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Generator, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -17,7 +17,8 @@ from PIL import Image
 
 from labelwise.decide import Rule
 from labelwise.errors import CheckpointError, ImageError, LabelwiseError, SettingsError
-from labelwise.links import Link
+from labelwise.links import Link, require_link
+from labelwise.models.answer_files import NOT_FINITE, Answer
 from labelwise.models.graph_file import (
     INPUT,
     PIXELS,
@@ -29,9 +30,10 @@ from labelwise.models.graph_file import (
     open_session,
     read_model,
 )
-from labelwise.models.onnx_answers import require_agreement
 from labelwise.models.run_folder import OPENVINO_FILES
-from labelwise.pictures import Transform
+from labelwise.pictures import ImageSource, Transform
+from labelwise.pictures.prefetch import available_cores, by_threads
+from labelwise.pictures.worker import reason_of
 from labelwise.system.text import first_line, one_line_of
 from labelwise.taxonomy import Taxonomy
 from labelwise.types import LabelSpace
@@ -41,6 +43,8 @@ if TYPE_CHECKING:  # it takes two seconds to import, and answers need none of it
     from torch import Tensor
 
 Part = Literal["resize", "network", "decision", "features"]
+AGREES = 1e-5  # the median over labels and pictures
+ALL_AGREE = 1e-4  # every label: a steep line, computed in float32, rounds to some 1e-5
 NodeValue = tuple[str, str, NDArray[np.float32]]  # name, operator, output
 
 
@@ -79,10 +83,6 @@ class GraphModel(ABC):
     @abstractmethod
     def run(self, part: Part, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         """Return the outputs of a part of the graph by name; several threads may call it."""
-
-    @abstractmethod
-    def values(self, images: NDArray[np.float32]) -> Iterator[NodeValue]:
-        """Yield what the nodes of the network give for normalised images, in order."""
 
     @property
     def size(self) -> int:
@@ -158,9 +158,16 @@ class GraphModel(ABC):
             if answers.probability is None:
                 raise CheckpointError(f"{self.name} names a link, and its graph has no probability")
             expected = self.link(logits.astype(np.float64))
-            apart = float(np.median(np.abs(answers.probability - expected)))
-            require_agreement(self.name, apart)
+            self.require_agreement(float(np.median(np.abs(answers.probability - expected))), AGREES)
         return logits
+
+    def require_agreement(self, apart: float, at_most: float) -> None:
+        """Raise unless the graph's probabilities are so near to those of the stated link."""
+        if not apart <= at_most:
+            raise CheckpointError(
+                f"{self.name} must give the probabilities of the link in its metadata, got a "
+                f"difference of {apart:.2g}; export it again"
+            )
 
     def decided(self, logits: NDArray[np.float32]) -> GraphAnswers:
         """Return what the link and the rule of the graph say of logits (n, K)."""
@@ -208,6 +215,38 @@ class OnnxModel(GraphModel):
         features = torch.from_numpy(outputs.pop(self.features.name))
         return torch.from_numpy(self.checked(GraphAnswers(**outputs))), features
 
+    @property
+    def answers_pictures(self) -> bool:
+        """Whether the graph alone makes probabilities of a picture."""
+        return self.facts.input != PIXELS and self.link is not None
+
+    def written(self, images: ImageSource) -> Generator[Answer]:
+        """Yield the answer for each image, in order, without torch: importing it takes seconds.
+
+        What cannot be read is an answer with its error. Labels are chosen by the stated rule.
+        """
+        cores, names, link = available_cores(), self.space.names, require_link(self.link, self.name)
+        graph = replace(self, threads=1)
+
+        def answered(row: int) -> Answer:
+            name = images.ids[row]
+            try:
+                pixels = graph.pixels(np.asarray(images.read(row, None)))
+            except Exception as error:
+                return Answer(row, name, error=reason_of(name, error))
+            answers = graph.answers(pixels[None])
+            logits, probs = answers.logits[0], answers.probability[0]
+            if not np.isfinite(logits).all():
+                return Answer(row, name, error=f"{name}: {NOT_FINITE}")
+            apart = float(np.abs(probs - link(answers.logits.astype(np.float64))[0]).max())
+            self.require_agreement(apart, ALL_AGREE)
+            order = np.lexsort((-logits, -probs))  # in float32, high probabilities may be equal
+            chosen = self.rule(probs[None])[0]
+            labels = tuple(names[column] for column in order if chosen[column])
+            return Answer(row, name, labels, tuple(probs.tolist()), caution=self.caution)
+
+        yield from by_threads(range(len(images)), answered, cores, 2 * cores, "answer")
+
     @cached_property
     def features(self) -> GraphFeatures | None:
         """What its logits are weighted sums of, where they are."""
@@ -221,6 +260,7 @@ class OnnxModel(GraphModel):
         return dict(zip(names, session.run(names, inputs), strict=True))
 
     def values(self, images: NDArray[np.float32]) -> Iterator[NodeValue]:
+        """Yield what the nodes of the network give for normalised images, in order."""
         nodes = list(self.proto.graph.node)
         begin = next(at for at, node in enumerate(nodes) if INPUT in node.output)
         end = next(at for at, node in enumerate(nodes) if "logits" in node.output)
@@ -331,24 +371,6 @@ class OpenVinoModel(GraphModel):
             for output, value in outputs.items()
             for name in output.names & OUTPUTS  # a tensor may have names of nodes too
         }
-
-    def values(self, images: NDArray[np.float32]) -> Iterator[NodeValue]:
-        openvino = openvino_runtime()
-        network = self._after(INPUT, [-1, *images.shape[1:]], np.float32)
-        end = tensor_of(network, "logits").get_node()
-        nodes = []
-        for node in network.get_ordered_ops():
-            if node.get_type_name() not in ("Parameter", "Constant", "Result"):
-                nodes.append(node)
-            if node == end:
-                break
-        shown = [node for node in nodes if node.get_output_element_type(0) == openvino.Type.f32]
-        whole = openvino.Model(
-            [openvino.opset13.result(node.output(0)) for node in shown], network.get_parameters()
-        )
-        values = self._compiled(whole, None).create_infer_request().infer({INPUT: images})
-        for node, value in zip(shown, values.values(), strict=True):
-            yield node.get_friendly_name(), node.get_type_name(), value
 
     def _opened(self, part: Part) -> Any:
         openvino = openvino_runtime()

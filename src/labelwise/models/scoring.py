@@ -21,7 +21,7 @@ from torch import Tensor
 from labelwise.decide import Rule
 from labelwise.errors import ImageError, LabelwiseError, SettingsError
 from labelwise.links import Link, check_log_probs, consistent_log_probs
-from labelwise.models.onnx_answers import NOT_FINITE, Answer
+from labelwise.models.answer_files import NOT_FINITE, Answer
 from labelwise.pictures import FeatureRows, ImageSource
 from labelwise.pictures.batches import read_ahead
 from labelwise.pictures.fingerprint import looks_of
