@@ -29,8 +29,8 @@ from labelwise.links import Link, check_log_probs
 from labelwise.markup import Markup
 from labelwise.metrics import label_reliability
 from labelwise.metrics.shift import HeldOutShare, LabelShare, estimate_share, held_out_shares
-from labelwise.models.loading import is_exported, load_model, spec_of
 from labelwise.models.answer_files import NOT_FINITE
+from labelwise.models.loading import is_exported, load_model, spec_of
 from labelwise.models.run_folder import RunFolder
 from labelwise.models.spec import ModelSpec
 from labelwise.numeric.bounds import clopper_pearson

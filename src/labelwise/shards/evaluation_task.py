@@ -8,7 +8,6 @@ import hashlib
 import io
 import json
 import os
-import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
@@ -16,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -55,65 +54,57 @@ from labelwise.system.storage import (
 from labelwise.system.text import counted
 from labelwise.types import LabelSpace, matching_columns
 
-# The labels of very many rows, on disk and mapped. An id is known by 128 bits of BLAKE2b. Keys are
-# spread over files by their first byte, and each file is sorted; one after the other they are then
-# sorted as a whole. An image is also found by the place it is at: below the folder of a table, or
-# below the shard.
+# The labels of very many rows, on disk and mapped. An id is known by 128 bits of BLAKE2b. An image
+# is also found by the place it is at: below the folder of a table, or below the shard.
 
-FILES = 256
 BLOCK_ROWS = 1 << 16
 PREFIX = "label:"
+RECORD = "S24"  # a key, and a number with its highest byte first: sorted as bytes are
 
-Keys = NDArray[np.uint64]
+Keys = NDArray[np.uint8]
 
 
 def keys_of(ids: Sequence[str]) -> Keys:
-    """Return 128 bits of each id, (n, 2)."""
+    """Return the 16 bytes of each id, (n, 16)."""
     digests = [blake2b(name.encode(), digest_size=16).digest() for name in ids]
-    return np.frombuffer(b"".join(digests), ">u8").reshape(-1, 2).astype(np.uint64)
+    return np.frombuffer(b"".join(digests), np.uint8).reshape(-1, 16)
 
 
-class KeyFiles(ExitStack):
-    """Keys with a number each, spread over files, and read in order."""
+def _fields(records: Any) -> tuple[Keys, NDArray[np.int64]]:
+    columns = np.asarray(records).view(np.uint8).reshape(-1, 24)
+    return columns[:, :16], columns[:, 16:].copy().view(">i8")[:, 0].astype(np.int64)
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__()
-        folder.mkdir(parents=True)
-        self.callback(shutil.rmtree, folder, ignore_errors=True)
-        files = ((folder / f"{number:02x}").open("w+b") for number in range(FILES))
-        self._files = [self.enter_context(file) for file in files]
+
+class KeyFile:
+    """Keys with a number each, written as they come and then sorted on disk."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.touch()
 
     def add(self, keys: Keys, numbers: NDArray[np.int64]) -> None:
-        records = np.column_stack([keys, numbers.astype(np.uint64)])
-        order = np.argsort(keys[:, 0], kind="stable")
-        file_of = (keys[order, 0] >> np.uint64(56)).astype(np.intp)
-        ends = np.searchsorted(file_of, np.arange(FILES + 1))
-        for file, start, end in zip(self._files, ends[:-1], ends[1:], strict=True):
-            if end > start:
-                file.write(records[order[start:end]].tobytes())
+        highest_first = numbers.astype(">i8").view(np.uint8).reshape(-1, 8)
+        with self.path.open("ab") as stream:
+            stream.write(np.hstack([keys, highest_first]).tobytes())
 
-    def parts(self) -> Iterator[tuple[Keys, NDArray[np.int64]]]:
-        for file in self._files:
-            file.seek(0)
-            records = np.frombuffer(file.read(), np.uint64).reshape(-1, 3)
-            order = np.lexsort((records[:, 2], records[:, 1], records[:, 0]))
-            yield records[order, :2], records[order, 2].astype(np.int64)
-
-    @staticmethod
-    def first_repeat(keys: Keys, numbers: NDArray[np.int64]) -> tuple[int, int] | None:
-        """Return the numbers of the first key that is there twice, of sorted keys."""
-        same = (keys[1:] == keys[:-1]).all(axis=1) & (numbers[1:] != numbers[:-1])
-        at = np.flatnonzero(same)
-        return (int(numbers[at[0]]), int(numbers[at[0] + 1])) if len(at) else None
+    def first_repeat(self) -> tuple[int, int] | None:
+        """Sort the keys; return the numbers of the first one that has two."""
+        records = _mapped(self.path, RECORD, "r+")
+        records.sort()
+        for start in range(0, len(records), BLOCK_ROWS):
+            keys, numbers = _fields(records[start : start + BLOCK_ROWS + 1])
+            same = (keys[1:] == keys[:-1]).all(axis=1) & (numbers[1:] != numbers[:-1])
+            if same.any():
+                at = int(same.argmax())
+                return int(numbers[at]), int(numbers[at + 1])
+        return None
 
 
 class StoredLabels:
     """Labels in a folder that :meth:`build` wrote."""
 
     def __init__(self, folder: Path, width: int) -> None:
-        self.first = _mapped(folder / "first", np.uint64)
-        self.second = _mapped(folder / "second", np.uint64)
-        self.numbers = _mapped(folder / "numbers", np.int64)
+        self.records = _mapped(folder / "keys", RECORD)
         self.present, self.unknown = (
             LabelSets(
                 _mapped(folder / f"{kind}-offsets", np.int64),
@@ -141,28 +132,21 @@ class StoredLabels:
         return self.present.take(rows).dense(), ~self.unknown.take(rows).dense()
 
     def _find(self, keys: Keys) -> NDArray[np.int64]:
+        lowest = np.pad(keys, ((0, 0), (0, 8))).view(RECORD)[:, 0]  # with the number 0
+        position = np.searchsorted(self.records, lowest)
+        asked = np.flatnonzero(position < len(self.records))
+        there, numbers = _fields(self.records[position[asked]])
+        same = (there == keys[asked]).all(axis=1)
         rows = np.full(len(keys), -1, np.int64)
-        position = np.searchsorted(self.first, keys[:, 0])
-        waiting = np.arange(len(keys))
-        while len(waiting):  # once, but for ids that share 64 bits
-            waiting = waiting[position[waiting] < len(self.first)]
-            waiting = waiting[self.first[position[waiting]] == keys[waiting, 0]]
-            here = self.second[position[waiting]] == keys[waiting, 1]
-            rows[waiting[here]] = self.numbers[position[waiting[here]]]
-            waiting = waiting[~here]
-            position[waiting] += 1
+        rows[asked[same]] = numbers[same]
         return rows
 
     @staticmethod
     def build(source: str, names: tuple[str, ...], folder: Path) -> "StoredLabels":
         """Read labels from a table, or any data that labelwise reads, into a folder."""
         folder.mkdir(parents=True, exist_ok=True)
-        with (
-            KeyFiles(folder / "keys") as keys,
-            _SetsFile(folder, "present") as present,
-            _SetsFile(folder, "unknown") as unknown,
-        ):
-            rows = 0
+        keys, rows = KeyFile(folder / "keys"), 0
+        with _SetsFile(folder, "present") as present, _SetsFile(folder, "unknown") as unknown:
             for ids, places, here, hidden in _batches(source, names, folder):
                 numbers = np.arange(rows, rows + len(ids))
                 keys.add(keys_of(ids), numbers)
@@ -170,19 +154,14 @@ class StoredLabels:
                 present.add(here)
                 unknown.add(hidden)
                 rows += len(ids)
-            if not rows:
-                raise DataError(f"{source}: the table is empty")
-            for part, numbers in keys.parts():
-                repeat = keys.first_repeat(part, numbers)
-                if repeat is not None:
-                    raise DataError(
-                        f"{source}: rows {repeat[0] + 1:,} and {repeat[1] + 1:,} name the same "
-                        "image; keep one of them"
-                    )
-                columns = {"first": part[:, 0], "second": part[:, 1], "numbers": numbers}
-                for name, values in columns.items():
-                    with (folder / name).open("ab") as stream:
-                        stream.write(values.tobytes())
+        if not rows:
+            raise DataError(f"{source}: the table is empty")
+        repeat = keys.first_repeat()
+        if repeat is not None:
+            raise DataError(
+                f"{source}: rows {repeat[0] + 1:,} and {repeat[1] + 1:,} name the same image; keep "
+                "one of them"
+            )
         return StoredLabels(folder, len(names))
 
 
@@ -300,9 +279,9 @@ def _renamed(sets: LabelSets, columns: NDArray[np.int32]) -> LabelSets:
     return LabelSets.from_csr(sets.offsets, columns[sets.columns], sets.width, sets.inverted)
 
 
-def _mapped(path: Path, kind: Any) -> Any:
+def _mapped(path: Path, kind: Any, mode: Literal["r", "r+"] = "r") -> Any:
     """Return a file as an array; an empty one cannot be mapped."""
-    return np.memmap(path, kind, "r") if path.stat().st_size else np.zeros(0, kind)
+    return np.memmap(path, kind, mode) if path.stat().st_size else np.zeros(0, kind)
 
 
 GROUP_ENTRIES = 1 << 21  # images times labels that are measured at once
@@ -548,28 +527,27 @@ def evaluate_shards(
         task = EvaluationTask(place, labels, stored, rule, sets, bins, k)
         total: EvaluationSums | None = None
         rows = failed = unlabelled = 0
-        with KeyFiles(Path(temporary) / "seen") as seen:
-            watch.start("evaluating", folder.rows)
-            try:
-                for done in engine.run(task, range(len(folder.groups))):
-                    if done.sums is not None:
-                        total = done.sums if total is None else total.merge(done.sums)
-                    seen.add(done.keys, done.numbers)
-                    rows, failed = rows + done.rows, failed + done.failed
-                    unlabelled += done.unlabelled
-                    watch.advance(done.rows)
-            finally:
-                watch.finish()
-            for keys, numbers in seen.parts():
-                repeat = seen.first_repeat(keys, numbers)
-                if repeat is not None:
-                    shards = [folder.records[number >> 32] for number in repeat]
-                    table = pq.read_table(io.BytesIO(folder.storage.read(shards[0].shard)))
-                    name = table["path"][repeat[0] & 0xFFFFFFFF].as_py()
-                    raise DataError(
-                        f"{folder.address}: {name!r} is there twice, in {shards[0].shard} and "
-                        f"{shards[1].shard}; an image must be evaluated once"
-                    )
+        seen = KeyFile(Path(temporary) / "seen")
+        watch.start("evaluating", folder.rows)
+        try:
+            for done in engine.run(task, range(len(folder.groups))):
+                if done.sums is not None:
+                    total = done.sums if total is None else total.merge(done.sums)
+                seen.add(done.keys, done.numbers)
+                rows, failed = rows + done.rows, failed + done.failed
+                unlabelled += done.unlabelled
+                watch.advance(done.rows)
+        finally:
+            watch.finish()
+        repeat = seen.first_repeat()
+        if repeat is not None:
+            shards = [folder.records[number >> 32] for number in repeat]
+            table = pq.read_table(io.BytesIO(folder.storage.read(shards[0].shard)))
+            name = table["path"][repeat[0] & 0xFFFFFFFF].as_py()
+            raise DataError(
+                f"{folder.address}: {name!r} is there twice, in {shards[0].shard} and "
+                f"{shards[1].shard}; an image must be evaluated once"
+            )
         if total is None:
             if labels is None:
                 raise DataError(f"{folder.address}: no row has labels")

@@ -28,8 +28,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from labelwise.errors import CheckpointError, DataError, SettingsError
 from labelwise.methods import link_to_spec
-from labelwise.models.loading import is_exported, load_model, model_files
 from labelwise.models.answer_files import CAUTION
+from labelwise.models.loading import is_exported, load_model, model_files
 from labelwise.models.scoring import Scored, one_thread, require_probabilities, score
 from labelwise.pictures.loading import PictureReader
 from labelwise.pictures.prefetch import available_cores
