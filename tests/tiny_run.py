@@ -1,10 +1,12 @@
 """A run small enough for a test: feature rows, an identity backbone, seconds in all."""
 
 import numpy as np
+import torch
 
 from labelwise.data import LabelTable
 from labelwise.pictures import FeatureRows
 from labelwise.system.progress import Silent
+from labelwise.system.tensors import load_tensors
 from labelwise.training.settings import read_settings
 
 
@@ -43,3 +45,11 @@ def tiny_settings(**flags):
     }
     given = {key.replace("__", "."): value for key, value in flags.items()}
     return read_settings(None, base | given)
+
+
+def assert_same_weights(one, other, **tolerance):
+    """Compare the weights of two runs, to the bit unless a tolerance is given."""
+    first, second = (load_tensors(folder / "model.safetensors") for folder in (one, other))
+    assert first.keys() == second.keys()
+    for name, value in first.items():
+        torch.testing.assert_close(value, second[name], **tolerance or {"atol": 0, "rtol": 0})

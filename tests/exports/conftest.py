@@ -3,9 +3,8 @@
 import pytest
 from export_samples import pictures, predictor, spec
 from PIL import Image
-from typer.testing import CliRunner
+from typed import must_run
 
-from labelwise.cli.app import app
 from labelwise.decide import Threshold
 from labelwise.exports.onnx_file import export_onnx
 from labelwise.links import Sigmoid
@@ -14,13 +13,7 @@ from labelwise.links import Sigmoid
 @pytest.fixture
 def run_verb():
     """Return a function that runs a verb that must succeed and returns what it printed."""
-
-    def run(*arguments):
-        done = CliRunner().invoke(app, [str(one) for one in arguments], catch_exceptions=False)
-        assert done.exit_code == 0, done.output
-        return done.output
-
-    return run
+    return lambda *words: must_run(*words, catch_exceptions=False).output
 
 
 @pytest.fixture(scope="session")

@@ -165,15 +165,6 @@ def test_a_model_that_only_ranks_exports_its_ranking(tmp_path):
     np.testing.assert_array_equal(answers.ranking, order)
 
 
-def test_the_engine_runs_a_file_as_it_runs_a_model(written):
-    model, path = written
-    images = pictures(5)
-    (mine,) = score(model, images)
-    (other,) = score(OnnxModel.load(path), images, workers=2)
-    torch.testing.assert_close(mine.probs, other.probs, atol=1e-3, rtol=0)
-    assert torch.equal(other.sets, model.rule(other.probs))
-
-
 def broken_weight(network):
     """Return the network with one number of its second convolution changed."""
     other = onnx.ModelProto()
@@ -337,13 +328,6 @@ def test_probabilities_are_those_of_the_link(name):
     p, none = run(graph, values.numpy(), *write_link(graph, link, "x", LABELS))
     np.testing.assert_allclose(p, link(values), rtol=1e-9, atol=1e-12)
     np.testing.assert_allclose(none, link.log_none(values).exp(), rtol=1e-8, atol=1e-12)
-
-
-def test_a_link_is_written_once_for_its_probabilities_and_for_none():
-    graph = Graph()
-    write_link(graph, BASE_LINKS["sigmoid"], "x", LABELS)
-    # Its formula has |v| twice: in log p and in log(1 - p).
-    assert [node.op_type for node in graph.nodes].count("Abs") == 2
 
 
 @pytest.mark.parametrize("name", rules())

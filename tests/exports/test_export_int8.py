@@ -122,13 +122,13 @@ def test_what_is_lost_has_the_interval_of_its_photos(labelled, monkeypatch):
     own = measured_predictions(file, held_out, "held out")
     reference = measured_predictions(model, held_out, "held out")
     random, losses = np.random.default_rng(1), []
-    for _ in range(150):
+    for _ in range(60):
         rows = random.integers(60, size=60)
         both = (one.logits[rows] for one in (reference, own))
         losses.append(-np.subtract(*(average_precision_score(own.labels[rows], s) for s in both)))
     spread = np.subtract(*np.quantile(losses, [0.975, 0.025]))
     assert done.lost.value == pytest.approx(done.before.map - done.after.map)
-    assert done.lost.high - done.lost.low == pytest.approx(spread, rel=0.35)
+    assert done.lost.high - done.lost.low == pytest.approx(spread, rel=0.4)
     assert "too few photos to tell" in str(done)
     assert features_of(file.proto).width == model.model.backbone.channels  # as its index needs
 

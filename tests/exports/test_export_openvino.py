@@ -92,14 +92,6 @@ def test_every_rule_agrees(decided, name):
     np.testing.assert_array_equal(found.label, model.rule(probs))
 
 
-@pytest.mark.parametrize(
-    ("backbone", "head"), [("test_resnet", "query2label"), ("test_vit", "linear")]
-)
-def test_networks_and_heads_agree(tmp_path, backbone, head):
-    _, parity = exported(tmp_path / "model", predictor(backbone, head, link=Sigmoid()))
-    assert parity.logit <= 1e-4
-
-
 def test_a_model_that_only_ranks_gives_its_ranking(tmp_path):
     model = predictor(link=None)
     exported(tmp_path / "model", model)
@@ -145,13 +137,6 @@ def test_a_flipped_bit_is_found(folder, tmp_path, name):
     (copy / name).unlink()
     with pytest.raises(CheckpointError, match="cannot be read: No such file"):
         OpenVinoModel.load(copy)
-
-
-def test_a_folder_that_is_there_is_kept(folder):
-    before = sorted(folder.iterdir())
-    with pytest.raises(SettingsError, match="is there already"):
-        exported(folder, predictor(link=Sigmoid()))
-    assert sorted(folder.iterdir()) == before
 
 
 def test_openvino_reads_label_names_from_the_folder(folder):

@@ -133,13 +133,6 @@ def test_the_verb_writes_a_program(kind, tmp_path, run_verb):
         run_verb(*call, "-o", tmp_path / "m.bin")
 
 
-def test_no_program_is_run_by_a_verb(tmp_path, run_verb):
-    (tmp_path / "m.pt2").touch()
-    for verb in (["predict", tmp_path / "m.pt2", tmp_path], ["evaluate", tmp_path / "m.pt2"]):
-        with pytest.raises(SettingsError, match=r"is not run: torch loads .pt2 files by unpickl"):
-            run_verb(*verb)
-
-
 def test_without_the_package_one_sentence_says_what_to_install(tmp_path, run_verb, monkeypatch):
     monkeypatch.setattr(torch_programs, "find_spec", lambda name: None)
     predictor(link=Sigmoid(), rule=RULE).save(tmp_path / "run")

@@ -14,9 +14,8 @@ import pytest
 from export_samples import link_of_each_kind, pictures, predictor, spec
 from onnx import TensorProto, helper, numpy_helper
 from PIL import Image
-from typer.testing import CliRunner
+from typed import run
 
-from labelwise.cli.app import app
 from labelwise.decide import AtMost, Threshold
 from labelwise.errors import CheckpointError
 from labelwise.exports.onnx_file import export_onnx
@@ -46,8 +45,7 @@ def forged(honest, path, *, change=lambda graph: None, **facts):
 
 
 def predicted(path, honest, tmp_path):
-    out = str(tmp_path / "out.csv")
-    return CliRunner().invoke(app, ["predict", str(path), str(honest.parent / "0.png"), "-o", out])
+    return run("predict", path, honest.parent / "0.png", "-o", tmp_path / "out.csv")
 
 
 def assert_refused(path, honest, tmp_path, sentence):

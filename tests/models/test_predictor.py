@@ -94,17 +94,6 @@ def test_five_crops_answer_with_the_mean_over_windows(tmp_path, mirrored):
         torch.testing.assert_close(predictor.embed(images)[1], pooled, atol=1e-5, rtol=1e-5)
 
 
-def test_models_that_do_not_speak_of_crops_look_once(tmp_path):
-    make().save(tmp_path)
-    facts = facts_of(tmp_path / "model.json")
-    assert facts.pop("crops") == 1
-    (tmp_path / "model.json").write_text(json.dumps(facts))
-    assert Predictor.load(tmp_path).model.crops == 1
-    rewrite(tmp_path / "model.json", crops=4)
-    with pytest.raises(CheckpointError, match="'crops': "):
-        Predictor.load(tmp_path)
-
-
 def test_transformers_of_0_2_keep_the_mean_of_their_patches(tmp_path):
     one = make()
     one.save(tmp_path)

@@ -17,18 +17,15 @@ from torch import Tensor, nn
 from labelwise.decide import Threshold
 from labelwise.errors import ImageError, LabelwiseError
 from labelwise.links import Sigmoid
-from labelwise.models import HeadSpec, Model, Predictor
+from labelwise.models import Predictor
 from labelwise.models.scoring import (
     Scored,
     captured,
-    infer,
     launch,
-    one_thread,
     score,
     scored,
 )
-from labelwise.networks.backbones import create_backbone
-from labelwise.pictures import ArrayImages, BytesImages, FeatureRows, FileImages, PictureImages
+from labelwise.pictures import ArrayImages, BytesImages, FileImages, PictureImages
 from labelwise.pictures.decode import decode
 from labelwise.pictures.loading import Failure
 from labelwise.types import LabelSpace
@@ -174,16 +171,6 @@ def test_embeddings_are_the_mean_features_of_the_backbone():
         torch.testing.assert_close(one.embeddings, other.embeddings, atol=1e-4, rtol=1e-4)
 
 
-def test_features_go_straight_to_the_head():
-    head = HeadSpec("linear", {})
-    model = Model(create_backbone("identity", channels=6), head.make(6, 3)).eval()
-    predictor = Predictor(model, head, LabelSpace(NAMES), Sigmoid(), Threshold(0.5))
-    rows = np.random.default_rng(0).normal(size=(9, 6)).astype(np.float32)
-    whole = Scored.join(list(score(predictor, FeatureRows(rows), batch_size=4)))
-    torch.testing.assert_close(whole.logits, predictor.logits(torch.from_numpy(rows)))
-    torch.testing.assert_close(predictor.predict(rows).logits, whole.logits)
-
-
 def test_a_model_that_only_ranks_is_refused_before_anything_is_read():
     one = make()
     ranking = Predictor(one.model, one.head, one.space, None, one.rule)
@@ -266,15 +253,9 @@ def test_pipes_and_devices_are_named_not_waited_for(tmp_path):
     assert len(whole) == 0
 
 
-def test_infer_refuses_an_empty_batch():
-    with pytest.raises(ValueError, match="batch_size must be positive, got 0"):
-        next(infer(lambda x: (x,), PictureImages([]), make().transform, batch_size=0))
-
-
 # Networks that a GPU launches whole; the oracle is the network itself, kernel by kernel.
 
 
-CPU = torch.device("cpu")
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 
@@ -287,28 +268,6 @@ def network(device: str) -> nn.Module:
 def pixels(count: int, device: str) -> Tensor:
     values = torch.rand(count, 3, 16, 16, generator=torch.Generator().manual_seed(count))
     return values.to(device).contiguous(memory_format=torch.channels_last)
-
-
-def test_values_on_the_cpu_are_there_at_once():
-    values = torch.arange(6.0).reshape(2, 3)
-    assert launch((values,), CPU).wait() == (values,)
-    assert launch((), CPU).wait() == ()
-
-
-def test_one_thread_computes_inside_the_block_and_as_many_as_before_after_it():
-    def broken() -> None:
-        with one_thread():
-            assert torch.get_num_threads() == 1
-            raise ZeroDivisionError
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    try:
-        with pytest.raises(ZeroDivisionError):
-            broken()
-        assert torch.get_num_threads() == 2
-    finally:
-        torch.set_num_threads(before)
 
 
 def test_a_network_that_cannot_be_captured_computes_as_before(monkeypatch):

@@ -11,11 +11,10 @@ import torch
 from PIL import Image
 from tiny_predictor import NAMES, make
 from tiny_run import tiny_settings, tiny_table
-from typer.testing import CliRunner
+from typed import must_run, refused
 
-from labelwise.cli.app import app
 from labelwise.data import load
-from labelwise.errors import CheckpointError, LabelwiseError
+from labelwise.errors import CheckpointError
 from labelwise.evaluation import Evaluation
 from labelwise.links import Sigmoid
 from labelwise.models.run_folder import SEEN_FILE, RunFolder
@@ -68,16 +67,7 @@ def new(tmp_path, run):
 
 
 def evaluated(*words):
-    command = ["evaluate", *map(str, words), "--query-length", "0", "--json"]
-    result = CliRunner().invoke(app, command)
-    assert result.exit_code == 0, result.exception
-    return Evaluation.from_json(result.stdout)
-
-
-def refused(*words):
-    result = CliRunner().invoke(app, ["evaluate", *map(str, words)])
-    assert isinstance(result.exception, LabelwiseError), result.exception
-    return str(result.exception)
+    return Evaluation.from_json(must_run("evaluate", *words, "--query-length", 0, "--json").stdout)
 
 
 def test_photos_the_run_was_fitted_on_are_counted(run, new):
@@ -126,7 +116,7 @@ def test_what_is_kept_with_the_run_is_enough(run, new):
     assert str(own) in found.why_not
     notes = evaluated(run, "--data", new).notes
     assert any("fitted on these photos is not known" in note for note in notes)
-    words = refused(run, "--data", new, "--without-training-photos")
+    words = refused("evaluate", run, "--data", new, "--without-training-photos")
     assert "cannot compare them" in words
     assert "leave it out" in words
 
@@ -155,17 +145,10 @@ def test_resized_encoded_and_trimmed_copies_look_the_same(run, new, tmp_path):
 
 def test_nothing_new_is_an_error(run, new):
     own = new.parents[1] / "own" / "t.csv"
-    words = refused(run, "--data", own, "--split", "train", "--without-training-photos")
+    words = refused("evaluate", run, "--data", own, "--split", "train", "--without-training-photos")
     assert "fitted on every photo" in words
     notes = evaluated(run, "--data", own, "--split", "test").notes
     assert not any("fitted" in note for note in notes)
-
-
-def test_the_option_is_not_for_a_file_of_scores(tmp_path):
-    scores = tmp_path / "scores.csv"
-    scores.write_text("id,dog,dog (label)\n")
-    words = refused(scores, "--scores", "logits", "--without-training-photos")
-    assert "does not apply" in words
 
 
 @pytest.fixture
@@ -206,7 +189,7 @@ def load_ids(run):
 def test_held_out_photos_that_are_gone_are_an_error(measured, tmp_path):
     table = tmp_path / "own" / "t.csv"
     table.write_text(table.read_text().replace("4.png,dog,test\n", ""))
-    assert "no longer holds" in refused(measured, "--without-training-photos")
+    assert "no longer holds" in refused("evaluate", measured, "--without-training-photos")
 
 
 def test_starting_over_forgets_the_photos_of_the_earlier_run(run, new):
@@ -261,19 +244,10 @@ def test_copies_of_training_photos_are_said_now_and_later(tmp_path):
     assert again.was_finished
     assert copies_in(again.evaluation) == [said]
 
-    done = CliRunner().invoke(app, ["evaluate", str(folder), "-o", str(tmp_path / "report")])
-    assert done.exit_code == 0, done.output
+    must_run("evaluate", folder, "-o", tmp_path / "report")
     assert copies_in(Evaluation.load(tmp_path / "report" / "evaluation.json")) == [said]
-    of_train = ["evaluate", str(folder), "--split", "train", "-o", str(tmp_path / "of-train")]
-    assert CliRunner().invoke(app, of_train).exit_code == 0
+    must_run("evaluate", folder, "--split", "train", "-o", tmp_path / "of-train")
     assert copies_in(Evaluation.load(tmp_path / "of-train" / "evaluation.json")) == []
-
-
-def test_different_photos_are_not_spoken_of(tmp_path):
-    folder = tmp_path / "run"
-    run = train(settings(write_copies(tmp_path, copied=[])), folder)
-    assert copies_in(run.evaluation) == []
-    assert HeldOutCopies.of_run(folder).splits == {"val": (0, 8), "test": (0, 8)}
 
 
 def test_one_copy_is_said_in_the_singular_and_a_damaged_file_is_named(tmp_path):

@@ -8,7 +8,7 @@ import torch
 from forged import facts_of
 from open_indexes import open_index
 from PIL import Image
-from tiny_run import Hearing, tiny_settings, tiny_table
+from tiny_run import tiny_settings, tiny_table
 from typed import must_run, run
 
 from labelwise.data import load, obey_taxonomy
@@ -248,14 +248,6 @@ def test_another_taxonomy_needs_no_training_if_no_label_changes(tmp_path):
     assert (folder / "model.safetensors").read_bytes() == before
     with pytest.raises(SettingsError, match="the data changed since"):
         train(tiny(tmp_path, "d|a\n"), folder, table=obedient())
-
-
-def test_labels_that_follow_are_told(tmp_path):
-    heard = Hearing()
-    train(tiny(tmp_path), tmp_path / "run", table=tiny_table(), watch=heard)
-    assert any(
-        "labels were raised, since a kind of them is there" in text for text in heard.messages
-    )
 
 
 def test_a_shift_to_more_empty_photos_stays_consistent(tmp_path):

@@ -9,15 +9,14 @@ from pathlib import Path
 import pytest
 import torch
 from bucket_setup import served_bucket
-from tiny_run import Hearing
+from tiny_run import Hearing, assert_same_weights
 
 import labelwise
 from labelwise.cli import main
-from labelwise.errors import DataError, LabelwiseError, SettingsError
+from labelwise.errors import DataError, SettingsError
 from labelwise.models.run_folder import RunFolder, fetched_run
 from labelwise.papers.jobs import InProcess, RayRuns, TrainingJob, run_job, run_jobs
 from labelwise.shards.ray_cluster import RayTraining
-from labelwise.system.tensors import load_tensors
 from labelwise.training.loader import Loader
 from labelwise.training.run import train
 from labelwise.training.settings import read_settings
@@ -99,18 +98,6 @@ def test_a_run_under_way_is_told_and_an_error_of_one_is_that_of_the_command(
         next(runs)
 
 
-def dies_always(job):
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def test_a_run_that_kills_every_worker_is_named(cluster, tmp_path, monkeypatch):
-    """That a shard is tried three times is tested of the engine; here once is enough."""
-    monkeypatch.setattr("labelwise.shards.engine.ATTEMPTS", 1)
-    deadly = TrainingJob(read_settings(None, LINEAR), tmp_path / "deadly")
-    with pytest.raises(LabelwiseError, match=f"3 workers died over the run in {deadly.folder}"):
-        list(run_jobs([deadly], executor=RayRuns(1, run=dies_always)))
-
-
 # One run by two workers.
 
 
@@ -173,10 +160,7 @@ def test_one_worker_two_of_which_one_dies_and_one_again_train_as_one_process(
         RayTraining(1)(settings, run, Hearing(), fresh=False)
     there = fetched_run(bucket.place("ray"))
     train(settings, tmp_path / "here")
-    files = [folder / "model.safetensors" for folder in (there, tmp_path / "here")]
-    first, second = map(load_tensors, files)
-    for name, value in first.items():
-        torch.testing.assert_close(value, second[name], atol=1e-6, rtol=1e-6)
+    assert_same_weights(there, tmp_path / "here", atol=1e-6, rtol=1e-6)
     records = RunFolder(there).journal.read()
     assert [one["epoch"] for one in records if "epoch" in one] == [1, 2, 3]
 
@@ -211,9 +195,7 @@ def test_a_program_trains_on_a_cluster_by_naming_the_engine(cluster, tmp_path, m
     assert ours.is_finished
     assert ours.report.exists()
     here = labelwise.train("posterior", "here", progress=False, **given)
-    first, second = (load_tensors(run.path / "model.safetensors") for run in (ours, here))
-    for name, value in first.items():
-        torch.testing.assert_close(value, second[name], atol=1e-6, rtol=1e-6)
+    assert_same_weights(ours.path, here.path, atol=1e-6, rtol=1e-6)
     with pytest.raises(SettingsError, match="every worker reads the data"):
         labelwise.train(labelwise.load("posterior"), "table", engine="ray")
     with pytest.raises(SettingsError, match="engine must be 'local' or 'ray', got 'spark'"):

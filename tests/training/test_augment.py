@@ -12,7 +12,6 @@ from torchvision.transforms.autoaugment import TrivialAugmentWide, _apply_op
 from torchvision.transforms.functional import InterpolationMode
 
 from labelwise.errors import SettingsError
-from labelwise.objectives.ops import uniforms
 from labelwise.training.augment import (
     AUGMENTATIONS,
     OPERATIONS,
@@ -161,13 +160,6 @@ def test_windows_have_the_stated_area_shape_and_place():
     torch.testing.assert_close(windows.area.mean(), torch.tensor(0.54), atol=0.02, rtol=0)
 
 
-def test_a_window_of_one_image_is_its_box_in_pixels():
-    windows = draw_windows(draws(3, 5))
-    shares = windows.boxes(aspect=300 / 200)[2]
-    expected = (shares * torch.tensor([300.0, 200.0, 300.0, 200.0])).tolist()
-    assert windows.one(2).box(300, 200) == pytest.approx(expected)
-
-
 @given(aspect=st.floats(0.4, 2.5), seed=st.integers(0, 20))
 @settings(max_examples=20, deadline=None)
 def test_a_scaled_decode_still_fills_the_window(aspect, seed):
@@ -220,10 +212,3 @@ def test_flip_mirrors_half_of_the_images():
 def test_an_unknown_recipe_names_the_nearest():
     with pytest.raises(SettingsError, match="'crop-flp'; did you mean 'crop-flip'"):
         make_augment("none+crop-flp")
-
-
-def test_draws_are_those_of_key_draw_and_place():
-    draws, places = ImageDraws(7, torch.tensor([5, 2, 2])), torch.tensor([5, 2, 2])
-    assert torch.equal(draws.uniform(-1, 3), uniforms(places, mix(7, 1)) * 4 - 1)
-    assert torch.equal(draws.integers(-3, 8), (uniforms(places, mix(7, 2)) * 11).long() - 3)
-    assert torch.equal(draws.coin(), uniforms(places, mix(7, 3)) < 0.5)

@@ -30,14 +30,14 @@ def test_the_error_of_a_difference_is_that_of_the_bootstrap():
     one, other = scores(1.0), scores(1.6)
     gain, error = better_by(one, other)
     rng, draws = np.random.default_rng(3), []
-    for _ in range(300):
+    for _ in range(100):
         rows = torch.from_numpy(rng.integers(0, len(one), len(one)))
         found = [
             average_precision(p.logits[rows], p.labels[rows] > 0.5).value for p in (one, other)
         ]
         draws.append(found[0] - found[1])
     assert gain == pytest.approx(np.mean(draws), abs=0.02)
-    assert error == pytest.approx(np.std(draws), rel=0.15)
+    assert error == pytest.approx(np.std(draws), rel=0.25)
     assert better_by(other, one)[0] == -gain
     with pytest.raises(ValueError, match="on the same rows"):
         better_by(one, scores(1.0, rows=10))
@@ -78,14 +78,9 @@ def test_good_keeps_the_solved_head_where_training_gains_nothing(photos, tmp_pat
     assert "head solved: 1.0000; tf_efficientnet_lite0, trained from there: " in note
     assert "Kept: tf_efficientnet_lite0, head solved. All that this effort tries was tried." in note
     assert run.evaluation.notes[-1] == note
-    again = train(settings, tmp_path / "run", watch=watch)
-    assert again.was_finished
-    plain = settings_of(photos, tmp_path / "features", effort="quick").model_dump(
-        exclude_unset=True, exclude={"recipe"}
-    )
-    train(read_settings(None, plain), tmp_path / "plain")
+    assert train(settings, tmp_path / "run", watch=watch).was_finished
     with pytest.raises(SettingsError, match="trained without this effort"):
-        train(settings, tmp_path / "plain")
+        train(settings, kept.path)
 
 
 class Made:

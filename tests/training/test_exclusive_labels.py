@@ -8,7 +8,6 @@ from made_index import made_index
 from open_indexes import open_index
 from scipy.stats import binomtest
 from tiny_run import Hearing, tiny_settings
-from typed import must_run
 
 from labelwise.data import LabelTable
 from labelwise.errors import DataError, SettingsError
@@ -98,14 +97,6 @@ def test_evaluate_counts_clashes_and_broken_sets(coloured):
     assert [one.broken for one in empty.exclusive] == [len(rows), 0]
     plain = evaluate(given, rows.link, sets)
     assert plain.exclusive == ()
-
-
-def test_evaluate_of_a_run_says_how_often_the_right_one_is_chosen(coloured, tmp_path):
-    folder, _, _ = coloured
-    found = must_run("evaluate", folder / "run", "-o", tmp_path / "out")
-    assert "red, blue, green: right in" in found.stdout
-    page = (tmp_path / "out" / "report.html").read_text()
-    assert "exactly one of red, blue, green" in page
 
 
 def test_other_groups_are_fitted_again_without_training(coloured, tmp_path):

@@ -24,11 +24,9 @@ from labelwise.training.loader import (
     Loader,
     RowRequest,
     kept_in_memory,
-    make_store,
 )
 
 TRANSFORM = Transform(16, (0.5, 0.4, 0.3), (0.2, 0.3, 0.4))
-CPU = torch.device("cpu")
 
 
 def table(rows: int = 23, side: int = 16, unknown: bool = False) -> LabelTable:
@@ -109,15 +107,6 @@ def test_an_epoch_shuffles_again_and_a_resumed_one_goes_on_bit_for_bit():
     assert not torch.equal(first[0].images, second[0].images)
 
 
-def test_each_epoch_and_batch_augments_anew():
-    same = np.repeat(table(1).images.pixels, 8, axis=0)
-    data = LabelTable.from_arrays(["a"], ArrayImages(same), np.ones((8, 1)))
-    loader = Loader(data, TRANSFORM, batch_size=4, seed=7, augment="crop-flip+cutout")
-    batches = [batch.images for epoch in (0, 1) for batch in loader.epoch(epoch)]
-    for first, one in enumerate(batches):
-        assert not any(torch.equal(one, other) for other in batches[first + 1 :])
-
-
 @pytest.mark.parametrize("world", [1, 2])
 def test_batches_made_together_are_those_made_one_by_one(world, monkeypatch):
     def epoch() -> list[Batch]:
@@ -172,22 +161,6 @@ def test_windows_of_kept_pictures_are_those_of_streamed_ones(tmp_path, monkeypat
     assert here.shape == there.shape == (4, 3, 24, 24)
     assert (here - there).abs()[:, :, 2:-2, 2:-2].max() < 4  # of 255; the border pixels blend less
     assert (here - there.roll(1, 0)).abs().max() > 50
-
-
-def test_what_follows_a_window_does_not_depend_on_where_it_was_cut(tmp_path, monkeypatch):
-    monkeypatch.setattr(pixels, "CPU_LIMIT", 0)
-    loader = Loader(photos(tmp_path), TRANSFORM, batch_size=4, augment="resized-crop", workers=2)
-    draws = ImageDraws(9, torch.arange(6))
-    draw_windows(draws)
-    mirrored = draws.coin()
-    values = torch.randint(0, 256, (6, 3, 16, 16), dtype=torch.uint8)
-    images = loader._images(values, torch.arange(6), ImageDraws(9, torch.arange(6)))
-    mean, std = TRANSFORM.statistics(torch.device("cpu"))
-    seen = (images * std + mean).round()
-    for row in range(6):
-        expected = values[row].flip(2) if mirrored[row] else values[row]
-        assert torch.equal(seen[row], expected.float())
-    assert 0 < mirrored.sum() < 6
 
 
 def test_a_short_last_batch_is_left_out_of_shuffled_epochs_only():
@@ -268,16 +241,6 @@ def test_feature_rows_pass_unchanged():
     data = LabelTable.from_arrays(list("abcd"), FeatureRows(features), labels)
     for batch in Loader(data, TRANSFORM, batch_size=4, shuffle=True, augment="crop-flip").epoch(0):
         assert np.array_equal(batch.images.numpy(), features[batch.targets.index.numpy()])
-
-
-def test_an_array_too_large_for_the_device_is_gathered_on_the_host():
-    data = table()
-    rows = np.array([4, 2, 9])
-    job = RowRequest(rows, torch.from_numpy(rows))
-    resident = make_store(data.images, TRANSFORM, CPU)
-    assert isinstance(resident.values, torch.Tensor)
-    host = KeptStore(data.images.pixels, CPU)
-    assert torch.equal(next(resident.batches([job])), next(host.batches([job])))
 
 
 # Pictures kept in memory for the looks after each epoch. Oracle: scores of the same pictures.

@@ -1,17 +1,16 @@
 """Loggers of a run. Oracle: metrics.jsonl, beside what TensorBoard itself reads."""
 
 import json
-import os
-import signal
 import sys
 
 import numpy as np
 import pytest
-from quick_processes import QUICK
 from tiny_run import tiny_settings, tiny_table
 
 from labelwise.cli import main
 from labelwise.errors import SettingsError
+from labelwise.training import loggers
+from labelwise.training.loop import Loop
 from labelwise.training.run import train
 
 
@@ -48,61 +47,35 @@ def test_tensorboard_shows_the_journal(tmp_path):
     assert shown_by_tensorboard(tmp_path) == expected
 
 
-def _killed_at_ten(settings, folder):
-    """Train in a process of its own; what a test's process computed must not be forked."""
-    from labelwise.training.loop import Loop
+def test_a_run_stopped_in_between_closes_its_loggers_and_shows_each_step_once(
+    tmp_path, monkeypatch
+):
+    """Steps after the last checkpoint are lost with the process, and made again."""
+    closed, close, write = [], loggers.TensorBoard.close, Loop._write
 
-    write, save = Loop._write, Loop._save
-    Loop._save = lambda loop: save(loop) if loop.state.position.step <= 4 else None
+    def noted(self, *, whole):
+        close(self, whole=whole)
+        closed.append(whole)
 
-    def killed_at_ten(loop, record):
+    def stopped_at_ten(loop, record):
         write(loop, record)
         if record["step"] >= 10:
-            os.kill(os.getpid(), signal.SIGKILL)
+            raise KeyboardInterrupt
 
-    Loop._write = killed_at_ten
-    train(settings, folder, table=tiny_table())
-
-
-def test_a_run_stopped_in_between_shows_each_step_once(tmp_path):
-    """Two steps after the last checkpoint are lost with the process, and made again."""
+    monkeypatch.setattr(loggers.TensorBoard, "close", noted)
     settings = tiny_settings(hardware__loggers=["tensorboard"], recipe__epochs=4)
-    child = QUICK.Process(target=_killed_at_ten, args=(settings, tmp_path))
-    child.start()
-    child.join()
-    assert child.exitcode == -signal.SIGKILL
-    before = journal(tmp_path)
-    assert before[-1]["step"] >= 10
+    with monkeypatch.context() as patch:
+        patch.setattr(Loop, "_write", stopped_at_ten)
+        patch.setattr(Loop, "_save", lambda loop: None)
+        with pytest.raises(KeyboardInterrupt):
+            train(settings, tmp_path, table=tiny_table())
+    assert journal(tmp_path)[-1]["step"] >= 10
     train(settings, tmp_path, table=tiny_table())
+    assert closed == [False, True]
     after = journal(tmp_path)
     steps = [record["step"] for record in after if "loss" in record]
     assert steps == sorted(set(steps))
     assert shown_by_tensorboard(tmp_path) == points(after)
-
-
-def test_ctrl_c_closes_the_loggers(tmp_path, monkeypatch):
-    from labelwise.training import loggers
-
-    closed = []
-    close = loggers.TensorBoard.close
-    monkeypatch.setattr(
-        loggers.TensorBoard,
-        "close",
-        lambda self, *, whole: (close(self, whole=whole), closed.append(whole)),
-    )
-
-    def interrupted(loop):
-        raise KeyboardInterrupt
-
-    settings = tiny_settings(hardware__loggers=["tensorboard"])
-    with monkeypatch.context() as patch:
-        patch.setattr("labelwise.training.loop.Loop._look", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            train(settings, tmp_path, table=tiny_table())
-    assert closed == [False]
-    train(settings, tmp_path, table=tiny_table())
-    assert closed == [False, True]
-    assert shown_by_tensorboard(tmp_path) == points(journal(tmp_path))
 
 
 def test_a_finished_run_can_be_shown_later_and_loggers_are_no_other_settings(tmp_path):

@@ -119,21 +119,6 @@ def test_a_plan_names_the_network_and_the_method_and_is_its_own_plan():
     assert (again.settings, again.reasons) == (plan.settings, ())
 
 
-def test_a_plan_is_checked_as_it_will_run():
-    """The features that photos get take no augmentation; a name that means nothing is named."""
-    settings = read_settings(None, {"data": "few", "bands": "all", "augment": "rand"})
-    with pytest.raises(SettingsError, match="changes 8-bit colours"):
-        resolve(
-            settings.model_copy(update={"backbone": "small-cnn"}), pictures(8, split=["train"] * 4)
-        )
-
-
-def test_solved_heads_keep_the_defaults_of_features():
-    """Oracle: the settings of the same features named by hand."""
-    by_hand = read_settings(None, {"data": "few", "features": PHOTO_NETWORK, "weights": PRETRAINED})
-    assert chosen(pictures(64))[0] == by_hand
-
-
 @pytest.mark.parametrize(
     ("flags", "words"),
     [

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from tiny_run import Hearing, tiny_settings, tiny_table
+from tiny_run import Hearing, assert_same_weights, tiny_settings, tiny_table
 
 from labelwise.data import LabelTable
 from labelwise.data.derived import single_positive
@@ -19,7 +19,6 @@ from labelwise.networks.backbones import create_backbone
 from labelwise.objectives import ROLE
 from labelwise.pictures import ArrayImages, BytesImages, FeatureRows
 from labelwise.system.progress import Silent
-from labelwise.system.tensors import load_tensors
 from labelwise.training import checkpoint
 from labelwise.training.features import (
     advice_for_photos,
@@ -122,17 +121,6 @@ def test_a_label_of_every_image_is_told_apart_from_one_that_is_never_known_absen
     assert replace(facts, known_present=None).known_shares() == facts.priors
 
 
-def test_a_ramp_loss_learns_where_only_presences_are_known():
-    table = single_positive(tiny_table())
-    model, objective, facts = built("rml", table)
-    set_biases_to_priors(model, objective, facts)
-    part = table.splits()["train"]
-    labels, known = part.targets()
-    features = torch.tensor(part.images.features).float()
-    objective(model(features).logits, torch.tensor(labels), torch.tensor(known)).backward()
-    assert model.head.classifier.weight.grad.abs().max() > 1e-3  # flat for logits beyond 1
-
-
 def test_estimates_live_on_the_gpu_if_they_fit_and_nothing_else_was_asked_for():
     table = tiny_table()
     facts = table.splits()["train"].facts()
@@ -209,16 +197,6 @@ def test_the_labels_choose_the_method(labels, observed, method):
     assert reason
 
 
-def test_a_run_records_what_was_chosen_and_goes_on_with_it(tmp_path):
-    settings = tiny_settings(recipe__epochs=1)
-    assert settings.method == "auto"
-    train(settings, tmp_path / "full", table=tiny_table())
-    assert Predictor.load(tmp_path / "full").method == "bce"
-    assert train(settings, tmp_path / "full", table=tiny_table()).was_finished
-    train(settings, tmp_path / "single", table=single_positive(tiny_table()))
-    assert Predictor.load(tmp_path / "single").method == "wan"
-
-
 def test_a_run_answers_for_the_share_of_empty_images_it_was_told(tmp_path):
     plain = tiny_settings(recipe__epochs=1, method="bce")
     train(plain, tmp_path / "plain", table=tiny_table())
@@ -261,13 +239,6 @@ def earlier(tmp_path):
     return tmp_path / "earlier"
 
 
-def assert_same_model(one, other):
-    first, second = (load_tensors(folder / "model.safetensors") for folder in (one, other))
-    assert first.keys() == second.keys()
-    for name, value in first.items():
-        assert torch.equal(value, second[name])
-
-
 def estimates(folder):
     tensors = checkpoint.load_latest(folder / "checkpoint", "objective").tensors
     objective = ROLE(64, 4, 1.5)
@@ -279,7 +250,7 @@ def test_backbone_and_head_go_on_under_another_method(earlier, tmp_path):
     watch = Hearing()
     later = tiny_settings(start=str(earlier), method="asl", **STILL)
     train(later, tmp_path / "later", table=tiny_table(), watch=watch)
-    assert_same_model(earlier, tmp_path / "later")
+    assert_same_weights(earlier, tmp_path / "later")
     assert f"starting from {earlier}" in watch.messages
 
 
@@ -290,7 +261,7 @@ def test_a_stopped_run_goes_on_from_its_own_checkpoint(earlier, tmp_path):
         train(settings, tmp_path / "stopped", table=tiny_table(), watch=Stopping())
     shutil.move(earlier, tmp_path / "gone")
     train(settings, tmp_path / "stopped", table=tiny_table())
-    assert_same_model(tmp_path / "straight", tmp_path / "stopped")
+    assert_same_weights(tmp_path / "straight", tmp_path / "stopped")
     with pytest.raises(LabelwiseError, match=r"earlier/model\.json"):
         train(settings, tmp_path / "stopped", table=tiny_table(), fresh=True)
 

@@ -1,22 +1,14 @@
 """Starting processes. Oracles: their exit statuses, torchrun's variables, one process."""
 
-import os
 import sys
-from pathlib import Path
 from types import ModuleType
 
 import pytest
-import torch
-from tiny_run import tiny_settings, tiny_table
-from train_tiny import free_port
 
 from labelwise.errors import SettingsError
-from labelwise.system.tensors import load_tensors
 from labelwise.training.execution import STARTED, _srun_variables, launch
-from labelwise.training.run import train
 from labelwise.training.settings import Hardware
 
-SCRIPT = Path(__file__).parent.parent / "train_tiny.py"
 ALONE = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
 
 
@@ -61,20 +53,6 @@ def test_the_variables_of_srun_are_those_of_torchrun(nodes, first):
     assert _srun_variables({"SLURM_NTASKS": "8", "SLURM_PROCID": "0"}) == {}  # no srun, a batch
 
 
-def test_two_tasks_of_srun_are_one_run(tmp_path, warm_commands):
-    port, words = free_port(), [tmp_path, '{"two": {}}']
-    tasks = [
-        warm_commands.start(words, tmp_path, SCRIPT, **ALONE, **srun(task, port))
-        for task in range(2)
-    ]
-    ended = [task.wait() for task in tasks]
-    assert [one.returncode for one in ended] == [0, 0], ended
-    train(tiny_settings(), tmp_path / "one", table=tiny_table())
-    two, one = (load_tensors(tmp_path / name / "model.safetensors") for name in ("two", "one"))
-    for name, value in one.items():
-        torch.testing.assert_close(value, two[name], atol=2e-5, rtol=1e-4)
-
-
 def test_when_a_process_dies_the_first_does_not_wait_for_it_forever(tmp_path, warm_commands):
     script = tmp_path / "hangs.py"
     script.write_text(
@@ -95,10 +73,3 @@ def test_a_program_that_cannot_be_started_again_is_told_so(monkeypatch):
     monkeypatch.setitem(sys.modules, "__main__", ModuleType("__main__"))  # as of python -c
     with pytest.raises(SettingsError, match="several devices need a program that can be started"):
         launch(Hardware(accelerator="cpu", devices=2))
-
-
-def test_one_device_changes_nothing_of_the_program():
-    before = dict(os.environ), torch.get_num_threads()
-    assert launch(Hardware(accelerator="cpu")) == torch.device("cpu")
-    assert (dict(os.environ), torch.get_num_threads()) == before
-    assert not torch.distributed.is_initialized()

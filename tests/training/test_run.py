@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from tiny_run import Hearing, tiny_settings, tiny_table
+from tiny_run import Hearing, assert_same_weights, tiny_settings, tiny_table
 
 from labelwise.answers.suspects import deal_folds, read_review
 from labelwise.calibration import platt
@@ -36,21 +36,9 @@ from labelwise.scores.fit import make_promise
 from labelwise.scores.run import read_run
 from labelwise.system.names import Names
 from labelwise.system.progress import Silent
-from labelwise.system.tensors import load_tensors
 from labelwise.training import execution
 from labelwise.training.checkpoint import TrainingState
 from labelwise.training.run import train, train_folds
-
-
-def weights(folder):
-    return load_tensors(folder / "model.safetensors")
-
-
-def assert_same_weights(one, other, **tolerance):
-    first, second = weights(one), weights(other)
-    assert first.keys() == second.keys()
-    for name, value in first.items():
-        torch.testing.assert_close(value, second[name], **tolerance)
 
 
 def records(folder):
@@ -103,24 +91,7 @@ def test_ctrl_c_stops_between_steps_and_the_same_call_goes_on(tmp_path, batches)
     state = max((tmp_path / "cut" / "checkpoint").glob("*/state.json"))
     assert json.loads(state.read_text())["step"] == batches
     train(settings, tmp_path / "cut", table=table)
-    assert_same_weights(tmp_path / "whole", tmp_path / "cut", atol=0, rtol=0)
-
-
-def test_a_run_whose_newest_checkpoint_is_damaged_goes_on_from_the_one_before(tmp_path):
-    settings, table = tiny_settings(recipe__save_seconds=0), tiny_table()
-    train(settings, tmp_path / "whole", table=table)
-    with pytest.raises(KeyboardInterrupt):
-        train(settings, tmp_path / "cut", table=table, watch=Interrupting(11))
-    newest = max((tmp_path / "cut" / "checkpoint").glob("*/state.safetensors"))
-    content = bytearray(newest.read_bytes())
-    content[-1] ^= 1
-    newest.write_bytes(content)
-    watch = Hearing()
-    train(settings, tmp_path / "cut", table=table, watch=watch)
-    assert any(
-        "is damaged" in text and "the checkpoint before it" in text for text in watch.messages
-    )
-    assert_same_weights(tmp_path / "whole", tmp_path / "cut", atol=0, rtol=0)
+    assert_same_weights(tmp_path / "whole", tmp_path / "cut")
 
 
 def test_short_epochs_are_not_all_saved_but_the_last_one_is(tmp_path, monkeypatch):
@@ -191,7 +162,7 @@ def test_same_seed_same_numbers_and_another_seed_others(tmp_path):
     table = tiny_table()
     for name, seed in (("a", 0), ("b", 0), ("c", 1)):
         train(tiny_settings(seed=seed), tmp_path / name, table=table)
-    assert_same_weights(tmp_path / "a", tmp_path / "b", atol=0, rtol=0)
+    assert_same_weights(tmp_path / "a", tmp_path / "b")
     with pytest.raises(AssertionError):
         assert_same_weights(tmp_path / "a", tmp_path / "c")
 
@@ -251,12 +222,6 @@ def test_without_validation_or_test_the_run_says_what_is_missing(tmp_path):
         train(tiny_settings(), tmp_path / "two", table=table.subset(table.split != "train"))
 
 
-def test_a_path_below_a_file_is_one_sentence(tmp_path):
-    (tmp_path / "file").write_text("x")
-    with pytest.raises(LabelwiseError, match="part of that path is a file, not a folder"):
-        train(tiny_settings(), tmp_path / "file" / "run", table=tiny_table())
-
-
 def test_a_disk_that_cannot_be_written_leaves_the_last_checkpoint(tmp_path, monkeypatch):
     settings, table = tiny_settings(), tiny_table()
     sync, left = os.fsync, [9]
@@ -274,7 +239,7 @@ def test_a_disk_that_cannot_be_written_leaves_the_last_checkpoint(tmp_path, monk
     assert not list(tmp_path.rglob("*.partial"))
     train(settings, tmp_path / "cut", table=table)
     train(settings, tmp_path / "whole", table=table)
-    assert_same_weights(tmp_path / "whole", tmp_path / "cut", atol=0, rtol=0)
+    assert_same_weights(tmp_path / "whole", tmp_path / "cut")
     steps = [[record["step"] for record in records(tmp_path / run)] for run in ("whole", "cut")]
     assert steps[0] == steps[1]
 
@@ -307,21 +272,6 @@ def test_bf16_is_left_to_processors_that_know_it(tmp_path, monkeypatch, knows):
     assert (torch.bfloat16 in seen) == knows
     assert torch.float32 in seen  # predictions are in full precision
     assert ("this processor does not compute bf16: training in 32 bits" in watch.messages) != knows
-
-
-def test_a_folder_in_which_someone_trains_is_left_alone(tmp_path):
-    class Second(Silent):
-        refused = 0
-
-        def epoch(self, record, epochs):
-            with pytest.raises(LabelwiseError, match="another process is training in"):
-                train(tiny_settings(), tmp_path, table=tiny_table(), fresh=True)
-            self.refused += 1
-
-    watch = Second()
-    train(tiny_settings(), tmp_path, table=tiny_table(), watch=watch)
-    assert watch.refused == 3
-    assert train(tiny_settings(), tmp_path, table=tiny_table()).was_finished
 
 
 def test_a_rule_is_applied_to_the_numbers_it_was_fitted_to(tmp_path):
@@ -395,12 +345,6 @@ def test_what_cannot_be_cross_fitted_is_refused_before_training(options, words):
         tiny_settings(cross_fit=True, **options)
 
 
-def test_a_taxonomy_adds_labels_that_no_precision_of_one_label_was_tested_with():
-    with pytest.raises(SettingsError, match="gives parents wherever a child is given"):
-        tiny_settings(promise="precision-per-label=0.9", taxonomy="labels.csv")
-    tiny_settings(promise="recall-per-label=0.9", taxonomy="labels.csv")
-
-
 def test_a_promise_is_made_on_rows_that_nothing_else_sees_and_saved_with_the_model(tmp_path):
     settings = tiny_settings(recipe__epochs=8, promise="recall=0.6", confidence=0.9)
     table = tiny_table(1200)
@@ -472,15 +416,6 @@ def trained(table, folder, **flags):
     return train(tiny_settings(**flags), folder, table=table)
 
 
-def flipped(table, rows):
-    labels, _ = table.targets()
-    labels = labels.copy()
-    labels[rows] = 1 - labels[rows]
-    return LabelTable.from_arrays(
-        table.space, table.images, labels, split=table.split, name=table.name
-    )
-
-
 @pytest.mark.parametrize("features", [None, "identity"])
 def test_each_row_is_judged_by_a_run_without_it(tmp_path, features):
     flags = {} if features is None else {"features": features}
@@ -502,11 +437,6 @@ def test_each_row_is_judged_by_a_run_without_it(tmp_path, features):
     own = folder.predictions("test")
     odds = folder.spec.made_link.log_odds(own.logits.astype(float))
     np.testing.assert_allclose(made.logits[dealt == 1], odds, atol=1e-5, rtol=1e-5)
-    # Wrong labels on the rows held out: what is said of them stays, what is said of others moves.
-    wrong = train_folds(trained(flipped(table, held), tmp_path / "wrong", **flags), 3)
-    kept = wrong.logits[dealt == 1], made.logits[dealt == 1]
-    np.testing.assert_allclose(*kept, rtol=1.3e-6, atol=1e-5)
-    assert abs(wrong.logits[dealt == 0] - made.logits[dealt == 0]).max() > 0.01
 
 
 def test_folds_go_on_and_stand_beside_each_other(tmp_path):

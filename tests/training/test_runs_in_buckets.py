@@ -116,7 +116,6 @@ def test_a_run_in_a_bucket_is_the_run_in_a_folder(bucket, whole, tmp_path):
     ("place", "words"),
     [
         (3, "epoch 1/2"),  # in the middle of the first checkpoint
-        (6, "going on from epoch"),
         ("evaluation.json", "fitting the calibrator"),
     ],
 )

@@ -126,20 +126,10 @@ def test_strange_files_get_one_sentence(tmp_path, text, words):
     assert len(str(caught.value)) < 400
 
 
-def test_a_date_is_a_text():
-    assert parse_assignments(["data=2020-01-01"]) == {"data": "2020-01-01"}
-
-
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is such a device")
 def test_a_device_that_is_not_there_is_one_sentence(tmp_path):
     with pytest.raises(SettingsError, match="1 devices of 'cuda' were asked for, and there are 0"):
         train(tiny_settings(hardware__accelerator="cuda"), tmp_path, table=tiny_table())
-
-
-def test_names_that_are_no_unicode_are_saved_and_read_back(tmp_path):
-    settings = read_settings(None, {"data": "photos-\udcff.csv"})
-    settings.save(tmp_path / "s.yaml")
-    assert read_settings(tmp_path / "s.yaml", {}) == settings
 
 
 @pytest.mark.parametrize("key", ["batch_size", "seed", "hardware.devices"])

@@ -13,13 +13,12 @@ import torch
 from bucket_setup import served_bucket
 from kill_two_processes import figures, require_same, start_training
 from patience import wait_until
-from tiny_run import Hearing, tiny_settings, tiny_table
+from tiny_run import Hearing, assert_same_weights, tiny_settings, tiny_table
 from train_tiny import break_second_epoch, free_port
 
 from labelwise.errors import ImageError, SettingsError
 from labelwise.models.run_folder import RunFolder, fetched_run
 from labelwise.predictions import Predictions
-from labelwise.system.tensors import load_tensors
 from labelwise.training.inference import validation_figures
 from labelwise.training.loader import Loader
 from labelwise.training.run import train
@@ -34,10 +33,7 @@ def launch(warm_commands, folder, runs, launcher=()):
 
 
 def assert_same_run(one, other):
-    first, second = (load_tensors(folder / "model.safetensors") for folder in (one, other))
-    assert first.keys() == second.keys()
-    for name, value in first.items():
-        torch.testing.assert_close(value, second[name], atol=2e-5, rtol=1e-4)
+    assert_same_weights(one, other, atol=2e-5, rtol=1e-4)
     for split in ("train", "val", "test"):
         rows, expected = (
             Predictions.load(folder / "predictions" / f"{split}.parquet") for folder in (one, other)
@@ -57,14 +53,6 @@ def test_two_processes_are_one_with_the_joined_batch(tmp_path, warm_commands):
     for name, flags in runs.items():
         train(tiny_settings(**flags), tmp_path / "one" / name, table=tiny_table(99))
         assert_same_run(tmp_path / "two" / name, tmp_path / "one" / name)
-
-
-def test_torchrun_starts_the_same_run(tmp_path, warm_commands, warm_python, monkeypatch):
-    monkeypatch.setenv("PYTHON_EXEC", warm_python)
-    torchrun = ("torch.distributed.run", "--standalone", "--nproc-per-node=2")
-    launch(warm_commands, tmp_path / "two", {"run": {}}, torchrun)
-    train(tiny_settings(), tmp_path / "one", table=tiny_table())
-    assert_same_run(tmp_path / "two" / "run", tmp_path / "one")
 
 
 def test_the_batch_must_divide_among_the_processes(tmp_path, monkeypatch):
@@ -157,9 +145,7 @@ def losses(folder):
 def assert_same(one, other):
     assert len(losses(one)) == 3
     torch.testing.assert_close(losses(one), losses(other), atol=1e-6, rtol=1e-6)
-    first, second = (load_tensors(folder / "model.safetensors") for folder in (one, other))
-    for name, value in first.items():
-        torch.testing.assert_close(value, second[name], atol=1e-6, rtol=1e-6)
+    assert_same_weights(one, other, atol=1e-6, rtol=1e-6)
 
 
 def cut_short(settings, folder):
