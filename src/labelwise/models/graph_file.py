@@ -137,7 +137,6 @@ class Facts:
             raise ValueError(f"the input of a file must be {choices}, got {self.input!r}")
 
     def pixels_info(self, batch: str | int) -> "ValueInfoProto":
-        """Return the type and shape of the network's input, before it is normalised."""
         from onnx import TensorProto, helper
 
         size, channels = self.transform.size, self.transform.channels
@@ -145,13 +144,11 @@ class Facts:
         return helper.make_tensor_value_info(PIXELS, kind, [batch, channels, size, size])
 
     def blank(self) -> NDArray[Any]:
-        """Return one such input of zeros."""
         kind = np.uint8 if self.transform.bands is None else np.float32
         size = self.transform.size
         return np.zeros((1, self.transform.channels, size, size), kind)
 
     def metadata(self) -> dict[str, str]:
-        """Return the metadata, with the keys that other tools read too."""
         names = self.space.names
         link = None if self.link is None else link_to_spec(self.link)
         parents = None if self.taxonomy is None else dict(self.taxonomy.parents)

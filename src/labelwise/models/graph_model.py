@@ -69,7 +69,6 @@ class GraphTransform(Transform):
         object.__setattr__(self, "model", model)
 
     def resize(self, image: Image.Image) -> Image.Image:
-        """Return the (size, size) picture of an RGB picture."""
         model: GraphModel = self.__dict__["model"]
         return Image.fromarray(model.pixels(np.asarray(image)).transpose(1, 2, 0))
 
@@ -90,7 +89,6 @@ class GraphModel(ABC):
 
     @property
     def transform(self) -> Transform:
-        """How a picture becomes the input of the network: by the graph's own resize."""
         return GraphTransform(self) if self.facts.transform.bands is None else self.facts.transform
 
     @property
@@ -114,7 +112,6 @@ class GraphModel(ABC):
         return self.facts.caution
 
     def fused(self, images: int = 0) -> "GraphModel":
-        """Return the model itself: its runtime has fused what can be."""
         return self
 
     @property
@@ -139,7 +136,6 @@ class GraphModel(ABC):
     def answers(
         self, pixels: NDArray[Any], thresholds: NDArray[np.float64] | None = None
     ) -> GraphAnswers:
-        """Return all outputs for pixels (n, 3, size, size), or for bands of that size."""
         inputs: dict[str, NDArray[Any]] = {PIXELS: np.ascontiguousarray(pixels)}
         if thresholds is not None:
             inputs["thresholds"] = np.asarray(thresholds, dtype=np.float64)
@@ -170,7 +166,6 @@ class GraphModel(ABC):
             )
 
     def decided(self, logits: NDArray[np.float32]) -> GraphAnswers:
-        """Return what the link and the rule of the graph say of logits (n, K)."""
         return GraphAnswers(logits, **self.run("decision", {"logits": logits}))
 
 
@@ -249,7 +244,6 @@ class OnnxModel(GraphModel):
 
     @cached_property
     def features(self) -> GraphFeatures | None:
-        """What its logits are weighted sums of, where they are."""
         return features_of(self.proto)
 
     def run(self, part: Part, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:

@@ -241,7 +241,6 @@ class Predictor:
         return backbone.transform.inputs(inputs.to(self.device))
 
     def embed(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the logits (N, K) and the features of the backbone, the mean over places."""
         with torch.inference_mode():
             outputs, features = self.model.outputs_and_features(self._inputs(inputs))
             pooled = features.mean(dim=(2, 3)) if features.ndim == 4 else features
@@ -278,7 +277,6 @@ class Predictor:
         return Scored.join(parts or [scored(self, nothing)])
 
     def save(self, folder: Path, *, weight_names: WeightNames = "labelwise") -> None:
-        """Write ``model.safetensors`` and ``model.json`` to ``folder``."""
         folder, state = Path(folder), self.model.state_dict()
         if weight_names == "timm":
             names = self.model.timm_names()
@@ -310,7 +308,6 @@ class Predictor:
 
     @staticmethod
     def untrained(spec: ModelSpec) -> "Predictor":
-        """Return the predictor that a ``model.json`` describes, with new weights."""
         backbone = create_backbone(
             spec.backbone.name,
             image_size=spec.transform.size,

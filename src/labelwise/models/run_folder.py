@@ -147,7 +147,6 @@ class RunFolder:
             self.mirror.claim()
 
     def publish(self) -> None:
-        """Bring the bucket to what the copy holds."""
         if self.mirror is not None:
             self.mirror.send()
 
@@ -160,7 +159,6 @@ class RunFolder:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The resolved settings as plain data."""
         try:
             values = yaml.safe_load(self.settings_path.read_text(encoding="utf-8"))
         except FileNotFoundError:
@@ -218,7 +216,6 @@ class RunFolder:
 
     @property
     def held_out_splits(self) -> tuple[str, ...]:
-        """The splits of :meth:`held_out`."""
         there = [name for name in ("promise", "test", "val") if name in self.splits]
         untouched = [name for name in there if name not in self.fitted_splits]
         return tuple(untouched or there[:1])
@@ -246,7 +243,6 @@ class RunFolder:
 
     @property
     def spec(self) -> ModelSpec:
-        """What the deployed model is, without its weights."""
         return ModelSpec.load(self.path / MODEL_FILE)
 
     def model(self, device: "torch.device | str" = "cpu") -> "Predictor":
@@ -264,7 +260,6 @@ class RunFolder:
 
     @property
     def is_finished(self) -> bool:
-        """Whether the run has written all its results."""
         results = (self.evaluation_path, self.path / MODEL_FILE, self.path / WEIGHTS_FILE)
         return all(file.exists() for file in results)
 

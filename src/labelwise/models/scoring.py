@@ -48,7 +48,6 @@ class Launched:
     copied: "torch.cuda.Event | None" = None
 
     def wait(self) -> tuple[Tensor, ...]:
-        """Return the values on the CPU, once they are there."""
         if self.copied is None:
             return self.values
         self.copied.synchronize()
@@ -201,12 +200,10 @@ class Scored:
 
     @property
     def probabilities(self) -> NDArray[np.float64]:
-        """The probabilities (n, K) as a NumPy array."""
         values: NDArray[np.float64] = self.probs.numpy()
         return values
 
     def to_frame(self) -> Any:
-        """Return a pandas data frame of probabilities: photos by labels."""
         try:
             from pandas import DataFrame
         except ImportError:

@@ -89,7 +89,6 @@ class HeldOutCopies:
         return cls(splits)
 
     def save(self, folder: Path) -> None:
-        """Keep it in the folder of a run, if photos were looked at."""
         if self.splits:
             with replacing(_file(folder)) as temporary:
                 temporary.write_text(json.dumps(self.splits) + "\n", encoding="utf-8")
@@ -136,7 +135,6 @@ class SeenPhotos:
 
     @property
     def count(self) -> int:
-        """How many rows there are that the run was fitted on, byte for byte."""
         return int(self.rows.sum())
 
     def others(self, name: str) -> NDArray[np.bool_]:

@@ -165,12 +165,10 @@ class ModelSpec(BaseModel):
 
     @cached_property
     def made_taxonomy(self) -> Taxonomy | None:
-        """Which label is a kind of which, if the model was trained with a taxonomy."""
         return None if self.taxonomy is None else Taxonomy(self.taxonomy)
 
     @cached_property
     def label_tree(self) -> LabelTree | None:
-        """That taxonomy among the labels."""
         return None if self.made_taxonomy is None else self.made_taxonomy.within(self.space)
 
     @cached_property
@@ -182,7 +180,6 @@ class ModelSpec(BaseModel):
 
     @property
     def caution(self) -> str | None:
-        """What must stand beside every probability of this model, None if nothing must."""
         return self.caution_beside(())
 
     def caution_beside(self, labels: Container[str]) -> str | None:
@@ -192,7 +189,6 @@ class ModelSpec(BaseModel):
         )
 
     def save(self, path: Path) -> None:
-        """Write the JSON file; an interrupted write leaves the old file whole."""
         # Versions that do not know these entries refuse them: they stand only where they matter.
         given = {
             "weight_names": self.weight_names != "labelwise",

@@ -133,7 +133,6 @@ class Manifest:
         return [self._records[name] for name in sorted(self._records)]
 
     def missing(self, shards: int) -> Iterator[int]:
-        """Yield the numbers of the shards that are not there as the manifest says."""
         for number in range(shards):
             record = self._records.get(shard_name(number))
             if record is None or self._storage.size(record.shard) != record.bytes:

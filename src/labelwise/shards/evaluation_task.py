@@ -88,7 +88,6 @@ class KeyFile:
             stream.write(np.hstack([keys, highest_first]).tobytes())
 
     def first_repeat(self) -> tuple[int, int] | None:
-        """Sort the keys; return the numbers of the first one that has two."""
         records = _mapped(self.path, RECORD, "r+")
         records.sort()
         for start in range(0, len(records), BLOCK_ROWS):
@@ -119,7 +118,6 @@ class StoredLabels:
         return len(self.present)
 
     def find(self, ids: Sequence[str]) -> NDArray[np.int64]:
-        """Return the row of each id, or of the image at that place; -1 where there is none."""
         rows = self._find(keys_of(ids))
         missing = np.flatnonzero(rows < 0)
         if len(missing):
@@ -143,7 +141,6 @@ class StoredLabels:
 
     @staticmethod
     def build(source: str, names: tuple[str, ...], folder: Path) -> "StoredLabels":
-        """Read labels from a table, or any data that labelwise reads, into a folder."""
         folder.mkdir(parents=True, exist_ok=True)
         keys, rows = KeyFile(folder / "keys"), 0
         with _SetsFile(folder, "present") as present, _SetsFile(folder, "unknown") as unknown:

@@ -98,7 +98,6 @@ def find_rows(places: Sequence[str]) -> Iterator[InputRow]:
 
 
 def _rows_of(storage: Storage, name: str) -> Iterator[InputRow]:
-    """Yield the pictures of a file of a folder."""
     suffix = os.path.splitext(name)[1].lower()
     if suffix in IMAGE_SUFFIXES:
         yield InputRow(_shown(storage, name), storage.place, os.fsencode(name))

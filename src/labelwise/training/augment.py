@@ -60,7 +60,6 @@ class ImageDraws:
         return (self.uniform() * (high - low)).long() + low
 
     def coin(self) -> Tensor:
-        """Return (B,) bool, true with probability one half."""
         return self.uniform() < 0.5
 
 
@@ -165,7 +164,6 @@ class Windows:
         return torch.stack([left, top, left + wide, top + high], dim=1)
 
     def one(self, at: int) -> Window:
-        """Return the window of one image, in plain numbers."""
         values = (self.area[at], self.log_shape[at], self.x[at], self.y[at])
         return Window(*(float(value) for value in values))
 

@@ -144,7 +144,6 @@ class WeightAverage:
 
     @torch.no_grad()
     def update(self, model: nn.Module) -> None:
-        """Move the average towards the weights of ``model``."""
         self.updates += 1
         decay = min(self.decay, (1 + self.updates) / (10 + self.updates))
         averages, values = _floats(self.model), _floats(model)
@@ -196,7 +195,6 @@ class TrainingState:
 
     @property
     def deployed(self) -> Model:
-        """The model that would be deployed now: the averaged one, if there is one."""
         if self.average is None:
             return self.model
         model: Model = self.average.model  # type: ignore[assignment]
@@ -273,7 +271,6 @@ class TrainingState:
         return checkpoint
 
     def save_best(self, folder: Path) -> None:
-        """Write the deployable weights, and the link they were trained with."""
         link = self.objective.link
         kept: dict[str, Tensor] = link.state_dict() if isinstance(link, nn.Module) else {}
         tensors = _named("model", self.deployed.state_dict()) | _named("link", kept)
@@ -281,7 +278,6 @@ class TrainingState:
             save_tensors(temporary, tensors)
 
     def restore_best(self, folder: Path) -> None:
-        """Load the best weights into the deployed model, and their link."""
         if self.position.best_step is not None:
             best = folder / _best_name(self.position.best_step)
             try:

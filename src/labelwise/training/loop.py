@@ -134,7 +134,6 @@ class Loop:
         return accelerated(loss_of, precision=self.precision, compiled=compiled)
 
     def run(self) -> Model:
-        """Train from the newest checkpoint to the end; return the model to deploy."""
         run, settings, first = self.training.run, self.training.settings, self.training.is_first
         with stop_requests() as self.stop, opened_loggers(run, settings, first) as self.log:
             try:
@@ -198,7 +197,6 @@ class Loop:
             state.average.update(state.model)
 
     def _save_or_stop(self, save: bool) -> None:
-        """Write a checkpoint if any process wishes to, and stop if any was asked to."""
         stop, save = self._agreed(self.stop.asked, save)
         if stop or save:
             self._save()

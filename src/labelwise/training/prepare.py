@@ -229,7 +229,6 @@ class Training:
 
     @property
     def is_first(self) -> bool:
-        """Whether this is the process that writes and speaks."""
         return rank() == 0
 
     def targets(self, split: str) -> tuple[Tensor, Tensor | None]:

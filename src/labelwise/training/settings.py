@@ -266,7 +266,6 @@ class Settings(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _with_defaults(cls, values: Any) -> Any:
-        """Take what suits a promise with ``cross_fit``, an effort, and rows of features."""
         if not isinstance(values, dict):
             return values
         if values.get("cross_fit"):

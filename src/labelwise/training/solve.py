@@ -175,11 +175,9 @@ class Design:
         return Design(rows, squares, mean, scale, basis, free_bias)
 
     def to(self, dtype: torch.dtype) -> "Design":
-        """Return the design with its rows in another precision."""
         return replace(self, rows=self.rows.to(dtype), squares=self.squares.to(dtype))
 
     def seen(self, features: Tensor) -> Tensor:
-        """Return other features as rows of this design."""
         x = (features.to(self.mean) - self.mean) / self.scale
         return torch.cat([x @ self.basis, torch.ones_like(x[:, :1])], dim=1)
 
