@@ -106,14 +106,14 @@ def test_restored_moments_have_the_layout_of_their_parameters(name):
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
-        (lambda: OptimizerSettings(lr=-1), "lr must not be negative, got -1"),
-        (lambda: OptimizerSettings(clip=0), "clip must be positive, got 0"),
-        (lambda: ScheduleSettings(rise=1), "rise must lie strictly between 0 and 1, got 1"),
-        (lambda: ScheduleSettings(milestones=(30, 60)), "milestones must be shares of the run"),
+        (lambda: OptimizerSettings(lr=-1), "lr\n  Input should be greater than or equal to 0"),
+        (lambda: OptimizerSettings(clip=0), "clip\n  Input should be greater than 0"),
+        (lambda: ScheduleSettings(rise=1), "rise\n  Input should be less than 1"),
+        (lambda: ScheduleSettings(milestones=(30, 60)), "Input should be less than 1"),
     ],
 )
 def test_bad_numbers_are_refused(make, sentence):
-    with pytest.raises((SettingsError, ValueError), match=sentence):
+    with pytest.raises(ValueError, match=sentence):
         make()
 
 

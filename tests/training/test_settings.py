@@ -41,9 +41,9 @@ def test_flags_win_over_the_file_at_any_depth(tmp_path):
         ({"recipe.epochs": "many"}, "setting 'recipe.epochs': .*integer.*got 'many'"),
         ({"recipe.optimizer.name": "adam"}, "'recipe.optimizer.name': .*'adamw' or 'sgd'.*'adam'"),
         ({"batch_size": 0}, "setting 'batch_size': .*greater than or equal to 1, got 0"),
-        ({"recipe.ema": 1.5}, r"ema must lie in \[0, 1\), got 1.5"),
+        ({"recipe.ema": 1.5}, "'recipe.ema': input should be less than 1, got 1.5"),
         ({"recipe": 3}, "setting 'recipe': "),
-        ({"recipe.patience": 0}, "patience must be at least 1, got 0"),
+        ({"recipe.patience": 0}, "'recipe.patience': .*greater than or equal to 1, got 0"),
     ],
 )
 def test_wrong_settings_get_one_sentence(flags, sentence):
@@ -109,10 +109,22 @@ BOMB = "a: &a [x, x, x]\nb: &b [*a, *a, *a]\n"
         ("data: scenes\nseed: 18446744073709551616", "'seed': .*less than 9223372036854775808"),
         ("data: scenes\nseed: " + "9" * 5000, "is not valid YAML"),
         ("data: scenes\nimage_size: 7", "'image_size': .*greater than or equal to 8, got 7"),
-        ("data: scenes\nrecipe: {schedule: {warmup: .nan}}", "warmup must be a finite number"),
-        ("data: scenes\nrecipe: {schedule: {rise: .nan}}", "rise must lie strictly between"),
-        ("data: scenes\nrecipe: {optimizer: {lr: .inf}}", "lr must be a finite number, got inf"),
-        ("data: scenes\nrecipe: {optimizer: {clip: .nan}}", "clip must be positive, got nan"),
+        (
+            "data: scenes\nrecipe: {schedule: {warmup: .nan}}",
+            "'recipe.schedule.warmup': .*finite number",
+        ),
+        (
+            "data: scenes\nrecipe: {schedule: {rise: .nan}}",
+            "'recipe.schedule.rise': .*finite number",
+        ),
+        (
+            "data: scenes\nrecipe: {optimizer: {lr: .inf}}",
+            "'recipe.optimizer.lr': .*finite number, got inf",
+        ),
+        (
+            "data: scenes\nrecipe: {optimizer: {clip: .nan}}",
+            "'recipe.optimizer.clip': .*finite number, got nan",
+        ),
         ("data: scenes\nhardware: {accelerator: foo}", "'hardware.accelerator': .*got 'foo'"),
         ("data: " + "[" * 3000 + "]" * 3000, "is nested too deeply|valid string"),
     ],

@@ -1,14 +1,14 @@
 """Settings of a run: defaults, then a YAML file, then flags, validated and saved with the run."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
-from math import inf, isfinite
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic.dataclasses import dataclass
 
 from labelwise.decide import find_promise
 from labelwise.decide.promised_rules import CROSS_FITTED_SHARE, check_cross_fit
@@ -21,16 +21,14 @@ from labelwise.types import nearest
 # Recipe: how long, with which optimiser and schedule a network is trained; Hardware: on what.
 
 
-def _at_least(settings: object, *names: str) -> None:
-    values = vars(settings)
-    for name in names:
-        if not isfinite(values[name]):
-            raise SettingsError(f"{name} must be a finite number, got {values[name]}")
-        if values[name] < 0:
-            raise SettingsError(f"{name} must not be negative, got {values[name]}")
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Share = Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=1)]
+CLOSED = ConfigDict(extra="forbid")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=CLOSED)
 class OptimizerSettings:
     """AdamW or SGD; the backbone's learning rate is ``backbone_lr`` times ``lr``.
 
@@ -39,26 +37,17 @@ class OptimizerSettings:
     ``stage_decay`` multiplies the rate once more a stage away from the head.
     """
 
-    __pydantic_config__: ClassVar = {"extra": "forbid"}
-
     name: Literal["adamw", "sgd"] = "adamw"
-    lr: float = 4e-3
-    weight_decay: float = 0.05
-    momentum: float = 0.9
+    lr: NotNegative = 4e-3
+    weight_decay: NotNegative = 0.05
+    momentum: NotNegative = 0.9
     nesterov: bool = True
-    backbone_lr: float = 1.0
-    stage_decay: float = 1.0
-    clip: float | None = None
-
-    def __post_init__(self) -> None:
-        _at_least(self, "lr", "weight_decay", "momentum", "backbone_lr")
-        if self.clip is not None and not 0 < self.clip < inf:
-            raise SettingsError(f"clip must be positive, got {self.clip}")
-        if not 0 < self.stage_decay <= 1:
-            raise SettingsError(f"stage_decay must lie in (0, 1], got {self.stage_decay}")
+    backbone_lr: NotNegative = 1.0
+    stage_decay: Annotated[Positive, Field(le=1)] = 1.0
+    clip: Positive | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=CLOSED)
 class ScheduleSettings:
     """How the learning rate moves: see :mod:`labelwise.training.checkpoint`.
 
@@ -66,24 +55,14 @@ class ScheduleSettings:
     ``milestones`` are shares of the run at which ``step`` multiplies the rate by ``gamma``.
     """
 
-    __pydantic_config__: ClassVar = {"extra": "forbid"}
-
     name: Literal["constant", "cosine", "step", "one-cycle"] = "one-cycle"
-    warmup: float = 0.0
-    rise: float = 0.2
-    milestones: tuple[float, ...] = (0.5, 0.75)
-    gamma: float = 0.1
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "milestones", tuple(self.milestones))
-        _at_least(self, "warmup", "gamma")
-        if not 0 < self.rise < 1:
-            raise SettingsError(f"rise must lie strictly between 0 and 1, got {self.rise}")
-        if not all(0 < share < 1 for share in self.milestones):
-            raise SettingsError(f"milestones must be shares of the run, got {self.milestones}")
+    warmup: NotNegative = 0.0
+    rise: Share = 0.2
+    milestones: tuple[Share, ...] = (0.5, 0.75)
+    gamma: NotNegative = 0.1
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=CLOSED)
 class Recipe:
     """How long and by which steps a model is trained.
 
@@ -93,30 +72,17 @@ class Recipe:
     loss, ``save_seconds`` between two checkpoints inside an epoch.
     """
 
-    __pydantic_config__: ClassVar = {"extra": "forbid"}
-
-    epochs: int = 8
-    accumulate: int = 1
-    ema: float = 0.0
+    epochs: Count = 8
+    accumulate: Count = 1
+    ema: Annotated[NotNegative, Field(lt=1)] = 0.0
     metric: str = "map"
-    patience: int | None = None
+    patience: Count | None = None
     keep: Literal["best", "last"] = "best"
     prior_bias: bool = True
-    log_steps: int = 50
-    save_seconds: float = 300.0
+    log_steps: Count = 50
+    save_seconds: NotNegative = 300.0
     optimizer: OptimizerSettings = field(default_factory=OptimizerSettings)
     schedule: ScheduleSettings = field(default_factory=ScheduleSettings)
-
-    def __post_init__(self) -> None:
-        _at_least(self, "save_seconds")
-        counts = {"epochs": self.epochs, "accumulate": self.accumulate, "log_steps": self.log_steps}
-        for name, value in counts.items():
-            if value < 1:
-                raise SettingsError(f"{name} must be at least 1, got {value}")
-        if not 0 <= self.ema < 1:
-            raise SettingsError(f"ema must lie in [0, 1), got {self.ema}")
-        if self.patience is not None and self.patience < 1:
-            raise SettingsError(f"patience must be at least 1, got {self.patience}")
 
 
 def _as_list(value: Any) -> Any:
