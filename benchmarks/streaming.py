@@ -148,7 +148,7 @@ def picture_names(count: int) -> Iterator[str]:
 def child(folder: str, count: int, answer: object) -> None:
     """Compute features of so many images and read them all, twice: the first time warms up."""
     torch.set_num_threads(1)
-    features.JOINED = 0  # shards are mapped, as those of more than 2 GiB are
+    features.IN_MEMORY = 0  # they are mapped, as those of more than 2 GiB are
     backbone = Patches()
     transform = backbone.transform
 

@@ -61,7 +61,7 @@ def test_features_are_the_backbones_in_eval_mode(backbone, pooled, tmp_path):
 
 def test_a_second_time_nothing_is_computed(backbone, tmp_path, monkeypatch):
     first = compute(table(), backbone, tmp_path)
-    monkeypatch.setattr(features, "_write_parts", None)
+    monkeypatch.setattr(features, "_grow", None)
     again = compute(table(), backbone, tmp_path)
     assert np.array_equal(first.images.features, again.images.features)
     assert [path.suffix for path in tmp_path.iterdir()] == [".npy"]
@@ -92,48 +92,48 @@ class Counting(Silent):
         self.rows += images
 
 
-def test_an_interrupted_computation_goes_on_after_its_whole_parts(backbone, tmp_path, monkeypatch):
+def test_an_interrupted_computation_goes_on_after_its_whole_batches(
+    backbone, tmp_path, monkeypatch
+):
     """Oracle: the features of a computation that was not interrupted."""
-    monkeypatch.setattr(features, "PART", 8)
     data, forward, cache = table(rows=40), backbone.forward, tmp_path / "stopped"
-    whole = compute(data, backbone, tmp_path / "whole").images.features
+    whole = compute(data, backbone, tmp_path / "whole", batch_size=3).images.features
+    left = [8]  # blocks
 
     def until_stopped(images):
-        return forward(images) if len(list(cache.glob("*.parts/0*.npy"))) < 3 else 1 / 0
+        left[0] -= 1
+        return forward(images) if left[0] else 1 / 0
 
     monkeypatch.setattr(backbone, "forward", until_stopped)
     with pytest.raises(ZeroDivisionError):
         compute(data, backbone, cache, batch_size=3)
-    assert not list(cache.glob("features-*.npy"))
-    first, _, damaged = sorted(cache.glob("*.parts/0*.npy"))
-    np.save(first, np.zeros((8, backbone.channels), np.float32))  # it is believed
-    damaged.write_bytes(b"broken")
+    (growing,) = cache.iterdir()
+    assert growing.suffix == ".growing"
+    with growing.open("ab") as stream:
+        stream.write(bytes(3 * backbone.channels))  # of a row that was cut off
     watch = Counting()
     monkeypatch.setattr(backbone, "forward", forward)
     resumed = compute(data, backbone, cache, batch_size=3, watch=watch).images.features
-    assert (watch.first, watch.rows) == ((40, 16), 24)
-    assert not resumed[:8].any()
-    np.testing.assert_allclose(resumed[8:], whole[8:], atol=1e-6)
+    assert (watch.first, watch.rows) == ((40, 21), 19)
+    assert np.array_equal(resumed, whole)
     assert [path.suffix for path in cache.iterdir()] == [".npy"]
+    growing.write_bytes(b"broken")
+    next(cache.glob("*.npy")).unlink()
+    assert np.array_equal(compute(data, backbone, cache, batch_size=3).images.features, whole)
 
 
 @pytest.mark.parametrize("pooled", [True, False])
-def test_many_features_stay_shards_and_are_mapped(backbone, tmp_path, monkeypatch, pooled):
+def test_many_features_are_mapped_and_scaled_when_read(backbone, tmp_path, monkeypatch, pooled):
     """Oracle: numpy on the same features in one array."""
     data = table(rows=11)
     whole = compute(data, backbone, tmp_path / "one", pooled=pooled).images.features
-    monkeypatch.setattr(features, "PART", 4)
-    monkeypatch.setattr(features, "JOINED", 0)
+    monkeypatch.setattr(features, "IN_MEMORY", 0)
     monkeypatch.setattr(mapped, "AT_ONCE", 100)
-    made = compute(data, backbone, tmp_path / "shards", pooled=pooled, batch_size=3).images
+    made = compute(data, backbone, tmp_path / "one", pooled=pooled).images
     assert isinstance(made.features, mapped.MappedFeatures)
-    assert len(list(tmp_path.glob("shards/*.parts/*.npy"))) == 3
-    monkeypatch.setattr(features, "infer", None)  # a second time nothing is computed
-    made = compute(data, backbone, tmp_path / "shards", pooled=pooled).images
     assert made.features.shape == whole.shape
     assert (made.features.ndim, made.features.nbytes) == (whole.ndim, whole.nbytes)
-    np.testing.assert_allclose(np.asarray(made.features), whole, atol=1e-6)
-    whole = np.asarray(made.features)
+    assert np.array_equal(np.asarray(made.features), whole)
     rows = np.array([9, 0, 5, 5])
     part = made.subset(rows).subset(np.array([3, 0]))
     assert np.array_equal(np.asarray(part.features), whole[[5, 9]])
@@ -213,7 +213,7 @@ def test_train_on_features_then_predict_photos(photos, tmp_path, monkeypatch):
         torch.testing.assert_close(stepped, measured, atol=1e-3, rtol=1e-3)
 
 
-def test_features_in_shards_train_as_those_in_one_file(photos, tmp_path, monkeypatch):
+def test_mapped_features_train_as_those_in_memory(photos, tmp_path, monkeypatch):
     """Solved, and in steps; what is too much for the memory is trained in steps."""
 
     def logits(cache, **flags):
@@ -226,13 +226,11 @@ def test_features_in_shards_train_as_those_in_one_file(photos, tmp_path, monkeyp
 
     watch = Hearing()
     plain = [logits("file"), logits("file", method="asl")]
-    monkeypatch.setattr("labelwise.training.features.JOINED", 0)
-    monkeypatch.setattr("labelwise.training.features.PART", 20)
+    monkeypatch.setattr("labelwise.training.features.IN_MEMORY", 0)
     for expected, flags in zip(plain, ({}, {"method": "asl"}), strict=True):
-        torch.testing.assert_close(logits("shards", **flags), expected, atol=1e-5, rtol=1e-5)
-    assert len(list((tmp_path / "shards").glob("*.parts/*.npy"))) == 4
+        torch.testing.assert_close(logits("file", **flags), expected, atol=1e-5, rtol=1e-5)
     monkeypatch.setattr("labelwise.training.solve.memory_bytes", lambda: 1000)
-    logits("shards")
+    logits("file")
     assert any("too much to solve the head" in text for text in watch.messages)
 
 

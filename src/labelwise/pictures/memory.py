@@ -25,17 +25,16 @@ Floats = NDArray[np.float32]
 
 @dataclass(frozen=True, eq=False)
 class MappedFeatures:
-    """Some rows (None: all) of mapped parts, as ``(features - mean) / scale`` where given."""
+    """Some rows (None: all) of a mapped file, as ``(features - mean) / scale`` where given."""
 
-    parts: Sequence[Floats]
+    values: Floats
     rows: NDArray[np.int64] | None = None
     mean: NDArray[np.float64] | None = None
     scale: NDArray[np.float64] | None = None
 
     @cached_property
     def shape(self) -> tuple[int, ...]:
-        count = sum(map(len, self.parts)) if self.rows is None else len(self.rows)
-        return (count, *self.parts[0].shape[1:])
+        return (len(self.values if self.rows is None else self.rows), *self.values.shape[1:])
 
     @property
     def ndim(self) -> int:
@@ -50,12 +49,7 @@ class MappedFeatures:
 
     def __getitem__(self, index: Any) -> Floats:
         chosen = np.arange(len(self))[index] if self.rows is None else self.rows[index]
-        wanted = np.atleast_1d(chosen)
-        values = np.empty((len(wanted), *self.shape[1:]), np.float32)
-        number_of, inside = np.divmod(wanted, len(self.parts[0]))
-        for number in np.unique(number_of).tolist():
-            own = number_of == number
-            values[own] = self.parts[number][inside[own]]
+        values = np.array(self.values[np.atleast_1d(chosen)])
         if self.mean is not None and self.scale is not None:
             values = ((values - self.mean) / self.scale).astype(np.float32)
         return values[0] if np.ndim(chosen) == 0 else values

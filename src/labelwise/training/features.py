@@ -1,18 +1,19 @@
 """Features of a frozen backbone, computed once and kept on disk, then trained on in seconds.
 
 The file's name is a hash of all the numbers depend on: the backbone's weights, its transform, the
-bytes of every image in order. Features are written in parts: a computation that was killed goes on
-after the last one. Up to 2 GiB the parts are joined to one file; more stay shards and are mapped.
+bytes of every image in order. It grows by a batch at a time: a computation that was killed goes on
+after the last whole one.
 """
 
 import hashlib
 import json
-import shutil
+import os
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from io import BytesIO, FileIO
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ from labelwise.objectives.base import refuse_accumulation
 from labelwise.pictures import FeatureRows, ImageSource
 from labelwise.pictures.memory import MappedFeatures, moments_of, scaled
 from labelwise.pictures.transform import ALL, Bands, BandScale, named_bands
-from labelwise.system.files import locked, replacing, write_error
+from labelwise.system.files import append_whole, locked, write_error
 from labelwise.system.progress import Silent, Watch
 from labelwise.system.storage import is_uri
 from labelwise.training.settings import Settings
@@ -219,10 +220,8 @@ def scale_of(named: str, settings: Settings, table: LabelTable) -> BandScale:
 
 
 FORMAT = 1  # counts changes of how features are computed
-PART = 512  # rows, written before the next ones are computed
-LARGE_PART = 16384  # of more rows than MANY
-MANY = 1 << 20
-JOINED = 2 << 30  # bytes, up to which parts become one file
+PART = 512  # rows between two times that the disk must have them
+IN_MEMORY = 2 << 30  # bytes; of more features only rows that are asked for are read and scaled
 AT_ONCE = 4096  # images whose contents are asked for at once
 FEW = 4  # images in the backbone at once on a CPU; 8 take a tenth less time and 80 MiB more
 
@@ -248,62 +247,45 @@ def compute(
     """Return the table with the backbone's features in the place of its images."""
     if isinstance(table.images, FeatureRows):
         raise DataError(f"{table.name} already holds features, not images")
-    images = table.images
-    path = Path(cache_dir) / f"features-{content_key(images, backbone, pooled)}.npy"
-    folder = path.with_suffix(".parts")
-    if path.is_file():
-        return replace(table, images=FeatureRows(_mapped(path), table.ids))
+    path = Path(cache_dir) / f"features-{content_key(table.images, backbone, pooled)}.npy"
+    if not path.is_file():
+        growing = path.with_suffix(".growing")
+        try:
+            growing.parent.mkdir(parents=True, exist_ok=True)
+            growing.touch()
+        except OSError as error:
+            raise write_error(growing, error) from None
+        with locked(growing):  # of two that want the same features one waits, and finds them
+            if not path.is_file():
+                home, was_training = next(backbone.parameters()).device, backbone.training
+                watch = watch or Silent()
+                try:
+                    how = batch_size, device, workers
+                    _grow(growing, table.images, backbone.eval().to(device), pooled, watch, *how)
+                finally:
+                    backbone.train(was_training).to(home)
+                    watch.finish()
+                os.replace(growing, path)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise write_error(folder, error) from None
-    size = PART if len(images) <= MANY else LARGE_PART
-    parts = {
-        folder / f"{start:09d}.npy": np.arange(start, min(start + size, len(images)))
-        for start in range(0, len(images), size)
-    }
-    with locked(folder):  # of two that want the same features one waits, and finds them
-        if not path.is_file():
-            todo = dict(parts)
-            for part, rows in parts.items():
-                with suppress(OSError, ValueError):
-                    if len(np.load(part, mmap_mode="r")) == len(rows):
-                        del todo[part]
-            _write_parts(
-                todo,
-                images,
-                backbone,
-                watch or Silent(),
-                pooled=pooled,
-                batch_size=batch_size,
-                device=device,
-                workers=workers,
-            )
-            shards = [_mapped(part) for part in parts]
-            if sum(shard.nbytes for shard in shards) > JOINED:
-                return replace(table, images=FeatureRows(MappedFeatures(shards), table.ids))
-            shape = (len(images), *shards[0].shape[1:])
-            with replacing(path) as temporary:
-                joined = np.lib.format.open_memmap(temporary, "w+", np.float32, shape)
-                np.concatenate(shards, out=joined)
-                joined.flush()
-    shutil.rmtree(folder, ignore_errors=True)
-    return replace(table, images=FeatureRows(_mapped(path), table.ids))
+        features: Any = np.load(path, mmap_mode="c")  # the file is never changed
+    except ValueError as error:
+        raise DataError(f"{path} is not a feature file; delete it ({error})") from None
+    if features.nbytes > IN_MEMORY:
+        features = MappedFeatures(features)
+    return replace(table, images=FeatureRows(features, table.ids))
 
 
-def _write_parts(
-    parts: Mapping[Path, NDArray[np.int64]],
+def _grow(
+    path: Path,
     images: ImageSource,
     backbone: Backbone,
-    watch: Watch,
-    *,
     pooled: bool,
+    watch: Watch,
     batch_size: int,
     device: torch.device | str,
     workers: int,
 ) -> None:
-    if not parts:
-        return
+    """Append the features of all images, as a .npy file, to those that a file has already."""
 
     def features_of(values: Tensor) -> Tensor:
         features: Tensor = backbone(backbone.transform.inputs(values)).float()
@@ -313,12 +295,10 @@ def _write_parts(
         few = len(values) if values.is_cuda else FEW
         return (torch.cat([features_of(block) for block in torch.split(values, few)]),)
 
-    rows, todo = np.concatenate(list(parts.values())), list(parts.items())
-    home, was_training = next(backbone.parameters()).device, backbone.training
-    watch.start(f"features of {backbone.name}", len(images), len(images) - len(rows))
-    backbone.eval().to(device)
-    try:
-        held: list[NDArray[np.float32]] = []
+    with path.open("r+b", buffering=0) as stream:
+        done = _rows_in(stream, batch_size)
+        watch.start(f"features of {backbone.name}", len(images), done)
+        rows = np.arange(done, len(images))
         for batch in infer(
             network,
             images,
@@ -329,25 +309,33 @@ def _write_parts(
             device=device,
         ):
             raise_failure(batch)
-            held.append(batch.values[0].numpy())
-            watch.advance(len(held[-1]))
-            while todo and sum(map(len, held)) >= len(todo[0][1]):
-                part, own = todo.pop(0)
-                values = np.concatenate(held)
-                with replacing(part) as temporary, temporary.open("wb") as stream:
-                    np.save(stream, values[: len(own)])
-                held = [values[len(own) :]]
-    finally:
-        backbone.train(was_training).to(home)
-        watch.finish()
+            values = batch.values[0].numpy()
+            header = BytesIO()
+            if not done:
+                shape = (len(images), *values.shape[1:])
+                facts = {"descr": "<f4", "fortran_order": False, "shape": shape}
+                np.lib.format.write_array_header_1_0(header, facts)
+            before, done = done, done + len(values)
+            kept = done == len(images) or before // PART < done // PART
+            try:
+                append_whole(stream, header.getvalue() + values.tobytes(), durable=kept)
+            except OSError as error:
+                raise write_error(path, error) from None
+            watch.advance(len(values))
 
 
-def _mapped(path: Path) -> NDArray[np.float32]:
+def _rows_in(stream: FileIO, batch_size: int) -> int:
+    """Cut a growing file after its last whole batch; return the rows it then has."""
     try:
-        features: NDArray[np.float32] = np.load(path, mmap_mode="c")  # the file is never changed
-    except ValueError as error:
-        raise DataError(f"{path} is not a feature file; delete it ({error})") from None
-    return features
+        np.lib.format.read_magic(stream)
+        shape, *_ = np.lib.format.read_array_header_1_0(stream)
+    except ValueError:
+        stream.truncate(0)
+        return 0
+    begin, row = stream.tell(), 4 * prod(shape[1:])
+    rows = (stream.seek(0, os.SEEK_END) - begin) // row // batch_size * batch_size
+    stream.truncate(begin + rows * row)
+    return rows if rows else stream.truncate(0)
 
 
 def content_key(images: ImageSource, backbone: Backbone, pooled: bool) -> str:
