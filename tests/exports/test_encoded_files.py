@@ -6,14 +6,12 @@ import re
 import shutil
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import onnxruntime
 import pytest
 from export_samples import pictures, predictor, spec
-from forged import facts_of
 from PIL import Image
 
 from labelwise.calibration import Platt
@@ -196,16 +194,6 @@ def test_models_that_decode_at_a_reduced_scale_say_so_and_are_not_exported(tmp_p
         export_onnx(model, spec(model), tmp_path / "m.onnx", pictures(1))
     done = export_onnx(model, spec(model), tmp_path / "p.onnx", pictures(1), input="pixels")
     assert OnnxModel.load(done.path).facts.transform.reduced_jpeg
-
-
-def test_a_model_written_before_decodes_as_all_do_now(exported, tmp_path):
-    model, _ = exported
-    model.save(tmp_path / "run")
-    facts = facts_of(tmp_path / "run" / "model.json")
-    assert facts["transform"].pop("reduced_jpeg") is False
-    (tmp_path / "run" / "model.json").write_text(json.dumps(facts))
-    expected = replace(model.transform, reduced_jpeg=False)
-    assert type(model).load(tmp_path / "run").transform == expected
 
 
 def test_the_verb_writes_the_runtime_beside_the_file(exported, tmp_path, run_verb):

@@ -29,7 +29,7 @@ from web_setup import running
 
 from labelwise.calibration import CALIBRATORS
 from labelwise.decide import Threshold, TopK
-from labelwise.errors import CheckpointError, DataError, ImageError, LabelwiseError, SettingsError
+from labelwise.errors import CheckpointError, ImageError, LabelwiseError, SettingsError
 from labelwise.exports.links import RULE_OPS, Graph, default_thresholds, write_link, write_rule
 from labelwise.exports.onnx_file import assemble, export_network, export_onnx, write_resize
 from labelwise.exports.parity import assert_parity, compare_answers
@@ -473,13 +473,6 @@ def test_features_are_those_of_the_backbone(places):
     expected, found = (one.embed(pixels.to(torch.uint8)) for one in (model, file))
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4)
-
-
-def test_an_index_goes_on_with_the_model_it_was_made_with_alone(places):
-    index = places / "model.onnx.index"
-    assert update_index(index, watch=Silent()).unchanged == COUNT
-    with pytest.raises(DataError, match="was made with other weights"):
-        update_index(index, model=places / "run", watch=Silent())
 
 
 def test_a_server_answers_and_searches_with_a_file(places):

@@ -23,7 +23,6 @@ from PIL import Image
 from labelwise.calibration import Platt
 from labelwise.decide import ExpectedF, Threshold
 from labelwise.errors import SettingsError
-from labelwise.exports.parity import encoded_examples
 from labelwise.exports.web import HASHES, export_web, find_runtime
 from labelwise.links import Sigmoid
 from labelwise.models.graph_model import OnnxModel
@@ -118,22 +117,6 @@ def test_it_answers_as_python_does_on_the_same_pixels(page, site, tmp_path):
         np.testing.assert_allclose(found["probability"], expected.probability[0], atol=1e-6)
         np.testing.assert_allclose(found["none"], expected.none, atol=1e-6)
         assert [bool(one) for one in found["label"]] == expected.label[0].tolist()
-    assert page[1] == []
-
-
-def test_files_are_read_as_predict_reads_them(page, site, tmp_path):
-    file = OnnxModel.load(site / "model.onnx")
-    first = Image.fromarray(pictures(1, (60, 90)).pixels[0])
-    examples = encoded_examples(first, file.size)
-    for row, name in enumerate(examples.ids):
-        blob = examples.content(row)
-        (found, seen), expected = read_by(page[0], blob), read_picture(blob)
-        assert seen.shape == expected.shape, name
-        apart = np.abs(seen.astype(int) - expected)
-        assert apart.max() <= 3, (name, apart.max())
-        assert apart.mean() < 0.5, (name, apart.mean())
-        answers = file.answers(file.pixels(expected)[None])
-        np.testing.assert_allclose(found["probability"], answers.probability[0], atol=0.01)
     assert page[1] == []
 
 

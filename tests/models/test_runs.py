@@ -46,12 +46,6 @@ def test_everything_in_a_run_is_found_by_name(run):
     assert [path.name for path in run.path.iterdir()] == ["notes.txt"]
 
 
-def test_link_and_rule_need_no_weights(run):
-    spec_of(NAMES, Sigmoid(), TopK(2)).save(run.path / "model.json")
-    assert run.spec.made_rule == TopK(2)
-    assert isinstance(run.spec.made_link, Sigmoid)
-
-
 def test_what_is_missing_is_named(run):
     for ask, sentence in (
         (lambda: run.settings, "is not the folder of a run"),
@@ -201,8 +195,3 @@ def test_data_is_found_from_another_folder(run_of_a_table, tmp_path, monkeypatch
     assert run_of_a_table.data == "tables/photos.csv"
     monkeypatch.chdir(tmp_path)
     assert run_of_a_table.data == str(table)
-
-
-def test_data_that_is_nowhere_keeps_its_name(run_of_a_table, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert run_of_a_table.data == "tables/photos.csv"

@@ -17,7 +17,7 @@ from labelwise.data import load
 from labelwise.errors import CheckpointError
 from labelwise.evaluation import Evaluation
 from labelwise.links import Sigmoid
-from labelwise.models.run_folder import SEEN_FILE, RunFolder
+from labelwise.models.run_folder import SEEN_FILE
 from labelwise.models.seen_photos import HeldOutCopies, seen_held_out, seen_photos
 from labelwise.pictures import FeatureRows
 from labelwise.predictions import Predictions
@@ -184,19 +184,6 @@ def test_near_copies_among_the_held_out_photos_are_named_and_left_out(measured):
 
 def load_ids(run):
     return Predictions.load(run / "predictions" / "test.parquet").ids
-
-
-def test_held_out_photos_that_are_gone_are_an_error(measured, tmp_path):
-    table = tmp_path / "own" / "t.csv"
-    table.write_text(table.read_text().replace("4.png,dog,test\n", ""))
-    assert "no longer holds" in refused("evaluate", measured, "--without-training-photos")
-
-
-def test_starting_over_forgets_the_photos_of_the_earlier_run(run, new):
-    seen_photos(run, load(new))
-    assert (run / SEEN_FILE).is_file()
-    RunFolder(run).clear()
-    assert not (run / SEEN_FILE).exists()
 
 
 # Held-out photos that look like a training photo are counted when a run ends.

@@ -20,7 +20,6 @@ from labelwise.data import load
 from labelwise.errors import CheckpointError, DataError
 from labelwise.methods import link_from_spec
 from labelwise.predictions import Predictions
-from labelwise.report import write_report
 from labelwise.scores import fixed_rule
 from labelwise.shards import (
     EvaluationTask,
@@ -189,13 +188,6 @@ def test_the_command_evaluates_shards(shards, photos, monkeypatch, capsys):
     assert "--split does not apply" in capsys.readouterr().err
     assert call(monkeypatch, "evaluate", labels, "--workers", "2") == 1
     assert "--workers does not apply" in capsys.readouterr().err
-
-
-def test_the_report_says_what_has_no_interval(shards, photos, tmp_path):
-    labels = write_labels(photos / "labels.csv", shards, draw_labels(shards))
-    found = evaluate_shards(str(shards), labels, LocalEngine(1))
-    write_report(found, tmp_path / "report.html", title="shards")
-    assert "No interval" in (tmp_path / "report.html").read_text()
 
 
 def test_what_cannot_be_trusted_is_refused_in_a_sentence(shards, photos, tmp_path):

@@ -44,15 +44,6 @@ def test_the_newest_checkpoint_is_read_back_and_all_but_the_one_before_it_go(tmp
     assert names == {"00000002", "00000003", *best}
 
 
-def test_half_written_folders_are_not_read_and_are_cleared_away(tmp_path):
-    checkpoint.save(tmp_path, TENSORS, {"step": 1})
-    (tmp_path / ".00000002.77.partial").mkdir()
-    (tmp_path / ".00000002.77.partial" / "state.safetensors").write_bytes(b"half")
-    assert checkpoint.load_latest(tmp_path).facts == {"step": 1}
-    checkpoint.save(tmp_path, TENSORS, {"step": 2})
-    assert {path.name for path in tmp_path.iterdir()} == {"00000001", "00000002"}
-
-
 def test_an_unreadable_checkpoint_gets_one_sentence(tmp_path):
     checkpoint.save(tmp_path, TENSORS, {"step": 1})
     (tmp_path / "00000001" / "state.json").write_text("{")

@@ -6,13 +6,12 @@ import numpy as np
 import pytest
 import torch
 from sample_photos import write_photos
-from tiny_run import Hearing, tiny_settings, tiny_table
+from tiny_run import Hearing
 
 from labelwise.errors import SettingsError
 from labelwise.metrics import average_precision
 from labelwise.models.run_folder import RunFolder
 from labelwise.predictions import Predictions
-from labelwise.system.progress import LimitedWatch, TimeIsUp
 from labelwise.training.run import better_by, train, tried
 from labelwise.training.settings import read_settings
 
@@ -83,6 +82,16 @@ def test_good_keeps_the_solved_head_where_training_gains_nothing(photos, tmp_pat
         train(settings, kept.path)
 
 
+@pytest.fixture
+def clock(monkeypatch):
+    """A list whose first number is the time."""
+    seconds = [0.0]
+    now = SimpleNamespace(monotonic=lambda: seconds[0])
+    for module in ("labelwise.training.run", "labelwise.system.progress"):
+        monkeypatch.setattr(f"{module}.time", now)
+    return seconds
+
+
 class Made:
     """Writes trials whose validation scores are as good as their name says, and trains nothing."""
 
@@ -123,21 +132,6 @@ def test_best_tries_sizes_and_networks_and_keeps_what_is_told_apart(photos, fini
     assert np.array_equal(saved.logits, scores(0.5).logits)
 
 
-def test_no_try_begins_after_the_minutes(photos, finished, tmp_path, monkeypatch):
-    made, clock = Made(finished, {"solved": 1.0, "solved-96": 1.0}), [0.0]
-    watch = SimpleNamespace(monotonic=lambda: clock[0])
-    monkeypatch.setattr("labelwise.training.run.time", watch)
-
-    def slow(settings, folder, watch):
-        made(settings, folder, watch)
-        clock[0] += 50.0
-
-    settings = settings_of(photos, tmp_path, effort="best", minutes=1.5)
-    evaluation = tried(settings, RunFolder(tmp_path / "run"), slow, Hearing())
-    assert made.begun == ["solved", "solved-96"]
-    assert evaluation.notes[-1].endswith("The 1.5 minutes were over before resnet50, head solved.")
-
-
 def test_nothing_more_is_tried_once_validation_is_ranked_perfectly(photos, finished, tmp_path):
     made, watch = Made(finished, {"solved": 0.0, "trained": 0.0}), Hearing()
     settings = settings_of(photos, tmp_path, effort="good")
@@ -158,11 +152,8 @@ def test_data_that_holds_features_has_no_network_to_train(tmp_path):
     )
 
 
-def test_a_try_is_given_up_when_the_minutes_are_over(photos, finished, tmp_path, monkeypatch):
-    made, clock, watch = Made(finished, {"solved": 1.0, "trained": 0.1}), [0.0], Hearing()
-    now = SimpleNamespace(monotonic=lambda: clock[0])
-    for module in ("labelwise.training.run", "labelwise.system.progress"):
-        monkeypatch.setattr(f"{module}.time", now)
+def test_a_try_is_given_up_when_the_minutes_are_over(photos, finished, tmp_path, clock):
+    made, watch = Made(finished, {"solved": 1.0, "trained": 0.1}), Hearing()
 
     def slow(settings, folder, watch):
         for _ in range(2):
@@ -181,11 +172,10 @@ def test_a_try_is_given_up_when_the_minutes_are_over(photos, finished, tmp_path,
 
 @pytest.mark.parametrize(("minutes", "epochs"), [(1, 0), (2, 1), (6, 4), (60, 5)])
 def test_epochs_are_planned_that_fit_into_the_minutes(
-    photos, finished, tmp_path, monkeypatch, minutes, epochs
+    photos, finished, tmp_path, clock, minutes, epochs
 ):
     """The solved try takes 25 s, so an epoch 75 s: four of them fit into the rest of 6 minutes."""
-    made, clock, planned = Made(finished, {"solved": 1.0, "trained": 0.1}), [0.0], []
-    monkeypatch.setattr("labelwise.training.run.time", SimpleNamespace(monotonic=lambda: clock[0]))
+    made, planned = Made(finished, {"solved": 1.0, "trained": 0.1}), []
 
     def timed(settings, folder, watch):
         planned.append(settings.recipe.epochs)
@@ -196,10 +186,3 @@ def test_epochs_are_planned_that_fit_into_the_minutes(
     evaluation = tried(settings, RunFolder(tmp_path / "run"), timed, Hearing())
     assert planned[1:] == ([epochs] if epochs else [])
     assert ("leave no time for" in evaluation.notes[-1]) == (epochs == 0)
-
-
-def test_training_stops_within_an_epoch_when_its_time_is_up(tmp_path):
-    watch = LimitedWatch(Hearing(), until=0.0)
-    with pytest.raises(TimeIsUp):
-        train(tiny_settings(), tmp_path / "run", table=tiny_table(), watch=watch)
-    assert not RunFolder(tmp_path / "run").evaluation_path.exists()

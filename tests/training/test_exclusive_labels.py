@@ -99,22 +99,6 @@ def test_evaluate_counts_clashes_and_broken_sets(coloured):
     assert plain.exclusive == ()
 
 
-def test_other_groups_are_fitted_again_without_training(coloured, tmp_path):
-    folder, settings, _ = coloured
-    before = (folder / "run" / "model.safetensors").read_bytes()
-    (tmp_path / "fewer.csv").write_text("group,kind,labels\nlight,at-most-one,day|night\n")
-    watch = Hearing()
-    with pytest.raises(SettingsError, match="the data changed since"):
-        # the labels of the two rows that broke the rule of colours are others now
-        train(
-            settings.model_copy(update={"attributes": str(tmp_path / "fewer.csv")}),
-            folder / "run",
-            table=coloured_table(),
-            watch=watch,
-        )
-    assert (folder / "run" / "model.safetensors").read_bytes() == before
-
-
 @pytest.mark.parametrize("other", [{"taxonomy": "kinds.csv"}, {"zero_share": 0.1}])
 def test_what_moves_labels_together_is_refused_beside_groups(other):
     with pytest.raises(SettingsError, match=rf"attributes and {next(iter(other))} both move"):

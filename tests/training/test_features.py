@@ -288,30 +288,6 @@ def test_the_solved_head_is_that_of_the_features_standardised(tmp_path):
     assert json.loads(lines[-1])["l2"] == pytest.approx(found.l2.log().mean().exp().item())
 
 
-@pytest.mark.parametrize(
-    ("flags", "sentence"),
-    [
-        ({"augment": "flip"}, "augment does not apply to features"),
-        ({"mirror": True}, "mirror does not apply to features"),
-        ({"hardware.devices": 2}, "hardware.devices does not apply to features"),
-        ({"backbone": "resnet18"}, "so leave backbone out, got 'resnet18'"),
-    ],
-)
-def test_settings_that_do_not_apply_are_refused(flags, sentence):
-    with pytest.raises(SettingsError, match=sentence):
-        read_settings(None, {"data": "x", "features": "small-cnn", **flags})
-
-
-def test_the_recipe_for_features_gives_way_to_what_is_said():
-    settings = read_settings(None, {"data": "x", "features": "small-cnn", "recipe.epochs": 3})
-    plain = read_settings(None, {"data": "x"})
-    assert settings.recipe.epochs == 3
-    assert settings.recipe.optimizer.lr != plain.recipe.optimizer.lr
-    assert settings.batch_size != plain.batch_size
-    again = read_settings(None, settings.model_dump(mode="json"))
-    assert again == settings
-
-
 def test_images_for_identity_and_missing_validation_are_refused(photos, tmp_path):
     base = {"data": str(photos / "photos.csv"), "hardware.features_cache": str(tmp_path / "cache")}
     with pytest.raises(SettingsError, match="identity is for data that holds features"):

@@ -185,17 +185,6 @@ def test_targets_are_the_tables(unknown, dense, monkeypatch):
             assert torch.equal(batch.targets.observed, torch.from_numpy(observed))
 
 
-@pytest.mark.parametrize("side", [16, 20])
-@pytest.mark.parametrize("crop", [None, 0.8])
-def test_images_are_the_transforms_own(side, crop):
-    data = table(side=side)
-    transform = Transform(16, (0.5, 0.4, 0.3), (0.2, 0.3, 0.4), "bicubic", crop)
-    batch = next(Loader(data, transform, batch_size=8).epoch(0))
-    assert batch.images.is_contiguous(memory_format=torch.channels_last)
-    for row, image in enumerate(batch.images):
-        assert torch.equal(image, transform(data.images.read(row)))
-
-
 def test_decoded_once_or_streamed_files_give_the_same_pixels(tmp_path, monkeypatch):
     data = photos(tmp_path)
     kept = list(Loader(data, TRANSFORM, batch_size=4, workers=2).epoch(0))

@@ -150,9 +150,12 @@ def test_weights_of_a_run_bring_its_network(tmp_path):
         ({"effort": "good", "start": "run"}, "start does not apply to an effort"),
         ({"effort": "best", "hardware.devices": 2}, "hardware.devices does not apply"),
         ({"effort": "good", "backbone": "small-cnn"}, "backbone does not apply to an effort"),
+        ({"features": "small-cnn", "augment": "flip"}, "augment does not apply to features"),
+        ({"features": "small-cnn", "hardware.devices": 2}, "devices does not apply to features"),
+        ({"features": "small-cnn", "backbone": "resnet18"}, "leave backbone out, got 'resnet18'"),
     ],
 )
-def test_settings_that_do_not_go_with_an_effort(flags, sentence):
+def test_settings_that_do_not_go_with_an_effort_or_features(flags, sentence):
     with pytest.raises(SettingsError, match=sentence):
         read_settings(None, {"data": "x", **flags})
 

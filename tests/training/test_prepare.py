@@ -140,16 +140,6 @@ def test_estimates_live_on_the_gpu_if_they_fit_and_nothing_else_was_asked_for():
     build_objective(tiny_settings(method="bce"), facts, model, "cuda")
 
 
-def test_a_label_that_never_occurs_starts_low_but_finite():
-    table = tiny_table()
-    labels, _ = table.targets()
-    labels[:, 0] = 0
-    rare = LabelTable.from_arrays(table.space, table.images, labels, split=table.split)
-    model, objective, facts = built("bce", rare)
-    set_biases_to_priors(model, objective, facts)
-    assert -8 <= model.head.classifier.bias[0] < -4
-
-
 def test_misfits_are_named():
     with pytest.raises(SettingsError, match="'average-k' needs the head output 'proposal'"):
         built("average-k", tiny_table(), head="linear")

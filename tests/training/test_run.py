@@ -6,7 +6,6 @@ import os
 import signal
 import threading
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -37,7 +36,6 @@ from labelwise.scores.run import read_run
 from labelwise.system.names import Names
 from labelwise.system.progress import Silent
 from labelwise.training import execution
-from labelwise.training.checkpoint import TrainingState
 from labelwise.training.run import train, train_folds
 
 
@@ -92,28 +90,6 @@ def test_ctrl_c_stops_between_steps_and_the_same_call_goes_on(tmp_path, batches)
     assert json.loads(state.read_text())["step"] == batches
     train(settings, tmp_path / "cut", table=table)
     assert_same_weights(tmp_path / "whole", tmp_path / "cut")
-
-
-def test_short_epochs_are_not_all_saved_but_the_last_one_is(tmp_path, monkeypatch):
-    saved, save, now = [], TrainingState.save, 0.0
-
-    def slow(self, folder, *, write):
-        nonlocal now
-        saved.append((self.position.epoch, self.position.done))
-        now += 100
-        save(self, folder, write=write)
-
-    def clock():
-        nonlocal now
-        now += 1
-        return now
-
-    monkeypatch.setattr("labelwise.training.loop.time", SimpleNamespace(monotonic=clock))
-    monkeypatch.setattr(TrainingState, "save", slow)
-    train(tiny_settings(recipe__epochs=20), tmp_path, table=tiny_table())
-    assert saved[0][0] == 1
-    assert saved[-1] == (20, True)
-    assert len(saved) < 10
 
 
 def test_a_finished_run_is_not_run_again(tmp_path):
@@ -272,18 +248,6 @@ def test_bf16_is_left_to_processors_that_know_it(tmp_path, monkeypatch, knows):
     assert (torch.bfloat16 in seen) == knows
     assert torch.float32 in seen  # predictions are in full precision
     assert ("this processor does not compute bf16: training in 32 bits" in watch.messages) != knows
-
-
-def test_a_rule_is_applied_to_the_numbers_it_was_fitted_to(tmp_path):
-    """Isotonic links tie many rows; a threshold rounded to the wrong side loses all of them."""
-    train(tiny_settings(calibrate="isotonic", rule="average-2"), tmp_path, table=tiny_table(600))
-    run = RunFolder(tmp_path)
-    model, val = run.model(), run.predictions("val")
-    sizes = scored(model, torch.as_tensor(val.logits)).sets.sum(1).double()
-    # By hand: the largest threshold that leaves two labels per image or more, ties included.
-    probs = np.sort(model.link(val.logits.astype(float)).astype(np.float32).ravel())[::-1]
-    least = probs[2 * len(val) - 1]
-    assert sizes.mean() == (probs >= least).sum() / len(val)
 
 
 def test_a_cross_fitted_promise_keeps_its_sets_and_its_photos_promise_nothing_again(tmp_path):

@@ -277,17 +277,3 @@ def test_labels_in_portions_are_solved_as_all_at_once(monkeypatch):
     torch.testing.assert_close(found.l2, expected.l2, rtol=1e-3, atol=0)
     torch.testing.assert_close(found.weight, expected.weight, rtol=1e-3, atol=1e-4)
     torch.testing.assert_close(found.bias, expected.bias, rtol=1e-3, atol=1e-4)
-
-
-@pytest.mark.parametrize("name", losses())
-def test_a_loss_goes_to_a_device_whole_and_in_its_own_types(name):
-    # Oracle: the fields of the loss, tensor by tensor.
-    loss = losses()[name]
-    loss = loss if name != "coins" else CoinLoss(loss.present.half(), loss.absent.half())
-    moved = loss.on(torch.device("meta"))
-    assert type(moved) is type(loss)
-    for before, after in zip(vars(loss).values(), vars(moved).values(), strict=True):
-        if isinstance(before, torch.Tensor):
-            assert (after.device.type, after.dtype) == ("meta", before.dtype)
-        else:
-            assert after == before
