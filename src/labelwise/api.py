@@ -36,7 +36,8 @@ class LoadedRun(RunFolder):
 
         data, count = options.pop("data", None), options.pop("pictures", 16)
         images = pictures_of(self, data, count)
-        return export_onnx(self.model(), self.spec, Path(path), *images, **options).path
+        export_onnx(self.model(), self.spec, Path(path), *images, **options)
+        return Path(path)
 
 
 def train(

@@ -169,10 +169,12 @@ def test_files_of_the_data_are_compared_from_their_bytes(exported, tmp_path, mon
     )
     model, _ = exported
     blobs = [photo(1), photo(4)]
-    done = export_onnx(model, spec(model), tmp_path / "m.onnx", BytesImages(blobs, ["a", "b"]))
+    _, parity_said = export_onnx(
+        model, spec(model), tmp_path / "m.onnx", BytesImages(blobs, ["a", "b"])
+    )
     assert seen[:2] == blobs
     assert len(seen) == 8
-    assert "on 2 pictures and 6 test files (rotated by EXIF, " in str(done.parity)
+    assert "on 2 pictures and 6 test files (rotated by EXIF, " in str(parity_said)
 
 
 def test_models_that_decode_at_a_reduced_scale_say_so_and_are_not_exported(tmp_path):
@@ -192,8 +194,8 @@ def test_models_that_decode_at_a_reduced_scale_say_so_and_are_not_exported(tmp_p
     assert (found - whole).abs().max() > 1e-4
     with pytest.raises(SettingsError, match="at a reduced scale"):
         export_onnx(model, spec(model), tmp_path / "m.onnx", pictures(1))
-    done = export_onnx(model, spec(model), tmp_path / "p.onnx", pictures(1), input="pixels")
-    assert OnnxModel.load(done.path).facts.transform.reduced_jpeg
+    export_onnx(model, spec(model), tmp_path / "p.onnx", pictures(1), input="pixels")
+    assert OnnxModel.load(tmp_path / "p.onnx").facts.transform.reduced_jpeg
 
 
 def test_the_verb_writes_the_runtime_beside_the_file(exported, tmp_path, run_verb):

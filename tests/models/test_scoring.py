@@ -296,7 +296,7 @@ def test_a_graph_has_the_values_of_its_network_and_takes_every_other_batch_too()
     wanted = [both(first), both(second), both(pixels(3, "cuda")), both(first.contiguous())]
     for ours, theirs in zip(found, wanted, strict=True):
         assert all(map(torch.equal, ours, theirs))
-    host, _ = launch(found[0], torch.device("cuda")).wait()
+    host, _ = launch(found[0], torch.device("cuda"))()
     assert torch.equal(host, wanted[0][0].cpu())
     assert not host.is_pinned()
 

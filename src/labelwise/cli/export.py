@@ -78,8 +78,6 @@ def export(run: Path, given: Options) -> None:
     if given.int8:
         given.refuse("--int8 takes all of --data", "pictures")
         _int8(folder, form, given)
-    elif kind == "onnx":
-        _onnx(folder, form, given)
     else:
         _program(folder, kind, form, given)
     if given.with_runtime:
@@ -108,20 +106,6 @@ def _check_runtime(folder: RunFolder, given: Options) -> None:
         )
 
 
-def _onnx(folder: RunFolder, form: dict[str, Any], given: Options) -> None:
-    predictor = folder.model()
-    pictures = pictures_of(folder, given.data, given.pictures)
-    with _progress() as watch:
-        written = export_onnx(predictor, folder.spec, given.target, *pictures, watch=watch, **form)
-    say(f"wrote {written.path} ({written.size / 1e6:.1f} MB)")
-    say(str(written.parity))
-    if written.ranks_only:
-        say(
-            f"{predictor.method or 'this model'} ranks labels and has no probabilities: the file "
-            "gives logits and ranking; calibrate the run first for probabilities and labels"
-        )
-
-
 def _program(folder: RunFolder, kind: str, form: dict[str, Any], given: Options) -> None:
     out = given.target
     if kind == "openvino":
@@ -129,14 +113,9 @@ def _program(folder: RunFolder, kind: str, form: dict[str, Any], given: Options)
     if kind == "executorch":
         require_executorch()
     model = (folder.model(), folder.spec, out, *pictures_of(folder, given.data, given.pictures))
-    if kind == "web":
-        with _progress() as watch:
-            exact = form["exact_resize"]
-            parity = export_web(*model, runtime=given.runtime, exact_resize=exact, watch=watch)
-        say(f"wrote {out}; serve it with any web server: python -m http.server -d {out}")
-        say(str(parity))
-        return
     writers: dict[str, Callable[..., tuple[int, Parity]]] = {
+        "onnx": partial(export_onnx, **form),
+        "web": partial(export_web, runtime=given.runtime, exact_resize=form["exact_resize"]),
         "torch-export": export_program,
         "executorch": export_executorch,
         "openvino": partial(export_openvino, input=form["input"]),
@@ -145,6 +124,13 @@ def _program(folder: RunFolder, kind: str, form: dict[str, Any], given: Options)
         size, parity = writers[kind](*model, watch=watch)
     say(f"wrote {out} ({size / 1e6:.1f} MB)")
     say(str(parity))
+    if kind == "web":
+        say(f"serve it with any web server: python -m http.server -d {out}")
+    if kind == "onnx" and folder.spec.link is None:
+        say(
+            f"{folder.spec.method or 'this model'} ranks labels and has no probabilities: the file "
+            "gives logits and ranking; calibrate the run first for probabilities and labels"
+        )
 
 
 @contextmanager

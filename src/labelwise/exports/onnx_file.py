@@ -361,16 +361,6 @@ def _write_decision(g: Graph, facts: Facts, link: Link, labels: int) -> list[Typ
 PICTURES = 64
 
 
-@dataclass(frozen=True)
-class Exported:
-    """A written file, its size in bytes and how it compares with the model."""
-
-    path: Path
-    size: int
-    parity: Parity
-    ranks_only: bool
-
-
 def export_onnx(
     predictor: Predictor,
     spec: ModelSpec,
@@ -382,17 +372,16 @@ def export_onnx(
     exact_resize: bool = True,
     open_thresholds: bool = False,
     watch: Watch | None = None,
-) -> Exported:
-    """Write a model to ``path`` once its file agrees with it on pictures."""
+) -> tuple[int, Parity]:
+    """Write a file once it agrees with the model; return its size and how it compares."""
     chosen = range(len(images)) if rows is None else rows
     facts = facts_of(
         predictor, spec, input=input, exact_resize=exact_resize, open_thresholds=open_thresholds
     )
     content, parity = onnx_content(predictor, facts, images, chosen, watch)
-    path = Path(path)
-    with replacing(path) as temporary:
+    with replacing(Path(path)) as temporary:
         temporary.write_bytes(content)
-    return Exported(path, len(content), parity, predictor.link is None)
+    return len(content), parity
 
 
 def onnx_content(

@@ -41,8 +41,8 @@ def export_web(
     runtime: Path | None = None,
     exact_resize: bool = True,
     watch: Watch | None = None,
-) -> Parity:
-    """Write the page, its model and its runtime to a new folder."""
+) -> tuple[int, Parity]:
+    """Write the page, its model and its runtime to a new folder; return the model's size too."""
     folder = Path(folder)
     require_new_folder(folder)
     parts = find_runtime(runtime)
@@ -57,7 +57,7 @@ def export_web(
         style = files("labelwise.markup").joinpath("style.css").read_text(encoding="utf-8")
         (temporary / "style.css").write_text(style + _asset("tagger.css"), encoding="utf-8")
         (temporary / "index.html").write_text(page_of(predictor), encoding="utf-8")
-    return parity
+    return len(content), parity
 
 
 def page_of(predictor: Predictor) -> str:

@@ -40,30 +40,25 @@ from labelwise.types import LabelSpace
 Network = Callable[[Tensor], tuple[Tensor, ...]]
 
 
-@dataclass(frozen=True, eq=False)
-class Launched:
-    """Values that a device computes and copies to the host, and the event that ends this."""
-
-    values: tuple[Tensor, ...]
-    copied: "torch.cuda.Event | None" = None
-
-    def wait(self) -> tuple[Tensor, ...]:
-        if self.copied is None:
-            return self.values
-        self.copied.synchronize()
-        return tuple(value.clone() for value in self.values)  # pinned memory is scarce
+Waiting = Callable[[], tuple[Tensor, ...]]
 
 
-def launch(values: tuple[Tensor, ...], device: torch.device) -> Launched:
-    """Begin to copy values to the host; on a GPU they may be computed later than this returns."""
+def launch(values: tuple[Tensor, ...], device: torch.device) -> Waiting:
+    """Begin to copy values to the host; return what waits for them, where a GPU computes them."""
     if device.type != "cuda":
-        return Launched(tuple(value.to("cpu") for value in values))
+        hosts = [value.to("cpu") for value in values]
+        return lambda: tuple(hosts)
     hosts = [torch.empty_like(value, device="cpu", pin_memory=True) for value in values]
     for host, value in zip(hosts, values, strict=True):
         host.copy_(value, non_blocking=True)
     copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
     copied.record(torch.cuda.current_stream(device))  # type: ignore[no-untyped-call]
-    return Launched(tuple(hosts), copied)
+
+    def wait() -> tuple[Tensor, ...]:
+        copied.synchronize()
+        return tuple(host.clone() for host in hosts)  # pinned memory is scarce
+
+    return wait
 
 
 def captured(network: Network, example: Tensor) -> Network:
@@ -397,15 +392,15 @@ def infer(
         with torch.inference_mode():
             network = captured(network, whole.contiguous(memory_format=torch.channels_last))
 
-    def launched(batch: Inputs) -> tuple[Inputs, Launched]:
+    def launched(batch: Inputs) -> tuple[Inputs, Waiting]:
         with torch.inference_mode():
             values = _in_parts(network, batch.values) if len(batch.rows) else ()
             return batch, launch(values, device)
 
     here = partial(read_ahead, workers=workers, decode=decode)
     inputs = (reader or here)(images, transform, batches, device=device)
-    for batch, under_way in started_ahead(inputs, launched, 1 if on_gpu else 0):
-        yield Inferred(batch.rows, under_way.wait(), tuple(batch.failures))
+    for batch, wait in started_ahead(inputs, launched, 1 if on_gpu else 0):
+        yield Inferred(batch.rows, wait(), tuple(batch.failures))
 
 
 def _in_parts(network: Network, values: Tensor) -> tuple[Tensor, ...]:

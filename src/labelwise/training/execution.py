@@ -40,11 +40,6 @@ CAPTURED = ("labelwise", "timm", "torch", "torchvision")  # libraries whose laye
 WARMING = 3  # passes before a capture, in which libraries choose their kernels
 
 
-def reserve_workspace() -> None:
-    """Let cuBLAS compute the same sums each time; it reads this when CUDA starts."""
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-
-
 @contextmanager
 def kernels(*, deterministic: bool) -> Iterator[None]:
     """Compute the same bits each time, where that is asked for."""
@@ -107,7 +102,11 @@ def accelerated(
     graphs = torch.cuda.is_available()
     run = plain
     if compiled:
-        run = torch.compile(plain, dynamic=False, options=_for_cuda() if graphs else None)
+        options: dict[str, Any] = {"triton.cudagraphs": True}  # what "reduce-overhead" is
+        for name in FEWER_TRIALS if graphs else ():
+            if name in torch._inductor.list_options():  # each version of torch knows its own
+                options[name] = False
+        run = torch.compile(plain, dynamic=False, options=options if graphs else None)
 
     def loss(images: Tensor, targets: Targets) -> Tensor:
         if compiled and graphs:
@@ -115,13 +114,6 @@ def accelerated(
         return run(images, targets.labels, targets.observed, targets.index)
 
     return loss
-
-
-def _for_cuda() -> dict[str, Any]:
-    """Return the compiler's options for a GPU; each version of torch knows its own."""
-    known = torch._inductor.list_options()
-    fewer = {name: False for name in FEWER_TRIALS if name in known}
-    return {"triton.cudagraphs": True, **fewer}  # graphs: what the mode "reduce-overhead" is
 
 
 class GraphedModel:

@@ -6,6 +6,7 @@ without labels) may change: it is then fitted again, without training. So may a 
 of labels that exclude each other, where no label changes by that.
 """
 
+import os
 import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
@@ -46,12 +47,7 @@ from labelwise.scores.fit import (
 from labelwise.system.distributed import rank, value_of_first, wait_for_all
 from labelwise.system.progress import LimitedWatch, Silent, TimeIsUp, Watch
 from labelwise.training import checkpoint
-from labelwise.training.execution import (
-    errors_told_by_the_first,
-    kernels,
-    launch,
-    reserve_workspace,
-)
+from labelwise.training.execution import errors_told_by_the_first, kernels, launch
 from labelwise.training.features import frozen_features
 from labelwise.training.loggers import log_history
 from labelwise.training.loop import Loop
@@ -450,7 +446,8 @@ def train(
     """
     check_names(settings)
     if settings.deterministic:
-        reserve_workspace()
+        # Lets cuBLAS compute the same sums each time; it reads this when CUDA starts.
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     device = launch(settings.hardware)
     if rank() > 0 or watch is None:
         watch = Silent()
