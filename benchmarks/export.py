@@ -85,7 +85,7 @@ def main() -> None:
     images = photos(32, side)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx"
-        size, _ = export_onnx(predictor, spec, path, images, range(4))
+        whole, _ = export_onnx(predictor, spec, path, images, range(4))
         float32 = OnnxModel.load(path, threads=options.threads)
         vino = None
         if importlib.util.find_spec("openvino"):
@@ -100,7 +100,7 @@ def main() -> None:
     eight = OnnxModel(int8._file(small, facts).proto, facts, threads=options.threads)
     size = len(eight.proto.SerializeToString())
     print(f"{options.backbone}, {LABELS} labels, input {side}, {options.threads} threads")
-    print(f"file: float32 {size / 1e6:.2f} MB, int8 {size / 1e6:.2f} MB, {size / size:.2f}x")
+    print(f"file: float32 {whole / 1e6:.2f} MB, int8 {size / 1e6:.2f} MB, {whole / size:.2f}x")
     if vino is None:
         print("OpenVINO is not installed, so it is left out")
     else:

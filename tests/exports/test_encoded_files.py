@@ -169,12 +169,12 @@ def test_files_of_the_data_are_compared_from_their_bytes(exported, tmp_path, mon
     )
     model, _ = exported
     blobs = [photo(1), photo(4)]
-    _, parity_said = export_onnx(
+    _, compared = export_onnx(
         model, spec(model), tmp_path / "m.onnx", BytesImages(blobs, ["a", "b"])
     )
     assert seen[:2] == blobs
     assert len(seen) == 8
-    assert "on 2 pictures and 6 test files (rotated by EXIF, " in str(parity_said)
+    assert "on 2 pictures and 6 test files (rotated by EXIF, " in str(compared)
 
 
 def test_models_that_decode_at_a_reduced_scale_say_so_and_are_not_exported(tmp_path):
