@@ -1,5 +1,7 @@
 """A predictor of random weights for three labels, and pictures for it."""
 
+import io
+
 import numpy as np
 import torch
 from PIL import Image
@@ -34,3 +36,10 @@ def pictures(count=3):
     return [
         Image.fromarray(rng.integers(0, 256, (40 + n, 50, 3), dtype=np.uint8)) for n in range(count)
     ]
+
+
+def encoded(picture, kind="JPEG", **options):
+    """Return the bytes of the file of a picture."""
+    buffer = io.BytesIO()
+    picture.save(buffer, kind, **options)
+    return buffer.getvalue()

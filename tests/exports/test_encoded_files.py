@@ -13,6 +13,7 @@ import onnxruntime
 import pytest
 from export_samples import pictures, predictor, spec
 from PIL import Image
+from tiny_predictor import encoded
 
 from labelwise.calibration import Platt
 from labelwise.decide import Threshold
@@ -35,12 +36,6 @@ def exported(tmp_path_factory):
     path = tmp_path_factory.mktemp("exported") / "model.onnx"
     export_onnx(model, spec(model), path, pictures(2))
     return model, path
-
-
-def encoded(picture, kind, **options):
-    buffer = io.BytesIO()
-    picture.save(buffer, kind, **options)
-    return buffer.getvalue()
 
 
 def photo(number):

@@ -11,7 +11,7 @@ import pytest
 import torch
 from patience import PATIENCE
 from PIL import Image
-from tiny_predictor import NAMES, make, pictures
+from tiny_predictor import NAMES, encoded, make, pictures
 from torch import Tensor, nn
 
 from labelwise.decide import Threshold
@@ -29,12 +29,6 @@ from labelwise.pictures import ArrayImages, BytesImages, FileImages, PictureImag
 from labelwise.pictures.decode import decode
 from labelwise.pictures.loading import Failure
 from labelwise.types import LabelSpace
-
-
-def encoded(image, kind="JPEG", **options):
-    buffer = io.BytesIO()
-    image.save(buffer, kind, **options)
-    return buffer.getvalue()
 
 
 def some_bytes(count=7, broken=()):

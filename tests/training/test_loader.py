@@ -1,6 +1,5 @@
 """The loader: every row where it belongs, the same batches again, the transform's own pixels."""
 
-import io
 from dataclasses import replace
 
 import numpy as np
@@ -9,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
-from tiny_predictor import make, pictures
+from tiny_predictor import encoded, make, pictures
 
 from labelwise.data import LabelTable
 from labelwise.errors import ImageError
@@ -235,19 +234,12 @@ def test_feature_rows_pass_unchanged():
 # Pictures kept in memory for the looks after each epoch. Oracle: scores of the same pictures.
 
 
-def some_bytes(count, broken=()):
-    found = []
-    for row, picture in enumerate(pictures(count)):
-        stream = io.BytesIO()
-        picture.save(stream, "PNG")
-        whole = stream.getvalue()
-        found.append(whole[: len(whole) // 2] if row in broken else whole)
-    return found
-
-
 @pytest.mark.parametrize("crop", [None, 0.875])
 def test_kept_images_answer_as_before_and_are_read_once(crop):
-    predictor, source = make(), BytesImages(some_bytes(5), list("abcde"))
+    predictor, source = (
+        make(),
+        BytesImages([encoded(one, "PNG") for one in pictures(5)], list("abcde")),
+    )
     predictor.model.backbone.transform = replace(predictor.transform, crop=crop)
     kept = kept_in_memory(source, predictor.transform)
     assert isinstance(kept, ArrayImages)
@@ -256,4 +248,4 @@ def test_kept_images_answer_as_before_and_are_read_once(crop):
     assert torch.equal(one.logits, other.logits)
     assert kept_in_memory(source, predictor.transform, limit=100) is source
     with pytest.raises(ImageError, match=r"b: the image cannot be read"):
-        kept_in_memory(BytesImages(some_bytes(2, [1]), ["a", "b"]), predictor.transform)
+        kept_in_memory(BytesImages([source.content(0), b"no"], ["a", "b"]), predictor.transform)

@@ -2,12 +2,12 @@
 
 import shutil
 from dataclasses import replace
-from io import BytesIO
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
+from tiny_predictor import encoded
 from tiny_run import Hearing, assert_same_weights, tiny_settings, tiny_table
 
 from labelwise.data import LabelTable
@@ -57,10 +57,8 @@ def test_the_model_looks_at_pictures_as_the_settings_say():
 
 def test_photos_through_a_network_for_small_pictures_are_remarked_on():
     def warning(backbone, side, content=None):
-        photo = Image.new("RGB", (2 * side, side))
-        buffer = BytesIO()
-        photo.save(buffer, "PNG")
-        images = BytesImages([content or buffer.getvalue()], ["a.png"])
+        photo = encoded(Image.new("RGB", (2 * side, side)), "PNG")
+        images = BytesImages([content or photo], ["a.png"])
         return advice_for_photos(create_backbone(backbone), images)
 
     assert "small-cnn sees pictures at 48 pixels, these have 144" in warning("small-cnn", 144)

@@ -227,9 +227,9 @@ class OnnxModel(GraphModel):
             name = images.ids[row]
             try:
                 pixels = graph.pixels(np.asarray(images.read(row, None)))
-            except Exception as error:
+                answers = graph.answers(pixels[None])
+            except Exception as error:  # onnxruntime's own classes have no common base but this
                 return Answer(row, name, error=reason_of(name, error))
-            answers = graph.answers(pixels[None])
             logits, probs = answers.logits[0], answers.probability[0]
             if not np.isfinite(logits).all():
                 return Answer(row, name, error=f"{name}: {NOT_FINITE}")
