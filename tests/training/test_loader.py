@@ -247,5 +247,5 @@ def test_kept_images_answer_as_before_and_are_read_once(crop):
     one, other = (Scored.join(list(score(predictor, images))) for images in (source, kept))
     assert torch.equal(one.logits, other.logits)
     assert kept_in_memory(source, predictor.transform, limit=100) is source
-    with pytest.raises(ImageError, match=r"b: the image cannot be read"):
+    with pytest.raises(ImageError, match="b: this is not an image file"):
         kept_in_memory(BytesImages([source.content(0), b"no"], ["a", "b"]), predictor.transform)
