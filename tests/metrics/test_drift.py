@@ -118,6 +118,17 @@ def test_a_label_that_no_held_out_photo_carries_has_no_share():
     assert shift.held_out_share(probs, np.ones(20, bool)) is None
 
 
+def test_the_error_of_the_ratio_is_that_of_many_fits():
+    random = np.random.default_rng(10)
+    fits = []
+    for _ in range(150):
+        x, truth = photos(random, 1000, 0.2, 1.0)
+        fits.append(shift.held_out_share(expit(x + logit(0.2) - 0.5), truth))
+    seen = np.cov([(fit.slope, fit.offset) for fit in fits], rowvar=False)
+    stated = np.mean([fit.covariance for fit in fits], axis=0)
+    np.testing.assert_allclose(stated, seen, rtol=0.35, atol=3e-4)
+
+
 def test_without_photos_nothing_is_said_of_the_share_now():
     random = np.random.default_rng(8)
     x, truth = photos(random, 400, 0.3)
