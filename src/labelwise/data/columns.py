@@ -32,7 +32,8 @@ from labelwise.types import LabelSpace, nearest
 
 EVERYTHING = "*"
 WRITTEN_LIST = r"""^\s*\[\s*(['"]|\]\s*$)"""
-LIST_ITEM = re.compile(r"""\s*('(?:[^'\\\n]|\\.)*'|"(?:[^"\\\n]|\\.)*")\s*(?:,|$)""")
+QUOTED = r"""(?:'(?:[^'\\\n]|\\.)*+'|"(?:[^"\\\n]|\\.)*+")"""
+QUOTED_LIST = re.compile(rf"\[(?:\s*+{QUOTED}\s*+,)*+\s*+(?:{QUOTED}\s*+)?\]")
 STATES = {"1": 1, "1.0": 1, "true": 1, "0": 0, "0.0": 0, "false": 0}
 STATES |= {"": -1, "nan": -1}  # unknown
 MINUS_ONES = ("-1", "-1.0")
@@ -50,10 +51,7 @@ At = Callable[[int], str]  # the name of a row of this batch, for errors
 
 
 class Vocabulary:
-    """Numbers names as they come; if the names were given beforehand, any other is an error.
-
-    ``numbers`` are those so far, by name.
-    """
+    """Numbers names as they come; if the names were given beforehand, any other is an error."""
 
     def __init__(self, names: Sequence[str] | None = None, levels: str | None = None) -> None:
         self.closed, self.levels = names is not None, levels
@@ -109,7 +107,6 @@ def read_lists(
     header: str,
     vocabulary: Vocabulary,
     at: At,
-    *,
     separator: str = "|",
     words: Mapping[str, str] = {},
 ) -> SparseRows:
@@ -120,24 +117,15 @@ def read_lists(
     if pa.types.is_integer(column.type):
         column = pc.if_else(pc.equal(column, -1), pa.scalar(None, column.type), column)
     null = np.array(column.is_null(), np.bool_)
-    if pa.types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
-    if pa.types.is_null(column.type):
-        column = column.cast(pa.string())
-    if pa.types.is_integer(column.type):
-        column = _names_of(column, header, vocabulary, at)
+    column = _as_text(column, header, vocabulary, at)
     if column.type in TEXT:
         column = _divided(column, header, vocabulary, at, separator)
     if not isinstance(column.type, LISTS):
         raise DataError(f"{at(0)}: {header!r} must hold lists or text, got {column.type}")
     parents = np.asarray(pc.list_parent_indices(column), np.int64)
-    items = pc.list_flatten(column)
-    if pa.types.is_dictionary(items.type):
-        items = items.cast(items.type.value_type)
-    if pa.types.is_integer(items.type):
-        items = _names_of(items, header, vocabulary, lambda index: at(int(parents[index])))
-    if pa.types.is_null(items.type):
-        items = items.cast(pa.string())
+    items = _as_text(
+        pc.list_flatten(column), header, vocabulary, lambda index: at(int(parents[index]))
+    )
     if items.type not in TEXT:
         raise DataError(f"{at(0)}: {header!r} must hold names of labels, got {items.type}")
     coded = pc.utf8_trim_whitespace(pc.fill_null(items, "")).dictionary_encode()
@@ -153,12 +141,9 @@ def read_lists(
             null[parents[code == index]] = True
         elif word and meaning is None:
             numbers[index] = vocabulary.path(word, at(int(parents[first[index]])))
-    count = np.array([len(names) for names in numbers], np.int64)
-    start = np.cumsum(count) - count
-    flat = np.array([number for own in numbers for number in own], np.int32)
-    parents = np.repeat(parents, count[code])
-    within = np.arange(len(parents)) - np.repeat(np.cumsum(count[code]) - count[code], count[code])
-    number = flat[np.repeat(start[code], count[code]) + within]
+    named = pa.array(numbers, pa.list_(pa.int32())).take(pa.array(code))
+    number = np.asarray(pc.list_flatten(named))
+    parents = parents[np.asarray(pc.list_parent_indices(named), np.int64)]
     if vocabulary.levels is not None:  # two labels may have a level in common
         width = max(len(vocabulary.numbers), 1)
         parents, number = np.divmod(np.unique(parents * width + number), width)
@@ -167,7 +152,7 @@ def read_lists(
 
 
 def read_shares(
-    column: Any, header: str, names: SparseRows, at: At, *, separator: str = "|"
+    column: Any, header: str, names: SparseRows, at: At, separator: str = "|"
 ) -> NDArray[np.float32]:
     """Return the shares that belong to the named labels, row by row, each in [0, 1).
 
@@ -219,12 +204,11 @@ def read_one_hot(
     Column k is number k; a -1 means ``minus_one``, or is an error.
     """
     columns = [batch.column(header) for header in headers]
-    for header, column in zip(headers, columns, strict=True):
-        if not _is_scalar(column.type):
-            raise DataError(
-                f"{at(0)}: the label column {header!r} must hold 1, 0 or nothing, "
-                f"got {column.type}{_way_out(header)}"
-            )
+    if odd := [header for header in headers if not _is_scalar(batch.schema.field(header).type)]:
+        raise DataError(
+            f"{at(0)}: the label column {odd[0]!r} must hold 1, 0 or nothing, "
+            f"got {batch.column(odd[0]).type}{_way_out(odd[0])}"
+        )
     states = np.empty((batch.num_rows, len(headers)), np.int8)
     shares = np.zeros(states.shape if soft else (0, 0), np.float32)
     known = STATES
@@ -321,18 +305,23 @@ def _rows_where(mask: NDArray[np.bool_]) -> SparseRows:
     return SparseRows(sizes, numbers.astype(np.int32), never, never)
 
 
-def _names_of(codes: Any, header: str, vocabulary: Vocabulary, at: At) -> Any:
-    """Return the names of class numbers; without given names the number is the name."""
-    if not vocabulary.closed:
-        return codes.cast(pa.string())
+def _as_text(values: Any, header: str, vocabulary: Vocabulary, at: At) -> Any:
+    """Return nulls, dictionaries and class numbers as text; without given names numbers are it."""
+    if pa.types.is_dictionary(values.type):
+        values = values.cast(values.type.value_type)
+    is_number = pa.types.is_integer(values.type)
+    if pa.types.is_null(values.type) or (is_number and not vocabulary.closed):
+        return values.cast(pa.string())
+    if not is_number:
+        return values
     names = list(vocabulary.numbers)
-    outside = pc.or_(pc.less(codes, 0), pc.greater_equal(codes, len(names)))
+    outside = pc.or_(pc.less(values, 0), pc.greater_equal(values, len(names)))
     if pc.any(outside).as_py():
         row = first_true(outside)
         raise DataError(
-            f"{at(row)}: {header!r} must be in 0..{len(names) - 1}, got {codes[row].as_py()}"
+            f"{at(row)}: {header!r} must be in 0..{len(names) - 1}, got {values[row].as_py()}"
         )
-    return pa.array(names, pa.string()).take(codes)
+    return pa.array(names, pa.string()).take(values)
 
 
 def _divided(column: Any, header: str, vocabulary: Vocabulary, at: At, separator: str) -> Any:
@@ -367,26 +356,15 @@ def written_list(text: str) -> list[str] | None:
     ['Comedy', "Ocean's"]
     """
     text = text.strip()
-    if not text:
-        return []
-    if not (text.startswith("[") and text.endswith("]")):
+    if not QUOTED_LIST.fullmatch(text or "[]"):
         return None
-    position, end, words = 1, len(text) - 1, []
-    while text[position:end].strip():
-        item = LIST_ITEM.match(text, position, end)
-        if item is None:
-            return None
-        word = item[1][1:-1]
-        if "\\" in word:
-            try:
-                with warnings.catch_warnings():
-                    warnings.simplefilter("ignore")  # of escapes that mean themselves
-                    word = str(ast.literal_eval(item[1]))
-                word.encode()
-            except (ValueError, SyntaxError):
-                return None
-        words.append(word)
-        position = item.end()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of escapes that mean themselves
+            words: list[str] = ast.literal_eval(text or "[]")
+        "".join(words).encode()
+    except (ValueError, SyntaxError):
+        return None
     return words
 
 
@@ -418,9 +396,8 @@ def names_of_joined_labels(names: Sequence[str]) -> list[str]:
 
 
 def _is_scalar(kind: Any) -> bool:
-    types = pa.types
-    tests = (types.is_boolean, types.is_integer, types.is_floating, types.is_null)
-    return kind in TEXT or any(test(kind) for test in tests)
+    plain = pa.types.is_null(kind) or pa.types.is_primitive(kind)
+    return kind in TEXT or (plain and not pa.types.is_temporal(kind))
 
 
 MEANINGS = ("path", "image", "labels", "unknown", "split", "group", "soft", "shares")
@@ -457,7 +434,6 @@ class TableColumns:
 def find_columns(
     header: Sequence[str],
     where: str,
-    *,
     columns: Mapping[str, str] | None = None,
     ignore: Sequence[str] = (),
     text_only: bool = False,
@@ -467,19 +443,17 @@ def find_columns(
     for name, count in Counter(header).items():
         if count > 1 and not ROW_NUMBERS.fullmatch(name):
             raise DataError(f"{where}: the column {name!r} is there twice; rename one")
-    given = {meaning: _meant(name, header) for meaning, name in (columns or {}).items()}
-    ignore = [_meant(name, header) for name in ignore]
-    for meaning, name in given.items():
+    for meaning in columns or {}:
         if meaning not in MEANINGS:
             raise SettingsError(f"a column cannot mean {meaning!r}{nearest(meaning, MEANINGS)}")
-        if name not in header:
+    by_name = {name.strip(): name for name in reversed(header)} | {name: name for name in header}
+    for name in (*(columns or {}).values(), *ignore):
+        if name not in by_name:
             raise DataError(f"{where}: there is no column {name!r}{nearest(name, header)}")
-    for name in ignore:
-        if name not in header:
-            raise DataError(f"{where}: cannot ignore column {name!r}{nearest(name, header)}")
-    taken = {*ignore, *given.values()}
+    given = {meaning: by_name[name] for meaning, name in (columns or {}).items()}
+    taken = {*(by_name[name] for name in ignore), *given.values()}
     free = [name for name in header if name not in taken and not ROW_NUMBERS.fullmatch(name)]
-    found = {meaning: given.get(meaning) for meaning in MEANINGS}
+    columns_of = {meaning: given.get(meaning) for meaning in MEANINGS}
     known: dict[str, tuple[str, ...]] = {meaning: (meaning,) for meaning in MEANINGS}
     known["path"] = PATH_HEADERS
     if text_only:
@@ -487,11 +461,12 @@ def find_columns(
     plain = {name.strip(): name for name in reversed(free)}
     if not (given.get("labels") or "labels" in plain):  # then these are labels like any other
         known |= {"soft": (), "shares": ()}
-    said = _usual(found, known, plain, usual, text_only, where)
+    notes = _usual(columns_of, known, plain, usual, text_only, where)
     for meaning, choices in known.items():
-        if found[meaning] is None:
-            found[meaning] = next((plain[name] for name in choices if name in plain), None)
-    if found["path"] is None and found["image"] is None:
+        if columns_of[meaning] is None:
+            columns_of[meaning] = next((plain[name] for name in choices if name in plain), None)
+    labels = columns_of["labels"]
+    if columns_of["path"] is None and columns_of["image"] is None:
         photos = [name for name in header if Path(name).suffix.lower() in IMAGE_SUFFIXES]
         way_out = (
             f"the first line, which names the photo {photos[0]!r}, needs one with the names of the "
@@ -503,18 +478,19 @@ def find_columns(
             f"{where}: there must be a column 'path' (or {', '.join(PATH_HEADERS[1:])}) that "
             f"names the image, or {way_out}; got {', '.join(map(repr, header)) or 'no columns'}"
         )
-    rest = tuple(name for name in free if name not in found.values())
-    one_hot = rest if found["labels"] is None else ()
-    if found["labels"] is None and not one_hot:
+    taken = set(filter(None, columns_of.values()))
+    one_hot = () if labels else tuple(name for name in free if name not in taken)
+    if labels is None and not one_hot:
         raise DataError(f"{where}: there must be a column 'labels', or one column for each label")
-    if one_hot and found["unknown"] is not None:
+    if one_hot and columns_of["unknown"] is not None:
         raise DataError(f"{where}: a column 'unknown' needs a column 'labels' beside it")
-    if (found["soft"] is None) != (found["shares"] is None) or (one_hot and found["soft"]):
+    soft, shares = columns_of["soft"], columns_of["shares"]
+    if (soft is None) != (shares is None) or (one_hot and soft):
         raise DataError(
             f"{where}: soft labels need three columns, 'labels' (certain ones), 'soft' (names) and "
             "'shares' (their shares)"
         )
-    return TableColumns(**found, one_hot=one_hot, taken=said)
+    return TableColumns(**columns_of, one_hot=one_hot, taken=notes)
 
 
 def can_name_label(name: str) -> bool:
@@ -530,44 +506,39 @@ def can_name_label(name: str) -> bool:
 
 
 def _usual(
-    found: dict[str, str | None],
+    columns: dict[str, str | None],
     known: Mapping[str, Sequence[str]],
     plain: Mapping[str, str],
     wanted: Sequence[str],
     text_only: bool,
     where: str,
 ) -> tuple[str, ...]:
-    """Put columns with usual names, where just one could be meant, into ``found``; say which."""
-    said = []
+    """Put usual names, where just one could be meant, into ``columns``; say which."""
+    sentences = []
     for meaning, usual, does in (
         ("path", USUAL_PATHS, "names the images"),
         ("labels", USUAL_LABELS, "names the labels"),
     ):
         exact = [name for name in known[meaning] if name in plain]
         twins = [name for name in plain if name not in exact and name.lower() in exact]
-        if found[meaning] is not None or (exact and not (twins and meaning == "path")):
+        if columns[meaning] is not None or (exact and not (twins and meaning == "path")):
             continue
         if twins:
             raise DataError(
                 f"{where}: {twins[0]!r} and {twins[0].lower()!r} could both name the image; say "
                 f"which column does, as in `--set columns.path={twins[0]}`"
             )
-        could = [name for name in plain if folded(name) in usual and plain[name] != found["path"]]
+        could = [name for name in plain if folded(name) in usual and plain[name] != columns["path"]]
         if meaning == "path" and "image" in plain and not text_only:
             could = []
         if len(could) == 1 and meaning in wanted:
-            found[meaning] = plain[could[0]]
-            said.append(f"the column {could[0]!r} {does}; otherwise `--set columns.{meaning}=NAME`")
-    return tuple(said)
+            columns[meaning] = plain[could[0]]
+            sentences.append(
+                f"the column {could[0]!r} {does}; otherwise `--set columns.{meaning}=NAME`"
+            )
+    return tuple(sentences)
 
 
 def folded(text: str) -> str:
     """Return the letters and digits of a text in lower case."""
     return "".join(letter for letter in text.casefold() if letter.isalnum())
-
-
-def _meant(name: str, header: Sequence[str]) -> str:
-    """Return the header that a name means: itself, or the one with blanks around it."""
-    if name in header:
-        return name
-    return next((header_name for header_name in header if header_name.strip() == name), name)

@@ -46,8 +46,8 @@ IN_MEMORY = 1 << 30  # bytes
 PLACE = Path("/var/tmp")  # /tmp may itself be memory
 
 
-class Spool:
-    """Collects Arrow arrays of bytes; ``finish`` returns them as one chunked array."""
+class _Spool:
+    """Collects Arrow arrays of bytes, beyond IN_MEMORY in a file that is mapped."""
 
     def __init__(self) -> None:
         self._arrays: list[Any] = []
@@ -62,7 +62,6 @@ class Spool:
             self._write()
 
     def finish(self) -> Any:
-        """Return all arrays as one; what is in the file stays there until it is looked at."""
         if self._file is None:
             return pa.chunked_array(self._arrays, pa.large_binary())
         self._write()
@@ -98,7 +97,6 @@ class TableBuilder:
         self,
         layout: TableColumns,
         vocabulary: Vocabulary,
-        *,
         separator: str | None = "|",
         soft: bool = False,
         minus_one: MinusOne | None = None,
@@ -109,7 +107,7 @@ class TableBuilder:
         self.soft_columns, self.minus_one, self.minus_ones = soft, minus_one, False
         self.words, self.asks = words or {}, words is None
         self.paths: list[Any] = []
-        self.images = Spool()
+        self.images = _Spool()
         self.present: list[SparseRows] = []
         self.unknown: list[SparseRows] = []
         self.soft: list[SparseRows] = []
@@ -187,6 +185,8 @@ class TableBuilder:
         """Return the table; image paths are relative to ``root``."""
         if not sum(len(rows.sizes) for rows in self.present):
             raise DataError(f"{name}: the table is empty")
+        if self.split and len(self.split) != len(self.present):
+            raise DataError("either all files must have a split or none")
         self._look_for_words(name)
         blanks = () if self.separated else self._look_for_blanks(name)
         space, columns = self.vocabulary.finish()
@@ -249,48 +249,38 @@ class TableBuilder:
         """Ask about labels such as "No Finding" and "todo", which may mean none or unknown."""
         if not self.asks or self.vocabulary.closed or self.columns.labels is None:
             return
-        found = {
-            meaning: [
-                name for name in self.vocabulary.numbers if WORDS.get(name.casefold()) == meaning
-            ]
-            for meaning in ("none", "unknown")
-        }
-        named = [name for names in found.values() for name in names]
-        if not named:
-            return
         uses = Counter(np.concatenate([rows.numbers for rows in self.present]).tolist())
-        counts = {name: uses[self.vocabulary.numbers[name]] for name in named}
-        shown = ", ".join(f"{name!r} ({counted(count, 'row')})" for name, count in counts.items())
-        way = " ".join(
-            f"--set {shlex.quote(f'means_{meaning}=[{chr(44).join(map(json.dumps, names))}]')}"
-            for meaning, names in found.items()
-            if names
-        )
-        raise DataError(
-            f"{where}: {self.columns.labels!r} holds {shown}. If they mean none of the labels, or "
-            f"unknown, give `{way}`; if they are labels, give `--set 'means_none=[]'`"
-        )
+        shown, settings = [], []
+        for meaning in ("none", "unknown"):
+            names = [n for n in self.vocabulary.numbers if WORDS.get(n.casefold()) == meaning]
+            for name in names:
+                rows_with_it = counted(uses[self.vocabulary.numbers[name]], "row")
+                shown.append(f"{name!r} ({rows_with_it})")
+            listed = ",".join(map(json.dumps, names))
+            settings += [f"--set {shlex.quote(f'means_{meaning}=[{listed}]')}"] if names else []
+        if shown:
+            raise DataError(
+                f"{where}: {self.columns.labels!r} holds {', '.join(shown)}. If they mean none of "
+                f"the labels, or unknown, give `{' '.join(settings)}`; if they are labels, give "
+                "`--set 'means_none=[]'`"
+            )
 
     def _look_for_blanks(self, where: str) -> tuple[str, ...]:
         """Raise a DataError where blanks seem to part the labels of a cell, and nothing else does.
 
-        It seems so if each word of most names with blanks is, or is part of, another label too.
-        Where only some are, as in "dog" beside "hot dog", a note says how they are read.
+        Where only some words are labels, as in "dog" beside "hot dog", a note says so.
         """
         if any((rows.sizes > 1).any() for rows in self.present):
             return ()
         names = list(self.vocabulary.numbers)
-        if not any(len(name.split()) > 1 for name in names):
-            return ()
         joined = names_of_joined_labels(names)
         if not joined:
-            known = set(names)
-            held = ((name, word) for name in names for word in name.split() if word in known)
             notes = (
                 f"{name!r} is read as one label, and {word!r} as another; give `--set "
                 "'separator= '` if blanks part labels"
-                for name, word in held
-                if name != word
+                for name in names
+                for word in name.split()
+                if word in self.vocabulary.numbers and name != word
             )
             return tuple(islice(notes, 1))
         sizes = np.concatenate([rows.sizes for rows in self.present])
@@ -318,9 +308,7 @@ class TableBuilder:
         if layout.soft is not None and layout.shares is not None:
             soft, column = self._named(batch, layout.soft, at), batch.column(layout.shares)
             self.soft.append(soft)
-            self.shares.append(
-                read_shares(column, layout.shares, soft, at, separator=self.separator)
-            )
+            self.shares.append(read_shares(column, layout.shares, soft, at, self.separator))
         self.present.append(present)
         if layout.unknown is None:
             nothing = np.zeros_like(present.sizes)
@@ -338,14 +326,8 @@ class TableBuilder:
         words: Mapping[str, str] = {},
         everything: bool = False,
     ) -> SparseRows:
-        rows = read_lists(
-            batch.column(header),
-            header,
-            self.vocabulary,
-            at,
-            separator=self.separator,
-            words=words,
-        )
+        column = batch.column(header)
+        rows = read_lists(column, header, self.vocabulary, at, self.separator, words)
         if rows.everything.any() and not everything:
             raise DataError(f"{at(int(rows.everything.argmax()))}: '*' is for 'unknown' only")
         return rows

@@ -51,7 +51,6 @@ BATCH_ROWS = 16384
 BATCH_BYTES = 1 << 26
 READ_BYTES = 1 << 20
 MOST_COLUMNS = 100_000  # each takes 9 kB of memory while it is read
-COLUMNS = 1 << 10  # looked at in one call
 EXCEL_DELIMITER = re.compile(rb"(?:\xef\xbb\xbf)?sep=([;,\t])\r?\n", re.IGNORECASE)
 MOST_LINES = 100  # that one row may go on over, where a file is broken
 SHOWN, SHOWN_TEXT = 10, 80  # broken lines, and letters of each
@@ -61,8 +60,7 @@ SHOWN, SHOWN_TEXT = 10, 80  # broken lines, and letters of each
 class TabularFile:
     """``batches(headers)`` yields record batches of these columns.
 
-    ``class_names(header)`` gives the names a file states for a column's classes, or None (it is
-    None itself where the format has no place for them);
+    ``class_names(header)`` gives the names that a format with a place for them states of classes,
     ``meanings`` are the columns whose meaning it states, such as {"labels": "label"}; a
     ``text_only`` format cannot hold the bytes of images.
     """
@@ -72,7 +70,7 @@ class TabularFile:
     class_names: Callable[[str], list[str] | None] | None = None
     meanings: Mapping[str, str] = field(default_factory=dict)
     text_only: bool = False
-    left_out: list[str] = field(default_factory=list)  # what was, once the batches were read
+    left_out: list[str] = field(default_factory=list)  # once the batches were read
 
 
 def open_delimited(
@@ -80,8 +78,7 @@ def open_delimited(
 ) -> TabularFile:
     """Return the table in a .csv, .tsv or .txt file with a header line.
 
-    The delimiter of .txt is the one of tab, comma and semicolon that stands in its header, and
-    that of a file whose first line is Excel's ``sep=;`` the one named there.
+    Excel's ``sep=;`` may name the delimiter; that of .txt is in its header.
     """
     with path.open("rb") as stream:
         first = stream.readline(BLOCK_BYTES)
@@ -210,17 +207,11 @@ def as_cells(columns: Sequence[Any]) -> list[Any]:
 
 
 def _from_cells(columns: Sequence[Any]) -> list[Any]:
-    cells: list[Any] = []
-    for start in range(0, len(columns), COLUMNS):
-        some = columns[start : start + COLUMNS]
-        together = pa.concat_arrays(some)
-        if pc.any(pc.starts_with(together, "'")).as_py():
-            some = [
-                pc.replace_substring_regex(column, rf"^'({FORMULA.pattern})", r"\1")
-                for column in some
-            ]
-        cells += some
-    return cells
+    if not pc.any(pc.starts_with(pa.chunked_array(columns, pa.string()), "'")).as_py():
+        return list(columns)
+    return [
+        pc.replace_substring_regex(column, rf"^'({FORMULA.pattern})", r"\1") for column in columns
+    ]
 
 
 def _setting(option: str, mark: str) -> str:
@@ -240,26 +231,21 @@ def _delimited_batches(
             rows = (content for _, content, whole in layout.records() if whole)
             source = io.BytesIO(b"".join(rows))
     headers = [written[name] for name in wanted]
-    options = {
-        "read_options": arrow_csv.ReadOptions(
-            block_size=BLOCK_BYTES, use_threads=False, skip_rows=int(layout.above)
-        ),
-        "parse_options": arrow_csv.ParseOptions(
-            delimiter=layout.delimiter, newlines_in_values=True
-        ),
-        "convert_options": arrow_csv.ConvertOptions(
-            column_types={name: pa.string() for name in headers},
-            include_columns=headers,
-            strings_can_be_null=False,
-        ),
-    }
+    reading = arrow_csv.ReadOptions(
+        block_size=BLOCK_BYTES, use_threads=False, skip_rows=int(layout.above)
+    )
+    parsing = arrow_csv.ParseOptions(delimiter=layout.delimiter, newlines_in_values=True)
+    converting = arrow_csv.ConvertOptions(
+        column_types=dict.fromkeys(headers, pa.string()),
+        include_columns=headers,
+        strings_can_be_null=False,
+    )
     try:
-        with arrow_csv.open_csv(source, **options) as reader:
+        with arrow_csv.open_csv(source, reading, parsing, converting) as reader:
             for batch in reader:
                 # A cell goes on over a line behind a quote that is not closed, too.
-                if not looked and any(
-                    pc.any(pc.match_substring(column, "\n")).as_py() for column in batch.columns
-                ):
+                cells = pa.chunked_array(batch.columns, pa.string())
+                if not looked and pc.any(pc.match_substring(cells, "\n")).as_py():
                     looked = True
                     layout.require_whole()
                 yield pa.record_batch(_from_cells(batch.columns), wanted)
@@ -348,9 +334,8 @@ def open_parquet(path: Path) -> TabularFile:
 def parquet_table(name: str, opened: Callable[[], AbstractContextManager[Any]]) -> TabularFile:
     """Return the table in the Parquet file that ``opened`` gives: a path, or a stream.
 
-    Class names come from ``classes`` or ``<column>_names`` (JSON lists) in the metadata, or from
-    the features that Hugging Face ``datasets`` writes. These also state which column holds images
-    and which one classes; where there are two of a kind, neither is taken.
+    Class names are in the metadata, under ``classes`` or ``<column>_names`` (JSON lists), or in the
+    features of Hugging Face, which also state which one column holds images, and which classes.
     """
     try:
         with opened() as source:
@@ -385,13 +370,10 @@ def parquet_table(name: str, opened: Callable[[], AbstractContextManager[Any]]) 
                     raise DataError(
                         f"{name}: the class names in the metadata are broken ({error})"
                     ) from None
-                if names is None:
-                    names = False
-        if names is not None and not (
-            isinstance(names, list) and all(isinstance(word, str) for word in names)
-        ):
-            raise DataError(f"{name}: the class names in the metadata must be a list of text")
-        return names
+                names = False if names is None else names
+        if names is None or (isinstance(names, list) and all(isinstance(n, str) for n in names)):
+            return names
+        raise DataError(f"{name}: the class names in the metadata must be a list of text")
 
     return TabularFile(schema.names, partial(_parquet_batches, name, opened), class_names, meanings)
 
@@ -421,7 +403,9 @@ NUMBER = re.compile(r"[-+]?[0-9.]+(e[-+]?[0-9]+)?", re.IGNORECASE)
 CODES = re.compile(r"\d+( \d+)+")  # class numbers, several in a cell
 SAMPLE = 1000  # rows that a proposal is made from
 MOST_SEARCHED = 100_000  # files that are looked at for the suffix of photos
-PROPOSED = ("columns", "ignore", "separator", "delimiter", "skip_broken", "means_none")
+PROPOSED = re.compile(
+    "--skip-broken|(columns|ignore|separator|delimiter|skip_broken|means_none)[=.]"
+)
 LIKELY_LABELS = {"finding", "findings", "class", "category", "species", "diagnosis"}
 
 TABULAR: dict[str, Callable[[Path], TabularFile]] = {
@@ -455,13 +439,10 @@ def read_tables(
 ) -> LabelTable:
     """Return the table of one file, or of several with the split each stands for, or None.
 
-    Image paths start from the files' folder or ``root`` and end in ``extension``. ``separator``
-    parts the labels of a cell (``|``; blanks are asked about), ``delimiter`` the columns of CSV,
-    TSV and TXT. ``soft`` allows shares between 0 and 1 in the label columns, and ``minus_one``
-    says what -1 means there. ``means_none`` and ``means_unknown`` are words in the cells of labels
-    that are not labels, and ``levels`` parts a label such as a/b/c, which says a and a/b too.
-    ``skip_broken`` leaves lines out that are not rows of the table, which is ``called`` after the
-    first file unless told otherwise.
+    Image paths start from ``root`` (the files' folder) and end in ``extension``. ``soft`` allows
+    shares between 0 and 1 in the label columns, ``minus_one`` says what -1 means there.
+    ``means_none`` and ``means_unknown`` are words that are not labels; with ``levels="/"`` a label
+    a/b says a too. ``skip_broken`` leaves lines out that are not rows.
     """
     files = [(path, None)] if isinstance(path, Path) else path
     options: dict[str, Any] = {"columns": columns or {}, "ignore": ignore, "separator": separator}
@@ -475,24 +456,20 @@ def read_tables(
     given = label_names(names)
     words = None
     if means_none is not None or means_unknown is not None:
-        said = {"none": means_none or (), "unknown": means_unknown or ()}
         words = {
             word.strip().casefold(): meaning
-            for meaning, listed in said.items()
+            for meaning, listed in (("none", means_none or ()), ("unknown", means_unknown or ()))
             for word in ([listed] if isinstance(listed, str) else listed)
         }
-    base = (
-        Path(root) if root is not None else Path(os.path.commonpath([f.parent for f, _ in files]))
-    )
+    base = Path(root or os.path.commonpath([file.parent for file, _ in files]))
     builder: TableBuilder | None = None
-    asks = means_none is None and means_unknown is None and given is None
+    asks = words is None and given is None
     for file, split in files:
         with _with_command(require_file(file), options, asks):
             stream = open_tabular(file, delimiter, skip_broken)
             layout = layout_of(stream, file.name, columns, ignore)
         known = known_labels(stream, layout, given)
         if builder is None:
-            first = file
             if soft and layout.labels is not None:
                 raise SettingsError(
                     f"{file.name}: soft=true is for one column per label; beside a column "
@@ -500,18 +477,12 @@ def read_tables(
                 )
             if minus_one is not None and layout.labels is not None:
                 raise SettingsError(f"{file.name}: minus_one is for one column per label")
-            builder = TableBuilder(
-                layout,
-                Vocabulary(known, levels),
-                separator=separator,
-                soft=soft,
-                minus_one=minus_one,
-                words=words,
-            )
+            names_of_rows = Vocabulary(known, levels)
+            builder = TableBuilder(layout, names_of_rows, separator, soft, minus_one, words)
         elif layout != builder.columns:
-            raise DataError(f"{file.name} and {first.name} must have the same columns")
+            raise DataError(f"{file.name} and {files[0][0].name} must have the same columns")
         elif known is not None and known != list(builder.vocabulary.numbers):
-            raise DataError(f"{file.name} and {first.name} must have the same classes")
+            raise DataError(f"{file.name} and {files[0][0].name} must have the same classes")
         inside = os.path.relpath(file.parent, base) if root is None else "."
         prefix = "" if inside == "." or layout.image is not None else f"{inside}/"
         rows = 0
@@ -521,8 +492,6 @@ def read_tables(
                 rows += batch.num_rows
     if builder is None:
         raise DataError("there is no table to read")
-    if builder.split and len(builder.split) != len(builder.present):
-        raise DataError("either all files must have a split or none")
     with _with_command(file, options, asks):
         table = builder.finish(base, called or files[0][0].stem)
     return replace(table, notes=(*table.notes, *stream.left_out))
@@ -548,16 +517,10 @@ def layout_of(
         for meaning, header in stream.meanings.items()
         if meaning not in stream.header and header not in ignore
     }
-    find = partial(
-        find_columns,
-        stream.header,
-        where,
-        columns={**stated, **(columns or {})},
-        ignore=ignore,
-        text_only=stream.text_only,
-    )
+    stated |= columns or {}
+    find = partial(find_columns, stream.header, where, stated, ignore, stream.text_only)
     layout = find()
-    if layout.labels is not None and any(repr(layout.labels) in said for said in layout.taken):
+    if layout.labels is not None and any(repr(layout.labels) in note for note in layout.taken):
         batch = next(stream.batches([layout.labels]), None)
         if batch is not None and holds_states(batch.column(0)):
             return find(usual=["path"])
@@ -570,13 +533,10 @@ def _with_command(file: Path, given: Mapping[str, Any], asks: bool) -> Iterator[
     try:
         yield
     except DataError as error:
-        text = str(error)
-        broken = "--skip-broken" in text
-        if not broken and not any(
-            f"{option}=" in text or f"{option}." in text for option in PROPOSED
-        ):
+        text, options, delimiter = str(error), [], given["delimiter"]
+        if not PROPOSED.search(text):
             raise
-        options, delimiter, broken = [], given["delimiter"], broken or given["skip_broken"]
+        broken = "--skip-broken" in text or given["skip_broken"]
         try:
             if file.suffix.lower() == ".csv" and delimiter is None:
                 with file.open("rb") as content:
@@ -604,9 +564,8 @@ def proposed(batch: Any, given: Mapping[str, Any], folder: Path, asks: bool) -> 
         for name, column in zip(batch.schema.names, batch.columns, strict=True)
         if not pa.types.is_nested(column.type) and not pa.types.is_binary(column.type)
     }
-    columns = {name: name for name in ("path", "labels") if name in cells}
-    columns |= given.get("columns") or {}
-    ignored = [given["ignore"]] if isinstance(given.get("ignore"), str) else given.get("ignore", ())
+    columns = {name: name for name in ("path", "labels") if name in cells} | given["columns"]
+    ignored = [given["ignore"]] if isinstance(given["ignore"], str) else given["ignore"]
     free = [name for name in cells if name not in (*columns.values(), *ignored, "split", "group")]
 
     def photos(name: str) -> bool:
@@ -616,13 +575,14 @@ def proposed(batch: Any, given: Mapping[str, Any], folder: Path, asks: bool) -> 
 
     usual = [name for name in free if folded(name) in USUAL_PATHS]
     unique = [name for name in free if cells[name] and len({*cells[name]}) == batch.num_rows]
-    paths = [*filter(photos, free), *usual, *unique]
-    if "path" not in columns and paths:
-        columns["path"] = paths[0]
-    free = [name for name in free if name != columns.get("path")]
-    splits = [name for name in free if {cell.lower() for cell in cells[name]} <= SPLIT_WORDS.keys()]
-    splits = [name for name in splits if folded(name) == "split"]
-    free = [name for name in free if name not in splits]
+    for name in [*filter(photos, free), *usual, *unique][:1]:
+        columns.setdefault("path", name)
+    splits = [
+        name
+        for name in free
+        if folded(name) == "split" and {cell.lower() for cell in cells[name]} <= SPLIT_WORDS.keys()
+    ]
+    free = [name for name in free if name != columns.get("path") and name not in splits]
     states = [name for name in free if all(cell.lower() in STATES for cell in cells[name])]
     called = [name for name in free if folded(name) in USUAL_LABELS | LIKELY_LABELS]
     texts = free if len(free) == 1 else [name for name in free if name not in unique]
@@ -634,16 +594,13 @@ def proposed(batch: Any, given: Mapping[str, Any], folder: Path, asks: bool) -> 
     labels = columns.get("labels") or (texts[0] if texts and not states else None)
     if labels is not None:
         options += [f"columns.labels={labels}"] if labels != "labels" else []
-        separator = given.get("separator")
         inside = cells.get(labels, [])
         marks = [mark for mark in "|,;" if any(mark in cell for cell in inside)]
-        if not marks and any(map(CODES.fullmatch, inside)):
-            marks = [" "]
-        if separator or (marks and marks[0] != "|"):
-            options.append(f"separator={separator or marks[0]}")
-        words = {
-            word.strip() for cell in inside for word in cell.split(separator or (marks or "|")[0])
-        }
+        by_blanks = not marks and any(map(CODES.fullmatch, inside))
+        separator = given["separator"] or (" " if by_blanks else (marks or "|")[0])
+        if given["separator"] or separator != "|":
+            options.append(f"separator={separator}")
+        words = {word.strip() for cell in inside for word in cell.split(separator)}
         for meaning in ("none", "unknown") if asks else ():
             matching = sorted(word for word in words if WORDS.get(word.casefold()) == meaning)
             listed = ",".join(map(json.dumps, matching))
