@@ -136,10 +136,7 @@ def test_describe_counts_by_hand():
     json.dumps(facts.as_dict())
 
 
-@pytest.mark.parametrize("few", [0, 9])  # labels up to which no sparse product is taken
-def test_pairs_are_those_of_a_matrix_product(few, monkeypatch):
-    monkeypatch.setattr("labelwise.data.checks.FEW_LABELS", few)
-    monkeypatch.setattr("labelwise.data.checks.BLOCK", 37)
+def test_pairs_are_those_of_a_matrix_product():
     labels = np.random.default_rng(0).random((300, 9)) < 0.4
     images = FileImages("", [f"{row}.jpg" for row in range(300)])
     facts = describe(LabelTable.from_arrays("abcdefghi", images, labels))

@@ -11,7 +11,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from hashlib import blake2b
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -38,7 +37,7 @@ SPELLINGS_SHOWN = 5
 
 @dataclass(frozen=True)
 class LabelCount:
-    """How often one label is present, absent and unknown; ``share`` is present among known."""
+    """One label's counts; ``share`` is present among known."""
 
     name: str
     present: int
@@ -160,35 +159,22 @@ def _pairs(table: LabelTable) -> list[PairCount]:
     if min(int((sizes * (sizes - 1) // 2).sum()), width**2 // 2) > MOST_PAIRS:
         return []
     sets = table.present.plain()
-    if width <= FEW_LABELS:
-        dense = np.zeros((width, width), np.int64)
-        for start in range(0, len(table), BLOCK):
-            offsets = sets.offsets[start : start + BLOCK + 1]
-            block = np.zeros((len(offsets) - 1, width), np.float32)
-            rows = np.repeat(np.arange(len(block)), np.diff(offsets))
-            block[rows, sets.columns[offsets[0] : offsets[-1]]] = 1
-            dense += (block.T @ block).astype(np.int64)
-        above, below = np.nonzero(np.triu(dense, 1))
-        together = dense[above, below]
-    else:
-        from scipy import sparse  # slow to import, and seldom needed
+    from scipy import sparse  # slow to import, and seldom needed
 
-        entries = np.ones(len(sets.columns), np.int64), sets.columns, sets.offsets
-        by_row = sparse.csr_array(entries, shape=(len(table), width))
-        product = sparse.triu(by_row.T @ by_row, 1).tocoo()
-        above, below, together = product.row, product.col, product.data
-    most = np.lexsort((below, above, -together))[:PAIRS_SHOWN]
-    counts, names = sets.counts(), table.space.names
-    pairs = []
-    for pair in most.tolist():
-        first, other, images = int(above[pair]), int(below[pair]), int(together[pair])
-        lift = float(images * len(table) / (counts[first] * counts[other]))
-        pairs.append(PairCount(names[first], names[other], images, lift))
-    return pairs
+    entries = np.ones(len(sets.columns), np.int64), sets.columns, sets.offsets
+    by_row = sparse.csr_array(entries, shape=(len(table), width))
+    product = sparse.triu(by_row.T @ by_row, 1).tocoo()
+    most = np.lexsort((product.col, product.row, -product.data))[:PAIRS_SHOWN]
+    counts, names = sets.counts().tolist(), table.space.names
+    return [
+        PairCount(names[a], names[b], images, images * len(table) / (counts[a] * counts[b]))
+        for a, b, images in zip(
+            *(values[most].tolist() for values in (product.row, product.col, product.data)),
+            strict=True,
+        )
+    ]
 
 
-FEW_LABELS = 256  # whose pairs are counted by a dense product
-BLOCK = 1 << 16  # rows of it at a time
 IN_OTHER_CASE = (
     "found under a name that differs in upper and lower case, or in how accents are stored"
 )
@@ -200,7 +186,10 @@ def without_missing(table: LabelTable, skip_missing: bool) -> LabelTable:
     images = table.images.source if isinstance(table.images, CropImages) else table.images
     if not isinstance(images, FileImages):
         return table
-    there = _are_there(images)
+    real = (os.path.join(images.root, images.real_names.get(name, name)) for name in images.ids)
+    # Asking a bucket for each would take as long as reading them; whoever reads one says so.
+    known = (is_uri(name) or _is_picture(path) for name, path in zip(images.ids, real, strict=True))
+    there = np.fromiter(known, np.bool_, len(images))
     holder = None
     if not there.all() and images is table.images:
         for spelled, how in (
@@ -243,10 +232,13 @@ def without_missing(table: LabelTable, skip_missing: bool) -> LabelTable:
             "meant; other folders hold files of these names too"
         )
         raise DataError(f"{table.name}: {sentence}; {way_out}")
-    if not there.any():
+    return _kept(table, there, sentence)
+
+
+def _kept(table: LabelTable, rows: NDArray[np.bool_], sentence: str) -> LabelTable:
+    if not rows.any():
         raise DataError(f"{table.name}: {sentence}; nothing is left")
-    kept = table.subset(there)
-    return replace(kept, notes=(*kept.notes, f"left out: {sentence}"))
+    return replace(table.subset(rows), notes=(*table.notes, f"left out: {sentence}"))
 
 
 def _speller(root: str) -> Callable[[str], str | None]:
@@ -275,14 +267,6 @@ def _speller(root: str) -> Callable[[str], str | None]:
 
 def _folded(name: str) -> str:
     return unicodedata.normalize("NFC", name).casefold()
-
-
-def _are_there(images: FileImages) -> NDArray[np.bool_]:
-    root, real = str(images.root), images.real_names
-    names = (real.get(name, name) for name in images.ids)
-    # Asking a bucket for each would take as long as reading them; whoever reads one says so.
-    there = (is_uri(name) or _is_picture(os.path.join(root, name)) for name in names)
-    return np.fromiter(there, np.bool_, len(images))
 
 
 def _is_picture(path: str) -> bool:
@@ -337,18 +321,18 @@ def check_table(
     if not len(table.space):
         raise DataError(f"{table.name}: the table has no labels at all; give their names")
     images = table.images
-    if isinstance(images, BytesImages) and Names(images.ids).first_repeat() is not None:
+    if isinstance(images, BytesImages):
         # The name of image bytes is not a path: official sets use one for several images.
         uses: Counter[str] = Counter()
         unique = []
         for name in images.ids:
             uses[name] += 1
             unique.append(name if uses[name] == 1 else f"{name}#{uses[name]}")
-        again = len(unique) - len(uses)
-        were = "was" if again == 1 else "were"
-        note = f"{counted(again, 'image')} had the name of another one and {were} numbered"
-        numbered = BytesImages(images.blobs, unique, images.rows)
-        table = replace(table, images=numbered, notes=(*table.notes, note))
+        if again := len(unique) - len(uses):
+            were = "was" if again == 1 else "were"
+            note = f"{counted(again, 'image')} had the name of another one and {were} numbered"
+            numbered = BytesImages(images.blobs, unique, images.rows)
+            table = replace(table, images=numbered, notes=(*table.notes, note))
     table = _without_repeats(table, duplicates)
     return without_missing(table, skip_missing) if check_files else table
 
@@ -415,23 +399,23 @@ def find_unreadable(
     if isinstance(table.images, FeatureRows | ArrayImages) and bands is None:
         return []
 
-    def check(row: int) -> UnreadableImage | None:
+    def check(row: int) -> str:
         try:
             if bands is None:
                 table.images.read(row)
             else:
                 table.images.read_bands(row, bands)
         except ImageError as error:
-            return UnreadableImage(row, table.ids[row], str(error))
-        return None
+            return str(error)
+        return ""
 
     broken = []
     with ThreadPoolExecutor(workers) as pool:
-        for done, answer in enumerate(pool.map(check, range(len(table))), 1):
-            if answer is not None:
-                broken.append(answer)
+        for row, reason in enumerate(pool.map(check, range(len(table)))):
+            if reason:
+                broken.append(UnreadableImage(row, table.ids[row], reason))
             if progress is not None:
-                progress(done)
+                progress(row + 1)
     return broken
 
 
@@ -447,11 +431,8 @@ def without_unreadable(
     sentence = f"{len(found):,} of {counted(len(table), 'image')} cannot be read: {shown}"
     if on_error == "stop":
         raise DataError(f"{table.name}: {sentence}; leave them out with `--on-error skip`")
-    if len(found) == len(table):
-        raise DataError(f"{table.name}: {sentence}; nothing is left")
-    kept = np.ones(len(table), np.bool_)
-    kept[[image.row for image in found]] = False
-    return replace(table.subset(kept), notes=(*table.notes, f"left out: {sentence}"))
+    broken = [image.row for image in found]
+    return _kept(table, ~np.isin(np.arange(len(table)), broken), sentence)
 
 
 def content_codes(table: LabelTable) -> Names:
@@ -465,27 +446,28 @@ def reject_shared_content(table: LabelTable) -> None:
     """Raise a DataError if two splits hold the same image, whatever it is called."""
     if table.split is None:
         return
-    codes = content_codes(table).codes()
-    order = np.lexsort((np.arange(len(codes)), codes))
-    for before, after in pairwise(order.tolist()):
-        if codes[before] == codes[after] and table.split[before] != table.split[after]:
-            raise DataError(
-                f"{table.name}: splits must not share images, but {table.ids[before]!r} in "
-                f"{table.split[before]} and {table.ids[after]!r} in {table.split[after]} "
-                "are the same image"
-            )
+    for row, first in _across_splits(table.split, content_codes(table))[:1]:
+        raise DataError(
+            f"{table.name}: splits must not share images, but {table.ids[first]!r} in "
+            f"{table.split[first]} and {table.ids[row]!r} in {table.split[row]} are the same image"
+        )
+
+
+def _across_splits(split: NDArray[np.str_], kinds: Names) -> list[tuple[int, int]]:
+    """Return each row in another split than the first of its kind, and that first row."""
+    codes = kinds.codes()
+    first = np.unique(codes, return_index=True)[1][codes]
+    rows = np.flatnonzero(split != split[first])
+    return list(zip(rows.tolist(), first[rows].tolist(), strict=True))
 
 
 def reject_divided_groups(table: LabelTable) -> None:
     """Raise a DataError if a group has photos in two splits: its test would be no test."""
     if table.split is None or table.group is None:
         return
-    codes = table.group.codes()
-    first = np.unique(codes, return_index=True)[1][codes]
-    divided = np.flatnonzero(table.split != table.split[first])
-    if len(divided):
-        row, other = int(divided[0]), int(first[divided[0]])
-        count = len(np.unique(codes[divided]))
+    divided = _across_splits(table.split, table.group)
+    for row, other in divided[:1]:
+        count = len({first for _, first in divided})
         raise DataError(
             f"{table.name}: photos of a group must be in one split, but "
             f"{counted(count, 'group')} {'crosses' if count == 1 else 'cross'} splits: "
@@ -512,18 +494,15 @@ def fingerprint(table: LabelTable) -> str:
     if table.soft is not None:
         add("soft", table.soft.sets.keys().tobytes())
         add("shares", table.soft.shares.tobytes())
-    texts = [("ids", table.ids)] + ([("group", table.group)] if table.group is not None else [])
-    for kind, column in texts:
-        add(kind, json.dumps(list(column)).encode())
-    if table.split is not None:
-        add("split", json.dumps(table.split.tolist()).encode())
+    for kind, column in (("ids", table.ids), ("group", table.group), ("split", table.split)):
+        if column is not None:
+            add(kind, json.dumps(list(map(str, column))).encode())
     for facts in _image_facts(table.images):
         add("images", facts)
     return digest.hexdigest()
 
 
 def _image_facts(images: ImageSource) -> list[Any]:
-    """Return bytes that change when images do, without reading files: their sizes."""
     if isinstance(images, CropImages):
         return [*_image_facts(images.source), images.boxes.tobytes()]
     if isinstance(images, JoinedImages):
@@ -532,18 +511,16 @@ def _image_facts(images: ImageSource) -> list[Any]:
     if isinstance(images, ArrayImages | FeatureRows):
         pixels = images.pixels if isinstance(images, ArrayImages) else images.features
         return [np.ascontiguousarray(pixels).data.cast("B")]
+    sizes: Any
     if isinstance(images, FileImages):
-        return [_sizes([_size(images.path(row)) for row in range(len(images))])]
-    if isinstance(images, SpanImages):
-        return [_sizes(images.size)]
-    if isinstance(images, BytesImages) and isinstance(images.blobs, pa.ChunkedArray):
-        sizes = np.asarray(pc.fill_null(pc.binary_length(images.blobs), 0), np.int64)
-        return [_sizes(sizes[images.rows])]
-    return [_sizes([len(images.content(row)) for row in range(len(images))])]
-
-
-def _sizes(values: Any) -> bytes:
-    return np.asarray(values, np.int64).tobytes()
+        sizes = [_size(images.path(row)) for row in range(len(images))]
+    elif isinstance(images, SpanImages):
+        sizes = images.size
+    elif isinstance(images, BytesImages) and isinstance(images.blobs, pa.ChunkedArray):
+        sizes = np.asarray(pc.fill_null(pc.binary_length(images.blobs), 0))[images.rows]
+    else:
+        sizes = [len(images.content(row)) for row in range(len(images))]
+    return [np.asarray(sizes, np.int64).tobytes()]
 
 
 def _size(path: Path) -> int:
