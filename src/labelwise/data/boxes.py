@@ -1,13 +1,13 @@
-"""Pascal VOC folders: a label is present where an object of its class is.
+"""COCO instances and Pascal VOC: a label is present where an object of its class is.
 
-The XML of each image, or the ``ImageSets/Main/<class>_<part>.txt`` files. In ``Main`` a class
-is 1 (present), -1 (absent) or 0 (only "difficult" objects); in the XML each object may be
-difficult. ``difficult`` says what such a label is: "unknown" or "absent" (the choice of
-single-positive training). A label with one plain object is present whatever the others are.
+A COCO image without annotation was reviewed and has none of them. LVIS says which labels were
+looked for in vain (``neg_category_ids``): all others without an annotation are unknown.
 
-Tools that draw boxes write the same XML into other folders, which are read where there is no
-``ImageSets``: ``annotations`` beside ``images``, or each file beside its photo, also in the folders
-train, valid and test."""
+In VOC's ``ImageSets/Main/<class>_<part>.txt`` a class is 1 (present), -1 (absent) or 0 (only
+"difficult" objects); in the XML each object may be difficult. ``difficult`` says what such a label
+is: "unknown" or "absent". Tools that draw boxes write the same XML into ``annotations`` beside
+``images``, or beside each photo, also in the folders train, valid and test.
+"""
 
 import re
 from collections import Counter
@@ -18,7 +18,15 @@ from typing import Any, Literal
 
 import numpy as np
 
-from labelwise.data.rows import from_rows, inner, is_file, read_json, read_lines, read_xml
+from labelwise.data.rows import (
+    from_rows,
+    inner,
+    is_file,
+    read_fields,
+    read_json,
+    read_lines,
+    read_xml,
+)
 from labelwise.data.shards import split_folders
 from labelwise.data.table import SPLIT_WORDS, LabelSets, LabelTable, join
 from labelwise.errors import DataError, SettingsError
@@ -26,12 +34,6 @@ from labelwise.pictures.decode import IMAGE_SUFFIXES, image_files
 from labelwise.pictures.sources import FileImages
 from labelwise.system.text import counted
 from labelwise.types import LabelSpace
-
-# COCO instances JSON, and Pascal VOC from read_voc on: a label is present where an object is.
-#
-# Category ids of COCO have gaps, so columns follow the order of ``categories``. An image without
-# annotation was reviewed and has none of them. LVIS says which labels were looked for in vain
-# (``neg_category_ids``): all others without an annotation are unknown.
 
 
 def read_coco(
@@ -43,40 +45,13 @@ def read_coco(
 ) -> LabelTable:
     """Return the table of an instances file, or of a folder with several, each of them a split.
 
-    ``root`` is the folder of the images; if it is not given it is looked for beside the file.
-    ``string_order`` sorts the images by their id as text, the order of single-positive labels.
+    ``root`` is the folder of the images, else looked for beside the file. ``string_order`` sorts
+    the images by their id as text, the order of single-positive labels.
     """
     if path.is_dir():
         if root is not None:
             raise SettingsError("root is for a COCO file; the parts of a folder have their own")
-        roboflow = "_annotations.coco.json"
-        found = [
-            file
-            for pattern in ("annotations/*.json", roboflow, f"*/{roboflow}")
-            for file in sorted(path.glob(pattern))
-            if file.is_file()
-        ]
-        # Captions and keypoints lie beside the instances.
-        files = [file for file in found if file.stem.startswith("instances")] or found
-        if not files:
-            raise DataError(
-                f"{path}: there must be COCO files such as annotations/instances_train.json"
-            )
-        words = [re.sub(r"[\W\d_]+$", "", _coco_part(file)).lower() for file in files]
-        parts = [SPLIT_WORDS.get(word) for word in words]
-        listed = ", ".join(file.relative_to(path).as_posix() for file in files)
-        if len(files) > 1 and (None in parts or len(set(parts)) < len(parts)):
-            raise DataError(
-                f"{path}: several COCO files must each be a split by their names, got {listed}; "
-                "name them as 'train=coco:A.json;test=coco:B.json'"
-            )
-        options = {"drop_unlabelled": drop_unlabelled, "string_order": string_order}
-        tables = [read_coco(file, root=None, **options) for file in files]
-        table = tables[0]
-        if parts != [None]:
-            table = join(list(zip(parts, tables, strict=True)), name=path.resolve().name)
-        note = f"reads as COCO: {counted(len(files), 'part')} ({listed})"
-        return replace(table, notes=(note, *table.notes))
+        return _read_coco_folder(path, drop_unlabelled, string_order)
     where = path.name
     content = read_json(path)
     records = inner(content, "images")
@@ -91,13 +66,12 @@ def read_coco(
     space = LabelSpace(tuple(category["name"].strip() for category in categories))
     column = {category["id"]: position for position, category in enumerate(categories)}
     row = {image["id"]: position for position, image in enumerate(images)}
-    for kind, listed_ids in (("image", images), ("category", categories)):
-        counts = Counter(record["id"] for record in listed_ids)
-        repeated = next((number for number, count in counts.items() if count > 1), None)
-        if repeated is not None:
-            raise DataError(
-                f"{where}: every {kind} id must be there once, got {repeated} repeatedly"
-            )
+    for kind, records in (("image", images), ("category", categories)):
+        for number, count in Counter(record["id"] for record in records).items():
+            if count > 1:
+                raise DataError(
+                    f"{where}: every {kind} id must be there once, got {number} repeatedly"
+                )
     present: list[set[int]] = [set() for _ in images]
     for number, annotation in enumerate(annotations, 1):
         image, category = annotation["image_id"], annotation["category_id"]
@@ -150,6 +124,35 @@ def read_coco(
     return table.subset(~table.zero_label()) if drop_unlabelled else table
 
 
+def _read_coco_folder(path: Path, drop_unlabelled: bool, string_order: bool) -> LabelTable:
+    roboflow = "_annotations.coco.json"
+    patterns = ("annotations/*.json", roboflow, f"*/{roboflow}")
+    files = [file for at in patterns for file in sorted(path.glob(at)) if file.is_file()]
+    # Captions and keypoints lie beside the instances.
+    files = [file for file in files if file.stem.startswith("instances")] or files
+    if not files:
+        raise DataError(
+            f"{path}: there must be COCO files such as annotations/instances_train.json"
+        )
+    words = [re.sub(r"[\W\d_]+$", "", _coco_part(file)).lower() for file in files]
+    parts = [SPLIT_WORDS.get(word) for word in words]
+    listed = ", ".join(file.relative_to(path).as_posix() for file in files)
+    if len(files) > 1 and (None in parts or len(set(parts)) < len(parts)):
+        raise DataError(
+            f"{path}: several COCO files must each be a split by their names, got {listed}; "
+            "name them as 'train=coco:A.json;test=coco:B.json'"
+        )
+    tables = [
+        read_coco(file, drop_unlabelled=drop_unlabelled, string_order=string_order)
+        for file in files
+    ]
+    table = tables[0]
+    if parts != [None]:
+        table = join(list(zip(parts, tables, strict=True)), name=path.resolve().name)
+    note = f"reads as COCO: {counted(len(files), 'part')} ({listed})"
+    return replace(table, notes=(note, *table.notes))
+
+
 def _coco_part(file: Path) -> str:
     """Return what a file is a part of: "train2017" of annotations/instances_train2017.json."""
     if file.name == "_annotations.coco.json":
@@ -161,13 +164,18 @@ def read_coco2014(
     path: Path, *, drop_unlabelled: bool = True, string_order: bool = False
 ) -> LabelTable:
     """Return MS-COCO 2014: ``annotations/instances_{train,val}2014.json``; val is the test."""
-    parts = []
-    options = {"drop_unlabelled": drop_unlabelled, "string_order": string_order}
-    for name, split in (("train2014", "train"), ("val2014", "test")):
-        file = path / "annotations" / f"instances_{name}.json"
-        if not file.is_file():
-            raise DataError(f"{path}: MS-COCO 2014 needs {file.relative_to(path)}")
-        parts.append((split, read_coco(file, root=path / name, **options)))
+    parts = [
+        (
+            split,
+            read_coco(
+                path / "annotations" / f"instances_{name}.json",
+                root=path / name,
+                drop_unlabelled=drop_unlabelled,
+                string_order=string_order,
+            ),
+        )
+        for split, name in (("train", "train2014"), ("test", "val2014"))
+    ]
     return join(parts, name="coco2014")
 
 
@@ -188,6 +196,7 @@ def _coco_records(
     return records
 
 
+VOC_FOLDERS = ("ImageSets", "Annotations")
 XML_FOLDERS = ("Annotations", "annotations", ".")
 PHOTO_FOLDERS = ("JPEGImages", "images", "Images", ".")
 SUFFIXES = (".jpg", ".jpeg", ".png", *sorted(IMAGE_SUFFIXES - {".jpg", ".jpeg", ".png"}))
@@ -210,9 +219,8 @@ def read_voc(
 ) -> LabelTable:
     """Return a VOC folder (``JPEGImages``, ``Annotations``, ``ImageSets/Main``), or those below.
 
-    ``parts`` maps image sets to splits, for example {"train": "train", "val": "test"}; if it is not
-    given, train, val and test are taken as far as they are there, and without image sets every
-    annotated image. ``annotations`` are the class files of ``Main`` where they are there.
+    ``parts`` maps image sets to splits, for example {"train": "train", "val": "test"}; without it
+    train, val and test are taken as far as they are there, else every annotated image.
     """
     for part, meant in (parts or {}).items():
         if meant not in VOC_PARTS or "/" in part or not part.isprintable():
@@ -220,15 +228,15 @@ def read_voc(
                 "parts must name image sets and the splits train, val or test that they are, "
                 f"got {part!r:.40}: {meant!r:.40}"
             )
-    if not (path / "ImageSets").is_dir() and not (path / "Annotations").is_dir():
+    if not any((path / name).is_dir() for name in VOC_FOLDERS):
         if parts is None and _holds_annotated_photos(path):
             return _read_voc_xml(path, difficult)
-        if parts is None and holds_annotated_photos(path):
-            tables = [
-                (split, _read_voc_xml(path / name, difficult))
-                for name, split in sorted(split_folders(path).items())
-                if _holds_annotated_photos(path / name)
-            ]
+        tables = [
+            (split, _read_voc_xml(path / name, difficult))
+            for name, split in sorted(split_folders(path).items())
+            if parts is None and _holds_annotated_photos(path / name)
+        ]
+        if tables:
             return join(tables, name=path.resolve().name)
         return _read_voc_below(path, parts, difficult, annotations)
     sets = path / "ImageSets" / "Main"
@@ -297,10 +305,6 @@ def _voc_table(
     listed = [line.partition(":")[0].strip() for line in lines if not line.startswith("#")]
     names = [name for name in dict.fromkeys(listed) if name and name != "background"]
     others = sorted(classes - set(names))
-    notes = (
-        f"labels that labelmap.txt does not list: {', '.join(map(repr, others[:SHOWN]))}"
-        f"{', ...' if len(others) > SHOWN else ''}; add them to it, or correct a misspelt name",
-    )
     table = from_rows(
         (path, [_voc_image(path, image) or f"JPEGImages/{image}.jpg" for image, _ in rows]),
         [[name for name, plain in state.items() if plain] for _, state in rows],
@@ -309,7 +313,11 @@ def _voc_table(
         split=split,
         name=path.name,
     )
-    return replace(table, notes=notes) if names and others else table
+    if not names or not others:
+        return table
+    shown = ", ".join(map(repr, others[:SHOWN])) + ", ..." * (len(others) > SHOWN)
+    note = f"labels that labelmap.txt does not list: {shown}; add them to it, or correct a name"
+    return replace(table, notes=(note,))
 
 
 def _read_voc_below(
@@ -318,33 +326,20 @@ def _read_voc_below(
     difficult: Difficult,
     annotations: Literal["main", "xml"] | None,
 ) -> LabelTable:
-    """Return the VOC folders one level down, or in VOCdevkit, as one table."""
-    folders = sorted(
-        {
-            folder.parent
-            for level in ("*", "VOCdevkit/*")
-            for name in ("ImageSets", "Annotations")
-            for folder in path.glob(f"{level}/{name}")
-            if folder.is_dir()
-        }
-    )
+    places = [f"{level}/{name}" for level in ("*", "VOCdevkit/*") for name in VOC_FOLDERS]
+    folders = sorted({file.parent for at in places for file in path.glob(at) if file.is_dir()})
     if not folders:
         raise DataError(f"{path}: a VOC folder must have ImageSets/Main/train.txt or the like")
-    tables = [
-        read_voc(folder, parts=parts, difficult=difficult, annotations=annotations)
-        for folder in folders
-    ]
+    options: dict[str, Any] = {"difficult": difficult, "annotations": annotations}
+    tables = [(None, read_voc(folder, parts=parts, **options)) for folder in folders]
     listed = ", ".join(folder.relative_to(path).as_posix() for folder in folders)
-    count = counted(len(folders), "part")
-    table = join([(None, table) for table in tables], name=path.resolve().name)
-    return replace(table, notes=(f"reads as Pascal VOC: {count} ({listed})", *table.notes))
+    table = join(tables, name=path.resolve().name)
+    note = f"reads as Pascal VOC: {counted(len(folders), 'part')} ({listed})"
+    return replace(table, notes=(note, *table.notes))
 
 
 def holds_annotated_photos(path: Path) -> bool:
-    """Return whether photos have VOC's XML beside them, or both lie in folders of their own.
-
-    It is enough that one XML file has its photo, here or in a folder of a split.
-    """
+    """Return whether an XML file has its photo, here or in a folder of a split."""
     folders = [path, *(path / name for name in split_folders(path))]
     return any(map(_holds_annotated_photos, folders))
 
@@ -359,7 +354,6 @@ def _xml_files(path: Path) -> list[Path]:
 
 
 def _read_voc_xml(path: Path, difficult: Difficult) -> LabelTable:
-    """Return every annotated image of a folder without image sets, without splits."""
     files = [file for file in _xml_files(path) if file.is_file()]
     if not files:
         raise DataError(f"{path / 'Annotations'}: there are no XML files")
@@ -397,12 +391,10 @@ def _from_main(sets: Path, part: str) -> States:
         raise DataError(f"{sets}: there must be files such as dog_{part}.txt")
     for name in classes:
         file = sets / f"{name}_{part}.txt"
-        for number, line in enumerate(read_lines(file), 1):
-            fields = line.split()
-            if len(fields) != 2 or fields[1] not in ("1", "-1", "0"):
-                raise DataError(
-                    f"{file}, line {number}: must be an image and 1, -1 or 0, got {line!r}"
-                )
+        for where, fields in read_fields(file, 2, "an image and 1, -1 or 0"):
+            if fields[1:] not in (["1"], ["-1"], ["0"]):
+                line = " ".join(fields)
+                raise DataError(f"{where}: must be an image and 1, -1 or 0, got {line!r}")
             if fields[1] != "-1":
                 states.setdefault(fields[0], {})[name] = fields[1] == "1"
     return states

@@ -6,13 +6,12 @@ Only regular files are opened: a pipe or a device in a folder could be read for 
 import csv
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
-from numpy.typing import NDArray
 
 from labelwise.data.columns import Vocabulary
 from labelwise.data.table import LabelSets, LabelTable
@@ -45,26 +44,22 @@ def from_rows(
     """
     source = FileImages(*images) if isinstance(images, tuple) else images
     vocabulary = Vocabulary(names)
-
-    def numbered(rows: Sequence[Iterable[str]]) -> list[list[int]]:
-        return [
+    if unknown is None:
+        unknown = [()] * len(labels)
+    present, blank = (
+        [
             [vocabulary.number(word, f"{name}, {source.ids[row]}") for word in words]
             for row, words in enumerate(rows)
         ]
-
-    present, blank = numbered(labels), numbered(unknown if unknown is not None else [])
+        for rows in (labels, unknown)
+    )
     space, columns = vocabulary.finish()
-    width = len(space)
-
-    def sets(rows: list[list[int]], inverted: NDArray[np.bool_] | None = None) -> LabelSets:
-        return LabelSets.from_lists([columns[row] for row in rows], width, inverted)
-
-    all_but = np.array([isinstance(words, AllBut) for words in unknown or ()], np.bool_)
+    all_but = np.array([isinstance(words, AllBut) for words in unknown], np.bool_)
     return LabelTable(
         space,
         source,
-        sets(present),
-        sets(blank, all_but) if unknown is not None else LabelSets.none(len(source), width),
+        LabelSets.from_lists([columns[row] for row in present], len(space)),
+        LabelSets.from_lists([columns[row] for row in blank], len(space), all_but),
         None if split is None else np.asarray(split, "U5"),
         None if group is None else Names(group),
         name,
@@ -73,11 +68,9 @@ def from_rows(
 
 def label_names(names: Sequence[str] | str | Path | None) -> list[str] | None:
     """Return given names as a list; text is a file with one name per line."""
-    if names is None:
-        return None
     if isinstance(names, str | Path):
-        return [line.strip() for line in read_lines(Path(names))]
-    return [str(name) for name in names]
+        names = [line.strip() for line in read_lines(Path(names))]
+    return None if names is None else list(map(str, names))
 
 
 def is_file(path: Path) -> bool:
@@ -146,6 +139,17 @@ def parse_xml(content: bytes, where: str) -> ElementTree.Element:
         return ElementTree.fromstring(content)
     except (ElementTree.ParseError, ValueError, LookupError) as error:
         raise DataError(f"{where}: not XML ({error})") from None
+
+
+def read_fields(
+    path: Path, least: int, form: str, separator: str | None = None
+) -> Iterator[tuple[str, list[str]]]:
+    """Yield where each line is and its fields, of which there must be ``least``, as in ``form``."""
+    for number, line in enumerate(read_lines(path), 1):
+        fields, where = line.split(separator), f"{path}, line {number}"
+        if len(fields) < least:
+            raise DataError(f"{where}: must be {form}, got {line!r:.80}")
+        yield where, fields
 
 
 def read_lines(path: Path) -> list[str]:
