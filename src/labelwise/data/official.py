@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelwise.data.export import read_arrays
-from labelwise.data.rows import from_rows, inner, read_json, read_lines, require_file
+from labelwise.data.rows import from_rows, inner, read_fields, read_json, read_lines, require_file
 from labelwise.data.table import LabelSets, LabelTable, SoftLabels
 from labelwise.errors import DataError, SettingsError
 from labelwise.pictures.decode import image_files
@@ -85,8 +85,8 @@ def answer_accuracy(votes: int, people: int = PEOPLE) -> float:
 def normal_answer(text: str) -> str:
     """Return an answer in the form in which answers are compared.
 
-    Lower case, without articles; number words as digits; punctuation left out (a period only
-    where it is not a decimal point, an apostrophe never), a missing apostrophe before t put in.
+    Without articles, number words as digits; punctuation left out (a period only where it is not a
+    decimal point, an apostrophe never), a missing apostrophe before t put in.
     """
     plain = COMMA.sub("", PERIOD.sub("", " ".join(text.lower().split())))
     plain = PUNCTUATION.sub(" ", AT_A_SPACE.sub("", plain))
@@ -106,20 +106,17 @@ def read_questions(path: Path, part: str) -> list[VqaQuestion]:
             raise DataError(f"{noted}: question {number} of {asked.name} has no annotation")
         note = notes[number]
         try:
-            answers = [normal_answer(answer["answer"]) for answer in note.get("answers") or ()]
+            answers = [normal_answer(answer["answer"]) for answer in note["answers"]]
+            common = normal_answer(note["multiple_choice_answer"])
         except (AttributeError, KeyError, TypeError):
             answers = []
         if len(answers) != PEOPLE:
             raise DataError(
                 f"{noted}: question {number} must have {PEOPLE} answers, each with the text "
-                f"'answer', got {len(answers)}"
+                "'answer', and a text 'multiple_choice_answer'"
             )
-        common = note.get("multiple_choice_answer")
-        if not isinstance(common, str):
-            raise DataError(f"{noted}: question {number} must have a text 'multiple_choice_answer'")
         given = {answer: answer_accuracy(votes) for answer, votes in Counter(answers).items()}
-        image = _number(entry, "image_id", asked)
-        questions.append(VqaQuestion(number, image, given, normal_answer(common)))
+        questions.append(VqaQuestion(number, _number(entry, "image_id", asked), given, common))
     return questions
 
 
@@ -184,31 +181,24 @@ def _features(file: Path, numbers: Sequence[int]) -> NDArray[np.float32]:
         )
     arrays = read_arrays(file, ("question_id", "features"))
     ids, features = arrays["question_id"], arrays["features"]
-    if ids.dtype.kind not in "iu" or features.dtype.kind not in "fiu":
+    kinds_fit = ids.dtype.kind in "iu" and features.dtype.kind in "fiu"
+    if not kinds_fit or features.ndim != 2 or ids.shape != (len(features),):
         raise DataError(
-            f"{file}: question_id must hold whole numbers and features numbers, got {ids.dtype} "
-            f"and {features.dtype}"
+            f"{file}: question_id must be whole numbers (N,) and features numbers (N, D), got "
+            f"{ids.dtype} {ids.shape} and {features.dtype} {features.shape}"
         )
-    if features.ndim != 2 or ids.shape != (len(features),):
-        raise DataError(
-            f"{file}: question_id must be (N,) and features (N, D), got {ids.shape} and "
-            f"{features.shape}"
-        )
-    rows = {int(number): row for row, number in enumerate(ids.tolist())}
+    rows = {number: row for row, number in enumerate(ids.tolist())}
     missing = [number for number in numbers if number not in rows]
     if missing:
         raise DataError(
             f"{file}: {len(missing):,} questions have no features, such as {missing[0]}"
         )
-    chosen = features[[rows[number] for number in numbers]]
-    return np.ascontiguousarray(chosen, np.float32)
+    return np.ascontiguousarray(features[[rows[number] for number in numbers]], np.float32)
 
 
 # CIFAR-10 and CIFAR-100, binary version. CIFAR60+40: two of the five fine classes of each of the 20
 # coarse ones lose their label, so 20,000 training images have none of the 60 labels left.
 
-
-Batch = tuple[NDArray[np.uint8], NDArray[np.int64]]  # pixels (n, 3072), classes (n,)
 PIXELS = 3 * 32 * 32
 FINE_TO_COARSE = np.array(
     [
@@ -221,24 +211,11 @@ FINE_TO_COARSE = np.array(
 )
 
 
-def read_binary(path: Path, files: list[str], width: int, column: int) -> Batch:
-    """Return records of ``width`` class bytes and 3,072 pixel bytes; one byte is the class."""
-    rows = []
-    for file in files:
-        content = np.frombuffer(require_file(path / file).read_bytes(), np.uint8)
-        if not len(content) or len(content) % (width + PIXELS):
-            raise DataError(f"{path / file}: must be records of {width + PIXELS} bytes")
-        rows.append(content.reshape(-1, width + PIXELS))
-    whole = np.concatenate(rows)
-    return whole[:, width:], whole[:, column].astype(np.int64)
-
-
 def read_cifar10(path: Path) -> LabelTable:
     """Return CIFAR-10 from ``cifar-10-batches-bin``."""
     _require_binary(path / "batches.meta", "cifar-10-binary.tar.gz")
-    files = [f"data_batch_{n}.bin" for n in range(1, 6)], ["test_batch.bin"]
-    names = read_lines(path / "batches.meta.txt")
-    return _table([read_binary(path, name, 1, 0) for name in files], names, "cifar10")
+    files = [*(f"data_batch_{n}.bin" for n in range(1, 6)), "test_batch.bin"]
+    return _cifar(path, files, read_lines(path / "batches.meta.txt"), 1, 0, "cifar10")
 
 
 def _require_binary(pickled: Path, archive: str) -> None:
@@ -262,9 +239,7 @@ def read_cifar100(path: Path, *, labels: Literal["fine", "coarse", "both"] = "fi
 def _one_label(path: Path, labels: str) -> LabelTable:
     _require_binary(path / "meta", "cifar-100-binary.tar.gz")
     names = read_lines(path / f"{labels}_label_names.txt")
-    column = 1 if labels == "fine" else 0
-    parts = [read_binary(path, [f"{name}.bin"], 2, column) for name in ("train", "test")]
-    return _table(parts, names, "cifar100")
+    return _cifar(path, ["train.bin", "test.bin"], names, 2, int(labels == "fine"), "cifar100")
 
 
 def read_cifar60_40(path: Path, *, seed: int | None = 0) -> LabelTable:
@@ -289,21 +264,30 @@ def cifar60_40_out(seed: int | None = 0) -> NDArray[np.int64]:
     return np.sort(np.array(out, np.int64))
 
 
-def _table(parts: list[Batch], names: list[str], name: str) -> LabelTable:
-    sizes = [len(codes) for _, codes in parts]
-    codes = np.concatenate([codes for _, codes in parts])
-    if len(codes) and (codes.min() < 0 or codes.max() >= len(names)):
+def _cifar(
+    path: Path, files: list[str], names: list[str], width: int, column: int, name: str
+) -> LabelTable:
+    """Return records of ``width`` class bytes and 3,072 pixel bytes; the last file is the test."""
+    parts = []
+    for file in files:
+        content = np.frombuffer(require_file(path / file).read_bytes(), np.uint8)
+        if not len(content) or len(content) % (width + PIXELS):
+            raise DataError(f"{path / file}: must be records of {width + PIXELS} bytes")
+        parts.append(content.reshape(-1, width + PIXELS))
+    records = np.concatenate(parts)
+    codes = records[:, column].astype(np.int32)
+    if codes.max() >= len(names):
         raise DataError(f"{name}: a class must be in 0..{len(names) - 1}, got {codes.max()}")
-    pixels = np.concatenate([pixels for pixels, _ in parts])
-    ids = [
-        f"{s}/{row:05d}" for s, n in zip(("train", "test"), sizes, strict=True) for row in range(n)
-    ]
+    tests = len(parts[-1])
+    sizes = {"train": len(records) - tests, "test": tests}
+    ids = [f"{split}/{row:05d}" for split, size in sizes.items() for row in range(size)]
+    pixels = records[:, width:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1).copy()
     return LabelTable(
         LabelSpace(tuple(names)),
-        ArrayImages(pixels.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1).copy(), ids),
-        LabelSets.from_csr(np.arange(len(codes) + 1), codes.astype(np.int32), len(names)),
+        ArrayImages(pixels, ids),
+        LabelSets.from_csr(np.arange(len(codes) + 1), codes, len(names)),
         LabelSets.none(len(codes), len(names)),
-        np.repeat(["train", "test"], sizes),
+        np.repeat(list(sizes), list(sizes.values())),
         name=name,
     )
 
@@ -320,16 +304,13 @@ def read_tiny_imagenet(path: Path) -> LabelTable:
     names = sorted(line.strip() for line in read_lines(path / "wnids.txt"))
     files = [f"train/{file}" for file in image_files(path / "train")]
     labels = [[file.split("/")[1]] for file in files]
+    split = ["train"] * len(files)
     notes = path / "val" / "val_annotations.txt"
-    held = []
-    for number, line in enumerate(read_lines(notes), 1):
-        fields = line.split("\t")
-        if len(fields) < 2:
-            raise DataError(f"{notes}, line {number}: must be an image and its class, got {line!r}")
-        held.append(f"val/images/{fields[0]}")
-        labels.append([fields[1]])
-    split = ["train"] * len(files) + ["test"] * len(held)
-    return from_rows((path, files + held), labels, names=names, split=split, name="tiny-imagenet")
+    for _, (image, name, *_) in read_fields(notes, 2, "an image and its class", "\t"):
+        files.append(f"val/images/{image}")
+        labels.append([name])
+        split.append("test")
+    return from_rows((path, files), labels, names=names, split=split, name="tiny-imagenet")
 
 
 def read_imagenet(path: Path) -> LabelTable:
@@ -431,7 +412,6 @@ def _concepts(path: Path) -> list[str]:
 
 
 def _nuswide_part(path: Path, part: str) -> tuple[list[str], NDArray[np.bool_]]:
-    """Return the files and the (n, K) labels of "Train", "Test" or "" for all."""
     listed = read_lines(path / "ImageList" / f"{part}Imagelist.txt")
     files = [line.strip().replace("\\", "/") for line in listed]
     concepts = _concepts(path)
@@ -452,16 +432,17 @@ def read_wider(path: Path) -> LabelTable:
     The people of a photo are a group, so that validation never shows a photo of training.
     ``Anno/wider_attribute_{trainval,test}.json`` (or beside ``Image``), photos in ``Image``.
     """
-    files, boxes, ids, split = [], [], [], []
-    labels: list[list[str]] = []
-    unknown: list[list[str]] = []
+    files, boxes, ids, split, states = [], [], [], [], []
     names: list[str] = []
     for name, target in (("trainval", "train"), ("test", "test")):
         file = _first(path, f"Anno/wider_attribute_{name}.json", f"wider_attribute_{name}.json")
         content = read_json(file)
         try:
             mapping = content["attribute_id_map"]
-            names = [str(mapping[str(number)]) for number in range(len(mapping))]
+            own = [str(mapping[str(number)]) for number in range(len(mapping))]
+            if names not in ([], own):
+                raise ValueError("its attributes are not those of the other file")
+            names = own
             for image in content["images"]:
                 for number, person in enumerate(image["targets"]):
                     marks = [int(mark) for mark in person["attribute"]]
@@ -471,16 +452,20 @@ def read_wider(path: Path) -> LabelTable:
                     files.append(str(image["file_name"]))
                     ids.append(f"{image['file_name']}#{number}")
                     boxes.append((left, top, left + width, top + height))
-                    labels.append([n for n, mark in zip(names, marks, strict=True) if mark == 1])
-                    unknown.append([n for n, mark in zip(names, marks, strict=True) if mark == 0])
+                    states.append(marks)
                     split.append(target)
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise DataError(f"{file}: not a WIDER-Attribute file ({error!r})") from None
-    source = CropImages(
-        FileImages(path / "Image", files), np.array(boxes, np.float64).reshape(-1, 4), ids
-    )
-    return from_rows(
-        source, labels, names=names, unknown=unknown, split=split, group=files, name="wider"
+    edges = np.array(boxes, np.float64).reshape(-1, 4)
+    marked = np.array(states, np.int8).reshape(len(states), len(names))
+    return LabelTable.from_arrays(
+        names,
+        CropImages(FileImages(path / "Image", files), edges, ids),
+        marked == 1,
+        marked != 0,
+        split=split,
+        group=files,
+        name="wider",
     )
 
 
@@ -522,14 +507,14 @@ def read_cub(path: Path, *, not_visible: Literal["absent", "unknown"] = "absent"
     unknown: dict[str, list[str]] = {image: [] for image in paths}
     notes = path / "attributes" / "image_attribute_labels.txt"
     with require_file(notes).open(encoding="utf-8", errors="replace") as stream:
-        for number, line in enumerate(stream, 1):
-            fields = line.split()  # a few official lines have an extra field at the end
-            if len(fields) < 4 or fields[0] not in paths or fields[1] not in names:
+        for number, line in enumerate(stream, 1):  # a few official ones have an extra field
+            image, attribute, present, certainty, *_ = (*line.split(), "", "", "", "")
+            if image not in paths or attribute not in names or not certainty:
                 raise DataError(f"{notes}, line {number}: must be image, attribute, 0/1, certainty")
-            if fields[2] == "1":
-                labels[fields[0]].append(names[fields[1]])
-            elif fields[3] == "1" and not_visible == "unknown":
-                unknown[fields[0]].append(names[fields[1]])
+            if present == "1":
+                labels[image].append(names[attribute])
+            elif certainty == "1" and not_visible == "unknown":
+                unknown[image].append(names[attribute])
     return from_rows(
         (path, [f"images/{file}" for file in paths.values()]),
         list(labels.values()),
@@ -541,11 +526,8 @@ def read_cub(path: Path, *, not_visible: Literal["absent", "unknown"] = "absent"
 
 
 def _numbered(path: Path) -> dict[str, str]:
-    pairs = [line.split(maxsplit=1) for line in read_lines(path)]
-    for number, pair in enumerate(pairs, 1):
-        if len(pair) != 2:
-            raise DataError(f"{path}, line {number}: must be a number and a value")
-    return {key: value.strip() for key, value in pairs}
+    rows = read_fields(path, 2, "a number and a value")
+    return {number: " ".join(words) for _, (number, *words) in rows}
 
 
 def _first(path: Path, *places: str) -> Path:
