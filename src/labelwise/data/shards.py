@@ -7,16 +7,11 @@
 
 In a shard the labels are in ``key.json`` (a list, or an object with ``labels`` and perhaps
 ``unknown``, ``split`` and ``group``), in ``key.txt`` (names split on ``|``) or in ``key.cls`` (one
-class: its name, or its number among given names). The images stay in the shard; only their places
-are kept. Shards named ``train-...`` are a split.
+class: its name, or its number among given names). Shards named ``train-...`` are a split.
 
-Named by a URI, tar and Parquet shards are streamed, from object storage or any disk. A *block* is
-what one request fetches: up to 8 MiB of neighbouring samples of a tar shard, or a row group of a
-Parquet file. Labels and the places of all images are kept; of the images only a few blocks are in
-memory, those in use and the next ones. Whoever reads in an order of its own says so
-(:meth:`ShardImages.will_read`), and blocks are fetched in that order. Parquet files are opened at
-their ends, and only the columns of labels are read; a tar shard has to be read once from end to end
-before its first image is known.
+Named by a URI, tar and Parquet shards are streamed. A *block* is what one request fetches: up to
+8 MiB of neighbouring samples of a tar shard, or a row group of a Parquet file. A few blocks are in
+memory, those in use and the next ones in the order that :meth:`ShardImages.will_read` was told.
 """
 
 import fnmatch
@@ -68,6 +63,8 @@ METADATA_NAMES = ("metadata.csv", "metadata.jsonl", "metadata.parquet")
 LABEL_SUFFIXES = (".json", ".txt", ".cls")
 SAMPLE_COLUMNS = ("labels", "unknown", "split", "group")
 
+Rows = NDArray[np.int64]
+
 
 def read_folder(path: Path) -> LabelTable:
     """Return the table of ``class/image`` or ``split/class/image``; one label per image."""
@@ -75,15 +72,15 @@ def read_folder(path: Path) -> LabelTable:
     labels, split = [], []
     files, notes = find_images(path)
     for file in files:
-        places = Path(file).parts[:-1]
-        if parts:
-            if places[:1] and places[0] not in parts:
-                raise DataError(f"{path}: beside {min(parts)!r} there must be no {places[0]!r}")
-            split.append(parts[places[0]] if places else "")
-            places = places[1:]
-        if not places:
+        folders = Path(file).parts[:-1]
+        if parts and folders:
+            if folders[0] not in parts:
+                raise DataError(f"{path}: beside {min(parts)!r} there must be no {folders[0]!r}")
+            split.append(parts[folders[0]])
+            folders = folders[1:]
+        if not folders:
             raise DataError(f"{path}: every image must be in the folder of its class, got {file!r}")
-        labels.append([printable(places[0])])
+        labels.append([printable(folders[0])])
     if not files:
         more = f" ({notes[0]})" if notes else ""
         raise DataError(f"{path}: there are no images in folders of classes{more}")
@@ -123,21 +120,14 @@ def read_huggingface(
     ignore: Sequence[str] | str = (),
 ) -> LabelTable:
     """Return the table of a folder with metadata files or Parquet shards."""
-    named = _huggingface_files(path, *METADATA_NAMES)
-    files = named or _huggingface_files(path, "*.parquet")
+    files = _huggingface_files(path, *METADATA_NAMES) or _huggingface_files(path, "*.parquet")
     if not files:
         raise DataError(
             f"{path}: there must be a metadata.csv, metadata.jsonl or metadata.parquet, "
             "or Parquet files such as train-00000-of-00001.parquet"
         )
-    return read_tables(
-        files,
-        columns=columns,
-        names=names,
-        separator=separator,
-        ignore=ignore,
-        called=path.resolve().name,
-    )
+    options: dict[str, Any] = {"columns": columns, "separator": separator, "ignore": ignore}
+    return read_tables(files, names=names, called=path.resolve().name, **options)
 
 
 def _huggingface_files(path: Path, *patterns: str) -> list[tuple[Path, str | None]]:
@@ -176,21 +166,28 @@ def read_webdataset(
         root, shards = path, [shard for shard in sorted(path.rglob("*.tar")) if shard.is_file()]
     if not shards:
         raise DataError(f"{path}: there are no .tar files")
-    spans: list[tuple[int, int, int]] = []  # shard, offset, size
-    ids: list[str] = []
-    labels: list[dict[str, Any]] = []
-    for number, shard in enumerate(shards):
+    samples: list[list[Sample]] = []
+    for shard in shards:
         with require_file(shard).open("rb") as stream:
-            samples = tar_samples(stream, shard.name, shard.stat().st_size, separator)
-        name = printable(shard.relative_to(root).as_posix())
-        ids += [f"{name}/{sample.name}" for sample in samples]
-        spans += [(number, sample.offset, sample.size) for sample in samples]
-        labels += [sample.labels for sample in samples]
-    table = table_of_samples(ids, labels, names, separator, path.stem)
-    where = np.array(spans, np.int64)
-    return replace(
-        table, images=SpanImages(root, shards, where[:, 0], where[:, 1], where[:, 2], ids)
-    )
+            samples.append(tar_samples(stream, shard.name, shard.stat().st_size, separator))
+    shown = [shard.relative_to(root).as_posix() for shard in shards]
+    table, number, offset, size = _joined(samples, shown, names, separator, path.stem)
+    return replace(table, images=SpanImages(root, shards, number, offset, size, table.ids))
+
+
+def _joined(
+    samples: Sequence[Sequence["Sample"]],
+    shards: Sequence[str],
+    names: Sequence[str] | str | Path | None,
+    separator: str,
+    called: str,
+) -> tuple[LabelTable, Rows, Rows, Rows]:
+    """Return the table of each shard's samples, and the shard, offset and size of its rows."""
+    rows = [(number, sample) for number, own in enumerate(samples) for sample in own]
+    ids = [f"{printable(shards[number])}/{sample.name}" for number, sample in rows]
+    table = table_of_samples(ids, [sample.labels for _, sample in rows], names, separator, called)
+    spans = np.array([(number, sample.offset, sample.size) for number, sample in rows], np.int64)
+    return table, *spans.T
 
 
 class Sample(NamedTuple):
@@ -294,7 +291,6 @@ def table_of_samples(
 
 
 def _labels(where: str, suffix: str, content: bytes, separator: str) -> dict[str, Any] | None:
-    """Return what a file says of its image; None if it is JSON that says nothing of labels."""
     try:
         text = content.decode("utf-8-sig").strip()
         if suffix == ".cls":
@@ -312,10 +308,9 @@ def _labels(where: str, suffix: str, content: bytes, separator: str) -> dict[str
     for name in ("labels", "unknown"):
         listed = sample.get(name)
         if isinstance(listed, str):
-            sample[name] = listed.split(separator)
-        elif listed is not None and not (
-            isinstance(listed, list) and all(isinstance(word, str) for word in listed)
-        ):
+            sample[name] = listed = listed.split(separator)
+        words = listed if isinstance(listed, list) else [listed]
+        if listed is not None and not all(isinstance(word, str) for word in words):
             raise DataError(f"{where}: {name!r} must be a list of names, got {listed!r:.60}")
     for name in ("split", "group"):
         if name in sample and not isinstance(sample[name], str | int):
@@ -328,8 +323,6 @@ BLOCK_BYTES = 8 << 20
 AHEAD = 4  # blocks that are fetched before they are asked for
 KEPT = 2  # blocks that were read to the end, for who reads a row again
 READERS = 8  # tar shards that are read at once
-
-Rows = NDArray[np.int64]
 
 
 class ShardPart(NamedTuple):
@@ -529,32 +522,25 @@ def _tar_table(
         with stream:
             return tar_samples(stream, shard.shown, shard.size, separator)
 
-    ids: list[str] = []
-    labels: list[dict[str, Any]] = []
-    offsets, sizes, shard_of = [], [], []
     with ThreadPoolExecutor(READERS) as pool:
-        for number, samples in enumerate(pool.map(read, shards)):
-            shard = shards[number]
-            samples.sort(key=lambda sample: sample.offset)
-            split = {} if shard.split is None else {"split": shard.split}
-            ids += [f"{printable(shard.name)}/{sample.name}" for sample in samples]
-            labels += [sample.labels | split for sample in samples]
-            offsets.append(np.array([sample.offset for sample in samples], np.int64))
-            sizes.append(np.array([sample.size for sample in samples], np.int64))
-            shard_of.append(np.full(len(samples), number, np.int64))
-    table = table_of_samples(ids, labels, names, separator, called)
-    offset, size, place = (np.concatenate(column) for column in (offsets, sizes, shard_of))
+        samples = list(pool.map(read, shards))
+    for shard, own in zip(shards, samples, strict=True):
+        own.sort(key=lambda sample: sample.offset)
+        for sample in own if shard.split is not None else ():
+            sample.labels["split"] = shard.split
+    shown = [shard.name for shard in shards]
+    table, place, offset, size = _joined(samples, shown, names, separator, called)
     block, number, start, before = np.empty(len(place), np.int64), -1, 0, -1
-    for row, (own, at, end) in enumerate(
+    for row, (own_shard, at, end) in enumerate(
         zip(place.tolist(), offset.tolist(), (offset + size).tolist(), strict=True)
     ):  # neighbours of one shard, of BLOCK_BYTES at most
-        if own != before or end - start > BLOCK_BYTES:
-            number, start, before = number + 1, at, own
+        if own_shard != before or end - start > BLOCK_BYTES:
+            number, start, before = number + 1, at, own_shard
         block[row] = number
     first = np.unique(block, return_index=True)[1]
     ends = np.maximum.reduceat(offset + size, first)
     blocks = _BlockTable(shards, place[first], offset[first], ends - offset[first])
-    return replace(table, images=ShardImages(blocks, block, offset, size, ids))
+    return replace(table, images=ShardImages(blocks, block, offset, size, table.ids))
 
 
 def _parquet_table(
@@ -566,49 +552,39 @@ def _parquet_table(
     called: str,
 ) -> LabelTable:
     ignored = [ignore] if isinstance(ignore, str) else ignore
-    builder: TableBuilder | None = None
-    layout: TableColumns | None = None
+    files = [parquet_table(s.shown, partial(s.storage.stream, s.name)) for s in shards]
+    layout = layout_of(files[0], shards[0].shown, columns, ignored)
+    if layout.image is None:
+        raise DataError(
+            f"{shards[0].shown}: there must be a column 'image' with the bytes of the images; a "
+            "table that names them is read from a disk"
+        )
+    known = Vocabulary(known_labels(files[0], layout, names))
+    builder = TableBuilder(replace(layout, image=None, path="path"), known, separator)
+    wanted = [header for header in layout.headers() if header != layout.image]
     groups: list[Rows] = []  # rows of each row group
     ids: list[str] = []
-    for shard in shards:
-        file = parquet_table(shard.shown, partial(shard.storage.stream, shard.name))
-        own = layout_of(file, shard.shown, columns, ignored)
-        if own.image is None:
-            raise DataError(
-                f"{shard.shown}: there must be a column 'image' with the bytes of the images; a "
-                "table that names them is read from a disk"
-            )
-        if builder is None or layout is None:
-            layout = own
-            plain = replace(own, image=None, path="path")
-            known = Vocabulary(known_labels(file, own, names))
-            builder = TableBuilder(plain, known, separator=separator)
-        elif own != layout:
+    for shard, file in zip(shards, files, strict=True):
+        if layout_of(file, shard.shown, columns, ignored) != layout:
             raise DataError(f"{shard.shown} and {shards[0].shown} must have the same columns")
         rows = 0
-        split = shard.split or split_of(shard.shown)
-        wanted = [header for header in own.headers() if header != own.image]
         for batch in file.batches(wanted):
-            if own.path is None:
+            if layout.path is None:
                 given = [f"{printable(shard.name)}/{rows + n:06d}" for n in range(batch.num_rows)]
             else:
-                given = [str(name) for name in batch.column(own.path).to_pylist()]
+                given = [str(name) for name in batch.column(layout.path).to_pylist()]
             ids += given
-            kept = [header for header in batch.schema.names if header != own.path]
+            kept = [header for header in batch.schema.names if header != layout.path]
             batch = pa.record_batch(
                 [pa.array(given, pa.large_string()), *(batch.column(name) for name in kept)],
                 ["path", *kept],
             )
-            builder.add(batch, shard.shown, rows, split=split)
+            builder.add(batch, shard.shown, rows, split=shard.split or split_of(shard.shown))
             rows += batch.num_rows
         with shard.storage.stream(shard.name) as stream:
             facts = pq.ParquetFile(stream, pre_buffer=False).metadata
             sizes = [facts.row_group(at).num_rows for at in range(facts.num_row_groups)]
         groups.append(np.array(sizes, np.int64))
-    if builder is None or layout is None:  # no part is without shards
-        raise DataError(f"{called}: there are no shards")
-    if builder.split and len(builder.split) != len(builder.present):
-        raise DataError("either all shards must have a split or none")
     table = builder.finish(Path(), called)
     rows_of = np.concatenate(groups)
     shard_of = np.repeat(np.arange(len(shards)), [len(group) for group in groups])
