@@ -80,51 +80,45 @@ class Votes:
 
     @classmethod
     def read(cls, path: str | Path) -> "Votes":
-        """Return the votes of a file; an error names the line."""
         file = require_file(Path(path))
         if file.suffix.lower() not in TABULAR:
             raise DataError(f"{file}: a file of votes must end in {', '.join(TABULAR)}")
         stream = TABULAR[file.suffix.lower()](file)
         headers = _headers(stream.header, file.name)
-        unit, first = "row", 1
-        if stream.text_only:
-            unit = "line"
-            first = 1 if file.suffix.lower() in (".jsonl", ".ndjson") else 2  # after the header
-        columns: dict[str, list[Any]] = {name: [] for name in headers}
-        for batch in stream.batches(list(headers.values())):
-            for name, header in headers.items():
-                text = pc.fill_null(batch.column(header).cast(pa.large_string()), "")
-                columns[name].append(pc.utf8_trim_whitespace(text))
-        texts = {
-            name: pa.chunked_array(parts, pa.large_string()).combine_chunks()
-            for name, parts in columns.items()
-        }
-        if not len(texts["photo"]):
+        unit = "line" if stream.text_only else "row"
+        has_header = stream.text_only and file.suffix.lower() not in (".jsonl", ".ndjson")
+        columns: list[list[Any]] = [[] for _ in headers]
+        for batch in stream.batches(headers):
+            for column, values in zip(columns, batch.columns, strict=True):
+                text = pc.fill_null(values.cast(pa.large_string()), "")
+                column.append(pc.utf8_trim_whitespace(text))
+        texts = [pa.chunked_array(parts, pa.large_string()).combine_chunks() for parts in columns]
+        if not len(texts[0]):
             raise DataError(f"{file.name}: there are no votes in it")
 
         def at(row: int) -> str:
-            return f"{file.name}, {unit} {row + first}"
+            return f"{file.name}, {unit} {row + 1 + has_header}"
 
-        for name, column in texts.items():
-            empty = np.asarray(pc.equal(column, ""))
-            if empty.any():
-                raise DataError(f"{at(int(empty.argmax()))}: the column {headers[name]!r} is empty")
-        return cls._made(list(texts.values()), at)
+        for header, text in zip(headers, texts, strict=True):
+            if (row := pc.index(text, "").as_py()) >= 0:
+                raise DataError(f"{at(row)}: the column {header!r} is empty")
+        return cls._of_texts(texts, at)
 
     @classmethod
     def of(cls, rows: Sequence[tuple[str, str, str, str]]) -> "Votes":
-        texts = [pa.array([str(row[k]) for row in rows], pa.large_string()) for k in range(4)]
-        return cls._made(texts, lambda row: f"votes, row {row + 1}")
+        texts = [
+            pa.array(map(str, column), pa.large_string()) for column in zip(*rows, strict=True)
+        ]
+        return cls._of_texts(texts, lambda row: f"votes, row {row + 1}")
 
     @classmethod
-    def _made(cls, texts: Sequence[Any], at: Callable[[int], str]) -> "Votes":
+    def _of_texts(cls, texts: Sequence[Any], at: Callable[[int], str]) -> "Votes":
         (photos, photo), (labels, label), (workers, worker) = map(_coded, texts[:3])
         space = LabelSpace(tuple(sorted(labels)))
         column = np.array([space.column(name) for name in labels], np.int64)
         words, code = _coded(pc.utf8_lower(texts[3]))
         answer = np.array([ANSWERS.get(word, 2) for word in words], np.int8)[code]
-        if (answer == 2).any():
-            row = int((answer == 2).argmax())
+        for row in np.flatnonzero(answer == 2)[:1].tolist():
             raise DataError(
                 f"{at(row)}: an answer is yes, no or don't know, got {texts[3][row].as_py()!r}"
             )
@@ -161,8 +155,8 @@ class Votes:
 class WorkerRecord:
     """How one worker answered one label, or all of them (``*``).
 
-    ``present`` and ``absent`` are the expected numbers of photos with and without the label among
-    those that were answered; a rate is None where there are none and no prior.
+    ``present`` and ``absent`` are expected numbers of photos with and without the label among those
+    that were answered.
     """
 
     worker: str
@@ -204,32 +198,24 @@ class SoftVotes:
         """
         if isinstance(images, Path):
             images = FileImages(images, self.votes.photos)
-        place = {photo: row for row, photo in enumerate(images.ids)}
+        row_of = {photo: row for row, photo in enumerate(images.ids)}
         for photo in self.votes.photos:
-            if photo not in place:
+            if photo not in row_of:
                 raise DataError(
-                    f"{name} has no photo {photo!r}, which has votes{nearest(photo, place)}"
+                    f"{name} has no photo {photo!r}, which has votes{nearest(photo, row_of)}"
                 )
-        row_of = np.array([place[photo] for photo in self.votes.photos], np.int64)
+        rows = np.array([row_of[photo] for photo in self.votes.photos], np.int64)
         photo_number, column = np.divmod(self.entries, len(self.votes.labels))
-        row = row_of[photo_number]
+        row = rows[photo_number]
         order = np.lexsort((column, row))
         row, column, share = row[order], column[order], self.known[order].astype(np.float32)
-
-        def sets(chosen: NDArray[np.bool_]) -> LabelSets:
-            return LabelSets.from_entries(
-                row[chosen], column[chosen], len(images), len(self.votes.labels)
-            )
-
         soft = (share > 0) & (share < 1)
-        return LabelTable(
-            LabelSpace(self.votes.labels),
-            images,
-            sets(share > 0.5),
-            sets(np.ones(len(share), np.bool_)).complement(),
-            name=name,
-            soft=SoftLabels(sets(soft), share[soft]),
+        present, known, shared = (
+            LabelSets.from_entries(row[chosen], column[chosen], len(images), len(self.votes.labels))
+            for chosen in (share > 0.5, share >= 0, soft)
         )
+        space, shares = LabelSpace(self.votes.labels), SoftLabels(shared, share[soft])
+        return LabelTable(space, images, present, known.complement(), name=name, soft=shares)
 
 
 def count_votes(votes: Votes, *, smoothing: float = 0.0, least: int = 1) -> SoftVotes:
@@ -316,7 +302,6 @@ def _records(
     weight: Floats,
     prior: tuple[float, float] | None,
 ) -> tuple[WorkerRecord, ...]:
-    """Return the records of each worker: all labels first, then each label that was answered."""
     width = len(votes.labels)
     affirmed, unsure = kept.answer == YES, votes.answer == DONT_KNOW
     cells, cell = np.unique(votes.worker * width + votes.label, return_inverse=True)
@@ -331,32 +316,31 @@ def _records(
         q, s = prior or (0.0, 0.0)
         return (right + s * q) / (among + s) if among + s > 0 else None
 
-    def record(worker: int, label: str, row: Floats) -> WorkerRecord:
-        yes, no, unknown, present, absent, hits, passes = row.tolist()
-        counts = int(yes), int(no), int(unknown)
-        rates = rate(hits, present), rate(passes, absent)
-        return WorkerRecord(votes.workers[worker], label, *counts, present, absent, *rates)
-
     records = []
     ends = np.searchsorted(cells, np.arange(len(votes.workers) + 1) * width).tolist()
     for worker, (start, end) in enumerate(itertools.pairwise(ends)):
-        records.append(record(worker, ALL_LABELS, table[start:end].sum(0)))
-        names = [votes.labels[label] for label in (cells[start:end] - worker * width).tolist()]
-        records += map(record, itertools.repeat(worker), names, table[start:end])
+        labels = [votes.labels[label] for label in (cells[start:end] - worker * width).tolist()]
+        rows = [table[start:end].sum(0), *table[start:end]]
+        for label, row in zip((ALL_LABELS, *labels), rows, strict=True):
+            yes, no, unknown, present, absent, hits, passes = row.tolist()
+            counts = int(yes), int(no), int(unknown)
+            rates = rate(hits, present), rate(passes, absent)
+            name = votes.workers[worker]
+            records.append(WorkerRecord(name, label, *counts, present, absent, *rates))
     return tuple(records)
 
 
-def _headers(header: Sequence[str], where: str) -> dict[str, str]:
+def _headers(header: Sequence[str], where: str) -> list[str]:
     folded = {name.strip().lower().replace(" ", "_"): name for name in header}
-    headers = {}
+    headers = []
     for meaning, names in HEADERS.items():
-        name = next((name for name in names if name in folded), None)
-        if name is None:
+        named = [folded[name] for name in names if name in folded]
+        if not named:
             raise DataError(
                 f"{where}: there must be a column {meaning!r} (or {', '.join(names[1:])}), "
                 f"got {', '.join(map(repr, header))}"
             )
-        headers[meaning] = folded[name]
+        headers.append(named[0])
     return headers
 
 
