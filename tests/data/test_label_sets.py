@@ -38,13 +38,6 @@ def test_lists_may_repeat_and_be_unsorted(rows):
         assert sets.row(row).tolist() == sorted(set(labels))
 
 
-def test_nothing_known_costs_no_column_numbers():
-    everything = LabelSets.all(1000, 1000)
-    assert len(everything.columns) == 0
-    assert everything.dense().all()
-    assert not LabelSets.none(3, 4).dense().any()
-
-
 def test_blocks_cover_all_rows(monkeypatch):
     monkeypatch.setattr("labelwise.data.table.BLOCK", 10)
     mask = np.random.default_rng(0).random((23, 4)) < 0.4

@@ -101,7 +101,6 @@ def json_rows(table: LabelTable, folder: Path) -> Iterator[dict[str, Any]]:
 
 
 def _per_label(table: LabelTable, suffix: str) -> bool:
-    """Return whether each label gets a column of its own; raise where a name cannot be written."""
     names, as_text = table.space.names, suffix in (".csv", ".tsv")
     shortened, stated = _shortened(table), table.present.counts()
     stated += table.unknown.take(np.flatnonzero(~_all_open(table) & ~shortened)).counts()

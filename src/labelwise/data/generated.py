@@ -200,7 +200,6 @@ def _least_overlap(
 
 
 def _contrasting(colours: NDArray[np.float32], page: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return the colours made lighter or darker until they stand out from the page."""
     dark = (page < 0.5)[:, None]
     more = page[:, None] + np.where(dark, CONTRAST, -CONTRAST) - colours.mean(1, keepdims=True)
     lacking = np.where(dark, np.maximum(more, 0), np.minimum(more, 0))

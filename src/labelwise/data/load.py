@@ -4,7 +4,7 @@ import glob
 import inspect
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from importlib import import_module
@@ -30,11 +30,10 @@ from labelwise.types import nearest
 
 @dataclass(frozen=True)
 class Reader:
-    """A format: its reader, what marks its files and folders, and the papers' counts.
+    """A format: its reader, what marks its files and folders, and the papers' {split: images}.
 
-    ``read(path, **options)`` returns the table; options are checked by its signature. ``counts``
-    are what the papers state of the whole set, {split: images}. Any package can bring a reader, by
-    an entry point of the group ``labelwise.readers`` that has the name of the format.
+    ``read(path, **options)`` returns the table; options are checked by its signature. A package
+    brings a reader by an entry point ``labelwise.readers`` that has the name of the format.
     """
 
     name: str
@@ -65,9 +64,10 @@ def readers() -> dict[str, Reader]:
         read = getattr(import_module(module), function)
         if "options" in facts:
             read = partial(read, **facts.pop("options"))
-        lists: dict[str, Any] = {key: tuple(facts.pop(key, ())) for key in ("suffixes", "marks")}
-        begin = re.compile(facts.pop("begin").encode()) if "begin" in facts else None
-        own[name] = Reader(name, read, **lists, begin=begin, **facts)
+        facts |= {key: tuple(facts.get(key, ())) for key in ("suffixes", "marks")}
+        if "begin" in facts:
+            facts["begin"] = re.compile(facts["begin"].encode())
+        own[name] = Reader(name, read, **facts)
     folder = own.pop("folder")
     points = [
         point for point in entry_points(group="labelwise.readers") if point.name not in listed
@@ -78,8 +78,7 @@ def readers() -> dict[str, Reader]:
 def _loaded(point: EntryPoint) -> Reader:
     """Return the reader of an entry point; one that cannot be loaded says so when it is used."""
     try:
-        reader = point.load()
-        if isinstance(reader, Reader):
+        if isinstance(reader := point.load(), Reader):
             return replace(reader, name=point.name)
         reason = f"it is a {type(reader).__name__}, and must be a labelwise.data.Reader"
     except Exception as error:  # of somebody else's code
@@ -111,9 +110,9 @@ def recognise(path: Path) -> Reader:
         if path.is_dir() and any(any(path.glob(mark)) for mark in reader.marks):
             beside = reader.name == "folder" and holds_annotated_photos(path)
             return known["voc"] if beside else reader
-    if path.is_dir() and holds_annotated_photos(path):
-        return known["voc"]
     if path.is_dir():
+        if holds_annotated_photos(path):
+            return known["voc"]
         if not any(path.iterdir()):
             raise DataError(
                 f"{path}: the folder is empty; give one with photos, or a table of labels"
@@ -145,9 +144,8 @@ def load(
 
     Several parts are joined by ";", each may name its split and hold wildcards:
     "train=a-*.parquet;test=b.parquet". A URI ("s3://bucket/train-*.parquet") names shards whose
-    images are streamed. ``options`` are those of the format's reader; ``skip_missing`` leaves
-    missing images out, ``check_files=False`` does not look for them; ``duplicates`` ("stop",
-    "drop" or "keep") is for rows that are there twice, labels and all.
+    images are streamed. ``options`` are those of the format's reader; ``check_files=False`` does
+    not look for images; ``duplicates`` ("stop", "drop" or "keep") is for equal rows.
     """
     text = str(source)
     if format is None and text in GENERATED:
@@ -247,9 +245,9 @@ def _exists(text: str) -> bool:
 class UnknownOptionError(SettingsError):
     """An option that a reader does not take."""
 
-    def __init__(self, reader: str, option: str, accepted: Iterable[str]) -> None:
+    def __init__(self, sentence: str, option: str) -> None:
         self.option = option
-        super().__init__(f"{reader!r} has no option {option!r}{nearest(option, accepted)}")
+        super().__init__(sentence)
 
 
 def _known(
@@ -266,7 +264,8 @@ def _known(
         values["check_files"] = check_files
     for option, value in options.items():
         if option not in accepted:
-            raise UnknownOptionError(name, option, accepted)
+            sentence = f"{name!r} has no option {option!r}{nearest(option, accepted)}"
+            raise UnknownOptionError(sentence, option)
         try:
             values[option] = TypeAdapter(accepted[option].annotation).validate_python(value)
         except ValidationError as error:
@@ -280,10 +279,7 @@ def _known(
 def load_for_labels(
     source: str | Path, names: tuple[str, ...], *, check_files: bool = False, **options: Any
 ) -> LabelTable:
-    """Return any readable labelled data; where its format lists labels, these are the ones.
-
-    In a table of label lists a label that never occurs is absent everywhere, not unheard of.
-    """
+    """Return any readable labelled data; where its format lists labels, these are the ones."""
     try:
         return load(source, names=list(names), check_files=check_files, **options)
     except UnknownOptionError as error:

@@ -47,11 +47,6 @@ class LabelSets:
         return cls.from_csr(np.zeros(rows + 1, np.int64), np.zeros(0, np.int32), width)
 
     @classmethod
-    def all(cls, rows: int, width: int) -> "LabelSets":
-        empty = cls.none(rows, width)
-        return cls(empty.offsets, empty.columns, width, np.ones(rows, np.bool_))
-
-    @classmethod
     def from_csr(
         cls,
         offsets: NDArray[np.int64],
@@ -82,10 +77,7 @@ class LabelSets:
 
     @classmethod
     def from_lists(
-        cls,
-        rows: Sequence[Iterable[int]],
-        width: int,
-        inverted: NDArray[np.bool_] | None = None,
+        cls, rows: Sequence[Iterable[int]], width: int, inverted: NDArray[np.bool_] | None = None
     ) -> "LabelSets":
         """Return the sets of lists of column numbers; inverted ones hold all but these."""
         lists = [np.zeros(0, np.int32), *(np.fromiter(row, np.int32) for row in rows)]
@@ -94,11 +86,7 @@ class LabelSets:
 
     @classmethod
     def from_entries(
-        cls,
-        row: NDArray[np.integer[Any]],
-        column: NDArray[np.integer[Any]],
-        rows: int,
-        width: int,
+        cls, row: NDArray[np.integer[Any]], column: NDArray[np.integer[Any]], rows: int, width: int
     ) -> "LabelSets":
         """Return the sets that hold ``column[i]`` in ``row[i]``, given in order of rows."""
         return cls.from_csr(_offsets(np.bincount(row, minlength=rows)), column, width)
@@ -116,19 +104,16 @@ class LabelSets:
     def concatenate(cls, parts: Sequence["LabelSets"]) -> "LabelSets":
         ends = np.cumsum([0, *(len(sets.columns) for sets in parts)])
         starts = [sets.offsets[:-1] + end for sets, end in zip(parts, ends[:-1], strict=True)]
+        offsets = np.concatenate([*starts, ends[-1:]]).astype(np.int64)
+        columns = np.concatenate([sets.columns for sets in parts])
         return cls(
-            np.concatenate([*starts, ends[-1:]]).astype(np.int64),
-            np.concatenate([sets.columns for sets in parts]),
-            parts[0].width,
-            np.concatenate([sets.inverted for sets in parts]),
+            offsets, columns, parts[0].width, np.concatenate([sets.inverted for sets in parts])
         )
 
     def owners(self) -> NDArray[np.int64]:
-        """Return the row of every stored entry."""
         return np.repeat(np.arange(len(self), dtype=np.int64), np.diff(self.offsets))
 
     def keys(self) -> NDArray[np.int64]:
-        """Return row * width + column of every stored entry."""
         return self.owners() * self.width + self.columns
 
     def union(self, other: "LabelSets") -> "LabelSets":
@@ -175,7 +160,6 @@ class LabelSets:
         return LabelSets.from_lists([self.row(row) for row in range(len(self))], self.width)
 
     def dense(self) -> NDArray[np.bool_]:
-        """Return the (N, K) mask."""
         mask = np.zeros((len(self), self.width), np.bool_)
         mask[self.owners(), self.columns] = True
         mask ^= self.inverted[:, None]
@@ -279,9 +263,8 @@ class LabelTable:
         rows, labels = len(self.images), len(self.space)
         if self.soft is not None and not len(self.soft.shares):
             object.__setattr__(self, "soft", None)
-        given = [self.present, self.unknown] + ([] if self.soft is None else [self.soft.sets])
-        for sets in given:
-            if (len(sets), sets.width) != (rows, labels):
+        for sets in (self.present, self.unknown, self.soft):
+            if sets is not None and (len(sets), sets.width) != (rows, labels):
                 raise ValueError(
                     f"label sets must be {rows} rows by {labels} labels, "
                     f"got {len(sets)} by {sets.width}"
@@ -291,10 +274,9 @@ class LabelTable:
                 raise ValueError(f"split and group must have {rows} rows, got {len(column)}")
         if self.split is not None:
             object.__setattr__(self, "split", np.asarray(self.split, np.str_))
-            strange = np.flatnonzero(~np.logical_or.reduce([self.split == name for name in SPLITS]))
+            strange = self.split[~np.isin(self.split, SPLITS)]
             if len(strange):
-                value = str(self.split[strange[0]])
-                raise ValueError(f"split must be train, val or test, got {value!r}")
+                raise ValueError(f"split must be train, val or test, got {str(strange[0])!r}")
 
     @classmethod
     def from_arrays(
@@ -355,7 +337,6 @@ class LabelTable:
         )
 
     def splits(self) -> dict[str, "LabelTable"]:
-        """Return the table of each split there is, in the order train, val, test."""
         if self.split is None:
             raise DataError(
                 f"{self.name} has no split column; make one with `labelwise data split`"
@@ -398,10 +379,7 @@ class LabelTable:
         return none
 
     def facts(self) -> DatasetFacts:
-        """Return the counts that objectives and heads are built from.
-
-        A soft label counts as its share.
-        """
+        """Return what objectives and heads are built from; a soft label counts as its share."""
         present, known = self.present.counts().astype(float), len(self) - self.unknown.counts()
         if self.soft is not None:
             present += self.soft.sums() - self.soft.majority().counts()
@@ -426,11 +404,8 @@ def join(parts: Sequence[tuple[str | None, LabelTable]], *, name: str) -> LabelT
                 f"{tables[0].name} and {table.name} must have the same labels, "
                 f"they differ in {differing[0]!r}"
             )
-    splits = [
-        np.full(len(table), split, "U5") if split is not None else table.split
-        for split, table in parts
-    ]
-    known = [split for split in splits if split is not None]
+    splits = [table.split if split is None else [split] * len(table) for split, table in parts]
+    known = [np.asarray(split, "U5") for split in splits if split is not None]
     if known and len(known) != len(parts):
         raise DataError(f"{name}: either all parts must have a split or none")
     groups = [table.group for table in tables if table.group is not None]
@@ -441,19 +416,14 @@ def join(parts: Sequence[tuple[str | None, LabelTable]], *, name: str) -> LabelT
     else:
         roots = [Path(os.path.abspath(source.root)) for source in files]
         base = Path(os.path.commonpath(roots))
-        paths: list[str] = []
-        for source, root in zip(files, roots, strict=True):
-            inside, real = root.relative_to(base), source.real_names
-            paths.extend(
-                path if is_uri(path) else (inside / real.get(path, path)).as_posix()
-                for path in source.ids
-            )
+        inside = [root.relative_to(base) for root in roots]
+        paths = [
+            path if is_uri(path) else (folder / source.real_names.get(path, path)).as_posix()
+            for source, folder in zip(files, inside, strict=True)
+            for path in source.ids
+        ]
         images = FileImages(base, paths)
-    soft = None
-    if any(table.soft is not None for table in tables):
-        soft = SoftLabels.concatenate(
-            [table.soft or SoftLabels.none(len(table), len(names)) for table in tables]
-        )
+    soft = [table.soft or SoftLabels.none(len(table), len(names)) for table in tables]
     return LabelTable(
         tables[0].space,
         images,
@@ -463,5 +433,5 @@ def join(parts: Sequence[tuple[str | None, LabelTable]], *, name: str) -> LabelT
         Names.concatenate(groups) if len(groups) == len(tables) else None,
         name,
         tuple(note for table in tables for note in table.notes),
-        soft,
+        SoftLabels.concatenate(soft),
     )
