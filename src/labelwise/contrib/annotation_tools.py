@@ -85,10 +85,10 @@ class ImageFolder:
 class LabellingConfig:
     """Where a project stores choices of labels, and the field of a task that holds its image."""
 
-    from_name: str
-    to_name: str
-    field: str
-    labels: tuple[str, ...]
+    from_name: str = "labels"
+    to_name: str = "image"
+    field: str = "image"
+    labels: tuple[str, ...] = ()
 
 
 def labelling_config(names: Sequence[str]) -> bytes:
@@ -101,8 +101,7 @@ def labelling_config(names: Sequence[str]) -> bytes:
         group = ElementTree.SubElement(view, "Choices", listed)
         for name in names:
             ElementTree.SubElement(group, "Choice", value=name)
-    ElementTree.indent(view)
-    return bytes(ElementTree.tostring(view, "utf-8")) + b"\n"
+    return _xml(view) + b"\n"
 
 
 def read_config(text: str, known: Collection[str]) -> LabellingConfig:
@@ -138,19 +137,20 @@ def chance_of_set(probs: NDArray[np.float64], chosen: NDArray[np.bool_]) -> floa
     return float(np.where(chosen, probs, 1 - probs).prod())
 
 
+OURS = LabellingConfig()
+
+
 def prediction(
-    names: Sequence[str], score: float, model: str, config: LabellingConfig | None = None
+    names: Sequence[str], score: float, model: str, config: LabellingConfig = OURS
 ) -> dict[str, Any]:
     """Return a prediction of choices; without a config under the names of ours."""
-    from_name, to_name = (
-        ("labels", "image") if config is None else (config.from_name, config.to_name)
-    )
-    choices = {"from_name": from_name, "to_name": to_name, "type": "choices"}
-    return {
-        "model_version": model,
-        "score": score,
-        "result": [choices | {"value": {"choices": list(names)}}] if names else [],
-    }
+    result = _choices(config.from_name, config.to_name, names) if names else []
+    return {"model_version": model, "score": score, "result": result}
+
+
+def _choices(from_name: str, to_name: str, names: Sequence[str]) -> list[dict[str, Any]]:
+    place = {"from_name": from_name, "to_name": to_name, "type": "choices"}
+    return [place | {"value": {"choices": list(names)}}]
 
 
 # Where a label is known nothing is predicted. Only FiftyOne, which keeps labels and predictions
@@ -231,14 +231,10 @@ def _label_studio(table: LabelTable, paths: list[str], guesses: Guesses | None) 
         inside = path[len(root) + 1 :] if root else path
         facts = {"image": f"{DOCUMENT}?d={quote(inside.replace(os.sep, '/'))}"}
         facts |= {} if table.split is None else {"split": str(table.split[row])}
-        results = [
-            {"from_name": name, "to_name": "image", "type": "choices", "value": {"choices": words}}
-            for name, words in (
-                ("labels", _named(table, table.present, row)),
-                ("unknown", _named(table, table.unknown, row)),
-            )
-            if words
-        ]
+        results = []
+        for choices, sets in (("labels", table.present), ("unknown", table.unknown)):
+            if words := _named(table, sets, row):
+                results += _choices(choices, "image", words)
         annotations = [] if unlabelled[row] else [{"result": results, "was_cancelled": False}]
         task = {"id": row + 1, "data": facts, "annotations": annotations}
         if guesses is not None:
@@ -270,22 +266,25 @@ def _cvat(table: LabelTable, paths: list[str], guesses: Guesses | None) -> bytes
     for row, path in enumerate(paths):
         width, height = table.images.read(row).size
         facts = {"id": str(row), "name": path, "width": str(width), "height": str(height)}
-        if table.split is not None:
-            facts["subset"] = str(table.split[row])
+        facts |= {} if table.split is None else {"subset": str(table.split[row])}
         image = ElementTree.SubElement(tree, "image", facts)
         for name in _named(table, table.present, row):
             ElementTree.SubElement(image, "tag", label=name, source="manual")
         guessed = {} if guesses is None else dict(guesses.of(table, row))
         for name in _named(table, table.unknown, row):
-            source = "auto" if name in guessed else "manual"
-            tag = ElementTree.SubElement(image, "tag", label=name, source=source)
-            state = "predicted" if name in guessed else "unknown"
-            ElementTree.SubElement(tag, "attribute", name="state").text = state
+            attributes, source = {"state": "unknown"}, "manual"
             if name in guessed:
-                chance = ElementTree.SubElement(tag, "attribute", name="confidence")
-                chance.text = f"{guessed[name]:.6f}"
+                attributes = {"state": "predicted", "confidence": f"{guessed[name]:.6f}"}
+                source = "auto"
+            tag = ElementTree.SubElement(image, "tag", label=name, source=source)
+            for attribute, value in attributes.items():
+                ElementTree.SubElement(tag, "attribute", name=attribute).text = value
+    return b"<?xml version='1.0' encoding='utf-8'?>\n" + _xml(tree)
+
+
+def _xml(tree: ElementTree.Element) -> bytes:
     ElementTree.indent(tree)
-    return bytes(ElementTree.tostring(tree, "utf-8", xml_declaration=True))
+    return bytes(ElementTree.tostring(tree, "utf-8"))
 
 
 def _coco(table: LabelTable, paths: list[str], guesses: Guesses | None) -> bytes:
@@ -353,7 +352,6 @@ def _huggingface(table: LabelTable, paths: list[str], guesses: Guesses | None) -
 
 
 def _voc(table: LabelTable, images: FileImages, target: Path) -> None:
-    """Write a folder in Pascal VOC's form, with the names of all labels as CVAT's labelmap.txt."""
     if target.exists():
         raise DataError(f"{target} is there already; give a new folder")
     for name in table.space.names:
@@ -371,39 +369,37 @@ def _voc(table: LabelTable, images: FileImages, target: Path) -> None:
     with replacing_folder(target) as folder:
         for folder_name in ("Annotations", "JPEGImages", "ImageSets/Main"):
             (folder / folder_name).mkdir(parents=True)
+        lists = {"labelmap": ["# label:color_rgb:parts:actions"]}
+        lists["labelmap"] += [f"{name}:::" for name in table.space.names]
         for row, (stem, suffix) in enumerate(stems.items()):
             file = f"{stem}{suffix.lower()}"
             shutil.copyfile(images.path(row), folder / "JPEGImages" / file)
             (folder / "Annotations" / f"{stem}.xml").write_bytes(_voc_xml(table, row, file))
-        splits = () if table.split is None else table.split.tolist()
-        for split in sorted(set(splits)):
-            own = [stem for stem, at in zip(stems, splits, strict=True) if at == split]
-            text = "".join(f"{stem}\n" for stem in own)
-            (folder / "ImageSets" / "Main" / f"{split}.txt").write_text(text, encoding="utf-8")
-        names = "".join(f"{name}:::\n" for name in table.space.names)
-        (folder / "labelmap.txt").write_text(
-            f"# label:color_rgb:parts:actions\n{names}", encoding="utf-8"
-        )
+            if table.split is not None:
+                lists.setdefault(f"ImageSets/Main/{table.split[row]}", []).append(stem)
+        for name, lines in lists.items():
+            text = "".join(f"{line}\n" for line in lines)
+            (folder / f"{name}.txt").write_text(text, encoding="utf-8")
 
 
 def _voc_xml(table: LabelTable, row: int, file: str) -> bytes:
     """Return the annotation of one photo; a label has no place, so its box is the whole photo."""
     width, height = table.images.read(row).size
     tree = ElementTree.Element("annotation")
-    ElementTree.SubElement(tree, "filename").text = file
-    size = ElementTree.SubElement(tree, "size")
-    for name, value in (("width", width), ("height", height), ("depth", 3)):
-        ElementTree.SubElement(size, name).text = str(value)
-    for sets, difficult in ((table.present, "0"), (table.unknown, "1")):
+
+    def add(parent: ElementTree.Element, **texts: object) -> None:
+        for name, text in texts.items():
+            ElementTree.SubElement(parent, name).text = str(text)
+
+    add(tree, filename=file)
+    add(ElementTree.SubElement(tree, "size"), width=width, height=height, depth=3)
+    for sets, difficult in ((table.present, 0), (table.unknown, 1)):
         for name in _named(table, sets, row):
             thing = ElementTree.SubElement(tree, "object")
-            ElementTree.SubElement(thing, "name").text = name
-            ElementTree.SubElement(thing, "difficult").text = difficult
+            add(thing, name=name, difficult=difficult)
             box = ElementTree.SubElement(thing, "bndbox")
-            for end, value in (("xmin", 1), ("ymin", 1), ("xmax", width), ("ymax", height)):
-                ElementTree.SubElement(box, end).text = str(value)
-    ElementTree.indent(tree)
-    return bytes(ElementTree.tostring(tree, "utf-8"))
+            add(box, xmin=1, ymin=1, xmax=width, ymax=height)
+    return _xml(tree)
 
 
 Write = Callable[[LabelTable, list[str], Guesses | None], bytes]
@@ -425,7 +421,7 @@ CVAT_SHAPES = {"box", "cuboid", "ellipse", "mask", "points", "polygon", "polylin
 
 # Of a photo: its place in the file in words, its path, the labels that are present, those that are
 # unknown (None: nothing is known of the photo), and its split.
-Photo = tuple[str, str, list[str], list[str] | None, str | None]
+Photo = tuple[str, str, list[str], list[str] | None, Any]
 
 
 def read_label_studio(path: Path, *, root: str | Path | None = None) -> LabelTable:
@@ -439,16 +435,14 @@ def read_label_studio(path: Path, *, root: str | Path | None = None) -> LabelTab
     rows: list[Photo] = []
     names: list[str] | None = None
     for number, task in enumerate(tasks, 1):
-        where = f"{path.name}, task {number}"
         if not isinstance(inner(task, "data"), dict):
             raise DataError(
-                f"{where}: must be an object with 'data'; export from Label Studio as JSON, not "
-                "as JSON-MIN"
+                f"{path.name}, task {number}: must be an object with 'data'; export from Label "
+                "Studio as JSON, not as JSON-MIN"
             )
         where = f"{path.name}, task {task.get('id', number)!r:.40}"
         if names is None and isinstance(inner(task, "meta", "labels"), list):
             names = _words(task["meta"]["labels"], where)
-        split = task["data"].get("split")
         listed = task.get("annotations", task.get("completions", []))
         if not isinstance(listed, list) or not all(isinstance(entry, dict) for entry in listed):
             raise DataError(f"{where}: 'annotations' must be a list of objects")
@@ -456,12 +450,13 @@ def read_label_studio(path: Path, *, root: str | Path | None = None) -> LabelTab
         results = done[-1].get("result", []) if done else []
         if not isinstance(results, list):
             raise DataError(f"{where}: 'result' must be a list")
-        words: dict[bool, list[str]] = {True: [], False: []}
+        present: list[str] = []
+        unknown: list[str] = []
         for result in results:
-            words[inner(result, "from_name") == "unknown"] += chosen_labels(result, where)
-        photo = images.path_of(image_of_task(task, where))
-        split = split if isinstance(split, str) else None
-        rows.append((where, photo, words[False], words[True] if done else None, split))
+            words = unknown if inner(result, "from_name") == "unknown" else present
+            words += chosen_labels(result, where)
+        photo, split = images.path_of(image_of_task(task, where)), task["data"].get("split")
+        rows.append((where, photo, present, unknown if done else None, split))
     return _table(rows, names, path, images.root)
 
 
@@ -603,7 +598,7 @@ def _table(
                 raise DataError(f"{where}: unknown label {word!r}{nearest(word, names)}")
         if both := sorted({*present} & {*(unknown or ())}):
             raise DataError(f"{where}: {both[0]!r} cannot be both present and unknown")
-    splits = [SPLIT_WORDS.get((row[4] or "").strip().lower()) for row in rows]
+    splits = [SPLIT_WORDS.get(str(row[4]).strip().lower()) for row in rows]
     return from_rows(
         (Path(root) if root is not None else path.parent, [row[1] for row in rows]),
         [row[2] for row in rows],
