@@ -104,7 +104,6 @@ class AttributeGroups:
 
     @classmethod
     def read(cls, path: Path) -> "AttributeGroups":
-        """Return the groups of a CSV file with the columns group, kind and labels."""
         try:
             with Path(path).open(encoding="utf-8-sig", newline="") as stream:
                 rows = list(csv.DictReader(stream, strict=True))
@@ -167,7 +166,6 @@ class AttributeColumns:
     def of(
         cls, exactly_one: Sequence[Sequence[int]], at_most_one: Sequence[Sequence[int]]
     ) -> "AttributeColumns":
-        """Return the columns of groups that stand in any sequences, as plain data has them."""
         given = (exactly_one, at_most_one)
         return cls(*(tuple(tuple(map(int, group)) for group in groups) for groups in given))
 
@@ -422,7 +420,6 @@ class LabelTree:
 
     @cached_property
     def upward(self) -> tuple[tuple[int, int], ...]:
-        """All pairs (child, parent), the deepest children first."""
         pairs = [(child, parent) for child, parent in enumerate(self.parent) if parent >= 0]
         return tuple(sorted(pairs, key=lambda pair: -self.level[pair[0]]))
 
@@ -453,7 +450,6 @@ class LabelTree:
             yield parent, self.below(parent)
 
     def below(self, column: int) -> list[int]:
-        """Return the columns of what is a kind of a label, at any depth."""
         columns, place, size = self._row
         return columns[place[column] + 1 : place[column] + size[column]]
 
@@ -475,7 +471,6 @@ class LabelTree:
         return columns, LabelTree(tuple(position_of.get(self.parent[k], -1) for k in columns))
 
     def closed(self, sets: A) -> A:
-        """Return sets (..., K) with the parents of all that is in them."""
         closed = sets.clone() if is_tensor(sets) else sets.copy()
         for child, parent in self.upward:
             closed[..., parent] |= closed[..., child]

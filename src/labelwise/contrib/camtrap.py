@@ -70,7 +70,6 @@ class CamtrapPackage:
 
     @cached_property
     def own_rows(self) -> dict[str, Rows]:
-        """The observations of each photo alone, by its mediaID."""
         return {
             media: [self.observations[row] for row in places]
             for media, places in _places(self.observations, "mediaID", "media").items()
@@ -167,7 +166,6 @@ def is_inside(place: str) -> bool:
 
 
 def _check(package: CamtrapPackage) -> None:
-    """Raise where a key is empty or there twice, or names a row that is not there."""
     keys: dict[str, set[str]] = {}
     for table, key in KEYS.items():
         path, own = package.path(table), keys.setdefault(key, set())

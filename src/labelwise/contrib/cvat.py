@@ -43,7 +43,6 @@ class CvatTagger:
         )
 
     def detect(self, context: Any, image: Image.Image) -> list[Any]:
-        """Return the tags of one photo."""
         parts = list(score(self.model, as_images([image])))
         for scored in parts:
             raise_failure(scored)

@@ -139,7 +139,6 @@ def _of_states(
     blank: Blank,
     name: str,
 ) -> LabelTable:
-    """Return the table of findings, with a note of what was read as unknown."""
     uncertain, silent = states == -1, states == -2
     unknown = uncertain if blank == "absent" else uncertain | silent
     table = LabelTable.from_arrays(
@@ -335,7 +334,6 @@ def _texts(column: Any, name: str, file: Path, *, lists: bool = False) -> list[A
 
 
 def _mapped(path: Path, tile: str, patch: str) -> list[str]:
-    """Return the classes that the reference map of a patch shows."""
     file = path / "Reference_Maps" / tile / patch / f"{patch}_reference_map.tif"
     values = open_cube(read_image_file(file, str(file)), str(file)).values
     codes = [int(code) for code in np.unique(values) if int(code) not in UNCLASSIFIED]

@@ -205,7 +205,6 @@ def remove_tags(immich: Immich, *, dry_run: bool = False) -> int:
 
 
 def _checksum(path: str) -> str:
-    """Return the SHA-1 of a file as Immich writes it; of one that is gone, none that it has."""
     try:
         with open(path, "rb") as stream:
             digest = hashlib.file_digest(stream, lambda: hashlib.sha1(usedforsecurity=False))

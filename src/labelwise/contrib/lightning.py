@@ -59,7 +59,6 @@ class MultilabelModule(LightningModule):  # type: ignore[misc]
         self.lr, self.weight_decay = lr, weight_decay
 
     def forward(self, images: Any) -> Tensor:
-        """Return the logits (B, K)."""
         return _outputs(self.network(images)).logits
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
@@ -82,12 +81,10 @@ class MultilabelModule(LightningModule):  # type: ignore[misc]
     test_step = validation_step
 
     def predict_step(self, batch: Any, batch_idx: int) -> Tensor:
-        """Return the probabilities (B, K) of images, with labels beside them or without."""
         images = batch[0] if isinstance(batch, list | tuple) else batch
         return self.objective.probabilities(self(images).float())
 
     def configure_optimizers(self) -> Optimizer:
-        """Return AdamW over the network and the objective."""
         decayed = [p for p in self.network.parameters() if p.requires_grad and p.ndim > 1]
         others = [p for p in self.network.parameters() if p.requires_grad and p.ndim <= 1]
         own = [p for p in self.objective.parameters() if p.requires_grad]
@@ -100,7 +97,6 @@ class MultilabelModule(LightningModule):  # type: ignore[misc]
         return AdamW(groups, lr=self.lr)
 
     def on_fit_start(self) -> None:
-        """Refuse what would change the objective."""
         name = type(self.objective).__name__
         refuse_accumulation(self.objective, name, self.trainer.accumulate_grad_batches)
 
@@ -123,7 +119,6 @@ class MultilabelMetrics(Callback):  # type: ignore[misc]
         self._ece: MultilabelCalibrationError | None = None
 
     def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Begin anew."""
         self._map = MultilabelMeanAveragePrecision().to(pl_module.device)
         self._ece = None
 
@@ -137,7 +132,6 @@ class MultilabelMetrics(Callback):  # type: ignore[misc]
         batch_idx: int,
         dataloader_idx: int = 0,
     ) -> None:
-        """Add a batch."""
         logits, labels, observed = (outputs[name] for name in ("logits", "labels", "observed"))
         if self._map is not None:
             self._map.update(logits, labels, observed)
@@ -149,7 +143,6 @@ class MultilabelMetrics(Callback):  # type: ignore[misc]
         self._ece.update(link(logits), labels, observed)
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Log the figures."""
         for name, metric in (("val_map", self._map), ("val_ece", self._ece)):
             if metric is not None:
                 pl_module.log(name, metric.compute(), prog_bar=True, sync_dist=False)

@@ -77,7 +77,6 @@ def answers_of(model: DeployedModel, table: Any) -> Any:
 
 
 def _parts(run: str | Path, scratch: Path) -> dict[str, Any]:
-    """Return what a model of MLflow is made of: program, model folder, signature, requirements."""
     mlflow = _mlflow()
     from mlflow.models import ModelSignature
     from mlflow.types import ColSpec, DataType, Schema

@@ -135,7 +135,6 @@ def head_state(state: Mapping[str, Tensor], source: str = "the checkpoint") -> d
 
 
 def _load(module: nn.Module, state: Mapping[str, Tensor], source: str) -> None:
-    """Load tensors by name; the first that is missing or of another shape is named."""
     for name, value in module.state_dict().items():
         if name.endswith("num_batches_tracked"):
             continue

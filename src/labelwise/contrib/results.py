@@ -178,7 +178,6 @@ def _seconds(path: Path, name: str, column: Any) -> Any:
 
 
 def _form(header: Sequence[str]) -> ResultForm | None:
-    """Return the form with these columns; the one with its column of recordings first."""
     names = {name.strip() for name in header}
     fitting = [form for form in FORMS if {form.label, form.start, form.score} <= names]
     whole = [form for form in fitting if {form.file, *form.folders} <= names]
@@ -221,7 +220,6 @@ def read_results(path: Path, keep: Sequence[str] = ()) -> Detections:
 
 
 def _of_photos(path: Path, keep: Sequence[str]) -> Detections:
-    """Return the labels that MegaDetector or SpeciesNet reported of photos."""
     if keep:
         raise DataError(f"{path}: there is no column {keep[0]!r} in results of photos; use folder")
     results = read_camera_results(path)
@@ -315,7 +313,6 @@ def _groups(
 
 
 def _check(found: Detections) -> None:
-    """Raise unless scores are what they must be, and each detection stands there once."""
     outside = (found.scores < 0) | (found.scores > 1)
     if found.kind == "probs" and outside.any():
         at = int(outside.argmax())

@@ -69,14 +69,12 @@ class MultilabelCalibrator(OneToOneFeatureMixin, TransformerMixin, BaseEstimator
         return self
 
     def predict_proba(self, X: Array) -> Array:  # noqa: N803
-        """Return the probability of each label, (N, K)."""
         check_is_fitted(self, "link_")
         logits, _ = self._logits(X, reset=False)
         probs: Array = self.link_(logits)
         return probs
 
     def transform(self, X: Array) -> Array:  # noqa: N803
-        """Return the probabilities, for the next step of a pipeline."""
         return self.predict_proba(X)
 
     def score(self, X: Array, y: Array, mask: Array | None = None) -> float:  # noqa: N803
@@ -86,7 +84,6 @@ class MultilabelCalibrator(OneToOneFeatureMixin, TransformerMixin, BaseEstimator
         return -float(log_loss_from_logs(log_p, log_q, np.asarray(y), mask).value)
 
     def __sklearn_tags__(self) -> Any:
-        """Say that there are several targets, and that the fit needs them."""
         return needs_labels(super().__sklearn_tags__())
 
     def _logits(self, scores: Array, *, reset: bool) -> tuple[Array, Link | None]:
@@ -140,7 +137,6 @@ class MultilabelThreshold(BaseEstimator):  # type: ignore[misc]
         return self
 
     def predict(self, X: Array) -> Array:  # noqa: N803
-        """Return the label sets, (N, K) of 0 and 1."""
         check_is_fitted(self, "rule_")
         probs = validate_data(self, X, reset=False, dtype=[np.float64, np.float32])
         sets: Array = self.rule_(probs).astype(np.int64)
@@ -151,7 +147,6 @@ class MultilabelThreshold(BaseEstimator):  # type: ignore[misc]
         return confusion(self.predict(X), np.asarray(y), mask).f_score().value
 
     def __sklearn_tags__(self) -> Any:
-        """Say that there are several targets, and that the fit needs them."""
         return needs_labels(super().__sklearn_tags__())
 
 

@@ -99,17 +99,14 @@ class LabelwiseClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     def predict_proba(self, X: Pictures) -> Array:  # noqa: N803
-        """Return the calibrated probability of each label, (N, K)."""
         probs: Array = self._scored(X).probs.numpy()
         return probs
 
     def decision_function(self, X: Pictures) -> Array:  # noqa: N803
-        """Return the logits (N, K), before the link."""
         logits: Array = self._scored(X).logits.numpy()
         return logits
 
     def predict(self, X: Pictures) -> Array:  # noqa: N803
-        """Return the label sets that the model's rule decides, (N, K) of 0 and 1."""
         sets: Array = self._scored(X).sets.numpy().astype(np.int64)
         return sets
 
@@ -118,7 +115,6 @@ class LabelwiseClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return confusion(self.predict(X), np.asarray(y), mask).f_score().value
 
     def __sklearn_tags__(self) -> Any:
-        """Say that there are several targets, and that X holds images rather than numbers."""
         tags = needs_labels(super().__sklearn_tags__())
         tags.input_tags.two_d_array, tags.input_tags.string = False, True
         tags.classifier_tags.multi_class, tags.classifier_tags.multi_label = False, True

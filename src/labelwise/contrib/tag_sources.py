@@ -78,7 +78,6 @@ def _required(photos: Path | None) -> Path:
 
 
 def _has_scores(path: Path) -> bool:
-    """Return whether a file is one of scores, by its columns."""
     suffix = path.suffix.lower()
     if suffix not in TABULAR:
         return suffix == ".npz"

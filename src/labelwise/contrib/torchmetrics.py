@@ -78,7 +78,6 @@ class MultilabelCalibrationError(_LabelMetric):
         observed: Tensor | None = None,
         where: Tensor | None = None,
     ) -> None:
-        """Add a batch of (B, K) probabilities and labels."""
         batch = CalibrationSums.zeros(len(self.counts), self.edges)
         batch.update(probs, labels, observed, where)
         self.counts += torch.from_numpy(batch.counts).to(self.counts)
@@ -116,7 +115,6 @@ class MultilabelMeanAveragePrecision(_LabelMetric):
             self.add_state(name, [], dist_reduce_fx="cat")
 
     def update(self, scores: Tensor, labels: Tensor, observed: Tensor | None = None) -> None:
-        """Add a batch of (B, K) scores and labels."""
         check_shapes(scores=scores, labels=labels, observed=observed)
         if observed is None:
             observed = torch.ones_like(labels, dtype=torch.bool)
@@ -157,13 +155,11 @@ class MultilabelSetScore(_LabelMetric):
         self.add_state("counts", zeros, dist_reduce_fx="sum")
 
     def update(self, sets: Tensor, labels: Tensor, observed: Tensor | None = None) -> None:
-        """Add a batch of (B, K) boolean sets and labels."""
         counts = confusion(sets, labels, observed)
         parts = [torch.from_numpy(count) for count in (counts.tp, counts.fp, counts.fn, counts.tn)]
         self.counts += torch.stack(parts).to(self.counts)
 
     def compute(self) -> Tensor:
-        """Return F-beta."""
         tp, fp, fn, tn = self.counts.cpu().numpy()
         counts = Confusion(tp, fp, fn, tn, "label")
         chosen = counts if self.average == "macro" else counts.micro()
@@ -183,7 +179,6 @@ class ZeroLabelFalseAlarmRate(_LabelMetric):
         self.add_state("images", torch.tensor(0), dist_reduce_fx="sum")
 
     def update(self, sets: Tensor, labels: Tensor, observed: Tensor | None = None) -> None:
-        """Add a batch of (B, K) boolean sets and labels."""
         alarms = false_alarm_rate(sets, labels, observed)
         self.alarms += round(float(np.nansum(alarms.items)))
         self.images += alarms.num_defined
