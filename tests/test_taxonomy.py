@@ -1,6 +1,5 @@
 """Taxonomies. Oracles: a quadratic program solved by scipy, slow loops, the Pythagorean bound."""
 
-import itertools
 import json
 
 import numpy as np
@@ -13,7 +12,6 @@ from scipy.optimize import minimize
 from typed import must_run, run
 
 from labelwise.data import LabelTable, load, obey_taxonomy
-from labelwise.data.export import export
 from labelwise.decide import Threshold
 from labelwise.errors import DataError, LabelwiseError
 from labelwise.evaluation import evaluate
@@ -98,24 +96,6 @@ def test_projection_is_the_nearest_consistent_point(tree, seed):
         )
         assert ((row - given_) ** 2).sum() <= best.fun + 1e-6
     assert_consistent(tree, found)
-
-
-@settings(max_examples=30, deadline=None)
-@given(tree=trees(5), seed=st.integers(0, 2**32 - 1))
-def test_no_consistent_labelling_loses_likelihood(tree, seed):
-    """The Pythagorean inequality, for every consistent labelling of a tree, by enumeration."""
-    u = torch.from_numpy(np.random.default_rng(seed).normal(scale=3, size=(1, len(tree.parent))))
-    before = Sigmoid().log_probs(u)
-    after = consistent_log_probs(*before, tree)
-    p, moved = after[0].exp(), (after[0] - before[0], after[1] - before[1])
-    distance = (p * moved[0] + (1 - p) * moved[1]).sum().item()
-    assert distance >= -1e-9
-    for labels in itertools.product((False, True), repeat=len(tree.parent)):
-        y = torch.tensor([labels])
-        if bool(tree.violations(y.double()).any()):
-            continue
-        old, new = (-torch.where(y, *pair).sum().item() for pair in (before, after))
-        assert new <= old - distance + 1e-9
 
 
 def test_projection_is_safe_at_the_ends_and_leaves_the_rest_alone():
@@ -253,11 +233,3 @@ def test_verbs(tmp_path):
     assert "1 at level 1, 1 at level 2" in json.loads(result.output)["notes"][-1]
     result = run(*words, "--add-groups")
     assert isinstance(result.exception, LabelwiseError)
-
-
-def test_exported_tables_that_obey_are_read_back(tmp_path):
-    images = FileImages("", ["a.jpg"])
-    table = LabelTable.from_arrays(SPACE, images, np.array([[0, 0, 0, 0.7, 0.5, 0]]))
-    export(obey_taxonomy(table, ANIMALS).table, tmp_path / "t.parquet")
-    labels = load(tmp_path / "t.parquet", check_files=False).targets()[0]
-    np.testing.assert_allclose(labels, [[0.7, 0, 0, 0.7, 0.7, 0]], rtol=1e-6)

@@ -12,7 +12,7 @@ from timm.models.swin_transformer import checkpoint_filter_fn
 from torch.nn.functional import layer_norm, linear
 
 from labelwise.cli import main
-from labelwise.contrib.query2label import load_query2label
+from labelwise.contrib.query2label import head_options, load_query2label
 from labelwise.errors import SettingsError
 from labelwise.models import Predictor
 from labelwise.networks.backbones import create_backbone
@@ -114,7 +114,13 @@ def their_logits(state, features, self_attention=()):
     return (state["fc.W"][0] * final).sum(dim=1) + state["fc.b"][0]
 
 
-@pytest.mark.parametrize("self_attention", [(), (0,), (1,), (0, 1)])
+def test_the_layers_with_self_attention_are_read_off_the_tensors():
+    kinds = {(): "none", (0,): "first", (1,): "later", (0, 1): "all"}
+    found = {one: head_options(checkpoint(one, {}))["self_attention"] for one in kinds}
+    assert found == kinds
+
+
+@pytest.mark.parametrize("self_attention", [(), (1,)])
 def test_a_checkpoint_answers_as_its_own_forward_pass(tmp_path, self_attention):
     state = checkpoint(self_attention)
     if self_attention:

@@ -6,10 +6,9 @@ from sklearn.base import clone
 from sklearn.metrics import f1_score, log_loss
 from sklearn.model_selection import GridSearchCV, KFold, cross_val_score
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 
-from labelwise.calibration import CALIBRATORS, auto, platt
+from labelwise.calibration import CALIBRATORS, platt
 from labelwise.contrib.sklearn import MultilabelCalibrator, MultilabelThreshold
 from labelwise.decide import (
     best_f,
@@ -70,13 +69,6 @@ def test_calibrator_is_the_function_of_its_name(method):
     link = CALIBRATORS[method](scores, truth, Sigmoid(), mask)
     np.testing.assert_array_equal(found, link(scores))
     assert found.shape == truth.shape
-
-
-def test_calibrator_chooses_by_itself():
-    scores, truth, _ = problem(60)
-    found = MultilabelCalibrator("auto").fit(scores, truth).predict_proba(scores)
-    expected = auto(scores, truth, Sigmoid()).link(scores)
-    np.testing.assert_array_equal(found, expected)
 
 
 def test_calibrator_is_told_what_scores_are():
@@ -141,15 +133,6 @@ def test_a_pipeline_calibrates_then_decides():
     )
     again = clone(pipe).set_params(multilabelcalibrator__method="temperature").fit(scores, truth)
     assert again.named_steps["multilabelcalibrator"].link_.kind == "temperature"
-
-
-def test_a_pipeline_ends_with_probabilities():
-    scores, truth, _ = problem()
-    pipe = make_pipeline(StandardScaler(), MultilabelCalibrator(scores="raw")).fit(scores, truth)
-    scaled = StandardScaler().fit_transform(scores)
-    plain = MultilabelCalibrator(scores="raw").fit(scaled, truth).predict_proba(scaled)
-    np.testing.assert_array_equal(pipe.predict_proba(scores), plain)
-    np.testing.assert_array_equal(pipe.transform(scores), pipe.predict_proba(scores))
 
 
 def test_cross_validation_scores_by_log_loss():

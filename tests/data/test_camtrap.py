@@ -9,8 +9,8 @@ from PIL import Image
 
 from labelwise import load
 from labelwise.contrib.camtrap import NEEDED, read_package
+from labelwise.data.load import load_for_labels
 from labelwise.errors import DataError
-from labelwise.scores import read_scores
 
 EVERY = ["Meles meles", "Vulpes vulpes", "human"]
 
@@ -92,10 +92,7 @@ def states(table):
     found = {}
     for row, name in enumerate(table.ids):
         words = [table.space.names[k] for k in table.present.row(row)]
-        found[name[-6:-4].strip("/")] = (
-            words,
-            [table.space.names[k] for k in table.unknown.row(row)],
-        )
+        found[name[-5]] = words, [table.space.names[k] for k in table.unknown.row(row)]
     return found
 
 
@@ -179,106 +176,23 @@ def test_an_event_that_a_photo_names_is_its_event(package):
     assert [row["observationID"] for row in found] == ["o5", "o8"]
 
 
-# Rows of the standard's own example package (MICA, CC0), without the names of people.
-PROCESSIEPARK = {
-    "deploymentID": "00a2c20d", "locationID": "e254a13c",
-    "locationName": "B_HS_val 2_processiepark", "latitude": "51.496", "longitude": "4.774",
-    "deploymentStart": "2020-05-30T04:57:37+02:00", "deploymentEnd": "2020-07-01T11:41:41+02:00",
-}  # fmt: skip
-PHOTOS = (  # mediaID, the rest of its address, timestamp, fileName
-    ("ef3afb3b", "b922-4347-ad0d-125c20c3d822", "05-31T06:05:13", "20200709093332-RCNX0016.JPG"),
-    ("29aef5c3", "20a6-4701-9027-8b04c620cda0", "05-31T06:05:14", "20200709093333-RCNX0017.JPG"),
-    ("75e6d1df", "1ede-4ca7-a8b0-9cda64493f4d", "05-31T22:06:43", "20200709093333-RCNX0021.JPG"),
-    ("a33837bf", "46c3-415b-9982-50f838f2a0dd", "06-06T06:11:07", "20200709093345-RCNX0071.JPG"),
-)
-OBSERVED = (  # observationID, mediaID, eventID, eventStart, eventEnd, scientificName, count
-    ("1fcdba64", "", "f99bfff4", "05-31T04:05:10Z", "05-31T04:05:16Z", "Anas platyrhynchos", 2),
-    ("ef3afb3b_1", "ef3afb3b", "f99bfff4", *["05-31T04:05:13Z"] * 2, "Anas platyrhynchos", 1),
-    ("29aef5c3_1", "29aef5c3", "f99bfff4", *["05-31T04:05:14Z"] * 2, "", ""),
-    ("4729dc5c", "", "45abeadc", "05-31T20:06:43Z", "05-31T20:07:36Z", "Rattus norvegicus", 1),
-    ("254635b0", "", "52107a58", "06-06T04:11:07Z", "06-06T04:11:13Z", "Anas platyrhynchos", 1),
-    ("22a452e1", "", "52107a58", "06-06T04:11:07Z", "06-06T04:11:13Z", "Anas platyrhynchos", 9),
-    ("a33837bf_1", "a33837bf", "52107a58", *["06-06T04:11:07Z"] * 2, "Anas platyrhynchos", 1),
-    ("a33837bf_2", "a33837bf", "52107a58", *["06-06T04:11:07Z"] * 2, "Anas platyrhynchos", 9),
-)
-
-
-@pytest.fixture
-def published(package, tmp_path):
-    """Rows of the standard's example, whose photos are on the web, and the folder they went to."""
-    photos = tmp_path / "photos"
-    photos.mkdir()
-    write(package, "deployments", [PROCESSIEPARK])
-    media = [
-        {
-            "mediaID": name,
-            "deploymentID": "00a2c20d",
-            "timestamp": f"2020-{moment}+02:00",
-            "filePath": f"https://multimedia.agouti.eu/assets/{name}-{rest}/file",
-            "fileName": file,
-            "fileMediatype": "image/jpeg",
-        }
-        for name, rest, moment, file in PHOTOS
-    ]
-    names = ("observationID", "mediaID", "eventID", "eventStart", "eventEnd", "scientificName")
-    observations = []
-    for row in OBSERVED:
-        facts = dict(zip((*names, "count"), row, strict=True)) | {"deploymentID": "00a2c20d"}
-        facts |= {name: f"2020-{facts[name]}" for name in ("eventStart", "eventEnd")}
-        facts["observationLevel"] = "media" if facts["mediaID"] else "event"
-        kind = "animal" if facts["scientificName"] else "blank"
-        observations.append(observed(0, kind=kind) | facts)
-    for photo in media:
-        Image.new("RGB", (8, 8)).save(photos / photo["fileName"])
-    write(package, "media", media)
-    write(package, "observations", observations)
-    return package, photos
-
-
-def test_a_published_package_is_read_with_its_photos_beside_it(published):
-    package, photos = published
+def test_photos_on_the_web_are_found_by_their_file_names(package, tmp_path):
+    photos = (package / "media").rename(tmp_path / "photos")
+    rows = read(package, "media")
+    for row in rows:
+        address = f"https://x.org/{row['mediaID']}/file"
+        row |= {"fileName": row["filePath"].removeprefix("media/"), "filePath": address}
+    write(package, "media", rows)
     with pytest.raises(DataError, match=r"is an address; download the photos .* root="):
         load(package)
     table = load(f"camtrap-dp:{package}", root=photos)
-    assert states(table) == {
-        "16": (["Anas platyrhynchos"], []),
-        "17": ([], []),  # blank, within an event that saw a duck
-        "21": ([], ["Rattus norvegicus"]),  # no row of its own: one of the event
-        "71": (["Anas platyrhynchos"], []),  # two rows, of an adult and of ducklings
-    }
-    assert set(table.group) == {"e254a13c"}
-    with table.images.read(0, 8) as picture:
-        assert picture.size == (8, 8)
-
-
-def test_labels_of_a_published_package_need_no_photo(published, tmp_path):
-    """Scores of other programs are judged by it: rows are found by fileName, in its locations."""
-    package, photos = published
-    files = sorted(path.name for path in photos.iterdir())
-    detected = [{"category": "1", "conf": 0.5, "bbox": [0, 0, 1, 1]}]
-    results = {
-        "info": {"format_version": "1.4"},
-        "detection_categories": {"1": "Anas platyrhynchos"},
-        "images": [{"file": name, "detections": detected} for name in files],
-    }
-    scores = tmp_path / "md.json"
-    scores.write_text(json.dumps(results))
-    for file in photos.iterdir():
-        file.unlink()
-    table = read_scores(scores, None, labels=str(package))
-    found = dict(zip(table.predictions.ids, table.predictions.labels[:, 0].tolist(), strict=True))
-    seen = {name[-8:-6]: value for name, value in found.items()}
-    assert seen == {"16": 1, "17": 0, "21": 0, "71": 1}
-    assert set(table.predictions.group) == {"e254a13c"}
-    with pytest.raises(DataError, match="is an address; download"):
-        load(package)
-
-
-def test_two_photos_of_one_name_are_not_guessed(published):
-    package, photos = published
-    path = package / "media.csv"
-    path.write_text(path.read_text().replace("RCNX0017", "RCNX0016").replace("093333", "093332"))
-    with pytest.raises(DataError, match=r"mediaID 29aef5c3: .* also the name of mediaID ef3afb3b"):
+    assert table.images.read(0).size == (8, 8)
+    labels = load_for_labels(package, tuple(EVERY))  # which need no photo
+    assert states(labels) == states(table)
+    assert list(labels.ids) == list(table.ids) == [f"{number}.png" for number in range(1, 7)]
+    rows[1]["fileName"] = "1.png"
+    write(package, "media", rows)
+    with pytest.raises(DataError, match=r"mediaID m2: .* also the name of mediaID m1"):
         load(f"camtrap-dp:{package}", root=photos)
 
 

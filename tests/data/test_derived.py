@@ -138,23 +138,6 @@ def test_labels_pairs_and_zero_label_images_are_in_proportion():
     assert np.abs(shares_of(zero, table) - wanted).max() * zero.sum() < 2
 
 
-def test_pairs_are_balanced_better_than_by_chance_or_by_labels_alone(monkeypatch):
-    labels = correlated(seed=5)
-    table = stratified_split(make(labels), SHARES, by_content=False)
-    chance = np.random.default_rng(0).permutation(table.split)
-    monkeypatch.setattr("labelwise.data.split.MOST_PAIRS", -1)
-    single = stratified_split(make(labels), SHARES, by_content=False)
-
-    def scatter(split):
-        whole = labels.T.astype(int) @ labels
-        often = np.triu(whole, 1) >= 20
-        test = labels[split == "test"].astype(int)
-        return np.abs((test.T @ test)[often] / whole[often] - SHARES["test"]).mean()
-
-    assert scatter(table.split) < scatter(chance) / 3
-    assert scatter(table.split) < scatter(single.split) * 0.7
-
-
 def test_unlabelled_images_are_a_stratum_of_their_own():
     labels = correlated(1000)
     known = np.ones_like(labels, bool)

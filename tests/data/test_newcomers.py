@@ -117,16 +117,6 @@ def test_the_one_folder_that_holds_all_photos_is_named(folder):
     assert "`--set root=FOLDER`" in str(run("describe", table).exception)
 
 
-def test_whole_paths_of_windows_are_found_by_their_names(folder):
-    folder.pictures("photos/a.jpg", "photos/b.jpg")
-    rows = "C:\\Users\\me\\Pictures\\a.jpg,x\nC:\\Users\\me\\Pictures\\b.jpg,y\n"
-    table = folder.text("t.csv", "path,labels\n" + rows)
-    assert described(table)["notes"] == [
-        f"2 images were found by name in folders below {folder.path}"
-    ]
-    assert list(load(table).ids) == ["photos/a.jpg", "photos/b.jpg"]
-
-
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
@@ -155,14 +145,6 @@ def test_a_table_of_two_bytes_a_character_is_named(folder, encoding):
 def test_a_spreadsheet_is_to_be_saved_as_csv(folder):
     sheet = folder.text("photos.XLSX", b"PK\x03\x04")
     assert "save the sheet as CSV" in str(run("describe", sheet).exception)
-
-
-def test_a_comma_in_a_name_is_told_by_a_file_of_names(folder):
-    folder.pictures("a.jpg", "b.jpg")
-    table = folder.text("t.csv", 'path,labels\na.jpg,"x, y"\nb.jpg,z\n')
-    assert "as `--set names=FILE` if it belongs to one" in str(run("describe", table).exception)
-    listed = folder.text("names.txt", "x, y\nz\n")
-    assert names(described(table, "--set", f"names={listed}")) == ["x, y", "z"]
 
 
 def test_names_alike_but_for_case_or_the_bytes_of_an_umlaut_are_found(folder):

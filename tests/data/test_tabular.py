@@ -11,7 +11,6 @@ from sample_pictures import jpeg
 from labelwise.data import load
 from labelwise.data.columns import read_one_hot
 from labelwise.errors import DataError, SettingsError
-from labelwise.scores import read_scores
 
 ROWS = [
     {"path": "a.jpg", "labels": ["dog", "cat"], "unknown": [], "split": "train", "group": "g1"},
@@ -58,24 +57,11 @@ def test_the_same_table_in_every_format(folder, kind):
     assert table.images.read(3).size == (8, 6)
 
 
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        ("t.csv", "image,labels\na.jpg,dog\n"),
-        ("t.tsv", "filename\tlabels\na.jpg\tdog\n"),
-        ("t.jsonl", '{"image": "a.jpg", "labels": ["dog"]}'),
-        ("t.csv", "image,dog\na.jpg,1\n"),
-    ],
-)
-def test_text_names_images_under_any_usual_header(folder, name, text):
-    table = load(folder.text(name, text), check_files=False)
-    assert list(table.ids) == ["a.jpg"]
-    assert table.space.names == ("dog",)
-
-
 def test_beside_a_path_image_is_a_label_like_others(folder):
     table = load(folder.text("t.csv", "path,image,text\na.jpg,1,0\n"), check_files=False)
     assert table.space.names == ("image", "text")
+    alone = load(folder.text("u.jsonl", '{"image": "a.jpg", "labels": ["x"]}'), check_files=False)
+    assert (list(alone.ids), alone.space.names) == (["a.jpg"], ("x",))
 
 
 def test_one_hot_with_unknown(folder):
@@ -97,15 +83,6 @@ def test_one_hot_in_parquet_with_numbers_and_nothing(folder):
     pq.write_table(pa.table(columns), folder.path / "t.parquet")
     table = load(folder.path / "t.parquet")
     assert_states(table, [[1, 1, 1], [0, 0, 0], [0, 0, 0]], [[1, 1, 1], [1, 0, 0], [0, 1, 1]])
-
-
-def test_null_list_is_unlabelled_and_empty_list_is_none_of_them(folder):
-    folder.pictures("a.jpg", "b.jpg", "c.jpg")
-    lines = ['{"path": "a.jpg", "labels": null}', '{"path": "b.jpg", "labels": []}']
-    lines.append('{"path": "c.jpg", "labels": ["x", "y"]}')
-    table = load(folder.text("t.jsonl", "\n".join(lines)))
-    np.testing.assert_array_equal(table.unlabelled(), [1, 0, 0])
-    np.testing.assert_array_equal(table.zero_label(), [0, 1, 0])
 
 
 def test_image_bytes_class_numbers_and_several_files(folder):
@@ -229,14 +206,6 @@ def test_given_names_keep_their_order_and_allow_commas(folder):
     assert load(file, names=str(listed)).space == table.space
 
 
-def test_other_headers_and_separator(folder):
-    folder.pictures("sub/a.jpg")
-    file = folder.text("t.csv", 'img,tags,note\na.jpg,"x,y",1\n')
-    columns = {"path": "img", "labels": "tags"}
-    table = load(file, columns=columns, separator=",", root=folder.path / "sub")
-    assert table.space.names == ("x", "y")
-
-
 def test_a_byte_order_mark_quotes_and_blank_lines(folder):
     folder.pictures("a b.jpg", "c.jpg")
     text = b'\xef\xbb\xbfpath,labels\r\n"a b.jpg","x|y "\r\n\r\nc.jpg,\r\n'
@@ -319,15 +288,6 @@ def test_parquet_text_that_is_not_utf8_is_named(folder, tmp_path, changed):
     path.write_bytes(content.replace(changed, b"\xff" + changed[1:]))
     with pytest.raises(DataError, match=r"t\.parquet.*: the column '\w+' holds text that is not"):
         load(path, check_files=False)
-
-
-def test_parquet_scores_whose_names_are_not_utf8_are_named(tmp_path):
-    path = tmp_path / "scores.parquet"
-    table = pa.table({"id": ["photo"], "score:dog": [0.5], "label:dog": [1]})
-    pq.write_table(table, path, compression="none", use_dictionary=False)
-    path.write_bytes(path.read_bytes().replace(b"photo", b"ph\xffto"))
-    with pytest.raises(DataError, match=r"scores\.parquet, row 1: the column 'id' holds text that"):
-        read_scores(path, "probability")
 
 
 def test_bad_parquet(folder):

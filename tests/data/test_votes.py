@@ -95,19 +95,6 @@ def test_em_is_the_slow_loop():
         assert made.shares[row, made.votes.labels.index(label)] == pytest.approx(value, abs=1e-12)
 
 
-def test_workers_are_found_out():
-    rates = [*RATES, (0.5, 0.5)]
-    rows, truth = simulated(7, 1500, rates, answers=1.0)
-    made = model_workers(Votes.of(rows))
-    for worker, (a, b) in enumerate(rates):
-        one = next(one for one in made.records if one.worker == f"w{worker}")
-        assert (one.sensitivity, one.specificity) == pytest.approx((a, b), abs=0.06)
-    counts = by_photo(count_votes(Votes.of(rows)))[:, 0]
-    shares = by_photo(made)[:, 0]
-    assert ((shares > 0.5) != truth).mean() < ((counts > 0.5) != truth).mean()
-    assert ((shares - truth) ** 2).mean() < 0.5 * ((counts - truth) ** 2).mean()
-
-
 ANSWERS = st.sampled_from(["yes", "No", "don't know", "?", "1", "0"])
 
 
