@@ -38,45 +38,39 @@ from labelwise.system.table_files import write_csv
 from labelwise.system.text import as_cell, from_cell, with_slashes
 from labelwise.types import nearest
 
-# A burst is a run of photos of one camera with at most ``gap`` seconds from each to the next. Times
-# are ISO 8601 or as EXIF writes them. A time zone is converted to UTC; rows with and without a zone
-# do not mix.
-
-
 EXIF = re.compile(r"(\d{4}):(\d{2}):(\d{2})(.*)", re.S)
 
 
 def read_times(texts: Sequence[str], source: str, column: str) -> NDArray[np.datetime64]:
-    """Return the times (N,) of a column, to the microsecond.
+    """Return the times (N,) of a column, ISO 8601 or EXIF, in UTC where all have a time zone.
 
     >>> read_times(["2024:05:01 06:30:00", "2024-05-01T06:30"], "table.csv", "time").tolist()
     [datetime.datetime(2024, 5, 1, 6, 30), datetime.datetime(2024, 5, 1, 6, 30)]
     """
     times: list[datetime] = []
-    zoned: bool | None = None
     for row, text in enumerate(texts):
         where = f"{source}: row {row + 1}: {column!r}"
         try:
-            moment = datetime.fromisoformat(EXIF.sub(r"\1-\2-\3\4", text.strip()))
+            times.append(datetime.fromisoformat(EXIF.sub(r"\1-\2-\3\4", text.strip())))
         except ValueError:
             raise DataError(
                 f"{where} must be a time such as 2024-05-01T06:30:00, got {text!r}; correct it, or "
                 "leave the row out"
             ) from None
-        if zoned is None:
-            zoned = moment.tzinfo is not None
-        if zoned != (moment.tzinfo is not None):
+        if (times[0].tzinfo is None) != (times[-1].tzinfo is None):
             raise DataError(
                 f"{where} must have a time zone in every row or in none, got {text!r} unlike row 1"
             )
-        times.append(moment.astimezone(UTC).replace(tzinfo=None) if zoned else moment)
-    return np.array(times, dtype="datetime64[us]")
+    plain = [t.astimezone(UTC).replace(tzinfo=None) if t.tzinfo else t for t in times]
+    return np.array(plain, dtype="datetime64[us]")
 
 
 def bursts(
     times: NDArray[np.datetime64], cameras: Sequence[str], gap: float = 60.0
 ) -> NDArray[np.int64]:
     """Return the burst (N,) of each photo, numbered by camera and then by time.
+
+    In a burst of one camera each photo follows the last one within ``gap`` seconds.
 
     >>> times = np.array(["2024-05-01T06:30:00", "2024-05-01T06:31:00", "2024-05-01T07:00:00"],
     ...                  dtype="datetime64[us]")
@@ -129,7 +123,7 @@ CROP_COLUMNS = ("path", "image", "detection", "category", "conf", "group")
 
 @dataclass(frozen=True)
 class Box:
-    """One detection: its category, confidence, place in the photo, and its number there."""
+    """One detection, by its number in the photo."""
 
     number: int
     category: str
@@ -184,12 +178,9 @@ def read_camera_results(path: Path) -> CameraResults:
             raise DataError(f"{where}: {name} is there twice; keep one")
         where, photos[name] = f"{where} ({name})", None
         if key == "file" and record.get("failure") is None:
-            found = _found(record, where, categories, classes)
+            photos[name] = _photo(name, record, where, categories, classes)
         elif key == "filepath" and record.get("classifications") is not None:
-            found = _found(record, where, categories, None)
-        else:
-            continue
-        photos[name] = CameraPhoto(name, *found, "frame_rate" in record)
+            photos[name] = _photo(name, record, where, categories, None)
     read = tuple(filter(None, photos.values()))
     failed = tuple(name for name, photo in photos.items() if photo is None)
     return CameraResults(str(path), program, read, failed)
@@ -216,46 +207,45 @@ def _names(content: Mapping[str, Any], key: str, path: Path) -> dict[str, str]:
     return dict(names)
 
 
-def _found(
+def _photo(
+    file: str,
     record: Mapping[str, Any],
     where: str,
     categories: Mapping[str, str],
     classes: Mapping[str, str] | None,
-) -> tuple[tuple[Box, ...], dict[str, float]]:
+) -> CameraPhoto:
     """Return the boxes of a photo and the scores of its labels; SpeciesNet's without classes."""
     if classes is not None and not isinstance(record.get("detections"), list):
         raise DataError(f"{where}: 'detections' must be a list; it may be empty")
     listed = _listed(record, "detections", where)
     boxes = tuple(_box(entry, number, where, categories) for number, entry in enumerate(listed))
-    scores: dict[str, float] = {}
-
-    def add(name: str, value: float) -> None:
-        scores[name] = max(scores.get(name, 0.0), value)
-
+    reported: list[tuple[str, float]] = []
     if classes is None:
         names, values = (inner(record, "classifications", key) for key in ("classes", "scores"))
         if not isinstance(names, list) or not isinstance(values, list) or len(names) != len(values):
             raise DataError(f"{where}: 'classifications' must hold as many 'classes' as 'scores'")
         for name, value in zip(names, values, strict=True):
-            parts = [level for level in name.split(";") if level] if isinstance(name, str) else []
-            if not parts:  # of "id;class;order;family;genus;species;common name"
+            levels = [level for level in name.split(";") if level] if isinstance(name, str) else []
+            if not levels:  # of "id;class;order;family;genus;species;common name"
                 raise DataError(
                     f"{where}: a class must be text such as 'id;class;...;name', got {name!r}"
                 )
-            add(parts[-1], _share(value, where, f"the score of {name!r}"))
-        return boxes, scores
-    for box, detection in zip(boxes, listed, strict=True):
-        add(box.category, box.conf)
+            reported.append((levels[-1], _share(value, where, f"the score of {name!r}")))
+    for box, detection in zip(boxes, listed, strict=True) if classes is not None else ():
+        reported.append((box.category, box.conf))
         for pair in _listed(detection, "classifications", where):
             if not isinstance(pair, list) or len(pair) != 2 or str(pair[0]) not in classes:
                 raise DataError(f"{where}: a classification must be [number, share], got {pair!r}")
             name = classes[str(pair[0])]
-            add(name, box.conf * _share(pair[1], where, f"the share of {name!r}"))
-    return boxes, scores
+            reported.append((name, box.conf * _share(pair[1], where, f"the share of {name!r}")))
+    scores: dict[str, float] = {}
+    for name, score in reported:
+        scores[name] = max(scores.get(name, 0.0), score)
+    return CameraPhoto(file, boxes, scores, "frame_rate" in record)
 
 
-def _listed(one: Mapping[str, Any], key: str, where: str) -> list[Any]:
-    items = one.get(key)
+def _listed(record: Mapping[str, Any], key: str, where: str) -> list[Any]:
+    items = record.get(key)
     if items is not None and not isinstance(items, list):
         raise DataError(f"{where}: {key!r} must be a list, got {items!r:.60}")
     return items or []
@@ -284,10 +274,10 @@ def _share(value: Any, where: str, what: str, beyond: float = 1e-6) -> float:
 
 
 def cut_crops(results: CameraResults, root: Path, out: Path, least: float = 0.2) -> int:
-    """Write each detection of at least ``least`` confidence as a picture, and crops.csv of them.
+    """Write each detection of at least ``least`` confidence as a picture; return how many.
 
-    Return how many there are. The table names the photo as its group: crops of a photo are alike.
-    Videos and empty boxes are left out. Photos are read below ``root`` alone.
+    crops.csv names the photo as the group. Photos are read below ``root`` alone; videos and empty
+    boxes are left out.
     """
     out.mkdir(parents=True, exist_ok=True)
     inside = os.path.join(os.path.abspath(root), "")
@@ -298,28 +288,25 @@ def cut_crops(results: CameraResults, root: Path, out: Path, least: float = 0.2)
             for box in photo.boxes
             if box.conf >= least and 1 not in box.place[:2] and 0 not in box.place[2:]
         ]
-        if boxes and not photo.is_video:
-            if not os.path.abspath(root / photo.file).startswith(inside):
-                raise DataError(
-                    f"{results.source}: {photo.file} is not below {root}; give the folder that "
-                    "holds all photos with --root"
-                )
-            path = root / photo.file
-            upright = decode(read_image_file(path, str(path)), str(path))
-            for box in boxes:
-                left, top = box.place[0] * upright.width, box.place[1] * upright.height
-                right = left + box.place[2] * upright.width
-                bottom = top + box.place[3] * upright.height
-                start = min(int(left), upright.width - 1), min(int(top), upright.height - 1)
-                end = (
-                    min(max(round(right), start[0] + 1), upright.width),
-                    min(max(round(bottom), start[1] + 1), upright.height),
-                )
-                name = f"{number:06}-{box.number}.png"
-                with replacing(out / name) as temporary:
-                    upright.crop((*start, *end)).save(temporary, "PNG")
-                facts = str(box.number), box.category, f"{box.conf:g}"
-                rows.append((name, photo.file, *facts, photo.file))
+        if not boxes or photo.is_video:
+            continue
+        path = root / photo.file
+        if not os.path.abspath(path).startswith(inside):
+            raise DataError(
+                f"{results.source}: {photo.file} is not below {root}; give the folder that "
+                "holds all photos with --root"
+            )
+        upright = decode(read_image_file(path, str(path)), str(path))
+        size = np.array(upright.size)
+        for box in boxes:
+            corner, extent = np.split(np.array(box.place) * np.tile(size, 2), 2)
+            start = np.minimum(corner.astype(int), size - 1)
+            end = np.clip(np.round(corner + extent).astype(int), start + 1, size)
+            name = f"{number:06}-{box.number}.png"
+            with replacing(out / name) as temporary:
+                upright.crop((*start.tolist(), *end.tolist())).save(temporary, "PNG")
+            facts = str(box.number), box.category, f"{box.conf:g}"
+            rows.append((name, photo.file, *facts, photo.file))
     if not rows:
         raise DataError(f"{results.source}: no detection reaches {least:g}; lower --least")
     write_csv(out / CROPS, CROP_COLUMNS, rows)
