@@ -35,11 +35,11 @@ class SettledTable:
 
     def sentence(self) -> str:
         first = f", first {self.table.ids[self.conflicts[0]]!r}" if self.conflicts else ""
-        breaks = "breaks" if len(self.conflicts) == 1 else "break"
-        are = "is" if self.learned == 1 else "are"
         return (
-            f"{counted(len(self.conflicts), 'photo')} of {len(self.table):,} {breaks} a rule"
-            f"{first}; {counted(self.learned, 'more label')} {are} known by the rules"
+            f"{counted(len(self.conflicts), 'photo')} of {len(self.table):,} "
+            f"{'breaks' if len(self.conflicts) == 1 else 'break'} a rule{first}; "
+            f"{counted(self.learned, 'more label')} {'is' if self.learned == 1 else 'are'} known "
+            "by the rules"
         )
 
 
@@ -63,10 +63,9 @@ def obey_groups(table: LabelTable, groups: AttributeGroups) -> SettledTable:
 
 @dataclass(frozen=True)
 class Obeyed:
-    """A table that obeys a taxonomy, and what that took.
+    """A table that obeys a taxonomy: labels that were known and rose, and that were learned.
 
-    ``raised`` labels were known and are higher now, since a kind of them is there; ``learned`` ones
-    were unknown. ``added`` are groups that became labels.
+    ``added`` are groups that became labels.
     """
 
     table: LabelTable
@@ -174,22 +173,18 @@ def single_positive(
     Without a split column every row is corrupted. An image without label becomes unlabelled.
     """
     table.require_hard("single positives are chosen among labels that are 0 or 1")
-    labels, known = table.targets()
+    labels, observed = table.targets()
+    known = np.ones(labels.shape, np.bool_) if observed is None else observed
     split = np.full(len(table), "train") if table.split is None else table.split
     for is_test in (False, True):
         rows = np.flatnonzero((split == "test") == is_test)
         seen = observe_uniform(labels[rows], num_pos=num_pos, num_neg=num_neg, seed=seed)
         chosen = np.isin(split[rows], list(splits)) | (table.split is None)
-        here = rows[chosen]
-        if known is None and len(here):
-            known = np.ones(labels.shape, np.bool_)
-        if known is not None:
-            known[here] &= seen[chosen] != 0
-    mask = np.ones(labels.shape, np.bool_) if known is None else known
+        known[rows[chosen]] &= seen[chosen] != 0
     return replace(
         table,
-        present=LabelSets.from_dense(labels.astype(np.bool_) & mask),
-        unknown=LabelSets.from_dense(~mask),
+        present=LabelSets.from_dense(labels.astype(np.bool_) & known),
+        unknown=LabelSets.from_dense(~known),
     )
 
 

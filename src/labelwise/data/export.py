@@ -11,10 +11,10 @@ An .npz file holds features in the place of images, and nothing pickled:
 """
 
 import io
+import itertools
 import json
 import os
 from collections.abc import Iterator, Sequence
-from itertools import chain
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -46,12 +46,10 @@ SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet")
 def export(table: LabelTable, path: str | Path) -> None:
     """Write the table; images that are not files go into Parquet as bytes, features into .npz.
 
-    ``unknown`` is ``*`` where every label that is not present is unknown. Text formats name a label
-    only where it occurs; if one never does, they get one column per label instead, and so do CSV
-    and TSV, where that can be, if a name holds a comma or a semicolon or begins as a list does: it
-    could mean several labels. Soft labels stand in the columns ``soft`` and ``shares``, and not in
-    ``labels``; where far more labels are unknown than known, so do the absent ones, with a share of
-    0, and ``unknown`` is ``*``.
+    ``unknown`` is ``*`` where every label that is not present is unknown. Text gets one column per
+    label if a label never occurs, or if its name, in CSV and TSV, could mean several. Soft labels
+    are in the columns ``soft`` and ``shares``; where far more labels are unknown than known, so are
+    the absent ones, with a share of 0.
     """
     target = Path(path)
     suffix = target.suffix.lower()
@@ -84,12 +82,12 @@ def export(table: LabelTable, path: str | Path) -> None:
             classes = json.dumps(list(table.space.names)).encode()
             schema = first.schema.with_metadata({b"classes": classes})
             with pq.ParquetWriter(temporary, schema, compression="zstd") as writer:
-                for batch in chain([first], batches):
+                for batch in itertools.chain([first], batches):
                     writer.write_batch(batch.replace_schema_metadata(schema.metadata))
             return
         options = arrow_csv.WriteOptions(delimiter="\t" if suffix == ".tsv" else ",")
         with arrow_csv.CSVWriter(temporary, first.schema, write_options=options) as writer:
-            for batch in chain([first], batches):
+            for batch in itertools.chain([first], batches):
                 writer.write_batch(batch)
 
 
@@ -112,12 +110,11 @@ def _per_label(table: LabelTable, suffix: str) -> bool:
                 f"{table.name}: some labels never occur and others are soft, which only .parquet "
                 "holds"
             )
-        for name in names:
-            if not _can_be_header(name):
-                raise DataError(
-                    "some labels never occur, so each needs a column, but none can be called "
-                    f"{name!r}; write .parquet"
-                )
+        for name in itertools.filterfalse(_can_be_header, names):
+            raise DataError(
+                "some labels never occur, so each needs a column, but none can be called "
+                f"{name!r}; write .parquet"
+            )
         return True
     if as_text and table.soft is None:
         several = any("," in name or ";" in name or name.startswith("[") for name in names)
@@ -138,11 +135,8 @@ def _per_label(table: LabelTable, suffix: str) -> bool:
 
 
 def _can_be_header(name: str) -> bool:
-    return (
-        name not in (*MEANINGS, *PATH_HEADERS)
-        and name.strip() == name
-        and not set(name) & set("\r\n")
-    )
+    is_plain = name.strip() == name and not set(name) & set("\r\n")
+    return is_plain and name not in (*MEANINGS, *PATH_HEADERS)
 
 
 def _batches(table: LabelTable, folder: Path, *, as_text: bool, per_label: bool) -> Iterator[Any]:
@@ -154,10 +148,7 @@ def _batches(table: LabelTable, folder: Path, *, as_text: bool, per_label: bool)
         paths = list(block.ids)
         if isinstance(block.images, FileImages):
             inside = os.path.relpath(block.images.root, folder)
-            paths = [
-                name if is_uri(name) else os.path.normpath(os.path.join(inside, name))
-                for name in paths
-            ]
+            paths = [p if is_uri(p) else os.path.normpath(os.path.join(inside, p)) for p in paths]
         columns: dict[str, Any] = {"path": pa.array(paths, pa.string())}
         if not isinstance(block.images, FileImages):
             blobs = [_encoded(block.images, row) for row in range(len(block))]
@@ -284,14 +275,9 @@ def read_feature_file(path: Path) -> LabelTable:
         split = np.array([SPLIT_WORDS[word.lower()] for word in split.tolist()])
     ids = arrays["ids"].tolist() if "ids" in arrays else None
     observed = arrays.get("observed")
-    if labels.dtype.kind != "f":
-        known = np.ones(shape, np.bool_) if observed is None else observed != 0
-        strange_labels = labels[known & (labels != 0) & (labels != 1)]
-        if strange_labels.size:
-            raise DataError(
-                f"{path}: labels must lie in [0, 1] where they are observed, "
-                f"got {strange_labels[0]}"
-            )
+    known = True if observed is None else observed != 0
+    if labels.dtype.kind != "f" and (odd := labels[known & (labels != 0) & (labels != 1)]).size:
+        raise DataError(f"{path}: labels must lie in [0, 1] where they are observed, got {odd[0]}")
     try:
         return LabelTable.from_arrays(
             names,
