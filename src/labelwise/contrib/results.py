@@ -1,13 +1,10 @@
 """Results of other programs as detections: BirdNET, Perch, MegaDetector and SpeciesNet.
 
-A row of a table is one label in one clip; in the JSON of camera traps
-(:mod:`labelwise.data.camera_results`) a photo is a clip. Further columns that are read: ``correct``
-(1, 0, yes, no, or empty where nobody checked), ``split``, and those that are asked for, such as
-``site``. What a person checked may also stand in a second table with the same columns of recording,
-start and label, and ``correct``. A folder holds one table per recording; BirdNET's names
-``x.BirdNET.results.csv`` say which, where there is no column for it. Which columns mean what stands
-in result_forms.toml. A Raven table of a recording without detections has one row "nocall", which is
-left out.
+A row of a table is one label in one clip; in the JSON of camera traps a photo is a clip. Further
+columns: ``correct`` (1, 0, yes, no, or empty where nobody checked), ``split``, and those asked for,
+such as ``site``. A folder holds one table per recording, which BirdNET's file names tell where no
+column does. Columns are named in result_forms.toml. A Raven table of a recording without detections
+has one row "nocall", which is left out.
 """
 
 import tomllib
@@ -66,30 +63,24 @@ FORMS = tuple(ResultForm(**form) for form in LISTED["forms"])
 def result_tables(folder: Path) -> list[Path]:
     """Return the result tables of a folder, in the order of their names.
 
-    BirdNET's tables of single recordings lie in folders below, too, which it makes like those of
-    the recordings. A combined table (BirdNET_CombinedTable.csv) repeats them: it is left out beside
-    them, and read instead of those below.
+    BirdNET's tables of single recordings lie in folders below, too. A combined table
+    (BirdNET_CombinedTable.csv) repeats them: it is left out beside them, else read instead of those
+    below.
     """
     listed = sorted(file for file in folder.iterdir() if file.suffix.lower() in TEXT_SUFFIXES)
     tables = [file for file in listed if is_result_table(file)]
-    if not tables:
-        return _below(folder)
     single = [file for file in tables if OF_RECORDING in file.name]
     others = [file for file in tables if file not in single and not file.name.startswith(COMBINED)]
-    if not single and not others:
+    if tables and not single and not others:
         return tables
-    below = _below(folder)
+    listed = sorted(file for file in folder.rglob(f"*{OF_RECORDING}*") if file.parent != folder)
+    below = [file for file in listed if is_result_table(file)]
     if below and others:
         raise DataError(
             f"{folder}: result tables lie in it ({others[0].name}) and in folders below "
             f"({below[0].relative_to(folder)}); give one of the two places"
         )
     return tables if others else [*single, *below]
-
-
-def _below(folder: Path) -> list[Path]:
-    listed = sorted(file for file in folder.rglob(f"*{OF_RECORDING}*") if file.is_file())
-    return [file for file in listed if file.parent != folder and is_result_table(file)]
 
 
 def is_result_table(path: Path) -> bool:
@@ -105,10 +96,9 @@ def is_result_table(path: Path) -> bool:
 def read_result_table(
     path: Path, keep: Sequence[str], folder: Path | None = None
 ) -> tuple[ResultForm, Any]:
-    """Return the form of a table and its columns under the names of the form.
+    """Return the form of a table and its columns, and those in ``keep``, under the form's names.
 
-    Columns named in ``keep`` are read too. Starts are in seconds, recordings with their folders; a
-    recording that the table's name tells lies below ``folder`` as the table does.
+    Starts are in seconds; a recording that the table's name tells lies below ``folder`` as it does.
     """
     stream = open_tabular(path)
     header = [name.strip() for name in stream.header]
@@ -223,28 +213,25 @@ def _of_photos(path: Path, keep: Sequence[str]) -> Detections:
     if keep:
         raise DataError(f"{path}: there is no column {keep[0]!r} in results of photos; use folder")
     results = read_camera_results(path)
-    rows = [
-        (number, name, score)
-        for number, photo in enumerate(results.photos)
-        for name, score in photo.scores.items()
-    ]
-    if not rows:
+    words = [name for photo in results.photos for name in photo.scores]
+    if not words:
         raise DataError(f"{path}: nothing was detected in any photo")
-    names, labels = np.unique(np.array([name for _, name, _ in rows]), return_inverse=True)
+    names, labels = np.unique(np.array(words), return_inverse=True)
+    reported = [len(photo.scores) for photo in results.photos]
+    failed = counted(len(results.failed), "photo")
     return Detections(
         str(path),
         "probs",
         tuple(names.tolist()),
         tuple(photo.file for photo in results.photos),
         labels.astype(np.int64),
-        np.array([number for number, *_ in rows], np.int64),
-        np.zeros(len(rows)),
-        np.array([score for *_, score in rows]),
-        np.full(len(rows), np.nan),
+        np.repeat(np.arange(len(reported)), reported),
+        np.zeros(len(words)),
+        np.array([score for photo in results.photos for score in photo.scores.values()]),
+        np.full(len(words), np.nan),
         of_photos=True,
         notes=tuple(
-            f"{results.program} has no result of {counted(len(results.failed), 'photo')}, first "
-            f"{name}."
+            f"{results.program} has no result of {failed}, first {name}."
             for name in results.failed[:1]
         ),
     )
@@ -300,34 +287,29 @@ def _groups(
 ) -> tuple[str, ...]:
     """Return the group of each file; one that names none is alone, and one of two is an error."""
     names, code = _codes(column)
-    pairs = np.unique(file * len(names) + code)
-    of, label = pairs // len(names), pairs % len(names)
-    twice = np.flatnonzero(np.diff(of) == 0)
-    if len(twice):
-        first, second = (names[label[twice[0] + more]] for more in (0, 1))
-        raise DataError(
-            f"{source}: the recording {files[of[twice[0]]]!r} is in the groups {first!r} and "
-            f"{second!r}; a recording is in one"
-        )
-    return tuple(names[at] or files[row] for row, at in zip(of, label, strict=True))
+    group_of: dict[int, str] = {}
+    for pair in np.unique(file * len(names) + code).tolist():
+        row, name = pair // len(names), names[pair % len(names)]
+        if group_of.setdefault(row, name) != name:
+            raise DataError(
+                f"{source}: the recording {files[row]!r} is in the groups {group_of[row]!r} and "
+                f"{name!r}; a recording is in one"
+            )
+    return tuple(name or files[row] for row, name in group_of.items())
 
 
 def _check(found: Detections) -> None:
-    outside = (found.scores < 0) | (found.scores > 1)
-    if found.kind == "probs" and outside.any():
-        at = int(outside.argmax())
+    outside = np.flatnonzero((found.scores < 0) | (found.scores > 1)).tolist()
+    for at in outside[:1] if found.kind == "probs" else ():
         raise DataError(
             f"{found.row(at)}: a confidence must lie in [0, 1], got {found.scores[at]:g}"
         )
     keys = found.keys()
     order = np.argsort(keys, kind="stable")
-    twice = np.flatnonzero(np.diff(keys[order]) == 0)
-    if len(twice):
-        raise DataError(f"{found.row(int(order[twice[0] + 1]))} is there twice; keep one")
+    for at in order[1:][np.diff(keys[order]) == 0][:1].tolist():
+        raise DataError(f"{found.row(at)} is there twice; keep one")
     for name, values in found.facts.items():
-        empty = np.char.strip(np.unique(values)) == ""
-        if empty.any():
-            at = int((values == np.unique(values)[empty.argmax()]).argmax())
+        for at in np.flatnonzero(np.char.strip(values) == "")[:1].tolist():
             raise DataError(f"{found.row(at)} has no {name!r}; give it one, or leave the row out")
 
 
