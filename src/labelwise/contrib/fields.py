@@ -10,22 +10,18 @@ certain) or nothing (the report does not mention it):
 ChestX-ray14 names the findings that were mined from a report; the others are taken to be absent,
 and "No Finding" is an image without labels. A patient's images are a group in all three.
 
-BigEarthNet v2 (reBEN): 480,038 patches of Sentinel-2, one TIFF per band and patch.
+BigEarthNet v2 (reBEN): patches of Sentinel-2, one TIFF per band and patch.
 
     metadata.parquet                           patch_id, labels (19 classes), split, ...
     BigEarthNet-S2/TILE/PATCH/PATCH_B02.tif    12 bands of 10, 20 and 60 m; train with --bands
     Reference_Maps/TILE/PATCH/PATCH_reference_map.tif
 
-TILE is PATCH without its last two numbers. With ``labels=43`` a patch has the classes of CORINE
-Land Cover that its reference map shows. Patches of one tile are a group; a tile that the published
-splits divide is one group in each of them, and a note says so.
+With ``labels=43`` a patch has the classes of CORINE Land Cover that its reference map shows. Patches
+of one tile are a group; one that the published splits divide is a group in each of them.
 
-UC Merced: 2,100 aerial photos of 256 pixels; the 17 labels of Chaudhuri et al. (2018).
+UC Merced: aerial photos with the 17 labels of Chaudhuri et al. (2018).
 
     Images/CLASS/CLASS00.tif, LandUse_Multilabeled.txt (columns by tabs)
-
-Columns, splits and headers were compared with those that public programs for these sets read; the
-X-rays, which need a contract, were not at hand.
 """
 
 import tomllib
@@ -41,7 +37,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv as arrow_csv
 
-from labelwise.data.rows import from_rows, read_lines, require_file
+from labelwise.data.rows import from_rows, read_fields, read_lines, require_file
 from labelwise.data.table import LabelTable
 from labelwise.errors import DataError
 from labelwise.pictures.multiband import open_cube
@@ -62,11 +58,7 @@ Columns = dict[str, list[str]]
 
 
 def read_chexpert(path: Path, blank: Blank = "unknown", views: Views = "all") -> LabelTable:
-    """Return CheXpert: train.csv, valid.csv and, if there, the test labels beside the images.
-
-    The full set may lie in its four batches, as they were unpacked. ``views`` keeps the frontal or
-    the lateral ones alone.
-    """
+    """Return CheXpert: train.csv, valid.csv and, if there, the test labels, also in its batches."""
     tables = path / CSV_BATCH if (path / CSV_BATCH).is_dir() else path
     parts = {"train.csv": "train", "valid.csv": "val"}
     parts |= {name: "test" for name in TEST_TABLES if (tables / name).is_file()}
@@ -112,10 +104,7 @@ def _in_batch(file: str, batches: dict[str, str]) -> str:
 def read_mimic_cxr(
     path: Path, blank: Blank = "unknown", labeler: Literal["chexpert", "negbio"] = "chexpert"
 ) -> LabelTable:
-    """Return MIMIC-CXR-JPG: files/, and mimic-cxr-2.0.0-{split,chexpert,negbio}.csv, or .csv.gz.
-
-    Labels are those of the study that an image belongs to; of one without them all are unknown.
-    """
+    """Return MIMIC-CXR-JPG: files/, and mimic-cxr-2.0.0-{split,chexpert,negbio}.csv, or .csv.gz."""
     file = _found(path, f"mimic-cxr-2.0.0-{labeler}.csv")
     labels = _columns(file, ("study_id", *FINDINGS))
     by_study = {study: row for row, study in enumerate(labels["study_id"])}
@@ -159,11 +148,7 @@ def _of_states(
 
 
 def read_chestxray14(path: Path) -> LabelTable:
-    """Return ChestX-ray14: Data_Entry_2017*.csv, train_val_list.txt, test_list.txt and images.
-
-    Images lie in ``images/``, or in ``images_001/images/`` to ``images_012/images/``. The lists
-    tell training and test apart; where they are missing, nothing does.
-    """
+    """Return ChestX-ray14: Data_Entry_2017*.csv, train_val_list.txt, test_list.txt and images."""
     entry, *others = sorted(path.glob("Data_Entry_2017*.csv")) or [path / "Data_Entry_2017.csv"]
     if others:
         raise DataError(
@@ -175,14 +160,13 @@ def read_chestxray14(path: Path) -> LabelTable:
     # Those in ``images`` need no list.
     photos = path.glob("images_*/images/*")
     places = {file.name: file.relative_to(path).as_posix() for file in photos}
-    known = {*MINED, "No Finding"}
-    labels = []
-    for row, text in enumerate(columns["Finding Labels"]):
-        words = text.split("|")
-        strange = [word for word in words if word not in known]
-        if strange:
-            raise DataError(f"{entry}, row {row + 1}: {strange[0]!r} is none of the 14 findings")
-        labels.append([word for word in words if word != "No Finding"])
+    labels = [
+        [word for word in text.split("|") if word != "No Finding"]
+        for text in columns["Finding Labels"]
+    ]
+    for row, words in enumerate(labels, 1):
+        for word in set(words) - set(MINED):
+            raise DataError(f"{entry}, row {row}: {word!r} is none of the 14 findings")
     names = columns["Image Index"]
     lists = {"train_val_list.txt": "train", "test_list.txt": "test"}
     split = None
@@ -218,10 +202,7 @@ def _columns(file: Path, wanted: Sequence[str]) -> Columns:
     """Return columns of a CSV file, perhaps packed, as text; nothing is an empty text."""
     require_file(file)
     options = arrow_csv.ConvertOptions(
-        column_types=dict.fromkeys(wanted, pa.string()),
-        include_columns=list(wanted),
-        strings_can_be_null=False,
-        quoted_strings_can_be_null=False,
+        column_types=dict.fromkeys(wanted, pa.string()), include_columns=list(wanted)
     )
     try:
         table = arrow_csv.read_csv(file, convert_options=options)
@@ -290,10 +271,8 @@ def read_bigearthnet(
         parts[tile].add(part)
     divided = sum(len(own) > 1 for own in parts.values())
     if splits == "published" and divided:  # a tile's part within one split is a group
-        groups = [
-            f"{tile} in {part}" if len(parts[tile]) > 1 else tile
-            for tile, part in zip(tiles, split, strict=True)
-        ]
+        named = zip(tiles, split, strict=True)
+        groups = [f"{tile} in {part}" if len(parts[tile]) > 1 else tile for tile, part in named]
         notes.append(
             f"the published splits divide {divided:,} of {counted(len(parts), 'tile')}, so that "
             "test patches lie beside training ones: a group is the part of a tile within its split "
@@ -346,17 +325,15 @@ def _mapped(path: Path, tile: str, patch: str) -> list[str]:
 def read_ucmerced(path: Path) -> LabelTable:
     """Return UC Merced with 17 labels: Images/, and LandUse_Multilabeled.txt."""
     file = path / "LandUse_Multilabeled.txt"
-    header, *lines = [line.split("\t") for line in read_lines(file) if line.strip()] or [[]]
+    (_, header), *lines = [*read_fields(file, 1, "labels between tabs", "\t")] or [("", [])]
     names = [name.strip() for name in header[1:]]
     if not names:
         raise DataError(f"{file}: must begin with a line of labels between tabs")
     images, labels = [], []
-    for number, (image, *states) in enumerate(lines, 2):
+    for where, (image, *states) in lines:
         states = [state.strip() for state in states]
         if len(states) != len(names) or not set(states) <= {"0", "1"}:
-            raise DataError(
-                f"{file}, line {number}: must be an image and {len(names)} numbers 0 or 1"
-            )
+            raise DataError(f"{where}: must be an image and {len(names)} numbers 0 or 1")
         kind = image.strip().rstrip("0123456789")
         images.append(f"Images/{kind}/{image.strip()}.tif")
         labels.append([name for name, state in zip(names, states, strict=True) if state == "1"])
