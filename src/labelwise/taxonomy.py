@@ -21,6 +21,7 @@ for all images at once: what lies above v joins the parent's block, and the sums
 """
 
 import csv
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -42,24 +43,15 @@ SKOS_SUFFIXES = (".nt", ".rdf", ".xml", ".jsonld", ".ttl")  # read by labelwise.
 
 # Attribute groups: labels that exclude each other, such as the colours of a thing.
 #
-#     exactly-one   one of the labels is present, and only one      (the main colour)
-#     at-most-one   one of them or none                             (day or night, if it is known)
-#     any           no rule: the group is only a name for its labels
-#
-# A file of groups is a CSV with the columns ``group``, ``kind`` and ``labels`` (split on ``|``). A
-# label is in one group with a rule at most.
-#
-# With independent labels of log-odds u_k, knowing that a rule holds leaves
-#
 #     exactly-one   p_k = exp(u_k) / sum_j exp(u_j)             a softmax within the group
 #     at-most-one   p_k = exp(u_k) / (1 + sum_j exp(u_j))       the same with "none" at 0
+#     any           no rule: the group is only a name for its labels
 #
-# which is Bayes' rule; where the labels' own probabilities know the rule already, slope and offsets
-# of u_k are fitted (:mod:`labelwise.calibration.adjusted`).
+# The probabilities are Bayes' rule for independent labels of log-odds u_k; where they know the rule
+# already, slope and offsets of u_k are fitted (:mod:`labelwise.calibration.adjusted`).
 #
-# What a rule says of labels: where one is present, all others are absent; in exactly-one, where all
-# others are absent, the last one is present. Two present ones, or none where there must be one, are
-# a conflict: nobody knows which label is wrong.
+# Where one label is present, all others are absent; in exactly-one, where all others are absent, the
+# last one is present. Two present ones, or none where there must be one, are a conflict.
 
 GroupKind = Literal["exactly-one", "at-most-one", "any"]
 KINDS = get_args(GroupKind)
@@ -124,7 +116,7 @@ class AttributeGroups:
     def within(self, space: LabelSpace) -> "AttributeColumns":
         """Return the groups as columns of some labels; a label that is none of them is an error."""
         column = {name: position for position, name in enumerate(space.names)}
-        places: dict[str, list[list[int]]] = {kind: [] for kind in KINDS}
+        columns: dict[str, list[list[int]]] = {kind: [] for kind in KINDS}
         for group in self.groups:
             for label in group.labels:
                 if label not in column:
@@ -132,16 +124,15 @@ class AttributeGroups:
                         f"{self.source}: {label!r} of the group {group.name!r} is not a label"
                         f"{nearest(label, column)}"
                     )
-            places[group.kind].append([column[label] for label in group.labels])
-        return AttributeColumns.of(places["exactly-one"], places["at-most-one"])
+            columns[group.kind].append([column[label] for label in group.labels])
+        return AttributeColumns.of(columns["exactly-one"], columns["at-most-one"])
 
 
 @dataclass(frozen=True, eq=False)
 class Settled:
-    """Labels (N, K) and which are known, after the rules; conflicts (N,) are rows that break one.
+    """Labels (N, K) after the rules, unknown where a group is broken; conflicts (N,) are its rows.
 
-    In a group that a row breaks, its labels are unknown. ``learned`` labels were unknown and follow
-    from others.
+    ``learned`` labels were unknown and follow from others.
     """
 
     labels: NDArray[np.float64]
@@ -183,25 +174,20 @@ class AttributeColumns:
     def settled(self, labels: NDArray[np.float64], observed: NDArray[np.bool_] | None) -> Settled:
         """Return what the rules say of labels (N, K) that are 0, 1 or unknown."""
         values = np.array(labels, np.float64)
-        seen = np.ones(values.shape, bool) if observed is None else np.array(observed, bool)
-        before = seen.copy()
-        broken = np.zeros(len(values), bool)
+        before = np.ones(values.shape, bool) if observed is None else np.asarray(observed, bool)
+        seen, broken = before.copy(), np.zeros(len(values), bool)
         for group in self.groups:
-            columns = list(group)
-            present = (values[:, columns] > 0.5) & seen[:, columns]
-            absent = ~(values[:, columns] > 0.5) & seen[:, columns]
-            count = present.sum(1)
-            wrong = count > 1
+            block, known = values[:, list(group)], seen[:, list(group)]
+            present, absent = (block > 0.5) & known, (block <= 0.5) & known
+            wrong = present.sum(1) > 1
             if group in self.exactly_one:
                 wrong |= absent.all(1)
-                last = ~wrong & (count == 0) & (absent.sum(1) == len(columns) - 1)
-                present = present | (last[:, None] & ~absent)
-                count = present.sum(1)
-            sure = ~wrong & (count == 1)
-            block, known = values[:, columns], seen[:, columns]
-            block[sure], known[sure] = present[sure] * 1.0, True
+                last = ~present.any(1) & (absent.sum(1) == len(group) - 1)
+                present |= last[:, None] & ~absent
+            sure = ~wrong & present.any(1)
+            block[sure], known[sure] = present[sure], True
             known[wrong] = False
-            values[:, columns], seen[:, columns] = block, known
+            values[:, list(group)], seen[:, list(group)] = block, known
             broken |= wrong
         return Settled(values, seen, broken, int((seen & ~before).sum()))
 
@@ -278,8 +264,8 @@ class Taxonomy:
         if not lines:
             raise DataError(f"{path}: the taxonomy is empty; write child,parent or names as a|b|c")
         header = [cell.strip().lower() for cell in rows[lines[0][0] - 1]]
+        pairs = []
         if "child" in header and "parent" in header:
-            pairs = []
             for number, line in lines[1:]:
                 cells = [from_cell(cell.strip()) for cell in rows[number - 1]]
                 named = dict(zip(header, cells, strict=False))
@@ -290,11 +276,11 @@ class Taxonomy:
                     )
                 pairs.append((number, named["child"], named["parent"]))
         elif any("|" in line for _, line in lines):
-            paths = [(number, [name.strip() for name in line.split("|")]) for number, line in lines]
-            for number, names in paths:
+            for number, line in lines:
+                names = [name.strip() for name in line.split("|")]
                 if not all(names):
                     raise DataError(f"{path}, line {number}: a name must not be empty, got {names}")
-            pairs = [(n, child, top) for n, names in paths for top, child in pairwise(names)]
+                pairs += [(number, child, parent) for parent, child in pairwise(names)]
         else:
             raise DataError(
                 f"{path}, line {lines[0][0]}: a taxonomy has the header child,parent or lines as "
@@ -329,9 +315,9 @@ class Taxonomy:
 
     @cached_property
     def _children(self) -> dict[str, list[str]]:
-        children: dict[str, list[str]] = {}
+        children = defaultdict[str, list[str]](list)
         for child, parent in self.parents.items():
-            children.setdefault(parent, []).append(child)
+            children[parent].append(child)
         return children
 
     def below(self, name: str) -> tuple[str, ...]:
