@@ -16,7 +16,7 @@ import base64
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from queue import Empty, Queue
 from threading import Thread
@@ -108,11 +108,13 @@ class Immich:
         raise ServiceError(f"{self.address} answered a search with more than {MOST_PAGES:,} pages")
 
     def give(self, tag: str, photos: Sequence[str]) -> None:
-        for ids in _parts(photos):
-            self._ask("PUT", "tags", "assets", body={"assetIds": ids, "tagIds": [tag]})
+        for start in range(0, len(photos), AT_ONCE):
+            body = {"assetIds": photos[start : start + AT_ONCE], "tagIds": [tag]}
+            self._ask("PUT", "tags", "assets", body=body)
 
     def take(self, tag: str, photos: Sequence[str]) -> None:
-        for ids in _parts(photos):
+        for start in range(0, len(photos), AT_ONCE):
+            ids = photos[start : start + AT_ONCE]
             self._ask("DELETE", "tags", tag, "assets", body={"ids": ids})
 
     def remove(self, tag: str) -> None:
@@ -211,10 +213,6 @@ def _checksum(path: str) -> str:
     except OSError:
         return ""
     return base64.b64encode(digest.digest()).decode()
-
-
-def _parts(photos: Sequence[str]) -> Iterable[list[str]]:
-    return (list(photos[start : start + AT_ONCE]) for start in range(0, len(photos), AT_ONCE))
 
 
 def _objects(value: Any, asked: str) -> list[dict[str, Any]]:

@@ -81,9 +81,8 @@ def _names(path: Path, statements: Iterable[Statement], language: str) -> SkosNa
         labels[concept].setdefault(tongue, value.strip())
     broader: dict[str, set[str]] = defaultdict(set)
     preferred: dict[str, set[str]] = defaultdict(set)
-    for concept, parent, _ in (*said[BROADER[0]], *said[BROADER[1]]):
-        broader[concept].add(parent)
-    for parent, concept, _ in said[NARROWER]:
+    turned = ((concept, parent, "") for parent, concept, _ in said[NARROWER])
+    for concept, parent, _ in (*said[BROADER[0]], *said[BROADER[1]], *turned):
         broader[concept].add(parent)
     for concept, parent, _ in said[PREFERRED]:
         preferred[concept].add(parent)
