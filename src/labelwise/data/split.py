@@ -27,16 +27,15 @@ from labelwise.system.names import Names
 from labelwise.system.progress import Silent, Watch
 from labelwise.system.text import counted
 
-# Near-duplicates as groups: two photos whose fingerprints (or embeddings, by a given bound) have a
-# cosine of at least NEAR. Chains of them are one group, joined with the groups that the table has.
-# A group is named after its earliest photo.
-
 MANY, LARGE = 20, 0.5  # photos, and the share of them in one group that is worth a word
 
 
 @dataclass(frozen=True, eq=False)
 class GroupedTable:
-    """A table with groups of near-duplicates; ``unread`` are sentences on photos that failed."""
+    """A table whose near-duplicates, and chains of them, joined its groups.
+
+    A group is named after its earliest photo. ``unread`` are sentences on photos that failed.
+    """
 
     table: LabelTable
     groups: Groups
@@ -99,11 +98,7 @@ def group_near_vectors(
     least: float,
     unread: Sequence[str] = (),
 ) -> GroupedTable:
-    """Return the table with photos in one group whose vectors (N, D) have a cosine of ``least``.
-
-    A vector of zeros is near nothing: that of a photo which the model could not see, of which a
-    sentence of ``unread`` says why.
-    """
+    """Return the table with photos in one group whose vectors (N, D) have a cosine of ``least``."""
     if not 0 < least <= 1:
         raise ValueError(f"the least cosine must lie in (0, 1], got {least}")
     values = np.asarray(vectors, np.float64)
@@ -184,17 +179,15 @@ def with_validation(
 ) -> LabelTable:
     """Return the table, ``share`` of whose training images became validation if it had none.
 
-    A table without any split gets train and val. The images are drawn in proportion to each label
-    set, the same for every method and training seed; groups stay together, and with
-    ``by_content`` equal images too. A note says what was done.
+    They are drawn in proportion to each label set, the same for every method and training seed;
+    groups stay together, and with ``by_content`` equal images too.
     """
     if not 0 < share < 1:
         raise SettingsError(f"the share of validation must be between 0 and 1, got {share:g}")
     if table.split is not None and "val" in table.split:
         return table
-    rows = np.arange(len(table))
-    if table.split is not None:
-        rows = np.flatnonzero(table.split == "train")
+    split = np.full(len(table), "train", "U5") if table.split is None else table.split.astype("U5")
+    rows = np.flatnonzero(split == "train")
     if len(rows) < 2:
         raise DataError(f"{table.name}: validation is taken out of train, which has too few images")
     if table.group is not None or by_content:
@@ -207,7 +200,6 @@ def with_validation(
         keys = [table.present.row(row).tobytes() for row in mixed.tolist()]
         mixed = mixed[np.argsort(np.unique(keys, return_inverse=True)[1], kind="stable")]
         taken = mixed[np.diff(np.floor(np.arange(len(rows) + 1) * share)) > 0]
-    split = np.full(len(table), "train", "U5") if table.split is None else table.split.astype("U5")
     split[taken] = "val"
     note = f"{len(taken):,} of {len(rows):,} training images became validation, there was none"
     return replace(table, split=split, notes=(*table.notes, note))
@@ -228,16 +220,14 @@ def _items(table: LabelTable, smallest: float) -> "sparse.csr_array":
 
     present = table.present.plain()
     rows, width = len(table), len(table.space)
-    row, column = np.divmod(present.keys(), width)
     pair_row, pair = _pairs(present, smallest)
-    strata = (table.zero_label(), table.unlabelled(), np.ones(rows, np.bool_))
-    members = [row, pair_row] + [np.flatnonzero(stratum) for stratum in strata]
+    strata = np.stack([table.zero_label(), table.unlabelled(), np.ones(rows, np.bool_)])
+    stratum, of_stratum = np.nonzero(strata)
     pairs = int(pair.max(initial=-1)) + 1
-    places = [column, width + pair]
-    places += [np.full(len(m), width + pairs + n) for n, m in enumerate(members[2:])]
-    entries = np.concatenate(members), np.concatenate(places)
+    row = np.concatenate([present.owners(), pair_row, of_stratum])
+    item = np.concatenate([present.columns, width + pair, width + pairs + stratum])
     shape = rows, width + pairs + len(strata)
-    return sparse.csr_array((np.ones(len(entries[0]), np.int64), entries), shape=shape)
+    return sparse.csr_array((np.ones(len(row), np.int64), (row, item)), shape=shape)
 
 
 def _pairs(sets: LabelSets, smallest: float) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
