@@ -6,11 +6,9 @@ A label that is not known is
     CVAT           a tag with the attribute state = unknown, or = predicted by a model
     FiftyOne       in the field ``unknown``, beside ``ground_truth``
 
-Where an object is marked in Label Studio or CVAT (a box, a polygon), its label is present, as in
-COCO and VOC. In CVAT a tag with state = absent says that the label is not there, and
-state = present says no more than the tag itself. A task without annotation, or one that was
-cancelled, and a sample without ``ground_truth`` are unlabelled; one whose annotation is empty was
-reviewed and has none of them. What a model predicted (``predictions``) is never read as a label.
+Where an object is marked (a box, a polygon), its label is present. A task without annotation, or
+one that was cancelled, and a sample without ``ground_truth`` are unlabelled; one with an empty
+annotation was reviewed and has none of them. What a model predicted is never read as a label.
 """
 
 import json
@@ -153,8 +151,7 @@ def _choices(from_name: str, to_name: str, names: Sequence[str]) -> list[dict[st
     return [place | {"value": {"choices": list(names)}}]
 
 
-# Where a label is known nothing is predicted. Only FiftyOne, which keeps labels and predictions
-# apart, gets all of them, with the fields by which it shows true and false positives.
+# Where a label is known nothing is predicted, but for FiftyOne, which keeps the two apart.
 
 VOC_SUFFIXES = (".jpg", ".jpeg", ".png")
 

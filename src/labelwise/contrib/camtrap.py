@@ -8,11 +8,11 @@
     unknown, unclassified   nothing is known of the photo; an event around an unclassified one tells
     group       the location of the deployment; without one, the deployment
 
-What a machine classified is not a label and is left out, unless ``machine`` is true. Videos and
-sounds are left out, which a note says. Published packages name photos by addresses on the web:
-nothing is downloaded, and ``root`` is the folder where they lie by their fileName. Labels for the
-scores of another program (``--labels package/``) need no photo: its rows are found by fileName.
-:mod:`labelwise.contrib.camtrap` holds the tables to the standard.
+What a machine classified is not a label, unless ``machine`` is true. Videos and sounds are left
+out. Published packages name photos by addresses on the web: nothing is downloaded, and ``root`` is
+the folder where they lie by their fileName. Labels for scores (``--labels package``) need none.
+
+Versions 1.0 to 1.0.2 are read; earlier ones name their columns otherwise.
 """
 
 import re
@@ -30,11 +30,6 @@ from labelwise.data.table import LabelTable
 from labelwise.errors import DataError
 from labelwise.system.text import counted
 
-# Columns, types and keys are those of version 1.0 (tdwg/camtrap-dp, published at rs.gbif.org);
-# 1.0.1 and 1.0.2 have the same tables. Versions before 1.0 name their columns otherwise and are not
-# accepted. A cell of NA, NaN or nan is a missing value, as from 1.0.2 on.
-
-
 NEEDED = {
     "deployments": ("deploymentID",),
     "media": ("mediaID", "deploymentID", "timestamp", "filePath", "fileMediatype"),
@@ -48,7 +43,7 @@ CHOICES = {
     "observationLevel": ("media", "event"),
     "observationType": ("animal", "human", "vehicle", "blank", "unknown", "unclassified"),
 }
-MISSING = ("NA", "NaN", "nan")
+MISSING = ("NA", "NaN", "nan")  # as from 1.0.2 on
 VERSION = re.compile(r"/camtrap-dp/v?(\d+)\.(\d[^/]*)/")
 
 Rows = list[dict[str, str]]
@@ -77,11 +72,7 @@ class CamtrapPackage:
 
     @cached_property
     def event_rows(self) -> dict[str, Rows]:
-        """The observations of the events that each photo belongs to, by its mediaID.
-
-        A photo belongs to the events of its deployment that it was taken in, between eventStart
-        and eventEnd, both included, and to those that its own observations name by eventID.
-        """
+        """The observations of the events that each photo was taken in, or names, by its mediaID."""
         by_deployment = _places(self.observations, "deploymentID", "event")
         if not by_deployment:
             return {}
@@ -201,8 +192,7 @@ def read_camtrap(
 ) -> LabelTable:
     """Return the photos of a Camtrap DP package; ``path`` is its folder or datapackage.json.
 
-    ``root`` is the folder of the photos, if that is not the package; where no file is opened, and
-    only labels are wanted, photos on the web need none.
+    ``root`` is the folder of the photos, if that is not the package.
     """
     package = read_package(path)
     folder = package.folder
@@ -274,11 +264,10 @@ def _states(own: Rows, event: Rows) -> tuple[list[str], Sequence[str]]:
     looked = [row for row in own if row["observationType"] not in ("unknown", "unclassified")]
     if looked:
         return _labels(looked), []
-    if any(row["observationType"] == "unknown" for row in own):
-        return [], AllBut()
-    if any(row["observationType"] in ("unknown", "unclassified") for row in event) or not event:
-        return [], AllBut()
-    return [], _labels(event)
+    nobody_knows = any(row["observationType"] == "unknown" for row in own) or any(
+        row["observationType"] in ("unknown", "unclassified") for row in event
+    )
+    return [], AllBut() if nobody_knows or not event else _labels(event)
 
 
 def _labels(rows: Rows) -> list[str]:

@@ -16,7 +16,7 @@ BigEarthNet v2 (reBEN): patches of Sentinel-2, one TIFF per band and patch.
     BigEarthNet-S2/TILE/PATCH/PATCH_B02.tif    12 bands of 10, 20 and 60 m; train with --bands
     Reference_Maps/TILE/PATCH/PATCH_reference_map.tif
 
-With ``labels=43`` a patch has the classes of CORINE Land Cover that its reference map shows. Patches
+With ``labels=43`` a patch has the CORINE Land Cover classes that its reference map shows. Patches
 of one tile are a group; one that the published splits divide is a group in each of them.
 
 UC Merced: aerial photos with the 17 labels of Chaudhuri et al. (2018).

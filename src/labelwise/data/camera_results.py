@@ -5,16 +5,10 @@
     SpeciesNet     {"predictions": [{"filepath", "classifications": {"classes", "scores"},
                    "detections": [...]}]}, of which classes are "id;class;...;species;common name"
 
-A box is [x, y, width, height] as shares of the photo; what reaches over its edge by a hundredth at
-most is cut there. The score of a label in a photo is that of its surest detection: conf for a
-category, conf times p for a class of MegaDetector's format, and the classifier's own score for
-SpeciesNet. What is not listed is not known to be absent: programs leave out what lies below a
-threshold, or below the first five. ``failure`` says why a photo has no result. A video
-(``frame_rate``) counts as a photo, of which no crop is cut. Paths that Windows wrote are read with
-slashes.
-
-Layouts: MegaDetector's batch output format (agentmorris/MegaDetector, 1.4, which its validator and
-its page describe) and the output of run_model (google/cameratrapai, README).
+A box is [x, y, width, height] as shares of the photo, cut where it reaches over the edge by a
+hundredth at most. The score of a label is that of its surest detection: conf for a category, conf
+times p for a class of MegaDetector, the classifier's own for SpeciesNet. What is not listed is not
+known to be absent. A video (``frame_rate``) counts as a photo, of which no crop is cut.
 """
 
 import csv

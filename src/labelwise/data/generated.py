@@ -1,11 +1,9 @@
 """Embedded sets, made from a seed: ``scenes`` (images) and ``posterior`` (features).
 
-scenes: real handwritten digits pasted onto coloured, cluttered canvases. The 1,797 digit images
-of UCI (digits.npz) are divided among train, val and test before anything is pasted, so no
-handwriting is shared between splits. A scene holds 0 to 5 digits; its labels are the digits that
-are there. Popularity falls from 0 to 9, and a digit likes to bring its partner (1 and 7, 3 and 8,
-...), so labels are imbalanced and correlated. Scenes are drawn in chunks, each from its own seed:
-a larger set begins with the smaller one, and chunks run in parallel.
+scenes: handwritten digits of UCI pasted onto cluttered canvases; no handwriting is in two splits. A
+scene holds 0 to 5 digits. Popularity falls from 0 to 9, and a digit likes to bring its partner (1
+and 7, 3 and 8, ...). Scenes are drawn in chunks, each from its own seed: a larger set begins with
+the smaller one, and chunks run in parallel.
 
 posterior: features x whose true label probabilities eta(x) are known in closed form.
 
