@@ -11,6 +11,7 @@ from tiny_predictor import make
 from typed import must_run, run
 
 import labelwise
+from labelwise.numeric.duplicates import compared_groups
 
 SHOTS = [(f"a{scene}.png", f"b{scene}.png", f"c{scene}.jpg") for scene in range(12)]
 NAMES = [name for kind in zip(*SHOTS, strict=True) for name in kind]
@@ -118,22 +119,8 @@ def test_a_photo_that_cannot_be_read_looks_like_no_other(folder):
 # By what a model sees, and by vectors
 
 
-def components(vectors, least):
-    """Return the sets of rows that a chain of cosines joins, one row after the other."""
-    unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-    left, found = set(range(len(unit))), set()
-    while left:
-        reached, new = set(), {min(left)}
-        while new:
-            reached |= new
-            new = {b for a in new for b in left if unit[a] @ unit[b] >= least} - reached
-        left -= reached
-        found.add(frozenset(reached))
-    return found
-
-
 def test_a_model_compares_what_it_sees(folder):
-    """Its own embeddings are the oracle; their cosines are put together one by one."""
+    """Oracle: groups of its own embeddings, as the test of vectors below holds them."""
     predictor = make()
     predictor.save(folder / "model")
     source, out = write(folder, NAMES), folder / "grouped.csv"
@@ -143,7 +130,10 @@ def test_a_model_compares_what_it_sees(folder):
     unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
     cosines = np.sort((unit @ unit.T)[np.triu_indices(len(NAMES), 1)])
     least = float((cosines[-60] + cosines[-61]) / 2)  # scenes have 36 pairs
-    expected = {frozenset(NAMES[row] for row in rows) for rows in components(vectors, least)}
+    expected = defaultdict(set)
+    for name, group in zip(NAMES, compared_groups(unit, least).tolist(), strict=True):
+        expected[group].add(name)
+    expected = set(map(frozenset, expected.values()))
     assert 1 < len(expected) < len(NAMES)
     assert expected != SCENES
     must_run("data", "near-copies", source, "-m", folder / "model", "--cosine", least, "-o", out)

@@ -116,7 +116,7 @@ def test_every_listed_format_is_read_by_a_new_process(tmp_path):
 SAMPLES = [saved(gradient(), kind) for kind in ("PNG", "JPEG", "GIF", "BMP", "WEBP", "TIFF")]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     st.sampled_from(SAMPLES),
     st.lists(st.tuples(st.integers(0, 300), st.integers(0, 255)), max_size=6),

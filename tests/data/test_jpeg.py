@@ -197,7 +197,7 @@ def outcome(decoder, content, at_least=None):
 
 
 @pytest.mark.filterwarnings("ignore")  # Pillow's, about broken metadata
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=80)
 @example(SAMPLES[39], [("drop", 1369, b"-")], None)  # libjpegs smooth it differently
 @given(st.sampled_from(SAMPLES), st.lists(DAMAGE, max_size=4), st.sampled_from([None, 8, 30]))
 def test_damaged_files_have_pillows_pixels_or_pillows_refusal(content, damage, at_least):

@@ -14,7 +14,7 @@ from labelwise.system.names import Names
 MASKS = st.tuples(st.integers(0, 9), st.integers(1, 7)).flatmap(lambda s: arrays(np.bool_, s))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(MASKS, st.randoms(use_true_random=False))
 def test_every_view_agrees_with_the_dense_mask(mask, random):
     sets = LabelSets.from_dense(mask)
@@ -30,7 +30,7 @@ def test_every_view_agrees_with_the_dense_mask(mask, random):
     np.testing.assert_array_equal(joined.dense(), np.concatenate([mask, mask[rows]]))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.lists(st.lists(st.integers(0, 5), max_size=8), max_size=6))
 def test_lists_may_repeat_and_be_unsorted(rows):
     sets = LabelSets.from_lists(rows, 6)
@@ -82,7 +82,7 @@ def test_splits_must_be_known_and_there():
         table(np.eye(2)).splits()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.lists(st.sampled_from(["a", "b", "c", "ä", ""]), max_size=9))
 def test_names_are_a_sequence(strings):
     names = Names(strings)

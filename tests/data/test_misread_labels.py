@@ -80,11 +80,6 @@ def test_a_name_that_holds_another_is_noted(table):
     assert not load(table(["traffic light", "cat"])).notes
 
 
-def test_given_names_are_not_asked_about(table):
-    names = ["dog", "beach", "dog beach"]
-    assert list(load(table(["dog beach", "dog", "beach"]), names=names).space.names) == names
-
-
 def test_numbers_are_not_two_spellings_of_one_label(table):
     notes = describe(load(table(["1 3", "13", "1-3"]), separator="|")).notes
     assert not [note for note in notes if "spelled" in note]
@@ -248,11 +243,6 @@ def test_image_sets_without_states_take_the_labels_of_the_xml(voc):
     assert [table.space.names[table.present.row(row)[0]] for row in range(2)] == ["dog", "cat"]
     assert "only list images, without 1, -1 or 0" in table.notes[0]
     assert table.notes[-1] == "left out: 1 photo of JPEGImages that no image set lists"
-
-
-def test_image_sets_with_states_are_taken_as_they_are(voc):
-    (voc / "ImageSets" / "Main" / "bird_train.txt").write_text("0 -1\n1 1\n")
-    assert list(load(voc).space.names) == ["bird"]
 
 
 @pytest.mark.parametrize("xml", ["", "annotations"])

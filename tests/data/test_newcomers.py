@@ -66,14 +66,14 @@ def test_the_marks_that_part_labels_and_columns(folder):
     assert "separated by ',' or ';'" in str(run("describe", table).exception)
 
 
-@settings(deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=6), max_size=4))
 def test_written_lists_are_those_of_python_and_json(words):
     assert written_list(repr(words)) == ast.literal_eval(repr(words)) == words
     assert written_list(json.dumps(words, ensure_ascii=False)) == words
 
 
-@settings(deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.text("[]'\",\\ abx\n0", max_size=12))
 def test_any_text_is_a_list_only_if_python_says_so(text):
     found = written_list(f"[{text}]")

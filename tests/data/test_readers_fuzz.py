@@ -14,7 +14,7 @@ from labelwise.data import load
 from labelwise.errors import DataError, LabelwiseError
 
 QUIET = settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 COCO = {
     "images": [{"id": 1, "file_name": "a.jpg"}],

@@ -138,7 +138,7 @@ def test_few_blocks_are_in_memory_and_a_second_reading_begins_again(folder):
     batch=st.integers(1, 24),
     mean=st.sampled_from([1.0, 2.0**25, 2.0**31]),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_the_order_of_blocks_holds_each_row_once_and_few_blocks_at_a_time(sizes, batch, mean):
     number = np.repeat(np.arange(len(sizes)), sizes)
     order = order_of_blocks(Blocks(number, mean), batch, np.random.default_rng(0))
