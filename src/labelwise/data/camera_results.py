@@ -214,6 +214,7 @@ def _photo(
     listed = _listed(record, "detections", where)
     boxes = tuple(_box(entry, number, where, categories) for number, entry in enumerate(listed))
     reported: list[tuple[str, float]] = []
+    named = classes or {}
     if classes is None:
         names, values = (inner(record, "classifications", key) for key in ("classes", "scores"))
         if not isinstance(names, list) or not isinstance(values, list) or len(names) != len(values):
@@ -228,9 +229,9 @@ def _photo(
     for box, detection in zip(boxes, listed, strict=True) if classes is not None else ():
         reported.append((box.category, box.conf))
         for pair in _listed(detection, "classifications", where):
-            if not isinstance(pair, list) or len(pair) != 2 or str(pair[0]) not in classes:
+            if not isinstance(pair, list) or len(pair) != 2 or str(pair[0]) not in named:
                 raise DataError(f"{where}: a classification must be [number, share], got {pair!r}")
-            name = classes[str(pair[0])]
+            name = named[str(pair[0])]
             reported.append((name, box.conf * _share(pair[1], where, f"the share of {name!r}")))
     scores: dict[str, float] = {}
     for name, score in reported:

@@ -358,10 +358,12 @@ def written_list(text: str) -> list[str] | None:
     text = text.strip()
     if not QUOTED_LIST.fullmatch(text or "[]"):
         return None
+    if "\\" not in text:  # which is read in a quarter of the time
+        return [word[1:-1] for word in re.findall(QUOTED, text)]
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of escapes that mean themselves
-            words: list[str] = ast.literal_eval(text or "[]")
+            words: list[str] = ast.literal_eval(text)
         "".join(words).encode()
     except (ValueError, SyntaxError):
         return None
