@@ -5,11 +5,9 @@
     config.json        what timm and transformers read, in that case
     README.md          the model card, with reliability.svg
 
-timm has a model if the head is linear and the network is timm's own and pools its features by a
-mean; timm loads the new folder, and its logits are compared. transformers takes a sigmoid or a
-softmax of these logits, so the link is folded into the classifier. A model whose probabilities are
-another function of its logits, or a mean over several views, is marked with a ``model_type`` that
-transformers does not load.
+timm loads the new folder, and its logits are compared. transformers takes a sigmoid or a softmax of
+these logits, so the link is folded into the classifier. A model whose probabilities are another
+function of its logits, or a mean over several views, has a ``model_type`` that it does not load.
 """
 
 import json

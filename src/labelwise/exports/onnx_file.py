@@ -461,10 +461,9 @@ def pictures_of(
 
 
 # Backbone and head as an ONNX graph, by torch's own exporters. What one writes is compared with the
-# network on random input of another batch size before it is used. Tracing is tried first: it is a
-# hundred times faster than capturing the program (``dynamo``). It traces a batch of a fixed size,
-# so that all that follows from sizes alone is computed then: a quantiser would round the numbers
-# it is computed from. Where the batch size became a number too, it traces with one left open.
+# network on another batch size before it is used. Tracing is tried first: it is a hundred times
+# faster than capturing the program (``dynamo``). With a batch of fixed size all that follows from
+# sizes is computed then, which a quantiser would round; else the size is left open.
 
 
 @contextmanager

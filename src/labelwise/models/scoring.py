@@ -33,8 +33,7 @@ from labelwise.taxonomy import LabelTree, Taxonomy
 from labelwise.types import LabelSpace
 
 # On a GPU a CUDA graph launches all kernels of a network with one call: launched one by one, each
-# waits for Python's lock, which the threads that feed the GPU hold. Its values are the same. What
-# the CPU makes of them takes one thread: other cores are decoding.
+# waits for Python's lock, which the threads that feed the GPU hold.
 
 
 Network = Callable[[Tensor], tuple[Tensor, ...]]

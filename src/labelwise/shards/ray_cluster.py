@@ -284,8 +284,7 @@ class _Group:
 #
 #     worker --rows--> task on a free core: read, decode, resize --uint8--> worker: network
 #
-# A batch is a task that belongs to no node. The bytes of a shard are those of a worker that decodes
-# by itself.
+# The bytes of a shard are those of a worker that decodes by itself.
 
 
 @dataclass(frozen=True)

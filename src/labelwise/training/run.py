@@ -255,14 +255,12 @@ class _Finish:
 # Effort: how much is tried with a pretrained network, and what of it is kept.
 #
 #     quick   the head is solved on the features of the network
-#     good    quick; then the network is trained too, from that head (linear probing, then
-#             fine-tuning: Kumar et al. 2022)
-#     best    quick with larger pictures and other networks, as far as their weights can be had; the
-#             best of these is trained, once as it is and once with averaged weights
+#     good    quick; then the network is trained from that head (Kumar et al. 2022)
+#     best    quick with larger pictures and other networks; the best of these is trained, once as
+#             it is and once with averaged weights
 #
 # Each try is a run in ``trials/``. It replaces the best so far if its mAP on validation is higher
-# by more than the standard error of the difference. When ``minutes`` have passed, the current try
-# is given up, unless it is the first. The files of the best try become those of the run.
+# by more than the standard error of the difference.
 
 
 OTHER_NETWORKS = ("resnet50", "convnext_tiny", "vit_small_patch16_224")
@@ -567,9 +565,8 @@ def _finish_again(training: Training, *, fresh: bool) -> bool:
 
 # Out-of-fold predictions: what a run says of each of its training photos without having seen it.
 #
-# Each fold is a run in ``RUN/folds/N-of-M``, trained on the other folds and calibrated on the same
-# validation rows. ``RUN/folds.parquet`` joins their answers in the order of the training rows, as
-# log-odds under each fold's own calibrated link: logits of different fits need not mean the same.
+# Each fold is a run in ``RUN/folds/N-of-M``. ``RUN/folds.parquet`` joins their answers as log-odds
+# under each fold's own calibrated link: logits of different fits need not mean the same.
 
 
 FAR = 50.0  # log-odds beyond which nothing changes
