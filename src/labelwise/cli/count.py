@@ -60,8 +60,7 @@ def count(place: Path, query: str | None, given: Options) -> None:
                 index, asked, told, groups, distinct=given.distinct, who=given.who
             )
         elif given.ask is None:
-            caution(index.spec.caution)
-            caution(model_changed(index))
+            caution(index.spec.caution, model_changed(index))
             found = answer(index, asked, top=1)
             holds = f"It holds if these photos are like the {found.known} ones."
             sentences = [f"{found.counted}.", "" if found.untested else holds]

@@ -106,8 +106,7 @@ def split_table(source: str, given: Options) -> None:
     export(parted, given.target)
     sizes = {name: len(split) for name, split in parted.splits().items()}
     say(f"wrote {given.out}: {', '.join(f'{name} {size:,}' for name, size in sizes.items())}")
-    few = few_test_photos(sizes.get("test", 0))
-    caution(few)
+    caution(few_test_photos(sizes.get("test", 0)))
     next_steps(f"train {given.out}")
 
 
@@ -132,10 +131,10 @@ def group_table(source: str, given: Options) -> None:
     say(f"wrote {given.out}: {grouped.sentence()}")
     caution(grouped.warning)
     if grouped.unread:
-        verb_of = "is" if len(grouped.unread) == 1 else "are"
+        taken = "is taken" if len(grouped.unread) == 1 else "are taken"
         complain(
-            f"{counted(len(grouped.unread), 'photo')} could not be looked at and {verb_of} taken "
-            f"as unlike all others, first {grouped.unread[0]}"
+            f"{counted(len(grouped.unread), 'photo')} could not be looked at and {taken} as unlike "
+            f"all others, first {grouped.unread[0]}"
         )
     if grouped.divided:
         say(f"groups with photos in several splits: {grouped.divided:,}; draw a new split")

@@ -67,19 +67,17 @@ def review_table(source: str, given: Options) -> None:
         _next(source, given)
     else:
         given.refuse("it is for --find next", *OF_NEXT)
-        _suspects(Path(source), given.find or "missing", given)
+        _suspects(source, given.find or "missing", given)
 
 
-def _suspects(source: Path, kind: Literal["missing", "wrong"], given: Options) -> None:
-    address = str(source).replace(":/", "://", 1) if ":/" in str(source) else str(source)
-    folds, seed = given.folds or 5, given.seed or 0
-    level = given.get("wrong_at_most", 0.2)
-    if source.is_dir() or is_uri(address) or holds_vectors(source):
+def _suspects(source: str, kind: Literal["missing", "wrong"], given: Options) -> None:
+    folder, seed, level = Path(source), given.seed or 0, given.get("wrong_at_most", 0.2)
+    if folder.is_dir() or is_uri(source) or holds_vectors(folder):
         given.refuse(f"{source} is not a table of scores", "scores", "link", "labels")
+    how: dict[str, Any] = {"folds": given.folds or 5, "seed": seed}
     of_scores = {"scores": given.scores, "link": given.link, "labels": given.labels}
-    predictions = reviewable(address, given.split, folds=folds, seed=seed, **of_scores)
+    predictions = reviewable(source, given.split, **how, **of_scores)
     labels, observed = predictions.labels, predictions.observed
-    how: dict[str, Any] = {"folds": folds, "seed": seed}
     odds = crossfit_log_odds(predictions.logits, labels, predictions.link, observed, **how)
     context = given.context
     if context is None:
@@ -92,26 +90,20 @@ def _suspects(source: Path, kind: Literal["missing", "wrong"], given: Options) -
     if given.answers is not None:
         questions = answered_questions(questions, Path(given.answers))
         told = {
-            position: bool(question.confirmed)
-            for position, question in enumerate(questions)
-            if question.answer
+            at: bool(question.confirmed) for at, question in enumerate(questions) if question.answer
         }
         marked = [question.check for question in questions]
         confidence = given.get("confidence", 0.95)
         promise = promise_suspects(marked, told, level=level, confidence=confidence)
-        questions = [
-            replace(question, promised=position < promise.count)
-            for position, question in enumerate(questions)
-        ]
+        questions = [replace(q, promised=at < promise.count) for at, q in enumerate(questions)]
     write_review(given.target, questions)
     if given.html is not None:
         picture = None if given.data is None else _pictures(given.data)
-        if picture is None and (source / "settings.yaml").is_file():
+        if picture is None and (folder / "settings.yaml").is_file():
             with suppress(LabelwiseError):  # the photos of the run, unless they have moved
-                picture = _pictures(RunFolder(source).data)
-        write_suspects_page(
-            given.html, questions, promise=promise, picture=picture, blind=given.blind
-        )
+                picture = _pictures(RunFolder(folder).data)
+        shown = {"picture": picture, "blind": given.blind}
+        write_suspects_page(given.html, questions, promise=promise, **shown)
     found, total = counted(len(suspects), "label"), counted(len(predictions), "photo")
     say(f"{found} may be {kind}, on {len(set(suspects.rows.tolist())):,} of {total}")
     counts = Counter(sorted(suspects.columns.tolist())).most_common(LABELS_SHOWN)

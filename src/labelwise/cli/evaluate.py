@@ -176,8 +176,7 @@ def labelled(source: str, names: tuple[str, ...], given: Options) -> LabelTable:
 
 def summarise(evaluation: Evaluation) -> None:
     """Print the verdict, then the headline figures, each with its interval."""
-    say()
-    say(str(verdict(evaluation)))
+    say(f"\n{verdict(evaluation)}")
     rows = []
     for figure in evaluation.headline:
         value = "infinite" if evaluation.is_infinite(figure) else number(figure.value)
@@ -237,8 +236,7 @@ def show(evaluation: Evaluation, *, json: bool, out: Path | None) -> None:
     if undefined:
         some = ", ".join(undefined[:WORST]) + (", ..." if len(undefined) > WORST else "")
         say(f"without a known positive, left out: {counted(len(undefined), 'label')} ({some})")
-    say()
-    say(f"ranking: {evaluation.ranking.how}")
+    say(f"\nranking: {evaluation.ranking.how}")
     if evaluation.final is not None:
         say(
             f"calibration: {len(evaluation.final.pooled.counts)} equal-width bins, "

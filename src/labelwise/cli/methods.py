@@ -18,8 +18,7 @@ def methods(name: str | None, given: Options) -> None:
             for key, method in known.items()
         ]
         show_table(("method", "probabilities", "head", "what it does", "source"), rows)
-        say()
-        say("proper: trained probabilities are calibrated. improper: calibrate before use.")
+        say("\nproper: trained probabilities are calibrated. improper: calibrate before use.")
         say("ranking only: no probabilities until calibrated.")
         say("auto, the default: bce, softmax, softmax-or-none or wan, whichever suits the labels.")
         next_steps("papers methods NAME", "train DATA --method NAME")

@@ -92,8 +92,7 @@ def _tag_immich(folder: Path, server: Immich, given: Options) -> None:
         say(f"{_unwritten(given)}Immich: {counted(removed, 'tag')} removed")
         return
     with Index(folder) as index:
-        caution(index.spec.caution)
-        caution(model_changed(index))
+        caution(index.spec.caution, model_changed(index))
         made = _promised(index, given)
         rule = None if made is None else made.rule
         added, taken, missing = write_tags(index, server, rule, dry_run=given.dry_run)
@@ -133,8 +132,7 @@ def _of_index(folder: Path, labels: Counter[str], given: Options) -> list[TagOut
             )
         if given.undo:
             return _undone(index.store, given)
-        caution(index.spec.caution)
-        caution(model_changed(index))
+        caution(index.spec.caution, model_changed(index))
         made = _promised(index, given)
         found = tags_of(index, None if made is None else made.rule)
         by_path = ((index.store.paths_of([row])[row], own) for row, own in found)

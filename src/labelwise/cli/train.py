@@ -96,8 +96,7 @@ def train_and_report(
     if done.evaluation.sets is not None:
         say(f"Rule ({settings.rule}): {done.evaluation.sets.rule}")
     tested = say_shortfall(settings.rule, f"on {split}", done.evaluation.rows)
-    few = few_test_photos(done.evaluation.data.rows if split == "test" else 0)
-    tell(few)
+    tell(few_test_photos(done.evaluation.data.rows if split == "test" else 0))
     say(f"Report: {address_of(address, folder.report.name)}")
     named = address if folder.mirror is None else shlex.quote(folder.mirror.storage.place)
     if folds is not None:
@@ -196,19 +195,16 @@ def _tell(done: Started, photos: list[Path], words: Path) -> None:
         for name, (share, low, high) in zip(names, done.answered.shares.tolist(), strict=True)
     ]
     show_table(("word", "share of the photos", "90 % interval"), rows)
-    say(
-        f"calibrated on {counted(done.fitted_on, 'answered photo')}: "
-        f"{done.answered.first.error_in_words('answered photos')}"
-    )
+    answered = counted(done.fitted_on, "answered photo")
+    say(f"calibrated on {answered}: {done.answered.first.error_in_words('answered photos')}")
     say(
         "shares and this error suppose that the answered photos were drawn at random: where a "
         "guide or a person chose them, count with labelwise count"
     )
     tell(done.predictor.caution)
     if done.aside:
-        aside = counted(done.aside, "answered photo")
-        kept = "was" if done.aside == 1 else "were"
-        say(f"{aside} {kept} set aside: guarantees are made on them")
+        aside = f"{counted(done.aside, 'answered photo')} {'was' if done.aside == 1 else 'were'}"
+        say(f"{aside} set aside: guarantees are made on them")
     else:
         say(
             "no answered photo was set aside, so nothing can be guaranteed; --set-aside 0.2 does "
