@@ -5,14 +5,13 @@
     at-most-one   exp(z_k) / (1 + sum_j exp(z_j))
 
 With a = b = 1 and c = 0 this is Bayes' rule for labels that are independent but for the rule. But
-labels whose own probabilities are right know the rule already, since they were learned from data
-that keep it: a = 1, b = 0 leaves p_k / sum_j p_j, where Bayes' rule would make .988 and .012 of two
-labels at .9 and .1. So a, b and c are fitted, by the likelihood of what is known of each row,
+labels whose own probabilities are right know the rule already: a = 1, b = 0 leaves p_k / sum_j p_j.
+So a, b and c are fitted, by the likelihood of what is known of each row,
 
     P(known) = sum over the outcomes that the known labels leave of their probability,
 
-with a normal prior (mean 0, deviation 1) on log a, log b and c, which says next to nothing against
-hundreds of rows and keeps a group without rows as Bayes' rule has it.
+with a normal prior (mean 0, deviation 1) on log a, log b and c, which keeps a group without rows
+as Bayes' rule has it.
 """
 
 from math import log

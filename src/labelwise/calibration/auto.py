@@ -3,11 +3,10 @@
 Names: ``temperature``, ``platt``, ``platt-shared``, ``few``, ...; ``auto`` chooses, ``none`` leaves
 the link as it is. Settings and the command line are read here alone.
 
-Images are dealt into folds; images of one group, such as frames of one film, stay together. Every
-candidate is fitted without each fold and judged on it. The one with the least log loss is fitted
-to everything; but a link stays as it is unless that one is better by more than one standard error.
-Those that draw steps need 100 entries present and 100 absent: with fewer, chance lets one of them
-win, and then it loses on other images.
+Images are dealt into folds; images of one group stay together. The candidate with the least log
+loss on folds it was fitted without is fitted to everything; but a link stays as it is unless that
+one is better by more than one standard error. Those that draw steps need 100 entries present and
+100 absent: with fewer, chance lets one of them win.
 """
 
 from collections.abc import Callable, Mapping
@@ -142,10 +141,7 @@ def auto(
 ) -> Choice:
     """Return the link with the least held-out log loss, and what it was compared with.
 
-    The link stays as it is unless another is better by more than one standard error.
-
-    ``groups`` (N,) names the group of each image; without it every image is its own. Unless
-    ``candidates`` are given, those that draw steps need enough entries.
+    ``groups`` (N,) names the group of each image; without it every image is its own.
     """
     read_entries(logits, labels, link, observed)
     scores, truth = to_numpy(logits), to_numpy(labels)

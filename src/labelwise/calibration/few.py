@@ -5,17 +5,14 @@
 
 s is the deviation of all scores of the pool and m their mean, or 0 where there is a link. g_k is
 the mean x of label k in the pool, less that of all labels. Shared numbers have wide priors, around
-"the link is right" where there is one. Labels are drawn towards the shared fit by tau_a and tau_b,
-each pair on a grid weighed by its prior and its evidence p(y | tau).
-
-For a pair of spreads, with alpha_k = alpha + tau_a e_k and beta_k = beta + gamma g_k +
-tau_b f_k, the mode is found by Newton's method, and the evidence by Laplace's. A mixture weighs the
-pairs of a grid by their evidence and a law of tau.
+"the link is right" where there is one. With alpha_k = alpha + tau_a e_k and beta_k = beta +
+gamma g_k + tau_b f_k the mode is found by Newton's method for each pair (tau_a, tau_b) of a grid,
+and pairs are weighed by a law of tau and by Laplace's evidence p(y | tau).
 
 The link averages over what is left open: p = mean over (alpha_k, beta_k) of sigma(z), by 3 x 3
 Gauss-Hermite points of the normal approximation. All slopes are positive, so each label keeps its
-order. Intervals, shares and the expected error take the same fits with a wider law of tau: with the
-link's own they were too narrow where labels differ.
+order. Intervals, shares and the expected error take a wider law of tau: with the link's own they
+were too narrow where labels differ.
 """
 
 from collections.abc import Sequence

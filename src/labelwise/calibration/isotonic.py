@@ -186,9 +186,12 @@ class Isotonic(OnLogOdds):
                 f"got {len(curves)} curves and {len(shares)} shares"
             )
         super().__init__(link, limit)
-        self.lengths = [len(knots) for knots, _ in curves]
         self.knots = _padded([knots for knots, _ in curves])
         self.levels = _padded([levels for _, levels in curves])
+        pairs = zip(curves, self.knots.tolist(), self.levels.tolist(), strict=True)
+        self.curves: list[Curve] = [
+            (knots[: len(given)], levels[: len(given)]) for (given, _), knots, levels in pairs
+        ]
         self.shares = np.asarray(shares, np.float32)
         if (np.diff(self.levels) < 0).any() or (np.diff(self.knots) < 0).any():
             raise ValueError("knots and levels must not fall along a curve")
@@ -213,13 +216,6 @@ class Isotonic(OnLogOdds):
         curves, shares = self.curves, self.shares.tolist()
         own = [curves[0], curves[1 + column]] if shares else curves
         return {"curves": own, "shares": shares[column : column + 1]}
-
-    @property
-    def curves(self) -> list[Curve]:
-        return [
-            (knots[:length].tolist(), levels[:length].tolist())
-            for knots, levels, length in zip(self.knots, self.levels, self.lengths, strict=True)
-        ]
 
 
 def isotonic(

@@ -1,10 +1,8 @@
 """Labels borrow strength from each other: per-label fits drawn towards the shared fit.
 
-A label with many positives moves away from the shared fit, a rare label stays near it. A label
-without positives or without negatives keeps the shared slope, and with strength 0 the shared
-offset too: alone it would run to infinity. The strength is given, or has the least log loss on
-held-out images, fits with all strengths side by side. Many entries are first fitted in bins, and a
-step or two on all of them end the fit.
+A label without positives or without negatives keeps the shared slope, and with strength 0 the
+shared offset too. The strength is given, or has the least log loss on held-out images. Many entries
+are first fitted in bins, and a step or two on all of them end the fit.
 
 Newton steps for all labels at once, in float64. A weight that presses against its bound is frozen.
 A step that does not lower a group's loss is halved for that group.

@@ -12,10 +12,9 @@ A threshold of ``NEVER`` lies above every probability.
     E F(S) = sum over i, j of P(hits in S = i) P(labels outside S = j)
              (1 + beta^2) i / (|S| + beta^2 (i + j)),         F = 1 if both sets are empty
 
-Labels are taken as independent given the image. The best set of a size then holds the most
-probable labels (Lewis, 1995), so only sizes need be tried; a set of size s has
-E F <= (1 + beta^2) E[labels] / s, which ends the search early and exactly. Both counts follow a
-Poisson binomial law, built label by label; chances below 1e-12 of more labels are dropped.
+with labels independent given the image. The best set of a size then holds the most probable labels
+(Lewis, 1995); E F <= (1 + beta^2) E[labels] / s ends the search early. Both counts follow a Poisson
+binomial law, built label by label; chances below 1e-12 of more labels are dropped.
 """
 
 from abc import ABC, abstractmethod

@@ -4,10 +4,8 @@
     labels                  (N, K) present 1, absent 0, in between where soft labels are allowed
     observed                (N, K) which labels are known: boolean, or integers or floats 0 and 1
 
-Metrics, calibrators, rules, queries and objectives all read their arrays through this module, so
-that what one accepts all accept, and every error has the same words. Half precision is read as
-float32, which is exact. Where a label is not observed it may hold anything. Torch, which takes
-seconds to import, is imported only where a tensor is made.
+Half precision is read as float32, which is exact. Where a label is not observed it may hold
+anything. Torch, which takes seconds to import, is imported only where a tensor is made.
 """
 
 import sys

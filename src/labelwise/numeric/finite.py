@@ -1,8 +1,8 @@
 """Numbers that plain data brings: a link, a rule or a promise with a NaN answers "none" to all.
 
-Whatever JSON or YAML held is walked once, and every number in it must be finite in float32, which
-is how links keep theirs; integers must be such that arrays take them. What was made of it is
-compared with it: a number that was written as text or as true would have been none on that walk.
+Every number must be finite in float32, which is how links keep theirs; integers must be such that
+arrays take them. A number that was written as text or as true would not be seen on that walk, so
+what was made of the data is compared with it.
 """
 
 from collections.abc import Iterator, Mapping

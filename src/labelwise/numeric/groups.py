@@ -109,11 +109,10 @@ class Groups:
         """Return how many independent photos those that count (N,) are worth for a share of them.
 
         That is their number divided by the design effect, at least 1, and by (t of groups / t of
-        photos)^2, with the degrees of freedom of each. Photos move the share by ``moved`` (N,), and
-        a group by its sum / (1 - its part of the photos that count), as if the share had been found
-        without it. Photos of a group cannot be more alike than copies of one, so that they are
-        worth at least (sum of n_g)^2 / sum of n_g^2, for n_g in group g. Where no photo moves the
-        share, all right or all wrong, no design effect can be seen, and the groups are counted.
+        photos)^2. Photos move the share by ``moved`` (N,), and a group by its sum / (1 - its part
+        of the photos that count), as if the share had been found without it. They are worth at
+        least (sum of n_g)^2 / sum of n_g^2, for n_g in group g. Where no photo moves the share, all
+        right or all wrong, the groups are counted.
         """
         parts = self.sums(counted)
         count, units = float(parts.sum()), int((parts > 0).sum())
