@@ -26,8 +26,9 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 from scipy.special import expit
 
+from labelwise.photos.embeddings import MAPS_FILE
 from labelwise.photos.words import ClassesAndWords, WordList, classes
-from labelwise.photos.words.classes import MAPS_FILE, PROBE, SYNSETS_FILE, CaptionMaps
+from labelwise.photos.words.classes import PROBE, SYNSETS_FILE, CaptionMaps
 from labelwise.photos.words.start import features_of
 from labelwise.pictures.memory import BytesImages
 
@@ -161,7 +162,7 @@ def maps(data: Path, cache: Path) -> None:
     arrays["weights"] = np.stack([counted(routes, agree == has, labels[val]) for has in (0, 1)])
     print("class names, kinds, captions:", arrays["weights"].round(3).tolist())
     rounded = {name: np.asarray(value, np.float16) for name, value in arrays.items()}
-    np.savez_compressed(HOME / MAPS_FILE, **rounded)
+    np.savez_compressed(MAPS_FILE, **rounded)
 
 
 def counted(routes: NDArray, own: NDArray, labels: NDArray) -> NDArray:

@@ -24,7 +24,7 @@ import torch
 from words_data import ENCODER, captions, learn, photos
 
 from labelwise.metrics import average_precision, reliability
-from labelwise.photos.embeddings import ALBUM_RIDGE, Projection
+from labelwise.photos.embeddings import ALBUM_RIDGE, Projection, mapped, to_captions
 from labelwise.photos.words import ClassesAndWords, WordList
 from labelwise.photos.words.answered import answered_head
 
@@ -156,7 +156,8 @@ def chosen_questions(model: ClassesAndWords, x, labels, names, draws: int) -> di
 
 def album_precisions(x, labels, count: int, least: int, draws: int) -> dict[int, float]:
     """Return the precision of the first suggestions for albums of the categories with photos."""
-    looks = Projection.fitted(x)(x).astype(np.float64)
+    projection = Projection.fitted(x)
+    looks = mapped(projection(x), to_captions(projection)).astype(np.float64)
     covariance = np.cov(looks.T, bias=True)
     ridge = ALBUM_RIDGE * np.trace(covariance) / len(covariance)
     inverse = np.linalg.inv(covariance + ridge * np.eye(len(covariance)))

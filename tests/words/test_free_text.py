@@ -12,9 +12,10 @@ from words_setup import SIDE, save_photos
 
 from labelwise.cli.app import app
 from labelwise.errors import LabelwiseError
-from labelwise.photos import update_index
+from labelwise.photos import embeddings, update_index
 from labelwise.photos.embeddings import farthest_rows
 from labelwise.photos.lists import receipts_of
+from labelwise.photos.query import photos_like_album
 from labelwise.photos.words import ClassesAndWords, FreeText, WordList
 from labelwise.photos.words.start import start
 from labelwise.pictures import PictureImages
@@ -87,6 +88,40 @@ def test_an_album_finds_the_rest_of_its_kind(library, tmp_path):
                            catch_exceptions=False)  # fmt: skip
     with pytest.raises(LabelwiseError, match="is in the album 'keyword:holiday'"):
         CliRunner().invoke(app, [*map(str, query), "keyword:holiday"], catch_exceptions=False)
+
+
+def test_an_album_is_compared_where_photos_meet_captions(library, tmp_path, monkeypatch):
+    shutil.copytree(library[0], tmp_path / "own")
+    run = tmp_path / "own" / "run"
+    update_index(tmp_path / "index", [library[0] / "photos"], model=run, watch=Silent())
+    index, random = open_index(tmp_path / "index"), np.random.default_rng(0)
+    numbers, vectors = index.embeddings.projection.numbers, index.store.embeddings()
+    image = random.normal(size=(3, numbers.shape[1])).astype(np.float16)
+    deviation = random.uniform(0.5, 2, numbers.shape[1]).astype(np.float16)
+    np.savez(tmp_path / "maps.npz", image=image, deviation=deviation)
+    monkeypatch.setattr(embeddings, "MAPS_FILE", tmp_path / "maps.npz")
+    features = vectors.astype(np.float64) @ numbers[1:]  # of each photo, up to its length
+    seen = (features / deviation) @ image.T.astype(np.float64)
+    seen /= np.linalg.norm(seen, axis=1, keepdims=True)
+    covariance = np.cov(seen.T, bias=True)
+    covariance += embeddings.ALBUM_RIDGE * np.trace(covariance) / 3 * np.eye(3)
+    along = np.linalg.inv(covariance) @ (seen[:4].mean(0) - seen.mean(0))
+    cosines = seen @ along / np.linalg.norm(along)
+    hashes = dict(index.store.database.execute("SELECT row, hash FROM contents", ()))
+    album = "photos:" + ",".join(hashes[row].hex()[:16] for row in range(4))
+    plain = photos_like_album(index, album, 5)
+    facts = json.loads((run / "words.json").read_text())
+    assert facts["captions"] is False  # the maps belong to another network
+    (run / "words.json").write_text(json.dumps({**facts, "captions": True}))
+    hits = photos_like_album(index, album, 5)
+    assert [hit.row for hit in hits] == (4 + np.argsort(-cosines[4:])[:5]).tolist()
+    np.testing.assert_allclose(
+        [hit.probability for hit in hits], np.sort(cosines[4:])[::-1][:5], atol=1e-3
+    )
+    assert hits != plain
+    for damaged in ("[]", "{", json.dumps(facts)):
+        (run / "words.json").write_text(damaged)
+        assert photos_like_album(index, album, 5) == plain
 
 
 def test_a_text_that_is_not_among_the_words_finds_its_photos(library):

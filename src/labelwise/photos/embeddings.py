@@ -27,6 +27,7 @@ from labelwise.photos.topk import value_at
 from labelwise.system.files import replacing
 
 PROJECTION_FILE = "projection.npy"
+MAPS_FILE = Path(__file__).parent / "words" / "caption_maps.npz"
 WIDTH = 256
 LOOKED_AT = 2000
 SIFTED = 8  # times as many rows have all their signs counted
@@ -119,21 +120,36 @@ class IndexEmbeddings:
         turned = projection.numbers[1:].astype(np.float64) @ direction
         return farthest_rows(turned, vectors, count, self._store.dead_rows(), among)
 
-    def like_album(self, album: Rows, count: int) -> tuple[Rows, NDArray[np.float64]]:
+    def like_album(
+        self, album: Rows, count: int, captions: bool = False
+    ) -> tuple[Rows, NDArray[np.float64]]:
         """Return the rows most like those of an album, without these, by the cosine with the linear
         discriminant (covariance + ridge)^-1 (mean of the album - mean of all).
+
+        ``captions`` compares photos in the space that photos share with captions.
         """
         vectors, dead = self._store.embeddings(), self._store.dead_rows()
         if not vectors.shape[1]:
             raise DataError(f"{self._folder} keeps no looks of photos; index them again")
+        turned = to_captions(self.projection) if captions else None
         others = np.setdiff1d(np.arange(len(vectors)), dead)
-        some = vectors[others[:: -(-len(others) // COVARIANCE_ROWS)]].astype(np.float64)
+        some = mapped(vectors[others[:: -(-len(others) // COVARIANCE_ROWS)]], turned)
+        some = some.astype(np.float64)
         centred = some - some.mean(axis=0)
         covariance = centred.T @ centred / len(some)
         ridge = ALBUM_RIDGE * np.trace(covariance) / len(covariance)
-        apart = vectors[album].astype(np.float64).mean(axis=0) - some.mean(axis=0)
+        apart = mapped(vectors[album], turned).mean(axis=0, dtype=np.float64) - some.mean(axis=0)
         direction = np.linalg.solve(covariance + max(ridge, 1e-12) * np.eye(len(apart)), apart)
-        return farthest_rows(direction, vectors, count, np.union1d(dead, album))
+        return farthest_rows(direction, vectors, count, np.union1d(dead, album), turned=turned)
+
+
+def to_captions(projection: Projection | None) -> Vectors | None:
+    """Return the map (width, d) from embeddings to the space of captions, if it fits."""
+    with np.load(MAPS_FILE, allow_pickle=False) as maps:
+        image, deviation = maps["image"].astype(np.float32), maps["deviation"].astype(np.float32)
+    if projection is None or projection.numbers.shape[1] != image.shape[1]:
+        return None
+    return projection.numbers[1:] @ (image / deviation).T
 
 
 def codes_of(embeddings: NDArray[np.float16]) -> Codes:
@@ -184,8 +200,12 @@ def farthest_rows(
     count: int,
     excluded: Rows,
     among: Rows | None = None,
+    turned: Vectors | None = None,
 ) -> tuple[Rows, NDArray[np.float64]]:
-    """Return the ``count`` rows of ``among`` farthest along a direction (D,), and the cosines."""
+    """Return the ``count`` rows of ``among`` farthest along a direction (D,), and the cosines.
+
+    ``turned`` (width, D) maps embeddings to where the direction is.
+    """
     target = (direction / max(float(np.linalg.norm(direction)), 1e-12)).astype(np.float32)
     every = np.arange(len(embeddings)) if among is None else among
     rows = np.setdiff1d(every, excluded) if len(excluded) or among is not None else every
@@ -195,7 +215,7 @@ def farthest_rows(
         some = rows[start : start + MEASURED]
         whole = len(some) and some[-1] - some[0] == len(some) - 1
         block = embeddings[some[0] : some[-1] + 1] if whole else embeddings[some]
-        np.dot(block.astype(np.float32), target, out=cosines[start : start + MEASURED])
+        np.dot(mapped(block, turned), target, out=cosines[start : start + MEASURED])
 
     threads = min(cpu_count() or 1, 4) if len(rows) >= PARALLEL else 1
     with ThreadPoolExecutor(threads) as pool:
@@ -213,3 +233,12 @@ def _least(distance: NDArray[np.integer[Any]], count: int) -> Rows:
     enough = sample >= count
     farthest = int(enough.argmax()) if enough.any() else FAR - 1
     return np.flatnonzero(distance <= farthest)
+
+
+def mapped(embeddings: NDArray[np.float16], turned: Vectors | None) -> Vectors:
+    """Return embeddings, or unit vectors of where a map (width, D) puts them."""
+    vectors = embeddings.astype(np.float32)
+    if turned is None:
+        return vectors
+    vectors = vectors @ turned
+    return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)

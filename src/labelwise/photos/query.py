@@ -9,12 +9,14 @@ of a list is an estimate; a guarantee takes a person's answers (:mod:`labelwise.
 """
 
 import hashlib
+import json
 import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from math import ceil, floor
+from pathlib import Path
 from typing import Literal, get_args
 
 import numpy as np
@@ -30,8 +32,9 @@ from labelwise.decide import (
     estimate_list,
     judge_cut,
 )
-from labelwise.errors import DataError
+from labelwise.errors import DataError, LabelwiseError
 from labelwise.metrics.shift import audit_order
+from labelwise.models.run_folder import RunFolder
 from labelwise.photos.filters import EVERY_PHOTO, NearCopies, PhotoFilter, near_copies
 from labelwise.photos.index import Index, KnownPhotos
 from labelwise.photos.shift import LibraryLikeness, likeness_of
@@ -48,6 +51,7 @@ Scores = NDArray[np.float64]
 Rows = NDArray[np.int64]
 LEAST_SCORE = float(np.finfo(np.float32).min)  # below: left out by a limit
 MOST_BYTES = 256 << 20
+WORDS_FILE, MOST_FACTS = "words.json", 1 << 24  # of a run that began with words
 KEYWORD, PHOTOS = "keyword:", "photos:"  # before the name of an album that lies in no folder
 
 
@@ -484,4 +488,15 @@ def photos_like_album(index: Index, album: str, count: int) -> list[Hit]:
     rows = np.setdiff1d(rows, index.store.dead_rows())
     if not len(rows):
         raise DataError(f"no photo of {index.folder} is in the album {album!r}; index it first")
-    return hits_of(index, (), *index.embeddings.like_album(rows, count))
+    return hits_of(index, (), *index.embeddings.like_album(rows, count, _knows_captions(index)))
+
+
+def _knows_captions(index: Index) -> bool:
+    """Return whether the index's model is a run that began with words and maps of captions."""
+    run = Path(index.facts.model)
+    try:
+        facts = json.loads(read_regular(run / WORDS_FILE, MOST_FACTS)[0])
+        own = isinstance(facts, dict) and facts.get("captions") is True
+        return own and RunFolder(run).spec.weights_sha256 == index.spec.weights_sha256
+    except (OSError, ValueError, LabelwiseError):
+        return False

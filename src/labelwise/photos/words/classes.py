@@ -35,6 +35,7 @@ from labelwise.errors import DataError, SettingsError
 from labelwise.models.graph_file import open_session
 from labelwise.networks.backbones import Backbone, create_classifier
 from labelwise.networks.backbones.weights import PRETRAINED, architecture_of
+from labelwise.photos.embeddings import MAPS_FILE
 from labelwise.photos.words.text_image import (
     TextDirections,
     TextHead,
@@ -45,7 +46,7 @@ from labelwise.photos.words.text_image import (
 from labelwise.system.files import replacing
 from labelwise.system.text import counted, first_line
 
-SYNSETS_FILE, MAPS_FILE = "imagenet_synsets.tsv", "caption_maps.npz"
+SYNSETS_FILE = "imagenet_synsets.tsv"
 CONCEPTS_FILE = "concepts.toml"
 CLASSES = 1000
 SAME_NAMES = 0.95  # of the classes, to be ImageNet's
@@ -145,7 +146,7 @@ class CaptionMaps:
 @cache
 def caption_maps() -> CaptionMaps:
     """Return the maps of the package."""
-    with np.load(Path(__file__).with_name(MAPS_FILE), allow_pickle=False) as file:
+    with np.load(MAPS_FILE, allow_pickle=False) as file:
         return CaptionMaps(**{name: np.asarray(file[name], np.float32) for name in file.files})
 
 

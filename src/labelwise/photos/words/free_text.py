@@ -21,7 +21,7 @@ from labelwise.errors import CheckpointError, DataError, SettingsError
 from labelwise.models.run_folder import RunFolder
 from labelwise.photos import Index
 from labelwise.photos.lists import CheckSession, name_of_text
-from labelwise.photos.query import Hit, photos_along
+from labelwise.photos.query import WORDS_FILE, Hit, photos_along
 from labelwise.photos.words.classes import SentenceEncoder, WeighedTexts
 from labelwise.photos.words.text_image import (
     TextDirections,
@@ -35,7 +35,7 @@ from labelwise.system.files import replacing
 from labelwise.system.tensors import load_tensors, save_tensors
 from labelwise.system.text import one_line_of
 
-FACTS_FILE, CLASSES_FILE = "words.json", "words.safetensors"
+CLASSES_FILE = "words.safetensors"
 LONGEST = 1000  # characters
 
 
@@ -48,19 +48,25 @@ class _Facts(BaseModel):
     model: str
     encoder: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
     classes: tuple[str, ...] = ()
+    captions: bool = False  # whether the package's maps of captions belong to the network
 
 
 def save_free_text(model: TextImageModel, run: Path) -> None:
     """Keep in a run what scores texts."""
-    texts, classes = model.texts, tuple[str, ...]()
+    texts, classes, captions = model.texts, tuple[str, ...](), False
     if isinstance(texts, WeighedTexts):
         classes, vectors = texts.names, torch.from_numpy(texts.name_vectors)
+        captions = texts.maps is not None
         with replacing(run / CLASSES_FILE) as temporary:
             save_tensors(temporary, {"vectors": vectors, "weight": texts.weight})
     facts = _Facts(
-        kind=model.kind, model=str(model.folder.resolve()), encoder=model.digest, classes=classes
+        kind=model.kind,
+        model=str(model.folder.resolve()),
+        encoder=model.digest,
+        classes=classes,
+        captions=captions,
     )
-    with replacing(run / FACTS_FILE) as temporary:
+    with replacing(run / WORDS_FILE) as temporary:
         text = json.dumps(facts.model_dump(), indent=2, ensure_ascii=False) + "\n"
         temporary.write_text(text, encoding="utf-8")
 
@@ -74,7 +80,7 @@ class FreeText:
     @staticmethod
     def is_kept(run: Path) -> bool:
         """Return whether a run keeps what scores texts."""
-        return (run / FACTS_FILE).is_file()
+        return (run / WORDS_FILE).is_file()
 
     @classmethod
     def of(cls, index: Index, encoder: Path | None = None) -> "FreeText":
@@ -94,7 +100,7 @@ class FreeText:
     @classmethod
     def load(cls, run: Path, encoder: Path | None = None) -> "FreeText":
         """Return what a run keeps."""
-        path = run / FACTS_FILE
+        path = run / WORDS_FILE
         try:
             facts = _Facts.model_validate_json(path.read_bytes())
             if facts.kind == "classes":
