@@ -123,6 +123,7 @@ CONCRETE_BASES = {
     "_Around": {"NamedWatch", "LimitedWatch"},  # each forwards all but one call
     "Transform": {"GraphTransform"},  # whose resize a file does
     "RunFolder": {"LoadedRun"},  # which exports, too: models know nothing of exports
+    "Reliability": {"CalibrationSums"},  # the same of every label, to which batches add
     "VerbGroup": {"Root", "Data", "Papers"},  # whose tables of names alone differ
 }
 

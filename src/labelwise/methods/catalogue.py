@@ -46,8 +46,8 @@ class Method:
 
     @cached_property
     def options(self) -> dict[str, Any]:
-        parameters = signature(self.arguments or self.make).parameters
-        stated = {name: parameter.default for name, parameter in parameters.items()}
+        parameters = signature(self.arguments or self.make).parameters.items()
+        stated = {name: own.default for name, own in parameters if name != "link"}
         supplied = {name: None for name in self.from_facts}
         merged = {**stated, **supplied, **self.changed}
         return {k: value for k, value in merged.items() if self.from_facts.get(k) != k}
