@@ -461,7 +461,7 @@ def test_missing_data_says_what_to_put_where(tmp_path):
     with pytest.raises(DataError, match=f"needs data: {where}"):
         reproduce(request, tmp_path / "runs")
     (folder / "train2014").mkdir()
-    with pytest.raises(DataError, match=f"needs annotations/.*; {where}"):
+    with pytest.raises(DataError, match=f"instances_train2014.json: the file is missing; {where}"):
         reproduce(request, tmp_path / "runs")
     with pytest.raises(SettingsError, match="did you mean '000-table2'"):
         Request("000-tabel2").experiment  # noqa: B018

@@ -98,7 +98,7 @@ def test_bad_files_are_named(root):
     notes = folder / "v2_mscoco_val2014_annotations.json"
     good = notes.read_text()
     change(notes, lambda content: content["annotations"][3]["answers"].pop())
-    with pytest.raises(DataError, match=r"question 7003 must have 10 answers, .* got 9"):
+    with pytest.raises(DataError, match=r"question 7003 must have 10 answers, each with"):
         read_vqa(folder)
     notes.write_text(good)
     change(notes, lambda content: content["annotations"].pop())

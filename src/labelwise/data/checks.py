@@ -159,22 +159,35 @@ def _pairs(table: LabelTable) -> list[PairCount]:
     if min(int((sizes * (sizes - 1) // 2).sum()), width**2 // 2) > MOST_PAIRS:
         return []
     sets = table.present.plain()
-    from scipy import sparse  # slow to import, and seldom needed
+    if width <= FEW_LABELS:
+        dense = np.zeros((width, width), np.int64)
+        for start in range(0, len(table), BLOCK):
+            offsets = sets.offsets[start : start + BLOCK + 1]
+            block = np.zeros((len(offsets) - 1, width), np.float32)
+            rows = np.repeat(np.arange(len(block)), np.diff(offsets))
+            block[rows, sets.columns[offsets[0] : offsets[-1]]] = 1
+            dense += (block.T @ block).astype(np.int64)
+        above, below = np.nonzero(np.triu(dense, 1))
+        together = dense[above, below]
+    else:
+        from scipy import sparse  # slow to import, and seldom needed
 
-    entries = np.ones(len(sets.columns), np.int64), sets.columns, sets.offsets
-    by_row = sparse.csr_array(entries, shape=(len(table), width))
-    product = sparse.triu(by_row.T @ by_row, 1).tocoo()
-    most = np.lexsort((product.col, product.row, -product.data))[:PAIRS_SHOWN]
-    counts, names = sets.counts().tolist(), table.space.names
-    return [
-        PairCount(names[a], names[b], images, images * len(table) / (counts[a] * counts[b]))
-        for a, b, images in zip(
-            *(values[most].tolist() for values in (product.row, product.col, product.data)),
-            strict=True,
-        )
-    ]
+        entries = np.ones(len(sets.columns), np.int64), sets.columns, sets.offsets
+        by_row = sparse.csr_array(entries, shape=(len(table), width))
+        product = sparse.triu(by_row.T @ by_row, 1).tocoo()
+        above, below, together = product.row, product.col, product.data
+    most = np.lexsort((below, above, -together))[:PAIRS_SHOWN]
+    counts, names = sets.counts(), table.space.names
+    pairs = []
+    for pair in most.tolist():
+        first, other, images = int(above[pair]), int(below[pair]), int(together[pair])
+        lift = float(images * len(table) / (counts[first] * counts[other]))
+        pairs.append(PairCount(names[first], names[other], images, lift))
+    return pairs
 
 
+FEW_LABELS = 256  # whose pairs are counted by a dense product
+BLOCK = 1 << 16  # rows of it at a time
 IN_OTHER_CASE = (
     "found under a name that differs in upper and lower case, or in how accents are stored"
 )

@@ -134,7 +134,8 @@ def evidence_of(index: Index) -> Evidence:
     if held_out is None and index.spec.answers is not None:
         raise DataError(
             f"a promise needs answered photos that were set aside, and the model of {index.folder} "
-            "has none; train it with `--answers TABLE --set-aside 0.3`, then `index --rebuild`"
+            "has none; answer photos, then run `labelwise train PHOTOS --words WORDS --answers "
+            "TABLE --set-aside 0.3`, and index again with --rebuild"
         )
     if held_out is None or not index.facts.may_promise:
         raise DataError(
