@@ -149,7 +149,7 @@ def to_captions(projection: Projection | None) -> Vectors | None:
         image, deviation = maps["image"].astype(np.float32), maps["deviation"].astype(np.float32)
     if projection is None or projection.numbers.shape[1] != image.shape[1]:
         return None
-    return projection.numbers[1:] @ (image / deviation).T
+    return np.asarray(projection.numbers[1:] @ (image / deviation).T)
 
 
 def codes_of(embeddings: NDArray[np.float16]) -> Codes:
@@ -241,4 +241,4 @@ def mapped(embeddings: NDArray[np.float16], turned: Vectors | None) -> Vectors:
     if turned is None:
         return vectors
     vectors = vectors @ turned
-    return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+    return np.asarray(vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12))
