@@ -104,7 +104,6 @@ def draw(task):
         for k in range(len(right))
         if (one := audit.precision(k)).answered
     ]
-    whole = audit.kept_precision()
     share = hits.sum() / max(uses.sum(), 1)
     return {
         "made": int(said is not None),
@@ -116,9 +115,6 @@ def draw(task):
         "precision": float(share),
         "oracle": oracle(right, GOAL.get(world, 250)),
         "tag_intervals": [int(sum(inside)), len(inside)],
-        "kept_interval": None
-        if whole is None
-        else int(whole.low <= share + 1e-9 <= whole.high + 2e-9),
     }
 
 
@@ -154,7 +150,6 @@ def interval(hits, of):
 
 def summary(rows):
     made = [row for row in rows if row["made"]]
-    whole = [row["kept_interval"] for row in rows if row["kept_interval"] is not None]
     covered = np.sum([row["tag_intervals"] for row in rows], 0)
     answers = sorted(row["answers"] for row in made)
     return {
@@ -175,7 +170,6 @@ def summary(rows):
         if made
         else None,
         "tag_intervals_cover": interval(*covered),
-        "kept_interval_covers": interval(sum(whole), len(whole)),
     }
 
 

@@ -59,14 +59,14 @@ def judged(images, labels, shares, split, method, **options):
             options=options,
         )
         test = run.predictions("test")
-    log_p, log_q = test.link.log_probs(test.logits.double())
+    log_p, log_q = test.link.log_probs(test.logits.astype(np.float64))
     truth = shares[split == "test"]
     loss = log_loss_from_logs(log_p, log_q, truth).value
     return (
         loss,
         loss - log_loss(truth, truth).value,
-        brier_score(log_p.exp(), truth).value,
-        float(reliability(log_p.exp(), truth, bins=15).ece()),
+        brier_score(np.exp(log_p), truth).value,
+        float(reliability(np.exp(log_p), truth, bins=15).ece()),
     )
 
 
