@@ -4,7 +4,7 @@ stream     an epoch of JPEGs in tar or Parquet shards, shuffled, to batches of a
            against the same pictures decoded, resized and stacked by hand from bytes in memory (the
            lower bound of the work), and against files of their own. CPU seconds of one worker;
            above 1 streaming is faster.
-features   peak memory while features of more and more images are computed into shards and read in
+features   peak memory while features of more and more images are computed into a file and read in
            a random order, against what the features would take in memory. Memory that is mapped
            from files, which the system takes back, is not counted.
 """
@@ -180,7 +180,7 @@ def measure_features(counts: list[int]) -> None:
             peak, whole = ours.recv()
             process.join()
             print(
-                f"features of {count:,} images: {whole / MIB:.0f} MiB in shards, peak memory "
+                f"features of {count:,} images: {whole / MIB:.0f} MiB in a file, peak memory "
                 f"{peak / MIB:.0f} MiB, {peak / count:.0f} bytes per image"
             )
 
