@@ -346,7 +346,7 @@ def percent(share: float) -> str:
 def losses_of(
     what: What, hits: Numbers, chosen: Numbers, held: Any, known: Any
 ) -> tuple[Numbers, Numbers]:
-    """Return losses and weights of images with so many labels hit, chosen, present; any known.
+    """Return losses and weights of images by labels hit, chosen and present; any known.
 
     The risk is the ratio of their sums. Weights are 0 or 1, but of ``tags`` the labels chosen.
     """

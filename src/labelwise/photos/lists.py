@@ -618,7 +618,7 @@ class CheckSession:
         }
 
     def _audit(self, by_row: Mapping[int, Sequence[Said]]) -> ListAudit:
-        """Return the audit after these answers; only one that was taken back starts it anew."""
+        """Return the audit after these answers; one that was taken back starts it again."""
         values = self._values(by_row)
         if not self._taken.items() <= values.items():
             self._current = self._new_audit()
