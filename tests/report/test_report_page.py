@@ -245,6 +245,15 @@ def test_a_chart_of_one_point_has_a_span():
     assert "<circle" in str(line_chart([Series("a", "c", [1.0], [2.0])], title="t", x="x", y="y"))
 
 
+def test_the_dots_of_integers_lie_inside_the_frame_in_their_order():
+    chart = str(line_chart([Series("a", "c", [1, 2, 8], [1.0, 3.0, 2.0])], title="t", x="x", y="y",
+                           whole=True))  # fmt: skip
+    dots = [float(value) for value in re.findall(r'<circle cx="([\d.]+)"', chart)]
+    left, right = map(float, re.search(r'<line x1="([\d.]+)" x2="([\d.]+)"', chart).groups())
+    assert left < dots[0] < dots[1] < dots[2] < right
+    assert (dots[2] - dots[0]) / (dots[1] - dots[0]) == pytest.approx(7, abs=0.01)
+
+
 def test_the_price_of_a_low_mmc_stands_beside_it():
     result = evaluate(sample(), Sigmoid(), Threshold(0.5), calibrated=Halved(), query_length=0)
     text = page(result, title="x")
