@@ -114,6 +114,7 @@ def test_pictures_are_read_once_for_features_and_not_at_all_for_those_that_are_k
 
     monkeypatch.setattr(FileImages, "read", counted)
     frozen = ("--features", "small-cnn", "--image-size", "16", "--calibrator", "none")
+    frozen += ("--accelerator", "cpu")  # for a GPU, processes decode
     cache = ("--set", f"hardware.features_cache={tmp_path / 'cache'}")
 
     def train_features(out):

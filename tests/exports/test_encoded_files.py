@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import onnxruntime
+import PIL
 import pytest
 from export_samples import pictures, predictor, spec
 from PIL import Image
@@ -27,6 +28,7 @@ from labelwise.pictures.labelwise_runtime import Tagger, read_picture
 
 LINK = Platt(Sigmoid(), [1.0, 2.0, 0.5, 1.0, 1.0], [0.1, 0.0, -0.3, 0.2, 0.0], 1e4)
 RULE = Threshold((0.3, 0.4, 0.5, 0.6, 0.7))
+OLDER_PILLOW = int(PIL.__version__.split(".")[0]) < 13
 
 
 @pytest.fixture(scope="module")
@@ -71,8 +73,9 @@ def test_the_runtime_answers_as_predict_does_from_the_bytes_of_photos(exported):
     for row, blob in enumerate(photos):
         found = tagger(blob)
         p = np.array([found.probability[name] for name in names])
-        # Two versions of libjpeg round a value in a thousand differently.
-        atol = 2e-4 if row % 7 < 3 else 1e-5
+        # Two versions of libjpeg round a value in a thousand differently; so does Pillow before 13
+        # where it enlarges a side.
+        atol = 5e-4 if OLDER_PILLOW else 2e-4 if row % 7 < 3 else 1e-5
         np.testing.assert_allclose(p, probs[row], atol=atol, err_msg=f"photo {row}")
         close = np.abs(probs[row] - np.array(RULE.value)) < atol
         chosen = np.array([name in found.labels for name in names])

@@ -180,12 +180,12 @@ def test_reading_stays_a_few_batches_ahead_and_ends_with_the_reader():
             self.count += 1
             return super().read(row, at_least)
 
-    source = Counting(pictures(1) * 200)
+    source, before = Counting(pictures(1) * 200), set(threading.enumerate())
     parts = score(make(), source, batch_size=4, workers=2)
     next(parts)
     parts.close()
     assert source.count <= 4 * 4
-    for thread in [t for t in threading.enumerate() if t.name.startswith("decode")]:
+    for thread in set(threading.enumerate()) - before:
         thread.join(PATIENCE)
         assert not thread.is_alive()
 

@@ -83,7 +83,8 @@ def test_pictures_are_those_of_torchvision():
                 # torchvision takes another backend of nvJPEG with some versions of CUDA.
                 assert (found[place].int() - theirs.int()).abs().float().mean() < 1
                 pixels = np.asarray(by_pillow(content, "x", None)).astype(int)
-                assert np.abs(found[place].numpy() - pixels).mean() < 4
+                # nvJPEG doubles colours without smoothing; another photo differs by some 85 levels.
+                assert np.abs(found[place].numpy() - pixels).mean() < 10
 
 
 @needs_engines

@@ -241,6 +241,8 @@ def test_a_label_file_that_does_not_match_is_refused(tmp_path, labels, words):
 @pytest.mark.parametrize("logits", [False, True])
 def test_answers_of_predict_are_read_whoever_wrote_them(tmp_path, fixed, logits):
     """Earlier versions wrote lists of a fixed size; a shard also has the logits."""
+    if fixed and int(pa.__version__.split(".")[0]) < 26:
+        pytest.skip("pyarrow before 26 cannot read what it wrote: lists of a fixed size, some null")
     kind = pa.list_(pa.float32(), 2) if fixed else pa.list_(pa.float32())
     probs = pa.array([[0.25, 0.5], None, [0.75, 1.0]], kind)
     columns = {"path": ["a", "b", "c"], "probs": probs, "error": [None, "broken", None]}
