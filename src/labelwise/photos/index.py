@@ -17,6 +17,7 @@ import os
 import shlex
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from getpass import getuser
@@ -35,7 +36,7 @@ from labelwise.models.spec import MODEL_FILE, ModelSpec, require_fit
 from labelwise.photos.database import file_hash, way_out
 from labelwise.photos.embeddings import IndexEmbeddings
 from labelwise.photos.store import Correction, Fact, PhotoFiles, Store
-from labelwise.photos.topk import LabelOdds
+from labelwise.photos.topk import LabelOdds, Rows
 from labelwise.predictions import Predictions
 from labelwise.retrieval import BoundQuery, Query, bind
 from labelwise.system.files import replacing
@@ -57,7 +58,6 @@ ENOUGH = 50  # held-out photos that keep a fit where it was
 LABELS_KEPT = 64
 LIKENESS_FILE = "likeness.json"  # what :mod:`labelwise.photos.shift` found
 
-Rows = NDArray[np.int64]
 Pair = tuple[NDArray[np.float64], NDArray[np.float64]]
 Mapped = Callable[[NDArray[np.float64], NDArray[np.float64]], Pair]
 
@@ -76,15 +76,8 @@ class KnownPhotos:
 
     def evidence(self, photos: str) -> Evidence:
         known = self.stored
-        return Evidence.read(
-            self.probs,
-            known.majority,
-            known.observed,
-            names=known.names,
-            ids=known.ids,
-            photos=photos,
-            groups=known.groups,
-        )
+        sets, names, ids = (self.probs, known.majority, known.observed), known.names, known.ids
+        return Evidence.read(*sets, names=names, ids=ids, photos=photos, groups=known.groups)
 
 
 class SettledCorrections:
@@ -104,7 +97,6 @@ class SettledCorrections:
         return [*own, *(correction for row, correction in follows.items() if row not in told)]
 
     def labels(self) -> set[int]:
-        """Return the labels of which something is said or may follow."""
         labels = {self._space.column(correction.label) for correction in self._store.corrections()}
         if self._tree is not None:
             tops = {self._tree.top(label) for label in labels}
@@ -123,7 +115,7 @@ class SettledCorrections:
                         if correction.state == told:
                             yield replace(correction, label=self._names[label])
         rules = self._exclusive
-        group = () if rules is None else next((g for g in rules.groups if label in g), ())
+        group = next((g for g in rules.groups if label in g), ()) if rules else ()
         if rules is None or not group:
             return
         said = [self._store.corrections(self._names[column]) for column in group]
@@ -160,7 +152,6 @@ class IndexFacts(BaseModel):
 
     @property
     def known(self) -> str:
-        """What to call the photos whose labels are known."""
         return "validation" if self.held_out == "val" else "held-out"
 
     def save(self, path: Path) -> None:
@@ -182,7 +173,7 @@ class IndexFacts(BaseModel):
             ) from None
 
 
-class Index:
+class Index(AbstractContextManager["Index", None]):
     """An open index: the store of its photos, and the model that says what their logits mean."""
 
     def __init__(self, folder: Path) -> None:
@@ -212,7 +203,6 @@ class Index:
 
     @classmethod
     def create(cls, folder: Path, spec: ModelSpec, facts: IndexFacts) -> Self:
-        """Make an empty index for a model."""
         with (
             Store.create(folder, spec.space.names) as store,
             store.database.rewriting("model.json", "index.json"),
@@ -223,9 +213,6 @@ class Index:
 
     def close(self) -> None:
         self.store.close()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *error: object) -> None:
         self.store.close()
@@ -264,12 +251,10 @@ class Index:
         """Return a query over this index's columns; one that no photo can answer is an error."""
         bound = bind(query, self.space, self.query_taxonomy, self.spec.exclusive)
         if bound.is_impossible:
-            groups = "; ".join(
-                ", ".join(self.space.names[column] for column in group) for group in bound.groups
-            )
-            raise DataError(
-                f"no photo can be {str(query)!r}: of {groups} it has one at most; join them by |"
-            )
+            names = self.space.names
+            groups = "; ".join(", ".join(names[k] for k in group) for group in bound.groups)
+            why = f"of {groups} it has one at most; join them by |"
+            raise DataError(f"no photo can be {str(query)!r}: {why}")
         return bound
 
     @property
@@ -286,10 +271,9 @@ class Index:
         except ValueError as error:
             reason = f"{self.folder / 'model.json'} is not usable: {error}"
             raise CheckpointError(f"{reason}; {way_out(self.folder)}") from None
-        link = spec.made_link
-        if link is None:
+        if spec.made_link is None:
             raise DataError(f"the model of {self.folder} has no probabilities; calibrate it first")
-        return link
+        return spec.made_link
 
     @cached_property
     def held_out(self) -> Predictions | None:
@@ -328,7 +312,6 @@ class Index:
         return file_hash(self.folder / "model.json").hex()[:16]
 
     def _known_photos(self, name: str) -> KnownPhotos | None:
-        """Return the photos of the predictions ``NAME.parquet``, None where there are none."""
         path, cache = self.store.database.sound_file(f"{name}.parquet"), self.store.cache
         if path is None:
             return None
@@ -337,8 +320,7 @@ class Index:
         cache.remove(f"{name}-*", but=made_of)
 
         def computed(done: int, _rows: int) -> Iterator[NDArray[np.float64]]:
-            logits = stored.logits.astype(np.float64)
-            log_p, log_q = self.link.log_probs(logits)
+            log_p, log_q = self.link.log_probs(stored.logits.astype(np.float64))
             probs = np.exp(log_p).astype(np.float32)  # as Link.decision_probs
             yield np.concatenate([log_p, log_q, probs], axis=1)[done:]
 
@@ -358,7 +340,6 @@ class Index:
         return check_log_probs(*self.link.log_probs(self.store.logits(rows).astype(np.float64)))
 
     def prepare(self, watch: Watch) -> None:
-        """Write what the first searches would wait for to the cache."""
         if self.spec.link is None:
             return
         for old in ("order-*", "fronts-*", "axes-of-fronts*"):  # of version 0.2
@@ -400,7 +381,6 @@ class Index:
     def _grown(
         self, kind: str, width: int, step: int, computed: Callable[[slice], NDArray[Any]]
     ) -> NDArray[np.float32]:
-        """Return what the cache keeps of all rows, (rows, width), after computing what it lacks."""
         self.store.cache.remove(f"{kind}-*", but=self._model_hash)  # those of an earlier link
 
         def parts(done: int, rows: int) -> Iterator[NDArray[np.float32]]:
@@ -427,7 +407,6 @@ class Index:
         return self._odds[key][1]
 
     def _computed(self, label: int, corrections: Sequence[Correction], refit: bool) -> LabelOdds:
-        """Return the model's own, mapped, and certain where somebody told."""
         if not corrections and self._kept_as == "files":
             return LabelOdds(partial(self._column, label, 0), partial(self._column, label, 1))
         if not corrections and self._kept_as == "table":
@@ -444,11 +423,11 @@ class Index:
         return LabelOdds(log_p, log_q)
 
     def _mapped(self, label: int, corrections: Sequence[Correction]) -> Mapped:
-        """Return the map of (log p, log(1 - p)) that corrections call for.
+        """Return the map of (log p, log(1 - p)) that corrections call for:
 
-        It is p = sigma(slope u + offset) of the log-odds u, fitted on the held-out and the
-        corrected photos together. Where fewer than ENOUGH held-out photos speak of the label, the
-        model's own probabilities of the first ROWS_AT_ONCE rows make up the number.
+        p = sigma(slope u + offset) of the log-odds u, fitted on the held-out and the corrected
+        photos together. Where fewer than ENOUGH held-out photos speak of the label, the model's own
+        probabilities of the first ROWS_AT_ONCE rows make up the number.
         """
         known = [correction for correction in corrections if correction.state != "unknown"]
         if not known:
@@ -474,13 +453,12 @@ class Index:
         link = platt(u, np.concatenate(labels)[:, None], None, scope="shared")
 
         def refit(log_p: NDArray[np.float64], log_q: NDArray[np.float64]) -> Pair:
-            log_probs = link.log_probs((log_p - log_q).clip(-FAR, FAR)[:, None])
-            return log_probs[0][:, 0], log_probs[1][:, 0]
+            log_p, log_q = link.log_probs((log_p - log_q).clip(-FAR, FAR)[:, None])
+            return log_p[:, 0], log_q[:, 0]
 
         return refit
 
     def known_log_probs(self, photos: KnownPhotos, labels: Sequence[int], *, refit: bool) -> Pair:
-        """Return log p and log(1 - p) (n, len(labels)) of known photos, mapped as odds are."""
         pairs = []
         for label in labels:
             mapped = self._mapped(label, self.corrections.of(label) if refit else [])
@@ -503,26 +481,23 @@ class Index:
         rule = self.spec.made_rule
         if isinstance(rule, Threshold):
             value = rule.value if isinstance(rule.value, float) else rule.value[label]
-            above: NDArray[np.bool_] = np.exp(self.odds(label).log_p) >= value
-            return above
+            return np.asarray(np.exp(self.odds(label).log_p) >= value)
         state = (len(self), self.spec, self.store.corrections())  # others may write, too
         if self._sets is None or self._sets[0] != state:
-            starts = range(0, len(self), ROWS_AT_ONCE)
-            parts = [self.sets(slice(start, start + ROWS_AT_ONCE)) for start in starts]
-            sets = np.concatenate([np.empty((0, len(self.space)), np.bool_), *parts])
-            self._sets = state, sets
+            parts = [np.empty((0, len(self.space)), np.bool_)]
+            for start in range(0, len(self), ROWS_AT_ONCE):
+                parts.append(self.sets(slice(start, start + ROWS_AT_ONCE)))
+            self._sets = state, np.concatenate(parts)
         return self._sets[1][:, label]
 
     def sets(self, rows: slice | Rows, rule: Rule | None = None) -> NDArray[np.bool_]:
-        """Return the label sets (n, K) of some photos by the model's rule, or a promised one.
-
-        What people said stands above the rule.
+        """Return the label sets (n, K) of some photos by the model's rule, or a promised one;
+        what people said stands above it.
         """
         log_p = self.log_probs(rows, refit=rule is None)
         probs = np.exp(log_p).astype(np.float32)  # as rules are fitted: Link.decision_probs
         sets = np.array((rule or self.spec.made_rule)(probs))
-        certain: NDArray[np.bool_] = (sets | (log_p == 0)) & ~np.isneginf(log_p)
-        return certain
+        return np.asarray((sets | (log_p == 0)) & ~np.isneginf(log_p))
 
     # Corrections
 
@@ -539,34 +514,30 @@ class Index:
         source: str = "correction",
     ) -> None:
         """Note what a person says of some labels of a photo; an unknown label is refused."""
-        known = ", ".join(get_args(Fact))
         for name, state in states.items():
             self.space.column(name)
-            if state not in get_args(Fact):
-                raise DataError(f"what is said of {name!r} must be one of {known}, got {state!r}")
+            if state not in (known := get_args(Fact)):
+                must = f"what is said of {name!r} must be one of {', '.join(known)}"
+                raise DataError(f"{must}, got {state!r}")
         if not 0 <= row < len(self):
             raise DataError(f"photos are numbered from 0 to {len(self) - 1}, got {row}")
         facts = (who or getuser(), now(), source)
         self.store.correct([Correction(row, name, state, *facts) for name, state in states.items()])
 
     def row_of(self, photo: str | Path) -> int:
-        """Return the row of a photo, which must be in the index."""
         row = self.store.row_of(os.fspath(photo))
         if row is None:
-            raise DataError(
-                f"{photo} is not in {self.folder}; bring it up to date with `labelwise index`"
-            )
+            mend = "bring it up to date with `labelwise index`"
+            raise DataError(f"{photo} is not in {self.folder}; {mend}")
         return row
 
     def picture(self, row: int) -> tuple[bytes, str] | None:
-        """Return the bytes and the name of a photo; None where no file gives them."""
         try:
             return self.files_of(row).read()
         except StorageError:
             return None
 
     def files_of(self, row: int) -> PhotoFiles:
-        """Return the files of a photo, which can be read without the index."""
         (content,) = self.store.contents_of([row]).values()
         return PhotoFiles(content.hash, tuple(sorted(self.store.places_of([row])[row])))
 
@@ -584,11 +555,7 @@ def model_changed(index: Index) -> str | None:
         return None
     folder, update = index.folder, f"labelwise index -o {shlex.quote(str(index.folder))}"
     if now.weights_sha256 != index.spec.weights_sha256:
-        return (
-            f"{address} has other weights than those that scored the photos of {folder}; "
-            f"answers are those of the earlier ones until `{update} --rebuild`"
-        )
-    return (
-        f"{address} has another calibration, rule or promise than {folder} answers by; "
-        f"`{update}` takes it over, without reading photos again"
-    )
+        other = f"{address} has other weights than those that scored the photos of {folder}"
+        return f"{other}; answers are those of the earlier ones until `{update} --rebuild`"
+    other = f"{address} has another calibration, rule or promise than {folder} answers by"
+    return f"{other}; `{update}` takes it over, without reading photos again"

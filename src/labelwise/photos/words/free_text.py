@@ -40,8 +40,6 @@ LONGEST = 1000  # characters
 
 
 class _Facts(BaseModel):
-    """What words.json says."""
-
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     kind: TextImageKind = "classes"  # earlier runs do not say
@@ -59,15 +57,10 @@ def save_free_text(model: TextImageModel, run: Path) -> None:
         captions = texts.maps is not None
         with replacing(run / CLASSES_FILE) as temporary:
             save_tensors(temporary, {"vectors": vectors, "weight": texts.weight})
-    facts = _Facts(
-        kind=model.kind,
-        model=str(model.folder.resolve()),
-        encoder=model.digest,
-        classes=classes,
-        captions=captions,
-    )
+    made = {"kind": model.kind, "model": str(model.folder.resolve()), "encoder": model.digest}
+    facts = {**made, "classes": classes, "captions": captions}
     with replacing(run / WORDS_FILE) as temporary:
-        text = json.dumps(facts.model_dump(), indent=2, ensure_ascii=False) + "\n"
+        text = json.dumps(facts, indent=2, ensure_ascii=False) + "\n"
         temporary.write_text(text, encoding="utf-8")
 
 
@@ -79,12 +72,10 @@ class FreeText:
 
     @staticmethod
     def is_kept(run: Path) -> bool:
-        """Return whether a run keeps what scores texts."""
         return (run / WORDS_FILE).is_file()
 
     @classmethod
     def of(cls, index: Index, encoder: Path | None = None) -> "FreeText":
-        """Return what scores texts for an index, from the run of its model."""
         run = Path(index.facts.model)
         if not cls.is_kept(run):
             raise DataError(
@@ -92,14 +83,12 @@ class FreeText:
                 "not, or is not there; run `labelwise train PHOTOS --words WORDS`"
             )
         if RunFolder(run).spec.weights_sha256 != index.spec.weights_sha256:
-            raise DataError(
-                f"{run} was made again after {index.folder}; index again with --rebuild"
-            )
+            again = "index again with --rebuild"
+            raise DataError(f"{run} was made again after {index.folder}; {again}")
         return cls.load(run, encoder)
 
     @classmethod
     def load(cls, run: Path, encoder: Path | None = None) -> "FreeText":
-        """Return what a run keeps."""
         path = run / WORDS_FILE
         try:
             facts = _Facts.model_validate_json(path.read_bytes())
@@ -114,21 +103,15 @@ class FreeText:
         folder = Path(facts.model) if encoder is None else encoder
         what = "text-image model" if facts.kind == "towers" else "sentence encoder"
         if not folder.is_dir():
-            raise SettingsError(
-                f"the {what} of {run} is not in {folder}; name its folder with --encoder"
-            )
-        texts: TextDirections
-        if facts.kind == "towers":
-            texts = towers = TwoTowers(folder)
-            digest = towers.digest
-        else:
-            made = SentenceEncoder(folder)
-            digest, texts = made.digest, WeighedTexts(made, facts.classes, vectors, weight)
-        if digest != facts.encoder:
-            raise SettingsError(
-                f"{folder} holds another {what} than {run} was made with; name its --encoder"
-            )
-        return cls(texts)
+            missing = f"the {what} of {run} is not in {folder}"
+            raise SettingsError(f"{missing}; name its folder with --encoder")
+        made = TwoTowers(folder) if facts.kind == "towers" else SentenceEncoder(folder)
+        if made.digest != facts.encoder:
+            other = f"{folder} holds another {what} than {run} was made with"
+            raise SettingsError(f"{other}; name its --encoder")
+        if isinstance(made, TwoTowers):
+            return cls(made)
+        return cls(WeighedTexts(made, facts.classes, vectors, weight))
 
     def doubt(self, text: str) -> str | None:
         return self.texts.doubt(text, (text,))

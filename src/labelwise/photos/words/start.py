@@ -90,8 +90,7 @@ class KeptAnswers:
         answers: dict[bytes, PhotoAnswer] = {}
         for row, digest in digests.items():
             every = zip(table.space.names, labels[row], known[row], strict=True)
-            said = {name: bool(label) for name, label, told in every if told}
-            if said:
+            if said := {name: bool(label) for name, label, told in every if told}:
                 split = None if table.split is None else str(table.split[row])
                 aside = split == "test" or (split != "train" and is_set_aside(digest, set_aside))
                 _join(answers, digest, PhotoAnswer(str(table.ids[row]), said, aside))
@@ -110,9 +109,8 @@ class KeptAnswers:
             for digest, answer in sorted(self.photos.items())
             if answer.aside == aside and not answer.labels.keys().isdisjoint(names)
         }
-        number = {None: np.nan, False: 0.0, True: 1.0}
-        said = np.array([[number[word] for word in row] for row in rows.values()])
-        labels = torch.from_numpy(said.reshape(len(rows), len(names)))
+        said = np.array([*rows.values()], np.float64).reshape(len(rows), len(names))
+        labels = torch.from_numpy(said)  # None is NaN
         return [*rows], labels.nan_to_num(), ~labels.isnan()
 
     def extended(self, path: Path, newer: "KeptAnswers") -> "KeptAnswers":
@@ -135,9 +133,8 @@ class KeptAnswers:
         for line in _log(path).lines():
             if isinstance(line, LoggedAnswer):
                 digest, known = bytes.fromhex(line.photo), {line.label: line.answer == "yes"}
-                _join(
-                    photos, digest, PhotoAnswer(line.path or line.photo, known, line.draw == ASIDE)
-                )
+                said = PhotoAnswer(line.path or line.photo, known, line.draw == ASIDE)
+                _join(photos, digest, said)
                 if line.answer not in ("yes", "no"):
                     photos[digest].labels.pop(line.label)
         return KeptAnswers({digest: photo for digest, photo in photos.items() if photo.labels})
@@ -200,10 +197,9 @@ def compare_runs(words: Path, trained: Path) -> list[RunDifference]:
     photos, *rows_of = np.intersect1d(ids, others, return_indices=True)
     names = [name for name in runs[0][0].names if name in runs[1][0].names]
     if len(photos) < LEAST or not names:
-        raise DataError(
-            f"{words} and {trained} must share at least {LEAST} photos that are set aside and a "
-            f"label, got {len(photos):,} and {len(names):,}; train on {words / 'answers.csv'}"
-        )
+        got = f"got {len(photos):,} and {len(names):,}; train on {words / 'answers.csv'}"
+        share = f"must share at least {LEAST} photos that are set aside and a label"
+        raise DataError(f"{words} and {trained} {share}, {got}")
     figures: dict[str, list[tuple[float, NDArray[np.float64]]]] = {"mAP": [], "log loss": []}
     known = None
     for (held_out, link), rows in zip(runs, rows_of, strict=True):
@@ -215,10 +211,9 @@ def compare_runs(words: Path, trained: Path) -> list[RunDifference]:
             labels = present[:, columns]
             known = np.ones_like(labels) if own.observed is None else own.observed[:, columns]
         counts, sums = known.sum(1).astype(np.float64), (losses * known).sum(1)
-        ranked = (logits[:, columns], labels, known)
+        ranked, loss = (logits[:, columns], labels, known), float(sums.sum() / counts.sum())
         precision = float(average_precision(*ranked).value)
         figures["mAP"].append((precision, mean_ap_influence(*ranked)))
-        loss = float(sums.sum() / counts.sum())
         figures["log loss"].append((loss, mean_influence(sums, counts)))
     differences = []
     for name, ((first, moved), (second, other)) in figures.items():
@@ -232,10 +227,9 @@ def _held_out(folder: Path) -> tuple[Predictions, Link]:
     run = RunFolder(folder)
     held_out, link = run.held_out(), run.spec.made_link
     if held_out is None or not held_out.may_promise or link is None:
-        raise DataError(
-            f"{folder} has no answered photos that fitted nothing and so cannot be compared; "
-            "set some aside, or train on answers.csv of the run of `train --words`"
-        )
+        none = f"{folder} has no answered photos that fitted nothing and so cannot be compared"
+        ways = "set some aside, or train on answers.csv of the run of `train --words`"
+        raise DataError(f"{none}; {ways}")
     return held_out.predictions, link
 
 
@@ -257,7 +251,6 @@ class PhotoFeatures:
         return torch.from_numpy(np.stack([self.known[digest] for digest in digests]))
 
     def every(self) -> Tensor:
-        """Return the features (n, D) of the photos that were asked for, each content once."""
         return self.of(list(dict.fromkeys(self.digests.values())))
 
 
@@ -436,13 +429,11 @@ def targets_of(
     if words.taxonomy is not None:
         labels, known = words.taxonomy.within(words.space).complete(labels, observed)
         observed = torch.ones_like(observed) if known is None else known
-    there = torch.tensor([digest in photos for digest in digests], dtype=torch.bool)
-    among = [digest for digest in digests if digest in photos]
-    return among, labels[there], observed[there]
+    there = [row for row, digest in enumerate(digests) if digest in photos]
+    return [digests[row] for row in there], labels[there], observed[there]
 
 
 def _unanswered(words: WordList, observed: Tensor) -> tuple[str, ...]:
-    """Return the words of which no answer (n, K) says anything."""
     known = observed.any(dim=0).tolist()
     return tuple(name for name, own in zip(words.names, known, strict=True) if not own)
 
@@ -454,7 +445,6 @@ def can_teach(digests: Sequence[bytes], labels: Tensor, observed: Tensor) -> boo
 
 
 def _paths(images: ImageSource, photos: PhotoFeatures) -> dict[bytes, str]:
-    """Return where photos lie that are files of their own, by content."""
     rows = sorted(photos.digests, reverse=True)  # of copies, the first
     located = zip(rows, images.locations(rows), strict=True)
     return {
@@ -473,7 +463,6 @@ def _finished(
     names: Mapping[bytes, str],
     notes: list[str],
 ) -> Started:
-    """Fit the head, write the run, and return what it came to."""
     space, taxonomy, every = words.space, words.taxonomy, photos.every()
     text = model.head([word.texts for word in words.words], every.mean(dim=0), every)
     notes += model.disagreements(words, every)
@@ -493,9 +482,10 @@ def _finished(
     else:
         head, link = text, model.guessed(text.scores(every))
         if count:
+            when = "when there is a yes and a no among the answers"
             notes.append(
                 f"{counted(count, 'answered photo')} kept; they count from {LEAST_ANSWERS} on, "
-                "without those set aside, and when there is a yes and a no among the answers"
+                f"without those set aside, and {when}"
             )
         count = 0
     if taxonomy is not None:
@@ -519,15 +509,13 @@ def _finished(
             logits = photos.of(digests) @ linear.classifier.weight.T + linear.classifier.bias
         facts = (to_numpy(labels.float()), to_numpy(observed), words.names, split, Sigmoid())
         Predictions([names[digest] for digest in digests], to_numpy(logits), *facts).save(path)
-    said = Counter(name for photo in answers.values() for name in photo.labels)
     if answers:
+        said = {name for photo in answers.values() for name in photo.labels}
+        by_name = {names[digest]: photo.labels for digest, photo in answers.items()}
+        aside = {names[digest] for digest, photo in answers.items() if photo.aside}
         with replacing(run.path / TABLE_FILE) as temporary:
-            write_table(
-                temporary,
-                [name for name in words.names if name in said],
-                {names[digest]: photo.labels for digest, photo in answers.items()},
-                {names[digest] for digest, photo in answers.items() if photo.aside},
-            )
+            columns = [name for name in words.names if name in said]
+            write_table(temporary, columns, by_name, aside)
     with replacing(run.path / WORDS_FILE) as temporary:
         temporary.write_text(words.text(), encoding="utf-8")
     save_free_text(model, run.path)
@@ -579,9 +567,8 @@ class QuestionGuide:
     def order(
         self, label: str, drawn: Sequence[str], answered: Collection[str] = frozenset()
     ) -> list[str]:
-        """Return photos, given in the random order of a word, as they are asked about for it.
-
-        ``answered`` ones come first, so that one of five questions is about a photo set aside.
+        """Return photos, given in the random order of a word, as they are asked about for it:
+        ``answered`` ones first, so that one of five questions is about a photo set aside.
         """
         drawn = sorted(drawn, key=lambda photo: photo not in answered)
         random = [photo for photo in drawn if photo in self.aside]
@@ -594,9 +581,7 @@ class QuestionGuide:
             worth = dict(zip(others, values.tolist(), strict=True))
         others.sort(key=lambda photo: (photo not in answered, -worth[photo]))
         places = [(EVERY * n, photo) for n, photo in enumerate(random)]
-        for n, photo in enumerate(others):
-            turn, step = divmod(n, EVERY - 1)
-            places.append((EVERY * turn + 1 + step, photo))
+        places += [(n + n // (EVERY - 1) + 1, photo) for n, photo in enumerate(others)]
         return [photo for _, photo in sorted(places)]
 
     def guess(self, label: str, photo: str) -> bool | None:
@@ -668,7 +653,6 @@ class WordsLearner:
     def _guide(
         self, head: TextHead, link: Link, learnt_from: int, unanswered: Sequence[str]
     ) -> QuestionGuide:
-        """Return the guide of the probabilities (n, K) of all photos by a head and its link."""
         words, single = self._words.names, TextHead(head.weight.float(), head.bias.float())
         parts = [np.empty((0, len(words)))]
         with torch.no_grad():
