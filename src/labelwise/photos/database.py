@@ -188,7 +188,6 @@ class Database:
         return kept is not None
 
     def sound_file(self, name: str) -> Path | None:
-        """Return the path of a file that is as it was written, None where there is none."""
         if not (self.folder / name).is_file():
             return None
         self.check_file(name)
@@ -251,7 +250,6 @@ class Database:
             raise self.damaged(table)
 
     def seal_missing(self) -> None:
-        """Sum the rows, and hash files and schema, that an earlier version wrote without."""
         for table in SUMMED:
             self.seal(table, "sum IS NULL")
         self.put_hash(SCHEMA_NAME, self._schema_hash())
@@ -262,7 +260,6 @@ class Database:
                 self.put_hash(name)
 
     def _schema_hash(self) -> bytes:
-        """Return the hash of what tables and indexes are, and that of where they begin."""
         texts = ", ".join(f"CAST({name} AS BLOB)" for name in ("type", "name", "tbl_name", "sql"))
         rows = self.execute(f"SELECT {texts}, rootpage FROM sqlite_master ORDER BY type, name")
         parts = ([row[:-1] for row in rows], [row[-1] for row in rows])

@@ -39,7 +39,7 @@ from labelwise.photos.store import Correction, Fact, PhotoFiles, Store
 from labelwise.photos.topk import LabelOdds, Rows
 from labelwise.predictions import Predictions
 from labelwise.retrieval import BoundQuery, Query, bind
-from labelwise.system.files import replacing
+from labelwise.system.files import write_text
 from labelwise.system.progress import Watch
 from labelwise.system.storage import StorageError, is_uri
 from labelwise.taxonomy import Taxonomy
@@ -155,8 +155,7 @@ class IndexFacts(BaseModel):
         return "validation" if self.held_out == "val" else "held-out"
 
     def save(self, path: Path) -> None:
-        with replacing(path) as temporary:
-            temporary.write_text(self.model_dump_json(indent=2) + "\n", encoding="utf-8")
+        write_text(path, self.model_dump_json(indent=2) + "\n")
 
     @staticmethod
     def load(path: Path) -> "IndexFacts":
@@ -292,7 +291,6 @@ class Index(AbstractContextManager["Index", None]):
 
     @cached_property
     def taxonomy(self) -> Taxonomy | None:
-        """Which labels are kinds of which: as the index was told, or else its model."""
         path = self.store.database.sound_file("taxonomy.csv")
         return self.spec.made_taxonomy if path is None else Taxonomy.read(path)
 
@@ -466,7 +464,6 @@ class Index(AbstractContextManager["Index", None]):
         return np.stack([p for p, _ in pairs], 1), np.stack([q for _, q in pairs], 1)
 
     def log_probs(self, rows: slice | Rows, *, refit: bool = True) -> NDArray[np.float64]:
-        """Return log p (n, K) of all labels of some photos, as corrected so far."""
         every = np.arange(len(self))[rows]
         log_p, _ = self._of_photos(every)
         for label in self.corrections.labels():
@@ -477,7 +474,6 @@ class Index(AbstractContextManager["Index", None]):
         return float(np.exp(self.odds(self.space.column(label)).log_p[row]))
 
     def given(self, label: int) -> NDArray[np.bool_]:
-        """Return which photos the model's rule, or a person, gives a label (rows,)."""
         rule = self.spec.made_rule
         if isinstance(rule, Threshold):
             value = rule.value if isinstance(rule.value, float) else rule.value[label]
@@ -513,7 +509,6 @@ class Index(AbstractContextManager["Index", None]):
         who: str | None = None,
         source: str = "correction",
     ) -> None:
-        """Note what a person says of some labels of a photo; an unknown label is refused."""
         for name, state in states.items():
             self.space.column(name)
             if state not in (known := get_args(Fact)):

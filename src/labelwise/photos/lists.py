@@ -28,7 +28,7 @@ from functools import partial
 from getpass import getuser
 from pathlib import Path
 from secrets import randbits
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,14 +68,9 @@ class Said:
     who: str
 
 
-def name_of_text(text: str) -> str:
-    """Return what the list of a text is called in the log, where others are called by a query."""
-    return f'text "{text}"'
-
-
-def name_of_album(album: str) -> str:
-    """Return what the list of an album is called in the log."""
-    return f'album "{album}"'
+def name_of(kind: Literal["text", "album"], what: str) -> str:
+    """Return what such a list is called in the log, where others are called by a query."""
+    return f'{kind} "{what}"'
 
 
 def is_of_likeness(name: str) -> bool:
@@ -530,7 +525,6 @@ class CheckSession:
         return self._asked(self._audit(by_row))
 
     def photo_after(self, photo: PhotoToCheck) -> PhotoToCheck | None:
-        """Return the next photo that was never asked about, so that it can be fetched early."""
         by_row = {photo.row: [Said(photo.row, "yes", "")]} | _by_row(self._answers())
         return self._asked(self._new_audit().resume(self._values(by_row)))
 

@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
-from labelwise.answers.log import Answer, Note, answered, now
+from labelwise.answers.log import ANSWER_WORDS, Answer, Note, answered, now
 from labelwise.decide import Answered, CountEstimate, estimate_count, estimate_total
 from labelwise.errors import DataError
 from labelwise.photos.filters import EVERYTHING, PhotoGroups, pictures_of
@@ -31,8 +31,6 @@ from labelwise.retrieval import Query
 from labelwise.system.table_files import write_csv
 from labelwise.system.text import from_cell, one_line
 
-ANSWER_WORDS: dict[str, Answer] = {"yes": "yes", "no": "no", "unsure": "unsure"}
-ANSWER_WORDS |= {"y": "yes", "n": "no", "u": "unsure", "?": "unsure", "1": "yes", "0": "no"}
 AnsweredLine = tuple[str, str, Answer, Mapping[str, str | None]]
 
 

@@ -50,7 +50,7 @@ Sort = Literal["score", "date"]
 Scores = NDArray[np.float64]
 LEAST_SCORE = float(np.finfo(np.float32).min)  # below: left out by a limit
 MOST_BYTES = 256 << 20
-WORDS_FILE, MOST_FACTS = "words.json", 1 << 24  # of a run that began with words
+TEXTS_FILE, MOST_FACTS = "words.json", 1 << 24  # of a run that began with words
 KEYWORD, PHOTOS = "keyword:", "photos:"  # before the name of an album that lies in no folder
 
 
@@ -119,7 +119,6 @@ class Found:
         return f"{expected} {match} {self.query} ({interval})"
 
     def sentence(self) -> str:
-        """Return all that can be said of the list: how many match, and how many are wrong."""
         text = self.counted
         if self.above is not None and (self.statement is None or self.statement.kind == "none"):
             text += f"; {self.above:,} {'is' if self.above == 1 else 'are'} above the cut"
@@ -192,7 +191,6 @@ class Asked:
         return likeness_of(self.index, np.setdiff1d(np.arange(len(self.index)), self.gone))
 
     def _calibrated(self, photos: KnownPhotos | None, *, refit: bool) -> CalibratedQuery:
-        """Return the query's probability as labelled photos have it; the product without any."""
         columns = list(self.bound.columns)
         if photos is None:
             nothing = np.empty((0, len(columns)))
@@ -483,7 +481,7 @@ def _knows_captions(index: Index) -> bool:
     """Return whether the model is a run that began with words and maps of captions."""
     run = Path(index.facts.model)
     try:
-        facts = json.loads(read_regular(run / WORDS_FILE, MOST_FACTS)[0])
+        facts = json.loads(read_regular(run / TEXTS_FILE, MOST_FACTS)[0])
         own = isinstance(facts, dict) and facts.get("captions") is True
         return own and RunFolder(run).spec.weights_sha256 == index.spec.weights_sha256
     except (OSError, ValueError, LabelwiseError):

@@ -36,7 +36,7 @@ from labelwise.numeric.duplicates import first_near
 from labelwise.photos.index import LIKENESS_FILE, Index
 from labelwise.photos.topk import Rows
 from labelwise.pictures.fingerprint import NEAR
-from labelwise.system.files import replacing
+from labelwise.system.files import replacing, write_text
 from labelwise.system.progress import Watch
 
 if TYPE_CHECKING:  # searches do without torch, which takes seconds to import
@@ -115,8 +115,8 @@ def likeness_of(index: Index, rows: Rows | None = None) -> LibraryLikeness:
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
         pass
     comparison = _compared(index, index.store.alive_rows())
-    with suppress(OSError), replacing(path) as temporary:  # else an index that may only be read
-        temporary.write_text(json.dumps(sealed(comparison), indent=2), encoding="utf-8")
+    with suppress(OSError):  # else an index that may only be read
+        write_text(path, json.dumps(sealed(comparison), indent=2))
     return comparison
 
 
@@ -247,7 +247,6 @@ class HeldOutPictures:
     def of_run(
         cls, run: "RunFolder", weights: str, predictor: "Predictor", watch: Watch
     ) -> "HeldOutPictures | None":
-        """Return what is kept with a run of these weights, made if need be."""
         path = run.path / PICTURES_FILE
         kept = cls.load(path)
         if kept is not None and kept.weights_sha256 == weights:

@@ -153,7 +153,6 @@ class Store(AbstractContextManager["Store", None]):
 
     @contextmanager
     def transaction(self) -> Iterator[Database]:
-        """Yield the database; all that is written in the block becomes known together."""
         if not self.writable:
             raise LabelwiseError(
                 f"{self.folder} may only be read, or its disk is full: nothing can be noted in it; "
@@ -398,7 +397,6 @@ class Store(AbstractContextManager["Store", None]):
         self.answers.append([LoggedAnswer(*values) for values in facts])
 
     def corrections(self, label: str | None = None, row: int | None = None) -> list[Correction]:
-        """Return what was said last of each label of each picture, withdrawals left out."""
         with self.answers.lock:
             lines = self.answers.lines()
             if lines is not self._lines:

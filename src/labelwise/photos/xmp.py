@@ -339,7 +339,6 @@ def _containers(rdf: Element, kind: "_List") -> Iterator[Element]:
 
 
 def _field(note: Element, name: str) -> str:
-    """Return a field of a note, in whichever of RDF's spellings it is written."""
     for holder in (note, *note.find(f"{RDF} Description")):
         if f"{OURS} {name}" in holder.attributes:
             return holder.attributes[f"{OURS} {name}"]
@@ -349,7 +348,6 @@ def _field(note: Element, name: str) -> str:
 
 
 def _into_list(data: bytes, container: Element, names: Sequence[str]) -> list[Splice]:
-    """Return the splices that append items to a list, indented as its last one."""
     if not names:
         return []
     item = f"{raw_name(data, container).rpartition(':')[0]}:li".lstrip(":")

@@ -112,7 +112,6 @@ def _common(text: TextHead, x: Tensor, scores: Tensor) -> Tensor:
 
 
 def _calibrated(text: TextHead, few: FewLabels, mean: NDArray[np.float64]) -> TextHead:
-    """Return the text head as a mean curve (K, 2) of its scores calibrates it."""
     slope = torch.from_numpy(np.exp(mean[:, 0]) / few.scale)
     offset = torch.from_numpy(mean[:, 1]) - slope * few.centre
     return TextHead(text.weight * slope, text.bias * slope + offset)

@@ -222,7 +222,6 @@ class SentenceEncoder:
         return np.asarray(vector / length, np.float32)
 
     def describe(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Return the unit mean (D,) of the vectors of texts that describe one thing."""
         mean = self.encode(texts).mean(0)
         return np.asarray(mean / np.linalg.norm(mean))
 
@@ -231,7 +230,6 @@ class SentenceEncoder:
         return not unknown & set(self.tokenizer.encode(text).ids)
 
     def spelled(self, text: str) -> str | None:
-        """Return the first word of a text that the tokenizer takes letter by letter, if any."""
         encoding = self.tokenizer.encode(text, add_special_tokens=False)
         spans: dict[int, list[tuple[int, int]]] = defaultdict(list)
         for word, span in zip(encoding.word_ids, encoding.offsets, strict=True):
@@ -463,7 +461,6 @@ class ClassesAndWords(TextImageModel):
 
     @cached_property
     def _concepts(self) -> list[dict[str, NDArray[np.float32]]]:
-        """Ideas and things as the encoder knows them; those that it does not know are left out."""
         concepts = tomllib.loads(Path(__file__).with_name(CONCEPTS_FILE).read_text("utf-8"))
         known = [filter(self.encoder.knows, concepts[kind].split()) for kind in ("ideas", "things")]
         describe = self.encoder.describe

@@ -2,7 +2,8 @@
 
     embeddings/                        features of photos, by content: .npz files of 512 photos
     words.txt                          the words
-    words.json, words.safetensors      what scores any text (``free_text.py``)
+    words.json                         the text-image model, and the hash of what makes its texts
+    words.safetensors                  of classes and words: vectors and weights of the classes
     text-head.safetensors              scores of the words that no answer has moved
     answers.jsonl                      what people said of photos
     answers.csv                        the same as a label table, those set aside as its split test
@@ -13,6 +14,7 @@ Without answers the link is a guess, :meth:`TextImageModel.guessed`. With answer
 :func:`.answered.answered_head`; words that nobody answered about are ranked but never chosen.
 """
 
+import json
 import os
 from collections import Counter
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
@@ -22,11 +24,13 @@ from functools import cached_property, partial
 from hashlib import sha256
 from math import sqrt
 from pathlib import Path
+from typing import Annotated, Any
 from zipfile import BadZipFile
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor
 
 from labelwise.answers.agreement import ASIDE, write_table
@@ -34,7 +38,7 @@ from labelwise.answers.log import AnswerLog, LoggedAnswer, answered
 from labelwise.answers.version_0_2 import lines_of_run
 from labelwise.data import LabelTable
 from labelwise.decide import NEVER, Rule, Threshold, WithParents
-from labelwise.errors import DataError, ImageError, SettingsError
+from labelwise.errors import CheckpointError, DataError, ImageError, SettingsError
 from labelwise.evaluation.intervals import mean_ap_influence, mean_influence
 from labelwise.links import Consistent, Link, Sigmoid
 from labelwise.metrics import average_precision
@@ -46,16 +50,28 @@ from labelwise.networks.backbones import Backbone
 from labelwise.networks.heads import LinearHead
 from labelwise.numeric.arrays import to_numpy
 from labelwise.numeric.special import ndtri
+from labelwise.photos import Index
+from labelwise.photos.lists import CheckSession, name_of
+from labelwise.photos.query import TEXTS_FILE, Hit, photos_along
 from labelwise.photos.words.answered import AnsweredHead, answered_head
-from labelwise.photos.words.free_text import save_free_text
-from labelwise.photos.words.text_image import TextHead, TextImageModel, WordList
+from labelwise.photos.words.classes import SentenceEncoder, WeighedTexts
+from labelwise.photos.words.text_image import (
+    TextDirections,
+    TextHead,
+    TextImageKind,
+    TextImageModel,
+    WordList,
+    usual_texts,
+)
+from labelwise.photos.words.tower_files import TwoTowers
 from labelwise.pictures import ImageSource, PictureImages
 from labelwise.pictures.loading import Failure
 from labelwise.predictions import Predictions
 from labelwise.scores.tables import aligned_labels
-from labelwise.system.files import locked, replacing, write_error
+from labelwise.system.files import locked, replacing, write_error, write_text
 from labelwise.system.progress import Silent, Watch
-from labelwise.system.text import counted
+from labelwise.system.tensors import load_tensors, save_tensors
+from labelwise.system.text import counted, one_line_of
 from labelwise.training.features import content_key
 
 KEY_BYTES = 8
@@ -516,8 +532,7 @@ def _finished(
         with replacing(run.path / TABLE_FILE) as temporary:
             columns = [name for name in words.names if name in said]
             write_table(temporary, columns, by_name, aside)
-    with replacing(run.path / WORDS_FILE) as temporary:
-        temporary.write_text(words.text(), encoding="utf-8")
+    write_text(run.path / WORDS_FILE, words.text())
     save_free_text(model, run.path)
     predictor.save(run.path)
     facts_of_photos = (len(photos.digests), photos.computed, photos.failures)
@@ -538,6 +553,102 @@ def _unused(words: WordList, answers: Mapping[bytes, PhotoAnswer]) -> list[str]:
         f"{'it' if len(others) == 1 else 'them'} again; to describe a word otherwise, keep its "
         f"name, as in '{others[0]}: another text'"
     ]
+
+
+# What scores any text. A text is a direction in the space of the network's features, and photos
+# are ranked by the cosine with it. That is a likeness and not a probability, because nobody has
+# answered about this text.
+
+
+CLASSES_FILE = "words.safetensors"
+LONGEST_TEXT = 1000  # characters
+
+
+class _Facts(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: TextImageKind = "classes"  # earlier runs do not say
+    model: str
+    encoder: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+    classes: tuple[str, ...] = ()
+    captions: bool = False  # whether the package's maps of captions belong to the network
+
+
+def save_free_text(model: TextImageModel, run: Path) -> None:
+    """Keep in a run what scores texts."""
+    texts, classes, captions = model.texts, tuple[str, ...](), False
+    if isinstance(texts, WeighedTexts):
+        classes, vectors = texts.names, torch.from_numpy(texts.name_vectors)
+        captions = texts.maps is not None
+        with replacing(run / CLASSES_FILE) as temporary:
+            save_tensors(temporary, {"vectors": vectors, "weight": texts.weight})
+    made = {"kind": model.kind, "model": str(model.folder.resolve()), "encoder": model.digest}
+    facts = {**made, "classes": classes, "captions": captions}
+    write_text(run / TEXTS_FILE, json.dumps(facts, indent=2, ensure_ascii=False) + "\n")
+
+
+@dataclass(frozen=True, eq=False)
+class FreeText:
+    """The text half of the model that a run began with."""
+
+    texts: TextDirections
+
+    @classmethod
+    def of(cls, index: Index, encoder: Path | None = None) -> "FreeText":
+        run = Path(index.facts.model)
+        if not (run / TEXTS_FILE).is_file():
+            raise DataError(
+                f"free text needs a model that began with words, and {run} of {index.folder} did "
+                "not, or is not there; run `labelwise train PHOTOS --words WORDS`"
+            )
+        if RunFolder(run).spec.weights_sha256 != index.spec.weights_sha256:
+            again = "index again with --rebuild"
+            raise DataError(f"{run} was made again after {index.folder}; {again}")
+        return cls.load(run, encoder)
+
+    @classmethod
+    def load(cls, run: Path, encoder: Path | None = None) -> "FreeText":
+        path = run / TEXTS_FILE
+        try:
+            facts = _Facts.model_validate_json(path.read_bytes())
+            if facts.kind == "classes":
+                tensors = load_tensors(run / CLASSES_FILE)
+                vectors, weight = tensors["vectors"].numpy(), tensors["weight"]
+                if not len(vectors) == len(weight) == len(facts.classes):
+                    raise ValueError("it does not say as many classes as there are weights")
+        except (OSError, CheckpointError, ValidationError, ValueError, LookupError) as error:
+            reason = f"{path} and {CLASSES_FILE} cannot be used ({one_line_of(error)})"
+            raise CheckpointError(f"{reason}; run `labelwise train --words` again") from None
+        folder = Path(facts.model) if encoder is None else encoder
+        what = "text-image model" if facts.kind == "towers" else "sentence encoder"
+        if not folder.is_dir():
+            missing = f"the {what} of {run} is not in {folder}"
+            raise SettingsError(f"{missing}; name its folder with --encoder")
+        made = TwoTowers(folder) if facts.kind == "towers" else SentenceEncoder(folder)
+        if made.digest != facts.encoder:
+            other = f"{folder} holds another {what} than {run} was made with"
+            raise SettingsError(f"{other}; name its --encoder")
+        if isinstance(made, TwoTowers):
+            return cls(made)
+        return cls(WeighedTexts(made, facts.classes, vectors, weight))
+
+    def doubt(self, text: str) -> str | None:
+        return self.texts.doubt(text, (text,))
+
+    def direction(self, text: str) -> NDArray[np.float64]:
+        if not text.strip() or len(text) > LONGEST_TEXT:
+            must = f"a text must have 1 to {LONGEST_TEXT:,} characters, got {len(text):,}"
+            raise DataError(f"{must}; describe what the photos show, as in: a red bicycle")
+        texts = usual_texts(text) if len(text.split()) == 1 else (text,)
+        return np.asarray(self.texts.directions([texts])[:, 0])
+
+    def photos(self, index: Index, text: str, count: int, **options: Any) -> list[Hit]:
+        """Return the photos most like a text; ``options`` are those of :func:`photos_along`."""
+        return photos_along(index, self.direction(text), count, **options)
+
+    def check(self, index: Index, text: str, count: int, **options: Any) -> CheckSession:
+        hits = self.photos(index, text, count)
+        return CheckSession.of_ranked(index, name_of("text", text), hits, **options)
 
 
 # A run that learns while people answer. One of five questions is about a photo set aside, in the
