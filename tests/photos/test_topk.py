@@ -190,27 +190,13 @@ def test_an_update_prepares_searches_and_appends_new_photos(update, photos, monk
         assert path.read_bytes()[: len(data)] == data
         assert path.stat().st_size == len(data) + 4
     found = both_sides(update.folder)
-    monkeypatch.setattr(LARGE, 1 << 16)
-    np.testing.assert_array_equal(found, both_sides(update.folder))
-
-
-def test_a_small_index_keeps_all_labels_in_one_file_that_grows(update, photos, monkeypatch):
-    update()
-    (kept,) = (update.folder / "cache").glob("labels-*.bin")
-    before = kept.read_bytes()
-    picture(photos / "new.png", 99)
-    update()
-    after = kept.read_bytes()
-    assert after.startswith(before)
-    assert len(after) == len(before) + 4 * 2 * len(LABELS)
-    found = both_sides(update.folder)
-    monkeypatch.setattr("labelwise.photos.index.ONE_FILE", 0)  # computed anew
-    np.testing.assert_array_equal(found, both_sides(update.folder))
+    with monkeypatch.context() as patch:
+        patch.setattr(LARGE, 1 << 16)
+        np.testing.assert_array_equal(found, both_sides(update.folder))
     with Index(update.folder) as index:
         index.use(index.spec.model_copy(update={"link": link_to_spec(Softmax())}), None)
-    monkeypatch.undo()
     np.testing.assert_allclose(np.exp(both_sides(update.folder)[::2]).sum(0), 1, rtol=1e-5)
-    assert not kept.exists()
+    assert not any(path.exists() for path in kept)
 
 
 def test_a_file_grows_and_a_damaged_one_is_made_anew(tmp_path):

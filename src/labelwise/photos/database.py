@@ -266,9 +266,8 @@ class Database:
         return b"".join(hashlib.blake2b(repr(p).encode(), digest_size=16).digest() for p in parts)
 
     def damaged(self, table: str) -> CheckpointError:
-        return CheckpointError(
-            f"{self.path} is damaged: a row of its {table} is not what was written; {DAMAGED}"
-        )
+        row = f"a row of its {table} is not what was written"
+        return CheckpointError(f"{self.path} is damaged: {row}; {DAMAGED}")
 
     def _sum(self, table: str) -> str:
         return "sum" if self.version == VERSION or table == "corrections" else "NULL"
@@ -285,9 +284,8 @@ class Database:
         if kept not in (None, digest):
             moved = kept is not None and kept[:16] == digest[:16]
             if not moved or self.execute("PRAGMA integrity_check") != [("ok",)]:
-                raise CheckpointError(
-                    f"{self.path} is damaged: its schema is not what was written; {DAMAGED}"
-                )
+                schema = "its schema is not what was written"
+                raise CheckpointError(f"{self.path} is damaged: {schema}; {DAMAGED}")
 
     def _migrate(self) -> None:
         self.execute("DELETE FROM checksums WHERE name = ?", (SCHEMA_NAME,))

@@ -106,13 +106,11 @@ class IndexEmbeddings:
         """Return the rows whose features lie farthest along a direction (D,), with the cosines."""
         projection, vectors = self.projection, self._store.embeddings()
         if projection is None or not vectors.shape[1]:
-            raise DataError(
-                f"{self._folder} keeps no embeddings; make it with a model of `train --words`"
-            )
+            mend = "make it with a model of `train --words`"
+            raise DataError(f"{self._folder} keeps no embeddings; {mend}")
         if direction.shape != projection.numbers.shape[1:]:
-            raise DataError(
-                f"the text is not of the model of {self._folder}; index its photos with that model"
-            )
+            other = f"the text is not of the model of {self._folder}"
+            raise DataError(f"{other}; index its photos with that model")
         turned = projection.numbers[1:].astype(np.float64) @ direction
         return farthest_rows(turned, vectors, count, self._store.dead_rows(), among)
 

@@ -3,10 +3,9 @@
 Probabilities are the model's link of the stored logits, so another calibration, or a correction,
 changes them without a picture being read. Promises are made on held-out photos, which nobody
 corrects, so they keep to the model's own link (``refit=False``). The cache keeps log p and
-log(1 - p), which take longer to compute than a search:
+log(1 - p) where they take longer to compute than a search:
 
-    labels-MODEL.bin             a small index: log p and log(1 - p) of all labels, in turn
-    p-LABEL-MODEL.bin, q-...     a large one: log p, and log(1 - p), of one label
+    p-LABEL-MODEL.bin, q-...     of a large index: log p, and log(1 - p), of one label
     held-out-MODEL-FILE.bin      photos of the model whose labels are known: what queries and
     validation-MODEL-FILE.bin    promises are fitted on
 
@@ -51,8 +50,6 @@ if TYPE_CHECKING:
 
 ROWS_AT_ONCE = 1 << 16
 KEPT_FROM = 1 << 16  # rows from which each label has files of its own
-ONE_FILE = 1 << 22  # probabilities that are kept in one file for all labels, of fewer rows
-AT_ONCE = 1 << 19  # numbers of that file that are computed at once
 FAR = 50.0  # log-odds beyond which nothing changes
 ENOUGH = 50  # held-out photos that keep a fit where it was
 LABELS_KEPT = 64
@@ -162,14 +159,12 @@ class IndexFacts(BaseModel):
         try:
             return IndexFacts.model_validate_json(path.read_bytes(), strict=True)
         except FileNotFoundError:
-            raise CheckpointError(
-                f"{path.parent} is not an index; make one with `labelwise index FOLDER --model RUN`"
-            ) from None
+            make = "make one with `labelwise index FOLDER --model RUN`"
+            raise CheckpointError(f"{path.parent} is not an index; {make}") from None
         except (OSError, ValidationError) as error:
             reason = error.strerror if isinstance(error, OSError) else error.errors()[0]["msg"]
-            raise CheckpointError(
-                f"{path} does not describe an index: {reason}; {way_out(path.parent)}"
-            ) from None
+            reason = f"{path} does not describe an index: {reason}"
+            raise CheckpointError(f"{reason}; {way_out(path.parent)}") from None
 
 
 class Index(AbstractContextManager["Index", None]):
@@ -340,13 +335,11 @@ class Index(AbstractContextManager["Index", None]):
     def prepare(self, watch: Watch) -> None:
         if self.spec.link is None:
             return
-        for old in ("order-*", "fronts-*", "axes-of-fronts*"):  # of version 0.2
+        for old in ("order-*", "fronts-*", "axes-of-fronts*", "labels-*"):  # of version 0.2
             self.store.cache.remove(old, but="\0")
         for name in ("held-out", "validation"):
             self._known_photos(name)
-        if self._kept_as == "table":
-            self._table()
-        elif self._kept_as == "files":
+        if self.store.rows >= KEPT_FROM:
             watch.start("preparing searches", len(self.space))
             for label in range(len(self.space)):
                 self._column(label, 0)
@@ -354,39 +347,18 @@ class Index(AbstractContextManager["Index", None]):
                 watch.advance(1)
             watch.finish()
 
-    @property
-    def _kept_as(self) -> Literal["files", "table"] | None:
-        rows = self.store.rows
-        if rows >= KEPT_FROM:
-            return "files"
-        return "table" if rows * len(self.space) <= ONE_FILE else None
-
-    def _table(self) -> NDArray[np.float32]:
-        width = 2 * len(self.space)
-
-        def computed(rows: slice) -> NDArray[np.floating[Any]]:
-            return np.stack(self._of_photos(rows), axis=2).reshape(-1, width)
-
-        return self._grown("labels", width, max(1, AT_ONCE // width), computed)
-
     def _column(self, label: int, side: Literal[0, 1]) -> NDArray[np.float32]:
-
-        def computed(rows: slice) -> NDArray[np.floating[Any]]:
-            return self._of_label(label, rows)[side]
-
-        return self._grown(f"{'pq'[side]}-{label + 1:05d}", 1, ROWS_AT_ONCE, computed)[:, 0]
-
-    def _grown(
-        self, kind: str, width: int, step: int, computed: Callable[[slice], NDArray[Any]]
-    ) -> NDArray[np.float32]:
+        """Return one side of a label from the cache, after computing the rows that it lacks."""
+        kind = f"{'pq'[side]}-{label + 1:05d}"
         self.store.cache.remove(f"{kind}-*", but=self._model_hash)  # those of an earlier link
 
         def parts(done: int, rows: int) -> Iterator[NDArray[np.float32]]:
-            for start in range(done, rows, step):
-                yield computed(slice(start, min(start + step, rows))).astype(np.float32)
+            for start in range(done, rows, ROWS_AT_ONCE):
+                block = slice(start, min(start + ROWS_AT_ONCE, rows))
+                yield self._of_label(label, block)[side].astype(np.float32)
 
-        name, shape = f"{kind}-{self._model_hash}.bin", (self.store.rows, width)
-        return self.store.cache.grown(name, np.dtype(np.float32), shape, parts)
+        name, shape = f"{kind}-{self._model_hash}.bin", (self.store.rows, 1)
+        return self.store.cache.grown(name, np.dtype(np.float32), shape, parts)[:, 0]
 
     def odds(self, label: int, *, refit: bool = True, corrected: bool = True) -> LabelOdds:
         """Return the log probabilities of one label, as corrected so far.
@@ -405,11 +377,8 @@ class Index(AbstractContextManager["Index", None]):
         return self._odds[key][1]
 
     def _computed(self, label: int, corrections: Sequence[Correction], refit: bool) -> LabelOdds:
-        if not corrections and self._kept_as == "files":
+        if not corrections and self.store.rows >= KEPT_FROM:
             return LabelOdds(partial(self._column, label, 0), partial(self._column, label, 1))
-        if not corrections and self._kept_as == "table":
-            table = self._table()
-            return LabelOdds(table[:, 2 * label].copy(), table[:, 2 * label + 1].copy())
         mapped = self._mapped(label, corrections if refit else [])
         pair = mapped(*self._of_label(label, slice(0, len(self))))
         log_p, log_q = (side.astype(np.float32) for side in pair)

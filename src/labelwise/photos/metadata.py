@@ -289,12 +289,10 @@ def _packet_of_png(path: Path) -> bytes | None:
                 keyword, _, rest = file.read(size).partition(b"\0")
                 if keyword == PNG_PACKET:
                     text = rest[2:].split(b"\0", 2)[-1]  # behind language and translated keyword
-                    return (
-                        zlib.decompressobj().decompress(text, LARGEST) if rest[:1] > b"\0" else text
-                    )
-                file.seek(4, 1)
-            else:
-                file.seek(size + 4, 1)
+                    zipped = rest[:1] > b"\0"
+                    return zlib.decompressobj().decompress(text, LARGEST) if zipped else text
+                size = 0  # it is read
+            file.seek(size + 4, 1)
     return None
 
 
@@ -324,12 +322,11 @@ def names_beside(photo: str) -> list[str]:
     first = name.casefold().partition(".")[0]
     try:
         changed = os.stat(folder or ".").st_mtime_ns
-        if time.time_ns() - changed > QUIET:
-            return _listed(folder or ".", changed).get(first, [])
-        names = os.listdir(folder or ".")
+        is_quiet = time.time_ns() - changed > QUIET
+        listed = (_listed if is_quiet else _listed.__wrapped__)(folder or ".", changed)
     except OSError:
         return []
-    return sorted(name for name in names if name.casefold().partition(".")[0] == first)
+    return listed.get(first, [])
 
 
 @lru_cache(maxsize=16)

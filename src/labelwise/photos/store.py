@@ -140,7 +140,6 @@ class Store(AbstractContextManager["Store", None]):
 
     @classmethod
     def create(cls, folder: Path, labels: Sequence[str]) -> "Store":
-        folder.mkdir(parents=True, exist_ok=True)
         with replacing(folder / "photos.sqlite") as temporary:
             create_database(temporary)
         return cls(folder, labels)

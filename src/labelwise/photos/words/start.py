@@ -302,10 +302,8 @@ def features_of(
         digests = {row: answer for row, answer in enumerate(answers) if isinstance(answer, bytes)}
         failures = [answer for answer in answers if isinstance(answer, Failure)]
         known = _read_parts(folder)
-        first: dict[bytes, int] = {}  # of photos with one content the first is computed
-        for row, digest in digests.items():
-            if digest not in known:
-                first.setdefault(digest, row)
+        # of photos with one content the first is computed
+        first = {d: row for row, d in reversed(digests.items()) if d not in known}
         held: dict[bytes, NDArray[np.float32]] = {}
         home = next(backbone.parameters()).device
         backbone.eval().to(device)
@@ -411,12 +409,9 @@ def start(
         if len(notes) > DOUBTS_SHOWN:  # a thousand words have many pairs
             more = f"and {len(notes) - DOUBTS_SHOWN:,} more doubts about words"
             notes = [*notes[:DOUBTS_SHOWN], f"{more}: start with fewer of them"]
+        cache, backbone = run.path / EMBEDDINGS, model.backbone
         read = partial(
-            features_of,
-            backbone=model.backbone,
-            cache=run.path / EMBEDDINGS,
-            batch_size=batch_size,
-            device=device,
+            features_of, backbone=backbone, cache=cache, batch_size=batch_size, device=device
         )
         photos = read(images, watch=watch)
         if not photos.digests:
@@ -520,7 +515,6 @@ def _finished(
         if not count or not digests:
             path.unlink(missing_ok=True)
             continue
-        path.parent.mkdir(parents=True, exist_ok=True)
         with torch.no_grad():
             logits = photos.of(digests) @ linear.classifier.weight.T + linear.classifier.bias
         facts = (to_numpy(labels.float()), to_numpy(observed), words.names, split, Sigmoid())
@@ -597,10 +591,9 @@ class FreeText:
     def of(cls, index: Index, encoder: Path | None = None) -> "FreeText":
         run = Path(index.facts.model)
         if not (run / TEXTS_FILE).is_file():
-            raise DataError(
-                f"free text needs a model that began with words, and {run} of {index.folder} did "
-                "not, or is not there; run `labelwise train PHOTOS --words WORDS`"
-            )
+            lacks = f"{run} of {index.folder} did not, or is not there"
+            mend = "run `labelwise train PHOTOS --words WORDS`"
+            raise DataError(f"free text needs a model that began with words, and {lacks}; {mend}")
         if RunFolder(run).spec.weights_sha256 != index.spec.weights_sha256:
             again = "index again with --rebuild"
             raise DataError(f"{run} was made again after {index.folder}; {again}")
@@ -722,9 +715,8 @@ class WordsLearner:
         """Read a run, and the features of photos, of which ``share`` is set aside."""
         predictor = Predictor.load(run)
         if predictor.answers is None or predictor.link is None:
-            raise SettingsError(
-                f"{run} did not begin with words; give a run of `labelwise train --words`"
-            )
+            give = "give a run of `labelwise train --words`"
+            raise SettingsError(f"{run} did not begin with words; {give}")
         images, backbone = PictureImages(photos), predictor.model.backbone
         self._features = features_of(images, backbone, run / EMBEDDINGS, watch=watch)
         rows = sorted(self._features.digests)

@@ -56,33 +56,33 @@ class WordList:
     source: str = "the words"
 
     def __post_init__(self) -> None:
+        for fault in self._faults():
+            raise DataError(f"{self.source}: {fault}")
+        if self.taxonomy is not None:
+            self.taxonomy.within(self.space)
+
+    def _faults(self) -> Iterator[str]:
         if not self.words:
-            raise DataError(f"{self.source}: there are no words; write one per line, such as: dog")
+            yield "there are no words; write one per line, such as: dog"
         if len(self.words) > MOST_WORDS:
-            raise DataError(
-                f"{self.source}: a list may have {MOST_WORDS:,} words, got {len(self.words):,}; "
-                "start with those you search for, and add others later"
-            )
+            start = "start with those you search for, and add others later"
+            yield f"a list may have {MOST_WORDS:,} words, got {len(self.words):,}; {start}"
         seen: dict[str, str] = {}
         for word in self.words:
             folded = " ".join(normalize("NFC", word.name).casefold().split())
             if folded in seen:
-                both = f"{word.name!r} and {seen[folded]!r}"
-                raise DataError(f"{self.source}: {both} are the same word")
+                yield f"{word.name!r} and {seen[folded]!r} are the same word"
             seen[folded] = word.name
             if not can_name_label(word.name):  # answers are kept in a label table
-                other = f"'a {word.name}: {', '.join(usual_texts(word.name))}'"
-                raise DataError(
-                    f"{self.source}: {word.name!r} already means something as a column of the "
-                    f"tables that answers are kept in; name the word otherwise, as in {other}"
+                column = (
+                    "already means something as a column of the tables that answers are kept in"
                 )
+                other = f"'a {word.name}: {', '.join(usual_texts(word.name))}'"
+                yield f"{word.name!r} {column}; name the word otherwise, as in {other}"
         for word in self.words:
             if word.parent is not None and word.parent not in self.names:
                 known = f"one of the words{nearest(word.parent, self.names)} Add a line for it"
-                kind = f"{word.name!r} is a kind of {word.parent!r}"
-                raise DataError(f"{self.source}: {kind}, which is not {known}")
-        if self.taxonomy is not None:
-            self.taxonomy.within(self.space)
+                yield f"{word.name!r} is a kind of {word.parent!r}, which is not {known}"
 
     @property
     def names(self) -> tuple[str, ...]:

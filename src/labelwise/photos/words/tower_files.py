@@ -264,10 +264,9 @@ def _built(
 ) -> tuple[ImageTower, TextTower, Tokens]:
     """Return both halves: sizes follow from tensors, (heads, activation, eps) are ``built``."""
     if strange := sorted(name for name in left if not name.endswith(NOT_WEIGHTS)):
-        raise SettingsError(
-            f"{folder}: {len(strange)} tensors of the model are not read here, such as "
-            f"{strange[0]!r}; take a vision transformer of CLIP, SigLIP or SigLIP 2"
-        )
+        such = f"{len(strange)} tensors of the model are not read here, such as {strange[0]!r}"
+        take = "take a vision transformer of CLIP, SigLIP or SigLIP 2"
+        raise SettingsError(f"{folder}: {such}; {take}")
     image, text = states
     (heads, activation, eps), (text_heads, text_activation, text_eps) = built
     depth, text_depth = (sum(name.endswith(".norm1.weight") for name in half) for half in states)
@@ -425,12 +424,10 @@ def usual_encoder() -> Path:
                     raise OSError("HF_HUB_OFFLINE is set")
                 content = _fetched(address, expected, most)
             except (OSError, HTTPException, ValueError) as error:
-                raise SettingsError(
-                    "without --model a sentence encoder is fetched once (23 MB), and "
-                    f"{address} cannot be used: {one_line_of(error)}. Set HF_ENDPOINT to another "
-                    f"mirror, or {BY_HAND}"
-                ) from None
-            path.parent.mkdir(parents=True, exist_ok=True)
+                once = "without --model a sentence encoder is fetched once (23 MB)"
+                reason = f"{address} cannot be used: {one_line_of(error)}"
+                mend = f"Set HF_ENDPOINT to another mirror, or {BY_HAND}"
+                raise SettingsError(f"{once}, and {reason}. {mend}") from None
             with replacing(path) as temporary:
                 temporary.write_bytes(content)
         elif (digest := sha256_of(path)) != expected:
