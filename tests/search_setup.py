@@ -43,3 +43,10 @@ def picture(path: Path, seed: int) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.fromarray(pixels.astype(np.uint8)).save(path)
     return path
+
+
+def twelve_photos(root: Path) -> Path:
+    """Write twelve photos in three folders."""
+    for number in range(12):
+        picture(root / ("", "2023", "2024/may")[number % 3] / f"{number}.png", number)
+    return root

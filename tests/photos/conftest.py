@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from made_index import made_index
 from open_indexes import open_index
-from search_setup import picture, save_model
+from search_setup import save_model, twelve_photos
 
 from labelwise.photos import update_index
 from labelwise.system.progress import Silent
@@ -16,13 +16,6 @@ from labelwise.system.progress import Silent
 @pytest.fixture(scope="session")
 def model(tmp_path_factory):
     return save_model(tmp_path_factory.mktemp("model"))
-
-
-def twelve_photos(root):
-    """Write twelve photos in three folders."""
-    for number in range(12):
-        picture(root / ("", "2023", "2024/may")[number % 3] / f"{number}.png", number)
-    return root
 
 
 @pytest.fixture

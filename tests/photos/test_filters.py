@@ -3,6 +3,7 @@
 Oracles: an index of just those photos, hits of the whole that pass, how the library was made.
 """
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -10,13 +11,15 @@ import pytest
 from made_index import made_index
 from open_indexes import open_index
 from PIL import Image
+from search_setup import twelve_photos
 
 from labelwise.errors import DataError
-from labelwise.photos import Index, answer
+from labelwise.photos import Index, answer, update_index
 from labelwise.photos.filters import NearCopies, PhotoFilter, copied_rows, near_copies, pictures_of
 from labelwise.photos.lists import CheckSession
 from labelwise.photos.prevalence import SampleAnswers, draw_sample
 from labelwise.retrieval import Query
+from labelwise.system.progress import Silent
 
 FOLDERS = ("", "2023", "2023/june", "2023-b", "2024")
 QUERIES = ("dog, -beach", "(cat | dog), -row")
@@ -87,19 +90,20 @@ def test_a_whole_path_is_a_folder_too_and_both_filters_join(index):
     assert "below 2023, since 2021" in both.counted
 
 
-def test_filters_that_cannot_be_say_why(index):
-    with pytest.raises(
-        DataError, match="since must be a day, a month or a year such as 2023-06-30"
-    ):
-        PhotoFilter(since="June")
-    with pytest.raises(DataError, match="until must be"):
-        PhotoFilter(until="2023-13")
-    with pytest.raises(DataError, match="since 2024 is after until 2023"):
-        PhotoFilter(since="2024", until="2023")
-    with pytest.raises(DataError, match="lies below 'holiday'; name a folder"):
-        answer(index, Query.parse("dog"), photos=PhotoFilter("holiday"))
-    with pytest.raises(DataError, match="lies below"):
-        answer(index, Query.parse("dog"), photos=PhotoFilter("/elsewhere"))
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"since": "June"}, "since must be a day, a month or a year such as 2023-06-30"),
+        ({"until": "2023-13"}, "until must be"),
+        ({"since": "2024", "until": "2023"}, "since 2024 is after until 2023"),
+        ({"rating": 9}, "a rating must lie between 1 and 5, got 9"),
+        ({"folder": "holiday"}, "lies below 'holiday'; name a folder"),
+        ({"folder": "/elsewhere"}, "lies below"),
+    ],
+)
+def test_filters_that_cannot_be_say_why(pictured, options, why):
+    with pytest.raises(DataError, match=why):
+        PhotoFilter(**options).left_out(pictured)
 
 
 DISTINCT = PhotoFilter(distinct=True)
@@ -111,15 +115,27 @@ def smooth(seed):
     return Image.fromarray(small).resize((80, 80), Image.Resampling.BICUBIC)
 
 
-@pytest.fixture
-def library(update, photos):
-    """Twelve photos, and three shots of one more: it, half as large, and badly encoded."""
+def add_shots(photos):
+    """Write three shots of one more picture: it, half as large, and badly encoded."""
     shot = smooth(7)
     for name, picture in (("a", shot), ("b", shot.resize((40, 40)))):
         picture.save(photos / f"shot-{name}.png")
     shot.save(photos / "shot-c.jpg", quality=40)
-    update()
-    return update
+
+
+@pytest.fixture(scope="module")
+def shots(model, tmp_path_factory):
+    """The index of twelve photos and three shots."""
+    home = tmp_path_factory.mktemp("shots")
+    add_shots(twelve_photos(home / "photos"))
+    update_index(home / "index", [home / "photos"], model=model, watch=Silent())
+    return home / "index"
+
+
+@pytest.fixture
+def library(shots, tmp_path):
+    """That index, open until the test ends."""
+    return open_index(shutil.copytree(shots, tmp_path / "photos.index"))
 
 
 def rows_named(index, word):
@@ -127,70 +143,56 @@ def rows_named(index, word):
     return [row for row in alive if word in Path(index.store.paths_of([row])[row][0]).name]
 
 
-def test_three_shots_of_one_picture_are_known(library):
-    with Index(library.folder) as index:
-        shots = rows_named(index, "shot")
+def test_what_was_known_stays_when_photos_come(update, photos):
+    """The earliest of a picture leads; where it is gone, the next one that is there."""
+    add_shots(photos)
+    update()
+    with Index(update.folder) as index:
+        shots, before = rows_named(index, "shot"), pictures_of(index)
         assert near_copies(index) == NearCopies(15, 2)
-        assert set(pictures_of(index)[shots]) == {shots[0]}
+        assert set(before[shots]) == {shots[0]}
         assert copied_rows(index).tolist() == shots[1:]
         others = np.setdiff1d(index.store.alive_rows(), shots)
         assert near_copies(index, others) == NearCopies(12, 0)
-        assert pictures_of(index)[others].tolist() == others.tolist()
-
-
-def test_what_was_known_stays_when_photos_come(library, photos):
-    """The earliest of a picture leads; where it is gone, the next one that is there."""
-    with Index(library.folder) as index:
-        before = pictures_of(index)
-        first, second, third = rows_named(index, "shot")
+        assert before[others].tolist() == others.tolist()
     smooth(7).resize((60, 60)).save(photos / "shot-d.png")
-    changes = library()
+    changes = update()
     assert any("of 16 photos of the index, 3 are near copies" in note for note in changes.notes)
-    with Index(library.folder) as index:
-        assert pictures_of(index)[: len(before)].tolist() == before.tolist()
-        assert pictures_of(index)[-1] == first
-        name = index.store.paths_of([first])[first][0]
-    (photos / name).unlink()
-    library()
-    with Index(library.folder) as index:
-        assert copied_rows(index).tolist() == [third, len(before)]
+    with Index(update.folder) as index:
+        assert pictures_of(index).tolist() == [*before, shots[0]]
+        (photos / index.store.paths_of(shots)[shots[0]][0]).unlink()
+    update()
+    with Index(update.folder) as index:
+        assert copied_rows(index).tolist() == [shots[2], len(before)]
         assert near_copies(index) == NearCopies(15, 2)
-        assert second not in copied_rows(index)
 
 
 def test_a_search_for_distinct_photos_is_one_in_a_library_without_the_copies(library):
-    with Index(library.folder) as index:
-        query = Query.parse("dog", index.space)
-        found = answer(index, query, top=99, photos=DISTINCT)
-        whole = answer(index, query, top=99)
-        left_out = copied_rows(index).tolist()
-        assert [one.row for one in found.hits] == [
-            one.row for one in whole.hits if one.row not in left_out
-        ]
-        assert (whole.photos, found.photos) == (15, 13)
-        assert "of 13 photos near copies counted as one match dog" in found.counted
+    query = Query.parse("dog")
+    found, whole = (answer(library, query, top=99, photos=p) for p in (DISTINCT, PhotoFilter()))
+    left_out = copied_rows(library).tolist()
+    assert [one.row for one in found.hits] == [
+        one.row for one in whole.hits if one.row not in left_out
+    ]
+    assert (whole.photos, found.photos) == (15, 13)
+    assert "of 13 photos near copies counted as one match dog" in found.counted
 
 
 def test_a_check_draws_one_photo_of_each_picture(library):
-    index = open_index(library.folder)
-    query = Query.parse("dog", index.space)
-    plain = CheckSession(index, query, top=15)
-    session = CheckSession(index, query, top=15, distinct=True)
+    plain = CheckSession(library, Query.parse("dog"), top=15)
+    session = CheckSession(library, Query.parse("dog"), top=15, distinct=True)
     assert len(plain.rows) == 15
-    assert sorted(session.rows.tolist()) == [
-        row for row in range(15) if row not in rows_named(index, "shot")[1:]
-    ]
+    copies = rows_named(library, "shot")[1:]
+    assert sorted(session.rows.tolist()) == [row for row in range(15) if row not in copies]
     assert session._places == [plain._places[0] + 1]  # with its own error
 
 
 def test_an_estimate_counts_pictures(library):
     """Where every picture is answered the count is exact, whichever shot stands for it."""
-    index = open_index(library.folder)
-    query = Query.parse("dog", index.space)
-    sample = draw_sample(index, query, 99, distinct=True)
-    assert sample.photos != draw_sample(index, query, 99).photos
-    asked = SampleAnswers(index, query, sample)
-    shots = rows_named(index, "shot")
+    query, shots = Query.parse("dog"), rows_named(library, "shot")
+    sample = draw_sample(library, query, 99, distinct=True)
+    assert sample.photos != draw_sample(library, query, 99).photos
+    asked = SampleAnswers(library, query, sample)
     assert sum(row in shots for row in asked.rows) == 1
     asked.note({row: "yes" if row in shots else "no" for row in asked.rows})
     total = asked.estimate().total
@@ -198,27 +200,22 @@ def test_an_estimate_counts_pictures(library):
 
 
 def test_an_index_without_looks_says_so(library):
-    import shutil
-
     shutil.rmtree(library.folder / "looks")
-    with Index(library.folder) as index:
-        assert near_copies(index) is None
-        with pytest.raises(DataError, match="--rebuild"):
-            answer(index, Query.parse("dog", index.space), photos=DISTINCT)
+    assert near_copies(library) is None
+    with pytest.raises(DataError, match="--rebuild"):
+        answer(library, Query.parse("dog"), photos=DISTINCT)
 
 
 def test_a_cut_list_counts_its_near_copies(library):
-    with Index(library.folder) as index:
-        query = Query.parse("-beach", index.space)
-        found = answer(index, query, top=99, wrong_at_most=0.5)
-        shots = [hit for hit in found.hits if "shot" in hit.paths[0]]
-        assert found.above == len(found.hits)
-        assert len(shots) == 3
-        assert found.copies == NearCopies(len(found.hits), 2)
-        assert found.copies_sentence.startswith(
-            "Of the photos of this list, 2 are near copies of an earlier one: "
-            f"{len(found.hits) - 2} different pictures."
-        )
-        distinct = answer(index, query, top=99, wrong_at_most=0.5, photos=DISTINCT)
-        assert distinct.above == len(found.hits) - 2
-        assert distinct.copies_sentence == ""
+    query, options = Query.parse("-beach"), {"top": 99, "wrong_at_most": 0.5}
+    found = answer(library, query, **options)
+    assert found.above == len(found.hits)
+    assert sum("shot-" in hit.paths[0] for hit in found.hits) == 3
+    assert found.copies == NearCopies(len(found.hits), 2)
+    assert found.copies_sentence.startswith(
+        "Of the photos of this list, 2 are near copies of an earlier one: "
+        f"{len(found.hits) - 2} different pictures."
+    )
+    distinct = answer(library, query, **options, photos=DISTINCT)
+    assert distinct.above == len(found.hits) - 2
+    assert distinct.copies_sentence == ""

@@ -2,15 +2,13 @@
 
 import io
 import os
-import sqlite3
 
 import pytest
 from open_indexes import open_index
 from PIL import ExifTags, Image
 from PIL.TiffImagePlugin import IFDRational
-from search_setup import picture, save_model
+from search_setup import picture
 
-from labelwise.errors import DataError
 from labelwise.photos import answer, update_index
 from labelwise.photos import metadata as headers
 from labelwise.photos.filters import PhotoFilter
@@ -49,8 +47,7 @@ def photos(tmp_path):
 
 
 @pytest.fixture
-def index(photos, tmp_path):
-    model = save_model(tmp_path / "run")
+def index(photos, tmp_path, model):
     update_index(tmp_path / "photos.index", [photos], model=model, watch=Silent())
     return open_index(tmp_path / "photos.index")
 
@@ -70,8 +67,6 @@ def test_a_search_by_camera_rating_and_keywords(index):
     assert names(index, camera="Leica") == []
     found = answer(index, Query.parse("dog"), photos=PhotoFilter(camera="X-T5", keywords=("a",)))
     assert "0 photos by a camera named X-T5, with the keyword a match dog" in found.counted
-    with pytest.raises(DataError, match="a rating must lie between 1 and 5, got 9"):
-        PhotoFilter(rating=9)
 
 
 def test_headers_are_kept_until_a_file_or_its_side_car_changes(index, photos, monkeypatch):
@@ -90,10 +85,7 @@ def test_headers_are_kept_until_a_file_or_its_side_car_changes(index, photos, mo
 def test_a_damaged_side_car_says_nothing_and_stops_nothing(index, photos):
     (photos / "3.png.xmp").write_text("<x:xmpmeta")
     assert names(index, rating=1) == ["0", "1", "6"]
-    with sqlite3.connect(index.folder / "photos.sqlite") as database:
-        (kept,) = database.execute("SELECT count(*) FROM photo_headers").fetchone()
-    database.close()
-    assert kept == 9
+    assert len(index.store.database.read("photo_headers")) == 9
 
 
 def photo(kind="JPEG", make=None, model=None, gps=None):

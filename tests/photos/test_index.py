@@ -19,11 +19,12 @@ from labelwise.links import Grouped, Sigmoid, Softmax
 from labelwise.methods import link_to_spec, rule_to_spec
 from labelwise.metrics.shift import Likeness, audit_order
 from labelwise.models.run_folder import RunFolder
-from labelwise.photos import Index, answer, questions
+from labelwise.photos import Index, answer, questions, update_index
 from labelwise.photos.index import IndexFacts
 from labelwise.photos.shift import LibraryLikeness, evidence_of
 from labelwise.photos.store import Store
 from labelwise.retrieval import HitCount, Query
+from labelwise.system.progress import Silent
 
 DOG = LABELS.index("dog")
 
@@ -129,9 +130,6 @@ def test_only_what_exists_is_corrected(index):
     with pytest.raises(LabelwiseError, match=r"must be one of present, absent.* got 'yes'"):
         index.correct(0, {"dog": "yes"})
     assert index.store.corrections() == []
-
-
-def test_photos_are_sorted_by_score_or_date_alone(index):
     with pytest.raises(LabelwiseError, match="sort must be score or date, got 'name'"):
         answer(index, Query.parse("dog"), sort="name")
 
@@ -261,9 +259,8 @@ def test_a_model_that_was_changed_is_noticed_before_the_first_update(model, tmp_
 
 
 @pytest.mark.parametrize("opened", [Index, lambda folder: Store(folder, ["dog"])])
-def test_with_closes_an_index_and_its_store(update, opened):
-    update()
-    with opened(update.folder) as one:
+def test_with_closes_an_index_and_its_store(folder, opened):
+    with opened(folder) as one:
         pass
     store = one.store if isinstance(one, Index) else one
     with pytest.raises(sqlite3.ProgrammingError, match="closed"):
@@ -271,34 +268,20 @@ def test_with_closes_an_index_and_its_store(update, opened):
     one.close()  # a second time is allowed
 
 
-def test_a_damaged_database_is_closed_too(update):
-    update()
-    (update.folder / "photos.sqlite").write_bytes(b"no database" * 999)
+def test_a_refused_update_and_a_damaged_database_leave_nothing_open(folder):
+    with nothing_left_open(), pytest.raises(LabelwiseError, match="--decode"):
+        update_index(folder, decode="cuda", watch=Silent())
+    (folder / "photos.sqlite").write_bytes(b"no database" * 999)
     with nothing_left_open(), pytest.raises(CheckpointError, match="cannot be read"):
-        Index(update.folder)
-
-
-def test_a_refused_update_closes_the_index(update, photos):
-    update()
-    with nothing_left_open(), pytest.raises(Exception, match="--decode"):
-        update(photos, decode="cuda")
+        Index(folder)
 
 
 GROUP = ("beach", "cat", "dog")
 
 
-@pytest.fixture
-def index_of(update):
-    """Return an index whose model knows these groups."""
-    update()
-
-    def made(**groups):
-        index = open_index(update.folder)
-        link = link_to_spec(Grouped(Sigmoid(), **groups))
-        index.use(index.spec.model_copy(update={"link": link}), None)
-        return open_index(update.folder)
-
-    return made
+def grouped(index, **groups):
+    """Return the index with a model that knows these groups."""
+    return use(index, link=link_to_spec(Grouped(Sigmoid(), **groups)))
 
 
 def said(index, row):
@@ -307,8 +290,8 @@ def said(index, row):
     return {name: one.state for name, some in every.items() for one in some if one.row == row}
 
 
-def test_a_correction_settles_the_labels_that_it_excludes(index_of):
-    index = index_of(exactly_one=[(0, 1, 2)])
+def test_a_correction_settles_the_labels_that_it_excludes(index):
+    index = grouped(index, exactly_one=[(0, 1, 2)])
     before = np.exp(index.log_probs(slice(0, 12)))
     index.correct(0, {"cat": "present"})
     index.correct(1, {"beach": "absent", "cat": "absent"})
@@ -327,19 +310,16 @@ def test_a_correction_settles_the_labels_that_it_excludes(index_of):
     assert said(index, 0) == {}
 
 
-def test_what_was_said_itself_stands_and_clashes_settle_nothing(index_of):
-    index = index_of(exactly_one=[(0, 1, 2)])
+def test_what_was_said_itself_stands_and_clashes_and_at_most_one_settle_nothing(index):
+    index = grouped(index, exactly_one=[(0, 1, 2)])
     index.correct(0, {"beach": "present", "cat": "present"})
     index.correct(1, {"cat": "present", "dog": "unknown"})
     index.correct(2, dict.fromkeys(GROUP, "absent"))
     assert said(index, 0) == {"beach": "present", "cat": "present"}
     assert said(index, 1) == {"beach": "absent", "cat": "present", "dog": "unknown"}
     assert said(index, 2) == dict.fromkeys(GROUP, "absent")
-
-
-def test_of_at_most_one_the_last_label_left_is_not_known(index_of):
-    index = index_of(at_most_one=[(0, 1, 2)])
-    index.correct(0, {"beach": "absent", "cat": "absent"})
-    index.correct(1, {"dog": "present"})
-    assert said(index, 0) == {"beach": "absent", "cat": "absent"}
-    assert said(index, 1) == {"beach": "absent", "cat": "absent", "dog": "present"}
+    index = grouped(index, at_most_one=[(0, 1, 2)])
+    index.correct(3, {"beach": "absent", "cat": "absent"})
+    index.correct(4, {"dog": "present"})
+    assert said(index, 3) == {"beach": "absent", "cat": "absent"}  # the last is not known
+    assert said(index, 4) == {"beach": "absent", "cat": "absent", "dog": "present"}

@@ -15,24 +15,22 @@ from made_index import made_index
 from open_indexes import open_index
 from PIL import Image
 from scipy.special import expit, logit
-from search_setup import LABELS, save_model
+from search_setup import LABELS, picture, save_model
 from typed import run
 
-from labelwise.decide import Threshold
 from labelwise.errors import DataError
 from labelwise.links import Sigmoid
-from labelwise.models import HeadSpec, Model, Predictor
+from labelwise.models import Predictor
 from labelwise.models.run_folder import RunFolder
-from labelwise.networks.backbones import create_backbone
 from labelwise.photos import Index, answer, likeness_of, shift, update_index
+from labelwise.photos.embeddings import Projection
 from labelwise.photos.filters import PhotoFilter
 from labelwise.photos.query import Asked
-from labelwise.photos.shift import PICTURES_FILE, HeldOutPictures, evidence_of, sealed
+from labelwise.photos.shift import PICTURES_FILE, HeldOutPictures, sealed
 from labelwise.photos.tagging import promised_rule
 from labelwise.predictions import Predictions
 from labelwise.retrieval import Query
 from labelwise.system.progress import Silent
-from labelwise.types import LabelSpace
 
 
 def logits_of(seed, count, mean=-1.0):
@@ -51,13 +49,6 @@ def with_more_dogs():
 def likeness(folder):
     with Index(folder) as index:
         return likeness_of(index)
-
-
-def test_a_library_drawn_like_the_held_out_photos_is_alike(tmp_path, model):
-    found = likeness(made_index(tmp_path / "index", model, logits_of(1, 400)))
-    assert found.likeness.outcome == "alike"
-    assert found.far < 25
-    assert [one.label for one in found.likeness.shares] == ["beach", "cat", "dog", "row"]
 
 
 def test_other_pictures_are_noticed_and_the_far_ones_named(tmp_path, model):
@@ -79,43 +70,37 @@ def test_more_of_a_label_is_told_from_other_pictures(tmp_path, model):
     assert found.moved[0].now == pytest.approx(share, abs=0.08)
 
 
-@pytest.mark.parametrize(("count", "mean"), [(20, -1.0), (300, 4.0)])
-def test_photos_of_validation_are_not_called_held_out(tmp_path, model, count, mean):
+def test_photos_of_validation_are_not_called_held_out(tmp_path, model):
     """They fitted the link. Oracle: the name of the split."""
-    folder = made_index(tmp_path / "index", model, logits_of(1, count, mean))
-    with Index(folder) as index:
-        facts = index.facts.model_copy(update={"held_out": "val"})
-        with index.store.database.rewriting("index.json"):
-            facts.save(folder / "index.json")
-    for verb in (("search", str(folder), "dog", "-n", "1"), ("estimate", str(folder), "dog")):
-        said = " ".join(run(*verb).output.split())
-        assert "the validation ones" in said
-        assert "held-out" not in said
+    for count, mean in ((20, -1.0), (300, 4.0)):
+        folder = made_index(tmp_path / f"{count}.index", model, logits_of(1, count, mean))
+        with Index(folder) as index:
+            facts = index.facts.model_copy(update={"held_out": "val"})
+            with index.store.database.rewriting("index.json"):
+                facts.save(folder / "index.json")
+        for verb in (("search", str(folder), "dog", "-n", "1"), ("estimate", str(folder), "dog")):
+            said = " ".join(run(*verb).output.split())
+            assert "the validation ones" in said
+            assert "held-out" not in said
 
 
-def test_the_comparison_is_kept_until_the_library_or_the_model_changes(tmp_path, model):
+def test_the_comparison_is_kept_until_it_or_the_library_or_the_model_changes(tmp_path, model):
     folder = made_index(tmp_path / "index", model, logits_of(1, 400))
-    found = likeness(folder)
-    path = folder / "likeness.json"
+    found, path = likeness(folder), folder / "likeness.json"
+    assert found.likeness.outcome == "alike"
+    assert found.far < 25
+    assert [one.label for one in found.likeness.shares] == ["beach", "cat", "dog", "row"]
+    whole = path.read_text()
     path.write_text(json.dumps(sealed(replace(found, far=333))))
     assert likeness(folder).far == 333  # read, not computed
-    path.write_text(json.dumps(sealed(replace(found, far=333, rows=300))))
-    assert likeness(folder) == found
+    grown = json.dumps(sealed(replace(found, far=333, rows=300)))
+    for changed in (grown, whole.replace(f'"far": {found.far}', '"far": 333'), "{"):
+        path.write_text(changed)
+        assert likeness(folder) == found
+        assert path.read_text() == whole
     with Index(folder) as index:
         index.use(index.spec, index.held_out)
         assert not path.exists()
-
-
-def test_a_damaged_comparison_is_made_anew(tmp_path, model):
-    folder = made_index(tmp_path / "index", model, logits_of(1, 400))
-    found = likeness(folder)
-    path = folder / "likeness.json"
-    whole = path.read_text()
-    for damaged in (whole.replace(f'"far": {found.far}', '"far": 333'), "{"):
-        assert damaged != whole
-        path.write_text(damaged)
-        assert likeness(folder) == found
-        assert path.read_text() == whole
 
 
 @pytest.mark.parametrize("count", [1, 49])
@@ -138,8 +123,6 @@ def test_without_held_out_photos_nothing_can_be_known(tmp_path):
 
 def test_indexing_says_that_photos_differ(update, photos):
     """Sixty photos of noise, and a model whose held-out logits come from elsewhere."""
-    from search_setup import picture
-
     for number in range(12, 62):
         picture(photos / f"{number}.png", number)
     changes = update()
@@ -148,10 +131,8 @@ def test_indexing_says_that_photos_differ(update, photos):
     assert "do not look like the held-out ones" in " ".join(changes.notes)
 
 
-def test_no_tag_is_guaranteed_where_photos_differ_or_were_not_compared(tmp_path, model):
-    with Index(made_index(tmp_path / "alike", model, logits_of(1, 400))) as index:
-        assert len(evidence_of(index).ids) == 400
-        assert promised_rule(index, 0.4, 0.95).promises
+def test_no_tag_is_guaranteed_where_photos_differ_or_were_not_compared(tmp_path, model, index):
+    assert promised_rule(index, 0.4, 0.95).promises
     for name, logits, why in (
         ("other", logits_of(2, 300, 4.0), "do not look like the held-out ones"),
         ("few", logits_of(1, 49), "it takes 50 photos, and there are 49"),
@@ -261,27 +242,17 @@ def copies(tmp_path_factory, model):
     return other
 
 
-@pytest.fixture
-def pair(tmp_path, model, copies):
-    """The index with single held-out photos, and the one with copies in groups."""
+def test_copies_of_held_out_photos_prove_no_more(tmp_path, model, copies):
+    """One photo of each group judges a list, and neither interval nor guarantee is narrower."""
     named = (("once.index", model), ("many.index", copies))
-    return [open_index(made_index(tmp_path / name, folder, LOGITS)) for name, folder in named]
-
-
-def test_one_photo_of_each_group_judges_a_list(pair):
+    pair = [open_index(made_index(tmp_path / name, folder, LOGITS)) for name, folder in named]
     splits = [Asked(index, DOG).splits for index in pair]
     assert {sum(len(half.scores) for half in one) for one in splits} == {400}
     found = [answer(index, DOG, wrong_at_most=0.3) for index in pair]
     assert found[0].statement == found[1].statement
-
-
-def test_the_interval_of_a_count_does_not_narrow_with_copies(pair):
     once, many = (answer(index, DOG).count for index in pair)
     assert once.expected == pytest.approx(many.expected, rel=0.02)
     assert many.upper - many.lower > 0.95 * (once.upper - once.lower)
-
-
-def test_tags_are_promised_by_group(pair):
     made = promised_rule(pair[1], 0.4, 0.95)
     assert made.promises[0].groups <= 400
     assert made.promises[0].design_effect == pytest.approx(COPIES, rel=0.1)
@@ -298,9 +269,6 @@ def test_a_library_of_bursts_is_compared_folder_by_folder(tmp_path, copies):
     assert "may look different by chance" in said["together"].sentence()
     assert said["apart"].likeness.outcome == "alike"
     assert said["apart"].sentence().endswith("Of each of 60 folders one photo was compared.")
-
-
-def test_other_pictures_are_noticed_folder_by_folder(tmp_path, copies):
     logits = np.repeat(np.random.default_rng(7).normal(4, 2, (60, 4)), 5, axis=0)
     folders = [f"burst {row // 5}" for row in range(300)]
     found = likeness(made_index(tmp_path / "other.index", copies, logits, folders))
@@ -325,32 +293,22 @@ def photo(path, seed, *, stripes=False):
 
 @pytest.fixture(scope="module")
 def pictured_run(tmp_path_factory):
-    """A pictured_run of a model whose head says the same of all photos."""
+    """A run of a model whose head says the same of all photos."""
     folder = tmp_path_factory.mktemp("made")
-    torch.manual_seed(0)
-    backbone = create_backbone("small-cnn", image_size=16)
-    spec = HeadSpec("linear", {})
-    head = spec.make(backbone.channels, len(LABELS))
-    for values in head.parameters():
-        torch.nn.init.zeros_(values)
-    model = Model(backbone, head).eval()
-    Predictor(model, spec, LabelSpace(LABELS), Sigmoid(), Threshold(0.5), "bce").save(
-        folder / "pictured_run"
-    )
+    home = save_model(folder / "run", spread=0)
     lines = ["path,labels,split"]
     for row in range(TRAIN + TEST):
         photo(folder / "own" / f"{row}.png", row)
         lines.append(f"{row}.png,{LABELS[row % 4]},{'train' if row < TRAIN else 'test'}")
     (folder / "own" / "t.csv").write_text("\n".join(lines) + "\n")
-    (folder / "pictured_run" / "settings.yaml").write_text(f"data: {folder / 'own' / 't.csv'}\n")
+    (home / "settings.yaml").write_text(f"data: {folder / 'own' / 't.csv'}\n")
     random = np.random.default_rng(0)
     for split, rows in (("train", range(TRAIN)), ("test", range(TRAIN, TRAIN + TEST))):
         labels = torch.from_numpy((random.random((len(rows), 4)) < 0.5).astype("f4"))
-        ids = [f"{row}.png" for row in rows]
-        Predictions(ids, torch.zeros(len(rows), 4), labels, None, LABELS, split, Sigmoid()).save(
-            folder / "pictured_run" / "predictions" / f"{split}.parquet"
-        )
-    return folder / "pictured_run"
+        facts = (torch.zeros(len(rows), 4), labels, None, LABELS, split, Sigmoid())
+        path = home / "predictions" / f"{split}.parquet"
+        Predictions([f"{row}.png" for row in rows], *facts).save(path)
+    return home
 
 
 def indexed(folder, pictured_run, photos):
@@ -378,25 +336,15 @@ def test_other_pictures_differ_though_the_model_says_the_same_of_them(tmp_path, 
     found = indexed(tmp_path / "index", pictured_run, photos)
     assert found.likeness.outcome == "pictures differ"
     assert found.copies == 0
-    with Index(tmp_path / "index") as index:
-        (index.folder / "likeness.json").unlink()
-        (index.folder / PICTURES_FILE).unlink()
-        index.__dict__.pop("held_out_pictures", None)
-        assert likeness_of(index).likeness.outcome == "alike"  # by logits alone
-
-
-def test_photos_that_were_fitted_set_the_projection(tmp_path, pictured_run):
-    """Neither side of the comparison does; the map is that of the fitted photos' features."""
-    from labelwise.photos.embeddings import Projection
-
-    photo(tmp_path / "photos" / "a.png", 5)
-    indexed(tmp_path / "index", pictured_run, tmp_path / "photos")
     kept = HeldOutPictures.load(pictured_run / PICTURES_FILE)
     assert sorted(kept.rows.tolist()) == list(range(TEST))
     assert kept.fitted.shape == (TRAIN, kept.features.shape[1])
-    with Index(tmp_path / "index") as index:
+    with Index(tmp_path / "index") as index:  # neither side of the comparison sets the projection
         expected = Projection.fitted(kept.fitted.astype(np.float32))
         np.testing.assert_array_equal(index.embeddings.projection.numbers, expected.numbers)
+        (index.folder / "likeness.json").unlink()
+        (index.folder / PICTURES_FILE).unlink()
+        assert likeness_of(index).likeness.outcome == "alike"  # by logits alone
 
 
 def test_what_is_kept_is_not_made_again_and_damage_is_noticed(tmp_path, pictured_run):
@@ -413,8 +361,6 @@ def test_what_is_kept_is_not_made_again_and_damage_is_noticed(tmp_path, pictured
 
 
 def test_a_run_whose_photos_are_gone_is_compared_by_its_logits(tmp_path, pictured_run):
-    import shutil
-
     moved = tmp_path / "pictured_run"
     shutil.copytree(pictured_run, moved)
     (moved / PICTURES_FILE).unlink(missing_ok=True)

@@ -137,11 +137,6 @@ def test_a_text_that_is_not_among_the_words_finds_its_photos(library):
     assert all(probs[hit.row] >= 0.5 for hit in found)
     assert texts.doubt("sky") is None
     assert "far from everything" in texts.doubt("justice")
-
-
-def test_texts_that_cannot_be_scored_are_refused(library):
-    index = open_index(library[0] / "index")
-    texts = FreeText.of(index)
     for text in (" ", "sky " * 300):
         with pytest.raises(LabelwiseError, match="must have 1 to 1,000 characters"):
             texts.direction(text)
@@ -213,9 +208,10 @@ def test_other_models_and_newer_runs_are_refused(library, words_model, tmp_path)
         FreeText.of(open_index(tmp_path / "words.index"))
 
 
-def test_the_server_ranks_by_texts_too(library):
+def test_the_server_ranks_by_texts_and_selected_photos_and_checks_suggestions(library, tmp_path):
     folder, colours = library
-    with running(folder / "run", folder / "index", decoders=0) as server:
+    shutil.copytree(folder / "index", tmp_path / "index")
+    with running(folder / "run", tmp_path / "index", decoders=0) as server:
         found = server.get("/api/v1/text-search?text=sky&top=10")
         assert [colours[hit["name"]] for hit in found["hits"]] == ["blue"] * 10
         assert found["query"] is None
@@ -224,12 +220,6 @@ def test_the_server_ranks_by_texts_too(library):
         assert "far from" in server.get("/api/v1/text-search?text=justice")["doubt"]
         answer = server.send("GET", "/api/v1/text-search?text=sky&q=dog")
         assert "dog" in server.problem(answer, 422)
-
-
-def test_selected_photos_are_an_album_whose_suggestions_are_checked_on_the_page(library, tmp_path):
-    folder, _ = library
-    shutil.copytree(folder / "index", tmp_path / "index")
-    with running(folder / "run", tmp_path / "index", decoders=0) as server:
         reds = server.get("/api/v1/text-search?text=crimson&top=10")["hits"]
         album = "photos:" + ",".join(hit["id"][:16] for hit in reds[:4])
         found = server.get(f"/api/v1/album-search?album={album}&top=6")

@@ -32,6 +32,9 @@ from labelwise.errors import DataError
 from labelwise.system.files import append_whole, locked, replacing, write_error
 
 Answer = Literal["yes", "no", "unsure"]
+ANSWER_WORDS: dict[str, Answer] = {"yes": "yes", "y": "yes", "1": "yes", "no": "no", "n": "no"}
+ANSWER_WORDS |= {"0": "no", "unsure": "unsure", "u": "unsure", "unknown": "unsure"}
+ANSWER_WORDS |= {"don't know": "unsure", "?": "unsure"}
 HEADER = b'{"labelwise": "answers", "version": 1}\n'
 NO_FILE = -1
 SEAL = len(b', "sum": "00000000"}')

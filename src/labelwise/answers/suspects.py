@@ -31,7 +31,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from labelwise.answers.log import AnswerLog, answered
+from labelwise.answers.log import ANSWER_WORDS, AnswerLog, answered
 from labelwise.calibration import platt
 from labelwise.calibration.entries import folds_of
 from labelwise.data import LabelTable
@@ -53,9 +53,7 @@ from labelwise.types import nearest
 
 ReviewAnswer = Literal["yes", "no", "unsure", ""]
 Given = Literal["present", "absent", "unknown"]
-ANSWERS: dict[str, ReviewAnswer] = {"yes": "yes", "y": "yes", "1": "yes", "": ""}
-ANSWERS |= {"no": "no", "n": "no", "0": "no", "unsure": "unsure", "u": "unsure"}
-ANSWERS |= {"unknown": "unsure", "don't know": "unsure", "?": "unsure"}
+ANSWERS: dict[str, ReviewAnswer] = {"": "", **ANSWER_WORDS}
 COLUMNS = ("rank", "photo", "label", "given", "probability", "check", "promised", "answer")
 STATES = {"yes": "present", "no": "absent", "unsure": "unknown"}
 

@@ -25,7 +25,7 @@ from labelwise.photos.lists import (
     ANSWERS,
     CheckSession,
     CheckState,
-    name_of_album,
+    name_of,
     write_list_questions,
 )
 from labelwise.photos.prevalence import read_answers
@@ -93,7 +93,7 @@ def _check_list(place: Path, query: str | None, given: Options) -> None:
             session = free_text.check(index, text, top or 0, **options)
         elif album is not None:
             hits = photos_like_album(index, album, top or 50)
-            session = CheckSession.of_ranked(index, name_of_album(album), hits, **options)
+            session = CheckSession.of_ranked(index, name_of("album", album), hits, **options)
         else:
             asked = Query.parse(query or "", index.space, index.taxonomy)
             options |= {"answers": given.answers_at_most or ANSWERS, "distinct": given.distinct}

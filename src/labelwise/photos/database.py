@@ -36,9 +36,8 @@ from labelwise.system.files import locked
 from labelwise.system.text import one_line
 
 HASHED = (
-    *("index.json", "model.json", "held-out.parquet", "validation.parquet"),
-    *("taxonomy.csv", "projection.npy", "scores/*.parquet", "embeddings/*.parquet"),
-    "looks/*.parquet",
+    *("index.json", "model.json", "held-out.parquet", "validation.parquet", "taxonomy.csv"),
+    *("projection.npy", "scores/*.parquet", "embeddings/*.parquet", "looks/*.parquet"),
 )
 CHUNK = 1 << 20  # bytes of a file of the cache that have a sum
 PARALLEL = 8 << 20  # bytes from which a second thread pays
@@ -137,11 +136,9 @@ class Database:
             raise
 
     def close(self) -> None:
-        """Let go of the file; a second time does nothing."""
         self._connection.close()
 
     def execute(self, statement: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """Carry one statement out, and return the rows that it finds."""
         with _in_words(self.path):
             return self._connection.execute(statement, values).fetchall()
 
@@ -150,9 +147,8 @@ class Database:
             self._connection.executemany(statement, values)
 
     def has_table(self, name: str) -> bool:
-        """Return whether a table that is made when it is first needed is there."""
-        query = "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = ?"
-        return bool(self.execute(query, (name,))[0][0])
+        query = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?"
+        return bool(self.execute(query, (name,)))
 
     def hash_of(self, name: str) -> bytes | None:
         kept = self.execute("SELECT hash FROM checksums WHERE name = ?", (name,))
@@ -160,8 +156,8 @@ class Database:
 
     def put_hash(self, name: str, digest: bytes | None = None) -> None:
         """Keep the hash of a file as it is, inside a transaction of the caller."""
-        digest = file_hash(self.folder / name) if digest is None else digest
-        self.execute("INSERT OR REPLACE INTO checksums (name, hash) VALUES (?, ?)", (name, digest))
+        values = name, digest or file_hash(self.folder / name)
+        self.execute("INSERT OR REPLACE INTO checksums (name, hash) VALUES (?, ?)", values)
 
     @contextmanager
     def rewriting(self, *names: str) -> Iterator[None]:
@@ -180,22 +176,18 @@ class Database:
         """
         if once and name in self._checked:
             return True
-        kept, path = self.hash_of(name), self.folder / name
+        kept, path, problem = self.hash_of(name), self.folder / name, ""
         try:
-            damaged = kept is not None and file_hash(path) != kept
+            if kept is not None and file_hash(path) != kept:
+                problem = "is damaged: it is not what was written"
         except OSError as error:
-            raise CheckpointError(
-                f"{path} cannot be read ({error.strerror}); {way_out(self.folder)}"
-            ) from None
-        if damaged:
-            raise CheckpointError(
-                f"{path} is damaged: it is not what was written; {way_out(self.folder)}"
-            )
+            problem = f"cannot be read ({error.strerror})"
+        if problem:
+            raise CheckpointError(f"{path} {problem}; {way_out(self.folder)}")
         self._checked.add(name)
         return kept is not None
 
     def sound_file(self, name: str) -> Path | None:
-        """Return the path of a file that is as it was written, None where there is none."""
         if not (self.folder / name).is_file():
             return None
         self.check_file(name)
@@ -213,8 +205,7 @@ class Database:
             f"SELECT {', '.join(columns)}, {self._sum(table)} FROM {table} {where} {more}", wanted
         )
         if equal and not rows and table not in self._sound:
-            if self.execute(f"PRAGMA integrity_check({table})") != [("ok",)]:
-                raise self.damaged(table)
+            self._require(f"PRAGMA integrity_check({table})", "ok", table)
             self._sound.add(table)
         places = [columns.index(name) for name in equal]
         for *values, total in rows:
@@ -224,7 +215,6 @@ class Database:
         return [row[:-1] for row in rows]
 
     def put(self, table: str, rows: Iterable[Sequence[Any]]) -> None:
-        """Write rows of all summed columns, in place of those with the same key."""
         columns = (*SUMMED[table], "sum")
         self.executemany(
             f"INSERT OR REPLACE INTO {table} ({', '.join(columns)}) "
@@ -242,11 +232,9 @@ class Database:
         state = int(version), self._connection.total_changes
         if self._verified.get(table) == state:
             return
-        total, own = self._sum(table), ", ".join(SUMMED[table])
-        unlike = "IS NOT" if self.sealed else "!="
-        query = f"SELECT count(*) FROM {table} WHERE {total} {unlike} sum_of({own})"
-        if self.execute(query) != [(0,)]:
-            raise self.damaged(table)
+        own, unlike = ", ".join(SUMMED[table]), "IS NOT" if self.sealed else "!="
+        damaged = f"{self._sum(table)} {unlike} sum_of({own})"
+        self._require(f"SELECT count(*) FROM {table} WHERE {damaged}", 0, table)
         self._verified[table] = state
 
     def require_count(self, table: str, where: str, count: int) -> None:
@@ -254,12 +242,14 @@ class Database:
         key = f"{table} {where}"
         if key not in self._sound:
             query = f"SELECT count(*) FROM {table} NOT INDEXED WHERE {where}"
-            if self.execute(query) != [(count,)]:
-                raise self.damaged(table)
+            self._require(query, count, table)
             self._sound.add(key)
 
+    def _require(self, query: str, answer: object, table: str) -> None:
+        if self.execute(query) != [(answer,)]:
+            raise self.damaged(table)
+
     def seal_missing(self) -> None:
-        """Sum the rows, and hash files and schema, that an earlier version wrote without."""
         for table in SUMMED:
             self.seal(table, "sum IS NULL")
         self.put_hash(SCHEMA_NAME, self._schema_hash())
@@ -270,16 +260,14 @@ class Database:
                 self.put_hash(name)
 
     def _schema_hash(self) -> bytes:
-        """Return the hash of what tables and indexes are, and that of where they begin."""
         texts = ", ".join(f"CAST({name} AS BLOB)" for name in ("type", "name", "tbl_name", "sql"))
         rows = self.execute(f"SELECT {texts}, rootpage FROM sqlite_master ORDER BY type, name")
         parts = ([row[:-1] for row in rows], [row[-1] for row in rows])
         return b"".join(hashlib.blake2b(repr(p).encode(), digest_size=16).digest() for p in parts)
 
     def damaged(self, table: str) -> CheckpointError:
-        return CheckpointError(
-            f"{self.path} is damaged: a row of its {table} is not what was written; {DAMAGED}"
-        )
+        row = f"a row of its {table} is not what was written"
+        return CheckpointError(f"{self.path} is damaged: {row}; {DAMAGED}")
 
     def _sum(self, table: str) -> str:
         return "sum" if self.version == VERSION or table == "corrections" else "NULL"
@@ -296,9 +284,8 @@ class Database:
         if kept not in (None, digest):
             moved = kept is not None and kept[:16] == digest[:16]
             if not moved or self.execute("PRAGMA integrity_check") != [("ok",)]:
-                raise CheckpointError(
-                    f"{self.path} is damaged: its schema is not what was written; {DAMAGED}"
-                )
+                schema = "its schema is not what was written"
+                raise CheckpointError(f"{self.path} is damaged: {schema}; {DAMAGED}")
 
     def _migrate(self) -> None:
         self.execute("DELETE FROM checksums WHERE name = ?", (SCHEMA_NAME,))
@@ -333,7 +320,6 @@ def open_database(path: Path) -> Database:
 
 @contextmanager
 def _in_words(path: Path) -> Iterator[None]:
-    """Turn what SQLite reports into a sentence that names the file."""
     try:
         yield
     except (sqlite3.IntegrityError, sqlite3.ProgrammingError, sqlite3.InterfaceError):
@@ -341,9 +327,8 @@ def _in_words(path: Path) -> Iterator[None]:
     except UnicodeDecodeError:  # what SQLite says of a damaged table repeats its bytes
         raise CheckpointError(f"{path} cannot be read: it is malformed; {DAMAGED}") from None
     except sqlite3.DatabaseError as error:
-        name = str(getattr(error, "sqlite_errorname", ""))
         for kind, words in WRITING.items():
-            if name.startswith(kind):
+            if str(getattr(error, "sqlite_errorname", "")).startswith(kind):
                 raise LabelwiseError(f"cannot write {path}: {words}") from None
         reason = one_line(str(error))[:200]
         raise CheckpointError(f"{path} cannot be read: {reason}; {DAMAGED}") from None
@@ -353,17 +338,15 @@ def _in_words(path: Path) -> Iterator[None]:
 
 
 def file_hash(path: Path) -> bytes:
-    """Return the hash of a file's bytes."""
+    """Return the hash of a file."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, lambda: hashlib.blake2b(digest_size=16)).digest()
 
 
 def way_out(folder: Path) -> str:
     """Return what a person can do about a damaged file of an index."""
-    return (
-        "put it back from a backup, or score every photo again with "
-        f"`labelwise index --rebuild --model RUN -o {folder}`"
-    )
+    again = f"`labelwise index --rebuild --model RUN -o {folder}`"
+    return f"put it back from a backup, or score every photo again with {again}"
 
 
 class CacheFiles:
@@ -395,7 +378,6 @@ class CacheFiles:
         return np.memmap(self.folder / name, dtype, "r", shape=shape).view(np.ndarray)
 
     def remove(self, pattern: str, *, but: str) -> None:
-        """Remove the files of a pattern, apart from those with ``but`` in their names."""
         for path in self.folder.glob(pattern):
             if but not in path.name:
                 with suppress(OSError):  # where nothing can be written, nothing is in the way

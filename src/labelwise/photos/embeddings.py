@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from labelwise.errors import DataError
 from labelwise.photos.store import Store
-from labelwise.photos.topk import value_at
+from labelwise.photos.topk import Rows, value_at
 from labelwise.system.files import replacing
 
 PROJECTION_FILE = "projection.npy"
@@ -39,7 +39,6 @@ COVARIANCE_ROWS = 20_000  # say how photos differ
 ALBUM_RIDGE = 3.0  # mean variances; on COCO 1 to 10 rank about equally well
 FAR = 255  # more signs than half a code has
 
-Rows = NDArray[np.int64]
 Vectors = NDArray[np.float32]
 Codes = NDArray[np.uint64]
 
@@ -52,7 +51,6 @@ class Projection:
 
     @classmethod
     def fitted(cls, features: Vectors) -> "Projection":
-        """Return the projection onto the directions in which some features differ most."""
         mean = features.mean(axis=0, dtype=np.float64)
         centred = features.astype(np.float64) - mean
         width = min(WIDTH, features.shape[1])
@@ -72,11 +70,10 @@ class IndexEmbeddings:
 
     def __init__(self, folder: Path, store: Store) -> None:
         self._folder, self._store = folder, store
-        self._codes: NDArray[np.uint64] | None = None
+        self._codes: Codes | None = None
 
     @cached_property
     def projection(self) -> Projection | None:
-        """From the backbone's features to the embeddings kept here; None before the first."""
         path = self._store.database.sound_file(PROJECTION_FILE)
         if path is None:
             return None
@@ -96,7 +93,6 @@ class IndexEmbeddings:
     def nearest(
         self, embedding: NDArray[np.float16], count: int, without: Iterable[int] = ()
     ) -> tuple[Rows, NDArray[np.float64]]:
-        """Return the rows whose photos look most like an embedding, with the cosines."""
         vectors = self._store.embeddings()
         excluded = np.union1d(self._store.dead_rows(), np.array([*without], np.int64))
         if self._codes is None or self._codes.shape[1] != len(vectors):
@@ -110,13 +106,11 @@ class IndexEmbeddings:
         """Return the rows whose features lie farthest along a direction (D,), with the cosines."""
         projection, vectors = self.projection, self._store.embeddings()
         if projection is None or not vectors.shape[1]:
-            raise DataError(
-                f"{self._folder} keeps no embeddings; make it with a model of `train --words`"
-            )
+            mend = "make it with a model of `train --words`"
+            raise DataError(f"{self._folder} keeps no embeddings; {mend}")
         if direction.shape != projection.numbers.shape[1:]:
-            raise DataError(
-                f"the text is not of the model of {self._folder}; index its photos with that model"
-            )
+            other = f"the text is not of the model of {self._folder}"
+            raise DataError(f"{other}; index its photos with that model")
         turned = projection.numbers[1:].astype(np.float64) @ direction
         return farthest_rows(turned, vectors, count, self._store.dead_rows(), among)
 
@@ -133,8 +127,8 @@ class IndexEmbeddings:
             raise DataError(f"{self._folder} keeps no looks of photos; index them again")
         turned = to_captions(self.projection) if captions else None
         others = np.setdiff1d(np.arange(len(vectors)), dead)
-        some = mapped(vectors[others[:: -(-len(others) // COVARIANCE_ROWS)]], turned)
-        some = some.astype(np.float64)
+        sample = vectors[others[:: -(-len(others) // COVARIANCE_ROWS)]]
+        some = mapped(sample, turned).astype(np.float64)
         centred = some - some.mean(axis=0)
         covariance = centred.T @ centred / len(some)
         ridge = ALBUM_RIDGE * np.trace(covariance) / len(covariance)
@@ -219,8 +213,7 @@ def farthest_rows(
 
     threads = min(cpu_count() or 1, 4) if len(rows) >= PARALLEL else 1
     with ThreadPoolExecutor(threads) as pool:
-        for _ in pool.map(measure, range(0, len(rows), MEASURED)):
-            pass
+        list(pool.map(measure, range(0, len(rows), MEASURED)))
     places = np.flatnonzero(cosines >= value_at(cosines, count))
     order = places[np.argsort(-cosines[places], kind="stable")[:count]]
     return rows[order], cosines[order].astype(np.float64)
@@ -229,10 +222,8 @@ def farthest_rows(
 def _least(distance: NDArray[np.integer[Any]], count: int) -> Rows:
     """Return the places of at least the ``count`` smallest distances, ties included."""
     step = max(1, len(distance) // SAMPLED)
-    sample = np.bincount(distance[::step], minlength=FAR + 1)[:FAR].cumsum() * step
-    enough = sample >= count
-    farthest = int(enough.argmax()) if enough.any() else FAR - 1
-    return np.flatnonzero(distance <= farthest)
+    enough = np.bincount(distance[::step], minlength=FAR + 1)[:FAR].cumsum() * step >= count
+    return np.flatnonzero(distance <= (enough.argmax() if enough.any() else FAR - 1))
 
 
 def mapped(embeddings: NDArray[np.float16], turned: Vectors | None) -> Vectors:

@@ -14,18 +14,16 @@ from itertools import chain
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from labelwise.data.tabular import open_tabular
 from labelwise.errors import DataError
 from labelwise.numeric.duplicates import first_near
 from labelwise.photos.index import Index
+from labelwise.photos.topk import Rows
 from labelwise.pictures.fingerprint import NEAR
 
 NOT_IN_TABLE = "(not in the table)"
 CACHE = "near-copies.bin"
-
-Rows = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -42,13 +40,11 @@ class PhotoGroups:
         if self.table is not None and self.by in ("", "folder"):
             raise DataError(f"name a column of {self.table} to group by, as in --by site")
         if self.table is None and self.by not in ("", "folder"):
-            raise DataError(
-                f"--by must be folder, or a column of --table; got {self.by!r} and no table"
-            )
+            got = f"got {self.by!r} and no table"
+            raise DataError(f"--by must be folder, or a column of --table; {got}")
 
     @property
     def digest(self) -> str:
-        """What tells this grouping from one by the same table with other contents."""
         if self.table is None:
             return ""
         try:
@@ -56,27 +52,24 @@ class PhotoGroups:
         except OSError as error:
             raise DataError(f"{self.table} cannot be read: {error.strerror}") from None
 
-    def of(self, index: Index, rows: NDArray[np.int64]) -> dict[str, NDArray[np.int64]]:
+    def of(self, index: Index, rows: Rows) -> dict[str, Rows]:
         if not self.by:
             return {"": rows} if len(rows) else {}
         named = None if self.table is None else self._named(self.table)
         members: dict[str, list[int]] = {}
         for row, paths in index.store.paths_of(rows.tolist()).items():
-            if named is None:
-                groups = [os.path.dirname(paths[0])]
-            else:
+            groups = [os.path.dirname(paths[0])]
+            if named is not None:
                 groups = sorted({named[path] for path in paths if path in named}) or [NOT_IN_TABLE]
             if len(groups) > 1:
-                raise DataError(
-                    f"{paths[0]} and its copies have several {self.by}: {', '.join(groups)}"
-                )
+                several = f"have several {self.by}: {', '.join(groups)}"
+                raise DataError(f"{paths[0]} and its copies {several}")
             members.setdefault(groups[0], []).append(row)
         if named is not None and set(members) == {NOT_IN_TABLE}:
             raise DataError(f"{self.table} names no photo of {index.folder} in its column path")
         return {group: np.array(sorted(members[group]), np.int64) for group in sorted(members)}
 
     def _named(self, table: Path) -> dict[str, str]:
-        """Return the group of each path, as the table has it and as a path of its own folder."""
         try:
             file = open_tabular(table)
         except OSError as error:
@@ -92,16 +85,13 @@ class PhotoGroups:
         )
         groups: dict[str, str] = {}
         for number, (path, group) in enumerate(chain.from_iterable(lines), start=1):
-            if group is None or not str(group).strip():
-                raise DataError(
-                    f"{table}, row {number}: {path} has no {self.by}; give it one, or leave it out"
-                )
+            where, name = f"{table}, row {number}: {path}", str(group)
+            if group is None or not name.strip():
+                raise DataError(f"{where} has no {self.by}; give it one, or leave it out")
             for place in {str(path), os.path.abspath(table.parent / str(path))}:
-                if groups.setdefault(place, str(group)) != str(group):
-                    raise DataError(
-                        f"{table}, row {number}: {path} is in {groups[place]!r} and in "
-                        f"{str(group)!r}; a photo has one {self.by}"
-                    )
+                if groups.setdefault(place, name) != name:
+                    both = f"{groups[place]!r} and in {name!r}"
+                    raise DataError(f"{where} is in {both}; a photo has one {self.by}")
         return groups
 
 
@@ -119,7 +109,6 @@ class NearCopies:
     copies: int
 
     def sentence(self, what: str) -> str:
-        """Return that in words; empty where there are none. ``what`` names the photos."""
         if not self.copies:
             return ""
         copies = "1 is a near copy" if self.copies == 1 else f"{self.copies:,} are near copies"
@@ -130,19 +119,16 @@ class NearCopies:
 def near_copies(index: Index, rows: Rows | None = None) -> NearCopies | None:
     """Return how many near copies are among some rows, or all; None where looks are not known."""
     firsts = _first_rows(index)
+    if firsts is None:
+        return None
     some = index.store.alive_rows() if rows is None else rows
-    return (
-        firsts
-        if firsts is None
-        else NearCopies(len(some), len(some) - len(np.unique(firsts[some])))
-    )
+    return NearCopies(len(some), len(some) - len(np.unique(firsts[some])))
 
 
 def copied_rows(index: Index) -> Rows:
     """Return the rows to leave out for distinct photos: all of a picture but the earliest there."""
     alive = index.store.alive_rows()
-    kept = alive[np.unique(pictures_of(index)[alive], return_index=True)[1]]
-    return np.setdiff1d(alive, kept)
+    return np.delete(alive, np.unique(pictures_of(index)[alive], return_index=True)[1])
 
 
 def pictures_of(index: Index) -> Rows:
@@ -157,8 +143,7 @@ def pictures_of(index: Index) -> Rows:
 
 
 def _first_rows(index: Index) -> Rows | None:
-    store = index.store
-    looks = store.looks()
+    store, looks = index.store, index.store.looks()
     if not looks.shape[1]:
         return None
 
@@ -191,9 +176,8 @@ class PhotoFilter:
     def __post_init__(self) -> None:
         for name, value in (("since", self.since), ("until", self.until)):
             if value and DAY.fullmatch(value) is None:
-                raise DataError(
-                    f"{name} must be a day, a month or a year such as 2023-06-30, got {value!r}"
-                )
+                kinds = "a day, a month or a year such as 2023-06-30"
+                raise DataError(f"{name} must be {kinds}, got {value!r}")
         if self.since and self.until and self.until < self.since[: len(self.until)]:
             raise DataError(f"since {self.since} is after until {self.until}; nothing lies between")
         if self.rating is not None and not 1 <= self.rating <= 5:
@@ -214,7 +198,7 @@ class PhotoFilter:
         }
         return ", ".join(f"{word} {value}" for word, value in words.items() if value)
 
-    def left_out(self, index: Index) -> NDArray[np.int64]:
+    def left_out(self, index: Index) -> Rows:
         kept, every = np.ones(len(index), np.bool_), np.arange(len(index))
         if self.distinct:
             kept[copied_rows(index)] = False
@@ -253,9 +237,8 @@ class PhotoFilter:
                 start = name + os.sep
                 found += database.execute(below, (number, name, len(start), start))
         if not found:
-            raise DataError(
-                f"no photo of {index.folder} lies below {self.folder!r}; name a folder of the index"
-            )
+            where = f"below {self.folder!r}; name a folder of the index"
+            raise DataError(f"no photo of {index.folder} lies {where}")
         return [int(row) for (row,) in found]
 
 

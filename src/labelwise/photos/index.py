@@ -3,10 +3,9 @@
 Probabilities are the model's link of the stored logits, so another calibration, or a correction,
 changes them without a picture being read. Promises are made on held-out photos, which nobody
 corrects, so they keep to the model's own link (``refit=False``). The cache keeps log p and
-log(1 - p), which take longer to compute than a search:
+log(1 - p) where they take longer to compute than a search:
 
-    labels-MODEL.bin             a small index: log p and log(1 - p) of all labels, in turn
-    p-LABEL-MODEL.bin, q-...     a large one: log p, and log(1 - p), of one label
+    p-LABEL-MODEL.bin, q-...     of a large index: log p, and log(1 - p), of one label
     held-out-MODEL-FILE.bin      photos of the model whose labels are known: what queries and
     validation-MODEL-FILE.bin    promises are fitted on
 
@@ -17,6 +16,7 @@ import os
 import shlex
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from getpass import getuser
@@ -35,10 +35,10 @@ from labelwise.models.spec import MODEL_FILE, ModelSpec, require_fit
 from labelwise.photos.database import file_hash, way_out
 from labelwise.photos.embeddings import IndexEmbeddings
 from labelwise.photos.store import Correction, Fact, PhotoFiles, Store
-from labelwise.photos.topk import LabelOdds
+from labelwise.photos.topk import LabelOdds, Rows
 from labelwise.predictions import Predictions
 from labelwise.retrieval import BoundQuery, Query, bind
-from labelwise.system.files import replacing
+from labelwise.system.files import write_text
 from labelwise.system.progress import Watch
 from labelwise.system.storage import StorageError, is_uri
 from labelwise.taxonomy import Taxonomy
@@ -50,14 +50,11 @@ if TYPE_CHECKING:
 
 ROWS_AT_ONCE = 1 << 16
 KEPT_FROM = 1 << 16  # rows from which each label has files of its own
-ONE_FILE = 1 << 22  # probabilities that are kept in one file for all labels, of fewer rows
-AT_ONCE = 1 << 19  # numbers of that file that are computed at once
 FAR = 50.0  # log-odds beyond which nothing changes
 ENOUGH = 50  # held-out photos that keep a fit where it was
 LABELS_KEPT = 64
 LIKENESS_FILE = "likeness.json"  # what :mod:`labelwise.photos.shift` found
 
-Rows = NDArray[np.int64]
 Pair = tuple[NDArray[np.float64], NDArray[np.float64]]
 Mapped = Callable[[NDArray[np.float64], NDArray[np.float64]], Pair]
 
@@ -76,15 +73,8 @@ class KnownPhotos:
 
     def evidence(self, photos: str) -> Evidence:
         known = self.stored
-        return Evidence.read(
-            self.probs,
-            known.majority,
-            known.observed,
-            names=known.names,
-            ids=known.ids,
-            photos=photos,
-            groups=known.groups,
-        )
+        sets, names, ids = (self.probs, known.majority, known.observed), known.names, known.ids
+        return Evidence.read(*sets, names=names, ids=ids, photos=photos, groups=known.groups)
 
 
 class SettledCorrections:
@@ -104,7 +94,6 @@ class SettledCorrections:
         return [*own, *(correction for row, correction in follows.items() if row not in told)]
 
     def labels(self) -> set[int]:
-        """Return the labels of which something is said or may follow."""
         labels = {self._space.column(correction.label) for correction in self._store.corrections()}
         if self._tree is not None:
             tops = {self._tree.top(label) for label in labels}
@@ -123,7 +112,7 @@ class SettledCorrections:
                         if correction.state == told:
                             yield replace(correction, label=self._names[label])
         rules = self._exclusive
-        group = () if rules is None else next((g for g in rules.groups if label in g), ())
+        group = next((g for g in rules.groups if label in g), ()) if rules else ()
         if rules is None or not group:
             return
         said = [self._store.corrections(self._names[column]) for column in group]
@@ -160,29 +149,25 @@ class IndexFacts(BaseModel):
 
     @property
     def known(self) -> str:
-        """What to call the photos whose labels are known."""
         return "validation" if self.held_out == "val" else "held-out"
 
     def save(self, path: Path) -> None:
-        with replacing(path) as temporary:
-            temporary.write_text(self.model_dump_json(indent=2) + "\n", encoding="utf-8")
+        write_text(path, self.model_dump_json(indent=2) + "\n")
 
     @staticmethod
     def load(path: Path) -> "IndexFacts":
         try:
             return IndexFacts.model_validate_json(path.read_bytes(), strict=True)
         except FileNotFoundError:
-            raise CheckpointError(
-                f"{path.parent} is not an index; make one with `labelwise index FOLDER --model RUN`"
-            ) from None
+            make = "make one with `labelwise index FOLDER --model RUN`"
+            raise CheckpointError(f"{path.parent} is not an index; {make}") from None
         except (OSError, ValidationError) as error:
             reason = error.strerror if isinstance(error, OSError) else error.errors()[0]["msg"]
-            raise CheckpointError(
-                f"{path} does not describe an index: {reason}; {way_out(path.parent)}"
-            ) from None
+            reason = f"{path} does not describe an index: {reason}"
+            raise CheckpointError(f"{reason}; {way_out(path.parent)}") from None
 
 
-class Index:
+class Index(AbstractContextManager["Index", None]):
     """An open index: the store of its photos, and the model that says what their logits mean."""
 
     def __init__(self, folder: Path) -> None:
@@ -212,7 +197,6 @@ class Index:
 
     @classmethod
     def create(cls, folder: Path, spec: ModelSpec, facts: IndexFacts) -> Self:
-        """Make an empty index for a model."""
         with (
             Store.create(folder, spec.space.names) as store,
             store.database.rewriting("model.json", "index.json"),
@@ -223,9 +207,6 @@ class Index:
 
     def close(self) -> None:
         self.store.close()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *error: object) -> None:
         self.store.close()
@@ -264,12 +245,10 @@ class Index:
         """Return a query over this index's columns; one that no photo can answer is an error."""
         bound = bind(query, self.space, self.query_taxonomy, self.spec.exclusive)
         if bound.is_impossible:
-            groups = "; ".join(
-                ", ".join(self.space.names[column] for column in group) for group in bound.groups
-            )
-            raise DataError(
-                f"no photo can be {str(query)!r}: of {groups} it has one at most; join them by |"
-            )
+            names = self.space.names
+            groups = "; ".join(", ".join(names[k] for k in group) for group in bound.groups)
+            why = f"of {groups} it has one at most; join them by |"
+            raise DataError(f"no photo can be {str(query)!r}: {why}")
         return bound
 
     @property
@@ -286,10 +265,9 @@ class Index:
         except ValueError as error:
             reason = f"{self.folder / 'model.json'} is not usable: {error}"
             raise CheckpointError(f"{reason}; {way_out(self.folder)}") from None
-        link = spec.made_link
-        if link is None:
+        if spec.made_link is None:
             raise DataError(f"the model of {self.folder} has no probabilities; calibrate it first")
-        return link
+        return spec.made_link
 
     @cached_property
     def held_out(self) -> Predictions | None:
@@ -308,7 +286,6 @@ class Index:
 
     @cached_property
     def taxonomy(self) -> Taxonomy | None:
-        """Which labels are kinds of which: as the index was told, or else its model."""
         path = self.store.database.sound_file("taxonomy.csv")
         return self.spec.made_taxonomy if path is None else Taxonomy.read(path)
 
@@ -328,7 +305,6 @@ class Index:
         return file_hash(self.folder / "model.json").hex()[:16]
 
     def _known_photos(self, name: str) -> KnownPhotos | None:
-        """Return the photos of the predictions ``NAME.parquet``, None where there are none."""
         path, cache = self.store.database.sound_file(f"{name}.parquet"), self.store.cache
         if path is None:
             return None
@@ -337,8 +313,7 @@ class Index:
         cache.remove(f"{name}-*", but=made_of)
 
         def computed(done: int, _rows: int) -> Iterator[NDArray[np.float64]]:
-            logits = stored.logits.astype(np.float64)
-            log_p, log_q = self.link.log_probs(logits)
+            log_p, log_q = self.link.log_probs(stored.logits.astype(np.float64))
             probs = np.exp(log_p).astype(np.float32)  # as Link.decision_probs
             yield np.concatenate([log_p, log_q, probs], axis=1)[done:]
 
@@ -358,16 +333,13 @@ class Index:
         return check_log_probs(*self.link.log_probs(self.store.logits(rows).astype(np.float64)))
 
     def prepare(self, watch: Watch) -> None:
-        """Write what the first searches would wait for to the cache."""
         if self.spec.link is None:
             return
-        for old in ("order-*", "fronts-*", "axes-of-fronts*"):  # of version 0.2
+        for old in ("order-*", "fronts-*", "axes-of-fronts*", "labels-*"):  # of version 0.2
             self.store.cache.remove(old, but="\0")
         for name in ("held-out", "validation"):
             self._known_photos(name)
-        if self._kept_as == "table":
-            self._table()
-        elif self._kept_as == "files":
+        if self.store.rows >= KEPT_FROM:
             watch.start("preparing searches", len(self.space))
             for label in range(len(self.space)):
                 self._column(label, 0)
@@ -375,40 +347,18 @@ class Index:
                 watch.advance(1)
             watch.finish()
 
-    @property
-    def _kept_as(self) -> Literal["files", "table"] | None:
-        rows = self.store.rows
-        if rows >= KEPT_FROM:
-            return "files"
-        return "table" if rows * len(self.space) <= ONE_FILE else None
-
-    def _table(self) -> NDArray[np.float32]:
-        width = 2 * len(self.space)
-
-        def computed(rows: slice) -> NDArray[np.floating[Any]]:
-            return np.stack(self._of_photos(rows), axis=2).reshape(-1, width)
-
-        return self._grown("labels", width, max(1, AT_ONCE // width), computed)
-
     def _column(self, label: int, side: Literal[0, 1]) -> NDArray[np.float32]:
-
-        def computed(rows: slice) -> NDArray[np.floating[Any]]:
-            return self._of_label(label, rows)[side]
-
-        return self._grown(f"{'pq'[side]}-{label + 1:05d}", 1, ROWS_AT_ONCE, computed)[:, 0]
-
-    def _grown(
-        self, kind: str, width: int, step: int, computed: Callable[[slice], NDArray[Any]]
-    ) -> NDArray[np.float32]:
-        """Return what the cache keeps of all rows, (rows, width), after computing what it lacks."""
+        """Return one side of a label from the cache, after computing the rows that it lacks."""
+        kind = f"{'pq'[side]}-{label + 1:05d}"
         self.store.cache.remove(f"{kind}-*", but=self._model_hash)  # those of an earlier link
 
         def parts(done: int, rows: int) -> Iterator[NDArray[np.float32]]:
-            for start in range(done, rows, step):
-                yield computed(slice(start, min(start + step, rows))).astype(np.float32)
+            for start in range(done, rows, ROWS_AT_ONCE):
+                block = slice(start, min(start + ROWS_AT_ONCE, rows))
+                yield self._of_label(label, block)[side].astype(np.float32)
 
-        name, shape = f"{kind}-{self._model_hash}.bin", (self.store.rows, width)
-        return self.store.cache.grown(name, np.dtype(np.float32), shape, parts)
+        name, shape = f"{kind}-{self._model_hash}.bin", (self.store.rows, 1)
+        return self.store.cache.grown(name, np.dtype(np.float32), shape, parts)[:, 0]
 
     def odds(self, label: int, *, refit: bool = True, corrected: bool = True) -> LabelOdds:
         """Return the log probabilities of one label, as corrected so far.
@@ -427,12 +377,8 @@ class Index:
         return self._odds[key][1]
 
     def _computed(self, label: int, corrections: Sequence[Correction], refit: bool) -> LabelOdds:
-        """Return the model's own, mapped, and certain where somebody told."""
-        if not corrections and self._kept_as == "files":
+        if not corrections and self.store.rows >= KEPT_FROM:
             return LabelOdds(partial(self._column, label, 0), partial(self._column, label, 1))
-        if not corrections and self._kept_as == "table":
-            table = self._table()
-            return LabelOdds(table[:, 2 * label].copy(), table[:, 2 * label + 1].copy())
         mapped = self._mapped(label, corrections if refit else [])
         pair = mapped(*self._of_label(label, slice(0, len(self))))
         log_p, log_q = (side.astype(np.float32) for side in pair)
@@ -444,11 +390,11 @@ class Index:
         return LabelOdds(log_p, log_q)
 
     def _mapped(self, label: int, corrections: Sequence[Correction]) -> Mapped:
-        """Return the map of (log p, log(1 - p)) that corrections call for.
+        """Return the map of (log p, log(1 - p)) that corrections call for:
 
-        It is p = sigma(slope u + offset) of the log-odds u, fitted on the held-out and the
-        corrected photos together. Where fewer than ENOUGH held-out photos speak of the label, the
-        model's own probabilities of the first ROWS_AT_ONCE rows make up the number.
+        p = sigma(slope u + offset) of the log-odds u, fitted on the held-out and the corrected
+        photos together. Where fewer than ENOUGH held-out photos speak of the label, the model's own
+        probabilities of the first ROWS_AT_ONCE rows make up the number.
         """
         known = [correction for correction in corrections if correction.state != "unknown"]
         if not known:
@@ -474,13 +420,12 @@ class Index:
         link = platt(u, np.concatenate(labels)[:, None], None, scope="shared")
 
         def refit(log_p: NDArray[np.float64], log_q: NDArray[np.float64]) -> Pair:
-            log_probs = link.log_probs((log_p - log_q).clip(-FAR, FAR)[:, None])
-            return log_probs[0][:, 0], log_probs[1][:, 0]
+            log_p, log_q = link.log_probs((log_p - log_q).clip(-FAR, FAR)[:, None])
+            return log_p[:, 0], log_q[:, 0]
 
         return refit
 
     def known_log_probs(self, photos: KnownPhotos, labels: Sequence[int], *, refit: bool) -> Pair:
-        """Return log p and log(1 - p) (n, len(labels)) of known photos, mapped as odds are."""
         pairs = []
         for label in labels:
             mapped = self._mapped(label, self.corrections.of(label) if refit else [])
@@ -488,7 +433,6 @@ class Index:
         return np.stack([p for p, _ in pairs], 1), np.stack([q for _, q in pairs], 1)
 
     def log_probs(self, rows: slice | Rows, *, refit: bool = True) -> NDArray[np.float64]:
-        """Return log p (n, K) of all labels of some photos, as corrected so far."""
         every = np.arange(len(self))[rows]
         log_p, _ = self._of_photos(every)
         for label in self.corrections.labels():
@@ -499,30 +443,26 @@ class Index:
         return float(np.exp(self.odds(self.space.column(label)).log_p[row]))
 
     def given(self, label: int) -> NDArray[np.bool_]:
-        """Return which photos the model's rule, or a person, gives a label (rows,)."""
         rule = self.spec.made_rule
         if isinstance(rule, Threshold):
             value = rule.value if isinstance(rule.value, float) else rule.value[label]
-            above: NDArray[np.bool_] = np.exp(self.odds(label).log_p) >= value
-            return above
+            return np.asarray(np.exp(self.odds(label).log_p) >= value)
         state = (len(self), self.spec, self.store.corrections())  # others may write, too
         if self._sets is None or self._sets[0] != state:
-            starts = range(0, len(self), ROWS_AT_ONCE)
-            parts = [self.sets(slice(start, start + ROWS_AT_ONCE)) for start in starts]
-            sets = np.concatenate([np.empty((0, len(self.space)), np.bool_), *parts])
-            self._sets = state, sets
+            parts = [np.empty((0, len(self.space)), np.bool_)]
+            for start in range(0, len(self), ROWS_AT_ONCE):
+                parts.append(self.sets(slice(start, start + ROWS_AT_ONCE)))
+            self._sets = state, np.concatenate(parts)
         return self._sets[1][:, label]
 
     def sets(self, rows: slice | Rows, rule: Rule | None = None) -> NDArray[np.bool_]:
-        """Return the label sets (n, K) of some photos by the model's rule, or a promised one.
-
-        What people said stands above the rule.
+        """Return the label sets (n, K) of some photos by the model's rule, or a promised one;
+        what people said stands above it.
         """
         log_p = self.log_probs(rows, refit=rule is None)
         probs = np.exp(log_p).astype(np.float32)  # as rules are fitted: Link.decision_probs
         sets = np.array((rule or self.spec.made_rule)(probs))
-        certain: NDArray[np.bool_] = (sets | (log_p == 0)) & ~np.isneginf(log_p)
-        return certain
+        return np.asarray((sets | (log_p == 0)) & ~np.isneginf(log_p))
 
     # Corrections
 
@@ -538,35 +478,30 @@ class Index:
         who: str | None = None,
         source: str = "correction",
     ) -> None:
-        """Note what a person says of some labels of a photo; an unknown label is refused."""
-        known = ", ".join(get_args(Fact))
         for name, state in states.items():
             self.space.column(name)
-            if state not in get_args(Fact):
-                raise DataError(f"what is said of {name!r} must be one of {known}, got {state!r}")
+            if state not in (known := get_args(Fact)):
+                must = f"what is said of {name!r} must be one of {', '.join(known)}"
+                raise DataError(f"{must}, got {state!r}")
         if not 0 <= row < len(self):
             raise DataError(f"photos are numbered from 0 to {len(self) - 1}, got {row}")
         facts = (who or getuser(), now(), source)
         self.store.correct([Correction(row, name, state, *facts) for name, state in states.items()])
 
     def row_of(self, photo: str | Path) -> int:
-        """Return the row of a photo, which must be in the index."""
         row = self.store.row_of(os.fspath(photo))
         if row is None:
-            raise DataError(
-                f"{photo} is not in {self.folder}; bring it up to date with `labelwise index`"
-            )
+            mend = "bring it up to date with `labelwise index`"
+            raise DataError(f"{photo} is not in {self.folder}; {mend}")
         return row
 
     def picture(self, row: int) -> tuple[bytes, str] | None:
-        """Return the bytes and the name of a photo; None where no file gives them."""
         try:
             return self.files_of(row).read()
         except StorageError:
             return None
 
     def files_of(self, row: int) -> PhotoFiles:
-        """Return the files of a photo, which can be read without the index."""
         (content,) = self.store.contents_of([row]).values()
         return PhotoFiles(content.hash, tuple(sorted(self.store.places_of([row])[row])))
 
@@ -584,11 +519,7 @@ def model_changed(index: Index) -> str | None:
         return None
     folder, update = index.folder, f"labelwise index -o {shlex.quote(str(index.folder))}"
     if now.weights_sha256 != index.spec.weights_sha256:
-        return (
-            f"{address} has other weights than those that scored the photos of {folder}; "
-            f"answers are those of the earlier ones until `{update} --rebuild`"
-        )
-    return (
-        f"{address} has another calibration, rule or promise than {folder} answers by; "
-        f"`{update}` takes it over, without reading photos again"
-    )
+        other = f"{address} has other weights than those that scored the photos of {folder}"
+        return f"{other}; answers are those of the earlier ones until `{update} --rebuild`"
+    other = f"{address} has another calibration, rule or promise than {folder} answers by"
+    return f"{other}; `{update}` takes it over, without reading photos again"

@@ -102,8 +102,7 @@ class Changes:
 
     @property
     def anything(self) -> bool:
-        counts = (self.new, self.changed, self.moved, self.copied, self.failed, self.missing)
-        return any(counts)
+        return any((self.new, self.changed, self.moved, self.copied, self.failed, self.missing))
 
     def settle(self) -> None:
         """Count files that are gone from one place and were found at another as moved."""
@@ -115,7 +114,6 @@ class Changes:
 
     @property
     def notes(self) -> list[str]:
-        """What was passed over, in words, and what would help."""
         raw = sum(count for suffix, count in self.unread.items() if suffix in RAW_SUFFIXES)
         dicom = sum(self.unread[suffix] for suffix in FORMATS["DICOM"])
         others, install = self.unread.total() - raw - dicom, "pip install 'labelwise[photos]'"
@@ -187,10 +185,8 @@ def look_at(
         known = store.count_files(number)
         if present := known.get("ok", 0) + known.get("failed", 0):
             is_there = "its address right" if is_uri(root) else "its disk mounted"
-            changes.refused.append(
-                f"{without_options(root)} holds no photos now, but {present:,} were indexed there; "
-                f"is {is_there}? Nothing was changed"
-            )
+            now = f"{without_options(root)} holds no photos now, but {present:,} were indexed there"
+            changes.refused.append(f"{now}; is {is_there}? Nothing was changed")
             return []
     changes.unlisted += [address_of(root, folder) for folder in unlisted]
     changes.unchanged += unchanged + len(back)
@@ -218,9 +214,10 @@ def root_place(root: str) -> str:
     if not parts.netloc:
         raise DataError(f"{root} names no bucket; give {parts.scheme}://BUCKET/FOLDER")
     if "@" in parts.netloc:
+        keys = "give keys by the environment, such as AWS_ACCESS_KEY_ID"
         raise DataError(
             f"{parts.scheme}://...@{parts.hostname}: an index keeps the address of its photos, so "
-            "it must hold no password; give keys by the environment, such as AWS_ACCESS_KEY_ID"
+            f"it must hold no password; {keys}"
         )
     return parts._replace(path=parts.path.rstrip("/")).geturl()
 
@@ -338,7 +335,6 @@ class _Files(EncodedImages):
         raise NotImplementedError("files to index are read together")
 
     def link_known(self, workers: int | None) -> list[int]:
-        """Link the files whose content is known, and return those to score."""
         sizes = Counter(item.file.size for item in self.todo)
         sizes.update(self.index.store.sizes() & sizes.keys())
         maybe = [row for row, item in enumerate(self.todo) if sizes[item.file.size] > 1]
@@ -366,13 +362,13 @@ class _Files(EncodedImages):
         kept = []
         for position, number in enumerate(part.rows.tolist()):
             content = self.contents.pop(number)
-            there = self.index.store.rows_by_hash([content.hash])
-            if there or content.hash in self.new:  # it changed since it was hashed
+            known = self.index.store.rows_by_hash([content.hash])
+            if known or content.hash in self.new:  # it changed since it was hashed
                 self.copies[number] = content.hash
-                continue
-            kept.append(position)
-            self._note(number, content.hash, len(self.new))
-            self.new[content.hash] = content
+            else:
+                kept.append(position)
+                self._note(number, content.hash, len(self.new))
+                self.new[content.hash] = content
         if kept and part.embeddings is not None:
             looks = None if part.looks is None else part.looks.numpy()[kept].astype(np.float16)
             self.scored.append((part.logits.numpy()[kept], part.embeddings.numpy()[kept], looks))
@@ -402,8 +398,7 @@ class _Files(EncodedImages):
             changes.came.append(row)
 
     def _fail(self, number: int, reason: str) -> None:
-        file = replace(self.todo[number].file, state="failed", reason=reason)
-        self.files.append((file, None))
+        self.files.append((replace(self.todo[number].file, state="failed", reason=reason), None))
         self.changes.failed += 1
 
     def write(self) -> None:
@@ -489,10 +484,8 @@ def update_index(
             Taxonomy.read(taxonomy)
         index, run = _opened(opened, folder, model, rebuild, decode)
         if index.facts.decode == "cuda" and device.partition(":")[0] != "cuda":
-            raise DataError(
-                f"{folder} was made with --decode cuda, which needs --device cuda, got {device}; "
-                "or score every photo again with --decode cpu --rebuild"
-            )
+            made = f"{folder} was made with --decode cuda, which needs --device cuda, got {device}"
+            raise DataError(f"{made}; or score every photo again with --decode cpu --rebuild")
         if taxonomy is not None:
             with (
                 index.store.database.rewriting("taxonomy.csv"),
@@ -518,8 +511,8 @@ def update_index(
             predictor = load_model(run.path, device).fused(len(todo))
             if index.embeddings.projection is None and isinstance(predictor, Predictor):
                 weights = index.spec.weights_sha256
-                pictures = HeldOutPictures.of_run(run, weights, predictor, watch)
-                if pictures is not None:  # the photos that fitted the model set the projection
+                if pictures := HeldOutPictures.of_run(run, weights, predictor, watch):
+                    # the photos that fitted the model set the projection
                     pictures.save(folder / PICTURES_FILE)
                     index.embeddings.start_projection(pictures.fitted.astype(np.float32))
             _Files(index, todo, changes).score_with(predictor, batch_size, workers, watch)
@@ -530,8 +523,8 @@ def update_index(
                 photos = before.photos_of({correction.row for correction in corrections})
                 carry_receipts(before, index)
             rows = index.store.rows_of_photos(photos.values())
-            carried = [(c, rows[photos[c.row]]) for c in corrections if photos[c.row] in rows]
-            index.store.correct([replace(correction, row=row) for correction, row in carried])
+            kept = (said for said in corrections if photos[said.row] in rows)
+            index.store.correct([replace(said, row=rows[photos[said.row]]) for said in kept])
             shutil.rmtree(folder / ASIDE)
         if forget_missing:
             changes.forgotten = index.store.forget_missing()
@@ -547,7 +540,6 @@ def update_index(
 
 
 def _check_new(folder: Path, roots: Sequence[str | Path], model: str | Path | None) -> None:
-    """Raise, before anything is written, if no index can be made, or not in this folder."""
     if model is None:
         raise DataError("a new index needs a model: name a run with --model")
     if not roots:
@@ -557,9 +549,8 @@ def _check_new(folder: Path, roots: Sequence[str | Path], model: str | Path | No
     if folder.is_dir() and not (folder / ASIDE).is_dir():
         others = sorted(name for name in os.listdir(folder) if not name.startswith(WRITTEN_FIRST))
         if others:
-            raise DataError(
-                f"{folder} is not an index and holds other files, such as {others[0]!r}; change -o"
-            )
+            files = f"holds other files, such as {others[0]!r}"
+            raise DataError(f"{folder} is not an index and {files}; change -o")
 
 
 def _require_photos(root: str) -> None:
@@ -592,10 +583,8 @@ def _opened(
     if index is not None:
         other = decode not in (None, index.facts.decode)
         if other and not rebuild:
-            raise DataError(
-                f"{folder} was made with --decode {index.facts.decode}, got --decode {decode}; "
-                "add --rebuild to score every photo again"
-            )
+            made = f"{folder} was made with --decode {index.facts.decode}, got --decode {decode}"
+            raise DataError(f"{made}; add --rebuild to score every photo again")
         decode = decode or index.facts.decode
         # An unfinished rebuild goes on, if it is of these weights.
         if rebuild and (other or not (same and (folder / ASIDE).is_dir())):
@@ -627,7 +616,6 @@ def _opened(
 
 
 def _set_aside(folder: Path, index: Index | None = None) -> None:
-    """Set the files of an index aside; its roots and corrections are taken up again."""
     if index is not None:
         index.close()
     aside = folder / ASIDE

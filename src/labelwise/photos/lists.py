@@ -28,7 +28,7 @@ from functools import partial
 from getpass import getuser
 from pathlib import Path
 from secrets import randbits
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,6 +53,7 @@ from labelwise.photos.index import Index
 from labelwise.photos.prevalence import read_answered
 from labelwise.photos.query import Asked, Hit, labels_told, said_of
 from labelwise.photos.store import Fact, Store
+from labelwise.photos.topk import Rows
 from labelwise.retrieval import Query
 from labelwise.system.table_files import write_csv
 from labelwise.system.text import from_cell
@@ -67,14 +68,9 @@ class Said:
     who: str
 
 
-def name_of_text(text: str) -> str:
-    """Return what the list of a text is called in the log, where others are called by a query."""
-    return f'text "{text}"'
-
-
-def name_of_album(album: str) -> str:
-    """Return what the list of an album is called in the log."""
-    return f'album "{album}"'
+def name_of(kind: Literal["text", "album"], what: str) -> str:
+    """Return what such a list is called in the log, where others are called by a query."""
+    return f'{kind} "{what}"'
 
 
 def is_of_likeness(name: str) -> bool:
@@ -104,7 +100,6 @@ RECEIPT_FIELDS = ("number", "query", "photos", "weights", "link", "held_out", "w
 FIELDS = (*RECEIPT_FIELDS, "promise", "seed", "withdraws", "rows")
 OF_TAGS = "tags {"  # how the name of a receipt of tags begins, in indexes of 0.2
 
-Rows = NDArray[np.int64]
 Told = Mapping[str, Mapping[int, bool]]  # whether a row is right, by query
 
 
@@ -125,14 +120,12 @@ class Receipt:
 
     @property
     def is_of_tags(self) -> bool:
-        """Whether it is of written tags, as version 0.2 kept some."""
         return self.query.startswith(OF_TAGS)
 
     @property
     def title(self) -> str:
-        if not self.is_of_tags:
-            return self.query
-        return f"tags of {', '.join(json.loads(self.query.removeprefix('tags ')))}"
+        tags = json.loads(self.query.removeprefix("tags ")) if self.is_of_tags else ()
+        return f"tags of {', '.join(tags)}" if tags else self.query
 
     def spec(self) -> dict[str, Any]:
         return {**vars(self), "promise": {**self.promise.spec(), "text": str(self.promise)}}
@@ -156,14 +149,14 @@ def keep_receipt(
             stands = line["promise"] is not None and line["number"] not in withdrawn
             if stands and same.items() <= line.items() and {**line["promise"], "made": ""} == said:
                 return _receipt(line, False)
-        contents = index.store.contents_of(rows.tolist())
-        hashes = sorted(content.hash for content in contents.values())
+        contents = index.store.contents_of(rows.tolist()).values()
+        photos = b"".join(sorted(content.hash for content in contents))
         known = index.held_out_photos if promise.n else None
         made = {
             "number": _last(lines) + 1,
             **same,
             "promise": promise.spec(),
-            "photos": hashlib.sha256(b"".join(hashes)).hexdigest(),
+            "photos": hashlib.sha256(photos).hexdigest(),
             "held_out": "" if known is None else known.evidence("").digest,
             "seed": randbits(62),
             "who": who or getuser(),
@@ -217,7 +210,6 @@ def rows_in_order(index: Index, receipt: Receipt) -> Rows:
 
 
 def _lines(store: Store) -> list[Line]:
-    """Return the lines in order: those that version 0.2 wrote, then those of the file."""
     lines: list[Line] = []
     if store.database.has_table(OLD_TABLE):
         columns = ", ".join(("id", *FIELDS[1:]))
@@ -225,14 +217,12 @@ def _lines(store: Store) -> list[Line]:
             line = dict(zip(FIELDS, values, strict=True))
             promise = None if line["promise"] is None else json.loads(line["promise"])
             lines.append({**line, "promise": promise, "rows": b64encode(line["rows"]).decode()})
-    try:
-        own = AnswerLog(store.folder / RECEIPTS_FILE).notes(NOTE)
+    path = store.folder / RECEIPTS_FILE
+    with suppress(DataError):
+        own = AnswerLog(path).notes(NOTE)
         if all(line.keys() == set(FIELDS) for line in own):
             return [*lines, *own]
-    except DataError:
-        pass
-    path = store.folder / RECEIPTS_FILE
-    raise CheckpointError(f"{path} holds a line that is not a receipt; bring back a copy") from None
+    raise CheckpointError(f"{path} holds a line that is not a receipt; bring back a copy")
 
 
 def _write(store: Store, line: Line) -> None:
@@ -275,7 +265,6 @@ class VerifiedLists:
 
     @property
     def by_number(self) -> dict[int, ListVerdict]:
-        """The verdict of each receipt."""
         return {receipt.number: verdict for receipt, verdict in self.lists}
 
 
@@ -294,7 +283,6 @@ def verify_lists(index: Index, answers: Told | None = None) -> VerifiedLists:
 
 
 def _standing(index: Index) -> list[Receipt]:
-    """Return the receipts of lists that were not withdrawn; version 0.2 kept some of tags, too."""
     return [own for own in receipts_of(index) if not own.withdrawn and not own.is_of_tags]
 
 
@@ -304,9 +292,8 @@ def write_list_questions(index: Index, path: Path, each: int) -> int:
         raise DataError(f"at least one photo per list must be asked about, got {each}")
     receipts, questions = _standing(index), []
     if not receipts:
-        raise DataError(
-            "no list was guaranteed, so there is nothing to ask; run `labelwise audit INDEX QUERY`"
-        )
+        why = "no list was guaranteed, so there is nothing to ask"
+        raise DataError(f"{why}; run `labelwise audit INDEX QUERY`")
     for receipt in receipts:
         known = _known(index, receipt.query, {})
         first = rows_in_order(index, receipt)[:each].tolist()
@@ -325,9 +312,8 @@ def read_list_answers(index: Index, path: Path) -> dict[str, dict[int, bool]]:
     queries = sorted({receipt.query for receipt in receipts_of(index) if not receipt.is_of_tags})
     columns, lines = read_answered(path)
     if "query" not in columns and len(queries) > 1:
-        raise DataError(
-            f"{path} must say in a column query which of {len(queries)} queries is answered"
-        )
+        which = f"which of {len(queries)} queries is answered"
+        raise DataError(f"{path} must say in a column query {which}")
     answers: dict[str, dict[int, bool]] = {}
     for place, photo, answer, cells in lines:
         query = (queries or [""])[0]
@@ -343,7 +329,6 @@ def read_list_answers(index: Index, path: Path) -> dict[str, dict[int, bool]]:
 
 
 def _known(index: Index, text: str, more: Mapping[int, bool]) -> dict[int, bool]:
-    """Return whether photos are right for a query, by what everybody said of them."""
     known: dict[int, bool] = {}
     if not is_of_likeness(text):
         query = Query.parse(text, index.space, index.taxonomy)
@@ -398,7 +383,6 @@ class CheckState:
 
     @property
     def unsteady(self) -> bool:
-        """Whether too many repeated photos were answered in another way."""
         return self.repeats >= FEWEST_REPEATS and 3 * self.changed > self.repeats
 
     @property
@@ -406,8 +390,8 @@ class CheckState:
         if self.promise is None:
             return None
         words = self.promise.in_words(self.query)
-        words = f"{words[0].upper()}{words[1:]}."
-        return Statement("guarantee", words, high=self.check.wrong_at_most)
+        guaranteed = f"{words[0].upper()}{words[1:]}."
+        return Statement("guarantee", guaranteed, high=self.check.wrong_at_most)
 
     def __str__(self) -> str:
         return self.sentence(f": --top {self.shorter}")
@@ -419,10 +403,9 @@ class CheckState:
         if self.disagreed:
             done += f" ({self.disagreed:,} of them answered differently by two people)"
         if self.unsteady:
-            return (
-                f"{done}; {self.changed} of {self.repeats} photos shown twice were answered "
-                "differently: take a break, or say unsure. Nothing is guaranteed on these answers"
-            )
+            twice = f"{self.changed} of {self.repeats} photos shown twice were answered differently"
+            rest = "take a break, or say unsure. Nothing is guaranteed on these answers"
+            return f"{done}; {twice}: {rest}"
         if self.promise is not None:
             return f"{done}; {self.promise.in_words(self.query)}"
         if check.checked and self.unsure == check.checked:
@@ -430,13 +413,11 @@ class CheckState:
             return f"{done}; {why}; ask somebody who can tell, or another query"
         if check.checked == check.listed:
             return f"{done}; the whole list was checked and no photo of it is right"
-        shorter = ""
-        if self.shorter:
-            shorter = f"; a list of the best {self.shorter:,} may take fewer{way}"
-        if self.more is None:
-            shorter = shorter or "; try another query or a larger share"
-            return f"{done}; this list holds too many wrong photos to be guaranteed{shorter}"
-        return f"{done}; about {self.more:,} more{shorter}"
+        fewer = f"; a list of the best {self.shorter:,} may take fewer{way}" if self.shorter else ""
+        if self.more is not None:
+            return f"{done}; about {self.more:,} more{fewer}"
+        fewer = fewer or "; try another query or a larger share"
+        return f"{done}; this list holds too many wrong photos to be guaranteed{fewer}"
 
 
 class CheckSession:
@@ -469,10 +450,9 @@ class CheckSession:
         if top is None and cut is None:  # as long as the answers carry, and shorter if that fails
             lengths = size_list(probs, answers, wrong_at_most=wrong_at_most, confidence=confidence)
         if not lengths:
-            raise DataError(
-                f"no list of {query} is likely to be at most {100 * wrong_at_most:.3g} % wrong; "
-                "set its length (--top), or let more of it be wrong (--wrong-at-most)"
-            )
+            likely = f"is likely to be at most {100 * wrong_at_most:.3g} % wrong"
+            ways = "set its length (--top), or let more of it be wrong (--wrong-at-most)"
+            raise DataError(f"no list of {query} {likely}; {ways}")
         rows, scores = ranking.best(lengths[0])
         keys = [(wrong_at_most, length, float(scores[length - 1]), distinct) for length in lengths]
         told = partial(labels_told, asked.bound, index.space)
@@ -502,21 +482,20 @@ class CheckSession:
         self,
         index: Index,
         name: str,
-        best: NDArray[np.int64],
+        best: Rows,
         keys: Sequence[ListKey],
         confidence: float,
         wrong: NDArray[np.float64],
         told: Callable[[Answer], dict[str, Fact]],  # what an answer says of single labels
         who: str | None,
     ) -> None:
-        self._index, self._name, self._best, self._who = index, name, best, who
-        self._told = told
+        self._index, self._name, self._best, self._who, self._told = index, name, best, who, told
         self._what = "distinct photos of the list" if keys[0][3] else "photos of the list"
         self._places = [place_of(index.store, name, key) for key in keys]
         seed = next(iter(_lists_of(index.store, name).values()))
         draws = np.random.default_rng(seed).random(int(best.max(initial=0)) + 1)
         order = np.argsort(draws[best], kind="stable")
-        self.rows: NDArray[np.int64] = best[order]
+        self.rows: Rows = best[order]
         self._ranks = {row: rank for rank, row in enumerate(best.tolist())}
         self._new_audit = partial(
             ListAudit,
@@ -538,7 +517,6 @@ class CheckSession:
         self._index.store.answers.append([answered(photo, self._name, answer, who, "list")])
 
     def next_photo(self) -> PhotoToCheck | None:
-        """Return the photo to ask about next; None where every photo of the list was answered."""
         said = self._answers()
         by_row = _by_row(said)
         once = [answer.row for answer in said if len(by_row[answer.row]) == 1]
@@ -547,15 +525,12 @@ class CheckSession:
         return self._asked(self._audit(by_row))
 
     def photo_after(self, photo: PhotoToCheck) -> PhotoToCheck | None:
-        """Return the next photo that was never asked about, so that it can be fetched early."""
         by_row = {photo.row: [Said(photo.row, "yes", "")]} | _by_row(self._answers())
         return self._asked(self._new_audit().resume(self._values(by_row)))
 
     def answer(self, photo: PhotoToCheck, answer: Answer) -> CheckState:
-        """Note an answer, and return what is known then."""
         self._log(photo.row, answer, self._who)
-        facts = self._told(answer)
-        if facts and not photo.repeated:
+        if (facts := self._told(answer)) and not photo.repeated:
             self._index.correct(photo.row, facts, who=self._who, source="check")
         state = self.state()
         if state.promise is not None:
@@ -563,8 +538,7 @@ class CheckSession:
         return state
 
     def undo(self) -> CheckState:
-        standing = self.state().promise
-        if standing is not None:  # it rests on an answer that is taken back
+        if standing := self.state().promise:  # it rests on an answer that is taken back
             receipt = keep_receipt(self._index, self._name, standing, self.left(), self._who)
             withdraw(self._index, receipt.number, self._who)
         if said := self._answers():
@@ -600,10 +574,11 @@ class CheckSession:
             repeats=len(twice),
             changed=sum(len(set(answers)) > 1 for answers in twice),
         )
-        promise = None if state.unsteady else promised_check(check, self._what)
-        return replace(state, promise=promise)
+        return (
+            state if state.unsteady else replace(state, promise=promised_check(check, self._what))
+        )
 
-    def left(self) -> NDArray[np.int64]:
+    def left(self) -> Rows:
         """Return the photos of the list that were not found wrong, the most probable first."""
         wrong = {said.row for said in self._answers() if said.answer != "yes"}
         best = self._best[: self.state().check.listed].tolist()
@@ -645,7 +620,6 @@ def place_of(store: Store, query: str, key: ListKey) -> int:
 
 
 def _lists_of(store: Store, query: str) -> dict[ListKey, int]:
-    """Return the lists of a query in order, each with the seed of its draws."""
     lists: dict[ListKey, int] = {}
     for note in store.answers.notes("list"):
         if note["query"] == query:

@@ -62,8 +62,7 @@ def headers_of(index: Index, rows: Sequence[int]) -> dict[int, PhotoHeader]:
     store, known = index.store, dict[int, tuple[str, PhotoHeader]]()
     if store.database.has_table(HEADERS_TABLE):
         for row, stamp, camera, rating, words in store.database.read(HEADERS_TABLE):
-            header = PhotoHeader(camera, rating, frozenset(json.loads(words)))
-            known[int(row)] = (stamp, header)
+            known[row] = (stamp, PhotoHeader(camera, rating, frozenset(json.loads(words))))
     facts, read = {}, []
     for row, paths in store.paths_of(rows).items():
         files = [path for path in paths if not is_uri(path)]
@@ -72,9 +71,9 @@ def headers_of(index: Index, rows: Sequence[int]) -> dict[int, PhotoHeader]:
         if row in known and known[row][0] == stamp:
             facts[row] = known[row][1]
         else:
-            facts[row] = fact = _read_header(files)
-            keywords = json.dumps(sorted(fact.keywords))
-            read.append((row, stamp, fact.camera, fact.rating, keywords))
+            facts[row] = own = _read_header(files)
+            words = json.dumps(sorted(own.keywords))
+            read.append((row, stamp, own.camera, own.rating, words))
     if read and store.writable:
         with store.transaction() as database:
             database.put(HEADERS_TABLE, read)
@@ -89,7 +88,7 @@ def _changed(path: str) -> int:
 
 
 def _read_header(files: Sequence[str]) -> PhotoHeader:
-    """Return what the first file that can be read says, with the keywords of all its copies."""
+    """Return what the first readable file says, with the keywords of all its copies."""
     camera, rating, keywords = None, None, set[str]()
     for file in files:
         words, _ = photo_keywords(Path(file))
@@ -121,7 +120,6 @@ class LibraryKeywords:
 
 def read_keywords(folder: Path, *, least: int = 1) -> LibraryKeywords:
     """Return the keywords of the photos below a folder that at least ``least`` of them share."""
-    folder = Path(folder)
     if not folder.is_dir():
         raise DataError(f"{folder} must be a folder of photos")
     files, notes = find_images(folder)
@@ -139,10 +137,8 @@ def read_keywords(folder: Path, *, least: int = 1) -> LibraryKeywords:
     counts = Counter(name for names in labels for name in names)
     kept = {name for name, count in counts.items() if count >= least}
     if not kept:
-        raise DataError(
-            f"{folder}: {counted(len(files), 'photo')} without a keyword"
-            + (f" that {least:,} photos share; lower --least" if counts else "")
-        )
+        shared = f" that {least:,} photos share; lower --least" if counts else ""
+        raise DataError(f"{folder}: {counted(len(files), 'photo')} without a keyword{shared}")
     rows = [sorted(kept & names) for names in labels]
     table = from_rows((folder, files), rows, name=printable(folder.name))
     plain = table.present.plain()
@@ -170,8 +166,7 @@ def read_keywords(folder: Path, *, least: int = 1) -> LibraryKeywords:
 
 def photo_keywords(photo: Path) -> tuple[set[Levels], list[str]]:
     """Return the keywords of a photo, each with its levels, and why a place was not read."""
-    keywords: set[Levels] = set()
-    failures = []
+    keywords, failures = set[Levels](), list[str]()
     sidecar = Path(sidecar_of(str(photo)))
     for path in (photo, sidecar) if sidecar.is_file() else (photo,):
         try:
@@ -187,7 +182,7 @@ def photo_keywords(photo: Path) -> tuple[set[Levels], list[str]]:
             ours = noted(packet)
             for prefix, texts in entries(packet).items():
                 separator = LISTS[prefix].separator
-                for text in texts - set(ours.get(prefix, ())):
+                for text in texts - set(ours[prefix]):
                     split = [text] if separator is None else text.split(separator)
                     levels = tuple(level.strip() for level in split if level.strip())
                     keywords |= {levels} if levels and levels[0] != INTERNAL else set()
@@ -235,7 +230,6 @@ def read_facts(content: bytes) -> PhotoFacts:
 
 
 def _degrees(parts: Sequence[Any], side: Any, negative: str, most: float) -> float:
-    """Return degrees, minutes and seconds as degrees; ValueError where that cannot be a place."""
     degrees, minutes, seconds = (float(number) for number in parts)
     value = degrees + minutes / 60 + seconds / 3600
     if not 0 <= value <= most:
@@ -269,7 +263,6 @@ def read_photo_metadata(path: Path) -> PhotoMetadata:
     except UNREADABLE as error:
         raise DataError(one_line_of(error)) from None
     packet = packet.encode() if isinstance(packet, str) else packet
-    packet = packet.strip(b"\0 \r\n\t") if packet else None
     given, stated = iptc.get(IPTC_KEYWORDS, []), iptc.get(IPTC_CHARSET) == UTF8
     words = list[str]()
     for raw in [given] if isinstance(given, bytes) else given:
@@ -283,7 +276,8 @@ def read_photo_metadata(path: Path) -> PhotoMetadata:
     if isinstance(windows, bytes):
         text = windows.decode("utf-16-le", "ignore").replace("\0", "")
         words += map(str.strip, text.split(";"))
-    return PhotoMetadata(format, packet or None, tuple(dict.fromkeys(filter(None, words))))
+    packet = (packet or b"").strip(b"\0 \r\n\t") or None
+    return PhotoMetadata(format, packet, tuple(dict.fromkeys(filter(None, words))))
 
 
 def _packet_of_png(path: Path) -> bytes | None:
@@ -295,12 +289,10 @@ def _packet_of_png(path: Path) -> bytes | None:
                 keyword, _, rest = file.read(size).partition(b"\0")
                 if keyword == PNG_PACKET:
                     text = rest[2:].split(b"\0", 2)[-1]  # behind language and translated keyword
-                    return (
-                        zlib.decompressobj().decompress(text, LARGEST) if rest[:1] > b"\0" else text
-                    )
-                file.seek(4, 1)
-            else:
-                file.seek(size + 4, 1)
+                    zipped = rest[:1] > b"\0"
+                    return zlib.decompressobj().decompress(text, LARGEST) if zipped else text
+                size = 0  # it is read
+            file.seek(size + 4, 1)
     return None
 
 
@@ -330,12 +322,11 @@ def names_beside(photo: str) -> list[str]:
     first = name.casefold().partition(".")[0]
     try:
         changed = os.stat(folder or ".").st_mtime_ns
-        if time.time_ns() - changed > QUIET:
-            return _listed(folder or ".", changed).get(first, [])
-        names = os.listdir(folder or ".")
+        is_quiet = time.time_ns() - changed > QUIET
+        listed = (_listed if is_quiet else _listed.__wrapped__)(folder or ".", changed)
     except OSError:
         return []
-    return sorted(name for name in names if name.casefold().partition(".")[0] == first)
+    return listed.get(first, [])
 
 
 @lru_cache(maxsize=16)

@@ -17,23 +17,20 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import TypeAdapter, ValidationError
 
-from labelwise.answers.log import Answer, Note, answered, now
+from labelwise.answers.log import ANSWER_WORDS, Answer, Note, answered, now
 from labelwise.decide import Answered, CountEstimate, estimate_count, estimate_total
 from labelwise.errors import DataError
 from labelwise.photos.filters import EVERYTHING, PhotoGroups, pictures_of
 from labelwise.photos.index import Index
 from labelwise.photos.query import labels_told
 from labelwise.photos.store import Fact
-from labelwise.photos.topk import stacked
+from labelwise.photos.topk import Rows, stacked
 from labelwise.retrieval import Query
 from labelwise.system.table_files import write_csv
 from labelwise.system.text import from_cell, one_line
 
-ANSWER_WORDS: dict[str, Answer] = {"yes": "yes", "no": "no", "unsure": "unsure"}
-ANSWER_WORDS |= {"y": "yes", "n": "no", "u": "unsure", "?": "unsure", "1": "yes", "0": "no"}
 AnsweredLine = tuple[str, str, Answer, Mapping[str, str | None]]
 
 
@@ -61,7 +58,7 @@ def read_answered(path: Path) -> tuple[frozenset[str], list[AnsweredLine]]:
 
 
 def read_answers(path: Path) -> dict[str, Answer]:
-    """Return the answers of a table by path; photos whose answer is empty are left out."""
+    """Return the answers of a table by path."""
     answers: dict[str, Answer] = {}
     for place, photo, answer, _ in read_answered(path)[1]:
         if answers.setdefault(photo, answer) != answer:
@@ -71,8 +68,6 @@ def read_answers(path: Path) -> dict[str, Answer]:
 
 COLUMNS = ("path", "question", "answer")
 VALUES: dict[Answer, float] = {"yes": 1.0, "no": 0.0, "unsure": np.nan}
-
-Numbers = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -129,8 +124,7 @@ def draw_sample(
     random, drawn = np.random.default_rng(seed), {}
     for group, rows in groups.of(index, _countable(index, distinct)).items():
         chosen = random.permutation(rows)[:answers].tolist()
-        photos = index.store.photos_of(chosen)
-        drawn[group] = tuple(photos[row] for row in chosen)
+        drawn[group] = tuple(index.store.photos_of(chosen).values())
     if not drawn:
         raise DataError(f"{index.folder} holds no photos to draw from")
     kind = (groups.by, groups.digest)
@@ -160,24 +154,18 @@ def estimate_from_answers(
     for sample in _samples(index, query, groups, distinct):
         asked = SampleAnswers(index, query, sample, who=who)
         alive = set(asked.rows)
-        if set(told) == alive:
-            break
-        if set(told) & alive and not set(told) <= alive:
-            raise DataError(
-                f"{len(set(told) - alive)} answers are of photos that were not drawn for {query}"
-            )
-        if set(told) < alive and told:
-            missing = f"{len(alive - set(told))} of the {len(alive)} photos drawn for {query}"
+        if told.keys() == alive:
+            asked.note(told)
+            return asked.estimate(groups)
+        if others := told.keys() & alive and told.keys() - alive:
+            raise DataError(f"{len(others)} answers are of photos that were not drawn for {query}")
+        if told and told.keys() < alive:
+            missing = f"{len(alive - told.keys())} of the {len(alive)} photos drawn for {query}"
             raise DataError(f"{missing} have no answer; answer each, if need be with unsure")
-    else:
-        by = (f" by {groups.by}" if groups.by else "") + (" as distinct photos" * distinct)
-        table = f" of {groups.table} as it is now" if groups.table else ""
-        raise DataError(
-            f"these photos were not drawn for {query}{by}{table}; draw some with "
-            "`labelwise count --ask`, and answer those"
-        )
-    asked.note(told)
-    return asked.estimate(groups)
+    by = (f" by {groups.by}" if groups.by else "") + (" as distinct photos" * distinct)
+    table = f" of {groups.table} as it is now" if groups.table else ""
+    way = "draw some with `labelwise count --ask`, and answer those"
+    raise DataError(f"these photos were not drawn for {query}{by}{table}; {way}")
 
 
 class SampleAnswers:
@@ -205,11 +193,10 @@ class SampleAnswers:
 
     def next_photo(self) -> tuple[int, str] | None:
         answered = self.answers
-        row = next((row for row in self.rows if row not in answered), None)
-        return None if row is None else (row, self._index.store.paths_of([row])[row][0])
+        left = [row for row in self.rows if row not in answered]
+        return (left[0], self._index.store.paths_of(left[:1])[left[0]][0]) if left else None
 
     def note(self, told: Mapping[int, Answer]) -> None:
-        """Keep answers by row, and what they say of single labels."""
         known = self.answers
         self._write({row: answer for row, answer in told.items() if known.get(row) != answer})
 
@@ -257,13 +244,12 @@ class SampleAnswers:
 
 def _countable(
     index: Index, distinct: bool, rows: int | None = None, drawn: Sequence[int] = ()
-) -> NDArray[np.int64]:
+) -> Rows:
     """Return the photos that are counted: all of the first ``rows``, or one of each picture."""
     alive = index.store.alive_rows(rows)
     if not distinct:
         return alive
-    firsts = pictures_of(index)[alive]
-    chosen = np.isin(alive, np.asarray(drawn, np.int64))
+    firsts, chosen = pictures_of(index)[alive], np.isin(alive, np.asarray(drawn, np.int64))
     order = np.lexsort((alive, ~chosen, firsts))
     return np.sort(alive[order[np.unique(firsts[order], return_index=True)[1]]])
 

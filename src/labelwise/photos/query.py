@@ -39,7 +39,7 @@ from labelwise.photos.filters import EVERY_PHOTO, NearCopies, PhotoFilter, near_
 from labelwise.photos.index import Index, KnownPhotos
 from labelwise.photos.shift import LibraryLikeness, likeness_of
 from labelwise.photos.store import Fact
-from labelwise.photos.topk import Ranking, ranking_of
+from labelwise.photos.topk import Ranking, Rows, ranking_of
 from labelwise.retrieval import BoundQuery, CalibratedQuery, HitCount, Query, calibrate_query
 from labelwise.retrieval.query import AllOf, literal_of
 from labelwise.system.files import read_regular
@@ -48,10 +48,9 @@ from labelwise.types import LabelSpace
 
 Sort = Literal["score", "date"]
 Scores = NDArray[np.float64]
-Rows = NDArray[np.int64]
 LEAST_SCORE = float(np.finfo(np.float32).min)  # below: left out by a limit
 MOST_BYTES = 256 << 20
-WORDS_FILE, MOST_FACTS = "words.json", 1 << 24  # of a run that began with words
+TEXTS_FILE, MOST_FACTS = "words.json", 1 << 24  # of a run that began with words
 KEYWORD, PHOTOS = "keyword:", "photos:"  # before the name of an album that lies in no folder
 
 
@@ -69,7 +68,6 @@ class Hit:
 
     @property
     def why(self) -> dict[str, float]:
-        """What is shown beside the probability: the labels, where they are several."""
         return self.reasons if len(self.reasons) > 1 else {}
 
 
@@ -101,19 +99,16 @@ class Found:
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """The ends of the interval of the count; None where nothing says that it holds."""
         return None if self.untested else (self.count.lower, self.count.upper)
 
     @property
     def copies_sentence(self) -> str:
-        """How many photos of the list are near copies; empty where none are known."""
         said = "" if self.copies is None else self.copies.sentence("the photos of this list")
         interval = "The interval takes each photo as one of its own."
         return said and f"{said[0].upper()}{said[1:]}. {interval}"
 
     @property
     def counted(self) -> str:
-        """How many photos match, in words and whole photos."""
         those = f" {self.filter}" if self.filter else ""
         match = "matches" if self.photos == 1 else "match"
         expected = f"about {round(self.count.expected):,} of {counted(self.photos, 'photo')}{those}"
@@ -124,7 +119,6 @@ class Found:
         return f"{expected} {match} {self.query} ({interval})"
 
     def sentence(self) -> str:
-        """Return all that can be said of the list: how many match, and how many are wrong."""
         text = self.counted
         if self.above is not None and (self.statement is None or self.statement.kind == "none"):
             text += f"; {self.above:,} {'is' if self.above == 1 else 'are'} above the cut"
@@ -132,22 +126,24 @@ class Found:
 
     @property
     def untested(self) -> str:
-        """Why the count has no interval."""
-        if self.positives:
-            outcome, why = self.likeness.likeness.outcome, ""
-            if outcome == "pictures differ":
-                why = f"these photos differ from the {self.known} ones"
-            elif outcome == "unknown" and self.answers is None:  # else own photos were set aside
-                why = f"these photos were not compared with the {self.known} ones"
-            elif outcome == "shares differ" and np.isnan(self.count.lower):
-                why = f"labels are more or less frequent than among the {self.known} photos"
-            return why and f"no interval: {why}"
-        if self.answers == 0:
+        """Why the count has no interval; empty where it has one."""
+        outcome = self.likeness.likeness.outcome
+        if not self.positives and self.answers == 0:
             return "not calibrated, so there is no interval: no answers yet"
-        why = "there are no held-out photos whose answer is known"
-        if self.checked_on:
-            why = f"none of the {self.checked_on:,} {self.known} photos matches"
-        return f"never tested, so there is no interval: {why}"
+        if not self.positives:
+            tested = f"none of the {self.checked_on:,} {self.known} photos matches"
+            why = (
+                tested if self.checked_on else "there are no held-out photos whose answer is known"
+            )
+            return f"never tested, so there is no interval: {why}"
+        if outcome == "pictures differ":
+            return f"no interval: these photos differ from the {self.known} ones"
+        if outcome == "unknown" and self.answers is None:  # else own photos were set aside
+            return f"no interval: these photos were not compared with the {self.known} ones"
+        if outcome == "shares differ" and np.isnan(self.count.lower):
+            frequent = f"more or less frequent than among the {self.known} photos"
+            return f"no interval: labels are {frequent}"
+        return ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -195,7 +191,6 @@ class Asked:
         return likeness_of(self.index, np.setdiff1d(np.arange(len(self.index)), self.gone))
 
     def _calibrated(self, photos: KnownPhotos | None, *, refit: bool) -> CalibratedQuery:
-        """Return the query's probability as labelled photos have it; the product without any."""
         columns = list(self.bound.columns)
         if photos is None:
             nothing = np.empty((0, len(columns)))
@@ -275,9 +270,9 @@ class Asked:
         test, setting = _split(self.own.held_out), self.own.tuning
         if setting is not None:
             return _split(setting), test
-        first = audit_order("halves", np.arange(len(test.scores))) % 2 == 0
-        half, rest = (ScoredSplit(test.scores[own], test.present[own]) for own in (first, ~first))
-        return half, rest
+        half = audit_order("halves", np.arange(len(test.scores))) % 2 == 0
+        first, other = (ScoredSplit(test.scores[own], test.present[own]) for own in (half, ~half))
+        return first, other
 
     @cached_property
     def _library(self) -> Scores:
@@ -287,9 +282,7 @@ class Asked:
         """Return the count by rates that label shift leaves alone, where shares of labels moved."""
         if self.likeness.likeness.outcome != "shares differ":
             return expected
-        made = None
-        if self.splits is not None:
-            made = estimate_library_count(*self.splits, self._library)
+        made = self.splits and estimate_library_count(*self.splits, self._library)
         if not isinstance(made, LibraryCount):
             return replace(expected, lower=np.nan, upper=np.nan)
         return HitCount(made.count, made.low, made.high, made.confidence)
@@ -309,13 +302,11 @@ class Asked:
         return judge_cut(*self.splits, self._library, least)
 
     def _statement(self, made: ListEstimate | NoEstimate) -> Statement:
-        """Return what is said of a list: nothing where its photos may differ from the test ones."""
         if isinstance(made, NoEstimate):
             return Statement("none", f"No estimate: {made.reason}; audit a list instead.")
         known = "test" if self.index.facts.may_promise else "validation"
-        outcome = self.likeness.likeness.outcome
-        if outcome in ("pictures differ", "unknown"):
-            how = "differ from" if outcome == "pictures differ" else "were not compared with"
+        compared = {"pictures differ": "differ from", "unknown": "were not compared with"}
+        if how := compared.get(self.likeness.likeness.outcome):
             words = f"No estimate: your photos {how} the {known} photos; audit the list."
             return Statement("none", words)
         return made.stated(known)
@@ -400,7 +391,7 @@ def nearest_photos(index: Index, row: int, count: int) -> tuple[list[Hit], list[
 
 def photos_along(
     index: Index,
-    direction: NDArray[np.float64],
+    direction: Scores,
     count: int,
     *,
     query: Query | None = None,
@@ -418,11 +409,7 @@ def photos_along(
 
 
 def hits_of(
-    index: Index,
-    labels: Sequence[str],
-    rows: NDArray[np.int64],
-    probs: Scores,
-    refit: bool = True,
+    index: Index, labels: Sequence[str], rows: Rows, probs: Scores, refit: bool = True
 ) -> list[Hit]:
     """Return photos as hits, with the probabilities of some labels as reasons."""
     paths = index.store.paths_of(rows.tolist())
@@ -430,9 +417,9 @@ def hits_of(
     odds = {name: index.odds(index.space.column(name), refit=refit).log_p for name in labels}
     hits = []
     for row, chance in zip(rows.tolist(), probs.tolist(), strict=True):
-        reasons, content = {name: float(np.exp(odds[name][row])) for name in odds}, contents[row]
-        facts = (content.taken, content.width, content.height)
-        hits.append(Hit(row, chance, reasons, tuple(paths[row]), *facts))
+        reasons, own = {name: float(np.exp(odds[name][row])) for name in odds}, contents[row]
+        shown = (tuple(paths[row]), own.taken, own.width, own.height)
+        hits.append(Hit(row, chance, reasons, *shown))
     return hits
 
 
@@ -452,8 +439,7 @@ def photos_like(index: Index, photo: str, count: int) -> tuple[list[Hit], list[H
     known = index.store.rows_by_hash([digest]).get(digest)
     if known is not None and index.store.paths_of([known])[known]:
         copies, similar = nearest_photos(index, known, count)
-        own = hits_of(index, (), np.array([known]), np.ones(1))
-        return [*own, *copies], similar
+        return [*hits_of(index, (), np.array([known]), np.ones(1)), *copies], similar
     from labelwise.models.loading import load_model
     from labelwise.models.scoring import score
     from labelwise.pictures.memory import BytesImages
@@ -492,10 +478,10 @@ def photos_like_album(index: Index, album: str, count: int) -> list[Hit]:
 
 
 def _knows_captions(index: Index) -> bool:
-    """Return whether the index's model is a run that began with words and maps of captions."""
+    """Return whether the model is a run that began with words and maps of captions."""
     run = Path(index.facts.model)
     try:
-        facts = json.loads(read_regular(run / WORDS_FILE, MOST_FACTS)[0])
+        facts = json.loads(read_regular(run / TEXTS_FILE, MOST_FACTS)[0])
         own = isinstance(facts, dict) and facts.get("captions") is True
         return own and RunFolder(run).spec.weights_sha256 == index.spec.weights_sha256
     except (OSError, ValueError, LabelwiseError):

@@ -69,23 +69,20 @@ def pool_of(index: Index) -> tuple[Pool, LabelTable]:
     probs, sets = np.exp(index.log_probs(rows)), index.sets(rows)
     truth, closed = _answers(index, rows.tolist())
     pool = Pool.of(probs, sets, truth, index.store.embeddings()[rows], closed=closed)
-    paths = index.store.paths_of(rows.tolist())
-    images = FileImages("/", [paths[row][0] for row in rows.tolist()])
+    images = FileImages("/", [paths[0] for paths in index.store.paths_of(rows.tolist()).values()])
     known = ~np.isnan(truth)
     table = LabelTable.from_arrays(index.space, images, truth == 1, known, name=str(index.folder))
     return pool, table
 
 
 def _queue(index: Index, column: int, by: Reason, count: int) -> list[Question]:
-    name = index.space.names[column]
-    probs = np.exp(index.odds(column).log_p)
+    name, probs = index.space.names[column], np.exp(index.odds(column).log_p)
     given = index.given(column)
     value = changes_set(probs, given)
     worths = {"uncertain": probs * (1 - probs), "value": value}
     worths |= {"missing": np.where(given, 0, value), "wrong": np.where(given, value, 0)}
     worth = worths[by].astype(np.float32)
-    closed = [correction.row for correction in index.store.corrections(name)]
-    worth[closed] = -1
+    worth[[correction.row for correction in index.store.corrections(name)]] = -1
     worth[index.store.dead_rows()] = -1
     keep = min(count, len(worth))
     rows = np.argpartition(-worth, keep - 1)[:keep] if keep else np.empty(0, np.int64)
@@ -117,10 +114,8 @@ def corrected_labels(index: Index, groups: PhotoGroups = EVERYTHING) -> tuple[La
 
     kept = sorted(row for row, own in paths.items() if own and not any(map(is_tested, own)))
     if not kept:
-        raise DataError(
-            f"{index.folder} has no correction to export, of a photo that is there and no test "
-            "photo; say something with `labelwise label`"
-        )
+        none = f"{index.folder} has no correction to export, of a photo that is there and no test"
+        raise DataError(f"{none} photo; say something with `labelwise label`")
     truth, _ = _answers(index, kept)
     members = groups.of(index, np.array(kept, np.int64)) if groups.by else {}
     group_of = {int(row): name for name, rows in members.items() for row in rows}
@@ -140,7 +135,7 @@ def corrected_labels(index: Index, groups: PhotoGroups = EVERYTHING) -> tuple[La
 
 
 def _answers(index: Index, rows: Sequence[int]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """Return what people said of some photos, (n, K): 1, 0, or NaN; and where they were asked."""
+    """Return what people said of photos, (n, K): 1, 0, or NaN; and where they were asked."""
     position_of = {row: at for at, row in enumerate(rows)}
     truth = np.full((len(rows), len(index.space)), np.nan)
     asked = np.zeros(truth.shape, np.bool_)

@@ -34,8 +34,9 @@ from labelwise.metrics.shift import (
 )
 from labelwise.numeric.duplicates import first_near
 from labelwise.photos.index import LIKENESS_FILE, Index
+from labelwise.photos.topk import Rows
 from labelwise.pictures.fingerprint import NEAR
-from labelwise.system.files import replacing
+from labelwise.system.files import replacing, write_text
 from labelwise.system.progress import Watch
 
 if TYPE_CHECKING:  # searches do without torch, which takes seconds to import
@@ -47,6 +48,7 @@ SAMPLE = 500
 FEWEST_FITTED = 50  # photos that set a projection
 
 Halves = NDArray[np.float16]
+Floats = NDArray[np.float32]
 SHARE_PHOTOS = 4096  # whose probabilities tell the shares
 FOLDER_PHOTOS = 1 << 14  # among which one of each folder is sought
 REFERENCE_PHOTOS = 1000  # held-out photos that others are near to or far from
@@ -76,28 +78,24 @@ class LibraryLikeness:
     known: str = "held-out"
 
     def sentence(self) -> str:
-        words = self.likeness.sentence(self.known)
+        words, all_ = self.likeness.sentence(self.known), f"of {self.rows:,} photos are"
         if self.folders:
             words += f" Of each of {self.folders:,} folders one photo was compared."
         elif self.grouped and self.likeness.outcome in ("shares differ", "pictures differ"):
-            words += (
-                f" The {self.known} photos come in groups; a library of few groups may look "
-                "different by chance."
-            )
+            chance = "a library of few groups may look different by chance."
+            words += f" The {self.known} photos come in groups; {chance}"
         if self.likeness.outcome == "pictures differ" and self.far:
-            words += f" {self.far:,} of {self.rows:,} photos are far from every {self.known} one."
+            words += f" {self.far:,} {all_} far from every {self.known} one."
         if self.copies:
-            words += (
-                f" {self.copies:,} of {self.rows:,} photos are near copies of {self.known} ones "
-                f"({self.embedded:,} compared)."
-            )
+            words += f" {self.copies:,} {all_} near copies of {self.known} ones "
+            words += f"({self.embedded:,} compared)."
         return words
 
 
 FOUND = TypeAdapter(LibraryLikeness)
 
 
-def likeness_of(index: Index, rows: NDArray[np.int64] | None = None) -> LibraryLikeness:
+def likeness_of(index: Index, rows: Rows | None = None) -> LibraryLikeness:
     """Return how like the library is to the held-out photos, compared anew where it changed."""
     if rows is not None:
         key = hashlib.blake2b(rows.tobytes(), digest_size=16).digest()
@@ -117,8 +115,8 @@ def likeness_of(index: Index, rows: NDArray[np.int64] | None = None) -> LibraryL
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
         pass
     comparison = _compared(index, index.store.alive_rows())
-    with suppress(OSError), replacing(path) as temporary:  # else an index that may only be read
-        temporary.write_text(json.dumps(sealed(comparison), indent=2), encoding="utf-8")
+    with suppress(OSError):  # else an index that may only be read
+        write_text(path, json.dumps(sealed(comparison), indent=2))
     return comparison
 
 
@@ -131,26 +129,27 @@ def sealed(likeness: LibraryLikeness) -> dict[str, Any]:
 def evidence_of(index: Index) -> Evidence:
     """Return held-out photos that fitted nothing; an error where there are none."""
     held_out = index.held_out_photos
+    none = f"and the model of {index.folder} has none"
     if held_out is None and index.spec.answers is not None:
+        train = "labelwise train PHOTOS --words WORDS --answers TABLE --set-aside 0.3"
         raise DataError(
-            f"a promise needs answered photos that were set aside, and the model of {index.folder} "
-            "has none; answer photos, then run `labelwise train PHOTOS --words WORDS --answers "
-            "TABLE --set-aside 0.3`, and index again with --rebuild"
+            f"a promise needs answered photos that were set aside, {none}; answer photos, then run "
+            f"`{train}`, and index again with --rebuild"
         )
     if held_out is None or not index.facts.may_promise:
-        raise DataError(
-            f"a promise needs photos that fitted nothing, and the model of {index.folder} has "
-            "none; train it with a split test or promise, then index again"
-        )
+        train = "train it with a split test or promise, then index again"
+        raise DataError(f"a promise needs photos that fitted nothing, {none}; {train}")
     return held_out.evidence(f"{index.facts.held_out} photos of the model")
 
 
-def _compared(index: Index, alive: NDArray[np.int64], *, far: bool = True) -> LibraryLikeness:
+def _compared(index: Index, alive: Rows, *, far: bool = True) -> LibraryLikeness:
     held_out, link, photos = index.held_out, index.spec.made_link, len(alive)
     if held_out is None or link is None:
-        lacks = "the model has no predictions of held-out photos"
-        reason = lacks if held_out is None else "the model has no probabilities; calibrate it"
-        return LibraryLikeness(Likeness("unknown", 0, photos, reason=reason), photos)
+        lacks = (
+            "predictions of held-out photos" if held_out is None else "probabilities; calibrate it"
+        )
+        unknown = Likeness("unknown", 0, photos, reason=f"the model has no {lacks}")
+        return LibraryLikeness(unknown, photos)
     kept, grouped = np.arange(len(held_out)), held_out.groups is not None
     if held_out.groups is not None:  # the comparison deals single photos to both sides
         kept = held_out.groups.one_of_each()
@@ -170,10 +169,10 @@ def _compared(index: Index, alive: NDArray[np.int64], *, far: bool = True) -> Li
     if observed is not None:  # probabilities where labels are not known
         labels = np.where(observed, labels, own_probs)
 
-    def points(rows: NDArray[np.int64]) -> NDArray[np.float32]:
+    def points(rows: Rows) -> NDArray[np.float32]:
         return np.asarray(vectors[rows], np.float32)
 
-    def compared(rows: NDArray[np.int64]) -> Likeness:
+    def compared(rows: Rows) -> Likeness:
         logits = index.store.logits(rows)
         return compare_photos(
             index.space.names,
@@ -197,7 +196,7 @@ def _compared(index: Index, alive: NDArray[np.int64], *, far: bool = True) -> Li
     if not far:
         return LibraryLikeness(likeness, photos, grouped=grouped, folders=folders, known=known)
     places = np.argsort(audit_order("likeness", np.arange(len(held_out))))[:REFERENCE_PHOTOS]
-    distances = list[NDArray[np.float32]]()  # from every held-out photo; above 1 they are far
+    distances = list[Floats]()  # from every held-out photo; above 1 they are far
     embedded = copies = 0
     for start in range(0, photos, ROWS_AT_ONCE):
         block = alive[start : start + ROWS_AT_ONCE]
@@ -216,10 +215,8 @@ def _compared(index: Index, alive: NDArray[np.int64], *, far: bool = True) -> Li
     return LibraryLikeness(likeness, photos, *facts)
 
 
-def _pictures(
-    index: Index, kept: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.float32]] | None:
-    """Return places in ``kept``, embeddings and looks of the held-out pictures; None if too few."""
+def _pictures(index: Index, kept: Rows) -> tuple[Rows, Floats, Floats] | None:
+    """Return places in ``kept``, embeddings and looks of held-out pictures; None if too few."""
     projection = index.embeddings.projection
     known = None if projection is None else HeldOutPictures.load(index.folder / PICTURES_FILE)
     if projection is None or known is None or known.weights_sha256 != index.spec.weights_sha256:
@@ -240,7 +237,7 @@ class HeldOutPictures:
     index: one that was fitted on a side of the comparison would make the sides look different.
     """
 
-    rows: NDArray[np.int64]
+    rows: Rows
     features: Halves
     looks: Halves
     fitted: Halves
@@ -250,7 +247,6 @@ class HeldOutPictures:
     def of_run(
         cls, run: "RunFolder", weights: str, predictor: "Predictor", watch: Watch
     ) -> "HeldOutPictures | None":
-        """Return what is kept with a run of these weights, made if need be."""
         path = run.path / PICTURES_FILE
         kept = cls.load(path)
         if kept is not None and kept.weights_sha256 == weights:
@@ -298,9 +294,8 @@ class HeldOutPictures:
             raise ValueError("photos were scored without embeddings")
         looks = np.empty((len(own), 0)) if own.looks is None else own.looks.numpy()
         matrices = (own.embeddings.numpy(), looks, others.embeddings.numpy())
-        features, looked, fitted = (matrix.astype(np.float16) for matrix in matrices)
         rows = np.array([apart[name] for name in own.ids], np.int64)
-        return cls(rows, features, looked, fitted, weights_sha256)
+        return cls(rows, *(matrix.astype(np.float16) for matrix in matrices), weights_sha256)
 
     def save(self, path: Path) -> None:
         import torch
@@ -308,8 +303,7 @@ class HeldOutPictures:
         from labelwise.system.tensors import save_tensors
 
         arrays = dict(vars(self))
-        weights = arrays.pop("weights_sha256")
-        arrays["weights"] = np.array([*bytes.fromhex(weights)], np.uint8)
+        arrays["weights"] = np.array([*bytes.fromhex(arrays.pop("weights_sha256"))], np.uint8)
         with replacing(path) as temporary:
             tensors = {name: torch.from_numpy(values) for name, values in arrays.items()}
             save_tensors(temporary, tensors)

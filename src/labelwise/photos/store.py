@@ -28,13 +28,7 @@ from numpy.typing import NDArray
 from labelwise.answers.log import AnswerLog, Line, LoggedAnswer
 from labelwise.answers.version_0_2 import lines_of_index
 from labelwise.errors import CheckpointError, LabelwiseError
-from labelwise.photos.database import (
-    CacheFiles,
-    Database,
-    create_database,
-    open_database,
-    way_out,
-)
+from labelwise.photos.database import CacheFiles, Database, create_database, open_database, way_out
 from labelwise.pictures.sources import read_image_file
 from labelwise.system.files import replacing
 from labelwise.system.storage import (
@@ -105,13 +99,12 @@ class PhotoFiles:
                     if not is_below(path, os.path.realpath(root)):
                         continue
                     blob = read_image_file(Path(path), name)
+                if hashlib.sha256(blob).digest() == self.digest:
+                    return blob, os.path.basename(name)
             except StorageError as error:
                 unasked = error
-                continue
             except (OSError, LabelwiseError):
                 continue
-            if hashlib.sha256(blob).digest() == self.digest:
-                return blob, os.path.basename(name)
         if unasked is not None:
             raise unasked
         return None
@@ -147,7 +140,6 @@ class Store(AbstractContextManager["Store", None]):
 
     @classmethod
     def create(cls, folder: Path, labels: Sequence[str]) -> "Store":
-        folder.mkdir(parents=True, exist_ok=True)
         with replacing(folder / "photos.sqlite") as temporary:
             create_database(temporary)
         return cls(folder, labels)
@@ -156,11 +148,10 @@ class Store(AbstractContextManager["Store", None]):
         self.database.close()
 
     def __exit__(self, *error: object) -> None:
-        self.database.close()
+        self.close()
 
     @contextmanager
     def transaction(self) -> Iterator[Database]:
-        """Yield the database; all that is written in the block becomes known together."""
         if not self.writable:
             raise LabelwiseError(
                 f"{self.folder} may only be read, or its disk is full: nothing can be noted in it; "
@@ -186,8 +177,7 @@ class Store(AbstractContextManager["Store", None]):
         raw = os.fsencode(path)
         if not self.database.read("roots", raw=raw):
             with self.transaction() as database:
-                known = database.read("roots", "ORDER BY id DESC LIMIT 1")
-                number = known[0][0] + 1 if known else 1
+                number = max(self.roots(), default=0) + 1
                 database.put("roots", [(number, shown(path), raw)])
         return int(self.database.read("roots", raw=raw)[0][0])
 
@@ -203,7 +193,6 @@ class Store(AbstractContextManager["Store", None]):
         return files
 
     def folders_of(self, root: int) -> set[str]:
-        """Return the folders below a root that hold known files, as they are shown."""
         query = "SELECT DISTINCT folder FROM files WHERE root = ? AND state != 'missing'"
         return {folder for (folder,) in self.database.execute(query, (root,))}
 
@@ -213,7 +202,6 @@ class Store(AbstractContextManager["Store", None]):
         return dict(self.database.execute(query, values))
 
     def places_of(self, rows: Iterable[int]) -> dict[int, list[tuple[str, str]]]:
-        """Return where each of some contents lies now: roots, and the names below them."""
         roots, places = self.roots(), {}
         for row in rows:
             files = self.database.read("files", row=row, state="ok")
@@ -226,10 +214,8 @@ class Store(AbstractContextManager["Store", None]):
         return places
 
     def paths_of(self, rows: Iterable[int]) -> dict[int, list[str]]:
-        return {
-            row: sorted(address_of(*location) for location in places)
-            for row, places in self.places_of(rows).items()
-        }
+        every = self.places_of(rows).items()
+        return {row: sorted(address_of(*place) for place in places) for row, places in every}
 
     def unreadable(self) -> list[tuple[str, str]]:
         roots = self.roots()
@@ -243,11 +229,9 @@ class Store(AbstractContextManager["Store", None]):
             inside = _inside(path, root)
             if inside is None:
                 continue
-            folder, name = os.path.split(inside)
-            files = self.database.read(
-                "files", root=number, folder=shown(folder), name=shown(name), state="ok"
-            )
-            for _, _, _, raw, _, _, row, *_ in files:
+            folder, name = map(shown, os.path.split(inside))
+            key = {"root": number, "folder": folder, "name": name, "state": "ok"}
+            for _, _, _, raw, _, _, row, *_ in self.database.read("files", **key):
                 if raw == _raw(inside):
                     return int(row)
         return None
@@ -258,9 +242,8 @@ class Store(AbstractContextManager["Store", None]):
         for file in files:
             key = (file.root, shown(file.folder), shown(file.name))
             raw = _raw(os.path.join(file.folder, file.name))
-            before = self.database.execute(
-                "SELECT row FROM files WHERE root = ? AND folder = ? AND name = ?", key
-            )
+            query = "SELECT row FROM files WHERE root = ? AND folder = ? AND name = ?"
+            before = self.database.execute(query, key)
             changed |= {row for (row,) in (*before, (file.row,)) if row is not None}
             facts = (file.size, file.mtime_ns, file.row, file.state, file.reason)
             self.database.put("files", [(*key, raw, *facts)])
@@ -269,7 +252,6 @@ class Store(AbstractContextManager["Store", None]):
     def mark_missing(
         self, root: int, folder: str, names: Sequence[str] | None = None
     ) -> list[int | None]:
-        """Mark files of a folder, or all of it, as missing; return their contents."""
         where = "root = ? AND folder = ? AND state != 'missing'"
         values: list[Any] = [root, shown(folder)]
         if names is not None:
@@ -312,13 +294,11 @@ class Store(AbstractContextManager["Store", None]):
         return {row: Content(*values[1:-1]) for row, (values,) in contents.items()}
 
     def dead_rows(self) -> NDArray[np.int64]:
-        """Return the contents that no present file holds, in order."""
         dead = self.database.read("contents", "AND alive = 0 ORDER BY row", alive=0)
         self.database.require_count("contents", "alive = 0", len(dead))
         return np.array([row for row, *_ in dead], np.int64)
 
     def alive_rows(self, rows: int | None = None) -> NDArray[np.int64]:
-        """Return the contents that some present file holds, in order; of the first ``rows``."""
         alive = np.ones(self.rows if rows is None else rows, np.bool_)
         dead = self.dead_rows()
         alive[dead[dead < len(alive)]] = False
@@ -332,10 +312,9 @@ class Store(AbstractContextManager["Store", None]):
         files: Sequence[tuple[PhotoFile, int | None]],
         looks: NDArray[np.float16] | None = None,
     ) -> None:
-        """Add contents with their columns (n, ...), and files of them or of known contents."""
         first, written = self.rows, list[str]()
-        rows = pa.array(np.arange(first, first + len(logits), dtype=np.int64))
-        columns = [pa.array(np.ascontiguousarray(column)) for column in logits.T]
+        rows = np.arange(first, first + len(logits), dtype=np.int64)
+        columns = map(np.ascontiguousarray, logits.T)
         tables = {"scores": pa.table([rows, *columns], names=["row", *self._names])}
         if first and not self._segments("looks"):
             looks = None
@@ -362,7 +341,6 @@ class Store(AbstractContextManager["Store", None]):
         return sorted((self.folder / kind).glob("*.parquet"))
 
     def _values(self, kind: str, name: str, done: int, rows: int) -> Iterator[NDArray[Any]]:
-        """Yield the values of one column from row ``done`` to ``rows``, segment by segment."""
         files = self._segments(kind)
         firsts = [int(file.stem) for file in files]
         for file, first, end in zip(files, firsts, [*firsts[1:], rows], strict=True):
@@ -370,10 +348,11 @@ class Store(AbstractContextManager["Store", None]):
             if end <= done or first >= rows:
                 continue
             self.database.check_file(f"{kind}/{file.name}", once=True)
+            problem = ""
             try:
                 column = pq.read_table(file, columns=[name])[name].combine_chunks()
-                problem = f" must hold {end - first} rows, got {len(column)}"
-                problem = problem if len(column) < end - first else ""
+                if len(column) < end - first:
+                    problem = f" must hold {end - first} rows, got {len(column)}"
             except (OSError, pa.ArrowException, KeyError) as error:
                 problem = f" of the index cannot be read ({first_line(error)})"
             if problem:
@@ -388,7 +367,6 @@ class Store(AbstractContextManager["Store", None]):
         return self.cache.grown(f"{file}.bin", np.dtype(np.float32), (self.rows, 1), parts)[:, 0]
 
     def logits(self, rows: slice | NDArray[np.int64]) -> NDArray[np.float32]:
-        """Return the logits (n, K) of some contents."""
         return np.stack([self.column(label)[rows] for label in range(len(self.labels))], axis=1)
 
     def embeddings(self) -> NDArray[np.float16]:
@@ -412,24 +390,18 @@ class Store(AbstractContextManager["Store", None]):
 
     def correct(self, corrections: Sequence[Correction]) -> None:
         photos = self.photos_of({correction.row for correction in corrections})
-        self.answers.append(
-            [
-                LoggedAnswer(photos[c.row], c.label, WORDS[c.state], c.who, c.at, c.source)
-                for c in corrections
-            ]
+        facts = (
+            (photos[c.row], c.label, WORDS[c.state], c.who, c.at, c.source) for c in corrections
         )
+        self.answers.append([LoggedAnswer(*values) for values in facts])
 
     def corrections(self, label: str | None = None, row: int | None = None) -> list[Correction]:
-        """Return what was said last of each label of each picture, withdrawals left out."""
         with self.answers.lock:
             lines = self.answers.lines()
             if lines is not self._lines:
                 self._lines, self._said, self._taken = lines, {}, 0
-            new = [
-                line
-                for line in lines[self._taken :]
-                if isinstance(line, LoggedAnswer) and line.why not in QUERIES
-            ]
+            answers = (line for line in lines[self._taken :] if isinstance(line, LoggedAnswer))
+            new = [line for line in answers if line.why not in QUERIES]
             rows = self.rows_of_photos(line.photo for line in new)
             for line in new:
                 if line.photo in rows:
@@ -449,7 +421,6 @@ class Store(AbstractContextManager["Store", None]):
         return {row: content.hash.hex() for row, content in self.contents_of(rows).items()}
 
     def rows_of_photos(self, photos: Iterable[str]) -> dict[str, int]:
-        """Return the rows of photos of the answer log that this index knows."""
         wanted = dict.fromkeys(photos)
         new = [photo for photo in wanted if photo not in self._rows_of]
         rows = self.rows_by_hash(map(bytes.fromhex, new))

@@ -80,7 +80,6 @@ class WrittenFiles:
         self._store, self._table = store, table
 
     def find(self, path: str) -> KeptFile | None:
-        """Return what is kept of a file that we wrote, None for any other."""
         rows = self._store.database.read(self._table, raw=os.fsencode(path))
         for _, _, undo, after, wrote in rows:
             return KeptFile(undo, after, json.loads(wrote or "{}"))
@@ -91,7 +90,6 @@ class WrittenFiles:
         return [os.fsdecode(raw) for raw, *_ in rows]
 
     def put(self, path: str, kept: KeptFile) -> None:
-        """Remember a file that is about to be written."""
         facts = (kept.undo, kept.after, json.dumps(kept.wrote))
         with self._store.transaction() as database:
             database.put(self._table, [(os.fsencode(path), shown(path), *facts)])
@@ -143,24 +141,25 @@ def write_sidecar(
     A new one takes over what ``photo`` holds. ``adopt`` takes what the file notes as ours.
     """
     now, files = _read(path), WrittenFiles(store, "sidecars")
-    kept = files.find(path)
+    if now is None and not keywords:
+        return TagOutcome(path, "unchanged")
+    kept, start = files.find(path), now
     ours = NOTHING if kept is None or now is None else kept.wrote
     if adopt and now is not None:
         ours = noted(now)
-    start = now
-    if now is None and keywords and photo is not None:
+    if now is None and photo is not None:
         with suppress(DataError):  # raw files hold nothing that we read
             inside = read_photo_metadata(Path(photo))
             start = begun(inside.packet, inside.words)
-    after = tagged(start, keywords, ours) if now is not None or keywords else None
-    if after is None or after == now:
-        return TagOutcome(path, "unchanged")
+    after, before = tagged(start, keywords, ours), None
     if kept is not None and kept.is_of(now):
-        before = kept.undo
         if differ_in_dates_alone(after, now or b""):
             return TagOutcome(path, "unchanged")
-    else:
-        before = None if now is None else untagged(now, ours)
+        before = kept.undo
+    elif after == now:
+        return TagOutcome(path, "unchanged")
+    elif now is not None:
+        before = untagged(now, ours)
     if not dry_run:
         files.put(path, KeptFile(before, sha256(after).digest(), noted(after)))
         _replace(Path(path), after, now)
@@ -175,8 +174,7 @@ def undo_sidecar(store: Store, path: str, *, dry_run: bool = False) -> TagOutcom
     if now is None or kept is None:
         return TagOutcome(path, "left alone", "it is gone" if now is None else "not ours")
     if not dry_run:
-        back = kept.undo if kept.is_of(now) else untagged(now, kept.wrote)
-        _replace(Path(path), back, now)
+        _replace(Path(path), kept.undo if kept.is_of(now) else untagged(now, kept.wrote), now)
         files.forget(path)
     return TagOutcome(path, "undone")
 
@@ -185,9 +183,8 @@ def require_exiftool() -> str:
     """Return where exiftool is; without it nothing can be written into photos."""
     program = shutil.which("exiftool")
     if program is None:
-        raise SettingsError(
-            "--embed writes through exiftool, which is not installed; install it, or use --xmp"
-        )
+        lacks = "--embed writes through exiftool, which is not installed"
+        raise SettingsError(f"{lacks}; install it, or use --xmp")
     return program
 
 
@@ -242,7 +239,6 @@ def _read(path: str | Path, most: int = LARGEST) -> bytes | None:
 
 
 def _read_photo(path: Path) -> tuple[bytes, bytes | None]:
-    """Return the bytes of a photo whose format can be written, and its XMP packet."""
     data = _read(path, LARGEST_PHOTO)
     if data is None:
         raise LabelwiseError(f"it cannot be read ({os.strerror(errno.ENOENT)})")
@@ -250,23 +246,20 @@ def _read_photo(path: Path) -> tuple[bytes, bytes | None]:
         inside = read_photo_metadata(path)
     except DataError as error:
         raise LabelwiseError(f"it cannot be read as a picture ({error})") from None
-    if inside.format not in FORMATS:
-        raise LabelwiseError(
-            f"it is {inside.format}, not JPEG, TIFF or PNG; --xmp writes a side-car"
-        )
-    return data, inside.packet
+    if inside.format in FORMATS:
+        return data, inside.packet
+    raise LabelwiseError(f"it is {inside.format}, not JPEG, TIFF or PNG; --xmp writes a side-car")
 
 
 def _same_entries(one: bytes, other: bytes) -> bool:
-    """Return whether two packets name the same keywords, and the same of them as ours."""
     return entries(one) == entries(other) and noted(one) == noted(other)
 
 
 def _with_packet(exiftool: str, place: Path, packet: bytes) -> bytes:
     """Return the bytes of a photo with another packet; the photo itself is not changed."""
     with tempfile.TemporaryDirectory(prefix="labelwise-embed-") as folder:
-        block, source = Path(folder) / "packet.xmp", Path(folder) / f"photo{place.suffix}"
-        made = Path(folder) / f"made{place.suffix}"
+        names = ("packet.xmp", f"photo{place.suffix}", f"made{place.suffix}")
+        block, source, made = (Path(folder) / name for name in names)
         block.write_bytes(packet)
         shutil.copyfile(place, source)
         command = [exiftool, "-q", "-q", "-api", "PNGEarlyXMP=1", f"-XMP<={block}", "-o"]
@@ -384,12 +377,8 @@ def promised_rule(
             "Leave out --wrong-at-most, then check the tags: labelwise audit TAGS"
         )
     promise = partial(promise_precision, scope="label") if per_label else promise_tags
-    made = promise(
-        evidence,
-        level=1 - wrong_at_most,
-        confidence=confidence,
-        tuning=None if known is None else known.evidence("validation photos of the model"),
-    )
+    tuning = None if known is None else known.evidence("validation photos of the model")
+    made = promise(evidence, level=1 - wrong_at_most, confidence=confidence, tuning=tuning)
     if not made.promises:
         raise DataError("; ".join(made.refused))
     return made
@@ -401,18 +390,16 @@ def tags_of(index: Index, rule: Rule | None) -> Iterator[tuple[int, list[Keyword
     date = datetime.now(UTC).isoformat(timespec="seconds")
     # Once there are answers, a word without any is never chosen: no tag needs a caution.
     caution = index.spec.caution if index.spec.answers == 0 else None
-    dead = set(index.store.dead_rows().tolist())
-    for start in range(0, len(index), ROWS_AT_ONCE):
-        rows = np.arange(start, min(start + ROWS_AT_ONCE, len(index)))
+    every = index.store.alive_rows()
+    for rows in np.split(every, range(ROWS_AT_ONCE, len(every), ROWS_AT_ONCE)):
         probs, sets = np.exp(index.log_probs(rows, refit=rule is None)), index.sets(rows, rule)
         for row, chances, chosen in zip(rows.tolist(), probs, sets, strict=True):
-            if row not in dead:
-                keywords = []
-                for k in sorted(np.flatnonzero(chosen).tolist(), key=lambda k: -chances[k]):
-                    name = index.space.names[k]
-                    above = () if index.taxonomy is None else index.taxonomy.above(name)
-                    keywords.append(Keyword(name, chances[k], model, date, above, caution))
-                yield row, keywords
+            keywords = []
+            for k in sorted(np.flatnonzero(chosen).tolist(), key=lambda k: -chances[k]):
+                name = index.space.names[k]
+                above = () if index.taxonomy is None else index.taxonomy.above(name)
+                keywords.append(Keyword(name, chances[k], model, date, above, caution))
+            yield row, keywords
 
 
 def tags_of_audit(folder: Path) -> list[tuple[list[str], list[Keyword]]]:

@@ -56,7 +56,7 @@ def stacked(
 ) -> tuple[NDArray[Any], NDArray[Any]]:
     """Return log p and log(1 - p) (n, K) of some rows."""
     sides = ([c.log_p[rows] for c in columns], [c.log_q[rows] for c in columns])
-    log_p, log_q = (np.stack(side, axis=1).astype(dtype, copy=False) for side in sides)
+    log_p, log_q = (np.stack(side, axis=1, dtype=dtype) for side in sides)
     return log_p, log_q
 
 
@@ -86,7 +86,6 @@ class ScoreRanking:
         self.scores = scores
 
     def best(self, count: int) -> tuple[Rows, Scores]:
-        """Return the ``count`` rows of highest score, best first, and their scores."""
         least = value_at(self.scores, count) if count > 0 else np.inf
         rows = np.flatnonzero(self.scores >= least)
         return _best_of(rows, self.scores[rows], count)
@@ -95,11 +94,9 @@ class ScoreRanking:
         return int(np.count_nonzero(self.scores >= least))
 
     def scores_at_least(self, least: float) -> Scores:
-        """Return the scores that are at least ``least``, the highest first."""
         return np.sort(self.scores[self.scores >= least])[::-1]
 
     def expected(self, query: CalibratedQuery) -> HitCount:
-        """Return how many rows are expected to answer the query as it is calibrated."""
         return query.count(self.scores)
 
 
@@ -122,10 +119,8 @@ class OddsRanking:
             inside = self.query.inside([column.log_p[rows] for column in self.columns])
             odds[rows] = odds_block if inside is None else np.where(inside, odds_block, 0)
 
-        starts = range(0, size, ROWS_AT_ONCE)
         with ThreadPoolExecutor(min(cpu_count() or 1, 4) if size >= PARALLEL else 1) as pool:
-            for _ in pool.map(compute, starts):
-                pass
+            list(pool.map(compute, range(0, size, ROWS_AT_ONCE)))
         odds[self.gone] = 0
         return odds
 

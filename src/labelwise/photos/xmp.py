@@ -7,6 +7,7 @@ Anyone can write such a note, so :func:`untagged` takes out only what the note n
 caller knows to be ours.
 """
 
+import itertools
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -64,16 +65,13 @@ def parsed(data: bytes) -> Element:
     parser = expat.ParserCreate("utf-8", " ")
     parser.buffer_text = True
     root = Element("", 0, 0, {}, len(data), len(data))
-    stack = [root]
-    count = 0
+    stack, numbers = [root], itertools.count(1)
 
     def start(name: str, attributes: dict[str, str]) -> None:
-        nonlocal count
         at = parser.CurrentByteIndex
-        count += 1
         if len(stack) > DEEPEST:
             raise DataError(f"the elements of a side-car must be at most {DEEPEST} deep")
-        if count > MOST_ELEMENTS:
+        if next(numbers) > MOST_ELEMENTS:
             raise DataError(f"a side-car must have at most {MOST_ELEMENTS:,} elements")
         element = Element(name, at, _tag_end(data, at), attributes)
         stack[-1].children.append(element)
@@ -191,9 +189,8 @@ class _List:
         return f"{self.space} {self.name}"
 
     def spelled(self, keyword: Keyword) -> str:
-        if self.separator is None:
-            return keyword.label
-        return self.separator.join((*keyword.parents, keyword.label))
+        levels = () if self.separator is None else keyword.parents
+        return (self.separator or "").join((*levels, keyword.label))
 
     def of(self, words: Sequence[str]) -> str:
         items = "".join(f"<rdf:li>{escape(word)}</rdf:li>" for word in words)
@@ -217,19 +214,16 @@ def tagged(data: bytes | None, keywords: Sequence[Keyword], ours: Written = NOTH
     if not keywords:
         return data
     rdf = _rdf(parsed(data))
-    splices: list[Splice] = []
+    splices, absent = list[Splice](), list[str]()
     written: dict[str, list[str]] = {}  # the labels that we put into each list
-    absent: list[str] = []
     for prefix, kind in LISTS.items():
-        container = next(_containers(rdf, kind), None)
-        if container is None:
-            absent.append(prefix)
-            new = list(keywords)
-        else:
-            there = _texts(container)
-            new = [keyword for keyword in keywords if kind.spelled(keyword) not in there]
-            splices += _into_list(data, container, [kind.spelled(keyword) for keyword in new])
+        containers = [*itertools.islice(_containers(rdf, kind), 1)]
+        there = _texts(*containers)
+        new = [keyword for keyword in keywords if kind.spelled(keyword) not in there]
         written[prefix] = [keyword.label for keyword in new]
+        for container in containers:
+            splices += _into_list(data, container, [kind.spelled(keyword) for keyword in new])
+        absent += [] if containers else [prefix]
     splices += into_element(data, rdf, _description(rdf, keywords, written, absent))
     return _checked(spliced(data, splices))
 
@@ -248,12 +242,12 @@ def begun(packet: bytes | None, words: Sequence[str]) -> bytes:
             _rdf(parsed(packet))
             data = packet
     rdf, kind = _rdf(parsed(data)), LISTS["dc"]
-    container = next(_containers(rdf, kind), None)
-    there = set() if container is None else _texts(container)
+    containers = [*itertools.islice(_containers(rdf, kind), 1)]
+    there = _texts(*containers)
     new = [word for word in dict.fromkeys(words) if word not in there]
     if not new:
         return data
-    if container is not None:
+    for container in containers:
         return spliced(data, _into_list(data, container, new))
     text = (
         f'\n  <rdf:Description xmlns:rdf="{RDF}" rdf:about={quoteattr(_about(rdf))}'
@@ -274,7 +268,6 @@ def _checked(data: bytes) -> bytes:
 
 
 def _about(rdf: Element) -> str:
-    """Return what the descriptions of a packet are about: all of them must say the same."""
     about = (own.attributes.get(f"{RDF} about", "") for own in rdf.find(f"{RDF} Description"))
     return next(about, "")
 
@@ -297,12 +290,11 @@ def _texts(*containers: Element) -> set[str]:
 
 def untagged(data: bytes, ours: Written) -> bytes:
     """Return a side-car without what :func:`tagged` put there: entries in ``ours`` and noted."""
-    rdf = _rdf(parsed(data))
-    gone: list[Element] = []
+    rdf, gone = _rdf(parsed(data)), list[Element]()
     notes = list(rdf.find(*NOTES))
     for prefix, kind in LISTS.items():
         known = set(ours.get(prefix, ()))
-        claimed = {_field(note, prefix) for note in notes} & known if notes else set()
+        claimed = {_field(note, prefix) for note in notes} & known
         for container in _containers(rdf, kind) if claimed else ():
             first: dict[str, Element] = {}
             for item in container.find(f"{RDF} li"):
@@ -347,7 +339,6 @@ def _containers(rdf: Element, kind: "_List") -> Iterator[Element]:
 
 
 def _field(note: Element, name: str) -> str:
-    """Return a field of a note, in whichever of RDF's spellings it is written."""
     for holder in (note, *note.find(f"{RDF} Description")):
         if f"{OURS} {name}" in holder.attributes:
             return holder.attributes[f"{OURS} {name}"]
@@ -357,11 +348,9 @@ def _field(note: Element, name: str) -> str:
 
 
 def _into_list(data: bytes, container: Element, names: Sequence[str]) -> list[Splice]:
-    """Return the splices that append items to a list, indented as its last one."""
     if not names:
         return []
-    raw = raw_name(data, container)
-    item = f"{raw.rpartition(':')[0]}:li".lstrip(":")
+    item = f"{raw_name(data, container).rpartition(':')[0]}:li".lstrip(":")
     items = list(container.find(f"{RDF} li"))
     indent = data[with_space(data, items[-1]) : items[-1].start].decode() if items else ""
     text = "".join(f"{indent}<{item}>{escape(name)}</{item}>" for name in names).encode()
@@ -376,7 +365,6 @@ def _description(
     written: Mapping[str, Sequence[str]],
     absent: Sequence[str],
 ) -> bytes:
-    """Return our own description: the lists that were absent, and the note of what is ours."""
     declared = "".join(f'\n    xmlns:{prefix}="{LISTS[prefix].space}"' for prefix in absent)
     lines = [
         f'\n  <rdf:Description xmlns:rdf="{RDF}" rdf:about={quoteattr(_about(rdf))}'
@@ -389,12 +377,10 @@ def _description(
         facts = {"label": keyword.label, "probability": f"{keyword.probability:.4f}"}
         facts |= {"model": keyword.model, "date": keyword.date}
         facts |= {} if keyword.caution is None else {"caution": keyword.caution}
-        for prefix, kind in LISTS.items():
-            if keyword.label in written[prefix]:
-                facts[prefix] = kind.spelled(keyword)
-        inner = "".join(
-            f"<labelwise:{key}>{escape(value)}</labelwise:{key}>" for key, value in facts.items()
-        )
+        lists = {key: kind for key, kind in LISTS.items() if keyword.label in written[key]}
+        facts |= {key: kind.spelled(keyword) for key, kind in lists.items()}
+        tags = (f"<labelwise:{key}>{escape(text)}</labelwise:{key}>" for key, text in facts.items())
+        inner = "".join(tags)
         lines.append(f'    <rdf:li rdf:parseType="Resource">{inner}</rdf:li>')
     lines.append("   </rdf:Bag></labelwise:tags>\n  </rdf:Description>")
     return "\n".join(lines).encode()

@@ -26,7 +26,7 @@ from labelwise.photos.filters import PhotoFilter
 from labelwise.photos.lists import (
     CheckSession,
     CheckState,
-    name_of_album,
+    name_of,
     receipts_of,
     verify_lists,
 )
@@ -492,7 +492,7 @@ class ListChecks:
             if query is None:
                 album = asked.q.removeprefix(LIKE)
                 hits = photos_like_album(index, album, asked.top or SUGGESTED)
-                made = CheckSession.of_ranked(index, name_of_album(album), hits, **how)
+                made = CheckSession.of_ranked(index, name_of("album", album), hits, **how)
             else:
                 made = CheckSession(index, query, top=asked.top, answers=asked.answers, **how)
             self._sessions[key] = made

@@ -89,8 +89,7 @@ def answered_head(
     tried, shares = _left_out(text, few, x, answers, heads, _folds(len(x), seed))
     powers = torch.tensor(POWERS[: len(tried) - 1], dtype=torch.float64)
     chosen = (shares[1:] * powers[:, None]).sum(dim=0) / shares[1:].sum(dim=0)
-    kept = shares[0] > 0.5
-    l2 = torch.where(kept, torch.inf, 10**chosen * len(x))
+    l2 = torch.where(shares[0] > 0.5, torch.inf, 10**chosen * len(x))
     start = _calibrated(text, few, few.mean)
     moved, bias = heads.moved(start.scores(x), l2)
     weight = moved[: len(scale)] / scale[:, None] + common @ moved[len(scale) :]
@@ -113,7 +112,6 @@ def _common(text: TextHead, x: Tensor, scores: Tensor) -> Tensor:
 
 
 def _calibrated(text: TextHead, few: FewLabels, mean: NDArray[np.float64]) -> TextHead:
-    """Return the text head as a mean curve (K, 2) of its scores calibrates it."""
     slope = torch.from_numpy(np.exp(mean[:, 0]) / few.scale)
     offset = torch.from_numpy(mean[:, 1]) - slope * few.centre
     return TextHead(text.weight * slope, text.bias * slope + offset)
@@ -208,13 +206,11 @@ class _Own:
         ]
 
     def begin(self, starts: Tensor, seen: Tensor) -> None:
-        """Take the logits (F, n, K) that folds start from, and which photos (F, n, 1) they see."""
         self._starts, self._seen = starts.float(), seen[:, self._photo, 0].float()
         self._count = seen.sum(dim=1)[:, :, None]
         self._found = torch.zeros_like(self._seen)
 
     def logits(self, strength: float) -> Tensor:
-        """Return the logits (F, n, K) of the folds, by l2 per photo."""
         photo = self._photo.expand_as(self._seen)
         starts = self._starts.mT.gather(2, photo)
         halves = [half.float() * self._seen for half in self._halves]
@@ -223,13 +219,13 @@ class _Own:
         return self._starts.mT.scatter(2, photo, logits).mT.double()
 
     def moved(self, start: Tensor, l2: Tensor) -> tuple[Tensor, Tensor]:
-        """Return how far answers move weights (D, K) and biases (K,); not if l2 is infinite."""
         starts, strength = start.T.gather(1, self._photo)[None], l2.clamp(max=1e9)[:, None]
-        begin = torch.zeros_like(starts)
-        solution, _ = self._newton(starts, self._halves, strength, begin, EXACT)
-        weight, bias = solution[0] / l2[:, None], (solution[0] / l2[:, None]).sum(dim=1)
+        (solution,), _ = self._newton(
+            starts, self._halves, strength, torch.zeros_like(starts), EXACT
+        )
+        weight = solution / l2[:, None]
         moved = (weight[:, None] @ self._x)[:, 0].T
-        return moved, bias - self._mean @ moved
+        return moved, weight.sum(dim=1) - self._mean @ moved
 
     def _newton(
         self, starts: Tensor, halves: list[Tensor], l2: Tensor, found: Tensor, tolerance: float
@@ -274,8 +270,8 @@ class _Own:
 
 
 def _folds(rows: int, seed: int) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randperm(rows, generator=generator) % min(FOLDS, rows)
+    draw = torch.Generator().manual_seed(seed)
+    return torch.randperm(rows, generator=draw) % min(FOLDS, rows)
 
 
 def _shares(losses: Tensor) -> Tensor:
@@ -285,7 +281,6 @@ def _shares(losses: Tensor) -> Tensor:
     """
     step = POWERS[0] - POWERS[1]
     places = torch.tensor([POWERS[0] + step, *POWERS], dtype=torch.float64)[: len(losses)]
-    common = int(losses.sum(dim=1).argmin())
-    prior = -((places - places[common]) / APART).square() / 2
-    joint = prior[:, None] - losses
+    common = places[int(losses.sum(dim=1).argmin())]
+    joint = -((places - common) / APART).square()[:, None] / 2 - losses
     return (joint - joint.logsumexp(dim=0)).exp()

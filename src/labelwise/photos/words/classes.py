@@ -20,6 +20,7 @@ import hashlib
 import tomllib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
 from pathlib import Path
@@ -41,6 +42,7 @@ from labelwise.photos.words.text_image import (
     TextHead,
     TextImageModel,
     WordList,
+    pairs_above,
     usual_texts,
 )
 from labelwise.system.files import replacing
@@ -68,7 +70,6 @@ class Kinds:
     classes: dict[str, tuple[int, ...]]
 
     def of(self, texts: Iterable[str]) -> tuple[int, ...]:
-        """Return the classes of all things that some texts name."""
         numbers = set[int]()
         for text in texts:
             name = " ".join(text.casefold().split())
@@ -123,7 +124,6 @@ class CaptionMaps:
     probe: Vectors  # (E,), of a text
 
     def fit(self, weight: Vectors, encode: Callable[[str], Vectors]) -> bool:
-        """Return whether the maps belong to a classifier (C, D) and to an encoder."""
         if weight.shape[1:] != self.row.shape or _cosine(weight[0], self.row) < SAME_ROW:
             return False
         vector = encode(PROBE)
@@ -168,9 +168,8 @@ def read_tokenizer(path: Path) -> Any:
         import onnxruntime  # noqa: F401
         from tokenizers import Tokenizer
     except ImportError as error:
-        raise SettingsError(
-            f"words need the package {error.name!r}; install it with `{EXTRA}`"
-        ) from None
+        needed = f"words need the package {error.name!r}"
+        raise SettingsError(f"{needed}; install it with `{EXTRA}`") from None
     try:
         return Tokenizer.from_file(str(path))
     except Exception as error:  # tokenizers raises no class of its own
@@ -183,9 +182,8 @@ class SentenceEncoder:
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
         if not (self.folder / TOKENIZER_FILE).is_file():
-            raise SettingsError(
-                f"{self.folder} must hold {TOKENIZER_FILE}; copy it from the encoder's home"
-            )
+            lacking = f"{self.folder} must hold {TOKENIZER_FILE}"
+            raise SettingsError(f"{lacking}; copy it from the encoder's home")
         graphs = sorted([*self.folder.glob("*.onnx"), *self.folder.glob("onnx/*.onnx")])
         if len(graphs) != 1:
             names = ", ".join(path.name for path in graphs) or "none"
@@ -201,21 +199,17 @@ class SentenceEncoder:
         self._vector = lru_cache(REMEMBERED)(self._encoded)
         unknown = self.inputs - {"input_ids", "attention_mask", "token_type_ids"}
         if unknown or "input_ids" not in self.inputs:
-            raise SettingsError(
-                f"{graph} must take input_ids and attention_mask, got {', '.join(self.inputs)}"
-            )
+            inputs = ", ".join(self.inputs)
+            raise SettingsError(f"{graph} must take input_ids and attention_mask, got {inputs}")
 
     def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Return one unit vector (D,) per text."""
         return np.stack([self._vector(text) for text in texts])
 
     def _encoded(self, text: str) -> NDArray[np.float32]:
         encoding = self.tokenizer.encode(text)
         ids = np.array([encoding.ids], np.int64)
         if not ids.size:
-            raise DataError(
-                f"the encoder knows no part of the text {text!r}; describe it otherwise"
-            )
+            raise DataError(f"the encoder knows no part of the text {text!r}; write another")
         mask = np.array([encoding.attention_mask], np.int64)
         fed = {"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros_like(ids)}
         answer = self.session.run(None, {name: fed[name] for name in self.inputs})[0]
@@ -228,17 +222,14 @@ class SentenceEncoder:
         return np.asarray(vector / length, np.float32)
 
     def describe(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Return the unit mean (D,) of the vectors of texts that describe one thing."""
         mean = self.encode(texts).mean(0)
         return np.asarray(mean / np.linalg.norm(mean))
 
     def knows(self, text: str) -> bool:
-        """Return whether the tokenizer has a piece for every part of a text."""
         unknown = {self.tokenizer.token_to_id(mark) for mark in ("[UNK]", "<unk>")} - {None}
         return not unknown & set(self.tokenizer.encode(text).ids)
 
     def spelled(self, text: str) -> str | None:
-        """Return the first word of a text that the tokenizer takes letter by letter, if any."""
         encoding = self.tokenizer.encode(text, add_special_tokens=False)
         spans: dict[int, list[tuple[int, int]]] = defaultdict(list)
         for word, span in zip(encoding.word_ids, encoding.offsets, strict=True):
@@ -307,7 +298,6 @@ class WeighedTexts(TextDirections):
         return (parts * weights[:, None]).sum(dim=0)
 
     def kinds_of(self, texts: Sequence[Sequence[str]]) -> list[tuple[int, ...]]:
-        """Return the classes that are kinds of each thing, none where that is not known."""
         return [() if self.kinds is None else self.kinds.of(own) for own in texts]
 
     def vectors(self, texts: Sequence[Sequence[str]]) -> NDArray[np.float32]:
@@ -338,9 +328,7 @@ class WeighedTexts(TextDirections):
         return None
 
     def alike(self, texts: Sequence[Sequence[str]]) -> list[tuple[int, int]]:
-        shares = normalize(self.shares(self.vectors(texts)), dim=1)
-        near = (shares @ shares.T).triu(1) > ALIKE
-        return [(int(first), int(other)) for first, other in near.nonzero().tolist()]
+        return pairs_above(normalize(self.shares(self.vectors(texts)), dim=1), ALIKE)
 
 
 def _moved(weight: Tensor, x: Tensor, target: Tensor) -> Tensor:
@@ -391,9 +379,8 @@ class ClassesAndWords(TextImageModel):
             lines = file.read_text(encoding="utf-8-sig").splitlines()
             names = tuple(line.strip() for line in lines if line.strip())
             if len(names) != count:
-                raise SettingsError(
-                    f"{file} must name the {count:,} classes, one per line, got {len(names):,}"
-                )
+                what = f"the {count:,} classes, one per line"
+                raise SettingsError(f"{file} must name {what}, got {len(names):,}")
             return names
         from timm.data.imagenet_info import ImageNetInfo
 
@@ -405,14 +392,11 @@ class ClassesAndWords(TextImageModel):
 
     @cached_property
     def class_vectors(self) -> NDArray[np.float32]:
-        """The unit vectors (C, E) of the class names, from the cache or encoded."""
         key = hashlib.sha256("\n".join((self.encoder.digest, *self.classes)).encode()).hexdigest()
         file = None if self.cache is None else self.cache / f"classes-{key[:32]}.npy"
         if file is not None and file.is_file():
-            try:
+            with suppress(OSError, ValueError):  # half a file: encode them again
                 return np.asarray(np.load(file), np.float32)
-            except (OSError, ValueError):  # half a file: encode them again
-                pass
         vectors = np.stack([self.encoder.describe(usual_texts(name)) for name in self.classes])
         if file is not None:
             with replacing(file) as temporary, temporary.open("wb") as stream:
@@ -477,7 +461,6 @@ class ClassesAndWords(TextImageModel):
 
     @cached_property
     def _concepts(self) -> list[dict[str, NDArray[np.float32]]]:
-        """Ideas and things as the encoder knows them; those that it does not know are left out."""
         concepts = tomllib.loads(Path(__file__).with_name(CONCEPTS_FILE).read_text("utf-8"))
         known = [filter(self.encoder.knows, concepts[kind].split()) for kind in ("ideas", "things")]
         describe = self.encoder.describe

@@ -2,7 +2,8 @@
 
     embeddings/                        features of photos, by content: .npz files of 512 photos
     words.txt                          the words
-    words.json, words.safetensors      what scores any text (``free_text.py``)
+    words.json                         the text-image model, and the hash of what makes its texts
+    words.safetensors                  of classes and words: vectors and weights of the classes
     text-head.safetensors              scores of the words that no answer has moved
     answers.jsonl                      what people said of photos
     answers.csv                        the same as a label table, those set aside as its split test
@@ -13,6 +14,7 @@ Without answers the link is a guess, :meth:`TextImageModel.guessed`. With answer
 :func:`.answered.answered_head`; words that nobody answered about are ranked but never chosen.
 """
 
+import json
 import os
 from collections import Counter
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
@@ -22,11 +24,13 @@ from functools import cached_property, partial
 from hashlib import sha256
 from math import sqrt
 from pathlib import Path
+from typing import Annotated, Any
 from zipfile import BadZipFile
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor
 
 from labelwise.answers.agreement import ASIDE, write_table
@@ -34,7 +38,7 @@ from labelwise.answers.log import AnswerLog, LoggedAnswer, answered
 from labelwise.answers.version_0_2 import lines_of_run
 from labelwise.data import LabelTable
 from labelwise.decide import NEVER, Rule, Threshold, WithParents
-from labelwise.errors import DataError, ImageError, SettingsError
+from labelwise.errors import CheckpointError, DataError, ImageError, SettingsError
 from labelwise.evaluation.intervals import mean_ap_influence, mean_influence
 from labelwise.links import Consistent, Link, Sigmoid
 from labelwise.metrics import average_precision
@@ -46,16 +50,28 @@ from labelwise.networks.backbones import Backbone
 from labelwise.networks.heads import LinearHead
 from labelwise.numeric.arrays import to_numpy
 from labelwise.numeric.special import ndtri
+from labelwise.photos import Index
+from labelwise.photos.lists import CheckSession, name_of
+from labelwise.photos.query import TEXTS_FILE, Hit, photos_along
 from labelwise.photos.words.answered import AnsweredHead, answered_head
-from labelwise.photos.words.free_text import save_free_text
-from labelwise.photos.words.text_image import TextHead, TextImageModel, WordList
+from labelwise.photos.words.classes import SentenceEncoder, WeighedTexts
+from labelwise.photos.words.text_image import (
+    TextDirections,
+    TextHead,
+    TextImageKind,
+    TextImageModel,
+    WordList,
+    usual_texts,
+)
+from labelwise.photos.words.tower_files import TwoTowers
 from labelwise.pictures import ImageSource, PictureImages
 from labelwise.pictures.loading import Failure
 from labelwise.predictions import Predictions
 from labelwise.scores.tables import aligned_labels
-from labelwise.system.files import locked, replacing, write_error
+from labelwise.system.files import locked, replacing, write_error, write_text
 from labelwise.system.progress import Silent, Watch
-from labelwise.system.text import counted
+from labelwise.system.tensors import load_tensors, save_tensors
+from labelwise.system.text import counted, one_line_of
 from labelwise.training.features import content_key
 
 KEY_BYTES = 8
@@ -90,8 +106,7 @@ class KeptAnswers:
         answers: dict[bytes, PhotoAnswer] = {}
         for row, digest in digests.items():
             every = zip(table.space.names, labels[row], known[row], strict=True)
-            said = {name: bool(label) for name, label, told in every if told}
-            if said:
+            if said := {name: bool(label) for name, label, told in every if told}:
                 split = None if table.split is None else str(table.split[row])
                 aside = split == "test" or (split != "train" and is_set_aside(digest, set_aside))
                 _join(answers, digest, PhotoAnswer(str(table.ids[row]), said, aside))
@@ -110,9 +125,8 @@ class KeptAnswers:
             for digest, answer in sorted(self.photos.items())
             if answer.aside == aside and not answer.labels.keys().isdisjoint(names)
         }
-        number = {None: np.nan, False: 0.0, True: 1.0}
-        said = np.array([[number[word] for word in row] for row in rows.values()])
-        labels = torch.from_numpy(said.reshape(len(rows), len(names)))
+        said = np.array([*rows.values()], np.float64).reshape(len(rows), len(names))
+        labels = torch.from_numpy(said)  # None is NaN
         return [*rows], labels.nan_to_num(), ~labels.isnan()
 
     def extended(self, path: Path, newer: "KeptAnswers") -> "KeptAnswers":
@@ -135,9 +149,8 @@ class KeptAnswers:
         for line in _log(path).lines():
             if isinstance(line, LoggedAnswer):
                 digest, known = bytes.fromhex(line.photo), {line.label: line.answer == "yes"}
-                _join(
-                    photos, digest, PhotoAnswer(line.path or line.photo, known, line.draw == ASIDE)
-                )
+                said = PhotoAnswer(line.path or line.photo, known, line.draw == ASIDE)
+                _join(photos, digest, said)
                 if line.answer not in ("yes", "no"):
                     photos[digest].labels.pop(line.label)
         return KeptAnswers({digest: photo for digest, photo in photos.items() if photo.labels})
@@ -200,10 +213,9 @@ def compare_runs(words: Path, trained: Path) -> list[RunDifference]:
     photos, *rows_of = np.intersect1d(ids, others, return_indices=True)
     names = [name for name in runs[0][0].names if name in runs[1][0].names]
     if len(photos) < LEAST or not names:
-        raise DataError(
-            f"{words} and {trained} must share at least {LEAST} photos that are set aside and a "
-            f"label, got {len(photos):,} and {len(names):,}; train on {words / 'answers.csv'}"
-        )
+        got = f"got {len(photos):,} and {len(names):,}; train on {words / 'answers.csv'}"
+        share = f"must share at least {LEAST} photos that are set aside and a label"
+        raise DataError(f"{words} and {trained} {share}, {got}")
     figures: dict[str, list[tuple[float, NDArray[np.float64]]]] = {"mAP": [], "log loss": []}
     known = None
     for (held_out, link), rows in zip(runs, rows_of, strict=True):
@@ -215,10 +227,9 @@ def compare_runs(words: Path, trained: Path) -> list[RunDifference]:
             labels = present[:, columns]
             known = np.ones_like(labels) if own.observed is None else own.observed[:, columns]
         counts, sums = known.sum(1).astype(np.float64), (losses * known).sum(1)
-        ranked = (logits[:, columns], labels, known)
+        ranked, loss = (logits[:, columns], labels, known), float(sums.sum() / counts.sum())
         precision = float(average_precision(*ranked).value)
         figures["mAP"].append((precision, mean_ap_influence(*ranked)))
-        loss = float(sums.sum() / counts.sum())
         figures["log loss"].append((loss, mean_influence(sums, counts)))
     differences = []
     for name, ((first, moved), (second, other)) in figures.items():
@@ -232,10 +243,9 @@ def _held_out(folder: Path) -> tuple[Predictions, Link]:
     run = RunFolder(folder)
     held_out, link = run.held_out(), run.spec.made_link
     if held_out is None or not held_out.may_promise or link is None:
-        raise DataError(
-            f"{folder} has no answered photos that fitted nothing and so cannot be compared; "
-            "set some aside, or train on answers.csv of the run of `train --words`"
-        )
+        none = f"{folder} has no answered photos that fitted nothing and so cannot be compared"
+        ways = "set some aside, or train on answers.csv of the run of `train --words`"
+        raise DataError(f"{none}; {ways}")
     return held_out.predictions, link
 
 
@@ -257,7 +267,6 @@ class PhotoFeatures:
         return torch.from_numpy(np.stack([self.known[digest] for digest in digests]))
 
     def every(self) -> Tensor:
-        """Return the features (n, D) of the photos that were asked for, each content once."""
         return self.of(list(dict.fromkeys(self.digests.values())))
 
 
@@ -293,10 +302,8 @@ def features_of(
         digests = {row: answer for row, answer in enumerate(answers) if isinstance(answer, bytes)}
         failures = [answer for answer in answers if isinstance(answer, Failure)]
         known = _read_parts(folder)
-        first: dict[bytes, int] = {}  # of photos with one content the first is computed
-        for row, digest in digests.items():
-            if digest not in known:
-                first.setdefault(digest, row)
+        # of photos with one content the first is computed
+        first = {d: row for row, d in reversed(digests.items()) if d not in known}
         held: dict[bytes, NDArray[np.float32]] = {}
         home = next(backbone.parameters()).device
         backbone.eval().to(device)
@@ -402,12 +409,9 @@ def start(
         if len(notes) > DOUBTS_SHOWN:  # a thousand words have many pairs
             more = f"and {len(notes) - DOUBTS_SHOWN:,} more doubts about words"
             notes = [*notes[:DOUBTS_SHOWN], f"{more}: start with fewer of them"]
+        cache, backbone = run.path / EMBEDDINGS, model.backbone
         read = partial(
-            features_of,
-            backbone=model.backbone,
-            cache=run.path / EMBEDDINGS,
-            batch_size=batch_size,
-            device=device,
+            features_of, backbone=backbone, cache=cache, batch_size=batch_size, device=device
         )
         photos = read(images, watch=watch)
         if not photos.digests:
@@ -436,13 +440,11 @@ def targets_of(
     if words.taxonomy is not None:
         labels, known = words.taxonomy.within(words.space).complete(labels, observed)
         observed = torch.ones_like(observed) if known is None else known
-    there = torch.tensor([digest in photos for digest in digests], dtype=torch.bool)
-    among = [digest for digest in digests if digest in photos]
-    return among, labels[there], observed[there]
+    there = [row for row, digest in enumerate(digests) if digest in photos]
+    return [digests[row] for row in there], labels[there], observed[there]
 
 
 def _unanswered(words: WordList, observed: Tensor) -> tuple[str, ...]:
-    """Return the words of which no answer (n, K) says anything."""
     known = observed.any(dim=0).tolist()
     return tuple(name for name, own in zip(words.names, known, strict=True) if not own)
 
@@ -454,7 +456,6 @@ def can_teach(digests: Sequence[bytes], labels: Tensor, observed: Tensor) -> boo
 
 
 def _paths(images: ImageSource, photos: PhotoFeatures) -> dict[bytes, str]:
-    """Return where photos lie that are files of their own, by content."""
     rows = sorted(photos.digests, reverse=True)  # of copies, the first
     located = zip(rows, images.locations(rows), strict=True)
     return {
@@ -473,7 +474,6 @@ def _finished(
     names: Mapping[bytes, str],
     notes: list[str],
 ) -> Started:
-    """Fit the head, write the run, and return what it came to."""
     space, taxonomy, every = words.space, words.taxonomy, photos.every()
     text = model.head([word.texts for word in words.words], every.mean(dim=0), every)
     notes += model.disagreements(words, every)
@@ -493,9 +493,10 @@ def _finished(
     else:
         head, link = text, model.guessed(text.scores(every))
         if count:
+            when = "when there is a yes and a no among the answers"
             notes.append(
                 f"{counted(count, 'answered photo')} kept; they count from {LEAST_ANSWERS} on, "
-                "without those set aside, and when there is a yes and a no among the answers"
+                f"without those set aside, and {when}"
             )
         count = 0
     if taxonomy is not None:
@@ -514,22 +515,18 @@ def _finished(
         if not count or not digests:
             path.unlink(missing_ok=True)
             continue
-        path.parent.mkdir(parents=True, exist_ok=True)
         with torch.no_grad():
             logits = photos.of(digests) @ linear.classifier.weight.T + linear.classifier.bias
         facts = (to_numpy(labels.float()), to_numpy(observed), words.names, split, Sigmoid())
         Predictions([names[digest] for digest in digests], to_numpy(logits), *facts).save(path)
-    said = Counter(name for photo in answers.values() for name in photo.labels)
     if answers:
+        said = {name for photo in answers.values() for name in photo.labels}
+        by_name = {names[digest]: photo.labels for digest, photo in answers.items()}
+        aside = {names[digest] for digest, photo in answers.items() if photo.aside}
         with replacing(run.path / TABLE_FILE) as temporary:
-            write_table(
-                temporary,
-                [name for name in words.names if name in said],
-                {names[digest]: photo.labels for digest, photo in answers.items()},
-                {names[digest] for digest, photo in answers.items() if photo.aside},
-            )
-    with replacing(run.path / WORDS_FILE) as temporary:
-        temporary.write_text(words.text(), encoding="utf-8")
+            columns = [name for name in words.names if name in said]
+            write_table(temporary, columns, by_name, aside)
+    write_text(run.path / WORDS_FILE, words.text())
     save_free_text(model, run.path)
     predictor.save(run.path)
     facts_of_photos = (len(photos.digests), photos.computed, photos.failures)
@@ -550,6 +547,101 @@ def _unused(words: WordList, answers: Mapping[bytes, PhotoAnswer]) -> list[str]:
         f"{'it' if len(others) == 1 else 'them'} again; to describe a word otherwise, keep its "
         f"name, as in '{others[0]}: another text'"
     ]
+
+
+# What scores any text. A text is a direction in the space of the network's features, and photos
+# are ranked by the cosine with it. That is a likeness and not a probability, because nobody has
+# answered about this text.
+
+
+CLASSES_FILE = "words.safetensors"
+LONGEST_TEXT = 1000  # characters
+
+
+class _Facts(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: TextImageKind = "classes"  # earlier runs do not say
+    model: str
+    encoder: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+    classes: tuple[str, ...] = ()
+    captions: bool = False  # whether the package's maps of captions belong to the network
+
+
+def save_free_text(model: TextImageModel, run: Path) -> None:
+    """Keep in a run what scores texts."""
+    texts, classes, captions = model.texts, tuple[str, ...](), False
+    if isinstance(texts, WeighedTexts):
+        classes, vectors = texts.names, torch.from_numpy(texts.name_vectors)
+        captions = texts.maps is not None
+        with replacing(run / CLASSES_FILE) as temporary:
+            save_tensors(temporary, {"vectors": vectors, "weight": texts.weight})
+    made = {"kind": model.kind, "model": str(model.folder.resolve()), "encoder": model.digest}
+    facts = {**made, "classes": classes, "captions": captions}
+    write_text(run / TEXTS_FILE, json.dumps(facts, indent=2, ensure_ascii=False) + "\n")
+
+
+@dataclass(frozen=True, eq=False)
+class FreeText:
+    """The text half of the model that a run began with."""
+
+    texts: TextDirections
+
+    @classmethod
+    def of(cls, index: Index, encoder: Path | None = None) -> "FreeText":
+        run = Path(index.facts.model)
+        if not (run / TEXTS_FILE).is_file():
+            lacks = f"{run} of {index.folder} did not, or is not there"
+            mend = "run `labelwise train PHOTOS --words WORDS`"
+            raise DataError(f"free text needs a model that began with words, and {lacks}; {mend}")
+        if RunFolder(run).spec.weights_sha256 != index.spec.weights_sha256:
+            again = "index again with --rebuild"
+            raise DataError(f"{run} was made again after {index.folder}; {again}")
+        return cls.load(run, encoder)
+
+    @classmethod
+    def load(cls, run: Path, encoder: Path | None = None) -> "FreeText":
+        path = run / TEXTS_FILE
+        try:
+            facts = _Facts.model_validate_json(path.read_bytes())
+            if facts.kind == "classes":
+                tensors = load_tensors(run / CLASSES_FILE)
+                vectors, weight = tensors["vectors"].numpy(), tensors["weight"]
+                if not len(vectors) == len(weight) == len(facts.classes):
+                    raise ValueError("it does not say as many classes as there are weights")
+        except (OSError, CheckpointError, ValidationError, ValueError, LookupError) as error:
+            reason = f"{path} and {CLASSES_FILE} cannot be used ({one_line_of(error)})"
+            raise CheckpointError(f"{reason}; run `labelwise train --words` again") from None
+        folder = Path(facts.model) if encoder is None else encoder
+        what = "text-image model" if facts.kind == "towers" else "sentence encoder"
+        if not folder.is_dir():
+            missing = f"the {what} of {run} is not in {folder}"
+            raise SettingsError(f"{missing}; name its folder with --encoder")
+        made = TwoTowers(folder) if facts.kind == "towers" else SentenceEncoder(folder)
+        if made.digest != facts.encoder:
+            other = f"{folder} holds another {what} than {run} was made with"
+            raise SettingsError(f"{other}; name its --encoder")
+        if isinstance(made, TwoTowers):
+            return cls(made)
+        return cls(WeighedTexts(made, facts.classes, vectors, weight))
+
+    def doubt(self, text: str) -> str | None:
+        return self.texts.doubt(text, (text,))
+
+    def direction(self, text: str) -> NDArray[np.float64]:
+        if not text.strip() or len(text) > LONGEST_TEXT:
+            must = f"a text must have 1 to {LONGEST_TEXT:,} characters, got {len(text):,}"
+            raise DataError(f"{must}; describe what the photos show, as in: a red bicycle")
+        texts = usual_texts(text) if len(text.split()) == 1 else (text,)
+        return np.asarray(self.texts.directions([texts])[:, 0])
+
+    def photos(self, index: Index, text: str, count: int, **options: Any) -> list[Hit]:
+        """Return the photos most like a text; ``options`` are those of :func:`photos_along`."""
+        return photos_along(index, self.direction(text), count, **options)
+
+    def check(self, index: Index, text: str, count: int, **options: Any) -> CheckSession:
+        hits = self.photos(index, text, count)
+        return CheckSession.of_ranked(index, name_of("text", text), hits, **options)
 
 
 # A run that learns while people answer. One of five questions is about a photo set aside, in the
@@ -579,9 +671,8 @@ class QuestionGuide:
     def order(
         self, label: str, drawn: Sequence[str], answered: Collection[str] = frozenset()
     ) -> list[str]:
-        """Return photos, given in the random order of a word, as they are asked about for it.
-
-        ``answered`` ones come first, so that one of five questions is about a photo set aside.
+        """Return photos, given in the random order of a word, as they are asked about for it:
+        ``answered`` ones first, so that one of five questions is about a photo set aside.
         """
         drawn = sorted(drawn, key=lambda photo: photo not in answered)
         random = [photo for photo in drawn if photo in self.aside]
@@ -594,9 +685,7 @@ class QuestionGuide:
             worth = dict(zip(others, values.tolist(), strict=True))
         others.sort(key=lambda photo: (photo not in answered, -worth[photo]))
         places = [(EVERY * n, photo) for n, photo in enumerate(random)]
-        for n, photo in enumerate(others):
-            turn, step = divmod(n, EVERY - 1)
-            places.append((EVERY * turn + 1 + step, photo))
+        places += [(n + n // (EVERY - 1) + 1, photo) for n, photo in enumerate(others)]
         return [photo for _, photo in sorted(places)]
 
     def guess(self, label: str, photo: str) -> bool | None:
@@ -626,9 +715,8 @@ class WordsLearner:
         """Read a run, and the features of photos, of which ``share`` is set aside."""
         predictor = Predictor.load(run)
         if predictor.answers is None or predictor.link is None:
-            raise SettingsError(
-                f"{run} did not begin with words; give a run of `labelwise train --words`"
-            )
+            give = "give a run of `labelwise train --words`"
+            raise SettingsError(f"{run} did not begin with words; {give}")
         images, backbone = PictureImages(photos), predictor.model.backbone
         self._features = features_of(images, backbone, run / EMBEDDINGS, watch=watch)
         rows = sorted(self._features.digests)
@@ -668,7 +756,6 @@ class WordsLearner:
     def _guide(
         self, head: TextHead, link: Link, learnt_from: int, unanswered: Sequence[str]
     ) -> QuestionGuide:
-        """Return the guide of the probabilities (n, K) of all photos by a head and its link."""
         words, single = self._words.names, TextHead(head.weight.float(), head.bias.float())
         parts = [np.empty((0, len(words)))]
         with torch.no_grad():

@@ -56,34 +56,33 @@ class WordList:
     source: str = "the words"
 
     def __post_init__(self) -> None:
+        for fault in self._faults():
+            raise DataError(f"{self.source}: {fault}")
+        if self.taxonomy is not None:
+            self.taxonomy.within(self.space)
+
+    def _faults(self) -> Iterator[str]:
         if not self.words:
-            raise DataError(f"{self.source}: there are no words; write one per line, such as: dog")
+            yield "there are no words; write one per line, such as: dog"
         if len(self.words) > MOST_WORDS:
-            raise DataError(
-                f"{self.source}: a list may have {MOST_WORDS:,} words, got {len(self.words):,}; "
-                "start with those you search for, and add others later"
-            )
+            start = "start with those you search for, and add others later"
+            yield f"a list may have {MOST_WORDS:,} words, got {len(self.words):,}; {start}"
         seen: dict[str, str] = {}
         for word in self.words:
             folded = " ".join(normalize("NFC", word.name).casefold().split())
             if folded in seen:
-                raise DataError(
-                    f"{self.source}: {word.name!r} and {seen[folded]!r} are the same word"
-                )
+                yield f"{word.name!r} and {seen[folded]!r} are the same word"
             seen[folded] = word.name
             if not can_name_label(word.name):  # answers are kept in a label table
-                raise DataError(
-                    f"{self.source}: {word.name!r} already means something as a column of the "
-                    f"tables that answers are kept in; name the word otherwise, as in "
-                    f"'a {word.name}: {', '.join(usual_texts(word.name))}'"
+                column = (
+                    "already means something as a column of the tables that answers are kept in"
                 )
+                other = f"'a {word.name}: {', '.join(usual_texts(word.name))}'"
+                yield f"{word.name!r} {column}; name the word otherwise, as in {other}"
         for word in self.words:
             if word.parent is not None and word.parent not in self.names:
                 known = f"one of the words{nearest(word.parent, self.names)} Add a line for it"
-                kind = f"{word.name!r} is a kind of {word.parent!r}"
-                raise DataError(f"{self.source}: {kind}, which is not {known}")
-        if self.taxonomy is not None:
-            self.taxonomy.within(self.space)
+                yield f"{word.name!r} is a kind of {word.parent!r}, which is not {known}"
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -95,18 +94,15 @@ class WordList:
 
     @property
     def taxonomy(self) -> Taxonomy | None:
-        """Which word is a kind of which, None if no line says so."""
         parents = {word.name: word.parent for word in self.words if word.parent is not None}
         return Taxonomy(parents) if parents else None
 
     @classmethod
     def of(cls, *names: str) -> "WordList":
-        """Return the words of some names, each with the usual texts."""
         return cls(tuple(Word(name, usual_texts(name)) for name in names))
 
     @classmethod
     def read(cls, path: str | Path) -> "WordList":
-        """Return the words of a text file."""
         try:
             text = Path(path).read_text(encoding="utf-8-sig")
         except FileNotFoundError:
@@ -120,7 +116,6 @@ class WordList:
         raise DataError(f"{path}: {why}")
 
     def text(self) -> str:
-        """Return the list as :meth:`read` reads it."""
         text = ""
         for word in self.words:
             own = "" if word.texts == usual_texts(word.name) else ": " + ", ".join(word.texts)
@@ -176,7 +171,6 @@ class TextHead:
     common: Tensor | None = None
 
     def scores(self, features: Tensor) -> Tensor:
-        """Return the scores (N, K) of features (N, D)."""
         return features.to(self.weight) @ self.weight + self.bias
 
     def save(self, path: Path) -> None:
@@ -198,6 +192,12 @@ class TextHead:
                 "`labelwise train --words` again"
             )
         return TextHead(weight, bias, common)
+
+
+def pairs_above(units: Tensor, cosine: float) -> list[tuple[int, int]]:
+    """Return the pairs of unit vectors (K, D) nearer to each other than a cosine."""
+    near = (units @ units.T).triu(1) > cosine
+    return [(int(first), int(other)) for first, other in near.nonzero().tolist()]
 
 
 class TextDirections(ABC):
@@ -226,8 +226,7 @@ class TextImageModel(ABC):
 
     @property
     @abstractmethod
-    def texts(self) -> TextDirections:
-        """The text half."""
+    def texts(self) -> TextDirections: ...
 
     @abstractmethod
     def head(
@@ -256,7 +255,6 @@ class TextImageModel(ABC):
         return Platt(None, slope, GUESSED_OFFSET - slope * float(scores.mean()), FAR)
 
     def doubts(self, words: WordList) -> list[str]:
-        """Return a sentence for each word, or pair of words, that cannot be scored well."""
         own = [self.doubt(word.name, word.texts) for word in words.words]
         names = words.names
         return [sentence for sentence in own if sentence is not None] + [

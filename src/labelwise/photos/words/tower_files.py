@@ -49,7 +49,13 @@ from labelwise.networks.backbones.transformers import (
 )
 from labelwise.networks.heads import DualPrompts
 from labelwise.photos.words.classes import ClassesAndWords, read_tokenizer
-from labelwise.photos.words.text_image import TextDirections, TextHead, TextImageModel, usual_texts
+from labelwise.photos.words.text_image import (
+    TextDirections,
+    TextHead,
+    TextImageModel,
+    pairs_above,
+    usual_texts,
+)
 from labelwise.pictures.transform import Transform
 from labelwise.system.files import replacing, sha256_of
 from labelwise.system.text import first_line, one_line_of, shortened
@@ -72,9 +78,8 @@ class TextTowerShape:
 
     def __post_init__(self) -> None:
         if self.heads < 1 or self.width % self.heads:
-            raise SettingsError(
-                f"the width of a text tower must divide by its heads: {self.width}, {self.heads}"
-            )
+            got = f"{self.width}, {self.heads}"
+            raise SettingsError(f"the width of a text tower must divide by its heads: {got}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,7 +150,6 @@ NOT_WEIGHTS = ("position_ids", "attn_mask", "logit_scale", "logit_bias")
 
 
 def _half(state: State, kind: str, half: str) -> State:
-    """Take one half of a model, ``image`` or ``text``, out of the tensors of a file."""
     named, old = NAMES[kind], NAMES[kind]["from"][half]
     of_blocks = [name.removeprefix(old) for name in state if name.startswith(old)]
     depth = len({name.partition(".")[0] for name in of_blocks})
@@ -214,9 +218,8 @@ def _transformers(folder: Path, state: State) -> tuple[ImageTower, TextTower, To
     config = _json(folder / CONFIG)
     model_type = str(config.get("model_type"))
     if model_type not in KINDS:
-        raise SettingsError(
-            f"{folder / CONFIG} must be of a model_type of {', '.join(KINDS)}, got {model_type!r}"
-        )
+        kinds = f"a model_type of {', '.join(KINDS)}"
+        raise SettingsError(f"{folder / CONFIG} must be of {kinds}, got {model_type!r}")
     kind = KINDS[model_type]
     states = _half(state, kind, "image"), _half(state, kind, "text")
     vision = {**DEFAULTS[kind], **config.get("vision_config", {})}
@@ -225,10 +228,8 @@ def _transformers(folder: Path, state: State) -> tuple[ImageTower, TextTower, To
     for half, own in enumerate((vision, words)):
         name, heads, eps = own["hidden_act"], own["num_attention_heads"], own["layer_norm_eps"]
         if name not in ACTIVATION_NAMES:
-            known = ", ".join(ACTIVATION_NAMES)
-            raise SettingsError(
-                f"{folder / CONFIG}: hidden_act must be one of {known}, got {name!r}"
-            )
+            must = f"must be one of {', '.join(ACTIVATION_NAMES)}"
+            raise SettingsError(f"{folder / CONFIG}: hidden_act {must}, got {name!r}")
         if not 0 < float(eps) < 1:
             raise ValueError(f"layer_norm_eps must lie between 0 and 1, got {eps}")
         heads = heads[half] if isinstance(heads, tuple) else heads
@@ -242,11 +243,9 @@ def _open_clip(folder: Path, state: State) -> tuple[ImageTower, TextTower, Token
     vision, words = config["vision_cfg"], config["text_cfg"]
     strange = sorted((set(vision) - OPEN_VISION) | (set(words) - OPEN_TEXT))
     if strange or not isinstance(vision["layers"], int):
-        raise SettingsError(
-            f"{folder / OPEN_CONFIG}: only vision transformers of CLIP's kind are read from "
-            f"open_clip, got {', '.join(strange) or 'a ResNet'}; take the transformers folder of "
-            "this model"
-        )
+        got = f"got {', '.join(strange) or 'a ResNet'}; take the transformers folder of this model"
+        only = "only vision transformers of CLIP's kind are read from open_clip"
+        raise SettingsError(f"{folder / OPEN_CONFIG}: {only}, {got}")
     states = _half(state, "open_clip", "image"), _half(state, "open_clip", "text")
     activation = "quick_gelu" if config.get("quick_gelu") else "gelu"
     heads = len(states[0]["patches.weight"]) // int(vision.get("head_width", 64))
@@ -265,10 +264,9 @@ def _built(
 ) -> tuple[ImageTower, TextTower, Tokens]:
     """Return both halves: sizes follow from tensors, (heads, activation, eps) are ``built``."""
     if strange := sorted(name for name in left if not name.endswith(NOT_WEIGHTS)):
-        raise SettingsError(
-            f"{folder}: {len(strange)} tensors of the model are not read here, such as "
-            f"{strange[0]!r}; take a vision transformer of CLIP, SigLIP or SigLIP 2"
-        )
+        such = f"{len(strange)} tensors of the model are not read here, such as {strange[0]!r}"
+        take = "take a vision transformer of CLIP, SigLIP or SigLIP 2"
+        raise SettingsError(f"{folder}: {such}; {take}")
     image, text = states
     (heads, activation, eps), (text_heads, text_activation, text_eps) = built
     depth, text_depth = (sum(name.endswith(".norm1.weight") for name in half) for half in states)
@@ -286,19 +284,15 @@ def _built(
     if preprocessing is None:
         transform = _preprocessing(folder, side)
     else:
-        transform = Transform(
-            side,
-            tuple(preprocessing.get("mean", CLIP_MEAN)),
-            tuple(preprocessing.get("std", CLIP_STD)),
-            preprocessing.get("interpolation", "bicubic"),
-            None if preprocessing.get("resize_mode", "shortest") == "squash" else 1.0,
-        )
+        mean, std = (preprocessing.get(k, v) for k, v in (("mean", CLIP_MEAN), ("std", CLIP_STD)))
+        crop = None if preprocessing.get("resize_mode", "shortest") == "squash" else 1.0
+        interpolation = preprocessing.get("interpolation", "bicubic")
+        transform = Transform(side, tuple(mean), tuple(std), interpolation, crop)
     tower, tokens = ImageTower(shape, transform), _tokens(folder, text_shape, siglip_2=siglip_2)
     return _loaded(tower, image, folder), _loaded(TextTower(text_shape), text, folder), tokens
 
 
 def _preprocessing(folder: Path, side: int) -> Transform:
-    """Return what preprocessor_config.json says of how photos become input of ``side``."""
     config = _json(_file(folder, PREPROCESSOR))
     size = config.get("size", side)
     edge = size.get("shortest_edge") if isinstance(size, dict) else size
@@ -313,9 +307,8 @@ def _preprocessing(folder: Path, side: int) -> Transform:
 
 def _file(folder: Path, name: str, more: str = "") -> Path:
     if not (folder / name).is_file():
-        raise SettingsError(
-            f"{folder} must hold {name}; copy it from where the model comes from{more}"
-        )
+        copy = f"copy it from where the model comes from{more}"
+        raise SettingsError(f"{folder} must hold {name}; {copy}")
     return folder / name
 
 
@@ -325,9 +318,8 @@ def _tokens(folder: Path, shape: TextTowerShape, *, siglip_2: bool) -> Tokens:
     tokenizer = read_tokenizer(path)
     tokens = max(tokenizer.get_vocab().values(), default=-1) + 1  # numbers may be left out
     if tokens > shape.vocabulary:
-        raise SettingsError(
-            f"{path} has {tokens:,} tokens and the model knows only {shape.vocabulary:,}"
-        )
+        known = f"the model knows only {shape.vocabulary:,}"
+        raise SettingsError(f"{path} has {tokens:,} tokens and {known}")
     if shape.causal:
         return Tokens(tokenizer, shape.places)
     settings = folder / TOKENIZER_CONFIG
@@ -349,10 +341,8 @@ def _loaded(network: Half, state: dict[str, Tensor], folder: Path) -> Half:
     try:
         network.load_state_dict(state)
     except RuntimeError as error:
-        reason = str(error).strip().splitlines()[-1].strip()
-        raise SettingsError(
-            f"{folder}: the weights do not fit the configuration: {reason}"
-        ) from None
+        misfit = f"the weights do not fit the configuration: {str(error).splitlines()[-1].strip()}"
+        raise SettingsError(f"{folder}: {misfit}") from None
     if not all(bool(parameter.isfinite().all()) for parameter in network.parameters()):
         raise SettingsError(f"{folder}: the weights must be finite numbers; copy the model again")
     return network.eval()
@@ -385,12 +375,11 @@ def dual_prompts(towers: "TwoTowers", names: Sequence[str], *, context: int = 16
     if not shape.causal:
         raise SettingsError("learned prompts need a model of the CLIP sort: SigLIP fills its texts")
     ids = [towers.tokens.of(name) for name in names]
-    longest = max((len(tokens) for tokens in ids), default=0)
+    longest = max(map(len, ids), default=0)
     if longest + context > shape.places:
-        raise SettingsError(
-            f"names of up to {longest} tokens and {context} learned words do not fit into "
-            f"{shape.places} places; set context to at most {shape.places - longest}"
-        )
+        fit = f"do not fit into {shape.places} places; set context to at most"
+        names_of = f"names of up to {longest} tokens and {context} learned words"
+        raise SettingsError(f"{names_of} {fit} {shape.places - longest}")
     with torch.no_grad():
         embedded = [towers.text.tokens(torch.tensor(tokens)) for tokens in ids]
     return DualPrompts(EmbeddedText(towers.text), embedded, context=context)
@@ -403,15 +392,11 @@ LATIN = 0x250  # letters from here on are no longer those of English and its nei
 
 # The sentence encoder that is taken unless another model is named (Apache-2.0, 23 MB).
 ENCODER, REVISION = "Xenova/all-MiniLM-L6-v2", "751bff37182d3f1213fa05d7196b954e230abad9"
+GRAPH_SHA256 = "afdb6f1a0e45b715d0bb9b11772f032c399babd23bfc31fed1c170afc848bdb1"
+TOKENIZER_SHA256 = "da0e79933b9ed51798a3ae27893d3c5fa4a201126cef75586296df9b4d2c62a0"
 ENCODER_FILES = {  # hash, and bytes that no such file exceeds
-    "onnx/model_quantized.onnx": (
-        "afdb6f1a0e45b715d0bb9b11772f032c399babd23bfc31fed1c170afc848bdb1",
-        25_000_000,
-    ),
-    "tokenizer.json": (
-        "da0e79933b9ed51798a3ae27893d3c5fa4a201126cef75586296df9b4d2c62a0",
-        1_000_000,
-    ),
+    "onnx/model_quantized.onnx": (GRAPH_SHA256, 25_000_000),
+    "tokenizer.json": (TOKENIZER_SHA256, 1_000_000),
 }
 CHUNK, SILENT, LONGEST = 1 << 18, 20.0, 900.0  # bytes; seconds without any, and in all
 BY_HAND = (
@@ -439,12 +424,10 @@ def usual_encoder() -> Path:
                     raise OSError("HF_HUB_OFFLINE is set")
                 content = _fetched(address, expected, most)
             except (OSError, HTTPException, ValueError) as error:
-                raise SettingsError(
-                    "without --model a sentence encoder is fetched once (23 MB), and "
-                    f"{address} cannot be used: {one_line_of(error)}. Set HF_ENDPOINT to another "
-                    f"mirror, or {BY_HAND}"
-                ) from None
-            path.parent.mkdir(parents=True, exist_ok=True)
+                once = "without --model a sentence encoder is fetched once (23 MB)"
+                reason = f"{address} cannot be used: {one_line_of(error)}"
+                mend = f"Set HF_ENDPOINT to another mirror, or {BY_HAND}"
+                raise SettingsError(f"{once}, and {reason}. {mend}") from None
             with replacing(path) as temporary:
                 temporary.write_bytes(content)
         elif (digest := sha256_of(path)) != expected:
@@ -503,9 +486,8 @@ class TwoTowers(TextImageModel, TextDirections):
         is_open = (self.folder / OPEN_CONFIG).is_file()
         weights = self.folder / (OPEN_WEIGHTS if is_open else WEIGHTS)
         if not weights.is_file():
-            raise SettingsError(
-                f"{folder} must hold {weights.name}, and does not; only safetensors are read"
-            )
+            why = f"{folder} must hold {weights.name}, and does not"
+            raise SettingsError(f"{why}; only safetensors are read")
         try:
             state = {name: value.float() for name, value in load_file(weights).items()}
         except (SafetensorError, OSError, ValueError) as error:
@@ -515,15 +497,13 @@ class TwoTowers(TextImageModel, TextDirections):
             read = _open_clip if is_open else _transformers
             self.image, self.text, self.tokens = read(self.folder, state)
         except LookupError as error:
-            raise SettingsError(
-                f"{folder}: the model is built in a way that is not read here (no {error}); take "
-                "one whose towers are vision transformers of CLIP, SigLIP or SigLIP 2"
-            ) from None
+            built = f"the model is built in a way that is not read here (no {error})"
+            towers = "one whose towers are vision transformers of CLIP, SigLIP or SigLIP 2"
+            raise SettingsError(f"{folder}: {built}; take {towers}") from None
         except (TypeError, ValueError, ArithmeticError, AttributeError, RuntimeError) as error:
-            raise SettingsError(
-                f"{folder}: its settings or weights are not those of a text-image model "
-                f"({shortened(one_line_of(error), 300)})"
-            ) from None
+            wrong = "its settings or weights are not those of a text-image model"
+            reason = shortened(one_line_of(error), 300)
+            raise SettingsError(f"{folder}: {wrong} ({reason})") from None
         self.scale = 1.0 if scale is None else exp(scale)
         self.backbone, self.digest = self.image, sha256_of(weights)
 
@@ -536,30 +516,26 @@ class TwoTowers(TextImageModel, TextDirections):
         for own in texts:
             if self.bias is not None and tuple(own) == usual_texts(own[-1]):
                 own = [SIGLIP_TEXT.format(own[-1])]
-            mean = self.text.encode(own, self.tokens).mean(dim=0)
-            columns.append(normalize(mean, dim=0).clone())
+            columns.append(normalize(self.text.encode(own, self.tokens).mean(dim=0), dim=0))
         return torch.stack(columns, dim=1).double()
 
     def doubt(self, name: str, texts: Sequence[str]) -> str | None:
         strange = [text for text in texts if any(ord(letter) >= LATIN for letter in text)]
-        if strange and self.text.shape.causal:
-            return (
-                f"CLIP was trained on English, and {strange[0]!r} is written in other letters: "
-                f"describe {name!r} in English, as in: name: a text in English"
-            )
-        return None
+        if not strange or not self.text.shape.causal:
+            return None
+        return (
+            f"CLIP was trained on English, and {strange[0]!r} is written in other letters: "
+            f"describe {name!r} in English, as in: name: a text in English"
+        )
 
     def alike(self, texts: Sequence[Sequence[str]]) -> list[tuple[int, int]]:
-        vectors = self.directions(texts)
-        near = (vectors.T @ vectors).triu(1) > ALIKE
-        return [(int(first), int(other)) for first, other in near.nonzero().tolist()]
+        return pairs_above(self.directions(texts).T, ALIKE)
 
     def head(
         self, texts: Sequence[Sequence[str]], mean_features: Tensor, features: Tensor | None = None
     ) -> TextHead:
         weight = self.scale * self.directions(texts)
-        bias = torch.full((len(texts),), self.bias or 0.0, dtype=weight.dtype)
-        return TextHead(weight, bias)
+        return TextHead(weight, torch.full_like(weight[0], self.bias or 0.0))
 
     def guessed(self, scores: Tensor) -> Link:
         return super().guessed(scores) if self.bias is None else Sigmoid()
