@@ -70,8 +70,8 @@ def train(
             "with engine='ray' every worker reads the data: give where they are, not a table"
         )
     on_ray = flags.pop(SHORT_NAMES["workers"], 1) if engine == "ray" else None
-    source = table.name if table is not None else str(data)
-    resolved = read_settings(None, flags | {"data": source, "method": method})
+    flags |= {"data": table.name if table is not None else str(data), "method": method}
+    resolved = read_settings(None, flags)
     path = folder if folder is not None else default_folder(resolved)
     watch = make_watch() if progress else Silent()
     with LoadedRun.working_in(path) as run:
@@ -183,16 +183,15 @@ def as_predictions(
     columns = names if names is not None else getattr(scores, "columns", None)
     values, truth = _matrix(scores), _matrix(labels)
     if values.shape != truth.shape:
-        raise DataError(
-            f"Scores and labels must have the same shape, got {values.shape} and {truth.shape}."
-        )
+        got = f"{values.shape} and {truth.shape}"
+        raise DataError(f"Scores and labels must have the same shape, got {got}.")
     known = ~np.isnan(truth) if observed is None else _matrix(observed).astype(bool)
-    if not logits and (values.min(initial=0.0) < 0 or values.max(initial=1.0) > 1):
-        raise DataError(
-            "These scores are not probabilities: some are below 0 or above 1. Say logits=True if "
-            "they are logits of a sigmoid."
-        )
     if not logits:
+        if values.min(initial=0.0) < 0 or values.max(initial=1.0) > 1:
+            raise DataError(
+                "These scores are not probabilities: some are below 0 or above 1. Say logits=True "
+                "if they are logits of a sigmoid."
+            )
         with np.errstate(divide="ignore"):
             values = np.log(values) - np.log1p(-values)
     index = getattr(scores, "index", None)  # of a data frame; lists have a method of that name
@@ -238,9 +237,8 @@ class Calibrate:
             )
         own = Sigmoid() if link is None else link
         rows = as_predictions(logits, labels, observed=observed, logits=True)
-        fitted, _, _ = calibration.fit_calibrator(
-            method, rows.logits, rows.labels, own, rows.observed
-        )
+        given = rows.logits, rows.labels, own, rows.observed
+        fitted, _, _ = calibration.fit_calibrator(method, *given)
         return own if fitted is None else fitted
 
     def __getattr__(self, name: str) -> Any:

@@ -96,8 +96,7 @@ class Predictions:
         """Raise a DataError, with ``what`` would be wrong, if a group has photos on both sides."""
         if self.group is None or fitted_on.group is None:
             return
-        shared = set(self.group) & set(fitted_on.group)
-        if shared:
+        if shared := set(self.group) & set(fitted_on.group):
             raise DataError(
                 f"photos of a group must stay together, but {counted(len(shared), 'group')} can be "
                 f"found on both sides, first {min(shared)!r}: {what}; divide the photos by group"
@@ -117,10 +116,8 @@ class Predictions:
 
     def _own_link(self) -> "Link":
         if self.link is None:
-            raise SettingsError(
-                "these scores only rank labels and have no probabilities; calibrate them first, "
-                "for example with --calibrate platt"
-            )
+            way_out = "calibrate them first, for example with --calibrate platt"
+            raise SettingsError(f"these scores only rank labels, without probabilities; {way_out}")
         return self.link
 
     def sets(self, rule: Rule) -> NDArray[np.bool_]:
@@ -149,8 +146,8 @@ class Predictions:
 
     def has_soft_labels(self) -> bool:
         """Return whether a known label lies strictly between 0 and 1."""
-        soft = (self.labels > 0) & (self.labels < 1)
-        return bool((soft if self.observed is None else soft & self.observed).any())
+        known = True if self.observed is None else self.observed
+        return bool(((self.labels > 0) & (self.labels < 1) & known).any())
 
     def with_link(self, link: "Link | None") -> "Predictions":
         return replace(self, link=link)
@@ -179,9 +176,8 @@ class Predictions:
     def joined(self, other: "Predictions") -> "Predictions":
         """Return the rows of both, of one model, under this one's link."""
         if other.names != self.names:
-            raise ValueError(
-                f"predictions must share their labels, got {self.names}, {other.names}"
-            )
+            got = f"got {self.names}, {other.names}"
+            raise ValueError(f"predictions must share their labels, {got}")
         observed = None
         if self.observed is not None or other.observed is not None:
             pairs = ((table.observed, table.labels.shape) for table in (self, other))
@@ -241,16 +237,13 @@ class Predictions:
             logits, labels, observed = columns["logits"], columns["labels"], columns.get("observed")
             if observed is not None and observed.dtype != np.bool_:
                 raise DataError(f"observed must be boolean, got {observed.dtype}")
-            odd = np.isnan(logits).any(axis=1)
-            if odd.any():
-                raise DataError(f"logits: row {int(odd.argmax()) + 1} must hold numbers, got nan")
+            for row in np.flatnonzero(np.isnan(logits).any(axis=1))[:1].tolist():
+                raise DataError(f"logits: row {row + 1} must hold numbers, got nan")
             unseen = False if observed is None else ~observed
             odd = ~(((labels >= 0) & (labels <= 1)) | unseen).all(axis=1)
-            if odd.any():
-                row = int(odd.argmax())
-                raise DataError(
-                    f"labels: row {row + 1} must hold numbers between 0 and 1, got {labels[row]}"
-                )
+            for row in np.flatnonzero(odd)[:1].tolist():
+                rule = f"row {row + 1} must hold numbers between 0 and 1, got {labels[row]}"
+                raise DataError(f"labels: {rule}")
             return Predictions(
                 _texts(table, "id"),
                 logits.astype(np.float32),
@@ -303,27 +296,22 @@ def _opened(path: Path, columns: list[str] | None = None) -> tuple[pa.Table, dic
     except FileNotFoundError:
         raise CheckpointError(f"{path} does not exist") from None
     except KeyError:
+        way_out = "predictions are written by `labelwise train`"
         raise CheckpointError(
-            f"{path} is a Parquet file without labelwise metadata; "
-            "predictions are written by `labelwise train`"
+            f"{path} is a Parquet file without labelwise metadata; {way_out}"
         ) from None
     except (pa.ArrowException, OSError, ValueError, RecursionError) as error:
-        raise CheckpointError(
-            f"{path} is not a readable predictions file: {first_line(error)}"
-        ) from None
+        reason = first_line(error)
+        raise CheckpointError(f"{path} is not a readable predictions file: {reason}") from None
     if stated.get("format") != FORMAT:
-        raise CheckpointError(
-            f"{path} must have format {FORMAT}, got {stated.get('format')!r:.40}; write it again "
-            "with this version"
-        )
+        got = f"got {stated.get('format')!r:.40}; write it again with this version"
+        raise CheckpointError(f"{path} must have format {FORMAT}, {got}")
     if whole is None:
         raise CheckpointError(f"{path} is damaged: its metadata is not what was written")
     for name in columns or ("id", "logits", "labels"):
         if name not in table.column_names:
-            got = ", ".join(table.column_names)
-            raise CheckpointError(
-                f"{path} is not a usable predictions file: there is no column {name!r}, got {got}"
-            )
+            reason = f"there is no column {name!r}, got {', '.join(table.column_names)}"
+            raise CheckpointError(f"{path} is not a usable predictions file: {reason}")
     return table, whole
 
 
@@ -362,14 +350,11 @@ def matrix_of_lists(column: Any, width: int, name: str) -> NDArray[Any]:
         raise DataError(f"{name} must hold numbers, got {value}")
     from pyarrow import compute  # takes as long to import as all of pyarrow
 
-    parts = []
-    row = 0
+    parts, row = [], 0
     for chunk in column.chunks:
         lengths = np.array(compute.fill_null(compute.list_value_length(chunk), -1))
-        odd = np.flatnonzero(lengths != width)
-        if len(odd):
-            at, count = row + int(odd[0]) + 1, lengths[odd[0]]
-            got = "nothing" if count < 0 else f"{count} numbers"
+        for odd in np.flatnonzero(lengths != width)[:1].tolist():
+            at, got = row + odd + 1, "nothing" if lengths[odd] < 0 else f"{lengths[odd]} numbers"
             raise DataError(f"{name}: row {at} must hold {width} numbers, one per label, got {got}")
         flat = chunk.flatten()
         if flat.null_count:
@@ -377,5 +362,5 @@ def matrix_of_lists(column: Any, width: int, name: str) -> NDArray[Any]:
             raise DataError(f"{name}: row {row + bad + 1} must hold numbers, got an empty one")
         parts.append(flat.to_numpy(zero_copy_only=False))
         row += len(chunk)
-    flat_values = np.concatenate(parts) if parts else np.empty(0, np.float32)
-    return flat_values.reshape(-1, width)
+    values = np.concatenate(parts) if parts else np.empty(0, np.float32)
+    return values.reshape(-1, width)

@@ -22,7 +22,7 @@ for all images at once: what lies above v joins the parent's block, and the sums
 
 import csv
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import import_module
@@ -77,21 +77,18 @@ class AttributeGroups:
     def __post_init__(self) -> None:
         owner: dict[str, str] = {}
         for group in self.groups:
+            must = f"{self.source}: the group {group.name!r} must"
             if group.kind not in KINDS:
-                raise DataError(
-                    f"{self.source}: the group {group.name!r} must be one of {', '.join(KINDS)}, "
-                    f"got {group.kind!r}{nearest(group.kind, KINDS)}"
-                )
-            if len(set(group.labels)) < 2 or len(set(group.labels)) < len(group.labels):
-                raise DataError(
-                    f"{self.source}: the group {group.name!r} must have two labels or more, each "
-                    f"once, got {', '.join(group.labels)}"
-                )
+                got = f"got {group.kind!r}{nearest(group.kind, KINDS)}"
+                raise DataError(f"{must} be one of {', '.join(KINDS)}, {got}")
+            if len(set(group.labels)) < max(2, len(group.labels)):
+                got = ", ".join(group.labels)
+                raise DataError(f"{must} have two labels or more, each once, got {got}")
             for label in group.labels if group.kind != "any" else ():
                 if owner.setdefault(label, group.name) != group.name:
+                    both = f"{owner[label]!r} and {group.name!r}"
                     raise DataError(
-                        f"{self.source}: {label!r} is in the groups {owner[label]!r} and "
-                        f"{group.name!r}; a label has one rule"
+                        f"{self.source}: {label!r} is in the groups {both}; a label has one rule"
                     )
 
     @classmethod
@@ -107,7 +104,7 @@ class AttributeGroups:
                 if not (row.get(name) or "").strip():
                     raise DataError(f"{path}, line {number}: there is no {name!r}; write {COLUMNS}")
             labels = tuple(label.strip() for label in row["labels"].split("|"))
-            kind: GroupKind = row["kind"].strip()  # type: ignore[assignment]  # checked above
+            kind = cast("GroupKind", row["kind"].strip())  # which __post_init__ looks at
             groups.append(AttributeGroup(row["group"].strip(), kind, labels))
         if not groups:
             raise DataError(f"{path}: there are no groups; write the columns {', '.join(COLUMNS)}")
@@ -120,10 +117,8 @@ class AttributeGroups:
         for group in self.groups:
             for label in group.labels:
                 if label not in column:
-                    raise DataError(
-                        f"{self.source}: {label!r} of the group {group.name!r} is not a label"
-                        f"{nearest(label, column)}"
-                    )
+                    what = f"{label!r} of the group {group.name!r} is not a label"
+                    raise DataError(f"{self.source}: {what}{nearest(label, column)}")
             columns[group.kind].append([column[label] for label in group.labels])
         return AttributeColumns.of(columns["exactly-one"], columns["at-most-one"])
 
@@ -201,14 +196,12 @@ class AttributeColumns:
         """Return which photos (N,) have a completely known group, and where sets are right."""
         columns = list(group)
         known = np.ones(labels.shape, bool) if observed is None else observed
-        seen: NDArray[np.bool_] = np.all(known[:, columns], axis=1)
-        same: NDArray[np.bool_] = np.all(sets[:, columns] == labels[:, columns], axis=1)
-        return seen, seen & same
+        seen = np.asarray(known[:, columns].all(1))
+        return seen, seen & (sets[:, columns] == labels[:, columns]).all(1)
 
     def broken(self, group: Sequence[int], sets: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        count: NDArray[np.int64] = sets[:, list(group)].sum(1)
-        wrong: NDArray[np.bool_] = count > 1
-        return wrong | (count == 0) if tuple(group) in self.exactly_one else wrong
+        count = np.asarray(sets[:, list(group)].sum(1))
+        return count != 1 if tuple(group) in self.exactly_one else count > 1
 
 
 T = TypeVar("T")
@@ -235,15 +228,12 @@ class Taxonomy:
             at, left_out = circle[0], circle[SHOWN:-SHOWN]
             if left_out:
                 circle[SHOWN:-SHOWN] = [f"... ({len(left_out):,} more) ..."]
-            raise DataError(
-                f"{self._at(at)}a taxonomy must not turn in circles, got one at {at!r}: "
-                f"{' is a kind of '.join(circle)}"
-            )
+            got = f"got one at {at!r}: {' is a kind of '.join(circle)}"
+            raise DataError(f"{self._at(at)}a taxonomy must not turn in circles, {got}")
 
     def _at(self, name: str) -> str:
-        if name not in self.lines:
-            return f"{self.source}: " if self.source else ""
-        return f"{self.source}, line {self.lines[name]}: "
+        line = f", line {self.lines[name]}" if name in self.lines else ""
+        return f"{self.source}{line}: " if self.source else ""
 
     @classmethod
     def read(cls, path: Path) -> "Taxonomy":
@@ -270,10 +260,8 @@ class Taxonomy:
                 cells = [from_cell(cell.strip()) for cell in rows[number - 1]]
                 named = dict(zip(header, cells, strict=False))
                 if not named.get("child") or not named.get("parent"):
-                    raise DataError(
-                        f"{path}, line {number}: a line must name a child and its parent, "
-                        f"got {line!r}"
-                    )
+                    rule = f"a line must name a child and its parent, got {line!r}"
+                    raise DataError(f"{path}, line {number}: {rule}")
                 pairs.append((number, named["child"], named["parent"]))
         elif any("|" in line for _, line in lines):
             for number, line in lines:
@@ -282,18 +270,15 @@ class Taxonomy:
                     raise DataError(f"{path}, line {number}: a name must not be empty, got {names}")
                 pairs += [(number, child, parent) for parent, child in pairwise(names)]
         else:
-            raise DataError(
-                f"{path}, line {lines[0][0]}: a taxonomy has the header child,parent or lines as "
-                f"animal|dog, got {lines[0][1]!r}"
-            )
+            (number, line), *_ = lines
+            rule = "a taxonomy has the header child,parent or lines as animal|dog"
+            raise DataError(f"{path}, line {number}: {rule}, got {line!r}")
         parents: dict[str, str] = {}
         line_of: dict[str, int] = {}
         for number, child, parent in pairs:
             if parents.setdefault(child, parent) != parent:
-                raise DataError(
-                    f"{path}, line {number}: {child!r} has two parents, {parents[child]!r} (line "
-                    f"{line_of[child]}) and {parent!r}; keep one"
-                )
+                both = f"{parents[child]!r} (line {line_of[child]}) and {parent!r}"
+                raise DataError(f"{path}, line {number}: {child!r} has two parents, {both}")
             line_of.setdefault(child, number)
         if not parents:
             raise DataError(f"{path}: the taxonomy says of nothing what it is a kind of")
@@ -332,11 +317,10 @@ class Taxonomy:
     def labels(self, name: str, space: LabelSpace) -> tuple[str, ...]:
         """Return the labels of the space that a name asks for, itself included if it is one."""
         known = set(space.names)
-        labels = tuple(label for label in (name, *self.below(name)) if label in known)
-        if not labels:
-            names = [*space.names, *dict.fromkeys(self.parents.values())]
-            raise DataError(f"unknown label {name!r}{nearest(name, names)}")
-        return labels
+        if labels := tuple(label for label in (name, *self.below(name)) if label in known):
+            return labels
+        names = [*space.names, *dict.fromkeys(self.parents.values())]
+        raise DataError(f"unknown label {name!r}{nearest(name, names)}")
 
     def within(self, space: LabelSpace) -> "LabelTree":
         """Return the tree of a label space; groups that are not labels are passed over.
@@ -347,10 +331,8 @@ class Taxonomy:
         groups = set(self.parents.values())
         for name in self.parents:
             if name not in column and name not in groups:
-                raise DataError(
-                    f"{self._at(name)}there is no label {name!r}{nearest(name, space.names)}; "
-                    "leave it out of the taxonomy, or spell it as the labels do"
-                )
+                none = f"{self._at(name)}there is no label {name!r}{nearest(name, space.names)}"
+                raise DataError(f"{none}; leave it out of the taxonomy, or spell it as labels do")
         parent, label_above = [], dict[str, int]()  # above each group that was passed over
         for name in space.names:
             path = [name]
@@ -429,11 +411,6 @@ class LabelTree:
         """The columns of all labels that have children, the deepest first."""
         parents = {parent for _, parent in self.upward}
         return tuple(sorted(parents, key=lambda parent: (-self.level[parent], parent)))
-
-    def families(self) -> Iterator[tuple[int, list[int]]]:
-        """Yield each parent with all the labels below it, the deepest parents first."""
-        for parent in self.parents_upward:
-            yield parent, self.below(parent)
 
     def below(self, column: int) -> list[int]:
         columns, place, size = self._row

@@ -104,13 +104,11 @@ def matching_columns(
     Each name must be there, and nothing else unless ``others`` may. ``of`` and ``in_`` say whose
     labels these are.
     """
-    for ours, theirs, whose, where in ((names, there, of, in_), (there, names, in_, of)):
-        known = set(theirs)
-        missing = sorted(name for name in ours if name not in known)
-        if missing and not (others and ours is there):
-            raise DataError(
-                f"{where}: label {missing[0]!r} of {whose} is missing{nearest(missing[0], theirs)}"
-            )
+    sides = (names, there, of, in_), (there, names, in_, of)
+    for ours, theirs, whose, where in sides[:1] if others else sides:
+        for name in sorted(set(ours).difference(theirs))[:1]:
+            what = f"label {name!r} of {whose} is missing"
+            raise DataError(f"{where}: {what}{nearest(name, theirs)}")
     column = {name: number for number, name in enumerate(there)}
     return [column[name] for name in names]
 

@@ -152,8 +152,7 @@ def test_names_alike_but_for_case_or_the_bytes_of_an_umlaut_are_found(folder):
     rows = "photos/a.JPG,x\nphotos/M\u00fcller.jpg,y\nb.jpg,\n"
     table = folder.text("t.csv", "path,labels\n" + rows)
     assert described(table)["notes"] == [
-        "2 paths found under a name that differs in upper and lower case, or in how accents are "
-        "stored"
+        "2 paths found under a name of other case, or with accents that are stored otherwise"
     ]
     assert list(load(table).ids) == ["Photos/a.jpg", "Photos/Mu\u0308ller.JPG", "b.jpg"]
     for two in ("c.Jpg,x\n", "B.jpg,x\n"):  # two files could be meant, or one twice

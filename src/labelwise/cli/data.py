@@ -89,7 +89,7 @@ def split_table(source: str, given: Options) -> None:
     if given.val is not None and given.shares is not None:
         raise SettingsError("give --val, which keeps the split there is, or --shares, not both")
     table = load_table(source, given)
-    there = {} if table.split is None else {s: len(split) for s, split in table.splits().items()}
+    there = table.split_sizes()
     listed = ", ".join(f"{name} {count:,}" for name, count in there.items())
     how: dict[str, Any] = {"seed": given.seed or 0, "by_content": given.by_content is not False}
     if given.val is not None:
@@ -104,7 +104,7 @@ def split_table(source: str, given: Options) -> None:
     else:
         parted = stratified_split(table, _shares(given.shares or SHARES), **how)
     export(parted, given.target)
-    sizes = {name: len(split) for name, split in parted.splits().items()}
+    sizes = parted.split_sizes()
     say(f"wrote {given.out}: {', '.join(f'{name} {size:,}' for name, size in sizes.items())}")
     caution(few_test_photos(sizes.get("test", 0)))
     next_steps(f"train {given.out}")

@@ -11,8 +11,8 @@ is: "unknown" or "absent". Tools that draw boxes write the same XML into ``annot
 
 import re
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -59,19 +59,16 @@ def read_coco(
         address = inner(image, "coco_url")  # of LVIS, which has .../train2017/1.jpg
         if isinstance(address, str) and "file_name" not in image:
             image["file_name"] = "/".join(address.split("/")[-2:])
-    images = _coco_records(content, "images", {"id": int, "file_name": str}, where)
-    categories = _coco_records(content, "categories", {"id": int, "name": str}, where)
-    wanted = {"image_id": int, "category_id": int}
-    annotations = _coco_records(content, "annotations", wanted, where)
+    images = _coco_records(content, "images", where, id=int, file_name=str)
+    categories = _coco_records(content, "categories", where, id=int, name=str)
+    annotations = _coco_records(content, "annotations", where, image_id=int, category_id=int)
     space = LabelSpace(tuple(category["name"].strip() for category in categories))
     column = {category["id"]: position for position, category in enumerate(categories)}
     row = {image["id"]: position for position, image in enumerate(images)}
-    for kind, records in (("image", images), ("category", categories)):
-        for number, count in Counter(record["id"] for record in records).items():
-            if count > 1:
-                raise DataError(
-                    f"{where}: every {kind} id must be there once, got {number} repeatedly"
-                )
+    for kind, ids, records in (("image", row, images), ("category", column, categories)):
+        if len(ids) < len(records):
+            number = Counter(record["id"] for record in records).most_common(1)[0][0]
+            raise DataError(f"{where}: every {kind} id must be there once, got {number} repeatedly")
     present: list[set[int]] = [set() for _ in images]
     for number, annotation in enumerate(annotations, 1):
         image, category = annotation["image_id"], annotation["category_id"]
@@ -131,11 +128,9 @@ def _read_coco_folder(path: Path, drop_unlabelled: bool, string_order: bool) -> 
     # Captions and keypoints lie beside the instances.
     files = [file for file in files if file.stem.startswith("instances")] or files
     if not files:
-        raise DataError(
-            f"{path}: there must be COCO files such as annotations/instances_train.json"
-        )
-    words = [re.sub(r"[\W\d_]+$", "", _coco_part(file)).lower() for file in files]
-    parts = [SPLIT_WORDS.get(word) for word in words]
+        raise DataError(f"{path}: there must be COCO files as annotations/instances_train.json")
+    words = (re.sub(r"[\W\d_]+$", "", _coco_part(file)).lower() for file in files)
+    parts = [*map(SPLIT_WORDS.get, words)]
     listed = ", ".join(file.relative_to(path).as_posix() for file in files)
     if len(files) > 1 and (None in parts or len(set(parts)) < len(parts)):
         raise DataError(
@@ -164,24 +159,15 @@ def read_coco2014(
     path: Path, *, drop_unlabelled: bool = True, string_order: bool = False
 ) -> LabelTable:
     """Return MS-COCO 2014: ``annotations/instances_{train,val}2014.json``; val is the test."""
+    read = partial(read_coco, drop_unlabelled=drop_unlabelled, string_order=string_order)
     parts = [
-        (
-            split,
-            read_coco(
-                path / "annotations" / f"instances_{name}.json",
-                root=path / name,
-                drop_unlabelled=drop_unlabelled,
-                string_order=string_order,
-            ),
-        )
+        (split, read(path / "annotations" / f"instances_{name}.json", root=path / name))
         for split, name in (("train", "train2014"), ("test", "val2014"))
     ]
     return join(parts, name="coco2014")
 
 
-def _coco_records(
-    content: Any, key: str, fields: Mapping[str, type], where: str
-) -> list[dict[str, Any]]:
+def _coco_records(content: Any, key: str, where: str, **fields: type) -> list[dict[str, Any]]:
     records = inner(content, key)
     if not isinstance(records, list):
         raise DataError(f"{where}: a COCO file must have a list {key!r}")
@@ -202,7 +188,6 @@ PHOTO_FOLDERS = ("JPEGImages", "images", "Images", ".")
 SUFFIXES = (".jpg", ".jpeg", ".png", *sorted(IMAGE_SUFFIXES - {".jpg", ".jpeg", ".png"}))
 
 SHOWN = 10  # names in a note
-
 VOC_PARTS = {"train": "train", "val": "val", "test": "test", "trainval": "train"}
 
 Difficult = Literal["unknown", "absent"]
@@ -255,7 +240,8 @@ def read_voc(
                 "the class files of ImageSets/Main only list images, without 1, -1 or 0: the "
                 "labels are those of Annotations",
             )
-    chosen = parts or {name: name for name in VOC_PARTS if (sets / f"{name}.txt").is_file()}
+    listed = [name for name in VOC_PARTS if (sets / f"{name}.txt").is_file()]
+    chosen = parts or {name: name for name in listed}
     if "train" in chosen and parts is None:
         chosen.pop("trainval", None)
     if parts is None and annotations == "main":
@@ -283,8 +269,7 @@ def read_voc(
     notes += table.notes
     if parts is None and (path / "JPEGImages").is_dir():
         there = {Path(file).stem for file in image_files(path / "JPEGImages")}
-        lists = [sets / f"{name}.txt" for name in VOC_PARTS if (sets / f"{name}.txt").is_file()]
-        there -= {line.split()[0] for file in lists for line in read_lines(file)}
+        there -= {line.split()[0] for name in listed for line in read_lines(sets / f"{name}.txt")}
         if there:
             count = counted(len(there), "photo")
             notes += (f"left out: {count} of JPEGImages that no image set lists",)
@@ -360,8 +345,7 @@ def _read_voc_xml(path: Path, difficult: Difficult) -> LabelTable:
     states = _from_xml(files[0].parent, [file.stem for file in files])
     classes = {name for state in states.values() for name in state}
     table = _voc_table(path, list(states.items()), difficult, classes)
-    bare = len(image_files((path / table.ids[0]).parent)) - len(table)
-    if bare <= 0:
+    if (bare := len(image_files((path / table.ids[0]).parent)) - len(table)) <= 0:
         return table
     note = f"left out: {counted(bare, 'photo')} without an XML file"
     return replace(table, notes=(*table.notes, note))
@@ -369,19 +353,19 @@ def _read_voc_xml(path: Path, difficult: Difficult) -> LabelTable:
 
 def _voc_image(path: Path, image: str) -> str | None:
     """Return where the image is: JPEG as in the official sets, or as other tools export it."""
-    for folder in PHOTO_FOLDERS:
-        if (path / folder).is_dir():
-            for suffix in SUFFIXES:
-                for end in (suffix, suffix.upper()):
-                    if is_file(path / folder / f"{image}{end}"):
-                        return (Path(folder) / f"{image}{end}").as_posix()
-    return None
+    places = (
+        Path(folder) / f"{image}{end}"
+        for folder in PHOTO_FOLDERS
+        if (path / folder).is_dir()
+        for suffix in SUFFIXES
+        for end in (suffix, suffix.upper())
+    )
+    return next((place.as_posix() for place in places if is_file(path / place)), None)
 
 
 def _voc_classes(sets: Path) -> list[str]:
-    ends = tuple(f"_{name}" for name in VOC_PARTS)
-    stems = (file.stem for file in sorted(sets.glob("*_*.txt")))
-    return sorted({stem.rsplit("_", 1)[0] for stem in stems if stem.endswith(ends)})
+    stems = (file.stem.rpartition("_") for file in sets.glob("*_*.txt"))
+    return sorted({name for name, _, part in stems if part in VOC_PARTS})
 
 
 def _from_main(sets: Path, part: str) -> States:

@@ -94,10 +94,8 @@ def describe(table: LabelTable) -> Description:
     unlabelled = int(table.unlabelled().sum())
     notes = [*table.notes]
     if table.soft is not None:
-        notes.append(
-            f"{len(table.soft.shares):,} labels are soft, a share between 0 and 1; they count as "
-            "present above one half"
-        )
+        soft = f"{len(table.soft.shares):,} labels are soft, a share between 0 and 1"
+        notes.append(f"{soft}; they count as present above one half")
     notes += _spelling_note(labels)
     try:
         reject_divided_groups(table)
@@ -106,9 +104,7 @@ def describe(table: LabelTable) -> Description:
     return Description(
         name=table.name,
         images=len(table),
-        splits={}
-        if table.split is None
-        else {name: len(split) for name, split in table.splits().items()},
+        splits=table.split_sizes(),
         groups=None if table.group is None else int(table.group.codes().max(initial=-1)) + 1,
         zero_label=int(table.zero_label().sum()),
         unlabelled=unlabelled,
@@ -125,7 +121,7 @@ def describe(table: LabelTable) -> Description:
 
 def count_mismatches(table: LabelTable, counts: Mapping[str, int], labels: int | None) -> list[str]:
     """Return a sentence for each number that differs from what is stated of the whole set."""
-    sizes = {} if table.split is None else {k: len(split) for k, split in table.splits().items()}
+    sizes = table.split_sizes()
     sentences = [
         f"{split} has {counted(sizes.get(split, 0), 'image')}, the whole set has {count:,}"
         for split, count in counts.items()
@@ -158,39 +154,21 @@ def _pairs(table: LabelTable) -> list[PairCount]:
     sizes, width = table.present.sizes(), len(table.space)
     if min(int((sizes * (sizes - 1) // 2).sum()), width**2 // 2) > MOST_PAIRS:
         return []
-    sets = table.present.plain()
-    if width <= FEW_LABELS:
-        dense = np.zeros((width, width), np.int64)
-        for start in range(0, len(table), BLOCK):
-            offsets = sets.offsets[start : start + BLOCK + 1]
-            block = np.zeros((len(offsets) - 1, width), np.float32)
-            rows = np.repeat(np.arange(len(block)), np.diff(offsets))
-            block[rows, sets.columns[offsets[0] : offsets[-1]]] = 1
-            dense += (block.T @ block).astype(np.int64)
-        above, below = np.nonzero(np.triu(dense, 1))
-        together = dense[above, below]
-    else:
-        from scipy import sparse  # slow to import, and seldom needed
+    from scipy import sparse  # slow to import, and seldom needed
 
-        entries = np.ones(len(sets.columns), np.int64), sets.columns, sets.offsets
-        by_row = sparse.csr_array(entries, shape=(len(table), width))
-        product = sparse.triu(by_row.T @ by_row, 1).tocoo()
-        above, below, together = product.row, product.col, product.data
-    most = np.lexsort((below, above, -together))[:PAIRS_SHOWN]
-    counts, names = sets.counts(), table.space.names
-    pairs = []
-    for pair in most.tolist():
-        first, other, images = int(above[pair]), int(below[pair]), int(together[pair])
-        lift = float(images * len(table) / (counts[first] * counts[other]))
-        pairs.append(PairCount(names[first], names[other], images, lift))
-    return pairs
+    sets, names = table.present.plain(), table.space.names
+    entries = np.ones(len(sets.columns), np.int64), sets.columns, sets.offsets
+    by_row = sparse.csr_array(entries, shape=(len(table), width))
+    together = sparse.triu(by_row.T @ by_row, 1).tocoo()
+    most = np.lexsort((together.col, together.row, -together.data))[:PAIRS_SHOWN]
+    first, other, images = (part[most] for part in (together.row, together.col, together.data))
+    counts = sets.counts()
+    lifts = images * len(table) / (counts[first] * counts[other])
+    pairs = zip(first.tolist(), other.tolist(), images.tolist(), lifts.tolist(), strict=True)
+    return [PairCount(names[a], names[b], count, lift) for a, b, count, lift in pairs]
 
 
-FEW_LABELS = 256  # whose pairs are counted by a dense product
-BLOCK = 1 << 16  # rows of it at a time
-IN_OTHER_CASE = (
-    "found under a name that differs in upper and lower case, or in how accents are stored"
-)
+IN_OTHER_CASE = "found under a name of other case, or with accents that are stored otherwise"
 MOST_SEARCHED = 1_000_000  # files below a folder that are looked at for images by name
 
 
@@ -218,24 +196,22 @@ def without_missing(table: LabelTable, skip_missing: bool) -> LabelTable:
                     names[row], there[row], changed = name, True, changed + 1
             if changed:
                 images = FileImages(images.root, names)
-                note = f"{counted(changed, 'path')} {how}"
-                table = replace(table, images=images, notes=(*table.notes, note))
+                table = replace(table, images=images).noted(f"{counted(changed, 'path')} {how}")
         if not there.any():
             files, holder = _found_below(images)
             if files:
                 count = f"{counted(len(files), 'image')} {'was' if len(files) == 1 else 'were'}"
                 note = f"{count} found by name in folders below {images.root}"
-                found = FileImages(images.root, files)
-                return replace(table, images=found, notes=(*table.notes, note))
+                return replace(table, images=FileImages(images.root, files)).noted(note)
     if there.all():
         return table
     missing = np.flatnonzero(~there)
-    shown = ", ".join(repr(images.ids[int(row)]) for row in missing[:SHOWN])
-    more = ", ..." if len(missing) > SHOWN else ""
+    first = [images.ids[row] for row in missing[:SHOWN].tolist()]
+    shown = ", ".join(map(repr, first)) + ", ..." * (len(missing) > SHOWN)
     total, are = counted(len(images), "image"), "is" if len(missing) == 1 else "are"
-    sentence = f"{len(missing):,} of {total} {are} missing under {images.root}: {shown}{more}"
+    sentence = f"{len(missing):,} of {total} {are} missing under {images.root}: {shown}"
     if not skip_missing:
-        bare = not any("." in posixpath.basename(images.ids[int(row)]) for row in missing[:SHOWN])
+        bare = not any("." in posixpath.basename(name) for name in first)
         suffix = "add a suffix with `--extension .jpg`, " if bare else ""
         way_out = (
             f"correct the paths, {suffix}give the folder that holds them as `--set root=FOLDER`, "
@@ -251,7 +227,7 @@ def without_missing(table: LabelTable, skip_missing: bool) -> LabelTable:
 def _kept(table: LabelTable, rows: NDArray[np.bool_], sentence: str) -> LabelTable:
     if not rows.any():
         raise DataError(f"{table.name}: {sentence}; nothing is left")
-    return replace(table.subset(rows), notes=(*table.notes, f"left out: {sentence}"))
+    return table.subset(rows).noted(f"left out: {sentence}")
 
 
 def _speller(root: str) -> Callable[[str], str | None]:
@@ -344,8 +320,8 @@ def check_table(
         if again := len(unique) - len(uses):
             were = "was" if again == 1 else "were"
             note = f"{counted(again, 'image')} had the name of another one and {were} numbered"
-            numbered = BytesImages(images.blobs, unique, images.rows)
-            table = replace(table, images=numbered, notes=(*table.notes, note))
+            table = replace(table, images=BytesImages(images.blobs, unique, images.rows))
+            table = table.noted(note)
     table = _without_repeats(table, duplicates)
     return without_missing(table, skip_missing) if check_files else table
 
@@ -357,9 +333,10 @@ def _without_repeats(table: LabelTable, duplicates: Duplicates) -> LabelTable:
         names = Names(name if is_uri(name) else posixpath.normpath(name) for name in names)
     if names.first_repeat() is None:
         return table
-    codes = names.codes()
-    first = np.unique(codes, return_index=True)[1][codes]
-    again = np.flatnonzero(first != np.arange(len(codes)))
+    first = names.firsts()
+    is_first = first == np.arange(len(names))
+    again = np.flatnonzero(~is_first)
+    sets: list[Any] = [table.present, table.unknown, *([table.soft] if table.soft else [])]
     for row, earlier in zip(again.tolist(), first[again].tolist(), strict=True):
         where = f"rows {earlier + 1} and {row + 1}"
         if table.split is not None and table.split[earlier] != table.split[row]:
@@ -367,22 +344,15 @@ def _without_repeats(table: LabelTable, duplicates: Duplicates) -> LabelTable:
                 f"{table.name}: splits must not share images, got {names[row]!r} in "
                 f"{table.split[earlier]} and in {table.split[row]} ({where})"
             )
-        pairs: list[tuple[Any, Any]] = [
-            (sets.row(earlier), sets.row(row)) for sets in (table.present, table.unknown)
-        ]
-        if table.soft is not None:
-            pairs += zip(table.soft.row(earlier), table.soft.row(row), strict=True)
-        if not all(np.array_equal(one, other) for one, other in pairs):
+        if not all(np.array_equal(own.row(earlier), own.row(row)) for own in sets):
             raise DataError(
                 f"{table.name}: every image must be named once, got {names[row]!r} in {where}, "
                 "with different labels; all labels of an image belong in one row, as dog|beach"
             )
-    count = f"repeated rows: {len(again):,}"
     if duplicates == "keep":
-        return replace(table, notes=(*table.notes, f"{count}, kept"))
+        return table.noted(f"repeated rows: {len(again):,}, kept")
     if duplicates == "drop":
-        kept = table.subset(first == np.arange(len(codes)))
-        return replace(kept, notes=(*kept.notes, f"{count}, dropped"))
+        return table.subset(is_first).noted(f"repeated rows: {len(again):,}, dropped")
     row = int(again[0])
     raise DataError(
         f"{table.name}: every image must be named once, got {names[row]!r} in rows "
@@ -414,10 +384,8 @@ def find_unreadable(
 
     def check(row: int) -> str:
         try:
-            if bands is None:
-                table.images.read(row)
-            else:
-                table.images.read_bands(row, bands)
+            images = table.images
+            _ = images.read(row) if bands is None else images.read_bands(row, bands)
         except ImageError as error:
             return str(error)
         return ""
@@ -444,8 +412,9 @@ def without_unreadable(
     sentence = f"{len(found):,} of {counted(len(table), 'image')} cannot be read: {shown}"
     if on_error == "stop":
         raise DataError(f"{table.name}: {sentence}; leave them out with `--on-error skip`")
-    broken = [image.row for image in found]
-    return _kept(table, ~np.isin(np.arange(len(table)), broken), sentence)
+    readable = np.ones(len(table), np.bool_)
+    readable[[image.row for image in found]] = False
+    return _kept(table, readable, sentence)
 
 
 def content_codes(table: LabelTable) -> Names:
@@ -468,8 +437,7 @@ def reject_shared_content(table: LabelTable) -> None:
 
 def _across_splits(split: NDArray[np.str_], kinds: Names) -> list[tuple[int, int]]:
     """Return each row in another split than the first of its kind, and that first row."""
-    codes = kinds.codes()
-    first = np.unique(codes, return_index=True)[1][codes]
+    first = kinds.firsts()
     rows = np.flatnonzero(split != split[first])
     return list(zip(rows.tolist(), first[rows].tolist(), strict=True))
 
@@ -479,11 +447,11 @@ def reject_divided_groups(table: LabelTable) -> None:
     if table.split is None or table.group is None:
         return
     divided = _across_splits(table.split, table.group)
+    groups = len({first for _, first in divided})
     for row, other in divided[:1]:
-        count = len({first for _, first in divided})
         raise DataError(
             f"{table.name}: photos of a group must be in one split, but "
-            f"{counted(count, 'group')} {'crosses' if count == 1 else 'cross'} splits: "
+            f"{counted(groups, 'group')} {'crosses' if groups == 1 else 'cross'} splits: "
             f"{table.group[row]!r} has row {other + 1} in {table.split[other]} and row {row + 1} "
             f"in {table.split[row]}; split again with `labelwise data split`, which keeps groups "
             "together, or leave the column out"

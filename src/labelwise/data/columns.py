@@ -77,15 +77,13 @@ class Vocabulary:
         """Return the space (as given, else sorted by name), and each number's column in it."""
         if self.closed:
             return self._space, np.arange(len(self.numbers), dtype=np.int32)
-        names = sorted(self.numbers)
         if self.levels is not None:  # a level is called by its own name where no other has it
-            last = Counter(name.rpartition("/")[2] for name in names)
-            own = {name: name.rpartition("/")[2] for name in names}
-            short = {name: own[name] if last[own[name]] == 1 else name for name in names}
-            self.numbers = {short[name]: number for name, number in self.numbers.items()}
-            names = sorted(self.numbers)
-        columns = np.empty(len(names), np.int32)
-        columns[[self.numbers[name] for name in names]] = np.arange(len(names))
+            own = {name: name.rpartition("/")[2] for name in self.numbers}
+            uses = Counter(own.values())
+            short = (own[name] if uses[own[name]] == 1 else name for name in self.numbers)
+            self.numbers = dict(zip(short, self.numbers.values(), strict=True))
+        names = sorted(self.numbers)
+        columns = np.argsort([self.numbers[name] for name in names]).astype(np.int32)
         return LabelSpace(tuple(names)), columns
 
 
@@ -174,13 +172,9 @@ def read_shares(
         reason = str(error).splitlines()[0]
         raise DataError(f"{at(0)} and on: {header!r} must hold numbers ({reason})") from None
     sizes = np.bincount(parents, minlength=len(names.sizes))
-    wrong = np.flatnonzero(sizes != names.sizes)
-    if len(wrong):
-        row = int(wrong[0])
-        raise DataError(
-            f"{at(row)}: {header!r} must hold one number per soft label, got {sizes[row]} for "
-            f"{names.sizes[row]}"
-        )
+    for row in np.flatnonzero(sizes != names.sizes)[:1].tolist():
+        got = f"{sizes[row]} for {names.sizes[row]}"
+        raise DataError(f"{at(row)}: {header!r} must hold one number per soft label, got {got}")
     odd = ~((shares >= 0) & (shares < 1))
     if odd.any():
         entry = int(odd.argmax())
@@ -219,8 +213,7 @@ def read_one_hot(
     minus_ones = False
     for start, end in _of_one_type(columns, max(1, batch.num_rows)):
         column = pa.concat_arrays(columns[start:end])  # one after the other: a call costs 30 µs
-        text = pc.fill_null(column.cast(pa.large_string()), "")
-        text = pc.utf8_lower(pc.utf8_trim_whitespace(text))
+        text = _plain(column)
         if pa.types.is_floating(column.type):
             text = pc.if_else(pc.fill_null(pc.is_nan(column), False), "", text)
         state_of = np.asarray(pc.fill_null(pc.index_in(text, value_set=words), len(known)))
@@ -287,10 +280,13 @@ def _way_out(header: str, got: str = "", share: bool = False) -> str:
 
 def holds_states(column: Any) -> bool:
     """Return whether a column holds nothing but 1, 0 and empty cells, as a label's own does."""
-    if not _is_scalar(column.type):
-        return False
-    text = pc.utf8_lower(pc.utf8_trim_whitespace(pc.fill_null(column.cast(pa.large_string()), "")))
-    return set(pc.unique(text).to_pylist()) <= {*STATES, *MINUS_ONES}
+    words = {*STATES, *MINUS_ONES}
+    return _is_scalar(column.type) and set(pc.unique(_plain(column)).to_pylist()) <= words
+
+
+def _plain(column: Any) -> Any:
+    text = pc.fill_null(column.cast(pa.large_string()), "")
+    return pc.utf8_lower(pc.utf8_trim_whitespace(text))
 
 
 def first_true(mask: Any) -> int:
@@ -317,10 +313,8 @@ def _as_text(values: Any, header: str, vocabulary: Vocabulary, at: At) -> Any:
     names = list(vocabulary.numbers)
     outside = pc.or_(pc.less(values, 0), pc.greater_equal(values, len(names)))
     if pc.any(outside).as_py():
-        row = first_true(outside)
-        raise DataError(
-            f"{at(row)}: {header!r} must be in 0..{len(names) - 1}, got {values[row].as_py()}"
-        )
+        row, last = first_true(outside), len(names) - 1
+        raise DataError(f"{at(row)}: {header!r} must be in 0..{last}, got {values[row].as_py()}")
     return pa.array(names, pa.string()).take(values)
 
 
@@ -445,14 +439,15 @@ def find_columns(
     for name, count in Counter(header).items():
         if count > 1 and not ROW_NUMBERS.fullmatch(name):
             raise DataError(f"{where}: the column {name!r} is there twice; rename one")
-    for meaning in columns or {}:
+    columns = columns or {}
+    for meaning in columns:
         if meaning not in MEANINGS:
             raise SettingsError(f"a column cannot mean {meaning!r}{nearest(meaning, MEANINGS)}")
     by_name = {name.strip(): name for name in reversed(header)} | {name: name for name in header}
-    for name in (*(columns or {}).values(), *ignore):
+    for name in (*columns.values(), *ignore):
         if name not in by_name:
             raise DataError(f"{where}: there is no column {name!r}{nearest(name, header)}")
-    given = {meaning: by_name[name] for meaning, name in (columns or {}).items()}
+    given = {meaning: by_name[name] for meaning, name in columns.items()}
     taken = {*(by_name[name] for name in ignore), *given.values()}
     free = [name for name in header if name not in taken and not ROW_NUMBERS.fullmatch(name)]
     columns_of = {meaning: given.get(meaning) for meaning in MEANINGS}
@@ -488,10 +483,8 @@ def find_columns(
         raise DataError(f"{where}: a column 'unknown' needs a column 'labels' beside it")
     soft, shares = columns_of["soft"], columns_of["shares"]
     if (soft is None) != (shares is None) or (one_hot and soft):
-        raise DataError(
-            f"{where}: soft labels need three columns, 'labels' (certain ones), 'soft' (names) and "
-            "'shares' (their shares)"
-        )
+        three = "'labels' (certain ones), 'soft' (names) and 'shares' (their shares)"
+        raise DataError(f"{where}: soft labels need three columns, {three}")
     return TableColumns(**columns_of, one_hot=one_hot, taken=notes)
 
 
@@ -526,18 +519,14 @@ def _usual(
         if columns[meaning] is not None or (exact and not (twins and meaning == "path")):
             continue
         if twins:
-            raise DataError(
-                f"{where}: {twins[0]!r} and {twins[0].lower()!r} could both name the image; say "
-                f"which column does, as in `--set columns.path={twins[0]}`"
-            )
+            two = f"{twins[0]!r} and {twins[0].lower()!r} could both name the image"
+            raise DataError(f"{where}: {two}; say which, as `--set columns.path={twins[0]}`")
         could = [name for name in plain if folded(name) in usual and plain[name] != columns["path"]]
-        if meaning == "path" and "image" in plain and not text_only:
-            could = []
-        if len(could) == 1 and meaning in wanted:
+        has_bytes = meaning == "path" and "image" in plain and not text_only
+        if len(could) == 1 and meaning in wanted and not has_bytes:
             columns[meaning] = plain[could[0]]
-            sentences.append(
-                f"the column {could[0]!r} {does}; otherwise `--set columns.{meaning}=NAME`"
-            )
+            way_out = f"otherwise `--set columns.{meaning}=NAME`"
+            sentences.append(f"the column {could[0]!r} {does}; {way_out}")
     return tuple(sentences)
 
 

@@ -57,8 +57,7 @@ def obey_groups(table: LabelTable, groups: AttributeGroups) -> SettledTable:
         learned += settled.learned
         return settled.labels, settled.observed
 
-    done = _changed(table, settle)
-    return SettledTable(done, columns, tuple(conflicts), learned)
+    return SettledTable(_changed(table, settle), columns, tuple(conflicts), learned)
 
 
 @dataclass(frozen=True)
@@ -90,11 +89,10 @@ def obey_taxonomy(table: LabelTable, taxonomy: Taxonomy, *, add_groups: bool = F
     import torch
 
     names = table.space.names
-    added: tuple[str, ...] = ()
     taxonomy.within(table.space)  # names that mean nothing
-    if add_groups:
-        known_names = set(names)
-        added = tuple(name for name in taxonomy.all_above(names) if name not in known_names)
+    groups = taxonomy.all_above(names) if add_groups else ()
+    own = set(names)
+    added = tuple(name for name in groups if name not in own)
     space = LabelSpace((*names, *added))
     tree = taxonomy.within(space)
     raised = learned = 0

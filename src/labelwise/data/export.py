@@ -61,40 +61,33 @@ def export(table: LabelTable, path: str | Path) -> None:
     if suffix not in SUFFIXES:
         raise DataError(f"{target}: a table must end in {', '.join(SUFFIXES)}")
     if not isinstance(table.images, FileImages) and suffix != ".parquet":
-        raise DataError(
-            f"{table.name}: its images are not single files; write .parquet, which can hold them"
-        )
-    if isinstance(table.images, FileImages) and table.images.real_names:
-        name = next(iter(table.images.real_names))
-        raise DataError(
-            f"{table.name}: the file name {name} is not UTF-8, which no table can hold; rename it"
-        )
+        raise DataError(f"{table.name}: its images are not single files; write .parquet instead")
+    for name in [*table.images.real_names][:1] if isinstance(table.images, FileImages) else ():
+        raise DataError(f"{table.name}: the file name {name} is not UTF-8; rename the file")
     if suffix == ".jsonl":
         with replacing(target) as temporary, temporary.open("w", encoding="utf-8") as stream:
             rows = json_rows(table, target.parent)
             stream.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
         return
-    per_label, as_text = _per_label(table, suffix), suffix in (".csv", ".tsv")
-    batches = _batches(table, target.parent, as_text=as_text, per_label=per_label)
+    as_text = suffix in (".csv", ".tsv")
+    batches = _batches(table, target.parent, as_text=as_text, per_label=_per_label(table, suffix))
     with replacing(target) as temporary:
         first = next(batches)
-        if suffix == ".parquet":
-            classes = json.dumps(list(table.space.names)).encode()
-            schema = first.schema.with_metadata({b"classes": classes})
-            with pq.ParquetWriter(temporary, schema, compression="zstd") as writer:
-                for batch in itertools.chain([first], batches):
-                    writer.write_batch(batch.replace_schema_metadata(schema.metadata))
-            return
+        classes = {b"classes": json.dumps(list(table.space.names)).encode()}
+        schema = first.schema if as_text else first.schema.with_metadata(classes)
         options = arrow_csv.WriteOptions(delimiter="\t" if suffix == ".tsv" else ",")
-        with arrow_csv.CSVWriter(temporary, first.schema, write_options=options) as writer:
+        with (
+            arrow_csv.CSVWriter(temporary, schema, write_options=options)
+            if as_text
+            else pq.ParquetWriter(temporary, schema, compression="zstd")
+        ) as writer:
             for batch in itertools.chain([first], batches):
-                writer.write_batch(batch)
+                writer.write_batch(batch.replace_schema_metadata(schema.metadata))
 
 
 def json_rows(table: LabelTable, folder: Path) -> Iterator[dict[str, Any]]:
     """Yield the rows as JSON Lines hold them, paths as seen from ``folder``."""
-    per_label = _per_label(table, ".jsonl")
-    for batch in _batches(table, folder, as_text=False, per_label=per_label):
+    for batch in _batches(table, folder, as_text=False, per_label=_per_label(table, ".jsonl")):
         yield from batch.to_pylist()
 
 
@@ -105,16 +98,12 @@ def _per_label(table: LabelTable, suffix: str) -> bool:
     stated += table.unknown.take(np.flatnonzero(shortened)).complement().counts()
     stated += 0 if table.soft is None else table.soft.sets.counts()
     if suffix != ".parquet" and not stated.all():  # no row names some label
+        some = "some labels never occur"
         if table.soft is not None:
-            raise DataError(
-                f"{table.name}: some labels never occur and others are soft, which only .parquet "
-                "holds"
-            )
+            raise DataError(f"{table.name}: {some} and others are soft, which only .parquet holds")
         for name in itertools.filterfalse(_can_be_header, names):
-            raise DataError(
-                "some labels never occur, so each needs a column, but none can be called "
-                f"{name!r}; write .parquet"
-            )
+            none = f"none can be called {name!r}"
+            raise DataError(f"{some}, so each needs a column, but {none}; write .parquet")
         return True
     if as_text and table.soft is None:
         several = any("," in name or ";" in name or name.startswith("[") for name in names)
@@ -127,10 +116,8 @@ def _per_label(table: LabelTable, suffix: str) -> bool:
                 "are dropped and * means every label; rename it"
             )
         if as_text and "|" in name:
-            raise DataError(
-                f"the label {name!r} cannot be in text that is split on '|'; "
-                "write .jsonl or .parquet"
-            )
+            way_out = "write .jsonl or .parquet"
+            raise DataError(f"the label {name!r} cannot be in text that is split on '|'; {way_out}")
     return False
 
 
@@ -153,13 +140,11 @@ def _batches(table: LabelTable, folder: Path, *, as_text: bool, per_label: bool)
         if not isinstance(block.images, FileImages):
             blobs = [_encoded(block.images, row) for row in range(len(block))]
             columns["image"] = pa.array(blobs, pa.binary())
-        if not per_label:
-            for name, rows in _lists(block).items():
-                if name not in written:
-                    continue
-                kind = pa.float32() if name == "shares" else pa.string()
-                texts = (["|".join(map(str, row)) for row in rows], pa.string())
-                columns[name] = pa.array(*texts if as_text else (rows, pa.list_(kind)))
+        lists = {} if per_label else _lists(block)
+        for name in filter(written.__contains__, lists):
+            kind = pa.float32() if name == "shares" else pa.string()
+            texts = (["|".join(map(str, row)) for row in lists[name]], pa.string())
+            columns[name] = pa.array(*texts if as_text else (lists[name], pa.list_(kind)))
         if block.split is not None:
             columns["split"] = pa.array(block.split.tolist(), pa.string())
         if block.group is not None:
@@ -169,10 +154,9 @@ def _batches(table: LabelTable, folder: Path, *, as_text: bool, per_label: bool)
             for position, name in enumerate(block.space.names):
                 states = pa.array(present[:, position].astype(np.int8), mask=unknown[:, position])
                 columns[name] = pc.fill_null(states.cast(pa.string()), "") if as_text else states
-        values, names = list(columns.values()), list(columns)
-        if as_text:
-            values, names = as_cells(values), list(map(as_cell, names))
-        yield pa.record_batch(values, names)
+        values = list(columns.values())
+        names = [as_cell(name) if as_text else name for name in columns]
+        yield pa.record_batch(as_cells(values) if as_text else values, names)
 
 
 def _all_open(table: LabelTable) -> NDArray[np.bool_]:
@@ -273,9 +257,9 @@ def read_feature_file(path: Path) -> LabelTable:
         if strange:
             raise DataError(f"{path}: split must be train, val or test, got {strange[0]!r}")
         split = np.array([SPLIT_WORDS[word.lower()] for word in split.tolist()])
-    ids = arrays["ids"].tolist() if "ids" in arrays else None
-    observed = arrays.get("observed")
-    known = True if observed is None else observed != 0
+    ids, group = (arrays[name].tolist() if name in arrays else None for name in ("ids", "group"))
+    observed = arrays["observed"] != 0 if "observed" in arrays else None
+    known = True if observed is None else observed
     if labels.dtype.kind != "f" and (odd := labels[known & (labels != 0) & (labels != 1)]).size:
         raise DataError(f"{path}: labels must lie in [0, 1] where they are observed, got {odd[0]}")
     try:
@@ -283,9 +267,9 @@ def read_feature_file(path: Path) -> LabelTable:
             names,
             FeatureRows(features.astype(np.float32, copy=False), ids),
             labels,
-            None if observed is None else observed != 0,
+            observed,
             split=split,
-            group=arrays["group"].tolist() if "group" in arrays else None,
+            group=group,
             name=path.stem,
         )
     except ValueError as error:

@@ -57,32 +57,28 @@ def scenes(
     sizes = (num_train, num_val, num_test)
     pixels = np.empty((sum(sizes), size, size, 3), np.uint8)
     labels = np.empty((sum(sizes), 10), np.bool_)
-    jobs = []
-    start = 0
-    for number, rows in enumerate(sizes):
-        for chunk, first in enumerate(range(0, rows, CHUNK)):
-            span = slice(start + first, start + min(first + CHUNK, rows))
-            jobs.append((span, number, np.random.SeedSequence((seed, number, chunk))))
-        start += rows
+    jobs = [
+        (number, chunk, slice(start + first, start + min(first + CHUNK, rows)))
+        for number, (start, rows) in enumerate(zip(np.cumsum((0, *sizes)), sizes, strict=False))
+        for chunk, first in enumerate(range(0, rows, CHUNK))
+    ]
     handwriting = _handwriting(seed)
     grid = (np.arange(8) - 3.5).astype(np.float32)
     angle = np.arange(16)[:, None, None] * np.pi / 16
     across = np.cos(angle) * grid[:, None] + np.sin(angle) * grid
     strokes = _boxes(np.clip(1.2 - np.abs(across), 0, 1).astype(np.float32))
 
-    def draw(job: tuple[slice, int, np.random.SeedSequence]) -> None:
-        span, number, chance = job
-        drawn, there = _draw(np.random.default_rng(chance), handwriting[number], strokes, size)
+    def draw(job: tuple[int, int, slice]) -> None:
+        number, chunk, span = job
+        rng = np.random.default_rng(np.random.SeedSequence((seed, number, chunk)))
+        drawn, there = _draw(rng, handwriting[number], strokes, size)
         rows = span.stop - span.start
         pixels[span], labels[span] = drawn[:rows], there[:rows]
 
     with ThreadPoolExecutor(threads) as pool:
         list(pool.map(draw, jobs))
-    ids = [
-        f"{split}/{row:06d}"
-        for split, rows in zip(SPLITS, sizes, strict=True)
-        for row in range(rows)
-    ]
+    counted = zip(SPLITS, sizes, strict=True)
+    ids = [f"{split}/{row:06d}" for split, rows in counted for row in range(rows)]
     return LabelTable.from_arrays(
         LabelSpace(DIGITS),
         ArrayImages(pixels, ids),
@@ -162,9 +158,8 @@ def _draw(
     page = canvas[:, :, :size, :size]
     speck = np.frombuffer(rng.bytes(page.size), np.uint8).reshape(page.shape)
     noise = (speck >> 4).view(np.int8) - (speck & 15).view(np.int8)  # from -15 to 15
-    bright = page * np.float32(255) + noise
-    np.clip(bright, 0, 255, out=bright)
-    return np.ascontiguousarray(bright.astype(np.uint8).transpose(0, 2, 3, 1)), labels
+    bright = np.clip(page * np.float32(255) + noise, 0, 255).astype(np.uint8)
+    return np.ascontiguousarray(bright.transpose(0, 2, 3, 1)), labels
 
 
 def _page(rng: np.random.Generator, size: int) -> NDArray[np.float32]:
@@ -175,10 +170,7 @@ def _page(rng: np.random.Generator, size: int) -> NDArray[np.float32]:
     after = at - before
     # Not a matrix product: BLAS threads inside our own threads only wait for each other.
     wide = coarse[..., before] + np.diff(coarse)[..., before] * after
-    steps = np.diff(wide, axis=2)[:, :, before]
-    steps *= after[:, None]
-    steps += wide[:, :, before]
-    return steps
+    return np.diff(wide, axis=2)[:, :, before] * after[:, None] + wide[:, :, before]
 
 
 def _least_overlap(
@@ -193,16 +185,14 @@ def _least_overlap(
     ends = placed[:, None, :, :2] + placed[:, None, :, 2:]
     high = np.minimum(tried[:, :, None] + side[:, None, None, None], ends)
     overlap = np.clip(high - low, 0, None).prod(-1).sum(-1)
-    best: NDArray[np.int64] = tried[np.arange(CHUNK), overlap.argmin(1)]
-    return best
+    return np.asarray(tried[np.arange(CHUNK), overlap.argmin(1)])
 
 
 def _contrasting(colours: NDArray[np.float32], page: NDArray[np.float32]) -> NDArray[np.float32]:
     dark = (page < 0.5)[:, None]
     more = page[:, None] + np.where(dark, CONTRAST, -CONTRAST) - colours.mean(1, keepdims=True)
     lacking = np.where(dark, np.maximum(more, 0), np.minimum(more, 0))
-    ink: NDArray[np.float32] = np.clip(colours + lacking, 0, 1)
-    return ink
+    return np.asarray(np.clip(colours + lacking, 0, 1))
 
 
 def _paste(
@@ -215,8 +205,7 @@ def _paste(
     """Blend a colour through a mask into some canvases, each at its own corner."""
     windows = sliding_window_view(canvas, mask.shape[1:], axis=(2, 3), writeable=True)
     there = (rows, slice(None), corner[:, 0], corner[:, 1])
-    behind = windows[there]
-    windows[there] = behind + mask[:, None] * (colour[:, :, None, None] - behind)
+    windows[there] += mask[:, None] * (colour[:, :, None, None] - windows[there])
 
 
 @dataclass(frozen=True, eq=False)

@@ -100,10 +100,8 @@ def recognise(path: Path) -> Reader:
             if reader.begin is not None and reader.begin.match(begin):
                 return reader
     if path.suffix.lower() in SPREADSHEETS:
-        raise DataError(
-            f"{path}: a spreadsheet is not read; save the sheet as CSV (in Excel: 'CSV UTF-8') "
-            "and give that file"
-        )
+        way_out = "save the sheet as CSV (in Excel: 'CSV UTF-8') and give that file"
+        raise DataError(f"{path}: a spreadsheet is not read; {way_out}")
     for reader in known.values():
         if path.is_file() and path.suffix.lower() in reader.suffixes:
             return reader
@@ -114,18 +112,15 @@ def recognise(path: Path) -> Reader:
         if holds_annotated_photos(path):
             return known["voc"]
         if not any(path.iterdir()):
-            raise DataError(
-                f"{path}: the folder is empty; give one with photos, or a table of labels"
-            )
+            raise DataError(f"{path}: the folder is empty; give one with photos, or a label table")
         if photos := len(image_files(path)):
             raise DataError(
                 f"{path}: there are {photos:,} photos and nothing says what they show; give a "
                 "table with the columns path and labels, or put the photos into one folder per "
                 f"label; a trained model tags them with `labelwise predict RUN {path}`"
             )
-    raise DataError(
-        f"{path}: the format is not recognised; give one of {', '.join(known)} as 'FORMAT:path'"
-    )
+    listed = ", ".join(known)
+    raise DataError(f"{path}: the format is not recognised; give one of {listed} as 'FORMAT:path'")
 
 
 Part = tuple[str | None, Reader, Path]  # split, format, place
@@ -165,12 +160,9 @@ def load(
     except OSError as error:
         file = error.filename or text
         raise DataError(f"{file}: cannot be read ({error.strerror or error})") from None
-    except UnicodeError as error:
-        raise DataError(
-            f"{text}: it holds text that is not Unicode ({first_line(error)})"
-        ) from None
-    except pa.ArrowException as error:
-        what = "it holds text that is not Unicode" if "UTF8" in str(error) else "it cannot be read"
+    except (UnicodeError, pa.ArrowException) as error:
+        is_text = isinstance(error, UnicodeError) or "UTF8" in str(error)
+        what = "it holds text that is not Unicode" if is_text else "it cannot be read"
         raise DataError(f"{text}: {what} ({first_line(error)})") from None
     return check_table(
         table, skip_missing=skip_missing, check_files=check_files, duplicates=duplicates
@@ -196,9 +188,8 @@ def _read(
         (split, reader.read(path, **_known(options, reader.read, reader.name, check_files)))
         for split, reader, path in parts
     ]
-    if len(tables) == 1 and tables[0][0] is None:
-        return tables[0][1]
-    return join(tables, name=tables[0][1].name)
+    (split, first), *others = tables
+    return first if split is None and not others else join(tables, name=first.name)
 
 
 def _with_split(piece: str) -> tuple[str | None, str]:
@@ -209,21 +200,17 @@ def _with_split(piece: str) -> tuple[str | None, str]:
 
 def find_parts(source: str | Path, format: str | None = None) -> list[Part]:
     """Return the parts of a source that is read from files, each with its split and format."""
-    text = str(source)
-    known = readers()
+    text, known = str(source), readers()
     if format is not None and format not in known:
         raise SettingsError(f"unknown data format {format!r}{nearest(format, known)}")
     parts: list[Part] = []
-    pieces = [text] if _exists(text) else text.split(";")
-    for piece in pieces:
+    for piece in [text] if _exists(text) else text.split(";"):
         name, (split, address) = format, _with_split(piece)
         head, colon, tail = address.partition(":")
         if format is None and colon and head in known:
             name, address = head, tail
-        if address and _exists(address):
-            names = [address]
-        else:
-            names = sorted(glob.glob(address)) if address and "\0" not in address else []
+        names = sorted(glob.glob(address)) if "\0" not in address else []
+        names = [address] if address and _exists(address) else names
         if not names:
             built_in = ", ".join(GENERATED)
             raise DataError(f"there is no file or folder {address!r} (built-in sets: {built_in})")
@@ -270,9 +257,8 @@ def _known(
             values[option] = TypeAdapter(accepted[option].annotation).validate_python(value)
         except ValidationError as error:
             rule = error.errors()[0]["msg"].replace("Input should", "must")
-            raise SettingsError(
-                f"the option {option!r} of {name!r}: {rule}, got {value!r:.60}"
-            ) from None
+            what = f"the option {option!r} of {name!r}"
+            raise SettingsError(f"{what}: {rule}, got {value!r:.60}") from None
     return values
 
 

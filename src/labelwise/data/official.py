@@ -111,10 +111,8 @@ def read_questions(path: Path, part: str) -> list[VqaQuestion]:
         except (AttributeError, KeyError, TypeError):
             answers = []
         if len(answers) != PEOPLE:
-            raise DataError(
-                f"{noted}: question {number} must have {PEOPLE} answers, each with the text "
-                "'answer', and a text 'multiple_choice_answer'"
-            )
+            what = f"{PEOPLE} answers, each with a text 'answer', and a 'multiple_choice_answer'"
+            raise DataError(f"{noted}: question {number} must have {what}")
         given = {answer: answer_accuracy(votes) for answer, votes in Counter(answers).items()}
         questions.append(VqaQuestion(number, _number(entry, "image_id", asked), given, common))
     return questions
@@ -134,10 +132,10 @@ def read_vqa(path: Path, *, at_least: int = 9) -> LabelTable:
         _features(path / f"{PARTS[split]}_features.npz", [question.number for question in own])
         for split, own in parts.items()
     ]
-    widths = [part.shape[1] for part in features]
-    if len(set(widths)) > 1:
-        listed = " and ".join(map(str, widths))
-        raise DataError(f"{path}: the features of both parts must be as wide, got {listed}")
+    first, second = (part.shape[1] for part in features)
+    if first != second:
+        got = f"{first} and {second}"
+        raise DataError(f"{path}: the features of both parts must be as wide, got {got}")
     columns = {name: column for column, name in enumerate(names)}
     present, soft, shares = [], [], []
     for question in questions:
@@ -188,11 +186,9 @@ def _features(file: Path, numbers: Sequence[int]) -> NDArray[np.float32]:
             f"{ids.dtype} {ids.shape} and {features.dtype} {features.shape}"
         )
     rows = {number: row for row, number in enumerate(ids.tolist())}
-    missing = [number for number in numbers if number not in rows]
-    if missing:
-        raise DataError(
-            f"{file}: {len(missing):,} questions have no features, such as {missing[0]}"
-        )
+    if missing := [number for number in numbers if number not in rows]:
+        such = f"such as {missing[0]}"
+        raise DataError(f"{file}: {len(missing):,} questions have no features, {such}")
     return np.ascontiguousarray(features[[rows[number] for number in numbers]], np.float32)
 
 
@@ -228,12 +224,12 @@ def _require_binary(pickled: Path, archive: str) -> None:
 
 def read_cifar100(path: Path, *, labels: Literal["fine", "coarse", "both"] = "fine") -> LabelTable:
     """Return CIFAR-100 from ``cifar-100-binary``; with "both" an image has two of 120 labels."""
-    if labels == "both":
-        fine, coarse = _one_label(path, "fine"), _one_label(path, "coarse")
-        names = (*fine.space.names, *coarse.space.names)
-        truth = np.hstack([fine.targets()[0], coarse.targets()[0]])
-        return LabelTable.from_arrays(names, fine.images, truth, split=fine.split, name="cifar100")
-    return _one_label(path, labels)
+    if labels != "both":
+        return _one_label(path, labels)
+    fine, coarse = _one_label(path, "fine"), _one_label(path, "coarse")
+    names = (*fine.space.names, *coarse.space.names)
+    truth = np.hstack([fine.targets()[0], coarse.targets()[0]])
+    return LabelTable.from_arrays(names, fine.images, truth, split=fine.split, name="cifar100")
 
 
 def _one_label(path: Path, labels: str) -> LabelTable:
@@ -320,8 +316,7 @@ def read_imagenet(path: Path) -> LabelTable:
     """
     places = (path / "ILSVRC" / "Data" / "CLS-LOC", path / "Data" / "CLS-LOC")
     base = next((folder for folder in places if folder.is_dir()), path)
-    inside = base.relative_to(path).as_posix()
-    start = "" if inside == "." else f"{inside}/"
+    start = "" if base == path else f"{base.relative_to(path).as_posix()}/"
     for split in ("train", "val"):
         if not (base / split).is_dir():
             raise DataError(f"{path}: ImageNet needs the folder {split!r}")
@@ -338,9 +333,9 @@ def read_imagenet(path: Path) -> LabelTable:
         held = {f"{row[0]}.JPEG": row[1].split()[0] for row in rows if len(row) > 1 and row[1]}
     else:
         held = _by_development_kit(path, val)
-    absent = [file for file in val if file not in held]
-    if absent:
-        raise DataError(f"{path}: the class of val/{absent[0]} is not given")
+    for file in val:
+        if file not in held:
+            raise DataError(f"{path}: the class of val/{file} is not given")
     return from_rows(
         (path, [f"{start}train/{file}" for file in train] + [f"{start}val/{file}" for file in val]),
         labels + [[held[file]] for file in val],
@@ -355,10 +350,8 @@ def _by_development_kit(path: Path, files: list[str]) -> dict[str, str]:
 
     truth = next(iter(sorted(path.rglob(GROUND_TRUTH))), None)
     if truth is None:
-        raise DataError(
-            f"{path}: flat validation images need LOC_val_solution.csv or {GROUND_TRUTH}, "
-            "or put them in folders of their classes"
-        )
+        need = f"LOC_val_solution.csv or {GROUND_TRUTH}, or folders of their classes"
+        raise DataError(f"{path}: flat validation images need {need}")
     meta = truth.with_name("meta.mat")
     try:
         synsets = loadmat(meta, squeeze_me=True)["synsets"]
@@ -383,19 +376,17 @@ def read_nuswide(
     seed: int = 0,
 ) -> LabelTable:
     """Return NUS-WIDE; ``images`` is the folder of the photos inside ``path``."""
-    if flavour == "official":
-        parts = [_nuswide_part(path, name) for name in ("Train", "Test")]
-        split = np.repeat(["train", "test"], [len(files) for files, _ in parts])
-    else:
-        parts, split = [_nuswide_part(path, "")], None
+    own = flavour == "official"
+    parts = [_nuswide_part(path, name) for name in (("Train", "Test") if own else ("",))]
     files = [f"{images}/{file}" for names, _ in parts for file in names]
     labels = np.concatenate([labels for _, labels in parts])
+    split = np.repeat(["train", "test"][: len(parts)], [len(names) for names, _ in parts])
     table = LabelTable.from_arrays(
         _concepts(path), FileImages(path, files), labels, split=split, name=f"nuswide-{flavour}"
     )
     if drop_unlabelled:
         table = table.subset(~table.zero_label())
-    if split is not None:
+    if own:
         return table
     drawn = np.full(len(table), "test", "U5")
     count = round(GONG_SHARE * len(table))
@@ -485,8 +476,7 @@ def read_vispr(path: Path) -> LabelTable:
         texts = [image, *words] if isinstance(words, list) else [None]
         if not all(isinstance(text, str) for text in texts):
             raise DataError(f"{note}: must have 'image_path' and a list 'labels'")
-        inside = image if (path / image).is_file() else f"{part}/{Path(image).name}"
-        files.append(inside)
+        files.append(image if (path / image).is_file() else f"{part}/{Path(image).name}")
         labels.append(words)
         split.append(parts[part])
     if not files:
@@ -531,7 +521,6 @@ def _numbered(path: Path) -> dict[str, str]:
 
 
 def _first(path: Path, *places: str) -> Path:
-    for name in places:
-        if (path / name).is_file():
-            return path / name
+    if found := next((path / name for name in places if (path / name).is_file()), None):
+        return found
     raise DataError(f"{path}: there must be a file {places[0]}")

@@ -44,22 +44,20 @@ def from_rows(
     """
     source = FileImages(*images) if isinstance(images, tuple) else images
     vocabulary = Vocabulary(names)
-    if unknown is None:
-        unknown = [()] * len(labels)
-    present, blank = (
-        [
-            [vocabulary.number(word, f"{name}, {source.ids[row]}") for word in words]
-            for row, words in enumerate(rows)
-        ]
+    unknown = unknown or [()] * len(labels)
+    numbers = [
+        [vocabulary.number(word, f"{name}, {source.ids[row]}") for word in words]
         for rows in (labels, unknown)
-    )
+        for row, words in enumerate(rows)
+    ]
     space, columns = vocabulary.finish()
+    sets = [columns[row] for row in numbers]
     all_but = np.array([isinstance(words, AllBut) for words in unknown], np.bool_)
     return LabelTable(
         space,
         source,
-        LabelSets.from_lists([columns[row] for row in present], len(space)),
-        LabelSets.from_lists([columns[row] for row in blank], len(space), all_but),
+        LabelSets.from_lists(sets[: len(labels)], len(space)),
+        LabelSets.from_lists(sets[len(labels) :], len(space), all_but),
         None if split is None else np.asarray(split, "U5"),
         None if group is None else Names(group),
         name,
@@ -105,18 +103,23 @@ def read_csv_rows(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
 
 def read_json(path: Path) -> Any:
     """Return the content of a JSON file, or raise a DataError that says where it breaks."""
+    return parse_json(require_file(path).read_bytes(), str(path))
+
+
+def parse_json(content: bytes, where: str) -> Any:
+    """Return what JSON holds, or raise a DataError that says where it breaks."""
     try:
-        text = require_file(path).read_bytes().decode("utf-8-sig")
+        text = content.decode("utf-8-sig")
         value = json.loads(text)
         if LONE_SURROGATE.search(text):
             json.dumps(value, ensure_ascii=False).encode()
         return value
     except UnicodeDecodeError:
-        raise DataError(f"{path}: it is not UTF-8 text; save it as UTF-8") from None
+        raise DataError(f"{where}: it is not UTF-8 text; save it as UTF-8") from None
     except UnicodeEncodeError as error:
-        raise DataError(f"{path}: it holds text that is not Unicode ({error.reason})") from None
+        raise DataError(f"{where}: it holds text that is not Unicode ({error.reason})") from None
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{path}: not JSON ({error})") from None
+        raise DataError(f"{where}: not JSON ({error})") from None
 
 
 def inner(value: Any, *keys: str) -> Any:

@@ -16,7 +16,6 @@ memory, those in use and the next ones in the order that :meth:`ShardImages.will
 
 import fnmatch
 import io
-import json
 import os
 import re
 import threading
@@ -35,7 +34,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from labelwise.data.columns import TableColumns, Vocabulary
-from labelwise.data.rows import from_rows, label_names, require_file
+from labelwise.data.rows import from_rows, label_names, parse_json, require_file
 from labelwise.data.table import SPLIT_WORDS, LabelTable
 from labelwise.data.table_builder import TableBuilder
 from labelwise.data.tabular import known_labels, layout_of, parquet_table, read_tables
@@ -82,7 +81,7 @@ def read_folder(path: Path) -> LabelTable:
             raise DataError(f"{path}: every image must be in the folder of its class, got {file!r}")
         labels.append([printable(folders[0])])
     if not files:
-        more = f" ({notes[0]})" if notes else ""
+        more = "".join(f" ({note})" for note in notes[:1])
         raise DataError(f"{path}: there are no images in folders of classes{more}")
     classes = sorted({label[0] for label in labels})
     way_out = (
@@ -95,14 +94,14 @@ def read_folder(path: Path) -> LabelTable:
         listed = ", ".join(map(repr, classes))
         raise DataError(f"{path}: the folders {listed} are splits, not classes; {way_out}")
     table = from_rows((path, files), labels, split=split or None, name=printable(path.name))
-    return replace(table, notes=notes)
+    return table.noted(*notes)
 
 
 def split_folders(path: Path) -> dict[str, str]:
     """Return {folder: split} of the folders named after one, as train, valid or images_train."""
-    folders = [entry.name for entry in path.iterdir() if entry.is_dir()]
-    words = {name: name.lower().removeprefix("images_") for name in folders}
-    return {name: SPLIT_WORDS[word] for name, word in words.items() if word in SPLIT_WORDS}
+    names = (entry.name for entry in path.iterdir() if entry.is_dir())
+    splits = ((name, SPLIT_WORDS.get(name.lower().removeprefix("images_"))) for name in names)
+    return {name: split for name, split in splits if split is not None}
 
 
 def read_plantnet(path: Path) -> LabelTable:
@@ -122,10 +121,8 @@ def read_huggingface(
     """Return the table of a folder with metadata files or Parquet shards."""
     files = _huggingface_files(path, *METADATA_NAMES) or _huggingface_files(path, "*.parquet")
     if not files:
-        raise DataError(
-            f"{path}: there must be a metadata.csv, metadata.jsonl or metadata.parquet, "
-            "or Parquet files such as train-00000-of-00001.parquet"
-        )
+        listed = f"{', '.join(METADATA_NAMES)}, or Parquet files as train-00000-of-00001.parquet"
+        raise DataError(f"{path}: there must be one of {listed}")
     options: dict[str, Any] = {"columns": columns, "separator": separator, "ignore": ignore}
     return read_tables(files, names=names, called=path.resolve().name, **options)
 
@@ -166,7 +163,7 @@ def read_webdataset(
         root, shards = path, [shard for shard in sorted(path.rglob("*.tar")) if shard.is_file()]
     if not shards:
         raise DataError(f"{path}: there are no .tar files")
-    samples: list[list[Sample]] = []
+    samples = []
     for shard in shards:
         with require_file(shard).open("rb") as stream:
             samples.append(tar_samples(stream, shard.name, shard.stat().st_size, separator))
@@ -208,10 +205,8 @@ def tar_samples(stream: IO[bytes], shard: str, end: int, separator: str) -> list
         images = [suffix for suffix in files if Path("x" + suffix).suffix in IMAGE_SUFFIXES]
         label = next((suffix for suffix in LABEL_SUFFIXES if suffix in files), None)
         if len(images) != 1 or label is None:
-            raise DataError(
-                f"{shard}: sample {key!r} must have one image and a .json, .txt or .cls file, "
-                f"got {', '.join(files)}"
-            )
+            rule = f"sample {key!r} must have one image and a .json, .txt or .cls file"
+            raise DataError(f"{shard}: {rule}, got {', '.join(files)}")
         where = f"{shard}, {key}"
         labels = _labels(f"{where}{label}", label, files[label][1], separator)
         if labels is None and ".cls" in files:  # beside it, JSON may be facts of another kind
@@ -237,10 +232,8 @@ def _files_of_samples(stream: IO[bytes], shard: str, end: int) -> dict[str, Samp
         files = samples.setdefault(folder + slash + stem, {})
         suffix = f".{suffix.lower()}"
         if suffix in files:
-            raise DataError(
-                f"{shard}: the file {member.name!r} is there twice; "
-                "every sample must have a key of its own"
-            )
+            rule = "every sample must have a key of its own"
+            raise DataError(f"{shard}: the file {member.name!r} is there twice; {rule}")
         content = b""
         if suffix in LABEL_SUFFIXES:
             stream.seek(member.offset)
@@ -274,9 +267,7 @@ def table_of_samples(
     used = [name for name in SAMPLE_COLUMNS if any(name in sample for sample in samples)]
     meanings: dict[str, Any] = {name: name if name in used else None for name in SAMPLE_COLUMNS}
     meanings |= {"path": "path", "image": None, "labels": "labels"}
-    builder = TableBuilder(
-        TableColumns(**meanings, one_hot=()), Vocabulary(given), separator=separator
-    )
+    builder = TableBuilder(TableColumns(**meanings, one_hot=()), Vocabulary(given), separator)
     if samples:
         arrays = [pa.array(ids, pa.large_string())]
         for column in used:
@@ -291,17 +282,13 @@ def table_of_samples(
 
 
 def _labels(where: str, suffix: str, content: bytes, separator: str) -> dict[str, Any] | None:
-    try:
-        text = content.decode("utf-8-sig").strip()
-        if suffix == ".cls":
-            return {"class": text}
-        if suffix == ".txt":
-            return {"labels": text.split(separator)}
-        value = json.loads(text)
-    except UnicodeDecodeError:
-        raise DataError(f"{where}: it is not UTF-8 text") from None
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{where}: not JSON ({error})") from None
+    if suffix != ".json":
+        try:
+            text = content.decode("utf-8-sig").strip()
+        except UnicodeDecodeError:
+            raise DataError(f"{where}: it is not UTF-8 text") from None
+        return {"class": text} if suffix == ".cls" else {"labels": text.split(separator)}
+    value = parse_json(content, where)
     sample = value if isinstance(value, dict) else {"labels": value}
     if "labels" not in sample:
         return None
@@ -471,12 +458,11 @@ def read_shards(
     """Return the table of tar shards, or of Parquet files that hold their images."""
     shards = [shard for source in parts for shard in _shards_of(source)]
     kinds = {Path(shard.name).suffix.lower() for shard in shards}
+    place = without_options(parts[0].place)
     if len(kinds) > 1:
-        raise DataError(
-            f"{without_options(parts[0].place)}: shards must be all tar or all Parquet, got both; "
-            "name them by a pattern such as train-*.tar"
-        )
-    called = without_options(parts[0].place).rpartition("/")[2] or "shards"
+        rule = "shards must be all tar or all Parquet, got both"
+        raise DataError(f"{place}: {rule}; name them by a pattern such as train-*.tar")
+    called = place.rpartition("/")[2] or "shards"
     if kinds == {".tar"}:
         if columns or ignore:
             raise DataError(f"{called}: columns and ignore are for Parquet, these are tar shards")
@@ -492,11 +478,8 @@ def _shards_of(part: ShardPart) -> list[_Shard]:
         root, pattern = parent_of(part.place)
         storage = storage_at(root)
         shards = [pattern] if storage.size(pattern) is not None else []
-        if not shards and "*" in pattern:
-            names = storage.files() if storage.is_folder() else iter(())
-            shards = [
-                name for name in names if fnmatch.fnmatchcase(name, pattern) and _is_shard(name)
-            ]
+        if not shards and "*" in pattern and storage.is_folder():
+            shards = list(filter(_is_shard, fnmatch.filter(storage.files(), pattern)))
     if not shards:
         raise DataError(
             f"{without_options(part.place)}: there are no .tar or .parquet shards; other data is "
@@ -555,10 +538,8 @@ def _parquet_table(
     files = [parquet_table(s.shown, partial(s.storage.stream, s.name)) for s in shards]
     layout = layout_of(files[0], shards[0].shown, columns, ignored)
     if layout.image is None:
-        raise DataError(
-            f"{shards[0].shown}: there must be a column 'image' with the bytes of the images; a "
-            "table that names them is read from a disk"
-        )
+        rule = "there must be a column 'image' with the bytes of the images"
+        raise DataError(f"{shards[0].shown}: {rule}; a table that names them is read from a disk")
     known = Vocabulary(known_labels(files[0], layout, names))
     builder = TableBuilder(replace(layout, image=None, path="path"), known, separator)
     wanted = [header for header in layout.headers() if header != layout.image]
@@ -572,13 +553,11 @@ def _parquet_table(
             if layout.path is None:
                 given = [f"{printable(shard.name)}/{rows + n:06d}" for n in range(batch.num_rows)]
             else:
-                given = [str(name) for name in batch.column(layout.path).to_pylist()]
+                given = list(map(str, batch.column(layout.path).to_pylist()))
             ids += given
             kept = [header for header in batch.schema.names if header != layout.path]
-            batch = pa.record_batch(
-                [pa.array(given, pa.large_string()), *(batch.column(name) for name in kept)],
-                ["path", *kept],
-            )
+            arrays = [pa.array(given, pa.large_string()), *map(batch.column, kept)]
+            batch = pa.record_batch(arrays, ["path", *kept])
             builder.add(batch, shard.shown, rows, split=shard.split or split_of(shard.shown))
             rows += batch.num_rows
         with shard.storage.stream(shard.name) as stream:

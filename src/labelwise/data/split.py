@@ -85,10 +85,9 @@ def group_near_copies(
             watch.advance(1)
     watch.finish()
     if len(unread) == len(table):
-        raise DataError(
-            f"{table.name}: near copies are found by looking at photos, and none can be read "
-            f"({unread[0]}); name the groups of other pictures in a column 'group'"
-        )
+        reason = f"near copies are found by looking at photos, and none can be read ({unread[0]})"
+        way_out = "name the groups of other pictures in a column 'group'"
+        raise DataError(f"{table.name}: {reason}; {way_out}")
     return _grouped(table, near_groups(looks, NEAR), unread)
 
 
@@ -110,17 +109,15 @@ def group_near_vectors(
 def _grouped(table: LabelTable, alike: NDArray[np.int64], unread: Sequence[str]) -> GroupedTable:
     earliest, names = alike, table.ids
     if table.group is not None:
-        codes, names = table.group.codes(), table.group
-        first = np.unique(codes, return_index=True)[1][codes]
-        earliest = joined_rows(alike, np.stack([np.arange(len(table)), first], 1))
-    groups = Groups.of(earliest)
+        names = table.group
+        own = np.stack([np.arange(len(table)), table.group.firsts()], 1)
+        earliest = joined_rows(alike, own)
     sizes = np.bincount(alike, minlength=len(table))
-    divided = 0
+    copies, divided = int(sizes[sizes > 1].sum()), 0
     if table.split is not None:
         divided = len(np.unique(earliest[table.split != table.split[earliest]]))
-    named = Names(names[row] for row in earliest.tolist())
-    copies = int(sizes[sizes > 1].sum())
-    return GroupedTable(replace(table, group=named), groups, copies, divided, tuple(unread))
+    named = replace(table, group=Names(names[row] for row in earliest.tolist()))
+    return GroupedTable(named, Groups.of(earliest), copies, divided, tuple(unread))
 
 
 if TYPE_CHECKING:
@@ -153,11 +150,10 @@ def stratified_split(
     # Rows that share a group, or equal content, are one unit. Codes count up by first use, so the
     # sorted unique ones index their own first rows.
     unit = np.arange(len(table))
-    codes = [table.group.codes()] if table.group is not None else []
-    codes += [content_codes(table).codes()] if by_content else []
-    if codes:
-        firsts = [np.unique(code, return_index=True)[1][code] for code in codes]
-        pairs = np.concatenate([np.stack([unit, first], 1) for first in firsts])
+    alike = [table.group] if table.group is not None else []
+    alike += [content_codes(table)] if by_content else []
+    if alike:
+        pairs = np.concatenate([np.stack([unit, names.firsts()], 1) for names in alike])
         unit = np.unique(joined_rows(unit, pairs), return_inverse=True)[1]
     items = _items(table, min(wanted.values()))
     if unit.max(initial=-1) + 1 < len(unit):
@@ -202,7 +198,7 @@ def with_validation(
         taken = mixed[np.diff(np.floor(np.arange(len(rows) + 1) * share)) > 0]
     split[taken] = "val"
     note = f"{len(taken):,} of {len(rows):,} training images became validation, there was none"
-    return replace(table, split=split, notes=(*table.notes, note))
+    return replace(table, split=split).noted(note)
 
 
 def mlspl_split(
@@ -236,7 +232,7 @@ def _pairs(sets: LabelSets, smallest: float) -> tuple[NDArray[np.int64], NDArray
     nothing = np.zeros(0, np.int64)
     if not len(sizes) or int((sizes * (sizes - 1) // 2).sum()) > MOST_PAIRS:
         return nothing, nothing
-    owner, columns = sets.keys() // max(sets.width, 1), sets.columns.astype(np.int64)
+    owner, columns = sets.owners(), sets.columns.astype(np.int64)
     rows, codes = [nothing], [nothing]
     for step in range(1, int(sizes.max())):
         first = np.flatnonzero(owner[:-step] == owner[step:])
@@ -246,9 +242,8 @@ def _pairs(sets: LabelSets, smallest: float) -> tuple[NDArray[np.int64], NDArray
     if sets.width > MOST_DENSE:
         code = np.unique(code, return_inverse=True)[1]
     kept = np.bincount(code) * smallest >= 1
-    renumbered = np.cumsum(kept) - 1
     chosen = kept[code]
-    return row[chosen], renumbered[code[chosen]]
+    return row[chosen], np.cumsum(kept)[code[chosen]] - 1
 
 
 def _deal(
@@ -270,24 +265,17 @@ def _deal(
     for unit in order.tolist():
         start, end = starts[unit], starts[unit + 1]
         members = indices[start:end]
-        if counts[end - 1] == 1:  # the last item counts images: one image
+        some = counts[start:end]
+        if some[-1] == 1:  # the last item counts images: one image
             worth = [sum(map(gain.__getitem__, members)) for gain in gains]
-            best = worth.index(max(worth))
-            gain, slope = gains[best], slopes[best]
-            for item in members:
-                gain[item] -= slope[item]
         else:
-            some = counts[start:end]
+            pairs = list(zip(members, some, strict=True))
             worth = [
-                sum(
-                    c * (gain[i] - (c - 1) * slope[i] / 2)
-                    for i, c in zip(members, some, strict=True)
-                )
+                sum(c * (gain[i] - (c - 1) * slope[i] / 2) for i, c in pairs)
                 for gain, slope in zip(gains, slopes, strict=True)
             ]
-            best = worth.index(max(worth))
-            gain, slope = gains[best], slopes[best]
-            for item, count in zip(members, some, strict=True):
-                gain[item] -= count * slope[item]
-        chosen[unit] = best
+        best = worth.index(max(worth))
+        gain, slope, chosen[unit] = gains[best], slopes[best], best
+        for item, count in zip(members, some, strict=True):
+            gain[item] -= count * slope[item]
     return chosen

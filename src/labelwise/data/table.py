@@ -68,8 +68,7 @@ class LabelSets:
         sorted_columns, sizes = [], []
         for start in range(0, rows, BLOCK_ROWS):  # in blocks of bounded memory
             block = sets.take(np.arange(start, min(start + BLOCK_ROWS, rows)))
-            keys = np.sort(block.keys())
-            row, column = np.divmod(keys[np.diff(keys, prepend=-1) > 0], width)
+            row, column = np.divmod(np.unique(block.keys()), width)
             sorted_columns.append(column.astype(np.int32))
             sizes.append(np.bincount(row, minlength=len(block)))
         ends = _offsets(np.concatenate(sizes))
@@ -106,9 +105,8 @@ class LabelSets:
         starts = [sets.offsets[:-1] + end for sets, end in zip(parts, ends[:-1], strict=True)]
         offsets = np.concatenate([*starts, ends[-1:]]).astype(np.int64)
         columns = np.concatenate([sets.columns for sets in parts])
-        return cls(
-            offsets, columns, parts[0].width, np.concatenate([sets.inverted for sets in parts])
-        )
+        inverted = np.concatenate([sets.inverted for sets in parts])
+        return cls(offsets, columns, parts[0].width, inverted)
 
     def owners(self) -> NDArray[np.int64]:
         return np.repeat(np.arange(len(self), dtype=np.int64), np.diff(self.offsets))
@@ -229,9 +227,6 @@ class SoftLabels:
     def sums(self) -> NDArray[np.float64]:
         return np.bincount(self.sets.columns, self.shares, minlength=self.width).astype(np.float64)
 
-    def put(self, labels: NDArray[np.float32]) -> None:
-        labels[self.sets.owners(), self.sets.columns] = self.shares
-
 
 SPLITS = ("train", "val", "test")
 SPLIT_WORDS = {
@@ -265,10 +260,8 @@ class LabelTable:
             object.__setattr__(self, "soft", None)
         for sets in (self.present, self.unknown, self.soft):
             if sets is not None and (len(sets), sets.width) != (rows, labels):
-                raise ValueError(
-                    f"label sets must be {rows} rows by {labels} labels, "
-                    f"got {len(sets)} by {sets.width}"
-                )
+                got = f"{len(sets)} by {sets.width}"
+                raise ValueError(f"label sets must be {rows} rows by {labels} labels, got {got}")
         for column in (self.split, self.group):
             if column is not None and len(column) != rows:
                 raise ValueError(f"split and group must have {rows} rows, got {len(column)}")
@@ -300,11 +293,10 @@ class LabelTable:
                 raise ValueError("labels must lie in [0, 1] where they are observed")
             soft = SoftLabels.from_dense(values)
             values = values > 0.5
-        mask = values.astype(np.bool_)
         return cls(
             space if isinstance(space, LabelSpace) else LabelSpace(tuple(space)),
             images,
-            LabelSets.from_dense(mask & known),
+            LabelSets.from_dense(values.astype(np.bool_) & known),
             LabelSets.from_dense(~known),
             None if split is None else np.asarray(split, np.str_),
             None if group is None else Names(group),
@@ -323,9 +315,7 @@ class LabelTable:
     def subset(self, rows: ArrayLike) -> "LabelTable":
         """Return the table of the given rows (numbers, or a mask), in the given order."""
         chosen = np.asarray(rows)
-        if chosen.dtype == np.bool_:
-            chosen = np.flatnonzero(chosen)
-        index: NDArray[np.int64] = chosen.astype(np.int64)
+        index = (np.flatnonzero(chosen) if chosen.dtype == np.bool_ else chosen).astype(np.int64)
         return replace(
             self,
             images=self.images.subset(index),
@@ -336,14 +326,22 @@ class LabelTable:
             soft=None if self.soft is None else self.soft.take(index),
         )
 
+    def noted(self, *notes: str) -> "LabelTable":
+        """Return the table with further notes."""
+        return replace(self, notes=(*self.notes, *notes))
+
+    def split_sizes(self) -> dict[str, int]:
+        """Return {split: how many images}, empty without a split column."""
+        if self.split is None:
+            return {}
+        sizes = {name: int((self.split == name).sum()) for name in SPLITS}
+        return {name: size for name, size in sizes.items() if size}
+
     def splits(self) -> dict[str, "LabelTable"]:
         if self.split is None:
-            raise DataError(
-                f"{self.name} has no split column; make one with `labelwise data split`"
-            )
-        return {
-            name: self.subset(self.split == name) for name in SPLITS if (self.split == name).any()
-        }
+            way_out = "make one with `labelwise data split`"
+            raise DataError(f"{self.name} has no split column; {way_out}")
+        return {name: self.subset(self.split == name) for name in self.split_sizes()}
 
     def targets(
         self, rows: ArrayLike | None = None
@@ -355,16 +353,14 @@ class LabelTable:
         index = np.arange(len(self)) if rows is None else np.asarray(rows)
         labels: NDArray[Any] = self.present.take(index).dense().view(np.uint8)
         if self.soft is not None:
-            labels = labels.astype(np.float32)
-            self.soft.take(index).put(labels)
+            labels, soft = labels.astype(np.float32), self.soft.take(index)
+            labels[soft.sets.owners(), soft.sets.columns] = soft.shares
         return labels, ~self.unknown.take(index).dense() if self.has_unknown() else None
 
     def require_hard(self, what: str) -> None:
         if self.soft is not None:
-            raise DataError(
-                f"{self.name}: {len(self.soft.shares):,} labels are soft (a share between 0 and 1),"
-                f" and {what}"
-            )
+            soft = f"{len(self.soft.shares):,} labels are soft (a share between 0 and 1)"
+            raise DataError(f"{self.name}: {soft}, and {what}")
 
     def has_unknown(self) -> bool:
         return bool(self.unknown.inverted.any()) or len(self.unknown.columns) > 0
@@ -375,8 +371,7 @@ class LabelTable:
 
     def zero_label(self) -> NDArray[np.bool_]:
         """Return which images were reviewed in full and have no label, (N,)."""
-        none: NDArray[np.bool_] = self.present.sizes() + self.unknown.sizes() == 0
-        return none
+        return np.equal(self.present.sizes() + self.unknown.sizes(), 0)
 
     def facts(self) -> DatasetFacts:
         """Return what objectives and heads are built from; a soft label counts as its share."""
@@ -399,11 +394,9 @@ def join(parts: Sequence[tuple[str | None, LabelTable]], *, name: str) -> LabelT
     names = tables[0].space.names
     for table in tables[1:]:
         if table.space.names != names:
-            differing = sorted(set(names) ^ set(table.space.names)) or ["their order"]
-            raise DataError(
-                f"{tables[0].name} and {table.name} must have the same labels, "
-                f"they differ in {differing[0]!r}"
-            )
+            other, *_ = sorted(set(names) ^ set(table.space.names)) or ["their order"]
+            two = f"{tables[0].name} and {table.name}"
+            raise DataError(f"{two} must have the same labels, they differ in {other!r}")
     splits = [table.split if split is None else [split] * len(table) for split, table in parts]
     known = [np.asarray(split, "U5") for split in splits if split is not None]
     if known and len(known) != len(parts):
@@ -416,10 +409,9 @@ def join(parts: Sequence[tuple[str | None, LabelTable]], *, name: str) -> LabelT
     else:
         roots = [Path(os.path.abspath(source.root)) for source in files]
         base = Path(os.path.commonpath(roots))
-        inside = [root.relative_to(base) for root in roots]
         paths = [
             path if is_uri(path) else (folder / source.real_names.get(path, path)).as_posix()
-            for source, folder in zip(files, inside, strict=True)
+            for source, folder in zip(files, (r.relative_to(base) for r in roots), strict=True)
             for path in source.ids
         ]
         images = FileImages(base, paths)

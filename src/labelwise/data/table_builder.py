@@ -42,8 +42,11 @@ from labelwise.system.text import counted
 from labelwise.types import nearest
 
 IN_MEMORY = 1 << 30  # bytes
-
 PLACE = Path("/var/tmp")  # /tmp may itself be memory
+NEVER_0 = (
+    "the label columns hold 1 and -1 and never 0, so that no label is known to be absent: -1 is "
+    "read as unknown; give `--set minus_one=absent` if it means absent"
+)
 
 
 class _Spool:
@@ -82,11 +85,9 @@ class _Spool:
             for array in self._arrays:
                 self._writer.write_batch(pa.record_batch([array], schema=schema))
         except OSError as error:
-            raise DataError(
-                f"the images cannot be kept in {folder or tempfile.gettempdir()} "
-                f"({error.strerror or error}); "
-                "set TMPDIR to a folder with room, or use tar shards or image files"
-            ) from None
+            where = f"{folder or tempfile.gettempdir()} ({error.strerror or error})"
+            way_out = "set TMPDIR to a folder with room, or use tar shards or image files"
+            raise DataError(f"the images cannot be kept in {where}; {way_out}") from None
         self._arrays.clear()
 
 
@@ -144,16 +145,12 @@ class TableBuilder:
                     self.paths.append(pc.fill_null(paths, ""))  # few files give every image one
                 column = column.field("bytes") if "bytes" in fields else column
             if not (pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type)):
-                raise DataError(
-                    f"{at(0)}: {layout.image!r} must hold image bytes, got {column.type}; "
-                    "if it names files, call it 'path'"
-                )
+                rule = f"{layout.image!r} must hold image bytes, got {column.type}"
+                raise DataError(f"{at(0)}: {rule}; if it names files, call it 'path'")
             self.images.add(column)
         if layout.path is not None:
             paths = _texts(batch.column(layout.path), layout.path, at)
-            start, end, nothing = (
-                pa.scalar(text, pa.large_string()) for text in (prefix, extension, "")
-            )
+            start, end, nothing = (pa.scalar(t, pa.large_string()) for t in (prefix, extension, ""))
             if extension:
                 longer = pc.binary_join_element_wise(paths, end, nothing)
                 paths = pc.if_else(pc.ends_with(paths, extension), paths, longer)
@@ -169,11 +166,9 @@ class TableBuilder:
             for word in coded.dictionary.to_pylist():
                 key = word.strip().lower()
                 if key not in SPLIT_WORDS:
-                    row = first_true(pc.equal(text, word))
-                    raise DataError(
-                        f"{at(row)}: the split must be train, val or test, "
-                        f"got {word!r}{nearest(key, SPLIT_WORDS)}"
-                    )
+                    row, got = first_true(pc.equal(text, word)), f"got {word!r}"
+                    rule = f"the split must be train, val or test, {got}{nearest(key, SPLIT_WORDS)}"
+                    raise DataError(f"{at(row)}: {rule}")
                 places.append(SPLITS.index(SPLIT_WORDS[key]))
             self.split.append(np.array(places, np.uint8)[np.asarray(coded.indices, np.int64)])
         elif split is not None:
@@ -202,17 +197,12 @@ class TableBuilder:
             _reject_both(unknown, soft.sets, "unknown and soft", space.names, name)
             stated, present = present.union(soft.sets), present.union(soft.majority())
             soft = soft.without_zeros()
-        notes: tuple[str, ...] = ()
         none_absent = len(stated.columns) + len(unknown.columns) == len(stated) * stated.width
-        if self.minus_ones and self.minus_one != "absent" and none_absent:
-            notes = (
-                "the label columns hold 1 and -1 and never 0, so that no label is known to be "
-                "absent: -1 is read as unknown; give `--set minus_one=absent` if it means absent",
-            )
+        asks_minus_one = self.minus_ones and self.minus_one != "absent" and none_absent
         if everything.any():  # these rows know what is stated, and nothing else
             row = np.arange(len(unknown)) + len(unknown) * everything
-            unknown = LabelSets.concatenate([unknown, stated]).take(row)
-            unknown = replace(unknown, inverted=everything)
+            both = LabelSets.concatenate([unknown, stated]).take(row)
+            unknown = replace(both, inverted=everything)
         images: ImageSource
         if self.columns.image is None:
             images = FileImages(root, Names(pa.chunked_array(self.paths)))
@@ -229,7 +219,7 @@ class TableBuilder:
             np.array(SPLITS)[np.concatenate(self.split)] if self.split else None,
             Names(pa.chunked_array(self.group)) if self.group else None,
             name,
-            (*self.columns.taken, *blanks, *notes),
+            (*self.columns.taken, *blanks, *([NEVER_0] if asks_minus_one else [])),
             soft,
         )
 
@@ -239,9 +229,8 @@ class TableBuilder:
         keys = np.repeat(np.arange(len(sizes)), sizes) * max(width, 1)
         keys += columns[np.concatenate([rows.numbers for rows in self.soft])]
         order = np.argsort(keys, kind="stable")
-        twice = np.flatnonzero(np.diff(keys[order]) == 0)
-        if len(twice):
-            row = int(keys[order[twice[0]]]) // width
+        for twice in np.flatnonzero(np.diff(keys[order]) == 0)[:1].tolist():
+            row = int(keys[order[twice]]) // width
             raise DataError(f"{where}, row {row + 1}: a soft label is there twice")
         return SoftLabels(_sets(self.soft, columns, width), values[order])
 
@@ -249,13 +238,12 @@ class TableBuilder:
         """Ask about labels such as "No Finding" and "todo", which may mean none or unknown."""
         if not self.asks or self.vocabulary.closed or self.columns.labels is None:
             return
+        numbers = self.vocabulary.numbers
         uses = Counter(np.concatenate([rows.numbers for rows in self.present]).tolist())
         shown, settings = [], []
         for meaning in ("none", "unknown"):
-            names = [n for n in self.vocabulary.numbers if WORDS.get(n.casefold()) == meaning]
-            for name in names:
-                rows_with_it = counted(uses[self.vocabulary.numbers[name]], "row")
-                shown.append(f"{name!r} ({rows_with_it})")
+            names = [name for name in numbers if WORDS.get(name.casefold()) == meaning]
+            shown += [f"{name!r} ({counted(uses[numbers[name]], 'row')})" for name in names]
             listed = ",".join(map(json.dumps, names))
             settings += [f"--set {shlex.quote(f'means_{meaning}=[{listed}]')}"] if names else []
         if shown:
@@ -272,25 +260,27 @@ class TableBuilder:
         """
         if any((rows.sizes > 1).any() for rows in self.present):
             return ()
-        names = list(self.vocabulary.numbers)
+        number_of, parts = (
+            self.vocabulary.numbers,
+            "give `--set 'separator= '` if blanks part labels",
+        )
+        names = list(number_of)
         joined = names_of_joined_labels(names)
         if not joined:
             notes = (
-                f"{name!r} is read as one label, and {word!r} as another; give `--set "
-                "'separator= '` if blanks part labels"
+                f"{name!r} is read as one label, and {word!r} as another; {parts}"
                 for name in names
                 for word in name.split()
-                if word in self.vocabulary.numbers and name != word
+                if word in number_of and name != word
             )
             return tuple(islice(notes, 1))
         sizes = np.concatenate([rows.sizes for rows in self.present])
         numbers = np.concatenate([rows.numbers for rows in self.present])
-        entry = int(np.isin(numbers, [self.vocabulary.numbers[name] for name in joined]).argmax())
+        entry = int(np.isin(numbers, [number_of[name] for name in joined]).argmax())
         row, name = int(np.flatnonzero(sizes)[entry]), names[int(numbers[entry])]
         raise DataError(
             f"{where}, row {row + 1}: {self.columns.labels!r} holds {name!r}, whose words are "
-            "labels of other rows too; give `--set 'separator= '` if blanks part labels, or "
-            "`--set 'separator=|'` if they belong to the names"
+            f"labels of other rows too; {parts}, or `--set 'separator=|'` if they belong to names"
         )
 
     def _add_labels(self, batch: Any, at: At) -> None:

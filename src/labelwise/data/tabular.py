@@ -13,7 +13,7 @@ import shlex
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from io import SEEK_END
 from itertools import islice
@@ -37,7 +37,7 @@ from labelwise.data.columns import (
     folded,
     holds_states,
 )
-from labelwise.data.rows import inner, label_names, require_file
+from labelwise.data.rows import inner, label_names, parse_json, require_file
 from labelwise.data.table import SPLIT_WORDS, LabelTable
 from labelwise.data.table_builder import TableBuilder
 from labelwise.errors import DataError, SettingsError
@@ -82,8 +82,7 @@ def open_delimited(
     """
     with path.open("rb") as stream:
         first = stream.readline(BLOCK_BYTES)
-        named = EXCEL_DELIMITER.fullmatch(first)
-        if named is not None:
+        if (named := EXCEL_DELIMITER.fullmatch(first)) is not None:
             first = stream.readline(BLOCK_BYTES)
             delimiter = delimiter or named[1].decode()
     try:
@@ -94,17 +93,16 @@ def open_delimited(
         raise DataError(f"{path.name}: the file must be UTF-8 text; save it as UTF-8")
     if delimiter is None:
         marks = [mark for mark in "\t,;" if mark in line]
-        delimiter = DELIMITERS.get(path.suffix.lower()) or (marks[0] if marks else ",")
-        if path.suffix.lower() not in DELIMITERS and len(marks) > 1:
+        delimiter = DELIMITERS.get(path.suffix.lower())
+        if delimiter is None and len(marks) > 1:
             raise DataError(
                 f"{path.name}: its columns could be separated by {' or '.join(map(repr, marks))}; "
                 f"say which, as in `--set {_setting('delimiter', marks[0])}`"
             )
+        delimiter = delimiter or (*marks, ",")[0]
     if "\n" not in line and "\r" in line.rstrip("\r"):
-        raise DataError(
-            f"{path.name}: its lines end with a carriage return alone, as on old Macs; save the "
-            "table with the line ends of Unix or Windows"
-        )
+        way_out = "save the table with the line ends of Unix or Windows"
+        raise DataError(f"{path.name}: its lines end with a carriage return alone; {way_out}")
     try:
         header = next(csv.reader([line], delimiter=delimiter, strict=True), [])
     except csv.Error as error:
@@ -190,8 +188,7 @@ class _Layout:
         )
 
     def require_whole(self) -> None:
-        broken = self.broken()
-        if broken:
+        if broken := self.broken():
             raise DataError(
                 f"{self.path.name}: {self.complaint(broken)}. Put quotes around a cell that holds "
                 f'{self.delimiter!r}, as in "dog{self.delimiter}beach", correct the lines, or '
@@ -201,17 +198,15 @@ class _Layout:
 
 def as_cells(columns: Sequence[Any]) -> list[Any]:
     """Return columns of text for a CSV file, so that no cell is a formula: see ``as_cell``."""
-    return [
-        pc.replace_substring_regex(column, rf"^({FORMULA.pattern})", r"'\1") for column in columns
-    ]
+    start = rf"^({FORMULA.pattern})"
+    return [pc.replace_substring_regex(column, start, r"'\1") for column in columns]
 
 
 def _from_cells(columns: Sequence[Any]) -> list[Any]:
     if not pc.any(pc.starts_with(pa.chunked_array(columns, pa.string()), "'")).as_py():
         return list(columns)
-    return [
-        pc.replace_substring_regex(column, rf"^'({FORMULA.pattern})", r"\1") for column in columns
-    ]
+    start = rf"^'({FORMULA.pattern})"
+    return [pc.replace_substring_regex(column, start, r"\1") for column in columns]
 
 
 def _setting(option: str, mark: str) -> str:
@@ -224,12 +219,10 @@ def _delimited_batches(
     """Yield the rows below the header; broken lines are an error, or named in ``left_out``."""
     path, looked = layout.path, left_out is not None
     source: Any = path
-    if left_out is not None:
-        broken = layout.broken()
-        if broken:
-            left_out[:] = [f"left out: {layout.complaint(broken)}"]
-            rows = (content for _, content, whole in layout.records() if whole)
-            source = io.BytesIO(b"".join(rows))
+    if left_out is not None and (broken := layout.broken()):
+        left_out[:] = [f"left out: {layout.complaint(broken)}"]
+        rows = (content for _, content, whole in layout.records() if whole)
+        source = io.BytesIO(b"".join(rows))
     headers = [written[name] for name in wanted]
     reading = arrow_csv.ReadOptions(
         block_size=BLOCK_BYTES, use_threads=False, skip_rows=int(layout.above)
@@ -283,27 +276,19 @@ def json_objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the objects of a JSON Lines file, each with the number of its line."""
     with path.open("rb") as stream:
         for number, line in enumerate(stream, 1):
-            if not line.strip():
-                continue
-            try:
-                row = json.loads(line.decode("utf-8-sig"))
-            except UnicodeDecodeError:
-                raise DataError(
-                    f"{path.name}, line {number}: it is not UTF-8 text; save it as UTF-8"
-                ) from None
-            except (ValueError, RecursionError) as error:
-                raise DataError(f"{path.name}, line {number}: not JSON ({error})") from None
-            if not isinstance(row, dict):
-                raise DataError(f"{path.name}, line {number}: must be an object, got {row!r:.60}")
-            yield number, row
+            if line.strip():
+                row = parse_json(line, f"{path.name}, line {number}")
+                if not isinstance(row, dict):
+                    got = f"got {row!r:.60}"
+                    raise DataError(f"{path.name}, line {number}: must be an object, {got}")
+                yield number, row
 
 
 def _json_batches(path: Path, columns: set[str], headers: list[str]) -> Iterator[Any]:
     rows = json_objects(path)
     while chunk := list(islice(rows, BATCH_ROWS)):
         for number, row in chunk:
-            strange = row.keys() - columns
-            if strange:
+            if strange := row.keys() - columns:
                 raise DataError(
                     f"{path.name}, line {number}: the key {min(strange)!r} is not in the first line"
                 )
@@ -364,12 +349,7 @@ def parquet_table(name: str, opened: Callable[[], AbstractContextManager[Any]]) 
         names = features.get(header, {}).get("names")
         for key in (b"classes", f"{header}_names".encode()):
             if key in metadata:
-                try:
-                    names = json.loads(metadata[key])
-                except (ValueError, RecursionError) as error:
-                    raise DataError(
-                        f"{name}: the class names in the metadata are broken ({error})"
-                    ) from None
+                names = parse_json(metadata[key], f"{name}: the class names in the metadata")
                 names = False if names is None else names
         if names is None or (isinstance(names, list) and all(isinstance(n, str) for n in names)):
             return names
@@ -494,7 +474,7 @@ def read_tables(
         raise DataError("there is no table to read")
     with _with_command(file, options, asks):
         table = builder.finish(base, called or files[0][0].stem)
-    return replace(table, notes=(*table.notes, *stream.left_out))
+    return table.noted(*stream.left_out)
 
 
 def known_labels(
@@ -541,8 +521,8 @@ def _with_command(file: Path, given: Mapping[str, Any], asks: bool) -> Iterator[
             if file.suffix.lower() == ".csv" and delimiter is None:
                 with file.open("rb") as content:
                     header = content.readline(BLOCK_BYTES).decode("utf-8-sig", "replace")
-                marks = [mark for mark in ";\t" if mark in header and "," not in header]
-                delimiter = marks[0] if marks else None
+                marks = (mark for mark in ";\t" if mark in header and "," not in header)
+                delimiter = next(marks, None)
             if delimiter is not None:
                 options.append(f"delimiter={'tab' if delimiter == chr(9) else delimiter}")
             options += ["skip_broken=true"] if broken else []
@@ -606,7 +586,7 @@ def proposed(batch: Any, given: Mapping[str, Any], folder: Path, asks: bool) -> 
             listed = ",".join(map(json.dumps, matching))
             options += [f"means_{meaning}=[{listed}]"] if matching else []
     elif others := [*ignored, *(name for name in free if name not in states)]:
-        options.append(f"ignore=[{','.join(json.dumps(name) for name in others)}]")
+        options.append(f"ignore=[{','.join(map(json.dumps, others))}]")
     photos_named = cells.get(columns.get("path", ""), [])
     if given["extension"]:
         options.append(f"extension={given['extension']}")

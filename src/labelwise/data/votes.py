@@ -39,7 +39,7 @@ from numpy.typing import NDArray
 
 from labelwise.data.rows import require_file
 from labelwise.data.table import LabelSets, LabelTable, SoftLabels
-from labelwise.data.tabular import TABULAR
+from labelwise.data.tabular import open_tabular
 from labelwise.errors import DataError, SettingsError
 from labelwise.pictures.sources import FileImages, ImageSource
 from labelwise.system.names import Names
@@ -81,9 +81,7 @@ class Votes:
     @classmethod
     def read(cls, path: str | Path) -> "Votes":
         file = require_file(Path(path))
-        if file.suffix.lower() not in TABULAR:
-            raise DataError(f"{file}: a file of votes must end in {', '.join(TABULAR)}")
-        stream = TABULAR[file.suffix.lower()](file)
+        stream = open_tabular(file)
         headers = _headers(stream.header, file.name)
         unit = "line" if stream.text_only else "row"
         has_header = stream.text_only and file.suffix.lower() not in (".jsonl", ".ndjson")
@@ -119,9 +117,8 @@ class Votes:
         words, code = _coded(pc.utf8_lower(texts[3]))
         answer = np.array([ANSWERS.get(word, 2) for word in words], np.int8)[code]
         for row in np.flatnonzero(answer == 2)[:1].tolist():
-            raise DataError(
-                f"{at(row)}: an answer is yes, no or don't know, got {texts[3][row].as_py()!r}"
-            )
+            got = texts[3][row].as_py()
+            raise DataError(f"{at(row)}: an answer is yes, no or don't know, got {got!r}")
         votes = cls(
             Names(photos), space.names, tuple(workers), photo, column[label], worker, answer
         )
@@ -129,7 +126,7 @@ class Votes:
         order = np.argsort(key, kind="stable")
         again = np.flatnonzero(np.diff(key[order]) == 0)
         if len(again):
-            row, earlier = min((int(order[k + 1]), int(order[k])) for k in again)
+            row, earlier = min(zip(order[again + 1].tolist(), order[again].tolist(), strict=True))
             raise DataError(
                 f"{at(row)}: {workers[worker[row]]!r} has answered "
                 f"{space.names[votes.label[row]]!r} of {photos[photo[row]]!r} before, in "
@@ -201,9 +198,8 @@ class SoftVotes:
         row_of = {photo: row for row, photo in enumerate(images.ids)}
         for photo in self.votes.photos:
             if photo not in row_of:
-                raise DataError(
-                    f"{name} has no photo {photo!r}, which has votes{nearest(photo, row_of)}"
-                )
+                there = nearest(photo, row_of)
+                raise DataError(f"{name} has no photo {photo!r}, which has votes{there}")
         rows = np.array([row_of[photo] for photo in self.votes.photos], np.int64)
         photo_number, column = np.divmod(self.entries, len(self.votes.labels))
         row = rows[photo_number]
@@ -265,7 +261,6 @@ def model_workers(
     seen = np.bincount(label, minlength=width)
     yes, answers = np.bincount(entry, affirmed, len(entries)), np.bincount(entry)
     truth = (yes + 0.5) / (answers + 1)  # EM begins at the smoothed share of yes
-    steps = 0
     for steps in range(1, MOST_STEPS + 1):  # noqa: B007 (told below)
         share = (np.bincount(label, truth, width) + photos) / np.maximum(seen + 2 * photos, 1)
         there = truth[entry]
@@ -285,8 +280,7 @@ def model_workers(
         if np.abs(truth - before).max(initial=0.0) < CLOSE:
             break
     enough = answers >= least
-    ones = np.ones(len(kept))
-    records = _records(votes, kept, truth[entry], ones, (right, strength))
+    records = _records(votes, kept, truth[entry], np.ones(len(kept)), (right, strength))
     ended = f"{steps} steps" if steps < MOST_STEPS else f"not settled after {steps} steps"
     how = (
         f"Dawid–Skene model of {len(votes.workers):,} workers per label, prior of {strength:g} "
@@ -318,14 +312,13 @@ def _records(
 
     records = []
     ends = np.searchsorted(cells, np.arange(len(votes.workers) + 1) * width).tolist()
-    for worker, (start, end) in enumerate(itertools.pairwise(ends)):
-        labels = [votes.labels[label] for label in (cells[start:end] - worker * width).tolist()]
+    for name, (start, end) in zip(votes.workers, itertools.pairwise(ends), strict=True):
+        labels = (votes.labels[label] for label in (cells[start:end] % width).tolist())
         rows = [table[start:end].sum(0), *table[start:end]]
         for label, row in zip((ALL_LABELS, *labels), rows, strict=True):
             yes, no, unknown, present, absent, hits, passes = row.tolist()
             counts = int(yes), int(no), int(unknown)
             rates = rate(hits, present), rate(passes, absent)
-            name = votes.workers[worker]
             records.append(WorkerRecord(name, label, *counts, present, absent, *rates))
     return tuple(records)
 
@@ -336,10 +329,8 @@ def _headers(header: Sequence[str], where: str) -> list[str]:
     for meaning, names in HEADERS.items():
         named = [folded[name] for name in names if name in folded]
         if not named:
-            raise DataError(
-                f"{where}: there must be a column {meaning!r} (or {', '.join(names[1:])}), "
-                f"got {', '.join(map(repr, header))}"
-            )
+            others, got = ", ".join(names[1:]), ", ".join(map(repr, header))
+            raise DataError(f"{where}: there must be a column {meaning!r} (or {others}), got {got}")
         headers.append(named[0])
     return headers
 

@@ -233,8 +233,8 @@ def _at_most(g: Graph, rule: Any, probs: Value, thresholds: Value | None) -> Val
 def _with_parents(g: Graph, rule: Any, probs: Value, thresholds: Value | None) -> Value:
     sets = write_rule(g, rule.rule, probs, thresholds)
     columns = np.arange(len(rule.parents))
-    for parent, below in rule.tree.families():
-        any_below = g.cast(g.op("Gather", sets, below, axis=-1), "int64")
+    for parent in rule.tree.parents_upward:
+        any_below = g.cast(g.op("Gather", sets, rule.tree.below(parent), axis=-1), "int64")
         any_below = g.cast(g.op("ReduceMax", any_below, [-1], keepdims=1), "bool")
         sets = g.op("Or", sets, g.op("And", any_below, columns == parent))
     return sets

@@ -96,9 +96,7 @@ def logsumexp(x: A) -> A:
         return x.logsumexp(dim=-1, keepdim=True)
     top = x.max(axis=-1, keepdims=True)
     top = np.where(np.isfinite(top), top, 0)
-    with np.errstate(divide="ignore"):
-        total: NDArray[Any] = np.log(np.exp(x - top).sum(axis=-1, keepdims=True)) + top
-    return total
+    return np.asarray(safe_log(np.exp(x - top).sum(axis=-1, keepdims=True)) + top)
 
 
 def safe_log(x: A) -> A:
@@ -106,8 +104,7 @@ def safe_log(x: A) -> A:
     if is_tensor(x):
         return x.log()
     with np.errstate(divide="ignore"):
-        logs: NDArray[Any] = np.log(x)
-    return logs
+        return np.asarray(np.log(x))
 
 
 def log1mexp(log_p: A) -> A:
@@ -144,8 +141,7 @@ def search_rows(knots: A, x: A) -> A:
         return torch.searchsorted(knots, x.contiguous())
     if isinstance(x, Symbol):
         return cast("A", x.search_rows(knots))
-    pairs = zip(knots, x, strict=True)
-    return np.array([np.searchsorted(own, values) for own, values in pairs]).reshape(x.shape)
+    return np.array([*map(np.searchsorted, knots, x)]).reshape(x.shape)
 
 
 def taken(table: A, index: A) -> A:

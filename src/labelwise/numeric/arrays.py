@@ -39,8 +39,7 @@ def to_numpy(array: Array) -> NDArray[Any]:
         values = array.detach()
         if values.is_floating_point() and values.element_size() == 2:
             values = values.float()
-        array_given: NDArray[Any] = values.cpu().numpy()
-        return array_given
+        return np.asarray(values.cpu().numpy())
     given = np.asarray(array)
     return given.astype(np.float32) if given.dtype == np.float16 else given
 
@@ -68,10 +67,8 @@ def check_shapes(**arrays: Array | None) -> tuple[int, int]:
     first, matrix = next(iter(given.items()))
     for name, array in given.items():
         if not isinstance(array, np.ndarray) and not is_tensor(array):
-            raise TypeError(
-                f"{name} must be a numpy array or a tensor, got {type(array).__name__}; "
-                "np.asarray makes one of lists and tables"
-            )
+            way_out = f"got {type(array).__name__}; np.asarray makes one of lists and tables"
+            raise TypeError(f"{name} must be a numpy array or a tensor, {way_out}")
         if array.ndim != 2:
             raise ValueError(f"{name} must be (N, K), got shape {tuple(array.shape)}")
         if array.shape != matrix.shape:
@@ -98,8 +95,7 @@ def as_mask(values: NDArray[Any], name: str) -> Mask:
 def mask_tensor(values: Array, name: str, device: "torch.device | str | None" = None) -> "Tensor":
     """Return booleans as a tensor; of numbers only 0 and 1 are taken."""
     tensor: Any = to_tensor(values, device)
-    mask: Any = as_mask(tensor, name)
-    return mask  # type: ignore[no-any-return]
+    return as_mask(tensor, name)  # type: ignore[return-value]
 
 
 def present_labels(labels: NDArray[Any], observed: Mask | None) -> Mask:
@@ -110,10 +106,8 @@ def present_labels(labels: NDArray[Any], observed: Mask | None) -> Mask:
         odd = ~present & (labels != 0)
         odd = odd if observed is None else odd & observed
         if odd.any():
-            raise ValueError(
-                f"labels must be 0 or 1 where they are observed, got {labels[odd][0]}; cut soft "
-                "labels first, as labels > 0.5"
-            )
+            way_out = f"got {labels[odd][0]}; cut soft labels first, as labels > 0.5"
+            raise ValueError(f"labels must be 0 or 1 where they are observed, {way_out}")
     return present if observed is None else present & observed
 
 

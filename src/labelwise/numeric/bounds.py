@@ -116,16 +116,17 @@ def ratio_interval(
     """
     if not counts.sum():
         return 0.0, 1.0
-    if (counts == 1).all() and ((losses == 0) | (losses == 1)).all():
+    single = bool((counts == 1).all())
+    if single and ((losses == 0) | (losses == 1)).all():
         return clopper_pearson(int(losses.sum()), len(losses), confidence)
     ratio = float(losses.sum() / counts.sum())
-    single = bool((counts == 1).all())
 
     def rejected(level: float, seen: float, excess: Numbers) -> bool:
-        if single:
-            p = hoeffding_bentkus_p_values(np.array([seen]), np.array([len(losses)]), level)
-        else:
-            p = betting_p_values(excess[:, None], (1 - level) * most)
+        p = (
+            hoeffding_bentkus_p_values(np.array([seen]), np.array([len(losses)]), level)
+            if single
+            else betting_p_values(excess[:, None], (1 - level) * most)
+        )
         return bool(p[0] <= 1 - confidence)
 
     def too_low(level: float) -> bool:
@@ -150,8 +151,5 @@ def edge(
     """Return the level nearest ``inside`` that is excluded, by bisection; else ``outside``."""
     for _ in range(steps):
         middle = (inside + outside) / 2
-        if excluded(middle):
-            outside = middle
-        else:
-            inside = middle
+        inside, outside = (inside, middle) if excluded(middle) else (middle, outside)
     return outside

@@ -30,9 +30,7 @@ def require_finite(value: Any, what: str) -> None:
             raise ValueError(f"every number of the {what} must be finite, got {leaf}{_at(path)}")
         if isinstance(leaf, int) and abs(leaf) > LARGEST_WHOLE:
             got = f"an integer of {leaf.bit_length()} bits{_at(path)}"
-            raise ValueError(
-                f"every number of the {what} must be finite and, if whole, at most 2^53, got {got}"
-            )
+            raise ValueError(f"every whole number of the {what} must be at most 2^53, got {got}")
 
 
 def require_numbers(value: Any, what: str) -> None:

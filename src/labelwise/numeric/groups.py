@@ -84,10 +84,8 @@ class Groups:
     def divided(self, share: float, seed: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
         """Return the rows of a ``share`` of the groups, drawn by seed, and those of the others."""
         if not 0 < share < 1 or self.count < 2:
-            raise DataError(
-                f"photos or groups cannot be divided into {share:g} of them and the others; "
-                f"two or more are needed, got {self.count}"
-            )
+            what = f"{share:g} of the photos or groups cannot be taken"
+            raise DataError(f"{what}; two or more are needed, got {self.count}")
         order = np.random.default_rng(seed).permutation(self.count)
         cut = min(max(1, round(share * self.count)), self.count - 1)
         chosen = np.isin(self.codes, order[:cut])
@@ -120,18 +118,13 @@ class Groups:
             return float(units)
         by_group = (self.sums(moved) / (1 - parts / count))[parts > 0]
         effect = float(by_group @ by_group) / float(moved @ moved)
-        few, many = (
-            float(stdtrit(freedom, 0.975)) for freedom in (freedom_of(by_group), count - 1)
-        )
+        few, many = stdtrit([freedom_of(by_group), count - 1], 0.975).tolist()
         return max(count**2 / float(parts @ parts), count / max(effect, 1.0) * (many / few) ** 2)
 
     def design_effect(self, influence: Numbers) -> float | None:
         """Return D of a figure moved by each photo as ``influence`` (N,) says; None for none."""
-        alone = float(influence @ influence)
-        if alone == 0:
-            return None
-        together = self.sums(influence)
-        return float(together @ together) / alone
+        alone, together = float(influence @ influence), self.sums(influence)
+        return float(together @ together) / alone if alone else None
 
 
 def freedom_of(moved: Numbers) -> float:
@@ -140,11 +133,9 @@ def freedom_of(moved: Numbers) -> float:
     >>> freedom_of(np.ones(10)), round(freedom_of(np.array([3.0, 0.1, 0.1])), 2)
     (9.0, 1.01)
     """
-    squares = moved**2
+    squares, most = moved**2, float(max(len(moved) - 1, 1))
     fourth = float(squares @ squares)
-    if fourth == 0:
-        return float(max(len(moved) - 1, 1))
-    return float(np.clip(2 * squares.sum() ** 2 / fourth - 1, 1, max(len(moved) - 1, 1)))
+    return float(np.clip(2 * squares.sum() ** 2 / fourth - 1, 1, most)) if fourth else most
 
 
 def error_of_photo_test(delta: float, design_effect: float) -> float:

@@ -64,6 +64,11 @@ class Names(Sequence[str]):
         encoded = self.arrow.dictionary_encode().combine_chunks()
         return np.asarray(encoded.indices.to_numpy(zero_copy_only=False), np.int64)
 
+    def firsts(self) -> NDArray[np.int64]:
+        """Return the first row (n,) that holds the same text as each."""
+        codes = self.codes()
+        return np.unique(codes, return_index=True)[1][codes]
+
     def first_repeat(self) -> tuple[int, int] | None:
         hashes = np.fromiter(map(hash, self), np.int64, len(self))
         ordered = np.sort(hashes)
