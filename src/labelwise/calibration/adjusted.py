@@ -18,7 +18,7 @@ from math import log
 
 import numpy as np
 
-from labelwise.calibration.platt import Beta
+from labelwise.calibration.regression import Beta
 from labelwise.links import Grouped, Link
 from labelwise.numeric.array_api import A, log_sigmoid, logsumexp, namespace
 from labelwise.numeric.arrays import Array, Mask, Numbers, as_mask, check_shapes, to_numpy

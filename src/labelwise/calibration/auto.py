@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from labelwise.calibration.entries import Floats, folds_of, read_entries
 from labelwise.calibration.few import few
 from labelwise.calibration.isotonic import histogram, isotonic
-from labelwise.calibration.platt import beta, platt, temperature
+from labelwise.calibration.regression import beta, platt, temperature
 from labelwise.errors import DataError, SettingsError
 from labelwise.links import Link
 from labelwise.numeric.arrays import Array, Mask, Numbers, as_mask, to_numpy

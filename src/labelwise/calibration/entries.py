@@ -223,7 +223,6 @@ class Bins:
             yield self.u[block], self.y[block], self.w[block]
 
     def coarser(self, factor: int) -> "Bins":
-        """Return ``factor`` neighbouring bins as one each."""
         return _means(*(sums.reshape(-1, factor, self.num_labels).sum(1) for sums in self.sums()))
 
     def sums(self) -> tuple[Numbers, Numbers, Numbers]:
@@ -283,7 +282,6 @@ def compressed(entries: Entries, folds: int) -> list[Rows]:
 
 
 def _location(entries: Entries) -> tuple[float, float]:
-    """Return the median and the width of the middle half of a sample of the log-odds."""
     blocks = entries.subset(slice(None, None, max(1, entries.logits.size // SAMPLE))).rows()
     some = np.concatenate([(u if w is None else u[w > 0]).ravel() for u, _, w in blocks])
     if not len(some):

@@ -140,7 +140,6 @@ class CurveProblem:
         return Mode(shared, own, float(evidence), self.curves(shared, own, spreads), fisher)
 
     def covariance(self, mode: Mode, spreads: Spreads, times: float = 1.0) -> Numbers:
-        """Return the covariance (K, 2, 2) of the curves; of ``times`` as many photos."""
         to_shared, to_own = self.maps(spreads)
         reduced, _, by_label, cross = self._eliminated(times * mode.fisher, to_shared, to_own)
         inverse = np.linalg.inv(by_label)
@@ -170,7 +169,6 @@ class CurveMixture:
 
     @classmethod
     def of(cls, problem: CurveProblem) -> "CurveMixture":
-        """Return the mixture of all pairs of the grid, weighed by the problem's typical spread."""
         modes: dict[Spreads, Mode] = {}
         for row, first in enumerate(SPREADS):
             for column, second in enumerate(SPREADS):
@@ -183,7 +181,6 @@ class CurveMixture:
         return cls(problem, modes, problem.typical)
 
     def _likely(self, least: float) -> list[tuple[float, Spreads, Mode]]:
-        """Return the pairs of more than the least weight, with their weights."""
         # A geometric grid of tau covers widths in proportion to tau.
         level = [
             mode.evidence + np.log(pair[0] * pair[1]) - sum(pair) / self.typical
@@ -196,7 +193,6 @@ class CurveMixture:
         return [(weight / total, pair, mode) for weight, pair, mode in likely]
 
     def without(self, out: NDArray[np.bool_], typical: float) -> "CurveMixture":
-        """Return the mixture without some rows, weighed by a law of the spreads."""
         problem, likely = self.problem.without(out), self._likely(NEAR)
         modes = {pair: problem.solve(pair, (mode.shared, mode.own)) for _, pair, mode in likely}
         return CurveMixture(problem, modes, typical)
@@ -206,7 +202,6 @@ class CurveMixture:
         return sum((weight * mode.curve for weight, _, mode in likely), np.zeros(()))
 
     def covariance(self, times: float = 1.0) -> Numbers:
-        """Return the covariance of (alpha_k, beta_k), (K, 2, 2); of ``times`` as many photos."""
         mean, whole = self.mean(), np.zeros(())
         for weight, pair, mode in self._likely(LIKELY):
             away = mode.curve - mean
@@ -281,7 +276,6 @@ class FewLabels:
         return self.mixture.covariance()
 
     def mean_without(self, out: NDArray[np.bool_]) -> Numbers:
-        """Return the mean (K, 2) that the labelled photos give which are not ``out`` (n,)."""
         return self.mixture.without(out, _doubting(self.mixture.problem.typical)).mean()
 
     @cached_property

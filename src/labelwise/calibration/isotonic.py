@@ -118,7 +118,6 @@ def _edges(entries: Entries, bins: int) -> Floats:
 
 
 def _counts(entries: Entries, edges: Floats) -> Numbers:
-    """Return how many entries, and how many present ones, fall in each bin: (folds, 2, K, B)."""
     count, labels, bins = len(entries.logits), entries.num_labels, len(edges) + 1
     folds = min(FOLDS, count)
     size = folds * labels * bins

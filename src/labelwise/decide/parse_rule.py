@@ -28,11 +28,14 @@ from warnings import catch_warnings, simplefilter
 import numpy as np
 
 from labelwise.decide.arrays import read_answers
-from labelwise.decide.risk import control_f, control_false_alarms, control_precision, control_recall
 from labelwise.decide.rules import ExpectedF, Rule, Threshold, TopK
 from labelwise.decide.thresholds import (
     average_k,
     best_f,
+    control_f,
+    control_false_alarms,
+    control_precision,
+    control_recall,
     false_alarms_at,
     least_cost,
     precision_at,

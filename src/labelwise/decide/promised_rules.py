@@ -91,7 +91,6 @@ class _Scored:
         return table.reshape(len(entries), size + 1)[:, :-1].cumsum(1).astype(np.float64)
 
     def losses(self, candidates: Numbers) -> tuple[Numbers, Numbers]:
-        """Return losses and weights (N, T); the risk is the ratio of their sums."""
         if self.graded is not None:
             weights = (self.scores >= candidates).astype(np.float64)
             return weights * self.graded[:, None], weights
@@ -308,7 +307,6 @@ def promise_tags(
     most = max(1, ceil(float(np.quantile(sizes, 0.95))))
 
     def capped(side: Evidence) -> Evidence:
-        """Return the photos with only their most probable labels known."""
         kept, answers = TopK(most)(side.answers.probs), side.answers
         present, absent = answers.present & kept, answers.absent & kept
         return replace(side, answers=replace(answers, present=present, absent=absent))
@@ -410,7 +408,6 @@ def _per_label(
     level: float,
     confidence: float,
 ) -> Promised:
-    """Return a threshold per label; ``whole`` are all photos, for labels that need no tuning."""
     needed = max(FEWEST, PER_ERROR_FREE * ceil(log(1 - confidence) / log(level)))
     values = np.full(len(tested.names), 0.0 if what == "recall" else NEVER)
     promises: list[Promise] = []
@@ -467,7 +464,6 @@ def _interpolated(what: str, part: Evidence, level: float) -> Numbers:
 def _of_known_labels(
     what: What, cut: Cut | None, tested: Evidence, level: float, confidence: float
 ) -> Promised:
-    """Return the rule of one threshold, and what is promised of the labels that photos know."""
     if cut is None:
         never = Threshold(0.0 if what == "recall" else NEVER)
         return Promised(never, (), (_refusal(what, tested, level, confidence),))

@@ -97,7 +97,6 @@ class CostTable:
 
     @staticmethod
     def of(log_p: Array, log_q: Array, labels: Array, observed: Array | None) -> "CostTable":
-        """Check the arrays and return them as a table."""
         sides = [to_numpy(log_p), to_numpy(log_q)]
         truth = to_numpy(labels)
         seen = None if observed is None else as_mask(to_numpy(observed), "observed")

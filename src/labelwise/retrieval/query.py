@@ -206,7 +206,6 @@ class Parser:
         return Has(name) if above else Not(Has(name))
 
     def name(self) -> tuple[str, bool]:
-        """Return the next name, and whether some of it was quoted or escaped."""
         self.take("")
         name, kept, literal = "", 0, False  # blanks after ``kept`` letters do not count
         while piece := NAME_PIECE.match(self.text, self.at):
@@ -356,7 +355,6 @@ class Query:
 
     @classmethod
     def of(cls, wanted: Iterable[str], unwanted: Iterable[str] = ()) -> "Query":
-        """Return the query for images with all the wanted and none of the unwanted labels."""
         parts: list[Expression] = [Has(name) for name in dict.fromkeys(wanted)]
         parts += [Not(Has(name)) for name in dict.fromkeys(unwanted)]
         if not parts:
@@ -393,18 +391,15 @@ class Query:
         return query
 
     def names(self) -> tuple[str, ...]:
-        """Return the names in the query, each once."""
         names = dict.fromkeys(labels_of(self.expression))
         return tuple(names | dict.fromkeys(limit.name for limit in self.limits))
 
     @property
     def wanted(self) -> tuple[str, ...]:
-        """The labels that every image found must carry."""
         return self._labels(True)
 
     @property
     def unwanted(self) -> tuple[str, ...]:
-        """The labels that no image found may carry."""
         return self._labels(False)
 
     def _labels(self, wanted: bool) -> tuple[str, ...]:
@@ -453,7 +448,6 @@ def complete(text: str, space: LabelSpace, taxonomy: Taxonomy | None = None) -> 
 
 
 def _mistaken(text: str, meant: Query) -> DataError:
-    """Return the error that suggests how a query is written."""
     return DataError(
         f"a query joins labels by ',' (all of them) or '|' (one of them at least), got "
         f"{shortened(text, SHOWN)!r}; did you mean {shortened(str(meant), SHOWN)!r}?"

@@ -275,7 +275,6 @@ def calls_of_table(
 
 
 def _entries(source: Path, kind: Kind | None, keep: tuple[str, ...]) -> Detections:
-    """Return the entries of a table of scores, a row and a label each, as detections."""
     raw = read_raw(source, keep)
     scores = unlabelled_scores(raw, kind, None)
     rows, labels = scores.logits.shape

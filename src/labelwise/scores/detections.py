@@ -67,19 +67,16 @@ class Detections:
         return np.asarray(codes[self.file], np.int64)
 
     def grouped_by(self, told: Mapping[str, str], source: str) -> "Detections":
-        """Return these detections in the groups that a table tells of some files."""
         if self.groups is not None:
             raise DataError(f"{self.source} and {source} both name groups; leave one of them out")
         return replace(self, groups=tuple(told.get(name) or name for name in self.files))
 
     def keys(self) -> NDArray[np.int64]:
-        """Return a number (N,) for each detection: its recording, start and label."""
         starts, start_of = np.unique(np.round(self.start, 3), return_inverse=True)
         clip = self.file * len(starts) + start_of
         return np.asarray(clip * len(self.names) + self.label, np.int64)
 
     def row(self, number: int) -> str:
-        """Return how an error names a row, counted from 1 without the header."""
         return (
             f"{self.source}: row {number + 1} ({self.names[self.label[number]]} at "
             f"{self.start[number]:g} s of {self.files[self.file[number]]})"

@@ -29,8 +29,8 @@ from labelwise.evaluation import Evaluation
 from labelwise.links import Link, Sigmoid
 from labelwise.models.spec import require_fit
 from labelwise.predictions import Predictions
-from labelwise.scores.cross_validate import Judged
 from labelwise.scores.detections import Detections
+from labelwise.scores.fit import Judged
 from labelwise.scores.read import UnlabelledScores
 from labelwise.scores.tables import FITTED_FORMAT, Kind, places, write_columns
 from labelwise.system.files import replacing, write_text

@@ -166,7 +166,6 @@ class ShareShift:
         return moved_shares(filter(None, self.shares))
 
     def sentence(self) -> str:
-        """Return what was adapted, and on which condition it is right."""
         if not self.moved:
             return "No label's share moved by more than the errors explain; nothing was adapted."
         return (

@@ -146,7 +146,6 @@ class RawScores:
     facts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def row(self, number: int) -> str:
-        """Return how an error names a row: counted from 1, the header not counted."""
         return f"{self.source}: row {number + 1} (id {self.ids[number]!r})"
 
     def check_names(self) -> "RawScores":
@@ -475,7 +474,6 @@ def labels_beside(
 
 
 def _holds_label_columns(path: Path) -> bool:
-    """Return whether a file of labels has the form of a score file."""
     suffix = path.suffix.lower()
     if suffix not in (".csv", ".tsv", ".parquet"):
         return suffix == ".npz"

@@ -121,7 +121,6 @@ def read_pool(
 
 
 def _of_train(table: LabelTable) -> LabelTable:
-    """Return the training rows of a table that has splits, all rows of another."""
     if table.split is None:
         return table
     if not (table.split == "train").any():
@@ -277,7 +276,6 @@ def grouped_copies(
 def _vectors_by_model(
     table: LabelTable, model: Path, watch: Watch | None
 ) -> tuple[NDArray[np.float32], tuple[str, ...]]:
-    """Return the embeddings of a model that has them, zeros of photos it cannot read, and why."""
     scorer = load_model(model)
     if not isinstance(scorer, Embedder):
         raise SettingsError(
@@ -297,7 +295,6 @@ def _vectors_by_model(
 
 
 def _watched(batches: Iterable[Scored], table: LabelTable, watch: Watch | None) -> Iterator[Scored]:
-    """Yield the batches of a table, and show how many of its photos were scored."""
     watch = watch or Silent()
     watch.start("scoring", len(table))
     for batch in batches:
