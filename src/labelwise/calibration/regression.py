@@ -126,12 +126,8 @@ def beta(
     """Return the beta link with the least log loss; see :func:`platt` for the arguments."""
     check_options(scope, ("shared", "label"), strength)
     entries = read_entries(logits, labels, link, observed)
-    a, b, c = fit(entries, _both_ends, 0.0, scope, strength).T.tolist()
-    return Beta(link, a, b, c, entries.limit)
-
-
-def _both_ends(u: Floats) -> tuple[Floats, Floats]:
-    return log_sigmoid(u), -log_sigmoid(-u)
+    weights = fit(entries, lambda u: (log_sigmoid(u), -log_sigmoid(-u)), 0.0, scope, strength)
+    return Beta(link, *weights.T.tolist(), entries.limit)
 
 
 # Temperature scaling: one number for all labels.
@@ -321,15 +317,12 @@ def scaled(rows: Rows, raw: Raw, least: float) -> Features:
 
 @dataclass(frozen=True)
 class FeatureBlock:
-    """A block of rows: scaled features (K, F, N), their products (K, F F, N), labels (K, 1, N).
+    """A block of rows: scaled features, and their products."""
 
-    ``weight`` is (K, 1, N), None where all rows weigh 1.
-    """
-
-    phi: Numbers
-    products: Numbers
-    labels: Numbers
-    weight: Numbers | None
+    phi: Numbers  # (K, F, N)
+    products: Numbers  # (K, F F, N)
+    labels: Numbers  # (K, 1, N)
+    weight: Numbers | None  # (K, 1, N); None where all rows weigh 1
 
     @classmethod
     def of(cls, features: Features, block: Block) -> "FeatureBlock":
@@ -466,10 +459,7 @@ class Problem:
         return solved
 
     def solve(self, blocks: FeatureBlocks, start: Numbers, tolerance: float) -> Numbers:
-        """Return the weights of the least loss over the rows.
-
-        The search ends where the next step promises each group a gain below ``tolerance`` nats.
-        """
+        """Search until the next step promises each group a gain below ``tolerance`` nats."""
         bounds, summed = self.bounds, self.summed
         theta = start.clip(*bounds)
         loss, grad, hess = self.evaluate(blocks, theta)
@@ -489,11 +479,8 @@ class Problem:
         return theta
 
     def polish(self, rows: Rows, bins: FeatureBlocks, theta: Numbers, tolerance: float) -> Numbers:
-        """Return the weights of the least loss over the rows, from those over their bins.
-
-        The Hessian of the bins is within a percent of the true one, so a step leaves about a
-        ten-thousandth of its gain. Should the steps not end, full Newton steps take over.
-        """
+        """Return the weights of the least loss over the rows, from those over their bins."""
+        # The bins' Hessian is within a percent: a step leaves about a ten-thousandth of its gain.
         hess = self.evaluate(bins, theta)[2]
         for _ in range(POLISHING):
             grad = self.gradient(rows, theta)
@@ -506,10 +493,8 @@ class Problem:
 
 
 def shared_fit(features: Features, blocks: FeatureBlocks, tolerance: float) -> Numbers:
-    """Return the fit for all labels from the better of two starts: the scores as they are, scaled.
-
-    Far from the unit of the scores, Newton steps get lost.
-    """
+    """Return the fit for all labels, from the better start: the scores as they are, or scaled."""
+    # Far from the unit of the scores, Newton steps get lost.
     problem = Problem(features)
     plain = np.append(np.ones_like(features.mean), 0.0)
     as_they_are = np.append(features.deviation, features.mean.sum())
@@ -521,10 +506,7 @@ def shared_fit(features: Features, blocks: FeatureBlocks, tolerance: float) -> N
 def fit(
     entries: Entries, raw: Raw, least: float, scope: str, strength: float | None = None
 ) -> Numbers:
-    """Return the raw weights: (1, F) if they are "shared", else (K, F), a row for each label.
-
-    With the scope "offset" the labels have one slope.
-    """
+    """Return the raw weights: (1, F) if "shared", else (K, F); with "offset" of one slope."""
     shared, tied, center = scope == "shared", scope == "offset", None
     parts = compressed(entries, FOLDS if strength is None and not shared else 1)
     rows = joined(parts)

@@ -82,18 +82,15 @@ def posterior(share: Numbers, bayes: Numbers, asked: Counts, wrong: Counts) -> N
 
 def log_bayes(asked: Counts, wrong: Counts) -> Numbers:
     """Return log P(answers | a good tag) - log P(answers | a bad tag)."""
-    logs = [
-        betaln(prior[0] + wrong, prior[1] + asked - wrong) - betaln(*prior) for prior in (GOOD, BAD)
-    ]
-    return np.asarray(np.clip(logs[0] - logs[1], -MOST_ODDS, MOST_ODDS))
+    right = asked - wrong
+    good, bad = (betaln(a + wrong, b + right) - betaln(a, b) for a, b in (GOOD, BAD))
+    return np.asarray(np.clip(good - bad, -MOST_ODDS, MOST_ODDS))
 
 
 @cache
 def worth_asking(allowed: float) -> tuple[Counts, Numbers, Numbers]:
-    """Return how dear an answer may be (an index of prices) by prior share, asked, and wrong.
-
-    Backward induction: a tag that is kept gains line - wrong rate, a dropped one nothing.
-    """
+    """Return how dear an answer may be (an index of prices) by prior share, asked, and wrong."""
+    # Backward induction: a tag that is kept gains line - wrong rate, a dropped one nothing.
     weights, prices = np.arange(0.05, 1.0, 0.1), np.append(0.0, np.geomspace(1e-5, 0.1, 40))
     line = allowed * LINE / 0.1
     n, x = np.mgrid[0 : MOST_FIRST + 1, 0 : MOST_FIRST + 1]
@@ -115,9 +112,8 @@ def answers_needed(gain: Numbers | float, rate: Numbers | float, allowed: float)
     """Return about how many answers win ``gain`` nats against ``allowed`` at this wrong rate."""
     p = np.clip(rate, 1e-4, 1 - 1e-4)
     growth = p * np.log(p / allowed) + (1 - p) * np.log((1 - p) / (1 - allowed))
-    return np.asarray(
-        np.where(p < allowed, np.maximum(gain, 0) / np.maximum(growth, TOLERANCE), np.inf)
-    )
+    needed = np.maximum(gain, 0) / np.maximum(growth, TOLERANCE)
+    return np.asarray(np.where(p < allowed, needed, np.inf))
 
 
 Answer = Literal["yes", "no", "unsure"]
@@ -321,10 +317,7 @@ class Audit:
         return Precision(uses, answered, wrong, unsure, centre, 1 - high, 1 - low, is_kept)
 
     def unanswered_wrong(self) -> Numbers:
-        """Return the estimated share of wrong uses (K, ranges of scores) without an answer.
-
-        Beliefs of a tested set are scaled so that its wrong uses are N mean(Z), which is unbiased.
-        """
+        """Estimate the wrong share of unanswered uses (K, ranges); tested sets have N mean(Z)."""
         rates, left = self._beliefs[2].copy(), self.strata - self.asked
         for test in self.own.values() if self.per_tag else [self.test]:
             if test is not None and test.seen:
@@ -568,9 +561,8 @@ class ListCheck:
         if self.listed < 1:
             raise ValueError(f"a list to check must hold a photo, got {self.listed}")
         if not 0 <= self.wrong <= self.checked <= self.listed:
-            raise ValueError(
-                f"of {self.listed} photos {self.checked} cannot be checked and {self.wrong} wrong"
-            )
+            counts = f"{self.checked} cannot be checked and {self.wrong} wrong"
+            raise ValueError(f"of {self.listed} photos {counts}")
 
     def after(self, checked: int, wrong: int) -> "ListCheck":
         return replace(self, checked=checked, wrong=wrong)

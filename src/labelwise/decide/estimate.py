@@ -59,8 +59,7 @@ def betting_total_bounds(
 ) -> tuple[int, int]:
     """Return the least and the most photos of all groups together that can be yes.
 
-    Of each group how many photos were yes, of how many drawn ones, of all, and the share of all
-    that the model expects.
+    A group is (yes, drawn photos, all photos, the share of all that the model expects).
     """
     chances, marginals = [], []
     for yes, drawn, photos, expected in groups:
@@ -187,13 +186,10 @@ def estimate_total(
             else betting_total_bounds(groups, confidence)
             for groups in facts
         )
-        counts = sum(
-            len(s.probs) * (2 * s.yes + s.unsure) / (2 * max(len(s.drawn), 1)) for s in parts
-        )
-        middle = min(max(counts, low), high)
-    return CountEstimate(
-        group, photos, answered, yes, unsure, middle, low, high, confidence, method
-    )
+        halves = [len(s.probs) * (2 * s.yes + s.unsure) / (2 * max(len(s.drawn), 1)) for s in parts]
+        middle = min(max(sum(halves), low), high)
+    counts = answered, yes, unsure
+    return CountEstimate(group, photos, *counts, middle, low, high, confidence, method)
 
 
 def exact_count_bounds(yes: int, drawn: int, photos: int, confidence: float) -> tuple[int, int]:
@@ -518,10 +514,8 @@ def estimate_library_count(
 def best_cut(
     validation: ScoredSplit, sizes: tuple[int, int], library: Numbers
 ) -> tuple[float, float]:
-    """Return the cut at which the library's share is known best, and TPR - FPR there.
-
-    Only validation photos choose it; ``sizes`` of the test photos say how well rates are known.
-    """
+    """Return the validation photos' cut at which the share is known best, and TPR - FPR there."""
+    # ``sizes`` of the test photos only say how well rates are known.
     cuts, photos = np.unique(validation.scores), len(library)
     hits, false = validation.above(cuts)
     tpr, fpr = (hits + 0.5) / (validation.sizes[0] + 1), (false + 0.5) / (validation.sizes[1] + 1)

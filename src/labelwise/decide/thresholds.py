@@ -239,8 +239,7 @@ def _fit(
 ) -> Threshold:
     """Return the threshold picked for all, or for each label.
 
-    Where nothing can be picked it is ``otherwise``; if that is None, that of all labels together.
-    ``trouble`` words the warning.
+    Where none can be, it is ``otherwise`` (None: that of all labels); ``trouble`` words a warning.
     """
     check_scope(scope)
     values = [_value(some, pick) for some in ([answers] if scope == "shared" else answers.labels())]
@@ -401,10 +400,8 @@ def control_f(
     shown = means[best] - sqrt(log(len(thresholds) + 1) / (2 * count))
     if shown < level:
         what = "images" if groups is None else "groups"
-        raise ValueError(
-            f"an expected F1 of {level:g} cannot be shown on {count:,} {what}, {shown:.3f} can; "
-            f"use more {what}, a lower level or fewer thresholds"
-        )
+        way = f"{shown:.3f} can; use more {what}, a lower level or fewer thresholds"
+        raise ValueError(f"an expected F1 of {level:g} cannot be shown on {count:,} {what}, {way}")
     return Threshold(float(thresholds[best]))
 
 

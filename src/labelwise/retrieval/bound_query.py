@@ -67,10 +67,8 @@ def rank(
     ``attributes`` are labels that exclude each other: of two such labels none has both.
     """
     if log_p.shape != log_q.shape:
-        raise ValueError(
-            "log_p and log_q must have one shape, "
-            f"got {tuple(log_p.shape)} and {tuple(log_q.shape)}"
-        )
+        shapes = f"{tuple(log_p.shape)} and {tuple(log_q.shape)}"
+        raise ValueError(f"log_p and log_q must have one shape, got {shapes}")
     bound = bind(query, space, taxonomy, attributes)
     columns = list(bound.columns)
     scores = bound.log_scores(log_p[:, columns], log_q[:, columns])
@@ -163,9 +161,8 @@ class BoundQuery:
     def _check(self, *arrays: NDArray[np.generic]) -> None:
         for array in arrays:
             if array.shape != (len(arrays[0]), len(self.columns)):
-                raise ValueError(
-                    f"arrays must have one column for each of {self.columns}, got {array.shape}"
-                )
+                needed = f"one column for each of {self.columns}"
+                raise ValueError(f"arrays must have {needed}, got {array.shape}")
 
 
 def bind(
@@ -230,17 +227,13 @@ def _grouped(
 
 @dataclass
 class _Pairs:
-    """The pair (of an expression, of its opposite) over columns with given pairs; computed once.
-
-    ``sure`` and ``never`` are the numbers of certainty and of its opposite. ``all_of`` gives the
-    pair of independent parts, ``mixed`` that of an expression with and without a label.
-    """
+    """The pair (of an expression, of its opposite) over columns with given pairs; computed once."""
 
     pairs: Mapping[str, PairOf]
-    sure: Values
+    sure: Values  # the numbers of certainty, and of its opposite
     never: Values
-    all_of: Callable[[Sequence[PairOf]], PairOf]
-    mixed: Callable[[PairOf, PairOf, PairOf], PairOf]
+    all_of: Callable[[Sequence[PairOf]], PairOf]  # of independent parts
+    mixed: Callable[[PairOf, PairOf, PairOf], PairOf]  # of a label, with it and without it
     known: dict[Expression, PairOf] = field(default_factory=dict)
 
     def of(self, expression: Expression | bool) -> PairOf:
@@ -425,11 +418,8 @@ class CalibratedQuery:
 
 
 def _tallied(values: NDArray[np.float32]) -> tuple[Numbers, NDArray[np.int64]]:
-    """Return the different sizes of numbers (N,), to one part in 500, and how many have each.
-
-    A number is taken by its exponent and the first eight bits of its fraction: counting a million
-    takes a fraction of the time of a sort, or of a logarithm each.
-    """
+    """Return the different sizes of numbers (N,), to one part in 500, and how many have each."""
+    # By exponent and eight bits of the fraction: a fraction of the time of a sort or of logarithms.
     counts = np.zeros(1 << (31 - DROPPED_BITS), np.int64)
     for start in range(0, len(values), NUMBERS_AT_ONCE):
         bits = values[start : start + NUMBERS_AT_ONCE].view(np.uint32) & np.uint32(0x7FFFFFFF)

@@ -30,9 +30,7 @@ from labelwise.scores.tables import FITTED_FORMAT, Kind
 from labelwise.taxonomy import AttributeColumns
 
 SHARE = 0.5  # of the rows, that test the promise
-ONLY_RANK = (
-    "these scores only rank, so {}; calibrate them first, for example with --calibrate platt"
-)
+ONLY_RANK = "these scores only rank, so {}; calibrate them first, as with --calibrate platt"
 
 
 def fit_calibrator(
@@ -201,9 +199,8 @@ def promise_scores(
         others = f"; the calibrator was fitted on {len(fitted):,} others"
     if link is None:
         raise SettingsError(ONLY_RANK.format("nothing can be promised"))
-    promised = make_promise(
-        wish, link, rows, fitted, photos=words, confidence=confidence, seed=seed
-    )
+    how: Any = {"photos": words, "confidence": confidence, "seed": seed}
+    promised = make_promise(wish, link, rows, fitted, **how)
     if cross_fit:
         promised, link = cross_fitted(promised, calibrator, link, held.link, held)
         others += f", and for the probabilities again on all {len(held):,}"
@@ -264,10 +261,9 @@ def fixed_rule(text: str) -> Rule | None:
         return None
     rule = find_rule(text).fixed
     if rule is None:
-        raise SettingsError(
-            "a rule that needs no fit must be a threshold such as 0.5, top-4, expected-f or none, "
-            f"got {text!r}; others are fitted by `labelwise calibrate`"
-        )
+        known = f"0.5, top-4, expected-f or none, got {text!r}"
+        way = "others are fitted by `labelwise calibrate`"
+        raise SettingsError(f"a rule without a fit must be a threshold such as {known}; {way}")
     return rule
 
 
@@ -396,10 +392,9 @@ def divided_rows(
     seen = seen.with_columns(held.names, of=table.source, source=other.source)
     shared = set(held.ids) & set(seen.ids)
     if shared:
-        raise DataError(
-            f"{table.source} and {other.source} share rows, first {min(shared)!r}; "
-            "what is fitted on a row cannot be judged on it"
-        )
+        why = "what is fitted on a row cannot be judged on it"
+        both = f"{table.source} and {other.source}"
+        raise DataError(f"{both} share rows, first {min(shared)!r}; {why}")
     seen.refuse_shared_groups(held, LEAKED)
     return held, seen, table.source
 
@@ -412,10 +407,8 @@ def split_rows(table: ScoreTable, split: str | None) -> Predictions:
         return table.part(split or "")
     there = sorted(set(table.split.tolist()))
     if len(there) > 1:
-        raise SettingsError(
-            f"{table.source} has the splits {', '.join(there)}; name one with --split "
-            "(or fit and report with --fit-on and --report-on)"
-        )
+        way = "name one with --split (or two with --fit-on and --report-on)"
+        raise SettingsError(f"{table.source} has the splits {', '.join(there)}; {way}")
     return table.part(there[0])
 
 
