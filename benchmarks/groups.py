@@ -35,7 +35,7 @@ from labelwise.decide import (
     promise_precision,
     promise_recall,
 )
-from labelwise.decide.list_audit import ListCheck
+from labelwise.decide.audits import ListCheck
 from labelwise.evaluation import evaluate
 from labelwise.links import Sigmoid
 from labelwise.metrics import average_precision, calibration_interval

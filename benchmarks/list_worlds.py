@@ -19,8 +19,8 @@ from pathlib import Path
 import numpy as np
 from scipy.stats import binomtest
 
-from labelwise.decide.list_audit import ListAudit, size_list
-from labelwise.decide.list_estimates import (
+from labelwise.decide.audits import ListAudit, size_list
+from labelwise.decide.estimate import (
     ListEstimate,
     NoEstimate,
     ScoredSplit,

@@ -42,7 +42,7 @@ OWN_ODDS = {
     "scores/calls.py",  # of detections, by what a person checked
     "answers/suspects.py",
     "metrics/shift.py",
-    "retrieval/calibrated_query.py",
+    "retrieval/bound_query.py",
     "photos/words/answered.py",  # of a share, not of a photo
     "photos/words/classes.py",  # how much each class counts for a word
 }

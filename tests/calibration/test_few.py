@@ -30,9 +30,8 @@ def test_the_mode_is_that_of_another_optimiser():
     w = (np.random.default_rng(0).random(u.shape) < 0.8).astype(float)
     spreads = (0.3, 0.5)
     g = np.array([0.5, -0.2, 0.1, -0.4])
-    problem = CurveProblem(
-        u / 2, y, w, g, np.array([0.5, 0.0, 0.0]), np.array([1.0, 1.0, 1.0]), 1.0
-    )
+    photo = np.arange(30)[:, None].repeat(4, 1)
+    problem = CurveProblem(u / 2, y, w, g, np.array([0.5, 0.0, 0.0]), np.ones(3), 1.0, photo)
     fit = problem.solve(spreads)
 
     def value(theta):

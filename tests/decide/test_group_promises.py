@@ -22,7 +22,12 @@ from labelwise.decide import (
     promise_recall,
     promise_tags,
 )
-from labelwise.decide.risk import control_f, control_false_alarms, control_precision, control_recall
+from labelwise.decide.thresholds import (
+    control_f,
+    control_false_alarms,
+    control_precision,
+    control_recall,
+)
 from labelwise.numeric.groups import Groups
 
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from scipy.stats import betabinom, binom
 
-from labelwise.decide.list_audit import ListAudit, promised_check, size_list
-from labelwise.decide.list_estimates import (
+from labelwise.decide.audits import ListAudit, promised_check, size_list
+from labelwise.decide.estimate import (
     LibraryCount,
     ListEstimate,
     NoEstimate,

@@ -206,11 +206,11 @@ def test_a_promise_is_plain_data_and_reads_as_a_sentence():
         )
     with pytest.raises(SettingsError, match="unknown promise 'precison'; did you mean 'precision'"):
         promise(what="precison")
-    with pytest.raises(SettingsError, match="level of a promise must lie between 0 and 1"):
+    with pytest.raises(SettingsError, match="promise's level must lie between 0 and 1"):
         promise(level=1.0)
     with pytest.raises(SettingsError, match="unknown kind 'shure'; did you mean 'sure'"):
         promise(kind="shure")
-    with pytest.raises(SettingsError, match="every promise but an expected one has a confidence"):
+    with pytest.raises(SettingsError, match="only an expected promise is without a confidence"):
         promise(confidence=None)
 
 

@@ -12,7 +12,7 @@ from open_indexes import nothing_left_open, open_index
 from scipy.optimize import minimize
 from search_setup import LABELS
 
-from labelwise.calibration.platt import Platt
+from labelwise.calibration.regression import Platt
 from labelwise.decide import ScoredSplit, Threshold, TopK, estimate_list
 from labelwise.errors import CheckpointError, LabelwiseError
 from labelwise.links import Grouped, Sigmoid, Softmax

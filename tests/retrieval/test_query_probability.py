@@ -9,7 +9,7 @@ from scipy.special import expit
 from scipy.stats import binomtest
 
 from labelwise.data import posterior
-from labelwise.retrieval import Query, bind, calibrate_query, calibrated_query
+from labelwise.retrieval import Query, bind, bound_query, calibrate_query
 
 DRAWS, HELD = 20, 500
 
@@ -141,7 +141,7 @@ def test_labels_that_are_independent_keep_the_product(monkeypatch):
             known = query, log_p[held], log_q[held], labels[held]
             learned = calibrate_query(*known).probs(scores)
             with monkeypatch.context() as patched:
-                patched.setattr(calibrated_query, "STRENGTHS", (1.0,))
+                patched.setattr(bound_query, "STRENGTHS", (1.0,))
                 fixed = calibrate_query(*known).probs(scores)
             errors.append([error(one, right) for one in (np.exp(scores), learned, fixed)])
     product, learned, fixed = np.mean(errors, axis=0)

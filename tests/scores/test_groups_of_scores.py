@@ -10,8 +10,7 @@ from labelwise.errors import DataError, SettingsError
 from labelwise.numeric.groups import Groups
 from labelwise.predictions import Predictions
 from labelwise.scores import FitPlan, ScoreTable, crossfit, judge, promise_scores, read_scores
-from labelwise.scores.cross_validate import folds_of
-from labelwise.scores.fit import fit_calibrator
+from labelwise.scores.fit import fit_calibrator, folds_of
 
 CSV = "id,split,group,score:dog,label:dog\n"
 ROWS = "a,x,p1,0.5,1\nb,x,p1,0.25,0\nc,y,p2,-1,0\nd,y,p3,2,1\n"

@@ -29,7 +29,7 @@ from labelwise.scores import (
     save_calibration,
     save_json,
 )
-from labelwise.scores.cross_validate import folds_of
+from labelwise.scores.fit import folds_of
 
 
 def table_of(predictions, split=None):
@@ -115,9 +115,7 @@ def test_auto_may_leave_the_scores_as_they_are(monkeypatch):
     predictions = sample(60)
     choice = Choice(predictions.link, "as it is", (), 5)
     kept = (None, "", choice)
-    monkeypatch.setattr(
-        "labelwise.scores.cross_validate.fit_calibrator", lambda *rows, **options: kept
-    )
+    monkeypatch.setattr("labelwise.scores.fit.fit_calibrator", lambda *rows, **options: kept)
     kept = judge(table_of(predictions), FitPlan("auto"), query_length=0)
     assert kept.made.link is None
     assert kept.evaluation.after is None

@@ -11,7 +11,7 @@ from labelwise.calibration.auto import (
 )
 from labelwise.calibration.few import AveragedCurves, FewLabels, few, few_labels
 from labelwise.calibration.isotonic import Histogram, Isotonic, histogram, isotonic
-from labelwise.calibration.platt import Beta, Platt, Temperature, beta, platt, temperature
+from labelwise.calibration.regression import Beta, Platt, Temperature, beta, platt, temperature
 
 __all__ = [
     "CALIBRATORS",

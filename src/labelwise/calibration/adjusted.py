@@ -18,7 +18,7 @@ from math import log
 
 import numpy as np
 
-from labelwise.calibration.platt import Beta
+from labelwise.calibration.regression import Beta
 from labelwise.links import Grouped, Link
 from labelwise.numeric.array_api import A, log_sigmoid, logsumexp, namespace
 from labelwise.numeric.arrays import Array, Mask, Numbers, as_mask, check_shapes, to_numpy
@@ -86,10 +86,8 @@ def expect_zero_share(
         present = (present & seen)[seen.any(axis=1)]
     empty, count = int((~present.any(axis=1)).sum()), len(present)
     if not 0 < empty < count:
-        raise ValueError(
-            f"images with and without labels are needed to compare shares, "
-            f"got {empty} without among {count}"
-        )
+        got = f"{empty} without among {count}"
+        raise ValueError(f"images with and without labels are needed for a share, got {got}")
     return ZeroShare(link, share / (1 - share) * (count - empty) / empty)
 
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from labelwise.calibration.entries import Floats, folds_of, read_entries
 from labelwise.calibration.few import few
 from labelwise.calibration.isotonic import histogram, isotonic
-from labelwise.calibration.platt import beta, platt, temperature
+from labelwise.calibration.regression import beta, platt, temperature
 from labelwise.errors import DataError, SettingsError
 from labelwise.links import Link
 from labelwise.numeric.arrays import Array, Mask, Numbers, as_mask, to_numpy
@@ -79,13 +79,13 @@ class Choice:
         return f"{self.name}, chosen by log loss over {self.folds} folds"
 
     def __str__(self) -> str:
-        lines = [f"chosen: {self.name}, by log loss over {self.folds} folds of held-out images"]
-        for row in self.candidates:
-            lines.append(
-                f"  {row.name:<16} {row.log_loss:.6f}"
-                f"  +{row.behind:.6f} (standard error {row.standard_error:.6f})"
-            )
-        return "\n".join(lines)
+        first = f"chosen: {self.name}, by log loss over {self.folds} folds of held-out images"
+        rows = (
+            f"  {row.name:<16} {row.log_loss:.6f}  +{row.behind:.6f} "
+            f"(standard error {row.standard_error:.6f})"
+            for row in self.candidates
+        )
+        return "\n".join([first, *rows])
 
 
 def find_calibrator(name: str) -> Calibrator | None:
@@ -111,8 +111,7 @@ def fit_calibrator(
 ) -> tuple[Link | None, str, Choice | None]:
     """Return the link that the calibrator of a name fits, in words, and what "auto" compared.
 
-    The link is None, without words, where the old one is kept. ``source`` names the rows in
-    errors.
+    The link is None, without words, where the old one is kept; errors name the ``source``.
     """
     fit = find_calibrator(name)
     try:
@@ -150,9 +149,7 @@ def auto(
         known = truth if seen is None else truth[seen]
         present = float(known.sum())
         enough = min(present, known.size - present) >= ENOUGH_FOR_STEPS
-        candidates = {
-            name: CALIBRATORS[name] for name in CALIBRATORS if enough or name not in STEPS
-        }
+        candidates = {name: fit for name, fit in CALIBRATORS.items() if enough or name not in STEPS}
     member = np.arange(len(scores)) if groups is None else np.unique(groups, return_inverse=True)[1]
     count = int(member.max()) + 1
     if not 2 <= folds <= count:
@@ -176,8 +173,7 @@ def auto(
                 simplefilter("ignore")
                 own = fitted(name, train)
             losses[row, fold == number] = _log_loss(own, *test)
-    observations = scores.size if seen is None else int(seen.sum())
-    table = _table(names, losses, member, observations)
+    table = _table(names, losses, member, scores.size if seen is None else int(seen.sum()))
     kept = next((row for row in table if row.name == AS_IT_IS), table[0])
     best = (kept if kept.behind <= kept.standard_error < np.inf else table[0]).name
     return Choice(fitted(best, (scores, truth, seen)), best, table, folds)

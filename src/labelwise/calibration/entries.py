@@ -55,10 +55,8 @@ class OnLogOdds(Link):
     def straight(
         self, slope: Floats | float, offset: Floats | float, labels: int
     ) -> tuple[Numbers, Numbers] | None:
-        """Return what ``slope u + offset`` is on the logits, None if that is not a line.
-
-        The cut at +-limit is left out where it moves no probability by more than one in a million.
-        """
+        """Return what ``slope u + offset`` is on the logits, None if that is not a line."""
+        # The cut at +-limit is left out where it moves no probability by one in a million.
         ones = np.ones(labels)
         own = (ones, 0 * ones) if self.link is None else self.link.slope_and_offset(labels)
         scale, shift = (np.asarray(side, np.float64) * ones for side in (slope, offset))
@@ -147,13 +145,10 @@ def read_entries(
         present |= whole > 0
         absent |= none < 1 if w is None else bool(((y < 1) & (w > 0)).any())
     if not (present and absent):
-        raise ValueError(
-            "labels must hold at least one present and one absent entry that are observed, "
-            f"got no {'absent' if present else 'present'} one"
-        )
-    return replace(
-        entries, limit=ONE_IN_A_MILLION if largest == float("inf") else max(FAR, 2 * largest)
-    )
+        rule = "labels must hold at least one present and one absent entry that are observed"
+        raise ValueError(f"{rule}, got no {'absent' if present else 'present'} one")
+    limit = ONE_IN_A_MILLION if largest == float("inf") else max(FAR, 2 * largest)
+    return replace(entries, limit=limit)
 
 
 Part = TypeVar("Part")
@@ -223,7 +218,6 @@ class Bins:
             yield self.u[block], self.y[block], self.w[block]
 
     def coarser(self, factor: int) -> "Bins":
-        """Return ``factor`` neighbouring bins as one each."""
         return _means(*(sums.reshape(-1, factor, self.num_labels).sum(1) for sums in self.sums()))
 
     def sums(self) -> tuple[Numbers, Numbers, Numbers]:
@@ -254,36 +248,42 @@ def _means(u: Numbers, y: Numbers, w: Numbers) -> Bins:
 
 
 def compressed(entries: Entries, folds: int) -> list[Rows]:
-    """Return the rows dealt into folds: in bins where there are many, as they are where few.
-
-    With fewer images than folds, each image is a fold.
-    """
+    """Return the rows dealt into folds (at most one an image): many in bins, few as they are."""
     count, labels = entries.logits.shape
     bins = min(BINS, max(LEAST_BINS, ALL_BINS // (folds * labels)))
     if count <= 8 * bins:
         fold = folds_of(count, folds)
         return [entries.subset(fold == number) for number in range(min(folds, count))]
     median, spread = _location(entries)
-    first = np.arange(labels) * bins
-    shift = folds_of(count, folds)[:, None] * (bins * labels)
-    size = folds * labels * bins
-    sums = np.zeros((3, size))
-    start = 0
-    for u, y, w in entries.rows():
+
+    def bin_of(u: Floats) -> NDArray[np.int64]:
         x = (u - u.dtype.type(median)) * u.dtype.type(1 / spread)
         x = (x / (np.abs(x) + 1) + 1) * u.dtype.type(bins / 2 * (1 - 1e-6))  # in [0, bins)
-        cell = (x.astype(np.int64) + first + shift[start : start + len(u)]).ravel()
+        return x.astype(np.int64)
+
+    weight, odds, present = tallied(entries, folds, bins, bin_of).swapaxes(2, 3)
+    return [_means(*sums) for sums in zip(odds, present, weight, strict=True)]
+
+
+def tallied(
+    entries: Entries, folds: int, bins: int, bin_of: Callable[[Floats], NDArray[np.integer[Any]]]
+) -> Numbers:
+    """Return counts, and sums of log-odds and of labels, by fold, label, bin: (3, folds, K, B)."""
+    count, labels = entries.logits.shape
+    first, size = np.arange(labels) * bins, folds * labels * bins
+    shift = folds_of(count, folds)[:, None] * (bins * labels)
+    sums, start = np.zeros((3, size)), 0
+    for u, y, w in entries.rows():
+        cell = (bin_of(u) + first + shift[start : start + len(u)]).ravel()
         sums[0] += np.bincount(cell, None if w is None else w.ravel(), size)
         sums[1] += np.bincount(cell, u.ravel(), size)
         some = np.flatnonzero(y != 0)  # most labels are absent
         sums[2] += np.bincount(cell[some], y.ravel()[some], size)
         start += len(u)
-    weight, odds, present = sums.reshape(3, folds, labels, bins).swapaxes(2, 3)
-    return [_means(*sums) for sums in zip(odds, present, weight, strict=True)]
+    return sums.reshape(3, folds, labels, bins)
 
 
 def _location(entries: Entries) -> tuple[float, float]:
-    """Return the median and the width of the middle half of a sample of the log-odds."""
     blocks = entries.subset(slice(None, None, max(1, entries.logits.size // SAMPLE))).rows()
     some = np.concatenate([(u if w is None else u[w > 0]).ravel() for u, _, w in blocks])
     if not len(some):

@@ -41,24 +41,20 @@ NEAR = 1e-6  # of the weight with all rows: pairs below it are not asked without
 
 @dataclass(frozen=True, eq=False)
 class Mode:
-    """The mode: shared (alpha, beta, gamma), own e and f (K, 2), and the log evidence.
+    """The mode of a problem under some spreads."""
 
-    ``curve`` (K, 2) are its (alpha_k, beta_k), and ``fisher`` (K, 2, 2) is their information.
-    """
-
-    shared: Numbers
-    own: Numbers
+    shared: Numbers  # alpha, beta, gamma
+    own: Numbers  # e and f (K, 2)
     evidence: float
-    curve: Numbers
-    fisher: Numbers
+    curve: Numbers  # (alpha_k, beta_k), (K, 2)
+    fisher: Numbers  # their information (K, 2, 2)
 
 
 @dataclass(frozen=True, eq=False)
 class CurveProblem:
     """Entries (n, K) with what is known of the shared numbers beforehand; w is 1 or 0.
 
-    Each label's known entries come first, as far as any label has some; ``photo`` is whose they
-    are.
+    Each label's known entries come first, as far as any label has some, of these ``photo``s.
     """
 
     x: Numbers
@@ -68,17 +64,15 @@ class CurveProblem:
     before: Numbers
     deviation: Numbers
     typical: float
-    photo: NDArray[np.int64] | None = None  # None: the rows are photos
+    photo: NDArray[np.int64]
 
     def without(self, out: NDArray[np.bool_]) -> "CurveProblem":
-        left_out = out[:, None] if self.photo is None else out[self.photo]
-        return replace(self, w=self.w * ~left_out)
+        return replace(self, w=self.w * ~out[self.photo])
 
     def curves(self, shared: Numbers, own: Numbers, spreads: Spreads) -> Numbers:
         alpha = np.minimum(shared[0] + spreads[0] * own[:, 0], np.log(LARGEST_SLOPE))
-        return np.stack(
-            [alpha, shared[1] + shared[2] * self.pool_mean + spreads[1] * own[:, 1]], axis=1
-        )
+        beta = shared[1] + shared[2] * self.pool_mean + spreads[1] * own[:, 1]
+        return np.stack([alpha, beta], axis=1)
 
     def at(self, shared: Numbers, own: Numbers, spreads: Spreads) -> tuple[float, Numbers, Numbers]:
         loss, gradient, fisher = self.of_curve(self.curves(shared, own, spreads))
@@ -140,7 +134,6 @@ class CurveProblem:
         return Mode(shared, own, float(evidence), self.curves(shared, own, spreads), fisher)
 
     def covariance(self, mode: Mode, spreads: Spreads, times: float = 1.0) -> Numbers:
-        """Return the covariance (K, 2, 2) of the curves; of ``times`` as many photos."""
         to_shared, to_own = self.maps(spreads)
         reduced, _, by_label, cross = self._eliminated(times * mode.fisher, to_shared, to_own)
         inverse = np.linalg.inv(by_label)
@@ -170,7 +163,6 @@ class CurveMixture:
 
     @classmethod
     def of(cls, problem: CurveProblem) -> "CurveMixture":
-        """Return the mixture of all pairs of the grid, weighed by the problem's typical spread."""
         modes: dict[Spreads, Mode] = {}
         for row, first in enumerate(SPREADS):
             for column, second in enumerate(SPREADS):
@@ -183,7 +175,6 @@ class CurveMixture:
         return cls(problem, modes, problem.typical)
 
     def _likely(self, least: float) -> list[tuple[float, Spreads, Mode]]:
-        """Return the pairs of more than the least weight, with their weights."""
         # A geometric grid of tau covers widths in proportion to tau.
         level = [
             mode.evidence + np.log(pair[0] * pair[1]) - sum(pair) / self.typical
@@ -196,17 +187,15 @@ class CurveMixture:
         return [(weight / total, pair, mode) for weight, pair, mode in likely]
 
     def without(self, out: NDArray[np.bool_], typical: float) -> "CurveMixture":
-        """Return the mixture without some rows, weighed by a law of the spreads."""
         problem, likely = self.problem.without(out), self._likely(NEAR)
         modes = {pair: problem.solve(pair, (mode.shared, mode.own)) for _, pair, mode in likely}
         return CurveMixture(problem, modes, typical)
 
     def mean(self) -> Numbers:
-        likely = self._likely(LIKELY)
-        return sum((weight * mode.curve for weight, _, mode in likely), np.zeros(()))
+        curves = (weight * mode.curve for weight, _, mode in self._likely(LIKELY))
+        return sum(curves, np.zeros(()))
 
     def covariance(self, times: float = 1.0) -> Numbers:
-        """Return the covariance of (alpha_k, beta_k), (K, 2, 2); of ``times`` as many photos."""
         mean, whole = self.mean(), np.zeros(())
         for weight, pair, mode in self._likely(LIKELY):
             away = mode.curve - mean
@@ -261,8 +250,7 @@ class AveragedCurves(OnLogOdds):
 class FewLabels:
     """The link, and what is left open: per label a normal over (alpha_k, beta_k).
 
-    ``mixture`` expects the spreads that intervals expect; ``pool`` (M, K) are the log-odds of all
-    photos.
+    ``mixture`` expects what intervals expect; ``pool`` (M, K) are the log-odds of all photos.
     """
 
     link: AveragedCurves
@@ -281,7 +269,6 @@ class FewLabels:
         return self.mixture.covariance()
 
     def mean_without(self, out: NDArray[np.bool_]) -> Numbers:
-        """Return the mean (K, 2) that the labelled photos give which are not ``out`` (n,)."""
         return self.mixture.without(out, _doubting(self.mixture.problem.typical)).mean()
 
     @cached_property
@@ -328,10 +315,8 @@ class FewLabels:
 
     @cached_property
     def _moments(self) -> Numbers:
-        """What the covariance of a label's curve counts in the error of its mean, (K, 3).
-
-        The variance of p is (p (1 - p))^2 (rise^2 c_aa + 2 rise c_ab + c_bb), which is linear in c.
-        """
+        """What c_aa, c_ab and c_bb of a label's curve count in the error of its mean, (K, 3)."""
+        # The variance of p is (p (1 - p))^2 (rise^2 c_aa + 2 rise c_ab + c_bb), linear in c.
         rise = np.exp(self.mean[:, 0]) * ((self.pool - self.centre) / self.scale)
         p = expit(rise + self.mean[:, 1])
         steep = (p * (1 - p)) ** 2

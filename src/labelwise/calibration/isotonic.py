@@ -22,6 +22,7 @@ from labelwise.calibration.entries import (
     folds_of,
     limited_log_odds,
     read_entries,
+    tallied,
 )
 from labelwise.links import Link
 from labelwise.numeric.array_api import A, like, namespace, search_rows, taken
@@ -54,10 +55,8 @@ class Histogram(OnLogOdds):
         super().__init__(link, limit)
         self.edges, self.levels = np.asarray(edges, np.float32), np.asarray(levels, np.float32)
         if self.levels.shape[1] != len(self.edges) + 1:
-            raise ValueError(
-                f"there must be one level more than edges, got {self.levels.shape[1]} levels "
-                f"and {len(self.edges)} edges"
-            )
+            got = f"{self.levels.shape[1]} levels and {len(self.edges)} edges"
+            raise ValueError(f"there must be one level more than edges, got {got}")
         if not ((self.levels > 0) & (self.levels < 1)).all():
             raise ValueError("levels must lie strictly between 0 and 1")
 
@@ -89,8 +88,11 @@ def histogram(
         raise ValueError(f"bins must be at least 1, got {bins}")
     check_options(scope, ("shared", "label"), strength)
     entries = read_entries(logits, labels, link, observed)
-    edges = _edges(entries, bins)
-    parts = _counts(entries, edges)
+    edges, folds = _edges(entries, bins), min(FOLDS, len(entries.logits))
+    known, _, present = tallied(
+        entries, folds, len(edges) + 1, lambda u: np.searchsorted(edges.astype(u.dtype), u)
+    )
+    parts = np.stack([known, present], axis=1)  # (folds, 2, K, B)
     counts = parts.sum(0)
     if scope == "shared":
         levels = _pooled(counts)[None]
@@ -115,24 +117,6 @@ def _edges(entries: Entries, bins: int) -> Floats:
     mass = weights[order].astype(np.float64).cumsum()
     goals = mass[-1] * np.arange(1, bins) / bins
     return np.unique(values[order][np.searchsorted(mass, goals)].astype(np.float32))
-
-
-def _counts(entries: Entries, edges: Floats) -> Numbers:
-    """Return how many entries, and how many present ones, fall in each bin: (folds, 2, K, B)."""
-    count, labels, bins = len(entries.logits), entries.num_labels, len(edges) + 1
-    folds = min(FOLDS, count)
-    size = folds * labels * bins
-    counts = np.zeros((2, size))
-    fold = folds_of(count, folds)[:, None]
-    first = np.arange(labels) * bins
-    start = 0
-    for u, y, w in entries.rows():
-        shift = first + fold[start : start + len(u)] * (labels * bins)
-        cell = (np.searchsorted(edges.astype(u.dtype), u) + shift).ravel()
-        counts[0] += np.bincount(cell, None if w is None else w.ravel(), size)
-        counts[1] += np.bincount(cell, y.ravel(), size)
-        start += len(u)
-    return counts.reshape(2, folds, labels, bins).swapaxes(0, 1)
 
 
 def _pooled(counts: Numbers) -> Numbers:
@@ -181,10 +165,8 @@ class Isotonic(OnLogOdds):
         self, link: Link | None, curves: Sequence[Curve], shares: Sequence[float], limit: float
     ) -> None:
         if len(curves) != 1 + len(shares):
-            raise ValueError(
-                "there must be one curve more than shares, "
-                f"got {len(curves)} curves and {len(shares)} shares"
-            )
+            got = f"{len(curves)} curves and {len(shares)} shares"
+            raise ValueError(f"there must be one curve more than shares, got {got}")
         super().__init__(link, limit)
         self.knots = _padded([knots for knots, _ in curves])
         self.levels = _padded([levels for _, levels in curves])

@@ -6,7 +6,7 @@ from typing import Any
 from labelwise.calibration.adjusted import ZeroShare
 from labelwise.calibration.few import AveragedCurves
 from labelwise.calibration.isotonic import Histogram, Isotonic
-from labelwise.calibration.platt import Beta, Platt, Temperature
+from labelwise.calibration.regression import Beta, Platt, Temperature
 from labelwise.links import (
     Consistent,
     FocalMarginLink,

@@ -1,26 +1,17 @@
-"""Labels borrow strength from each other: per-label fits drawn towards the shared fit.
+"""Calibrators with few numbers: Platt scaling, beta calibration and temperature scaling.
 
-A label without positives or without negatives keeps the shared slope, and with strength 0 the
-shared offset too. The strength is given, or has the least log loss on held-out images. Many entries
-are first fitted in bins, and a step or two on all of them end the fit.
+Platt scaling is a logistic regression on the log-odds:
 
-Newton steps for all labels at once, in float64. A weight that presses against its bound is frozen.
-A step that does not lower a group's loss is halved for that group.
+    p = sigma(slope u + offset)        u: log-odds of the link, or raw logits where there is none
 
-    one fit          sum over labels of loss_k(theta)
-    per label        loss_k(theta_k) + pull_k / 2 |theta_k - center|^2, for each label
-    per label, tied  one slope for all labels, an offset for each, which alone is pulled;
-                     slope step = (g_a - sum h_ab g_b / h_bb) / (h_aa - sum h_ab^2 / h_bb)
-
-Features phi of the log-odds are scaled over all observed entries to mean 0 and variance 1:
-
-    z = sum over f of theta_f phi_f(u)  +  theta_last
-    loss = sum over entries of softplus(z) - y z
-    sum softplus(z) = sum max(z, 0) + log prod (1 + exp(-|z|)), at most 2^ROWS
+``scope`` says what the labels share: everything ("shared"), the slope ("offset": each label has
+its own offset), or nothing ("label"). What they do not share is drawn towards the shared fit. The
+slope stays positive, so calibration never turns a label's ranking round.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 from warnings import warn
 
 import numpy as np
@@ -31,12 +22,245 @@ from labelwise.calibration.entries import (
     Block,
     Entries,
     Floats,
+    OnLogOdds,
     Rows,
+    check_options,
     choose,
     compressed,
     joined,
+    limited_log_odds,
+    read_entries,
 )
-from labelwise.numeric.arrays import Mask, Numbers
+from labelwise.links import Link, Softmax
+from labelwise.numeric.array_api import A, like, log_sigmoid, logsumexp
+from labelwise.numeric.arrays import Array, Mask, Numbers
+
+Scope = Literal["shared", "offset", "label"]
+PerLabelNumber = float | Sequence[float]
+LEAST_SLOPE = 1e-6
+
+
+class Platt(OnLogOdds):
+    """``p = sigma(slope u + offset)`` with one slope and offset, or one for each label."""
+
+    kind = "platt"
+    numbers = ("slope", "offset")
+
+    def __init__(
+        self, link: Link | None, slope: PerLabelNumber, offset: PerLabelNumber, limit: float
+    ) -> None:
+        super().__init__(link, limit)
+        self.slope, self.offset = np.asarray(slope, np.float32), np.asarray(offset, np.float32)
+        if not (self.slope > 0).all():
+            raise ValueError(f"slopes must be positive, got {slope}")
+
+    def log_probs(self, logits: A) -> tuple[A, A]:
+        u = limited_log_odds(self.link, logits, self.limit)
+        z = like(self.slope, u) * u + like(self.offset, u)
+        return log_sigmoid(z), log_sigmoid(-z)
+
+    def slope_and_offset(self, labels: int) -> tuple[Numbers, Numbers] | None:
+        return self.straight(self.slope, self.offset, labels)
+
+
+def platt(
+    logits: Array,
+    labels: Array,
+    link: Link | None = None,
+    observed: Array | None = None,
+    *,
+    scope: Scope = "label",
+    strength: float | None = None,
+) -> Platt:
+    """Return the Platt link with the least log loss.
+
+    ``link=None`` is for objectives that only rank: their raw logits stand in for log-odds.
+    ``strength`` draws each label towards the shared fit; None chooses it on held-out images.
+    """
+    check_options(scope, ("shared", "offset", "label"), strength)
+    entries = read_entries(logits, labels, link, observed)
+    slope, offset = fit(entries, lambda u: (u,), LEAST_SLOPE, scope, strength).T.tolist()
+    return Platt(link, slope, offset, entries.limit)
+
+
+# Beta calibration (Kull, Silva Filho and Flach, 2017): a slope for each end of the scale,
+#
+#     p = sigma(a log p0 - b log(1 - p0) + c)        a, b >= 0;  a = b is Platt scaling
+
+
+class Beta(OnLogOdds):
+    """``p = sigma(a log p0 - b log(1 - p0) + c)``, with one triple, or one for each label."""
+
+    kind = "beta"
+    numbers = ("a", "b", "c")
+
+    def __init__(
+        self,
+        link: Link | None,
+        a: PerLabelNumber,
+        b: PerLabelNumber,
+        c: PerLabelNumber,
+        limit: float,
+    ) -> None:
+        super().__init__(link, limit)
+        self.a, self.b, self.c = (np.asarray(side, np.float32) for side in (a, b, c))
+        if not ((self.a >= 0) & (self.b >= 0)).all():
+            raise ValueError(f"a and b must not be negative, got {a} and {b}")
+
+    def log_probs(self, logits: A) -> tuple[A, A]:
+        u = limited_log_odds(self.link, logits, self.limit)
+        rise, fall = log_sigmoid(u), log_sigmoid(-u)
+        z = like(self.a, u) * rise - like(self.b, u) * fall + like(self.c, u)
+        return log_sigmoid(z), log_sigmoid(-z)
+
+
+def beta(
+    logits: Array,
+    labels: Array,
+    link: Link | None = None,
+    observed: Array | None = None,
+    *,
+    scope: Literal["shared", "label"] = "label",
+    strength: float | None = None,
+) -> Beta:
+    """Return the beta link with the least log loss; see :func:`platt` for the arguments."""
+    check_options(scope, ("shared", "label"), strength)
+    entries = read_entries(logits, labels, link, observed)
+    weights = fit(entries, lambda u: (log_sigmoid(u), -log_sigmoid(-u)), 0.0, scope, strength)
+    return Beta(link, *weights.T.tolist(), entries.limit)
+
+
+# Temperature scaling: one number for all labels.
+#
+#     p = sigma(u / T)                  u: log-odds of the link, or raw logits where there is none
+#     p = softmax(v / T)                for the softmax link, on its logits
+#
+# The log loss is convex in a = 1/T, so a is the root of its derivative on (0, 100], found by Newton
+# steps that fall back to halving a bracket. Optimising T itself is not safe: from 1.5 it can run
+# to a negative temperature. A softmax counts images with a label, each with target y / |y|.
+
+LEAST, MOST = 1e-6, 100.0
+ROOT_STEPS = 100
+MANY, COARSE = 8192, 8
+
+SlopeDerivatives = Callable[[Entries, float], tuple[float, float]]
+
+
+class Temperature(OnLogOdds):
+    """``p = sigma(u / temperature)``."""
+
+    kind = "temperature"
+    numbers = ("temperature",)
+
+    def __init__(self, link: Link | None, temperature: float, limit: float) -> None:
+        if temperature <= 0:
+            raise ValueError(f"temperature must be positive, got {temperature}")
+        super().__init__(link, limit)
+        self.temperature = temperature
+
+    def log_probs(self, logits: A) -> tuple[A, A]:
+        z = limited_log_odds(self.link, logits, self.limit) / self.temperature
+        return log_sigmoid(z), log_sigmoid(-z)
+
+    def slope_and_offset(self, labels: int) -> tuple[Numbers, Numbers] | None:
+        return self.straight(1 / self.temperature, 0.0, labels)
+
+
+def temperature(
+    logits: Array, labels: Array, link: Link | None = None, observed: Array | None = None
+) -> Link:
+    """Return the link with the temperature of the least log loss; a softmax stays a softmax."""
+    if isinstance(link, Softmax):
+        entries = read_entries(logits, labels, None, observed)
+        return Softmax(1 / _best_slope(entries, _softmax))
+    entries = read_entries(logits, labels, link, observed)
+    return Temperature(link, 1 / _best_slope(entries, _sigmoid), entries.limit)
+
+
+def _best_slope(entries: Entries, derivatives_of: SlopeDerivatives) -> float:
+    """Return a = 1 / T, from a start on some of the rows where there are many."""
+    start = 1.0
+    if len(entries.logits) > MANY:
+        some = entries.subset(slice(None, None, len(entries.logits) * COARSE // MANY))
+        start = _root(lambda a: derivatives_of(some, a), start, 1e-3)
+    double = entries.logits.dtype == np.float64
+    a = _root(lambda a: derivatives_of(entries, a), start, 1e-13 if double else 1e-6)
+    if a == LEAST:
+        warn("scores do not rise with the labels: the temperature is its maximum", stacklevel=3)
+    if a == MOST:
+        warn(
+            "no score is on the wrong side on these rows, so that they cannot tell how sure to be: "
+            "the temperature is the least that is tried, 0.01",
+            stacklevel=3,
+        )
+    return a
+
+
+def _sigmoid(entries: Entries, a: float) -> tuple[float, float]:
+    first = second = 0.0
+    for u, y, _ in entries.rows():  # an entry not observed has u = 0 and drops out
+        p = np.exp(log_sigmoid(u.dtype.type(a) * u))
+        first += float(((p - y) * u).sum(dtype=np.float64))
+        second += float(((p - p * p) * u * u).sum(dtype=np.float64))
+    return first, second
+
+
+def _softmax(entries: Entries, a: float) -> tuple[float, float]:
+    """Return both derivatives in ``a`` of the summed cross-entropy of softmax(a v)."""
+    first = second = 0.0
+    for v, y, _ in entries.rows():
+        counted = y.sum(1) > 0
+        v = v - v.mean(1, keepdims=True)
+        scaled = v.dtype.type(a) * v
+        weighted = np.exp(scaled - logsumexp(scaled)) * v
+        mean = weighted.sum(1)
+        goal = (y * v).sum(1) / y.sum(1).clip(1e-30)
+        first += float((mean - goal)[counted].sum(dtype=np.float64))
+        curve = (weighted * v).sum(1) - mean * mean
+        second += float(curve[counted].sum(dtype=np.float64))
+    return first, second
+
+
+def _root(
+    derivatives_at: Callable[[float], tuple[float, float]], start: float, precision: float
+) -> float:
+    """Return a in [LEAST, MOST] where the rising first derivative crosses zero, or the end."""
+    a, low, high = start, LEAST, MOST
+    first, second = derivatives_at(a)
+    if first < 0 and derivatives_at(high)[0] <= 0:
+        return high
+    if first >= 0 and derivatives_at(low)[0] >= 0:
+        return low
+    for _ in range(ROOT_STEPS):
+        low, high = (a, high) if first < 0 else (low, a)
+        newton = a - first / second if second > 0 else low
+        following = newton if low < newton < high else (low * high) ** 0.5
+        if abs(following - a) <= precision * a or first == 0:
+            return following if first else a
+        a = following
+        first, second = derivatives_at(a)
+    return a
+
+
+# Labels borrow strength from each other: per-label fits drawn towards the shared fit.
+#
+# A label without positives or without negatives keeps the shared slope, and with strength 0 the
+# shared offset too. The strength is given, or has the least log loss on held-out images. Many
+# entries are first fitted in bins, and a step or two on all of them end the fit.
+#
+# Newton steps for all labels at once, in float64. A weight that presses against its bound is
+# frozen. A step that does not lower a group's loss is halved for that group.
+#
+#     one fit          sum over labels of loss_k(theta)
+#     per label        loss_k(theta_k) + pull_k / 2 |theta_k - center|^2, for each label
+#     per label, tied  one slope for all labels, an offset for each, which alone is pulled;
+#                      slope step = (g_a - sum h_ab g_b / h_bb) / (h_aa - sum h_ab^2 / h_bb)
+#
+# Features phi of the log-odds are scaled over all observed entries to mean 0 and variance 1:
+#
+#     z = sum over f of theta_f phi_f(u)  +  theta_last
+#     loss = sum over entries of softplus(z) - y z
+#     sum softplus(z) = sum max(z, 0) + log prod (1 + exp(-|z|)), at most 2^ROWS
 
 Raw = Callable[[Floats], tuple[Floats, ...]]
 Derivatives = tuple[Numbers, Numbers, Numbers]
@@ -59,7 +283,6 @@ class Features:
     deviation: Numbers
 
     def __call__(self, u: Floats) -> Numbers:
-        """Return the scaled features (..., F) of log-odds; the last is the constant 1."""
         scaled = (np.stack(self.raw(u), axis=-1) - self.mean) / self.deviation
         return np.concatenate([scaled, np.ones_like(scaled[..., :1])], axis=-1)
 
@@ -94,15 +317,12 @@ def scaled(rows: Rows, raw: Raw, least: float) -> Features:
 
 @dataclass(frozen=True)
 class FeatureBlock:
-    """A block of rows: scaled features (K, F, N), their products (K, F F, N), labels (K, 1, N).
+    """A block of rows: scaled features, and their products."""
 
-    ``weight`` is (K, 1, N), None where all rows weigh 1.
-    """
-
-    phi: Numbers
-    products: Numbers
-    labels: Numbers
-    weight: Numbers | None
+    phi: Numbers  # (K, F, N)
+    products: Numbers  # (K, F F, N)
+    labels: Numbers  # (K, 1, N)
+    weight: Numbers | None  # (K, 1, N); None where all rows weigh 1
 
     @classmethod
     def of(cls, features: Features, block: Block) -> "FeatureBlock":
@@ -178,13 +398,11 @@ class Problem:
         return np.where(kept, self.center, lower), np.where(kept, self.center, upper)
 
     def _pulled(self, theta: Numbers) -> tuple[Numbers, Numbers]:
-        """Return what pulls each weight, and how far it is from its center, each (G, F)."""
         is_pulled = np.arange(theta.shape[1]) >= self.tied
         away = 0 * theta if self.center is None else theta - self.center
         return self.pull.reshape(-1, 1) * is_pulled, away
 
     def evaluate(self, blocks: FeatureBlocks, theta: Numbers) -> Derivatives:
-        """Return loss (G,), gradient (G, F) and Hessian (G, F, F) over the rows."""
         values = derivatives(blocks, theta.reshape(-1, self.pull.shape[-1], theta.shape[-1]))
         if self.center is None:
             loss, grad, hess = (value.sum(1) for value in values)
@@ -217,7 +435,6 @@ class Problem:
         return total + pull * away
 
     def summed(self, values: Numbers) -> Numbers:
-        """Return values (G,) summed over the groups that have a weight in common."""
         if not self.tied:
             return values
         labels = self.pull.shape[-1]
@@ -242,10 +459,7 @@ class Problem:
         return solved
 
     def solve(self, blocks: FeatureBlocks, start: Numbers, tolerance: float) -> Numbers:
-        """Return the weights of the least loss over the rows.
-
-        The search ends where the next step promises each group a gain below ``tolerance`` nats.
-        """
+        """Search until the next step promises each group a gain below ``tolerance`` nats."""
         bounds, summed = self.bounds, self.summed
         theta = start.clip(*bounds)
         loss, grad, hess = self.evaluate(blocks, theta)
@@ -265,11 +479,8 @@ class Problem:
         return theta
 
     def polish(self, rows: Rows, bins: FeatureBlocks, theta: Numbers, tolerance: float) -> Numbers:
-        """Return the weights of the least loss over the rows, from those over their bins.
-
-        The Hessian of the bins is within a percent of the true one, so a step leaves about a
-        ten-thousandth of its gain. Should the steps not end, full Newton steps take over.
-        """
+        """Return the weights of the least loss over the rows, from those over their bins."""
+        # The bins' Hessian is within a percent: a step leaves about a ten-thousandth of its gain.
         hess = self.evaluate(bins, theta)[2]
         for _ in range(POLISHING):
             grad = self.gradient(rows, theta)
@@ -282,10 +493,8 @@ class Problem:
 
 
 def shared_fit(features: Features, blocks: FeatureBlocks, tolerance: float) -> Numbers:
-    """Return the fit for all labels from the better of two starts: the scores as they are, scaled.
-
-    Far from the unit of the scores, Newton steps get lost.
-    """
+    """Return the fit for all labels, from the better start: the scores as they are, or scaled."""
+    # Far from the unit of the scores, Newton steps get lost.
     problem = Problem(features)
     plain = np.append(np.ones_like(features.mean), 0.0)
     as_they_are = np.append(features.deviation, features.mean.sum())
@@ -297,10 +506,7 @@ def shared_fit(features: Features, blocks: FeatureBlocks, tolerance: float) -> N
 def fit(
     entries: Entries, raw: Raw, least: float, scope: str, strength: float | None = None
 ) -> Numbers:
-    """Return the raw weights: (1, F) if they are "shared", else (K, F), a row for each label.
-
-    With the scope "offset" the labels have one slope.
-    """
+    """Return the raw weights: (1, F) if "shared", else (K, F); with "offset" of one slope."""
     shared, tied, center = scope == "shared", scope == "offset", None
     parts = compressed(entries, FOLDS if strength is None and not shared else 1)
     rows = joined(parts)
@@ -340,7 +546,6 @@ def fit(
 
 
 def _one_sided(blocks: FeatureBlocks) -> Mask:
-    """Return which labels (K,) lack a positive or a negative entry."""
     sides = np.zeros(())
     for block in blocks:
         both = np.stack([block.labels, 1 - block.labels])

@@ -1,16 +1,7 @@
 """From probabilities to label sets: rules, and functions that fit them."""
 
-from labelwise.decide.audits import Audit
-from labelwise.decide.estimate import (
-    Answered,
-    CountEstimate,
-    estimate_count,
-    estimate_total,
-    exact_count_bounds,
-    recall_of,
-)
-from labelwise.decide.figures import LabelFigures, label_figures
-from labelwise.decide.list_audit import (
+from labelwise.decide.audits import (
+    Audit,
     ListAudit,
     ListCheck,
     error_share,
@@ -18,16 +9,23 @@ from labelwise.decide.list_audit import (
     promised_check,
     size_list,
 )
-from labelwise.decide.list_estimates import (
+from labelwise.decide.estimate import (
+    Answered,
+    CountEstimate,
     LibraryCount,
     ListEstimate,
     NoEstimate,
     ScoredSplit,
     Statement,
+    estimate_count,
     estimate_library_count,
     estimate_list,
+    estimate_total,
+    exact_count_bounds,
     judge_cut,
+    recall_of,
 )
+from labelwise.decide.figures import LabelFigures, label_figures
 from labelwise.decide.parse_rule import RuleFit, find_rule, fit_rule
 from labelwise.decide.promised_rules import (
     Promised,
@@ -53,14 +51,6 @@ from labelwise.decide.promises import (
     judge_lists,
     percent,
 )
-from labelwise.decide.risk import (
-    GroupRules,
-    by_group,
-    control_f,
-    control_false_alarms,
-    control_precision,
-    control_recall,
-)
 from labelwise.decide.rules import (
     NEVER,
     AtMost,
@@ -73,8 +63,14 @@ from labelwise.decide.rules import (
     expected_f,
 )
 from labelwise.decide.thresholds import (
+    GroupRules,
     average_k,
     best_f,
+    by_group,
+    control_f,
+    control_false_alarms,
+    control_precision,
+    control_recall,
     false_alarms_at,
     least_cost,
     precision_at,

@@ -58,7 +58,6 @@ def label_figures(
     answers = read_answers(to_numpy(sets).astype(np.float64), labels, observed)
 
     def share(hits: Any, counted: Any) -> Share | None:
-        """Return the share of hits among the images (N,) that count, with its interval."""
         count = int(counted.sum())
         if count == 0:
             return None

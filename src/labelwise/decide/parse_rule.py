@@ -28,11 +28,14 @@ from warnings import catch_warnings, simplefilter
 import numpy as np
 
 from labelwise.decide.arrays import read_answers
-from labelwise.decide.risk import control_f, control_false_alarms, control_precision, control_recall
 from labelwise.decide.rules import ExpectedF, Rule, Threshold, TopK
 from labelwise.decide.thresholds import (
     average_k,
     best_f,
+    control_f,
+    control_false_alarms,
+    control_precision,
+    control_recall,
     false_alarms_at,
     least_cost,
     precision_at,
@@ -52,6 +55,15 @@ RULE_EXAMPLES = (
     "miss-rate-0.1, false-alarms-0.05, wrong-rate-0.1, mean-f-0.5"
 )
 AUTO = "auto"
+NAMED: dict[str, tuple[str, Fit | Rule]] = {
+    AUTO: (
+        "the best F over images by cross-validation",
+        lambda *answers: find_rule(choose_rule(*answers)[0])(*answers),
+    ),
+    "best-f": ("threshold of best F1", best_f),
+    "best-f-shrunk": ("threshold of best F1, per label, drawn to one for all labels", shrunken_f),
+    "expected-f": ("the set of most expected F1", ExpectedF()),
+}
 SCOPES = {"-shared": "shared", "-per-label": "label"}
 SCOPE_WORDS = {"shared": "one for all labels", "label": "per label"}
 ALARMS = "expected false alarms at most {:g} of the absent labels"
@@ -180,20 +192,10 @@ def find_rule(text: str, photos_per_day: float | None = None) -> RuleFit:
 
 
 def _parsed(base: str, photos_per_day: float | None) -> tuple[str, Fit | Rule | None]:
-    """Return a rule in words, and its fit, or the rule if it is fixed; None if there is none.
-
-    Fits that take a ``scope`` are of thresholds, shared or per label.
-    """
+    """Return a rule in words, and its fit, or the rule if it is fixed; None if there is none."""
     kind, _, number = base.rpartition("-")
-    if base == AUTO:
-        words = "the best F over images by cross-validation"
-        return words, lambda *answers: find_rule(choose_rule(*answers)[0])(*answers)
-    if base == "best-f":
-        return "threshold of best F1", best_f
-    if base == "best-f-shrunk":
-        return "threshold of best F1, per label, drawn to one for all labels", shrunken_f
-    if base == "expected-f":
-        return "the set of most expected F1", ExpectedF()
+    if base in NAMED:
+        return NAMED[base]
     if base.startswith("cost-"):
         false_alarm, miss = _numbers(base.removeprefix("cost-"), 2)
         if false_alarm <= 0 or miss <= 0:
@@ -227,10 +229,8 @@ def _alarms(number: str, photos_per_day: float | None) -> tuple[str, Fit]:
     alarms = _number(count)
     if unit == "day":
         if photos_per_day is None:
-            raise ValueError(
-                "false alarms per day need the time of each row; use a table with a column 'time', "
-                "or count them per photos, as in false-alarms-5/1000"
-            )
+            way = "use a table with a column 'time', or say it per photos: false-alarms-5/1000"
+            raise ValueError(f"false alarms per day need the time of each row; {way}")
         photos, words = photos_per_day, f"per day, at {photos_per_day:,.4g} photos a day"
     else:
         photos = _number(unit)

@@ -70,17 +70,13 @@ FAR = 1e3
 
 @dataclass(frozen=True, eq=False)
 class _Scored:
-    """Photos with scores (N, K) to compare with thresholds, and what is lost at each.
-
-    ``most`` labels at most are chosen for a photo ("tags"); ``graded`` (N,) are given losses of
-    photos with one score each ("answers").
-    """
+    """Photos with scores (N, K) to compare with thresholds, and what is lost at each."""
 
     what: What
     evidence: Evidence
     scores: Numbers
-    most: int = 1
-    graded: Numbers | None = None
+    most: int = 1  # labels of a photo ("tags")
+    graded: Numbers | None = None  # losses (N,) of photos with one score each ("answers")
 
     def _counts(self, entries: NDArray[np.bool_], candidates: Numbers) -> Numbers:
         """Return how many such entries each photo has at or above falling candidates, (N, T)."""
@@ -91,7 +87,6 @@ class _Scored:
         return table.reshape(len(entries), size + 1)[:, :-1].cumsum(1).astype(np.float64)
 
     def losses(self, candidates: Numbers) -> tuple[Numbers, Numbers]:
-        """Return losses and weights (N, T); the risk is the ratio of their sums."""
         if self.graded is not None:
             weights = (self.scores >= candidates).astype(np.float64)
             return weights * self.graded[:, None], weights
@@ -143,11 +138,8 @@ def _p_values(
 
 
 def _candidates(scored: _Scored, risk: float, delta: float, scale: float, easy: float) -> Numbers:
-    """Return candidates, falling: from the strictest that should pass easily to the hopeless.
-
-    What these photos say of a candidate, with half a loss added, is taken as what ``scale`` times
-    as many will say. ``easy`` is the share of delta that is easy to pass.
-    """
+    """Return candidates, falling: from the strictest that should pass easily to the hopeless."""
+    # What these photos say, with half a loss added, is taken as what ``scale`` times as many will.
     pooled = np.sort(scored.scores.ravel())[::-1]
     pooled = pooled[np.isfinite(pooled)]
     places = np.unique(np.rint(np.geomspace(1, max(len(pooled), 1), COARSE)).astype(int)) - 1
@@ -308,7 +300,6 @@ def promise_tags(
     most = max(1, ceil(float(np.quantile(sizes, 0.95))))
 
     def capped(side: Evidence) -> Evidence:
-        """Return the photos with only their most probable labels known."""
         kept, answers = TopK(most)(side.answers.probs), side.answers
         present, absent = answers.present & kept, answers.absent & kept
         return replace(side, answers=replace(answers, present=present, absent=absent))
@@ -365,11 +356,8 @@ def _recall(
     confidence: float,
     shift: Numbers | float = 0.0,
 ) -> Cut | None:
-    """Return the highest threshold on log-odds less ``shift`` whose recall is promised.
-
-    Losses and p-values only rise with it. ``tuning`` photos set the stakes on groups, where half of
-    the allowed loss is had.
-    """
+    """Return the highest threshold on log-odds less ``shift`` whose recall is promised."""
+    # ``tuning`` photos set the stakes on groups, where half of the allowed loss is had.
     offset, risk = np.atleast_1d(shift), 1 - level
     scored = _Scored("recall", tested, _log_odds(tested) - offset)
     own = np.unique(scored.scores[tested.answers.present])
@@ -388,7 +376,7 @@ def _recall(
             middle = float(np.quantile(other.scores[tuning.answers.present], risk / 2))
             stakes = best_stakes(missed(other, middle) - risk, 1 - risk)
 
-    def kept(threshold: float) -> bool:
+    def kept(threshold: float) -> bool:  # p-values only rise with it
         excess = missed(scored, threshold) - risk
         chance = _p_values(excess, np.ones_like(excess), risk, test, stakes)[0]
         return bool(chance <= 1 - confidence)
@@ -410,7 +398,6 @@ def _per_label(
     level: float,
     confidence: float,
 ) -> Promised:
-    """Return a threshold per label; ``whole`` are all photos, for labels that need no tuning."""
     needed = max(FEWEST, PER_ERROR_FREE * ceil(log(1 - confidence) / log(level)))
     values = np.full(len(tested.names), 0.0 if what == "recall" else NEVER)
     promises: list[Promise] = []
@@ -467,7 +454,6 @@ def _interpolated(what: str, part: Evidence, level: float) -> Numbers:
 def _of_known_labels(
     what: What, cut: Cut | None, tested: Evidence, level: float, confidence: float
 ) -> Promised:
-    """Return the rule of one threshold, and what is promised of the labels that photos know."""
     if cut is None:
         never = Threshold(0.0 if what == "recall" else NEVER)
         return Promised(never, (), (_refusal(what, tested, level, confidence),))
@@ -567,10 +553,7 @@ class Wish:
     def __call__(
         self, evidence: Evidence, confidence: float, tuning: Evidence | None = None, seed: int = 0
     ) -> Promised:
-        """Return the rule that keeps the promise; ``tuning`` photos may have been used before.
-
-        Where photos come in groups, it is also made photo by photo, to warn of what that is worth.
-        """
+        """Return the rule that keeps the promise; ``tuning`` photos may have been used before."""
         options: dict[str, Any] = {"level": self.level, "confidence": confidence, "seed": seed}
         if self.what in ("precision", "recall"):
             options["scope"] = self.scope
@@ -578,6 +561,7 @@ class Wish:
         made: Promised = make(evidence, tuning=tuning, **options)
         if groups is None or self.scope == "label":
             return made
+        # It is also made photo by photo, to warn of what that is worth.
         others = None if tuning is None else replace(tuning, groups=None)
         by_photo = make(replace(evidence, groups=None), tuning=others, **options)
         losses, counts = tally(self.what, answers, np.asarray(by_photo.rule(answers.probs)))
@@ -635,8 +619,7 @@ def check_cross_fit(wish: Wish, calibrator: str) -> None:
         raise SettingsError("cross-fitting is of a calibrator; name one, such as platt")
     if wish.what == "tags":
         raise SettingsError(
-            "tags take the most probable labels of a photo, which another calibrator would change; "
-            "promise them without cross-fitting"
+            "tags take the most probable labels, which cross-fitting would change; leave it out"
         )
 
 
@@ -650,8 +633,7 @@ def same_sets(
     """
     if not isinstance(rule, Threshold) or before.couples_labels or after.couples_labels:
         raise SettingsError(
-            "only thresholds on links of single labels choose the same sets under another link; "
-            "promise without cross-fitting"
+            "only thresholds on links of single labels can be cross-fitted; promise without it"
         )
     given = np.broadcast_to(np.asarray(rule.value, dtype=np.float64), len(names))
     inside = (given > 0) & (given < 1)
@@ -660,10 +642,9 @@ def same_sets(
         low, high = (link.log_odds(places + move) for move in (-NEAR, NEAR))
         flat = np.flatnonzero(inside & ~(low < high))
         if len(flat):
-            raise SettingsError(
-                f"the calibrator must rise, and at the threshold of {names[flat[0]]!r} it does "
-                "not; use platt, temperature or beta, or promise without cross-fitting"
-            )
+            where = f"at the threshold of {names[flat[0]]!r}"
+            way = "use platt, temperature or beta, or promise without cross-fitting"
+            raise SettingsError(f"the calibrator must rise, and {where} it does not; {way}")
     chosen = rule(before.decision_probs(logits))
     values = logits.astype(np.float64)
     least = np.where(chosen, values, np.inf).min(0).clip(-FAR, FAR)

@@ -89,22 +89,17 @@ class Promise:
     design_effect: float | None = None
 
     def __post_init__(self) -> None:
-        for name, value, kinds in (("promise", self.what, What), ("kind", self.kind, Kind)):
-            if value not in get_args(kinds):
-                raise SettingsError(
-                    f"unknown {name} {value!r}{nearest(str(value), get_args(kinds))}"
-                )
+        words = ("promise", self.what, get_args(What)), ("kind", self.kind, get_args(Kind))
+        for name, value, known in words:
+            if value not in known:
+                raise SettingsError(f"unknown {name} {value!r}{nearest(str(value), known)}")
         if (self.confidence is None) != (self.kind == "expected"):
-            raise SettingsError(
-                "every promise but an expected one has a confidence, got "
-                f"{self.confidence} for {self.kind!r}"
-            )
+            got = f"{self.confidence} for {self.kind!r}"
+            raise SettingsError(f"only an expected promise is without a confidence, got {got}")
         sure = 0.5 if self.confidence is None else self.confidence
         for name, share in (("level", self.level), ("confidence", sure)):
             if not isinstance(share, int | float) or not 0 < share < 1:
-                raise SettingsError(
-                    f"the {name} of a promise must lie between 0 and 1, got {share}"
-                )
+                raise SettingsError(f"a promise's {name} must lie between 0 and 1, got {share}")
         object.__setattr__(self, "labels", tuple(self.labels))
 
     def spec(self) -> dict[str, Any]:
@@ -300,9 +295,7 @@ def check_promise(
     the rows listed or answered, as sets of one column. Photos in ``groups`` are tested by group.
     """
     if promise.confidence is None:
-        raise DataError(
-            "an expected promise speaks of such lists on average; one list cannot break it"
-        )
+        raise DataError("an expected promise is of such lists on average; one cannot break it")
     if ids is not None and promise.photos_digest == ids_digest(ids):
         raise DataError("these are the photos the promise was made on; check it on new ones")
     answers = read_answers(np.asarray(sets, dtype=np.float64), labels, observed)
@@ -346,10 +339,7 @@ def percent(share: float) -> str:
 def losses_of(
     what: What, hits: Numbers, chosen: Numbers, held: Any, known: Any
 ) -> tuple[Numbers, Numbers]:
-    """Return losses and weights of images by labels hit, chosen and present; any known.
-
-    The risk is the ratio of their sums. Weights are 0 or 1, but of ``tags`` the labels chosen.
-    """
+    """Return losses and weights of images; their sums' ratio is the risk, labels weigh tags."""
     if what == "tags":
         return chosen - hits, chosen
     if what == "recall":

@@ -109,9 +109,9 @@ class Threshold(Rule):
         # Compared in float64, where every float32 probability is itself.
         value = np.atleast_1d(np.asarray(self.value, dtype=np.float64))
         if value.size not in (1, probs.shape[-1]):
+            shape = tuple(probs.shape)
             raise ValueError(
-                f"probs must have one column per threshold ({value.size}), "
-                f"got shape {tuple(probs.shape)}"
+                f"probs must have one column per threshold ({value.size}), got {shape}"
             )
         if is_tensor(probs):
             return probs >= to_tensor(value, probs.device)
@@ -196,9 +196,8 @@ class WithParents(Rule):
 
     def __call__(self, probs: Array) -> Array:
         if probs.shape[-1] != len(self.parents):
-            raise ValueError(
-                f"the taxonomy is of {len(self.parents)} labels, got {probs.shape[-1]} columns"
-            )
+            labels = len(self.parents)
+            raise ValueError(f"the taxonomy is of {labels} labels, got {probs.shape[-1]} columns")
         return self.tree.closed(self.rule(probs))
 
     def __str__(self) -> str:

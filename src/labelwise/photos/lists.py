@@ -2,7 +2,7 @@
 
 Nothing but a person's answers guarantees a list. It is as long as these can carry; where it holds
 too many wrong photos, the check continues with a shorter one of the same order
-(:mod:`labelwise.decide.list_audit`). Answers are in the answer log of the index, with the query as
+(:mod:`labelwise.decide.audits`). Answers are in the answer log of the index, with the query as
 their label. A note says which lists of a query were begun: each has its share of the error.
 
 Photos are drawn in the order of random numbers, one per row, from a seed that is kept with the

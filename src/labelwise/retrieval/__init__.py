@@ -1,7 +1,14 @@
 """Find images by labels wanted and unwanted, and measure how well that works."""
 
-from labelwise.retrieval.bound_query import BoundQuery, RankedImages, bind, rank
-from labelwise.retrieval.calibrated_query import CalibratedQuery, HitCount, calibrate_query
+from labelwise.retrieval.bound_query import (
+    BoundQuery,
+    CalibratedQuery,
+    HitCount,
+    RankedImages,
+    bind,
+    calibrate_query,
+    rank,
+)
 from labelwise.retrieval.quality import LengthResult, count_queries, retrieval_map
 from labelwise.retrieval.query import Query, complete
 

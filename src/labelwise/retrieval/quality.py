@@ -56,8 +56,7 @@ def sample_queries(
 ) -> tuple[Queries, int]:
     """Return up to ``count`` distinct queries, uniform among those with a relevant image.
 
-    ``relevant`` (2K, N) says which images fit each row of the table. Also returns how many drawn
-    queries had no relevant image.
+    ``relevant`` (2K, N) are the images of each row. Also returns how many drawn ones had none.
     """
     random = np.random.default_rng(seed)
     labels = len(relevant) // 2
@@ -97,7 +96,6 @@ class CostTable:
 
     @staticmethod
     def of(log_p: Array, log_q: Array, labels: Array, observed: Array | None) -> "CostTable":
-        """Check the arrays and return them as a table."""
         sides = [to_numpy(log_p), to_numpy(log_q)]
         truth = to_numpy(labels)
         seen = None if observed is None else as_mask(to_numpy(observed), "observed")
@@ -173,16 +171,14 @@ def retrieval_map(
         if whole:
             queries, unanswered = all_queries(count, length), 0
             if table.known is None:  # the order in which they are added up
-                keys = 2 * (queries % count) + queries // count
-                queries = queries[np.lexsort(keys.T[::-1])]
+                queries = queries[np.lexsort((2 * (queries % count) + queries // count).T[::-1])]
         else:
             queries, unanswered = sample_queries(table.relevant, length, sample, seed + length)
         answers = map(table.average_precision, queries)
         precisions = np.array([answer for answer in answers if answer is not None])
-        skipped = unanswered + len(queries) - len(precisions)
-        count_of = len(precisions)
-        value = float(precisions.mean()) if count_of else nan
-        spread = float(precisions.std(ddof=1) / count_of**0.5) if count_of > 1 else nan
-        error = 0.0 if whole else spread
-        results.append(LengthResult(length, value, error, count_of, skipped, whole))
+        answered = len(precisions)
+        value = float(precisions.mean()) if answered else nan
+        spread = float(precisions.std(ddof=1) / answered**0.5) if answered > 1 else nan
+        skipped, error = unanswered + len(queries) - answered, 0.0 if whole else spread
+        results.append(LengthResult(length, value, error, answered, skipped, whole))
     return tuple(results)

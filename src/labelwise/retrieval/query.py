@@ -206,7 +206,6 @@ class Parser:
         return Has(name) if above else Not(Has(name))
 
     def name(self) -> tuple[str, bool]:
-        """Return the next name, and whether some of it was quoted or escaped."""
         self.take("")
         name, kept, literal = "", 0, False  # blanks after ``kept`` letters do not count
         while piece := NAME_PIECE.match(self.text, self.at):
@@ -266,10 +265,7 @@ def given(expression: Expression, name: str, present: bool) -> Expression | bool
 
 
 def independent_parts(expression: Expression) -> list[Expression]:
-    """Return the parts of "all of" or "any of", those that share a label joined into one.
-
-    A label, a sign, and parts that all hang together come back as they are.
-    """
+    """Return the parts of "all of" or "any of", those that share a label joined into one."""
     if not isinstance(expression, AllOf | AnyOf):
         return [expression]
     groups: list[tuple[set[str], list[Expression]]] = []
@@ -356,7 +352,6 @@ class Query:
 
     @classmethod
     def of(cls, wanted: Iterable[str], unwanted: Iterable[str] = ()) -> "Query":
-        """Return the query for images with all the wanted and none of the unwanted labels."""
         parts: list[Expression] = [Has(name) for name in dict.fromkeys(wanted)]
         parts += [Not(Has(name)) for name in dict.fromkeys(unwanted)]
         if not parts:
@@ -393,18 +388,15 @@ class Query:
         return query
 
     def names(self) -> tuple[str, ...]:
-        """Return the names in the query, each once."""
         names = dict.fromkeys(labels_of(self.expression))
         return tuple(names | dict.fromkeys(limit.name for limit in self.limits))
 
     @property
     def wanted(self) -> tuple[str, ...]:
-        """The labels that every image found must carry."""
         return self._labels(True)
 
     @property
     def unwanted(self) -> tuple[str, ...]:
-        """The labels that no image found may carry."""
         return self._labels(False)
 
     def _labels(self, wanted: bool) -> tuple[str, ...]:
@@ -425,9 +417,7 @@ class Query:
         items = []
         for operand in self._parts():
             base = operand.part if isinstance(operand, Not) else operand
-            limit = (
-                limits.pop((base.name, operand is base), None) if isinstance(base, Has) else None
-            )
+            limit = limits.pop((getattr(base, "name", ""), operand is base), None)
             if limit is None:
                 items.append(written(operand))
             else:
@@ -453,7 +443,6 @@ def complete(text: str, space: LabelSpace, taxonomy: Taxonomy | None = None) -> 
 
 
 def _mistaken(text: str, meant: Query) -> DataError:
-    """Return the error that suggests how a query is written."""
     return DataError(
         f"a query joins labels by ',' (all of them) or '|' (one of them at least), got "
         f"{shortened(text, SHOWN)!r}; did you mean {shortened(str(meant), SHOWN)!r}?"
@@ -461,10 +450,7 @@ def _mistaken(text: str, meant: Query) -> DataError:
 
 
 def _with_signs(text: str, space: LabelSpace, taxonomy: Taxonomy) -> Query | None:
-    """Return the query in which words such as "and", or blanks alone, became signs.
-
-    None if that does not give known labels alone, or could be read in two ways.
-    """
+    """Return the query with signs for words or blanks; None if unknown or read in two ways."""
     known = {name.casefold(): name for name in (*taxonomy.parents.values(), *space.names)}
     worded = re.sub(_OR, " | ", re.sub(_AND, ", ", re.sub(_BUT_NOT, ", -", text)))
     apart = re.sub(
@@ -488,8 +474,7 @@ def _with_signs(text: str, space: LabelSpace, taxonomy: Taxonomy) -> Query | Non
 def _names_in(text: str, known: dict[str, str]) -> str:
     """Return words that are known names one after another with commas between the names.
 
-    As few names as possible; words that are not such names, or are so in two ways, stay as they
-    are. ``known`` has each name by how it is compared.
+    As few names as possible; words that are not such names, or in two ways, stay as they are.
     """
     words = text.split()
     if len(words) > MOST_WORDS:

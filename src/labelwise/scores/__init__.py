@@ -1,6 +1,6 @@
 """People's own scores: reading them, and judging calibrators and rules fitted on them."""
 
-from labelwise.scores.cross_validate import (
+from labelwise.scores.fit import (
     FitPlan,
     Judged,
     crossfit,

@@ -210,8 +210,5 @@ def _common(
     if name == "group":
         return None
     row = int(odd[0])
-    other = column[int(first[unit[row]])]
-    raise DataError(
-        f"{source}: row {row + 1}: {keys[row]!r} is in the splits {other!r} and {column[row]!r}; "
-        "divide the photos by unit"
-    )
+    splits = f"{column[int(first[unit[row]])]!r} and {column[row]!r}; divide the photos by unit"
+    raise DataError(f"{source}: row {row + 1}: {keys[row]!r} is in the splits {splits}")

@@ -123,16 +123,10 @@ def count_calls(
             )
             together = (min(max(0.0, products / pairs), 1.0) if pairs > 0 else 0.0, groups)
         bounds = _calibrated(covariance, u, probs, correct, cell, right, together)
+    counts = np.stack([sizes, checked, right.astype(np.int64)], 1).tolist()
     return [
-        CallCount(
-            names[cell // len(parts)],
-            parts[cell % len(parts)],
-            int(sizes[cell]),
-            int(checked[cell]),
-            int(right[cell]),
-            *bounds(cell),
-        )
-        for cell in np.flatnonzero(sizes).tolist()
+        CallCount(names[k // len(parts)], parts[k % len(parts)], *counts[k], *bounds(k))
+        for k in np.flatnonzero(sizes).tolist()
     ]
 
 
@@ -193,7 +187,8 @@ CONDITIONS = {
     "were drawn at random. Whoever doubts that checks some in each group: --method answers.",
     "answers": "The intervals hold if the checked {} of each group were drawn at random.",
 }
-REPORTED = "Counted are reported detections; {} are not among them."
+LESS_PHOTOS = "Counted are reported detections; photos with none reported are not among them."
+LESS_CALLS = "Counted are reported detections; calls that the program missed are not among them."
 
 
 @dataclass(frozen=True)
@@ -224,10 +219,8 @@ def calls_of_table(
             detections = with_checks(detections, labels)
     else:
         if labels is not None:
-            raise SettingsError(
-                "--labels belongs to results of BirdNET or Perch here; a table of "
-                "scores has its own columns label:NAME"
-            )
+            way = "a table of scores has its own columns label:NAME"
+            raise SettingsError(f"--labels belongs to results of BirdNET or Perch here; {way}")
         detections, unit = _entries(source, kind, keep), "rows"
     if label is not None:
         if label not in detections.names:
@@ -244,10 +237,8 @@ def calls_of_table(
             facts={column: values[rows] for column, values in detections.facts.items()},
         )
     if np.isnan(detections.correct).all():
-        raise DataError(
-            f"{source}: nothing has been checked; say for some {unit}, drawn at random, whether "
-            "the label is right (a column 'correct' with 1 or 0, or label:NAME)"
-        )
+        way = "a column 'correct' with 1 or 0, or label:NAME"
+        raise DataError(f"{source}: nothing has been checked; say for some random {unit}: {way}")
     names, cell = np.array([""]), np.zeros(len(detections), np.int64)
     if by == "folder":
         folders = [os.path.dirname(with_slashes(name)) or "." for name in detections.files]
@@ -267,15 +258,12 @@ def calls_of_table(
     )
     told = [CONDITIONS[method].format(unit)]
     if unit == "detections":
-        missed = (
-            "photos with none reported" if detections.of_photos else "calls that the program missed"
-        )
-        told += [REPORTED.format(missed), *detections.notes]
+        told.append(LESS_PHOTOS if detections.of_photos else LESS_CALLS)
+        told += detections.notes
     return CallTable(counts, unit, " ".join(told))
 
 
 def _entries(source: Path, kind: Kind | None, keep: tuple[str, ...]) -> Detections:
-    """Return the entries of a table of scores, a row and a label each, as detections."""
     raw = read_raw(source, keep)
     scores = unlabelled_scores(raw, kind, None)
     rows, labels = scores.logits.shape

@@ -19,9 +19,8 @@ from labelwise.errors import DataError
 from labelwise.links import Sigmoid
 from labelwise.numeric.special import logit
 from labelwise.predictions import Predictions
-from labelwise.scores.tables import Kind, places
+from labelwise.scores.tables import Kind, places, some_places
 from labelwise.system.text import counted
-from labelwise.types import nearest
 
 READER = "labelwise.contrib.results"
 UNREPORTED = -30.0  # log-odds that stand where nothing was reported, and are never looked at
@@ -67,19 +66,16 @@ class Detections:
         return np.asarray(codes[self.file], np.int64)
 
     def grouped_by(self, told: Mapping[str, str], source: str) -> "Detections":
-        """Return these detections in the groups that a table tells of some files."""
         if self.groups is not None:
             raise DataError(f"{self.source} and {source} both name groups; leave one of them out")
         return replace(self, groups=tuple(told.get(name) or name for name in self.files))
 
     def keys(self) -> NDArray[np.int64]:
-        """Return a number (N,) for each detection: its recording, start and label."""
         starts, start_of = np.unique(np.round(self.start, 3), return_inverse=True)
         clip = self.file * len(starts) + start_of
         return np.asarray(clip * len(self.names) + self.label, np.int64)
 
     def row(self, number: int) -> str:
-        """Return how an error names a row, counted from 1 without the header."""
         return (
             f"{self.source}: row {number + 1} ({self.names[self.label[number]]} at "
             f"{self.start[number]:g} s of {self.files[self.file[number]]})"
@@ -116,18 +112,10 @@ class Detections:
 
     def checked_by_table(self, table: LabelTable) -> "Detections":
         """Return these detections of photos with what a label table says of their labels."""
-        rows = places(self.files, table.ids)
-        if (rows < 0).all():
-            raise DataError(
-                f"{table.name}: no photo of {self.source} is in it, first {self.files[0]!r}"
-                f"{nearest(self.files[0], table.ids)}"
-            )
-        columns = places(self.names, table.space.names)
-        if (columns < 0).all():
-            raise DataError(
-                f"{table.name} has none of the labels of {self.source}, first {self.names[0]!r}"
-                f"{nearest(self.names[0], table.space.names)}"
-            )
+        lacks = f"{table.name} has none of the"
+        rows = some_places(self.files, table.ids, f"{lacks} photos of {self.source}")
+        names = table.space.names
+        columns = some_places(self.names, names, f"{lacks} labels of {self.source}")
         labels, observed = table.targets()
         row, at = rows[self.file], columns[self.label]
         known = (row >= 0) & (at >= 0)
@@ -142,12 +130,9 @@ class Detections:
     def predictions(self) -> tuple[Predictions, NDArray[np.intp]]:
         rows = np.flatnonzero(~np.isnan(self.correct))
         if not len(rows):
-            raise DataError(
-                f"{self.source}: nobody has checked a detection; add a column 'correct' with 1 or "
-                "0 for some, drawn at random, or give a table with one by --labels"
-            )
-        starts, start_of = np.unique(np.round(self.start[rows], 3), return_inverse=True)
-        clip = self.file[rows] * len(starts) + start_of
+            way = "add a column 'correct', 1 or 0 for some random ones, or give one by --labels"
+            raise DataError(f"{self.source}: nobody has checked a detection; {way}")
+        clip = self.keys()[rows] // len(self.names)
         _, first, clips = np.unique(clip, return_index=True, return_inverse=True)
         shape = (len(first), len(self.names))
         logits = np.full(shape, UNREPORTED)
@@ -169,11 +154,8 @@ class Detections:
         return predictions, at
 
     def by_label(self, of: Any) -> NDArray[np.float64]:
-        """Return what a function of logits (n, K) says of each detection, (N,), label by label.
-
-        The different scores of a label fill its column from the top, so that no row is needed for
-        each clip.
-        """
+        """Return what a function of logits (n, K) says of each detection, (N,), label by label."""
+        # The different scores of a label fill its column from the top: no row for each clip.
         scores, score_of = np.unique(self.log_odds, return_inverse=True)
         pairs, pair_of = np.unique(self.label * len(scores) + score_of, return_inverse=True)
         label, score = np.divmod(pairs, len(scores))

@@ -102,17 +102,13 @@ def read_texts(path: Path, prompts: Path | None = None) -> Texts:
         row_of = {text: row for row, text in reversed(list(enumerate(written)))}
         for line, _, text in pairs:
             if text not in row_of:
-                raise DataError(
-                    f"{prompts}, line {line}: {path} has no embedding of {text!r}"
-                    f"{nearest(text, written)}"
-                )
+                lost = f"{text!r}{nearest(text, written)}"
+                raise DataError(f"{prompts}, line {line}: {path} has no embedding of {lost}")
         _, names, written = zip(*pairs, strict=True)
         unit = unit[[row_of[text] for text in written]]
     if names is None:
-        raise DataError(
-            f"{path}: there is no array 'names', the label of each text; or say with --prompts "
-            "which label each of its prompts has"
-        )
+        way = "or say with --prompts which label each of its prompts has"
+        raise DataError(f"{path}: there is no array 'names', the label of each text; {way}")
     labels = tuple(dict.fromkeys(names))
     columns = places(names, labels)
     sums = np.zeros((len(labels), unit.shape[1]))
@@ -143,9 +139,9 @@ def read_prompts(path: Path) -> list[tuple[int, str, str]]:
         if not any(cell.strip() for cell in cells):
             continue
         if len(cells) != 2 or not all(cell.strip() for cell in cells):
+            way = "put a text with a comma in quotes"
             raise DataError(
-                f"{path}, line {number}: a line must be a label and one text, got {cells}; put a "
-                "text with a comma in quotes"
+                f"{path}, line {number}: must be a label and one text, got {cells}; {way}"
             )
         row = dict(zip(header, map(str.strip, cells), strict=True))
         prompts.append((number, from_cell(row["label"]), from_cell(row["prompt"])))
@@ -172,10 +168,8 @@ def read_cosines(path: Path, texts: Texts) -> RawScores:
         labels = labels[:, columns]
     split = None if photos.split is None else tuple(photos.split.tolist())
     if photos.vectors.shape[1] != texts.vectors.shape[1]:
-        raise DataError(
-            f"{path}: vectors of photos and texts must have one length, "
-            f"got {photos.vectors.shape[1]} and {texts.vectors.shape[1]}"
-        )
+        got = f"{photos.vectors.shape[1]} and {texts.vectors.shape[1]}"
+        raise DataError(f"{path}: vectors of photos and texts must have one length, got {got}")
     scores = (_unit(path, photos.vectors) @ texts.vectors.T).astype(np.float64)
     if texts.scale is not None and texts.bias is not None:
         scores = texts.scale * scores + texts.bias

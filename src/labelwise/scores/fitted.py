@@ -29,8 +29,8 @@ from labelwise.evaluation import Evaluation
 from labelwise.links import Link, Sigmoid
 from labelwise.models.spec import require_fit
 from labelwise.predictions import Predictions
-from labelwise.scores.cross_validate import Judged
 from labelwise.scores.detections import Detections
+from labelwise.scores.fit import Judged
 from labelwise.scores.read import UnlabelledScores
 from labelwise.scores.tables import FITTED_FORMAT, Kind, places, write_columns
 from labelwise.system.files import replacing, write_text
@@ -163,10 +163,8 @@ def read_fitted(path: Path) -> FittedFile:
         raise DataError(f"{path} is a folder; give the file in it, such as {path / 'link.json'}")
     facts = read_json(path)
     if not isinstance(facts, dict) or not {"link", "rule"} & facts.keys() or "names" not in facts:
-        raise DataError(
-            f"{path} must be a link.json or a thresholds file of "
-            "`labelwise calibrate -o`, with the names of its labels; write it again"
-        )
+        what = "a link.json or a thresholds file of `labelwise calibrate -o`"
+        raise DataError(f"{path} must be {what}, with the names of its labels; write it again")
     if facts.get("format") != FITTED_FORMAT:
         raise DataError(f"{path} must have format {FITTED_FORMAT}, got {facts.get('format')!r}")
     try:
@@ -221,10 +219,8 @@ def _source_of(
     links = [file for file in fitted if file.rule is None]
     rules = [file for file in fitted if file.rule is not None]
     if len(links) > 1 or len(rules) > 1 or not fitted:
-        raise SettingsError(
-            f"give one link.json, one thresholds.json or one of each, "
-            f"got {len(links)} and {len(rules)}"
-        )
+        got = f"{len(links)} and {len(rules)}"
+        raise SettingsError(f"give one link.json, one thresholds.json or one of each, got {got}")
     source = (links or rules)[0]
     if source.link is None:
         raise SettingsError(f"{source.source} holds no link, so it gives no probabilities")
@@ -253,11 +249,9 @@ def save_detections(
     names = source.labels
     own = places(detections.names, names)
     if (own < 0).any():
-        raise DataError(
-            f"{source.source} was fitted without {detections.names[int(own.argmin())]!r}, which "
-            f"{detections.source} has; check some of its detections and calibrate again, or leave "
-            "its rows out"
-        )
+        lost = f"{detections.names[int(own.argmin())]!r}, which {detections.source} has"
+        way = "check some of its detections and calibrate again, or leave its rows out"
+        raise DataError(f"{source.source} was fitted without {lost}; {way}")
     moved = replace(detections, names=names, label=own[detections.label])
     columns: dict[str, Any] = {
         "file": _spelled(moved.files, moved.file),
@@ -270,10 +264,8 @@ def save_detections(
     if rule is not None and rule.rule is not None:
         cuts = rule.rule.thresholds(len(rule.labels))
         if cuts is None:
-            raise SettingsError(
-                f"{rule.source} chooses by comparing labels of a clip; detections need a rule with "
-                "a threshold per label, such as precision-0.9"
-            )
+            way = "detections need a rule with a threshold per label, such as precision-0.9"
+            raise SettingsError(f"{rule.source} chooses by comparing labels of a clip; {way}")
         order = matching_columns(rule.labels, names, of=rule.source, in_=source.source)
         limits = np.empty(len(names))
         limits[order] = cuts
@@ -291,9 +283,8 @@ def _spelled(names: Sequence[str], codes: Any) -> Any:
 def check_output(path: Path) -> None:
     """Raise unless probabilities can be written to such a file."""
     if path.suffix not in APPLIED_SUFFIXES:
-        raise SettingsError(
-            f"the output must end in {', '.join(APPLIED_SUFFIXES)}, got {path.name!r}"
-        )
+        suffixes = ", ".join(APPLIED_SUFFIXES)
+        raise SettingsError(f"the output must end in {suffixes}, got {path.name!r}")
 
 
 def save_applied(path: Path, applied: Applied) -> None:

@@ -125,18 +125,10 @@ def read_scores(
         raise SettingsError("--texts makes the scores and knows their link; leave out --scores")
     if texts is None and is_detections(path):
         return _checked_clips(path, kind, link, labels, keep)
-    if _is_predictions(path):
-        if kind == "probs" or link is not None or labels is not None:
-            raise SettingsError(
-                f"{path} was written by labelwise: it holds logits with their link and labels; "
-                "leave out --scores probs, --link and --labels"
-            )
+    if (predictions := _own_predictions(path, kind, link, labels)) is not None:
         if keep:
-            raise DataError(
-                f"{path} was written by labelwise and has no column {keep[0]!r}; use a table with "
-                "columns id, score:NAME, label:NAME and the one asked for"
-            )
-        predictions = Predictions.load(path)
+            way = "use a table with columns id, score:NAME, label:NAME and the one asked for"
+            raise DataError(f"{path} was written by labelwise: no column {keep[0]!r}; {way}")
         return ScoreTable(str(path), predictions, np.full(len(predictions), predictions.split))
     if texts is None:
         raw = read_raw(path, keep)
@@ -153,10 +145,8 @@ def read_scores(
         truth, matched = raw.labels, np.ones(len(raw.ids), dtype=bool)
         check_labels(raw, truth)
     else:
-        raise DataError(
-            f"{path}: there are no labels; add 'label:NAME' columns (an array 'labels'), "
-            "or give a second file with --labels"
-        )
+        way = "add 'label:NAME' columns (an array 'labels'), or give a second file with --labels"
+        raise DataError(f"{path}: there are no labels; {way}")
     notes = []
     if raw.failed:
         notes.append(f"{unscored_note(raw.failed, str(path))}.")
@@ -202,10 +192,8 @@ def _checked_clips(
 ) -> ScoreTable:
     detections = read_detections(path, keep)
     if kind not in (None, detections.kind) or link is not None:
-        raise SettingsError(
-            f"{path} is a table of results, which holds {detections.kind}; leave out --scores and "
-            "--link"
-        )
+        what = f"a table of results, which holds {detections.kind}"
+        raise SettingsError(f"{path} is {what}; leave out --scores and --link")
     if labels is not None:
         detections = with_checks(detections, labels)
     predictions, rows = detections.predictions()
@@ -235,46 +223,40 @@ def _checked_clips(
 
 def read_unlabelled(path: Path, kind: Kind | None, *, link: str | None = None) -> UnlabelledScores:
     """Return the scores of a file; labels in it are left alone."""
-    if _is_predictions(path):
-        if kind == "probs" or link is not None:
-            raise SettingsError(
-                f"{path} was written by labelwise: it holds logits with their link; "
-                "leave out --scores probs and --link"
-            )
-        own = Predictions.load(path)
-        return UnlabelledScores(
-            str(path), tuple(own.ids), own.names, own.logits, own.link, "logits"
-        )
-    return unlabelled_scores(read_raw(path), kind, link)
+    own = _own_predictions(path, kind, link)
+    if own is None:
+        return unlabelled_scores(read_raw(path), kind, link)
+    return UnlabelledScores(str(path), tuple(own.ids), own.names, own.logits, own.link, "logits")
 
 
-def _is_predictions(path: Path) -> bool:
-    """Return whether a file is one that Predictions.save wrote."""
+def _own_predictions(
+    path: Path, kind: Kind | None, link: str | None, labels: str | Path | None = None
+) -> Predictions | None:
+    """Return what Predictions.save wrote to a file, None for another file."""
     if path.suffix.lower() != ".parquet" or not path.is_file():
-        return False
+        return None
     try:
         schema = pq.read_schema(path)
     except Exception:
         schema = read_parquet(path).schema  # which says what is wrong
-    return b"labelwise" in (schema.metadata or {}) and {"id", "logits"} <= set(schema.names)
+    if b"labelwise" not in (schema.metadata or {}) or not {"id", "logits"} <= set(schema.names):
+        return None
+    if kind == "probs" or link is not None or labels is not None:
+        what = f"{path} was written by labelwise: it holds logits with their link and labels"
+        raise SettingsError(f"{what}; leave out --scores probs, --link and --labels")
+    return Predictions.load(path)
 
 
 def unlabelled_scores(raw: RawScores, kind: Kind | None, link: str | None) -> UnlabelledScores:
     """Return the scores of a table as logits, once it is said what they are."""
     if raw.scores is None:
-        raise DataError(
-            f"{raw.source}: there are no scores; name one column per label like 'score:dog'"
-        )
+        raise DataError(f"{raw.source}: there are no scores; name columns like 'score:dog'")
     if raw.kind is not None and kind not in (None, raw.kind):
-        raise SettingsError(
-            f"{raw.source} was written by `labelwise predict`: it holds {raw.kind}; "
-            f"leave out --scores {kind}"
-        )
+        what = f"was written by `labelwise predict`: it holds {raw.kind}"
+        raise SettingsError(f"{raw.source} {what}; leave out --scores {kind}")
     kind = kind or raw.kind
     if kind is None:
-        raise SettingsError(
-            f"{raw.source}: say what its scores are with --scores logits or --scores probs"
-        )
+        raise SettingsError(f"{raw.source}: name its scores: --scores logits or --scores probs")
     if kind == "probs" and link is not None:
         raise SettingsError("--link belongs to logits; probabilities need none")
     name = link or "sigmoid"

@@ -166,7 +166,6 @@ class ShareShift:
         return moved_shares(filter(None, self.shares))
 
     def sentence(self) -> str:
-        """Return what was adapted, and on which condition it is right."""
         if not self.moved:
             return "No label's share moved by more than the errors explain; nothing was adapted."
         return (
@@ -189,10 +188,8 @@ def held_out_of(folder: Path) -> Predictions:
     """Return the photos of a run that tell how labels look; a run without any is refused."""
     held_out = RunFolder(folder).held_out()
     if held_out is None:
-        raise DataError(
-            f"shares need photos whose labels are known, and {folder} has no predictions of held-"
-            "out photos; give the folder of a whole run"
-        )
+        lacks = f"{folder} has no predictions of held-out photos"
+        raise DataError(f"shares need labelled photos: {lacks}; give the folder of a whole run")
     return held_out.predictions
 
 

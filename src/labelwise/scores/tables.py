@@ -82,10 +82,8 @@ def npz_matrix(path: Path, arrays: Table, name: str) -> NDArray[np.float64] | No
     """Return a matrix of numbers, None where there is none."""
     value = arrays.get(name)
     if value is not None and (value.ndim != 2 or value.dtype.kind not in "fiub"):
-        raise DataError(
-            f"{path}: {name} must be a matrix of numbers (rows, labels), "
-            f"got {value.dtype} {value.shape}"
-        )
+        got = f"{value.dtype} {value.shape}"
+        raise DataError(f"{path}: {name} must be a matrix of numbers (rows, labels), got {got}")
     return None if value is None else value.astype(np.float64)
 
 
@@ -111,9 +109,8 @@ def npz_texts(path: Path, arrays: Table, name: str, length: int) -> tuple[str, .
     if value is None:
         return None
     if value.shape != (length,) or value.dtype.kind not in "Uiu":
-        raise DataError(
-            f"{path}: {name} must be {length} texts or integers, got {value.dtype} {value.shape}"
-        )
+        got = f"{value.dtype} {value.shape}"
+        raise DataError(f"{path}: {name} must be {length} texts or integers, got {got}")
     return tuple(str(item) for item in value.tolist())
 
 
@@ -146,7 +143,6 @@ class RawScores:
     facts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def row(self, number: int) -> str:
-        """Return how an error names a row: counted from 1, the header not counted."""
         return f"{self.source}: row {number + 1} (id {self.ids[number]!r})"
 
     def check_names(self) -> "RawScores":
@@ -161,10 +157,8 @@ class RawScores:
             refuse_twice(self.source, values, what)
         unnamed = [row for row, name in enumerate(self.group or ()) if not name.strip()]
         if unnamed:
-            raise DataError(
-                f"{self.row(unnamed[0])}: every row needs a group, or none; name it, if need be "
-                "with a name of its own"
-            )
+            way = "name it, if need be with a name of its own"
+            raise DataError(f"{self.row(unnamed[0])}: every row needs a group, or none; {way}")
         return self
 
 
@@ -179,6 +173,14 @@ def places(names: Sequence[str], there: Sequence[str]) -> NDArray[np.intp]:
     """Return where each name is among others, -1 for a name that is not."""
     place = {name: number for number, name in enumerate(there)}
     return np.array([place.get(name, -1) for name in names], np.intp)
+
+
+def some_places(names: Sequence[str], there: Sequence[str], problem: str) -> NDArray[np.intp]:
+    """Return :func:`places`; raise where no name is there."""
+    found = places(names, there)
+    if (found < 0).all():
+        raise DataError(f"{problem}, first {names[0]!r}{nearest(names[0], there)}")
+    return found
 
 
 def write_columns(path: Path, columns: Mapping[str, Any], what: str) -> None:
@@ -219,10 +221,8 @@ def read_raw(path: Path, keep: Sequence[str] = ()) -> RawScores:
         if not is_lists and (suffix == ".parquet" or table.column_names[:3] != ANSWER_COLUMNS):
             return _columns(source, table, keep).check_names()
     if keep:
-        raise DataError(
-            f"{path}: there is no column {keep[0]!r}: it holds paths and answers alone; use a "
-            "table with columns id, score:NAME and the one asked for"
-        )
+        way = "use a table with columns id, score:NAME and the one asked for"
+        raise DataError(f"{path} holds paths and answers alone, no column {keep[0]!r}; {way}")
     names, ids, probs, failed = reader(source, table)
     return RawScores(source, names, ids, probs, None, kind="probs", failed=failed).check_names()
 
@@ -254,10 +254,8 @@ def _columns(source: str, table: Any, keep: Sequence[str]) -> RawScores:
         for mark in ("score:", "label:")
     )
     if not scored and not labelled:
-        raise DataError(
-            f"{source}: there are no columns 'score:NAME' or 'label:NAME', "
-            f"got {', '.join(map(repr, headers[:8]))}; name one column per label like 'score:dog'"
-        )
+        got = f"{', '.join(map(repr, headers[:8]))}; name one column per label like 'score:dog'"
+        raise DataError(f"{source}: there are no columns 'score:NAME' or 'label:NAME', got {got}")
     if scored and labelled:
         matching_columns(scored, labelled, of="columns score:NAME", in_=f"{source}, label:NAME")
     ids = _texts_of(source, table, "id")
@@ -283,9 +281,7 @@ def _fact(source: str, table: Any, column: str) -> tuple[str, ...]:
     values = table[column].to_pylist()
     for row, value in enumerate(values):
         if value is None or not str(value).strip():
-            raise DataError(
-                f"{source}: row {row + 1} has no {column!r}; give it one, or leave the row out"
-            )
+            raise DataError(f"{source}: row {row + 1} has no {column!r}; give it one, or drop it")
     return tuple(map(str, values))
 
 
@@ -314,10 +310,8 @@ def _numbers(source: str, table: Any, column: str, ids: tuple[str, ...]) -> NDAr
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         cells = values.to_pylist()
         row = next((row for row, cell in enumerate(cells) if not _is_number(cell)), 0)
-        raise DataError(
-            f"{source}: row {row + 1} (id {ids[row]!r}): {column!r} must be a number, "
-            f"got {cells[row]!r}"
-        ) from None
+        where = f"{source}: row {row + 1} (id {ids[row]!r})"
+        raise DataError(f"{where}: {column!r} must be a number, got {cells[row]!r}") from None
 
 
 def _is_number(cell: Any) -> bool:
@@ -350,10 +344,8 @@ def _answer_lists(path: str, table: Any) -> Answers:
         if not all(isinstance(name, str) for name in names):
             raise TypeError
     except (KeyError, TypeError, ValueError):
-        raise DataError(
-            f"{path}: there are no label names in the file's metadata; "
-            "write it again with `labelwise predict`"
-        ) from None
+        way = "write it again with `labelwise predict`"
+        raise DataError(f"{path}: there are no label names in its metadata; {way}") from None
     kept = table.filter(compute.is_valid(table["probs"]))
     matrix = matrix_of_lists(kept["probs"], len(names), f"{path}: probs").astype(np.float64)
     ids = _texts_of(path, kept, "path")
@@ -372,10 +364,8 @@ def _json_lines(path: str, _: Any) -> Answers:
             continue
         probs = record.get("probs")
         if not isinstance(probs, dict) or not isinstance(record.get("path"), str):
-            raise DataError(
-                f"{path}: line {number} must be an object with 'path' and 'probs' by name, as "
-                "`labelwise predict` writes it"
-            )
+            what = "an object with 'path' and 'probs' by name, as `labelwise predict` writes it"
+            raise DataError(f"{path}: line {number} must be {what}")
         names = names or tuple(probs)
         if set(probs) != set(names):
             odd = sorted(set(probs) ^ set(names))[0]
@@ -383,10 +373,8 @@ def _json_lines(path: str, _: Any) -> Answers:
         values = [probs[name] for name in names]
         for name, value in zip(names, values, strict=True):
             if isinstance(value, bool) or not isinstance(value, int | float):
-                raise DataError(
-                    f"{path}: line {number}: the probability of {name!r} must be a number, "
-                    f"got {value!r}"
-                )
+                what = f"the probability of {name!r} must be a number, got {value!r}"
+                raise DataError(f"{path}: line {number}: {what}")
         ids.append(record["path"])
         rows.append(values)
     return names, tuple(ids), np.array(rows, np.float64).reshape(len(ids), len(names)), failed
@@ -458,13 +446,8 @@ def labels_beside(
         if isinstance(table.images, FileImages) and not set(ids) & set(raw.ids):
             ids = tuple(str(table.images.path(row).resolve()) for row in range(len(ids)))
             raw = replace(raw, ids=tuple(str(Path(name).resolve()) for name in raw.ids))
-    rows = places(raw.ids, ids)
+    rows = some_places(raw.ids, ids, f"{source}: no id of {raw.source} is in it")
     matched = rows >= 0
-    if not matched.any():
-        raise DataError(
-            f"{source}: no id of {raw.source} is in it, first {raw.ids[0]!r}"
-            f"{nearest(raw.ids[0], ids)}"
-        )
     if group is not None and raw.group is not None:
         raise DataError(f"{raw.source} and {source} both name groups; leave one of them out")
     groups = raw.group if group is None else tuple(group[row] for row in rows)
@@ -475,7 +458,6 @@ def labels_beside(
 
 
 def _holds_label_columns(path: Path) -> bool:
-    """Return whether a file of labels has the form of a score file."""
     suffix = path.suffix.lower()
     if suffix not in (".csv", ".tsv", ".parquet"):
         return suffix == ".npz"
@@ -501,12 +483,8 @@ def aligned_labels(
 ) -> tuple[NDArray[np.float64], list[str]]:
     """Return labels (N, K) in the order of ``names``, NaN where unknown, and what differs."""
     labels, observed = table.targets()
-    columns = places(names, table.space.names)
-    if (columns < 0).all():
-        raise DataError(
-            f"{table.name} has none of the labels asked for, first {names[0]!r}"
-            f"{nearest(names[0], table.space.names)}"
-        )
+    lacks = f"{table.name} has none of the labels asked for"
+    columns = some_places(names, table.space.names, lacks)
     known = columns >= 0 if observed is None else observed[:, columns] & (columns >= 0)
     aligned = np.where(known, labels[:, columns].astype(np.float64), np.nan)
     notes = []

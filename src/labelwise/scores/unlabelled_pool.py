@@ -77,10 +77,8 @@ class PhotoPool:
     def about_labels(
         self, rows: NDArray[np.intp], columns: NDArray[np.intp], folder: Path
     ) -> list[Reviewed]:
-        asked = zip(
-            self.names(rows, folder), columns.tolist(), self.pool.probs[rows, columns], strict=True
-        )
-        labels = self.table.space.names
+        labels, probs = self.table.space.names, self.pool.probs[rows, columns]
+        asked = zip(self.names(rows, folder), columns.tolist(), probs, strict=True)
         return [Reviewed(name, labels[k], "unknown", float(p)) for name, k, p in asked]
 
     def about_photos(self, rows: NDArray[np.intp], folder: Path) -> list[Reviewed]:
@@ -121,7 +119,6 @@ def read_pool(
 
 
 def _of_train(table: LabelTable) -> LabelTable:
-    """Return the training rows of a table that has splits, all rows of another."""
     if table.split is None:
         return table
     if not (table.split == "train").any():
@@ -168,9 +165,8 @@ def _paths_alone(path: Path, names: tuple[str, ...]) -> list[str] | None:
     header = next((name for name in PATH_HEADERS if name in tabular.header), None)
     if header is None or {"labels", "image", *names, *tabular.meanings} & set(tabular.header):
         return None
-    listed = [
-        name for batch in tabular.batches([header]) for name in batch.column(header).to_pylist()
-    ]
+    columns = (batch.column(header) for batch in tabular.batches([header]))
+    listed = [name for column in columns for name in column.to_pylist()]
     for number, name in enumerate(listed, start=1):
         if not isinstance(name, str) or not name:
             raise DataError(f"{path}: row {number} must name an image, got {name!r:.60}")
@@ -243,10 +239,8 @@ def grouped_copies(
     features = isinstance(table.images, FeatureRows)
     named = model is not None or file is not None
     if features and named:
-        raise SettingsError(
-            f"{table.name} holds features, which are compared themselves; leave --model and "
-            "--embeddings out"
-        )
+        what = f"{table.name} holds features, which are compared themselves"
+        raise SettingsError(f"{what}; leave --model and --embeddings out")
     if not features and not named and cosine is not None:
         raise SettingsError("--cosine is for --model and --embeddings; leave it out")
     if not features and not named:
@@ -267,22 +261,17 @@ def grouped_copies(
     rows = places(table.ids, embeddings.ids)
     if (rows < 0).any():
         name = table.ids[int(rows.argmin())]
-        raise DataError(
-            f"{file}: there is no vector of the photo {name!r} of {table.name}"
-            f"{nearest(name, embeddings.ids)}"
-        )
+        photo = f"{name!r} of {table.name}{nearest(name, embeddings.ids)}"
+        raise DataError(f"{file}: there is no vector of the photo {photo}")
     return group_near_vectors(table, embeddings.vectors[rows], cosine)
 
 
 def _vectors_by_model(
     table: LabelTable, model: Path, watch: Watch | None
 ) -> tuple[NDArray[np.float32], tuple[str, ...]]:
-    """Return the embeddings of a model that has them, zeros of photos it cannot read, and why."""
     scorer = load_model(model)
     if not isinstance(scorer, Embedder):
-        raise SettingsError(
-            f"{model} gives answers but no embeddings; name the run that it was exported from"
-        )
+        raise SettingsError(f"{model} gives no embeddings; name the run that it was exported from")
     vectors: NDArray[np.float32] | None = None
     unread: list[str] = []
     for scored in _watched(score(scorer, table.images, embed=True), table, watch):
@@ -297,7 +286,6 @@ def _vectors_by_model(
 
 
 def _watched(batches: Iterable[Scored], table: LabelTable, watch: Watch | None) -> Iterator[Scored]:
-    """Yield the batches of a table, and show how many of its photos were scored."""
     watch = watch or Silent()
     watch.start("scoring", len(table))
     for batch in batches:
