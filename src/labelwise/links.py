@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 
-from labelwise.errors import CheckpointError, SettingsError
+from labelwise.errors import CheckpointError, SettingsError, require
 from labelwise.numeric.array_api import (
     A,
     double,
@@ -172,8 +172,7 @@ class Softmax(Link):
     couples_labels = True
 
     def __init__(self, temperature: float = 1.0) -> None:
-        if temperature <= 0:
-            raise ValueError(f"temperature must be positive, got {temperature}")
+        require(temperature > 0, f"temperature must be positive, got {temperature}")
         self.temperature = temperature
 
     def log_probs(self, logits: A) -> tuple[A, A]:
@@ -222,8 +221,7 @@ class Side:
     b: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.zeta <= 0 or self.k <= 0:
-            raise ValueError(f"zeta and k must be positive, got {self}")
+        require(self.zeta > 0 and self.k > 0, f"zeta and k must be positive, got {self}")
 
 
 CROSS_ENTROPY = Side()
@@ -276,8 +274,7 @@ class Focusing:
     def __post_init__(self) -> None:
         if self.gamma_neg < 0 or self.gamma_pos < 0:
             raise ValueError(f"gamma_neg and gamma_pos must not be negative, got {self}")
-        if not 0 <= self.margin < 1:
-            raise ValueError(f"margin must lie in [0, 1), got {self.margin}")
+        require(0 <= self.margin < 1, f"margin must lie in [0, 1), got {self.margin}")
         if self.weight_grad not in ("full", "detached"):
             raise ValueError(f"weight_grad must be 'full' or 'detached', got {self.weight_grad!r}")
 
@@ -349,12 +346,11 @@ class FocalMarginLink(OddsLink):
     def __init__(
         self, gamma: float = 2.0, margin: float = 1.0, lam: float | None = LEAST_LAMBDA
     ) -> None:
-        if gamma < 0:
-            raise ValueError(f"gamma must not be negative, got {gamma}")
-        if lam is not None and lam < LEAST_LAMBDA:
-            raise ValueError(
-                f"lam must be at least {LEAST_LAMBDA}, or likelier labels cost less, got {lam}"
-            )
+        require(gamma >= 0, f"gamma must not be negative, got {gamma}")
+        require(
+            lam is None or lam >= LEAST_LAMBDA,
+            f"lam must be at least {LEAST_LAMBDA}, or likelier labels cost less, got {lam}",
+        )
         self.gamma, self.margin, self.lam = gamma, margin, lam
         if not (np.diff(self.log_odds(np.linspace(-40, 40, 1601))) > 0).all():
             raise ValueError(
@@ -403,8 +399,7 @@ class QuasibinaryLink(Link):
 
     def set_momentum(self, momentum: float) -> None:
         """Set the weight of the past in the moving average of C."""
-        if not 0 < momentum < 1:
-            raise ValueError(f"momentum must lie in (0, 1), got {momentum}")
+        require(0 < momentum < 1, f"momentum must lie in (0, 1), got {momentum}")
         self.momentum = momentum
 
     def log_probs(self, logits: A) -> tuple[A, A]:

@@ -8,7 +8,7 @@ import torch
 from contract import example
 
 from labelwise.objectives import LSEP, RML, WARP, PairwiseHinge, TwoWay, two_way_unit
-from labelwise.objectives.ops import split_labels
+from labelwise.objectives.base import split_labels
 from labelwise.objectives.ranking import RankWeights, harmonic_numbers, hinge_sum, sort_rivals
 
 

@@ -22,7 +22,7 @@ from labelwise.objectives import (
     kernel_calibration_error,
     label_pair_loss,
 )
-from labelwise.objectives.ops import split_labels
+from labelwise.objectives.base import split_labels
 from labelwise.types import DatasetFacts, Outputs, Targets
 
 CASES = golden.cases("lpr")

@@ -34,6 +34,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from labelwise.errors import require
 from labelwise.metrics.lines import By, chosen, entry_blocks
 from labelwise.numeric.arrays import (
     Array,
@@ -56,8 +57,7 @@ LINEAR_SEARCH = 40  # up to so many edges, comparing with each beats a binary se
 
 def width_edges(bins: int) -> Numbers:
     """Return the M + 1 edges of equal-width bins."""
-    if bins < 1:
-        raise ValueError(f"bins must be at least 1, got {bins}")
+    require(bins >= 1, f"bins must be at least 1, got {bins}")
     return np.arange(bins + 1) / bins
 
 
@@ -88,8 +88,7 @@ def edges_of(
     per_label: bool = False,
 ) -> Numbers:
     """Return the edges of bins of equal width or of equal mass."""
-    if binning not in ("width", "mass"):
-        raise ValueError(f"binning must be 'width' or 'mass', got {binning!r}")
+    require(binning in ("width", "mass"), f"binning must be 'width' or 'mass', got {binning!r}")
     if binning == "width":
         return width_edges(bins)
     return mass_edges(probs, observed, where=where, bins=bins, per_label=per_label)
@@ -233,8 +232,7 @@ class Reliability:
 
     def gaps(self, min_count: int = 1) -> Numbers:
         """Return accuracy - confidence in each bin, NaN in bins with fewer entries."""
-        if min_count < 1:
-            raise ValueError(f"min_count must be at least 1, got {min_count}")
+        require(min_count >= 1, f"min_count must be at least 1, got {min_count}")
         gap = _ratio(self.present_sums - self.confidence_sums, self.counts)
         return np.where(self.counts >= min_count, gap, np.nan)
 

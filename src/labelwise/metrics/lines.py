@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from labelwise.errors import require
 from labelwise.numeric.arrays import (
     Array,
     Mask,
@@ -31,8 +32,7 @@ TILE_ROWS = 512  # a transpose in such tiles stays in the first cache: four time
 
 def check_by(by: By) -> None:
     """Raise unless lines are labels or images."""
-    if by not in ("label", "image"):
-        raise ValueError(f"by must be 'label' or 'image', got {by!r}")
+    require(by in ("label", "image"), f"by must be 'label' or 'image', got {by!r}")
 
 
 def blocks(lines: int, length: int, entries: int = BLOCK_ENTRIES) -> Iterator[slice]:
@@ -115,8 +115,7 @@ class Averaged:
         return cls.over(np.concatenate([np.empty(0), *parts]), by)
 
     def undefined_names(self, names: Sequence[str]) -> list[str]:
-        if len(names) != len(self.items):
-            raise ValueError(f"names must be {len(self.items)}, got {len(names)}")
+        require(len(names) == len(self.items), f"names must be {len(self.items)}, got {len(names)}")
         return [names[index] for index in self.undefined]
 
 

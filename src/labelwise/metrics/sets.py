@@ -18,6 +18,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from labelwise.errors import require
 from labelwise.metrics.lines import Averaged, By, Lines, blocks, check_by, entry_blocks, read
 from labelwise.metrics.ranking import micro_auroc
 from labelwise.metrics.score_counts import ScoreCounts
@@ -57,8 +58,7 @@ class Confusion:
 
     def f_score(self, beta: float = 1.0, undefined: Undefined = "skip") -> Averaged:
         """Return F-beta of every label or image, and their mean (macro or sample F)."""
-        if beta <= 0:
-            raise ValueError(f"beta must be positive, got {beta}")
+        require(beta > 0, f"beta must be positive, got {beta}")
         hits = (1 + beta**2) * self.tp
         return _shares(hits, hits + beta**2 * self.fn + self.fp, undefined, self.by)
 
@@ -87,8 +87,7 @@ class Confusion:
 
 
 def _shares(hits: NDArray[Any], out_of: NDArray[Any], undefined: Undefined, by: By) -> Averaged:
-    if undefined not in INSTEAD:
-        raise ValueError(f"undefined must be 'skip', 'zero' or 'one', got {undefined!r}")
+    require(undefined in INSTEAD, f"undefined must be 'skip', 'zero' or 'one', got {undefined!r}")
     shares = np.full(len(hits), INSTEAD[undefined])
     np.divide(hits, out_of, out=shares, where=out_of > 0)
     return Averaged.over(shares, by)
@@ -136,8 +135,7 @@ class SetSizes:
 def set_sizes(sets: Array) -> SetSizes:
     """Return the mean and standard deviation of the sizes, the largest, and the share empty."""
     sizes = by_image(lambda block: np.count_nonzero(as_mask(block, "sets"), axis=1), sets=sets)
-    if not len(sizes):
-        raise ValueError("set sizes need at least one set, got none")
+    require(len(sizes), "set sizes need at least one set, got none")
     empty = float((sizes == 0).mean())
     return SetSizes(float(sizes.mean()), float(sizes.std()), int(sizes.max()), empty)
 
@@ -155,13 +153,11 @@ class TopKScores:
 def top_k_sets(scores: Array, k: int) -> NDArray[np.bool_]:
     """Return (N, K) sets of exactly k labels each."""
     rows, columns = check_shapes(scores=scores)
-    if not 1 <= k <= columns:
-        raise ValueError(f"k must be between 1 and {columns}, got {k}")
+    require(1 <= k <= columns, f"k must be between 1 and {columns}, got {k}")
     sets = np.empty((rows, columns), dtype=np.bool_)
     for block in blocks(rows, columns):
         score = read(scores, block, "image")
-        if np.isnan(score).any():
-            raise ValueError("scores must not be NaN, got NaN")
+        require(not np.isnan(score).any(), "scores must not be NaN, got NaN")
         level = np.partition(score, columns - k, axis=1)[:, columns - k, None]
         above, tied = score > level, score == level
         room = k - np.count_nonzero(above, axis=1, keepdims=True)
@@ -268,8 +264,7 @@ def separation_auroc(inside: Array, outside: Array) -> float:
 
 def false_positive_rate_at(inside: Array, outside: Array, recall: float = 0.95) -> float:
     """Return the share of OUT scores at or above the highest threshold with this recall of IN."""
-    if not 0 < recall <= 1:
-        raise ValueError(f"recall must lie in (0, 1], got {recall}")
+    require(0 < recall <= 1, f"recall must lie in (0, 1], got {recall}")
     scores, within = _joined(inside, outside)
     counts = ScoreCounts.of(scores.astype(np.float64), within, limit=len(scores) + 2)
     return counts.false_positive_rate_at(recall).value

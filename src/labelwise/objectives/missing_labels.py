@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid, softplus
 
+from labelwise.errors import require
 from labelwise.links import Sigmoid
-from labelwise.objectives.base import EpochsSeen, Objective, row_numbers
+from labelwise.objectives.base import EpochsSeen, Objective, one_of, row_numbers
 from labelwise.objectives.cross_entropy import bce_loss
-from labelwise.objectives.ops import one_of
 from labelwise.objectives.single_positive import expected_positives
 from labelwise.types import Outputs, Targets
 
@@ -49,8 +49,7 @@ class LargeLoss(Objective):
         self, num_images: int, *, rate: float = 0.002, correction: Correction = "reject"
     ) -> None:
         super().__init__(Sigmoid())
-        if not 0 <= rate < 1:
-            raise ValueError(f"rate must lie in [0, 1), got {rate}")
+        require(0 <= rate < 1, f"rate must lie in [0, 1), got {rate}")
         self.rate, self.correction = rate, one_of("correction", correction, Correction)
         self.epochs = EpochsSeen(num_images)
 
@@ -75,8 +74,7 @@ class LargeLossForGood(Objective):
 
     def __init__(self, num_images: int, num_labels: int, *, rate: float = 0.002) -> None:
         super().__init__(Sigmoid())
-        if not 0 <= rate < 1:
-            raise ValueError(f"rate must lie in [0, 1), got {rate}")
+        require(0 <= rate < 1, f"rate must lie in [0, 1), got {rate}")
         self.rate = rate
         self.epochs = EpochsSeen(num_images)
         self.register_buffer("taken", torch.zeros(num_images, num_labels, dtype=torch.bool))
@@ -118,8 +116,7 @@ class EntropyMaximisation(Objective):
 
     def __init__(self, *, alpha: float = 0.1) -> None:
         super().__init__(Sigmoid())
-        if alpha < 0:
-            raise ValueError(f"alpha must not be negative, got {alpha}")
+        require(alpha >= 0, f"alpha must not be negative, got {alpha}")
         self.alpha = alpha
 
     def loss(self, outputs: Outputs, targets: Targets) -> Tensor:
@@ -162,10 +159,10 @@ class EntropyWithPseudoLabels(Objective):
         super().__init__(Sigmoid())
         if alpha < 0 or beta < 0:
             raise ValueError(f"alpha and beta must not be negative, got {alpha} and {beta}")
-        if not 0 <= share <= 1 or wait < 1:
-            raise ValueError(
-                f"share must lie in [0, 1] and wait be at least 1, got {share} and {wait}"
-            )
+        require(
+            0 <= share <= 1 and wait >= 1,
+            f"share must lie in [0, 1] and wait be at least 1, got {share} and {wait}",
+        )
         self.alpha, self.beta, self.share, self.wait = alpha, beta, share, wait
         self.epochs = EpochsSeen(num_images)
         nothing = torch.full((num_images, num_labels), torch.nan, dtype=torch.float16)
@@ -220,12 +217,11 @@ def guessed_labels(scores: Tensor, *, present: float = 0.3, absent: float = 0.0)
     ``present`` (Xing et al. try 0.1 to 0.3), absent if it is among the lowest share ``absent`` of
     them. Scores are the logits of such a model: cosines times its scale.
     """
-    if scores.ndim != 2:
-        raise ValueError(f"scores must be (N, K), got shape {tuple(scores.shape)}")
-    if not 0 < present <= 1 or not 0 <= absent < 1:
-        raise ValueError(
-            f"present must lie in (0, 1] and absent in [0, 1), got {present} and {absent}"
-        )
+    require(scores.ndim == 2, f"scores must be (N, K), got shape {tuple(scores.shape)}")
+    require(
+        0 < present <= 1 and 0 <= absent < 1,
+        f"present must lie in (0, 1] and absent in [0, 1), got {present} and {absent}",
+    )
     shares = torch.softmax(scores.double(), dim=1)
     lowest = shares.argsort(dim=1, stable=True).argsort(dim=1) < int(absent * scores.shape[1])
     return (shares >= present).to(torch.int8) - (lowest & (shares < present)).to(torch.int8)
@@ -255,15 +251,15 @@ class PseudoLabelRobust(Objective):
         epochs: int = 8,
     ) -> None:
         super().__init__(Sigmoid())
-        if guesses.ndim != 2 or not torch.isin(guesses, guesses.new_tensor([-1, 0, 1])).all():
-            raise ValueError(
-                "guesses must be (N, K) of -1, 0 and 1, got "
-                f"{guesses.dtype} {tuple(guesses.shape)}; guessed_labels makes them of scores"
-            )
-        if not 0 <= trust <= 1 or not 0 <= low <= high:
-            raise ValueError(
-                f"trust must lie in [0, 1] and 0 <= low <= high, got {trust}, {low} and {high}"
-            )
+        require(
+            guesses.ndim == 2 and torch.isin(guesses, guesses.new_tensor([-1, 0, 1])).all(),
+            f"guesses must be (N, K) of -1, 0 and 1, got {guesses.dtype} {tuple(guesses.shape)}; "
+            "guessed_labels makes them of scores",
+        )
+        require(
+            0 <= trust <= 1 and 0 <= low <= high,
+            f"trust must lie in [0, 1] and 0 <= low <= high, got {trust}, {low} and {high}",
+        )
         if k <= 0 or weight < 0:
             raise ValueError(f"k must be positive and weight not negative, got {k} and {weight}")
         self.k, self.trust, self.low, self.high, self.weight = k, trust, low, high, weight
@@ -333,17 +329,12 @@ class GeneralizedRobust(Objective):
         epochs: int = 8,
     ) -> None:
         super().__init__(Sigmoid())
-        for name, value in (
-            ("present_exponent", present_exponent),
-            ("absent_exponent", absent_exponent),
-        ):
-            if not 0 < value <= 1:
-                raise ValueError(f"{name} must lie in (0, 1], got {value}")
+        exponents = {"present_exponent": present_exponent, "absent_exponent": absent_exponent}
+        for name, value in exponents.items():
+            require(0 < value <= 1, f"{name} must lie in (0, 1], got {value}")
         for name, value in (("width_first", width_first), ("width_last", width_last)):
-            if value <= 0:
-                raise ValueError(f"{name} must be positive, got {value}")
-        if epochs < 1:
-            raise ValueError(f"epochs must be at least 1, got {epochs}")
+            require(value > 0, f"{name} must be positive, got {value}")
+        require(epochs >= 1, f"epochs must be at least 1, got {epochs}")
         self.present_exponent, self.absent_exponent = present_exponent, absent_exponent
         self.slope, self.offset = (slope_first, slope_last), (offset_first, offset_last)
         self.centre, self.width = (centre_first, centre_last), (width_first, width_last)
@@ -351,11 +342,9 @@ class GeneralizedRobust(Objective):
         self.epochs = EpochsSeen(num_images)
 
     def loss(self, outputs: Outputs, targets: Targets) -> Tensor:
-        known = bce_loss(outputs.logits, targets.labels)
-        unknown, _ = self.unknown(outputs.logits)
-        if targets.observed is None:
-            return known.mean()
-        return torch.where(targets.observed, known, unknown).mean()
+        known, (unknown, _) = bce_loss(outputs.logits, targets.labels), self.unknown(outputs.logits)
+        observed = targets.observed
+        return (known if observed is None else torch.where(observed, known, unknown)).mean()
 
     def unknown(self, logits: Tensor) -> tuple[Tensor, Tensor]:
         """Return what entries cost (B, K) that are unknown, and m(p); count the batch as seen."""

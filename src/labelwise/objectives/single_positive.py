@@ -27,14 +27,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
+from labelwise.errors import require
 from labelwise.links import Sigmoid
-from labelwise.objectives.base import Objective
+from labelwise.objectives.base import Objective, Per, masked_mean, one_of
 from labelwise.objectives.convex import CoinLoss, ConvexLoss
-from labelwise.objectives.ops import masked_mean, one_of
 from labelwise.types import DatasetFacts, Outputs, Targets
 
 EpsMode = Literal["stable", "code"]
-Per = Literal["entry", "image"]
 LOG_EPS = 1e-5
 
 
@@ -79,8 +78,8 @@ class AN(Objective):
         self.smoothing, self.eps_mode = _smoothing(smoothing), one_of("eps_mode", eps_mode, EpsMode)
 
     def loss(self, outputs: Outputs, targets: Targets) -> Tensor:
-        loss = smoothed_bce_loss(outputs.logits, targets.labels, self.smoothing, self.eps_mode)
-        return loss.mean()
+        labels = targets.labels
+        return smoothed_bce_loss(outputs.logits, labels, self.smoothing, self.eps_mode).mean()
 
     def convex(self, targets: Targets) -> ConvexLoss | None:
         labels = _known(targets)
@@ -161,14 +160,12 @@ class SmoothedBCE(Objective):
 
 
 def _known(targets: Targets) -> Tensor:
-    if targets.observed is None:
-        return targets.labels
-    return torch.where(targets.observed, targets.labels, 0.0)
+    labels, observed = targets.labels, targets.observed
+    return labels if observed is None else torch.where(observed, labels, 0.0)
 
 
 def _smoothing(value: float) -> float:
-    if not 0 <= value < 0.5:
-        raise ValueError(f"smoothing must lie in [0, 0.5), got {value}")
+    require(0 <= value < 0.5, f"smoothing must lie in [0, 0.5), got {value}")
     return value
 
 
