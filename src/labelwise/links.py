@@ -99,7 +99,7 @@ class Link(ABC):
     def logits_at(self, probs: A) -> A:
         """Return the logits (float64) of probabilities, by bisection; for uncoupled labels."""
         xp = namespace(probs)
-        if not bool(((probs > 0) & (probs < 1)).all()):
+        if not ((probs > 0) & (probs < 1)).all():
             raise ValueError(f"probs must lie strictly between 0 and 1, got {probs.tolist()}")
         probs = double(probs)
         goal = probs.logit() if is_tensor(probs) else xp.log(probs / (1 - probs))
@@ -359,11 +359,10 @@ class FocalMarginLink(OddsLink):
             )
 
     def log_odds(self, logits: A) -> A:
+        fall = _log_slope(self.margin - logits, self.gamma)
         if self.lam is None:
-            rise = _log_slope(logits, self.gamma)
-        else:
-            rise = _log_hill_slope(logits, self.lam)
-        return rise - _log_slope(self.margin - logits, self.gamma)
+            return _log_slope(logits, self.gamma) - fall
+        return _log_hill_slope(logits, self.lam) - fall
 
 
 def _log_slope(logits: A, gamma: float) -> A:
@@ -398,7 +397,6 @@ class QuasibinaryLink(Link):
         self.set_momentum(momentum)
 
     def set_momentum(self, momentum: float) -> None:
-        """Set the weight of the past in the moving average of C."""
         require(0 < momentum < 1, f"momentum must lie in (0, 1), got {momentum}")
         self.momentum = momentum
 
@@ -495,9 +493,8 @@ class Grouped(Link):
     ) -> None:
         self.link = link
         self.columns = self.exclusive = AttributeColumns.of(exactly_one, at_most_one)
-        self.exactly_one, self.at_most_one = (
-            [list(map(int, group)) for group in groups] for groups in (exactly_one, at_most_one)
-        )
+        self.exactly_one = [list(map(int, group)) for group in exactly_one]
+        self.at_most_one = [list(map(int, group)) for group in at_most_one]
 
     def log_probs(self, logits: A) -> tuple[A, A]:
         log_p, log_q, odds = self._read(logits)
@@ -533,8 +530,7 @@ class Grouped(Link):
 
 def check_log_probs(log_p: A, log_q: A) -> tuple[A, A]:
     """Return a link's answer; one with a probability that is not a number is an error."""
-    for values in (log_p, log_q):
-        wrong = np.isnan(to_numpy(values))
+    for wrong in (np.isnan(to_numpy(values)) for values in (log_p, log_q)):
         if wrong.any():
             raise CheckpointError(
                 f"{int(wrong.sum()):,} of {wrong.size:,} probabilities are not "
@@ -574,8 +570,8 @@ def _made(spec: Mapping[str, Any], kinds: Mapping[str, type[T]], what: str) -> T
         for key, value in spec.items()
         if key != "kind"
     }
-    parameters = signature(kinds[kind]).parameters
-    texts = {name for name, parameter in parameters.items() if isinstance(parameter.default, str)}
+    parameters = signature(kinds[kind]).parameters.values()
+    texts = {parameter.name for parameter in parameters if isinstance(parameter.default, str)}
     for key in arguments.keys() - texts:  # some are kept as they come
         require_numbers(arguments[key], key)
     return kinds[kind](**arguments)

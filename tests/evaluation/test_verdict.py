@@ -6,8 +6,7 @@ import torch
 
 from labelwise.decide import Threshold
 from labelwise.evaluation import evaluate
-from labelwise.evaluation.evaluation import far_apart
-from labelwise.evaluation.verdict import verdict
+from labelwise.evaluation.evaluation import far_apart, verdict
 from labelwise.links import Sigmoid
 from labelwise.models.run_folder import RunFolder
 from labelwise.predictions import Predictions

@@ -26,7 +26,7 @@ from labelwise.metrics import average_precision
 from labelwise.networks.backbones import create_backbone
 from labelwise.papers import columns, measures
 from labelwise.papers.compare import ComparisonPlan, compare, tries
-from labelwise.papers.comparison import Comparison, SweepChoice, show_figure
+from labelwise.papers.comparison import Comparison, SeedMean, SweepChoice, show_figure
 from labelwise.papers.jobs import (
     InProcess,
     LocalProcesses,
@@ -40,7 +40,6 @@ from labelwise.papers.jobs import (
 from labelwise.papers.protocols import EXPERIMENTS
 from labelwise.papers.reproduce import Request, has_data, jobs_of, open_data, reproduce
 from labelwise.papers.sources import Frozen
-from labelwise.papers.statistics import SeedMean
 from labelwise.pictures import ArrayImages, FeatureRows
 from labelwise.predictions import Predictions
 from labelwise.system.progress import Silent

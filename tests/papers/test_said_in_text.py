@@ -16,10 +16,10 @@ from labelwise.data import load
 from labelwise.errors import DataError
 from labelwise.objectives import QuasibinaryLink
 from labelwise.papers.columns import normaliser_figures
+from labelwise.papers.comparison import seed_mean
 from labelwise.papers.computed import best_counts, statistics_of
 from labelwise.papers.figures import find_figure
 from labelwise.papers.protocols import DATASETS, EXPERIMENTS, PUBLISHED, FigureOf, TableClaim
-from labelwise.papers.statistics import seed_mean
 from labelwise.predictions import Predictions
 
 

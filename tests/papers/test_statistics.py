@@ -8,8 +8,8 @@ import pytest
 from scipy.stats import norm, t, ttest_rel
 
 from labelwise.papers.compare import _freedom
-from labelwise.papers.comparison import Comparison
-from labelwise.papers.statistics import (
+from labelwise.papers.comparison import (
+    Comparison,
     SeedMean,
     compare_to_best,
     paired_difference,

@@ -14,9 +14,9 @@ import pytest
 from labelwise.data import load
 from labelwise.data.official import answer_accuracy, normal_answer, read_vqa
 from labelwise.errors import DataError, SettingsError
+from labelwise.papers.judged import judge_scores
 from labelwise.papers.measures import FinishedRun
 from labelwise.papers.reproduce import Request, open_data, reproduce
-from labelwise.papers.vqa import judge_scores
 
 
 @pytest.fixture

@@ -87,13 +87,11 @@ class Averaged:
 
     @classmethod
     def over(cls, items: Numbers, by: By) -> "Averaged":
-        """Return the average over the items that are not NaN."""
         defined = items[~np.isnan(items)]
         return cls(float(defined.mean()) if defined.size else float("nan"), items, by)
 
     @property
     def undefined(self) -> NDArray[np.intp]:
-        """The indices of the items that were left out."""
         return np.flatnonzero(np.isnan(self.items))
 
     @property
@@ -120,8 +118,6 @@ class Averaged:
 
 
 Counts: TypeAlias = NDArray[np.intp]
-
-
 COMPARED_POSITIVES = 16  # sorting an entry costs about as much as so many comparisons
 
 
@@ -166,7 +162,6 @@ class Positives:
         return first[group], last[group]
 
     def total(self, values: NDArray[Any]) -> Numbers:
-        """Return the sum over the positives of each line, (L,)."""
         sums = np.bincount(self.line, values, minlength=len(self.per_line))
         return sums.astype(np.float64, copy=False)
 
@@ -181,7 +176,6 @@ class Lines:
     known: Counts
 
     def top(self) -> Mask:
-        """Return which entries have the highest score of their line."""
         return np.asarray(self.scores == np.fmax.reduce(self.scores, axis=1, keepdims=True))
 
     def positives(self) -> Positives:

@@ -42,12 +42,10 @@ class ProperScore:
 
     @property
     def refinement(self) -> float:
-        """What no map of the probabilities can repair."""
         return self.uncertainty - self.resolution
 
     @property
     def within(self) -> float:
-        """What the bins hide: the score less calibration and refinement."""
         return self.value - self.calibration - self.refinement
 
 

@@ -49,11 +49,9 @@ class Confusion:
     by: By
 
     def precision(self, undefined: Undefined = "skip") -> Averaged:
-        """Return the share of predicted labels that are present."""
         return _shares(self.tp, self.tp + self.fp, undefined, self.by)
 
     def recall(self, undefined: Undefined = "skip") -> Averaged:
-        """Return the share of present labels that are predicted."""
         return _shares(self.tp, self.tp + self.fn, undefined, self.by)
 
     def f_score(self, beta: float = 1.0, undefined: Undefined = "skip") -> Averaged:
@@ -63,9 +61,8 @@ class Confusion:
         return _shares(hits, hits + beta**2 * self.fn + self.fp, undefined, self.by)
 
     def micro(self) -> "Confusion":
-        """Return the counts over all entries as one item."""
-        tp, fp, fn, tn = (np.array([side.sum()]) for side in (self.tp, self.fp, self.fn, self.tn))
-        return Confusion(tp, fp, fn, tn, self.by)
+        sides = (self.tp, self.fp, self.fn, self.tn)
+        return Confusion(*(np.array([side.sum()]) for side in sides), self.by)
 
     def error(self) -> float:
         """Return the share of all entries that are wrong, NaN if there are none."""
@@ -80,7 +77,6 @@ class Confusion:
         return Averaged.over(np.where(known > 0, wrong == 0, np.nan), self.by)
 
     def cf1(self, undefined: Undefined = "skip") -> float:
-        """Return the harmonic mean of mean precision and mean recall."""
         precision, recall = self.precision(undefined).value, self.recall(undefined).value
         total = precision + recall
         return 2 * precision * recall / total if total != 0 else 0.0
@@ -98,10 +94,9 @@ def confusion(
 ) -> Confusion:
     """Return the counts of predicted sets (N, K) bool against labels, over observed entries."""
     check_by(by)
-    rows, columns = check_shapes(sets=sets, labels=labels, observed=observed)
-    axis, lines = (0, columns) if by == "label" else (1, rows)
-    counts = np.zeros((4, lines), dtype=np.int64)
-    shape = (rows, columns)
+    shape = check_shapes(sets=sets, labels=labels, observed=observed)
+    axis = 0 if by == "label" else 1
+    counts = np.zeros((4, shape[1 - axis]), dtype=np.int64)
     for block, mask, (given, label) in entry_blocks(shape, observed, None, sets, labels):
         chosen_set, present = as_mask(given, "sets"), present_labels(label, mask)
         absent = ~present if mask is None else ~present & mask
@@ -191,11 +186,9 @@ def average_k_accuracy(
     sets: Array, labels: Array, observed: Array | None = None
 ) -> AverageKAccuracy:
     """Return the accuracy of sets (N, K) bool, over images and over labels."""
-    return AverageKAccuracy(
-        confusion(sets, labels, observed, by="image").recall(),
-        confusion(sets, labels, observed, by="label").recall(),
-        set_sizes(sets).mean,
-    )
+    sides: tuple[By, By] = ("image", "label")
+    recalls = (confusion(sets, labels, observed, by=by).recall() for by in sides)
+    return AverageKAccuracy(*recalls, set_sizes(sets).mean)
 
 
 def shot_groups(train_counts: Array, *, few: int = 20, many: int = 100) -> NDArray[np.str_]:
@@ -221,9 +214,9 @@ def by_shot(
 
 def zero_label_rows(labels: Array, observed: Array | None = None) -> NDArray[np.bool_]:
     """Return (N,): the images all of whose labels are observed and absent."""
-    rows, columns = check_shapes(labels=labels, observed=observed)
-    zero = np.empty(rows, dtype=np.bool_)
-    for block, mask, (label,) in entry_blocks((rows, columns), observed, None, labels):
+    shape = check_shapes(labels=labels, observed=observed)
+    zero = np.empty(shape[0], dtype=np.bool_)
+    for block, mask, (label,) in entry_blocks(shape, observed, None, labels):
         present = present_labels(label, mask)
         zero[block] = ~present.any(axis=1) & (True if mask is None else mask.all(axis=1))
     return zero

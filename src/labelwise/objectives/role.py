@@ -35,7 +35,7 @@ from torch import Tensor, nn
 from labelwise.errors import require
 from labelwise.links import Sigmoid
 from labelwise.objectives.base import Objective, one_of, row_numbers, uniforms
-from labelwise.objectives.single_positive import EpsMode, expected_positives, neg_logs
+from labelwise.objectives.missing_labels import EpsMode, expected_positives, neg_logs
 from labelwise.system.tensors import part_of
 from labelwise.types import Outputs, Targets
 

@@ -19,7 +19,7 @@ from labelwise.types import Outputs, Targets
 #
 #     loss = max(0, 1 + s - z_y),     s = (1/M) sum_m  (K+1)-th largest entry of (z + eps Z_m)
 #
-# The label y itself takes part in the ranking. Unknown entries are read as in ``single_positive``;
+# The label y itself takes part in the ranking. Unknown entries are read as in ``missing_labels``;
 # an image with several labels takes their mean, one with none is left out. The noise of training
 # step t is a function of (seed, t).
 
