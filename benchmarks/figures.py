@@ -32,7 +32,7 @@ from labelwise.evaluation.subgroups import auroc_interval
 from labelwise.links import Sigmoid
 from labelwise.metrics import average_precision, calibration_interval, reliability
 from labelwise.numeric.bounds import clopper_pearson
-from labelwise.papers.statistics import compare_to_best
+from labelwise.papers.comparison import compare_to_best
 from labelwise.predictions import Predictions
 
 MANY = 200_000

@@ -51,12 +51,12 @@ from labelwise.metrics import average_precision
 from labelwise.metrics.shift import compare_photos, held_out_shares
 from labelwise.numeric.groups import Groups
 from labelwise.papers.compare import _covariance, _freedom
+from labelwise.papers.comparison import compare_to_best
 from labelwise.papers.measures import (
     image_effects,
     mean_ap_by_group,
     probability_figures,
 )
-from labelwise.papers.statistics import compare_to_best
 from labelwise.predictions import Predictions
 
 CORRELATIONS = (0.0, 0.4, 0.8)

@@ -26,7 +26,7 @@ from typing import Any
 import yaml
 
 from labelwise.errors import SettingsError
-from labelwise.papers.comparison import show_figure
+from labelwise.papers.comparison import seed_mean, show_figure
 from labelwise.papers.protocols import (
     COMES_OUT,
     DOES_NOT,
@@ -36,7 +36,6 @@ from labelwise.papers.protocols import (
     outcome,
     relations_of,
 )
-from labelwise.papers.statistics import seed_mean
 from labelwise.papers.survey import SurveyCell, interval
 from labelwise.types import nearest
 

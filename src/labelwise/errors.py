@@ -23,3 +23,9 @@ class CheckpointError(LabelwiseError):
 
 class TrainingError(LabelwiseError):
     """A run that cannot go on, such as a loss that is no longer a number."""
+
+
+def require(holds: object, message: str) -> None:
+    """Raise a ValueError that says the rule and the value, unless the rule holds."""
+    if not holds:
+        raise ValueError(message)

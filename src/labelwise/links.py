@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 
-from labelwise.errors import CheckpointError, SettingsError
+from labelwise.errors import CheckpointError, SettingsError, require
 from labelwise.numeric.array_api import (
     A,
     double,
@@ -99,7 +99,7 @@ class Link(ABC):
     def logits_at(self, probs: A) -> A:
         """Return the logits (float64) of probabilities, by bisection; for uncoupled labels."""
         xp = namespace(probs)
-        if not bool(((probs > 0) & (probs < 1)).all()):
+        if not ((probs > 0) & (probs < 1)).all():
             raise ValueError(f"probs must lie strictly between 0 and 1, got {probs.tolist()}")
         probs = double(probs)
         goal = probs.logit() if is_tensor(probs) else xp.log(probs / (1 - probs))
@@ -172,8 +172,7 @@ class Softmax(Link):
     couples_labels = True
 
     def __init__(self, temperature: float = 1.0) -> None:
-        if temperature <= 0:
-            raise ValueError(f"temperature must be positive, got {temperature}")
+        require(temperature > 0, f"temperature must be positive, got {temperature}")
         self.temperature = temperature
 
     def log_probs(self, logits: A) -> tuple[A, A]:
@@ -222,8 +221,7 @@ class Side:
     b: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.zeta <= 0 or self.k <= 0:
-            raise ValueError(f"zeta and k must be positive, got {self}")
+        require(self.zeta > 0 and self.k > 0, f"zeta and k must be positive, got {self}")
 
 
 CROSS_ENTROPY = Side()
@@ -276,8 +274,7 @@ class Focusing:
     def __post_init__(self) -> None:
         if self.gamma_neg < 0 or self.gamma_pos < 0:
             raise ValueError(f"gamma_neg and gamma_pos must not be negative, got {self}")
-        if not 0 <= self.margin < 1:
-            raise ValueError(f"margin must lie in [0, 1), got {self.margin}")
+        require(0 <= self.margin < 1, f"margin must lie in [0, 1), got {self.margin}")
         if self.weight_grad not in ("full", "detached"):
             raise ValueError(f"weight_grad must be 'full' or 'detached', got {self.weight_grad!r}")
 
@@ -349,12 +346,11 @@ class FocalMarginLink(OddsLink):
     def __init__(
         self, gamma: float = 2.0, margin: float = 1.0, lam: float | None = LEAST_LAMBDA
     ) -> None:
-        if gamma < 0:
-            raise ValueError(f"gamma must not be negative, got {gamma}")
-        if lam is not None and lam < LEAST_LAMBDA:
-            raise ValueError(
-                f"lam must be at least {LEAST_LAMBDA}, or likelier labels cost less, got {lam}"
-            )
+        require(gamma >= 0, f"gamma must not be negative, got {gamma}")
+        require(
+            lam is None or lam >= LEAST_LAMBDA,
+            f"lam must be at least {LEAST_LAMBDA}, or likelier labels cost less, got {lam}",
+        )
         self.gamma, self.margin, self.lam = gamma, margin, lam
         if not (np.diff(self.log_odds(np.linspace(-40, 40, 1601))) > 0).all():
             raise ValueError(
@@ -363,11 +359,10 @@ class FocalMarginLink(OddsLink):
             )
 
     def log_odds(self, logits: A) -> A:
+        fall = _log_slope(self.margin - logits, self.gamma)
         if self.lam is None:
-            rise = _log_slope(logits, self.gamma)
-        else:
-            rise = _log_hill_slope(logits, self.lam)
-        return rise - _log_slope(self.margin - logits, self.gamma)
+            return _log_slope(logits, self.gamma) - fall
+        return _log_hill_slope(logits, self.lam) - fall
 
 
 def _log_slope(logits: A, gamma: float) -> A:
@@ -402,9 +397,7 @@ class QuasibinaryLink(Link):
         self.set_momentum(momentum)
 
     def set_momentum(self, momentum: float) -> None:
-        """Set the weight of the past in the moving average of C."""
-        if not 0 < momentum < 1:
-            raise ValueError(f"momentum must lie in (0, 1), got {momentum}")
+        require(0 < momentum < 1, f"momentum must lie in (0, 1), got {momentum}")
         self.momentum = momentum
 
     def log_probs(self, logits: A) -> tuple[A, A]:
@@ -500,9 +493,8 @@ class Grouped(Link):
     ) -> None:
         self.link = link
         self.columns = self.exclusive = AttributeColumns.of(exactly_one, at_most_one)
-        self.exactly_one, self.at_most_one = (
-            [list(map(int, group)) for group in groups] for groups in (exactly_one, at_most_one)
-        )
+        self.exactly_one = [list(map(int, group)) for group in exactly_one]
+        self.at_most_one = [list(map(int, group)) for group in at_most_one]
 
     def log_probs(self, logits: A) -> tuple[A, A]:
         log_p, log_q, odds = self._read(logits)
@@ -538,8 +530,7 @@ class Grouped(Link):
 
 def check_log_probs(log_p: A, log_q: A) -> tuple[A, A]:
     """Return a link's answer; one with a probability that is not a number is an error."""
-    for values in (log_p, log_q):
-        wrong = np.isnan(to_numpy(values))
+    for wrong in (np.isnan(to_numpy(values)) for values in (log_p, log_q)):
         if wrong.any():
             raise CheckpointError(
                 f"{int(wrong.sum()):,} of {wrong.size:,} probabilities are not "
@@ -579,8 +570,8 @@ def _made(spec: Mapping[str, Any], kinds: Mapping[str, type[T]], what: str) -> T
         for key, value in spec.items()
         if key != "kind"
     }
-    parameters = signature(kinds[kind]).parameters
-    texts = {name for name, parameter in parameters.items() if isinstance(parameter.default, str)}
+    parameters = signature(kinds[kind]).parameters.values()
+    texts = {parameter.name for parameter in parameters if isinstance(parameter.default, str)}
     for key in arguments.keys() - texts:  # some are kept as they come
         require_numbers(arguments[key], key)
     return kinds[kind](**arguments)

@@ -19,7 +19,7 @@ from labelwise.predictions import Predictions
 from labelwise.retrieval import retrieval_map
 
 
-def known(predictions):
+def known_columns(predictions):
     """Return scores and labels of the known entries of each label."""
     mask = predictions.observed
     for column in range(len(predictions.names)):
@@ -31,45 +31,41 @@ def known(predictions):
 def test_figures_equal_those_of_scikit_learn(unknown):
     predictions = sample(unknown=unknown)
     result = evaluate(predictions, Sigmoid(), Threshold(0.4), calibrated=Halved(), query_length=0)
-    columns = list(known(predictions))
+    columns = list(known_columns(predictions))
     aps = [average_precision_score(labels, scores) for scores, labels in columns]
     assert result.ranking.map_class == pytest.approx(np.mean(aps))
     assert [row.ap for row in result.rows] == pytest.approx(aps)
-    probs = [1 / (1 + np.exp(-scores / 2)) for scores, _ in columns]
-    truth = np.concatenate([labels for _, labels in columns])
-    assert result.after.log_loss == pytest.approx(log_loss(truth, np.concatenate(probs)), rel=1e-5)
-    brier = brier_score_loss(truth, np.concatenate(probs))
-    assert result.after.brier == pytest.approx(brier, rel=1e-5)
+    probs = [expit(scores / 2) for scores, _ in columns]
+    truth, pooled = np.concatenate([labels for _, labels in columns]), np.concatenate(probs)
+    assert result.after.log_loss == pytest.approx(log_loss(truth, pooled), rel=1e-5)
+    assert result.after.brier == pytest.approx(brier_score_loss(truth, pooled), rel=1e-5)
     f1 = [f1_score(labels, p >= 0.4) for p, (_, labels) in zip(probs, columns, strict=True)]
     assert result.sets.macro_f1 == pytest.approx(np.mean(f1))
     log_p, log_q = Halved().log_probs(predictions.logits)
-    smooth = metrics.smooth_ece(np.exp(log_p), predictions.labels, predictions.observed)
-    assert result.after.smooth_ece == pytest.approx(smooth, rel=1e-3)
+    known = np.exp(log_p), predictions.labels, predictions.observed
+    assert result.after.smooth_ece == pytest.approx(metrics.smooth_ece(*known), rel=1e-3)
     assert sum(result.after.pooled.counts) == len(truth)
-    found = metrics.reliability(np.exp(log_p), predictions.labels, predictions.observed)
+    found = metrics.reliability(*known)
     for name in ("ece", "ace", "mce"):
-        expected = float(getattr(found, name)())
-        assert getattr(result.after.pooled, name) == pytest.approx(expected)
-    top = metrics.top_k_sets(np.exp(log_p), 4)
-    found = metrics.reliability(np.exp(log_p), predictions.labels, predictions.observed, where=top)
+        assert getattr(result.after.pooled, name) == pytest.approx(float(getattr(found, name)()))
+    found = metrics.reliability(*known, where=metrics.top_k_sets(known[0], 4))
     assert result.after.top_k.ece == pytest.approx(float(found.ece()))
     parts = result.after.reliability - result.after.resolution + result.after.uncertainty
     assert result.after.brier == pytest.approx(parts + result.after.within_bins)
-    truth_of_sets = predictions.labels, predictions.observed
-    stated = metrics.set_reliability(log_p, log_q, np.exp(log_p) >= 0.4, *truth_of_sets)
+    stated = metrics.set_reliability(log_p, log_q, known[0] >= 0.4, *known[1:])
     assert result.sets.stated.ece == pytest.approx(float(stated.ece()))
     assert result.data.known == len(truth)
     assert result.data.unknown == 400 * 5 - len(truth)
 
 
 def test_json_brings_back_the_same_value(tmp_path):
-    result = evaluate(
-        sample(unknown=0.2),
-        Sigmoid(),
-        Threshold((0.1, 0.2, 0.3, 0.4, 0.5)),
-        calibrated=Halved(),
-        train_counts=[5, 20, 100, 101, 500],
-    )
+    options = {"calibrated": Halved(), "train_counts": [5, 20, 100, 101, 500]}
+    rule = Threshold((0.1, 0.2, 0.3, 0.4, 0.5))
+    result = evaluate(sample(unknown=0.2), Sigmoid(), rule, **options)
+    few, medium, many = result.shots
+    assert (few.labels, medium.labels, many.labels) == (1, 2, 2)
+    assert few.mean_ap == pytest.approx(result.rows[0].ap)
+    assert medium.mean_recall == pytest.approx((result.rows[1].recall + result.rows[2].recall) / 2)
     assert Evaluation.from_json(result.to_json()) == result
     result.save(tmp_path / "evaluation.json")
     assert Evaluation.load(tmp_path / "evaluation.json") == result
@@ -106,10 +102,10 @@ def test_unknown_is_not_absent_and_a_row_of_unknowns_is_not_empty():
     labels = predictions.labels.copy()
     labels[:10] = 0
     observed = np.ones(labels.shape, bool)
-    result = evaluate(replace(predictions, labels=labels), Sigmoid(), Threshold(0.5))
     observed[:10, 3] = False
-    masked = evaluate(
-        replace(predictions, labels=labels, observed=observed), Sigmoid(), Threshold(0.5)
+    result, masked = (
+        evaluate(replace(predictions, labels=labels, observed=mask), Sigmoid(), Threshold(0.5))
+        for mask in (None, observed)
     )
     assert result.zero_label.rows - masked.zero_label.rows == 10
     assert sum(masked.zero_label.inside) + sum(masked.zero_label.outside) == 390
@@ -161,15 +157,6 @@ def test_sets_and_log_odds_may_be_given_instead_of_rule_and_link():
     assert given == made
 
 
-def test_shot_groups_are_means_over_their_labels():
-    result = evaluate(sample(), Sigmoid(), Threshold(0.5), train_counts=[19, 20, 100, 101, 7])
-    few, medium, many = result.shots
-    assert (few.labels, medium.labels, many.labels) == (2, 2, 1)
-    assert few.mean_ap == pytest.approx((result.rows[0].ap + result.rows[4].ap) / 2)
-    assert medium.mean_recall == pytest.approx((result.rows[1].recall + result.rows[2].recall) / 2)
-    assert many.mean_ap == pytest.approx(result.rows[3].ap)
-
-
 def test_certain_and_wrong_is_infinite_not_clipped():
     predictions = sample()
     logits = predictions.logits.astype(np.float64)
@@ -201,16 +188,11 @@ def test_influence_on_average_precision_is_its_derivative():
         weights[1, row] -= 1e-5
         up, down = (average_precision_score(labels, scores, sample_weight=w) for w in weights)
         assert influence[row] == pytest.approx((up - down) / 2e-5, abs=1e-6)
-    both, known = (
-        np.stack([scores, -scores], 1),
-        np.stack([np.arange(60) > 9, np.ones(60, bool)], 1),
-    )
+    both = np.stack([scores, -scores], 1)
+    known = np.stack([np.arange(60) > 9, np.ones(60, bool)], 1)
     mean = intervals.mean_ap_influence(both, known & labels[:, None], known)
-    parts = [
-        intervals.ap_influence(scores[10:], labels[10:]),
-        intervals.ap_influence(-scores, labels),
-    ]
-    np.testing.assert_allclose(mean, (np.append(np.zeros(10), parts[0]) + parts[1]) / 2)
+    first = np.append(np.zeros(10), intervals.ap_influence(scores[10:], labels[10:]))
+    np.testing.assert_allclose(mean, (first + intervals.ap_influence(-scores, labels)) / 2)
 
 
 def test_average_precision_without_each_image_is_that_of_the_others():
@@ -297,23 +279,6 @@ def test_retrieval_is_that_of_the_probabilities_by_length():
     assert [p.map for p in found] == pytest.approx([r.value for r in expected], abs=1e-6)
 
 
-def test_intervals_of_means_are_as_wide_as_the_bootstrap_says():
-    predictions = sample(500, unknown=0.4)
-    result = evaluate(predictions, Sigmoid(), Threshold(0.5), query_length=0)
-    figures = {figure.name: figure for figure in result.headline}
-    known = predictions.observed * 1.0
-    probs, labels = expit(predictions.logits), predictions.labels.astype(np.float32)
-    loss = -(labels * np.log(probs) + (1 - labels) * np.log1p(-probs)) * known
-    square = (probs - labels) ** 2 * known
-    draws = np.random.default_rng(0).integers(0, 500, (1000, 500))
-    for name, values in (("Log loss", loss), ("Brier score", square)):
-        sums, counts = values.sum(1), known.sum(1)
-        spread = np.std(sums[draws].sum(1) / counts[draws].sum(1))
-        figure = figures[name]
-        assert figure.value == pytest.approx(sums.sum() / counts.sum(), rel=1e-5)
-        assert figure.high - figure.low == pytest.approx(2 * 1.96 * spread, rel=0.1)
-
-
 def test_an_unknown_entry_with_a_certain_answer_does_no_harm():
     predictions = sample(50, unknown=0.3)
     logits = predictions.logits.copy()
@@ -333,14 +298,8 @@ def test_soft_labels_are_judged_as_shares_where_that_can_be():
     logits = torch.from_numpy(rng.normal(size=(50, len(NAMES)))).float()
     ids = [str(row) for row in range(50)]
     soft = Predictions(ids, logits, hard.double().mean(1), None, tuple(NAMES), "test")
-    every = Predictions(
-        [f"{name}-{copy}" for name in ids for copy in range(4)],
-        logits.repeat_interleave(4, 0),
-        hard.flatten(0, 1),
-        None,
-        tuple(NAMES),
-        "test",
-    )
+    copied = [f"{name}-{copy}" for name in ids for copy in range(4)], logits.repeat_interleave(4, 0)
+    every = Predictions(*copied, hard.flatten(0, 1), None, tuple(NAMES), "test")
     cut = replace(soft, labels=soft.majority.astype(np.uint8))
     found, copies, hardened = (
         evaluate(rows, Sigmoid(), Threshold(0.5), query_length=0) for rows in (soft, every, cut)
@@ -355,10 +314,14 @@ def test_soft_labels_are_judged_as_shares_where_that_can_be():
     figures = {figure.name: figure.value for figure in found.headline}
     assert figures["Log loss"] == pytest.approx(copies.before.log_loss)
     log_p, log_q = Sigmoid().log_probs(soft.logits.astype(np.float64))
-    sums = -(soft.labels * log_p + (1 - soft.labels) * log_q).sum(1)
-    half = 1.959964 * np.sqrt(((sums - sums.mean()) ** 2).sum()) / (50 * len(NAMES))
-    loss = next(figure for figure in found.headline if figure.name == "Log loss")
-    assert loss.high - loss.value == pytest.approx(half, rel=1e-6)
+    figures = {figure.name: figure for figure in found.headline}
+    for name, entries in (
+        ("Log loss", -(soft.labels * log_p + (1 - soft.labels) * log_q)),
+        ("Brier score", (np.exp(log_p) - soft.labels) ** 2),
+    ):
+        sums = entries.sum(1)
+        half = 1.959964 * np.sqrt(((sums - sums.mean()) ** 2).sum()) / (50 * len(NAMES))
+        assert figures[name].high - figures[name].value == pytest.approx(half, rel=1e-5)
     note = found.notes[-1]
     shares = soft.labels[(soft.labels > 0) & (soft.labels < 1)]
     entropy = -(shares * np.log(shares) + (1 - shares) * np.log(1 - shares)).sum() / 50 / len(NAMES)

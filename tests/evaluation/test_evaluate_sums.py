@@ -18,10 +18,8 @@ from labelwise.links import Sigmoid, Softmax
 def shards_of(predictions, owner, **options):
     parts = []
     for shard in range(owner.max() + 1):
-        rows = torch.from_numpy(owner == shard)
-        observed = predictions.observed
+        rows, observed, own = torch.from_numpy(owner == shard), predictions.observed, {**options}
         observed = None if observed is None else observed[rows]
-        own = {**options}
         if isinstance(own.get("rule"), torch.Tensor):
             own["rule"] = own["rule"][rows]
         parts.append(measure(predictions.logits[rows], predictions.labels[rows], observed, **own))

@@ -1,7 +1,6 @@
 """Figures of photos in groups.
 
-Held to figures computed again without each group, to copies of photos (which must not narrow an
-interval), and to a made world in which the truth is known.
+Held to figures computed again without each group, and to copies, which must not narrow an interval.
 """
 
 from dataclasses import replace
@@ -12,13 +11,8 @@ from sample_scores import sample
 from scipy.stats import t as student
 
 from labelwise.decide import Threshold
-from labelwise.evaluation import evaluate
-from labelwise.evaluation.intervals import (
-    groups_note,
-    macro_f1_without_groups,
-    mean_ap_without_groups,
-    mean_interval_by_group,
-)
+from labelwise.evaluation import evaluate, intervals
+from labelwise.evaluation.intervals import groups_note, mean_interval_by_group
 from labelwise.links import Sigmoid
 from labelwise.metrics import average_precision, confusion
 from labelwise.numeric.groups import Groups
@@ -48,8 +42,8 @@ def test_values_without_a_group_are_those_computed_again(unknown):
     some = replace(some, logits=logits)
     present = some.majority if some.observed is None else some.majority & some.observed
     sets = some.logits > 0
-    found = mean_ap_without_groups(some.logits, present, some.observed, some.groups)
-    scores = macro_f1_without_groups(sets, present, some.observed, some.groups)
+    found = intervals.mean_ap_without_groups(some.logits, present, some.observed, some.groups)
+    scores = intervals.macro_f1_without_groups(sets, present, some.observed, some.groups)
     for number, name in enumerate(sorted(set(some.group))):
         rest = without(some, name)
         part = rest.majority if rest.observed is None else rest.majority & rest.observed
@@ -61,11 +55,10 @@ def test_values_without_a_group_are_those_computed_again(unknown):
 
 def test_copies_do_not_narrow_an_interval():
     once = sample(150, seed=2)
-    rule = Threshold(0.5)
-    alone = evaluate(once, Sigmoid(), rule, query_length=0)
-    pairs = evaluate(copied(once, 2), Sigmoid(), rule, query_length=0)
-    many = evaluate(copied(once, 8), Sigmoid(), rule, query_length=0)
-    fooled = evaluate(replace(copied(once, 8), group=None), Sigmoid(), rule, query_length=0)
+    tables = once, copied(once, 2), copied(once, 8), replace(copied(once, 8), group=None)
+    alone, pairs, many, fooled = (
+        evaluate(table, Sigmoid(), Threshold(0.5), query_length=0) for table in tables
+    )
     for a, b, c in zip(alone.headline, many.headline, fooled.headline, strict=True):
         assert b.value == pytest.approx(a.value), a.name
         if a.low is None:
@@ -111,9 +104,8 @@ def test_no_false_alarm_in_twelve_groups_is_no_proof_of_none():
     """Oracle: Wilson's interval of 0 in 12, by hand; a jackknife of zeros has no width."""
     some = sample(240)
     absent = np.zeros_like(some.labels)
-    quiet = replace(
-        some, labels=absent, observed=None, group=[f"g{row % 12}" for row in range(240)]
-    )
+    groups = [f"g{row % 12}" for row in range(240)]
+    quiet = replace(some, labels=absent, observed=None, group=groups)
     found = evaluate(quiet, Sigmoid(), Threshold(1.0), query_length=0)
     (figure,) = [one for one in found.headline if one.name == "False alarms"]
     z = 1.959964**2

@@ -1,4 +1,4 @@
-"""A verdict in words. Oracles: counts by hand, and evaluations of scores made good or useless."""
+"""Verdicts in words, sizes of sets. Oracles: counts by hand, scores made good or useless."""
 
 import numpy as np
 import pytest
@@ -6,9 +6,11 @@ import torch
 
 from labelwise.decide import Threshold
 from labelwise.evaluation import evaluate
-from labelwise.evaluation.verdict import verdict
+from labelwise.evaluation.evaluation import far_apart, verdict
 from labelwise.links import Sigmoid
+from labelwise.models.run_folder import RunFolder
 from labelwise.predictions import Predictions
+from labelwise.report.page import decisions
 
 NAMES = ("dog", "cat", "boat")
 
@@ -19,15 +21,9 @@ def evaluated(scale, *, rows=600, threshold=0.5, shift=0.0, link=True):
     logits = rng.normal(-1.5, scale, (rows, 3)) if scale else np.full((rows, 3), -1.5)
     labels = rng.random((rows, 3)) < 1 / (1 + np.exp(-logits))
     shown = logits + shift + rng.normal(0, 1e-6, logits.shape)
-    table = Predictions(
-        [str(row) for row in range(rows)],
-        torch.from_numpy(shown).float(),
-        torch.from_numpy(labels).float(),
-        None,
-        NAMES,
-        "test",
-        Sigmoid(),
-    )
+    given = torch.from_numpy(shown).float(), torch.from_numpy(labels).float()
+    ids = [str(row) for row in range(rows)]
+    table = Predictions(ids, *given, None, NAMES, "test", Sigmoid())
     rule = None if threshold is None else Threshold(threshold)
     made = evaluate(table, Sigmoid() if link else None, rule, query_length=0)
     return made, labels, shown
@@ -86,3 +82,60 @@ def test_a_model_that_only_ranks_says_so():
     said = verdict(evaluated(3.0, threshold=None, link=False)[0])
     assert said.tags.startswith("It ranks labels and gives no tags (mAP ")
     assert said.trust == "It has no probabilities yet."
+
+
+def evaluation(chosen, true, labels=8, rows=20, observed=None):
+    logits = torch.full((rows, labels), -3.0)
+    logits[:, :chosen] = 3.0
+    truth = torch.zeros(rows, labels)
+    truth[:, :true] = 1
+    names = tuple(f"label {k}" for k in range(labels))
+    ids = [str(row) for row in range(rows)]
+    scores = Predictions(ids, logits, truth, observed, names, "test", Sigmoid())
+    return evaluate(scores, Sigmoid(), Threshold(0.5), query_length=0)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "true", "words"),
+    [
+        (6, 2, ["The rule gives 6.00 labels per image and the truth has 2.00: far more"]),
+        (0, 1, ["The rule gives 0.00 labels per image and the truth has 1.00: far fewer"]),
+        (3, 2, []),
+        (2, 3, []),
+    ],
+)
+def test_sizes_far_from_the_truth_are_noted(chosen, true, words):
+    found = [note for note in evaluation(chosen, true).notes if "labels per image" in note]
+    assert [note.partition(";")[0] for note in found] == words
+
+
+@pytest.mark.parametrize("complete", [0, 5])
+def test_true_sizes_that_are_not_known_are_not_called_zero(complete, tmp_path):
+    """Three labels are on every image, and of all but the complete ones a fourth is not known."""
+    observed = torch.ones(20, 8, dtype=torch.bool)
+    observed[complete:, 7] = False
+    found = evaluation(6, 3, observed=observed)
+    assert found.sets.true_size is None
+    assert found.sets.mean_true_size == (3 if complete else None)
+    assert not [note for note in found.notes if "labels per image" in note]
+    page = str(decisions(found))
+    assert "the truth has" not in page
+    assert f"all labels are known of {complete} of 20 images" in page
+    found.save(tmp_path / "evaluation.json")
+    assert RunFolder(tmp_path).size_note(6.5) == ""
+
+
+def test_less_than_half_a_label_is_not_far():
+    assert not far_apart(0.4, 0.0)
+    assert not far_apart(0.9, 0.45)
+    assert far_apart(1.0, 0.5)
+
+
+def test_predict_says_when_new_photos_get_far_more_labels(tmp_path):
+    """Oracle: the true size of the photos that judged the run, two labels."""
+    run = RunFolder(tmp_path)
+    assert run.size_note(6.5) == ""  # of a model without figures
+    evaluation(2, 2).save(tmp_path / "evaluation.json")
+    assert run.size_note(2.4) == ""
+    words = "6.50 labels per photo, where the photos that judged the model have 2.00"
+    assert run.size_note(6.5).startswith(words)

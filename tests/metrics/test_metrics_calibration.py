@@ -1,19 +1,16 @@
 """Oracles: golden vectors, plain loops (metrics_reference), scikit-learn, and the formulas."""
 
-import json
-from pathlib import Path
-
 import metrics_reference as slow
 import numpy as np
 import pytest
 import torch
+from golden import GOLDEN
 from hypothesis import given, settings
 
 from labelwise import metrics
 from labelwise.metrics import CalibrationSums, mass_edges, reliability, width_edges
 from labelwise.metrics.calibration import bin_of, round_edges
 
-GOLDEN = json.loads((Path(__file__).parents[1] / "golden.json").read_text())["calibration"]
 QUICK = settings(max_examples=40, deadline=None)
 
 
@@ -23,7 +20,7 @@ def calibrated(seed, rows=400, columns=6, dtype=np.float64):
     return probs, random.random((rows, columns)) < probs
 
 
-@pytest.mark.parametrize("case", GOLDEN, ids=lambda case: case["name"])
+@pytest.mark.parametrize("case", GOLDEN["calibration"], ids=lambda case: case["name"])
 def test_golden(case):
     inputs, expected, where = case["inputs"], case["expected"], None
     if "prob" in inputs:

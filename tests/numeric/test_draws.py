@@ -3,7 +3,7 @@
 import torch
 from scipy.stats import kstest
 
-from labelwise.objectives.ops import normals, uniforms
+from labelwise.objectives.base import normals, uniforms
 
 MASK = (1 << 64) - 1
 

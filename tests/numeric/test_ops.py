@@ -6,7 +6,7 @@ import torch
 from labelwise.links import Softmax
 from labelwise.metrics import log_loss_from_logs
 from labelwise.numeric.array_api import log1mexp, log_softmax_and_rest, log_softplus
-from labelwise.objectives.ops import masked_logsumexp, masked_mean, split_labels
+from labelwise.objectives.base import masked_logsumexp, masked_mean, split_labels
 from labelwise.objectives.softmax import SoftmaxOrNoneLink
 
 

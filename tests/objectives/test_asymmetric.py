@@ -3,8 +3,6 @@
 import golden
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from labelwise.methods import make_objective
 from labelwise.objectives import (
@@ -39,9 +37,8 @@ def test_golden_values_and_both_gradients(name):
         golden.assert_golden(loss, case["expected"]["elementwise"])
         loss.sum().backward()
         golden.assert_golden(logits.grad, case["expected"][key])
-        golden.assert_golden(
-            Asymmetric(focusing(case, mode))(logits, labels), case["expected"]["mean"]
-        )
+        mean = Asymmetric(focusing(case, mode))(logits, labels)
+        golden.assert_golden(mean, case["expected"]["mean"])
 
 
 def test_golden_margin_and_reduction():
@@ -52,9 +49,8 @@ def test_golden_margin_and_reduction():
     assert loss[0, 0] == 0
     case = CASES["q2l_reduction_1000x_mean"]
     logits, labels, _ = golden.batch(case)
-    golden.assert_golden(
-        1000 * Asymmetric(focusing(case))(logits, labels), case["expected"]["loss"]
-    )
+    loss = 1000 * Asymmetric(focusing(case))(logits, labels)
+    golden.assert_golden(loss, case["expected"]["loss"])
 
 
 @pytest.mark.parametrize("name", [name for name in PHI if name.startswith(("gn=", "maximum"))])
@@ -109,7 +105,6 @@ def test_no_dead_zone_for_very_wrong_positives():
 
 
 SPA_CASES = golden.cases("spa")
-SIDES = st.builds(Side, st.floats(0.2, 8), st.floats(0.3, 4), st.floats(-2, 2))
 
 
 def sides(case):
@@ -123,12 +118,9 @@ def sides(case):
 def test_golden_elementwise(name):
     case = SPA_CASES[name]
     scores, expected = golden.tensor(case["inputs"]["scores"]), case["expected"]
-    golden.assert_golden(
-        spa_loss(scores, torch.ones_like(scores), *sides(case)), expected["loss_pos"]
-    )
-    golden.assert_golden(
-        spa_loss(scores, torch.zeros_like(scores), *sides(case)), expected["loss_neg"]
-    )
+    for label, key in ((1.0, "loss_pos"), (0.0, "loss_neg")):
+        loss = spa_loss(scores, torch.full_like(scores, label), *sides(case))
+        golden.assert_golden(loss, expected[key])
     link = SPALink(*sides(case))
     if "prob" in expected:
         golden.assert_golden(link(scores), expected["prob"])
@@ -145,17 +137,3 @@ def test_golden_batch():
     golden.assert_golden(loss, expected["mean"])
     golden.assert_golden(logits.grad, expected["grad_of_mean"])
     golden.assert_golden(objective.probabilities(logits.detach()), expected["prob"])
-
-
-@settings(max_examples=25, deadline=None)
-@given(SIDES, SIDES, st.floats(0.01, 0.99))
-def test_strictly_proper_for_any_sides(present, absent, chance):
-    """The risk is convex; its slope vanishes where the link gives the chance."""
-    truth = torch.tensor(chance, dtype=torch.float64)
-    logit = SPALink(present, absent).logits_at(truth).requires_grad_()
-    spa_loss(logit, truth, present, absent).backward()
-    scale = min(present.k / present.zeta, absent.k / absent.zeta)
-    assert abs(logit.grad.item()) < 1e-8 * max(1.0, scale)
-    torch.testing.assert_close(
-        SPALink(present, absent)(logit.detach()).item(), chance, atol=1e-6, rtol=0
-    )

@@ -1,14 +1,12 @@
 """Oracles: golden vectors, loops over pairs, hand-made cases, the law of the sampled rank."""
 
-from math import exp, log1p
-
 import golden
 import pytest
 import torch
 from contract import example
 
 from labelwise.objectives import LSEP, RML, WARP, PairwiseHinge, TwoWay, two_way_unit
-from labelwise.objectives.ops import split_labels
+from labelwise.objectives.base import split_labels
 from labelwise.objectives.ranking import RankWeights, harmonic_numbers, hinge_sum, sort_rivals
 
 
@@ -24,10 +22,6 @@ def test_golden_pairs(method, objective, key):
 
 def pairwise(present, absent):
     return sum(max(0.0, 1 - p + n) for p in present for n in absent)
-
-
-def lsep(present, absent):
-    return log1p(sum(exp(n - p) for p in present for n in absent))
 
 
 def weight(p, absent):
@@ -49,9 +43,8 @@ def rml(present, absent, s=-0.8, beta=0.9, c_u=5.0):
 
 @pytest.mark.parametrize(
     ("objective", "formula"),
-    [(PairwiseHinge(), pairwise), (LSEP(), lsep), (WARP(rank="exact"), warp),
-     (RML(rank="exact"), rml)],
-)  # fmt: skip
+    [(PairwiseHinge(), pairwise), (WARP(rank="exact"), warp), (RML(rank="exact"), rml)],
+)
 def test_losses_are_their_formulas_over_pairs(objective, formula):
     logits, labels = example()
     observed = torch.rand(6, 5, generator=torch.Generator().manual_seed(0)) < 0.8
@@ -144,18 +137,16 @@ def test_golden_terms(name):
 def test_golden_special_cases():
     case = CASES["single positive: temperature T_pos has no effect"]
     logits, labels, _ = golden.batch(case)
-    for t_pos, expected in zip(
-        case["params"]["T_pos"], case["expected"]["sample_term"], strict=True
-    ):
+    terms = case["expected"]["sample_term"]
+    for t_pos, expected in zip(case["params"]["T_pos"], terms, strict=True):
         golden.assert_golden(loss("sample", logits, labels, t_pos=t_pos), expected)
     case = CASES["hand-checkable: x_p=(0,0), x_n=(0,): softplus(T log 2)"]
     logits, labels, _ = golden.batch(case)
     golden.assert_golden(loss("sample", logits, labels), case["expected"]["closed_form"])
     case = CASES["margin bias eps (supp. eq. iii), T_pos=T_neg=1"]
     logits, labels, _ = golden.batch(case)
-    for margin, expected in zip(
-        case["params"]["eps"], case["expected"]["sample_term"], strict=True
-    ):
+    terms = case["expected"]["sample_term"]
+    for margin, expected in zip(case["params"]["eps"], terms, strict=True):
         golden.assert_golden(loss("sample", logits, labels, t_pos=1.0, margin=margin), expected)
     case = CASES["global shift invariance"]
     logits, labels, _ = golden.batch(case)

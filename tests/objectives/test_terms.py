@@ -22,7 +22,7 @@ from labelwise.objectives import (
     kernel_calibration_error,
     label_pair_loss,
 )
-from labelwise.objectives.ops import split_labels
+from labelwise.objectives.base import split_labels
 from labelwise.types import DatasetFacts, Outputs, Targets
 
 CASES = golden.cases("lpr")
@@ -100,7 +100,6 @@ def test_chunks_change_nothing(density, monkeypatch):
     parts = label_pair_loss(log_odds, *sides)
     torch.testing.assert_close(parts, whole)
     torch.testing.assert_close(torch.autograd.grad(parts.sum(), log_odds)[0], grad)
-    assert torch.autograd.gradcheck(lambda u: label_pair_loss(u, *sides), log_odds)
 
 
 def test_operator_meets_torchs_own_checks():

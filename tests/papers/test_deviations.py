@@ -48,74 +48,32 @@ def test_rows_that_the_paper_does_not_print_have_no_protocol():
 
 # A value that no row has, for every setting of a run; a setting that is not here fails a test.
 OTHER = {
-    "batch_size": 7,
-    "image_size": 199,
-    "backbone": "small-cnn",
-    "weights": "elsewhere.safetensors",
-    "recipe.epochs": 7,
-    "recipe.optimizer.lr": 0.01234,
-    "recipe.optimizer.weight_decay": 0.01234,
-    "recipe.optimizer.momentum": 0.5,
-    "recipe.ema": 0.5,
-    "recipe.optimizer.name": None,  # the other one of two
-    "augment": None,
-    "on_error": "skip",
-    "skip_missing": True,
-    "val_share": 0.3,
-    "taxonomy": "kinds.csv",
-    "start": "runs/another",
-    "squash": None,
-    "reduced_jpeg": True,
-    "freeze": 7,
-    "freeze_batch_norm": None,
-    "head": None,
-    "head_options.width": 77,
-    "mirror": None,
-    "crops": 5,
-    "precision": None,
-    "deterministic": True,
-    "calibrate": "isotonic",
-    "zero_share": 0.123,
-    "rule": "top-7",
-    "promise": "precision=0.9",
-    "promise_share": 0.77,
-    "confidence": 0.77,
-    "data_options.nonsense": 7,
-    "recipe.accumulate": 7,
-    "recipe.metric": "log_loss",
-    "recipe.patience": 77,
-    "recipe.keep": None,
-    "recipe.prior_bias": None,
-    "recipe.log_steps": 77,
-    "recipe.save_seconds": 77.0,
-    "recipe.optimizer.nesterov": None,
-    "recipe.optimizer.backbone_lr": 0.77,
-    "recipe.optimizer.stage_decay": 0.77,
-    "recipe.optimizer.clip": 7.0,
-    "recipe.schedule.name": None,
-    "recipe.schedule.warmup": 7.0,
-    "recipe.schedule.rise": 0.77,
-    "recipe.schedule.milestones": [0.77],
-    "recipe.schedule.gamma": 0.77,
-}
+    "batch_size": 7, "image_size": 199, "backbone": "small-cnn", "reduced_jpeg": True,
+    "weights": "elsewhere.safetensors", "start": "runs/another", "taxonomy": "kinds.csv",
+    "on_error": "skip", "skip_missing": True, "val_share": 0.3, "freeze": 7, "crops": 5,
+    "deterministic": True, "calibrate": "isotonic", "zero_share": 0.123, "rule": "top-7",
+    "promise": "precision=0.9", "promise_share": 0.77, "confidence": 0.77,
+    "head_options.width": 77, "data_options.nonsense": 7,
+    "recipe.epochs": 7, "recipe.ema": 0.5, "recipe.accumulate": 7, "recipe.metric": "log_loss",
+    "recipe.patience": 77, "recipe.log_steps": 77, "recipe.save_seconds": 77.0,
+    "recipe.optimizer.lr": 0.01234, "recipe.optimizer.weight_decay": 0.01234,
+    "recipe.optimizer.momentum": 0.5, "recipe.optimizer.backbone_lr": 0.77,
+    "recipe.optimizer.stage_decay": 0.77, "recipe.optimizer.clip": 7.0,
+    "recipe.schedule.warmup": 7.0, "recipe.schedule.rise": 0.77,
+    "recipe.schedule.milestones": [0.77], "recipe.schedule.gamma": 0.77,
+}  # fmt: skip
 SWITCHES = {
-    "recipe.optimizer.name": ("sgd", "adamw"),
-    "recipe.schedule.name": ("step", "cosine"),
-    "recipe.keep": ("best", "last"),
-    "precision": ("32", "bf16"),
-    "augment": ("none", "flip"),
-    "head": ("query2label", "linear"),
-}
+    "recipe.optimizer.name": ("sgd", "adamw"), "recipe.schedule.name": ("step", "cosine"),
+    "recipe.keep": ("best", "last"), "precision": ("32", "bf16"), "augment": ("none", "flip"),
+    "head": ("query2label", "linear"), "squash": (True, False), "mirror": (True, False),
+    "freeze_batch_norm": (True, False), "recipe.prior_bias": (True, False),
+    "recipe.optimizer.nesterov": (True, False),
+}  # fmt: skip
 # These exclude others or come with others, so that they are changed by themselves.
+RESNET = {"backbone": "resnet18", "augment": "none", "freeze": 0, "freeze_batch_norm": False}
 BY_THEMSELVES = {
     "method": {"method": "lsep", "options": {}},
-    "features": {
-        "features": "resnet18",
-        "backbone": "resnet18",
-        "augment": "none",
-        "freeze": 0,
-        "freeze_batch_norm": False,
-    },
+    "features": {"features": "resnet18", **RESNET},
     "effort": {"effort": "good", "backbone": "resnet18"},
     "minutes": {"effort": "best", "minutes": 7.0, "backbone": "resnet18"},
     "cross_fit": {"cross_fit": True, "promise": "precision=0.9", "calibrate": "platt"},
@@ -129,30 +87,24 @@ BY_THEMSELVES = {
 def changed_settings(settings):
     """Return another value for every setting of a run and for every option of its method."""
     now = flattened(settings.model_dump(mode="json"))
-    values = {}
-    for key, value in OTHER.items():
-        first, second = SWITCHES.get(key, (True, False))
-        values[key] = value if value is not None else second if now[key] == first else first
+    values = {key: one if now[key] == other else other for key, (one, other) in SWITCHES.items()}
+    values |= OTHER
     for name in METHODS[settings.method].options if settings.method in METHODS else ():
         values[f"options.{name}"] = 0.0777
     return values
 
 
 def test_no_setting_is_forgotten():
-    keys = {
-        key.partition("options.")[0] or key for key in flattened(Settings(data="x").model_dump())
-    }
-    known = {key.partition("options.")[0] or key for key in (*OTHER, *BY_THEMSELVES)}
+    every = flattened(Settings(data="x").model_dump())
+    keys = {key.partition("options.")[0] or key for key in every}
+    known = {key.partition("options.")[0] or key for key in (*OTHER, *SWITCHES, *BY_THEMSELVES)}
     kept = {"data", "seed", "options", "head_options", "data_options"}
     assert {key for key in keys if not key.startswith("hardware.")} - known - kept == set()
 
 
-ALL_ROWS = [(table, row) for table, experiment in EXPERIMENTS.items() for row in experiment.rows]
-
-
 @pytest.mark.parametrize("table", EXPERIMENTS)
 def test_each_setting_of_each_row_that_is_changed_is_named(table):
-    for row in (row for name, row in ALL_ROWS if name == table):
+    for row in EXPERIMENTS[table].rows:
         plain = Request(table, rows=(row,))
         values = changed_settings(plain.settings(row, 0))
         request = Request(table, rows=(row,), overrides=values)

@@ -26,7 +26,7 @@ from labelwise.metrics import average_precision
 from labelwise.networks.backbones import create_backbone
 from labelwise.papers import columns, measures
 from labelwise.papers.compare import ComparisonPlan, compare, tries
-from labelwise.papers.comparison import Comparison, SweepChoice, show_figure
+from labelwise.papers.comparison import Comparison, SeedMean, SweepChoice, show_figure
 from labelwise.papers.jobs import (
     InProcess,
     LocalProcesses,
@@ -40,7 +40,6 @@ from labelwise.papers.jobs import (
 from labelwise.papers.protocols import EXPERIMENTS
 from labelwise.papers.reproduce import Request, has_data, jobs_of, open_data, reproduce
 from labelwise.papers.sources import Frozen
-from labelwise.papers.statistics import SeedMean
 from labelwise.pictures import ArrayImages, FeatureRows
 from labelwise.predictions import Predictions
 from labelwise.system.progress import Silent
@@ -172,48 +171,51 @@ def test_tries_start_at_the_recipe_and_stay_within_tenfold():
     assert {one.options["lpr_weight"] for one in found[1:]} == {0.1, 0.3, 1.0, 3.0, 10.0}
 
 
-def test_a_plan_names_what_is_wrong():
-    with pytest.raises(SettingsError, match="did you mean 'bce'"):
-        ComparisonPlan(base(), ("bcee",))
-    with pytest.raises(SettingsError, match="distinct"):
-        ComparisonPlan(base(), ("bce", "bce"))
-    with pytest.raises(SettingsError, match="at least one seed"):
-        ComparisonPlan(base(), ("bce",), seeds=())
-    with pytest.raises(SettingsError, match="none of the methods has the option 'kk'; did you"):
-        ComparisonPlan(base(**{"options.kk": 2.7}), ("bce", "epr"))
+LPR = ("lpr_weight", (0, 0.1, 1))
 
 
-def test_options_go_to_the_methods_that_have_them():
+@pytest.mark.parametrize(
+    ("methods", "options", "rule"),
+    [
+        (("bcee",), {}, "did you mean 'bce'"),
+        (("bce", "bce"), {}, "distinct"),
+        (("bce",), {"seeds": ()}, "at least one seed"),
+        (("bce",), {"options.kk": 2.7}, "none of the methods has the option 'kk'"),
+        (("spa+lpr",), {"sweep": ("lpr_wight", (0, 1))}, "'lpr_wight' to sweep; did you mean"),
+        (("spa+lpr",), {"sweep": ("lpr_weight", (1, 1))}, "two or more distinct values"),
+        (("spa+lpr",), {"sweep": LPR, "tune": 2}, "not tuned"),
+        (("spa+lpr",), {"sweep": LPR, "choose": "acee"}, "metric 'acee'; did you mean 'ace'"),
+        (("spa",), {"choose": "ace"}, "--choose needs a --sweep, or a --tune"),
+    ],
+)
+def test_a_plan_names_what_is_wrong(methods, options, rule):
+    own = {key: value for key, value in options.items() if "." in key}
+    rest = {key: value for key, value in options.items() if key not in own}
+    with pytest.raises(SettingsError, match=rule):
+        ComparisonPlan(base(**own), methods, **rest)
+
+
+def test_options_and_sweeps_go_to_the_methods_that_have_them():
     plan = ComparisonPlan(base(**{"options.k": 2.7, "options.weight": 0.5}), ("wan", "epr", "role"))
-    entries = plan.entries
-    assert entries["wan"].options == {}
-    assert entries["epr"].options == {"k": 2.7, "weight": 0.5}
-    assert entries["role"].options == {"k": 2.7}
-
-
-def test_a_sweep_compares_each_value_of_the_methods_that_have_the_option():
-    values = (0, 0.1, 1)
-    plan = ComparisonPlan(base(), ("bce", "spa+lpr"), seeds=(0, 1), sweep=("lpr_weight", values))
-    swept = [f"spa+lpr lpr_weight={value}" for value in values]
+    given = {name: settings.options for name, settings in plan.entries.items()}
+    assert given == {"wan": {}, "epr": {"k": 2.7, "weight": 0.5}, "role": {"k": 2.7}}
+    plan = ComparisonPlan(base(), ("bce", "spa+lpr"), seeds=(0, 1), sweep=LPR)
+    swept = [f"spa+lpr lpr_weight={value}" for value in LPR[1]]
     assert list(plan.entries) == ["bce", *swept]
-    assert [plan.entries[name].options["lpr_weight"] for name in swept] == list(values)
+    assert [plan.entries[name].options["lpr_weight"] for name in swept] == list(LPR[1])
     assert plan.num_runs == 8
-    with pytest.raises(SettingsError, match="'lpr_wight' to sweep; did you mean 'lpr_weight'"):
-        replace(plan, sweep=("lpr_wight", values))
-    with pytest.raises(SettingsError, match="two or more distinct values"):
-        replace(plan, sweep=("lpr_weight", (1, 1)))
-    with pytest.raises(SettingsError, match="not tuned"):
-        replace(plan, tune=2)
+    assert plan.chosen_by == plan.base.recipe.metric
+    undefined = SweepChoice("two-way", "temperature_pos", "ace", None, {"1": None})
+    assert "chooses no temperature_pos (1: undefined)" in str(undefined)
 
 
 def test_a_sweep_is_typed_as_one_option(tmp_path, monkeypatch, call):
     monkeypatch.chdir(tmp_path)
-    rows = "{num_train: 800, num_val: 600, num_test: 300, num_labels: 4}"
-    arguments = ["compare", "posterior", "--methods", "spa+lpr", "--seeds", "1"]
-    arguments += ["--sweep", "lpr_weight=0,1", "--set", "recipe.epochs=10", "-o", "out"]
-    arguments += ["--choose", "ace"]
-    arguments += ["--set", f"data_options={rows}", "--set", "backbone=identity"]
-    arguments += ["--set", "calibrate=none"]
+    rows = "{num_train: 400, num_val: 600, num_test: 300, num_labels: 4}"
+    arguments = ["compare", "posterior", "--methods", "spa+lpr", "--seeds", "1", "-o", "out"]
+    arguments += ["--sweep", "lpr_weight=0,1", "--choose", "ace", "--set", f"data_options={rows}"]
+    for value in ("recipe.epochs=2", "backbone=identity", "calibrate=none"):
+        arguments += ["--set", value]
     code, said = call(*arguments)
     assert not code, said
     done = Comparison.load(tmp_path / "out")
@@ -235,18 +237,6 @@ def test_a_sweep_is_typed_as_one_option(tmp_path, monkeypatch, call):
     assert sentence in said
     for name in ("comparison.md", "comparison.html"):
         assert sentence in (tmp_path / "out" / name).read_text()
-
-
-def test_a_choice_is_by_any_validation_metric_and_among_something():
-    plan = ComparisonPlan(base(), ("spa+lpr",), sweep=("lpr_weight", (0, 1)), choose="average-2")
-    assert plan.chosen_by == "average-2"
-    assert ComparisonPlan(base(), ("spa",), tune=3).chosen_by == base().recipe.metric
-    with pytest.raises(SettingsError, match="unknown metric 'acee'; did you mean 'ace'"):
-        replace(plan, choose="acee")
-    with pytest.raises(SettingsError, match="--choose needs a --sweep, or a --tune"):
-        ComparisonPlan(base(), ("spa",), choose="ace")
-    undefined = SweepChoice("two-way", "temperature_pos", "ace", None, {"1": None})
-    assert "chooses no temperature_pos (1: undefined)" in str(undefined)
 
 
 def test_measures_agree_with_sklearn(tmp_path):
@@ -294,11 +284,8 @@ def test_image_effects_are_the_paired_bootstrap(tmp_path):
 def test_image_effects_of_copies_in_groups_are_those_of_single_images(tmp_path):
     once = predictions(100, link=Sigmoid())
     rows = np.repeat(np.arange(100), 5)
-    many = replace(
-        once.take(rows),
-        ids=[str(place) for place in range(500)],
-        group=[f"{row:03}" for row in rows],
-    )
+    ids, group = [str(place) for place in range(500)], [f"{row:03}" for row in rows]
+    many = replace(once.take(rows), ids=ids, group=group)
     first, second = (
         measures.image_effects(outcome(tmp_path / part, table))
         for part, table in (("a", once), ("b", many))
@@ -386,25 +373,17 @@ def replace_rows(table, rows):
     return replace(table, ids=ids, logits=table.logits[rows], labels=table.labels[rows])
 
 
+SMALL = {"backbone": "small-cnn", "precision": "32", "hardware.compile": False}
+
+
 def test_a_table_is_run_beside_the_papers_figures(tmp_path, monkeypatch):
     official.write("cifar100", tmp_path / "data")
     assert has_data(EXPERIMENTS["000-table2"], tmp_path / "data")
     assert not has_data(EXPERIMENTS["001-table4"], tmp_path / "data")
-    small = {
-        "backbone": "small-cnn",
-        "recipe.epochs": 1,
-        "precision": "32",
-        "batch_size": 60,
-        "hardware.compile": False,
-    }
-    request = Request(
-        "000-table2",
-        tmp_path / "data",
-        quick=True,
-        seeds=(0, 1),
-        rows=("binary", "softmax-or-none", "softmax-or-none at 77 % empty"),
-        overrides=small,
-    )
+    rows = ("binary", "softmax-or-none", "softmax-or-none at 77 % empty")
+    small = {**SMALL, "recipe.epochs": 1, "batch_size": 60}
+    given = {"quick": True, "seeds": (0, 1), "rows": rows, "overrides": small}
+    request = Request("000-table2", tmp_path / "data", **given)
     messages, tables = [], []
 
     def say(text):
@@ -414,9 +393,7 @@ def test_a_table_is_run_beside_the_papers_figures(tmp_path, monkeypatch):
 
     done = reproduce(request, tmp_path / "runs", say=say)
     assert len(messages) == 6  # two rows are one run
-    assert re.match(
-        r"\[1/4\] binary, seed-0: IN accuracy [\d.]+, OUT MMC [\d.]+, AUROC", messages[0]
-    )
+    assert re.match(r"\[1/4\] binary, seed-0: IN accuracy [\d.]+, OUT MMC [\d.]+, AUR", messages[0])
     assert "- 2 runs are left." in tables[2]
     assert "| binary |" in tables[2]
     assert "| softmax-or-none |" not in tables[2]
@@ -480,15 +457,9 @@ def test_missing_data_says_what_to_put_where(tmp_path):
 
 def test_a_plan_reckons_each_row_by_its_epochs_and_times_each_network_once(tmp_path, monkeypatch):
     official.write("cifar100", tmp_path / "data")
-    request = Request(
-        "000-table2",
-        tmp_path / "data",
-        quick=True,
-        seeds=(0,),
-        rows=("binary", "quasibinary", "softmax-or-none"),
-        overrides={"backbone": "small-cnn", "precision": "32", "weights": "not there"},
-    )
-    timed = []
+    rows = ("binary", "quasibinary", "softmax-or-none")
+    given = {"quick": True, "seeds": (0,), "overrides": {**SMALL, "weights": "not there"}}
+    request, timed = Request("000-table2", tmp_path / "data", rows=rows, **given), []
 
     def spy(settings, folder, **rest):
         timed.append((settings.method, settings.recipe.epochs))
@@ -510,14 +481,10 @@ def test_any_table_can_be_run_with_heads_on_frozen_features(tmp_path, monkeypatc
     official.write("cifar100", tmp_path / "data")
     backbone = create_backbone("small-cnn", image_size=16)
     save_file(backbone.state_dict(), tmp_path / "w.safetensors")
-    request = Request(
-        "000-table2",
-        tmp_path / "data",
-        seeds=(0, 1),
-        rows=("softmax", "pretrained"),
-        frozen=Frozen("small-cnn", "w.safetensors"),
-        overrides={"image_size": 16, "recipe.epochs": 1},
-    )
+    overrides = {"image_size": 16, "recipe.epochs": 1, "hardware.compile": False}
+    given = {"seeds": (0, 1), "rows": ("softmax", "pretrained"), "overrides": overrides}
+    frozen = Frozen("small-cnn", "w.safetensors")
+    request = Request("000-table2", tmp_path / "data", frozen=frozen, **given)
     done = reproduce(request, tmp_path / "runs", say=lambda text: None)
     assert done.ours["pretrained"]["AUROC"].n == 2
     settings = request.settings("pretrained", 0)
@@ -537,21 +504,14 @@ def test_runs_side_by_side_wait_say_how_far_they_are_and_see_one_label_an_image(
 ):
     monkeypatch.setattr("labelwise.papers.jobs.REPORT_SECONDS", 0.02)
     monkeypatch.setattr("multiprocessing.get_context", lambda kind: QUICK)
-    table, watch = small_table(), Counting()
+    table, watch = small_table(80), Counting()
     pictures = ArrayImages(RNG.integers(0, 255, (len(table), 8, 8, 3), dtype=np.uint8))
-    several = LabelTable.from_arrays(
-        "abcd", pictures, RNG.random((len(table), 4)) < 0.6, split=table.split
-    )
+    truth = RNG.random((len(table), 4)) < 0.6
+    several = LabelTable.from_arrays("abcd", pictures, truth, split=table.split)
     export(several, tmp_path / "several.parquet")
-    small = {
-        "backbone": "small-cnn",
-        "weights": None,
-        "image_size": 8,
-        "recipe.epochs": 4,
-        "precision": "32",
-    }
-    request = Request("004-table2", source=str(tmp_path / "several.parquet"), overrides=small)
-    request = replace(request, seeds=(0, 1), rows=("role linear-init",))
+    small = {**SMALL, "weights": None, "image_size": 8, "recipe.epochs": 4}
+    given = {"seeds": (0, 1), "rows": ("role linear-init",), "overrides": small}
+    request = Request("004-table2", source=str(tmp_path / "several.parquet"), **given)
     waves = iter([LocalProcesses(2), InProcess()])
 
     def executor(jobs, watch):
@@ -561,9 +521,8 @@ def test_runs_side_by_side_wait_say_how_far_they_are_and_see_one_label_an_image(
     assert re.search(r"role linear, seed-1: epoch \d/4, 0.\d min left", "\n".join(watch.messages))
     for seed in request.seeds:
         linear = tmp_path / "runs" / "role linear" / f"seed-{seed}"
-        tuned = read_settings(
-            tmp_path / "runs" / "role linear-init" / linear.name / "settings.yaml", {}
-        )
+        after = tmp_path / "runs" / "role linear-init" / linear.name / "settings.yaml"
+        tuned = read_settings(after, {})
         assert (tuned.freeze, Path(tuned.start)) == (0, linear)
         run = measures.FinishedRun(linear)
         assert run.train.labels.sum(axis=1).max() == 1
@@ -601,22 +560,21 @@ if __name__ == "__main__":
     list(run_jobs([job], executor=LocalProcesses(1)))
 """
     (tmp_path / "jobs.py").write_text(script)
-    file = tmp_path / "run" / "metrics.jsonl"
+    folder = tmp_path / "run"
     with warm_commands.running([tmp_path], tmp_path, tmp_path / "jobs.py"):
-        wait_until(file.exists)
-    wait_until(lambda: not is_locked(file.parent))
-    assert not (file.parent / "evaluation.json").exists()
+        wait_until((folder / "metrics.jsonl").exists)
+    wait_until(lambda: not is_locked(folder))
+    assert not (folder / "evaluation.json").exists()
 
 
 def is_locked(folder):
     handle = os.open(folder, os.O_RDONLY)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB) is not None
     except BlockingIOError:
         return True
     finally:
         os.close(handle)
-    return False
 
 
 def test_figures_are_shown_with_half_their_interval():

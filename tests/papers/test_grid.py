@@ -41,10 +41,10 @@ SMALL = {
     "weights": None,
     "image_size": 16,
     "freeze": 0,
+    "batch_size": 64,
     "recipe.epochs": 1,
     "precision": "32",
     "hardware.compile": False,
-    "batch_size": 64,
 }
 FIRST = {one.table: one for one in reversed(EXPERIMENTS.values())}
 
@@ -82,9 +82,8 @@ def test_one_row_of_each_table_trains_and_writes_its_table(tmp_path, table):
         overrides = {"recipe.epochs": 1, "precision": "32", "data_options": {"at_least": 2}}
     if experiment.protocol.get("head") == "query2label":
         overrides["head_options"] = {"width": 16, "feedforward": 16}
-    request = Request(
-        experiment.name, tmp_path / "data", seeds=(0,), rows=(row,), overrides=overrides
-    )
+    given = {"seeds": (0,), "rows": (row,), "overrides": overrides}
+    request = Request(experiment.name, tmp_path / "data", **given)
     done = reproduce(request, tmp_path / "runs", say=lambda text: None)
     written = (tmp_path / "runs" / "table.md").read_text()
     assert f"| {row} | paper |" in written
@@ -100,9 +99,8 @@ def test_every_row_takes_a_step_on_the_official_layout_of_its_data(tmp_path, dat
     for experiment in (one for one in EXPERIMENTS.values() if one.data == data):
         for row in experiment.rows:
             settings = Request(experiment.name, tmp_path).settings(row, 0)
-            facts, targets = tables(
-                settings.data, tuple(settings.data_options.items()), experiment.one_positive
-            )
+            options = tuple(settings.data_options.items())
+            facts, targets = tables(settings.data, options, experiment.one_positive)
             torch.manual_seed(0)
             kind = settings.head or METHODS[settings.method].head
             small = {"width": 16, "feedforward": 16} if kind == "query2label" else {}

@@ -43,20 +43,14 @@ def test_the_default_link_is_the_closed_one_and_proper(name):
     torch.testing.assert_close(again(LOGITS), found)
 
 
-def test_a_link_that_falls_is_told_and_held_flat():
+def test_losses_that_fall_or_couple_entries_are_told():
     def hump(logits, labels):
         return torch.where(labels > 0.5, bce_loss(logits, labels), torch.tanh(logits))
 
     link, note = default_link(hump)
     assert "not monotone: it falls between the logits" in note
     assert (link(LOGITS).diff() >= 0).all()
-
-
-def test_a_loss_that_couples_entries_only_ranks():
-    def pairs(logits, labels):
-        return -(logits.log_softmax(0) * labels).sum()
-
-    link, note = default_link(pairs)
+    link, note = default_link(lambda v, y: -(v.log_softmax(0) * y).sum())
     assert link is None
     assert "only rank" in note
 

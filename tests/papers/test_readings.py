@@ -24,8 +24,6 @@ def odds(value):
 
 # Where the expected loss is least, solved by hand for three independent labels.
 CLOSED = {
-    "bce": lambda e: e,
-    "bce+mmce": lambda e: e,
     "bce-ls": lambda e: 0.1 + 0.8 * e,
     "wan": lambda e: odds(log(e / (1 - e)) + log(2)),  # K - 1 = 2
 }

@@ -4,7 +4,9 @@ The counts of Table 3 are held to a slow loop over the figures as the paper prin
 """
 
 import json
-from math import exp, log
+from dataclasses import replace
+from math import log
+from types import SimpleNamespace
 
 import official
 import pytest
@@ -14,10 +16,10 @@ from labelwise.data import load
 from labelwise.errors import DataError
 from labelwise.objectives import QuasibinaryLink
 from labelwise.papers.columns import normaliser_figures
+from labelwise.papers.comparison import seed_mean
 from labelwise.papers.computed import best_counts, statistics_of
 from labelwise.papers.figures import find_figure
 from labelwise.papers.protocols import DATASETS, EXPERIMENTS, PUBLISHED, FigureOf, TableClaim
-from labelwise.papers.statistics import seed_mean
 from labelwise.predictions import Predictions
 
 
@@ -34,14 +36,11 @@ def table_of(seeds=1, **columns):
     [((2.0, 1.0), 3, "comes out"), ((2.0, 1.0), 1, "in part"), ((1.0, 2.0), 3, "does not")],
 )
 def test_a_claim_is_judged_by_the_rule_of_the_page(values, seeds, verdict):
-    claim = TableClaim(
-        "a above b", "a > b", {"a": FigureOf("x", ("a", "c")), "b": FigureOf("x", ("b",))}
-    )
+    figures = {"a": FigureOf("x", ("a", "c")), "b": FigureOf("x", ("b",))}
+    claim = TableClaim("a above b", "a > b", figures)
     table = table_of(seeds, a=values[0], b=values[1], c=0.0)
-    values = [table[row]["x"].mean for row in "ab"]
-    assert claim.verdict(table, seeds) == (
-        f"a above b: {verdict} (a {values[0]:.4g}, b {values[1]:.4g})."
-    )
+    means = "a {:.4g}, b {:.4g}".format(*(table[row]["x"].mean for row in "ab"))
+    assert claim.verdict(table, seeds) == f"a above b: {verdict} ({means})."
     assert claim.verdict({"a": table["a"]}, seeds) is None  # rows that were not run
 
 
@@ -52,31 +51,18 @@ def test_a_figure_is_the_highest_lowest_or_range_of_rows():
     assert [value.mean for value in found] == [3.0, 1.0, 2.0]
 
 
-class StoredRun:
-    """A run of given logits under a normaliser, with a journal of given log C."""
-
-    def __init__(self, folder, logits, log_c, journal):
-        link = QuasibinaryLink(log_c, momentum=0.9)
-        labels = torch.zeros(logits.shape, dtype=torch.uint8)
-        labels[:, 0] = 1
-        ids = [str(row) for row in range(len(logits))]
-        names = tuple("abc")
-        self.folder, self.test = folder, Predictions(ids, logits, labels, None, names, "test", link)
-        lines = [json.dumps({"step": at, "link.log_normalizer": c}) for at, c in enumerate(journal)]
-        (folder / "metrics.jsonl").write_text("\n".join(lines) + "\n")
-
-
 def test_shares_of_q_above_one_and_the_variance_of_c(tmp_path):
     logits = torch.tensor([[2.0, 0.0, -1.0], [0.5, 1.5, 0.0]])
+    labels = torch.tensor([[1, 0, 0], [1, 0, 0]], dtype=torch.uint8)
+    test = Predictions(["0", "1"], logits, labels, None, tuple("abc"), "test")
+    test = replace(test, link=QuasibinaryLink(log(4.0)))
     c = [9.0, 1.0, 2.0, 4.0, 1.0, 2.0, 3.0, 5.0]  # the last quarter: 3 and 5
-    run = StoredRun(tmp_path, logits, log(4.0), [log(one) for one in c])
-    found = normaliser_figures(run)
-    above = sum(exp(v) / 4.0 > 1 for v in logits.flatten().tolist())
-    assert above == 2
-    assert found["q > 1"] == pytest.approx(100 * above / 6)
-    assert found["C"] == pytest.approx(4.0)
-    assert found["variance of C"] == pytest.approx(1.0)
-    assert found["error"] == pytest.approx(50)
+    lines = [json.dumps({"step": at, "link.log_normalizer": log(x)}) for at, x in enumerate(c)]
+    (tmp_path / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    found = normaliser_figures(SimpleNamespace(folder=tmp_path, test=test))
+    # e^2 and e^1.5 are above 4, and one of two images has another label first.
+    expected = {"q > 1": 100 * 2 / 6, "C": 4.0, "variance of C": 1.0, "error": 50}
+    assert found == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
@@ -84,23 +70,16 @@ def test_shares_of_q_above_one_and_the_variance_of_c(tmp_path):
 )
 def test_statistics_are_those_of_the_label_matrix(tmp_path, name, last):
     official.write(name, tmp_path)
-    dataset = DATASETS[name]
-    table = load(f"{dataset.format}:{tmp_path / dataset.folder}")
+    table = load(f"{DATASETS[name].format}:{tmp_path / DATASETS[name].folder}")
     labels, observed = table.targets()
-    present = absent = 0
-    for row in range(len(table)):
-        for column in range(len(table.space)):
-            if observed is None or observed[row, column]:
-                present += labels[row, column] == 1
-                absent += labels[row, column] == 0
+    known = labels.ravel() if observed is None else labels[observed]
+    present, absent = (known == 1).sum(), (known == 0).sum()
+    in_test = int((table.split == "test").sum())
     expected = present / absent if "absent" in last else present / len(table)
-    found = statistics_of(table, last)
-    assert found[:3] == (
-        len(table.space),
-        int((table.split != "test").sum()),
-        int((table.split == "test").sum()),
-    )
-    assert found[3] == pytest.approx(expected)
+    sizes = len(table.space), len(table) - in_test, in_test
+    assert statistics_of(table, last) == (*sizes, pytest.approx(expected))
+    with pytest.raises(DataError, match="has no test images"):
+        statistics_of(table.subset(table.split == "train"), last)
 
 
 def test_statistics_stand_beside_the_printed_ones(call, tmp_path):
@@ -113,13 +92,6 @@ def test_statistics_stand_beside_the_printed_ones(call, tmp_path):
     code, said = call("papers", "run", "001-table2", "--root", tmp_path / "nothing")
     assert code
     assert "none of the data sets" in said
-
-
-def test_statistics_need_both_splits(tmp_path):
-    official.write("voc", tmp_path)
-    table = load(f"voc2012:{tmp_path / 'VOC2012'}")
-    with pytest.raises(DataError, match="has no test images"):
-        statistics_of(table.subset(table.split == "train"), "labels per image")
 
 
 @pytest.mark.parametrize("rows", [("spa", "spa+lpr"), ("spa+lpr",)])

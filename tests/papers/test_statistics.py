@@ -8,8 +8,8 @@ import pytest
 from scipy.stats import norm, t, ttest_rel
 
 from labelwise.papers.compare import _freedom
-from labelwise.papers.comparison import Comparison
-from labelwise.papers.statistics import (
+from labelwise.papers.comparison import (
+    Comparison,
     SeedMean,
     compare_to_best,
     paired_difference,
@@ -45,12 +45,8 @@ def test_paired_difference_is_the_paired_t_test():
     gap = paired_difference("a", "b", {"a": by_seed(first), "b": by_seed(second)})
     assert gap.p_value == pytest.approx(ttest_rel(first, second).pvalue)
     assert gap.over_seeds.mean == pytest.approx((first - second).mean())
-
-
-def test_pairs_only_the_seeds_both_have():
-    gap = paired_difference("a", "b", {"a": {0: 1.0, 1: 2.0, 2: 9.0}, "b": {0: 0.0, 1: 1.0}})
-    assert gap.over_seeds.n == 2
-    assert gap.over_seeds.mean == 1.0
+    some = paired_difference("a", "b", {"a": {0: 1.0, 1: 2.0, 2: 9.0}, "b": {0: 0.0, 1: 1.0}})
+    assert (some.over_seeds.n, some.over_seeds.mean) == (2, 1.0)  # the seeds that both have
 
 
 def test_test_images_widen_what_seeds_alone_would_tell_apart():
@@ -95,37 +91,30 @@ def test_each_pair_is_held_against_the_pairs_that_can_still_be_equal(methods):
 
 def test_what_is_not_told_apart_ends_the_claims():
     noise = np.array([0.0, 0.1, -0.1, 0.05])
-    values = {
-        "best": by_seed(1.0 + noise),
-        "near": by_seed(1.0 + noise[::-1] - 0.01),
-        "far": by_seed(0.2 + noise + np.array([0, 1e-3, 2e-3, 0])),
-    }
-    decided = {
-        gap.first: gap.distinguishable for gap in compare_to_best(values, higher_is_better=True)
-    }
-    assert decided == {"far": True, "near": False}
+    far = 0.2 + noise + np.array([0, 1e-3, 2e-3, 0])
+    values = {"best": 1.0 + noise, "near": 1.0 + noise[::-1] - 0.01, "far": far}
+    values = {name: by_seed(row) for name, row in values.items()}
+    gaps = compare_to_best(values, higher_is_better=True)
+    assert {gap.first: gap.distinguishable for gap in gaps} == {"far": True, "near": False}
 
 
-def test_verdict_says_what_cannot_be_said():
-    one_seed = {"a": {0: 1.0}, "b": {0: 0.5}}
-    sentence = verdict(
-        "mAP", compare_to_best(one_seed, higher_is_better=True), higher_is_better=True
-    )
-    assert sentence == "mAP: a is ahead, but one seed cannot tell luck from skill."
-    assert "nothing to compare" in verdict("mAP", [], higher_is_better=True)
+SAID = {
+    "mAP: a is ahead, but one seed cannot tell luck from skill.": {"a": [1.0], "b": [0.5]},
+    "mAP: fewer than two methods have a value, so there is nothing to compare.": {},
+    "mAP: a is higher than b beyond the spread of 3 seeds; "
+    "a does not differ significantly from c.": {
+        "a": [1.0, 1.01, 0.99],
+        "b": [0.5, 0.51, 0.49],
+        "c": [0.9, 1.1, 0.95],
+    },
+}
 
 
-def test_verdict_names_both_groups():
-    values = {
-        "a": by_seed([1.0, 1.01, 0.99]),
-        "b": by_seed([0.5, 0.51, 0.49]),
-        "c": by_seed([0.9, 1.1, 0.95]),
-    }
-    sentence = verdict("mAP", compare_to_best(values, higher_is_better=True), higher_is_better=True)
-    assert sentence == (
-        "mAP: a is higher than b beyond the spread of 3 seeds; "
-        "a does not differ significantly from c."
-    )
+@pytest.mark.parametrize("said", SAID)
+def test_verdicts_say_what_can_be_said_and_no_more(said):
+    values = {name: by_seed(row) for name, row in SAID[said].items()}
+    gaps = compare_to_best(values, higher_is_better=True)
+    assert verdict("mAP", gaps, higher_is_better=True) == said
 
 
 def test_differences_over_few_groups_of_images_have_few_degrees_of_freedom():

@@ -16,10 +16,7 @@ from labelwise.data import load
 from labelwise.errors import DataError
 from labelwise.papers import survey
 from labelwise.papers.measures import promise_power
-from labelwise.papers.survey import (
-    critical_difference,
-    ranks_of,
-)
+from labelwise.papers.survey import critical_difference, ranks_of
 from labelwise.predictions import Predictions
 
 ROOT = Path(__file__).parents[2]
@@ -38,22 +35,11 @@ def feature_file(folder, soft=False):
     return folder / "rows.npz"
 
 
-def run(*words):
-    """Run the command in this process; return its exit code."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", ["labelwise", *words])
-        try:
-            main()
-        except SystemExit as end:
-            return int(end.code or 0)
-    return 0
-
-
 def command(folder, *more):
     return [
         *("papers", "run", "survey", "--quick", "--seeds", "3", "--rows", ",".join(METHODS_HERE)),
         *("--source", f"scene={folder / 'rows.npz'}", "-o", str(folder / "out")),
-        *("--set", "steps=40", *more),
+        *("--set", "steps=12", *more),
     ]
 
 
@@ -61,7 +47,11 @@ def command(folder, *more):
 def surveyed(tmp_path_factory):
     folder = tmp_path_factory.mktemp("survey")
     feature_file(folder)
-    assert run(*command(folder)) == 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["labelwise", *command(folder)])
+        with pytest.raises(SystemExit) as end:
+            main()
+    assert not end.value.code
     return folder
 
 
@@ -82,8 +72,7 @@ def test_every_cell_is_a_file_with_its_command_tries_and_seeds(surveyed):
         assert {"commit", "machine"} <= found.facts.keys()
         images = {"train": 60 if name == "half" else 120, "val": 30, "test": 50}
         assert found.facts["made"]["images"] == images
-        for method in METHODS_HERE:
-            one = found.methods[method]
+        for one in found.methods.values():
             assert len(one.figures) == 3
             assert len(one.tries) == 3  # --quick; five or more otherwise
             near = min(one.tries, key=lambda lr: abs(float(lr) - one.rate))
@@ -134,9 +123,8 @@ def test_five_rates_on_both_sides_and_more_while_the_best_is_at_an_edge(tmp_path
 
 
 def test_soft_labels_are_trained_on_as_they_are(tmp_path):
-    rows = survey.rows_of(
-        "scene", f"features:{feature_file(tmp_path, soft=True)}", survey.SurveyPlan()
-    )
+    file = feature_file(tmp_path, soft=True)
+    rows = survey.rows_of("scene", f"features:{file}", survey.SurveyPlan())
     dealt = survey.deal(rows, "full", 0)
     assert dealt.trained_on(True).unique().tolist() == pytest.approx([0.1, 0.8])
     assert set(dealt.trained_on(False).unique().tolist()) == {0.0, 1.0}
@@ -216,14 +204,14 @@ def test_the_page_and_its_diagram_are_made_of_the_kept_results():
         assert inf > len(facts["commit"]) > 6
 
 
-def slow_list(scores, right, library, alpha):
-    """The longest list, every length tried: m (1 + wrong held-out above) / (n + 1) <= alpha L."""
-    ranked, longest = np.sort(library)[::-1], 0
-    for length in range(1, len(ranked) + 1):
-        above = (~right & (scores >= ranked[length - 1])).sum()
-        if len(library) * (1 + above) / (len(scores) + 1) <= alpha * length:
-            longest = length
-    return ranked[longest - 1] if longest else np.inf
+def slow_list(scores, right, library):
+    """The longest list, every length tried: m (1 + wrong held-out above) / (n + 1) <= 0.1 L."""
+    lowest = np.inf
+    for length, score in enumerate(np.sort(library)[::-1], 1):
+        above = (~right & (scores >= score)).sum()
+        if len(library) * (1 + above) / (len(scores) + 1) <= 0.1 * length:
+            lowest = score
+    return lowest
 
 
 def test_the_power_of_promises_is_that_of_a_slow_loop():
@@ -231,22 +219,15 @@ def test_the_power_of_promises_is_that_of_a_slow_loop():
     logits = random.normal(size=(400, 4)) * 4
     labels = random.random((400, 4)) < 1 / (1 + np.exp(-logits))
     labels[:, 3] = False
-    names = tuple("abcd")
-    test = Predictions(
-        *([str(row) for row in range(400)], torch.from_numpy(logits).float()),
-        *(torch.from_numpy(labels.astype(np.uint8)), None, names, "test", None),
-    )
-    scores = test.logits.astype(float)
+    ids, truth = [str(row) for row in range(400)], labels.astype(np.uint8)
+    test = Predictions(ids, logits.astype("f4"), truth, None, tuple("abcd"), "test", None)
     half = np.random.default_rng(0).permutation(400) % 2
     power, wrong = [], []
-    for column in range(4):
-        for one in (0, 1):
-            held, library = half != one, half == one
-            cut = slow_list(
-                scores[held, column], labels[held, column], scores[library, column], 0.1
-            )
-            listed = scores[library, column] >= cut
-            truth = labels[library, column]
+    for scores, present in zip(test.logits.T.astype(float), labels.T, strict=True):
+        for side in (0, 1):
+            held, library = half != side, half == side
+            cut = slow_list(scores[held], present[held], scores[library])
+            listed, truth = scores[library] >= cut, present[library]
             wrong.append((~truth[listed]).mean() if listed.any() else 0.0)
             if truth.any():
                 power.append(truth[listed].sum() / truth.sum())

@@ -82,16 +82,14 @@ def test_what_is_missing_or_unfit_is_said_before_anything_is_computed(data, tmp_
         transfer(tmp_path / "nowhere", BACKBONE, tmp_path)
     with pytest.raises(SettingsError, match="no data set 'pet'; did you mean 'pets'"):
         transfer(data, BACKBONE, tmp_path, sets=["pet"])
-    Folder(tmp_path / "cub").text("metadata.csv", "file_name,labels,split\na.jpg,x|y,train\n")
-    Folder(tmp_path / "cub").pictures("a.jpg")
-    with pytest.raises(DataError, match="must have the splits train and test"):
-        transfer(tmp_path, BACKBONE, tmp_path / "out", sets=["cub"])
-    Folder(tmp_path / "cub").text(
-        "metadata.csv", "file_name,labels,split\na.jpg,x|y,train\nb.jpg,x,test\n"
-    )
     Folder(tmp_path / "cub").pictures("a.jpg", "b.jpg")
-    with pytest.raises(DataError, match=r"every image must have one class, got 2 for 'a.jpg'"):
-        transfer(tmp_path, BACKBONE, tmp_path / "out", sets=["cub"])
+    for rows, wrong in (
+        ("a.jpg,x|y,train\n", "must have the splits train and test"),
+        ("a.jpg,x|y,train\nb.jpg,x,test\n", "image must have one class, got 2 for 'a.jpg'"),
+    ):
+        Folder(tmp_path / "cub").text("metadata.csv", f"file_name,labels,split\n{rows}")
+        with pytest.raises(DataError, match=wrong):
+            transfer(tmp_path, BACKBONE, tmp_path / "out", sets=["cub"])
     assert not (tmp_path / "out").exists()
 
 

@@ -16,10 +16,8 @@ CLAIMS = (ROOT / "benchmarks" / "claims.yaml").read_text(encoding="utf-8")
 
 
 def verdict(holds, published, *runs):
-    given = tuple(
-        run if isinstance(run, ClaimedRun) else ClaimedRun(run, "", 3, "significantly")
-        for run in runs
-    )
+    texts = (run if isinstance(run, tuple) else (run, 3, "significantly") for run in runs)
+    given = tuple(ClaimedRun(ours, "", seeds, held) for ours, seeds, held in texts)
     return Claim("x", holds, published, given).verdict
 
 
@@ -58,10 +56,8 @@ def test_the_rule(holds, published, runs, expected):
         ("a > b", "8, 4", None, None, "comes out"),  # computed without chance
     ],
 )
-def test_only_a_significant_difference_of_several_seeds_comes_out(
-    holds, ours, seeds, held, expected
-):
-    assert verdict(holds, "", ClaimedRun(ours, "", seeds, held)) == expected
+def test_only_significant_differences_of_seeds_come_out(holds, ours, seeds, held, expected):
+    assert verdict(holds, "", (ours, seeds, held)) == expected
 
 
 def test_the_page_has_the_verdicts_that_the_rule_gives():

@@ -14,21 +14,15 @@ import pytest
 from labelwise.data import load
 from labelwise.data.official import answer_accuracy, normal_answer, read_vqa
 from labelwise.errors import DataError, SettingsError
+from labelwise.papers.judged import judge_scores
 from labelwise.papers.measures import FinishedRun
 from labelwise.papers.reproduce import Request, open_data, reproduce
-from labelwise.papers.vqa import judge_scores
 
 
 @pytest.fixture
 def root(tmp_path):
     official.write("vqa", tmp_path / "data")
     return tmp_path / "data"
-
-
-def change(file, edit):
-    content = json.loads(file.read_text())
-    edit(content)
-    file.write_text(json.dumps(content))
 
 
 @pytest.mark.parametrize("votes", range(11))
@@ -64,10 +58,8 @@ def test_labels_features_and_groups_are_those_of_the_files(root):
     assert labels.dtype == np.float32
     row = 0
     for split, part in (("train", "train2014"), ("test", "val2014")):
-        questions = json.loads(
-            (root / f"vqa/v2_OpenEnded_mscoco_{part}_questions.json").read_text()
-        )
-        notes = json.loads((root / f"vqa/v2_mscoco_{part}_annotations.json").read_text())
+        files = f"OpenEnded_mscoco_{part}_questions", f"mscoco_{part}_annotations"
+        questions, notes = (json.loads((root / f"vqa/v2_{x}.json").read_text()) for x in files)
         stored = np.load(root / f"vqa/{part}_features.npz")
         by_id = dict(zip(stored["question_id"].tolist(), stored["features"], strict=True))
         for question, note in zip(questions["questions"], notes["annotations"], strict=True):
@@ -77,9 +69,8 @@ def test_labels_features_and_groups_are_those_of_the_files(root):
             assert table.ids[row] == str(question["question_id"])
             assert table.group[row] == f"{part}/{question['image_id']}"
             assert table.split[row] == split
-            np.testing.assert_array_equal(
-                table.images.features[row], by_id[question["question_id"]]
-            )
+            features = by_id[question["question_id"]]
+            np.testing.assert_array_equal(table.images.features[row], features)
             row += 1
     assert row == len(table) == official.TRAIN + official.TEST
     assert ((labels > 0) & (labels < 1)).any()
@@ -97,13 +88,15 @@ def test_bad_files_are_named(root):
     folder = root / "vqa"
     notes = folder / "v2_mscoco_val2014_annotations.json"
     good = notes.read_text()
-    change(notes, lambda content: content["annotations"][3]["answers"].pop())
-    with pytest.raises(DataError, match=r"question 7003 must have 10 answers, each with"):
-        read_vqa(folder)
-    notes.write_text(good)
-    change(notes, lambda content: content["annotations"].pop())
-    with pytest.raises(DataError, match=r"question 7007 of .* has no annotation"):
-        read_vqa(folder)
+    for edit, wrong in (
+        (lambda content: content[3]["answers"].pop(), "question 7003 must have 10 answers, each"),
+        (lambda content: content.pop(), "question 7007 of .* has no annotation"),
+    ):
+        content = json.loads(good)
+        edit(content["annotations"])
+        notes.write_text(json.dumps(content))
+        with pytest.raises(DataError, match=wrong):
+            read_vqa(folder)
     notes.write_text(good)
     features = folder / "val2014_features.npz"
     np.savez(features, question_id=np.arange(3), features=np.zeros((3, 8)))

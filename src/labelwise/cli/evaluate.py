@@ -15,7 +15,7 @@ from labelwise.data.load import load_for_labels
 from labelwise.errors import DataError, SettingsError
 from labelwise.evaluation import Evaluation, SubgroupFigure
 from labelwise.evaluation import evaluate as measure
-from labelwise.evaluation.verdict import verdict
+from labelwise.evaluation.evaluation import verdict
 from labelwise.models import load_model
 from labelwise.models.loading import is_exported, refuse_program
 from labelwise.models.run_folder import RunFolder, fetched_run

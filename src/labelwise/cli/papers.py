@@ -18,9 +18,9 @@ from labelwise.papers.comparison import table_page
 from labelwise.papers.computed import COMPUTED
 from labelwise.papers.figures import Shown, draw_figure, find_figure
 from labelwise.papers.jobs import LocalProcesses, default_workers, seconds_of
+from labelwise.papers.judged import judge_checkpoints, judge_scores, judged_cells
 from labelwise.papers.listing import rows_of, tables_and_figures
 from labelwise.papers.measures import FinishedRun
-from labelwise.papers.released import judge_checkpoints
 from labelwise.papers.reproduce import (
     Request,
     find_experiment,
@@ -33,7 +33,6 @@ from labelwise.papers.reproduce import (
 from labelwise.papers.sources import Frozen
 from labelwise.papers.survey import SurveyPlan, complete, page, run_survey
 from labelwise.papers.transfer import TITLE, cells, remarks, transfer
-from labelwise.papers.vqa import judge_scores, judged_cells
 from labelwise.system.files import write_text
 from labelwise.system.progress import make_watch
 from labelwise.system.text import counted

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelwise.decide import Rule
+from labelwise.errors import require
 from labelwise.evaluation.calibration import (
     Known,
     Probabilities,
@@ -107,11 +108,10 @@ def evaluate(
     if calibrated is not None and not isinstance(calibrated, Link):
         calibrated = to_numpy(calibrated)
     for each in by:
-        if len(each.values) != len(predictions):
-            raise ValueError(
-                f"{each.by} must name a subgroup of {len(predictions)} photos, "
-                f"got {len(each.values)}"
-            )
+        require(
+            len(each.values) == len(predictions),
+            f"{each.by} must name a subgroup of {len(predictions)} photos, got {len(each.values)}",
+        )
     tree = None if taxonomy is None else taxonomy.within(LabelSpace(predictions.names))
     if tree is not None:
         predictions, completed = _completed(predictions, tree)

@@ -23,7 +23,7 @@ from labelwise.errors import SettingsError
 from labelwise.links import Link
 from labelwise.methods.catalogue import METHODS, Method
 from labelwise.objectives import Objective
-from labelwise.objectives.ops import masked_mean
+from labelwise.objectives.base import masked_mean
 from labelwise.system.text import first_line
 from labelwise.types import Outputs, Targets
 

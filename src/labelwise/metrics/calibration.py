@@ -34,6 +34,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from labelwise.errors import require
 from labelwise.metrics.lines import By, chosen, entry_blocks
 from labelwise.numeric.arrays import (
     Array,
@@ -56,8 +57,7 @@ LINEAR_SEARCH = 40  # up to so many edges, comparing with each beats a binary se
 
 def width_edges(bins: int) -> Numbers:
     """Return the M + 1 edges of equal-width bins."""
-    if bins < 1:
-        raise ValueError(f"bins must be at least 1, got {bins}")
+    require(bins >= 1, f"bins must be at least 1, got {bins}")
     return np.arange(bins + 1) / bins
 
 
@@ -88,8 +88,7 @@ def edges_of(
     per_label: bool = False,
 ) -> Numbers:
     """Return the edges of bins of equal width or of equal mass."""
-    if binning not in ("width", "mass"):
-        raise ValueError(f"binning must be 'width' or 'mass', got {binning!r}")
+    require(binning in ("width", "mass"), f"binning must be 'width' or 'mass', got {binning!r}")
     if binning == "width":
         return width_edges(bins)
     return mass_edges(probs, observed, where=where, bins=bins, per_label=per_label)
@@ -107,11 +106,8 @@ def round_edges(edges: Numbers, probs: Array) -> NDArray[Any]:
     """Return the edges as the probabilities' own precision would hold them."""
     if is_tensor(probs):
         return to_numpy(to_tensor(edges).to(probs.dtype)) if probs.is_floating_point() else edges
-    if not np.issubdtype(probs.dtype, np.floating):
-        return edges
-    return edges.astype(probs.dtype).astype(
-        np.float32 if probs.dtype == np.float16 else probs.dtype
-    )
+    real = np.issubdtype(probs.dtype, np.floating)
+    return to_numpy(edges.astype(probs.dtype)) if real else edges
 
 
 def bin_of(
@@ -172,19 +168,10 @@ def cell_sums(
     confidence[:, 0] = low.sum(axis=axis, dtype=np.float64)
     if by == "label" and labels.dtype in (np.bool_, np.uint8):
         present = sums(cell, labels.ravel()[high])
-        present[:, 0] = _column_counts(labels.view(np.uint8)) - present.sum(axis=1)
+        present[:, 0] = np.count_nonzero(labels, axis=0) - present.sum(axis=1)
         return counts, confidence, present
     some = np.flatnonzero(labels != 0)  # much faster than on the numbers themselves
     return counts, confidence, sums(cells(some, probs.ravel()[some]), labels.ravel()[some])
-
-
-def _column_counts(labels: NDArray[np.uint8]) -> NDArray[np.int64]:
-    """Return the sums of columns of zeros and ones, in bytes as far as these hold them."""
-    whole = len(labels) // 255 * 255
-    counts: NDArray[np.int64] = labels[whole:].sum(axis=0, dtype=np.int64)
-    parts = labels[:whole].reshape(-1, 255, labels.shape[1]).sum(axis=1, dtype=np.uint8)
-    counts += parts.sum(axis=0, dtype=np.int64)
-    return counts
 
 
 def image_cells(
@@ -228,13 +215,11 @@ class Reliability:
         return _ratio(self.present_sums, self.counts)
 
     def row(self, column: int) -> "Reliability":
-        """Return the reliability (M,) of one label, of bins that all labels share."""
         return Reliability(self.edges, *(side[column] for side in self.sums))
 
     def gaps(self, min_count: int = 1) -> Numbers:
         """Return accuracy - confidence in each bin, NaN in bins with fewer entries."""
-        if min_count < 1:
-            raise ValueError(f"min_count must be at least 1, got {min_count}")
+        require(min_count >= 1, f"min_count must be at least 1, got {min_count}")
         gap = _ratio(self.present_sums - self.confidence_sums, self.counts)
         return np.where(self.counts >= min_count, gap, np.nan)
 
@@ -243,12 +228,10 @@ class Reliability:
         return self._weighted(np.abs(self.gaps(min_count)))
 
     def ace(self, min_count: int = 1) -> Numbers:
-        """Return the average calibration error, scalar or (K,)."""
         gaps = np.abs(self.gaps(min_count))
         return _ratio(np.nansum(gaps, axis=-1), (~np.isnan(gaps)).sum(axis=-1))
 
     def mce(self, min_count: int = 1) -> Numbers:
-        """Return the maximum calibration error, scalar or (K,)."""
         largest: Numbers = np.fmax.reduce(np.abs(self.gaps(min_count)), axis=-1)
         return largest
 
@@ -259,7 +242,6 @@ class Reliability:
         return self._weighted(2 * np.abs(gaps) - _mean_abs_normal(gaps, spread))
 
     def debiased_squared(self, min_count: int = 1) -> Numbers:
-        """Return the unbiased estimate of the mean squared gap, scalar or (K,)."""
         noise = _ratio(self.accuracy * (1 - self.accuracy), np.maximum(self.counts - 1, 1))
         return self._weighted(self.gaps(min_count) ** 2 - noise)
 
@@ -317,9 +299,8 @@ class CalibrationSums(Reliability):
     def merge(self, other: "CalibrationSums") -> "CalibrationSums":
         if not np.array_equal(self.edges, other.edges) or self.counts.shape != other.counts.shape:
             raise ValueError(
-                "sums must have the same labels and edges to be merged, "
-                f"got {self.counts.shape} and {other.counts.shape} with edges "
-                f"{self.edges.tolist()} and {other.edges.tolist()}"
+                f"sums must have the same labels and edges to be merged, got {self.counts.shape} "
+                f"and {other.counts.shape}, edges {self.edges.tolist()} and {other.edges.tolist()}"
             )
         both = zip(self.sums, other.sums, strict=True)
         return CalibrationSums(self.edges, *(mine + others for mine, others in both))
@@ -328,7 +309,6 @@ class CalibrationSums(Reliability):
         return self
 
     def pooled(self) -> Reliability:
-        """Return the reliability of all labels as one pool, (M,)."""
         if self.edges.ndim == 2:
             raise ValueError(f"pooling needs bins shared by all labels, got {self.edges.shape}")
         return Reliability(self.edges, *(side.sum(axis=0) for side in self.sums))
@@ -388,10 +368,8 @@ def set_sums(
     """Return the sums behind :func:`set_reliability`, those of one label."""
     shape = check_shapes(log_p=log_p, log_q=log_q, sets=sets, labels=labels, observed=observed)
     sums = CalibrationSums.zeros(1, width_edges(bins))
-    matrices = sets, labels, log_p, log_q
-    for _, known, (given_set, label, with_it, without) in entry_blocks(
-        shape, observed, None, *matrices
-    ):
+    matrices = entry_blocks(shape, observed, None, sets, labels, log_p, log_q)
+    for _, known, (given_set, label, with_it, without) in matrices:
         chosen_set, present = as_mask(given_set, "sets"), present_labels(label, known)
         logs = np.where(chosen_set, with_it, without)
         stated = np.exp(logs.sum(axis=1, dtype=np.float64)).clip(0, 1)
@@ -432,7 +410,6 @@ class SmoothSums:
     def of(
         probs: Array, labels: Array, observed: Array | None = None, where: Array | None = None
     ) -> "SmoothSums":
-        """Return the sums over the chosen entries of (N, K)."""
         shape = check_shapes(probs=probs, labels=labels, observed=observed, where=where)
         residuals, count = np.zeros(SMOOTH_CELLS), 0
         for _, keep, (prob, label) in entry_blocks(shape, observed, where, probs, labels):

@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from labelwise.errors import require
 from labelwise.numeric.arrays import (
     Array,
     Mask,
@@ -31,8 +32,7 @@ TILE_ROWS = 512  # a transpose in such tiles stays in the first cache: four time
 
 def check_by(by: By) -> None:
     """Raise unless lines are labels or images."""
-    if by not in ("label", "image"):
-        raise ValueError(f"by must be 'label' or 'image', got {by!r}")
+    require(by in ("label", "image"), f"by must be 'label' or 'image', got {by!r}")
 
 
 def blocks(lines: int, length: int, entries: int = BLOCK_ENTRIES) -> Iterator[slice]:
@@ -87,13 +87,11 @@ class Averaged:
 
     @classmethod
     def over(cls, items: Numbers, by: By) -> "Averaged":
-        """Return the average over the items that are not NaN."""
         defined = items[~np.isnan(items)]
         return cls(float(defined.mean()) if defined.size else float("nan"), items, by)
 
     @property
     def undefined(self) -> NDArray[np.intp]:
-        """The indices of the items that were left out."""
         return np.flatnonzero(np.isnan(self.items))
 
     @property
@@ -115,14 +113,11 @@ class Averaged:
         return cls.over(np.concatenate([np.empty(0), *parts]), by)
 
     def undefined_names(self, names: Sequence[str]) -> list[str]:
-        if len(names) != len(self.items):
-            raise ValueError(f"names must be {len(self.items)}, got {len(names)}")
+        require(len(names) == len(self.items), f"names must be {len(self.items)}, got {len(names)}")
         return [names[index] for index in self.undefined]
 
 
 Counts: TypeAlias = NDArray[np.intp]
-
-
 COMPARED_POSITIVES = 16  # sorting an entry costs about as much as so many comparisons
 
 
@@ -167,7 +162,6 @@ class Positives:
         return first[group], last[group]
 
     def total(self, values: NDArray[Any]) -> Numbers:
-        """Return the sum over the positives of each line, (L,)."""
         sums = np.bincount(self.line, values, minlength=len(self.per_line))
         return sums.astype(np.float64, copy=False)
 
@@ -182,7 +176,6 @@ class Lines:
     known: Counts
 
     def top(self) -> Mask:
-        """Return which entries have the highest score of their line."""
         return np.asarray(self.scores == np.fmax.reduce(self.scores, axis=1, keepdims=True))
 
     def positives(self) -> Positives:

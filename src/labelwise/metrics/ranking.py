@@ -25,6 +25,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from labelwise.errors import require
 from labelwise.metrics.lines import (
     ABOVE,
     AT_LEAST,
@@ -152,8 +153,7 @@ class PrecisionRecall:
 
     def best(self, beta: float = 1.0) -> tuple[float, float]:
         """Return the threshold of the largest F-beta, and that value."""
-        if not len(self.thresholds):
-            raise ValueError("the best threshold needs at least one positive, got none")
+        require(len(self.thresholds), "the best threshold needs at least one positive, got none")
         scores = self.f_score(beta)
         index = int(scores.argmax())
         return float(self.thresholds[index]), float(scores[index])

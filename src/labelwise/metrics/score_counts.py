@@ -35,7 +35,6 @@ class Bounded(NamedTuple):
 
     @staticmethod
     def between(low: float, high: float) -> "Bounded":
-        """Return the middle of two bounds and half their distance."""
         return Bounded((low + high) / 2, (high - low) / 2)
 
 
@@ -80,11 +79,9 @@ class ScoreCounts:
 
     @property
     def exact(self) -> bool:
-        """Whether each cell holds one score only."""
         return self.dropped == 0
 
     def average_precision(self) -> Bounded:
-        """Return the tie-aware average precision; NaN without positives."""
         p, n = (counts[::-1].astype(np.float64) for counts in (self.positives, self.others))
         if not p.sum():
             return Bounded(np.nan, 0.0)
@@ -100,7 +97,6 @@ class ScoreCounts:
         return Bounded.between(float(worst.sum() / p.sum()), float(best.sum() / p.sum()))
 
     def auroc(self) -> Bounded:
-        """Return the chance that a positive outscores another, ties one half; NaN if undefined."""
         p, n = self.positives.astype(np.float64), self.others.astype(np.float64)
         pairs = p.sum() * n.sum()
         if not pairs:
@@ -126,7 +122,6 @@ class ScoreCounts:
         return Bounded.between(above / others, (above + inside) / others)
 
     def _with(self, dropped: int) -> "ScoreCounts":
-        """Return the counts with so many low bits of the keys dropped."""
         keys = self.keys >> self.keys.dtype.type(dropped - self.dropped)
         return self._summed(dropped, keys, self.positives, self.others)
 

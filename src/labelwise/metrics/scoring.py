@@ -22,6 +22,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from labelwise.errors import require
 from labelwise.metrics.calibration import CalibrationSums, round_edges, width_edges
 from labelwise.metrics.lines import Averaged, entry_blocks
 from labelwise.numeric.arrays import Array, Numbers, check_shapes
@@ -41,12 +42,10 @@ class ProperScore:
 
     @property
     def refinement(self) -> float:
-        """What no map of the probabilities can repair."""
         return self.uncertainty - self.resolution
 
     @property
     def within(self) -> float:
-        """What the bins hide: the score less calibration and refinement."""
         return self.value - self.calibration - self.refinement
 
 
@@ -60,10 +59,10 @@ class ProperSums:
     infinite: int
 
     def merge(self, other: "ProperSums") -> "ProperSums":
-        if self.kind != other.kind:
-            raise ValueError(
-                f"sums must be of one score to be merged, got {self.kind} and {other.kind}"
-            )
+        require(
+            self.kind == other.kind,
+            f"sums must be of one score to be merged, got {self.kind} and {other.kind}",
+        )
         cells, infinite = self.cells.merge(other.cells), self.infinite + other.infinite
         return ProperSums(self.kind, cells, self.totals + other.totals, infinite)
 

@@ -18,6 +18,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from labelwise.errors import require
 from labelwise.metrics.lines import Averaged, By, Lines, blocks, check_by, entry_blocks, read
 from labelwise.metrics.ranking import micro_auroc
 from labelwise.metrics.score_counts import ScoreCounts
@@ -48,24 +49,20 @@ class Confusion:
     by: By
 
     def precision(self, undefined: Undefined = "skip") -> Averaged:
-        """Return the share of predicted labels that are present."""
         return _shares(self.tp, self.tp + self.fp, undefined, self.by)
 
     def recall(self, undefined: Undefined = "skip") -> Averaged:
-        """Return the share of present labels that are predicted."""
         return _shares(self.tp, self.tp + self.fn, undefined, self.by)
 
     def f_score(self, beta: float = 1.0, undefined: Undefined = "skip") -> Averaged:
         """Return F-beta of every label or image, and their mean (macro or sample F)."""
-        if beta <= 0:
-            raise ValueError(f"beta must be positive, got {beta}")
+        require(beta > 0, f"beta must be positive, got {beta}")
         hits = (1 + beta**2) * self.tp
         return _shares(hits, hits + beta**2 * self.fn + self.fp, undefined, self.by)
 
     def micro(self) -> "Confusion":
-        """Return the counts over all entries as one item."""
-        tp, fp, fn, tn = (np.array([side.sum()]) for side in (self.tp, self.fp, self.fn, self.tn))
-        return Confusion(tp, fp, fn, tn, self.by)
+        sides = (self.tp, self.fp, self.fn, self.tn)
+        return Confusion(*(np.array([side.sum()]) for side in sides), self.by)
 
     def error(self) -> float:
         """Return the share of all entries that are wrong, NaN if there are none."""
@@ -80,15 +77,13 @@ class Confusion:
         return Averaged.over(np.where(known > 0, wrong == 0, np.nan), self.by)
 
     def cf1(self, undefined: Undefined = "skip") -> float:
-        """Return the harmonic mean of mean precision and mean recall."""
         precision, recall = self.precision(undefined).value, self.recall(undefined).value
         total = precision + recall
         return 2 * precision * recall / total if total != 0 else 0.0
 
 
 def _shares(hits: NDArray[Any], out_of: NDArray[Any], undefined: Undefined, by: By) -> Averaged:
-    if undefined not in INSTEAD:
-        raise ValueError(f"undefined must be 'skip', 'zero' or 'one', got {undefined!r}")
+    require(undefined in INSTEAD, f"undefined must be 'skip', 'zero' or 'one', got {undefined!r}")
     shares = np.full(len(hits), INSTEAD[undefined])
     np.divide(hits, out_of, out=shares, where=out_of > 0)
     return Averaged.over(shares, by)
@@ -99,10 +94,9 @@ def confusion(
 ) -> Confusion:
     """Return the counts of predicted sets (N, K) bool against labels, over observed entries."""
     check_by(by)
-    rows, columns = check_shapes(sets=sets, labels=labels, observed=observed)
-    axis, lines = (0, columns) if by == "label" else (1, rows)
-    counts = np.zeros((4, lines), dtype=np.int64)
-    shape = (rows, columns)
+    shape = check_shapes(sets=sets, labels=labels, observed=observed)
+    axis = 0 if by == "label" else 1
+    counts = np.zeros((4, shape[1 - axis]), dtype=np.int64)
     for block, mask, (given, label) in entry_blocks(shape, observed, None, sets, labels):
         chosen_set, present = as_mask(given, "sets"), present_labels(label, mask)
         absent = ~present if mask is None else ~present & mask
@@ -136,8 +130,7 @@ class SetSizes:
 def set_sizes(sets: Array) -> SetSizes:
     """Return the mean and standard deviation of the sizes, the largest, and the share empty."""
     sizes = by_image(lambda block: np.count_nonzero(as_mask(block, "sets"), axis=1), sets=sets)
-    if not len(sizes):
-        raise ValueError("set sizes need at least one set, got none")
+    require(len(sizes), "set sizes need at least one set, got none")
     empty = float((sizes == 0).mean())
     return SetSizes(float(sizes.mean()), float(sizes.std()), int(sizes.max()), empty)
 
@@ -155,13 +148,11 @@ class TopKScores:
 def top_k_sets(scores: Array, k: int) -> NDArray[np.bool_]:
     """Return (N, K) sets of exactly k labels each."""
     rows, columns = check_shapes(scores=scores)
-    if not 1 <= k <= columns:
-        raise ValueError(f"k must be between 1 and {columns}, got {k}")
+    require(1 <= k <= columns, f"k must be between 1 and {columns}, got {k}")
     sets = np.empty((rows, columns), dtype=np.bool_)
     for block in blocks(rows, columns):
         score = read(scores, block, "image")
-        if np.isnan(score).any():
-            raise ValueError("scores must not be NaN, got NaN")
+        require(not np.isnan(score).any(), "scores must not be NaN, got NaN")
         level = np.partition(score, columns - k, axis=1)[:, columns - k, None]
         above, tied = score > level, score == level
         room = k - np.count_nonzero(above, axis=1, keepdims=True)
@@ -195,11 +186,9 @@ def average_k_accuracy(
     sets: Array, labels: Array, observed: Array | None = None
 ) -> AverageKAccuracy:
     """Return the accuracy of sets (N, K) bool, over images and over labels."""
-    return AverageKAccuracy(
-        confusion(sets, labels, observed, by="image").recall(),
-        confusion(sets, labels, observed, by="label").recall(),
-        set_sizes(sets).mean,
-    )
+    sides: tuple[By, By] = ("image", "label")
+    recalls = (confusion(sets, labels, observed, by=by).recall() for by in sides)
+    return AverageKAccuracy(*recalls, set_sizes(sets).mean)
 
 
 def shot_groups(train_counts: Array, *, few: int = 20, many: int = 100) -> NDArray[np.str_]:
@@ -225,9 +214,9 @@ def by_shot(
 
 def zero_label_rows(labels: Array, observed: Array | None = None) -> NDArray[np.bool_]:
     """Return (N,): the images all of whose labels are observed and absent."""
-    rows, columns = check_shapes(labels=labels, observed=observed)
-    zero = np.empty(rows, dtype=np.bool_)
-    for block, mask, (label,) in entry_blocks((rows, columns), observed, None, labels):
+    shape = check_shapes(labels=labels, observed=observed)
+    zero = np.empty(shape[0], dtype=np.bool_)
+    for block, mask, (label,) in entry_blocks(shape, observed, None, labels):
         present = present_labels(label, mask)
         zero[block] = ~present.any(axis=1) & (True if mask is None else mask.all(axis=1))
     return zero
@@ -268,8 +257,7 @@ def separation_auroc(inside: Array, outside: Array) -> float:
 
 def false_positive_rate_at(inside: Array, outside: Array, recall: float = 0.95) -> float:
     """Return the share of OUT scores at or above the highest threshold with this recall of IN."""
-    if not 0 < recall <= 1:
-        raise ValueError(f"recall must lie in (0, 1], got {recall}")
+    require(0 < recall <= 1, f"recall must lie in (0, 1], got {recall}")
     scores, within = _joined(inside, outside)
     counts = ScoreCounts.of(scores.astype(np.float64), within, limit=len(scores) + 2)
     return counts.false_positive_rate_at(recall).value

@@ -33,16 +33,26 @@ from labelwise.objectives.cross_entropy import (
     splc_loss,
 )
 from labelwise.objectives.missing_labels import (
+    AN,
+    EPR,
+    IU,
+    PR,
+    WAN,
     EntropyMaximisation,
     EntropyWithPseudoLabels,
     GeneralizedRobust,
     LargeLoss,
     LargeLossForGood,
     PseudoLabelRobust,
+    SmoothedBCE,
+    expected_positives,
     guessed_labels,
     largest_unknown,
     negative_entropy,
+    pr_loss,
+    smoothed_bce_loss,
     tempered_log,
+    wan_loss,
 )
 from labelwise.objectives.quasibinary import (
     Quasibinary,
@@ -62,18 +72,6 @@ from labelwise.objectives.ranking import (
     zlpr_loss,
 )
 from labelwise.objectives.role import ROLE, role_loss
-from labelwise.objectives.single_positive import (
-    AN,
-    EPR,
-    IU,
-    PR,
-    WAN,
-    SmoothedBCE,
-    expected_positives,
-    pr_loss,
-    smoothed_bce_loss,
-    wan_loss,
-)
 from labelwise.objectives.softmax import (
     AverageK,
     MaxConfidence,

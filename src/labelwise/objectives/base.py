@@ -7,16 +7,103 @@ gradients, and the data-parallel mean divides by W again.
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from math import pi
+from typing import Any, Literal, TypeVar, get_args
 
 import torch
 from torch import Tensor, nn
 
-from labelwise.errors import SettingsError
+from labelwise.errors import SettingsError, require
 from labelwise.links import Link, Sigmoid, require_link
 from labelwise.numeric.arrays import Array, mask_tensor, to_tensor
 from labelwise.objectives.convex import ConvexLoss
 from labelwise.system.distributed import gather_rows, world_size
 from labelwise.types import DatasetFacts, Outputs, Targets
+
+# Random numbers that depend only on a seed and a position, not on the order of asking.
+#
+# The mixing function of SplitMix64 (Steele et al. 2014), mix(mix(seed) xor position), its top 24
+# bits as a number in [0, 1). Tensor operations only: the same on every device, in every process of
+# a distributed run, after a resumed run, and inside ``torch.compile``. Constants are 64-bit ones as
+# signed integers; int64 arithmetic wraps.
+
+GAMMA = 0x9E3779B97F4A7C15 - (1 << 64)
+MIX_1 = 0xBF58476D1CE4E5B9 - (1 << 64)
+MIX_2 = 0x94D049BB133111EB - (1 << 64)
+BITS = 24
+
+
+def uniforms(positions: Tensor, seed: int | Tensor) -> Tensor:
+    """Return float32 numbers in [0, 1), one for each of the int64 ``positions``."""
+    # Not the generator's sum, start + position * GAMMA: compilers take that for an index and
+    # do it in integers without bound.
+    mixed = _mix(_mix(positions.new_zeros(()) + seed) ^ positions)
+    return _shift(mixed, 64 - BITS).to(torch.float32) * 2.0**-BITS
+
+
+def normals(positions: Tensor, seed: int | Tensor) -> Tensor:
+    """Return float32 standard normal numbers (Box and Muller), one for each of ``positions``."""
+    radius = (-2 * torch.log(1 - uniforms(2 * positions, seed))).sqrt()
+    return radius * torch.cos(2 * pi * uniforms(2 * positions + 1, seed))
+
+
+def _mix(state: Tensor) -> Tensor:
+    state = state + GAMMA
+    state = (state ^ _shift(state, 30)) * MIX_1
+    state = (state ^ _shift(state, 27)) * MIX_2
+    return state ^ _shift(state, 31)
+
+
+def _shift(state: Tensor, bits: int) -> Tensor:
+    return (state >> bits) & ((1 << (64 - bits)) - 1)
+
+
+Option = TypeVar("Option", bound=str)
+Per = Literal["entry", "image"]  # of what a loss is the mean
+
+
+def one_of(name: str, value: Option, known: Any) -> Option:
+    """Return an option if it is one of the values of a Literal."""
+    known = get_args(known)
+    require(value in known, f"{name} must be one of {known}, got {value!r}")
+    return value
+
+
+def masked_mean(values: Tensor, observed: Tensor | None) -> Tensor:
+    """Return the mean over observed entries; 0, still connected to the graph, if there are none."""
+    if observed is None:
+        return values.sum() / max(values.numel(), 1)
+    return torch.where(observed, values, 0.0).sum() / observed.to(values.dtype).sum().clamp(min=1)
+
+
+def select_top_n(scores: Tensor, n: int) -> Tensor:
+    """Return a boolean mask of exactly ``n`` largest entries of the whole array."""
+    chosen = torch.zeros(scores.numel(), dtype=torch.bool, device=scores.device)
+    chosen[scores.flatten().topk(n).indices] = True
+    return chosen.view(scores.shape)
+
+
+def split_labels(labels: Tensor, observed: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Return the boolean masks (present, absent); an unobserved entry is in neither."""
+    present = labels > 0.5
+    if observed is None:
+        return present, ~present
+    return present & observed, ~present & observed
+
+
+def reviewed_rows(observed: Tensor | None) -> Tensor | None:
+    """Return which rows (B,) have anything observed; None means all of them."""
+    return None if observed is None else observed.any(dim=1)
+
+
+def masked_logsumexp(values: Tensor, mask: Tensor, dim: int) -> Tensor:
+    """Return the log-sum-exp over the masked entries along ``dim``.
+
+    Where the mask is empty the result is finite, has no gradient and no meaning: ask
+    ``mask.any(dim)``.
+    """
+    some = mask.any(dim=dim, keepdim=True)
+    return torch.where(some, torch.where(mask, values, float("-inf")), 0.0).logsumexp(dim=dim)
 
 
 def running_sum(values: Tensor, dim: int) -> Tensor:
@@ -33,8 +120,7 @@ class EpochsSeen(nn.Module):
 
     def __init__(self, num_images: int) -> None:
         super().__init__()
-        if num_images < 1:
-            raise ValueError(f"num_images must be at least 1, got {num_images}")
+        require(num_images >= 1, f"num_images must be at least 1, got {num_images}")
         self.num_images = num_images
         self.register_buffer("images", torch.zeros((), dtype=torch.int64))
 
@@ -74,10 +160,7 @@ class Objective(nn.Module, ABC):
         """Return the scalar loss; logits and labels share one dtype, float32 or float64."""
 
     def forward(
-        self,
-        outputs: Outputs | Tensor,
-        targets: Targets | Array,
-        observed: Array | None = None,
+        self, outputs: Outputs | Tensor, targets: Targets | Array, observed: Array | None = None
     ) -> Tensor:
         """Return the scalar loss of a batch given as Outputs and Targets or as bare arrays.
 
@@ -98,10 +181,8 @@ class Objective(nn.Module, ABC):
         _check_shapes(outputs, targets)
         for name in self.aux:
             if name not in outputs.aux:
-                raise ValueError(
-                    f"{type(self).__name__} needs the head output {name!r}, "
-                    f"got {sorted(outputs.aux) or 'none'}"
-                )
+                who, given = type(self).__name__, sorted(outputs.aux) or "none"
+                raise ValueError(f"{who} needs the head output {name!r}, got {given}")
         with torch.autocast(outputs.logits.device.type, enabled=False):
             outputs, targets = _joined(*_full_precision(outputs, targets))
             if outputs.logits.shape[0] == 0:  # no image of any process: nothing to learn
@@ -124,16 +205,10 @@ class Objective(nn.Module, ABC):
             )
 
     def step(self, lr: float) -> None:
-        """Update what the objective keeps outside any optimiser; call after the optimiser's step.
-
-        ``lr`` is the learning rate of the model in this step.
-        """
+        """Update what no optimiser does, after its step at the model's learning rate ``lr``."""
 
     def start_from(self, state: Mapping[str, Tensor]) -> bool:
-        """Take over what the ``state_dict`` of an earlier objective knew of the training images.
-
-        Return whether there was anything to take.
-        """
+        """Take over what an earlier objective's state knew of the images; return if it had any."""
         return False
 
     def shares_read(self, facts: DatasetFacts) -> tuple[float, ...] | None:
@@ -154,21 +229,14 @@ class Objective(nn.Module, ABC):
     def final_link(
         self, logits: Tensor, labels: Tensor, observed: Tensor | None = None
     ) -> Link | None:
-        """Return the link to deploy, given the trained model's logits of its rows.
-
-        A hook for links that are better known at the end of training than during it.
-        """
+        """Return the link to deploy, which the trained model's logits of its rows may tell."""
         return self.link
 
     def convex(self, targets: Targets) -> ConvexLoss | None:
-        """Return the loss of all rows as a convex function of their logits, up to a factor.
-
-        None where it is not convex, or not known to be: its head is then trained in steps.
-        """
+        """Return the loss of all rows, up to a factor; None where it is not known to be convex."""
         return None
 
     def probabilities(self, logits: Tensor) -> Tensor:
-        """Return the probabilities of ``logits``, or say how to get them where there is no link."""
         probs: Tensor = require_link(self.link, type(self).__name__)(logits)
         return probs
 
@@ -195,8 +263,7 @@ class Weighted(Term):
 
     def __init__(self, weight: float, term: Term) -> None:
         super().__init__()
-        if weight < 0:
-            raise ValueError(f"the weight of a term must not be negative, got {weight}")
+        require(weight >= 0, f"the weight of a term must not be negative, got {weight}")
         self.weight, self.term = weight, term
         self.couples_batch, self.soft_labels = term.couples_batch, term.soft_labels
 
@@ -252,9 +319,8 @@ def refuse_accumulation(objective: Objective, name: str, steps: int) -> None:
 def row_numbers(targets: Targets, reason: str) -> Tensor:
     """Return the numbers of a batch's rows in the training set; ``reason`` says who needs them."""
     if targets.index is None:
-        raise ValueError(
-            f"{reason}, so targets need their index; give Targets(labels, observed, index)"
-        )
+        give = "give Targets(labels, observed, index)"
+        raise ValueError(f"{reason}, so targets need their index; {give}")
     return targets.index
 
 
@@ -267,30 +333,23 @@ def _check_shapes(outputs: Outputs, targets: Targets) -> None:
             f"labels must be a (B, K) matrix of 0 and 1, got shape {tuple(labels.shape)}; "
             f"for class ids use torch.nn.functional.one_hot(ids, {logits.shape[1]})"
         )
-    if labels.shape != logits.shape:
-        raise ValueError(
-            f"labels must have the shape of the logits {tuple(logits.shape)}, "
-            f"got {tuple(labels.shape)}"
-        )
-    if targets.observed is not None and targets.observed.shape != labels.shape:
-        raise ValueError(
-            f"observed must have the shape of the labels {tuple(labels.shape)}, "
-            f"got {tuple(targets.observed.shape)}"
-        )
+    shape, given = tuple(logits.shape), tuple(labels.shape)
+    if given != shape:
+        raise ValueError(f"labels must have the shape of the logits {shape}, got {given}")
+    known = shape if targets.observed is None else tuple(targets.observed.shape)
+    if known != shape:
+        raise ValueError(f"observed must have the shape of the labels {shape}, got {known}")
 
 
 def _full_precision(outputs: Outputs, targets: Targets) -> tuple[Outputs, Targets]:
     dtype = torch.float64 if outputs.logits.dtype == torch.float64 else torch.float32
-    full = Outputs(
-        outputs.logits.to(dtype), {name: value.to(dtype) for name, value in outputs.aux.items()}
-    )
-    labels = targets.labels.to(dtype)
-    observed = targets.observed
+    aux = {name: value.to(dtype) for name, value in outputs.aux.items()}
+    labels, observed = targets.labels.to(dtype), targets.observed
     if observed is not None:
         observed = observed.bool()
-        # What stands at an unobserved entry, NaN included, must not reach a gradient.
+        # What is at an unobserved entry, NaN included, must not reach a gradient.
         labels = torch.where(observed, labels, 0.0)
-    return full, Targets(labels, observed, targets.index)
+    return Outputs(outputs.logits.to(dtype), aux), Targets(labels, observed, targets.index)
 
 
 def _joined(outputs: Outputs, targets: Targets) -> tuple[Outputs, Targets]:

@@ -5,8 +5,8 @@
 
 ``a`` weighs the presence of a label in a row and ``c`` its absence; a soft label y of weight w is
 a = w y, c = w (1 - y), an unknown one a = c = 0. Where logits o_ik are known, what is sought is
-added to them. ``s`` are the shares of a row's labels, and only
-labels that ``compete`` are in its softmax, beside "none" with the logit 0 where there is one.
+added to them. ``s`` are the shares of a row's labels, and only labels that ``compete`` are in its
+softmax, beside "none" with the logit 0 where there is one.
 
 A label that is never present (or never absent) has its optimum at infinity. It gets half an entry
 of what it lacks, spread over the rows, so that its logit comes to rest at the share 0.5 / N.
@@ -110,10 +110,8 @@ class CoinLoss(ConvexLoss):
     @staticmethod
     def of(targets: Targets) -> "CoinLoss":
         """Return the cross-entropy of the observed labels, which may be soft."""
-        labels, observed = targets.labels, targets.observed
-        if observed is None:
-            return CoinLoss(labels, 1 - labels)
-        return CoinLoss(torch.where(observed, labels, 0.0), torch.where(observed, 1 - labels, 0.0))
+        sides, observed = (targets.labels, 1 - targets.labels), targets.observed
+        return CoinLoss(*(x if observed is None else torch.where(observed, x, 0.0) for x in sides))
 
     @property
     def num_labels(self) -> int:
@@ -186,8 +184,7 @@ class ShareLoss(ConvexLoss):
 
     def _log_probs(self, logits: Tensor) -> tuple[Tensor, Tensor]:
         """Return log p (N, K), 0 where a label does not compete, and log p (N,) of none."""
-        scaled = logits / self.temperature
-        kept = scaled
+        kept = scaled = logits / self.temperature
         if self.compete is not None:
             kept = scaled.masked_fill(~self.compete, float("-inf"))
         zero = torch.full_like(scaled[:, :1], float("-inf") if self.none is None else 0.0)
@@ -226,12 +223,10 @@ class ShareLoss(ConvexLoss):
         return self.temperature * (logits - none)
 
     def bounded(self) -> Self:
-        rows = (
-            torch.ones_like(self.shares) if self.compete is None else self.compete.to(self.shares)
-        )
+        shares, compete, none = self.shares, self.compete, self.none
+        rows = torch.ones_like(shares) if compete is None else compete.to(shares)
         spread = HALF * rows / rows.sum(dim=0).clamp(min=1)
-        shares = self.shares + spread * (self.shares.sum(dim=0) == 0)
-        none = self.none
+        shares = shares + spread * (shares.sum(dim=0) == 0)
         if none is not None and not none.any():
             none = none + HALF / len(none)
         return replace(self, shares=shares, none=none)

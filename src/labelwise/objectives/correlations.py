@@ -19,12 +19,12 @@ of all training images; here of the instances. It is not proper: the optimum is 
 
 import torch
 from torch import Tensor
-from torch.nn.functional import normalize
+from torch.nn.functional import normalize, one_hot
 
+from labelwise.errors import require
 from labelwise.links import Sigmoid
-from labelwise.objectives.base import EpochsSeen, Objective
+from labelwise.objectives.base import EpochsSeen, Objective, masked_mean
 from labelwise.objectives.cross_entropy import bce_loss
-from labelwise.objectives.ops import masked_mean
 from labelwise.types import Outputs, Targets
 
 KEPT, CENTRES, ROUNDS, EVERY = 100, 10, 10, 5
@@ -77,11 +77,11 @@ class DynamicCorrelations(Objective):
         start: int = EVERY,
     ) -> None:
         super().__init__(Sigmoid())
-        if num_labels < 2 or not 0 <= eps < 1 or contrast < 0:
-            raise ValueError(
-                "dclr needs two labels or more, 0 <= eps < 1 and contrast >= 0, got "
-                f"{num_labels}, {eps} and {contrast}"
-            )
+        require(
+            num_labels >= 2 and 0 <= eps < 1 and contrast >= 0,
+            "dclr needs two labels or more, 0 <= eps < 1 and contrast >= 0, got "
+            f"{num_labels}, {eps} and {contrast}",
+        )
         self.eps, self.contrast, self.start = eps, contrast, start
         self.epochs = EpochsSeen(num_images)
         self.register_buffer("kept", torch.zeros(num_labels, KEPT, width))
@@ -106,8 +106,7 @@ class DynamicCorrelations(Objective):
             kept, full = normalize(self.kept, dim=2), self.counts.clamp(1, KEPT)[:, None]
             means = (kept.sum(1) / full, normalize(self.centres, dim=2).mean(1))
             aims = [unit @ mean.T.to(unit) for mean in means]
-        present = (known == 1).to(labels)
-        first, second = (correlated_targets(present, one, self.eps) for one in aims)
+        first, second = (correlated_targets((known == 1).to(labels), aim, self.eps) for aim in aims)
         base = masked_mean(bce_loss(outputs.logits, (first + second) / 2), targets.observed)
         groups = zip(torch.split(features, TOGETHER), torch.split(known, TOGETHER), strict=True)
         pairs = torch.stack([contrast_loss(*group) for group in groups]).mean()
@@ -128,7 +127,7 @@ class DynamicCorrelations(Objective):
         there = torch.arange(KEPT, device=n.device) < n[:, None]
         for _ in range(ROUNDS):
             nearest = torch.cdist(self.kept, centres).argmin(2)
-            of = torch.nn.functional.one_hot(nearest, CENTRES) * there[:, :, None]
+            of = one_hot(nearest, CENTRES) * there[:, :, None]
             sizes = of.sum(1)[:, :, None]
             sums = of.to(centres).mT @ self.kept
             centres = torch.where(sizes > 0, sums / sizes.clamp(min=1), centres)

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid, softplus
 
+from labelwise.errors import require
 from labelwise.links import (
     CROSS_ENTROPY,
     EASY_NEGATIVES,
@@ -29,9 +30,8 @@ from labelwise.links import (
     WeightedSigmoid,
     shifted,
 )
-from labelwise.objectives.base import EpochsSeen, Objective
+from labelwise.objectives.base import EpochsSeen, Objective, Per, masked_mean, one_of, reviewed_rows
 from labelwise.objectives.convex import CoinLoss, ConvexLoss
-from labelwise.objectives.ops import masked_mean, one_of, reviewed_rows
 from labelwise.types import Outputs, Targets
 
 # Hill and SPLC, Zhang et al. 2021: what is not known to be present is read as absent
@@ -96,10 +96,8 @@ class SPLC(Objective):
         gamma: float = 2.0,
     ) -> None:
         super().__init__(FocalMarginLink(gamma, margin, None))
-        if not 0 < threshold < 1:
-            raise ValueError(f"threshold must lie strictly between 0 and 1, got {threshold}")
-        if wait < 0:
-            raise ValueError(f"wait must not be negative, got {wait}")
+        require(0 < threshold < 1, f"threshold must lie strictly between 0 and 1, got {threshold}")
+        require(wait >= 0, f"wait must not be negative, got {wait}")
         self.threshold, self.wait = threshold, wait
         self.options = {"margin": margin, "gamma": gamma}
         self.epochs = EpochsSeen(num_images)
@@ -131,7 +129,6 @@ class SPLC(Objective):
 # ("full") all the same. With m > 0 every p <= m has probability 0: ties, and log p = -inf.
 
 Phi = Literal["right", "printed"]
-Per = Literal["entry", "image"]
 
 
 FOCAL = Focusing(gamma_neg=2.0, gamma_pos=2.0, margin=0.0)
@@ -142,13 +139,17 @@ OFFICIAL_FOCAL = Focusing(gamma_neg=2.0, gamma_pos=0.0, margin=0.0, weight_grad=
 
 def asymmetric_loss(logits: Tensor, labels: Tensor, focusing: Focusing) -> Tensor:
     """Return the (B, K) loss of every logit. Labels may be soft, in [0, 1]."""
-    present = _weight(logsigmoid(-logits), focusing.gamma_pos, focusing) * softplus(-logits)
+
+    def weight(log_base: Tensor, gamma: float) -> Tensor:
+        weight = torch.exp(gamma * log_base)
+        return weight.detach() if focusing.weight_grad == "detached" else weight
+
+    present = weight(logsigmoid(-logits), focusing.gamma_pos) * softplus(-logits)
     if focusing.margin == 0:
-        absent = _weight(logsigmoid(logits), focusing.gamma_neg, focusing) * softplus(logits)
+        absent = weight(logsigmoid(logits), focusing.gamma_neg) * softplus(logits)
     else:
         above, q = shifted(logits, focusing.margin)
-        weight = _weight(q.log(), focusing.gamma_neg, focusing)
-        absent = torch.where(above, weight * -torch.log1p(-q), 0.0)
+        absent = torch.where(above, weight(q.log(), focusing.gamma_neg) * -torch.log1p(-q), 0.0)
     return labels * present + (1 - labels) * absent
 
 
@@ -160,10 +161,10 @@ class Asymmetric(Objective):
     def __init__(self, focusing: Focusing | None = None, *, phi: Phi | None = None) -> None:
         if phi is not None:
             one_of("phi", phi, Phi)
-        chosen = Focusing() if focusing is None else focusing
-        read = replace(chosen, weight_grad="full") if phi == "printed" else chosen
+        focusing = focusing or Focusing()
+        read = replace(focusing, weight_grad="full") if phi == "printed" else focusing
         super().__init__(Sigmoid() if phi is None else PhiLink(**asdict(read)))
-        self.focusing = chosen
+        self.focusing = focusing
 
     def loss(self, outputs: Outputs, targets: Targets) -> Tensor:
         loss = asymmetric_loss(outputs.logits, targets.labels, self.focusing)
@@ -172,11 +173,6 @@ class Asymmetric(Objective):
     def start_logits(self, priors: Tensor) -> Tensor:
         # A sigmoid is not where this loss comes to rest, so phi says where to start.
         return PhiLink(**asdict(self.focusing)).logits_at(priors)
-
-
-def _weight(log_base: Tensor, gamma: float, focusing: Focusing) -> Tensor:
-    weight = torch.exp(gamma * log_base)
-    return weight.detach() if focusing.weight_grad == "detached" else weight
 
 
 # Strictly proper asymmetric (SPA) loss: Cheng and Vasconcelos, eqs. 16 and 17.
@@ -259,11 +255,11 @@ class DistributionBalanced(Objective):
         gamma: float = 2.0,
     ) -> None:
         super().__init__(Sigmoid())
-        if scale <= 0 or gamma < 0 or least < 0:
-            raise ValueError(
-                "scale must be positive, least and gamma must not be negative, got "
-                f"scale={scale}, least={least}, gamma={gamma}"
-            )
+        require(
+            scale > 0 and gamma >= 0 and least >= 0,
+            "scale must be positive, least and gamma must not be negative, got "
+            f"scale={scale}, least={least}, gamma={gamma}",
+        )
         self.weighing = {"least": least, "steepness": steepness, "middle": middle}
         self.options = {"scale": scale, "gamma": gamma}
         shares = torch.tensor(priors, dtype=torch.float64).clamp(LEAST_SHARE, 1 - LEAST_SHARE)

@@ -1,4 +1,4 @@
-"""Losses for labels that are partly unknown: they revise them in training."""
+"""Losses for labels that are partly unknown: read as absent, or revised in training."""
 
 from math import ceil
 from typing import Literal
@@ -7,12 +7,206 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid, softplus
 
+from labelwise.errors import require
 from labelwise.links import Sigmoid
-from labelwise.objectives.base import EpochsSeen, Objective, row_numbers
+from labelwise.objectives.base import EpochsSeen, Objective, Per, masked_mean, one_of, row_numbers
+from labelwise.objectives.convex import CoinLoss, ConvexLoss
 from labelwise.objectives.cross_entropy import bce_loss
-from labelwise.objectives.ops import one_of
-from labelwise.objectives.single_positive import expected_positives
-from labelwise.types import Outputs, Targets
+from labelwise.types import DatasetFacts, Outputs, Targets
+
+# Learning from single positive labels: Cole et al., CVPR 2021 (MLSPL).
+#
+# Of most images one present label is known (P) and the rest is unknown. These losses *read* unknown
+# entries (``reads_unknown``): their label is 0, and they count in every mean; only IU tells known
+# absent from unknown. Terms added to them still leave unknown entries out. With f = sigmoid(v),
+# nl = -log, one value per entry, averaged over all B K entries:
+#
+#             at P                          elsewhere
+#     AN      nl(f)                         nl(1-f)                                unknown = absent
+#     AN-LS   (1-s) nl(f) + s nl(1-f)       (1-s) nl(1-f) + s nl(f)                s = 0.1
+#     WAN     nl(f)                         nl(1-f) / (K-1)
+#     PR      sum_j not in P (1 - f + f_j)  0
+#     IU      nl(f)                         nl(1-f) at observed absent, 0 at unknown
+#     BCE-LS  as AN-LS with complete labels; unknown entries leave the sum and the denominator
+#
+# IUN, the paper's bound with oracle negatives, is IU on data whose unknown entries are the hidden
+# positives. PR's hinge is never cut off, because f lies in [0, 1]: its sum over pairs takes O(K).
+# Garcin et al. average WAN over images (eq. 5, there called AN): ``per="image"`` is K times
+# ``per="entry"``. The public code takes nl(p) = -log(p + 1e-5): ``eps_mode="code"``.
+
+EpsMode = Literal["stable", "code"]
+LOG_EPS = 1e-5
+
+
+def neg_logs(logits: Tensor, eps_mode: EpsMode = "stable") -> tuple[Tensor, Tensor]:
+    """Return ``(nl(f), nl(1-f))``, each (B, K), exact or with the public code's eps."""
+    if eps_mode == "stable":
+        return softplus(-logits), softplus(logits)
+    return -(torch.sigmoid(logits) + LOG_EPS).log(), -(torch.sigmoid(-logits) + LOG_EPS).log()
+
+
+def smoothed_bce_loss(
+    logits: Tensor, labels: Tensor, smoothing: float = 0.0, eps_mode: EpsMode = "stable"
+) -> Tensor:
+    """Return the (B, K) cross-entropy to labels moved towards 1/2; AN, AN-LS, BCE-LS."""
+    present, absent = neg_logs(logits, eps_mode)
+    smooth = labels + smoothing * (1 - 2 * labels)
+    return smooth * present + (1 - smooth) * absent
+
+
+def wan_loss(logits: Tensor, labels: Tensor, eps_mode: EpsMode = "stable") -> Tensor:
+    """Return the (B, K) cross-entropy in which all absent labels together weigh one present."""
+    present, absent = neg_logs(logits, eps_mode)
+    return labels * present + (1 - labels) / max(labels.shape[1] - 1, 1) * absent
+
+
+def pr_loss(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return the (B,) sum of ``max(0, 1 - f_p + f_j)`` over positives p and unobserved j."""
+    probs = torch.sigmoid(logits)
+    positives, others = labels.sum(dim=1), (1 - labels).sum(dim=1)
+    below = others * (labels * (1 - probs)).sum(dim=1)
+    return below + positives * ((1 - labels) * probs).sum(dim=1)
+
+
+class AN(Objective):
+    """Assume negative: what is not known to be present is taken as absent."""
+
+    reads_unknown = True
+    soft_labels = True
+
+    def __init__(self, *, smoothing: float = 0.0, eps_mode: EpsMode = "stable") -> None:
+        super().__init__(Sigmoid())
+        self.smoothing, self.eps_mode = _smoothing(smoothing), one_of("eps_mode", eps_mode, EpsMode)
+
+    def loss(self, outputs: Outputs, targets: Targets) -> Tensor:
+        labels = targets.labels
+        return smoothed_bce_loss(outputs.logits, labels, self.smoothing, self.eps_mode).mean()
+
+    def convex(self, targets: Targets) -> ConvexLoss | None:
+        labels = _known(targets)
+        smooth = labels + self.smoothing * (1 - 2 * labels)
+        return CoinLoss(smooth, 1 - smooth) if self.eps_mode == "stable" else None
+
+
+class WAN(Objective):
+    """Weak assume negative: the assumed negatives of an image weigh as much as one positive."""
+
+    reads_unknown = True
+    soft_labels = True
+
+    def __init__(self, *, per: Per = "entry", eps_mode: EpsMode = "stable") -> None:
+        super().__init__(Sigmoid())
+        self.per, self.eps_mode = one_of("per", per, Per), one_of("eps_mode", eps_mode, EpsMode)
+
+    def loss(self, outputs: Outputs, targets: Targets) -> Tensor:
+        loss = wan_loss(outputs.logits, targets.labels, self.eps_mode)
+        return loss.mean() if self.per == "entry" else loss.sum(dim=1).mean()
+
+    def convex(self, targets: Targets) -> ConvexLoss | None:
+        labels = _known(targets)
+        absent = (1 - labels) / max(labels.shape[1] - 1, 1)
+        return CoinLoss(labels, absent) if self.eps_mode == "stable" else None
+
+
+class PR(Objective):
+    """Pairwise ranking of probabilities: known positives above everything else."""
+
+    default_link = Sigmoid()
+    reads_unknown = True
+
+    def loss(self, outputs: Outputs, targets: Targets) -> Tensor:
+        return pr_loss(outputs.logits, targets.labels).mean() / outputs.logits.shape[1]
+
+
+class IU(Objective):
+    """Ignore unobserved: cross-entropy at known entries, 0 at unknown, mean over all entries."""
+
+    reads_unknown = True
+    soft_labels = True
+
+    def __init__(self, *, eps_mode: EpsMode = "stable") -> None:
+        super().__init__(Sigmoid())
+        self.eps_mode = one_of("eps_mode", eps_mode, EpsMode)
+
+    def shares_read(self, facts: DatasetFacts) -> tuple[float, ...] | None:
+        return facts.known_shares()  # unknown entries have no loss
+
+    def loss(self, outputs: Outputs, targets: Targets) -> Tensor:
+        loss = smoothed_bce_loss(outputs.logits, targets.labels, 0.0, self.eps_mode)
+        if targets.observed is not None:
+            loss = torch.where(targets.observed, loss, 0.0)
+        return loss.mean()
+
+    def convex(self, targets: Targets) -> ConvexLoss | None:
+        return CoinLoss.of(targets) if self.eps_mode == "stable" else None
+
+
+class SmoothedBCE(Objective):
+    """Cross-entropy with label smoothing over the observed entries (BCE-LS)."""
+
+    soft_labels = True
+
+    def __init__(self, *, smoothing: float = 0.1, eps_mode: EpsMode = "stable") -> None:
+        super().__init__(Sigmoid())
+        self.smoothing, self.eps_mode = _smoothing(smoothing), one_of("eps_mode", eps_mode, EpsMode)
+
+    def loss(self, outputs: Outputs, targets: Targets) -> Tensor:
+        loss = smoothed_bce_loss(outputs.logits, targets.labels, self.smoothing, self.eps_mode)
+        return masked_mean(loss, targets.observed)
+
+    def convex(self, targets: Targets) -> ConvexLoss | None:
+        smooth = targets.labels + self.smoothing * (1 - 2 * targets.labels)
+        loss = CoinLoss.of(Targets(smooth, targets.observed))
+        return loss if self.eps_mode == "stable" else None
+
+
+def _known(targets: Targets) -> Tensor:
+    labels, observed = targets.labels, targets.observed
+    return labels if observed is None else torch.where(observed, labels, 0.0)
+
+
+def _smoothing(value: float) -> float:
+    require(0 <= value < 0.5, f"smoothing must lie in [0, 0.5), got {value}")
+    return value
+
+
+# Expected positive regularisation (EPR): Cole et al. 2021; Garcin et al., eq. 8.
+#
+# With k^ = mean_i sum_j f_ij, the mean number of labels the model expects in an image:
+#
+#     per="entry" (Cole)     sum_P nl(f) / (B K)  +  weight ((k^ - k) / K)^2
+#     per="image" (Garcin)   sum_P nl(f) / B      +  weight  (k^ - k)^2          weight is beta
+#
+# k, the true mean number of labels of an image, is known side information.
+
+
+def expected_positives(logits: Tensor) -> Tensor:
+    """Return the scalar k^: the mean over images of the summed probabilities."""
+    return torch.sigmoid(logits).sum(dim=1).mean()
+
+
+class EPR(Objective):
+    """Cross-entropy at the observed positives, and the mean number of labels held near k."""
+
+    couples_batch = True
+    reads_unknown = True
+
+    def __init__(
+        self, k: float, *, weight: float = 1.0, per: Per = "entry", eps_mode: EpsMode = "stable"
+    ) -> None:
+        super().__init__(Sigmoid())
+        if k <= 0 or weight < 0:
+            raise ValueError(f"k must be positive and weight not negative, got {k} and {weight}")
+        self.k, self.weight = k, weight
+        self.per, self.eps_mode = one_of("per", per, Per), one_of("eps_mode", eps_mode, EpsMode)
+
+    def loss(self, outputs: Outputs, targets: Targets) -> Tensor:
+        present, _ = neg_logs(outputs.logits, self.eps_mode)
+        size = outputs.logits.shape[1] if self.per == "entry" else 1
+        likelihood = (targets.labels * present).sum(dim=1).mean() / size
+        excess = (expected_positives(outputs.logits) - self.k) / size
+        return likelihood + self.weight * excess.square()
+
 
 # Large losses betray missing labels: LL-R, LL-Ct and LL-Cp, Kim et al., CVPR 2022.
 #
@@ -49,8 +243,7 @@ class LargeLoss(Objective):
         self, num_images: int, *, rate: float = 0.002, correction: Correction = "reject"
     ) -> None:
         super().__init__(Sigmoid())
-        if not 0 <= rate < 1:
-            raise ValueError(f"rate must lie in [0, 1), got {rate}")
+        require(0 <= rate < 1, f"rate must lie in [0, 1), got {rate}")
         self.rate, self.correction = rate, one_of("correction", correction, Correction)
         self.epochs = EpochsSeen(num_images)
 
@@ -75,8 +268,7 @@ class LargeLossForGood(Objective):
 
     def __init__(self, num_images: int, num_labels: int, *, rate: float = 0.002) -> None:
         super().__init__(Sigmoid())
-        if not 0 <= rate < 1:
-            raise ValueError(f"rate must lie in [0, 1), got {rate}")
+        require(0 <= rate < 1, f"rate must lie in [0, 1), got {rate}")
         self.rate = rate
         self.epochs = EpochsSeen(num_images)
         self.register_buffer("taken", torch.zeros(num_images, num_labels, dtype=torch.bool))
@@ -118,8 +310,7 @@ class EntropyMaximisation(Objective):
 
     def __init__(self, *, alpha: float = 0.1) -> None:
         super().__init__(Sigmoid())
-        if alpha < 0:
-            raise ValueError(f"alpha must not be negative, got {alpha}")
+        require(alpha >= 0, f"alpha must not be negative, got {alpha}")
         self.alpha = alpha
 
     def loss(self, outputs: Outputs, targets: Targets) -> Tensor:
@@ -162,10 +353,10 @@ class EntropyWithPseudoLabels(Objective):
         super().__init__(Sigmoid())
         if alpha < 0 or beta < 0:
             raise ValueError(f"alpha and beta must not be negative, got {alpha} and {beta}")
-        if not 0 <= share <= 1 or wait < 1:
-            raise ValueError(
-                f"share must lie in [0, 1] and wait be at least 1, got {share} and {wait}"
-            )
+        require(
+            0 <= share <= 1 and wait >= 1,
+            f"share must lie in [0, 1] and wait be at least 1, got {share} and {wait}",
+        )
         self.alpha, self.beta, self.share, self.wait = alpha, beta, share, wait
         self.epochs = EpochsSeen(num_images)
         nothing = torch.full((num_images, num_labels), torch.nan, dtype=torch.float16)
@@ -220,12 +411,11 @@ def guessed_labels(scores: Tensor, *, present: float = 0.3, absent: float = 0.0)
     ``present`` (Xing et al. try 0.1 to 0.3), absent if it is among the lowest share ``absent`` of
     them. Scores are the logits of such a model: cosines times its scale.
     """
-    if scores.ndim != 2:
-        raise ValueError(f"scores must be (N, K), got shape {tuple(scores.shape)}")
-    if not 0 < present <= 1 or not 0 <= absent < 1:
-        raise ValueError(
-            f"present must lie in (0, 1] and absent in [0, 1), got {present} and {absent}"
-        )
+    require(scores.ndim == 2, f"scores must be (N, K), got shape {tuple(scores.shape)}")
+    require(
+        0 < present <= 1 and 0 <= absent < 1,
+        f"present must lie in (0, 1] and absent in [0, 1), got {present} and {absent}",
+    )
     shares = torch.softmax(scores.double(), dim=1)
     lowest = shares.argsort(dim=1, stable=True).argsort(dim=1) < int(absent * scores.shape[1])
     return (shares >= present).to(torch.int8) - (lowest & (shares < present)).to(torch.int8)
@@ -255,15 +445,15 @@ class PseudoLabelRobust(Objective):
         epochs: int = 8,
     ) -> None:
         super().__init__(Sigmoid())
-        if guesses.ndim != 2 or not torch.isin(guesses, guesses.new_tensor([-1, 0, 1])).all():
-            raise ValueError(
-                "guesses must be (N, K) of -1, 0 and 1, got "
-                f"{guesses.dtype} {tuple(guesses.shape)}; guessed_labels makes them of scores"
-            )
-        if not 0 <= trust <= 1 or not 0 <= low <= high:
-            raise ValueError(
-                f"trust must lie in [0, 1] and 0 <= low <= high, got {trust}, {low} and {high}"
-            )
+        require(
+            guesses.ndim == 2 and torch.isin(guesses, guesses.new_tensor([-1, 0, 1])).all(),
+            f"guesses must be (N, K) of -1, 0 and 1, got {guesses.dtype} {tuple(guesses.shape)}; "
+            "guessed_labels makes them of scores",
+        )
+        require(
+            0 <= trust <= 1 and 0 <= low <= high,
+            f"trust must lie in [0, 1] and 0 <= low <= high, got {trust}, {low} and {high}",
+        )
         if k <= 0 or weight < 0:
             raise ValueError(f"k must be positive and weight not negative, got {k} and {weight}")
         self.k, self.trust, self.low, self.high, self.weight = k, trust, low, high, weight
@@ -333,17 +523,12 @@ class GeneralizedRobust(Objective):
         epochs: int = 8,
     ) -> None:
         super().__init__(Sigmoid())
-        for name, value in (
-            ("present_exponent", present_exponent),
-            ("absent_exponent", absent_exponent),
-        ):
-            if not 0 < value <= 1:
-                raise ValueError(f"{name} must lie in (0, 1], got {value}")
+        exponents = {"present_exponent": present_exponent, "absent_exponent": absent_exponent}
+        for name, value in exponents.items():
+            require(0 < value <= 1, f"{name} must lie in (0, 1], got {value}")
         for name, value in (("width_first", width_first), ("width_last", width_last)):
-            if value <= 0:
-                raise ValueError(f"{name} must be positive, got {value}")
-        if epochs < 1:
-            raise ValueError(f"epochs must be at least 1, got {epochs}")
+            require(value > 0, f"{name} must be positive, got {value}")
+        require(epochs >= 1, f"epochs must be at least 1, got {epochs}")
         self.present_exponent, self.absent_exponent = present_exponent, absent_exponent
         self.slope, self.offset = (slope_first, slope_last), (offset_first, offset_last)
         self.centre, self.width = (centre_first, centre_last), (width_first, width_last)
@@ -351,11 +536,9 @@ class GeneralizedRobust(Objective):
         self.epochs = EpochsSeen(num_images)
 
     def loss(self, outputs: Outputs, targets: Targets) -> Tensor:
-        known = bce_loss(outputs.logits, targets.labels)
-        unknown, _ = self.unknown(outputs.logits)
-        if targets.observed is None:
-            return known.mean()
-        return torch.where(targets.observed, known, unknown).mean()
+        known, (unknown, _) = bce_loss(outputs.logits, targets.labels), self.unknown(outputs.logits)
+        observed = targets.observed
+        return (known if observed is None else torch.where(observed, known, unknown)).mean()
 
     def unknown(self, logits: Tensor) -> tuple[Tensor, Tensor]:
         """Return what entries cost (B, K) that are unknown, and m(p); count the batch as seen."""

@@ -27,8 +27,13 @@ from torch.nn.functional import relu
 
 from labelwise.errors import TrainingError
 from labelwise.links import Link, QuasibinaryLink
-from labelwise.objectives.base import Objective
-from labelwise.objectives.ops import masked_logsumexp, masked_mean, one_of, reviewed_rows
+from labelwise.objectives.base import (
+    Objective,
+    masked_logsumexp,
+    masked_mean,
+    one_of,
+    reviewed_rows,
+)
 from labelwise.types import Outputs, Targets
 
 Penalty = Literal["literal", "detached", "centred"]

@@ -8,13 +8,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad, relu, softplus
 
+from labelwise.errors import require
 from labelwise.links import Sigmoid
-from labelwise.objectives.base import Objective, running_sum
-from labelwise.objectives.ops import (
+from labelwise.objectives.base import (
+    Objective,
     masked_logsumexp,
     masked_mean,
     one_of,
     reviewed_rows,
+    running_sum,
     split_labels,
     uniforms,
 )
@@ -185,10 +187,10 @@ class RML(ImageLoss):
         seed: int = 0,
     ) -> None:
         super().__init__()
-        if s >= 1 or not 0 <= beta <= 1 or c_u < 0:
-            raise ValueError(
-                f"RML needs s < 1, beta in [0, 1] and c_u >= 0, got s={s}, beta={beta}, c_u={c_u}"
-            )
+        require(
+            s < 1 and 0 <= beta <= 1 and c_u >= 0,
+            f"RML needs s < 1, beta in [0, 1] and c_u >= 0, got s={s}, beta={beta}, c_u={c_u}",
+        )
         self.s, self.beta, self.c_u = s, beta, c_u
         self.weights = RankWeights(rank, rounding, seed)
 
@@ -206,8 +208,7 @@ class RML(ImageLoss):
 
 
 def _positive(name: str, value: float) -> float:
-    if value <= 0:
-        raise ValueError(f"{name} must be positive, got {value}")
+    require(value > 0, f"{name} must be positive, got {value}")
     return value
 
 

@@ -32,10 +32,10 @@ from typing import Any, Literal, Self
 import torch
 from torch import Tensor, nn
 
+from labelwise.errors import require
 from labelwise.links import Sigmoid
-from labelwise.objectives.base import Objective, row_numbers
-from labelwise.objectives.ops import one_of, uniforms
-from labelwise.objectives.single_positive import EpsMode, expected_positives, neg_logs
+from labelwise.objectives.base import Objective, one_of, row_numbers, uniforms
+from labelwise.objectives.missing_labels import EpsMode, expected_positives, neg_logs
 from labelwise.system.tensors import part_of
 from labelwise.types import Outputs, Targets
 
@@ -53,8 +53,7 @@ class Start:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if not 0.5 <= self.highest < 1:
-            raise ValueError(f"start must lie in [0.5, 1), got {self.highest}")
+        require(0.5 <= self.highest < 1, f"start must lie in [0.5, 1), got {self.highest}")
 
     def logits(self, rows: Tensor, num_labels: int) -> Tensor:
         positions = rows.unsqueeze(1) * num_labels + torch.arange(num_labels, device=rows.device)
@@ -218,11 +217,11 @@ class ROLE(Objective):
         eps_mode: EpsMode = "stable",
     ) -> None:
         super().__init__(Sigmoid())
-        if num_images < 1 or num_labels < 1 or k <= 0:
-            raise ValueError(
-                "num_images, num_labels and k must be positive, "
-                f"got {num_images}, {num_labels} and {k}"
-            )
+        require(
+            num_images >= 1 and num_labels >= 1 and k > 0,
+            "num_images, num_labels and k must be positive, "
+            f"got {num_images}, {num_labels} and {k}",
+        )
         self.k, self.eps_mode = k, one_of("eps_mode", eps_mode, EpsMode)
         self.shape = shape = (num_images, num_labels)
         self.table = new_table(one_of("table", table, Table), shape, Start(start, seed))

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import log_softmax, pad, softplus
 
+from labelwise.errors import require
 from labelwise.links import Sigmoid, Softmax, SoftmaxOrNoneLink, with_none
-from labelwise.objectives.base import Objective
+from labelwise.objectives.base import Objective, masked_mean, normals, reviewed_rows, select_top_n
 from labelwise.objectives.convex import ConvexLoss, ShareLoss
-from labelwise.objectives.ops import masked_mean, normals, reviewed_rows, select_top_n
 from labelwise.types import Outputs, Targets
 
 # Noised balanced top-K loss: Garcin et al. 2022.
@@ -19,7 +19,7 @@ from labelwise.types import Outputs, Targets
 #
 #     loss = max(0, 1 + s - z_y),     s = (1/M) sum_m  (K+1)-th largest entry of (z + eps Z_m)
 #
-# The label y itself takes part in the ranking. Unknown entries are read as in ``single_positive``;
+# The label y itself takes part in the ranking. Unknown entries are read as in ``missing_labels``;
 # an image with several labels takes their mean, one with none is left out. The noise of training
 # step t is a function of (seed, t).
 
@@ -47,10 +47,10 @@ class NoisedTopK(Objective):
 
     def __init__(self, k: int, *, eps: float = 0.2, draws: int = 10, seed: int = 0) -> None:
         super().__init__(Softmax())
-        if k < 1 or eps < 0 or draws < 1:
-            raise ValueError(
-                f"k and draws must be at least 1 and eps not negative, got {k}, {draws}, {eps}"
-            )
+        require(
+            k >= 1 and eps >= 0 and draws >= 1,
+            f"k and draws must be at least 1 and eps not negative, got {k}, {draws}, {eps}",
+        )
         self.k, self.eps, self.draws, self.seed = k, eps, draws, seed
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
 
@@ -121,10 +121,10 @@ class SmoothTopK(Objective):
 
     def __init__(self, k: int, *, tau: float = 1.0, alpha: float = 1.0) -> None:
         super().__init__(Softmax())
-        if k < 1 or tau <= 0 or alpha < 0:
-            raise ValueError(
-                f"k must be at least 1, tau positive, alpha not negative, got {k}, {tau}, {alpha}"
-            )
+        require(
+            k >= 1 and tau > 0 and alpha >= 0,
+            f"k must be at least 1, tau positive, alpha not negative, got {k}, {tau}, {alpha}",
+        )
         self.k, self.tau, self.alpha = k, tau, alpha
 
     def loss(self, outputs: Outputs, targets: Targets) -> Tensor:
@@ -319,8 +319,7 @@ class UniformKL(Objective):
 
     def __init__(self, beta: float = 1.0) -> None:
         super().__init__(Softmax())
-        if beta < 0:
-            raise ValueError(f"beta must not be negative, got {beta}")
+        require(beta >= 0, f"beta must not be negative, got {beta}")
         self.beta = beta
 
     def loss(self, outputs: Outputs, targets: Targets) -> Tensor:

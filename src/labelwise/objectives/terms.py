@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import relu
 
+from labelwise.errors import require
 from labelwise.links import Link, require_link
-from labelwise.objectives.base import Term, running_sum
-from labelwise.objectives.ops import masked_mean, reviewed_rows
+from labelwise.objectives.base import Term, masked_mean, reviewed_rows, running_sum
 from labelwise.types import Outputs, Targets
 
 # Label-pair regulariser (LPR): Cheng and Vasconcelos, eqs. 18 to 21.
@@ -213,8 +213,7 @@ class MMCE(Term):
 
     def __init__(self, width: float = 0.4) -> None:
         super().__init__()
-        if not width > 0.05:
-            raise ValueError(f"width must be above 0.05, got {width}")
+        require(width > 0.05, f"width must be above 0.05, got {width}")
         self.width = width
 
     def forward(self, outputs: Outputs, targets: Targets, link: Link | None) -> Tensor:
@@ -247,8 +246,7 @@ class LogitMargin(Term):
 
     def __init__(self, margin: float = 6.0) -> None:
         super().__init__()
-        if margin < 0:
-            raise ValueError(f"margin must not be negative, got {margin}")
+        require(margin >= 0, f"margin must not be negative, got {margin}")
         self.margin = margin
 
     def forward(self, outputs: Outputs, targets: Targets, link: Link | None) -> Tensor:

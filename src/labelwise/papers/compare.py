@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from labelwise.errors import SettingsError
 from labelwise.methods import find_method
 from labelwise.numeric.groups import freedom_of
-from labelwise.papers.comparison import JUDGED, Comparison, SweepChoice
+from labelwise.papers.comparison import JUDGED, Comparison, Covariance, SweepChoice
 from labelwise.papers.jobs import (
     Executor,
     TrainingJob,
@@ -25,7 +25,6 @@ from labelwise.papers.jobs import (
     run_jobs,
 )
 from labelwise.papers.measures import FinishedRun, image_effects, measure
-from labelwise.papers.statistics import Covariance
 from labelwise.system.files import write_text
 from labelwise.system.progress import Watch
 from labelwise.training.inference import higher_is_better, validation_figures

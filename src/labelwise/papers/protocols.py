@@ -15,8 +15,8 @@ from typing import Any, Literal
 
 from labelwise.errors import SettingsError
 from labelwise.papers import columns
+from labelwise.papers.comparison import SeedMean
 from labelwise.papers.measures import FinishedRun
-from labelwise.papers.statistics import SeedMean
 
 # A claim is a relation between figures, such as ``spa > bce``. A run
 #

@@ -15,7 +15,7 @@ from typing import Any
 from labelwise.data import LabelTable, load
 from labelwise.errors import DataError, SettingsError
 from labelwise.methods import METHODS, check_options, make_objective
-from labelwise.papers.comparison import INFINITE, show_figure, table_page
+from labelwise.papers.comparison import INFINITE, SeedMean, seed_mean, show_figure, table_page
 from labelwise.papers.jobs import (
     Executor,
     InProcess,
@@ -35,7 +35,6 @@ from labelwise.papers.sources import (
     holds_files,
     with_features,
 )
-from labelwise.papers.statistics import SeedMean, seed_mean
 from labelwise.pictures import ImageSource
 from labelwise.system.files import write_text
 from labelwise.system.progress import Watch

@@ -24,9 +24,8 @@ from labelwise.markup import (
     table,
     tag,
 )
-from labelwise.papers.comparison import JUDGED, Comparison, show_figure
+from labelwise.papers.comparison import JUDGED, Comparison, SeedMean, seed_mean, show_figure
 from labelwise.papers.measures import MEASURES
-from labelwise.papers.statistics import SeedMean, seed_mean
 from labelwise.report.charts import Dots, dot_plot
 from labelwise.system.files import write_text
 from labelwise.system.text import counted

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from labelwise.evaluation import Evaluation, Figure, Sets
+from labelwise.evaluation.evaluation import verdict
 from labelwise.evaluation.mergeable import SHARES
-from labelwise.evaluation.verdict import verdict
 from labelwise.markup import (
     INFINITE,
     Markup,

@@ -1,9 +1,14 @@
-"""Scores that any model gave to answers of VQA v2, judged as SPA's appendix judges its own.
+"""What others trained, judged as the papers' tables judge their own: scores, and checkpoints.
 
-A table (Parquet or JSON Lines) has a row per question: ``question_id``, ``answers`` (a list of
-texts) and ``logits`` (as many numbers). A model may list all answers it knows or only its
-likeliest; what is not listed takes no part in calibration. The link that makes the logits
-probabilities is that of the method the model was trained with.
+Scores that any model gave to answers of VQA v2 are judged as SPA's appendix judges its own. A table
+(Parquet or JSON Lines) has a row per question: ``question_id``, ``answers`` (a list of texts) and
+``logits`` (as many numbers). A model may list all answers it knows or only its likeliest; what is
+not listed takes no part in calibration. The link that makes the logits probabilities is that of the
+method the model was trained with.
+
+Released Query2Label checkpoints are judged on the test images of Table 1 of the report. A row names
+the backbone and the size of its pictures. Predictions are kept in the folder, so that a second call
+reads no picture.
 """
 
 from collections.abc import Mapping
@@ -17,14 +22,24 @@ import pyarrow.json
 import torch
 from numpy.typing import NDArray
 
+from labelwise.contrib.query2label import load_query2label
+from labelwise.data import LabelTable
 from labelwise.data.official import VqaQuestion, normal_answer, read_questions
 from labelwise.data.rows import require_file
 from labelwise.errors import DataError, SettingsError
 from labelwise.links import Link
 from labelwise.methods import find_method, make_objective
 from labelwise.metrics import reliability
+from labelwise.models import Predictor
+from labelwise.models.run_folder import RunFolder
+from labelwise.numeric.arrays import to_numpy
+from labelwise.papers.measures import FinishedRun
+from labelwise.papers.reproduce import find_experiment
+from labelwise.predictions import Predictions
+from labelwise.system.progress import Watch
 from labelwise.system.table_files import read_parquet
-from labelwise.types import DatasetFacts
+from labelwise.training.inference import infer_logits
+from labelwise.types import DatasetFacts, nearest
 
 Counts = NDArray[np.int64]
 Numbers = NDArray[np.float64]
@@ -133,3 +148,51 @@ def _read(file: Path) -> tuple[list[int], Counts, list[str], Numbers]:
     if not np.isfinite(logits).all():
         raise DataError(f"{file}: logits must be finite numbers")
     return numbers, sizes[0], pc.list_flatten(columns[1]).to_pylist(), logits
+
+
+JUDGED_BY_CHECKPOINT = "004-table1"
+
+
+def judge_checkpoints(
+    table: LabelTable,
+    files: Mapping[str, Path],
+    folder: Path,
+    *,
+    device: str = "cpu",
+    watch: Watch | None = None,
+) -> tuple[list[str], list[list[str]]]:
+    """Return header and rows: the mAP of each checkpoint on test images, and the printed one."""
+    experiment = find_experiment(JUDGED_BY_CHECKPOINT)
+    test = table.splits().get("test")
+    if test is None:
+        raise DataError(f"{table.name} has no test images to judge checkpoints on")
+    printed = experiment.published
+    rows = []
+    for row, file in files.items():
+        if row not in experiment.rows:
+            raise SettingsError(
+                f"{JUDGED_BY_CHECKPOINT} has no row {row!r}{nearest(row, experiment.rows)}"
+            )
+        values = experiment.rows[row].values
+        run = RunFolder(folder / row)
+        if not run.predictions_path("test").is_file():
+            predictor = load_query2label(
+                file, values["backbone"], table.space.names, image_size=values["image_size"]
+            )
+            _predicted(predictor, test, row, device, watch).save(run.predictions_path("test"))
+        figures = experiment.figures(FinishedRun(run.path))
+        ours = [f"{figures[name]:.1f}" for name in printed.columns]
+        theirs = [f"{value:.1f}" for value in printed.rows[row] if value is not None]
+        rows.append([row, *ours, *theirs, f"{len(test):,}"])
+    header = ["row", *printed.columns, *(f"{name}, printed" for name in printed.columns), "images"]
+    return header, rows
+
+
+def _predicted(
+    predictor: Predictor, test: LabelTable, row: str, device: str, watch: Watch | None
+) -> Predictions:
+    task, model = f"{row}: predicting test", predictor.to(device).model
+    logits = infer_logits(model, test.images, torch.device(device), watch=watch, task=task).logits
+    labels, observed = test.targets()
+    link, names = predictor.link, test.space.names
+    return Predictions(test.ids, to_numpy(logits), labels, observed, names, "test", link)
