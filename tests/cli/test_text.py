@@ -1,10 +1,13 @@
-"""What verbs say, by eye: times, tables and numbers with their nouns."""
+"""What verbs say, by eye: times, tables, numbers with their nouns, and names made to deceive."""
 
 import re
 
+import numpy as np
 from search_setup import picture, save_model
+from test_app import call
 from typed import run
 
+from labelwise.cli.app import _sentence
 from labelwise.cli.text import duration, show_table
 
 
@@ -38,7 +41,7 @@ def test_one_photo_and_one_label_stand_in_the_singular(tmp_path):
     picture(photo, 1)
     table, index = tmp_path / "table.csv", tmp_path / "photos.index"
     table.write_text(f"path,labels\n{photo},dog\n")
-    for arguments in (
+    for words in (
         ("data", "describe", table),
         ("data", "export", table, "-o", tmp_path / "other.csv"),
         ("predict", model, photo, "-o", tmp_path / "answers.csv"),
@@ -46,8 +49,34 @@ def test_one_photo_and_one_label_stand_in_the_singular(tmp_path):
         ("search", index, "dog"),
         ("estimate", index, "dog"),
     ):
-        done = run(*arguments)
-        assert not re.findall(r"\b1 (?:images|photos|labels|rows|files|runs)\b", done.output), (
-            arguments
-        )
+        done = run(*words)
+        assert not re.findall(r"\b1 (?:images|photos|labels|rows|files|runs)\b", done.output), words
         assert done.exit_code == 0, done.exception
+
+
+def test_escape_sequences_in_labels_never_reach_the_terminal(tmp_path, monkeypatch, capsys):
+    random = np.random.default_rng(0)
+    scores = random.random((40, 2)).astype(np.float32)
+    names = np.array(["dog\x1b[2J\x1b]0;owned\x07\u202e\x9b31m", "[bold red]cat[/]"])
+    labels = (random.random((40, 2)) < scores).astype(np.uint8)
+    np.savez(tmp_path / "s.npz", scores=scores, labels=labels, names=names)
+    assert call(monkeypatch, "evaluate", tmp_path / "s.npz", "--scores", "probs") == 0
+    shown = capsys.readouterr()
+    assert not {*shown.out, *shown.err} & {*"\x1b\x07\u202e\x9b"}
+    assert "[bold red]cat[/]" in shown.out
+    assert "dog\\x1b[2J" in shown.out
+
+
+def test_markup_in_a_header_is_text(capsys):
+    show_table(["[red]split[/red]"], [["[link=file:///]x[/link]"]], title="[bold]t")
+    shown = capsys.readouterr().out
+    for words in ("[red]split[/red]", "[link=file:///]x[/link]", "[bold]t"):
+        assert words in shown
+
+
+def test_only_real_bugs_are_called_so():
+    denied = PermissionError(13, "Permission denied", "a.csv")
+    assert _sentence(denied) == "a.csv: Permission denied"
+    assert _sentence(OSError(28, "No space left on device")) == "No space left on device"
+    assert "should not happen" not in _sentence(MemoryError())
+    assert "should not happen" in _sentence(KeyError("x"))

@@ -6,9 +6,9 @@ import shlex
 import pytest
 from search_setup import picture
 
-from labelwise.cli.options import parsed
 from labelwise.data import describe, load
 from labelwise.errors import DataError
+from labelwise.system.yaml_values import nested, parse_assignments
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def table(tmp_path):
 def told(pattern, caught):
     """Return the options of the command that an error proposes."""
     (typed,) = re.findall(pattern, str(caught.value))
-    return parsed([word for word in shlex.split(typed) if word != "--set"])
+    return nested(parse_assignments(word for word in shlex.split(typed) if word != "--set"))
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import os
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, TextIO
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
@@ -31,12 +31,9 @@ def _translated(
 ) -> list[str]:
     """Return the new command line of an old one; after ``--`` no option gets a new name."""
     end = args.index("--") if "--" in args else len(args)
-    parts = [word.partition("=") for word in args[:end]]
+    parts = (word.partition("=") for word in args[:end])
     new = {f"--{old}": f"--{name}" for old, name in (renamed or {}).items()}
-    args = [
-        *(f"{new.get(flag, flag)}{equals}{value}" for flag, equals, value in parts),
-        *args[end:],
-    ]
+    args[:end] = [f"{new.get(flag, flag)}{equals}{value}" for flag, equals, value in parts]
     if second and args[1:]:
         args.insert(1, second)
     if {word.partition("=")[0] for word in args} & set(default[:1]):
@@ -61,9 +58,8 @@ class VerbGroup(TyperGroup):
         elif name in ALIASES.get(self.name or "", {}):
             args = _translated(args[1:], **ALIASES[self.name or ""][name])
         if args and args[0] != name:
-            path = ctx.command_path
-            also = f" {args[1]}" if args[0] in ("papers", "data", "label") else ""
-            new = f"{path} {args[0]}{also if path == 'labelwise' else ''}"
+            path, words = ctx.command_path, 1 + (args[0] in ("papers", "data", "label"))
+            new = " ".join((path, *args[: words if path == "labelwise" else 1]))
             complain(f"`{path} {name}` is now `{new}`; the old name works until 0.4")
         return super().resolve_command(ctx, args)
 
@@ -166,14 +162,7 @@ def main() -> None:
         sys.exit(1)
 
 
-def _note(
-    message: Warning | str,
-    category: type[Warning],
-    filename: str,
-    lineno: int,
-    file: TextIO | None = None,
-    line: str | None = None,
-) -> None:
+def _note(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
     """Show a warning as one line without a source path; those for programmers not at all."""
     if category is UserWarning:
         complain(str(message))
@@ -197,8 +186,7 @@ def _sentence(error: Exception) -> str:
         if extra is not None:
             return f"This needs labelwise[{extra}]: pip install 'labelwise[{extra}]'"
     if isinstance(error, OSError) and error.strerror:
-        where = f"{error.filename}: " if error.filename is not None else ""
-        return f"{where}{error.strerror}"
+        return error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return "out of memory; a smaller batch_size or image_size needs less"
     return f"{type(error).__name__}: {error}; this should not happen, --debug shows where it did"

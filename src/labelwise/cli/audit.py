@@ -14,13 +14,7 @@ from labelwise.data.load import load_for_labels
 from labelwise.decide import Check, Promise
 from labelwise.errors import DataError, SettingsError
 from labelwise.models.run_folder import RunFolder
-from labelwise.photos import (
-    Index,
-    model_changed,
-    read_list_answers,
-    receipts_of,
-    verify_lists,
-)
+from labelwise.photos import Index, model_changed, read_list_answers, receipts_of, verify_lists
 from labelwise.photos.lists import (
     ANSWERS,
     CheckSession,
@@ -98,8 +92,7 @@ def _check_list(place: Path, query: str | None, given: Options) -> None:
             asked = Query.parse(query or "", index.space, index.taxonomy)
             options |= {"answers": given.answers_at_most or ANSWERS, "distinct": given.distinct}
             session = CheckSession(index, asked, cut=cut, top=top, **options)
-        count = counted(len(session.rows), "photo")
-        what = query or text or f"the album {album}"
+        what, count = query or text or f"the album {album}", counted(len(session.rows), "photo")
         say(f"does each photo match {what}? The list has {count}")
         told: dict[int, Answer] | None = None
         if given.answers is not None:
@@ -118,10 +111,8 @@ def _check_list(place: Path, query: str | None, given: Options) -> None:
     if query is None:
         ranked = f"--text {quote(text)}" if text is not None else f"--like {quote(album or '')}"
         named = f"{ranked} --top {top or 50}"
-    if state.promise is None:
-        next_steps(f"audit {place} {named}")
-    elif given.out is None:
-        next_steps(f"audit {place} {named} -o list.txt")
+    if state.promise is None or given.out is None:
+        next_steps(f"audit {place} {named}{' -o list.txt' if state.promise else ''}")
 
 
 def _answered(
@@ -174,8 +165,7 @@ def _of_index(folder: Path, given: Options) -> bool:
                 say(json.dumps(receipt.spec()))
             return False
         if given.ask is not None:
-            written = write_list_questions(index, given.target, given.ask)
-            photos = counted(written, "photo")
+            photos = counted(write_list_questions(index, given.target, given.ask), "photo")
             say(f"wrote {given.out}: {photos} to answer with yes, no or unsure")
             next_steps(f"audit {folder} --answers {given.out}")
             return False
@@ -206,9 +196,8 @@ def _of_run(folder: Path, given: Options) -> bool:
     run = RunFolder(folder)
     pairs: list[tuple[Check, Promise]] = []
     if not run.spec.promises:
-        raise DataError(
-            f"{folder} has no guarantee to check; train it with --guarantee precision=0.9"
-        )
+        mend = "train it with --guarantee precision=0.9"
+        raise DataError(f"{folder} has no guarantee to check; {mend}")
     if given.answers is not None:
         table = load_for_labels(given.answers, run.spec.labels, check_files=True)
         scores, notes = score_data(folder, table)

@@ -29,7 +29,7 @@ from labelwise.answers.audit_session import (
 from labelwise.answers.log import AnswerLog
 from labelwise.cli.command import refuse_overwriting
 from labelwise.cli.index import default_index
-from labelwise.cli.options import Options
+from labelwise.cli.options import Options, flag_of
 from labelwise.cli.text import ask, complain, next_steps, say, tell
 from labelwise.contrib.tag_sources import tags_to_audit
 from labelwise.data.rows import read_csv_rows
@@ -53,8 +53,7 @@ def means_tags(place: Path | None, given: Options) -> bool:
     asked = any(getattr(given, name) not in (None, False) for name in OF_TAGS)
     if asked or place is None or place.is_dir():
         return asked
-    is_query = not place.exists() and not place.suffix and default_index(None).is_dir()
-    return not is_query
+    return place.exists() or bool(place.suffix) or not default_index(None).is_dir()
 
 
 def audit_tags(place: Path | None, given: Options) -> None:
@@ -110,12 +109,11 @@ def _next_name(path: Path) -> Path:
 
 def _command(place: Path | None, given: Options, out: Path) -> str:
     words = ["audit", *([] if place is None else [str(place)]), "-o", str(out)]
-    for name in ("again", "photos", "trust", "data", "scores", "at_least"):
+    texts = ("again", "photos", "trust", "data", "scores", "at_least")
+    for name in (*texts, "right_at_least", "confidence", "seed"):
         value = getattr(given, name)
-        words += [] if value is None else [f"--{name.replace('_', '-')}", str(value)]
-    for name in ("right_at_least", "confidence", "seed"):
-        value = getattr(given, name)
-        words += [] if value is None else [f"--{name.replace('_', '-')}", f"{value:g}"]
+        if value is not None:
+            words += [flag_of(name), str(value) if name in texts else f"{value:g}"]
     if place is not None and place.is_dir() and given.right_at_least is None:
         words += ["--right-at-least", "0.9"]  # else past guarantees would be meant
     return " ".join(map(quote, words)) + (" --per-tag" if given.per_tag else "")
@@ -125,8 +123,8 @@ def _session(place: Path | None, out: Path, given: Options) -> AuditSession:
     for name in ("right_at_least", "confidence"):
         value = getattr(given, name)
         if value is not None and not 0 < value < 1:
-            flag = f"--{name.replace('_', '-')}"
-            raise SettingsError(f"{flag} is a share between 0 and 1, such as 0.9; got {value:g}")
+            asked = f"{flag_of(name)} is a share between 0 and 1, such as 0.9"
+            raise SettingsError(f"{asked}; got {value:g}")
     log = AnswerLog(out / LOG)
     level = {"right_at_least": given.right_at_least, "confidence": given.confidence}
     seed, photos = given.seed, given.photos
@@ -183,8 +181,7 @@ def _ask(session: AuditSession, who: str) -> None:
 
 def _ask_all(question: TagQuestion, photo: Path) -> str:
     say(f"The tags: {', '.join(question.listed)}")
-    own = ", ".join(question.tagged) or "none of them"
-    say(f"{photo}\n  It is tagged {own}.")
+    say(f"{photo}\n  It is tagged {', '.join(question.tagged) or 'none of them'}.")
     text = "  What else does it show? (as: dog, ?car; -cat takes a tag back)"
     try:
         return str(typer.prompt(text, default="none")).strip()
@@ -202,10 +199,8 @@ def shown_of(text: str) -> dict[str, str]:
     words = [word.strip() for word in text.split(",") if word.strip()]
     if [word.lower() for word in words] == ["none"]:
         return {}
-    return {
-        (word[1:].strip() if word[0] in signs else word): signs.get(word[0], "yes")
-        for word in words
-    }
+    plain = (word[1:].strip() if word[0] in signs else word for word in words)
+    return {tag: signs.get(word[0], "yes") for tag, word in zip(plain, words, strict=True)}
 
 
 def _write_questions(session: AuditSession, path: Path, given: Options, command: str) -> None:
@@ -214,9 +209,7 @@ def _write_questions(session: AuditSession, path: Path, given: Options, command:
         say("there is nothing left to ask")
         next_steps(command)
         return
-    rows = [
-        (question.photo, question.tag, "", ", ".join(question.listed)) for question in questions
-    ]
+    rows = [(asked.photo, asked.tag, "", ", ".join(asked.listed)) for asked in questions]
     write_csv(path, ["path", "tag", "answer", "tags"], rows)
     say(f"so far: {progress(session)}")
     say(f"wrote {path}: {counted(len(questions), 'question')} to answer with yes, no or unsure")

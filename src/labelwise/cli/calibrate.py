@@ -60,10 +60,8 @@ def calibrate(source: Path, given: Options) -> None:
             return
         if method == "few" or (method == "auto" and table.unlabelled is not None):
             if divided or groups is not None or given.rule is not None:
-                raise SettingsError(
-                    "--test, --fit-on, --report-on, --attributes and --rule need another "
-                    "--calibrator than few"
-                )
+                alone = "--test, --fit-on, --report-on, --attributes and --rule"
+                raise SettingsError(f"{alone} need another --calibrator than few")
             _few(table, given)
             return
         if divided and method != "auto":
@@ -113,12 +111,7 @@ def _tables(source: Path, given: Options) -> tuple[ScoreTable, Any, Any]:
 
 
 def _fit(
-    source: Path,
-    table: ScoreTable,
-    method: str,
-    groups: Any,
-    rows: dict[str, Any],
-    given: Options,
+    source: Path, table: ScoreTable, method: str, groups: Any, rows: dict[str, Any], given: Options
 ) -> None:
     rule, by = given.rule or "0.5", tuple(dict.fromkeys(given.by or ()))
     pace = table.photos_per_day() if "/day" in rule else None
@@ -142,16 +135,14 @@ def _fit(
             say()
             if judged.made.compared:
                 columns = ("compared by held-out log loss", "log loss", "behind", "standard error")
-                lost = [
-                    (fit.name, *map(_number, (fit.log_loss, fit.behind, fit.standard_error)))
-                    for fit in judged.made.compared
-                ]
-                show_table(columns, lost)
+                fits = judged.made.compared
+                losses = ((fit.name, fit.log_loss, fit.behind, fit.standard_error) for fit in fits)
+                show_table(columns, [(name, *map(_number, lost)) for name, *lost in losses])
                 say()
             say(f"link fitted on {judged.fitted_on}: {judged.made.link_words or 'kept as it is'}")
         show(judged.evaluation, json=given.json, out=folder)
         if not given.json and folder is not None:
-            next_steps(f"predict {folder} OTHER_SCORES.csv -o tags.csv")
+            next_steps(_applied(folder))
         return
     told = table if rows["other"] is None else rows["other"]
     figures, parts = _figures(
@@ -178,15 +169,16 @@ def _fit(
     tested = say_shortfall(rule, *next(iter(figures.items()), ("", ())))
     told = given.as_typed("scores", "labels", "fit_on", "report_on", "test")
     guarantee = f"calibrate {source}{told} --guarantee {tested} -o guaranteed.json"
-    apply = f"predict {folder or path} OTHER_SCORES.csv -o tags.csv"
-    next_steps(*([apply] if path else []), *([guarantee] if tested else []))
+    next_steps(*([_applied(folder or path)] if path else []), *([guarantee] if tested else []))
+
+
+def _applied(fitted: Path | None) -> str:
+    return f"predict {fitted} OTHER_SCORES.csv -o tags.csv"
 
 
 def _few(table: ScoreTable, given: Options) -> None:
-    own, out = table.predictions, given.target
-    pool = own.logits
-    if table.unlabelled is not None:
-        pool = np.concatenate([own.logits, table.unlabelled])
+    own, out, new = table.predictions, given.target, table.unlabelled
+    pool = own.logits if new is None else np.concatenate([own.logits, new])
     fitted = few_labels(own.logits, own.labels, own.link, own.observed, pool=pool)
     folds = min(given.folds or 5, len(own))
     judged = judge(replace(table, split=None), FitPlan("few", folds=folds, seed=given.seed or 0))
@@ -207,7 +199,7 @@ def _few(table: ScoreTable, given: Options) -> None:
         say(f"wrote probabilities of all rows with 90 % intervals: {out / 'intervals.parquet'}")
     show(judged.evaluation, json=given.json, out=out)
     if not given.json:
-        next_steps(f"predict {out} OTHER_SCORES.csv -o tags.csv")
+        next_steps(_applied(out))
 
 
 def _guarantee(table: ScoreTable, method: str, rows: dict[str, Any], given: Options) -> None:
@@ -219,8 +211,8 @@ def _guarantee(table: ScoreTable, method: str, rows: dict[str, Any], given: Opti
     if not promised.promises:
         warning = "" if promised.warning is None else f". {promised.warning}"
         raise DataError(promised.refused[0] + warning)
-    file = given.out is None or given.target.suffix == ".json"
-    path = _write(guaranteed.spec(), given, None if file else given.target)
+    is_file = given.out is None or given.target.suffix == ".json"
+    path = _write(guaranteed.spec(), given, None if is_file else given.target)
     if given.json:
         return
     if guaranteed.link_words:
@@ -234,9 +226,8 @@ def _guarantee(table: ScoreTable, method: str, rows: dict[str, Any], given: Opti
         cells = []
         for promise, check in zip(promised.promises, guaranteed.checks, strict=True):
             values = (promise.level, check.value, check.lower, check.upper)
-            shown = (f"{value:.3f}" for value in values)
             what = ", ".join(promise.labels[:3]) or promise.what
-            cells.append((what, *shown, check.counted, check.verdict))
+            cells.append((what, *map("{:.3f}".format, values), check.counted, check.verdict))
         head = ("guarantee", "level", "on other rows", "from", "to", "photos", "verdict")
         show_table(head, cells)
     else:
@@ -244,7 +235,7 @@ def _guarantee(table: ScoreTable, method: str, rows: dict[str, Any], given: Opti
     say(f"made on {guaranteed.fitted_on}")
     if path is not None:
         say(f"rule and guarantees: {path}")
-        next_steps(f"predict {path} OTHER_SCORES.csv -o tags.csv")
+        next_steps(_applied(path))
 
 
 def _write(record: dict[str, Any], given: Options, folder: Path | None) -> Path | None:
@@ -329,7 +320,6 @@ def _show_figures(title: str, rows: tuple[LabelFigures, ...], rule: str) -> None
         rows = tuple(sorted(rows, key=lambda row: (row.f1 or (2.0,))[0]))
     cells = []
     for row in rows:
-        plain = map(_cell, (row.precision, row.recall, row.f1))
-        figures = _operating(row) if operating else plain
+        figures = _operating(row) if operating else map(_cell, (row.precision, row.recall, row.f1))
         cells.append((row.name, row.present, row.chosen, *figures))
     _show_some(("label", "present", "chosen", *names), cells, SHOWN, title, what)

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from labelwise.cli.options import DECLARED, KINDS, Options, declared
+from labelwise.cli.options import DECLARED, KINDS, Options, declared, flag_of
 from labelwise.cli.text import before_writing
 from labelwise.errors import SettingsError
 
@@ -53,10 +53,9 @@ def _command(spec: dict[str, Any]) -> Callable[..., None]:
         for place in [] if values.get("overwrite") else places:
             refuse_overwriting(place, is_log=bool(values.get("page")))
         given = Options()
-        for name in names:
-            setattr(given, name, values[name])
-        sources = {name: _call.get_parameter_source(name) for name in names}
-        told = (name for name, source in sources.items() if source and source.name == "ENVIRONMENT")
+        vars(given).update((name, values[name]) for name in names)
+        sources = ((name, _call.get_parameter_source(name)) for name in names)
+        told = (name for name, source in sources if source and source.name == "ENVIRONMENT")
         given._environment = frozenset(told)
         home, _, function = spec["run"].partition(":")
         with before_writing():  # imports take seconds
@@ -76,7 +75,7 @@ def _argument(name: str, type: str, **facts: Any) -> Parameter:
 
 def _option(name: str, *, needed: bool, **more: Any) -> Parameter:
     option = DECLARED[name]
-    flag = f"--{name.strip('_').replace('_', '-')}"
+    flag = flag_of(name)
     flags = option.flags if any(flag.startswith("--") for flag in option.flags) else ()
     more |= {"help": option.help, **option.typed}
     made: Any = typer.Option(*(flags or (flag, *option.flags)), **more)
@@ -85,20 +84,16 @@ def _option(name: str, *, needed: bool, **more: Any) -> Parameter:
 
 
 def _parameter(name: str, default: Any, kind: Any, made: Any = None) -> Parameter:
-    """Return a parameter as typer reads it; ``kind`` alone is its annotation without ``made``."""
     kind = kind if made is None else Annotated[kind, made]
     return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=kind)
 
 
 def _local(name: str, value: Any, spec: dict[str, Any]) -> Any:
-    """Return a value whose run was fetched from a bucket; stop at other URIs of local paths.
-
-    ``Path("s3://bucket/run")`` is the folder ``s3:`` on this disk, which nobody means.
-    """
+    """Return a value whose run was fetched from a bucket; stop at other URIs of local paths."""
     for item in value if isinstance(value, list) else [value]:
         uri = None
         if isinstance(item, Path):
-            first, *rest = item.parts or ("",)
+            first, *rest = item.parts or ("",)  # "s3://bucket/run" is the folder "s3:" of this disk
             uri = "//".join((first, "/".join(rest))) if rest and first[-1] == ":" else None
         elif isinstance(item, str) and "://" in item and name == "out":
             uri = item
@@ -118,8 +113,7 @@ def _local(name: str, value: Any, spec: dict[str, Any]) -> Any:
 OURS = {  # files by which a folder is known to be labelwise's own
     *("evaluation.json", "link.json", "model.json", "dossier.json", "settings.yaml", "crops.csv"),
     *("index.json", "table.md", "comparison.json", "survey.json", "_manifest.jsonl"),
-    *("metrics.jsonl", "thresholds.json", "labelwise.json"),
-    *("answers.jsonl", "receipt.json"),
+    *("metrics.jsonl", "thresholds.json", "labelwise.json", "answers.jsonl", "receipt.json"),
 }
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from labelwise.cli.options import Options, check_weights
-from labelwise.cli.text import in_all, next_steps, resumable, say, show_table
+from labelwise.cli.text import in_all, next_steps, resumable, say, show_table, tell
 from labelwise.data import LabelTable
 from labelwise.errors import SettingsError
 from labelwise.methods.own import add_method
@@ -35,7 +35,8 @@ def compare(data: str, given: Options) -> None:
     features, weights, jobs = given.features, given.weights, given.jobs
     names = tuple(name.strip() for name in (given.methods or METHODS).split(","))
     own = {name: add_method(name) for name in names if ".py:" in name}
-    if own and (given.engine == "ray" or (jobs or 1) > 1):
+    elsewhere = given.engine == "ray" or (jobs or 1) > 1
+    if own and elsewhere:
         raise SettingsError(
             "a method of your own is trained in this process; leave out --engine ray and --jobs"
         )
@@ -63,7 +64,7 @@ def compare(data: str, given: Options) -> None:
     seeds = tuple(range(given.seeds or 3))
     plan = ComparisonPlan(base, names, seeds, tries, _parsed_sweep(given.sweep), given.choose)
     frozen = Frozen(features, weights, base.image_size, base.squash) if features else None
-    if features and (given.engine == "ray" or (jobs or 1) > 1):
+    if features and elsewhere:
         raise SettingsError(
             "heads on --features are trained in this process; leave out --engine ray and --jobs"
         )
@@ -88,8 +89,7 @@ def compare(data: str, given: Options) -> None:
     title = "mean ± half the 95 % interval over seeds; per cent but losses"
     show_table(*done.cells(), title=title, names=1)
     say()
-    for sentence in (*done.choices, *done.verdicts()):
-        say(str(sentence))
+    tell(*map(str, (*done.choices, *done.verdicts())))
     page = write_comparison(done, out / "comparison.html", data=name, tries=tries)
     save_charts(page.read_text("utf-8"), out / "charts")
     say(f"written: {page}, {out / 'comparison.md'}, {out / 'comparison.json'}, {out / 'charts'}")

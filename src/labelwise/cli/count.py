@@ -55,10 +55,8 @@ def count(place: Path, query: str | None, given: Options) -> None:
     with Index(place) as index:
         asked = Query.parse(query, index.space, index.taxonomy)
         if given.answers is not None:
-            told = read_answers(Path(given.answers))
-            estimate = estimate_from_answers(
-                index, asked, told, groups, distinct=given.distinct, who=given.who
-            )
+            told, how = read_answers(Path(given.answers)), {"distinct": given.distinct}
+            estimate = estimate_from_answers(index, asked, told, groups, who=given.who, **how)
         elif given.ask is None:
             caution(index.spec.caution, model_changed(index))
             found = answer(index, asked, top=1)
@@ -72,10 +70,8 @@ def count(place: Path, query: str | None, given: Options) -> None:
             sample = draw_sample(index, asked, given.ask, groups, distinct=given.distinct)
             if given.out is not None:
                 write_questions(index, sample, given.target)
-                say(
-                    f"{given.out}: {counted(len(sample.photos), 'photo')} drawn at random on "
-                    f"{sample.at}; fill in yes, no or unsure for each, and give it back"
-                )
+                drawn = f"{counted(len(sample.photos), 'photo')} drawn at random on {sample.at}"
+                say(f"{given.out}: {drawn}; fill in yes, no or unsure for each, and give it back")
                 next_steps(f"count {named} --answers {given.out}")
                 return
             session = SampleAnswers(index, asked, sample, who=given.who)
@@ -113,17 +109,14 @@ def _calls(source: Path, label: str | None, by: str, given: Options) -> None:
 
 
 def _asked(session: SampleAnswers, query: str) -> bool:
-    total = len(session.rows)
-    drawn = counted(total, "photo")
-    say(f"does each photo match {query}? {drawn} drawn at random on {session.sample.at}")
+    total, at = len(session.rows), session.sample.at
+    say(f"does each photo match {query}? {counted(total, 'photo')} drawn at random on {at}")
     while (photo := session.next_photo()) is not None:
         row, path = photo
         word = ask(f"[{len(session.answers):,} of {total:,}] {path}")
         if word == "stop":
-            say(
-                f"{len(session.answers):,} of {total:,} answered and kept; the same command goes "
-                "on. An estimate takes all of them"
-            )
+            answered = f"{len(session.answers):,} of {total:,} answered and kept"
+            say(f"{answered}; the same command goes on. An estimate takes all of them")
             return False
         if word == "undo":
             session.undo()
@@ -136,21 +129,16 @@ def _show(found: LibraryEstimate, query: str, by: str) -> None:
     if found.groups:
         cells = []
         for group in [*found.groups, found.total]:
-            yes, between = (
-                f"{group.yes:,} of {group.answered:,}",
-                f"{group.low:,.0f} to {group.high:,.0f}",
-            )
-            count = f"{group.count:,.0f}"
-            cells.append((group.group or "all", group.photos, yes, count, between, group.method))
+            between = f"{group.count:,.0f}", f"{group.low:,.0f} to {group.high:,.0f}"
+            yes = f"{group.yes:,} of {group.answered:,}"
+            cells.append((group.group or "all", group.photos, yes, *between, group.method))
         show_table((by, "photos", "answered yes", "match", "95% interval", "method"), cells)
     say(found.total.sentence(query))
     if found.sample.distinct:
         say(f"near-duplicates count as one: {found.total.photos:,} different photos")
     if found.newer:
-        say(
-            f"{counted(found.newer, 'photo')} came after the draw and "
-            f"{'is' if found.newer == 1 else 'are'} not part of this"
-        )
+        new = f"{counted(found.newer, 'photo')} came after the draw"
+        say(f"{new} and {'is' if found.newer == 1 else 'are'} not part of this")
 
 
 def _write(found: LibraryEstimate, query: str, path: Path) -> None:

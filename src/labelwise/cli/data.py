@@ -5,9 +5,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.progress import Progress
-
 from labelwise.cli.evaluate import few_test_photos
 from labelwise.cli.options import Options, load_table, model_path
 from labelwise.cli.text import caution, complain, next_steps, number, say, show_table, tell
@@ -44,10 +41,10 @@ def describe_table(source: str, given: Options) -> None:
     table = load_table(source, given)
     broken = []
     if given.content:
-        console = Console(file=sys.stderr)
-        with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
-            task = bar.add_task("reading every image", total=len(table))
-            broken = find_unreadable(table, progress=lambda done: bar.update(task, completed=done))
+        watch = make_watch(sys.stderr)
+        watch.start("reading every image", len(table))
+        broken = find_unreadable(table, progress=lambda _: watch.advance(1))
+        watch.finish()
         good = without_unreadable(table, broken, on_error="skip") if broken else table
         reject_divided_groups(good)
         reject_shared_content(good)
@@ -55,20 +52,17 @@ def describe_table(source: str, given: Options) -> None:
     if given.taxonomy is not None:
         description.notes.append(_obedience(table, given.taxonomy))
     parts = [] if source in GENERATED else find_parts(source)
-    stated = len(parts) == 1 and bool(parts[0][1].counts)
-    mismatches = []
-    if stated:
-        mismatches = count_mismatches(table, parts[0][1].counts, parts[0][1].labels)
+    stated = parts[0][1] if len(parts) == 1 and parts[0][1].counts else None
+    mismatches = [] if stated is None else count_mismatches(table, stated.counts, stated.labels)
     if given.json:
-        problems = {"count_mismatches": mismatches}
-        if given.content:
-            problems["unreadable"] = [image.reason for image in broken]
-        say(json.dumps({**description.as_dict(), **problems}, indent=2))
+        facts = description.as_dict() | {"count_mismatches": mismatches}
+        facts |= {"unreadable": [image.reason for image in broken]} if given.content else {}
+        say(json.dumps(facts, indent=2))
     else:
         _show(description, len(description.labels) if given.all else LABELS_SHOWN)
         for sentence in mismatches:
             say(f"not the complete set: {sentence}")
-        if stated and not mismatches:
+        if stated is not None and not mismatches:
             say("the counts are those stated of the complete set")
         if given.content:
             say(f"images that cannot be read: {len(broken):,} of {len(table):,}")
@@ -76,8 +70,8 @@ def describe_table(source: str, given: Options) -> None:
                 say(f"  {image.reason}")
             if len(broken) > LABELS_SHOWN and not given.all:
                 say(f"  ... and {len(broken) - LABELS_SHOWN:,} more (--all shows them)")
-        split = not description.splits and f"data split {source} -o split.csv"
-        next_steps(*([split] if split else []), f"train {source}")
+        split = [] if description.splits else [f"data split {source} -o split.csv"]
+        next_steps(*split, f"train {source}")
     if given.strict and mismatches:
         raise DataError(f"{table.name}: {'; '.join(mismatches)}")
     if given.strict and broken:
@@ -124,18 +118,15 @@ def group_table(source: str, given: Options) -> None:
         return
     given.refuse("it is for bursts: give --gap 60", "time_column", "camera_column")
     table = load_table(source, given)
-    grouped = grouped_copies(
-        table, model_path(given), given.embeddings, given.cosine, watch=make_watch()
-    )
+    how = model_path(given), given.embeddings, given.cosine
+    grouped = grouped_copies(table, *how, watch=make_watch())
     export(grouped.table, given.target)
     say(f"wrote {given.out}: {grouped.sentence()}")
     caution(grouped.warning)
     if grouped.unread:
-        taken = "is taken" if len(grouped.unread) == 1 else "are taken"
-        complain(
-            f"{counted(len(grouped.unread), 'photo')} could not be looked at and {taken} as unlike "
-            f"all others, first {grouped.unread[0]}"
-        )
+        taken = f"{'is' if len(grouped.unread) == 1 else 'are'} taken as unlike all others"
+        photos = counted(len(grouped.unread), "photo")
+        complain(f"{photos} could not be looked at and {taken}, first {grouped.unread[0]}")
     if grouped.divided:
         say(f"groups with photos in several splits: {grouped.divided:,}; draw a new split")
     new = f" --shares {SHARES}" if table.split is not None else ""
@@ -195,8 +186,7 @@ def convert_table(source: str, given: Options) -> None:
         export(table, out)
     else:
         note = export_for_tool(table, out, given.for_, guesses)
-    labels = counted(len(table.space), "label")
-    say(f"wrote {out}: {counted(len(table), 'image')}, {labels}")
+    say(f"wrote {out}: {counted(len(table), 'image')}, {counted(len(table.space), 'label')}")
     tell(note)
     next_steps(f"data describe {out}" if given.for_ is None else f"train {source}")
 
@@ -250,10 +240,8 @@ def _show(description: Description, shown: int) -> None:
     if description.never_present:
         say(f"labels without any image: {', '.join(description.never_present[:shown])}")
     ranked = sorted(description.labels, key=lambda label: (-label.present, label.name))
-    rows = [
-        (label.name, label.present, label.absent, label.unknown, number(label.share, ".2%"))
-        for label in ranked[:shown]
-    ]
+    counts = ((one.name, one.present, one.absent, one.unknown, one.share) for one in ranked[:shown])
+    rows = [(*cells, number(share, ".2%")) for *cells, share in counts]
     say()
     show_table(("label", "present", "absent", "unknown", "present among known"), rows)
     if len(ranked) > shown:

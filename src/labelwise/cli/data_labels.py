@@ -13,7 +13,7 @@ from labelwise.data.export import export
 from labelwise.data.votes import ALL_LABELS, Votes, WorkerRecord, count_votes, model_workers
 from labelwise.errors import SettingsError
 from labelwise.photos.metadata import read_keywords
-from labelwise.system.files import replacing
+from labelwise.system.files import write_text
 from labelwise.system.table_files import write_csv
 from labelwise.system.text import counted
 from labelwise.taxonomy import AttributeGroups
@@ -43,18 +43,15 @@ def votes_table(votes: Path, given: Options) -> None:
         table = replace(labels, split=source.split, group=source.group, notes=source.notes)
     export(table, given.target)
     if report is not None and report.suffix.lower() == ".json":
-        text = json.dumps([asdict(record) for record in made.records], indent=2, ensure_ascii=False)
-        with replacing(report) as temporary:
-            temporary.write_text(text, encoding="utf-8")
+        records = [asdict(record) for record in made.records]
+        write_text(report, json.dumps(records, indent=2, ensure_ascii=False))
     elif report is not None:
         header = [field.name for field in fields(WorkerRecord)]
         write_csv(report, header, [tuple(asdict(record).values()) for record in made.records])
-    soft = 0 if table.soft is None else len(table.soft.shares)
-    say(
-        f"wrote {given.out}: {counted(len(table), 'photo')}, {counted(len(table.space), 'label')}, "
-        f"{counted(soft, 'soft answer')}; {counted(len(answers), 'vote')} of "
-        f"{counted(len(answers.workers), 'worker')}, {made.how}"
-    )
+    soft = counted(0 if table.soft is None else len(table.soft.shares), "soft answer")
+    written = f"{counted(len(table), 'photo')}, {counted(len(table.space), 'label')}, {soft}"
+    workers = counted(len(answers.workers), "worker")
+    say(f"wrote {given.out}: {written}; {counted(len(answers), 'vote')} of {workers}, {made.how}")
     _show_worst(made.records)
     next_steps(f"data describe {given.out}")
 
@@ -80,10 +77,9 @@ def _import_keywords(source: Path, given: Options) -> None:
     if hierarchy is not None and not parents:
         raise SettingsError("no keyword is under another here; leave --taxonomy-out out")
     export(table, given.target)
-    say(
-        f"wrote {given.out}: {counted(len(table), 'photo')}, {counted(len(table.space), 'label')}; "
-        f"{keywords.tagged:,} with a keyword, all else is unknown"
-    )
+    written = f"{counted(len(table), 'photo')}, {counted(len(table.space), 'label')}"
+    known = f"{keywords.tagged:,} with a keyword, all else is unknown"
+    say(f"wrote {given.out}: {written}; {known}")
     if hierarchy is not None:
         write_csv(hierarchy, ["child", "parent"], sorted(parents.items()))
         say(f"wrote {hierarchy}: {counted(len(parents), 'keyword')} under another")
@@ -106,11 +102,11 @@ def rules_table(source: str, groups: Path, given: Options) -> None:
     """Find photos whose labels break a rule, such as day and night."""
     table = load(source, check_files=False)
     settled = obey_groups(table, AttributeGroups.read(groups))
-    if settled.conflicts:
-        rows = []
-        for row in settled.conflicts[:20]:
-            labels = ", ".join(table.space.names[k] for k in table.present.row(row))
-            rows.append((table.ids[row], labels or "none"))
+    rows = []
+    for row in settled.conflicts[:20]:
+        labels = ", ".join(table.space.names[k] for k in table.present.row(row))
+        rows.append((table.ids[row], labels or "none"))
+    if rows:
         show_table(("photos that break a rule", "labels"), rows)
     say(settled.sentence())
     if given.out is not None:

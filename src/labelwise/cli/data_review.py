@@ -75,8 +75,8 @@ def _suspects(source: str, kind: Literal["missing", "wrong"], given: Options) ->
     if folder.is_dir() or is_uri(source) or holds_vectors(folder):
         given.refuse(f"{source} is not a table of scores", "scores", "link", "labels")
     how: dict[str, Any] = {"folds": given.folds or 5, "seed": seed}
-    of_scores = {"scores": given.scores, "link": given.link, "labels": given.labels}
-    predictions = reviewable(source, given.split, **how, **of_scores)
+    read = {"scores": given.scores, "link": given.link, "labels": given.labels}
+    predictions = reviewable(source, given.split, **how, **read)
     labels, observed = predictions.labels, predictions.observed
     odds = crossfit_log_odds(predictions.logits, labels, predictions.link, observed, **how)
     context = given.context
@@ -89,12 +89,9 @@ def _suspects(source: str, kind: Literal["missing", "wrong"], given: Options) ->
     promise = None
     if given.answers is not None:
         questions = answered_questions(questions, Path(given.answers))
-        told = {
-            at: bool(question.confirmed) for at, question in enumerate(questions) if question.answer
-        }
-        marked = [question.check for question in questions]
-        confidence = given.get("confidence", 0.95)
-        promise = promise_suspects(marked, told, level=level, confidence=confidence)
+        told = {at: bool(q.confirmed) for at, q in enumerate(questions) if q.answer}
+        sure = {"level": level, "confidence": given.get("confidence", 0.95)}
+        promise = promise_suspects([q.check for q in questions], told, **sure)
         questions = [replace(q, promised=at < promise.count) for at, q in enumerate(questions)]
     write_review(given.target, questions)
     if given.html is not None:
@@ -130,7 +127,6 @@ def _say_written(given: Options) -> None:
 
 
 def _pictures(data: str) -> Callable[[str], Image.Image | None]:
-    """Return what opens the photos of any data for a page; None for one that cannot be read."""
     images = load(data, check_files=False).images
     return _opener(images, {name: row for row, name in enumerate(images.ids)})
 
@@ -196,14 +192,13 @@ def _next(source: str, given: Options) -> None:
         else:
             name = Path(source).name if model is None else model.name
             guesses = Guesses(pool.pool.probs[rows], pool.pool.sets[rows], name)
-            note = export_for_tool(pool.table.subset(rows), out, given.for_, guesses)
-            tell(note)
+            tell(export_for_tool(pool.table.subset(rows), out, given.for_, guesses))
     if given.html is not None:
         row_of = dict(zip(pool.names(rows, out.parent), rows.tolist(), strict=True))
         picture = _opener(pool.table.images, row_of)
         write_questions_page(given.html, asked, by=order, picture=picture, blind=given.blind)
     if labels:
-        photos = counted(len(set(rows.tolist())), "photo")
+        photos = counted(len({*rows.tolist()}), "photo")
         say(f"{counted(len(asked), 'question')} about {photos} of {len(pool.pool):,}")
         counts = Counter(question.label for question in asked).most_common(LABELS_SHOWN)
         show_table(("label", "questions"), counts)

@@ -30,7 +30,7 @@ from labelwise.scores import fixed_rule, judge_as_given, read_scores
 from labelwise.scores.aggregating import aggregate_table
 from labelwise.system.progress import make_watch
 from labelwise.system.storage import is_uri, storage_at
-from labelwise.system.text import counted
+from labelwise.system.text import counted, listed
 from labelwise.taxonomy import AttributeGroups, Taxonomy
 
 Measured = tuple[Evaluation, dict[str, Any]]
@@ -54,17 +54,17 @@ def evaluate(place: str, given: Options) -> None:
         evaluation, extras = measured(str(rows), given)
     if given.out is not None:
         origin = {"Data": given.data or place, "Command": command()} | extras.pop("origin", {})
-        title = Path(place).name
-        write_folder(evaluation, given.target, title=title, origin=origin, **extras)
+        write_folder(evaluation, given.target, title=Path(place).name, origin=origin, **extras)
     show(evaluation, json=given.json, out=None if given.out is None else given.target)
-    if not given.json:
-        if words.startswith("is a run"):
-            next_steps(f"predict {place} PHOTOS", f"data review {place} -o review.csv")
-        elif words == "is an exported model":
-            next_steps(f"predict {place} PHOTOS")
-        else:
-            told = given.as_typed("scores", "labels")
-            next_steps(f"calibrate {place}{told} -o calibrated/ --rule best-f")
+    if given.json:
+        return
+    if words.startswith("is a run"):
+        next_steps(f"predict {place} PHOTOS", f"data review {place} -o review.csv")
+    elif words == "is an exported model":
+        next_steps(f"predict {place} PHOTOS")
+    else:
+        told = given.as_typed("scores", "labels")
+        next_steps(f"calibrate {place}{told} -o calibrated/ --rule best-f")
 
 
 @contextmanager
@@ -87,15 +87,13 @@ def _kind(place: str, data: str | None) -> tuple[str, set[str], Measure]:
     shards = path.is_dir() and (
         (path / "_manifest.jsonl").exists() or any(path.glob("part-*.parquet"))
     )
-    if "://" in place or shards:
+    if is_uri(place) or shards:
         return "holds shards", {"labels", "engine", "workers"}, _shards
     if is_exported(path):
         return "is an exported model", ON_DATA | ROWS, _exported
     if not path.exists():
-        raise DataError(
-            f"{place} does not exist; give the folder of a run, an exported model, or a file of "
-            "scores"
-        )
+        what = "the folder of a run, an exported model, or a file of scores"
+        raise DataError(f"{place} does not exist; give {what}")
     if not path.is_dir():
         return "is a file of scores", {"scores", "link", "labels", "by", "pool"} | ROWS, _scores
     options = {"without_training_photos"} | ROWS
@@ -191,12 +189,8 @@ def summarise(evaluation: Evaluation) -> None:
             count = evaluation.final.infinite
             sure = "1 entry was" if count == 1 else f"{count:,} entries were"
             say(f"{figure.name} is infinite: {sure} given probability 0 or 1 and wrong")
-    whys = {
-        figure.why_no_interval: figure.name
-        for figure in evaluation.headline
-        if figure.why_no_interval
-    }
-    tell(*(f"{name}: {why}" for why, name in whys.items()), *evaluation.notes)
+    whys = {figure.why_no_interval: figure.name for figure in evaluation.headline}
+    tell(*(f"{name}: {why}" for why, name in whys.items() if why), *evaluation.notes)
 
 
 def show_exclusive(evaluation: Evaluation) -> None:
@@ -218,10 +212,8 @@ def show(evaluation: Evaluation, *, json: bool, out: Path | None) -> None:
     summarise(evaluation)
     worst = sorted((row for row in evaluation.rows if row.ap is not None), key=lambda r: r.ap or 0)
     say()
-    show_table(
-        ("worst labels", "present", "AP"),
-        [(row.name, row.present, f"{row.ap:.4f}") for row in worst[:WORST]],
-    )
+    cells: list[Any] = [(row.name, row.present, f"{row.ap:.4f}") for row in worst[:WORST]]
+    show_table(("worst labels", "present", "AP"), cells)
     if evaluation.levels:
         say()
         cells = []
@@ -234,14 +226,12 @@ def show(evaluation: Evaluation, *, json: bool, out: Path | None) -> None:
         _show_subgroups(evaluation)
     undefined = evaluation.ranking.undefined_labels
     if undefined:
-        some = ", ".join(undefined[:WORST]) + (", ..." if len(undefined) > WORST else "")
-        say(f"without a known positive, left out: {counted(len(undefined), 'label')} ({some})")
+        some = f"{counted(len(undefined), 'label')} ({listed(undefined, WORST)})"
+        say(f"without a known positive, left out: {some}")
     say(f"\nranking: {evaluation.ranking.how}")
     if evaluation.final is not None:
-        say(
-            f"calibration: {len(evaluation.final.pooled.counts)} equal-width bins, "
-            f"{evaluation.final.pooled.entries}"
-        )
+        pooled = evaluation.final.pooled
+        say(f"calibration: {len(pooled.counts)} equal-width bins, {pooled.entries}")
     if evaluation.sets is not None:
         say(f"sets: {evaluation.sets.rule}")
     if out is not None:
@@ -252,8 +242,7 @@ def _show_subgroups(evaluation: Evaluation) -> None:
     rows = evaluation.subgroups
     names = [figure.name for figure in rows[0].figures]
     for by in dict.fromkeys(row.by for row in rows):
-        own = [row for row in rows if row.by == by]
-        cells = [(row.name, row.photos, *map(_cell, row.figures)) for row in own]
+        cells = [(row.name, row.photos, *map(_cell, row.figures)) for row in rows if row.by == by]
         show_table((by, "photos", *names), cells)
     say(
         "*: differs from the other photos (score test by group, corrected over all subgroups and "
@@ -280,12 +269,9 @@ def say_shortfall(rule: str, where: str, figures: Iterable[Any]) -> str:
             missed.append(f"{row.name} {value:.1%}")
     if not missed:
         return ""
-    more = f", and {len(missed) - WORST:,} more" if len(missed) > WORST else ""
-    say(
-        f"{what.capitalize()} is below {level:.0%} {where} for {len(missed):,} of "
-        f"{counted(known, 'label')}: {', '.join(missed[:WORST])}{more}. A tuned threshold is only "
-        "an estimate; a guarantee is tested."
-    )
+    below = f"{what.capitalize()} is below {level:.0%} {where} for {len(missed):,} of"
+    labels = f"{counted(known, 'label')}: {listed(missed, WORST)}"
+    say(f"{below} {labels}. A tuned threshold is only an estimate; a guarantee is tested.")
     return "" if what == "specificity" else f"{own}-per-label={level:g}"
 
 

@@ -122,8 +122,7 @@ def _program(folder: RunFolder, kind: str, form: dict[str, Any], given: Options)
     }
     with _progress() as watch:
         size, parity = writers[kind](*model, watch=watch)
-    say(f"wrote {out} ({size / 1e6:.1f} MB)")
-    say(str(parity))
+    say(f"wrote {out} ({size / 1e6:.1f} MB)\n{parity}")
     if kind == "web":
         say(f"serve it with any web server: python -m http.server -d {out}")
     if kind == "onnx" and folder.spec.link is None:
@@ -149,13 +148,11 @@ def _int8(folder: RunFolder, form: dict[str, Any], given: Options) -> None:
     spec, predictor = folder.spec, folder.model()
     facts, table = facts_of(predictor, spec, **form), load(given.data)
     with _progress() as watch:
-        quantised = quantised_content(
-            predictor, facts, table, anyway=given.int8_anyway, watch=watch
-        )
+        how = {"anyway": given.int8_anyway, "watch": watch}
+        quantised = quantised_content(predictor, facts, table, **how)
     with replacing(given.target) as temporary:
         temporary.write_bytes(quantised.content)
-    say(f"wrote {given.out}")
-    say(str(quantised))
+    say(f"wrote {given.out}\n{quantised}")
     if spec.promises:
         say("guarantees were tested on the float32 model and are not in this file")
 
@@ -167,8 +164,7 @@ def _hub(folder: RunFolder, given: Options) -> None:
     predictor, cost = expressible(folder.model(), folder)
     evaluation, measured_on = _measured(folder, given.data, predictor if cost else None)
     facts = {"title": out.name, "data": measured_on, "license": given.license}
-    card = partial(write_model_card, evaluation=evaluation, **facts)
-    model = export_hub(predictor, out, card)
+    model = export_hub(predictor, out, partial(write_model_card, evaluation=evaluation, **facts))
     say(f"wrote {out}: README.md is the card; read its limits before you push it")
     tell(cost)
     if model.loads_in_timm:

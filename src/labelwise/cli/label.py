@@ -24,6 +24,7 @@ OF_THE_PAGE = (
     *SERVER.split(),
 )
 ORDERS = ("value", "uncertain", "missing", "wrong")
+SIGNS: dict[str, Fact] = {"-": "absent", "!": "absent", "?": "unknown"}
 
 
 def label(named: list[str] | None, given: Options) -> None:
@@ -59,15 +60,13 @@ def _record(folder: Path, photo: str, labels: list[str], given: Options) -> None
     for text in (label.strip(" ,") for label in labels):
         name = text.lstrip("-?!")
         sign = text[: len(text) - len(name)]
-        states[name] = "absent" if sign in ("-", "!") else "unknown" if sign == "?" else "present"
-        if given.undo:
-            states[name] = "withdrawn"
+        state: Fact = SIGNS.get(sign, "present")
+        states[name] = "withdrawn" if given.undo else state
     with Index(folder) as index:
         row = index.row_of(photo)
         index.correct(row, states, who=given.who)
         for name, state in states.items():
-            chance = index.probability(row, name)
-            say(f"{name}: {state}; probability now {chance:.2f}")
+            say(f"{name}: {state}; probability now {index.probability(row, name):.2f}")
     next_steps(f"label next {folder}")
 
 
@@ -121,9 +120,7 @@ def _page(places: list[Path], given: Options) -> None:
     if given.out is None and not given.overwrite:
         refuse_overwriting(table, is_log=True)
     learner = None if given.guide is None else WordsLearner(given.guide, photos, watch=make_watch())
-    guided: dict[str, Any] = {}
-    if learner is not None:
-        guided = {"guide": learner.guide, "learn": learner.learnt}
+    guided: Any = {} if learner is None else {"guide": learner.guide, "learn": learner.learnt}
     words, find = WordList.read(given.words), partial(find_photos, places)
     app = create_labelling_app(photos, words, table, settings, find=find, **guided)
     run_until_stopped(app, settings, given)

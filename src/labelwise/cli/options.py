@@ -76,16 +76,20 @@ class Options:
 
     def as_typed(self, *names: str) -> str:
         """Return these options as they were given, for a command that is to be typed next."""
-        told = {name: getattr(self, name) for name in names if getattr(self, name)}
-        return "".join(f" --{name.replace('_', '-')} {value}" for name, value in told.items())
+        told = ((flag_of(name), getattr(self, name)) for name in names)
+        return "".join(f" {flag} {value}" for flag, value in told if value)
 
     def refuse(self, reason: str, *names: str) -> None:
         """Stop if the command line gave one of these options, which mean nothing here."""
         for name in names:
             value = getattr(self, name)
             if value not in (None, False, []) and name not in self._environment:
-                flag = f"--{name.strip('_').replace('_', '-')}"
-                raise SettingsError(f"{flag} does not apply: {reason}; leave it out")
+                raise SettingsError(f"{flag_of(name)} does not apply: {reason}; leave it out")
+
+
+def flag_of(name: str) -> str:
+    """Return how an option is typed."""
+    return f"--{name.strip('_').replace('_', '-')}"
 
 
 def model_path(given: Options) -> Path | None:
@@ -125,18 +129,11 @@ def load_table(source: str, given: Options) -> Any:
 
 def reading(given: Options) -> dict[str, Any]:
     """Return how a verb was told to read a table; flags count more than ``--set``."""
-    flags = {
-        name: getattr(given, name, None)
-        for name in ("skip_missing", "skip_broken", "duplicates", "extension")
-    }
-    return parsed(given.set) | {name: value for name, value in flags.items() if value}
-
-
-def parsed(options: list[str] | None) -> dict[str, Any]:
-    """Return the options of a format given as ``--set columns.labels=tags``."""
     from labelwise.system.yaml_values import nested, parse_assignments
 
-    return nested(parse_assignments(options or ()))
+    names = ("skip_missing", "skip_broken", "duplicates", "extension")
+    flags = {name: getattr(given, name) for name in names if getattr(given, name, None)}
+    return nested(parse_assignments(given.set or ())) | flags
 
 
 def read_secret(file: Path | None, variable: str, what: str, flag: str) -> str | None:
@@ -150,6 +147,5 @@ def read_secret(file: Path | None, variable: str, what: str, flag: str) -> str |
         return file.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not text"
-        raise SettingsError(
-            f"{what.removeprefix('the ')} file {file} cannot be read: {reason}"
-        ) from None
+        what = what.removeprefix("the ")
+        raise SettingsError(f"{what} file {file} cannot be read: {reason}") from None

@@ -1,7 +1,5 @@
 """``labelwise papers``: the papers' methods, tables and figures."""
 
-import shlex
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +8,7 @@ from typing import Any
 import torch
 
 from labelwise.cli.options import Options, check_weights
-from labelwise.cli.text import duration, in_all, next_steps, resumable, say, show_table
+from labelwise.cli.text import command, duration, in_all, next_steps, resumable, say, show_table
 from labelwise.data import load
 from labelwise.errors import DataError, SettingsError
 from labelwise.papers import reproduce
@@ -101,8 +99,7 @@ def run(table: str, given: Options) -> None:
     with resumable(folder):
         done = reproduce.reproduce(request, folder, executor=executor, say=say, watch=make_watch())
     show_table(*done.cells(), title=done.title, names=2)
-    for note in (*done.verdicts(), *done.deviations()):
-        say(f"- {note}")
+    say("\n".join(f"- {note}" for note in (*done.verdicts(), *done.deviations())))
     say(f"written: {folder / 'table.md'}")
     if figure is None:
         next_steps("papers list", "compare DATA --methods bce,spa")
@@ -125,10 +122,8 @@ def _survey(
     if frozen is not None:
         size, squash = overrides.get("image_size"), bool(overrides.get("squash", False))
         frozen = replace(frozen, image_size=size, squash=squash)
-    command = shlex.join(["labelwise", *sys.argv[1:]])
-    plan = SurveyPlan(
-        root, sources, rows, given.seeds or 5, frozen, given.quick, overrides, command
-    )
+    recipe = (frozen, given.quick, overrides, command())
+    plan = SurveyPlan(root, sources, rows, given.seeds or 5, *recipe)
     with resumable(folder):
         cells = run_survey(plan, folder, jobs=given.jobs or 1, say=say, watch=make_watch())
     write_text(folder / "survey.md", page(complete(cells), "# Survey"))
@@ -173,11 +168,7 @@ def _judge(table: str, root: Path, source: str | None, given: Sequence[str], fol
 
 
 def _write_table(
-    folder: Path,
-    title: str,
-    header: list[str],
-    rows: list[list[str]],
-    notes: Sequence[str] = (),
+    folder: Path, title: str, header: list[str], rows: list[list[str]], notes: Sequence[str] = ()
 ) -> None:
     show_table(header, rows, title=title)
     for note in notes:
@@ -189,10 +180,8 @@ def _write_table(
 
 def _transfer(root: Path, sets: tuple[str, ...], frozen: Frozen | None, folder: Path) -> None:
     if frozen is None:
-        raise SettingsError(
-            f"{TRANSFERRED} judges a frozen backbone; name it with --features and its weights with "
-            "--weights"
-        )
+        mend = "name it with --features and its weights with --weights"
+        raise SettingsError(f"{TRANSFERRED} judges a frozen backbone; {mend}")
     with resumable(folder):
         results = transfer(root, frozen, folder, sets=sets, say=say, watch=make_watch())
     _write_table(folder, TITLE, *cells(results), remarks(results, frozen))

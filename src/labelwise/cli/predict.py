@@ -33,7 +33,7 @@ from labelwise.pictures import ImageSource, PictureImages
 from labelwise.pictures.decode import image_paths
 from labelwise.predictions import Predictions
 from labelwise.system.progress import make_watch
-from labelwise.system.storage import without_options
+from labelwise.system.storage import is_uri, without_options
 from labelwise.system.text import counted
 from labelwise.taxonomy import Taxonomy
 
@@ -53,26 +53,25 @@ def predict(model: Path, images: list[str], given: Options) -> None:
     if given.explain is not None and given.explain.suffix.lower() != ".html":
         raise SettingsError(f"--explain writes a page that ends in .html, got {given.explain}")
     out = given.out
-    if out is not None and (out.endswith("/") or "://" in out or Path(out).is_dir()):
+    if out is not None and (out.endswith("/") or is_uri(out) or Path(out).is_dir()):
         for name in ("explain", "taxonomy", "frequencies"):
             given.refuse(f"--{name} is for answers in one file, not for shards", name)
         _predict_shards(model, images, out, given)
         return
     reason = "it is for shards, with -o a folder that ends in /"
     given.refuse(reason, "engine", "workers", "decoders", "shard_rows")
-    for image in images:
-        if "://" in image:
-            raise SettingsError(
-                f"{without_options(image)} is scored into shards: give -o a folder ending in /"
-            )
+    uri = next(filter(is_uri, images), None)
+    if uri is not None:
+        raise SettingsError(
+            f"{without_options(uri)} is scored into shards: give -o a folder ending in /"
+        )
     _predict_file(model, [Path(image) for image in images], given)
 
 
 def _fitted_files(places: list[Path]) -> list[Path]:
     first = places[0]
     if first.is_dir() and not (first / "model.json").exists():
-        names = ("link.json", "thresholds.json")
-        return [first / name for name in names if (first / name).is_file()]
+        return [*filter(Path.is_file, (first / "link.json", first / "thresholds.json"))]
     return places if all(path.suffix == ".json" for path in places) else []
 
 
@@ -103,11 +102,9 @@ def _apply(fitted: list[Path], source: Path, given: Options) -> None:
         table = read_unlabelled(path, given.scores or files[0].kind)
     result = applied(files, table)
     save_applied(out, result)
-    if table.failed:
-        say(unscored_note(table.failed, str(source)))
-    sets = ""
-    if result.labels is not None:
-        sets = f", {fmean(map(len, result.labels)):.2f} labels per row"
+    tell(unscored_note(table.failed, str(source)) if table.failed else "")
+    sizes = None if result.labels is None else map(len, result.labels)
+    sets = "" if sizes is None else f", {fmean(sizes):.2f} labels per row"
     size = f"{counted(len(result.ids), 'row')}, {counted(len(result.names), 'label')}"
     say(f"{size}{sets}: {out}")
     next_steps(f"evaluate {out} --labels TRUTH.csv")
@@ -125,24 +122,17 @@ def _predict_shards(run: Path, places: list[str], out: str, given: Options) -> N
     caution(caution_of(run))
     threads = decoders_per_worker(workers)
     task = ScoringTask(out, model, given.batch_size or 64, device, threads, decoder, reader)
-    address = without_options(out)
+    address, run_by = without_options(out), make_engine(engine, workers, device, decoders)
     with resumable(address):
-        outcome = predict_shards(
-            task,
-            places,
-            make_engine(engine, workers, device, decoders),
-            shard_rows=given.shard_rows or 4096,
-            watch=make_watch(),
-        )
+        rows = given.shard_rows or 4096
+        outcome = predict_shards(task, places, run_by, shard_rows=rows, watch=make_watch())
     if outcome.resumed:
         say(f"{outcome.resumed:,} of {outcome.shards:,} shards were there already")
-    good, shards = outcome.rows - outcome.failed, counted(outcome.shards, "shard")
-    say(f"{good:,} of {counted(outcome.rows, 'image')} predicted, in {shards} in {address}")
+    images, shards = counted(outcome.rows, "image"), counted(outcome.shards, "shard")
+    say(f"{outcome.rows - outcome.failed:,} of {images} predicted, in {shards} in {address}")
     if outcome.failed:
-        complain(
-            f"{outcome.failed:,} of {counted(outcome.rows, 'image')} could not be read; the column "
-            "error of their rows says why"
-        )
+        told = "could not be read; the column error of their rows says why"
+        complain(f"{outcome.failed:,} of {images} {told}")
         raise typer.Exit(1)
     next_steps(f"evaluate {address} --labels TRUTH.csv")
 
@@ -210,8 +200,7 @@ def _predict_file(run: Path, images: list[Path], given: Options) -> None:
     if out is not None:
         say(f"{count - failed:,} of {counted(count, 'image')} predicted, written to {out}")
     if count > failed:
-        note = RunFolder(run).size_note(chosen / (count - failed)) if run.is_dir() else ""
-        tell(note)
+        tell(RunFolder(run).size_note(chosen / (count - failed)) if run.is_dir() else "")
         if held_out is not None:
             _say_frequencies(held_out, model.link, logits)
     if failed:
@@ -255,7 +244,6 @@ def _say_frequencies(held_out: Predictions, link: Any, logits: list[Any]) -> Non
 
 
 def _stoppable(out: Path | None) -> AbstractContextManager[None]:
-    """Have Ctrl-C say that no file was written, and how one can go on."""
     if out is None:
         return nullcontext()
     return before_writing(

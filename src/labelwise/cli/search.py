@@ -57,22 +57,22 @@ def search(index: Path | None, query: str | None, given: Options) -> None:
         cut: dict[str, Any] = {"at_least": given.at_least or 0.0}
         cut |= {"wrong_at_most": given.wrong_at_most, "sort": given.sort or "score"}
         found = answer(opened, wanted, top=top, photos=photos, **cut)
+        counted_in_words = found.sentence(), found.copies_sentence, found.likeness.sentence()
         if given.count:
             if given.json:
                 say(json.dumps(_numbers(found, beside)))
             else:
-                _say_counted(found)
+                tell(*counted_in_words)
             return
         _show_hits(found.hits, beside, given)
         if given.html is not None:
             write_contact_sheet(given.html, opened, found, beside)
-        if not given.json and not given.paths_only:
-            _say_counted(found)
-            if given.html is not None:
-                say(f"the page: {given.html}")
-            named = f"{quote(str(folder))} {quote(str(wanted))}"
-            audits = given.wrong_at_most is not None
-            next_steps(f"audit {named}" if audits else f"search {named} --wrong-at-most 0.1")
+        if given.json or given.paths_only:
+            return
+        tell(*counted_in_words, "" if given.html is None else f"the page: {given.html}")
+        named = f"{quote(str(folder))} {quote(str(wanted))}"
+        audits = given.wrong_at_most is not None
+        next_steps(f"audit {named}" if audits else f"search {named} --wrong-at-most 0.1")
 
 
 def _check(given: Options, query: str | None) -> None:
@@ -104,10 +104,8 @@ def _search_text(index: Index, text: str, query: Query | None, top: int, given: 
     hits = texts.photos(index, text, top, query=query, at_least=least)
     _show_similar([], hits, given)
     if query is not None and len(hits) < top:
-        complain(
-            f"{counted(len(hits), 'photo')} with a probability of at least {least:g} for "
-            f"{query}; --at-least lowers that"
-        )
+        few = f"{counted(len(hits), 'photo')} with a probability of at least {least:g}"
+        complain(f"{few} for {query}; --at-least lowers that")
     if not given.json and not given.paths_only:
         say(f"the photos most like {text!r} first; a likeness is not a probability")
 
@@ -136,10 +134,6 @@ def _beside(caution: str | None) -> dict[str, str]:
     return {} if caution is None else {"caution": caution}
 
 
-def _say_counted(found: Found) -> None:
-    tell(found.sentence(), found.copies_sentence, found.likeness.sentence())
-
-
 def _show_paths(hits: Sequence[Hit], null: bool) -> None:
     """Print paths, ended by lines or null bytes: as their bytes are, to a terminal made safe."""
     paths = [hit.paths[0] for hit in hits]
@@ -165,9 +159,8 @@ def _show_hits(hits: Sequence[Hit], caution: str | None, given: Options) -> None
     labels = ["labels by themselves"] if any(hit.why for hit in hits) else []
     rows = []
     for hit in hits:
-        why = ", ".join(f"{name} {chance:.2f}" for name, chance in hit.why.items())
-        shown = [f"{hit.probability:.3f}", hit.paths[0], *([why] if labels else [])]
-        rows.append([*shown, (hit.taken or "")[:10]])
+        why = [", ".join(f"{name} {chance:.2f}" for name, chance in hit.why.items())] * len(labels)
+        rows.append((f"{hit.probability:.3f}", hit.paths[0], *why, (hit.taken or "")[:10]))
     show_table(("probability", "photo", *labels, "taken"), rows)
 
 

@@ -37,19 +37,16 @@ def serve(run: Path | None, index: Path | None, given: Options) -> None:
     given.refuse("it belongs to --mcp", "http", "write", "tag_folder")
     settings = server_settings(given)
     if run is None:
-        raise SettingsError(
-            "name the folder of a run to serve; to have photos labelled: labelwise label --page "
-            "PHOTOS --words words.txt"
-        )
+        page = "labelwise label --page PHOTOS --words words.txt"
+        raise SettingsError(f"name the folder of a run to serve; to have photos labelled: {page}")
     from labelwise.server import create_app
 
     for folder in (run, *(folder for _, folder in settings.models)):
         caution(caution_of(folder))
     if settings.decode_processes and not can_start():
         if given.decoders is not None:
-            raise SettingsError(
-                f"processes that open pictures need Linux; got --decoders {given.decoders}"
-            )
+            got = f"--decoders {given.decoders}"
+            raise SettingsError(f"processes that open pictures need Linux; got {got}")
         caution(UNGUARDED)
     threads = None
     if not is_exported(run):
@@ -87,11 +84,7 @@ def server_settings(given: Options) -> "ServeSettings":
 
 
 def run_until_stopped(
-    app: Any,
-    settings: "ServeSettings",
-    given: Options,
-    words: str = "labelwise is at {}",
-    **more: Any,
+    app: Any, settings: Any, given: Options, words: str = "labelwise is at {}", **more: Any
 ) -> None:
     """Serve an application, and say where it is."""
     from labelwise.server import serve as run_server
@@ -105,8 +98,8 @@ def run_until_stopped(
 
 
 def _named_run(text: str) -> tuple[str, Path]:
-    name, equals, folder = text.partition("=")
-    if not (name and equals and folder):
+    name, _, folder = text.partition("=")
+    if not (name and folder):
         raise SettingsError(f"--also must be a name and a run, as in cats=runs/cats, got {text!r}")
     return name, Path(folder)
 

@@ -13,7 +13,7 @@ from labelwise.cli.text import caution, complain, next_steps, resumable, say, sh
 from labelwise.contrib.immich import Immich, remove_tags, write_tags
 from labelwise.decide import Promised
 from labelwise.errors import SettingsError
-from labelwise.photos import Index, model_changed, tagging
+from labelwise.photos import Index, model_changed
 from labelwise.photos.metadata import sidecar_of
 from labelwise.photos.store import Store
 from labelwise.photos.tagging import (
@@ -27,6 +27,7 @@ from labelwise.photos.tagging import (
     tags_of_audit,
     undo_embedded,
     undo_sidecar,
+    write_sidecar,
 )
 from labelwise.photos.xmp import Keyword
 from labelwise.system.progress import make_watch
@@ -55,11 +56,10 @@ def tag(folder: Path, given: Options) -> None:
         complain(f"{outcome.path} is left alone: {outcome.reason}")
     counts = Counter(outcome.state for outcome in outcomes)
     words = ", ".join(f"{count:,} {state}" for state, count in sorted(counts.items())) or "nothing"
-    what = "photos" if given.embed else "side-cars"
+    what, where = ("photos", "--embed") if given.embed else ("side-cars", "--xmp")
     say(f"{_unwritten(given)}{'side-cars and photos' if given.undo else what}: {words}")
     if counts["left alone"]:
         raise typer.Exit(1)
-    where = "--embed" if given.embed else "--xmp"
     if given.undo:
         next_steps(f"tag {folder} {'--undo' if given.dry_run else where}")
     else:
@@ -156,10 +156,9 @@ def _written(
                 outcomes.append(embed_tags(store, photo, keywords, dry_run=given.dry_run))
                 continue
             shots = [*raw_partners(photo), photo]  # a side-car of both is the photo's
-            options: dict[str, Any] = {"adopt": given.adopt, "dry_run": given.dry_run}
+            how: dict[str, Any] = {"adopt": given.adopt, "dry_run": given.dry_run}
             for sidecar, shot in {sidecar_of(shot): shot for shot in shots}.items():
-                options["photo"] = shot
-                outcomes.append(tagging.write_sidecar(store, sidecar, keywords, **options))
+                outcomes.append(write_sidecar(store, sidecar, keywords, photo=shot, **how))
         watch.advance(1)
     watch.finish()
     return outcomes
@@ -178,7 +177,6 @@ def _show_counts(given: Mapping[str, int]) -> None:
 
 
 def _promised(index: Index, given: Options) -> Promised | None:
-    """Return the guaranteed rule, having said what it guarantees; None for the model's own."""
     if given.wrong_at_most is None:
         return None
     level, per_label = given.get("confidence", 0.95), given.per_label

@@ -92,9 +92,8 @@ def train_and_report(
     if done.was_finished:
         say(f"{address} was finished before; --fresh starts over")
     summarise(done.evaluation)
-    split = done.evaluation.data.split
-    if done.evaluation.sets is not None:
-        say(f"Rule ({settings.rule}): {done.evaluation.sets.rule}")
+    split, sets = done.evaluation.data.split, done.evaluation.sets
+    tell(f"Rule ({settings.rule}): {sets.rule}" if sets is not None else "")
     tested = say_shortfall(settings.rule, f"on {split}", done.evaluation.rows)
     tell(few_test_photos(done.evaluation.data.rows if split == "test" else 0))
     say(f"Report: {address_of(address, folder.report.name)}")
@@ -103,10 +102,10 @@ def train_and_report(
         next_steps(f"data review {named} -o review.csv")
         return done
     on_split = "" if split == "test" else f" --split {split}"
-    guarantee = f"train {settings.data} --guarantee {tested}"
-    next_steps(
-        f"predict {named} PICTURES...", guarantee if tested else f"evaluate {named}{on_split}"
+    then = (
+        f"train {settings.data} --guarantee {tested}" if tested else f"evaluate {named}{on_split}"
     )
+    next_steps(f"predict {named} PICTURES...", then)
     return done
 
 
@@ -116,17 +115,15 @@ def demo(given: Options) -> None:
     # Shifts, not mirrored: a mirrored digit is another one. Six epochs pass 0.90 mAP.
     recipe = Recipe(epochs=6, optimizer=OptimizerSettings(lr=5e-3))
     settings = Settings(data="scenes", backbone="small-cnn", augment="shift", recipe=recipe)
-    folder = RunFolder(Path(given.out or "runs/demo"))
-    train_and_report(settings, folder, fresh=given.fresh)
+    train_and_report(settings, RunFolder(Path(given.out or "runs/demo")), fresh=given.fresh)
     if given.photos is None:
         return
     given.photos.mkdir(parents=True, exist_ok=True)
     table = scenes(0, 0, DEMO_PHOTOS, seed=1)  # which no split of the demo holds
     for row in range(DEMO_PHOTOS):
         picture = table.images.read(row)
-        side = 4 * picture.width
-        large = picture.resize((side, side), Image.Resampling.BICUBIC)
-        large.save(given.photos / f"scene-{row:03d}.png")
+        size = 4 * picture.width, 4 * picture.width
+        picture.resize(size, Image.Resampling.BICUBIC).save(given.photos / f"scene-{row:03d}.png")
     say(f"{DEMO_PHOTOS} new scenes are in {given.photos}")
 
 

@@ -47,12 +47,7 @@ def document(title: str, lead: str, parts: Sequence[Part]) -> str:
         tag("title", title),
         tag("style", trusted(_text("style.css"))),
     )
-    page = tag(
-        "html",
-        head,
-        tag("body", body, tag("script", trusted(script))),
-        lang="en",
-    )
+    page = tag("html", head, tag("body", body, tag("script", trusted(script))), lang="en")
     return f"<!doctype html>\n{page}\n"
 
 
@@ -66,8 +61,8 @@ def charts_of(page: str) -> dict[str, str]:
         name = re.sub(r"\W+", "-", title.lower()).strip("-")
         while name in charts:
             name += "-"
-        drawn = chart.replace("<svg ", opening, 1).replace(">", f"><style>{style}</style>", 1)
-        charts[name] = drawn
+        complete = chart.replace("<svg ", opening, 1)
+        charts[name] = complete.replace(">", f"><style>{style}</style>", 1)
     return charts
 
 
@@ -138,20 +133,13 @@ def table(
         tag("tbody", *body),
         class_="sortable" if sortable else None,
     )
-    return tag(
-        "div",
-        content,
-        class_="scroll" + " wide" * wide + " pinned" * pinned,
-        tabindex=0,
-        role="region",
-        aria_label=caption,
-    )
+    style = "scroll" + " wide" * wide + " pinned" * pinned
+    return tag("div", content, class_=style, tabindex=0, role="region", aria_label=caption)
 
 
 def figure(chart: Markup, title: str, text: Child, numbers: Markup | None = None) -> Markup:
     """Return a chart with its caption and, folded away, its numbers."""
-    caption = tag("figcaption", tag("b", title), " ", text)
-    return tag("figure", chart, caption, numbers)
+    return tag("figure", chart, tag("figcaption", tag("b", title), " ", text), numbers)
 
 
 def side_by_side(*children: Child) -> Markup:
@@ -180,11 +168,7 @@ def _cell(cell: str | Cell) -> Markup:
         return tag("td", cell)
     bar = None
     if cell.meter and cell.value is not None:
-        bar = tag(
-            "span",
-            tag("i", style=f"width:{100 * cell.value:.1f}%"),
-            class_="meter",
-            aria_hidden="true",
-        )
+        filled = tag("i", style=f"width:{100 * cell.value:.1f}%")
+        bar = tag("span", filled, class_="meter", aria_hidden="true")
     text = tag("b", cell.text) if cell.strong else cell.text
     return tag("td", bar, text, data_value="" if cell.value is None else f"{cell.value:.9g}")

@@ -25,12 +25,11 @@ def trusted(text: str) -> Markup:
 
 def join(*children: Child) -> Markup:
     """Return the children one after the other; ``None`` is nothing, plain text is escaped."""
-    return Markup(
-        "".join(
-            child if isinstance(child, Markup) else escape(_text(child), quote=False)
-            for child in children
-        )
+    texts = (
+        child if isinstance(child, Markup) else escape(_text(child), quote=False)
+        for child in children
     )
+    return Markup("".join(texts))
 
 
 def tag(name: str, /, *children: Child, **attributes: Child | bool) -> Markup:
@@ -48,9 +47,7 @@ def tag(name: str, /, *children: Child, **attributes: Child | bool) -> Markup:
         label = _CASED.get(key) or key.rstrip("_").replace("_", "-")
         words.append(label if value is True else f'{label}="{escape(_text(value), quote=True)}"')
     opening = f"<{' '.join(words)}>"
-    if name in _VOID:
-        return Markup(opening)
-    return Markup(f"{opening}{join(*children)}</{name}>")
+    return Markup(opening if name in _VOID else f"{opening}{join(*children)}</{name}>")
 
 
 # SVG attributes are case-sensitive and some hold a capital.

@@ -72,6 +72,7 @@ class Frame:
         middle = (self.top + self.height - self.bottom) / 2
         centre = (self.left + self.width - self.right) / 2
         foot, right = self.height - self.bottom, self.width - self.right
+        turned = f"rotate(-90 11 {middle:g})"
         rows = [
             join(
                 line(self.left, right, self.py(value), self.py(value), "grid"),
@@ -91,9 +92,7 @@ class Frame:
             line(self.left, right, foot, foot, "axis"),
             *marks,
             text(self.x.title, centre, self.height - 6, "name mid") if self.x.title else None,
-            text(self.y.title, 11, middle, "name mid", f"rotate(-90 11 {middle:g})")
-            if self.y.title
-            else None,
+            text(self.y.title, 11, middle, "name mid", turned) if self.y.title else None,
             viewbox=f"0 0 {self.width:g} {self.height:g}",
             role="img",
             aria_label=f"{title}. {description}",
@@ -133,15 +132,12 @@ def path(points: Iterable[tuple[float, float]], class_: str) -> Markup:
 
 def legend(entries: Sequence[tuple[str, str]], *, x: float, y: float) -> Markup:
     """Return the key of a chart, one line each: the class of the marks, then their name."""
-    return join(
-        *(
-            join(
-                tag("rect", x=x, y=y + 14 * row - 8, width=10, height=10, class_=f"key {class_}"),
-                text(name, x + 15, y + 14 * row + 1, "tick"),
-            )
-            for row, (class_, name) in enumerate(entries)
-        )
-    )
+    marks = []
+    for row, (class_, name) in enumerate(entries):
+        place = {"x": x, "y": y + 14 * row - 8, "width": 10, "height": 10}
+        marks.append(tag("rect", **place, class_=f"key {class_}"))
+        marks.append(text(name, x + 15, y + 14 * row + 1, "tick"))
+    return join(*marks)
 
 
 def ticks(low: float, high: float, wanted: int = 5) -> list[float]:

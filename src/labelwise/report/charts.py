@@ -35,19 +35,13 @@ from labelwise.system.files import write_text
 if TYPE_CHECKING:  # audits are reported without torch
     from labelwise.evaluation import Curve
 
-# Charts of several methods: a dot plot with a row per name.
-#
-# Small dots are the single values, the large one is their mean. The axis holds every value; an
-# interval that would squeeze them ends at the edge with an arrow.
-
-
 BOLD = 1.1 * LETTER
 ROW = 25.0
 
 
 @dataclass(frozen=True)
 class Dots:
-    """One row: its values by what they are called, their mean and interval, and how it is said."""
+    """One row of a dot plot: small dots are its values by name, the large one is their mean."""
 
     name: str
     values: Mapping[str, float]
@@ -67,7 +61,10 @@ def dot_plot(
     description: str,
     ends: tuple[float, float] | None = None,
 ) -> Markup:
-    """Return the plot, rows from top to bottom, with each mean written out at the right."""
+    """Return the plot, rows from top to bottom, with each mean written out at the right.
+
+    The axis holds every value; an interval that would squeeze them ends at the edge with an arrow.
+    """
     low, high = limits(rows) if ends is None else ends
     left = BOLD * max(len(cut(row.name, LETTERS)) for row in rows) + 10
     right = BOLD * max(len(row.text) for row in rows) + 12
@@ -150,13 +147,7 @@ class Series:
 
 
 def line_chart(
-    series: Sequence[Series],
-    *,
-    title: str,
-    x: str,
-    y: str,
-    whole: bool = False,
-    zero: bool = False,
+    series: Sequence[Series], *, title: str, x: str, y: str, whole: bool = False, zero: bool = False
 ) -> Markup:
     """Return the chart. ``whole`` ticks only at integers; ``zero`` starts the axis at 0."""
     xs = [value for s in series for value in s.x]
@@ -172,10 +163,8 @@ def line_chart(
     up = Axis.upto(max(tops), y, low=0 if zero else min(lows))
     frame = Frame(across, up, top=34)
     key = legend([(s.class_, s.name) for s in series], x=frame.left, y=12)
-    words = " ".join(
-        f"{s.name}: from {s.y[0]:.4g} at {s.x[0]:g} to {s.y[-1]:.4g} at {s.x[-1]:g}."
-        for s in series
-    )
+    ends = ((s.name, s.y[0], s.x[0], s.y[-1], s.x[-1]) for s in series)
+    words = " ".join("{}: from {:.4g} at {:g} to {:.4g} at {:g}.".format(*end) for end in ends)
     return frame.draw(*(_line(frame, s) for s in series), key, title=title, description=words)
 
 
@@ -264,13 +253,13 @@ def diagonal(frame: Frame) -> Markup:
 
 def _stage_marks(frame: Frame, class_: str, name: str, curve: "Curve", *, radius: float) -> Markup:
     bins = filled_bins(curve)
-    whiskers = [_whisker(frame, said, *wilson(seen, count), class_) for said, seen, count in bins]
-    dots = []
+    marks = [_whisker(frame, said, *wilson(seen, count), class_) for said, seen, count in bins]
+    if len(bins) > 1:
+        marks.append(path([(frame.px(c), frame.py(f)) for c, f, _ in bins], f"line {class_}"))
     for said, seen, count in bins:
         words = f"{name}: {said:.1%} said, {seen:.1%} seen, {count:,} entries"
-        dots.append(dot(words, frame.px(said), frame.py(seen), radius, class_))
-    joined = path([(frame.px(c), frame.py(f)) for c, f, _ in bins], f"line {class_}")
-    return join(*whiskers, joined if len(bins) > 1 else None, *dots)
+        marks.append(dot(words, frame.px(said), frame.py(seen), radius, class_))
+    return join(*marks)
 
 
 def reliability_chart(stages: Sequence[Stage], *, title: str, small: bool = False) -> Markup:

@@ -109,18 +109,18 @@ def _all_numbers(comparison: Comparison) -> Markup:
     for method, by_seed in comparison.figures.items():
         for seed, figures in by_seed.items():
             values = [(figures.get(name), MEASURES[name].percent) for name in shown]
-            cells_of_run = (
-                Cell(UNDEFINED if value is None else INFINITE)
-                if value is None or isinf(value)
-                else Cell(show_figure(seed_mean([value]), percent), value)
-                for value, percent in values
-            )
-            runs.append([method, Cell(str(seed), seed), *cells_of_run])
+            runs.append([method, Cell(str(seed), seed), *(_cell(*value) for value in values)])
     units = f"One row per run, {UNITS}."
     every = table(["method", "seed", *shown], runs, caption=units, sortable=True, pinned=True)
     units = f"Mean ± half the 95 % interval over seeds, {UNITS}. Bold: the best mean."
     means = table(["", *comparison.figures], rows, caption=units, pinned=True)
     return section("table", "All numbers", means, details("Every run", every))
+
+
+def _cell(value: float | None, percent: bool) -> Cell:
+    if value is None or isinf(value):
+        return Cell(UNDEFINED if value is None else INFINITE)
+    return Cell(show_figure(seed_mean([value]), percent), value)
 
 
 def _chosen_settings(comparison: Comparison) -> Markup | None:
@@ -238,12 +238,9 @@ def _measure_figure(comparison: Comparison, name: str) -> Markup:
     ]
     way = "higher is better" if higher else "lower is better"
     spoken = [f"{row.name} {row.text}{WORDS.get(places[row.name], '')}" for row in rows]
-    chart = dot_plot(
-        rows,
-        title=f"{name} of each method",
-        x=f"{way} →" if higher else f"← {way}",
-        description=f"{'; '.join(spoken)}. {way.capitalize()}.",
-    )
+    title, x = f"{name} of each method", f"{way} →" if higher else f"← {way}"
+    described = f"{'; '.join(spoken)}. {way.capitalize()}."
+    chart = dot_plot(rows, title=title, x=x, description=described)
     unit = "; per cent" if MEASURES[name].percent else ""
     words = f" {GLOSS[name]}{unit}.{_methods_without(comparison, name)}"
     caption = tag("figcaption", tag("b", f"{name} {'↑' if higher else '↓'}"), words)
@@ -276,8 +273,8 @@ def _price(comparison: Comparison) -> Markup | None:
     if len(points["IN"]) > 1:
         level = [m for m, standing in standings(comparison, MMC).items() if standing == "level"]
         doubt = f" There is no significant difference in MMC from {', '.join(level)}."
-        said = paragraph(_price_verdict(points["IN"]), doubt if level else "", class_="note")
-        parts.append(said)
+        verdict = _price_verdict(points["IN"]) + (doubt if level else "")
+        parts.append(paragraph(verdict, class_="note"))
     parts.append(_price_table(comparison, points))
     return section("price", "The price of a low MMC", *parts)
 
@@ -311,11 +308,9 @@ def _price_verdict(points: dict[str, tuple[str, float, float]]) -> str:
         return f"{begin}, and an infinite log loss IN: {reason}."
     if quiet == sharp:
         return f"{begin}, and the lowest log loss IN, {loss:.4f}: it pays nothing for it."
-    more = f"{100 * (loss / best - 1):.0f} % above " if best > 0 else "above "
-    return (
-        f"{begin}, with a log loss IN of {loss:.4f}: {more}the lowest, {best:.4f} of {sharp}, "
-        f"whose MMC is {mmc:.2f} %."
-    )
+    more = f"{100 * (loss / best - 1):.0f} % above" if best > 0 else "above"
+    cost = f"{loss:.4f}: {more} the lowest, {best:.4f} of {sharp}, whose MMC is {mmc:.2f} %"
+    return f"{begin}, with a log loss IN of {cost}."
 
 
 def _price_table(
@@ -339,5 +334,4 @@ def _search(comparison: Comparison) -> Markup | None:
     figures = dot_figures(comparison, tuple(LENGTHS.values()))
     if not figures:
         return None
-    words = paragraph(_WORDS["text"]["search"])
-    return section("search", "Search", words, side_by_side(*figures))
+    return section("search", "Search", paragraph(_WORDS["text"]["search"]), side_by_side(*figures))

@@ -6,6 +6,7 @@ out: a person who sees the model's guess tends to agree with it.
 
 from base64 import b64encode
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -51,10 +52,8 @@ def write_contact_sheet(path: Path, index: Index, found: Found, caution: str | N
     if caution is not None:
         lead += f" {_sentence(caution)}"
     if found.positives:  # of others the count says that it was never tested
-        lead += (
-            f" Probabilities are calibrated for this query on {found.checked_on:,} photos that the "
-            f"model was not trained on, of which {found.positives:,} match it."
-        )
+        lead += f" Probabilities are calibrated for this query on {found.checked_on:,} photos that "
+        lead += f"the model was not trained on, of which {found.positives:,} match it."
     if any(hit.why for hit in found.hits):
         lead += " Beneath each stand the probabilities of its labels by themselves."
     stated = "" if found.statement is None else found.statement.sentence
@@ -76,11 +75,9 @@ def _hit(index: Index, hit: Hit) -> Markup:
     reasons = (f"{label} {prob:.2f}" for label, prob in hit.why.items())
     why = ", ".join(reason.replace(" ", "\N{NO-BREAK SPACE}") for reason in reasons)
     image, picture = None, index.picture(hit.row)
-    try:
+    with suppress(LabelwiseError):
         if picture is not None:
             image = shown_images(OneImage(*picture), index.spec.transform).read(0, SIDE)
-    except LabelwiseError:
-        pass
     caption = (tag("strong", chance(hit.probability)), tag("span", why), file_name(hit.paths[0]))
     alt = f"{for_terminal(hit.paths[0])}: {why}"
     return card(image, alt, *caption, missing="The file cannot be read now.")
@@ -138,12 +135,11 @@ def _sheet(
         words += " · check" if question.check and not question.answer else ""
         own.setdefault(question.photo, []).append(tag("span", words))
     cards = []
-    shown = list(own.items())[:PHOTOS]
-    for photo, said in shown:
+    for photo, said in list(own.items())[:PHOTOS]:
         image = None if picture is None else picture(photo)
         caption = (*said, file_name(photo))
         cards.append(card(image, for_terminal(photo), *caption, missing="No picture here."))
-    heading = f"The first {len(shown)} photos"
+    heading = f"The first {len(cards)} photos"
     return section("photos", heading, tag("ul", *cards, class_="sheet")), len(own)
 
 

@@ -25,7 +25,7 @@ from labelwise.report.page import facts, glance, how
 from labelwise.report.runs import measured_run, origin_of
 from labelwise.scores import read_run
 from labelwise.system.files import sha256_of, write_text
-from labelwise.system.text import counted
+from labelwise.system.text import counted, listed
 
 FEW = 20
 FILES = ("settings.yaml", "model.json", "model.safetensors", "evaluation.json")
@@ -52,10 +52,8 @@ def write_dossier(
     record |= {ANNEX_IV[name]: content for name, content in known.items()}
     record[ANNEX_IV["metrics"]] = json.loads(evaluation.to_json())
     parts = {name: _shown(content) for name, content in known.items()}
-    unknown = (
-        "No subgroup was named: how the model treats different sites, cameras or groups of people "
-        "is not known."
-    )
+    unknown = "No subgroup was named: how the model treats different sites, cameras or groups of "
+    unknown += "people is not known."
     subgroups = subgroup_tables(evaluation) or [paragraph(unknown, class_="note")]
     opening = paragraph(facts(evaluation)), glance(evaluation, {}), tag("h3", "By subgroup")
     shown = (draw(evaluation) for draw in (calibration, labels, curves, how))
@@ -99,7 +97,7 @@ def _known(
                 "Probabilities": "none: it ranks" if link is None else describe_link(link),
                 "Decides by": str(spec.made_rule),
                 "Taxonomy": "none" if spec.taxonomy is None else f"{len(spec.taxonomy):,} parents",
-                "Labels": ", ".join(spec.labels[:200]) + ", ..." * (len(spec.labels) > 200),
+                "Labels": listed(spec.labels, 200),
             },
         },
         "development": {
@@ -170,16 +168,12 @@ def _split(files: RunFolder, name: str) -> dict[str, str]:
 
 
 def _limits(evaluation: Evaluation, rows: Predictions) -> list[str]:
-    limits = [
-        "All figures are of the photos measured here; on photos of another kind they may be far "
-        "worse.",
-        "Things that are none of its labels are not seen.",
-    ]
+    limits = ["All figures are of the photos measured here; of other kinds they may be far worse."]
+    limits.append("Things that are none of its labels are not seen.")
     few = [row.name for row in evaluation.rows if 0 < row.present < FEW]
     if few:
-        some = ", ".join(few[:12]) + (", ..." if len(few) > 12 else "")
-        few_labels = f"{counted(len(few), 'label')} ({some})"
-        limits.append(f"With fewer than {FEW} positives here: {few_labels}.")
+        labels = f"{counted(len(few), 'label')} ({listed(few, 12)})"
+        limits.append(f"With fewer than {FEW} positives here: {labels}.")
     undefined = evaluation.ranking.undefined_labels
     if undefined:
         limits.append(f"Never seen with a positive here: {counted(len(undefined), 'label')}.")
@@ -187,10 +181,8 @@ def _limits(evaluation: Evaluation, rows: Predictions) -> list[str]:
         limits.append("No groups are named: if photos come in groups, intervals are too narrow.")
     if not evaluation.subgroups:
         limits.append("Not examined for differences between subgroups: none were named.")
-    lone = [row for row in evaluation.subgroups if row.groups < 2]
+    lone = sum(row.groups < 2 for row in evaluation.subgroups)
     if lone:
-        limits.append(
-            f"{len(lone):,} subgroups are one group of photos each, so that nothing can be said "
-            "about their difference from others."
-        )
+        unsaid = "nothing can be said about their difference from others"
+        limits.append(f"{lone:,} subgroups are one group of photos each, so that {unsaid}.")
     return [*limits, *evaluation.notes]

@@ -172,8 +172,8 @@ def _attention(
 
 def _first(key: NDArray[Any], where: NDArray[Any], count: int) -> list[int]:
     rows = np.flatnonzero(where)
-    order = np.argsort(key[rows], kind="stable")[:count]
-    return [int(row) for row in rows[order]]
+    first: list[int] = rows[np.argsort(key[rows], kind="stable")[:count]].tolist()
+    return first
 
 
 def picture_address(image: Image.Image) -> str:
@@ -227,11 +227,8 @@ def _opens(group: ExampleGroup) -> int:
 
 def _group(group: ExampleGroup) -> Markup:
     cards = [tag("li", _card(example), class_="example") for example in group.examples]
-    return join(
-        tag("h3", group.title),
-        paragraph(group.reason, class_="muted"),
-        tag("ul", *cards, class_="examples"),
-    )
+    heading = tag("h3", group.title), paragraph(group.reason, class_="muted")
+    return join(*heading, tag("ul", *cards, class_="examples"))
 
 
 def _card(example: Example) -> Markup:
@@ -248,8 +245,7 @@ def _card(example: Example) -> Markup:
         name = f"{guess.name} {MARKS[guess.state]}".rstrip()
         bar = tag("i", style=f"width:{100 * guess.prob:.1f}%", class_=yes)
         words = tag("span", name, class_="of yes" if yes else "of"), tag("span", chance(guess.prob))
-        meter = tag("span", bar, class_="meter", aria_hidden="true")
-        guesses.append(tag("li", *words, meter))
+        guesses.append(tag("li", *words, tag("span", bar, class_="meter", aria_hidden="true")))
     return join(
         picture,
         tag("ul", *guesses, class_="guesses" if picture else "guesses bare"),

@@ -102,8 +102,7 @@ def overlay(picture: Image.Image, attention: NDArray[np.float32]) -> Image.Image
     highest = float(attention.max())
     scaled = Image.fromarray(attention / highest if highest > 0 else attention)
     strength = np.asarray(scaled.resize(picture.size, Image.Resampling.BICUBIC)).clip(0, 1)
-    light = DARKEST + (1 - DARKEST) * strength[:, :, None]
-    pixels = np.asarray(picture, np.float64) * light
+    pixels = np.asarray(picture, np.float64) * (DARKEST + (1 - DARKEST) * strength[:, :, None])
     warm = 0.35 * strength[:, :, None] ** 2
     return Image.fromarray(((1 - warm) * pixels + warm * HEAT).round().astype(np.uint8))
 
@@ -119,8 +118,7 @@ def write_explanation(path: Path, looked: Iterable[Looked]) -> int:
         "the model gathered what it answered from, not that the answer is right."
     )
     content = tag("section", *(_photo(*item) for item in by_photo.items()), id="photos")
-    page = document("Where the model looks", lead, [("photos", "Photos", content)])
-    write_text(path, page)
+    write_text(path, document("Where the model looks", lead, [("photos", "Photos", content)]))
     return len(by_photo)
 
 

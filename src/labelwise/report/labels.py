@@ -38,6 +38,7 @@ from labelwise.report.charts import (
     scatter_chart,
     thumbnail_frame,
 )
+from labelwise.system.text import listed
 
 WORST = 12
 
@@ -53,18 +54,11 @@ def calibration(evaluation: Evaluation) -> Markup | None:
         return section("calibration", "Calibration", paragraph(words))
     words = "Every known image–label pair is one entry."
     pooled = _figure("All entries", [p.pooled for p in parts], parts, words)
-    words = (
-        "What a reader of the top answers sees; harder than the pool, which is mostly easy zeros."
-    )
     title = f"The {parts[-1].k} surest labels of each image"
+    words = "What a reader of the top answers sees; harder than the pool, mostly easy zeros."
     top = _figure(title, [p.top_k for p in parts], parts, words)
-    return section(
-        "calibration",
-        "Calibration",
-        paragraph(_sentence(parts)),
-        side_by_side(pooled, top, _comparison(parts)),
-        _labels(parts),
-    )
+    both = paragraph(_sentence(parts)), side_by_side(pooled, top, _comparison(parts))
+    return section("calibration", "Calibration", *both, _labels(parts))
 
 
 def _stages(curves: list[Curve], parts: list[Calibration]) -> list[Stage]:
@@ -79,10 +73,8 @@ def _figure(title: str, curves: list[Curve], parts: list[Calibration], text: str
     chart = reliability_chart(stages, title=f"Reliability: {title.lower()}")
     head, numbers = ["bin", "mean probability", "observed share", "entries"], []
     for _, name, curve in stages:
-        text += (
-            f" {name.capitalize()}: ECE {percent(curve.ece, 2)}, ACE {percent(curve.ace, 2)}, "
-            f"MCE {percent(curve.mce, 1)}."
-        )
+        errors = f"ECE {percent(curve.ece, 2)}, ACE {percent(curve.ace, 2)}"
+        text += f" {name.capitalize()}: {errors}, MCE {percent(curve.mce, 1)}."
         bins = curve.edges[:-1], curve.edges[1:], curve.confidence, curve.frequency, curve.counts
         rows = [
             [f"{low:.2f} to {high:.2f}", percent(confidence), percent(seen), f"{count:,}"]
@@ -98,16 +90,12 @@ def _sentence(parts: list[Calibration]) -> str:
     text = "On the diagonal a probability means what it says."
     if busiest:
         confidence, seen, count = max(busiest, key=lambda b: b[2])
-        text += (
-            f" Of the {count:,} entries given about {chance(confidence)}, {chance(seen)} were "
-            "truly present."
-        )
+        text += f" Of the {count:,} entries given about {chance(confidence)},"
+        text += f" {chance(seen)} were truly present."
     if len(parts) == 2:
-        first = parts[0].pooled
-        text += (
-            f" The expected calibration error over all entries went from {percent(first.ece, 2)} "
-            f"before calibration to {percent(final.ece, 2)} after it."
-        )
+        before, after = percent(parts[0].pooled.ece, 2), percent(final.ece, 2)
+        text += " The expected calibration error over all entries went from"
+        text += f" {before} before calibration to {after} after it."
     return text
 
 
@@ -156,29 +144,21 @@ SHOWN = 300
 
 def labels(evaluation: Evaluation) -> Markup:
     """Return the section; a long list is cut and says so."""
-    rows = sorted(
-        evaluation.rows, key=lambda row: (row.ap is None, row.ap if row.ap is not None else 0.0)
-    )
+    rows = sorted(evaluation.rows, key=lambda row: (row.ap is None, row.ap or 0.0))
     cut = left_out = None
     if len(rows) > SHOWN:
         words = f"The {SHOWN} labels of lowest average precision out of {len(rows):,}"
         cut = paragraph(f"{words}; all of them are in evaluation.json.", class_="muted")
     undefined = evaluation.ranking.undefined_labels
     if undefined:
-        more = f" and {len(undefined) - 20:,} more" if len(undefined) > 20 else ""
-        left_out = paragraph(
-            "Without a known positive, so without an average precision, and left out of the mean: "
-            f"{len(undefined):,} of {len(rows):,} labels ({', '.join(undefined[:20])}{more}).",
-            class_="note",
+        words = (
+            "Without a known positive, so without an average precision, and left out of the mean"
         )
-    return section(
-        "labels",
-        "Labels, worst first",
-        left_out,
-        side_by_side(_cloud(rows), *_groups(evaluation)),
-        cut,
-        _table(rows[:SHOWN], evaluation),
-    )
+        few = f"{len(undefined):,} of {len(rows):,} labels ({listed(undefined, 20)})"
+        left_out = paragraph(f"{words}: {few}.", class_="note")
+    drawn = side_by_side(_cloud(rows), *_groups(evaluation))
+    shown = _table(rows[:SHOWN], evaluation)
+    return section("labels", "Labels, worst first", left_out, drawn, cut, shown)
 
 
 def _cloud(rows: list[LabelRow]) -> Markup | None:
@@ -272,9 +252,8 @@ def search(evaluation: Evaluation) -> Markup | None:
     lengths, means = [p.length for p in points], [p.map or 0.0 for p in points]
     errors = [1.96 * (p.error or 0.0) for p in points]
     series = Series("after", "mean AP of the queries", lengths, means, errors)
-    chart = line_chart(
-        [series], title="Retrieval mAP", x="labels in the query", y="mAP", whole=True, zero=True
-    )
+    named = {"title": "Retrieval mAP", "x": "labels in the query", "y": "mAP"}
+    chart = line_chart([series], **named, whole=True, zero=True)
     rows = []
     for p in evaluation.retrieval:
         error = percent(p.error, 2) if p.error else "exact"
@@ -306,8 +285,8 @@ def curves(evaluation: Evaluation) -> Markup | None:
     }
     shown = [_label_curves(curve, parts[curve.label], by) for curve in whole]
     folded = shown[OPEN:]
-    split = any(parts.values())
-    lines = f"Thin lines: each {by}, those with the most photos. " if split else ""
+    thin = f"Thin lines: each {by}, those with the most photos. "
+    lines = thin if any(parts.values()) else ""
     words = (
         f"The {len(whole)} labels of lowest average precision. Left: sensitivity against the false "
         "positive rate (ROC); middle: precision against recall; right: observed share against "
@@ -327,12 +306,10 @@ def _label_curves(one: LabelCurves, parts: Sequence[LabelCurves], by: str) -> Ma
     ]
     if one.reliability is not None:
         stages: list[Stage] = [("after", "all photos", one.reliability)]
-        title = f"Reliability of {one.label}"
-        charts.append(reliability_chart(stages, title=title, small=True))
-    text = (
-        f"AUROC {_interval(one)}, average precision {percent(one.ap)}, "
-        f"{one.present:,} present of {one.known:,}"
-    )
+        named = f"Reliability of {one.label}"
+        charts.append(reliability_chart(stages, title=named, small=True))
+    text = f"AUROC {_interval(one)}, average precision {percent(one.ap)}"
+    text += f", {one.present:,} present of {one.known:,}"
     rows = []
     for subgroup in parts:
         present = f"{subgroup.present:,} of {subgroup.known:,}"
@@ -341,12 +318,9 @@ def _label_curves(one: LabelCurves, parts: Sequence[LabelCurves], by: str) -> Ma
     head = [by, "present", "AUROC", "average precision", "ECE"]
     words = "AUROC with its 95 % interval (over groups of photos, where there are)."
     by_part = table(head, rows, caption=f"{one.label}: {words}")
-    return join(
-        tag("h3", one.label),
-        paragraph(text, class_="small muted"),
-        tag("div", *(tag("figure", chart) for chart in charts), class_="thumbs"),
-        by_part if parts else None,
-    )
+    heading = tag("h3", one.label), paragraph(text, class_="small muted")
+    drawn = tag("div", *(tag("figure", chart) for chart in charts), class_="thumbs")
+    return join(*heading, drawn, by_part if parts else None)
 
 
 def _interval(one: LabelCurves) -> str:
@@ -386,15 +360,12 @@ def subgroup_tables(evaluation: Evaluation) -> list[Markup]:
     tables = []
     for by in dict.fromkeys(row.by for row in evaluation.subgroups):
         rows = [row for row in evaluation.subgroups if row.by == by]
-        figures = [(figure, row.name) for row in rows for figure in row.figures]
-        apart = [f"{figure.name} of {name}" for figure, name in figures if figure.differs]
+        apart = [f"{f.name} of {row.name}" for row in rows for f in row.figures if f.differs]
         names = [figure.name for figure in rows[0].figures]
-        verdict = (
-            f"Significantly different from the other photos: {', '.join(apart)}."
-            if apart
-            else "No subgroup differs significantly from the other photos. That does not mean "
-            "equal: the intervals say how far apart they may be."
-        )
+        verdict = "No subgroup differs significantly from the other photos. That does not mean "
+        verdict += "equal: the intervals say how far apart they may be."
+        if apart:
+            verdict = f"Significantly different from the other photos: {', '.join(apart)}."
         cells = [
             [row.name, f"{row.photos:,}", f"{row.groups:,}", *map(_between, row.figures)]
             for row in rows
@@ -410,9 +381,7 @@ def subgroup_tables(evaluation: Evaluation) -> list[Markup]:
 
 
 def _between(figure: SubgroupFigure) -> str:
-    if figure.value is None:
-        return "–"
-    mark = " *" if figure.differs else ""
-    if figure.low is None or figure.high is None:
+    mark = " *" if figure.differs and figure.value is not None else ""
+    if figure.value is None or figure.low is None or figure.high is None:
         return f"{plain(figure.value, 3)}{mark}"
     return f"{plain(figure.value, 3)} ({plain(figure.low, 3)} to {plain(figure.high, 3)}){mark}"

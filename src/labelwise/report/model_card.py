@@ -18,6 +18,7 @@ from labelwise.links import Softmax
 from labelwise.markup.document import INFINITE, UNDEFINED, charts_of, percent, plain
 from labelwise.report.labels import calibration
 from labelwise.system.files import write_text
+from labelwise.system.text import listed
 
 CARD_FILE = "README.md"
 PICTURE = "reliability.svg"
@@ -34,18 +35,11 @@ def write_model_card(folder: Path, model: HubModel, evaluation: Evaluation, **fa
 
 
 def model_card(
-    model: HubModel,
-    evaluation: Evaluation,
-    *,
-    title: str,
-    data: str,
-    license: str | None = None,
+    model: HubModel, evaluation: Evaluation, *, title: str, data: str, license: str | None = None
 ) -> str:
     """Return the card as Markdown with the facts in front that hubs read."""
-    use = (
-        "To tag, sort and search pictures like those it was trained on, where a wrong or missing "
-        "label can be put right."
-    )
+    use = "To tag, sort and search pictures like those it was trained on, where a wrong or missing "
+    use += "label can be put right."
     meant = "Its scores order labels and pictures; they are not probabilities."
     if model.predictor.link is not None:
         meant = "Probabilities may be used as such: to choose thresholds, to weigh costs."
@@ -82,10 +76,9 @@ def _front(
         "dataset": {"type": "image-classification", "name": data},
         "metrics": metrics,
     }
-    tags = ["image-classification", "multi-label", "labelwise"]
-    tags += ["calibrated"] if evaluation.final is not None else []
-    tags += ["timm"] if model.loads_in_timm else []
-    tags += ["transformers"] if model.loads_in_transformers else []
+    more = {"calibrated": evaluation.final is not None, "timm": model.loads_in_timm}
+    more["transformers"] = model.loads_in_transformers
+    tags = ["image-classification", "multi-label", "labelwise", *filter(more.get, more)]
     facts: dict[str, Any] = {
         **({} if license is None else {"license": license}),
         "library_name": "timm" if model.loads_in_timm else "labelwise",
@@ -116,10 +109,8 @@ def _summary(model: HubModel) -> str:
 def _measured(evaluation: Evaluation, data: str) -> str:
     facts = evaluation.data
     split = f" ({facts.split})" if facts.split and facts.split != data else ""
-    where = (
-        f"On {facts.rows:,} pictures of {_words(data)}{split}, {facts.zero_label_rows:,} of them "
-        "without any label:"
-    )
+    where = f"On {facts.rows:,} pictures of {_words(data)}{split}, {facts.zero_label_rows:,} of "
+    where += "them without any label:"
     rows = ["| | value | 95 % interval | |", "|---|---|---|---|"]
     for figure in evaluation.headline:
         show = percent if figure.percent else plain
@@ -132,11 +123,8 @@ def _measured(evaluation: Evaluation, data: str) -> str:
         parts.append(f"![How often labels of each probability are there]({PICTURE})")
     ranked = sorted((row for row in evaluation.rows if row.ap is not None), key=lambda r: r.ap or 0)
     if ranked:
-        best, worst = ranked[-3:][::-1], ranked[:3]
-        parts.append(
-            f"Labels ranked best: {_with_ap(best)}. Ranked worst: {_with_ap(worst)} "
-            "(average precision, pictures with the label)."
-        )
+        ends = f"best: {_with_ap(ranked[-3:][::-1])}. Ranked worst: {_with_ap(ranked[:3])}"
+        parts.append(f"Labels ranked {ends} (average precision, pictures with the label).")
     return "\n\n".join(parts)
 
 
@@ -184,6 +172,9 @@ def _use(model: HubModel) -> str:
 
 
 def _limits(model: HubModel, evaluation: Evaluation, data: str) -> Iterable[str]:
+    def named(names: Sequence[str]) -> str:
+        return listed([*map(_words, names)], NAMED)
+
     yield (
         f"All figures are of {_words(data)}. On pictures of another kind they may be far worse; "
         "measure it: `labelwise evaluate FOLDER --data labelled.csv`."
@@ -192,10 +183,10 @@ def _limits(model: HubModel, evaluation: Evaluation, data: str) -> Iterable[str]
     yield "It was not examined for how it treats groups of people."
     undefined = evaluation.ranking.undefined_labels
     if undefined:
-        yield f"Never seen with a positive where it was measured: {_some(undefined)}."
+        yield f"Never seen with a positive where it was measured: {named(undefined)}."
     few = [row.name for row in evaluation.rows if 0 < row.present < FEW]
     if few:
-        yield f"Fewer than {FEW} positives, so that their figures say little: {_some(few)}."
+        yield f"Fewer than {FEW} positives, so that their figures say little: {named(few)}."
     worst = [row for row in evaluation.rows if row.present >= FEW and _ece(row) is not None]
     if worst:
         far = max(worst, key=lambda row: _ece(row) or 0.0)
@@ -213,11 +204,6 @@ def _limits(model: HubModel, evaluation: Evaluation, data: str) -> Iterable[str]
 
 def _ece(row: LabelRow) -> float | None:
     return row.ece_before if row.ece_after is None else row.ece_after
-
-
-def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - NAMED:,} more" if len(names) > NAMED else ""
-    return ", ".join(map(_words, names[:NAMED])) + more
 
 
 def _words(text: str) -> str:

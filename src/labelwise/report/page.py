@@ -45,12 +45,9 @@ def decisions(evaluation: Evaluation) -> Markup | None:
     sets = evaluation.sets
     if sets is None:
         return None
-    if sets.true_size is None:
-        truth = (
-            "how many it should give is not known: all labels are known of "
-            f"{sum(sets.true_sizes):,} of {sum(sets.sizes):,} images"
-        )
-    else:
+    truth = "how many it should give is not known: all labels are known of "
+    truth += f"{sum(sets.true_sizes):,} of {sum(sets.sizes):,} images"
+    if sets.true_size is not None:
         truth = f"the truth has {sets.true_size:.2f}"
     lines = [
         ("F1, mean over labels (macro)", sets.macro_f1),
@@ -145,16 +142,14 @@ def _zero_label(evaluation: Evaluation) -> Markup | None:
         ("False positives at 95% true positives, largest p", percent(zero.fpr95)),
         ("Mean largest p on them (MMC)", percent(zero.mmc)),
     ]
-    alarm = ""
+    words = f"{zero.rows:,} images ({percent(zero.share)}) were reviewed and carry none"
+    words += " of the labels."
     if zero.false_alarms is not None:
-        alarm = f" On {percent(zero.false_alarms)} of these the rule raises a false alarm."
-    words = (
-        f"{zero.rows:,} images ({percent(zero.share)}) were reviewed and carry none of the labels."
-    )
+        words += f" On {percent(zero.false_alarms)} of these the rule raises a false alarm."
     apart = "Images with labels beside those without. Apart is good."
     drawn = figure(chart, "Largest probability.", apart, details("Numbers", numbers))
     measured = table(["", "value"], lines, caption="Images without labels.")
-    parts = [paragraph(f"{words}{alarm}"), side_by_side(drawn, measured)]
+    parts = [paragraph(words), side_by_side(drawn, measured)]
     if zero.by_stage:
         header = ["", *(STAGES.get(row.stage, row.stage) for row in zero.by_stage)]
         scores = [["MMC", *(percent(row.mmc) for row in zero.by_stage)]]
@@ -167,7 +162,6 @@ def _zero_label(evaluation: Evaluation) -> Markup | None:
 
 History = Sequence[Mapping[str, Any]]
 Points = list[tuple[float, float]]
-
 POINTS = 400
 CHARTS = 9
 LARGEST = 1e15  # of numbers that are drawn; NaN and infinity are not below it
@@ -269,10 +263,8 @@ def glance(
 
 def show(figure: Figure, value: float | None) -> str:
     """Return one of a figure's values the way the figure is written."""
-    if not figure.percent:
-        return plain(value)
     fine = figure.value is not None and figure.value < 0.1
-    return percent(value, 2 if fine else 1)
+    return percent(value, 2 if fine else 1) if figure.percent else plain(value)
 
 
 def _tile(figure: Figure, evaluation: Evaluation) -> Markup:
@@ -319,15 +311,13 @@ def curves(history: History) -> dict[str, dict[str, Points]]:
             if key not in QUIET and _is_number(value):
                 chart, line = NAMES.get(key, (key, key))
                 curves.setdefault(chart, {}).setdefault(line, []).append((record[CLOCK], value))
-    lasting = {
-        chart: {
+    for chart, lines in curves.items():
+        curves[chart] = {
             line: [*points[: -1 : -(-len(points) // POINTS)], points[-1]]
             for line, points in lines.items()
             if len(points) > 1
         }
-        for chart, lines in curves.items()
-    }
-    return {chart: lines for chart, lines in lasting.items() if lines}
+    return {chart: lines for chart, lines in curves.items() if lines}
 
 
 def _is_number(value: Any) -> bool:

@@ -52,7 +52,6 @@ def report_run(run: "Run", *, command: str | None = None) -> Path:
 def _examples(
     run: RunFolder, rows: Predictions, link: Any, images: "ImageSource | None" = None
 ) -> tuple[ExampleGroup, ...]:
-    """Return the photos that a page shows; none of a model without probabilities."""
     if link is None:
         return ()
     if images is None:
@@ -127,29 +126,28 @@ def measured_run(
         copies = HeldOutCopies.of_run(folder).sentence()
         notes = (copies,) if copies and split != "train" else ()
     link, images = run.calibrated or run.predictions.link, _photos_of(files) if photos else None
-    extras: dict[str, Any] = {
+    extras = {
         "history": files.journal.read(),
         "origin": origin_of(files, command=command),
+        "examples": _examples(files, run.predictions, link, images),
     }
-    extras["examples"] = _examples(files, run.predictions, link, images)
     return _judged(run, rule, {**figures, "notes": notes}), extras
 
 
 def _photos_of(run: RunFolder) -> "ImageSource | None":
-    """Return the photos that a run was trained and tested on, unless they have moved."""
+    """Return the photos of a run, unless they have moved."""
     from labelwise.data import load
 
     with suppress(LabelwiseError, KeyError):
         if "://" not in run.data:
-            options = run.settings.get("data_options", {})
-            return load(run.data, check_files=False, **options).images
+            how = run.settings.get("data_options", {})
+            return load(run.data, check_files=False, **how).images
     return None
 
 
 def _without_seen(
     folder: Path, run: RunScores, rule: str | None, figures: Figures
 ) -> tuple[RunScores, tuple[str, ...]]:
-    """Return a run's scores without near copies of what it was fitted on, and what that changes."""
     from labelwise.models.seen_photos import seen_held_out
 
     rows = run.predictions
@@ -158,9 +156,8 @@ def _without_seen(
     if len(others) == len(rows):
         return run, (f"none of the {len(rows):,} photos looks like one the model was fitted on",)
     whole = _judged(run, rule, {**figures, "curves": False, "query_length": 0})
-    with_them = ", ".join(
-        f"{figure.name} {figure.value:.4f}" for figure in whole.headline if figure.value is not None
-    )
+    known = ((figure.name, figure.value) for figure in whole.headline if figure.value is not None)
+    with_them = ", ".join(f"{name} {value:.4f}" for name, value in known)
     notes = (*seen.note(left_out=True), *seen.named(rows.ids), f"with them: {with_them}")
     return replace(run, predictions=rows.take(others)), notes
 
@@ -214,10 +211,10 @@ def _judged(run: RunScores, rule: str | None, figures: Figures) -> Evaluation:
 def taxonomy_of(own: Any, given: Any) -> Any:
     """Return a model's own taxonomy, or else the given one; two different ones are an error."""
     if own is not None and given is not None and own != given:
+        mend = "leave --taxonomy out, or train with this one (it is fitted again without training "
+        mend += "if no label changes)"
         raise SettingsError(
-            "the model was trained with another taxonomy, which its answers obey; leave "
-            "--taxonomy out, or train with this one (it is fitted again without training if no "
-            "label changes)"
+            f"the model was trained with another taxonomy, which its answers obey; {mend}"
         )
     return own or given
 
@@ -243,8 +240,8 @@ def subgroups_of(column: str, table: Path, rows: Predictions) -> Subgroups:
         ids = [name.rpartition("/")[2] for name in ids]
     values = [known.get(name, NOT_IN_TABLE) for name in ids]
     if set(values) == {NOT_IN_TABLE}:
+        first = rows.ids[0]
         raise DataError(
-            f"{table} names no photo of the split, first {rows.ids[0]!r}"
-            f"{nearest(rows.ids[0], known)}"
+            f"{table} names no photo of the split, first {first!r}{nearest(first, known)}"
         )
     return Subgroups.of(column, values)

@@ -12,6 +12,7 @@ class Names(Sequence[str]):
     """An immutable sequence of strings."""
 
     def __init__(self, strings: Any) -> None:
+        kind = pa.large_string()
         if isinstance(strings, Names):
             strings = strings.arrow
         if isinstance(strings, pa.Array):
@@ -19,11 +20,10 @@ class Names(Sequence[str]):
         if not isinstance(strings, pa.ChunkedArray):
             texts = list(strings)
             try:
-                strings = pa.chunked_array([texts], pa.large_string())
+                strings = pa.chunked_array([texts], kind)
             except UnicodeEncodeError:
-                strings = pa.chunked_array([[printable(text) for text in texts]], pa.large_string())
+                strings = pa.chunked_array([[*map(printable, texts)]], kind)
         # Casts are functions of pyarrow.compute, which takes longer to import than all of pyarrow.
-        kind = pa.large_string()
         self.arrow: Any = strings if strings.type == kind else strings.cast(kind)
 
     def __len__(self) -> int:
@@ -103,9 +103,8 @@ def printable(text: str) -> str:
     except UnicodeEncodeError:
         octets = text.encode("utf-8", "surrogatepass")
         for code in range(0x80, 0x100):  # what os.fsdecode made of single bytes
-            octets = octets.replace(
-                chr(0xDC00 + code).encode("utf-8", "surrogatepass"), bytes([code])
-            )
+            lone = chr(0xDC00 + code).encode("utf-8", "surrogatepass")
+            octets = octets.replace(lone, bytes([code]))
         return octets.decode("utf-8", "backslashreplace")
 
 
@@ -113,8 +112,5 @@ def real_names(paths: Sequence[str]) -> dict[str, str]:
     """Return {as shown: as it is} of the paths that cannot be shown as they are."""
     if isinstance(paths, Names):
         return {}
-    changed = {}
-    for path in paths:
-        if not path.isascii() and (shown := printable(path)) != path:
-            changed[shown] = path
-    return changed
+    shown = ((printable(path), path) for path in paths if not path.isascii())
+    return {text: path for text, path in shown if text != path}

@@ -100,15 +100,8 @@ class Bars(Watch):
 
     def start(self, task: str, total: int, done: int = 0) -> None:
         self._progress.start()
-        self._progress.reset(
-            self._task,
-            description=task,
-            total=total,
-            completed=done,
-            visible=True,
-            rate="",
-            loss="",
-        )
+        facts: dict[str, Any] = {"description": task, "total": total, "completed": done}
+        self._progress.reset(self._task, **facts, visible=True, rate="", loss="")
 
     def advance(self, images: int) -> None:
         speed = self._progress.tasks[0].speed

@@ -20,14 +20,11 @@ from labelwise.errors import DataError, LabelwiseError
 from labelwise.system.files import replacing
 from labelwise.system.text import for_terminal
 
-WRITER = ".writer"  # hidden, so that no listing names it
-
 Facts = tuple[int, int]  # size and time of change
 Turn = Callable[[str, bool], int | None]
-
-
 T = TypeVar("T")
 
+WRITER = ".writer"  # hidden, so that no listing names it
 ATTEMPTS = 6
 FIRST_PAUSE = 0.2  # seconds; doubled after each attempt
 PIECE = 1 << 26  # bytes of a file that are in memory at a time
@@ -144,10 +141,9 @@ class ObjectStorage:
                     name = entry["Key"][len(prefix) :]
                     if name and name[0] != "." and name[-1] != "/":
                         yield above + name
-                folders = (
-                    entry["Prefix"][len(prefix) : -1] for entry in page.get("CommonPrefixes", ())
-                )
-                inner += [above + name for name in folders if name and name[0] != "."]
+                found = (entry["Prefix"] for entry in page.get("CommonPrefixes", ()))
+                names = (path[len(prefix) : -1] for path in found)
+                inner += [above + name for name in names if name and name[0] != "."]
                 wanted["ContinuationToken"] = page.get("NextContinuationToken")
                 more = bool(wanted["ContinuationToken"])
             waiting += sorted(inner, reverse=True)
@@ -161,9 +157,9 @@ class ObjectStorage:
             folder = waiting.pop()
             below = self._path(folder)
             selector = FileSelector(below, allow_not_found=True)
-            folders = self._patiently(partial(self.filesystem.get_file_info, selector), below)
+            found = self._patiently(partial(self.filesystem.get_file_info, selector), below)
             files, inner = [], []
-            for info in folders:
+            for info in found:
                 name = info.base_name
                 if name.startswith("."):
                     continue
@@ -171,7 +167,7 @@ class ObjectStorage:
                     files.append(StoredFile(name, info.size or 0, info.mtime_ns or 0))
                 elif name.casefold() not in skipped:
                     inner.append(f"{folder}/{name}" if folder else name)
-            del folders
+            del found
             files.sort()
             waiting += sorted(inner, reverse=True)
             yield folder, files
@@ -257,10 +253,9 @@ class ObjectStorage:
                     if any(word in str(error) for word in words):
                         raise StorageError(f"{self.address}: {meaning}") from error
                 if attempt + 1 == ATTEMPTS:
-                    raise StorageError(
-                        f"{self.address}: {name} could not be reached in {ATTEMPTS} attempts "
-                        f"({str(error)[:200]}); run the same command again to go on"
-                    ) from error
+                    tried = f"{name} could not be reached in {ATTEMPTS} attempts"
+                    mend = f"({str(error)[:200]}); run the same command again to go on"
+                    raise StorageError(f"{self.address}: {tried} {mend}") from error
                 time.sleep(FIRST_PAUSE * 2**attempt * random.uniform(0.5, 1.5))
         raise AssertionError("unreachable")  # pragma: no cover
 
@@ -286,27 +281,21 @@ def s3_client(place: str) -> Any:
     if session.get_credentials() is None:
         return None
     # Times of change are not asked for, and reading them would take most of the time.
-    factory = session.get_component("response_parser_factory")
-    factory.set_parser_defaults(timestamp_parser=str)
-    endpoint, style = None, "auto"
-    if "endpoint_override" in options:
-        endpoint = f"{options.get('scheme', 'https')}://{options['endpoint_override']}"
-        style = "path"
+    session.get_component("response_parser_factory").set_parser_defaults(timestamp_parser=str)
+    host = options.get("endpoint_override")
+    endpoint = host and f"{options.get('scheme', 'https')}://{host}"
     retries = {"mode": "standard", "max_attempts": 2}  # whoever asks tries again
-    config = Config(retries=retries, s3={"addressing_style": style})
-    return session.create_client(
-        "s3", region_name=options.get("region"), endpoint_url=endpoint, config=config
-    )
+    config = Config(retries=retries, s3={"addressing_style": "path" if host else "auto"})
+    return session.create_client("s3", options.get("region"), endpoint_url=endpoint, config=config)
 
 
 def _listed(client: Any, wanted: dict[str, Any]) -> dict[str, Any]:
     """Return a page of keys, or raise OSError, as pyarrow does."""
     from botocore.exceptions import BotoCoreError, ClientError
 
+    asked = {name: value for name, value in wanted.items() if value is not None}
     try:
-        page: dict[str, Any] = client.list_objects_v2(
-            **{name: value for name, value in wanted.items() if value is not None}
-        )
+        page: dict[str, Any] = client.list_objects_v2(**asked)
         return page
     except ClientError as error:
         if error.response.get("Error", {}).get("Code") == "NoSuchBucket":
@@ -378,10 +367,9 @@ def storage_at(place: str) -> Storage:
     try:
         filesystem, path = FileSystem.from_uri(quote(place, safe=IN_A_URI))  # else no spaces
     except (ArrowException, ValueError, OSError) as error:
-        raise DataError(
-            f"{without_options(place)} cannot be opened ({str(error)[:200]}); "
-            "give a folder, s3://bucket/folder or gs://bucket/folder"
-        ) from None
+        mend = "give a folder, s3://bucket/folder or gs://bucket/folder"
+        reason = f"cannot be opened ({str(error)[:200]})"
+        raise DataError(f"{without_options(place)} {reason}; {mend}") from None
     return ObjectStorage(filesystem, path, place)
 
 
@@ -413,9 +401,8 @@ class Mirror:
                 try:
                     self.storage.download(name, path, size)
                 except FileNotFoundError:
-                    raise StorageError(
-                        f"{self.address}: {name} was removed while it was read; try again"
-                    ) from None
+                    gone = f"{self.address}: {name} was removed while it was read; try again"
+                    raise StorageError(gone) from None
                 os.utime(path, ns=(changed, changed))
         self._known = {name: self._facts(name) if wanted(name) else None for name in listed}
         return bool(chosen)

@@ -73,14 +73,11 @@ def load_tensors(path: Path, part: str | None = None) -> dict[str, Tensor]:
         with safe_open(path, "pt") as file:
             names = {name: name for name in file.keys()}  # noqa: SIM118 (it is not a mapping)
             chosen = names if part is None else part_of(names, part)
-            tensors: dict[str, Tensor] = {
-                rest: file.get_tensor(name) for rest, name in chosen.items()
-            }
+            return {rest: file.get_tensor(name) for rest, name in chosen.items()}
     except FileNotFoundError:
         raise CheckpointError(f"{path} does not exist") from None
     except (OSError, SafetensorError) as error:
         raise CheckpointError(f"{path} is not a readable safetensors file: {error}") from None
-    return tensors
 
 
 def _check_sum(path: Path) -> None:
@@ -92,8 +89,8 @@ def _check_sum(path: Path) -> None:
         stated = re.search(rb'"%b": "([0-9a-f]{64})"' % CHECKSUM.encode(), header)
         if stated is None:
             return
-        digest = hashlib.sha256(size.to_bytes(8, "little"))
-        digest.update(header.replace(stated[1], NO_CHECKSUM.encode(), 1))
+        unsealed = header.replace(stated[1], NO_CHECKSUM.encode(), 1)
+        digest = hashlib.sha256(size.to_bytes(8, "little") + unsealed)
         while data := stream.read(1 << 20):
             digest.update(data)
     if digest.hexdigest().encode() != stated[1]:
@@ -102,7 +99,5 @@ def _check_sum(path: Path) -> None:
 
 def part_of(named: Mapping[str, T], part: str) -> dict[str, T]:
     """Return what is named ``part.rest``, by the rest."""
-    own = part + "."
-    return {
-        name.removeprefix(own): tensor for name, tensor in named.items() if name.startswith(own)
-    }
+    own = f"{part}."
+    return {name[len(own) :]: value for name, value in named.items() if name.startswith(own)}

@@ -2,6 +2,7 @@
 
 import re
 import unicodedata
+from collections.abc import Sequence
 
 FORMULA = re.compile(r"'*[=+\-@\t\r]")
 QUOTED = re.compile(r"'+[=+\-@\t\r]")
@@ -16,6 +17,16 @@ def counted(number: int, noun: str) -> str:
     ('1 photo', '1,200 photos')
     """
     return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
+def listed(names: Sequence[str], most: int) -> str:
+    """Return the first names, and how many more there are.
+
+    >>> listed(["cat", "dog", "owl"], 3), listed(["cat", "dog", "owl"], 1)
+    ('cat, dog, owl', 'cat and 2 more')
+    """
+    more = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 def with_slashes(path: str) -> str:

@@ -37,11 +37,6 @@ _Loader.add_implicit_resolver(
 )
 
 
-def _may_be_yaml(text: str) -> bool:
-    """Return False for a single mark such as a comma, which only means itself."""
-    return len(text) != 1 or text.isalnum() or text == "~"
-
-
 def parse_assignments(assignments: Iterable[str]) -> dict[str, Any]:
     """Return the values of ``a.b=c`` texts, read as YAML."""
     values = {}
@@ -51,11 +46,11 @@ def parse_assignments(assignments: Iterable[str]) -> dict[str, Any]:
         if not equals or not key:
             raise SettingsError(f"a setting must look like key=value, got {text!r}")
         try:
-            values[key] = _plain(yaml.load(value, _Loader)) if _may_be_yaml(value) else value
+            is_mark = len(value) == 1 and not value.isalnum() and value != "~"  # such as a comma
+            values[key] = value if is_mark else _plain(yaml.load(value, _Loader))
         except (yaml.YAMLError, RecursionError, ValueError):
-            raise SettingsError(
-                f"the value of {key} is not valid YAML: {short_value(value)}"
-            ) from None
+            short = short_value(value)
+            raise SettingsError(f"the value of {key} is not valid YAML: {short}") from None
     return values
 
 
@@ -63,7 +58,13 @@ def nested(values: Mapping[str, Any], within: Mapping[str, Any] | None = None) -
     """Return dotted keys as mappings in mappings, laid over those there are."""
     merged = dict(within or {})
     for key, value in values.items():
-        _put(merged, key, value)
+        *parents, last = key.split(".")
+        place = merged
+        for parent in parents:
+            inner = place.get(parent)
+            place[parent] = dict(inner) if isinstance(inner, Mapping) else {}
+            place = place[parent]
+        place[last] = value
     return merged
 
 
@@ -87,7 +88,6 @@ def read_yaml(file: Path) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Return YAML values whose keys are all texts; others are an error."""
     if isinstance(value, Mapping):
         for key in value:
             if not isinstance(key, str):
@@ -100,12 +100,3 @@ def short_value(value: Any) -> str:
     """Return a value as one line of an error, cut off where it is long."""
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
-
-
-def _put(values: dict[str, Any], key: str, value: Any) -> None:
-    *parents, last = key.split(".")
-    for parent in parents:
-        inner = values.get(parent)
-        values[parent] = dict(inner) if isinstance(inner, Mapping) else {}
-        values = values[parent]
-    values[last] = value
