@@ -21,6 +21,7 @@ from labelwise.models import Predictor
 from labelwise.models.scoring import (
     Scored,
     captured,
+    infer,
     launch,
     score,
     scored,
@@ -308,3 +309,20 @@ def test_a_network_that_waits_for_the_gpu_computes_as_before_and_so_does_the_nex
     assert torch.equal(waits(inputs)[0], net(inputs) * inputs.sum().item())
     graph = captured(lambda given: (net(given),), inputs)
     assert torch.equal(graph(inputs)[0], net(inputs))
+
+
+@on_gpu
+def test_a_gpu_is_given_batches_of_one_size_and_answers_each_row_once():
+    """Oracle: the rows one after the other, whose convolutions are of another size."""
+    shapes = []
+
+    def counted(inputs: Tensor) -> tuple[Tensor, ...]:
+        shapes.append(len(inputs))
+        return (inputs.float().mean(dim=(1, 2, 3)),)
+
+    images, transform = PictureImages(pictures(7)), make().transform
+    parts = list(infer(counted, images, transform, batch_size=4, device="cuda"))
+    assert shapes == [4, 4]
+    alone = infer(counted, images, transform, batch_size=1, device="cuda")
+    found, wanted = (torch.cat([part.values[0] for part in some]) for some in (parts, alone))
+    torch.testing.assert_close(found, wanted)

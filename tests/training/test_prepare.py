@@ -2,6 +2,7 @@
 
 import shutil
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -10,16 +11,17 @@ from PIL import Image
 from tiny_predictor import encoded
 from tiny_run import Hearing, assert_same_weights, tiny_settings, tiny_table
 
-from labelwise.data import LabelTable
+from labelwise.data import LabelTable, find_unreadable
 from labelwise.data.derived import single_positive
 from labelwise.errors import LabelwiseError, SettingsError
 from labelwise.methods import METHODS
 from labelwise.models import Predictor
 from labelwise.networks.backbones import create_backbone
 from labelwise.objectives import ROLE
-from labelwise.pictures import ArrayImages, BytesImages, FeatureRows
+from labelwise.pictures import ArrayImages, BytesImages, FeatureRows, FileImages, batches
 from labelwise.system.progress import Silent
-from labelwise.training import checkpoint
+from labelwise.training import checkpoint, prepare
+from labelwise.training.execution import kernels_loading
 from labelwise.training.features import (
     advice_for_photos,
     build_model,
@@ -320,3 +322,37 @@ def test_it_is_asked_for_where_no_split_tells_it(tmp_path):
     with pytest.raises(SettingsError, match=r"set options\.k, or give a validation split"):
         train(settings("epr"), tmp_path / "run", table=table.subset(rows))
     train(settings("epr", **{"options.k": 2.0}), tmp_path / "run", table=table.subset(rows))
+
+
+def test_processes_find_the_pictures_that_threads_find_broken(tmp_path, monkeypatch):
+    """Oracle: ``find_unreadable``, which reads them one after the other."""
+    monkeypatch.setattr(batches, "are_worth_it", lambda *_: True)
+    photo = encoded(Image.radial_gradient("L").convert("RGB"), "JPEG")
+    names = [f"{number}.jpg" for number in range(300)]
+    for number, name in enumerate(names):
+        (tmp_path / name).write_bytes(photo if number % 100 != 7 else photo[:-100])
+    table = LabelTable.from_arrays("a", FileImages(tmp_path, names), np.ones((300, 1), bool))
+    found = prepare._unreadable(table, 2, Silent())
+    expected = find_unreadable(table)
+    assert [image.row for image in found] == [7, 107, 207]
+    assert [(image.row, image.id) for image in found] == [(i.row, i.id) for i in expected]
+    assert [image.reason for image in found] == [image.reason for image in expected]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_kernels_that_are_loaded_beforehand_draw_nothing_and_hold_nothing():
+    device = torch.device("cuda")
+    make = partial(create_backbone, "tf_efficientnet_lite0", image_size=64)
+    states = torch.get_rng_state(), torch.cuda.get_rng_state()
+    held = torch.cuda.memory_allocated()
+    with kernels_loading(make, 4, device, torch.bfloat16):
+        pass
+    assert torch.equal(torch.get_rng_state(), states[0])
+    assert torch.equal(torch.cuda.get_rng_state(), states[1])
+    assert torch.cuda.memory_allocated() == held
+
+    def broken():
+        raise SettingsError("the run itself says this")
+
+    with kernels_loading(broken, 4, device, None):
+        pass

@@ -391,9 +391,11 @@ def infer(
         with torch.inference_mode():
             network = captured(network, whole.contiguous(memory_format=torch.channels_last))
 
+    whole_rows = batch_size if len(batches) > 1 else 0
+
     def launched(batch: Inputs) -> tuple[Inputs, Waiting]:
         with torch.inference_mode():
-            values = _in_parts(network, batch.values) if len(batch.rows) else ()
+            values = _in_parts(network, batch.values, whole_rows) if len(batch.rows) else ()
             return batch, launch(values, device)
 
     here = partial(read_ahead, workers=workers, decode=decode)
@@ -402,11 +404,19 @@ def infer(
         yield Inferred(batch.rows, wait(), tuple(batch.failures))
 
 
-def _in_parts(network: Network, values: Tensor) -> tuple[Tensor, ...]:
-    """Return what a network makes of inputs on its device; on a CPU, of some pictures at a time."""
+def _in_parts(network: Network, values: Tensor, whole_rows: int) -> tuple[Tensor, ...]:
+    """Return what a network makes of inputs on its device; on a CPU, of some pictures at a time.
+
+    A GPU gets batches of ``whole_rows``: to plan convolutions of another size takes cuDNN seconds.
+    """
+    rows = len(values)
+    if values.is_cuda and values.ndim == 4 and rows < whole_rows:
+        padded = torch.cat([values, values[:1].expand(whole_rows - rows, -1, -1, -1)])
+        padded = padded.contiguous(memory_format=torch.channels_last)
+        return tuple(value[:rows] for value in network(padded))
     if values.is_cuda or values.ndim != 4:
         return network(values)
-    starts = range(0, len(values), PICTURES_AT_ONCE)
+    starts = range(0, rows, PICTURES_AT_ONCE)
     parts = [network(values[at : at + PICTURES_AT_ONCE]) for at in starts]
     return tuple(torch.cat(some) for some in zip(*parts, strict=True))
 

@@ -21,6 +21,7 @@ from torch.distributed import Store, TCPStore  # type: ignore[attr-defined]
 from torch.distributed.rendezvous import rendezvous
 
 from labelwise.errors import LabelwiseError, SettingsError, TrainingError
+from labelwise.networks.backbones import Backbone
 from labelwise.pictures.prefetch import available_cores
 from labelwise.system.distributed import rank, world_size
 from labelwise.training.settings import Hardware, Precision
@@ -53,6 +54,44 @@ def kernels(*, deterministic: bool) -> Iterator[None]:
     finally:
         torch.backends.cudnn.benchmark = tried
         torch.use_deterministic_algorithms(before, warn_only=warns)
+
+
+@contextmanager
+def kernels_loading(
+    make: Callable[[], Backbone], batch: int, device: torch.device, precision: torch.dtype | None
+) -> Iterator[None]:
+    """Load the kernels of a backbone's passes in a thread, while others work inside the block.
+
+    The first pass of a network takes a GPU seconds: cuDNN plans each convolution and its gradients,
+    and sends the kernels. Nothing random is drawn, and no memory is held afterwards.
+    """
+
+    def load() -> None:
+        with torch.device("meta"):
+            backbone = make()
+        backbone.to_empty(device=device)
+        backbone.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        for tensor in (*backbone.parameters(), *backbone.buffers()):
+            tensor.data.zero_()
+        transform = backbone.transform
+        shape = batch, transform.channels, transform.size, transform.size
+        images = torch.zeros(shape, device=device).contiguous(memory_format=torch.channels_last)
+        with autocast(device, precision):
+            features = backbone(images)
+        features.float().sum().backward()
+        torch.cuda.synchronize(device)
+
+    def tried() -> None:
+        with suppress(RuntimeError, NotImplementedError, LabelwiseError):  # the run says what fails
+            load()
+        torch.cuda.empty_cache()
+
+    thread = Thread(target=tried, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join()
 
 
 def autocast_type(precision: Precision, accelerator: str) -> torch.dtype | None:

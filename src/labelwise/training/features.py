@@ -57,7 +57,8 @@ def weights_of(settings: Settings) -> str | None:
     return str(fetched_run(weights, "model")) if weights and is_uri(weights) else weights
 
 
-def _inputs_of(settings: Settings, table: LabelTable) -> dict[str, Any]:
+def inputs_of(settings: Settings, table: LabelTable) -> dict[str, Any]:
+    """Return the options of a backbone that follow from settings and data."""
     held = table.images.features if isinstance(table.images, FeatureRows) else None
     named = settings.bands if held is None else None
     return {
@@ -83,7 +84,7 @@ def build_model(settings: Settings, table: LabelTable) -> tuple[Model, HeadSpec]
             f"{table.name} holds features, so crops must be 1, got {settings.crops}"
         )
     weights = weights_of(settings) if settings.start is None else None
-    backbone = create_backbone(name, weights=weights, **_inputs_of(settings, table))
+    backbone = create_backbone(name, weights=weights, **inputs_of(settings, table))
     if settings.freeze:
         freeze(backbone, settings.freeze)
     if settings.freeze_batch_norm:
@@ -385,7 +386,7 @@ def frozen_features(
             "name a network, such as --features resnet18"
         )
     weights = weights_of(settings)
-    backbone = frozen_backbone(settings.backbone, weights=weights, **_inputs_of(settings, table))
+    backbone = frozen_backbone(settings.backbone, weights=weights, **inputs_of(settings, table))
     if held is not None:
         if backbone.channels != held.shape[1]:
             raise SettingsError(

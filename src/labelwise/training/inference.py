@@ -120,13 +120,17 @@ def infer_logits(
     images: ImageSource,
     device: torch.device,
     *,
+    batch_size: int = BATCH,
     workers: int = 0,
     precision: torch.dtype | None = None,
     looks: bool = False,
     watch: Watch | None = None,
     task: str = "",
 ) -> Inference:
-    """Return the logits of images; each process computes an equal run of rows."""
+    """Return the logits of images; each process computes an equal run of rows.
+
+    ``batch_size`` is that of training, whose convolutions a GPU has planned; a CPU plans none.
+    """
     watch = watch or Silent()
     rows, world, number = len(images), world_size(), rank()
     own = range(rows * number // world, rows * (number + 1) // world)
@@ -150,7 +154,13 @@ def infer_logits(
     model.eval()
     parts: list[tuple[Tensor, ...]] = []
     for batch in infer(
-        network, images, transform, rows=own, batch_size=BATCH, workers=workers, device=device
+        network,
+        images,
+        transform,
+        rows=own,
+        batch_size=batch_size if device.type == "cuda" else BATCH,
+        workers=workers,
+        device=device,
     ):
         raise_failure(batch)
         parts.append(batch.values)

@@ -259,7 +259,12 @@ class Loop:
             images, labels, observed = self.validation
             model, workers = self._deployed(), self.training.settings.hardware.workers
             logits = infer_logits(
-                model, images, self.device, workers=workers, precision=self.precision
+                model,
+                images,
+                self.device,
+                batch_size=self.loader.batch_size,
+                workers=workers,
+                precision=self.precision,
             ).logits
             link = self.training.objective.link
             figures = validation_figures(logits, labels, observed, link, self.recipe.metric)

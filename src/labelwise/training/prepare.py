@@ -3,8 +3,9 @@
 import hashlib
 import os
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from statistics import median
 
@@ -21,7 +22,7 @@ from labelwise.data import (
     with_validation,
     without_unreadable,
 )
-from labelwise.data.checks import reject_divided_groups
+from labelwise.data.checks import UnreadableImage, reject_divided_groups
 from labelwise.data.derived import obey_groups
 from labelwise.decide import find_rule
 from labelwise.errors import DataError, ImageError, SettingsError
@@ -30,16 +31,18 @@ from labelwise.methods import find_head, find_method
 from labelwise.models import HeadSpec, Model, Predictor
 from labelwise.models.run_folder import RunFolder, fetched_run
 from labelwise.models.spec import MODEL_FILE
+from labelwise.networks.backbones import create_backbone
 from labelwise.networks.backbones.weights import PRETRAINED, architecture_of
 from labelwise.objectives import Objective
-from labelwise.pictures import FeatureRows, ImageSource
+from labelwise.pictures import ArrayImages, FeatureRows, ImageSource, Transform
+from labelwise.pictures.batches import BatchRows, HostResizer
 from labelwise.system.distributed import rank, value_of_first, world_size
 from labelwise.system.files import sha256_of
 from labelwise.system.progress import Watch
 from labelwise.taxonomy import AttributeColumns, AttributeGroups, LabelTree, Taxonomy
 from labelwise.training import checkpoint
 from labelwise.training.augment import make_augment, require_any_bands
-from labelwise.training.execution import autocast_type
+from labelwise.training.execution import autocast_type, kernels_loading
 from labelwise.training.features import (
     FrozenBackbone,
     advice_for_photos,
@@ -47,6 +50,7 @@ from labelwise.training.features import (
     build_model,
     build_objective,
     frozen_features,
+    inputs_of,
     labels_per_image,
     set_biases_to_priors,
     standardised,
@@ -70,6 +74,7 @@ from labelwise.training.settings import AUTO, SAY_HOW, SMALL_NETWORK, Settings, 
 PHOTO_NETWORK = "tf_efficientnet_lite0"
 PHOTO_SIDE = 64
 LOOKED_AT = 9
+CHECKED, CHECKED_SIDE = 256, 16  # pictures that processes check at once, and the side they send
 # What says how a network is trained, by the setting that is given.
 OF_TRAINING = {"recipe": "the recipe (epochs, lr, ...)", **{key: key for key in SAY_HOW}}
 
@@ -241,6 +246,7 @@ class Training:
             model,
             self.splits[split].images,
             self.device,
+            batch_size=self.settings.batch_size // world_size(),
             workers=self.settings.hardware.workers,
             looks=True,
             watch=self.watch,
@@ -274,19 +280,20 @@ def prepare(
     if settings.precision == "bf16" and not autocast_type("bf16", device.type):
         watch.say("this processor does not compute bf16: training in 32 bits")
     loaded = table is None
-    table, taxonomy, attributes = _read(settings, table, watch)
+    table, taxonomy, attributes = _read(settings, table, watch, device)
     plan = resolve(settings, table)
     for reason in plan.reasons:
         watch.say(reason)
     settings = plan.settings
     if loaded and not begun and settings.features is None and table.images.blocks is None:
-        _readable(settings, table, watch)
+        with _first_pass(settings, table, device):
+            _readable(settings, table, watch, device)
     frozen, rows = None, table
     if settings.features is not None:
         try:
             frozen, rows = frozen_features(settings, table, device, watch)
         except ImageError:
-            _readable(settings, table, watch)  # raises with all of them
+            _readable(settings, table, watch, device)  # raises with all of them
             raise
     reject_divided_groups(rows)
     splits = _with_train(rows)
@@ -330,14 +337,14 @@ def prepare(
 
 
 def _read(
-    settings: Settings, table: LabelTable | None, watch: Watch
+    settings: Settings, table: LabelTable | None, watch: Watch, device: torch.device
 ) -> tuple[LabelTable, Taxonomy | None, AttributeColumns | None]:
     """Return the table with labels that obey a taxonomy, or groups that exclude each other."""
     if table is None:
         options = {"skip_missing": True} if settings.skip_missing else {}
         table = load(settings.data, **{**options, **settings.data_options})
         if settings.on_error == "skip":
-            table = _readable(settings, table, watch)
+            table = _readable(settings, table, watch, device)
         if settings.val_share:
             table = with_validation(table, share=settings.val_share)
         for note in table.notes:
@@ -356,16 +363,48 @@ def _read(
     return table, taxonomy, attributes
 
 
-def _readable(settings: Settings, table: LabelTable, watch: Watch) -> LabelTable:
+def _first_pass(
+    settings: Settings, table: LabelTable, device: torch.device
+) -> AbstractContextManager[None]:
+    """Return a block beside which a GPU gets ready for the first batch."""
+    if device.type != "cuda" or settings.deterministic or settings.freeze or settings.bands:
+        return nullcontext()
+    make = partial(create_backbone, settings.backbone, **inputs_of(settings, table))
+    precision = autocast_type(settings.precision, device.type)
+    return kernels_loading(make, settings.batch_size // world_size(), device, precision)
+
+
+def _unreadable(table: LabelTable, workers: int, watch: Watch) -> list[UnreadableImage]:
+    """Return the images that processes cannot read, which then wait to decode for training."""
+    rows = np.arange(len(table))
+    batches = [BatchRows(rows[at : at + CHECKED]) for at in range(0, len(rows), CHECKED)]
+    small = Transform(CHECKED_SIDE, crop=None)
+    resizer = HostResizer(table.images, small, torch.device("cpu"), workers, processes=True)
+    broken = []
+    for batch, made in zip(batches, resizer.batches(batches), strict=True):
+        for at, reason in sorted(made.failed.items()):
+            row = int(batch.rows[at])
+            broken.append(UnreadableImage(row, table.ids[row], reason))
+        watch.advance(len(batch.rows))
+    return broken
+
+
+def _readable(
+    settings: Settings, table: LabelTable, watch: Watch, device: torch.device
+) -> LabelTable:
     workers, bands = settings.hardware.workers or os.cpu_count() or 1, settings.bands
+    stored = not isinstance(table.images, FeatureRows | ArrayImages)
     watch.start("checking pictures", len(table))
     try:
-        unreadable = find_unreadable(
-            table,
-            workers=workers,
-            progress=lambda _: watch.advance(1),
-            bands=None if bands is None else bands_of(bands, settings, table.images),
-        )
+        if device.type == "cuda" and bands is None and stored:
+            unreadable = _unreadable(table, workers, watch)
+        else:
+            unreadable = find_unreadable(
+                table,
+                workers=workers,
+                progress=lambda _: watch.advance(1),
+                bands=None if bands is None else bands_of(bands, settings, table.images),
+            )
     finally:
         watch.finish()
     return without_unreadable(table, unreadable, on_error=settings.on_error)
