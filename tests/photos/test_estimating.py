@@ -259,24 +259,18 @@ def test_empty_answers_are_no_answers_and_repeated_ones_count_once(tmp_path):
     assert read_answers(path) == {"b.jpg": "yes", "c.jpg": "no", "d.jpg": "unsure"}
 
 
-def test_the_command_draws_reads_and_writes(library, tmp_path, capsys, monkeypatch):
-    from labelwise.cli.app import main
-
+def test_the_command_draws_reads_and_writes(library, tmp_path):
     index, truth = library
 
-    def run(*words, status=0, query="dog"):
-        given = ["labelwise", "estimate", str(index.folder), *words, "--", query]
-        monkeypatch.setattr("sys.argv", given)
-        with pytest.raises(SystemExit) as left:
-            main()
-        assert (left.value.code or 0) == status
-        return capsys.readouterr()
+    def count(*words):
+        done = run("estimate", str(index.folder), *map(str, words), "--", "dog")
+        return " ".join(done.output.split()) if done.exit_code == 0 else str(done.exception)
 
-    said = run().out
+    said = count()
     assert "It holds if these photos are like the held-out ones" in said
     assert said.startswith(answer(index, Query.parse("dog")).counted)  # whoever is asked
     questions, counts = tmp_path / "questions.csv", tmp_path / "counts.csv"
-    assert "120 photos drawn at random" in run("--answers", "120", "-o", str(questions)).out
+    assert "120 photos drawn at random" in count("--answers", "120", "-o", questions)
     with questions.open(newline="") as file:
         lines = list(csv.DictReader(file))
     with questions.open("w", newline="") as file:
@@ -285,7 +279,7 @@ def test_the_command_draws_reads_and_writes(library, tmp_path, capsys, monkeypat
         for line in lines:
             row = int(line["path"].rpartition("/")[2].removesuffix(".jpg"))
             table.writerow(line | {"answer": "yes" if truth[row] else "no"})
-    said = run("--answers-from", str(questions), "--csv", str(counts)).out
+    said = count("--answers-from", questions, "--csv", counts)
     with counts.open(newline="") as file:
         (found,) = csv.DictReader(file)
     assert found["method"] == "prediction-powered"
@@ -293,10 +287,12 @@ def test_the_command_draws_reads_and_writes(library, tmp_path, capsys, monkeypat
     assert low - (high - low) < truth.sum() < high + (high - low)  # the draw is not seeded
     assert f"about {float(found['count']):,.0f} of 600 photos match dog" in said
     assert float(found["share"]) == pytest.approx(float(found["count"]) / 600)
-    assert "draw some with --ask" in run("--by", "folder", status=1).err
-    assert "the counts go to --csv" in run("-o", str(counts), status=1).err
-    words = run("--answers", "5", "-o", str(questions), "--plot", "x.svg", status=1).err
-    assert "-o only writes the questions" in words
+    for options, why in (
+        (("--by", "folder"), "draw some with --ask"),
+        (("-o", counts), "the counts go to --csv"),
+        (("--answers", "5", "-o", questions, "--plot", "x.svg"), "-o only writes the questions"),
+    ):
+        assert why in count(*options)
 
 
 def test_the_command_asks_stops_goes_on_and_draws_a_chart(library):

@@ -79,15 +79,11 @@ def test_an_album_finds_the_rest_of_its_kind(library, tmp_path):
     answers.write_text("path,answer\n" + "".join(f"{path},yes\n" for path in done.stdout.split()))
     album = ("audit", tmp_path / "index", "--like", tmp_path / "photos" / "album", "--top", 6)
     checked = run_verb(*album, "--answers", answers, "--wrong-at-most", 0.3)
-    assert "match the album" in checked.stdout
     assert "at least 70 % of these 6 photos match album" in " ".join(checked.stdout.split())
     assert "receipt 1, album" in run_verb("audit", tmp_path / "index").stdout
     (tmp_path / "elsewhere").mkdir()
-    with pytest.raises(LabelwiseError, match=r"no photo of .* lies below"):
-        CliRunner().invoke(app, [*map(str, query), str(tmp_path / "elsewhere")],
-                           catch_exceptions=False)  # fmt: skip
-    with pytest.raises(LabelwiseError, match="is in the album 'keyword:holiday'"):
-        CliRunner().invoke(app, [*map(str, query), "keyword:holiday"], catch_exceptions=False)
+    for other, why in ((tmp_path / "elsewhere", "lies below"), ("keyword:holiday", "in the album")):
+        assert why in str(run_verb(*query, other).exception)
 
 
 def test_an_album_is_compared_where_photos_meet_captions(library, tmp_path, monkeypatch):
@@ -162,7 +158,6 @@ def test_the_verb_ranks_and_gives_no_probability(library):
     ("options", "sentence"),
     [
         (("--text", "sky", "--wrong-at-most", "0.1"), "--wrong-at-most does not apply"),
-        (("--text", "sky", "--at-least", "0.5"), "--at-least does not apply"),
         (("--text", "sky", "--like", "x.png"), "give a query such as"),
         (("red", "--encoder", "."), "only --text is encoded"),
         (("--text", "sky", "--encoder", "/nowhere"), "name its folder with --encoder"),

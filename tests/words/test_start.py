@@ -258,7 +258,7 @@ def test_every_verb_takes_the_run_and_says_that_nobody_answered(words_model, pai
     assert f"labelwise label --page {way}" in " ".join(made.output.split())
     for verb in (
         ("predict", run, folder / "photos" / "000.png"),
-        ("index", folder / "photos", "-m", run, "-o", index),
+        ("index", few, "-m", run, "-o", index),
         ("search", index, "red", "--json", "-n", "20"),
         ("estimate", index, "red"),
         ("tag", index, "--xmp", "--dry-run"),
@@ -271,8 +271,6 @@ def test_every_verb_takes_the_run_and_says_that_nobody_answered(words_model, pai
         assert NOT_CALIBRATED in done.stderr, verb
     _require_caution_in_files(run, onnx, index, few, tmp_path)
     _require_no_interval(index, tmp_path)
-    unnamed = run_verb("export", run, "-o", tmp_path / "other.onnx")
-    assert "name photos to compare on, as in --data PHOTOS" in str(unnamed.exception)
     with running(run, index, decoders=0) as server:
         assert server.get("/api/v1/model")["caution"].startswith(NOT_CALIBRATED)
         content = (folder / "photos" / "000.png").read_bytes()
@@ -289,7 +287,7 @@ def test_every_verb_takes_the_run_and_says_that_nobody_answered(words_model, pai
     assert re.search(f"{plain} or too low .* answered photos in all would halve that", said)
     assert "suppose that the answered photos were drawn at random" in answered.output
     assert NOT_CALIBRATED not in answered.output
-    rebuilt = run_verb("index", folder / "photos", "-m", run, "-o", index, "--rebuild")
+    rebuilt = run_verb("index", few, "-m", run, "-o", index, "--rebuild")
     assert rebuilt.exit_code == 0, rebuilt.output
     assert NOT_CALIBRATED not in rebuilt.output + rebuilt.stderr
     with Index(index) as opened:

@@ -20,7 +20,7 @@ from words_setup import ARCHITECTURE, CLASSES, COLOURS, SIDE, VOCABULARY, photo,
 from labelwise.answers.agreement import write_table
 from labelwise.data import load
 from labelwise.data.columns import MEANINGS, PATH_HEADERS
-from labelwise.errors import DataError, SettingsError
+from labelwise.errors import DataError
 from labelwise.photos.words import ClassesAndWords, SentenceEncoder, Word, WordList
 from labelwise.photos.words.classes import (
     TEMPERATURE,
@@ -232,11 +232,6 @@ def test_incomplete_folders_are_refused(words_model, tmp_path, change, sentence)
     with pytest.raises(LabelwiseError) as error:
         ClassesAndWords(folder, image_size=SIDE)
     assert sentence in str(error.value)
-
-
-def test_a_place_that_is_no_folder_is_refused(tmp_path):
-    with pytest.raises(SettingsError, match="is not a folder"):
-        ClassesAndWords(tmp_path / "none")
 
 
 def test_a_word_for_an_idea_is_doubted_unless_photos_show_its_like(
