@@ -25,7 +25,7 @@ from labelwise.pictures.decode import (
 @pytest.fixture(autouse=True, scope="module")
 def many_cores():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("labelwise.pictures.decode.MANY_CORES", True)
+        patch.setattr(jpeg, "MANY_CORES", True)
         yield
 
 
@@ -47,7 +47,6 @@ def rotated(orientation):
     return exif
 
 
-SIZES = [(1, 1), (7, 5), (16, 16), (33, 17), (101, 167)]
 PROFILE = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
 
 
@@ -59,7 +58,7 @@ def pixels_of_pillow(content):
     return pixels
 
 
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("size", [(1, 1), (7, 5), (16, 16), (33, 17), (101, 167)])
 @pytest.mark.parametrize("subsampling", ["4:4:4", "4:2:2", "4:2:0"])
 def test_pixels_are_those_of_pillow(size, subsampling):
     for mode in ("RGB", "L"):
@@ -158,22 +157,18 @@ def test_the_scale_is_that_of_pillows_draft(width, height, at_least):
     assert image.size == (-(-width // scale), -(-height // scale))
 
 
-def test_with_few_cores_pillow_makes_its_pictures_itself(monkeypatch):
-    monkeypatch.setattr("labelwise.pictures.decode.MANY_CORES", False)
-    monkeypatch.setattr("labelwise.pictures.decode.plain_pixels", lambda *given: 1 / 0)
+def test_pillow_decodes_with_few_cores_and_where_the_libraries_disagree(monkeypatch):
     content = saved(photo(40, 24))
-    assert outcome(decode, content) == outcome(by_pillow, content)
-
-
-def test_pillow_decodes_where_the_libraries_disagree(monkeypatch):
-    content = saved(photo(40, 24))
+    expected = outcome(by_pillow, content)
     jpeg._decoder.cache_clear()
-    monkeypatch.setattr(jpeg, "_agrees", lambda decoder: False)
-    try:
+    with monkeypatch.context() as patch:
+        patch.setattr(jpeg, "_agrees", lambda decoder: False)
         assert plain_pixels(content, MAX_PIXELS) is None
-        assert outcome(decode, content) == outcome(by_pillow, content)
-    finally:
-        jpeg._decoder.cache_clear()
+        assert outcome(decode, content) == expected
+    jpeg._decoder.cache_clear()
+    monkeypatch.setattr(jpeg, "MANY_CORES", False)
+    monkeypatch.setattr(jpeg, "plain_pixels", lambda *given: 1 / 0)
+    assert outcome(decode, content) == expected
 
 
 SAMPLES = [

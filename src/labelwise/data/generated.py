@@ -174,10 +174,7 @@ def _page(rng: np.random.Generator, size: int) -> NDArray[np.float32]:
 
 
 def _least_overlap(
-    rng: np.random.Generator,
-    placed: NDArray[np.int64],
-    side: NDArray[np.int64],
-    size: int,
+    rng: np.random.Generator, placed: NDArray[np.int64], side: NDArray[np.int64], size: int
 ) -> NDArray[np.int64]:
     """Return the corner (CHUNK, 2), of a few tried, whose box overlaps the placed ones least."""
     tried = rng.integers(size - side[:, None, None] + 1, size=(CHUNK, PLACES_TRIED, 2))

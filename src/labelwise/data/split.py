@@ -92,10 +92,7 @@ def group_near_copies(
 
 
 def group_near_vectors(
-    table: LabelTable,
-    vectors: NDArray[np.floating[Any]],
-    least: float,
-    unread: Sequence[str] = (),
+    table: LabelTable, vectors: NDArray[np.floating[Any]], least: float, unread: Sequence[str] = ()
 ) -> GroupedTable:
     """Return the table with photos in one group whose vectors (N, D) have a cosine of ``least``."""
     if not 0 < least <= 1:
