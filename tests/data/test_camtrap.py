@@ -52,29 +52,20 @@ def package(tmp_path):
     (folder / "media").mkdir(parents=True)
     resources = [{"name": name, "path": f"{name}.csv"} for name in NEEDED]
     (folder / "notes.csv").write_text("a,b\n1,2\n")
-    stated = {
-        "profile": "https://raw.githubusercontent.com/tdwg/camtrap-dp/1.0/camtrap-dp-profile.json",
-        "resources": [*resources, {"name": "notes", "path": "notes.csv"}],
-    }
+    profile = "https://raw.githubusercontent.com/tdwg/camtrap-dp/1.0/camtrap-dp-profile.json"
+    stated = {"profile": profile, "resources": [*resources, {"name": "notes", "path": "notes.csv"}]}
     (folder / "datapackage.json").write_text(json.dumps(stated))
     places = [{"deploymentID": "d1", "locationID": "forest"}, {"deploymentID": "d2"}]
     write(folder, "deployments", places)
-    rows = []
+    lines = ["mediaID,deploymentID,timestamp,filePath,filePublic,fileMediatype"]
     for number in range(1, 8):
-        name = f"media/{number}.{'png' if number < 7 else 'mp4'}"
+        kind = "image/png" if number < 7 else "video/mp4"
+        name = f"media/{number}.{kind[-3:]}"
         if number < 7:
             Image.new("RGB", (8, 8)).save(folder / name)
-        rows.append(
-            {
-                "mediaID": f"m{number}",
-                "deploymentID": "d1" if number < 4 else "d2",
-                "timestamp": f"2024-05-0{number}T06:30:00Z",
-                "filePath": name,
-                "filePublic": "true",
-                "fileMediatype": "image/png" if number < 7 else "video/mp4",
-            }
-        )
-    write(folder, "media", rows)
+        place = "d1" if number < 4 else "d2"
+        lines.append(f"m{number},{place},2024-05-0{number}T06:30:00Z,{name},true,{kind}")
+    (folder / "media.csv").write_text("\n".join([*lines, ""]))
     rows = [
         observed(1, "m1", "e1", name="Vulpes vulpes", individualPositionAngle="-8.56"),
         observed(2, "m1", "e1", "human"),

@@ -8,9 +8,15 @@ from golden import GOLDEN
 
 from labelwise.data import LabelTable
 from labelwise.data.checks import reject_shared_content
-from labelwise.data.derived import flip_labels, keep_known, observe_uniform, single_positive
+from labelwise.data.derived import (
+    flip_labels,
+    keep_known,
+    mlspl_split,
+    observe_uniform,
+    single_positive,
+    stratified_split,
+)
 from labelwise.data.official import FINE_TO_COARSE, cifar60_40_out
-from labelwise.data.split import mlspl_split, stratified_split
 from labelwise.errors import DataError, SettingsError
 from labelwise.pictures import ArrayImages, FeatureRows
 
@@ -181,9 +187,9 @@ def test_rare_labels_reach_the_training_split_first():
 def test_more_labels_than_dense_pairs_allow(monkeypatch):
     labels = correlated(400)
     expected = stratified_split(make(labels), by_content=False).split
-    monkeypatch.setattr("labelwise.data.split.MOST_DENSE", 3)
+    monkeypatch.setattr("labelwise.data.derived.MOST_DENSE", 3)
     np.testing.assert_array_equal(stratified_split(make(labels), by_content=False).split, expected)
-    monkeypatch.setattr("labelwise.data.split.MOST_PAIRS", 3)
+    monkeypatch.setattr("labelwise.data.derived.MOST_PAIRS", 3)
     assert set(stratified_split(make(labels), by_content=False).split) == {"train", "val", "test"}
 
 

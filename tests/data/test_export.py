@@ -20,8 +20,6 @@ HEADERS = {"path", "file_name", "filename", "file", "id", "image", "labels", "un
 HEADERS |= {"group", "soft", "shares"}  # a column with one of these names is not a label's
 
 
-
-
 @st.composite
 def tables(draw):
     def lists(values, size):

@@ -109,24 +109,15 @@ def test_whatever_is_not_plain_is_left_to_pillow(content):
     assert outcome(decode, content) == outcome(by_pillow, content)
 
 
-@pytest.mark.parametrize(
-    ("options", "rgb", "usual"),
-    [
-        ({"subsampling": 0}, False, True),
-        ({"subsampling": 1}, False, True),
-        ({"subsampling": 2}, False, True),
+def test_the_coding_is_what_the_file_was_saved_with():
+    for options, rgb, usual in (
+        *(({"subsampling": number}, False, True) for number in range(3)),
         ({"progressive": True}, False, False),
         ({"keep_rgb": True}, True, True),
-    ],
-    ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
-)
-def test_the_coding_is_what_the_file_was_saved_with(options, rgb, usual):
-    header = plain_header(saved(photo(40, 24), **options))
-    assert (header.width, header.height, header.layers) == (40, 24, 3)
-    assert (header.rgb, header.usual_coding) == (rgb, usual)
-
-
-def test_other_samplings_and_several_scans_are_not_usual():
+    ):
+        header = plain_header(saved(photo(40, 24), **options))
+        assert (header.width, header.height, header.layers) == (40, 24, 3)
+        assert (header.rgb, header.usual_coding) == (rgb, usual), options
     content = bytearray(saved(photo(40, 24), subsampling=2))
     frame = content.index(b"\xff\xc0")
     content[frame + 11] = 0x41  # 4:1:1

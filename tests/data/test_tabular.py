@@ -228,20 +228,19 @@ def test_a_byte_order_mark_quotes_and_blank_lines(folder):
         (b"path,labels\na.jpg,caf\xe9\n", "line 2 is not UTF-8 text; save the table as UTF-8"),
         (b"path,l\xff\n", "must be UTF-8"),
         ("path,labels\na.jpg,x\ngone.jpg,y\n", "1 of 2 images is missing under .*: 'gone.jpg'"),
-    ],
-)
-def test_bad_tables_get_one_clear_sentence(folder, text, sentence):
-    folder.pictures("a.jpg", "b.jpg")
-    file = folder.text("t.csv", text)
-    with pytest.raises(DataError, match=sentence) as caught:
-        load(file)
-    assert "\n" not in str(caught.value)
-    assert str(caught.value).startswith("t")
-
-
-@pytest.mark.parametrize(
-    ("text", "sentence"),
-    [
+        ("a.jpg,x\nb.jpg,y\n", "the first line, which names the photo 'a.jpg', needs one with the"),
+        ("path,x\na.jpg,1\nb.jpg,Yes\n", "got 'Yes'; write 1 for yes and 0 for no"),
+        ("path,x\na.jpg,1\nb.jpg,dog\n", "got 'dog'; give `--set columns.labels=x` if it names"),
+        ("path,x\na.jpg,1\nb.jpg,nein\n", "; write 1 and 0 if it means yes and no"),
+        ("path,labels\ra.jpg,x\rb.jpg,y\r", "lines end with a carriage return alone"),
+        ("sep=;\npath;labels\na.jpg;x;\n", "too many: line 3: a.jpg;x;. Put"),
+        ("path,x\na.jpg,0.5\n", "or give `--set soft=true` if it is a soft label"),
+        ("shot,labels\na.jpg,x\n", "or one given as `--set columns.path=NAME`; got 'shot'"),
+        (
+            "path,labels\na.jpg,x\n".encode("utf-16"),
+            "the file must be UTF-8 text; save it as UTF-8",
+        ),
+        ("path,labels\na.jpg,x\n".encode("utf-16-le"), "the file must be UTF-8 text"),
         ("{", "line 1: not JSON"),
         ("[1]", r"line 1: must be an object, got \[1\]"),
         ('{"path": "a.jpg", "labels": ["x"]}\n{"path": "b.jpg", "labels": "y"}', "one kind"),
@@ -250,13 +249,16 @@ def test_bad_tables_get_one_clear_sentence(folder, text, sentence):
         ('{"path": "a.jpg", "x": 1}\n{"path": "b.jpg", "y": 1}', "line 2: the key 'y'"),
         ('{"path": "a.jpg", "labels": ["x", ["y"]]}', "plain values or lists of names"),
         (b'{"path": "\xff"}', "line 1: it is not UTF-8"),
-        ("", "the table is empty"),
         ('{"path": "a\\ud800.jpg", "labels": ["x"]}', "line 1: it holds text that is not Unicode"),
     ],
 )
-def test_bad_json_lines(folder, text, sentence):
-    with pytest.raises(DataError, match=sentence):
-        load(folder.text("t.jsonl", text), check_files=False)
+def test_bad_tables_get_one_clear_sentence(folder, text, sentence):
+    folder.pictures("a.jpg", "b.jpg")
+    file = folder.text("t.jsonl" if text[:1] in ("{", "[", b"{") else "t.csv", text)
+    with pytest.raises(DataError, match=sentence) as caught:
+        load(file)
+    assert "\n" not in str(caught.value)
+    assert str(caught.value).startswith("t")
 
 
 @pytest.mark.parametrize("changed", [b"a.png", b"dog", b"forest", b"train"])

@@ -237,8 +237,7 @@ def posterior(
     weights = 0.5 * world.standard_normal((num_labels, num_features)) / sqrt(num_features)
     weights[:, 0] += 0.5
     weights /= np.linalg.norm(weights, axis=1, keepdims=True)
-    priors = np.geomspace(most, least, num_labels)
-    offsets = _offsets(priors, spread)
+    offsets = _offsets(np.geomspace(most, least, num_labels), spread)
     sizes = (num_train, num_val, num_test)
     features, eta, labels = [], [], []
     for rng, size in zip(draws, sizes, strict=True):
