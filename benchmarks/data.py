@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from PIL import Image
 
 from labelwise.data import LabelTable, scenes
-from labelwise.data.split import stratified_split
+from labelwise.data.derived import stratified_split
 from labelwise.pictures import FeatureRows
 from labelwise.pictures.decode import decode
 

@@ -44,9 +44,8 @@ def assert_consistent(tree, values):
 
 
 def test_both_forms_of_file_say_the_same(tmp_path):
-    (tmp_path / "a.csv").write_text(
-        "\ufeffparent, child\npet,dog\npet,cat\nanimal,pet\nanimal,cow\n"
-    )
+    lines = ("\ufeffparent, child", "pet,dog", "pet,cat", "animal,pet", "animal,cow")
+    (tmp_path / "a.csv").write_text("\n".join(lines))
     (tmp_path / "b.csv").write_text("animal|pet|dog\n\nanimal | pet|cat\nanimal|cow\nsofa\n")
     assert Taxonomy.read(tmp_path / "a.csv") == ANIMALS == Taxonomy.read(tmp_path / "b.csv")
     assert ANIMALS.above("dog") == ("animal", "pet")
@@ -75,8 +74,7 @@ def test_bad_files_get_one_sentence_with_the_line(tmp_path, text, sentence):
 
 def test_groups_that_are_no_labels_are_passed_over():
     tree = Taxonomy({"dog": "pet", "pet": "animal"}).within(LabelSpace(("animal", "dog", "sofa")))
-    assert tree.parent == (-1, 0, -1)
-    assert tree.level == (1, 2, 1)
+    assert (tree.parent, tree.level) == ((-1, 0, -1), (1, 2, 1))
     assert ANIMALS.within(SPACE).levels()[3].tolist() == [1, 3]
 
 
@@ -84,17 +82,15 @@ def test_groups_that_are_no_labels_are_passed_over():
 @given(tree=trees(), seed=st.integers(0, 2**32 - 1))
 def test_projection_is_the_nearest_consistent_point(tree, seed):
     """Oracle: the same least squares on log-odds by scipy's SLSQP."""
-    u = np.random.default_rng(seed).normal(size=(3, len(tree.parent)))
+    u = np.random.default_rng(seed).normal(size=(2, len(tree.parent)))
     found = tree.consistent(torch.from_numpy(u)).numpy()
-    rules = [
-        {"type": "ineq", "fun": lambda z, c=child, p=parent: z[p] - z[c]}
-        for child, parent in tree.upward
-    ]
-    for row, given_ in zip(found, u, strict=True):
-        best = minimize(
-            lambda z, v=given_: ((z - v) ** 2).sum(), np.zeros(len(row)), constraints=rules
-        )
-        assert ((row - given_) ** 2).sum() <= best.fun + 1e-6
+    children, parents = (
+        (list(side) for side in zip(*tree.upward, strict=True)) if tree.upward else ([], [])
+    )
+    rules = {"type": "ineq", "fun": lambda z: z[parents] - z[children]}
+    for row, odds in zip(found, u, strict=True):
+        best = minimize(lambda z, v=odds: ((z - v) ** 2).sum(), 0 * odds, constraints=rules)
+        assert ((row - odds) ** 2).sum() <= best.fun + 1e-6
     assert_consistent(tree, found)
 
 
@@ -115,16 +111,14 @@ def test_completed_labels_are_a_closure(tree, seed):
     """Oracle: the rules of the docstring applied one at a time until nothing changes."""
     rng = np.random.default_rng(seed)
     states = rng.choice([0, 1, -1], size=(6, len(tree.parent)))  # -1: unknown
-    labels, observed = tree.complete(
-        torch.from_numpy(states.clip(0)), torch.from_numpy(states >= 0)
-    )
+    given_ = map(torch.from_numpy, (states.clip(0), states >= 0))
+    labels, observed = tree.complete(*given_)
     slow = states.copy()
-    for _ in range(len(tree.parent) + 1):
-        for child, parent in tree.upward:
-            slow[slow[:, child] == 1, parent] = 1
-    for _ in range(len(tree.parent) + 1):
-        for child, parent in tree.upward:
-            slow[slow[:, parent] == 0, child] = 0
+    pairs = tree.upward * (len(tree.parent) + 1)
+    for child, parent in pairs:
+        slow[slow[:, child] == 1, parent] = 1
+    for child, parent in pairs:
+        slow[slow[:, parent] == 0, child] = 0
     np.testing.assert_array_equal(np.where(observed, labels, -1), slow)
     again = tree.complete(labels, observed)
     assert torch.equal(again[0], labels)
@@ -135,22 +129,17 @@ def test_completed_labels_are_a_closure(tree, seed):
 
 
 def test_tables_obey():
-    images = FileImages("", ["a.jpg", "b.jpg", "c.jpg", "d.jpg"])
-    states = [
-        [0, 0, 0, 1, 0, 0],  # a dog, said to be no animal
-        [0, -1, -1, 0, -1, 1],  # no animal, so no cat
-        [-1, 0, 0, 0.7, 0.5, 0],  # a dog, perhaps
-        [-1, -1, -1, -1, -1, -1],
-    ]
-    states = np.array(states, float)
+    rows = {
+        (0, 0, 0, 1, 0, 0): [1, 0, 0, 1, 1, 0],  # a dog, said to be no animal
+        (0, -1, -1, 0, -1, 1): [0, 0, 0, 0, 0, 1],  # no animal, so no cat
+        (-1, 0, 0, 0.7, 0.5, 0): [-1, 0, 0, 0.7, 0.7, 0],  # a dog, perhaps
+        (-1, -1, -1, -1, -1, -1): [-1] * 6,
+    }
+    states, images = np.array(list(rows), float), FileImages("", list("abcd"))
     table = LabelTable.from_arrays(SPACE, images, states.clip(0), states >= 0)
     obeyed = obey_taxonomy(table, ANIMALS)
     labels, known = obeyed.table.targets()
-    np.testing.assert_allclose(
-        np.where(known, labels, -1),
-        [[1, 0, 0, 1, 1, 0], [0, 0, 0, 0, 0, 1], [-1, 0, 0, 0.7, 0.7, 0], [-1] * 6],
-        rtol=1e-6,
-    )
+    np.testing.assert_allclose(np.where(known, labels, -1), list(rows.values()), rtol=1e-6)
     assert (obeyed.raised, obeyed.learned) == (3, 3)
     assert obey_taxonomy(obeyed.table, ANIMALS).raised == 0
 

@@ -35,8 +35,7 @@ class LoadedRun(RunFolder):
         from labelwise.exports.onnx_file import export_onnx, pictures_of
 
         data, count = options.pop("data", None), options.pop("pictures", 16)
-        images = pictures_of(self, data, count)
-        export_onnx(self.model(), self.spec, Path(path), *images, **options)
+        export_onnx(self.model(), self.spec, Path(path), *pictures_of(self, data, count), **options)
         return Path(path)
 
 

@@ -37,8 +37,7 @@ from labelwise.numeric.array_api import (
     safe_log,
     softplus,
 )
-from labelwise.numeric.arrays import Numbers, is_tensor, to_numpy
-from labelwise.numeric.finite import require_finite, require_numbers
+from labelwise.numeric.arrays import Numbers, is_tensor, require_finite, require_numbers, to_numpy
 from labelwise.system.text import one_line_of
 from labelwise.taxonomy import FAR, AttributeColumns, LabelTree
 from labelwise.types import nearest

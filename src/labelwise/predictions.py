@@ -178,12 +178,12 @@ class Predictions:
         if other.names != self.names:
             got = f"got {self.names}, {other.names}"
             raise ValueError(f"predictions must share their labels, {got}")
-        observed = None
+        observed = group = None
         if self.observed is not None or other.observed is not None:
             pairs = ((table.observed, table.labels.shape) for table in (self, other))
             observed = np.concatenate([np.ones(s, bool) if o is None else o for o, s in pairs])
-        grouped = self.group is not None and other.group is not None
-        group = [*(self.group or ()), *(other.group or ())] if grouped else None
+        if self.group is not None and other.group is not None:
+            group = [*self.group, *other.group]
         return replace(
             self,
             ids=[*self.ids, *other.ids],
@@ -362,5 +362,4 @@ def matrix_of_lists(column: Any, width: int, name: str) -> NDArray[Any]:
             raise DataError(f"{name}: row {row + bad + 1} must hold numbers, got an empty one")
         parts.append(flat.to_numpy(zero_copy_only=False))
         row += len(chunk)
-    values = np.concatenate(parts) if parts else np.empty(0, np.float32)
-    return values.reshape(-1, width)
+    return np.concatenate(parts or [np.empty(0, np.float32)]).reshape(-1, width)

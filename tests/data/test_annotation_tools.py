@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sample_pictures import jpeg
+from sample_pictures import Folder
 from search_setup import LABELS, picture, save_model
 from typed import must_run, run
 
@@ -27,6 +27,15 @@ def written(table, folder, tool, guesses=None):
         name = f"voc-{len(list(folder.iterdir()))}"
     export_for_tool(table, folder / name, tool, guesses)
     return folder / name
+
+
+def photos(folder, ids, states, names=NAMES, **columns):
+    """Return a table of photos that are there, of states 1, 0 and -1."""
+    Folder(folder).pictures(*ids)
+    states = np.array(states)
+    return LabelTable.from_arrays(
+        names, FileImages(folder, ids), states == 1, states >= 0, **columns
+    )
 
 
 def states_of(table):
@@ -51,15 +60,9 @@ def states_of(table):
     with_split=st.booleans(),
 )
 def test_the_way_there_and_back(tmp_path, tool, states, with_split):
-    array = np.array(states)
     ids = [f"photos/{row}.jpg" for row in range(len(states))]
-    (tmp_path / "photos").mkdir(exist_ok=True)
-    for name in ids:
-        (tmp_path / name).write_bytes(jpeg())
     split = ["train", "val", "test", "train"][: len(states)] if with_split else None
-    table = LabelTable.from_arrays(
-        NAMES, FileImages(tmp_path, ids), array == 1, array >= 0, split=split
-    )
+    table = photos(tmp_path, ids, states, split=split)
     again = load(written(table, tmp_path, tool))
     if tool == "huggingface":  # whose lists of names say nothing of the order of all
         assert set(again.space.names) == set(NAMES)
@@ -75,11 +78,8 @@ def test_the_way_there_and_back(tmp_path, tool, states, with_split):
 
 @pytest.mark.parametrize("tool", TOOLS)
 def test_predictions_are_no_labels(tmp_path, tool):
-    ids = ["0.jpg", "1.jpg", "2.jpg"]
-    for name in ids:
-        (tmp_path / name).write_bytes(jpeg())
-    states = np.array([[-1, -1, -1, -1], [1, 0, -1, 0], [0, 0, 0, 0]])
-    table = LabelTable.from_arrays(NAMES, FileImages(tmp_path, ids), states == 1, states >= 0)
+    states = [[-1, -1, -1, -1], [1, 0, -1, 0], [0, 0, 0, 0]]
+    table = photos(tmp_path, ["0.jpg", "1.jpg", "2.jpg"], states)
     probs = np.array([[0.9, 0.2, 0.8, 0.1], [0.0, 0.7, 0.6, 0.0], [0.9, 0.0, 0.0, 0.0]])
     guesses = Guesses(probs, probs > 0.5, "first")
     if not TOOLS[tool][2]:
@@ -89,12 +89,9 @@ def test_predictions_are_no_labels(tmp_path, tool):
     file = written(table, tmp_path, tool, guesses)
     assert states_of(load(file)) == states_of(table)
     if tool == "cvat":
-        tags = re.findall(
-            r'label="([^"]+)" source="auto".*?confidence">([0-9.]+)', file.read_text(), re.S
-        )
-        assert [(name, float(p)) for name, p in tags] == [
-            ("dog", 0.9), ("never", 0.8), ("never", 0.6)
-        ]  # fmt: skip
+        tag = r'label="([^"]+)" source="auto".*?confidence">(0.[0-9])'
+        tags = re.findall(tag, file.read_text(), re.S)
+        assert tags == [("dog", "0.9"), ("never", "0.8"), ("never", "0.6")]
         return
     content = json.loads(file.read_text())
     if tool == "fiftyone":
@@ -203,10 +200,7 @@ def classified(value):
     return json.dumps({"samples": [{"filepath": "a"}, {"filepath": "b", "ground_truth": value}]})
 
 
-def voc(thing):
-    return f"<annotation><object><name>dog</name>{thing}</object></annotation>"
-
-
+VOC = "<annotation><object><name>dog</name><difficult>q</difficult></object></annotation>"
 LABELLED = {"labels": ["dog"]}
 PERHAPS = '<tag label="dog"><attribute name="state">perhaps</attribute></tag>'
 BOTH = coco(unknown=[2], annotations=[{"image_id": 1, "category_id": 2}])
@@ -218,11 +212,7 @@ ROWS = '{"file_name": "a", "labels": ["x"]}\n{"file_name": "", "labels": []}\n'
     [
         ("t.json", '[{"id": 7, "data": {}}]', "task 7: 'data' must name an 'image'"),
         ("t.json", "[3]", "task 1: must be an object with 'data'"),
-        (
-            "t.json",
-            '[{"id": 7, "data": {"image": "http://["}}]',
-            "task 7: 'image' must be a path or",
-        ),
+        ("t.json", '[{"id": 7, "data": {"image": "http://["}}]', "7: 'image' must be a path or"),
         ("t.json", task(4, [{"type": "choices"}]), "task 4: choices must be a list of names"),
         ("t.json", task(9, choices("dgo"), meta=LABELLED), "task 9: unknown label 'dgo'; did you"),
         ("t.json", task(9, choices("dog") + choices("dog", "unknown")), "9: 'dog' cannot be both"),
@@ -240,7 +230,7 @@ ROWS = '{"file_name": "a", "labels": ["x"]}\n{"file_name": "", "labels": []}\n'
         ("c.json", coco(unknown=[9]), "'unknown_category_ids' of image 1 must be ids"),
         ("c.json", BOTH, "a category of image 1 cannot be both in an annotation and"),
         ("Annotations/a.xml", "<other/>", "a.xml: must begin with <annotation>, got <other>"),
-        ("Annotations/a.xml", voc("<difficult>q</difficult>"), "'dog' must be 0 or 1, got 'q'"),
+        ("Annotations/a.xml", VOC, "'dog' must be 0 or 1, got 'q'"),
     ],
 )
 def test_bad_files_name_the_task(folder, name, content, sentence):
@@ -248,13 +238,6 @@ def test_bad_files_name_the_task(folder, name, content, sentence):
     place = file.parent.parent if file.parent.name == "Annotations" else file
     with pytest.raises(DataError, match=sentence):
         load(place, check_files=False)
-
-
-def test_cvat_may_say_of_a_tag_that_it_is_absent(folder):
-    for word, state in (("absent", 0), ("present", 1), ("unknown", -1), ("predicted", -1)):
-        tag = f'<tag label="dog"><attribute name="state">{word}</attribute></tag>'
-        table = load(folder.text("t.xml", cvat(tag)), check_files=False)
-        assert states_of(table) == {"a.jpg": {"dog": state}}
 
 
 def test_the_command_that_writes_for_a_tool(folder):
@@ -270,16 +253,11 @@ def test_the_command_that_writes_for_a_tool(folder):
 
 
 def test_photos_that_a_format_cannot_name_are_refused(tmp_path):
-    (tmp_path / "in").mkdir()
-    for name in ("a b.jpg", "c.jpg", "in/c.jpg", "in_c.jpg"):
-        (tmp_path / name).write_bytes(jpeg())
-    for names in (["a b.jpg"], ["in/c.jpg", "in_c.jpg"]):
-        table = LabelTable.from_arrays(
-            ("x",), FileImages(tmp_path, names), np.zeros((len(names), 1))
-        )
+    for ids in (["a b.jpg"], ["in/c.jpg", "in_c.jpg"]):
+        table = photos(tmp_path, ids, [[0]] * len(ids), ("x",))
         with pytest.raises(DataError, match="VOC knows photos by their names"):
             export_for_tool(table, tmp_path / "voc", "voc")
-    table = LabelTable.from_arrays(("x",), FileImages(tmp_path, ["c.jpg"]), np.ones((1, 1)))
+    table = photos(tmp_path, ["c.jpg"], [[1]], ("x",))
     with pytest.raises(DataError, match="lie in or below it"):
         export_for_tool(table, tmp_path / "in" / "metadata.jsonl", "huggingface")
     export_for_tool(table, tmp_path / "voc", "voc")
@@ -292,11 +270,10 @@ def test_a_model_gives_a_tool_what_to_begin_from(tmp_path, monkeypatch):
     save_model(tmp_path / "model")
     for seed in range(3):
         picture(tmp_path / "photos" / f"{seed}.png", seed)
-    asked = ("--for", "label-studio", "-o", "tasks.json")
-    must_run("data", "next", "photos", "-m", "model", *asked)
+    must_run("data", "next", "photos", "-m", "model", "--for", "label-studio", "-o", "tasks.json")
     assert load("tasks.json").unlabelled().all()
-    written_for = ("--for", "fiftyone", "-m", "model", "-o", "samples.json")
-    must_run("data", "export", "tasks.json", *written_for)
+    words = ("data", "export", "tasks.json", "-m", "model")
+    must_run(*words, "--for", "fiftyone", "-o", "samples.json")
     tasks = json.loads((tmp_path / "tasks.json").read_text())
     made = [task["predictions"][0]["result"] for task in tasks]
     samples = json.loads((tmp_path / "samples.json").read_text())["samples"]
@@ -305,5 +282,4 @@ def test_a_model_gives_a_tool_what_to_begin_from(tmp_path, monkeypatch):
     ]
     assert any(made)
     assert load("samples.json").space.names == LABELS
-    result = run("data", "export", "tasks.json", "-m", "model", "-o", "t.csv")
-    assert "it is for annotation tools" in str(result.exception)
+    assert "it is for annotation tools" in str(run(*words, "-o", "t.csv").exception)

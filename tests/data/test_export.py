@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from labelwise.cli.app import data_app
 from labelwise.data import LabelTable, load, posterior, scenes
-from labelwise.data.checks import count_mismatches, describe
+from labelwise.data.checks import count_mismatches, describe, fingerprint
 from labelwise.data.export import export, read_feature_file, write_features
 from labelwise.errors import DataError, LabelwiseError, SettingsError
 from labelwise.pictures import FeatureRows, FileImages
@@ -37,7 +37,8 @@ def tables(draw):
 
 
 def one_photo(names, states):
-    return LabelTable.from_arrays(names, FileImages("", ["0.jpg"]), np.array([states]))
+    states = np.array([states])
+    return LabelTable.from_arrays(names, FileImages("", ["0.jpg"]), states == 1, states != 2)
 
 
 def all_open(table):
@@ -48,13 +49,13 @@ def all_open(table):
 
 
 @pytest.mark.parametrize("suffix", ["csv", "tsv", "jsonl", "parquet"])
-@settings(
-    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(table=tables())
 @example(one_photo(["labels"], [0]))
 @example(one_photo(["labels", "a,b"], [1, 1]))
 @example(one_photo(["id", "[a"], [0, 1]))
+@example(one_photo(["dog", "never", "x|y", "a"], [1, 0, 0, 2]))
+@example(one_photo(["tench, Tinca tinca", "['a']", "x;y", "dog"], [1, 1, 0, 2]))  # of ImageNet
 def test_what_is_written_is_read_back(tmp_path, suffix, table):
     path = tmp_path / f"t.{suffix}"
     named = table.targets()[0].any(0) | ((table.unknown.dense()) & ~all_open(table)).any(0)
@@ -67,13 +68,17 @@ def test_what_is_written_is_read_back(tmp_path, suffix, table):
             export(table, path)
         return
     export(table, path)
-    again = load(path, names=list(table.space.names), check_files=False)
-    for before, after in zip(table.targets(), again.targets(), strict=True):
-        np.testing.assert_array_equal(before, after)
-    np.testing.assert_array_equal(table.unlabelled(), again.unlabelled())
-    np.testing.assert_array_equal(table.present.dense(), again.present.dense())
-    if table.split is not None:
-        np.testing.assert_array_equal(table.split, again.split)
+    names = list(table.space.names)
+    needs_names = table.soft is not None or HEADERS & set(names)
+    for given_names in [names] if needs_names else [names, None]:
+        again = load(path, names=given_names, check_files=False, means_none=[])
+        columns = [again.space.names.index(name) for name in names]
+        assert len(again.space) == len(names)
+        for before, after in zip(table.targets(), again.targets(), strict=True):
+            np.testing.assert_array_equal(before, after if after is None else after[:, columns])
+        np.testing.assert_array_equal(table.unlabelled(), again.unlabelled())
+        if table.split is not None:
+            np.testing.assert_array_equal(table.split, again.split)
     assert not list(tmp_path.glob(".*"))
 
 
@@ -85,32 +90,31 @@ def test_paths_are_relative_to_the_new_file(folder):
 
 
 def test_scenes_go_to_parquet_without_loss(tmp_path):
-    table = scenes(6, 2, 2)
+    table = scenes(3, 1, 0)
     export(table, tmp_path / "s.parquet")
     again = load(tmp_path / "s.parquet")
     assert again.space == table.space
-    for row in range(10):
-        np.testing.assert_array_equal(np.asarray(again.images.read(row)), table.images.pixels[row])
+    for row, pixels in enumerate(table.images.pixels):
+        np.testing.assert_array_equal(np.asarray(again.images.read(row)), pixels)
 
 
 def test_what_cannot_be_written_is_said(folder):
     folder.pictures("a.jpg")
     table = load(folder.text("t.jsonl", '{"path": "a.jpg", "labels": ["a|b"]}'))
-    with pytest.raises(DataError, match=r"'a\|b' cannot be in text that is split on '\|'"):
-        export(table, folder.path / "u.csv")
-    export(table, folder.path / "u.parquet")
-    with pytest.raises(DataError, match=r"must end in \.csv"):
-        export(table, folder.path / "u.xlsx")
-    with pytest.raises(DataError, match="not single files"):
-        export(scenes(2, 0, 0), folder.path / "u.csv")
-    with pytest.raises(DataError, match=r"holds features, and is written as \.npz"):
-        export(posterior(2, 1, 1).table, folder.path / "u.parquet")
+    for written_table, name, sentence in (
+        (table, "u.csv", r"'a\|b' cannot be in text that is split on '\|'"),
+        (table, "u.xlsx", r"must end in \.csv"),
+        (scenes(2, 0, 0), "u.csv", "not single files"),
+        (posterior(2, 1, 1).table, "u.parquet", r"holds features, and is written as \.npz"),
+    ):
+        with pytest.raises(DataError, match=sentence):
+            export(written_table, folder.path / name)
     blocked = folder.text("file", "x") / "u.csv"
     with pytest.raises(LabelwiseError, match="cannot write"):
         export(table.subset([0]), blocked.with_suffix(".parquet"))
 
 
-def described():
+def five_photos():
     labels = np.array([[1, 1, 0], [1, 1, 0], [0, 0, 0], [0, 1, 0], [0, 0, 0]])
     known = np.array([[1, 1, 1], [1, 1, 1], [1, 1, 1], [0, 1, 1], [0, 0, 0]])
     images = FileImages("", [f"{row}.jpg" for row in range(5)])
@@ -121,7 +125,8 @@ def described():
 
 
 def test_describe_counts_by_hand():
-    facts = describe(described())
+    table = five_photos()
+    facts = describe(table)
     assert (facts.images, facts.zero_label, facts.unlabelled, facts.partly_known) == (5, 1, 1, 1)
     assert (facts.groups, facts.splits) == (3, {"train": 3, "val": 2})
     assert facts.labels_per_image == [2, 1, 2]
@@ -134,6 +139,10 @@ def test_describe_counts_by_hand():
     assert [(p.first, p.second, p.images) for p in facts.pairs] == [("x", "y", 2)]
     assert facts.pairs[0].lift == pytest.approx(2 * 5 / (2 * 3))
     json.dumps(facts.as_dict())
+    assert count_mismatches(table, {"train": 3, "val": 2}, 3) == []
+    train, labels = count_mismatches(table, {"train": 9}, 4)
+    assert train == "train has 3 images, the whole set has 9"
+    assert labels == "there are 3 labels, the whole set has 4"
 
 
 def test_pairs_are_those_of_a_matrix_product():
@@ -141,20 +150,10 @@ def test_pairs_are_those_of_a_matrix_product():
     images = FileImages("", [f"{row}.jpg" for row in range(300)])
     facts = describe(LabelTable.from_arrays("abcdefghi", images, labels))
     together = labels.astype(int).T @ labels
-    above = np.triu(together, 1).ravel()
-    assert [pair.images for pair in facts.pairs] == sorted(above[above > 0], reverse=True)[:20]
-    for pair in facts.pairs:
-        first, second = "abcdefghi".index(pair.first), "abcdefghi".index(pair.second)
-        assert first < second
-        assert pair.images == together[first, second]
-
-
-def test_counts_against_a_stated_set():
-    assert count_mismatches(described(), {"train": 3, "val": 2}, 3) == []
-    assert count_mismatches(described(), {"train": 9}, 4) == [
-        "train has 3 images, the whole set has 9",
-        "there are 3 labels, the whole set has 4",
-    ]
+    rows, columns = np.nonzero(np.triu(together, 1))
+    pairs = sorted((-together[r, c], r, c) for r, c in zip(rows, columns, strict=True))[:20]
+    expected = [("abcdefghi"[r], "abcdefghi"[c], -images) for images, r, c in pairs]
+    assert [(pair.first, pair.second, pair.images) for pair in facts.pairs] == expected
 
 
 def run(*arguments):
@@ -163,8 +162,8 @@ def run(*arguments):
 
 def test_observing_and_naming_columns_on_the_command_line(folder):
     folder.pictures(*(f"{row}.jpg" for row in range(20)))
-    lines = [f"{row}.jpg,{'x|y' if row % 3 else ''}" for row in range(20)]
-    file = folder.text("t.csv", "path,labels\n" + "\n".join(lines))
+    lines = (f"{row}.jpg,{'x|y' if row % 3 else ''}" for row in range(20))
+    file = folder.text("t.csv", "\n".join(["path,labels", *lines]))
     shown = run("describe", file).output
     assert "20 images, 2 labels" in shown
     assert "zero-label (reviewed, none of them): 35.0%" in shown
@@ -180,37 +179,11 @@ def test_observing_and_naming_columns_on_the_command_line(folder):
     assert [label["name"] for label in found["labels"]] == ["y", "x"]
 
 
-@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl", ".parquet"])
-@pytest.mark.parametrize(
-    ("names", "states"),
-    [
-        (("dog", "never", "x|y", "a"), [[1, 0, 0, -1], [0, 0, 0, -1]]),
-        # ImageNet's names hold commas; the reader stops at them in a cell of several labels.
-        (("tench, Tinca tinca", "['a']", "x;y", "dog"), [[1, 1, 0, -1], [0, 1, 1, 1]]),
-    ],
-    ids=["never", "commas"],
-)
-def test_names_are_read_back_without_being_given(folder, suffix, names, states):
-    folder.pictures("a.jpg", "b.jpg")
-    states = np.array(states)
-    images = FileImages(folder.path, ["a.jpg", "b.jpg"])
-    table = LabelTable.from_arrays(names, images, states == 1, states >= 0)
-    export(table, folder.path / f"t{suffix}")
-    again = load(folder.path / f"t{suffix}")
-    order = [again.space.names.index(name) for name in names]
-    assert len(again.space) == len(names)
-    assert (again.present.dense()[:, order] == (states == 1)).all()
-    assert (again.unknown.dense()[:, order] == (states == -1)).all()
-
-
 @pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
 @pytest.mark.parametrize("name", [" dog", "dog ", "*"])
-def test_names_that_a_list_of_labels_would_change_are_refused(folder, suffix, name):
-    folder.pictures("a.jpg")
-    images = FileImages(folder.path, ["a.jpg"])
-    table = LabelTable.from_arrays((name,), images, np.array([[True]]))
+def test_names_that_a_list_of_labels_would_change_are_refused(tmp_path, suffix, name):
     with pytest.raises(DataError, match="cannot be in a list of labels"):
-        export(table, folder.path / f"t{suffix}")
+        export(one_photo((name,), [1]), tmp_path / f"t{suffix}")
 
 
 def test_the_command_line_says_what_is_wrong(folder):
@@ -247,8 +220,7 @@ def written(folder, **changed):
 
 def test_a_file_is_read_as_it_stands_and_written_back(tmp_path):
     given = arrays()
-    np.savez(tmp_path / "rows.npz", **given)
-    table = load(tmp_path / "rows.npz")
+    table = load(written(tmp_path))
     assert table.space.names == ("cat", "dog")
     assert list(table.ids) == list("abcdef")
     assert table.split.tolist() == ["train", "train", "train", "val", "test", "test"]
@@ -259,10 +231,9 @@ def test_a_file_is_read_as_it_stands_and_written_back(tmp_path):
     np.testing.assert_array_equal(labels[observed], given["labels"][observed])
     write_features(table, tmp_path / "again.npz")
     again = load(f"features:{tmp_path / 'again.npz'}")
-    np.testing.assert_array_equal(again.images.features, table.images.features)
-    for one, other in zip(again.targets(), table.targets(), strict=True):
-        np.testing.assert_array_equal(one, other)
-    assert again.split.tolist() == table.split.tolist()
+    assert fingerprint(again) == fingerprint(table)
+    with pytest.raises(DataError, match="holds images"):
+        write_features(five_photos(), tmp_path / "rows.npz")
 
 
 def test_what_may_be_left_out_and_soft_labels(tmp_path):
@@ -301,8 +272,3 @@ def test_a_file_that_is_no_archive_is_named(tmp_path, content):
         np.save(stream, np.zeros(3)) if content == 3 else stream.write(content)
     with pytest.raises(DataError, match=r"rows\.npz: must be an \.npz file"):
         load(tmp_path / "rows.npz")
-
-
-def test_pictures_are_not_written_as_features(tmp_path):
-    with pytest.raises(DataError, match="holds images"):
-        write_features(load("scenes", num_train=4, num_val=2, num_test=2), tmp_path / "rows.npz")

@@ -26,26 +26,21 @@ def findings(**states):
     return ",".join(states.get(name.replace(" ", ""), "") for name in FINDINGS)
 
 
-@pytest.fixture
-def chexpert(folder):
+def test_chexpert_keeps_uncertain_and_silent_apart(folder):
+    cells = {"Edema": "1.0", "Pneumonia": "-1.0", "Fracture": "0.0"}
     views = {
         "train/patient00001/study1/view1_frontal.jpg": {"NoFinding": "1.0"},
-        "train/patient00002/study1/view1_frontal.jpg": {"Edema": "1.0", "Pneumonia": "-1.0"},
+        "train/patient00002/study1/view1_frontal.jpg": cells,
         "train/patient00002/study2/view2_lateral.jpg": {"Edema": "0.0"},
     }
-    views["train/patient00002/study1/view1_frontal.jpg"]["Fracture"] = "0.0"
     start = "CheXpert-v1.0-small/"
     rows = [f"{start}{path},Female,68,View,AP,{findings(**own)}" for path, own in views.items()]
     folder.text("train.csv", "\n".join([HEADER, *rows, ""]))
     held = "valid/patient64541/study1/view1_frontal.jpg"
-    row = f"CheXpert-v1.0-small/{held},Male,73,Frontal,AP,{','.join(['0.0'] * 14)}"
+    row = f"{start}{held},Male,73,Frontal,AP,{','.join(['0.0'] * 14)}"
     folder.text("valid.csv", f"{HEADER}\n{row}\n")
     folder.pictures(*views, held)
-    return folder
-
-
-def test_chexpert_keeps_uncertain_and_silent_apart(chexpert):
-    table = load(chexpert.path)
+    table = load(folder.path)
     assert table.name == "chexpert"
     assert table.space.names == FINDINGS
     present, unknown = named(table)["train/patient00002/study1/view1_frontal.jpg"]
@@ -60,34 +55,33 @@ def test_chexpert_keeps_uncertain_and_silent_apart(chexpert):
         "1 entries of -1 are read as unknown, 37 blank ones as unknown (`--set blank=absent` if "
         "otherwise)"
     )
-
-
-def test_chexpert_blanks_may_mean_absent(chexpert):
-    table = load(chexpert.path, blank="absent")
-    _, unknown = named(table)["train/patient00002/study1/view1_frontal.jpg"]
-    assert unknown == {"Pneumonia"}
-    assert len(load(chexpert.path, views="lateral")) == 1
+    absent = load(folder.path, blank="absent")
+    assert named(absent)["train/patient00002/study1/view1_frontal.jpg"][1] == {"Pneumonia"}
+    assert len(load(folder.path, views="lateral")) == 1
+    folder.text("train.csv", (folder.path / "train.csv").read_text().replace("-1.0", "maybe"))
+    with pytest.raises(DataError, match=r"train.csv, row 2: 'Pneumonia' must be 1, 0, -1 or empty"):
+        load(folder.path)
 
 
 def test_chexpert_is_read_in_the_batches_of_its_download(folder):
     """Oracle: the folders as the four archives are unpacked, and the labels of the test set."""
     first = "CheXpert-v1.0 batch 1 (validate & csv)"
+    front, lateral = "study1/view1_frontal.jpg", "study1/view2_lateral.jpg"
     stated = {
-        "train.csv": ["train/patient00001/study1/view1_frontal.jpg"],
-        "valid.csv": ["valid/patient64541/study1/view1_frontal.jpg"],
-        "test_labels.csv": ["test/patient64741/study1/view1_frontal.jpg"],
+        "train.csv": [f"train/patient00001/{front}", f"train/patient43018/{lateral}"],
+        "valid.csv": [f"valid/patient64541/{front}"],
+        "test_labels.csv": [f"test/patient64741/{front}"],
     }
-    stated["train.csv"].append("train/patient43018/study1/view2_lateral.jpg")
     for name, paths in stated.items():
         header = HEADER if name != "test_labels.csv" else ",".join(["Path", *FINDINGS])
         facts = ",Female,68,Frontal,AP" if name != "test_labels.csv" else ""
         rows = [f"CheXpert-v1.0/{path}{facts},{findings(Edema='1')}" for path in paths]
         folder.text(f"{first}/{name}", "\n".join([header, *rows, ""]))
     places = {
-        "CheXpert-v1.0 batch 2 (train 1)/patient00001/study1/view1_frontal.jpg": "train",
-        "CheXpert-v1.0 batch 4 (train 3)/patient43018/study1/view2_lateral.jpg": "train",
-        f"{first}/valid/patient64541/study1/view1_frontal.jpg": "val",
-        f"{first}/test/patient64741/study1/view1_frontal.jpg": "test",
+        f"CheXpert-v1.0 batch 2 (train 1)/patient00001/{front}": "train",
+        f"CheXpert-v1.0 batch 4 (train 3)/patient43018/{lateral}": "train",
+        f"{first}/valid/patient64541/{front}": "val",
+        f"{first}/test/patient64741/{front}": "test",
     }
     folder.pictures(*places)
     table = load(folder.path)
@@ -97,31 +91,26 @@ def test_chexpert_is_read_in_the_batches_of_its_download(folder):
     table.images.read(1)
 
 
-def test_chexpert_says_which_cell_is_strange(chexpert):
-    text = (chexpert.path / "train.csv").read_text().replace("-1.0", "maybe")
-    chexpert.text("train.csv", text)
-    with pytest.raises(DataError, match=r"train.csv, row 2: 'Pneumonia' must be 1, 0, -1 or empty"):
-        load(chexpert.path)
-
-
 def test_mimic_images_have_the_labels_of_their_study(folder):
     names = sorted(FINDINGS)
     cells = {"Edema": "1.0", "Fracture": "-1.0", "Pneumonia": "0.0"}
     labels = f"subject_id,study_id,{','.join(names)}\n10000032,50414267,"
     labels += ",".join(cells.get(name, "") for name in names) + "\n"
-    place = folder.path / "mimic-cxr-2.0.0-chexpert.csv.gz"
-    place.write_bytes(gzip.compress(labels.encode()))
+    folder.text("mimic-cxr-2.0.0-chexpert.csv.gz", gzip.compress(labels.encode()))
     split = (
         "dicom_id,study_id,subject_id,split\n"
         "02aa804e-bde0afdd,50414267,10000032,train\n174413ec-4ec4c1f7,50414267,10000032,train\n"
         "2a2277a9-b0ded155,53189527,10000764,validate\ne084de3b-be89b11e,53911762,10000764,test\n"
     )
     folder.text("mimic-cxr-2.0.0-split.csv", split)
-    first = "files/p10/p10000032/s50414267/02aa804e-bde0afdd.jpg"
-    second = "files/p10/p10000032/s50414267/174413ec-4ec4c1f7.jpg"
-    third = "files/p10/p10000764/s53189527/2a2277a9-b0ded155.jpg"
-    fourth = "files/p10/p10000764/s53911762/e084de3b-be89b11e.jpg"
-    folder.pictures(first, second, third, fourth)
+    first, second, third, fourth = paths = [
+        f"files/p10/{name}.jpg"
+        for name in (
+            *("p10000032/s50414267/02aa804e-bde0afdd", "p10000032/s50414267/174413ec-4ec4c1f7"),
+            *("p10000764/s53189527/2a2277a9-b0ded155", "p10000764/s53911762/e084de3b-be89b11e"),
+        )
+    ]
+    folder.pictures(*paths)
     table = load(folder.path, blank="absent")
     assert named(table)[first] == named(table)[second] == ({"Edema"}, {"Fracture"})
     assert by_split(table) == {"train": [first, second], "val": [third], "test": [fourth]}

@@ -11,6 +11,8 @@ from tiny_predictor import make
 from typed import must_run, run
 
 import labelwise
+from labelwise.data.checks import describe, reject_divided_groups
+from labelwise.errors import DataError
 from labelwise.numeric.duplicates import compared_groups
 
 SHOTS = [(f"a{scene}.png", f"b{scene}.png", f"c{scene}.jpg") for scene in range(12)]
@@ -78,27 +80,22 @@ def test_near_copies_are_groups_that_a_split_keeps_together(folder):
     assert parted(out) == 0
 
 
-def test_groups_that_the_table_has_are_joined(folder):
+def test_groups_that_the_table_has_are_joined_and_copies_in_several_splits_are_said(folder):
     """Three nights of up to three scenes; a copy of the first night's first is in the second."""
     names = ["a0.png", "a1.png", "a2.png", "b0.png", "a3.png", "a4.png", "a5.png"]
     nights = ["one", "one", "one", "two", "two", "three", "three"]
     out = folder / "grouped.csv"
     must_run("data", "near-copies", write(folder, names, group=nights), "-o", out)
     assert [row["group"] for row in read(out).values()] == ["one"] * 5 + ["three"] * 2
-
-
-def test_copies_in_several_splits_are_said(folder):
     names = ["a0.png", "b0.png", "a1.png", "b1.png", "a2.png", "b2.png"]
     splits = ["train", "test", "train", "train", "val", "train"]
-    source, out = write(folder, names, split=splits), folder / "grouped.csv"
-    result = run("data", "near-copies", source, "-o", out)
+    result = run("data", "near-copies", write(folder, names, split=splits), "-o", out)
     assert "groups with photos in several splits: 2; draw a new split" in result.stdout
     assert [row["split"] for row in read(out).values()] == splits
-    assert "note: grouped: photos of a group must be in one split" in run(
-        "data", "describe", out
-    ).stdout.replace("\n", " ")
-    again = run("data", "describe", out, "--content")
-    assert "2 groups cross splits" in str(again.exception)
+    grouped = labelwise.load(out)
+    assert describe(grouped).notes[-1].startswith("grouped: photos of a group must be in one split")
+    with pytest.raises(DataError, match="2 groups cross splits"):
+        reject_divided_groups(grouped)
 
 
 def test_a_photo_that_cannot_be_read_looks_like_no_other(folder):
@@ -130,10 +127,8 @@ def test_a_model_compares_what_it_sees(folder):
     unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
     cosines = np.sort((unit @ unit.T)[np.triu_indices(len(NAMES), 1)])
     least = float((cosines[-60] + cosines[-61]) / 2)  # scenes have 36 pairs
-    expected = defaultdict(set)
-    for name, group in zip(NAMES, compared_groups(unit, least).tolist(), strict=True):
-        expected[group].add(name)
-    expected = set(map(frozenset, expected.values()))
+    groups = compared_groups(unit, least).tolist()
+    expected = sets_of({n: {"group": g} for n, g in zip(NAMES, groups, strict=True)})
     assert 1 < len(expected) < len(NAMES)
     assert expected != SCENES
     must_run("data", "near-copies", source, "-m", folder / "model", "--cosine", least, "-o", out)
@@ -182,9 +177,8 @@ def test_features_keep_their_groups_in_a_file(tmp_path):
     split = labelwise.load(str(parted)).split
     assert set(split) == {"train", "val", "test"}
     assert (split[::2] == split[1::2]).all()
-    refused = run("data", "near-copies", file, "--cosine", 0.95, "-o", tmp_path / "grouped.csv")
-    assert "holds features, and is written as .npz" in str(refused.exception)
     wide = run("data", "near-copies", file, "--cosine", 0.001, "-o", grouped)
     assert "one group holds 60 of 60 photos" in wide.stderr
     np.savez(file, **arrays, group=np.array(["one", "two"]))
-    assert "group must be (60,), got (2,)" in str(run("data", "describe", file).exception)
+    with pytest.raises(DataError, match=r"group must be \(60,\), got \(2,\)"):
+        labelwise.load(file)

@@ -5,12 +5,9 @@ import struct
 import subprocess
 import sys
 import zlib
-from contextlib import suppress
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from PIL import Image
 
 from labelwise.errors import ImageError, SettingsError
@@ -39,17 +36,12 @@ def test_every_common_mode_becomes_rgb(mode):
     assert pixels[:, -1].mean() - pixels[:, 0].mean() > 200
 
 
-def test_float_images_are_refused_by_name():
-    with pytest.raises(ImageError, match=r"f\.tiff: .*mode F has no agreed white"):
-        decode(saved(Image.new("F", (3, 3), 0.5), "TIFF"), "f.tiff")
-
-
 def test_exif_rotation_is_applied():
     exif = Image.Exif()
     exif[0x0112] = 6
     image = decode(saved(gradient(40, 24), "JPEG", exif=exif), "x")
-    assert image.size == (24, 40)
     column = np.asarray(image)[:, 12].astype(int).mean(1)
+    assert image.size == (24, 40)
     assert column[-1] - column[0] > 200
 
 
@@ -85,6 +77,7 @@ def huge_png(width=30_000, height=30_000):
         (huge_png(1, 80_000_000), "a side has 80,000,000 pixels"),
         (saved(gradient(), "JPEG")[:-200], "cannot be read"),
         (saved(gradient())[:60], "cannot be read"),
+        (saved(Image.new("F", (3, 3), 0.5), "TIFF"), "mode F has no agreed white"),
     ],
 )
 def test_broken_bytes_are_named(content, reason):
@@ -111,25 +104,6 @@ def test_every_listed_format_is_read_by_a_new_process(tmp_path):
         "    assert decode(path.read_bytes(), path.name).size == (40, 24), path"
     )
     subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True)
-
-
-SAMPLES = [saved(gradient(), kind) for kind in ("PNG", "JPEG", "GIF", "BMP", "WEBP", "TIFF")]
-
-
-@settings(max_examples=30, deadline=None)
-@given(
-    st.sampled_from(SAMPLES),
-    st.lists(st.tuples(st.integers(0, 300), st.integers(0, 255)), max_size=6),
-    st.integers(0, 40),
-)
-def test_damaged_files_only_raise_image_errors(content, damage, cut):
-    broken = bytearray(content[: len(content) - cut])
-    for place, value in damage:
-        broken[place % len(broken)] = value
-    mode = "RGB"
-    with suppress(ImageError):
-        mode = decode(bytes(broken), "x", at_least=8).mode
-    assert mode == "RGB"
 
 
 def test_a_missing_or_impossible_path_is_named(tmp_path):
@@ -160,9 +134,6 @@ def test_sources_read_subset_and_compare(tmp_path):
     np.testing.assert_array_equal(np.asarray(second), pixels[1, :3, :3])
     with pytest.raises(ImageError, match="c: the box"):
         crops.read(2)
-
-
-def test_features_are_no_images_and_pixels_are_bytes_in_channels_last():
     with pytest.raises(ImageError, match="features, not images"):
         FeatureRows(np.zeros((2, 3), np.float32)).read(1)
     with pytest.raises(ValueError, match=r"uint8 \(N, H, W, 3\)"):
@@ -172,9 +143,8 @@ def test_features_are_no_images_and_pixels_are_bytes_in_channels_last():
 def test_scans_are_refused_by_default_and_read_on_request(monkeypatch):
     """Oracle: the size of the scan, 90 million pixels, and the limit as it was set."""
     scan = saved(Image.new("L", (10_000, 9_000)), "JPEG")
-    with pytest.raises(
-        ImageError, match=r"^scan: .* more than 89,478,485 pixels; set LABELWISE_MA"
-    ):
+    limit = r"^scan: .* more than 89,478,485 pixels; set LABELWISE_MA"
+    with pytest.raises(ImageError, match=limit):
         decode(scan, "scan")
     monkeypatch.setenv("LABELWISE_MAX_PIXELS", "90000000")
     assert decode(scan, "scan", at_least=100).size == (1250, 1125)  # an eighth, in less time

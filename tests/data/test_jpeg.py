@@ -25,7 +25,7 @@ from labelwise.pictures.decode import (
 @pytest.fixture(autouse=True, scope="module")
 def many_cores():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("labelwise.pictures.decode.MANY_CORES", True)
+        patch.setattr(jpeg, "MANY_CORES", True)
         yield
 
 
@@ -47,7 +47,6 @@ def rotated(orientation):
     return exif
 
 
-SIZES = [(1, 1), (7, 5), (16, 16), (33, 17), (101, 167)]
 PROFILE = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
 
 
@@ -59,7 +58,7 @@ def pixels_of_pillow(content):
     return pixels
 
 
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("size", [(1, 1), (7, 5), (16, 16), (33, 17), (101, 167)])
 @pytest.mark.parametrize("subsampling", ["4:4:4", "4:2:2", "4:2:0"])
 def test_pixels_are_those_of_pillow(size, subsampling):
     for mode in ("RGB", "L"):
@@ -110,24 +109,15 @@ def test_whatever_is_not_plain_is_left_to_pillow(content):
     assert outcome(decode, content) == outcome(by_pillow, content)
 
 
-@pytest.mark.parametrize(
-    ("options", "rgb", "usual"),
-    [
-        ({"subsampling": 0}, False, True),
-        ({"subsampling": 1}, False, True),
-        ({"subsampling": 2}, False, True),
+def test_the_coding_is_what_the_file_was_saved_with():
+    for options, rgb, usual in (
+        *(({"subsampling": number}, False, True) for number in range(3)),
         ({"progressive": True}, False, False),
         ({"keep_rgb": True}, True, True),
-    ],
-    ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
-)
-def test_the_coding_is_what_the_file_was_saved_with(options, rgb, usual):
-    header = plain_header(saved(photo(40, 24), **options))
-    assert (header.width, header.height, header.layers) == (40, 24, 3)
-    assert (header.rgb, header.usual_coding) == (rgb, usual)
-
-
-def test_other_samplings_and_several_scans_are_not_usual():
+    ):
+        header = plain_header(saved(photo(40, 24), **options))
+        assert (header.width, header.height, header.layers) == (40, 24, 3)
+        assert (header.rgb, header.usual_coding) == (rgb, usual), options
     content = bytearray(saved(photo(40, 24), subsampling=2))
     frame = content.index(b"\xff\xc0")
     content[frame + 11] = 0x41  # 4:1:1
@@ -158,22 +148,18 @@ def test_the_scale_is_that_of_pillows_draft(width, height, at_least):
     assert image.size == (-(-width // scale), -(-height // scale))
 
 
-def test_with_few_cores_pillow_makes_its_pictures_itself(monkeypatch):
-    monkeypatch.setattr("labelwise.pictures.decode.MANY_CORES", False)
-    monkeypatch.setattr("labelwise.pictures.decode.plain_pixels", lambda *given: 1 / 0)
+def test_pillow_decodes_with_few_cores_and_where_the_libraries_disagree(monkeypatch):
     content = saved(photo(40, 24))
-    assert outcome(decode, content) == outcome(by_pillow, content)
-
-
-def test_pillow_decodes_where_the_libraries_disagree(monkeypatch):
-    content = saved(photo(40, 24))
+    expected = outcome(by_pillow, content)
     jpeg._decoder.cache_clear()
-    monkeypatch.setattr(jpeg, "_agrees", lambda decoder: False)
-    try:
+    with monkeypatch.context() as patch:
+        patch.setattr(jpeg, "_agrees", lambda decoder: False)
         assert plain_pixels(content, MAX_PIXELS) is None
-        assert outcome(decode, content) == outcome(by_pillow, content)
-    finally:
-        jpeg._decoder.cache_clear()
+        assert outcome(decode, content) == expected
+    jpeg._decoder.cache_clear()
+    monkeypatch.setattr(jpeg, "MANY_CORES", False)
+    monkeypatch.setattr(jpeg, "plain_pixels", lambda *given: 1 / 0)
+    assert outcome(decode, content) == expected
 
 
 SAMPLES = [

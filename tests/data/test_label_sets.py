@@ -56,14 +56,13 @@ def table(labels, observed=None, **columns):
 def test_three_states_and_two_kinds_of_empty_row():
     states = table([[1, 0], [0, 0], [1, 1], [0, 1]], [[1, 1], [1, 1], [0, 0], [0, 1]])
     labels, observed = states.targets()
-    np.testing.assert_array_equal(labels, [[1, 0], [0, 0], [0, 0], [0, 1]])
-    np.testing.assert_array_equal(observed, [[1, 1], [1, 1], [0, 0], [0, 1]])
-    np.testing.assert_array_equal(states.zero_label(), [False, True, False, False])
-    np.testing.assert_array_equal(states.unlabelled(), [False, False, True, False])
+    assert labels.tolist() == [[1, 0], [0, 0], [0, 0], [0, 1]]
+    assert observed.tolist() == [[1, 1], [1, 1], [0, 0], [0, 1]]
+    assert states.zero_label().tolist() == [False, True, False, False]
+    assert states.unlabelled().tolist() == [False, False, True, False]
     assert table([[1, 0], [0, 0]]).targets()[1] is None  # everything is known
     facts = states.facts()
-    assert facts.mean_labels == 2 / 4
-    assert facts.priors == (1 / 2, 1 / 3)
+    assert (facts.mean_labels, facts.priors) == (2 / 4, (1 / 2, 1 / 3))
 
 
 def test_splits_come_in_order_and_subset_keeps_columns():
@@ -73,9 +72,6 @@ def test_splits_come_in_order_and_subset_keeps_columns():
     assert list(test.group) == ["a", "a"]
     np.testing.assert_array_equal(test.targets()[0], np.eye(4)[[0, 2]])
     assert list(parted.subset(np.array([True, False, False, True])).ids) == ["000000", "000003"]
-
-
-def test_splits_must_be_known_and_there():
     with pytest.raises(ValueError, match="train, val or test, got 'dev'"):
         table(np.eye(2), split=["train", "dev"])
     with pytest.raises(DataError, match="labelwise data split"):

@@ -13,12 +13,8 @@ AAT = "http://vocab.getty.edu/aat/"
 SKOS = "http://www.w3.org/2004/02/skos/core#"
 
 
-def triples(*lines):
-    return "\n".join(lines) + "\n"
-
-
 def statement(child, what, other):
-    return f"<{AAT}{child}> <{what}> <{AAT}{other}> ."
+    return f"<{AAT}{child}> <{what}> <{AAT}{other}> .\n"
 
 
 CONCEPTS = {  # number: names by language, broader
@@ -29,13 +25,13 @@ CONCEPTS = {  # number: names by language, broader
 
 
 def as_n_triples():
-    lines = ["# made"]
+    lines = ["# made\n"]
     for number, (names, above) in CONCEPTS.items():
         for tongue, name in names.items():
-            lines.append(f'<{AAT}{number}> <{SKOS}prefLabel> "{name}"@{tongue} .')
+            lines.append(f'<{AAT}{number}> <{SKOS}prefLabel> "{name}"@{tongue} .\n')
         if above:
             lines.append(statement(number, f"{SKOS}broader", above))
-    return triples(*lines)
+    return "".join(lines)
 
 
 def as_rdf():
@@ -84,11 +80,11 @@ def dump():
     for number, (names, above) in CONCEPTS.items():
         for place, (tongue, name) in enumerate(names.items()):
             term = f"{AAT}term/{number}{place}-{tongue}"
-            terms.append(f"<{AAT}{number}> <{XL}prefLabel> <{term}> .")
-            terms.append(f'<{term}> <{XL}literalForm> "{name}"@{tongue} .')
-            terms.append(f"<{term}> <{GVP}contribPreferred> _:x{place} . # a node")
-        terms.append(f"<{AAT}{number}> <{XL}altLabel> <{AAT}term/{number}9-en> .")
-        terms.append(f'<{AAT}term/{number}9-en> <{XL}literalForm> "another\u00e9"@en .')
+            terms.append(f"<{AAT}{number}> <{XL}prefLabel> <{term}> .\n")
+            terms.append(f'<{term}> <{XL}literalForm> "{name}"@{tongue} .\n')
+            terms.append(f"<{term}> <{GVP}contribPreferred> _:x{place} . # a node\n")
+        terms.append(f"<{AAT}{number}> <{XL}altLabel> <{AAT}term/{number}9-en> .\n")
+        terms.append(f'<{AAT}term/{number}9-en> <{XL}literalForm> "another\u00e9"@en .\n')
         if above:
             kinds = ("broaderGeneric", "broaderPreferred")
             relations += [statement(number, f"{GVP}{kind}", above) for kind in kinds]
@@ -99,14 +95,14 @@ def dump():
 def test_the_dump_of_a_vocabulary_is_a_folder(tmp_path):
     """The layout of AAT's explicit.zip; one of its files alone names nothing, or says nothing."""
     for name, lines in dump().items():
-        (tmp_path / name).write_text(triples(*lines))
+        (tmp_path / name).write_text("".join(lines))
     taxonomy = Taxonomy.read(tmp_path)
     assert taxonomy.parents == {"vases": "vessels (containers)", "Amphoren": "vases"}
     assert taxonomy.uris["vases"] == f"{AAT}300132254"
     with pytest.raises(DataError, match="says of nothing what it is a kind of"):
         Taxonomy.read(tmp_path / "AATOut_2Terms.nt")
-    first = triples(*(line for line in dump()["AATOut_2Terms.nt"] if "literalForm" not in line))
-    (tmp_path / "AATOut_2Terms.nt").write_text(first)
+    first = (line for line in dump()["AATOut_2Terms.nt"] if "literalForm" not in line)
+    (tmp_path / "AATOut_2Terms.nt").write_text("".join(first))
     with pytest.raises(DataError, match="name the folder with all files"):
         Taxonomy.read(tmp_path)
     (tmp_path / "empty").mkdir()
@@ -131,20 +127,21 @@ def test_a_parent_may_name_its_children_instead(tmp_path):
     turned = re.sub(f"<([^>]*)> <{SKOS}broader> <([^>]*)>", rf"<\2> <{SKOS}narrower> <\1>", whole)
     assert "narrower" in turned
     assert "broader>" not in turned
-    for name, text in (("a.nt", whole), ("b.nt", turned)):
-        (tmp_path / name).write_text(text)
     graph = [
         {"@id": "u:a", "skos:prefLabel": "vessels", "skos:narrower": [{"@id": "u:b"}]},
         {"@id": "u:b", "skos:prefLabel": "vases"},
     ]
-    (tmp_path / "c.jsonld").write_text(json.dumps({"@context": {"skos": SKOS}, "@graph": graph}))
-    first, second, third = (read_skos(tmp_path / name) for name in ("a.nt", "b.nt", "c.jsonld"))
+    content = json.dumps({"@context": {"skos": SKOS}, "@graph": graph})
+    texts = {"a.nt": whole, "b.nt": turned, "c.jsonld": content}
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+    first, second, third = (read_skos(tmp_path / name) for name in texts)
     assert second == first
     assert third.parents == {"vases": "vessels"}
 
 
 def test_a_circle_is_one_sentence(tmp_path):
-    text = as_n_triples() + statement("300046300", f"{SKOS}broader", "300198828") + "\n"
+    text = as_n_triples() + statement("300046300", f"{SKOS}broader", "300198828")
     (tmp_path / "aat.nt").write_text(text)
     with pytest.raises(DataError, match=r"aat\.nt: a taxonomy must not turn in circles") as caught:
         Taxonomy.read(tmp_path / "aat.nt")
@@ -153,18 +150,18 @@ def test_a_circle_is_one_sentence(tmp_path):
 
 def test_the_preferred_parent_is_taken_and_two_others_are_not(tmp_path):
     other = f'<{AAT}1> <{SKOS}prefLabel> "tableware"@en .\n'
-    second = statement("300198828", f"{SKOS}broader", "1") + "\n"
+    second = statement("300198828", f"{SKOS}broader", "1")
     (tmp_path / "aat.nt").write_text(as_n_triples() + other + second)
     with pytest.raises(DataError, match=r"'Amphoren' .* has two parents, 'tableware' and 'vases'"):
         Taxonomy.read(tmp_path / "aat.nt")
-    chosen = statement("300198828", f"{GVP}broaderPreferred", "1") + "\n"
+    chosen = statement("300198828", f"{GVP}broaderPreferred", "1")
     (tmp_path / "aat.nt").write_text(as_n_triples() + other + second + chosen)
     assert Taxonomy.read(tmp_path / "aat.nt").parents["Amphoren"] == "tableware"
 
 
 def test_concepts_of_one_name_are_told_apart_by_their_addresses(tmp_path):
-    twin = f'<{AAT}2> <{SKOS}prefLabel> "vases"@en .'
-    own = triples(twin, statement("2", f"{SKOS}broader", "300046300"))
+    own = f'<{AAT}2> <{SKOS}prefLabel> "vases"@en .\n'
+    own += statement("2", f"{SKOS}broader", "300046300")
     (tmp_path / "aat.nt").write_text(as_n_triples() + own)
     parents = Taxonomy.read(tmp_path / "aat.nt").parents
     assert parents["Amphoren"] == f"{AAT}300132254"

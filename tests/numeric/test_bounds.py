@@ -1,10 +1,13 @@
-"""Oracles: scipy's exact test and interval, products written out, and errors counted in draws."""
+"""Bounds and special functions. Oracles: scipy, products written out, errors counted in draws."""
+
+import math
 
 import numpy as np
 import pytest
+import scipy.special
 from scipy.stats import binomtest
 
-from labelwise.numeric import bounds
+from labelwise.numeric import bounds, special
 
 
 @pytest.mark.parametrize(("losses", "count"), [(0, 30), (12, 40), (40, 40), (0, 0)])
@@ -24,12 +27,7 @@ def test_clopper_pearson_is_the_exact_interval(hits, count):
 def test_betting_is_the_mean_capital_of_constant_stakes():
     excess = np.random.default_rng(0).choice([-0.2, 0.1, 0.8], size=(50, 3), p=[0.8, 0.15, 0.05])
     for column, found in zip(excess.T, bounds.betting_p_values(excess, 0.8), strict=True):
-        capital = []
-        for stake in bounds.STAKES:
-            product = 1.0
-            for value in column:
-                product *= 1 - stake * value / 0.8
-            capital.append(product)
+        capital = [np.prod(1 - stake * column / 0.8) for stake in bounds.STAKES]
         assert found == pytest.approx(min(1.0, 1 / np.mean(capital)))
     np.testing.assert_array_equal(bounds.betting_p_values(np.zeros((0, 2)), 1.0), 1.0)
 
@@ -75,7 +73,45 @@ def test_ratio_intervals_hold_their_ratio_and_shrink():
 
 
 def test_a_sequence_ends_at_its_first_failure():
-    assert bounds.first_failure(np.array([0.01, 0.02, 0.2, 0.001]), 0.05) == 2
-    assert bounds.first_failure(np.array([0.2, 0.01]), 0.05) == 0
-    assert bounds.first_failure(np.array([0.01, 0.05]), 0.05) == 2
-    assert bounds.first_failure(np.array([np.nan]), 0.05) == 0
+    for p_values, end in (([0.01, 0.02, 0.2, 0.001], 2), ([0.2], 0), ([0.05], 1), ([np.nan], 0)):
+        assert bounds.first_failure(np.array(p_values), 0.05) == end
+
+
+ODDS = np.concatenate([np.linspace(-40, 40, 81), [-800.0, -710.0, 710.0, 800.0, -np.inf, np.inf]])
+SHARES = np.array([0.0, 1e-300, 1e-9, 0.1, 0.3, 0.5, 0.75, 1 - 1e-9, 1.0, -0.1, 1.1, np.nan])
+OWN = {"expit": ODDS, "log_expit": ODDS, "logit": SHARES}
+OF_SCIPY = {
+    "betaincinv": (2.0, 3.0, 0.4),
+    "gammaln": (7.5,),
+    "logsumexp": (np.array([[1.0, 2.0], [3.0, 4.0]]), 1),
+}
+
+
+def test_ways_to_choose_are_those_counted_with_whole_numbers():
+    for n, k in ((7, 0), (7, 3), (7, 7), (400, 150)):
+        ways = math.log(math.perm(n, k)), math.log(math.comb(n, k))
+        found = special.log_falling(n, k), special.log_choose(n, k)
+        assert found == pytest.approx(ways, rel=1e-12, abs=1e-12)
+
+
+@pytest.mark.parametrize("name", OWN)
+@pytest.mark.parametrize(("dtype", "digits"), [(np.float64, 4e-15), (np.float32, 1e-6)])
+def test_functions_written_here_are_those_of_scipy(name, dtype, digits):
+    given = OWN[name].astype(dtype)
+    found, expected = getattr(special, name)(given), getattr(scipy.special, name)(given)
+    assert found.dtype == dtype
+    np.testing.assert_allclose(found, expected, rtol=digits, atol=1e-300)
+    one = getattr(special, name)(float(given[3]))
+    assert one == pytest.approx(float(getattr(scipy.special, name)(float(given[3]))), rel=digits)
+
+
+@pytest.mark.parametrize("p", [*SHARES.tolist(), 0.95, 0.975, 0.9999, 1e-20])
+def test_normal_quantiles_are_those_of_scipy(p):
+    assert special.ndtri(p) == pytest.approx(scipy.special.ndtri(p), rel=4e-15, nan_ok=True)
+    assert math.isnan(special.ndtri(p)) == (not 0 <= p <= 1)
+
+
+@pytest.mark.parametrize("name", OF_SCIPY)
+def test_the_others_are_scipy_s_own(name):
+    found = getattr(special, name)(*OF_SCIPY[name])
+    np.testing.assert_array_equal(found, getattr(scipy.special, name)(*OF_SCIPY[name]))

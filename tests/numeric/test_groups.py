@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from scipy.stats import norm
 
 from labelwise.errors import DataError
 from labelwise.numeric.groups import Groups, error_of_photo_test
@@ -30,17 +31,12 @@ def test_the_design_effect_of_copies_is_their_number():
     copies = Groups.of(np.repeat(np.arange(50), 4))
     assert copies.design_effect(np.repeat(moved, 4)) == pytest.approx(4.0)
     assert copies.design_effect(np.zeros(200)) is None
-
-
-def test_a_test_of_photos_errs_as_often_as_simulated():
-    random, copies = np.random.default_rng(2), 4
-    means = random.normal(size=(200_000, 1)) * np.sqrt(copies)  # of copies, taken as independent
-    found = float((means < -1.6448536).mean())
-    assert error_of_photo_test(0.05, copies) == pytest.approx(found, abs=0.003)
+    # The mean of four copies taken as independent is beyond -1.645 as often as half of it is.
+    assert error_of_photo_test(0.05, 4) == pytest.approx(norm.cdf(norm.ppf(0.05) / 2))
     assert error_of_photo_test(0.05, 0.5) == pytest.approx(0.05)
 
 
-def test_groups_are_divided_and_bundled_whole():
+def test_groups_are_divided_bundled_and_drawn_from_whole():
     groups = Groups.of(NAMES)
     first, others = groups.divided(0.3, seed=1)
     assert not set(NAMES[first]) & set(NAMES[others])
@@ -50,15 +46,11 @@ def test_groups_are_divided_and_bundled_whole():
     assert bundled.count == len(np.unique(bundled.codes)) == 3
     assert len(set(zip(NAMES.tolist(), bundled.codes.tolist(), strict=True))) == groups.count
     assert groups.bundled(7) is groups
+    drawn = [groups.one_of_each(seed) for seed in range(3)]
+    assert all(sorted(NAMES[rows]) == sorted(set(NAMES)) for rows in drawn)
+    assert len(set(map(tuple, drawn))) > 1
     with pytest.raises(DataError, match="two or more are needed, got 1"):
         Groups.of(["a", "a"]).divided(0.5, 0)
-
-
-def test_one_photo_of_each_group_is_drawn():
-    groups = Groups.of(NAMES)
-    drawn = groups.one_of_each(3)
-    assert sorted(NAMES[drawn]) == sorted(set(NAMES))
-    assert {tuple(groups.one_of_each(seed)) for seed in range(9)} != {tuple(drawn)}
 
 
 def test_photos_that_are_their_own_groups_change_nothing():

@@ -4,12 +4,7 @@ import numpy as np
 import pytest
 
 from labelwise.numeric import duplicates as module
-from labelwise.numeric.duplicates import (
-    compared_groups,
-    first_near,
-    near_any,
-    near_groups,
-)
+from labelwise.numeric.duplicates import compared_groups, first_near, near_any, near_groups
 
 
 def unit(vectors):
@@ -42,14 +37,6 @@ def test_vectors_near_one_of_others_are_found_without_listing_pairs(monkeypatch,
     assert near_any(own[:0], others, 0.95).shape == (0,)
 
 
-def first_slowly(vectors, least):
-    firsts = []
-    for row, vector in enumerate(vectors):
-        near = [one for one in range(row) if firsts[one] == one and vectors[one] @ vector >= least]
-        firsts.append(near[0] if near else row)
-    return firsts
-
-
 def series(rng, count, step=0.5, width=40):
     """Unit vectors that turn slowly: neighbours are near each other, the ends are not."""
     walk = np.cumsum(step * rng.standard_normal((count, width)), axis=0)
@@ -60,7 +47,10 @@ def test_each_vector_goes_with_the_earliest_that_leads():
     rng = np.random.default_rng(3)
     vectors = np.concatenate([series(rng, 60), with_copies(rng, 100)])
     vectors[80] = 0
-    expected = first_slowly(vectors, 0.95)
+    expected: list[int] = []
+    for row, vector in enumerate(vectors):
+        leaders = (one for one in range(row) if expected[one] == one)
+        expected.append(next((one for one in leaders if vectors[one] @ vector >= 0.95), row))
     assert first_near(vectors, 0.95).tolist() == expected
     assert 2 < len(set(expected[:60])) < 30  # the series is several pictures
     known = first_near(vectors[:90], 0.95)

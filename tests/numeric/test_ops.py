@@ -1,23 +1,23 @@
-"""Stable primitives. Oracles: torch on the kept entries, float64, definitions."""
+"""Stable primitives and draws. Oracles: torch on the kept entries, float64, SplitMix64."""
 
 import pytest
 import torch
+from scipy.stats import kstest
 
 from labelwise.links import Softmax
 from labelwise.metrics import log_loss_from_logs
 from labelwise.numeric.array_api import log1mexp, log_softmax_and_rest, log_softplus
-from labelwise.objectives.base import masked_logsumexp, masked_mean, split_labels
+from labelwise.objectives.base import masked_logsumexp, masked_mean, normals, split_labels, uniforms
 from labelwise.objectives.softmax import SoftmaxOrNoneLink
 
 
 def test_masked_logsumexp_is_logsumexp_of_the_kept():
     values = torch.randn(4, 6, dtype=torch.float64, requires_grad=True)
     mask = torch.rand(4, 6) < 0.5
-    mask[0], mask[1, 0] = False, True
+    mask[0], mask[1:, 0] = False, True
     found = masked_logsumexp(values, mask, 1)
     for row in range(1, 4):
-        if mask[row].any():
-            torch.testing.assert_close(found[row], values[row][mask[row]].logsumexp(dim=0))
+        torch.testing.assert_close(found[row], values[row][mask[row]].logsumexp(dim=0))
     assert found.isfinite().all()
     found.sum().backward()
     assert values.grad.isfinite().all()
@@ -72,3 +72,37 @@ def test_sure_and_wrong_softmax_has_a_finite_loss():
         wrong = log_loss_from_logs(log_p, log_q, labels).value
         gap = 100.0 if isinstance(link, Softmax) else 50.0  # of the first label to the next answer
         assert wrong == pytest.approx((100 + gap) / 2)
+
+
+MASK = (1 << 64) - 1
+
+
+def split_mix(state):
+    state = (state + 0x9E3779B97F4A7C15) & MASK
+    state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & MASK
+    state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & MASK
+    return state ^ (state >> 31)
+
+
+def test_it_is_split_mix():
+    assert split_mix(0) == 0xE220A8397B1DCDAF  # the first number of the published generator
+    positions = torch.tensor([0, 1, 2, 10**12])
+    for seed in (0, 1, -5):
+        start = split_mix(seed & MASK)
+        slow = [split_mix(start ^ position) >> 40 for position in positions.tolist()]
+        expected = torch.tensor(slow, dtype=torch.float64) / 2**24
+        torch.testing.assert_close(uniforms(positions, seed).double(), expected, rtol=0, atol=0)
+
+
+def test_distributions():
+    positions = torch.arange(4000)
+    for draw, law in ((uniforms, "uniform"), (normals, "norm")):
+        chances = [kstest(draw(positions, seed).double(), law).pvalue for seed in range(20)]
+        assert kstest(chances, "uniform").pvalue > 0.01
+
+
+def test_neighbours_in_seed_and_place_are_unrelated():
+    noise = normals(torch.arange(20_000), 7)
+    assert noise.isfinite().all()
+    both = torch.stack([noise, normals(torch.arange(20_000), 8), noise.roll(1)])
+    assert (torch.corrcoef(both) - torch.eye(3)).abs().max() < 0.03

@@ -17,7 +17,7 @@ from labelwise.answers.suspects import deal_folds, read_review
 from labelwise.calibration import platt
 from labelwise.cli.app import app
 from labelwise.data import LabelTable
-from labelwise.data.split import stratified_split
+from labelwise.data.derived import stratified_split
 from labelwise.decide import Promise, find_promise
 from labelwise.errors import (
     CheckpointError,

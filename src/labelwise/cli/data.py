@@ -21,10 +21,9 @@ from labelwise.data.checks import (
     reject_shared_content,
     without_unreadable,
 )
-from labelwise.data.derived import obey_taxonomy
+from labelwise.data.derived import obey_taxonomy, stratified_split, with_validation
 from labelwise.data.export import export
 from labelwise.data.load import GENERATED, find_parts
-from labelwise.data.split import stratified_split, with_validation
 from labelwise.errors import DataError, SettingsError
 from labelwise.models import load_model
 from labelwise.scores.aggregating import aggregate_table

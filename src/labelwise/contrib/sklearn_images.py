@@ -20,7 +20,7 @@ from sklearn.utils.validation import check_array, check_is_fitted
 
 from labelwise.contrib.sklearn import needs_labels
 from labelwise.data import LabelTable
-from labelwise.data.split import with_validation
+from labelwise.data.derived import with_validation
 from labelwise.errors import LabelwiseError
 from labelwise.metrics import confusion
 from labelwise.models import Predictor, Scored

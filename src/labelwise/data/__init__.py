@@ -12,14 +12,16 @@ from labelwise.data.derived import (
     Obeyed,
     flip_labels,
     keep_known,
+    mlspl_split,
     obey_taxonomy,
     observe_uniform,
     single_positive,
+    stratified_split,
+    with_validation,
 )
 from labelwise.data.export import export
 from labelwise.data.generated import PosteriorData, posterior, scenes
 from labelwise.data.load import Reader, load
-from labelwise.data.split import mlspl_split, stratified_split, with_validation
 from labelwise.data.table import LabelSets, LabelTable, SoftLabels
 from labelwise.pictures.memory import (
     ArrayImages,

@@ -325,8 +325,7 @@ def _read_voc_below(
 
 def holds_annotated_photos(path: Path) -> bool:
     """Return whether an XML file has its photo, here or in a folder of a split."""
-    folders = [path, *(path / name for name in split_folders(path))]
-    return any(map(_holds_annotated_photos, folders))
+    return any(_holds_annotated_photos(path / name) for name in (".", *split_folders(path)))
 
 
 def _holds_annotated_photos(path: Path) -> bool:
@@ -374,13 +373,12 @@ def _from_main(sets: Path, part: str) -> States:
     if not classes:
         raise DataError(f"{sets}: there must be files such as dog_{part}.txt")
     for name in classes:
-        file = sets / f"{name}_{part}.txt"
-        for where, fields in read_fields(file, 2, "an image and 1, -1 or 0"):
-            if fields[1:] not in (["1"], ["-1"], ["0"]):
-                line = " ".join(fields)
-                raise DataError(f"{where}: must be an image and 1, -1 or 0, got {line!r}")
-            if fields[1] != "-1":
-                states.setdefault(fields[0], {})[name] = fields[1] == "1"
+        file, form = sets / f"{name}_{part}.txt", "an image and 1, -1 or 0"
+        for where, (image, *state) in read_fields(file, 2, form):
+            if state not in (["1"], ["-1"], ["0"]):
+                raise DataError(f"{where}: must be {form}, got {' '.join([image, *state])!r}")
+            if state != ["-1"]:
+                states.setdefault(image, {})[name] = state == ["1"]
     return states
 
 

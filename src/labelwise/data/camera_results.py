@@ -52,9 +52,8 @@ def read_times(texts: Sequence[str], source: str, column: str) -> NDArray[np.dat
                 "leave the row out"
             ) from None
         if (times[0].tzinfo is None) != (times[-1].tzinfo is None):
-            raise DataError(
-                f"{where} must have a time zone in every row or in none, got {text!r} unlike row 1"
-            )
+            rule = "must have a time zone in every row or in none"
+            raise DataError(f"{where} {rule}, got {text!r} unlike row 1")
     plain = [t.astimezone(UTC).replace(tzinfo=None) if t.tzinfo else t for t in times]
     return np.array(plain, dtype="datetime64[us]")
 
@@ -175,9 +174,8 @@ def read_camera_results(path: Path) -> CameraResults:
             photos[name] = _photo(name, record, where, categories, classes)
         elif key == "filepath" and record.get("classifications") is not None:
             photos[name] = _photo(name, record, where, categories, None)
-    read = tuple(filter(None, photos.values()))
     failed = tuple(name for name, photo in photos.items() if photo is None)
-    return CameraResults(str(path), program, read, failed)
+    return CameraResults(str(path), program, tuple(filter(None, photos.values())), failed)
 
 
 def is_camera_results(path: Path) -> bool:
@@ -222,9 +220,8 @@ def _photo(
         for name, value in zip(names, values, strict=True):
             levels = [level for level in name.split(";") if level] if isinstance(name, str) else []
             if not levels:  # of "id;class;order;family;genus;species;common name"
-                raise DataError(
-                    f"{where}: a class must be text such as 'id;class;...;name', got {name!r}"
-                )
+                rule = "a class must be text such as 'id;class;...;name'"
+                raise DataError(f"{where}: {rule}, got {name!r}")
             reported.append((levels[-1], _share(value, where, f"the score of {name!r}")))
     for box, detection in zip(boxes, listed, strict=True) if classes is not None else ():
         reported.append((box.category, box.conf))
@@ -253,9 +250,8 @@ def _box(found: Any, number: int, where: str, categories: Mapping[str, str]) -> 
     x, y, width, height = (_share(value, where, "a side of a box", EDGE) for value in box)
     category = str(found.get("category"))
     if category not in categories:
-        raise DataError(
-            f"{where}: detection {number + 1} has the category {category!r}, which has no name"
-        )
+        what = f"the category {category!r}, which has no name"
+        raise DataError(f"{where}: detection {number + 1} has {what}")
     conf = _share(found.get("conf"), where, "'conf'")
     return Box(number, categories[category], conf, (x, y, width, height))
 
@@ -278,11 +274,8 @@ def cut_crops(results: CameraResults, root: Path, out: Path, least: float = 0.2)
     inside = os.path.join(os.path.abspath(root), "")
     rows: list[tuple[str, ...]] = []
     for number, photo in enumerate(results.photos):
-        boxes = [
-            box
-            for box in photo.boxes
-            if box.conf >= least and 1 not in box.place[:2] and 0 not in box.place[2:]
-        ]
+        surest = [box for box in photo.boxes if box.conf >= least]
+        boxes = [box for box in surest if 1 not in box.place[:2] and 0 not in box.place[2:]]
         if not boxes or photo.is_video:
             continue
         path = root / photo.file
@@ -327,13 +320,10 @@ def with_classes(
         probs, image, code = answers[row["path"]], from_cell(row["image"]), row["detection"].strip()
         listed = inner(photos.get(image), "detections") or []
         if not code.isdecimal() or int(code) >= len(listed):
-            raise DataError(
-                f"{row['path']} was cut from detection {code!r:.20} of {image}, "
-                "which is not in this file; cut the crops again"
-            )
-        listed[int(code)]["classifications"] = [
-            [number[name], round(probs[name], 5)]
-            for name in sorted(probs, key=lambda name: -probs[name])
-        ]
+            source = f"detection {code!r:.20} of {image}, which is not in this file"
+            raise DataError(f"{row['path']} was cut from {source}; cut the crops again")
+        falling = sorted(probs.items(), key=lambda pair: -pair[1])
+        classes = [[number[name], round(share, 5)] for name, share in falling]
+        listed[int(code)]["classifications"] = classes
     content["classification_categories"] = named | {number[name]: name for name in fresh}
     return content, len(answered)

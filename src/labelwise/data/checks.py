@@ -137,8 +137,7 @@ def _spelling_note(labels: list[LabelCount]) -> list[str]:
     alike: dict[str, list[LabelCount]] = defaultdict(list)
     for label in labels:
         if any(map(str.isalpha, label.name)):  # without a letter they are numbers: 1 3 is not 13
-            plain = label.name.casefold().translate(str.maketrans("", "", " -_"))
-            alike[plain].append(label)
+            alike[label.name.casefold().translate(str.maketrans("", "", " -_"))].append(label)
     groups = [
         " and ".join(f"{label.name!r} ({counted(label.present, 'image')})" for label in group)
         for group in alike.values()

@@ -235,8 +235,8 @@ def read_one_hot(
                     f"{_way_out(header, got, bool(between[first]))}"
                 )
             shares[rows, places] = numbers
-    of_soft = shares[states == 2] if soft else shares.ravel()
     present, unknown, soft_rows = (_rows_where(states == state) for state in (1, -1, 2))
+    of_soft = shares[states == 2] if soft else shares.ravel()
     return present, unknown, soft_rows, of_soft, minus_ones
 
 

@@ -215,10 +215,7 @@ def read_arrays(
     """Return arrays of an .npz file by name; those of ``optional`` only where they are there."""
     try:
         # Opened here: numpy leaves a file open that is not an archive.
-        with (
-            require_file(file).open("rb") as stream,
-            np.load(stream, allow_pickle=False) as arrays,
-        ):
+        with require_file(file).open("rb") as stream, np.load(stream, allow_pickle=False) as arrays:
             there = [name for name in optional if name in arrays]
             return {name: arrays[name] for name in (*needed, *there)}
     except (

@@ -174,10 +174,7 @@ def _page(rng: np.random.Generator, size: int) -> NDArray[np.float32]:
 
 
 def _least_overlap(
-    rng: np.random.Generator,
-    placed: NDArray[np.int64],
-    side: NDArray[np.int64],
-    size: int,
+    rng: np.random.Generator, placed: NDArray[np.int64], side: NDArray[np.int64], size: int
 ) -> NDArray[np.int64]:
     """Return the corner (CHUNK, 2), of a few tried, whose box overlaps the placed ones least."""
     tried = rng.integers(size - side[:, None, None] + 1, size=(CHUNK, PLACES_TRIED, 2))
@@ -240,8 +237,7 @@ def posterior(
     weights = 0.5 * world.standard_normal((num_labels, num_features)) / sqrt(num_features)
     weights[:, 0] += 0.5
     weights /= np.linalg.norm(weights, axis=1, keepdims=True)
-    priors = np.geomspace(most, least, num_labels)
-    offsets = _offsets(priors, spread)
+    offsets = _offsets(np.geomspace(most, least, num_labels), spread)
     sizes = (num_train, num_val, num_test)
     features, eta, labels = [], [], []
     for rng, size in zip(draws, sizes, strict=True):

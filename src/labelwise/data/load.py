@@ -61,18 +61,15 @@ def readers() -> dict[str, Reader]:
     own: dict[str, Reader] = {}
     for name, facts in listed.items():
         module, _, function = facts.pop("read").partition(":")
-        read = getattr(import_module(module), function)
-        if "options" in facts:
-            read = partial(read, **facts.pop("options"))
+        read, options = getattr(import_module(module), function), facts.pop("options", {})
+        read = partial(read, **options) if options else read
         facts |= {key: tuple(facts.get(key, ())) for key in ("suffixes", "marks")}
         if "begin" in facts:
             facts["begin"] = re.compile(facts["begin"].encode())
         own[name] = Reader(name, read, **facts)
-    folder = own.pop("folder")
-    points = [
-        point for point in entry_points(group="labelwise.readers") if point.name not in listed
-    ]
-    return own | {point.name: _loaded(point) for point in points} | {"folder": folder}
+    folder, points = own.pop("folder"), entry_points(group="labelwise.readers")
+    others = {point.name: _loaded(point) for point in points if point.name not in listed}
+    return own | others | {"folder": folder}
 
 
 def _loaded(point: EntryPoint) -> Reader:

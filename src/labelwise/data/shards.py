@@ -40,13 +40,7 @@ from labelwise.data.table_builder import TableBuilder
 from labelwise.data.tabular import known_labels, layout_of, parquet_table, read_tables
 from labelwise.errors import DataError, ImageError
 from labelwise.pictures.decode import IMAGE_SUFFIXES, find_images
-from labelwise.pictures.sources import (
-    Blocks,
-    EncodedImages,
-    SpanImages,
-    TarMember,
-    tar_members,
-)
+from labelwise.pictures.sources import Blocks, EncodedImages, SpanImages, TarMember, tar_members
 from labelwise.system.names import Names, printable
 from labelwise.system.storage import (
     LocalStorage,
@@ -493,10 +487,7 @@ def _is_shard(name: str) -> bool:
 
 
 def _tar_table(
-    shards: Sequence[_Shard],
-    names: Sequence[str] | str | Path | None,
-    separator: str,
-    called: str,
+    shards: Sequence[_Shard], names: Sequence[str] | str | Path | None, separator: str, called: str
 ) -> LabelTable:
     def read(shard: _Shard) -> Any:
         stream: IO[bytes] = shard.storage.stream(shard.name)

@@ -71,8 +71,7 @@ class LabelSets:
             row, column = np.divmod(np.unique(block.keys()), width)
             sorted_columns.append(column.astype(np.int32))
             sizes.append(np.bincount(row, minlength=len(block)))
-        ends = _offsets(np.concatenate(sizes))
-        return cls(ends, np.concatenate(sorted_columns), width, flags)
+        return cls(_offsets(np.concatenate(sizes)), np.concatenate(sorted_columns), width, flags)
 
     @classmethod
     def from_lists(
@@ -115,8 +114,7 @@ class LabelSets:
         return self.owners() * self.width + self.columns
 
     def union(self, other: "LabelSets") -> "LabelSets":
-        keys = np.union1d(self.keys(), other.keys())
-        row, column = np.divmod(keys, max(self.width, 1))
+        row, column = np.divmod(np.union1d(self.keys(), other.keys()), max(self.width, 1))
         return LabelSets.from_entries(row, column, len(self), self.width)
 
     def row(self, row: int) -> NDArray[np.int64]:
@@ -378,12 +376,11 @@ class LabelTable:
         present, known = self.present.counts().astype(float), len(self) - self.unknown.counts()
         if self.soft is not None:
             present += self.soft.sums() - self.soft.majority().counts()
-        priors = present / np.maximum(known, 1)
         return DatasetFacts(
             num_images=len(self),
             num_labels=len(self.space),
             mean_labels=float(present.sum() / max(len(self), 1)),
-            priors=tuple(priors.tolist()),
+            priors=tuple((present / np.maximum(known, 1)).tolist()),
             known_present=tuple((present / max(len(self), 1)).tolist()),
         )
 

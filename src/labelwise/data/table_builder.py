@@ -224,7 +224,6 @@ class TableBuilder:
         )
 
     def _soft_labels(self, columns: NDArray[np.int32], width: int, where: str) -> SoftLabels:
-        values = np.concatenate(self.shares)
         sizes = np.concatenate([rows.sizes for rows in self.soft])
         keys = np.repeat(np.arange(len(sizes)), sizes) * max(width, 1)
         keys += columns[np.concatenate([rows.numbers for rows in self.soft])]
@@ -232,7 +231,7 @@ class TableBuilder:
         for twice in np.flatnonzero(np.diff(keys[order]) == 0)[:1].tolist():
             row = int(keys[order[twice]]) // width
             raise DataError(f"{where}, row {row + 1}: a soft label is there twice")
-        return SoftLabels(_sets(self.soft, columns, width), values[order])
+        return SoftLabels(_sets(self.soft, columns, width), np.concatenate(self.shares)[order])
 
     def _look_for_words(self, where: str) -> None:
         """Ask about labels such as "No Finding" and "todo", which may mean none or unknown."""

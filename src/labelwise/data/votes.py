@@ -290,11 +290,7 @@ def model_workers(
 
 
 def _records(
-    votes: Votes,
-    kept: Votes,
-    truth: Floats,
-    weight: Floats,
-    prior: tuple[float, float] | None,
+    votes: Votes, kept: Votes, truth: Floats, weight: Floats, prior: tuple[float, float] | None
 ) -> tuple[WorkerRecord, ...]:
     width = len(votes.labels)
     affirmed, unsure = kept.answer == YES, votes.answer == DONT_KNOW

@@ -31,9 +31,8 @@ from numpy.typing import NDArray
 from labelwise.decide.arrays import Answers, read_answers
 from labelwise.decide.estimate import exact_count_bounds
 from labelwise.errors import DataError, SettingsError
-from labelwise.numeric.arrays import Array, Numbers
+from labelwise.numeric.arrays import Array, Numbers, require_finite
 from labelwise.numeric.bounds import ratio_interval
-from labelwise.numeric.finite import require_finite
 from labelwise.numeric.groups import Groups
 from labelwise.numeric.special import bdtrc
 from labelwise.system.text import counted

@@ -30,7 +30,7 @@ from labelwise.decide.rules import rule_from_spec, rule_to_spec
 from labelwise.errors import CheckpointError, LabelwiseError, SettingsError
 from labelwise.links import Link
 from labelwise.models.spec import NOT_USABLE, require_fit
-from labelwise.numeric.finite import require_as_stated
+from labelwise.numeric.arrays import require_as_stated
 from labelwise.pictures import Transform
 from labelwise.system.pydantic_errors import first_fault
 from labelwise.system.text import first_line, one_line_of

@@ -51,8 +51,7 @@ def betting_p_values(excess: Numbers, most: float, stakes: Numbers | None = None
         return np.ones(excess.shape[1])
     average = logsumexp(_capital(excess, most), axis=0) - np.log(len(STAKES))
     if stakes is not None:
-        chosen = np.log1p(-stakes / most * excess).sum(0)
-        average = np.logaddexp(average, chosen) - np.log(2)
+        average = np.logaddexp(average, np.log1p(-stakes / most * excess).sum(0)) - np.log(2)
     return np.asarray(np.exp(-np.maximum(average, 0.0)))
 
 

@@ -86,9 +86,8 @@ class Groups:
         if not 0 < share < 1 or self.count < 2:
             what = f"{share:g} of the photos or groups cannot be taken"
             raise DataError(f"{what}; two or more are needed, got {self.count}")
-        order = np.random.default_rng(seed).permutation(self.count)
         cut = min(max(1, round(share * self.count)), self.count - 1)
-        chosen = np.isin(self.codes, order[:cut])
+        chosen = np.isin(self.codes, np.random.default_rng(seed).permutation(self.count)[:cut])
         return np.flatnonzero(chosen), np.flatnonzero(~chosen)
 
     def one_of_each(self, seed: int = 0) -> NDArray[np.intp]:

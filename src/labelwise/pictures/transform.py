@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from labelwise.errors import SettingsError
-from labelwise.numeric.finite import require_finite
+from labelwise.numeric.arrays import require_finite
 from labelwise.pictures.pillow_weights import Axis
 
 # The *composite* of three bands, or of one as grey, is for people:

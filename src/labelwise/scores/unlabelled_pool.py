@@ -26,9 +26,9 @@ from labelwise.answers.suspects import (
 from labelwise.data import LabelTable
 from labelwise.data.camera_results import read_camera_results, with_classes
 from labelwise.data.columns import PATH_HEADERS
+from labelwise.data.derived import GroupedTable, group_near_copies, group_near_vectors
 from labelwise.data.load import load_for_labels
 from labelwise.data.rows import read_csv_rows, read_json
-from labelwise.data.split import GroupedTable, group_near_copies, group_near_vectors
 from labelwise.data.tabular import TABULAR
 from labelwise.errors import DataError, SettingsError
 from labelwise.links import Sigmoid
