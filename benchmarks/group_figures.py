@@ -36,7 +36,7 @@ from groups import CUT, NOISE, share, sizes_of, world
 from scipy.special import logit, ndtr
 
 from labelwise.decide import Threshold, false_alarms_at, recall_at, specificity_at
-from labelwise.decide.figures import label_figures
+from labelwise.decide.thresholds import label_figures
 from labelwise.evaluation import evaluate
 from labelwise.evaluation.intervals import (
     FEW_GROUPS,

@@ -196,7 +196,7 @@ class Predictions:
 
     def save(self, path: Path) -> None:
         """Write the Parquet file; an interrupted write leaves the old file whole."""
-        from labelwise.calibration.link_specs import link_to_spec
+        from labelwise.calibration.auto import link_to_spec
 
         with np.errstate(over="ignore"):
             logits = self.logits.astype(np.float32)
@@ -317,7 +317,7 @@ def _opened(path: Path, columns: list[str] | None = None) -> tuple[pa.Table, dic
 
 def _made_link(spec: dict[str, Any], names: Sequence[str]) -> "Link":
     """Return the link if it can be used with so many labels; one row is enough to see it."""
-    from labelwise.calibration.link_specs import link_from_spec
+    from labelwise.calibration.auto import link_from_spec
     from labelwise.links import check_log_probs
 
     link = link_from_spec(spec)

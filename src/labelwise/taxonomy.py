@@ -48,7 +48,7 @@ SKOS_SUFFIXES = (".nt", ".rdf", ".xml", ".jsonld", ".ttl")  # read by labelwise.
 #     any           no rule: the group is only a name for its labels
 #
 # The probabilities are Bayes' rule for independent labels of log-odds u_k; where they know the rule
-# already, slope and offsets of u_k are fitted (:mod:`labelwise.calibration.adjusted`).
+# already, slope and offsets of u_k are fitted (:mod:`labelwise.calibration.regression`).
 #
 # Where one label is present, all others are absent; in exactly-one, where all others are absent,
 # the last one is present. Two present ones, or none where there must be one, are a conflict.

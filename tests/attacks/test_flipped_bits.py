@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from search_setup import picture, save_model
 
-from labelwise.calibration.link_specs import link_to_spec
+from labelwise.calibration.auto import link_to_spec
 from labelwise.decide import promise_tags
 from labelwise.errors import CheckpointError, DataError, LabelwiseError
 from labelwise.models import ModelSpec

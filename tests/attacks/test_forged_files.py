@@ -46,7 +46,7 @@ from labelwise.pictures import Transform
 from labelwise.pictures import multiband as cubes
 from labelwise.pictures.multiband import open_cube
 from labelwise.scores.aggregating import aggregate_table
-from labelwise.scores.detections import read_detections
+from labelwise.scores.read import read_detections
 from labelwise.scores.unlabelled_pool import holds_answers
 from labelwise.shards.inputs import InputRow
 from labelwise.shards.scoring_task import PLAN_SCHEMA, ScoringPlan, plan_name, plan_rows

@@ -11,7 +11,7 @@ from typed import must_run, run
 from labelwise.data.camera_results import bursts, read_camera_results, with_classes
 from labelwise.errors import DataError
 from labelwise.scores import read_scores
-from labelwise.scores.detections import read_detections
+from labelwise.scores.read import read_detections
 
 
 def megadetector():

@@ -31,8 +31,8 @@ from labelwise.data.camera_results import read_camera_results
 from labelwise.models.run_folder import RunFolder
 from labelwise.papers.protocols import DATASETS
 from labelwise.scores.aggregating import aggregate_table
-from labelwise.scores.detections import read_detections
 from labelwise.scores.embeddings import read_prompts
+from labelwise.scores.read import read_detections
 from labelwise.scores.unlabelled_pool import holds_answers
 from labelwise.system.text import as_cell
 from labelwise.system.yaml_values import parse_assignments

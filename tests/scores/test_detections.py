@@ -13,7 +13,7 @@ from typed import must_run, run
 from labelwise.errors import DataError
 from labelwise.scores import read_scores
 from labelwise.scores.calls import count_calls
-from labelwise.scores.detections import is_detections, read_detections
+from labelwise.scores.read import is_detections, read_detections
 
 BIRDNET = ["Start (s)", "End (s)", "Scientific name", "Common name", "Confidence", "File"]
 RAVEN = (

@@ -1,6 +1,5 @@
 """Calibrators: functions that fit a link to held-out logits and labels, and the links they make."""
 
-from labelwise.calibration.adjusted import ZeroShare, expect_zero_share, within_groups
 from labelwise.calibration.auto import (
     CALIBRATORS,
     Candidate,
@@ -11,7 +10,17 @@ from labelwise.calibration.auto import (
 )
 from labelwise.calibration.few import AveragedCurves, FewLabels, few, few_labels
 from labelwise.calibration.isotonic import Histogram, Isotonic, histogram, isotonic
-from labelwise.calibration.regression import Beta, Platt, Temperature, beta, platt, temperature
+from labelwise.calibration.regression import (
+    Beta,
+    Platt,
+    Temperature,
+    ZeroShare,
+    beta,
+    expect_zero_share,
+    platt,
+    temperature,
+    within_groups,
+)
 
 __all__ = [
     "CALIBRATORS",

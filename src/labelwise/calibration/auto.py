@@ -19,11 +19,32 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelwise.calibration.entries import Floats, folds_of, read_entries
-from labelwise.calibration.few import few
-from labelwise.calibration.isotonic import histogram, isotonic
-from labelwise.calibration.regression import beta, platt, temperature
+from labelwise.calibration.few import AveragedCurves, few
+from labelwise.calibration.isotonic import Histogram, Isotonic, histogram, isotonic
+from labelwise.calibration.regression import (
+    Beta,
+    Platt,
+    Temperature,
+    ZeroShare,
+    beta,
+    platt,
+    temperature,
+)
 from labelwise.errors import DataError, SettingsError
-from labelwise.links import Link
+from labelwise.links import (
+    Consistent,
+    FocalMarginLink,
+    Grouped,
+    Link,
+    PhiLink,
+    QuasibinaryLink,
+    Sigmoid,
+    Softmax,
+    SoftmaxOrNoneLink,
+    SPALink,
+    WeightedSigmoid,
+    made_from_spec,
+)
 from labelwise.numeric.arrays import Array, Mask, Numbers, as_mask, to_numpy
 from labelwise.types import nearest
 
@@ -53,16 +74,12 @@ ENOUGH_FOR_STEPS = 100  # entries present, and as many absent
 
 @dataclass(frozen=True)
 class Candidate:
-    """A calibrator and its mean log loss over held-out entries.
-
-    ``behind`` is how much worse than the best it is, with the standard error of that difference
-    over images (or groups).
-    """
+    """A calibrator and its mean log loss over held-out entries."""
 
     name: str
     log_loss: float
-    behind: float
-    standard_error: float
+    behind: float  # how much worse than the best it is
+    standard_error: float  # of that difference over images (or groups)
 
 
 @dataclass(frozen=True)
@@ -202,6 +219,33 @@ def _table(
             continue
         differences = np.bincount(member, weights=loss - best)
         error = differences.std() * len(differences) ** 0.5
-        behind = total - best.sum()
-        rows.append(Candidate(name, total / entries, behind / entries, error / entries))
+        behind = (total - best.sum()) / entries
+        rows.append(Candidate(name, total / entries, behind, error / entries))
     return tuple(sorted(rows, key=lambda row: row.log_loss))
+
+
+# Links as plain data, and back, beside the rules of :mod:`labelwise.decide.rules`.
+
+LINKS: dict[str, type[Link]] = {
+    link.kind: link
+    for link in (
+        *(Sigmoid, WeightedSigmoid, Softmax, SoftmaxOrNoneLink, PhiLink, SPALink, QuasibinaryLink),
+        FocalMarginLink,
+        *(AveragedCurves, Beta, Histogram, Isotonic, Platt, Temperature, ZeroShare, Consistent),
+        Grouped,
+    )
+}
+
+
+def link_to_spec(link: Link) -> dict[str, Any]:
+    """Return a link as plain data, nested links included."""
+    spec = {
+        key: link_to_spec(value) if isinstance(value, Link) else value
+        for key, value in link.spec().items()
+    }
+    return {"kind": link.kind, **spec}
+
+
+def link_from_spec(spec: Mapping[str, Any]) -> Link:
+    """Return the link that ``link_to_spec`` described."""
+    return made_from_spec(spec, LINKS, "link")

@@ -100,7 +100,6 @@ class Entries:
                 yield np.where(seen, u, zero), np.where(seen, y, zero), seen.astype(u.dtype)
 
     def columns(self) -> Iterator[tuple[Numbers, Numbers]]:
-        """Yield (u, y) of each label: its observed entries, (n,) float64."""
         step = max(1, COLUMNS // len(self.logits))
         for first in range(0, self.num_labels, step):
             some = slice(first, first + step)
@@ -259,7 +258,7 @@ def compressed(entries: Entries, folds: int) -> list[Rows]:
     def bin_of(u: Floats) -> NDArray[np.int64]:
         x = (u - u.dtype.type(median)) * u.dtype.type(1 / spread)
         x = (x / (np.abs(x) + 1) + 1) * u.dtype.type(bins / 2 * (1 - 1e-6))  # in [0, bins)
-        return x.astype(np.int64)
+        return np.asarray(x, np.int64)
 
     weight, odds, present = tallied(entries, folds, bins, bin_of).swapaxes(2, 3)
     return [_means(*sums) for sums in zip(odds, present, weight, strict=True)]

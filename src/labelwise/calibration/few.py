@@ -186,10 +186,10 @@ class CurveMixture:
         total = sum(weight for weight, _, _ in likely)
         return [(weight / total, pair, mode) for weight, pair, mode in likely]
 
-    def without(self, out: NDArray[np.bool_], typical: float) -> "CurveMixture":
+    def without(self, out: NDArray[np.bool_]) -> "CurveMixture":
         problem, likely = self.problem.without(out), self._likely(NEAR)
         modes = {pair: problem.solve(pair, (mode.shared, mode.own)) for _, pair, mode in likely}
-        return CurveMixture(problem, modes, typical)
+        return CurveMixture(problem, modes, self.typical)
 
     def mean(self) -> Numbers:
         curves = (weight * mode.curve for weight, _, mode in self._likely(LIKELY))
@@ -269,7 +269,7 @@ class FewLabels:
         return self.mixture.covariance()
 
     def mean_without(self, out: NDArray[np.bool_]) -> Numbers:
-        return self.mixture.without(out, _doubting(self.mixture.problem.typical)).mean()
+        return self.mixture.without(out).mean()
 
     @cached_property
     def shares(self) -> Numbers:
@@ -366,14 +366,10 @@ def few_labels(
     problem = CurveProblem(x, y, w, means, *prior, TYPICAL_SPREAD[link is not None], photo)
     mixture = CurveMixture.of(problem)
     slope, offset, weight = _points(mixture.mean(), mixture.covariance())
-    doubting = replace(mixture, typical=_doubting(problem.typical))
+    doubting = replace(mixture, typical=max(problem.typical, TYPICAL_OF_INTERVALS))
     offset = offset - slope * centre / scale
     averaged = AveragedCurves(link, slope / scale, offset, weight, entries.limit)
     return FewLabels(averaged, doubting, centre, scale, len(u), every)
-
-
-def _doubting(typical: float) -> float:
-    return max(typical, TYPICAL_OF_INTERVALS)
 
 
 def _points(mean: Numbers, covariance: Numbers) -> tuple[Numbers, Numbers, Numbers]:
@@ -392,5 +388,4 @@ def _spread_of(x: Numbers, mean: Numbers, covariance: Numbers) -> tuple[Numbers,
 
 
 def _error(moments: Numbers, covariance: Numbers) -> float:
-    parts = covariance[:, [0, 0, 1], [0, 1, 1]]  # (K, 3)
-    return float(np.sqrt((moments * parts).sum(1).mean()))
+    return float(np.sqrt((moments * covariance[:, [0, 0, 1], [0, 1, 1]]).sum(1).mean()))

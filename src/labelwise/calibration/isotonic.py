@@ -185,8 +185,8 @@ class Isotonic(OnLogOdds):
         if not len(self.shares):
             return shared, shared
         columns = u.reshape(-1, u.shape[-1]).T  # (K, n)
-        own = _interpolate(columns, self.knots[1:], self.levels[1:]).T.reshape(u.shape)
-        return own, shared
+        own = _interpolate(columns, self.knots[1:], self.levels[1:])
+        return own.T.reshape(u.shape), shared
 
     def log_probs(self, logits: A) -> tuple[A, A]:
         own, shared = self.curves_at(limited_log_odds(self.link, logits, self.limit))

@@ -20,7 +20,7 @@ from labelwise.photos.prevalence import (
 from labelwise.report.charts import save_estimate_chart
 from labelwise.retrieval import Query
 from labelwise.scores.calls import calls_of_table, write_calls
-from labelwise.scores.detections import is_detections
+from labelwise.scores.read import is_detections
 from labelwise.system.table_files import write_csv
 from labelwise.system.text import counted
 

@@ -79,8 +79,8 @@ def _apply(fitted: list[Path], source: Path, given: Options) -> None:
     from labelwise.cli.evaluate import pooled
     from labelwise.scores import apply as applied
     from labelwise.scores import read_fitted, read_unlabelled, save_applied
-    from labelwise.scores.detections import is_detections, read_detections
     from labelwise.scores.fitted import check_output, save_detections
+    from labelwise.scores.read import is_detections, read_detections
     from labelwise.scores.tables import unscored_note
 
     if given.out is None:

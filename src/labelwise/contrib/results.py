@@ -22,7 +22,7 @@ from labelwise.data.camera_results import is_camera_results, read_camera_results
 from labelwise.data.columns import as_numbers
 from labelwise.data.tabular import open_tabular
 from labelwise.errors import DataError
-from labelwise.scores.detections import Detections
+from labelwise.scores.read import Detections
 from labelwise.scores.tables import Kind
 from labelwise.system.text import counted
 from labelwise.types import nearest

@@ -25,7 +25,6 @@ from labelwise.decide.estimate import (
     judge_cut,
     recall_of,
 )
-from labelwise.decide.figures import LabelFigures, label_figures
 from labelwise.decide.parse_rule import RuleFit, find_rule, fit_rule
 from labelwise.decide.promised_rules import (
     Promised,
@@ -64,6 +63,7 @@ from labelwise.decide.rules import (
 )
 from labelwise.decide.thresholds import (
     GroupRules,
+    LabelFigures,
     average_k,
     best_f,
     by_group,
@@ -72,6 +72,7 @@ from labelwise.decide.thresholds import (
     control_precision,
     control_recall,
     false_alarms_at,
+    label_figures,
     least_cost,
     precision_at,
     recall_at,

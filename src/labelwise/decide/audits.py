@@ -300,7 +300,6 @@ class Audit:
         return self._best_set(0)[0]
 
     def precision(self, tag: int, kept: NDArray[np.bool_] | None = None) -> Precision:
-        """Return the share of right uses of a tag; ``kept`` is :meth:`kept` of all."""
         is_kept = bool((self.kept() if kept is None else kept)[tag].any())
         uses, test = int(self.sizes[tag]), self.own.get(tag)
         if test is None:
@@ -420,7 +419,6 @@ class Audit:
         return mask.reshape(self.strata.shape), float(value[size - 1])
 
     def _value(self, uses: Counts, wrong: Numbers, gain: float) -> Numbers:
-        """Return the share of all right uses, less the price of the answers that win ``gain``."""
         right = (self.strata * (1 - self._beliefs[2])).sum()
         needed = answers_needed(gain, wrong / uses, 1 - self.level)
         return np.asarray((uses - wrong) / right - PRICE[self.scored] * needed)

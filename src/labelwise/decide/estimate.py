@@ -114,14 +114,11 @@ class CountEstimate:
 
 @dataclass(frozen=True, eq=False)
 class Answered:
-    """A group of photos: the probabilities (N,) of all, which were drawn, and their answers.
-
-    ``drawn`` (m,) are places among the N photos, ``answers`` (m,) are 1, 0 or NaN for unsure.
-    """
+    """A group of photos: the probabilities (N,) of all, which were drawn, and their answers."""
 
     probs: Numbers
-    drawn: NDArray[np.int64]
-    answers: Numbers
+    drawn: NDArray[np.int64]  # places (m,) among the N photos
+    answers: Numbers  # (m,) 1, 0 or NaN for unsure
     group: str = ""
 
     @classmethod
@@ -387,7 +384,6 @@ class ListEstimate:
         return Statement("estimate", words, self.wrong, self.low, self.high)
 
     def without(self, found: int) -> "ListEstimate":
-        """Return the estimate of the list after photos that were found wrong have left it."""
         left = self.listed - found
         low, wrong, high = (
             max(0.0, share * self.listed - found) / max(left, 1)
@@ -511,14 +507,12 @@ def estimate_library_count(
     return LibraryCount(photos, min(max(centre, ends[0]), ends[1]), *ends, confidence)
 
 
-def best_cut(
-    validation: ScoredSplit, sizes: tuple[int, int], library: Numbers
-) -> tuple[float, float]:
+def best_cut(known: ScoredSplit, sizes: tuple[int, int], library: Numbers) -> tuple[float, float]:
     """Return the validation photos' cut at which the share is known best, and TPR - FPR there."""
     # ``sizes`` of the test photos only say how well rates are known.
-    cuts, photos = np.unique(validation.scores), len(library)
-    hits, false = validation.above(cuts)
-    tpr, fpr = (hits + 0.5) / (validation.sizes[0] + 1), (false + 0.5) / (validation.sizes[1] + 1)
+    cuts, photos = np.unique(known.scores), len(library)
+    hits, false = known.above(cuts)
+    tpr, fpr = (hits + 0.5) / (known.sizes[0] + 1), (false + 0.5) / (known.sizes[1] + 1)
     above = _above(library, cuts) / photos
     gap = tpr - fpr
     share = np.clip((above - fpr) / np.maximum(gap, LEAST_GAP), 0, 1)

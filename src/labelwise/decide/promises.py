@@ -110,10 +110,10 @@ class Promise:
         needed = {field.name for field in fields(cls) if field.default is MISSING}
         unknown, missing = sorted(set(spec) - names), sorted(needed - set(spec))
         if unknown or missing:
-            raise SettingsError(
-                f"a promise must hold {', '.join(sorted(names))}; "
+            wrong = (
                 f"missing: {', '.join(missing) or 'none'}, unknown: {', '.join(unknown) or 'none'}"
             )
+            raise SettingsError(f"a promise must hold {', '.join(sorted(names))}; {wrong}")
         try:
             require_finite(spec, "promise")
             for name in ("n", "counted", "observed"):
@@ -126,7 +126,6 @@ class Promise:
         return self.in_words()
 
     def in_words(self, query: str = "") -> str:
-        """Return the promise in words; of a list, ``query`` is what its photos match."""
         if self.kind != "tested":
             return self._list_in_words(query)
         words, among, whose, groups, over = WORDS[self.what], "", "", "", ""
@@ -253,7 +252,6 @@ class Evidence:
         return replace(self, answers=self.answers[:, columns], names=names)
 
     def divided(self, share: float, seed: int) -> tuple["Evidence", "Evidence"]:
-        """Return ``share`` of the photos, or of their groups, drawn by seed, and the rest."""
         each = Groups(np.arange(len(self)), len(self)) if self.groups is None else self.groups
         first, others = each.divided(share, seed)
         return self.rows(first), self.rows(others)

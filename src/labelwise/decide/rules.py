@@ -110,9 +110,7 @@ class Threshold(Rule):
         value = np.atleast_1d(np.asarray(self.value, dtype=np.float64))
         if value.size not in (1, probs.shape[-1]):
             shape = tuple(probs.shape)
-            raise ValueError(
-                f"probs must have one column per threshold ({value.size}), got {shape}"
-            )
+            raise ValueError(f"probs need one column per threshold ({value.size}), got {shape}")
         if is_tensor(probs):
             return probs >= to_tensor(value, probs.device)
         return probs >= value

@@ -17,7 +17,7 @@ With one threshold for all labels, entries are pooled ("micro").
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from math import log, sqrt
 from typing import Any, Literal
@@ -30,6 +30,7 @@ from labelwise.decide.arrays import Answers, Scope, check_scope, read_answers
 from labelwise.decide.rules import NEVER, Rule, Threshold, just_above, just_below
 from labelwise.errors import DataError
 from labelwise.numeric.arrays import Array, Mask, Numbers, to_numpy
+from labelwise.numeric.bounds import clopper_pearson
 from labelwise.numeric.groups import Groups
 from labelwise.types import nearest
 
@@ -460,8 +461,7 @@ def _recall(answers: Answers, level: float, labelled: bool, groups: Groups | Non
         return 0.0
     scores, lost = _steps(answers.probs, answers.present, held, weights)
     # At t = scores[i] everything below it is missed.
-    missed = np.r_[0.0, lost.cumsum()]
-    allowed = int(np.flatnonzero(missed <= budget * (1 + 1e-12))[-1])
+    allowed = int(np.flatnonzero(np.r_[0.0, lost.cumsum()] <= budget * (1 + 1e-12))[-1])
     return just_below(scores[allowed]) if allowed < len(scores) else NEVER
 
 
@@ -489,7 +489,6 @@ def _lowest(scores: NDArray[Any], losses: Numbers, budget: float) -> float:
 def _steps(
     probs: NDArray[Any], chosen: NDArray[np.bool_], held: NDArray[Any], weights: NDArray[Any]
 ) -> tuple[NDArray[Any], Numbers]:
-    """Return the distinct scores of the chosen entries, rising, and the loss that hangs on each."""
     rows, _ = np.nonzero(chosen)
     return _summed(probs[chosen], weights[rows] / held[rows])
 
@@ -506,3 +505,74 @@ def _rows_by_name(groups: NDArray[Any], count: int) -> list[tuple[str, Mask]]:
         raise ValueError(f"groups must name each of the {count} images, got shape {names.shape}")
     names = names.astype(str)
     return [(name, names == name) for name in np.unique(names).tolist()]
+
+
+# What a rule does to each label: shares of its images, with exact intervals.
+#
+#     precision = hits / chosen,  recall (sensitivity) = hits / present,
+#     specificity = absent and not chosen / absent,  false alarms = absent and chosen / known,
+#     F1 = 2 J / (1 + J),  J = hits / (chosen or present)
+#
+# Each is a share of images, so Clopper and Pearson's interval is exact; F1 rises with J, so its
+# interval is that of J, mapped.
+#
+# Images that come in groups have the interval of as many independent images as these are worth
+# (Korn and Graubard 1998; :meth:`labelwise.numeric.groups.Groups.worth`).
+
+Share = tuple[float, float, float]  # value, lower, upper
+
+
+@dataclass(frozen=True)
+class LabelFigures:
+    """Counts of a label's images, and its figures; None if undefined."""
+
+    name: str
+    known: int
+    present: int
+    chosen: int
+    precision: Share | None
+    recall: Share | None
+    f1: Share | None
+    specificity: Share | None
+    false_alarms: Share | None
+
+    def spec(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def label_figures(
+    sets: Array,
+    labels: Array,
+    observed: Array | None = None,
+    *,
+    names: Sequence[str],
+    confidence: float = 0.95,
+    groups: Groups | None = None,
+) -> tuple[LabelFigures, ...]:
+    """Return the figures of each label under sets (N, K); both ends of an interval together hold
+    with ``confidence``. ``groups`` are those the images come in.
+    """
+    answers = read_answers(to_numpy(sets).astype(np.float64), labels, observed)
+
+    def share(hits: Any, counted: Any) -> Share | None:
+        count = int(counted.sum())
+        if count == 0:
+            return None
+        value = int(hits.sum()) / count
+        worth = float(count) if groups is None else groups.worth(hits - value * counted, counted)
+        number = int(hits.sum()) if groups is None else value * worth
+        return value, *clopper_pearson(number, worth, (1 + confidence) / 2)
+
+    figures = []
+    for name, own in zip(names, answers.labels(), strict=True):
+        present, absent, known = own.present[:, 0], own.absent[:, 0], own.known[:, 0]
+        chosen = (own.probs[:, 0] == 1) & known
+        jaccard, f1 = share(chosen & present, chosen | present), None
+        if jaccard is not None:
+            value, lower, upper = (2 * side / (1 + side) for side in jaccard)
+            f1 = value, lower, upper
+        count, carry, given = (int(side.sum()) for side in (known, present, chosen))
+        precision, recall = share(chosen & present, chosen), share(chosen & present, present)
+        others = share(absent & ~chosen, absent), share(absent & chosen, known)
+        figures.append(LabelFigures(name, count, carry, given, precision, recall, f1, *others))
+    return tuple(figures)

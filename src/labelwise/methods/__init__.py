@@ -7,7 +7,7 @@ what its probabilities are.
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from labelwise.calibration.link_specs import LINKS, link_from_spec, link_to_spec
+from labelwise.calibration.auto import LINKS, link_from_spec, link_to_spec
 from labelwise.decide.rules import RULES, rule_from_spec, rule_to_spec
 from labelwise.errors import SettingsError
 from labelwise.methods.catalogue import METHODS, READINGS, Method

@@ -24,7 +24,7 @@ from pydantic import (
 )
 
 from labelwise import __version__
-from labelwise.calibration.link_specs import link_from_spec, link_to_spec
+from labelwise.calibration.auto import link_from_spec, link_to_spec
 from labelwise.decide import Rule
 from labelwise.decide.rules import rule_from_spec, rule_to_spec
 from labelwise.errors import CheckpointError, LabelwiseError, SettingsError

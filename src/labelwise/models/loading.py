@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from labelwise import __version__
-from labelwise.calibration.link_specs import link_to_spec
+from labelwise.calibration.auto import link_to_spec
 from labelwise.decide.rules import rule_to_spec
 from labelwise.errors import CheckpointError, SettingsError
 from labelwise.models.graph_file import features_of, read_model, require_onnx

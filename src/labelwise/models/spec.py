@@ -153,7 +153,7 @@ class ModelSpec(BaseModel):
 
     @cached_property
     def made_link(self) -> "Link | None":
-        from labelwise.calibration.link_specs import link_from_spec
+        from labelwise.calibration.auto import link_from_spec
 
         return None if self.link is None else link_from_spec(self.link)
 

@@ -155,8 +155,7 @@ class BoundQuery:
         return holds, holds | fails
 
     def _named(self, present: Any, absent: Any) -> dict[str, tuple[Any, Any]]:
-        names = map(str, self.columns)
-        return dict(zip(names, zip(present, absent, strict=True), strict=True))
+        return dict(zip(map(str, self.columns), zip(present, absent, strict=True), strict=True))
 
     def _check(self, *arrays: NDArray[np.generic]) -> None:
         for array in arrays:
@@ -207,7 +206,7 @@ def _grouped(
     if isinstance(expression, bool) or not groups:
         return logs.of(expression)[0]
     mentioned = set(labels_of(expression))
-    named = [str(column) for column in groups[0] if str(column) in mentioned]
+    named = [name for name in map(str, groups[0]) if name in mentioned]
     if len(named) < 2:
         return _grouped(expression, logs, groups[1:])
     chance = np.exp([logs.pairs[name][0] for name in named])
@@ -288,9 +287,8 @@ def _log_pairs(pairs: Mapping[str, PairOf], sure: Values) -> _Pairs:
         return total, log1mexp(np.minimum(total, 0.0))
 
     def mixed(label: PairOf, present: PairOf, absent: PairOf) -> PairOf:
-        log_p, log_q = (
-            np.logaddexp(label[0] + present[side], label[1] + absent[side]) for side in (0, 1)
-        )
+        p, q = label
+        log_p, log_q = (np.logaddexp(p + present[at], q + absent[at]) for at in (0, 1))
         return log_p, log_q
 
     return _Pairs(pairs, sure, np.full_like(sure, -np.inf), all_of, mixed)
@@ -343,18 +341,14 @@ class HitCount:
 
 @dataclass(frozen=True, eq=False)
 class CalibratedQuery:
-    """A query's probability, fitted on held-out photos: slope, offset, their covariance.
-
-    ``scores`` are those of the held-out photos whose answer is known, and ``hits`` says
-    which of them answer the query; ``groups`` are those they come in.
-    """
+    """A query's probability, fitted on held-out photos: slope, offset, their covariance."""
 
     query: BoundQuery
     slope: float
     offset: float
     covariance: Numbers
-    scores: Numbers
-    hits: Mask
+    scores: Numbers  # of the held-out photos whose answer is known
+    hits: Mask  # which of them answer the query
     groups: Groups | None = None
 
     @cached_property
@@ -370,8 +364,7 @@ class CalibratedQuery:
 
     def probs(self, log_scores: Numbers) -> Numbers:
         """Return the (N,) probability of each image; 0 where a limit leaves it out."""
-        odds = _log_odds(log_scores)
-        values: Numbers = expit(self.slope * odds + self.offset)
+        values: Numbers = expit(self.slope * _log_odds(log_scores) + self.offset)
         if len(values) and log_scores.min() == -np.inf:
             values[np.isneginf(log_scores)] = 0.0
         return values
@@ -381,8 +374,7 @@ class CalibratedQuery:
             return -np.inf
         if probability >= 1:
             return 0.0
-        slope = max(self.slope, LEAST_SLOPE)
-        return float(log_expit((logit(probability) - self.offset) / slope))
+        return float(log_expit((logit(probability) - self.offset) / max(self.slope, LEAST_SLOPE)))
 
     def count(self, log_scores: NDArray[Any], confidence: float = 0.95) -> HitCount:
         """Return the expected number of hits, with an interval for chance and for the fit's error.

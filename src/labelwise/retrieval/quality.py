@@ -114,7 +114,6 @@ class CostTable:
         return CostTable(np.ascontiguousarray(costs), relevant, known_rows)
 
     def average_precision(self, query: NDArray[np.intp]) -> float | None:
-        """Return the average precision of one query, rows of the table; None if no image fits."""
         fits = np.flatnonzero(self.relevant[query[0]])
         for row in query[1:]:
             fits = fits.compress(self.relevant[row].take(fits))

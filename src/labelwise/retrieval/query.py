@@ -124,12 +124,12 @@ def quoted(name: str) -> str:
     """Return a name as it stands in a text: in quotation marks where it has signs."""
     words = name.casefold().split()
     plain = name == " ".join(name.split()) and not set(name) & set('\\",|&()<>!')
-    plain = plain and not name.startswith("-") and words[:1] not in (["not"], ["none"])
-    plain = plain and not name.startswith("label:")
+    plain = plain and not name.startswith(("-", "label:")) and words[:1] not in (["not"], ["none"])
     escaped = name.replace("\\", "\\\\").replace('"', '\\"')
     return name if plain else f'"{escaped}"'
 
 
+ESCAPED = re.compile(r"(?s)\\(.)")
 NAME_PIECE = re.compile(
     r'\\(?P<letter>.)|"(?P<quoted>(?:\\.|[^"\\])*)"|(?P<plain>[^\\",&|()<>]+)', re.DOTALL
 )
@@ -210,9 +210,7 @@ class Parser:
         name, kept, literal = "", 0, False  # blanks after ``kept`` letters do not count
         while piece := NAME_PIECE.match(self.text, self.at):
             self.at = piece.end()
-            name += (
-                piece["letter"] or piece["plain"] or re.sub(r"(?s)\\(.)", r"\1", piece["quoted"])
-            )
+            name += piece["letter"] or piece["plain"] or ESCAPED.sub(r"\1", piece["quoted"])
             kept = kept if piece["plain"] else len(name)
             literal = literal or not piece["plain"]
         if self.text.startswith("\\", self.at):
@@ -434,12 +432,10 @@ def complete(text: str, space: LabelSpace, taxonomy: Taxonomy | None = None) -> 
     start = max((text.rfind(mark) for mark in ',&|(!-"'), default=-1) + 1
     start = len(text) - len(text[start:].lstrip())
     typed = text[start:].casefold()
-    parents = () if taxonomy is None else taxonomy.parents.values()
-    names = dict.fromkeys([*space.names, *parents])
+    names = dict.fromkeys([*space.names, *(taxonomy or Taxonomy()).parents.values()])
     first = [name for name in names if name.casefold().startswith(typed)]
     inside = [name for name in names if name not in first and f" {typed}" in f" {name.casefold()}"]
-    head = text[:start].removesuffix('"')
-    return [head + quoted(name) for name in (*first, *inside)]
+    return [text[:start].removesuffix('"') + quoted(name) for name in (*first, *inside)]
 
 
 def _mistaken(text: str, meant: Query) -> DataError:

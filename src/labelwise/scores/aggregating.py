@@ -73,8 +73,7 @@ def _most(p: Floats) -> Floats:
     count = len(p)
     least = count // 2 + 1
     if count > EXACT_UP_TO:
-        spread = np.sqrt(np.maximum((p * (1 - p)).sum(0), 1e-12))
-        away = (p.sum(0) - (least - 0.5)) / spread
+        away = (p.sum(0) - (least - 0.5)) / np.sqrt(np.maximum((p * (1 - p)).sum(0), 1e-12))
         return np.asarray(log_ndtr(away) - log_ndtr(-away))
     law = np.ascontiguousarray(chances_of_counts(p.T).T)
     yes, no = law[least:].sum(0), law[:least].sum(0)
@@ -107,7 +106,6 @@ class UnitTable:
     columns: dict[str, list[str]]
 
     def save(self, path: Path) -> None:
-        """Write a table of scores: id, split, group and the columns of the units, photos, ..."""
         columns: dict[str, Any] = {"id": self.names, **self.columns}
         if path.suffix == ".csv":
             columns = {name: list(map(as_cell, values)) for name, values in columns.items()}
@@ -188,8 +186,7 @@ def _shares(raw: RawScores, probs: Floats) -> Floats:
     shares = probs.mean(0)
     if raw.labels is not None:
         known = (~np.isnan(raw.labels)).sum(0)
-        counted = np.nansum(raw.labels, 0) / np.maximum(known, 1)
-        shares = np.where(known > 0, counted, shares)
+        shares = np.where(known > 0, np.nansum(raw.labels, 0) / np.maximum(known, 1), shares)
     least = 1 / (2 * max(len(raw.ids), 1))
     return np.asarray(np.clip(shares, least, 1 - least))
 

@@ -13,8 +13,13 @@ from labelwise.decide import Answered, estimate_count
 from labelwise.errors import DataError, SettingsError
 from labelwise.numeric.groups import Groups
 from labelwise.numeric.special import expit, fit_slope_and_offset, ndtri
-from labelwise.scores.detections import Detections, is_detections, read_detections
-from labelwise.scores.read import unlabelled_scores, with_checks
+from labelwise.scores.read import (
+    Detections,
+    is_detections,
+    read_detections,
+    unlabelled_scores,
+    with_checks,
+)
 from labelwise.scores.tables import Kind, read_raw
 from labelwise.system.table_files import write_csv
 from labelwise.system.text import with_slashes
@@ -102,14 +107,12 @@ def count_calls(
 ) -> list[CallCount]:
     """Return the count of each label in each part that has detections of it."""
     known = np.flatnonzero(~np.isnan(correct))
-    u = np.clip(odds, -LIMIT, LIMIT)
-    own = None if groups is None else groups[known]
+    u, own = np.clip(odds, -LIMIT, LIMIT), None if groups is None else groups[known]
     weights, covariance = fit_calls(u[known], label[known], correct[known], len(names), own)
     probs = np.asarray(expit(weights[label, 0] * u + weights[label, 1]))
     cell = label * len(parts) + part
     total = len(names) * len(parts)
-    sizes = np.bincount(cell, minlength=total)
-    checked = np.bincount(cell[known], minlength=total)
+    sizes, checked = (np.bincount(rows, minlength=total) for rows in (cell, cell[known]))
     right = np.asarray(np.bincount(cell[known], correct[known], total), np.float64)
     if method == "answers":
         bounds = _answered(probs, cell, correct, sizes)
@@ -174,9 +177,8 @@ def _answered(probs: Floats, cell: Codes, correct: Floats, sizes: NDArray[np.int
 
     def bounds(place: int) -> tuple[float, float, float, float, str]:
         rows = order[ends[place] - sizes[place] : ends[place]]
-        drawn = np.flatnonzero(~np.isnan(correct[rows]))
-        answered = Answered(probs[rows], drawn.astype(np.int64), correct[rows][drawn])
-        count = estimate_count(answered, CONFIDENCE)
+        drawn = np.flatnonzero(~np.isnan(correct[rows])).astype(np.int64)
+        count = estimate_count(Answered(probs[rows], drawn, correct[rows][drawn]), CONFIDENCE)
         return count.count, float(count.low), float(count.high), CONFIDENCE, count.method
 
     return bounds
@@ -270,8 +272,7 @@ def _entries(source: Path, kind: Kind | None, keep: tuple[str, ...]) -> Detectio
     correct = np.full((rows, labels), np.nan) if raw.labels is None else raw.labels
     if ((correct > 0) & (correct < 1)).any():
         raise DataError(f"{source}: labels must be 1, 0 or empty to be counted, got soft ones")
-    group = raw.group or raw.ids
-    files, file = np.unique(np.array(group), return_inverse=True)
+    files, file = np.unique(np.array(raw.group or raw.ids), return_inverse=True)
     return Detections(
         str(source),
         "logits",

@@ -72,16 +72,12 @@ def read_embeddings(path: Path) -> Embeddings:
 
 @dataclass(frozen=True, eq=False)
 class Texts:
-    """Labels with the unit vectors (K, D) of their texts, and what the model makes of a cosine.
-
-    ``prompts`` are pairs of a label and a text of it, where they are known. ``scale`` and ``bias``
-    are there if the model gives each text a logit of its own.
-    """
+    """Labels with the unit vectors (K, D) of their texts, and what the model makes of a cosine."""
 
     names: tuple[str, ...]
     vectors: NDArray[np.float32]
-    prompts: tuple[tuple[str, str], ...] = ()
-    scale: float | None = None
+    prompts: tuple[tuple[str, str], ...] = ()  # a label and a text of it, where they are known
+    scale: float | None = None  # with a bias, if the model gives each text a logit of its own
     bias: float | None = None
 
     @property
@@ -139,10 +135,8 @@ def read_prompts(path: Path) -> list[tuple[int, str, str]]:
         if not any(cell.strip() for cell in cells):
             continue
         if len(cells) != 2 or not all(cell.strip() for cell in cells):
-            way = "put a text with a comma in quotes"
-            raise DataError(
-                f"{path}, line {number}: must be a label and one text, got {cells}; {way}"
-            )
+            rule = f"a line must be a label and one text, got {cells}"
+            raise DataError(f"{path}, line {number}: {rule}; put a text with a comma in quotes")
         row = dict(zip(header, map(str.strip, cells), strict=True))
         prompts.append((number, from_cell(row["label"]), from_cell(row["prompt"])))
     if not prompts:
@@ -164,8 +158,7 @@ def read_cosines(path: Path, texts: Texts) -> RawScores:
     photos, names = read_embeddings(path), texts.names
     labels = photos.labels
     if labels is not None and photos.names is not None:
-        columns = matching_columns(names, photos.names, of="the texts", in_=str(path))
-        labels = labels[:, columns]
+        labels = labels[:, matching_columns(names, photos.names, of="the texts", in_=str(path))]
     split = None if photos.split is None else tuple(photos.split.tolist())
     if photos.vectors.shape[1] != texts.vectors.shape[1]:
         got = f"{photos.vectors.shape[1]} and {texts.vectors.shape[1]}"

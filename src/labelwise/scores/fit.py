@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 
 from labelwise import calibration, decide
 from labelwise.calibration import Candidate, Choice
-from labelwise.calibration.auto import AUTO, FOLDS
-from labelwise.calibration.link_specs import link_to_spec
+from labelwise.calibration.auto import AUTO, FOLDS, link_to_spec
 from labelwise.decide import Check, OnePerGroup, Promise, Promised, Rule, find_promise, find_rule
 from labelwise.decide.promised_rules import CROSS_FITTED_SHARE, Wish, check_cross_fit, same_sets
 from labelwise.decide.rules import rule_to_spec

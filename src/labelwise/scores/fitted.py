@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from labelwise.calibration import FewLabels
-from labelwise.calibration.link_specs import link_from_spec, link_to_spec
+from labelwise.calibration.auto import link_from_spec, link_to_spec
 from labelwise.data.rows import read_json
 from labelwise.decide import Rule, Threshold
 from labelwise.decide.rules import rule_from_spec, rule_to_spec
@@ -29,9 +29,8 @@ from labelwise.evaluation import Evaluation
 from labelwise.links import Link, Sigmoid
 from labelwise.models.spec import require_fit
 from labelwise.predictions import Predictions
-from labelwise.scores.detections import Detections
 from labelwise.scores.fit import Judged
-from labelwise.scores.read import UnlabelledScores
+from labelwise.scores.read import Detections, UnlabelledScores
 from labelwise.scores.tables import FITTED_FORMAT, Kind, places, write_columns
 from labelwise.system.files import replacing, write_text
 from labelwise.system.pydantic_errors import first_fault
@@ -237,22 +236,20 @@ def _source_of(
     return source, source.link, (rules[0] if rules else None)
 
 
-def save_detections(
-    path: Path, detections: Detections, fitted: Sequence[FittedFile]
-) -> tuple[int, int]:
+def save_detections(path: Path, found: Detections, fitted: Sequence[FittedFile]) -> tuple[int, int]:
     """Write each detection with the probability that it is right, and whether a rule chooses it.
 
     Return how many there are and how many are chosen (all, without a rule). Columns: file, start,
     label, score, probability and, with a rule, chosen.
     """
-    source, link, rule = _source_of(fitted, detections.kind, detections.source)
+    source, link, rule = _source_of(fitted, found.kind, found.source)
     names = source.labels
-    own = places(detections.names, names)
+    own = places(found.names, names)
     if (own < 0).any():
-        lost = f"{detections.names[int(own.argmin())]!r}, which {detections.source} has"
+        lost = f"{found.names[int(own.argmin())]!r}, which {found.source} has"
         way = "check some of its detections and calibrate again, or leave its rows out"
         raise DataError(f"{source.source} was fitted without {lost}; {way}")
-    moved = replace(detections, names=names, label=own[detections.label])
+    moved = replace(found, names=names, label=own[found.label])
     columns: dict[str, Any] = {
         "file": _spelled(moved.files, moved.file),
         "start": moved.start,

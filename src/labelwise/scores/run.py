@@ -1,15 +1,14 @@
 """A finished run as scores: its saved predictions, with the link and rule of its model."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from labelwise.calibration import Platt
-from labelwise.calibration.link_specs import link_to_spec
+from labelwise.calibration.auto import link_to_spec
 from labelwise.data import LabelTable
 from labelwise.decide import Check, Promise, Rule
 from labelwise.errors import DataError
@@ -32,6 +31,8 @@ from labelwise.scores.tables import aligned_labels, label_arrays
 from labelwise.system.progress import Silent, Watch
 from labelwise.system.text import counted
 from labelwise.taxonomy import Taxonomy
+
+Batch = TypeVar("Batch", "Inferred", "Scored")
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,10 +60,9 @@ def read_run(folder: Path, split: str) -> RunScores:
     """Return the predictions of a split; promises only where no row fitted or tested anything."""
     run = RunFolder(folder)
     spec, predictions = run.spec, run.predictions(split)
-    same = _same(spec.made_link, predictions.link)
     used = split == "promise" or split in run.fitted_splits
     promises = () if used else tuple(Promise.from_spec(promise) for promise in spec.promises)
-    link = None if same else spec.made_link
+    link = None if _same(spec.made_link, predictions.link) else spec.made_link
     return RunScores(predictions, link, spec.made_rule, promises, spec.made_taxonomy)
 
 
@@ -82,8 +82,6 @@ def score_data(
     predictor = Predictor.load(folder, device)
     by_gpu = decodes_on_gpu(decode, predictor.device)
     truth, notes = aligned_labels(table, predictor.space.names)
-    watch = watch or Silent()
-    watch.start("scoring", len(table))
     parts = infer(
         lambda inputs: (predictor.logits(inputs),),
         table.images,
@@ -92,22 +90,16 @@ def score_data(
         device=predictor.device,
         decode=decode,
     )
-    rows: list[int] = []
-    logits: list[NDArray[np.float32]] = []
-    failures: list[Failure] = []
-    for batch in parts:
-        failures += batch.failures
-        if batch.values:
-            rows += batch.rows.tolist()
-            logits.append(to_numpy(batch.values[0]))
-        watch.advance(len(batch.rows) + len(batch.failures))
-    watch.finish()
+    batches = list(watched(parts, table, watch))
+    answered = [batch for batch in batches if batch.values]
+    rows = [row for batch in answered for row in batch.rows.tolist()]
+    failures = [failure for batch in batches for failure in batch.failures]
     notes += unread_notes(table, failures, len(rows))
     if by_gpu:
         notes.append("JPEGs were decoded by nvJPEG, whose pixels are a few levels off.")
     predictions = Predictions(
         [table.ids[row] for row in rows],
-        np.concatenate(logits),
+        np.concatenate([to_numpy(batch.values[0]) for batch in answered]),
         *label_arrays(truth[rows]),
         predictor.space.names,
         table.name,
@@ -124,6 +116,16 @@ def score_data(
         predictions.with_link(own), calibrated, predictor.rule, promises, predictor.taxonomy
     )
     return run_scores, (*table.notes, *notes)
+
+
+def watched(parts: "Iterable[Batch]", table: LabelTable, watch: Watch | None) -> "Iterator[Batch]":
+    """Yield the batches of a table, and show how many of its photos were scored."""
+    watch = watch or Silent()
+    watch.start("scoring", len(table))
+    for batch in parts:
+        yield batch
+        watch.advance(len(batch.rows) + len(batch.failures))
+    watch.finish()
 
 
 def unread_notes(table: LabelTable, failures: "Sequence[Failure]", scored: int) -> list[str]:
@@ -227,4 +229,5 @@ def share_shift(held_out: Predictions, link: Link | None, logits: Array) -> Shar
 
 
 if TYPE_CHECKING:  # what was saved is read without torch
+    from labelwise.models.scoring import Inferred, Scored
     from labelwise.pictures.loading import Decode, Failure

@@ -31,7 +31,7 @@ from pyarrow import csv as arrow_csv
 
 from labelwise.data import LabelTable
 from labelwise.data.load import load_for_labels
-from labelwise.data.tabular import json_objects
+from labelwise.data.tabular import json_objects, open_tabular
 from labelwise.errors import DataError, SettingsError
 from labelwise.pictures import FileImages
 from labelwise.predictions import matrix_of_lists
@@ -126,10 +126,7 @@ ANSWER_COLUMNS = ["path", "labels", "error"]
 
 @dataclass(frozen=True)
 class RawScores:
-    """Scores (N, K), labels (N, K) with NaN for unknown, and the ``kind`` that the file states.
-
-    ``failed`` counts images without scores; ``facts`` are the columns that were asked for by name.
-    """
+    """Scores (N, K), labels (N, K) with NaN for unknown, and the ``kind`` that the file states."""
 
     source: str
     names: tuple[str, ...]
@@ -138,9 +135,9 @@ class RawScores:
     labels: NDArray[np.float64] | None
     split: tuple[str, ...] | None = None
     kind: Kind | None = None
-    failed: int = 0
+    failed: int = 0  # images without scores
     group: tuple[str, ...] | None = None
-    facts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    facts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # columns asked for by name
 
     def row(self, number: int) -> str:
         return f"{self.source}: row {number + 1} (id {self.ids[number]!r})"
@@ -461,12 +458,7 @@ def _holds_label_columns(path: Path) -> bool:
     suffix = path.suffix.lower()
     if suffix not in (".csv", ".tsv", ".parquet"):
         return suffix == ".npz"
-    if suffix == ".parquet":
-        names = read_parquet(path).column_names
-    else:
-        with path.open(encoding="utf-8", errors="replace") as stream:
-            line = stream.readline().replace('"', "").strip()
-        names = line.split("\t" if suffix == ".tsv" else ",")
+    names = open_tabular(path).header
     return "id" in names and any(name.startswith(("label:", "score:")) for name in names)
 
 
@@ -478,9 +470,7 @@ def label_arrays(labels: NDArray[np.float64]) -> tuple[NDArray[Any], NDArray[Any
     return values.astype(kind), None if known.all() else known
 
 
-def aligned_labels(
-    table: LabelTable, names: tuple[str, ...]
-) -> tuple[NDArray[np.float64], list[str]]:
+def aligned_labels(table: LabelTable, names: tuple[str, ...]) -> tuple[Floats, list[str]]:
     """Return labels (N, K) in the order of ``names``, NaN where unknown, and what differs."""
     labels, observed = table.targets()
     lacks = f"{table.name} has none of the labels asked for"

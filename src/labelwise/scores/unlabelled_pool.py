@@ -6,7 +6,6 @@ are known, or of predict's output, which has no embeddings (nor has an exported 
 
 import json
 import os
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from pathlib import Path
@@ -41,7 +40,7 @@ from labelwise.pictures.decode import find_images
 from labelwise.predictions import Predictions
 from labelwise.scores.embeddings import holds_vectors, read_embeddings
 from labelwise.scores.read import read_scores, read_unlabelled
-from labelwise.scores.run import read_run, unread_notes
+from labelwise.scores.run import read_run, unread_notes, watched
 from labelwise.scores.tables import (
     ANSWER_COLUMNS,
     Kind,
@@ -51,7 +50,7 @@ from labelwise.scores.tables import (
     unscored_note,
 )
 from labelwise.system.files import write_text
-from labelwise.system.progress import Silent, Watch, make_watch
+from labelwise.system.progress import Watch, make_watch
 from labelwise.system.storage import is_uri
 from labelwise.types import matching_columns, nearest
 
@@ -122,10 +121,8 @@ def _of_train(table: LabelTable) -> LabelTable:
     if table.split is None:
         return table
     if not (table.split == "train").any():
-        raise DataError(
-            f"{table.name} has no rows in the split train, and labels that a model asks for are no "
-            "sample to measure it on; leave the split out to choose among all"
-        )
+        why = "labels that a model asks for measure nothing; leave the split out to ask about all"
+        raise DataError(f"{table.name} has no rows in the split train, and {why}")
     rest = int((table.split != "train").sum())
     note = f"{rest:,} photos of val and test are not asked about: a chosen sample measures nothing."
     notes = (*table.notes, note) if rest else table.notes
@@ -139,9 +136,8 @@ def score_pool(
     table.require_hard("questions to people are answered by yes, no and unknown")
     truth, more = aligned_labels(table, scorer.space.names)
     notes = [*table.notes, *more]
-    embed = isinstance(scorer, Embedder)
-    batches = score(scorer, table.images, batch_size=batch_size, embed=embed)
-    scored = Scored.join(list(_watched(batches, table, watch)))
+    batches = score(scorer, table.images, batch_size=batch_size, embed=isinstance(scorer, Embedder))
+    scored = Scored.join(list(watched(batches, table, watch)))
     notes += unread_notes(table, scored.failures, len(scored))
     known = truth[scored.rows]
     pool = Pool.of(scored.probs, scored.sets, known, scored.embeddings)
@@ -246,10 +242,8 @@ def grouped_copies(
     if not features and not named:
         return group_near_copies(table, watch)
     if cosine is None or not 0 < cosine <= 1:
-        raise SettingsError(
-            "say with --cosine from which on two photos are near copies, between 0 and 1, as 0.9; "
-            f"what it means depends on the model (got {cosine})"
-        )
+        rule = "from which cosine on two photos are near copies, between 0 and 1, as 0.9"
+        raise SettingsError(f"say with --cosine {rule}; it depends on the model (got {cosine})")
     if isinstance(table.images, FeatureRows):  # maps of features are pooled
         vectors = np.asarray(table.images.features)
         vectors = vectors.mean(axis=(2, 3)) if vectors.ndim == 4 else vectors
@@ -272,26 +266,13 @@ def _vectors_by_model(
     scorer = load_model(model)
     if not isinstance(scorer, Embedder):
         raise SettingsError(f"{model} gives no embeddings; name the run that it was exported from")
-    vectors: NDArray[np.float32] | None = None
-    unread: list[str] = []
-    for scored in _watched(score(scorer, table.images, embed=True), table, watch):
-        unread += [failure.reason for failure in scored.failures]
-        if scored.embeddings is not None and len(scored):
-            if vectors is None:
-                vectors = np.zeros((len(table), scored.embeddings.shape[1]), np.float32)
-            vectors[scored.rows] = scored.embeddings.numpy()
-    if vectors is None:
+    scored = Scored.join(list(watched(score(scorer, table.images, embed=True), table, watch)))
+    unread = tuple(failure.reason for failure in scored.failures)
+    if scored.embeddings is None or not len(scored):
         raise DataError(f"{table.name}: no photo can be read ({unread[0]})")
-    return vectors, tuple(unread)
-
-
-def _watched(batches: Iterable[Scored], table: LabelTable, watch: Watch | None) -> Iterator[Scored]:
-    watch = watch or Silent()
-    watch.start("scoring", len(table))
-    for batch in batches:
-        yield batch
-        watch.advance(len(batch) + len(batch.failures))
-    watch.finish()
+    vectors = np.zeros((len(table), scored.embeddings.shape[1]), np.float32)
+    vectors[scored.rows] = scored.embeddings.numpy()
+    return vectors, unread
 
 
 # Labels that may be mistakes: held-out scores to judge them by, questions, and their answers.
@@ -314,10 +295,8 @@ def reviewable(
         if unseen is not None:
             return unseen
         if split == "train":
-            raise SettingsError(
-                "a run's model was fitted on its train labels and believes them; train it with "
-                "--folds 5, or give the frozen features of train as an .npz file"
-            )
+            way = "train it with --folds 5, or give the frozen features of train as an .npz file"
+            raise SettingsError(f"a run's model believes the train labels that it saw; {way}")
         return read_run(source, split or "val").predictions
     if holds_vectors(source):
         return _from_features(source, split, folds, seed)
@@ -334,8 +313,7 @@ def _from_features(source: Path, split: str | None, folds: int, seed: int) -> Pr
         rows = np.flatnonzero(table.split == split) if table.split is not None else rows[:0]
         if not len(rows):
             raise DataError(f"{source}: no row has split {split!r}")
-    known = ~np.isnan(table.labels[rows])
-    present = (table.labels[rows] == 1).astype(np.uint8)
+    known, present = ~np.isnan(table.labels[rows]), (table.labels[rows] == 1).astype(np.uint8)
     seen = None if known.all() else known
     options: Any = {"folds": folds, "seed": seed, "watch": make_watch()}
     logits = to_numpy(crossfit_heads(table.vectors[rows], present, seen, **options))
@@ -362,8 +340,6 @@ def answered_questions(questions: list[Reviewed], path: Path) -> list[Reviewed]:
     reviewed = read_review(path)
     facts = attrgetter("photo", "label", "given", "check")
     if list(map(facts, reviewed)) != list(map(facts, questions)):
-        raise DataError(
-            f"{path} reviews another list than this one, and a promise holds for its own list; "
-            "give the same scores, --find, --top, --checks, --context, --folds and --seed as then"
-        )
+        same = "scores, --find, --top, --checks, --context, --folds and --seed"
+        raise DataError(f"{path} reviews another list than this one; give the same {same} as then")
     return [replace(new, answer=old.answer) for old, new in zip(reviewed, questions, strict=True)]
