@@ -87,8 +87,9 @@ BY_THEMSELVES = {
 def changed_settings(settings):
     """Return another value for every setting of a run and for every option of its method."""
     now = flattened(settings.model_dump(mode="json"))
-    values = {key: one if now[key] == other else other for key, (one, other) in SWITCHES.items()}
-    values |= OTHER
+    values = dict(OTHER)
+    for key, (first, second) in SWITCHES.items():
+        values[key] = second if now[key] == first else first
     for name in METHODS[settings.method].options if settings.method in METHODS else ():
         values[f"options.{name}"] = 0.0777
     return values

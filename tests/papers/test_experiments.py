@@ -211,10 +211,10 @@ def test_options_and_sweeps_go_to_the_methods_that_have_them():
 
 def test_a_sweep_is_typed_as_one_option(tmp_path, monkeypatch, call):
     monkeypatch.chdir(tmp_path)
-    rows = "{num_train: 400, num_val: 600, num_test: 300, num_labels: 4}"
+    rows = "{num_train: 800, num_val: 600, num_test: 300, num_labels: 4}"
     arguments = ["compare", "posterior", "--methods", "spa+lpr", "--seeds", "1", "-o", "out"]
     arguments += ["--sweep", "lpr_weight=0,1", "--choose", "ace", "--set", f"data_options={rows}"]
-    for value in ("recipe.epochs=2", "backbone=identity", "calibrate=none"):
+    for value in ("recipe.epochs=8", "backbone=identity", "calibrate=none"):
         arguments += ["--set", value]
     code, said = call(*arguments)
     assert not code, said

@@ -39,13 +39,7 @@ from labelwise.evaluation.subgroups import (
     subgroup_rows,
 )
 from labelwise.links import Link
-from labelwise.metrics import (
-    Averaged,
-    average_precision,
-    by_shot,
-    log_loss_from_logs,
-    reliability,
-)
+from labelwise.metrics import Averaged, average_precision, by_shot, log_loss_from_logs, reliability
 from labelwise.numeric.arrays import Array, to_numpy
 from labelwise.numeric.special import entr
 from labelwise.predictions import Predictions
@@ -141,9 +135,9 @@ def evaluate(
     every = max(len(logits), 2)  # cells: each score in its own
     sums = EvaluationSums.of(known, by_image, answers, sets, bins=bins, k=k, limit=every)
     intervals = RowIntervals(logits, known, by_image, final, sets)
-    words = rule_words or "sets as given"
+    words, exact = rule_words or "sets as given", np.zeros(len(names))
     evaluation = sums.assembled(
-        names, precision, np.zeros(len(names)), intervals, k=k, rule=thresholds, rule_words=words
+        names, precision, exact, intervals, k=k, rule=thresholds, rule_words=words
     )
     retrieval: tuple[RetrievalPoint, ...] = ()
     retrieval_how = ""
@@ -152,22 +146,17 @@ def evaluate(
     groups, influence = known.groups, None
     if final is not None and groups is not None:
         influence = mean_influence(intervals.row_sums[0], intervals.row_sums[2])
+    count = None if groups is None else groups.count
     return replace(
         evaluation,
-        data=replace(
-            evaluation.data,
-            split=predictions.split or None,
-            groups=None if groups is None else groups.count,
-        ),
+        data=replace(evaluation.data, split=predictions.split or None, groups=count),
         link=None if link is None else describe_link(link),
         calibrator=_words(calibrated, calibrator),
         retrieval=retrieval,
         retrieval_how=retrieval_how,
         shots=() if train_counts is None else _shots(evaluation.rows, train_counts),
         levels=() if tree is None else _levels(tree, evaluation.rows, known, final, bins),
-        exclusive=()
-        if exclusive is None
-        else exclusive_rows(exclusive, names, known, sets, clashes),
+        exclusive=exclusive_rows(exclusive, names, known, sets, clashes) if exclusive else (),
         curves=label_curves(logits, known, names, final, next(iter(by), None), bins=bins)
         if curves
         else (),
@@ -186,18 +175,16 @@ def evaluate(
 def _completed(predictions: Predictions, tree: LabelTree) -> tuple[Predictions, tuple[str, ...]]:
     """Return predictions whose labels obey the tree, and what was changed."""
     labels, observed = tree.complete(predictions.labels, predictions.observed)
-    before, after = (
-        np.ones(labels.shape, bool) if mask is None else mask
-        for mask in (predictions.observed, observed)
-    )
+    masks = predictions.observed, observed
+    before, after = (np.ones(labels.shape, bool) if mask is None else mask for mask in masks)
     changed = int((before & (labels != predictions.labels)).sum())
     learned = int((after & ~before).sum())
     sentence = (
         f"By the taxonomy {changed:,} labels were raised, since a kind of them is there, and "
-        f"{learned:,} unknown ones are known.",
+        f"{learned:,} unknown ones are known."
     )
     completed = replace(predictions, labels=labels, observed=observed)
-    return completed, sentence if changed or learned else ()
+    return completed, (sentence,) if changed or learned else ()
 
 
 def _exclusive(
@@ -233,13 +220,9 @@ def _sets(
     rule: Rule | NDArray[Any] | None, answers: Probabilities | None, tree: LabelTree | None
 ) -> NDArray[Any] | None:
     """Return the sets (N, K) that a rule decides or that are given, with all their parents."""
-    if isinstance(rule, np.ndarray):
-        sets = rule
-    elif rule is not None and answers is not None:
-        sets = rule(answers.probs)
-    else:
-        return None
-    return sets if tree is None else tree.closed(sets)
+    if isinstance(rule, Rule):
+        rule = None if answers is None else rule(answers.probs)
+    return rule if tree is None or rule is None else tree.closed(rule)
 
 
 def _figures(rows: Sequence[LabelRow], name: str) -> NDArray[np.float64]:
@@ -250,15 +233,10 @@ def _figures(rows: Sequence[LabelRow], name: str) -> NDArray[np.float64]:
 def _shots(rows: Sequence[LabelRow], train_counts: Sequence[int]) -> tuple[ShotGroup, ...]:
     numbers = np.asarray(train_counts)
     ap, recall = (by_shot(_figures(rows, name), numbers) for name in ("ap", "recall"))
+    groups = ((words, ap[shot], recall[shot]) for shot, words in SHOTS.items())
     return tuple(
-        ShotGroup(
-            words,
-            len(ap[shot].items),
-            ap[shot].num_defined,
-            defined(ap[shot].value),
-            defined(recall[shot].value),
-        )
-        for shot, words in SHOTS.items()
+        ShotGroup(words, len(own.items), own.num_defined, defined(own.value), defined(found.value))
+        for words, own, found in groups
     )
 
 
@@ -276,8 +254,7 @@ def _levels(
         if answers is not None:
             logs = answers.log_p[:, columns], answers.log_q[:, columns]
             loss = defined(log_loss_from_logs(*logs, labels, observed).value)
-            pooled = reliability(answers.probs[:, columns], labels, observed, bins=bins)
-            ece = defined(pooled.ece())
+            ece = defined(reliability(answers.probs[:, columns], labels, observed, bins=bins).ece())
         mean_ap, mean_f1 = (
             defined(Averaged.over(_figures(rows, name)[columns], "label").value)
             for name in ("ap", "f1")
@@ -294,11 +271,7 @@ def describe_link(link: Link) -> str:
     >>> describe_link(Sigmoid())
     'sigmoid'
     """
-    inner = [
-        describe_link(inner_link)
-        for inner_link in link.spec().values()
-        if isinstance(inner_link, Link)
-    ]
+    inner = (describe_link(value) for value in link.spec().values() if isinstance(value, Link))
     return " of ".join([link.kind, *inner])
 
 
@@ -311,21 +284,10 @@ def _words(calibrated: Link | NDArray[Any] | None, words: str | None) -> str | N
 def _retrieval(
     answers: Probabilities, known: Known, longest: int, seed: int
 ) -> tuple[tuple[RetrievalPoint, ...], str]:
-    """Return one point per query length, and how they were computed.
-
-    Every query costs a pass over the images, so each length has a budget of image-query pairs.
-    """
+    # Every query costs a pass over the images, so each length has a budget of image-query pairs.
     allowed = min(max(BUDGET // len(known.present), FEWEST), MOST)
-    results = retrieval_map(
-        answers.log_p,
-        answers.log_q,
-        known.present,
-        known.observed,
-        longest=longest,
-        exhaustive=allowed,
-        sample=allowed,
-        seed=seed,
-    )
+    given = answers.log_p, answers.log_q, known.present, known.observed
+    budget = {"longest": longest, "exhaustive": allowed, "sample": allowed, "seed": seed}
     points = tuple(
         RetrievalPoint(
             result.length,
@@ -333,7 +295,7 @@ def _retrieval(
             None if result.exhaustive else defined(result.error),
             *(result.queries, result.skipped, not result.exhaustive),
         )
-        for result in results
+        for result in retrieval_map(*given, **budget)
     )
     how = (
         "A query wants some labels and not others; its images are ranked by the joint probability, "
@@ -356,8 +318,8 @@ def _soft_note(known: Known) -> str:
     return (
         f"{len(shares):,} of {entries:,} known labels are soft, shares between 0 and 1. Log loss, "
         "Brier score (squared distance to the share) and calibration are measured against the "
-        "shares; ranking, sets, images "
-        "without labels and retrieval take a label as present if its share is above one half. "
+        "shares; ranking, sets, images without labels and retrieval take a label as present if its "
+        "share is above one half. "
         f"Answering with the shares themselves would have a log loss of {entropy:.4f}."
     )
 

@@ -54,12 +54,10 @@ class Known:
         return self.present if self.shares is None else self.shares
 
     def counts(self) -> NDArray[np.int64]:
-        """Return how often each label is known, (K,)."""
         rows, labels = self.present.shape
         return np.full(labels, rows) if self.observed is None else self.observed.sum(0)
 
     def some(self) -> NDArray[np.bool_]:
-        """Return the (N,) mask of rows known to have a label."""
         return np.asarray(self.present.any(1))
 
     def take(self, rows: NDArray[np.bool_]) -> "Known":
@@ -82,23 +80,19 @@ def known_labels(predictions: Predictions) -> Known:
     labels, observed = predictions.labels, predictions.observed
     if observed is not None and bool(observed.all()):
         observed = None
-    odd = ~((labels >= 0) & (labels <= 1))
-    if observed is not None:
-        odd &= observed
+    odd = ~((labels >= 0) & (labels <= 1)) & (True if observed is None else observed)
     if odd.any():
         row, column = np.argwhere(odd)[0].tolist()
-        raise DataError(
-            f"labels must lie in [0, 1] to be evaluated, got {labels[row, column].item():g} for "
-            f"{predictions.names[column]!r} of {predictions.ids[row]!r}"
-        )
+        where = f"{predictions.names[column]!r} of {predictions.ids[row]!r}"
+        value = labels[row, column].item()
+        raise DataError(f"labels must lie in [0, 1] to be evaluated, got {value:g} for {where}")
     if labels.size == 0 or (observed is not None and not observed.any()):
         raise DataError("an evaluation needs at least one known label, got none")
-    present = labels > 0.5
-    shares = None
-    if predictions.has_soft_labels():
-        shares = labels if observed is None else np.where(observed, labels, 0)
-    known = present if observed is None else present & observed
-    return Known(known, observed, shares, predictions.groups)
+    present, shares = labels > 0.5, labels if predictions.has_soft_labels() else None
+    if observed is not None:
+        present &= observed
+        shares = None if shares is None else np.where(observed, shares, 0)
+    return Known(present, observed, shares, predictions.groups)
 
 
 def defined(value: float | NDArray[np.float64]) -> float | None:
@@ -108,6 +102,7 @@ def defined(value: float | NDArray[np.float64]) -> float | None:
 
 
 CURVES = 24  # labels whose own curve is kept
+OF_LABEL = "known entries of the label"
 
 
 @dataclass(frozen=True)
@@ -123,7 +118,6 @@ class StageSums:
 
     @staticmethod
     def of(answers: Probabilities, known: Known, bins: int, k: int) -> "StageSums":
-        """Return the sums of some rows; ``k`` are the surest labels of each."""
         labels, observed, probs = known.labels, known.observed, answers.probs
         edges = width_edges(bins)
         per_label, surest = (CalibrationSums.zeros(probs.shape[1], edges) for _ in range(2))
@@ -139,16 +133,14 @@ class StageSums:
         )
 
     def worst_labels(self) -> list[int]:
-        """Return the columns of the labels with the largest ECE, worst first."""
-        ece = np.nan_to_num(self.per_label.per_label().ece(), nan=-1.0)
+        ece = np.nan_to_num(self.per_label.ece(), nan=-1.0)
         order = np.argsort(-ece, kind="stable")[:CURVES]
         return [int(column) for column in order if ece[column] >= 0]
 
     def calibration(self, names: tuple[str, ...], columns: list[int], k: int) -> Calibration:
         """Return how calibrated the stage is; ``columns`` are the labels whose curves are kept."""
         pooled, top = self.per_label.pooled(), self.surest.pooled()
-        errors = self.per_label.per_label()
-        brier, loss, per_label = self.brier.score(), self.log_loss.score(), errors.ece()
+        brier, loss, per_label = self.brier.score(), self.log_loss.score(), self.per_label.ece()
         some = ~np.isnan(per_label)
         entries = f"{int(pooled.counts.sum()):,} known entries pooled"
         surest = f"{int(top.counts.sum()):,} known entries among the top {k} of each row"
@@ -164,9 +156,7 @@ class StageSums:
             resolution=defined(brier.resolution),
             uncertainty=defined(brier.uncertainty),
             within_bins=defined(brier.within),
-            per_label={
-                names[c]: curve_of(errors.row(c), "known entries of the label") for c in columns
-            },
+            per_label={names[c]: curve_of(self.per_label.row(c), OF_LABEL) for c in columns},
             how=(
                 f"{len(pooled.counts)} equal-width bins (lo, hi] of [0, 1], 0 in the first, 1 in "
                 "the last; per bin the mean probability and the share truly present. ECE is the "
@@ -184,13 +174,10 @@ class StageSums:
 
 def curve_of(bins: Reliability, entries: str) -> Curve:
     """Return bins as plain data."""
-    confidence, frequency = (
-        tuple(defined(value) for value in values) for values in (bins.confidence, bins.accuracy)
-    )
     return Curve(
         edges=tuple(bins.edges.tolist()),
-        confidence=confidence,
-        frequency=frequency,
+        confidence=tuple(map(defined, bins.confidence)),
+        frequency=tuple(map(defined, bins.accuracy)),
         counts=tuple(bins.counts.tolist()),
         ece=defined(bins.ece()),
         ace=defined(bins.ace()),

@@ -5,7 +5,7 @@ The value goes to JSON and back unchanged, so that a report can be drawn again a
 """
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
@@ -89,10 +89,8 @@ class Curve:
         bins = len(self.counts)
         if not len(self.edges) - 1 == len(self.confidence) == len(self.frequency) == bins:
             raise ValueError("a curve must have one edge more than bins, and a value for each bin")
-        if any(
-            seen is not None and not count
-            for seen, count in zip(self.frequency, self.counts, strict=True)
-        ):
+        pairs = zip(self.frequency, self.counts, strict=True)
+        if any(share is not None and not count for share, count in pairs):
             raise ValueError("a bin without entries has no share")
 
 
@@ -352,7 +350,7 @@ class Evaluation:
     exclusive: tuple[ExclusiveRow, ...] = ()
     curves: tuple[LabelCurves, ...] = ()
     subgroups: tuple[SubgroupRow, ...] = ()
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()
 
     @property
     def final(self) -> Calibration | None:
@@ -369,7 +367,6 @@ class Evaluation:
 
     @staticmethod
     def from_json(text: str | bytes) -> "Evaluation":
-        """Return the evaluation that :meth:`to_json` described."""
         try:
             return _adapter().validate_json(text)
         except ValidationError as error:
@@ -427,11 +424,9 @@ def verdict(evaluation: Evaluation) -> Verdict:
     mean_ap = evaluation.ranking.map_class
     if mean_ap is not None and chance < 1:
         skills.append((mean_ap - chance) / (1 - chance))
-    rates, how = _precision_recall(evaluation, rows), ""
-    if mean_ap is not None:
-        how = f" (mAP {mean_ap:.0%})".replace("%", " %")
+    how = "" if mean_ap is None else f" (mAP {100 * mean_ap:.0f} %)"
     tags = f"It ranks labels and gives no tags{how}."
-    if rates is not None:
+    if rates := _precision_recall(evaluation, rows):
         precision, recall = rates
         f1 = 2 * precision * recall / (precision + recall) if precision + recall else 0.0
         # Pooled F1 of the best constant answer: the most frequent labels, for every photo.
@@ -440,10 +435,8 @@ def verdict(evaluation: Evaluation) -> Verdict:
             right, given = right + row.present, given + row.known
             baseline = max(baseline, 2 * right / (given + total) if given + total else 0.0)
         skills.append((f1 - baseline) / (1 - baseline) if baseline < 1 else 0.0)
-        tags = (
-            f"Of 100 tags it gives, {round(100 * precision)} are right; it finds "
-            f"{round(100 * recall)} of 100."
-        )
+        found = f"{round(100 * precision)} are right; it finds {round(100 * recall)} of 100."
+        tags = f"Of 100 tags it gives, {found}"
         empty = evaluation.zero_label
         if empty is not None and empty.false_alarms is not None and empty.false_alarms >= 0.5:
             tags += f" It tags {round(100 * empty.false_alarms)} of 100 photos that show nothing."

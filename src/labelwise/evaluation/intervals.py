@@ -152,14 +152,9 @@ class RowIntervals:
         if self.final is None:
             return (None, None), ""
         probs, known = self.final.probs, self.known
-        interval = calibration_interval(
-            probs,
-            known.labels,
-            known.observed,
-            where=None if k is None else top_k_sets(probs, k),
-            bins=bins,
-            groups=known.groups,
-        )
+        where = None if k is None else top_k_sets(probs, k)
+        given = probs, known.labels, known.observed
+        interval = calibration_interval(*given, where=where, bins=bins, groups=known.groups)
         over = "images" if known.groups is None else f"{known.groups.count:,} groups of images"
         shown = interval.value if value is None else value  # the same but for rounding
         ends = defined(min(interval.low, shown)), defined(max(interval.high, shown))
@@ -274,9 +269,7 @@ def mean_influence(sums: Floats, counts: NDArray[Any]) -> Floats:
     return influence
 
 
-def _ties(
-    scores: NDArray[np.floating[Any]],
-) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.intp]]:
+def _ties(scores: NDArray[Any]) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.intp]]:
     """Return the order of falling scores, and in it the first and last place with each score."""
     order = np.argsort(-scores, kind="stable")
     opens = np.append(True, scores[order][1:] != scores[order][:-1])
@@ -299,7 +292,7 @@ def ap_influence(scores: NDArray[np.floating[Any]], present: NDArray[np.bool_]) 
     return influence
 
 
-def _labels(
+def labels_with_positives(
     scores: NDArray[Any], present: NDArray[Any], known: NDArray[Any] | None
 ) -> Iterator[tuple[NDArray[np.bool_], NDArray[Any], NDArray[np.bool_]]]:
     """Yield the known rows of each label that has a positive, their scores and positives."""
@@ -315,7 +308,7 @@ def mean_ap_influence(
 ) -> Floats:
     """Return U (N,) of the mean average precision over the labels that have one."""
     total, labels = np.zeros(len(scores)), 0
-    for rows, values, hits in _labels(scores, present, known):
+    for rows, values, hits in labels_with_positives(scores, present, known):
         labels += 1
         total[rows] += ap_influence(values, hits)
     return total / max(labels, 1)
@@ -343,7 +336,7 @@ def mean_ap_without(
 ) -> Floats:
     """Return the mean average precision (N,) without each image, over the labels that have one."""
     total, labels = np.zeros(len(scores)), 0
-    for rows, values, hits in _labels(scores, present, known):
+    for rows, values, hits in labels_with_positives(scores, present, known):
         labels += 1
         total[rows] += ap_without(values, hits)
         total[~rows] += average_precision(values[:, None], hits[:, None]).value
@@ -356,20 +349,16 @@ def macro_f1_without(
     """Return the mean F1 (N,) without each image, over the labels present or chosen somewhere."""
     chosen = sets if known is None else sets & known
     both = (chosen & present).sum(0).astype(np.float64)
-    size = chosen.sum(0).astype(np.float64) + present.sum(0).astype(np.float64)
+    size = (chosen.sum(0) + present.sum(0)).astype(np.float64)
     some = (size > 0).astype(np.float64) / max(int((size > 0).sum()), 1)
     score = np.where(size > 0, 2 * both / size.clip(1), 0.0)
     without_hit = np.where(size > 2, (2 * both - 2) / (size - 2).clip(1), score)
     without_miss = np.where(size > 1, 2 * both / (size - 1).clip(1), score)
     miss = some * (without_miss - score)
     hit = some * (without_hit - score) - 2 * miss
-    changes = (
-        (chosen & present).astype(np.float64) @ hit
-        + chosen.astype(np.float64) @ miss
-        + present.astype(np.float64) @ miss
-    )
-    values: Floats = (some @ score) + changes
-    return values
+    pairs = (chosen & present, hit), (chosen, miss), (present, miss)
+    first, *others = (side.astype(np.float64) @ change for side, change in pairs)
+    return np.asarray(some @ score + sum(others, first))
 
 
 def jackknife_interval(value: float | None, without: Floats, reach: float = 1.959964) -> Ends:
@@ -414,8 +403,7 @@ def mean_interval_by_group(
         return None, None
     without = (added.sum() - added) / (weights.sum() - weights)
     moved = without - without.mean()
-    error = np.sqrt((count - 1) / count * (moved**2).sum())
-    half = student_reach(moved) * float(error)
+    half = student_reach(moved) * float(np.sqrt((count - 1) / count * (moved**2).sum()))
     return max(0.0, value - half), min(highest, value + half)
 
 
@@ -428,7 +416,7 @@ def mean_ap_without_groups(
     """
     parts = groups.bundled(MOST_LEFT_OUT)
     total, labels = np.zeros(parts.count), 0
-    for rows, values, hits in _labels(scores, present, known):
+    for rows, values, hits in labels_with_positives(scores, present, known):
         labels += 1
         order = np.argsort(-values, kind="stable")
         score, hit, code = values[order], hits[order], parts.codes[rows][order]
@@ -445,8 +433,7 @@ def _ranked_ap(score: NDArray[np.floating], hit: NDArray[np.bool_]) -> float:
     """Return the average precision of falling scores, equal ones as one threshold."""
     last = np.flatnonzero(np.append(score[1:] != score[:-1], True))
     right = np.cumsum(hit)[last].astype(np.float64)
-    gained = np.diff(right, prepend=0.0)
-    return float((gained * right / (last + 1)).sum() / right[-1])
+    return float((np.diff(right, prepend=0.0) * right / (last + 1)).sum() / right[-1])
 
 
 def macro_f1_without_groups(
@@ -455,10 +442,7 @@ def macro_f1_without_groups(
     """Return the mean F1 without each group (G,), over the labels present or chosen somewhere."""
     parts = groups.bundled(MOST_LEFT_OUT)
     chosen = sets if known is None else sets & known
-    both, size = (
-        parts.sums(counts)
-        for counts in (2 * (chosen & present).astype(np.int64), chosen.astype(np.int64) + present)
-    )
+    both, size = 2 * parts.sums(chosen & present), parts.sums(chosen.astype(np.int64) + present)
     some = size.sum(0) > 0
     left = size.sum(0)[some] - size[:, some]
     whole = both.sum(0)[some] / size.sum(0)[some]
@@ -483,10 +467,9 @@ def groups_note(groups: Groups | None, influence: Floats | None) -> tuple[str, .
     effect = None if influence is None else groups.design_effect(influence)
     if effect is not None and effect > 1:
         text += (
-            f". By the log loss, photos of a group resemble each other: design effect "
-            f"{effect:.1f}, as good as {len(groups) / effect:,.0f} independent photos, and "
-            f"intervals over photos would "
-            f"be {1 / np.sqrt(effect):.0%} as wide as they have to be"
+            f". By the log loss, photos of a group resemble each other: design effect {effect:.1f},"
+            f" as good as {len(groups) / effect:,.0f} independent photos, and intervals over "
+            f"photos would be {1 / np.sqrt(effect):.0%} as wide as they have to be"
         )
     few = f"With fewer than {FEW} groups these intervals may be too narrow."
     return (f"{text}.", *([few] if 1 < groups.count < FEW else []))

@@ -32,7 +32,6 @@ from labelwise.evaluation.calibration import (
     probabilities,
 )
 from labelwise.evaluation.evaluation import (
-    Calibration,
     DataFacts,
     Evaluation,
     LabelRow,
@@ -98,7 +97,6 @@ class MeanSums:
 
     @property
     def mean(self) -> float:
-        """The mean, NaN of nothing."""
         return self.x / self.w if self.w else np.nan
 
     def variance(self) -> float:
@@ -121,7 +119,6 @@ class SetSums:
 
     @staticmethod
     def of(sets: NDArray[Any], known: Known, answers: Probabilities | None, bins: int) -> "SetSums":
-        """Return the sums of sets (n, K)."""
         present, observed, size = known.present, known.observed, sets.shape[1] + 1
         by_image = confusion(sets, present, observed, by="image")
         chosen = as_mask(sets, "sets")
@@ -140,7 +137,6 @@ class SetSums:
         )
 
     def figures(self, words: str) -> Sets:
-        """Return the figures of the sets of a rule, which is given in words."""
         by_label, sizes, true_sizes = self.by_label, _trimmed(self.sizes), _trimmed(self.true_sizes)
         macro, stated = by_label.f_score(), None
         if self.stated is not None:
@@ -189,7 +185,7 @@ class SideSums:
     """What one stage adds up to: log loss IN and OUT, Brier IN and OUT, and max p OUT."""
 
     stage: str
-    losses: tuple[ProperSums, ProperSums, ProperSums, ProperSums]
+    losses: tuple[ProperSums, ...]
     peak_outside: float
 
     @staticmethod
@@ -201,7 +197,7 @@ class SideSums:
             losses.append(log_loss_sums(*logs, side.labels, side.observed))
             squares.append(brier_sums(answers.probs[rows], side.labels, side.observed))
         peak = float(max_confidence(answers.probs)[outside].sum())
-        return SideSums(answers.stage, (*losses, *squares), peak)  # type: ignore[arg-type]
+        return SideSums(answers.stage, (*losses, *squares), peak)
 
     def scores(self, outside: int) -> StageScores:
         losses = (defined(sums.score().value) for sums in self.losses)
@@ -252,10 +248,9 @@ class EmptySums:
     def of(stages: Sequence[Probabilities], known: Known, limit: int) -> "EmptySums":
         """Return the sums of some rows, their scores in at most ``limit`` cells."""
         outside = zero_label_rows(known.present, known.observed)
-        inside = known.some()
+        inside, edges = known.some(), width_edges(CELLS)
         either = inside | outside
-        peak, edges = max_confidence(stages[-1].probs), width_edges(CELLS)
-        loud = -nothing_here(stages[-1].log_q)
+        peak, loud = max_confidence(stages[-1].probs), -nothing_here(stages[-1].log_q)
         return EmptySums(
             inside=int(inside.sum()),
             outside=int(outside.sum()),
@@ -270,7 +265,6 @@ class EmptySums:
         )
 
     def figures(self, rows: int, false_alarms: float | None) -> ZeroLabel:
-        """Return the part of an evaluation."""
         outside, by_stage, how = self.outside, [], ""
         values: list[float | None] = [None] * 3
         if self.inside and outside:
@@ -335,7 +329,6 @@ class EvaluationSums:
         k: int,
         limit: int,
     ) -> "EvaluationSums":
-        """Return the sums of some rows; ``limit`` is of the cells that scores are counted in."""
         final = stages[-1] if stages else None
         return EvaluationSums(
             rows=len(known.present),
@@ -368,9 +361,8 @@ class EvaluationSums:
         values = Averaged.over(np.array([ap.value for ap in precision]), "label")
         bounds = np.array([ap.bound for ap in precision])
         words = rule_words or ("sets as given" if rule is None else str(rule))
-        done = self.assembled(
-            names, values, bounds, self._interval, k=k, rule=rule, rule_words=words
-        )
+        figures = values, bounds, self._interval
+        done = self.assembled(names, *figures, k=k, rule=rule, rule_words=words)
         unasked = "Queries, which need all images at once, are not evaluated."
         size_note = () if done.sets is None else done.sets.size_note()
         facts = replace(done.data, split=split)
@@ -384,13 +376,11 @@ class EvaluationSums:
         thresholds: Sequence[float] | None,
     ) -> tuple[LabelRow, ...]:
         nothing = np.full(len(names), np.nan)
-        errors = {stage.stage: stage.per_label.per_label() for stage in self.stages}
-        before, after = (
-            errors[stage].ece() if stage in errors else nothing for stage in ("before", "after")
-        )
+        errors = {stage.stage: stage.per_label.ece() for stage in self.stages}
+        before, after = (errors.get(stage, nothing) for stage in ("before", "after"))
         mean_prob, decided = nothing, [nothing] * 3
         if self.stages:
-            final = errors[self.stages[-1].stage]
+            final = self.stages[-1].per_label
             with np.errstate(invalid="ignore"):
                 mean_prob = final.confidence_sums.sum(1) / final.counts.sum(1)
         if self.sets is not None:
@@ -445,9 +435,7 @@ class EvaluationSums:
         means = defined(values.value), defined(self.by_image.mean)
         ranking = RankingFigures(*means, undefined, unranked, how, bound)
         columns = self.stages[-1].worst_labels() if self.stages else []
-        parts: dict[str, Calibration] = {
-            stage.stage: stage.calibration(names, columns, k) for stage in self.stages
-        }
+        parts = {stage.stage: stage.calibration(names, columns, k) for stage in self.stages}
         final = parts[self.stages[-1].stage] if self.stages else None
         decided = None if self.sets is None else self.sets.figures(rule_words)
         zero = thresholds = None

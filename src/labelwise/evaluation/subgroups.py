@@ -19,25 +19,17 @@ for all subgroups and figures together (Holm). A side that has one group alone c
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 from math import exp, log, sqrt
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from labelwise.evaluation.calibration import Known, Probabilities, curve_of, defined
-from labelwise.evaluation.evaluation import (
-    ExclusiveRow,
-    LabelCurves,
-    SubgroupFigure,
-    SubgroupRow,
-)
-from labelwise.evaluation.intervals import (
-    Ends,
-    mean_interval_by_group,
-    row_sums,
-    student_reach,
-)
+from labelwise.evaluation.calibration import OF_LABEL, Known, Probabilities, curve_of, defined
+from labelwise.evaluation.evaluation import ExclusiveRow, LabelCurves, SubgroupFigure, SubgroupRow
+from labelwise.evaluation.intervals import Ends, mean_interval_by_group, row_sums, student_reach
 from labelwise.metrics import average_precision, reliability
 from labelwise.numeric.bounds import clopper_pearson, wilson
 from labelwise.numeric.groups import Groups
@@ -113,7 +105,6 @@ class Subgroups:
 
     @classmethod
     def of(cls, by: str, values: Sequence[str] | NDArray[np.str_]) -> "Subgroups":
-        """Return the subgroups of photos that have these values in the column ``by``."""
         return cls(by, np.asarray(list(values), dtype=str))
 
     def parts(self) -> Iterator[tuple[str, NDArray[np.intp]]]:
@@ -126,8 +117,7 @@ class Subgroups:
     def largest(self, most: int) -> list[tuple[str, NDArray[np.intp]]]:
         """Return at most so many subgroups, those with the most photos, in order of names."""
         parts = list(self.parts())
-        kept = sorted(range(len(parts)), key=lambda number: -len(parts[number][1]))[:most]
-        return [parts[number] for number in sorted(kept)]
+        return sorted(sorted(parts, key=lambda part: -len(part[1]))[:most], key=itemgetter(0))
 
 
 def subgroup_rows(
@@ -137,10 +127,8 @@ def subgroup_rows(
     ratios = _ratios(known, final, sets)
     groups = known.groups or Groups(np.arange(len(by.values)), len(by.values))
     parts = list(by.parts())
-    tests = [
-        ratio_difference(*ratio, rows, groups) for _, rows in parts for ratio in ratios.values()
-    ]
-    corrected = iter(holm(tests))
+    tests = product(parts, ratios.values())
+    corrected = iter(holm([ratio_difference(*ratio, part[1], groups) for part, ratio in tests]))
     rows_of = []
     for name, rows in parts:
         own = groups.take(rows)
@@ -254,11 +242,10 @@ def label_curves(
     order = [int(k) for k in np.argsort(precision, kind="stable") if not np.isnan(precision[k])]
     curves = []
     for position, k in enumerate(order[:LABELS]):
-        parts: list[tuple[str, NDArray[np.intp] | None]] = [("", None)]
+        parts = [("", np.arange(len(scores)))]
         if by is not None and position < LABELS_BY:
             parts += by.largest(SUBGROUPS)
-        for name, rows in parts:
-            chosen = np.arange(len(scores)) if rows is None else rows
+        for name, chosen in parts:
             if known.observed is not None:
                 chosen = chosen[known.observed[:, k][chosen]]
             score, present = scores[chosen, k], known.present[chosen, k]
@@ -270,9 +257,8 @@ def label_curves(
             if final is not None and len(chosen):
                 labels = known.labels[chosen, k : k + 1]
                 counted = reliability(final.probs[chosen, k : k + 1], labels, bins=bins)
-                bins_of = curve_of(counted, "known entries of the label")
-            count = int(present.sum())
-            figures = names[k], name, len(chosen), count, area, low, high, mean
+                bins_of = curve_of(counted, OF_LABEL)
+            figures = names[k], name, len(chosen), int(present.sum()), area, low, high, mean
             curves.append(LabelCurves(*figures, *score_curve(score, present), bins_of))
     return tuple(curves)
 
@@ -283,8 +269,7 @@ def score_curve(
     """Return the points of the ROC curve and of the precision-recall curve, thinned."""
     order = np.argsort(-scores, kind="stable")
     score, hit = scores[order], present[order]
-    changes = score[1:] != score[:-1]
-    last = np.flatnonzero(np.append(changes, True)[: len(score)])
+    last = np.flatnonzero(np.append(score[1:] != score[:-1], True)[: len(score)])
     hits = np.cumsum(hit)[last].astype(np.float64)
     alarms = np.asarray(last, np.float64) + 1 - hits
     positives, negatives = float(present.sum()), float((~present).sum())
@@ -348,7 +333,6 @@ def auroc_interval(
         return area, None, None
     half = student_reach(by_group, units - 1) * sqrt(variance) / (area * (1 - area))
     middle = log(area / (1 - area))
-    lowest, highest = (
-        1 / (1 + exp(-max(min(odds, 700.0), -700.0))) for odds in (middle - half, middle + half)
-    )
+    ends = (min(max(odds, -700.0), 700.0) for odds in (middle - half, middle + half))
+    lowest, highest = (1 / (1 + exp(-odds)) for odds in ends)
     return area, lowest, highest

@@ -48,12 +48,10 @@ class Method:
     def options(self) -> dict[str, Any]:
         parameters = signature(self.arguments or self.make).parameters.items()
         stated = {name: own.default for name, own in parameters if name != "link"}
-        supplied = {name: None for name in self.from_facts}
-        merged = {**stated, **supplied, **self.changed}
+        merged = {**stated, **dict.fromkeys(self.from_facts), **self.changed}
         return {k: value for k, value in merged.items() if self.from_facts.get(k) != k}
 
     def objective(self, facts: DatasetFacts, **options: Any) -> Objective:
-        """Return the objective for a training set, with some of the options set."""
         supplied = {name: getattr(facts, fact) for name, fact in self.from_facts.items()}
         merged = {**self.options, **options}
         given = {k: v for k, v in merged.items() if v is not None or k not in supplied}

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from labelwise.calibration.isotonic import Isotonic
-from labelwise.errors import SettingsError
+from labelwise.errors import SettingsError, require
 from labelwise.links import Link
 from labelwise.methods.catalogue import METHODS, Method
 from labelwise.objectives import Objective
@@ -78,11 +78,11 @@ class OwnLoss(Objective):
         value = self.function(outputs.logits, targets.labels)
         if value.shape == outputs.logits.shape:
             return masked_mean(value, targets.observed)
-        if value.ndim or targets.observed is not None:
-            raise ValueError(
-                "your loss must return one number, or one for every entry (B, K), which unknown "
-                f"labels need; got {tuple(value.shape)}"
-            )
+        require(
+            not value.ndim and targets.observed is None,
+            "your loss must return one number, or one for every entry (B, K), which unknown "
+            f"labels need; got {tuple(value.shape)}",
+        )
         return value
 
 
@@ -107,9 +107,8 @@ def add_method(text: str) -> tuple[str, str]:
     make: Callable[[], Objective] = loss if isinstance(made, Objective) else partial(OwnLoss, made)
     objective = make()
     note = getattr(objective, "note", "an objective, with the link it names")
-    honesty = "ranking only" if objective.link is None else "improper"
-    if objective.link is not None and "not monotone" not in note:
-        honesty = "proper"
+    honesty = "improper" if "not monotone" in note else "proper"
+    honesty = "ranking only" if objective.link is None else honesty
     name = f"{path.name}:{attribute}"
     METHODS[name] = Method(make, honesty, f"Your own: {note}.", str(path))  # type: ignore[arg-type]
     return name, note

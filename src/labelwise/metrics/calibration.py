@@ -88,6 +88,7 @@ def edges_of(
     per_label: bool = False,
 ) -> Numbers:
     """Return the edges of bins of equal width or of equal mass."""
+    check_shapes(probs=probs, observed=observed, where=where)
     require(binning in ("width", "mass"), f"binning must be 'width' or 'mass', got {binning!r}")
     if binning == "width":
         return width_edges(bins)
@@ -106,8 +107,7 @@ def round_edges(edges: Numbers, probs: Array) -> NDArray[Any]:
     """Return the edges as the probabilities' own precision would hold them."""
     if is_tensor(probs):
         return to_numpy(to_tensor(edges).to(probs.dtype)) if probs.is_floating_point() else edges
-    real = np.issubdtype(probs.dtype, np.floating)
-    return to_numpy(edges.astype(probs.dtype)) if real else edges
+    return to_numpy(edges.astype(probs.dtype)) if probs.dtype.kind == "f" else edges
 
 
 def bin_of(
@@ -324,7 +324,8 @@ def reliability(
     binning: Binning = "width",
 ) -> Reliability:
     """Return the reliability of all chosen entries as one pool, (M,)."""
-    return _sums(probs, labels, observed, where, bins, binning, per_label=False).pooled()
+    edges = edges_of(probs, observed, where, bins, binning)
+    return _sums(probs, labels, observed, where, edges).pooled()
 
 
 def label_reliability(
@@ -337,21 +338,14 @@ def label_reliability(
     binning: Binning = "width",
 ) -> Reliability:
     """Return the reliability of every label, (K, M); bins of equal mass are each label's own."""
-    return _sums(probs, labels, observed, where, bins, binning, per_label=True).per_label()
+    edges = edges_of(probs, observed, where, bins, binning, per_label=True)
+    return _sums(probs, labels, observed, where, edges).per_label()
 
 
 def _sums(
-    probs: Array,
-    labels: Array,
-    observed: Array | None,
-    where: Array | None,
-    bins: int,
-    binning: Binning,
-    per_label: bool,
+    probs: Array, labels: Array, observed: Array | None, where: Array | None, edges: Numbers
 ) -> CalibrationSums:
-    _, columns = check_shapes(probs=probs, labels=labels, observed=observed, where=where)
-    edges = edges_of(probs, observed, where, bins, binning, per_label)
-    sums = CalibrationSums.zeros(columns, edges)
+    sums = CalibrationSums.zeros(probs.shape[1], edges)
     sums.update(probs, labels, observed, where)
     return sums
 

@@ -30,6 +30,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from labelwise.errors import require
 from labelwise.metrics.calibration import Binning, edges_of, image_cells, width_edges
 from labelwise.metrics.lines import blocks, entry_blocks
 from labelwise.numeric.arrays import Array, Numbers
@@ -63,11 +64,11 @@ def bootstrap(
     highest: float = np.inf,
 ) -> BootstrapInterval:
     """Return the interval of a ``metric`` of sums (D, S) over images, of what each adds (N, S)."""
-    if not 0 < level < 1 or draws < 1 or not len(sums):
-        raise ValueError(
-            "level must lie in (0, 1) and draws and images be at least 1, "
-            f"got level={level}, draws={draws}, images={len(sums)}"
-        )
+    require(
+        0 < level < 1 and draws >= 1 and len(sums),
+        "level must lie in (0, 1) and draws and images be at least 1, "
+        f"got level={level}, draws={draws}, images={len(sums)}",
+    )
     rows = np.asarray(sums, dtype=np.float64)
     value = metric(rows.sum(axis=0, keepdims=True))[0]
     if np.isnan(value):  # nothing to measure, in any draw

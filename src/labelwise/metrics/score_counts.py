@@ -74,8 +74,7 @@ class ScoreCounts:
         cells = zip(*((part.keys, part.positives, part.others) for part in parts), strict=True)
         keys, *counts = (np.concatenate(side) for side in cells)
         order = np.argsort(keys, kind="stable")  # two rising runs: a single pass
-        ordered = (side[order] for side in (keys, *counts))
-        return self._summed(dropped, *ordered)._coarsened()
+        return self._summed(dropped, *(side[order] for side in (keys, *counts)))._coarsened()
 
     @property
     def exact(self) -> bool:

@@ -72,9 +72,8 @@ class Confusion:
 
     def exact(self) -> Averaged:
         """Return whether all entries of each line are right; 0 of 0 is left out."""
-        wrong = self.fp + self.fn
-        known = wrong + self.tp + self.tn
-        return Averaged.over(np.where(known > 0, wrong == 0, np.nan), self.by)
+        wrong, right = self.fp + self.fn, self.tp + self.tn
+        return Averaged.over(np.where(wrong + right > 0, wrong == 0, np.nan), self.by)
 
     def cf1(self, undefined: Undefined = "skip") -> float:
         precision, recall = self.precision(undefined).value, self.recall(undefined).value

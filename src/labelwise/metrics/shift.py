@@ -100,8 +100,8 @@ def calibration_alarm(
     logs = np.logaddexp.reduce(logs, axis=0) - np.log(len(BETS))
     path = np.exp(np.minimum(np.logaddexp(logs, -np.log(begins + 1.0)), 300.0))
     path = np.concatenate([np.ones(1), path])
-    expected = np.clip(np.asarray(probs, np.float64), CLIP, 1 - CLIP).sum()
-    audited = len(odds), int(y.sum()), float(expected)
+    expected = float(np.clip(np.asarray(probs, np.float64), CLIP, 1 - CLIP).sum())
+    audited = len(odds), int(y.sum()), expected
     return Alarm(label, *audited, float(path[-1]), float(path.max()), labels / ALPHA)
 
 
@@ -319,12 +319,11 @@ def compare_photos(
             share = estimate_share(name, p, known, 1 - SHARES_ALPHA / len(names))
             shares += (replace(share, moved=share.moved and bool(apart)),)
     moved = [share for share in shares if share.moved]
-    own = _drawn(random, len(held_out), POINTS)
-    kinds = [PointsOfPhotos(own, held_out[own], photos[_drawn(random, len(photos), POINTS)])]
-    if more is not None:
-        drawn = _drawn(random, len(more.rows), POINTS), _drawn(random, len(more.photos), POINTS)
-        chosen = more.held_out[drawn[0]], more.photos[drawn[1]]
-        kinds.append(PointsOfPhotos(more.rows[drawn[0]], *chosen))
+    given = [PointsOfPhotos(np.arange(len(held_out)), held_out, photos)]
+    kinds = []
+    for kind in given if more is None else [*given, more]:
+        own, new = _drawn(random, len(kind.rows)), _drawn(random, len(kind.photos))
+        kinds.append(PointsOfPhotos(kind.rows[own], kind.held_out[own], kind.photos[new]))
 
     def least_p(kinds: Sequence[PointsOfPhotos]) -> float:
         """Return the p-value of "all kinds of points are drawn alike" (Bonferroni)."""
@@ -332,7 +331,7 @@ def compare_photos(
         return min(1.0, len(kinds) * least)
 
     p_value = least_p(kinds)
-    counts = len(own), len(kinds[0].photos)
+    counts = len(kinds[0].rows), len(kinds[0].photos)
     if p_value > PICTURES_ALPHA:
         return Likeness("shares differ" if moved else "alike", *counts, p_value, shares=shares)
     p_adapted = None
@@ -341,7 +340,7 @@ def compare_photos(
         weights = raked_weights(labels[:, columns], np.array([share.now for share in moved]))
         kept = random.random(len(weights)) < weights / weights.max()
         every = np.flatnonzero(kept)
-        every = every[_drawn(random, len(every), POINTS)]
+        every = every[_drawn(random, len(every))]
         adapted = [replace(kinds[0], rows=every, held_out=held_out[every])]
         adapted += [
             replace(kind, rows=kind.rows[kept[kind.rows]], held_out=kind.held_out[kept[kind.rows]])
@@ -435,8 +434,7 @@ def _nearest(points: Points, reference: Points, apart_from_itself: bool = False)
         block = points[start : start + ROWS_AT_ONCE]
         between = squares - 2 * block @ reference.T
         if apart_from_itself:
-            rows = np.arange(len(block))
-            between[rows, start + rows] = np.inf
+            np.fill_diagonal(between[:, start:], np.inf)
         nearest[start : start + len(block)] = between.min(axis=1) + (block**2).sum(axis=1)
     return np.sqrt(np.maximum(nearest, 0))
 
@@ -446,5 +444,5 @@ def _scale(points: Points) -> tuple[Points, Points]:
     return points.mean(axis=0), np.where(spread > 0, spread, 1).astype(np.float32)
 
 
-def _drawn(random: np.random.Generator, size: int, most: int) -> NDArray[np.int64]:
-    return np.arange(size) if size <= most else random.permutation(size)[:most]
+def _drawn(random: np.random.Generator, size: int) -> NDArray[np.int64]:
+    return np.arange(size) if size <= POINTS else random.permutation(size)[:POINTS]

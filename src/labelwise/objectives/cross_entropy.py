@@ -129,8 +129,6 @@ class SPLC(Objective):
 # ("full") all the same. With m > 0 every p <= m has probability 0: ties, and log p = -inf.
 
 Phi = Literal["right", "printed"]
-
-
 FOCAL = Focusing(gamma_neg=2.0, gamma_pos=2.0, margin=0.0)
 # As ASL's authors train on MS-COCO; of focal, the setting nearest to what SPA's Table 3 prints.
 OFFICIAL_ASL = Focusing(gamma_neg=4.0, gamma_pos=0.0, margin=0.05, weight_grad="detached")
@@ -243,6 +241,9 @@ def distribution_balanced_loss(
 class DistributionBalanced(Objective):
     """Mean distribution-balanced loss; ``priors`` are the shares of labels in training."""
 
+    shares: Tensor
+    shift: Tensor
+
     def __init__(
         self,
         priors: Sequence[float],
@@ -265,9 +266,6 @@ class DistributionBalanced(Objective):
         shares = torch.tensor(priors, dtype=torch.float64).clamp(LEAST_SHARE, 1 - LEAST_SHARE)
         self.register_buffer("shares", shares, persistent=False)
         self.register_buffer("shift", torch.logit(shares) * bias / scale, persistent=False)
-
-    shares: Tensor
-    shift: Tensor
 
     def loss(self, outputs: Outputs, targets: Targets) -> Tensor:
         labels = targets.labels
@@ -329,10 +327,8 @@ def _weights(
 ) -> list[float]:
     if isinstance(pos_weight, str):
         if pos_weight != "balanced" or priors is None:
-            raise ValueError(
-                "pos_weight must be a number, one per label, or 'balanced' where the labels' "
-                f"shares are known, got {pos_weight!r}"
-            )
+            known = "a number, one per label, or 'balanced' where the labels' shares are known"
+            raise ValueError(f"pos_weight must be {known}, got {pos_weight!r}")
         return [(1 - share) / share if 0 < share < 1 else 1.0 for share in priors]
     weights = [pos_weight] if isinstance(pos_weight, int | float) else list(pos_weight)
     if not all(0 < weight < inf for weight in weights):

@@ -58,13 +58,10 @@ def quasibinary_loss(
 ) -> Tensor:
     """Return the (B, K) terms ``-y log q + max(log q, 0)``; ``log_c`` carries its gradient."""
     log_q = logits - log_c
-    if penalty == "literal":
-        excess = log_q
-    else:
-        excess = logits - log_c.detach()
-        if penalty == "centred":
-            mean = masked_mean(logits, observed)
-            excess = excess - (mean - mean.detach())
+    excess = log_q if penalty == "literal" else logits - log_c.detach()
+    if penalty == "centred":
+        mean = masked_mean(logits, observed)
+        excess = excess - (mean - mean.detach())
     terms = relu(excess) - labels * log_q
     return terms if observed is None else torch.where(observed, terms, 0.0)
 

@@ -92,9 +92,9 @@ class RankWeights(nn.Module):
         first = turn.gather(1, rivals.order).cummin(dim=1).values
         trials = 1 + first.gather(1, (count - 1).clamp(min=0))
         others = (present | absent).sum(dim=1, keepdim=True).sub(1).clamp(min=0)
-        return (
-            others // trials if self.rounding == "floor" else (2 * others + trials) // (2 * trials)
-        )
+        if self.rounding == "floor":
+            return others // trials
+        return (2 * others + trials) // (2 * trials)
 
 
 # Ranking baselines: pairwise hinge, LSEP, WARP and RML. None has a link: their logits only rank.
@@ -139,7 +139,8 @@ class PairwiseHinge(ImageLoss):
 
     def __init__(self, margin: float = 1.0) -> None:
         super().__init__()
-        self.margin = _positive("margin", margin)
+        require(margin > 0, f"margin must be positive, got {margin}")
+        self.margin = margin
 
     def images(self, logits: Tensor, present: Tensor, absent: Tensor) -> Tensor:
         return pairwise_hinge_loss(logits, present, absent, self.margin)
@@ -163,7 +164,8 @@ class WARP(ImageLoss):
         seed: int = 0,
     ) -> None:
         super().__init__()
-        self.margin = _positive("margin", margin)
+        require(margin > 0, f"margin must be positive, got {margin}")
+        self.margin = margin
         self.weights = RankWeights(rank, rounding, seed)
 
     def images(self, logits: Tensor, present: Tensor, absent: Tensor) -> Tensor:
@@ -205,11 +207,6 @@ class RML(ImageLoss):
 
     def _ramp(self, gap: Tensor) -> Tensor:
         return relu(1 - gap) - self.beta * relu(self.s - gap)
-
-
-def _positive(name: str, value: float) -> float:
-    require(value > 0, f"{name} must be positive, got {value}")
-    return value
 
 
 # ZLPR, zero-bounded log-sum-exp and pairwise rank-based loss: Su et al. 2022.
@@ -274,18 +271,15 @@ class TwoWay(Objective):
         margin: float = 0.0,
     ) -> None:
         super().__init__()
-        if temperature_pos <= 0 or temperature_neg <= 0:
-            raise ValueError(
-                "temperature_pos and temperature_neg must be positive, "
-                f"got {temperature_pos} and {temperature_neg}"
-            )
+        require(
+            temperature_pos > 0 and temperature_neg > 0,
+            "temperature_pos and temperature_neg must be positive, "
+            f"got {temperature_pos} and {temperature_neg}",
+        )
         dims = {"both": (1, 0), "sample": (1,), "class": (0,)}
         self.dims = dims[one_of("side", side, TwoWaySide)]
-        self.options = {
-            "temperature_pos": temperature_pos,
-            "temperature_neg": temperature_neg,
-            "margin": margin,
-        }
+        temperatures = {"temperature_pos": temperature_pos, "temperature_neg": temperature_neg}
+        self.options = {**temperatures, "margin": margin}
         self.couples_batch = side != "sample"
 
     def loss(self, outputs: Outputs, targets: Targets) -> Tensor:

@@ -60,7 +60,6 @@ class Start:
         return self.between(uniforms(positions, self.seed))
 
     def between(self, r: Tensor) -> Tensor:
-        """Return the logits at ``r`` of the way, from 0 to 1."""
         return log(self.highest / (1 - self.highest)) * (2 * r - 1)
 
 
@@ -260,7 +259,6 @@ class ROLE(Objective):
         self.table.step(index, theta, gradient, self.lr_scale * lr)
 
     def estimates(self, rows: Tensor) -> Tensor:
-        """Return the estimated probabilities (n, K) of images of the training set."""
         return self.table.probabilities(rows)
 
     def set_estimates(self, rows: Tensor, probs: Tensor) -> None:

@@ -1,7 +1,6 @@
 """Softmax over labels, over labels or none of them, and terms for images without labels."""
 
 from math import log
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -145,15 +144,6 @@ class SmoothTopK(Objective):
 # part with each of them, one with none only as a place for candidates.
 
 
-class AverageKParts(NamedTuple):
-    """The four scalar terms of the loss; ``alpha`` is already in the last two."""
-
-    proposal: Tensor
-    present: Tensor
-    candidates: Tensor
-    absent: Tensor
-
-
 def average_k_candidates(proposal: Tensor, labels: Tensor, k: float) -> Tensor:
     """Return the (B, K) mask of the (k-1) B most probable entries whose label is 0."""
     if not 1 <= k <= proposal.shape[1]:
@@ -164,12 +154,12 @@ def average_k_candidates(proposal: Tensor, labels: Tensor, k: float) -> Tensor:
 
 def average_k_loss(
     logits: Tensor, proposal: Tensor, labels: Tensor, k: float, alpha: float
-) -> AverageKParts:
-    """Return the four scalar terms for main and proposal logits (B, K) and one-hot labels."""
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return the scalar terms for main and proposal logits (B, K) and one-hot labels, in order."""
     candidates = average_k_candidates(proposal, labels, k).to(logits.dtype)
     absent = (1 - labels) * (1 - candidates)
     cross_entropy = softmax_loss(torch.log_softmax(proposal, dim=1), labels)
-    return AverageKParts(
+    return (
         masked_mean(cross_entropy, labels.sum(dim=1) > 0),
         _mean(softplus(-logits), labels),
         alpha * _mean(softplus(-logits), candidates),
@@ -197,8 +187,9 @@ class AverageK(Objective):
 
     def loss(self, outputs: Outputs, targets: Targets) -> Tensor:
         proposal = outputs.aux["proposal"]
-        parts = average_k_loss(outputs.logits, proposal, targets.labels, self.k, self.alpha)
-        return parts.proposal + parts.present + parts.candidates + parts.absent
+        losses = average_k_loss(outputs.logits, proposal, targets.labels, self.k, self.alpha)
+        chosen, present, candidates, absent = losses
+        return chosen + present + candidates + absent
 
 
 # Multi-label softmax: the present labels of an image share its probability.

@@ -90,14 +90,14 @@ def _pair_sums(log_odds: Tensor, present: Tensor, absent: Tensor) -> tuple[Tenso
     for block, chunk in _blocks(sizes, many.shape[1], _CHUNK.get(scores.device.type, 2**20)):
         gap = many[block, None, :] - few[block, chunk, None]  # (images, J, T)
         # softplus(x) = max(x, 0) + log(1 + exp(-|x|))
+        high, low = gap.relu(), gap.abs().neg_().exp_()
+        pull = gap.sigmoid_()
         if soft:
             chances = chance_of_few[block, chunk, None] * chance_of_many[block, None, :]
-            price = gap.relu() + gap.abs().neg_().exp_().log1p_()
-            total[block] += (chances * price).sum(dim=(1, 2))
-            pull = gap.sigmoid_().mul_(chances)
+            total[block] += (chances * (high + low.log1p_())).sum(dim=(1, 2))
+            pull.mul_(chances)
         else:
-            total[block] += gap.relu().sum(dim=(1, 2)) + _log1p_sum(gap.abs().neg_().exp_())
-            pull = gap.sigmoid_()
+            total[block] += high.sum(dim=(1, 2)) + _log1p_sum(low)
         from_many[block] += pull.sum(dim=1)
         from_few[block, chunk] = pull.sum(dim=2)
     from_many[rows, columns] -= from_few[rows, places]

@@ -28,7 +28,6 @@ from labelwise.metrics import (
 from labelwise.models.run_folder import RunFolder
 from labelwise.objectives import PhiLink, QuasibinaryLink
 from labelwise.papers.measures import FinishedRun, probability_figures
-from labelwise.predictions import Predictions
 from labelwise.retrieval import retrieval_map
 
 
@@ -46,12 +45,9 @@ def normaliser_figures(run: FinishedRun) -> dict[str, float]:
     link = run.test.link
     if not isinstance(link, QuasibinaryLink):
         raise TypeError(f"these figures are of the quasibinary link, got {type(link).__name__}")
-    above = run.test.logits.astype(np.float64) > float(link.log_normalizer)
-    figures = {
-        **top_error(run),
-        "q > 1": 100 * float(above.mean()),
-        "C": float(np.exp(float(link.log_normalizer))),
-    }
+    log_c = float(link.log_normalizer)
+    above = run.test.logits.astype(np.float64) > log_c
+    figures = {**top_error(run), "q > 1": 100 * float(above.mean()), "C": float(np.exp(log_c))}
     journal = RunFolder(run.folder).journal.read()
     kept = [line["link.log_normalizer"] for line in journal if "link.log_normalizer" in line]
     last = np.exp(np.asarray(kept[int(len(kept) * (1 - SETTLED)) :], dtype=np.float64))
@@ -88,8 +84,7 @@ def top_four(run: FinishedRun, read: str = "as trained") -> dict[str, float]:
     if read == "as softmax":
         link = Softmax()
     elif read == "after temperature":
-        val = run.held_out
-        link = temperature(val.logits, val.labels, val.link)
+        link = temperature(run.held_out.logits, run.held_out.labels, run.held_out.link)
     probs = link(test.logits.astype(np.float64))
     if read == "normalised":
         probs = probs / probs.sum(1, keepdims=True)
@@ -100,14 +95,10 @@ def top_four(run: FinishedRun, read: str = "as trained") -> dict[str, float]:
     }
 
 
-def ranked(run: FinishedRun) -> dict[str, float]:
-    """Return mAP over labels and over images."""
-    return _ranked(run.test.logits, run.test)
-
-
-def _ranked(scores: NDArray[Any], test: Predictions) -> dict[str, float]:
-    by_label = average_precision(scores, test.labels, test.observed)
-    by_image = average_precision(scores, test.labels, test.observed, by="image")
+def ranked(run: FinishedRun, scores: NDArray[Any] | None = None) -> dict[str, float]:
+    """Return mAP over labels and over images, of the logits unless other scores are given."""
+    given = run.test.logits if scores is None else scores, run.test.labels, run.test.observed
+    by_label, by_image = average_precision(*given), average_precision(*given, by="image")
     return {"mAP@class": 100 * by_label.value, "mAP@sample": 100 * by_image.value}
 
 
@@ -119,7 +110,7 @@ def ranked_and_calibrated(
     figures = probability_figures(link, test)
     # phi with a margin ties what it sets to 0, so the ranking is that of the probabilities.
     return {
-        **_ranked(link(test.logits.astype(np.float64)), test),
+        **ranked(run, link(test.logits.astype(np.float64))),
         "ACE": 100 * figures["ACE"],
         "MCE": 100 * figures["MCE"],
         "log loss": figures["log loss"],

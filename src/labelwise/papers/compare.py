@@ -41,23 +41,19 @@ _PRIMES = (2, 3, 5, 7, 11, 13)
 def tries(settings: Settings, count: int) -> Iterator[Settings]:
     """Yield ``count`` settings to try for the method of ``settings``, the same at every call."""
     yield settings
-    for number in range(1, count):
-        yield _varied(settings, number)
+    yield from (_varied(settings, number) for number in range(1, count))
 
 
 def _varied(settings: Settings, number: int) -> Settings:
     optimizer, ranges = settings.recipe.optimizer, find_method(settings.method).tuning
     shares = [_halton(number + 1, _PRIMES[0]), *(_halton(number, p) for p in _PRIMES[1:])]
-    changed = {
-        "lr": optimizer.lr * 10 ** (2 * shares[0] - 1),
-        "weight_decay": optimizer.weight_decay * 10 ** (2 * shares[1] - 1),
-    }
     drawn = {
         option: ranges[option][int(share * len(ranges[option]))]
         for option, share in zip(sorted(ranges), shares[2:], strict=False)
     }
     values = settings.model_dump(mode="json")
-    values["recipe"]["optimizer"] |= changed
+    for name, share in (("lr", shares[0]), ("weight_decay", shares[1])):
+        values["recipe"]["optimizer"][name] = getattr(optimizer, name) * 10 ** (2 * share - 1)
     values["options"] = {**drawn, **settings.options}
     return Settings(**values)
 
@@ -95,17 +91,15 @@ class ComparisonPlan:
         for name in self.methods:
             find_method(name)
         if len(set(self.methods)) != len(self.methods) or not self.methods:
-            raise SettingsError(
-                f"methods must be distinct, got {', '.join(self.methods) or 'none'}"
-            )
+            names = ", ".join(self.methods) or "none"
+            raise SettingsError(f"methods must be distinct, got {names}")
         if not self.seeds:
             raise SettingsError("there must be at least one seed, got none")
         known = {option for name in self.methods for option in find_method(name).options}
         for option in self.base.options:
             if option not in known:
-                raise SettingsError(
-                    f"none of the methods has the option {option!r}{nearest(option, sorted(known))}"
-                )
+                near = nearest(option, sorted(known))
+                raise SettingsError(f"none of the methods has the option {option!r}{near}")
         if self.sweep is not None:
             self._check_sweep(*self.sweep, known)
         higher_is_better(self.chosen_by)
@@ -114,10 +108,8 @@ class ComparisonPlan:
 
     def _check_sweep(self, option: str, values: tuple[Any, ...], known: set[str]) -> None:
         if option not in known:
-            raise SettingsError(
-                f"none of the methods has the option {option!r} to sweep"
-                f"{nearest(option, sorted(known))}"
-            )
+            near = nearest(option, sorted(known))
+            raise SettingsError(f"none of the methods has the option {option!r} to sweep{near}")
         if len(set(map(str, values))) != len(values) or len(values) < 2:
             raise SettingsError(f"a sweep needs two or more distinct values, got {list(values)}")
         if self.tune > 1:
@@ -125,7 +117,6 @@ class ComparisonPlan:
 
     @property
     def chosen_by(self) -> str:
-        """The validation metric by which tries and values of a sweep are chosen."""
         return self.choose or self.base.recipe.metric
 
     @property
@@ -262,8 +253,7 @@ def _tuned(
         ]
         for method, settings in plan.entries.items()
     }
-    for _ in run(job for jobs in tried.values() for job in jobs):
-        pass
+    list(run(job for jobs in tried.values() for job in jobs))
     for method, jobs in tried.items():
         found = [_validation_figure(job.folder, plan.chosen_by) for job in jobs]
         sign = 1.0 if higher_is_better(plan.chosen_by) else -1.0
@@ -272,9 +262,8 @@ def _tuned(
         values = [_tunable(job.settings) for job in jobs]
         words = ", ".join(f"{key} {value}" for key, value in values[best].items())
         say(f"{method}: try {best + 1} of {plan.tune} is best on validation ({words})")
-        records = [
-            {"settings": used, "score": score} for used, score in zip(values, scores, strict=True)
-        ]
+        pairs = zip(values, scores, strict=True)
+        records = [{"settings": used, "score": score} for used, score in pairs]
         write_text(folder / method / "tuning.json", json.dumps(records, indent=1))
         chosen[method] = jobs[best].settings, jobs[best].folder
     return chosen

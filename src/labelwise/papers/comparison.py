@@ -98,8 +98,7 @@ def paired_difference(
     spread = sqrt(by_seeds + by_images)
     if spread == 0:
         return Difference(first, second, over_seeds, 1.0 if over_seeds.mean == 0 else 0.0)
-    parts = by_seeds**2 / (over_seeds.n - 1)
-    parts += by_images**2 / freedom
+    parts = by_seeds**2 / (over_seeds.n - 1) + by_images**2 / freedom
     joint = (by_seeds + by_images) ** 2 / parts if parts else inf
     p_value = float(2 * stdtr(joint, -abs(over_seeds.mean) / spread))
     return Difference(first, second, over_seeds, p_value)
@@ -121,22 +120,18 @@ def compare_to_best(
     others = [name for name in defined if name != best]
     pairs = [(name, best) for name in others] + list(combinations(others, 2))
     gaps = [paired_difference(*pair, values, image_covariance, freedom) for pair in pairs]
-    told_apart = shaffer([gap.p_value for gap in gaps], len(defined))
-    decided = [
-        replace(gap, distinguishable=apart)
-        for gap, apart in zip(gaps, told_apart, strict=True)
-        if gap.second == best
-    ]
+    told_apart = zip(gaps, shaffer([gap.p_value for gap in gaps], len(defined)), strict=True)
+    decided = [replace(gap, distinguishable=x) for gap, x in told_apart if gap.second == best]
     return sorted(decided, key=lambda gap: gap.p_value)
 
 
-def shaffer(p_values: Sequence[float], methods: int, alpha: float = 0.05) -> list[bool]:
-    """Return which of all pairs of the methods are told apart, at most ``alpha`` for any error."""
+def shaffer(p_values: Sequence[float], methods: int) -> list[bool]:
+    """Return which of all pairs of the methods are told apart, at most 5 % for any error."""
     possible = np.array(sorted(_equal_pairs(methods)))
     order, told_apart = np.argsort(p_values, kind="stable"), [False] * len(p_values)
     for rejected, pair in enumerate(order.tolist()):
         left = possible[possible <= len(p_values) - rejected].max()
-        if p_values[pair] > alpha / left:
+        if p_values[pair] > 0.05 / left:
             break
         told_apart[pair] = True
     return told_apart
@@ -213,12 +208,10 @@ class SweepChoice:
             f"{value}: {'undefined' if score is None else f'{score:.4f}'}"
             for value, score in self.scores.items()
         )
-        if self.value is None:
-            return f"{self.method}: {self.metric} on validation chooses no {self.option} ({scores})"
-        return (
-            f"{self.method}: {self.option}={self.value} has the best {self.metric} on validation "
-            f"({scores})"
-        )
+        said = f"{self.metric} on validation chooses no {self.option}"
+        if self.value is not None:
+            said = f"{self.option}={self.value} has the best {self.metric} on validation"
+        return f"{self.method}: {said} ({scores})"
 
 
 @dataclass(frozen=True)
@@ -248,10 +241,8 @@ class Comparison:
         }
 
     def intervals(self, name: str) -> dict[str, SeedMean]:
-        return {
-            method: seed_mean(list(by_seed.values()))
-            for method, by_seed in self.column(name).items()
-        }
+        columns = self.column(name).items()
+        return {method: seed_mean(list(by_seed.values())) for method, by_seed in columns}
 
     def verdicts(self, names: Sequence[str] = JUDGED) -> list[str]:
         return [
@@ -266,26 +257,22 @@ class Comparison:
         ]
 
     def differences(self, name: str) -> list[Difference]:
+        freedom = inf if self.groups is None else max(self.groups - 1, 1)
         return compare_to_best(
             {method: by_seed for method, by_seed in self.column(name).items() if by_seed},
             higher_is_better=MEASURES[name].higher_is_better,
             image_covariance=self.image_covariance.get(name),
-            freedom=self.image_freedom.get(
-                name, inf if self.groups is None else max(self.groups - 1, 1)
-            ),
+            freedom=self.image_freedom.get(name, freedom),
         )
 
     def cells(self, names: Sequence[str] = HEADLINE) -> tuple[list[str], list[list[str]]]:
         shown = [name for name in names if any(self.column(name).values())]
         columns = {name: self.intervals(name) for name in shown}
         header = ["method", *(f"{n} {'↑' if MEASURES[n].higher_is_better else '↓'}" for n in shown)]
-        rows = [
-            [
-                method,
-                *(show_figure(columns[name][method], MEASURES[name].percent) for name in shown),
-            ]
-            for method in self.figures
-        ]
+        rows = []
+        for method in self.figures:
+            figures = (show_figure(columns[name][method], MEASURES[name].percent) for name in shown)
+            rows.append([method, *figures])
         return header, rows
 
     def markdown(self) -> str:
@@ -378,10 +365,9 @@ def show_figure(value: SeedMean, percent: bool) -> str:
     if isinf(value.mean):
         return "∞"
     scale = 100 if percent else 1
-    size = abs(scale * value.mean)
+    size, half = abs(scale * value.mean), scale * value.half_width
     digits = 4 if size < 1 and not percent else 2 if size < 1000 else 0
     mean = f"{scale * value.mean:.{digits}f}"
-    half = scale * value.half_width
     return f"{mean} ± {half:.{digits}f}" if isfinite(half) else mean
 
 

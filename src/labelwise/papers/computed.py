@@ -6,7 +6,7 @@
 ``001-counts``    SPA's "29 of the 32" and "25 of the 36" best results, from its printed Table 3
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from labelwise.data import LabelTable, load
-from labelwise.errors import DataError, SettingsError
+from labelwise.errors import DataError
 from labelwise.links import Link, Sigmoid
 from labelwise.methods import make_objective
 from labelwise.methods.own import slopes
@@ -40,6 +40,15 @@ METHODS: list[str] = STATED["computed"]["methods"]
 
 
 @dataclass(frozen=True)
+class Computed:
+    """What came out: header, rows, and sentences below the table."""
+
+    header: list[str]
+    rows: list[list[str]]
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Recovery:
     """How far the link and a sigmoid are from eta at worst, and up to which eta v* is finite."""
 
@@ -57,18 +66,14 @@ class Recovery:
 def minimisers(objective: Objective, etas: Tensor = ETAS) -> Tensor:
     """Return v*(eta); infinite where the expected loss has no minimum."""
     present, absent = (_slopes(objective, label) for label in (1.0, 0.0))
-    minimisers = []
-    for eta in etas.tolist():
-        falling = (eta * present + (1 - eta) * absent) < 0
-        last = int(falling.sum())
-        minimisers.append(float("inf") if last == len(LOGITS) else LOGITS[last].item())
-    return torch.tensor(minimisers, dtype=torch.float64)
+    grid = torch.cat([LOGITS, torch.tensor([torch.inf], dtype=torch.float64)])
+    lasts = [int((eta * present + (1 - eta) * absent < 0).sum()) for eta in etas.tolist()]
+    return grid[lasts]
 
 
 def recovery_of(method: str) -> Recovery:
     """Return what a method with default options recovers."""
-    facts = DatasetFacts(1, 1, 0.5, (0.5,))
-    objective = make_objective(method, facts)
+    objective = make_objective(method, DatasetFacts(1, 1, 0.5, (0.5,)))
     best = minimisers(objective)
     finite = best.isfinite()
     etas, values = ETAS[finite], best[finite]
@@ -87,29 +92,21 @@ def recovery_of(method: str) -> Recovery:
     )
 
 
-def recovery_rows(methods: Iterable[str] = METHODS) -> tuple[list[str], list[list[str]]]:
-    """Return the header and the cells of the table, the printed verdicts beside the computed."""
-    header = [
-        *("loss", "link off by", "sigmoid off by", "eta reached"),
-        *("proper", "printed", "one-to-one", "printed"),
-    ]
-    rows = []
-    for method in methods:
+def _recovery(root: Path, source: str | None) -> Computed:
+    """Return the table, the printed verdicts beside the computed."""
+    header = ["loss", "link off by", "sigmoid off by", "eta reached", "proper", "printed"]
+    header, rows = [*header, "one-to-one", "printed"], []
+    for method in METHODS:
         recovery = recovery_of(method)
         printed: Sequence[bool | None] = PRINTED_RECOVERY.get(method) or (None, None)
+        errors = f"{recovery.link_error:.3f}", f"{recovery.sigmoid_error:.3f}"
         whole = recovery.highest > ETAS[-1].item() - EXACT
+        reached = "all" if whole else f"up to {recovery.highest:.3f}"
         partly = recovery.link_error < EXACT and not whole
-        rows.append(
-            [
-                method,
-                f"{recovery.link_error:.3f}",
-                f"{recovery.sigmoid_error:.3f}",
-                "all" if whole else f"up to {recovery.highest:.3f}",
-                f"below {recovery.highest:.3f}" if partly else _mark(recovery.proper),
-                *map(_mark, (printed[0], recovery.one_to_one, printed[1])),
-            ]
-        )
-    return header, rows
+        proper = f"below {recovery.highest:.3f}" if partly else _mark(recovery.proper)
+        others = map(_mark, (printed[0], recovery.one_to_one, printed[1]))
+        rows.append([method, *errors, reached, proper, *others])
+    return Computed(header, rows)
 
 
 def _mark(value: bool | None) -> str:
@@ -122,15 +119,6 @@ def _slopes(objective: Objective, label: float) -> Tensor:
         return torch.as_tensor(objective(Outputs(logits), targets))
 
     return slopes(loss, LOGITS, label)
-
-
-@dataclass(frozen=True)
-class Computed:
-    """What came out: header, rows, and sentences below the table."""
-
-    header: list[str]
-    rows: list[list[str]]
-    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -154,9 +142,10 @@ def statistics_of(table: LabelTable, last: str) -> tuple[float, ...]:
     for split in ("train", "test"):
         if split not in splits:
             raise DataError(f"{table.name} has no {split} images, whose number the table shows")
-    present = sum(float(splits[split].facts().mean_labels) * len(splits[split]) for split in splits)
-    images = sum(map(len, splits.values()))
-    known = sum(int((len(split) - split.unknown.counts()).sum()) for split in splits.values())
+    parts = splits.values()
+    present = sum(float(split.facts().mean_labels) * len(split) for split in parts)
+    images = sum(map(len, parts))
+    known = sum(int((len(split) - split.unknown.counts()).sum()) for split in parts)
     figure = present / max(known - present, 1) if last == PRESENT_TO_ABSENT else present / images
     training = images - len(splits["test"])  # validation images are training images held out
     return (len(table.space), training, len(splits["test"]), figure)
@@ -166,21 +155,16 @@ def _statistics(printed: Sizes, last: str) -> Callable[[Path, str | None], Compu
     """Return the function that counts these data sets, or one source beside the first of them."""
 
     def compute(root: Path, source: str | None) -> Computed:
-        places = {
-            name: f"{DATASETS[name].format}:{root / DATASETS[name].folder}" for name in printed
-        }
-        if source is not None:
-            places = {next(iter(printed)): source}
         rows, notes = [], []
-        for name, source_of in places.items():
-            if source is None and not holds_files(root / DATASETS[name].folder):
-                missing = f"put into {root / DATASETS[name].folder}: {DATASETS[name].how_to_get}"
-                notes.append(f"{name}: not counted; {missing}.")
+        for name in printed if source is None else list(printed)[:1]:
+            dataset, folder = DATASETS[name], root / DATASETS[name].folder
+            if source is None and not holds_files(folder):
+                notes.append(f"{name}: not counted; put into {folder}: {dataset.how_to_get}.")
                 continue
-            statistics = statistics_of(load(source_of), last)
-            rows.append([name, "paper", *_shown(printed[name])])
-            rows.append(["", "ours", *_shown(statistics)])
-            same = _shown(statistics) == _shown(printed[name])
+            table = load(source or f"{dataset.format}:{folder}")
+            stated, counted = _shown(printed[name]), _shown(statistics_of(table, last))
+            rows += [[name, "paper", *stated], ["", "ours", *counted]]
+            same = counted == stated
             notes.append(f"{name}: {'as printed' if same else 'differs from what is printed'}.")
         if not rows:
             raise DataError(f"none of the data sets is below {root}: {notes[0]}")
@@ -209,19 +193,16 @@ def best_counts(rows: tuple[str, ...]) -> tuple[int, int]:
         if not name.startswith("001-table3."):
             continue
         for at, column in enumerate(table.columns):
-            figures = {row: cells[at] for row, cells in table.rows.items() if cells[at] is not None}
-            if not figures:
-                continue
             sign = 1 if column in HIGHER else -1
-            top = max(sign * float(figure or 0) for figure in figures.values())
-            total += 1
-            best += any(row in figures and sign * float(figures[row] or 0) == top for row in rows)
+            cells = {row: figures[at] for row, figures in table.rows.items()}
+            figures = {row: sign * cell for row, cell in cells.items() if cell is not None}
+            top = max(figures.values(), default=None)
+            total += bool(figures)
+            best += any(figures.get(row) == top for row in rows if row in figures)
     return best, total
 
 
 def _counts(root: Path, source: str | None) -> Computed:
-    if source is not None:
-        raise SettingsError("001-counts counts printed figures of Table 3 and takes no --source")
     rows, notes = [], []
     for ours, (said, of) in CLAIMED.items():
         best, counted = best_counts(ours)
@@ -241,12 +222,6 @@ def _counts(root: Path, source: str | None) -> Computed:
     factors = " and ".join(f"{float(bce or 0) / float(ace or 1):.1f}" for ace in spa)
     notes.append(f"WIDER-A: ACE of BCE over SPA, SPA + LPR: {factors}; said: about 4.")
     return Computed(["best or tied", "said", "counted in the printed table"], rows, tuple(notes))
-
-
-def _recovery(root: Path, source: str | None) -> Computed:
-    if source is not None:
-        raise SettingsError("001-table1 is computed from formulas and takes no --source")
-    return Computed(*recovery_rows())
 
 
 COMPUTED: dict[str, ComputedTable] = {

@@ -5,8 +5,9 @@ its rows, first seed: `reproduce` carries them out, or takes those that are ther
 lists them; each is a function here that draws on a matplotlib figure.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import numpy as np
 import torch
 
 from labelwise.decide import average_k
-from labelwise.errors import DataError, SettingsError
+from labelwise.errors import DataError
 from labelwise.links import Link, Sigmoid, Softmax
 from labelwise.metrics import reliability, shot_groups, top_k_sets
 from labelwise.models.run_folder import RunFolder
@@ -36,7 +37,7 @@ from labelwise.papers.protocols import STATED
 from labelwise.pictures import FeatureRows, ImageSource
 from labelwise.retrieval import Query, bind
 from labelwise.system.files import replacing
-from labelwise.types import LabelSpace, nearest
+from labelwise.types import LabelSpace
 
 LABEL, CANDIDATE, NEITHER = "#9cc7e8", "#e9a15b", "#f3f4f5"
 COLOURS = ("#0b62a8", "#b3530c", "#3b7d3a", "#7b4ba0", "#6a727b", "#a8324a")
@@ -74,9 +75,11 @@ class Shown:
         """Return the photo of an id, its sides not much longer than ``side`` pixels."""
         return self.pictures.read(list(self.pictures.ids).index(name), side)
 
-    def draw_photo(self, axes: Axes, name: str) -> None:
+    def draw_photo(self, figure: Figure, name: str, *place: int) -> Axes:
+        axes = figure.add_subplot(*place)
         axes.imshow(self.picture(name))
         axes.set_axis_off()
+        return axes
 
 
 @dataclass(frozen=True)
@@ -110,18 +113,13 @@ def find_figure(name: str) -> tuple[PaperFigure | None, str]:
 
 def draw_figure(name: str, folder: Path, shown: Shown | None = None) -> list[Path]:
     """Draw a figure to files in ``folder`` and return them."""
-    paper, _ = find_figure(name)
-    if paper is None:
-        raise SettingsError(f"there is no figure {name!r}{nearest(name, FIGURES)}")
-    shown = shown or Shown({})
-    if shown.query is not None and not paper.takes_query:
-        raise SettingsError(f"{name} has no query; --query is for figures of retrieved photos")
     from matplotlib import figure
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
+    paper = FIGURES[name.partition(".")[0]]
     drawn = FigureCanvasAgg(figure.Figure(figsize=paper.size, layout="constrained")).figure
     drawn.suptitle(paper.title, fontsize=10, color=INK)
-    globals()[paper.draw](drawn, shown, **paper.options)
+    globals()[paper.draw](drawn, shown or Shown({}), **paper.options)
     paths = [folder / f"{name}.{form}" for form in ("svg", "png")]
     for path in paths:
         with replacing(path) as temporary:
@@ -155,10 +153,8 @@ def zero_and_many(figure: Figure, shown: Shown) -> None:
     chosen, across = [*empty[:1], many[0]], len(shown.runs) + 1
     for position, row in enumerate(chosen):
         place = position * across + 1
-        axes = figure.add_subplot(len(chosen), across, place)
-        shown.draw_photo(axes, first.ids[row])
-        words = "no label" if counts[row] == 0 else f"{int(counts[row])} labels"
-        axes.set_title(words, fontsize=9)
+        axes = shown.draw_photo(figure, first.ids[row], len(chosen), across, place)
+        axes.set_title(f"{counts[row]:.0f} labels" if counts[row] else "no label", fontsize=9)
         for at, (name, run, colour) in enumerate(shown.coloured, 1):
             probs = _probs(run, [row])[0]
             best = probs.argsort()[::-1][:SHOWN_LABELS].tolist()
@@ -176,9 +172,8 @@ def ambiguous(figure: Figure, shown: Shown, k: int) -> None:
     test = shown.first.test
     scores, sets = _average_sets(shown.first, k)
     order = np.argsort(sets.sum(1), kind="stable")
-    for at, row in enumerate(order[[0, len(order) // 2, -1]].tolist()):
-        axes = figure.add_subplot(1, 3, at + 1)
-        shown.draw_photo(axes, test.ids[row])
+    for at, row in enumerate(order[[0, len(order) // 2, -1]].tolist(), 1):
+        axes = shown.draw_photo(figure, test.ids[row], 1, 3, at)
         inside = [c for c in scores[row].argsort()[::-1].tolist() if sets[row, c]]
         names = [f"{test.names[c]} {float(scores[row, c]):.0%}" for c in inside]
         more = f"\n... {len(names)} in all" if len(names) > SHOWN_LABELS else ""
@@ -212,8 +207,6 @@ def candidates(figure: Figure, shown: Shown, batch: int = 6, labels: int = 10, k
 def training_photos(figure: Figure, shown: Shown) -> None:
     """Eight photos of the training set, evenly spaced, resized to 448 x 448 pixels."""
     ids = shown.pictures.ids
-    if not ids:
-        raise DataError("this figure shows training photos, and there are none")
     places = np.unique(np.linspace(0, len(ids) - 1, 8).round().astype(int))
     for at, row in enumerate(places.tolist()):
         axes = figure.add_subplot(2, 4, at + 1)
@@ -226,24 +219,16 @@ def losses_and_links(figure: Figure, shown: Shown) -> None:
     v = torch.linspace(-5, 5, 401, dtype=torch.float64)
     ones, zeros = torch.ones_like(v), torch.zeros_like(v)
     focusing = Focusing(gamma_pos=0.0)  # ASL as its authors use it
-    halves = {
-        "BCE": (bce_loss(v, ones), bce_loss(v, zeros)),
-        "ASL": (asymmetric_loss(v, ones, focusing), asymmetric_loss(v, zeros, focusing)),
-        "SPA": tuple(
-            spa_loss(v, labels, CROSS_ENTROPY, EASY_NEGATIVES) for labels in (ones, zeros)
-        ),
-    }
-    links: dict[str, tuple[str, Link]] = {
-        "BCE": ("BCE, ASL: sigmoid", Sigmoid()),
-        "ASL": ("ASL: φ", PhiLink(gamma_pos=0.0)),
-        "SPA": ("SPA", SPALink()),
+    losses: dict[str, tuple[Callable[..., torch.Tensor], str, Link]] = {
+        "BCE": (bce_loss, "BCE, ASL: sigmoid", Sigmoid()),
+        "ASL": (partial(asymmetric_loss, focusing=focusing), "ASL: φ", PhiLink(gamma_pos=0.0)),
+        "SPA": (partial(spa_loss, present=CROSS_ENTROPY, absent=EASY_NEGATIVES), "SPA", SPALink()),
     }
     left, right = plain_axes(figure, 1, 2, 1), plain_axes(figure, 1, 2, 2)
-    for (name, (present, absent)), colour in zip(halves.items(), COLOURS, strict=False):
+    for (name, (loss, words, link)), colour in zip(losses.items(), COLOURS, strict=False):
         width = 3.5 if name == "BCE" else 1.5  # SPA's present half is the same
-        left.plot(v, present, color=colour, label=f"{name}, present", linewidth=width)
-        left.plot(v, absent, color=colour, linestyle="--", label=f"{name}, absent")
-        words, link = links[name]
+        left.plot(v, loss(v, ones), color=colour, label=f"{name}, present", linewidth=width)
+        left.plot(v, loss(v, zeros), color=colour, linestyle="--", label=f"{name}, absent")
         right.plot(v, link(v).detach(), color=colour, label=words)
     right.axhline(0.5, color=INK, linewidth=0.8, linestyle=":")
     left.set(xlabel="logit v", ylabel="loss", ylim=(0, 5))
@@ -304,16 +289,14 @@ def reliability_curves(figure: Figure, shown: Shown, surest: int | None = None) 
     axes = plain_axes(figure)
     axes.plot([0, 1], [0, 1], color=INK, linewidth=1, linestyle=":")
     for row, run, colour in shown.coloured:
-        test = run.test
-        probs = _probs(run)
+        test, probs = run.test, _probs(run)
         where = None if surest is None else top_k_sets(probs, surest)
         bins = reliability(probs, test.labels, test.observed, where=where, bins=BINS)
         filled = bins.counts > 0
         errors = {"ECE": bins.ece()} if surest else {"ACE": bins.ace(), "MCE": bins.mce()}
         figures = ", ".join(f"{kind} {100 * float(value):.1f}" for kind, value in errors.items())
-        name = f"{row} ({figures} %)"
-        points = bins.confidence[filled], bins.accuracy[filled]
-        axes.plot(*points, "o-", color=colour, label=name, ms=4, clip_on=False)
+        points, label = (bins.confidence[filled], bins.accuracy[filled]), f"{row} ({figures} %)"
+        axes.plot(*points, "o-", color=colour, label=label, ms=4, clip_on=False)
     axes.set(xlim=(0, 1), ylim=(0, 1), xlabel="confidence", ylabel="share present")
     axes.set_aspect("equal")
     axes.legend(**SMALL)  # curves may lie on either side of the diagonal
@@ -342,8 +325,7 @@ def set_sizes(figure: Figure, shown: Shown) -> None:
     run = shown.runs[row]
     groups = shot_groups(run.train.labels.sum(0))[run.test.labels.argmax(1)]
     for shot, colour in zip(("few", "medium", "many"), COLOURS[2:], strict=False):
-        members = sizes[row][groups == shot]
-        if len(members):
+        if len(members := sizes[row][groups == shot]):
             _steps(right, members, longest, colour, f"{shot} ({len(members):,} images)")
     left.set(xlabel="labels in a set", ylabel="share of test images", title="by method")
     right.set(xlabel="labels in a set", title=f"{row}, by shots of the class")
@@ -362,8 +344,7 @@ def top_four(figure: Figure, shown: Shown) -> None:
     many = np.flatnonzero(first.labels.sum(1) >= 2).tolist() or list(range(len(first.ids)))
     photos = [many[at] for at in np.linspace(0, len(many) - 1, EXAMPLES).round().astype(int)]
     for column, row in enumerate(photos):
-        axes = figure.add_subplot(2, EXAMPLES, column + 1)
-        shown.draw_photo(axes, first.ids[row])
+        shown.draw_photo(figure, first.ids[row], 2, EXAMPLES, column + 1)
         below = figure.add_subplot(2, EXAMPLES, EXAMPLES + column + 1)
         below.set_axis_off()
         line = 1.0
@@ -380,8 +361,7 @@ def top_four(figure: Figure, shown: Shown) -> None:
 
 def retrieved(figure: Figure, shown: Shown) -> None:
     """The photos each method ranks first for one query, framed in green where they answer it."""
-    runs = shown.runs
-    first = shown.first.test
+    runs, first = shown.runs, shown.first.test
     space = LabelSpace(tuple(first.names))
     common = [space.names[k] for k in np.argsort(-first.labels.sum(axis=0), kind="stable")[:2]]
     text = shown.query or ", -".join(common)

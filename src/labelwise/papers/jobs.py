@@ -16,7 +16,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Thread
 from time import perf_counter
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -35,7 +34,6 @@ from labelwise.training.run import train
 from labelwise.training.settings import Settings
 
 Figures = dict[str, float]
-FigureFunction = Callable[[FinishedRun], Figures]
 COST = "cost.json"
 REPORT_SECONDS = 30.0  # between two messages on the progress of runs side by side
 PROCESS = Path("/proc/self")
@@ -57,11 +55,8 @@ class TrainingJob:
     frozen: Frozen | None = None
 
 
-class Executor(Protocol):
-    """What carries jobs out."""
-
-    def __call__(self, jobs: Sequence[TrainingJob], watch: Watch | None) -> Iterator[TrainingJob]:
-        """Run all jobs, in any order, and yield each as it finishes."""
+# What carries all jobs out, in any order, and yields each as it finishes.
+Executor = Callable[[Sequence[TrainingJob], Watch | None], Iterator[TrainingJob]]
 
 
 def run_jobs(
@@ -89,14 +84,10 @@ class InProcess:
 
 
 def _say_progress(jobs: Iterable[TrainingJob], watch: Watch | None) -> None:
-    """Say the epoch each run is at and its time left."""
-    if watch is None:
-        return
-    found = (
-        (job, RunFolder(job.folder).journal.progress(job.settings.recipe.epochs)) for job in jobs
-    )
-    text = "; ".join(f"{_name(job)}: {progress}" for job, progress in found if progress)
-    if text:
+    journals = ((job, RunFolder(job.folder).journal) for job in jobs)
+    known = ((job, journal.progress(job.settings.recipe.epochs)) for job, journal in journals)
+    text = "; ".join(f"{_name(job)}: {progress}" for job, progress in known if progress)
+    if watch is not None and text:
         watch.say(text)
 
 
@@ -112,10 +103,8 @@ def run_job(
     # A finished run returns at once; one begun with other settings is refused.
     train(job.settings, job.folder, table=table, watch=watch and NamedWatch(watch, _name(job)))
     path = job.folder / COST
-    if path.exists():
-        return job
-    cost = {"seconds": perf_counter() - begun, **peak_memory()}
-    write_text(path, json.dumps(cost))
+    if not path.exists():
+        write_text(path, json.dumps({"seconds": perf_counter() - begun, **peak_memory()}))
     return job
 
 
@@ -154,7 +143,6 @@ class RayRuns:
     run: Callable[[TrainingJob], TrainingJob] = run_job
 
     def __call__(self, jobs: Sequence[TrainingJob], watch: Watch | None) -> Iterator[TrainingJob]:
-
         def report(running: Sequence[int]) -> None:
             _say_progress([jobs[number] for number in running], watch)
 
@@ -179,7 +167,7 @@ class _JobsTask:
         return lambda number: self.run(self.jobs[number])
 
 
-def figures_of(folder: Path, function: FigureFunction) -> Figures:
+def figures_of(folder: Path, function: Callable[[FinishedRun], Figures]) -> Figures:
     """Return what ``function`` makes of a finished run's predictions, and what the run cost."""
     cost: Figures = json.loads((folder / COST).read_text(encoding="utf-8"))
     return function(FinishedRun(folder)) | cost
@@ -258,8 +246,7 @@ class Speed:
     def seconds(self, epochs: int, table: LabelTable) -> float:
         """Return the seconds of a run; predicting takes a third of the time of training."""
         splits = table.splits()
-        validated = len(splits["val"]) if "val" in splits else 0
-        predicted = len(table) + epochs * validated
+        predicted = len(table) + epochs * (len(splits["val"]) if "val" in splits else 0)
         return self.once + (epochs * len(splits["train"]) + predicted / 3) / self.images_per_second
 
 

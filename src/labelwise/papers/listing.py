@@ -30,16 +30,13 @@ def rows_of(table: str, root: Path) -> list[Listed]:
         return [(["row", "can run now"], listed, TITLE)]
     experiment, cells, lines = find_experiment(table), cells_of(table), []
     if len(cells) > 1:
-        ready = [
-            [cell.name, "yes" if has_data(cell, root) else where_to_put(cell, root)]
-            for cell in cells
-        ]
+        places = (None if has_data(cell, root) else where_to_put(cell, root) for cell in cells)
+        ready = [[cell.name, place or "yes"] for cell, place in zip(cells, places, strict=True)]
         lines.append((["cell", "can run now"], ready, f"{table} has {len(cells)} cells"))
     printed, rows = experiment.published, []
     for name, row in experiment.rows.items():
         figures = printed.rows.get(name, (None,) * len(printed.columns))
-        shown = ("–" if figure is None else f"{figure:g}" for figure in figures)
-        rows.append([name, row.runs, *shown])
+        rows.append([name, row.runs, *("–" if f is None else f"{f:g}" for f in figures)])
     return [*lines, (["row", "runs", *printed.columns], rows, f"{printed.title}, as printed")]
 
 
@@ -50,11 +47,7 @@ def status_of(table: str) -> str:
 
 def _cost(table: str) -> list[str]:
     """Return the row of a table that was not run: its data, and the runs of one seed."""
-    cells = (
-        cells_of(table)
-        if table in {experiment.table for experiment in EXPERIMENTS.values()}
-        else []
-    )
+    cells = [] if table in COMPUTED else cells_of(table)
     data = ", ".join(dict.fromkeys(cell.data for cell in cells))
     runs = [(len(cell.rows), cell.protocol.get("recipe.epochs")) for cell in cells]
     epochs = dict.fromkeys(str(count) for _, count in runs)
@@ -81,9 +74,8 @@ def tables_and_figures(root: Path) -> list[Listed]:
     rows.append([TRANSFERRED, title, str(len(TRANSFER)), status_of(TRANSFERRED), words])
     for table, computed in COMPUTED.items():
         there = [name for name in computed.sets if holds_files(root / DATASETS[name].folder)]
-        words = ", ".join(there) or (
-            f"put {' or '.join(computed.sets)} below {root}" if computed.sets else "yes, computed"
-        )
+        missing = f"put {' or '.join(computed.sets)} below {root}"
+        words = ", ".join(there) or (missing if computed.sets else "yes, computed")
         count = str(len(computed.sets) or "")
         rows.append([table, computed.title, count, status_of(table), words])
     try:
@@ -92,21 +84,12 @@ def tables_and_figures(root: Path) -> list[Listed]:
         words = str(error)
     title = "Every method: all labels, a tenth, one per image, noise, half of the images"
     rows.append([SURVEYED, title, "", "run", words])
-    drawn = [
-        [
-            name,
-            figure.title,
-            "run" if figure.photos_only else status_of(figure.table or ""),
-            figure.table,
-        ]
-        for name, figure in FIGURES.items()
-    ]
+    drawn = []
+    for name, figure in FIGURES.items():
+        status = "run" if figure.photos_only else status_of(figure.table)
+        drawn.append([name, figure.title, status, figure.table or "formulas alone"])
     return [
         (["table", "what (its first cell)", "cells", "by us", "can run now"], rows, None),
-        (
-            ["figure", "what", "by us", "drawn from"],
-            [[*row, table or "formulas alone"] for *row, table in drawn],
-            None,
-        ),
+        (["figure", "what", "by us", "drawn from"], drawn, None),
         (["not run by us", "data", "cost of one seed"], [_cost(cost) for cost in NOT_RUN], None),
     ]

@@ -10,9 +10,10 @@ the power of promised lists (``promise_power``).
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 from math import nan
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -21,7 +22,12 @@ from numpy.typing import NDArray
 from labelwise.calibration import platt
 from labelwise.decide import best_f
 from labelwise.errors import DataError
-from labelwise.evaluation.intervals import ap_influence, mean_ap_influence, mean_influence
+from labelwise.evaluation.intervals import (
+    ap_influence,
+    labels_with_positives,
+    mean_ap_influence,
+    mean_influence,
+)
 from labelwise.links import Link
 from labelwise.metrics import (
     average_precision,
@@ -51,44 +57,34 @@ from labelwise.retrieval import retrieval_map
 WRONG_AT_MOST = 0.1
 
 
-@dataclass(frozen=True)
-class PromisePower:
+class PromisePower(NamedTuple):
     """The share found and the share wrong of promised lists."""
 
     power: float
     wrong: float
 
 
-def promise_power(test: Predictions, *, seed: int = 0) -> PromisePower:
+def promise_power(test: Predictions) -> PromisePower:
     """Return the power of the lists of single labels, by images that fitted nothing."""
     groups = test.groups
     units = np.arange(len(test)) if groups is None else groups.codes
-    side = np.random.default_rng(seed).permutation(int(units.max()) + 1) % 2
-    half = side[units]
+    half = (np.random.default_rng(0).permutation(int(units.max()) + 1) % 2)[units]
     scores, labels = test.logits.astype(np.float64), test.majority
     known = np.ones_like(labels) if test.observed is None else test.observed
     right: list[float] = []
     wrong: list[float] = []
-    for column in range(labels.shape[1]):
-        for one in (0, 1):
-            library = np.flatnonzero(known[:, column] & (half == one))
-            held = np.flatnonzero(known[:, column] & (half != one))
+    for score, present, seen in zip(scores.T, labels.T, known.T, strict=True):
+        for side in (0, 1):
+            library, held = (np.flatnonzero(seen & x) for x in (half == side, half != side))
             if not len(library) or not len(held):
                 continue
-            truth = labels[library, column]
-            lowest = _lowest_listed(
-                scores[held, column],
-                labels[held, column],
-                scores[library, column],
-                None if groups is None else groups.take(held),
-            )
-            listed = scores[library, column] >= lowest
+            own = None if groups is None else groups.take(held)
+            truth, listed = present[library], score[library]
+            listed = listed >= _lowest_listed(score[held], present[held], listed, own)
             wrong.append(float((~truth[listed]).mean()) if listed.any() else 0.0)
             if truth.any():
                 right.append(float(truth[listed].sum() / truth.sum()))
-    return PromisePower(
-        float(np.mean(right)) if right else nan, float(np.mean(wrong)) if wrong else nan
-    )
+    return PromisePower(*(float(np.mean(shares)) if shares else nan for shares in (right, wrong)))
 
 
 def _lowest_listed(
@@ -164,11 +160,8 @@ def _columns() -> dict[str, Measure]:
     columns = [Measure("mAP@class", True), Measure("mAP@sample", True), Measure("macro F1", True)]
     for stage in ("before", "after"):
         columns += [Measure(f"{name} {stage}", False) for name in ("ECE", "ACE", "MCE")]
-        for name in ("log loss", "Brier"):
-            columns += [
-                Measure(f"{name}{side} {stage}", False, percent=False)
-                for side in ("", " IN", " OUT")
-            ]
+        scores = product(("log loss", "Brier"), ("", " IN", " OUT"))
+        columns += [Measure(f"{name}{side} {stage}", False, False) for name, side in scores]
     columns += [Measure("top accuracy", True), Measure("zero-label AUROC", True)]
     columns += [Measure("zero-label MMC", False), Measure("promised", True)]
     columns += [Measure(f"retrieval n={length}", True) for length in (1, 2, 3)]
@@ -179,7 +172,7 @@ def _columns() -> dict[str, Measure]:
 MEASURES: dict[str, Measure] = _columns()
 
 
-def measure(run: FinishedRun, *, queries: int = 2000, seed: int = 0) -> dict[str, float]:
+def measure(run: FinishedRun, *, queries: int = 2000) -> dict[str, float]:
     """Return the figures of one run by column name; undefined ones are left out, infinite stay.
 
     ``queries`` bounds the number of queries of each length in retrieval mAP; 0 leaves it out.
@@ -205,9 +198,8 @@ def measure(run: FinishedRun, *, queries: int = 2000, seed: int = 0) -> dict[str
         figures |= _zero_label(link, test)
     if link is not None and queries:
         log_p, log_q = link.log_probs(test.logits.astype(np.float64))
-        points = retrieval_map(
-            log_p, log_q, labels, observed, longest=3, exhaustive=queries, sample=queries, seed=seed
-        )
+        most = {"exhaustive": queries, "sample": queries}
+        points = retrieval_map(log_p, log_q, labels, observed, longest=3, **most)
         figures |= {f"retrieval n={point.length}": point.value for point in points}
     return {name: value for name, value in figures.items() if not np.isnan(value)}
 
@@ -254,15 +246,11 @@ def mean_ap_by_group(
     (benchmarks/group_figures.py).
     """
     total, labels = np.zeros(groups.count), 0
-    for column in range(scores.shape[1]):
-        counted = np.ones(len(scores), bool) if known is None else known[:, column]
-        hits = present[:, column]
+    for rows, values, hits in labels_with_positives(scores, present, known):
+        moved, positive = np.zeros((2, len(scores)))
+        moved[rows], positive[rows] = ap_influence(values, hits), hits
         positives = int(hits.sum())
-        if not positives:
-            continue
-        moved = np.zeros(len(scores))
-        moved[counted] = ap_influence(scores[:, column][counted], hits[counted])
-        share = np.maximum(groups.sums(hits) / positives, groups.sums(counted) / counted.sum())
+        share = np.maximum(groups.sums(positive) / positives, groups.sums(rows) / rows.sum())
         total += groups.sums(moved) / np.maximum(1 - share, 1 / max(positives, 2))
         labels += 1
     return total / max(labels, 1)
@@ -299,16 +287,11 @@ def probability_figures(link: Link, test: Predictions) -> dict[str, float]:
     bins = reliability(probs, labels, observed)
     figures = {"ECE": float(bins.ece()), "ACE": float(bins.ace()), "MCE": float(bins.mce())}
     empty = zero_label_rows(test.majority, observed)
-    parts: dict[str, NDArray[np.bool_] | None] = {"": None, " IN": ~empty, " OUT": empty}
-    for side, rows in parts.items():
-        if rows is not None and not rows.any():
-            continue
-        chosen = slice(None) if rows is None else rows
-        seen = None if observed is None else observed[chosen]
-        figures[f"log loss{side}"] = log_loss_from_logs(
-            log_p[chosen], log_q[chosen], labels[chosen], seen
-        ).value
-        figures[f"Brier{side}"] = brier_score(probs[chosen], labels[chosen], seen).value
+    for side, rows in {"": np.ones_like(empty), " IN": ~empty, " OUT": empty}.items():
+        if rows.any() or not side:
+            truth = labels[rows], None if observed is None else observed[rows]
+            figures[f"log loss{side}"] = log_loss_from_logs(log_p[rows], log_q[rows], *truth).value
+            figures[f"Brier{side}"] = brier_score(probs[rows], *truth).value
     return figures
 
 

@@ -226,8 +226,7 @@ STATED = tomllib.loads(files("labelwise.papers").joinpath("tables.toml").read_te
 def _recipe(given: Values) -> dict[str, Any]:
     """Return settings with those of the recipe that they ``use``; ``~`` is none."""
     start = _recipe(STATED["recipe"][given["use"]]) if "use" in given else {}
-    own = {k: None if value == "~" else value for k, value in given.items() if k != "use"}
-    return start | own
+    return start | {k: None if v == "~" else v for k, v in given.items() if k != "use"}
 
 
 def _figures(given: str | list[Any]) -> Figures:

@@ -80,12 +80,10 @@ def published_protocol(experiment: Experiment, row: str) -> dict[str, Any]:
     """Return what the paper states for a row, by key; nothing for a row that it does not print."""
     if row not in experiment.published.rows:
         return {}
-    stated = {
-        key: value
-        for key, value in flattened({**experiment.protocol, **experiment.rows[row].values}).items()
-        if key not in experiment.unstated
-    }
-    return {**stated, **flattened(experiment.stated), **flattened(experiment.rows[row].stated)}
+    own = experiment.rows[row]
+    given = flattened({**experiment.protocol, **own.values}).items()
+    stated = {key: value for key, value in given if key not in experiment.unstated}
+    return {**stated, **flattened(experiment.stated), **flattened(own.stated)}
 
 
 def facts_of(
@@ -113,8 +111,7 @@ def facts_of(
     }
     if settings.image_size is None and settings.backbone in SMALL_INPUTS:
         facts["image_size"] = 32
-    method = METHODS.get(settings.method)
-    if method is not None:
+    if method := METHODS.get(settings.method):
         facts = {f"options.{name}": value for name, value in method.options.items()} | facts
         facts["head"] = settings.head or method.head
     return facts
@@ -131,11 +128,9 @@ def _held_out(
         return ValidationImages(0.2, LAST_FIFTH)
     if DATASETS[experiment.data].has_validation and data is None:
         return ValidationImages(0.0, OWN_SPLIT)
-    return (
-        ValidationImages(0.1, STRATIFIED)
-        if experiment.validation or alone
-        else ValidationImages(0.0, NO_SPLIT)
-    )
+    if experiment.validation or alone:
+        return ValidationImages(0.1, STRATIFIED)
+    return ValidationImages(0.0, NO_SPLIT)
 
 
 def _weights_tag(settings: Settings) -> str | None:
@@ -213,8 +208,7 @@ class Request:
         experiment = self.experiment
         values = {"data": self.data, **experiment.protocol}
         if self.source is None:
-            options = experiment.data_options.items()
-            values |= {f"data_options.{key}": value for key, value in options}
+            values |= {f"data_options.{k}": value for k, value in experiment.data_options.items()}
         values |= experiment.quick if self.quick else {}
         values |= experiment.rows[row].values
         values |= FROZEN if self.frozen else {}
@@ -300,14 +294,12 @@ class Reproduction:
         names = [name for name in published.columns if name in own]
         names += [name for name in own if name not in names]
         rows = []
+        undefined = seed_mean(())
         for row, columns in self.ours.items():
             printed = dict(zip(published.columns, published.rows.get(row, ()), strict=False))
             figures = [printed.get(name) for name in names]
             rows.append([row, "paper", *("–" if f is None else f"{f:g}" for f in figures)])
-            cells = [
-                show_figure(columns[name], percent=False) if name in columns else "–"
-                for name in names
-            ]
+            cells = (show_figure(columns.get(name, undefined), percent=False) for name in names)
             rows.append(["", "ours", *cells])
         return ["row", "", *names], rows
 
@@ -349,21 +341,22 @@ def where_to_put(experiment: Experiment, root: Path) -> str:
 
 def jobs_of(request: Request, folder: Path) -> dict[tuple[str, int], TrainingJob]:
     """Return the run of every row and seed; rows that train the same share one run."""
+    experiment = request.experiment
     distinct: dict[str, TrainingJob] = {}
     jobs: dict[tuple[str, int], TrainingJob] = {}
     for row in request.chosen_rows():
         for seed in request.seeds:
             settings = request.settings(row, seed)
             check_options(settings.method, settings.options)
-            after = request.experiment.rows[row].after
-            if after is not None:
-                start = str(jobs[after, seed].folder)
-                settings = settings.model_copy(update={"start": start})
-            held_out = request.experiment.validation or request.experiment.rows[row].hold_out
-            run_folder = folder / row / f"seed-{seed}"
-            features = request.features(settings)
+            if (after := experiment.rows[row].after) is not None:
+                start = {"start": str(jobs[after, seed].folder)}
+                settings = settings.model_copy(update=start)
             job = TrainingJob(
-                settings, run_folder, held_out, request.experiment.one_positive, features
+                settings,
+                folder / row / f"seed-{seed}",
+                hold_out=experiment.validation or experiment.rows[row].hold_out,
+                one_positive=experiment.one_positive,
+                frozen=request.features(settings),
             )
             jobs[row, seed] = distinct.setdefault(settings.model_dump_json(), job)
     return jobs
@@ -392,9 +385,7 @@ def open_data(request: Request, watch: Watch | None = None) -> tuple[LabelTable,
     parted = divided(table, hold_out=experiment.validation, one_positive=single)
     held_out = ValidationImages.of(table, parted, single)
     _check_rows(request, parted)
-    if frozen is not None:
-        parted = with_features(parted, frozen, watch=watch)
-    return parted, held_out
+    return parted if frozen is None else with_features(parted, frozen, watch=watch), held_out
 
 
 def _check_rows(request: Request, table: LabelTable) -> None:
@@ -474,8 +465,7 @@ def _save(
         ]
         for row, runs in by_row.items()
     }
-    deviations = result.request.protocol_deviations(result.held_out)
+    deviations = list(map(asdict, result.request.protocol_deviations(result.held_out)))
     write_text(folder / "table.md", result.markdown())
     write_text(folder / "figures.json", json.dumps(figures, indent=1))
-    text = json.dumps([asdict(deviation) for deviation in deviations], indent=1)
-    write_text(folder / "deviations.json", text)
+    write_text(folder / "deviations.json", json.dumps(deviations, indent=1))

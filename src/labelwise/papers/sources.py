@@ -36,10 +36,7 @@ class Frozen:
     squash: bool = False
 
     def backbone(self) -> Backbone:
-        """Return the network with its weights."""
-        return frozen_backbone(
-            self.name, weights=self.weights, image_size=self.image_size, squash=self.squash
-        )
+        return frozen_backbone(**vars(self))
 
 
 def holds_files(folder: Path) -> bool:
@@ -78,8 +75,7 @@ class ValidationImages:
     @classmethod
     def of(cls, table: LabelTable, parted: LabelTable, one_positive: bool) -> "ValidationImages":
         """Return what :func:`divided` did to the rows of ``table``."""
-        own = table.split is not None and "val" in table.split
-        if own:
+        if table.split is not None and "val" in table.split:
             return cls(0.0, OWN_SPLIT)
         train = len(table) if table.split is None else int((table.split == "train").sum())
         taken = 0 if parted.split is None else int((parted.split == "val").sum())
@@ -89,16 +85,10 @@ class ValidationImages:
         return cls(round(taken / train, 2), LAST_FIFTH if in_order else STRATIFIED)
 
 
-def with_features(
-    table: LabelTable,
-    frozen: Frozen,
-    *,
-    cache: Path = Path("runs/features"),
-    watch: Watch | None = None,
-) -> LabelTable:
+def with_features(table: LabelTable, frozen: Frozen, *, watch: Watch | None = None) -> LabelTable:
     """Return the table with the features of a backbone in the place of its images."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    return compute(table, frozen.backbone(), cache, device=device, watch=watch)
+    return compute(table, frozen.backbone(), Path("runs/features"), device=device, watch=watch)
 
 
 def _with_last_fifth(table: LabelTable) -> LabelTable:
@@ -113,8 +103,6 @@ def _with_last_fifth(table: LabelTable) -> LabelTable:
 
 def blank_features(table: LabelTable, frozen: Frozen) -> LabelTable:
     """Return the table with zeros in the place of the features it would have, none computed."""
-    backbone = create_backbone(
-        frozen.name, weights=None, image_size=frozen.image_size, squash=frozen.squash
-    )
+    backbone = create_backbone(**{**vars(frozen), "weights": None})
     zeros = np.broadcast_to(np.float32(0), (len(table), backbone.channels))
     return replace(table, images=FeatureRows(zeros, table.images.ids))

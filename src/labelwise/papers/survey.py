@@ -143,17 +143,12 @@ class Dealt:
     def facts(self, soft: bool) -> DatasetFacts:
         labels = self.trained_on(soft).double()
         known = torch.ones_like(labels) if self.known is None else self.known.double()
-        present, n = (labels * known).sum(0), len(labels)
-        return DatasetFacts(
-            n,
-            labels.shape[1],
-            float((self.labels["val"] > 0.5).sum(1).double().mean()),
-            tuple((present / known.sum(0).clamp(min=1)).tolist()),
-            tuple((present / n).tolist()),
-        )
+        present, mean = (labels * known).sum(0), (self.labels["val"] > 0.5).sum(1).double().mean()
+        sides = present / known.sum(0).clamp(min=1), present / len(labels)
+        priors, known_present = (tuple(side.tolist()) for side in sides)
+        return DatasetFacts(*labels.shape, float(mean), priors, known_present)
 
     def predictions(self, split: str, logits: Tensor, link: Link | None) -> Predictions:
-        """Return logits of a split as predictions, with its labels."""
         ids = [str(row) for row in range(len(logits))]
         labels = self.labels[split].numpy()
         return Predictions(ids, logits.numpy(), labels, None, self.names, split, link)
@@ -197,9 +192,8 @@ def dealt_labels(
     chosen = dict(zip(SHARES, parts, strict=True))
     if cell == "half":
         chosen["train"] = chosen["train"][: len(chosen["train"]) // 2]
-    dealt = {split: labels[which].copy() for split, which in chosen.items()}
-    truth = dealt["train"] > 0.5
-    known = None
+    dealt = {split: labels[which] for split, which in chosen.items()}
+    truth, known = dealt["train"] > 0.5, None
     if cell == "tenth":
         known = random.random(truth.shape) < 0.1
     elif cell == "single":
@@ -217,8 +211,8 @@ def dealt_labels(
 def deal(rows: SurveyRows, cell: str, seed: int) -> Dealt:
     """Return the splits of a seed, whose training labels are known as far as the cell says."""
     chosen, labels, known = dealt_labels(rows.labels, cell, seed)
-    mean = rows.features[chosen["train"]].mean(0)
-    scale = max(float(rows.features[chosen["train"]].std(0).mean()), 1e-6)
+    trained = rows.features[chosen["train"]]
+    mean, scale = trained.mean(0), max(float(trained.std(0).mean()), 1e-6)
     features = {s: torch.from_numpy((rows.features[w] - mean) / scale) for s, w in chosen.items()}
     return Dealt(features, labels, known, rows.names)
 
@@ -268,8 +262,7 @@ def figures_of(val: Predictions, test: Predictions) -> dict[str, float]:
             figures |= {f"{name} {stage}": probabilities[name] for name in ("log loss", "ACE")}
     rule = best_f(fitted(val.logits), val.majority, None, scope="shared")
     counts = confusion(rule(fitted(test.logits)), test.majority)
-    figures["macro F1"] = counts.f_score().value
-    figures["micro F1"] = counts.micro().f_score().value
+    figures |= {"macro F1": counts.f_score().value, "micro F1": counts.micro().f_score().value}
     return {name: value for name, value in figures.items() if not isnan(value)}
 
 
@@ -302,7 +295,7 @@ def survey_method(method: str, cell: str, rows: SurveyRows, plan: SurveyPlan) ->
         began = perf_counter()
         fitted = fit(method, deal(rows, cell, seed), best, seed, steps, batch)
         taken = perf_counter() - began
-        figures.append({**figures_of(fitted["val"], fitted["test"]), "seconds": taken})
+        figures.append({**figures_of(**fitted), "seconds": taken})
     scores = {f"{lr:.3g}": round(score, 6) for lr, score in sorted(tries.items())}
     return Surveyed(scores, best, tuple(figures))
 
@@ -369,10 +362,8 @@ def _by_column(runs: Sequence[Mapping[str, float]]) -> dict[str, list[float | No
 
 
 def _by_seed(columns: Mapping[str, Sequence[float | None]]) -> tuple[dict[str, float], ...]:
-    runs = (
-        dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)
-    )
-    return tuple({name: v for name, v in run.items() if v is not None} for run in runs)
+    runs = (zip(columns, run, strict=True) for run in zip(*columns.values(), strict=True))
+    return tuple({name: v for name, v in run if v is not None} for run in runs)
 
 
 def run_survey(
@@ -386,12 +377,8 @@ def run_survey(
         (name, cell): _opened(folder, name, cell, plan, rows[name])
         for cell, name in product(plan.cells, rows)
     }
-    left = [
-        (name, cell, method)
-        for (name, cell), found in cells.items()
-        for method in plan.compared
-        if method not in found.methods
-    ]
+    every = product(cells, plan.compared)
+    left = [(*key, method) for key, method in every if method not in cells[key].methods]
     for number, (unit, result) in enumerate(_finished(left, rows, plan, jobs), 1):
         name, cell, method = unit
         cells[name, cell].methods[method] = result
@@ -431,10 +418,8 @@ def _opened(folder: Path, name: str, cell: str, plan: SurveyPlan, rows: SurveyRo
         return SurveyCell(name, cell, facts)
     survey_cell = SurveyCell.load(file)
     if survey_cell.facts["made"] != made:
-        raise SettingsError(
-            f"{folder} was started with other data, backbone or budget for {name}; choose "
-            "another folder with -o"
-        )
+        other = f"was started with other data, backbone or budget for {name}"
+        raise SettingsError(f"{folder} {other}; choose another folder with -o")
     return survey_cell
 
 
@@ -454,10 +439,7 @@ def commit() -> str:
 
 HIGHER = ("mAP@class", "macro F1", "micro F1")
 PERCENT = (*HIGHER, "ACE before", "ACE after")
-COLUMNS = (
-    *("mAP@class", "macro F1", "micro F1", "log loss before", "log loss after"),
-    *("ACE before", "ACE after", "seconds"),
-)
+COLUMNS = (*HIGHER, "log loss before", "log loss after", "ACE before", "ACE after", "seconds")
 
 
 def values_of(cell: SurveyCell, method: str, column: str) -> list[float]:
@@ -492,9 +474,8 @@ def critical_difference(methods: int, sets: int) -> float:
 
 def complete(cells: Sequence[SurveyCell]) -> list[SurveyCell]:
     """Return the cells that have as many methods as the largest, in the order of the survey."""
-    most = max(len(cell.methods) for cell in cells)
-    order = list(CELLS)
-    kept = [cell for cell in cells if len(cell.methods) == most]
+    most, order = max(len(cell.methods) for cell in cells), list(CELLS)
+    kept = (cell for cell in cells if len(cell.methods) == most)
     return sorted(kept, key=lambda cell: (order.index(cell.cell), cell.data))
 
 
@@ -502,8 +483,7 @@ def page(cells: Sequence[SurveyCell], before: str) -> str:
     """Return the page: what goes before, then one table for everything known of labels."""
     lines = [before.rstrip(), ""]
     for name, words in CELLS.items():
-        here = [cell for cell in cells if cell.cell == name]
-        if here:
+        if here := [cell for cell in cells if cell.cell == name]:
             lines += [f"## {words[0].upper()}{words[1:]}", "", *_table(here), ""]
     return "\n".join(lines)
 
@@ -567,8 +547,7 @@ def _mean(cells: Sequence[SurveyCell], method: str, column: str) -> str:
 
 def _rate(cell: SurveyCell, method: str) -> str:
     """Return the chosen learning rate, marked where it is the last that was tried on a side."""
-    result = cell.methods[method]
-    tried = [float(lr) for lr in result.tries]
-    near = min(tried, key=lambda lr: abs(lr - result.rate))
+    chosen, tried = cell.methods[method].rate, list(map(float, cell.methods[method].tries))
+    near = min(tried, key=lambda lr: abs(lr - chosen))
     edge = "!" if near in (min(tried), max(tried)) and len(tried) >= len(RATES) else ""
-    return f"{result.rate:.2g}{edge}"
+    return f"{chosen:.2g}{edge}"

@@ -92,7 +92,6 @@ class Transferred:
     l2_on_validation: float
 
     def deviations(self) -> list[str]:
-        """Return where the data set has another size than the paper's."""
         _, *published = TRANSFER[self.data]
         here = (self.classes, self.train, self.test)
         names = ("classes", "training images", "test images")
@@ -132,10 +131,10 @@ def transfer(
     for name in sets:
         if name not in there:
             raise SettingsError(f"002-tableA has no data set {name!r}{nearest(name, there)}")
-    chosen = tuple(sets) or tuple(name for name in there if there[name])
-    missing = [name for name in chosen if not there[name]] if chosen else list(there)[:1]
-    if missing:
-        raise DataError(f"002-tableA needs data: {where_to_put_set(missing[0], root)}")
+    chosen = sets or [name for name in there if there[name]] or list(there)[:1]
+    for name in chosen:
+        if not there[name]:
+            raise DataError(f"002-tableA needs data: {where_to_put_set(name, root)}")
     tables = {name: _opened(name, root) for name in chosen}  # all are read before any is computed
     judged = []
     for number, (name, table) in enumerate(tables.items(), 1):
@@ -191,11 +190,9 @@ def _opened(name: str, root: Path) -> LabelTable:
         )
     counts = table.present.sizes()
     if table.has_unknown() or (counts != 1).any():
-        row = int(np.flatnonzero(counts != 1)[0]) if (counts != 1).any() else 0
-        raise DataError(
-            f"{root / name}: every image must have one class, got {counts[row]} for "
-            f"{table.ids[row]!r}"
-        )
+        row = int((counts != 1).argmax())
+        got = f"{counts[row]} for {table.ids[row]!r}"
+        raise DataError(f"{root / name}: every image must have one class, got {got}")
     return table
 
 
@@ -224,14 +221,9 @@ def _judged(
     best, chosen = (  # the strongest of equals
         max(scores, key=lambda l2: (scores[l2], l2)) for scores in (on_test, on_val)
     )
-    transferred = Transferred(
-        name,
-        len(table.space),
-        len(whole),
-        len(parts["test"]),
-        *(100 * on_test[best], best),
-        *(100 * on_test[chosen], chosen),
-    )
+    sizes = len(table.space), len(whole), len(parts["test"])
+    figures = 100 * on_test[best], best, 100 * on_test[chosen], chosen
+    transferred = Transferred(name, *sizes, *figures)
     path = [{"l2": l2, "test": on_test[l2], "validation": on_val[l2]} for l2 in on_test]
     content = {"key": key, "result": asdict(transferred), "path": path}
     write_text(file, json.dumps(content, indent=1))
