@@ -1,10 +1,13 @@
-"""BoostLU head; oracle: the published map, one image, label and place at a time."""
+"""Heads. Oracles: published forward passes written out slowly, golden vectors, torch's layers."""
 
 from math import exp, sqrt
 from types import SimpleNamespace
 
 import pytest
 import torch
+from golden import cases, tensor
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from torch import nn
 from torch.nn.functional import layer_norm, relu
@@ -13,6 +16,7 @@ from labelwise.errors import SettingsError
 from labelwise.methods import HEADS, METHODS, find_head, make_objective
 from labelwise.models import HeadSpec
 from labelwise.networks.heads import (
+    AttentionLayer,
     BoostHead,
     DualPrompts,
     LinearHead,
@@ -22,7 +26,6 @@ from labelwise.networks.heads import (
     WordDecoder,
     sine_position,
 )
-from labelwise.objectives import BCE
 from labelwise.photos.words.tower_files import (
     TextTower,
     TextTowerShape,
@@ -32,6 +35,10 @@ from labelwise.photos.words.tower_files import (
 from labelwise.types import DatasetFacts, Targets
 
 
+def count(*modules):
+    return sum(p.numel() for module in modules for p in module.parameters())
+
+
 def maps():
     generator = torch.Generator().manual_seed(0)
     return torch.randn(3, 6, 2, 4, generator=generator, dtype=torch.float64)
@@ -39,36 +46,26 @@ def maps():
 
 def slow(head, features, alpha):
     """Return the logits (B, K): a place above 0 counts alpha times, then the mean over places."""
-    weight, bias = head.classifier.weight.tolist(), head.classifier.bias.tolist()
-    logits = []
-    for image in features.flatten(2).tolist():
-        row = []
-        for w, b in zip(weight, bias, strict=True):
-            found = [
-                sum(a * x for a, x in zip(w, place, strict=True)) + b
-                for place in zip(*image, strict=True)
-            ]
-            row.append(sum(alpha * a if a > 0 else a for a in found) / len(found))
-        logits.append(row)
-    return torch.tensor(logits, dtype=torch.float64)
+    weight, bias = head.classifier.weight, head.classifier.bias
+    places = torch.einsum("kd,bdhw->hwbk", weight, features).flatten(0, 1) + bias
+    return sum(place.clamp(min=0) * alpha + place.clamp(max=0) for place in places) / len(places)
 
 
-@pytest.mark.parametrize("options", [{}, {"alpha": 1.0}, {"alpha": 2.5}])
-def test_logits_are_the_published_ones_in_training_and_after(options):
+def test_logits_are_the_published_ones_in_training_and_after():
     torch.manual_seed(1)
-    head, features = BoostHead(6, 4, **options).double(), maps()
-    alpha = options.get("alpha", 5.0)  # the published one
-    for mode in (True, False):
-        torch.testing.assert_close(head.train(mode)(features).logits, slow(head, features, alpha))
-
-
-def test_boosting_the_answers_alone_trains_the_linear_head():
-    torch.manual_seed(1)
-    head, linear = BoostHead(6, 4, boosts="answers").double(), LinearHead(6, 4).double()
-    linear.load_state_dict(head.state_dict())
     features = maps()
-    torch.testing.assert_close(head.train()(features).logits, linear(features).logits)
-    torch.testing.assert_close(head.eval()(features).logits, slow(head, features, 5.0))
+    for options, training, after in (
+        ({}, 5.0, 5.0),  # the published alpha
+        ({"alpha": 2.5}, 2.5, 2.5),
+        ({"boosts": "answers"}, 1.0, 5.0),  # trains the linear head
+    ):
+        head = BoostHead(6, 4, **options).double()
+        for mode, alpha in ((True, training), (False, after)):
+            found = head.train(mode)(features).logits
+            torch.testing.assert_close(found, slow(head, features, alpha))
+    linear = LinearHead(6, 4).double()
+    linear.load_state_dict(head.state_dict())
+    torch.testing.assert_close(linear(features).logits, slow(head, features, 1.0))
 
 
 @pytest.mark.parametrize("boosts", ["always", "answers"])
@@ -97,12 +94,10 @@ def test_both_maps_read_the_same_mean_features():
     head, features = TwoHead(3, 4), torch.randn(2, 3, 5, 6)
     outputs = head(features)
     pooled = torch.stack([image.flatten(1).mean(dim=1) for image in features])
-    for found, layer in (
-        (outputs.logits, head.classifier),
-        (outputs.aux["proposal"], head.proposer),
-    ):
+    proposal = outputs.aux["proposal"]
+    for found, layer in ((outputs.logits, head.classifier), (proposal, head.proposer)):
         torch.testing.assert_close(found, pooled @ layer.weight.T + layer.bias)
-    assert not torch.allclose(outputs.logits, outputs.aux["proposal"])
+    assert not torch.allclose(outputs.logits, proposal)
     linear = LinearHead(3, 4)
     linear.classifier.load_state_dict(head.classifier.state_dict())
     torch.testing.assert_close(linear(features).logits, outputs.logits)
@@ -176,43 +171,20 @@ def test_logits_are_those_of_the_formulas():
         for one, logit in zip(ids, row, strict=True):
             expected = slow_logit(head, image, model.text.tokens(one))
             assert logit.item() == pytest.approx(expected, rel=1e-9)
-    pooled = features[:, :, :1, :1]
-    for image, row in zip(pooled, head(pooled).logits, strict=True):
-        assert row[0].item() == pytest.approx(
-            slow_logit(head, image, model.text.tokens(ids[0])), rel=1e-9
-        )
 
 
 def test_only_the_words_learn_and_other_names_are_asked_with_them():
-    model = towers()
-    before = {name: value.clone() for name, value in model.text.state_dict().items()}
+    model, features = towers(), torch.randn(5, 6, 2, 3)
     head = dual_prompts(model, NAMES[:3], context=4)
-    with torch.no_grad():
-        meant = model.text.encode(NAMES, model.tokens).clone()
-    assert {name for name, one in head.named_parameters() if one.requires_grad} == {
-        "present",
-        "absent",
-    }
-    labels = (torch.rand(200, 4, generator=torch.Generator().manual_seed(1)) < 0.4).float()
-    features = (labels - 0.4) @ meant  # a photo is the sum of its labels' own texts
-    objective, optimizer = BCE(), torch.optim.Adam([head.present, head.absent], lr=0.05)
-    losses = []
-    for _ in range(60):
-        optimizer.zero_grad()
-        loss = objective(head(features[:, :, None, None]), labels[:, :3])
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    assert losses[-1] < 0.9 * losses[0]
-    for name, value in model.text.state_dict().items():
-        assert torch.equal(value, before[name])
+    learn = {name for name, one in head.named_parameters() if one.requires_grad}
+    assert learn == {"present", "absent"}
+    head(features).logits.sum().backward()
+    assert all(part.grad.abs().sum() > 0 for part in (head.present, head.absent))
     ids = [torch.tensor(model.tokens.of(name)) for name in NAMES]
     with torch.no_grad():
-        other = head.with_names([model.text.tokens(one) for one in ids])
-        found = other(features[:, :, None, None]).logits
-        trained = head(features[:, :, None, None]).logits
-    torch.testing.assert_close(found[:, :3], trained, rtol=1e-4, atol=1e-3)
-    assert found.shape == (200, 4)
+        found = head.with_names([model.text.tokens(one) for one in ids])(features).logits
+        torch.testing.assert_close(found[:, :3], head(features).logits, rtol=1e-4, atol=1e-3)
+    assert found.shape == (5, 4)
 
 
 # ML-Decoder; oracle: the published forward pass written out, one image and one query at a time.
@@ -223,31 +195,9 @@ SMALL = {"width": 8, "attention_heads": 2, "feedforward": 12, "dropout": 0.0}
 
 def slow_state(trunk, features, query):
     """The state (width,) of one query before one feature map (D, H, W), by loops over heads."""
-    memory = [
-        relu(trunk.project.weight @ features[:, row, column] + trunk.project.bias)
-        for row in range(features.shape[1])
-        for column in range(features.shape[2])
-    ]
-    state = layer_norm(2 * query, query.shape, trunk.norm.weight, trunk.norm.bias)
-    layer = trunk.layer
-    parts = layer.attention.in_proj_weight.chunk(3), layer.attention.in_proj_bias.chunk(3)
-    (ask, key, value), (ask_0, key_0, value_0) = parts
-    asked, size = ask @ state + ask_0, len(query) // layer.attention.num_heads
-    seen = []
-    for head in range(layer.attention.num_heads):
-        part = slice(head * size, (head + 1) * size)
-        scores = [asked[part] @ (key @ m + key_0)[part] / size**0.5 for m in memory]
-        weights = torch.stack(scores).softmax(0)
-        seen.append(
-            sum(w * (value @ m + value_0)[part] for w, m in zip(weights, memory, strict=True))
-        )
-    out = layer.attention.out_proj
-    state = state + out.weight @ torch.cat(seen) + out.bias
-    norm = layer.norm_attention
-    state = layer_norm(state, state.shape, norm.weight, norm.bias)
-    state = state + layer.contract(relu(layer.expand(state)))
-    norm = layer.norm_feedforward
-    return layer_norm(state, state.shape, norm.weight, norm.bias)
+    memory = relu(features.flatten(1).T @ trunk.project.weight.T + trunk.project.bias)
+    state = layer_norm(2 * query, query.shape, trunk.norm.weight, trunk.norm.bias)[None]
+    return slow_layer(trunk.layer, state, state, memory, memory)[0]
 
 
 def feature_maps(images=2, channels=6):
@@ -276,11 +226,11 @@ def test_word_queries_share_one_classifier_and_answer_for_unseen_labels():
     head.start_at(torch.tensor([1.0, 2.0, 3.0, 6.0]))
     features = feature_maps()
     unseen = torch.randn(2, 3)
-    for decoder, given in ((head, words), (head.with_words(unseen), unseen)):
+    for decoder, asked in ((head, words), (head.with_words(unseen), unseen)):
         logits = decoder(features).logits
-        assert logits.shape == (2, len(given))
+        assert logits.shape == (2, len(asked))
         for image, row in zip(features, logits, strict=True):
-            for word, logit in zip(given.double(), row, strict=True):
+            for word, logit in zip(asked.double(), row, strict=True):
                 state = slow_state(head.trunk, image, relu(head.ask(word)))  # as the authors
                 torch.testing.assert_close(logit, head.classifier.weight[0] @ state + 3.0)
     torch.testing.assert_close(head.words, words.double())  # the trained head is as it was
@@ -295,8 +245,7 @@ def test_published_sizes_and_what_is_not_trained():
     attention = 4 * width * width + 4 * width
     feedforward = 2 * width * hidden + hidden + width
     norms, labels = 3 * 2 * width, 1000 * width + 1000
-    count = sum(parameter.numel() for parameter in head.parameters())
-    assert count == memory + attention + feedforward + norms + labels
+    assert count(head) == memory + attention + feedforward + norms + labels
 
 
 def test_it_is_a_head_by_name_and_survives_as_plain_data():
@@ -308,6 +257,159 @@ def test_it_is_a_head_by_name_and_survives_as_plain_data():
     again.load_state_dict(head.state_dict())  # the fixed queries are part of it
     features = feature_maps().float()
     assert torch.equal(head(features).logits, again(features).logits)
+
+
+# The query decoder.
+
+
+def test_golden_position():
+    case = cases("q2l_position")["d=8,H=2,W=3"]
+    code = sine_position(8, 2, 3, torch.zeros(()))
+    torch.testing.assert_close(code.double(), tensor(case["expected"]["pe"]), rtol=0, atol=1e-6)
+    assert sine_position(8, 2, 3, torch.zeros((), dtype=torch.bfloat16)).dtype == torch.bfloat16
+
+
+def test_golden_numbers_of_parameters():
+    large, small = (case["expected"] for case in cases("q2l_params").values())
+    with torch.device("meta"):
+        head = QueryDecoder(2048, 80)
+    assert count(head.encoder[0]) == large["encoder_layer"]
+    assert count(head.decoder[1]) == large["decoder_layer_no_selfattn"]
+    assert count(head.norm) == large["final_norm"]
+    assert head.queries.numel() == large["query_embed"]
+    assert count(head.classifier) == large["group_linear"]
+    assert count(head) == large["total_head_identity_proj"]
+    head = QueryDecoder(64, 5)
+    assert count(head.encoder, head.decoder, head.norm) == small["transformer_params"]
+
+
+def test_a_layer_is_torch_s_encoder_layer():
+    ours = AttentionLayer(8, 2, 16, 0.0).double()
+    theirs = nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=True).double()
+    pairs = [
+        (theirs.self_attn, ours.attention),
+        (theirs.linear1, ours.expand),
+        (theirs.linear2, ours.contract),
+        (theirs.norm1, ours.norm_attention),
+        (theirs.norm2, ours.norm_feedforward),
+    ]
+    for their_part, our_part in pairs:
+        their_part.load_state_dict(our_part.state_dict())
+    state = torch.randn(3, 5, 8, dtype=torch.float64)
+    torch.testing.assert_close(ours(state, state, state, state), theirs(state))
+
+
+def slow_attention(layer, query, key, value):
+    """Return one image's attention (n, D), head by head and query by query."""
+    width, heads = query.shape[1], layer.num_heads
+    weights, biases = layer.in_proj_weight.chunk(3), layer.in_proj_bias.chunk(3)
+    query, key, value = (
+        x @ w.T + b for x, w, b in zip((query, key, value), weights, biases, strict=True)
+    )
+    size = width // heads
+    seen = torch.zeros_like(query)
+    for head in range(heads):
+        part = slice(head * size, (head + 1) * size)
+        for row in range(len(query)):
+            scores = torch.stack([query[row, part] @ k[part] for k in key]) / size**0.5
+            chance = scores.exp() / scores.exp().sum()
+            seen[row, part] = sum(c * v[part] for c, v in zip(chance, value, strict=True))
+    return seen @ layer.out_proj.weight.T + layer.out_proj.bias
+
+
+def slow_layer(layer, state, query, key, value):
+    norm, last = layer.norm_attention, layer.norm_feedforward
+    state = state + slow_attention(layer.attention, query, key, value)
+    state = layer_norm(state, state.shape[-1:], norm.weight, norm.bias)
+    hidden = (state @ layer.expand.weight.T + layer.expand.bias).clamp(min=0)
+    state = state + hidden @ layer.contract.weight.T + layer.contract.bias
+    return layer_norm(state, state.shape[-1:], last.weight, last.bias)
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.integers(1, 40), st.data())
+def test_groups_cover_all_labels_and_no_query_is_idle(labels, data):
+    queries = data.draw(st.integers(1, labels))
+    head = QueryDecoder(4, labels, queries=queries, attention_heads=1, feedforward=4)
+    share = head.classifier.weight.shape[1]
+    assert len(head.queries) <= queries
+    assert (len(head.queries) - 1) * share < labels <= len(head.queries) * share
+    hidden = torch.randn(2, len(head.queries), 4)
+    logits = head.classifier(hidden)
+    for label in range(labels):
+        group, place = divmod(label, share)
+        expected = hidden[:, group] @ head.classifier.weight[group, place]
+        torch.testing.assert_close(logits[:, label], expected + head.classifier.bias[label])
+
+
+def test_compiles_to_one_graph_and_runs_in_half_precision():
+    head = QueryDecoder(8, 4).eval()
+    features = torch.randn(2, 8, 3, 3)
+    torch._dynamo.reset()
+    compiled = torch.compile(head, fullgraph=True, backend="eager")
+    torch.testing.assert_close(compiled(features).logits, head(features).logits)
+    with torch.autocast("cpu", torch.bfloat16):
+        rough = head(features).logits
+    torch.testing.assert_close(rough, head(features).logits, rtol=0, atol=0.05)
+    assert not torch.equal(rough, head(features).logits)
+    half = QueryDecoder(8, 4).bfloat16()(features.bfloat16()).logits
+    assert half.dtype == torch.bfloat16
+    assert half.isfinite().all()
+
+
+def test_start_of_the_weights():
+    torch.manual_seed(0)
+    head = QueryDecoder(64, 50)
+    bound = (6 / (64 + 3 * 64)) ** 0.5
+    weight = head.encoder[0].attention.in_proj_weight
+    assert 0.95 * bound < weight.abs().max() <= bound
+    assert head.queries.std().item() == pytest.approx(1.0, abs=0.05)
+    assert 0.9 / 8 < head.classifier.weight.abs().max() <= 1 / 8
+
+
+@pytest.mark.parametrize("kind", ["none", "first", "later", "all"])
+def test_the_whole_head_written_out_slowly(kind):
+    torch.manual_seed(1)
+    options = {"width": 8, "attention_heads": 2, "dropout": 0.0, "self_attention": kind}
+    head = QueryDecoder(6, 3, **options).double()
+    for parameter in head.parameters():  # biases and norms must matter
+        nn.init.normal_(parameter, std=0.5)
+    features = torch.randn(1, 6, 2, 3, dtype=torch.float64)
+    place = sine_position(8, 2, 3, features).flatten(1).T
+    memory = features[0].flatten(1).T @ head.project.weight[:, :, 0, 0].T + head.project.bias
+    memory = slow_layer(head.encoder[0], memory, memory + place, memory + place, memory)
+    target = torch.zeros(3, 8, dtype=torch.float64)
+    for number, layer in enumerate(head.decoder):
+        if kind in ("all", "later" if number else "first"):
+            query = target + head.queries
+            target = target + slow_attention(layer.self_attention, query, query, target)
+            target = layer_norm(target, (8,), layer.norm_self.weight, layer.norm_self.bias)
+        target = slow_layer(layer, target, target + head.queries, memory + place, memory)
+    final = layer_norm(target, (8,), head.norm.weight, head.norm.bias)
+    expected = (head.classifier.weight[:, 0] * final).sum(dim=1) + head.classifier.bias
+    torch.testing.assert_close(head(features).logits[0], expected)
+
+
+def test_attention_maps_are_the_weights_of_the_last_layer():
+    # Oracle: softmax(Q K' / sqrt(size)) of each attention head, written out, then their mean.
+    torch.manual_seed(2)
+    head = QueryDecoder(8, 5, queries=3, attention_heads=2, dropout=0.0).double().eval()
+    features = torch.randn(2, 8, 2, 3, dtype=torch.float64)
+    maps = head.attention(features)
+    assert maps.shape == (2, 5, 2, 3)
+    torch.testing.assert_close(maps.sum(dim=(2, 3)), torch.ones(2, 5, dtype=torch.float64))
+    assert torch.equal(maps[:, 0], maps[:, 1])  # labels 0 and 1 share a query
+    seen = []
+    head.decoder[-1].attention.register_forward_pre_hook(lambda _, inputs: seen.append(inputs))
+    head(features)
+    query, key, _ = seen[0]
+    layer = head.decoder[-1].attention
+    weights, biases = layer.in_proj_weight.chunk(3), layer.in_proj_bias.chunk(3)
+    q, k = query @ weights[0].T + biases[0], key @ weights[1].T + biases[1]
+    parts = [slice(0, 4), slice(4, 8)]
+    chances = [(q[..., p] @ k[..., p].mT / 2).softmax(dim=-1) for p in parts]
+    expected = ((chances[0] + chances[1]) / 2)[:, [0, 0, 1, 1, 2]].unflatten(2, (2, 3))
+    torch.testing.assert_close(maps, expected)
 
 
 CLIP = towers()

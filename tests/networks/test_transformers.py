@@ -4,6 +4,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from torch import nn
+from torch.nn import functional
 from torch.nn.functional import conv2d
 
 from labelwise.errors import SettingsError
@@ -26,12 +27,9 @@ def shaken(backbone):
 
 
 def layer_norm(state, name, rows):
-    """Normalise each row by itself: (x - mean) / sqrt(var + 1e-5), scaled and moved."""
-    found = []
-    for row in rows:
-        centred = row - row.mean()
-        found.append(centred / (centred.square().mean() + 1e-5).sqrt())
-    return torch.stack(found) * state[f"{name}.weight"] + state[f"{name}.bias"]
+    return functional.layer_norm(
+        rows, rows.shape[1:], state[f"{name}.weight"], state[f"{name}.bias"]
+    )
 
 
 def linear(state, name, rows):
@@ -40,29 +38,22 @@ def linear(state, name, rows):
 
 def projected(state, name, letter, rows, shape, stride):
     """Return the queries, keys or values of tokens, the first of which may be the class token."""
-    places = shape[0] * shape[1]
-    spare, image = rows[: len(rows) - places], rows[len(rows) - places :]
-    image = image.T.reshape(1, -1, *shape)
-    conv = f"{name}.conv_proj_{letter}.conv.weight"
-    image = conv2d(image, state[conv], stride=stride, padding=1, groups=image.shape[1])[0]
-    mean, var, weight, bias = (
-        state[f"{name}.conv_proj_{letter}.bn.{part}"][:, None, None]
-        for part in ("running_mean", "running_var", "weight", "bias")
-    )
-    image = (image - mean) / (var + 1e-5).sqrt() * weight + bias
-    return linear(state, f"{name}.proj_{letter}", torch.cat([spare, image.flatten(1).T]))
+    spare, image = rows.tensor_split([len(rows) - shape[0] * shape[1]])
+    image, name = image.T.reshape(1, -1, *shape), f"{name}.{{}}_{letter}"
+    conv, bn = state[f"{name.format('conv_proj')}.conv.weight"], f"{name.format('conv_proj')}.bn"
+    image = conv2d(image, conv, stride=stride, padding=1, groups=image.shape[1])
+    norm = (state[f"{bn}.{part}"] for part in ("running_mean", "running_var", "weight", "bias"))
+    image = functional.batch_norm(image, *norm)[0]
+    return linear(state, name.format("proj"), torch.cat([spare, image.flatten(1).T]))
 
 
 def attention(state, name, rows, shape, heads):
     queries = projected(state, name, "q", rows, shape, 1)
     keys, values = (projected(state, name, letter, rows, shape, 2) for letter in "kv")
-    width = queries.shape[1]
-    size, seen = width // heads, []
-    for head in range(heads):
-        part = slice(head * size, (head + 1) * size)
+    seen, width = [], queries.shape[1]
+    for part in torch.arange(width).chunk(heads):
         scores = queries[:, part] @ keys[:, part].T / width**0.5  # not the width of one head
-        weights = torch.exp(scores) / torch.exp(scores).sum(dim=1, keepdim=True)
-        seen.append(weights @ values[:, part])
+        seen.append(scores.softmax(dim=1) @ values[:, part])
     return linear(state, f"{name}.proj", torch.cat(seen, dim=1))
 
 
@@ -167,11 +158,11 @@ def test_the_probe_attends_as_torchs_attention_does():
 def test_what_a_tower_cannot_be_is_refused():
     name = shape("clip").name
     assert TowerShape.parse(name) == shape("clip")
-    with pytest.raises(SettingsError, match="positions for pictures of 16 pixels, got image_size"):
-        create_backbone(name, image_size=32)
-    with pytest.raises(SettingsError, match="weights from the folder of its model"):
-        create_backbone(name, weights="pretrained")
-    with pytest.raises(SettingsError, match="is not the name of an image tower"):
-        create_backbone("tower/clip-16")
-    with pytest.raises(SettingsError, match="a multiple of its heads"):
-        create_backbone(name.replace("16x2x4", "18x2x4"))
+    for given, options, told in (
+        (name, {"image_size": 32}, "positions for pictures of 16 pixels, got image_size"),
+        (name, {"weights": "pretrained"}, "weights from the folder of its model"),
+        ("tower/clip-16", {}, "is not the name of an image tower"),
+        (name.replace("16x2x4", "18x2x4"), {}, "a multiple of its heads"),
+    ):
+        with pytest.raises(SettingsError, match=told):
+            create_backbone(given, **options)

@@ -3,7 +3,6 @@
 import io
 import json
 import os
-import sys
 import tarfile
 
 import numpy as np
@@ -54,15 +53,14 @@ def write_photos(folder, count):
     return folder
 
 
-def write_tar(path, count):
+def write_tar(path, files):
+    """Write files, names and contents, into a tar file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     with tarfile.open(path, "w") as tar:
-        for number in range(count):
-            member = tarfile.TarInfo(f"a/{number:03d}.png")
-            content = picture(number)
+        for name, content in files:
+            member = tarfile.TarInfo(name)
             member.size = len(content)
             tar.addfile(member, io.BytesIO(content))
-            note = tarfile.TarInfo(f"a/{number:03d}.txt")
-            tar.addfile(note, io.BytesIO())
     return path
 
 
@@ -71,16 +69,6 @@ def write_parquet(path, count, nested=False):
     column = [{"bytes": blob, "path": None} for blob in blobs] if nested else blobs
     pq.write_table(pa.table({"image": column, "n": range(count)}), path, row_group_size=4)
     return path
-
-
-def call(monkeypatch, *arguments):
-    """Run the command in this process; return its exit status."""
-    from labelwise.cli import main  # not for the workers that import this file
-
-    monkeypatch.setattr(sys, "argv", ["labelwise", *map(str, arguments)])
-    with pytest.raises(SystemExit) as end:
-        main()
-    return end.value.code or 0
 
 
 def write_model(folder):

@@ -14,7 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from sample_scores import assert_close, in_memory
-from shard_setup import answers, call, task, write_model, write_photos
+from shard_setup import answers, task, write_model, write_photos
+from typed import must_run, refused
 
 from labelwise.data import load
 from labelwise.errors import CheckpointError, DataError
@@ -175,70 +176,81 @@ def test_another_machine_makes_its_own_store_of_labels(shards, photos, tmp_path,
     assert there.stages[0].log_loss.score().value == pytest.approx(here.before.log_loss, abs=1e-9)
 
 
-def test_the_command_evaluates_shards(shards, photos, monkeypatch, capsys):
+def test_the_command_evaluates_shards(shards, photos):
     truth = draw_labels(shards)
     labels = write_labels(photos / "labels.csv", shards, truth)
-    command = ["evaluate", f"file://{shards}", "--labels", labels, "--json"]
-    assert call(monkeypatch, *command) == 0
-    shown = json.loads(capsys.readouterr().out)
-    whole = truth_of(shards, truth, None)
+    command = must_run("evaluate", f"file://{shards}", "--labels", labels, "--json")
+    shown, whole = json.loads(command.stdout), truth_of(shards, truth, None)
     assert shown["before"]["log_loss"] == pytest.approx(whole.before.log_loss, abs=1e-9)
     assert shown["ranking"]["map_class"] == pytest.approx(whole.ranking.map_class, abs=1e-9)
-    assert call(monkeypatch, "evaluate", str(shards), "--labels", labels, "--split", "test") == 1
-    assert "--split does not apply" in capsys.readouterr().err
-    assert call(monkeypatch, "evaluate", labels, "--workers", "2") == 1
-    assert "--workers does not apply" in capsys.readouterr().err
+    told = refused("evaluate", shards, "--labels", labels, "--split", "test")
+    assert "--split does not apply" in told
+    assert "--workers does not apply" in refused("evaluate", labels, "--workers", "2")
 
 
-def test_what_cannot_be_trusted_is_refused_in_a_sentence(shards, photos, tmp_path):
-    labels = write_labels(photos / "labels.csv", shards, draw_labels(shards))
+def without(*names):
+    """Return a change of a folder: these files are gone."""
+    return lambda folder: [(folder / name).unlink() for name in names]
 
-    def refused(kind, match, source=labels, folder=None):
-        with pytest.raises(kind, match=match):
-            evaluate_shards(str(folder or tmp_path / "copy"), source, LocalEngine(1))
 
-    folder = copied(shards, tmp_path)
-    (folder / "_SUCCESS").unlink()
-    refused(CheckpointError, r"is not finished, 9 shards are; run the same `labelwise predict`")
-    (folder / "_manifest.jsonl").unlink()
-    refused(CheckpointError, r"there is no _manifest\.jsonl")
-    shutil.rmtree(folder)
-
-    copied(shards, tmp_path)
+def spoiled(folder):
     (folder / "part-00003.parquet").write_bytes(b"x" * 100)
-    refused(CheckpointError, r"part-00003\.parquet is not what .* says, its bytes are others")
-    (folder / "part-00003.parquet").unlink()
-    refused(CheckpointError, r"part-00003\.parquet is not what .* says, it is gone")
-    shutil.rmtree(folder)
 
-    def turned(number, table):
-        facts = json.loads(table.schema.metadata[b"labelwise"])
-        facts["names"] = facts["names"][::-1] if number == 4 else facts["names"]
-        return table.replace_schema_metadata({"labelwise": json.dumps(facts)})
 
-    copied(shards, tmp_path)
-    rewrite(folder, turned)
-    refused(DataError, r"part-00004\.parquet has other labels, another order")
-    shutil.rmtree(folder)
+def turned(number, table):
+    facts = json.loads(table.schema.metadata[b"labelwise"])
+    facts["names"] = facts["names"][::-1] if number == 4 else facts["names"]
+    return table.replace_schema_metadata({"labelwise": json.dumps(facts)})
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "match"),
+    [
+        (without("_SUCCESS"), CheckpointError, "is not finished, 9 shards are; run the s"),
+        (without("_SUCCESS", "_manifest.jsonl"), CheckpointError, r"there is no _manifest\.jsonl"),
+        (
+            spoiled,
+            CheckpointError,
+            r"part-00003\.parquet is not what .* says, its bytes are others",
+        ),
+        (without("part-00003.parquet"), CheckpointError, "is not what .* says, it is gone"),
+        (
+            lambda folder: rewrite(folder, turned),
+            DataError,
+            r"00004\.parquet has other labels, ano",
+        ),
+    ],
+)
+def test_shards_that_cannot_be_trusted_are_refused(shards, photos, tmp_path, change, kind, match):
+    change(copied(shards, tmp_path))
+    labels = write_labels(photos / "labels.csv", shards, draw_labels(shards))
+    with pytest.raises(kind, match=match):
+        evaluate_shards(str(tmp_path / "copy"), labels, LocalEngine(1))
+
+
+def test_labels_that_do_not_fit_and_photos_that_come_twice_are_refused(shards, photos, tmp_path):
+    labels = write_labels(photos / "labels.csv", shards, draw_labels(shards))
+    text = (photos / "labels.csv").read_text()
+    for source, table, match in (
+        (None, "", "has no labels; give them with --labels"),
+        ("odd.csv", "path,labels\nnowhere.png,\n", "no id of .* is in it, first"),
+        ("twice.csv", text + text.splitlines()[1] + "\n", "rows 1 and 60 name the same image"),
+        ("fewer.csv", "path,dog\nday 0/000.png,1\n", "label .* of the scores is missing"),
+    ):
+        given = None if source is None else str(photos / source)
+        if source is not None:
+            (photos / source).write_text(table)
+        with pytest.raises(DataError, match=match):
+            evaluate_shards(str(shards), given, LocalEngine(1))
 
     def repeated(number, table):
         first = pq.read_table(shards / "part-00000.parquet")
         return pa.concat_tables([table, first.slice(3, 1)]) if number == 6 else table
 
-    copied(shards, tmp_path)
-    rewrite(folder, repeated)
-    refused(DataError, r"is there twice, in part-00000\.parquet and part-00006\.parquet")
-    shutil.rmtree(folder)
-
-    copied(shards, tmp_path)
-    refused(DataError, "has no labels; give them with --labels", source=None)
-    (tmp_path / "odd.csv").write_text("path,labels\nnowhere.png,\n")
-    refused(DataError, "no id of .* is in it, first", source=str(tmp_path / "odd.csv"))
-    text = (photos / "labels.csv").read_text()
-    (photos / "twice.csv").write_text(text + text.splitlines()[1] + "\n")
-    refused(DataError, r"rows 1 and 60 name the same image", source=str(photos / "twice.csv"))
-    (photos / "fewer.csv").write_text("path,dog\nday 0/000.png,1\n")
-    refused(DataError, r"label .* of the scores is missing", source=str(photos / "fewer.csv"))
+    rewrite(copied(shards, tmp_path), repeated)
+    match = r"is there twice, in part-00000\.parquet and part-00006\.parquet"
+    with pytest.raises(DataError, match=match):
+        evaluate_shards(str(tmp_path / "copy"), labels, LocalEngine(1))
 
 
 def test_stored_labels_are_those_of_the_table(tmp_path):

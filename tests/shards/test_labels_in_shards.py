@@ -4,9 +4,7 @@ Oracle: scikit-learn's average precision of the logits that ``predict`` wrote, w
 were written into the shards.
 """
 
-import io
 import json
-import tarfile
 from contextlib import ExitStack
 
 import numpy as np
@@ -14,9 +12,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from bucket_setup import served_bucket
-from shard_setup import answers, call, picture, write_model
+from shard_setup import answers, picture, write_model, write_tar
 from sklearn.metrics import average_precision_score
 from tiny_predictor import NAMES
+from typed import must_run
 
 from labelwise.data import load
 
@@ -28,17 +27,14 @@ def labels_of(number):
     return [name for name, every in zip(NAMES, (2, 3, 5), strict=True) if number % every == 0]
 
 
-def write_tar(path, numbers):
+def write_labelled_tar(path, numbers):
     """Write pictures with labels, in folders of the shard, their ends in capitals or not."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(path, "w") as tar:
-        for number in numbers:
-            name, suffix = f"day {number % 2}/{number:03d}", ("png", "PNG")[number % 2]
-            label = json.dumps({"labels": labels_of(number)}).encode()
-            for member, content in ((suffix, picture(WHOLE + number)), ("json", label)):
-                facts = tarfile.TarInfo(f"{name}.{member}")
-                facts.size = len(content)
-                tar.addfile(facts, io.BytesIO(content))
+    files = []
+    for number in numbers:
+        name, suffix = f"day {number % 2}/{number:03d}", ("png", "PNG")[number % 2]
+        files.append((f"{name}.{suffix}", picture(WHOLE + number)))
+        files.append((f"{name}.json", json.dumps({"labels": labels_of(number)}).encode()))
+    write_tar(path, files)
 
 
 def write_parquet(path, numbers):
@@ -50,28 +46,15 @@ def write_parquet(path, numbers):
     pq.write_table(pa.table(columns), path, row_group_size=5)
 
 
-def typed(monkeypatch, capsys, *words):
-    status, shown = call(monkeypatch, *words), capsys.readouterr()
-    assert not status, shown.err
-    return shown.out
-
-
-def mean_average_precision(out):
-    """Return the mean over labels of what was predicted for the pictures, which are in order."""
-    rows = answers(out)
-    present = np.array([[name in labels_of(number) for name in NAMES] for number in range(COUNT)])
-    return average_precision_score(present, np.array([row["logits"] for row in rows]))
-
-
 PLACES = {"tar": ("file", "nested", "bucket"), "parquet": ("file", "folder", "bucket")}
 
 
 @pytest.mark.parametrize(("kind", "where"), [(k, one) for k in PLACES for one in PLACES[k]])
 @pytest.mark.filterwarnings("ignore")  # of boto3 and moto
 def test_what_was_predicted_from_shards_is_evaluated_with_their_labels(
-    tmp_path, monkeypatch, capsys, kind, where
+    tmp_path, monkeypatch, kind, where
 ):
-    write = {"tar": write_tar, "parquet": write_parquet}[kind]
+    write = {"tar": write_labelled_tar, "parquet": write_parquet}[kind]
     monkeypatch.chdir(tmp_path)
     model = write_model(tmp_path / "model")
     names = {"file": ("x",), "nested": ("a/x", "b/deep/x")}.get(where, ("x", "y"))
@@ -85,17 +68,17 @@ def test_what_was_predicted_from_shards_is_evaluated_with_their_labels(
             for shard in shards:
                 bucket.put(f"{kind}/{shard}", (tmp_path / "shards" / shard).read_bytes())
             source = bucket.place(kind)
-        typed(monkeypatch, capsys, "predict", model, source, "-o", "out/")
-        shown = typed(monkeypatch, capsys, "evaluate", "out", "--labels", source, "--json")
-    found = json.loads(shown)
-    assert found["ranking"]["map_class"] == pytest.approx(
-        mean_average_precision(tmp_path / "out"), abs=1e-9
-    )
+        must_run("predict", model, source, "-o", "out/")
+        shown = must_run("evaluate", "out", "--labels", source, "--json").stdout
+    present = np.array([[name in labels_of(number) for name in NAMES] for number in range(COUNT)])
+    logits = np.array([row["logits"] for row in answers(tmp_path / "out")])  # in order
+    expected = average_precision_score(present, logits)
+    assert json.loads(shown)["ranking"]["map_class"] == pytest.approx(expected, abs=1e-9)
 
 
 def test_a_shard_is_called_the_same_by_everybody(tmp_path):
     """Oracle: what stands in the tar file, below the folder that was named."""
-    write_tar(tmp_path / "shards" / "a" / "x.tar", range(4))
+    write_labelled_tar(tmp_path / "shards" / "a" / "x.tar", range(4))
     expected = [
         f"a/x.tar/day {number % 2}/{number:03d}.{('png', 'PNG')[number % 2]}" for number in range(4)
     ]

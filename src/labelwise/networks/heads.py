@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from copy import deepcopy
 from math import pi
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 import torch
 from torch import Tensor, nn
@@ -99,7 +99,6 @@ class BoostHead(Head):
 
     @torch.no_grad()
     def start_at(self, logits: Tensor) -> None:
-        """Set the biases so that training starts with logits of ``logits`` (K,)."""
         boosted = logits.clamp(min=0) / (self.alpha if self.boosts == "always" else 1)
         self.classifier.bias.copy_(logits.clamp(max=0) + boosted)
 
@@ -162,13 +161,7 @@ class AttentionLayer(nn.Module):
     """Attention and feed-forward net, post-norm; encoder and decoder layers are both this."""
 
     def __init__(
-        self,
-        width: int,
-        heads: int,
-        feedforward: int,
-        dropout: float,
-        *,
-        self_attention: bool = False,
+        self, width: int, heads: int, feedforward: int, dropout: float, self_attention: bool = False
     ) -> None:
         super().__init__()
         self.attention = nn.MultiheadAttention(width, heads, dropout, batch_first=True)
@@ -192,15 +185,12 @@ class AttentionLayer(nn.Module):
             return state
         query = state + queries
         seen, _ = self.self_attention(query, query, state, need_weights=False)
-        result: Tensor = self.norm_self(state + self.dropout(seen))
-        return result
+        return cast(Tensor, self.norm_self(state + self.dropout(seen)))
 
     def after(self, state: Tensor, seen: Tensor) -> Tensor:
-        """Return the next state, given what the attention saw."""
         state = self.norm_attention(state + self.dropout(seen))
         hidden = self.dropout(torch.relu(self.expand(state)))
-        result: Tensor = self.norm_feedforward(state + self.dropout(self.contract(hidden)))
-        return result
+        return cast(Tensor, self.norm_feedforward(state + self.dropout(self.contract(hidden))))
 
 
 class GroupLinear(nn.Module):
@@ -264,15 +254,10 @@ class QueryDecoder(Head):
         self.project = nn.Identity() if width == channels else nn.Conv2d(channels, width, 1)
         layer = (width, attention_heads, feedforward, dropout)
         self.encoder = nn.ModuleList(AttentionLayer(*layer) for _ in range(encoder_layers))
-        there = {
-            "none": range(0),
-            "first": range(1),
-            "later": range(1, decoder_layers),
-            "all": range(decoder_layers),
-        }[self_attention]
+        numbers = range(decoder_layers)
+        kinds = {"none": range(0), "first": range(1), "later": numbers[1:], "all": numbers}
         self.decoder = nn.ModuleList(
-            AttentionLayer(*layer, self_attention=number in there)
-            for number in range(decoder_layers)
+            AttentionLayer(*layer, number in kinds[self_attention]) for number in numbers
         )
         self.norm = nn.LayerNorm(width)
         self.classifier = GroupLinear(width, num_labels, share=-(-num_labels // queries))
@@ -302,8 +287,7 @@ class QueryDecoder(Head):
             memory = layer(memory, query, query, memory)
         key = memory + positions
         target = torch.zeros_like(self.queries).expand(memory.shape[0], -1, -1)
-        decoder: Any = self.decoder
-        weights = None
+        weights, decoder = None, cast(Any, self.decoder)
         for layer in decoder:
             target = layer.look_around(target, self.queries)
             query = target + self.queries
@@ -322,19 +306,18 @@ def sine_position(channels: int, height: int, width: int, like: Tensor) -> Tenso
     """
     if channels % 4:
         raise ValueError(f"channels must be a multiple of 4, got {channels}")
-    rows, columns = (_axis(channels // 2, size, like) for size in (height, width))
-    grid = (channels // 2, height, width)
-    code = torch.cat([rows.unsqueeze(2).expand(grid), columns.unsqueeze(1).expand(grid)])
-    return code.to(like.dtype)
+    half = channels // 2
+    pairs = torch.arange(half // 2, device=like.device, dtype=torch.float32)
+    frequency = (TEMPERATURE ** (2 * pairs / half)).unsqueeze(1)
 
+    def axis(size: int) -> Tensor:
+        positions = torch.arange(1, size + 1, device=like.device, dtype=torch.float32)
+        angles = 2 * pi * positions / (size + EPS) / frequency  # (half / 2, size)
+        return torch.stack([angles.sin(), angles.cos()], dim=1).flatten(0, 1)
 
-def _axis(channels: int, size: int, like: Tensor) -> Tensor:
-    """Return the code (channels, size) of one axis, in float32."""
-    positions = torch.arange(1, size + 1, device=like.device, dtype=torch.float32)
-    pairs = torch.arange(channels // 2, device=like.device, dtype=torch.float32)
-    frequency = TEMPERATURE ** (2 * pairs / channels)
-    angles = 2 * pi * positions / (size + EPS) / frequency.unsqueeze(1)  # (channels / 2, size)
-    return torch.stack([angles.sin(), angles.cos()], dim=1).flatten(0, 1)
+    rows, columns = axis(height).unsqueeze(2), axis(width).unsqueeze(1)
+    grid = (half, height, width)
+    return torch.cat([rows.expand(grid), columns.expand(grid)]).to(like.dtype)
 
 
 # Features of each label (after SSGRL, Chen et al. 2019, with learned vectors e_k for the words):
@@ -384,10 +367,8 @@ class DecoderTrunk(nn.Module):
     ) -> None:
         super().__init__()
         if width % attention_heads:
-            raise ValueError(
-                f"the width of an ML-Decoder must be a multiple of its {attention_heads} attention "
-                f"heads, got {width}"
-            )
+            of = f"its {attention_heads} attention heads, got {width}"
+            raise ValueError(f"the width of an ML-Decoder must be a multiple of {of}")
         self.project = nn.Linear(channels, width)
         self.norm = nn.LayerNorm(width)
         self.dropout = nn.Dropout(dropout)
@@ -398,8 +379,7 @@ class DecoderTrunk(nn.Module):
         memory = torch.relu(self.project(features.flatten(2).transpose(1, 2)))
         given = queries.expand(memory.shape[0], -1, -1)  # not len: it must stay open in exports
         state = self.norm(given + self.dropout(given))
-        hidden: Tensor = self.layer(state, state, memory, memory)
-        return hidden
+        return cast(Tensor, self.layer(state, state, memory, memory))
 
 
 class MLDecoder(Head):
@@ -463,13 +443,10 @@ class WordDecoder(Head):
         return Outputs(self.classifier(states).squeeze(2))
 
     def with_words(self, words: Tensor | Sequence[Sequence[float]]) -> "WordDecoder":
-        """Return the same head for other labels, of these words (K, E)."""
         given = _checked_words(words)
         if given.shape[1] != self.words.shape[1]:
-            raise ValueError(
-                f"words must have the {self.words.shape[1]} numbers of those it was trained with, "
-                f"got {given.shape[1]}"
-            )
+            wanted = f"the {self.words.shape[1]} numbers of those it was trained with"
+            raise ValueError(f"words must have {wanted}, got {given.shape[1]}")
         other = deepcopy(self)
         other.words = given.to(self.words)
         return other
@@ -540,10 +517,8 @@ class DualPrompts(Head):
         """Return a head with the same words for other labels, of these names (n_k, W)."""
         other = DualPrompts(self.encoder, names, context=len(self.present))
         if other.present.shape != self.present.shape:
-            raise ValueError(
-                f"names must have the width {self.present.shape[1]} of those it was trained with, "
-                f"got {other.present.shape[1]}"
-            )
+            wanted = f"the width {self.present.shape[1]} of those it was trained with"
+            raise ValueError(f"names must have {wanted}, got {other.present.shape[1]}")
         other.load_state_dict(self.state_dict())
         return other.to(self.present)
 
@@ -554,8 +529,6 @@ def _checked(names: Sequence[Tensor]) -> list[Tensor]:
             "names must be embedded texts (tokens, width) of two tokens or more, one per label, "
             f"got {[tuple(name.shape) for name in names]}"
         )
-    if len({name.shape[1] for name in names}) > 1:
-        raise ValueError(
-            f"names must have one width, got {sorted({name.shape[1] for name in names})}"
-        )
+    if len(widths := {name.shape[1] for name in names}) > 1:
+        raise ValueError(f"names must have one width, got {sorted(widths)}")
     return [name.detach() for name in names]

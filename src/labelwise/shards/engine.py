@@ -92,11 +92,7 @@ RECORD = TypeAdapter(ShardRecord)
 
 
 def shard_name(number: int) -> str:
-    """Return the file name of a shard.
-
-    >>> shard_name(7)
-    'part-00007.parquet'
-    """
+    """Return the file name of a shard, such as ``part-00007.parquet``."""
     return f"part-{number:05d}.parquet"
 
 
@@ -104,8 +100,7 @@ class Manifest:
     """The finished shards of a folder; :meth:`add` keeps them in ``_manifest.jsonl``."""
 
     def __init__(self, storage: Storage) -> None:
-        self._storage = storage
-        self._records = {}
+        self._storage, self._records = storage, dict[str, ShardRecord]()
         lines = b"" if storage.size(MANIFEST_FILE) is None else storage.read(MANIFEST_FILE)
         for number, line in enumerate(lines.splitlines(), start=1):
             try:

@@ -134,9 +134,8 @@ class StoredLabels:
         position = np.searchsorted(self.records, lowest)
         asked = np.flatnonzero(position < len(self.records))
         there, numbers = _fields(self.records[position[asked]])
-        same = (there == keys[asked]).all(axis=1)
         rows = np.full(len(keys), -1, np.int64)
-        rows[asked[same]] = numbers[same]
+        rows[asked] = np.where((there == keys[asked]).all(axis=1), numbers, -1)
         return rows
 
     @staticmethod
@@ -155,16 +154,14 @@ class StoredLabels:
             raise DataError(f"{source}: the table is empty")
         repeat = keys.first_repeat()
         if repeat is not None:
+            first, second = (row + 1 for row in repeat)
             raise DataError(
-                f"{source}: rows {repeat[0] + 1:,} and {repeat[1] + 1:,} name the same image; keep "
-                "one of them"
+                f"{source}: rows {first:,} and {second:,} name the same image; keep one"
             )
         return StoredLabels(folder, len(names))
 
 
 class _SetsFile(ExitStack):
-    """Sets of rows, written as they come in the form of :class:`LabelSets`."""
-
     def __init__(self, folder: Path, kind: str) -> None:
         super().__init__()
         self.offsets, self.columns, self.inverted = (
@@ -216,8 +213,8 @@ def _batches(source: str, names: tuple[str, ...], folder: Path) -> Iterator[Batc
         ids = [table.ids[row] for row in rows.tolist()]
         named_rows = zip(rows.tolist(), ids, strict=True)
         places = [table.images.address(row) or name for row, name in named_rows]
-        present, unknown = (table.present.take(rows), table.unknown.take(rows))
-        yield ids, places, _renamed(present, columns), _renamed(unknown, columns)
+        here, hidden = (_renamed(s.take(rows), columns) for s in (table.present, table.unknown))
+        yield ids, places, here, hidden
 
 
 def _only_holds_images(source: str) -> bool:
@@ -239,14 +236,13 @@ def _table_batches(path: Path, base: str, names: tuple[str, ...]) -> Iterator[Ba
     if not path.is_file():
         raise DataError(f"{path} is not there, or not a file")
     stream = TABULAR[path.suffix.lower()](path)
-    found = find_columns(
-        stream.header, path.name, columns=stream.meanings, text_only=stream.text_only
-    )
+    meanings, text_only = stream.meanings, stream.text_only
+    found = find_columns(stream.header, path.name, columns=meanings, text_only=text_only)
     if found.path is None:
         raise DataError(f"{path.name}: there must be a column 'path' that names the images")
     layout: TableColumns = replace(found, image=None, split=None, group=None)
-    own = tuple([header.strip() for header in layout.one_hot])
-    if own and all(name.startswith(PREFIX) for name in own):
+    own = tuple(header.strip() for header in layout.one_hot)
+    if all(name.startswith(PREFIX) for name in own):
         own = tuple(name.removeprefix(PREFIX) for name in own)
     columns = _columns(path.name, own, names) if own else np.arange(len(names), dtype=np.int32)
     rows = 0
@@ -362,14 +358,12 @@ class EvaluationTask:
         logits, sets, present, known, keys, numbers = map(np.concatenate, zip(*parts, strict=True))
         sums = None
         if len(logits):
-            observed = None if known.all() else known
-            chosen = self.rule or sets
             sums = measure(
                 logits,
                 present & known,
-                observed,
+                None if known.all() else known,
                 link=folder.link,
-                rule=chosen if self.sets else None,
+                rule=(self.rule or sets) if self.sets else None,
                 bins=self.bins,
                 k=self.k,
             )
@@ -385,10 +379,8 @@ class ShardFolder:
         if not self.storage.is_folder():
             raise CheckpointError(f"{self.address} holds no shards; is its address right?")
         if self.storage.size(MANIFEST_FILE) is None:
-            raise CheckpointError(
-                f"{self.address}: there is no {MANIFEST_FILE}, so nobody knows whether every shard "
-                "is there; run the same `labelwise predict` again to finish them"
-            )
+            what = f"there is no {MANIFEST_FILE}"
+            raise CheckpointError(f"{self.address}: {what}; run the same `labelwise predict` again")
         self.records = Manifest(self.storage).records()
         if self.storage.size(SUCCESS_FILE) is None:
             raise CheckpointError(
@@ -397,8 +389,7 @@ class ShardFolder:
             )
         if not self.records:
             raise CheckpointError(f"{self.address}: {MANIFEST_FILE} names no shard")
-        metadata = self._table(self.records[0]).schema.metadata or {}
-        self._stated = metadata.get(b"labelwise")
+        self._stated = (self._table(self.records[0]).schema.metadata or {}).get(b"labelwise")
         try:
             facts = json.loads(self._stated or b"")
             self.names = LabelSpace(tuple(facts["names"])).names
@@ -452,22 +443,19 @@ class ShardFolder:
     def own_labels(
         self, name: str, shard: Shard
     ) -> tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.bool_]]:
-        """Return which scored rows have labels in the shard, which are present, which known."""
         if TRUTH not in shard.table.column_names:
             raise DataError(
                 f"{self.address}: {name} has no labels; give them with --labels, or add a "
                 f"column {TRUTH!r} with the list of each row"
             )
         there = np.flatnonzero(np.asarray(shard.table[TRUTH].is_valid()))
-        width = len(self.names)
         if not len(there):
-            nothing = np.zeros((0, width), np.bool_)
+            nothing = np.zeros((0, len(self.names)), np.bool_)
             return there, nothing, nothing
         unknown = UNKNOWN if UNKNOWN in shard.table.column_names else None
         layout = TableColumns("path", None, TRUTH, unknown, None, None, ())
         builder = TableBuilder(layout, Vocabulary(self.names))
-        batch = shard.table.take(pa.array(there)).combine_chunks().to_batches()[0]
-        builder.add(batch, name, 0)
+        builder.add(shard.table.take(pa.array(there)).combine_chunks().to_batches()[0], name, 0)
         table = builder.finish(Path(), name)
         return there, table.present.dense(), ~table.unknown.dense()
 
@@ -541,10 +529,8 @@ def evaluate_shards(
             shards = [folder.records[number >> 32] for number in repeat]
             table = pq.read_table(io.BytesIO(folder.storage.read(shards[0].shard)))
             name = table["path"][repeat[0] & 0xFFFFFFFF].as_py()
-            raise DataError(
-                f"{folder.address}: {name!r} is there twice, in {shards[0].shard} and "
-                f"{shards[1].shard}; an image must be evaluated once"
-            )
+            both = f"{shards[0].shard} and {shards[1].shard}; an image must be evaluated once"
+            raise DataError(f"{folder.address}: {name!r} is there twice, in {both}")
         if total is None:
             if labels is None:
                 raise DataError(f"{folder.address}: no row has labels")
@@ -555,16 +541,11 @@ def evaluate_shards(
                 f"{without_options(labels)}: no id of {folder.address} is in it, first {first!r}; "
                 "name the images by the same paths"
             )
-    notes = []
-    if failed:
-        notes.append(f"{unscored_note(failed, folder.address)}.")
+    notes = [f"{unscored_note(failed, folder.address)}."] if failed else []
     if unlabelled:
         what = "the shards have" if labels is None else f"{without_options(labels)} has"
-        scored = rows - failed
-        notes.append(
-            f"{what} labels of {scored - unlabelled:,} of the {scored:,} rows; "
-            "the others are left out."
-        )
+        of = f"{rows - failed - unlabelled:,} of the {rows - failed:,} rows"
+        notes.append(f"{what} labels of {of}; the others are left out.")
     if labels is not None and labelled > total.rows:
         rest = counted(labelled - total.rows, "row")
         notes.append(f"{rest} of {without_options(labels)} without scores.")

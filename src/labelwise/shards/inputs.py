@@ -15,6 +15,7 @@ import tempfile
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -121,7 +122,6 @@ def _tar_rows(storage: Storage, name: str) -> Iterator[InputRow]:
 
 
 def _parquet_rows(storage: Storage, name: str) -> Iterator[InputRow]:
-    """Yield the rows of a Parquet file; none if it holds no images."""
     with storage.stream(name) as stream:
         parquet = _parquet(stream, name)
         if _image_column(parquet) is None:
@@ -183,11 +183,8 @@ def _listed(storage: Storage, table: Path) -> Iterator[InputRow]:
         for number, path in enumerate(batch.column(header).to_pylist(), start=before + 1):
             if not isinstance(path, str) or not path:
                 raise DataError(f"{table.name}: row {number} must name an image, got {path!r:.60}")
-            if is_uri(path):
-                root, _, file = path.rpartition("/")
-                yield InputRow(path, root, os.fsencode(file))
-            else:
-                yield InputRow(path, storage.place, os.fsencode(path))
+            root, _, file = path.rpartition("/") if is_uri(path) else (storage.place, "", path)
+            yield InputRow(path, root, os.fsencode(file))
         before += batch.num_rows
 
 
@@ -197,14 +194,14 @@ class StoredImages(EncodedImages):
     def __init__(self, rows: Sequence[InputRow]) -> None:
         self.rows, self.ids = rows, Names([row.id for row in rows])
         self.outage: StorageError | None = None
-        self._storages: dict[str, Storage] = {}
+        self._storage = cache(storage_at)
         self._groups: OrderedDict[tuple[str, bytes, int], Any] = OrderedDict()
         self._lock = threading.Lock()
 
     def location(self, row: int) -> Location | None:
         found = self.rows[row]
-        storage, whole = self._storage(found.root), found.group is None and found.offset is None
-        if not whole or not isinstance(storage, LocalStorage):
+        storage, inside = self._storage(found.root), (found.group, found.offset) != (None, None)
+        if inside or not isinstance(storage, LocalStorage):
             return None
         return Location(os.path.join(storage.folder, os.fsdecode(found.file)))
 
@@ -255,8 +252,3 @@ class StoredImages(EncodedImages):
                 raise StorageError(f"{name} changed: its images are gone since the plan was made")
             column = parquet.read_row_group(row.group, columns=[header])[header]
         return pc.struct_field(column, "bytes") if pa.types.is_struct(column.type) else column
-
-    def _storage(self, root: str) -> Storage:
-        if root not in self._storages:
-            self._storages[root] = storage_at(root)
-        return self._storages[root]

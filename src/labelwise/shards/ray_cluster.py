@@ -43,7 +43,6 @@ ROOM_SECONDS = 180.0  # that missing nodes have to join the cluster, before fewe
 FAILURE_SECONDS = 60.0  # that the others have to end by themselves after the first failure
 STOP_SECONDS = 600.0  # that a checkpoint may take when the user stops the command
 
-
 Place = str | Path
 
 
@@ -145,9 +144,8 @@ class _Rank:
         try:
             os.chdir(home)
         except OSError:
-            raise SettingsError(
-                f"every node must have the folder {home}, in which the command was given"
-            ) from None
+            what = f"the folder {home}, in which the command was given"
+            raise SettingsError(f"every node must have {what}") from None
         with suppress(KeyboardInterrupt):  # asked to stop: whoever asked knows
             run(settings, place, fresh)
 
@@ -202,16 +200,11 @@ class _Group:
             "LOCAL_RANK": "0",
             "TORCHELASTIC_RUN_ID": "ray",
         }
+        given, home = (self.run, settings, place, fresh), os.getcwd()
+        ranks = ({"RANK": str(rank), "GROUP_RANK": str(rank)} for rank in range(len(self.actors)))
         pending = [
-            actor.train.remote(
-                self.run,
-                settings,
-                place,
-                fresh,
-                shared | {"RANK": str(rank), "GROUP_RANK": str(rank)},
-                os.getcwd(),
-            )
-            for rank, actor in enumerate(self.actors)
+            actor.train.remote(*given, shared | rank, home)
+            for actor, rank in zip(self.actors, ranks, strict=True)
         ]
         try:
             self._wait(pending, settings, run, watch)
@@ -229,11 +222,8 @@ class _Group:
             raise told[0] if told else TrainingError(f"a worker stopped: {raised[0]}")
         return _is_finished(run)
 
-    def _wait(
-        self, pending: Sequence[Any], settings: Settings, run: RunFolder, watch: Watch
-    ) -> None:
-        """Wait until all have ended, or a little longer than the first that failed."""
-        left, shown, name = list(pending), "", f"{run.path.parent.name}, {run.path.name}"
+    def _wait(self, pending: list[Any], settings: Settings, run: RunFolder, watch: Watch) -> None:
+        left, shown, name = pending, "", f"{run.path.parent.name}, {run.path.name}"
         while left:
             done, left = self.ray.wait(left, num_returns=1, timeout=REPORT_SECONDS)
             with suppress(StorageError):  # it is only told
@@ -303,9 +293,8 @@ class RayDecoding:
         if not isinstance(images, StoredImages) or not transform.is_plain:
             raise TypeError("only stored pictures and a Transform travel to other nodes")
         ray = require_ray()
-        decode = ray.remote(num_cpus=1, max_retries=ATTEMPTS, scheduling_strategy=SCHEDULING)(
-            _decoded
-        )
+        needs = {"num_cpus": 1, "max_retries": ATTEMPTS, "scheduling_strategy": SCHEDULING}
+        decode = ray.remote(**needs)(_decoded)
 
         def start(batch: NDArray[np.int64]) -> tuple[NDArray[np.int64], Any]:
             return batch, decode.remote([images.rows[row] for row in batch.tolist()], transform)
@@ -315,18 +304,15 @@ class RayDecoding:
                 good, pixels, failed, outage = ray.get(waiting)
             except (*worker_losses(ray), ray.exceptions.WorkerCrashedError):
                 names = ", ".join(images.ids[int(row)] for row in batch[:3])
-                raise LabelwiseError(
-                    f"{ATTEMPTS + 1} processes died that decoded {names} or a picture beside them; "
-                    "they may have run out of memory"
-                ) from None
+                what = f"{names} or a picture beside them; they may have run out of memory"
+                raise LabelwiseError(f"{ATTEMPTS + 1} processes died that decoded {what}") from None
             if outage is not None:
                 images.outage = outage
                 raise outage
             values = torch.tensor(pixels)  # Ray's own memory may not be written to
             values = values.pin_memory() if device.type == "cuda" else values
-            failures = [
-                Failure(int(batch[at]), images.ids[int(batch[at])], reason) for at, reason in failed
-            ]
+            failed_rows = ((int(batch[at]), reason) for at, reason in failed)
+            failures = [Failure(row, images.ids[row], reason) for row, reason in failed_rows]
             yield Inputs(batch[good], sent(values.permute(0, 3, 1, 2), device), failures)
 
 
@@ -338,12 +324,8 @@ def _decoded(
     places = np.arange(len(rows))
     (inputs,) = resized_inputs(images, transform, [places], 1, torch.device("cpu"))
     pixels = np.ascontiguousarray(inputs.values.permute(0, 2, 3, 1).numpy())
-    return (
-        inputs.rows,
-        pixels,
-        [(failure.row, failure.reason) for failure in inputs.failures],
-        images.outage,
-    )
+    failed = [(failure.row, failure.reason) for failure in inputs.failures]
+    return inputs.rows, pixels, failed, images.outage
 
 
 T = TypeVar("T")
@@ -468,19 +450,15 @@ def joined(workers: int) -> Iterator[None]:
     if ray.is_initialized():
         yield
         return
-    options: dict[str, Any] = {
-        "log_to_driver": False,
-        "logging_level": "error",
-        "runtime_env": worker_environment(),
+    own = {
+        "address": "local",  # else Ray joins whatever was started last on this machine
+        "num_cpus": workers,
+        "include_dashboard": False,
+        "object_store_memory": OBJECT_STORE,
     }
-    if not os.environ.get("RAY_ADDRESS"):
-        options |= {
-            "address": "local",  # else Ray joins whatever was started last on this machine
-            "num_cpus": workers,
-            "include_dashboard": False,
-            "object_store_memory": OBJECT_STORE,
-        }
-    ray.init(**options)
+    options: dict[str, Any] = {} if os.environ.get("RAY_ADDRESS") else own
+    environment = worker_environment()
+    ray.init(log_to_driver=False, logging_level="error", runtime_env=environment, **options)
     try:
         yield
     finally:

@@ -44,14 +44,14 @@ PLAN_FILE = "_plan.json"
 ROW_GROUP = 1024  # rows of a row group of the answers
 WORDS = pa.list_(pa.string())
 PLAN_SCHEMA = pa.schema(
-    [
-        ("id", pa.string()),
-        ("root", pa.dictionary(pa.int32(), pa.string())),
-        ("file", pa.binary()),
-        ("offset", pa.int64()),
-        ("size", pa.int64()),
-        ("group", pa.int32()),
-    ]
+    {
+        "id": pa.string(),
+        "root": pa.dictionary(pa.int32(), pa.string()),
+        "file": pa.binary(),
+        "offset": pa.int64(),
+        "size": pa.int64(),
+        "group": pa.int32(),
+    }
 )
 
 
@@ -173,21 +173,13 @@ class ScoringTask:
         names = list(scorer.space.names)
         facts = {"names": names, "link": link_to_spec(link), "model": self.model.hash}
         schema, caution = answer_schema(json.dumps(facts)), scorer.caution
+        options: Any = {"workers": self.decoders, "decode": self.decode, "reader": self.reader}
 
         def work(shard: int) -> ShardRecord:
             rows = plan_rows(storage, shard)
             images = StoredImages(rows)
             with one_thread():
-                parts = list(
-                    score(
-                        scorer,
-                        images,
-                        batch_size=self.batch_size,
-                        workers=self.decoders,
-                        decode=self.decode,
-                        reader=self.reader,
-                    )
-                )
+                parts = list(score(scorer, images, batch_size=self.batch_size, **options))
             if images.outage is not None:
                 raise images.outage
             table = pa.concat_tables([answer_table(scored, schema) for scored in parts])
@@ -208,17 +200,9 @@ class ScoringTask:
 
 def answer_schema(facts: str) -> Any:
     """Return the columns of a shard; pyarrow before 22 reads no null in lists of fixed size."""
-    numbers = pa.list_(pa.float32())
-    return pa.schema(
-        [
-            ("path", pa.string()),
-            ("labels", WORDS),
-            ("probs", numbers),
-            ("error", pa.string()),
-            ("logits", numbers),
-        ],
-        metadata={"labelwise": facts},
-    )
+    text, numbers = pa.string(), pa.list_(pa.float32())
+    columns = {"path": text, "labels": WORDS, "probs": numbers, "error": text, "logits": numbers}
+    return pa.schema(columns, metadata={"labelwise": facts})
 
 
 def answer_table(part: Scored, schema: Any) -> Any:
@@ -236,11 +220,9 @@ def answer_table(part: Scored, schema: Any) -> Any:
 
     columns = [
         pa.array([*part.ids, *(failure.id for failure in part.failures)], pa.string()),
-        pa.array([*map(list, part.labels), *[[]] * failed], pa.list_(pa.string())),
+        pa.array([*map(list, part.labels), *[[]] * failed], WORDS),
         numbers(part.probs),
-        pa.array(
-            [*[None] * len(part), *(failure.reason for failure in part.failures)], pa.string()
-        ),
+        pa.array([None] * len(part) + [failure.reason for failure in part.failures], pa.string()),
         numbers(part.logits),
     ]
     cast = [column.cast(field.type) for column, field in zip(columns, schema, strict=True)]
@@ -286,8 +268,7 @@ def predict_shards(
             odd = next((name for name in names if not name.startswith("_plan/")), None)
             if odd is not None:
                 raise SettingsError(
-                    f"{storage.address} holds other files, such as {odd}; give a folder of its own "
-                    "for the shards"
+                    f"{storage.address} holds other files, such as {odd}; give a new folder"
                 )
             plan = asked.write(storage, watch)
         asked.require_same(plan, storage.address)

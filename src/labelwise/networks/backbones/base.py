@@ -59,10 +59,8 @@ class Identity(Backbone):
 
     def forward(self, images: Tensor) -> Tensor:
         if images.ndim not in (2, 4) or images.shape[1] != self.channels:
-            raise ValueError(
-                f"features must be (B, {self.channels}) or (B, {self.channels}, h, w), "
-                f"got shape {tuple(images.shape)}"
-            )
+            forms = f"(B, {self.channels}) or (B, {self.channels}, h, w)"
+            raise ValueError(f"features must be {forms}, got shape {tuple(images.shape)}")
         return images[:, :, None, None] if images.ndim == 2 else images
 
 
@@ -75,15 +73,10 @@ def names_by_child(network: nn.Module, prefix: str = "") -> list[list[str]]:
 
 
 def he_init(network: nn.Module) -> None:
-    """Initialise a ReLU network in place, as He et al. did."""
+    """Initialise the convolutions of a ReLU network, which have no bias, as He et al. did."""
     for module in network.modules():
         if isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
-            if module.bias is not None:
-                nn.init.zeros_(module.bias)
-        elif isinstance(module, nn.BatchNorm2d):
-            nn.init.ones_(module.weight)
-            nn.init.zeros_(module.bias)
 
 
 # Freezing: parts of a backbone that training leaves as they are.
@@ -108,9 +101,8 @@ def freeze(backbone: Backbone, stages: int = 0, prefixes: Sequence[str] = ()) ->
             tops = sorted({name.removeprefix("network.").partition(".")[0] for name in names})
             raise SettingsError(f"no layer starts with {prefix!r}{nearest(prefix, tops)}")
         frozen.update(matches)
-    for name, parameter in backbone.named_parameters():
-        if name in frozen:
-            parameter.requires_grad_(False)
+    for name in frozen:
+        backbone.get_parameter(name).requires_grad_(False)
     backbone.train(backbone.training)
 
 
@@ -140,13 +132,10 @@ class Layout:
 def find_layout(features: Any, channels: int, prefix: int | None = None) -> Layout:
     """Return the layout of the features of one batch; ``prefix`` None is found from the count."""
     shape = tuple(features.shape) if isinstance(features, Tensor) else ()
-    if len(shape) == 4 and shape[1] == channels:
-        return Layout("maps")
-    if len(shape) == 4 and shape[3] == channels:
-        return Layout("maps-last")
+    if len(shape) == 4 and channels in (shape[1], shape[3]):
+        return Layout("maps" if shape[1] == channels else "maps-last")
     if len(shape) == 3 and shape[2] == channels:
-        if prefix is None:
-            prefix = shape[1] - isqrt(shape[1]) ** 2
+        prefix = shape[1] - isqrt(shape[1]) ** 2 if prefix is None else prefix
         if isqrt(shape[1] - prefix) ** 2 == shape[1] - prefix:
             return Layout("tokens", prefix)
     if len(shape) == 2 and shape[1] == channels:

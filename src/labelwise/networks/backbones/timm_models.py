@@ -46,8 +46,7 @@ class TimmBackbone(Backbone):
             None if config["crop_mode"] == "squash" else config["crop_pct"],
         )
         super().__init__(name, network.num_features, transform)
-        self.network = network
-        named = network.pretrained_cfg.get("classifier")
+        self.network, named = network, network.pretrained_cfg.get("classifier")
         self.classifier = named if isinstance(named, str) else None
         side, generator = transform.size, torch.Generator().manual_seed(0)
         with torch.no_grad():
@@ -114,13 +113,10 @@ def read_classifier(
 
 
 def _network(name: str, weights: str | None, image_size: int | None, in_chans: int) -> Any:
-    config = _published(name)
-    options: dict[str, Any] = {}
+    config, state = _published(name), None
+    options: dict[str, Any] = {} if in_chans == 3 else {"in_chans": in_chans}
     if image_size is not None and config is not None and config.fixed_input_size:
         options["img_size"] = image_size
-    state = None
-    if in_chans != 3:
-        options["in_chans"] = in_chans
     if weights is not None:
         state = _state(name, weights)
         overlay: dict[str, Any] = {}
@@ -142,7 +138,6 @@ def _network(name: str, weights: str | None, image_size: int | None, in_chans: i
 
 
 def _published(name: str) -> Any:
-    """Return what timm knows of a network's weights, None if nothing."""
     try:
         return timm.get_pretrained_cfg(name)
     except RuntimeError as error:

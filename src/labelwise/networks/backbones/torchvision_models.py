@@ -61,14 +61,12 @@ class TorchvisionBackbone(Backbone):
 
 
 def _network(name: str, size: int) -> Any:
-    builder = models.get_model_builder(name)
-    options: dict[str, Any] = {"weights": None}
+    options: dict[str, Any] = {}
     if name in ("googlenet", "inception_v3"):
-        options["init_weights"] = False
-        options["aux_logits"] = False
-    if name.startswith("vit_"):
-        options["image_size"] = size
-    model = builder(**options)
+        options = {"init_weights": False, "aux_logits": False}
+    elif name.startswith("vit_"):
+        options = {"image_size": size}
+    model = models.get_model(name, weights=None, **options)
     return create_feature_extractor(model, {_features_node(model): "features"})
 
 

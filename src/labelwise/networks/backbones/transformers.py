@@ -32,8 +32,7 @@ NAME = re.compile(
 LARGEST = 1 << 16  # of the numbers in a name
 
 
-def _quick_gelu(x: Tensor) -> Tensor:
-    """Return x sigma(1.702 x)."""
+def _quick_gelu(x: Tensor) -> Tensor:  # x sigma(1.702 x)
     return silu(1.702 * x) / 1.702
 
 
@@ -63,8 +62,7 @@ class TowerShape:
         numbers = (self.width, self.depth, self.heads, self.mlp, self.patch, self.side, self.to)
         if not all(1 <= number <= LARGEST for number in numbers) or self.width % self.heads:
             raise SettingsError(
-                f"the sizes of a tower must be 1 to {LARGEST:,}, its width a multiple of its "
-                f"heads, got {self}"
+                f"sizes must be 1 to {LARGEST:,}, the width a multiple of its heads, got {self}"
             )
         if self.activation not in ACTIVATIONS or self.kind not in get_args(TowerKind):
             raise SettingsError(
@@ -106,8 +104,8 @@ class _Attention(nn.Module):
         width = x.shape[-1]
         weight, bias = self.qkv.weight, self.qkv.bias
         q = self._by_head(linear(probe, weight[:width], bias[:width]))
-        both = linear(x, weight[width:], bias[width:]).chunk(2, dim=-1)
-        k, v = (self._by_head(heads) for heads in both)
+        both = linear(x, weight[width:], bias[width:])
+        k, v = (self._by_head(heads) for heads in both.chunk(2, dim=-1))
         return self._joined(scaled_dot_product_attention(q, k, v))
 
     def _by_head(self, x: Tensor) -> Tensor:
@@ -222,11 +220,10 @@ class CvT(Backbone):
     """A CvT without its classifier."""
 
     def __init__(self, name: str, image_size: int | None = None, in_chans: int = 3) -> None:
-        sizes = CVT[name]
+        first, second, third = CVT[name]
         side = SIDES[name] if image_size is None else image_size
         transform = Transform(side, interpolation="bicubic", crop=0.875)
-        super().__init__(name, sizes[-1].width, transform)
-        first, second, third = sizes
+        super().__init__(name, third.width, transform)
         self.stage0 = _Stage(in_chans, first, side=7, stride=4)
         self.stage1 = _Stage(first.width, second)
         self.stage2 = _Stage(second.width, third, class_token=True)
@@ -242,8 +239,6 @@ class CvT(Backbone):
 
 
 class _Embedding(nn.Module):
-    """Tokens of a map: a convolution and a LayerNorm, still a map."""
-
     def __init__(self, width_in: int, width: int, side: int, stride: int) -> None:
         super().__init__()
         self.proj = nn.Conv2d(width_in, width, side, stride, 2 if side == 7 else 1)
@@ -254,18 +249,10 @@ class _Embedding(nn.Module):
 
 
 class _Stage(nn.Module):
-    """Tokens of a map, blocks of a transformer, and the map again."""
-
     cls_token: nn.Parameter | None
 
     def __init__(
-        self,
-        width_in: int,
-        size: Stage,
-        *,
-        side: int = 3,
-        stride: int = 2,
-        class_token: bool = False,
+        self, width_in: int, size: Stage, side: int = 3, stride: int = 2, class_token: bool = False
     ) -> None:
         super().__init__()
         self.patch_embed = _Embedding(width_in, size.width, side, stride)
@@ -287,8 +274,6 @@ class _Stage(nn.Module):
 
 
 class _Block(nn.Module):
-    """``x + attention(norm(x))``, then ``x + mlp(norm(x))``."""
-
     def __init__(self, size: Stage) -> None:
         super().__init__()
         self.norm1, self.norm2 = nn.LayerNorm(size.width), nn.LayerNorm(size.width)
@@ -311,8 +296,6 @@ class _Projection(nn.Module):
 
 
 class _ConvolutionalAttention(nn.Module):
-    """Attention among tokens whose queries, keys and values come from a convolution."""
-
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
         self.heads, self.scale = heads, width**-0.5

@@ -36,7 +36,6 @@ class PackagedWeights:
     sha256: str
 
     def find(self) -> Path | None:
-        """Return the file, None if the package is not installed."""
         spec = find_spec(self.package)
         places = () if spec is None else spec.submodule_search_locations or ()
         paths = (Path(folder) / self.file for folder in places)
@@ -46,10 +45,8 @@ class PackagedWeights:
         """Return the tensors under the names, and of the shapes, of a network's state."""
         digest = sha256_of(path)
         if digest != self.sha256:
-            raise SettingsError(
-                f"{path} must have the SHA-256 {self.sha256}, got {digest}; install it again with "
-                f"`{EXTRA}`"
-            )
+            what = f"{path} must have the SHA-256 {self.sha256}, got {digest}"
+            raise SettingsError(f"{what}; install it again with `{EXTRA}`")
         tensors = torch.load(path, map_location="cpu", weights_only=True).values()
         shapes = [tuple(tensor.shape) for tensor in tensors]
         if shapes != list(names.values()):
@@ -67,7 +64,6 @@ PACKAGED = {
         "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
     )
 }
-
 
 PRETRAINED = "pretrained"
 RUN_FILE = "model.safetensors"
@@ -126,8 +122,7 @@ def architecture_of(folder: Path) -> str | None:
     if not file.is_file():
         return None
     try:
-        config = json.loads(file.read_bytes())
-        architecture = config["architecture"]
+        architecture = json.loads(file.read_bytes())["architecture"]
     except (OSError, LookupError, TypeError, ValueError, RecursionError):
         architecture = None
     if not isinstance(architecture, str):
@@ -183,13 +178,10 @@ def cached_in_hub(repository: str) -> Path | None:
 
 
 def fetch_hub(repository: str) -> Path:
-    """Return the weights file of a Hugging Face repository, from the cache or the network."""
+    """Return the weights file of a Hugging Face repository, which is not in the cache."""
     from huggingface_hub import constants, hf_hub_download
     from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError
 
-    cached = cached_in_hub(repository)
-    if cached is not None:
-        return cached
     where = f"weights of {repository!r} are not in the cache {constants.HF_HUB_CACHE}"
     if constants.HF_HUB_OFFLINE or not _reachable(constants.ENDPOINT):
         raise SettingsError(_no_network(where, constants.ENDPOINT))

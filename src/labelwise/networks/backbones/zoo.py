@@ -33,9 +33,8 @@ class SmallCNN(Backbone):
     """89,000 weights, 128 channels; 48 x 48 -> 1 x 1."""
 
     def __init__(self, image_size: int = 48, in_chans: int = 3) -> None:
-        super().__init__(
-            "small-cnn", 128, Transform(image_size, (0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
-        )
+        transform = Transform(image_size, (0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
+        super().__init__("small-cnn", 128, transform)
         self.stem = _convolution(in_chans, 24)
         self.middle = _convolution(24, 64)
         self.top = _convolution(64, 128)
@@ -43,8 +42,7 @@ class SmallCNN(Backbone):
     def forward(self, images: Tensor) -> Tensor:
         strokes = max_pool2d(torch.abs(self.stem(avg_pool2d(images, 2))), 2, 2)
         parts = max_pool2d(relu(self.middle(strokes)), 2, 2)
-        strongest: Tensor = relu(self.top(parts)).amax(dim=(2, 3), keepdim=True)
-        return strongest
+        return relu(self.top(parts)).amax(dim=(2, 3), keepdim=True)
 
 
 def _in_order(network: Backbone, images: Tensor) -> Tensor:
@@ -71,9 +69,7 @@ class ResNet18Small(Backbone):
 
     def __init__(self, image_size: int = 32, in_chans: int = 3) -> None:
         super().__init__("resnet18-32", 512, Transform(image_size, CIFAR_MEAN, CIFAR_STD))
-        self.stem = nn.Sequential(
-            nn.Conv2d(in_chans, 64, 3, 1, 1, bias=False), nn.BatchNorm2d(64), nn.ReLU(inplace=True)
-        )
+        self.stem = nn.Sequential(*_convolution(in_chans, 64), nn.ReLU(inplace=True))
         self.layer1 = _stage(64, 64, stride=1)
         self.layer2 = _stage(64, 128, stride=2)
         self.layer3 = _stage(128, 256, stride=2)
@@ -97,8 +93,7 @@ class BasicBlock(nn.Module):
             )
 
     def forward(self, x: Tensor) -> Tensor:
-        branch = self.bn2(self.conv2(relu(self.bn1(self.conv1(x)))))
-        return relu(branch + self.shortcut(x))
+        return relu(self.bn2(self.conv2(relu(self.bn1(self.conv1(x))))) + self.shortcut(x))
 
 
 def _stage(width_in: int, width: int, stride: int) -> nn.Sequential:
@@ -111,7 +106,6 @@ def _stage(width_in: int, width: int, stride: int) -> nn.Sequential:
 #     ``growth`` channels to what it reads; between blocks bn-relu-conv1x1 and 2x2 mean pooling.
 #
 # The last block's batch norm and ReLU end the map: 16 + 36 growth channels, 32 x 32 -> 8 x 8.
-
 
 LAYERS = 12
 STEM = 16
@@ -202,18 +196,13 @@ class VGG16Dense(Backbone):
             load_state(self.network, fetch_url(published.url) if weights == PRETRAINED else weights)
 
     def forward(self, images: Tensor) -> Tensor:
-        features: Tensor = self.network(images)
-        return features[:, :, None, None]
+        return torch.as_tensor(self.network(images))[:, :, None, None]
 
 
 def _group(width_in: int, width: int, depth: int) -> nn.Sequential:
     layers: list[nn.Module] = []
     for _ in range(depth):
-        layers += [
-            nn.Conv2d(width_in, width, 3, 1, 1, bias=False),
-            nn.BatchNorm2d(width),
-            nn.ReLU(inplace=True),
-        ]
+        layers += [*_convolution(width_in, width), nn.ReLU(inplace=True)]
         width_in = width
     return nn.Sequential(*layers, nn.MaxPool2d(2))
 
@@ -264,11 +253,7 @@ def create_backbone(
 
 
 def create_classifier(
-    name: str,
-    *,
-    weights: str = PRETRAINED,
-    image_size: int | None = None,
-    squash: bool = False,
+    name: str, *, weights: str = PRETRAINED, image_size: int | None = None, squash: bool = False
 ) -> tuple[Backbone, Tensor, Tensor]:
     """Return a network of timm without its classifier, and that classifier: W (C, D) and b (C,)."""
     import timm
