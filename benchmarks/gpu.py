@@ -26,6 +26,7 @@ import threading
 import time
 import zipfile
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -143,6 +144,8 @@ def whole(count: int, device: str) -> None:
                 epochs = [json.loads(line) for line in journal if '"epoch"' in line]
                 seconds = [round(one["seconds"], 2) for one in epochs if "seconds" in one]
                 print(f"  seconds of training after each epoch: {seconds}", flush=True)
+                later = min(two - one for one, two in pairwise(seconds))
+                record(f"{name}-first-epoch", seconds[0], later)
 
 
 def sampled(words: list[str]) -> None:
