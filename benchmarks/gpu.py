@@ -198,7 +198,7 @@ def sizes(count: int) -> None:
     from scoring_gpu import Bfloat16, noisy_photo
 
     from labelwise.models.scoring import score
-    from labelwise.pictures import FileImages, batches, device
+    from labelwise.pictures import FileImages, batches
 
     predictor = make_predictor().fused()
     predictor.model.to("cuda", torch.bfloat16, memory_format=torch.channels_last)
@@ -217,7 +217,7 @@ def sizes(count: int) -> None:
 
         tried = ((256, 2, 256), (512, 2, 256), (256, 3, 256), (256, 2, 512))
         for portion, decoders, batch in tried:
-            device.PORTION, device.DECODERS = portion, decoders
+            batches.PORTION, batches.DECODERS = portion, decoders
             run(batch)
             rates = sorted(run(batch) for _ in range(3))
             print(

@@ -30,7 +30,7 @@ from scoring_gpu import Bfloat16, noisy_photo
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
-from labelwise.pictures.device import GpuDecoder, borrowed_decoder, new_stream
+from labelwise.pictures.batches import GpuDecoder, borrowed_decoder, new_stream
 from labelwise.pictures.loading import Jpeg
 from labelwise.pictures.worker import Entry, Kind
 

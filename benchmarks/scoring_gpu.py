@@ -31,8 +31,8 @@ from torch import Tensor
 from labelwise.models import Predictor
 from labelwise.models.scoring import score
 from labelwise.pictures import FileImages, batches
+from labelwise.pictures.batches import borrowed_decoder, decode_by_torchvision
 from labelwise.pictures.decode import by_pillow, decode_pixels
-from labelwise.pictures.device import borrowed_decoder, decode_by_torchvision
 from labelwise.pictures.loading import CHUNK, CHUNK_OF_FILES, Jpeg
 from labelwise.pictures.prefetch import available_cores
 from labelwise.pictures.processes import borrowed_processes, items_ahead

@@ -50,7 +50,7 @@ from labelwise.pictures.memory import ArrayImages
 from labelwise.pictures.processes import WORTH_STARTING
 from labelwise.pictures.sources import FileImages
 from labelwise.training.execution import GraphedModel, accelerated
-from labelwise.training.loader import Batch, DecodingStore, FedStore, Loader, RowRequest
+from labelwise.training.loader import Batch, BatchRows, DecodingStore, FedStore, Loader
 from labelwise.types import Outputs, Targets
 
 LABELS = 100
@@ -234,7 +234,7 @@ def our_photos(
     stream = kind(FileImages(folder, names), transform, device)
     mean, std = transform.statistics(device)
     rows = np.arange(len(names))
-    jobs = (RowRequest(rows[start : start + 64]) for start in range(0, len(rows), 64))
+    jobs = (BatchRows(rows[start : start + 64]) for start in range(0, len(rows), 64))
     for pixels in stream.batches(jobs):
         yield (pixels - mean).div_(std)
 

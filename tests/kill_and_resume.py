@@ -1,8 +1,8 @@
 """Train in child processes that are killed with SIGKILL at random moments until one ends well.
 
-Run as a script: ``kill_and_resume.py FOLDER LIVES RUNS``. RUNS is JSON, by name the seed of the
-moments and the overrides of the settings. It imports once and forks, so that a life costs no
-start-up. Prints one JSON line, for each name: hashes of both runs, and where lives ended.
+Run as a script: ``kill_and_resume.py FOLDER LIVES SEED SETTINGS``, with the seed of the moments and
+the overrides of the settings as JSON. It imports once and forks, so that a life costs no start-up.
+Prints one JSON line: hashes of both runs, and where lives ended.
 """
 
 import hashlib
@@ -105,9 +105,8 @@ def kill_and_resume(folder: Path, lives: int, seed: int, overrides: dict) -> dic
 def main() -> None:
     torch.set_num_threads(1)
     preload()
-    folder, lives, runs = Path(sys.argv[1]), int(sys.argv[2]), json.loads(sys.argv[3])
-    results = {name: kill_and_resume(folder / name, lives, *run) for name, run in runs.items()}
-    print(json.dumps(results))
+    folder, lives, seed, overrides = sys.argv[1:]
+    print(json.dumps(kill_and_resume(Path(folder), int(lives), int(seed), json.loads(overrides))))
 
 
 if __name__ == "__main__":

@@ -131,6 +131,7 @@ def run_program(module, arguments, folder, variables):
     os.environ.clear()
     os.environ.update(variables)
     sys.argv = [module, *arguments]
+    sys.executable = variables.get("PYTHON_EXEC", sys.executable)  # which it starts others with
     try:
         if module.endswith(".py"):
             runpy.run_path(module, run_name="__main__")

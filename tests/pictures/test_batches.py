@@ -1,5 +1,6 @@
 """Inputs made on the device (here the CPU; libjpeg for nvJPEG). Oracle: one at a time by Pillow."""
 
+import ctypes
 import io
 import threading
 
@@ -9,12 +10,20 @@ import torch
 from PIL import Image
 from torchvision.io import ImageReadMode, decode_jpeg
 
-from labelwise.pictures import ArrayImages, BytesImages, JoinedImages, Transform, device, loading
-from labelwise.pictures import device as gpu_decoder
-from labelwise.pictures.batches import read_ahead
-from labelwise.pictures.decode import by_pillow
-from labelwise.pictures.device import DeviceFeeder, GpuDecoder
-from labelwise.pictures.loading import PictureLoader, decodes_on_gpu
+from labelwise.pictures import ArrayImages, BytesImages, JoinedImages, Transform, batches, loading
+from labelwise.pictures.batches import (
+    DeviceFeeder,
+    GpuDecoder,
+    _places,
+    borrowed_decoder,
+    decode_by_torchvision,
+    hardware_decoder,
+    read_ahead,
+)
+from labelwise.pictures.decode import by_pillow, plain_header
+from labelwise.pictures.loading import Jpeg, PictureLoader, decodes_on_gpu
+from labelwise.pictures.prefetch import started_ahead
+from labelwise.pictures.worker import Entry, Kind
 
 CPU = torch.device("cpu")
 
@@ -69,19 +78,18 @@ def joined(parts):
     return rows.tolist(), torch.cat([part.values for part in parts]).permute(0, 2, 3, 1).numpy()
 
 
-@pytest.mark.parametrize(
-    "transform",
-    [
-        Transform(24, interpolation="bicubic", crop=0.875),
-        Transform(24),
-        Transform(24, interpolation="nearest"),  # which planes cannot do
-    ],
+TRANSFORMS = (
+    Transform(24, interpolation="bicubic", crop=0.875),
+    Transform(24),
+    Transform(24, interpolation="nearest"),  # which planes cannot do
 )
+
+
+@pytest.mark.parametrize("transform", TRANSFORMS)
 def test_pixels_made_on_the_device_are_pillows(transform):
     expected_rows, expected = by_hand(transform)
     for parts in (
         fed(SOURCE, transform),
-        fed(SOURCE, transform, processes=True),
         list(read_ahead(SOURCE, transform, [np.arange(len(BLOBS))], device=CPU)),
     ):
         rows, pixels = joined(parts)
@@ -93,9 +101,9 @@ def test_pixels_made_on_the_device_are_pillows(transform):
 
 
 def test_pictures_too_large_to_send_are_resized_before(monkeypatch):
-    transform = Transform(24, interpolation="bicubic", crop=0.875)
+    transform = TRANSFORMS[0]
     monkeypatch.setattr(loading, "MAX_SENT", 3000)
-    monkeypatch.setattr(device, "RESIZED_VALUES", 1)
+    monkeypatch.setattr(batches, "RESIZED_VALUES", 1)
     _, pixels = joined(fed(SOURCE, transform))
     np.testing.assert_array_equal(pixels, by_hand(transform)[1])
 
@@ -103,8 +111,8 @@ def test_pictures_too_large_to_send_are_resized_before(monkeypatch):
 @pytest.mark.parametrize("portion", [1, 3, 7, 100])
 def test_batches_are_cut_from_portions_of_any_size(portion, monkeypatch):
     transform = Transform(24, interpolation="bicubic", crop=0.875)
-    monkeypatch.setattr(device, "PORTION", portion)
-    monkeypatch.setattr(gpu_decoder, "decode_by_torchvision", whole_by_libjpeg)
+    monkeypatch.setattr(batches, "PORTION", portion)
+    monkeypatch.setattr(batches, "decode_by_torchvision", whole_by_libjpeg)
     order = np.random.default_rng(portion).permutation(len(BLOBS))
     cuts = [order[:2], order[2:2], order[2:9], np.array([BROKEN[0]]), order[9:]]
     rows, pixels = by_hand(transform, whole=True)
@@ -133,14 +141,14 @@ def test_an_error_of_any_thread_is_raised_and_the_threads_end(monkeypatch):
         (DeviceFeeder, "_inputs"),
     ):
         with monkeypatch.context() as patched:
-            patched.setattr(gpu_decoder, "decode_by_torchvision", whole_by_libjpeg)
+            patched.setattr(batches, "decode_by_torchvision", whole_by_libjpeg)
             patched.setattr(owner, name, broken)
             with pytest.raises(MemoryError, match="no room"):
                 list(feeder.batches([np.arange(4), np.arange(4, 8)], workers=2))
-    monkeypatch.setattr(gpu_decoder, "decode_by_torchvision", whole_by_libjpeg)
-    batches = feeder.batches([np.arange(4), np.arange(4, 8)], workers=2)
-    next(batches)
-    batches.close()
+    monkeypatch.setattr(batches, "decode_by_torchvision", whole_by_libjpeg)
+    made = feeder.batches([np.arange(4), np.arange(4, 8)], workers=2)
+    next(made)
+    made.close()
     assert threading.active_count() == before
 
 
@@ -165,10 +173,10 @@ def test_jpegs_decoded_by_the_device_are_turned_and_resized(monkeypatch):
         taken.extend(contents)
         return whole_by_libjpeg(contents, device)
 
-    monkeypatch.setattr(gpu_decoder, "decode_by_torchvision", decode)
+    monkeypatch.setattr(batches, "decode_by_torchvision", decode)
     expected_rows, expected = by_hand(transform, whole=True)
-    for at_once in (device.DECODED_VALUES, 20_000, 1):
-        monkeypatch.setattr(device, "DECODED_VALUES", at_once)
+    for at_once in (batches.DECODED_VALUES, 20_000, 1):
+        monkeypatch.setattr(batches, "DECODED_VALUES", at_once)
         rows, pixels = joined(fed(SOURCE, transform, decodes=True))
         assert rows == expected_rows
         np.testing.assert_array_equal(pixels, expected)
@@ -176,15 +184,11 @@ def test_jpegs_decoded_by_the_device_are_turned_and_resized(monkeypatch):
         taken.clear()
 
 
-def test_a_picture_that_the_device_refuses_spoils_no_other(monkeypatch):
-    transform = Transform(24, crop=0.875)
-
-    def refuse(contents, device):
-        raise RuntimeError("nvJPEG error")
-
-    monkeypatch.setattr(gpu_decoder, "decode_by_torchvision", refuse)
-    _, pixels = joined(fed(SOURCE, transform, decodes=True))
-    np.testing.assert_array_equal(pixels, by_hand(transform)[1])
+def test_one_more_is_started_before_one_is_used():
+    order = []
+    for used in started_ahead("abc", lambda item: order.append(item) or item, 1):
+        order.append(used.upper())
+    assert "".join(order) == "abAcBC"
 
 
 def test_the_device_decodes_where_there_is_one():
@@ -196,3 +200,90 @@ def test_the_device_decodes_where_there_is_one():
         decodes_on_gpu("cuda", CPU)
     with pytest.raises(ValueError, match="decode must be auto, cpu or cuda, got 'gpu'"):
         decodes_on_gpu("gpu", CPU)
+
+
+# nvJPEG. Oracles: its header's struct; with a GPU, torchvision's decoder and Pillow.
+
+
+needs_engines = pytest.mark.skipif(
+    not torch.cuda.is_available() or hardware_decoder(torch.device("cuda")) is None,
+    reason="there is no GPU with JPEG engines",
+)
+
+
+class NvjpegImage(ctypes.Structure):
+    """nvjpegImage_t, as nvjpeg.h has it."""
+
+    _fields_ = (("channel", ctypes.c_void_p * 4), ("pitch", ctypes.c_size_t * 4))
+
+
+def test_places_are_those_of_nvjpegs_struct():
+    planes = torch.arange(2 * 3 * 5 * 7, dtype=torch.uint8).reshape(2, 3, 5, 7)
+    places = _places(planes)
+    images = (NvjpegImage * 2).from_buffer(places)
+    assert ctypes.sizeof(images) == places.nbytes
+    for number, image in enumerate(images):
+        assert list(image.pitch) == [7, 7, 7, 0]
+        assert image.channel[3] is None
+        for layer in range(3):
+            plane = ctypes.string_at(image.channel[layer], 5 * 7)
+            assert plane == planes[number, layer].numpy().tobytes()
+
+
+def test_without_a_gpu_there_is_no_decoder():
+    assert hardware_decoder(torch.device("cpu")) is None
+
+
+def test_a_decoder_that_is_given_back_is_lent_again_and_no_other():
+    cpu = torch.device("cpu")
+    with borrowed_decoder(cpu) as first, borrowed_decoder(cpu) as second:
+        assert first is not second
+    with borrowed_decoder(cpu) as third, borrowed_decoder(cpu) as fourth:
+        assert {third, fourth} == {first, second}
+
+
+def as_jpeg(place, content):
+    header = plain_header(content)
+    data = torch.frombuffer(bytearray(content), dtype=torch.uint8)
+    facts = header.height, header.width, header.orientation, header.usual_coding
+    return Jpeg(place, place, data, Entry(Kind.JPEG, 0, len(content), *facts))
+
+
+@needs_engines
+def test_pictures_are_those_of_torchvision():
+    device = torch.device("cuda")
+    kinds = ({"subsampling": 0}, {"subsampling": 1}, {"subsampling": 2}, {"progressive": True})
+    sizes = ((500, 375), (333, 251), (64, 48), (500, 375))
+    contents = [encoded(size, 1, **kind) for size in sizes for kind in kinds]
+    files = [as_jpeg(place, content) for place, content in enumerate(contents)]
+    with borrowed_decoder(device) as decoder:
+        taken = [file.header.usual_coding for file in files]
+        assert taken == [True, True, True, False] * len(sizes)
+        for _ in range(3):
+            pictures, refused = decoder.decode(files)
+            assert refused == []
+            found = {}
+            for one in pictures:
+                found.update(zip(one.places, one.values.cpu(), strict=True))
+            expected = decode_by_torchvision([file.content for file in files], device)
+            for place, content in enumerate(contents):
+                theirs = expected[place].permute(1, 2, 0).cpu()
+                # torchvision takes another backend of nvJPEG with some versions of CUDA.
+                assert (found[place].int() - theirs.int()).abs().float().mean() < 1
+                pixels = np.asarray(by_pillow(content, "x", None)).astype(int)
+                # nvJPEG doubles colours without smoothing; another photo differs by some 85 levels.
+                assert np.abs(found[place].numpy() - pixels).mean() < 10
+
+
+@needs_engines
+def test_a_broken_file_spoils_no_other():
+    whole = [encoded((60, 40), seed) for seed in range(4)]
+    torn = whole[0][: -len(whole[0]) // 4] + b"\xff\xd9"  # its header is whole
+    files = [
+        as_jpeg(place, content) for place, content in enumerate([*whole[:2], torn, *whole[2:]])
+    ]
+    with borrowed_decoder(torch.device("cuda")) as decoder:
+        pictures, refused = decoder.decode(files)
+    places = sorted(place for one in pictures for place in one.places)
+    assert {0, 1, 3, 4} <= set(places)
+    assert [file.place for file in refused] == [2] * (2 not in places)

@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 import time
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -192,26 +192,6 @@ def test_a_starter_that_was_killed_with_its_workers_is_back_without_torch():
         assert "libtorch" not in Path(f"/proc/{starter}/maps").read_text()
         ticks = Path(f"/proc/{starter}/stat").read_text().rpartition(")")[2].split()[11:13]
         assert sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK") < 1.5  # however busy the machine is
-
-
-def test_a_starter_that_dies_with_a_request_in_its_hands_is_started_again():
-    """It was killed and takes requests until it is gone: stopped first, so that it surely does."""
-    with some_decoders() as made:
-        made.await_start()
-        (worker,) = made._idle.queue
-        starter = starter_of(worker)
-        os.kill(starter, signal.SIGSTOP)
-        os.kill(worker.pid, signal.SIGKILL)
-        replace = made._replace
-
-        def and_the_starter_dies(worker):
-            replace(worker)
-            with suppress(ProcessLookupError):
-                os.kill(starter, signal.SIGKILL)
-
-        made._replace = and_the_starter_dies
-        blob = encoded()
-        assert (made.pixels(blob, "a") == by_the_engine(blob)).all()
 
 
 def test_where_no_worker_can_be_started_the_server_is_not_ready(tmp_path, monkeypatch):

@@ -12,11 +12,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tifffile
 import torch
+from band_files import npy, tiff
 from faulty_decoders import COMMAND, harmful, started_by
-from patience import wait_until
+from patience import PATIENCE, wait_until
 from PIL import Image
 from test_batches import BLOBS, BROKEN, SOURCE, by_hand, encoded, fed, joined, whole_by_libjpeg
+from torch.nn.functional import interpolate
 
 from labelwise.errors import ImageError
 from labelwise.pictures import (
@@ -30,21 +33,19 @@ from labelwise.pictures import (
     processes,
     worker_starter,
 )
-from labelwise.pictures import device as gpu_decoder
-from labelwise.pictures.batches import HostResizer
+from labelwise.pictures.batches import BatchRows, HostResizer
 from labelwise.pictures.loading import PictureLoader
 from labelwise.pictures.processes import are_worth_it, borrowed_processes, items_ahead
-from labelwise.pictures.sources import SpanImages
-from labelwise.pictures.worker import Kind, Limits, Work
+from labelwise.pictures.sources import Location, SpanImages
+from labelwise.pictures.transform import Bands, BandScale
+from labelwise.pictures.worker import HEADER, SLOT_BYTES, Item, Kind, Limits, Work, fill
+from labelwise.pictures.worker_starter import Decoders
 from labelwise.training import loader as pixels
 from labelwise.training.augment import ImageDraws, draw_windows
-from labelwise.training.loader import DecodingStore, FedStore, RowRequest, make_store
+from labelwise.training.loader import DecodingStore, FedStore, make_store
 
 CPU = torch.device("cpu")
 TRANSFORM = Transform(24, interpolation="bicubic", crop=0.875)
-
-
-DEADLY = harmful("die")  # a picture that no worker survives
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -111,7 +112,7 @@ def test_one_picture_that_the_device_refuses_is_decoded_here_and_only_it(monkeyp
         taken.extend(contents)
         return whole_by_libjpeg(contents, device)
 
-    monkeypatch.setattr(gpu_decoder, "decode_by_torchvision", decode)
+    monkeypatch.setattr(batches, "decode_by_torchvision", decode)
     _, pixels = joined(fed(SOURCE, TRANSFORM, decodes=True, processes=True, batch=32))
     np.testing.assert_array_equal(pixels, by_hand(TRANSFORM, whole=True)[1])
     assert len(taken) == len(BLOBS) - 5
@@ -180,33 +181,21 @@ def test_slots_are_used_again_and_pictures_without_room_come_resized():
         assert torch.equal(values, expected[entry.kind].flatten())
 
 
-def test_a_picture_that_ends_its_process_is_a_failure_of_its_own():
+def test_a_picture_that_ends_its_process_or_takes_all_time_is_a_failure_of_its_own(monkeypatch):
     job = Work(Kind.RESIZED, Transform(24))
     blobs = [encoded((60, 40), seed) for seed in range(12)]
-    blobs[6] = blobs[7] = DEADLY
-    found = list(chunks_of(blobs, job))
-    ended = [row for row, one in enumerate(found) if isinstance(one, str)]
-    assert ended == [6, 7]
-    assert "the process that decoded the image ended" in found[6]
-    for row in set(range(12)) - {6, 7}:
-        image = job.transform.resize(Image.open(BytesIO(blobs[row])))
-        assert torch.equal(found[row][1].view(24, 24, 3), torch.from_numpy(np.array(image)))
-
-
-def test_a_picture_that_takes_all_time_is_a_failure_of_its_own(monkeypatch):
+    blobs[6] = blobs[7] = harmful("die")
+    blobs[9] = harmful("spin")
     processes.close_kept()
     monkeypatch.setattr(processes, "LIMITS", Limits(seconds=0.1))
-    good = encoded((60, 40), 1)
-    found = list(chunks_of([good, harmful("spin"), good], Work(Kind.RESIZED, Transform(24))))
-    assert [isinstance(one, str) for one in found] == [False, True, False]
-    processes.close_kept()
-
-
-def test_what_workers_warn_of_is_warned_of_here():
-    job = Work(Kind.RESIZED, Transform(24))
-    blobs = [harmful("warn of EXIF data", encoded((60, 40), seed)) for seed in range(3)]
     with pytest.warns(UserWarning, match=r"^of EXIF data$"):
-        assert len(list(chunks_of(blobs, job))) == 3
+        found = list(chunks_of([*blobs, harmful("warn of EXIF data", blobs[0])], job))
+    processes.close_kept()
+    assert [row for row, one in enumerate(found) if isinstance(one, str)] == [6, 7, 9]
+    assert "the process that decoded the image ended" in found[6]
+    for row in set(range(12)) - {6, 7, 9}:
+        image = job.transform.resize(Image.open(BytesIO(blobs[row])))
+        assert torch.equal(found[row][1].view(24, 24, 3), torch.from_numpy(np.array(image)))
 
 
 def test_they_are_lent_to_one_at_a_time_and_kept_for_the_next():
@@ -231,8 +220,8 @@ def test_training_pixels_and_windows_are_those_of_threads(tmp_path, monkeypatch)
     images = files(tmp_path).subset(np.array(good))
     draws = ImageDraws(3, torch.arange(len(good)))
     requests = [
-        RowRequest(np.arange(len(good))[::-1].copy()),
-        RowRequest(np.arange(len(good)), None, draw_windows(draws)),
+        BatchRows(np.arange(len(good))[::-1].copy()),
+        BatchRows(np.arange(len(good)), draw_windows(draws).one),
     ]
     store = DecodingStore(images, TRANSFORM, CPU, 2)
     expected, aspects = list(store.batches(requests)), store.aspects
@@ -250,7 +239,7 @@ def test_training_pixels_and_windows_are_those_of_threads(tmp_path, monkeypatch)
     with pytest.raises(
         ImageError, match=re.escape(f"{tmp_path / 'p 3.img'}: this is not an image")
     ):
-        list(store.batches([RowRequest(np.arange(5))]))
+        list(store.batches([BatchRows(np.arange(5))]))
 
 
 PROGRAM = """
@@ -322,7 +311,105 @@ def test_a_gpu_scales_what_no_window_is_cut_from(tmp_path, monkeypatch):
     assert isinstance(make_store(images, TRANSFORM, cuda, windows=True), DecodingStore)
     assert isinstance(make_store(images, TRANSFORM, CPU), DecodingStore)
     with pytest.raises(ImageError, match="this is not an image"):
-        list(FedStore(images, TRANSFORM, CPU, 2).batches([RowRequest(np.arange(5))]))
+        list(FedStore(images, TRANSFORM, CPU, 2).batches([BatchRows(np.arange(5))]))
+
+
+# Bands go to a device in their file's type. Oracles: NumPy, tifffile, torch's resize, bytes.
+
+
+SIDE = 5  # odd, so that a tile of bytes leaves the next one between two places
+BANDS = Bands(("B02", "B03", "B04"), ("B04",))
+TILED = Transform(SIDE).with_bands(BandScale(BANDS, (7.0, 8.0, 9.0), (1.0, 2.0, 3.0)))
+RNG = np.random.default_rng(0)
+TILE = RNG.integers(0, 65536, (SIDE, SIDE, 3)).astype(np.uint16)
+BYTES = RNG.integers(0, 256, (SIDE, SIDE, 3)).astype(np.uint8)
+SIGNED = RNG.integers(-32768, 32768, (SIDE, SIDE, 3)).astype(np.int16)
+LARGE = RNG.integers(0, 65536, (8, 9, 3)).astype(np.uint16)
+PLAIN = {"bytes.npy": BYTES, "tile.npy": TILE, "signed.npy": SIGNED, "again.npy": BYTES}
+OTHERS = {
+    "float.npy": TILE.astype(np.float32) / 7,
+    "wide.npy": TILE.astype(np.int32) * 50,
+    "reversed.npy": TILE.astype(">u2"),
+    "columns.npy": np.asfortranarray(TILE),
+    "large.npy": LARGE,
+}
+
+
+@pytest.fixture
+def tiles(tmp_path):
+    for name, values in (PLAIN | OTHERS).items():
+        (tmp_path / name).write_bytes(npy(values))
+    (tmp_path / "tile.tif").write_bytes(tiff(TILE, compression="lzw"))
+    (tmp_path / "gap.tif").write_bytes(tiff(TILE, nodata=int(TILE[0, 0, 0])))
+    (tmp_path / "flat.npy").write_bytes(npy(TILE[:, :, 0]))
+    (tmp_path / "short.npy").write_bytes(npy(TILE)[:-1])
+    (tmp_path / "longer.npy").write_bytes(npy(TILE) + b"more")
+    return tmp_path
+
+
+def tile_by_hand(path):
+    """Return the input (3, 5, 5) of a file, by the reader of its kind and torch's resize."""
+    values = tifffile.imread(path) if path.suffix == ".tif" else np.load(path)
+    planes = torch.from_numpy(values.astype(np.float32)).permute(2, 0, 1)
+    if path.name == "gap.tif":
+        gaps = torch.from_numpy(values == TILE[0, 0, 0]).permute(2, 0, 1)
+        planes = torch.where(gaps, torch.tensor(TILED.mean)[:, None, None], planes)
+    if planes.shape[1:] == (SIDE, SIDE):
+        return planes
+    return interpolate(planes[None], (SIDE, SIDE), mode="bilinear", antialias=True)[0]
+
+
+@pytest.mark.parametrize("processes", [False, True])
+def test_every_type_and_size_gives_the_numbers_of_the_file(tiles, processes):
+    names = ["tile.tif", *PLAIN, "short.npy", *OTHERS, "gap.tif", "gone.npy", "flat.npy"]
+    names += ["longer.npy", *PLAIN]
+    parts = fed(FileImages(tiles, names), TILED, processes=processes)
+    reasons = {one.id: one.reason for part in parts for one in part.failures}
+    assert set(reasons) == {"short.npy", "gone.npy", "flat.npy"}
+    assert "ends early" in reasons["short.npy"]
+    assert "has 1 bands without names" in reasons["flat.npy"]
+    found = torch.cat([part.values for part in parts])
+    expected = [tile_by_hand(tiles / name) for name in names if name not in reasons]
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, torch.stack(expected), rtol=0, atol=0)
+
+
+def test_a_tile_takes_the_bytes_of_its_own_type_in_a_slot(tiles):
+    slot = np.zeros(SLOT_BYTES, np.uint8)
+    items = [Item(Location(str(tiles / name))) for name in [*PLAIN, "tile.tif", "float.npy"]]
+    entries = fill(Work(Kind.PIXELS, TILED), items, slot, lambda: None)
+    kinds = ["uint8", "uint16", "int16", "uint8", "uint16", "float32"]
+    assert [entry.dtype for entry in entries] == kinds
+    assert [entry.size for entry in entries] == [75, 150, 150, 75, 150, 300]
+    assert entries[0].offset == HEADER
+    assert all(entry.offset % np.dtype(entry.dtype).itemsize == 0 for entry in entries)
+    for entry, values in zip(entries, [*PLAIN.values(), TILE, OTHERS["float.npy"]], strict=True):
+        stored = slot[entry.offset : entry.offset + entry.size].view(entry.dtype)
+        np.testing.assert_array_equal(stored.reshape(SIDE, SIDE, 3), values)
+
+
+def test_files_in_the_middle_of_a_crop_are_scaled(tiles):
+    """Crop .5 scales the shorter side to twice the input, so no tile is the input as it is."""
+    cropped = Transform(SIDE, crop=0.5).with_bands(TILED.band_scale)
+    assert TILED.takes_as_stored(TILE)
+    assert not cropped.takes_as_stored(TILE)
+    items = [Item(Location(str(tiles / "tile.npy")))]
+    slot = np.zeros(SLOT_BYTES, np.uint8)
+    (entry,) = fill(Work(Kind.PIXELS, cropped), items, slot, lambda: None)
+    assert (entry.kind, entry.dtype) == (Kind.RESIZED, "float32")
+
+
+def test_bands_of_strangers_are_read_and_shown_too():
+    decoders = Decoders(TILED, 1, seconds=PATIENCE, memory=2 << 30)
+    try:
+        expected = TILED.resize_bands(LARGE.astype(np.float32))
+        for content in (tiff(LARGE, compression="lzw"), tiff(LARGE, compression="zstd")):
+            np.testing.assert_array_equal(decoders.pixels(content, "tile"), expected)
+        assert decoders.thumbnail(npy(LARGE), "tile", 8).startswith(b"\xff\xd8")
+        with pytest.raises(ImageError, match="tile: has 2 bands"):
+            decoders.pixels(tiff(LARGE[:, :, :2]), "tile")
+    finally:
+        decoders.close()
 
 
 def test_they_do_not_start_where_python_cannot_be_started(monkeypatch):

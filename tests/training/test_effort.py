@@ -48,14 +48,8 @@ def photos(tmp_path_factory):
 
 
 def settings_of(photos, cache, **flags):
-    base = {
-        "data": str(photos),
-        "image_size": 64,
-        "calibrate": "none",
-        "recipe.epochs": 1,
-        "hardware.accelerator": "cpu",
-        "hardware.features_cache": str(cache),
-    }
+    base = {"data": str(photos), "image_size": 64, "calibrate": "none", "recipe.epochs": 1}
+    base |= {"hardware.accelerator": "cpu", "hardware.features_cache": str(cache)}
     return read_settings(None, base | flags)
 
 
@@ -63,7 +57,7 @@ def test_good_keeps_the_solved_head_where_training_gains_nothing(photos, tmp_pat
     """Oracle: the photos are told apart perfectly by the solved head, so nothing can be gained."""
     monkeypatch.setattr("labelwise.training.run.PERFECT", 2.0)  # or nothing would be tried
     watch = Hearing()
-    settings = settings_of(photos, tmp_path / "features", effort="good")
+    settings = settings_of(photos, tmp_path / "features", effort="good", image_size=32)
     done = train(settings, tmp_path / "run", watch=watch)
     run = RunFolder(tmp_path / "run")
     kept, trained = (RunFolder(run.trials / name) for name in ("solved", "trained"))
@@ -117,14 +111,17 @@ def finished(photos, tmp_path_factory):
     return RunFolder(folder / "run")
 
 
+def tried_by(made, settings, tmp_path):
+    watch = Hearing()
+    return tried(settings, RunFolder(tmp_path / "run"), made, watch).notes[-1], watch.messages
+
+
 def test_best_tries_sizes_and_networks_and_keeps_what_is_told_apart(photos, finished, tmp_path):
     noise = {"solved": 1.5, "solved-96": 1.0, "trained": 0.99, "averaged": 0.5}
-    made, watch = Made(finished, noise), Hearing()
-    settings = settings_of(photos, tmp_path, effort="best")
-    evaluation = tried(settings, RunFolder(tmp_path / "run"), made, watch)
+    made = Made(finished, noise)
+    note, _ = tried_by(made, settings_of(photos, tmp_path, effort="best"), tmp_path)
     networks = [f"solved-{name}" for name in ("resnet50", "convnext_tiny", "vit_small_patch16_224")]
     assert made.begun == ["solved", "solved-96", *networks, "trained", "averaged"]
-    note = evaluation.notes[-1]
     assert note.count("its weights cannot be had here") == 3
     assert "at 96 pixels, trained from there, weights averaged" in note.partition("Kept: ")[2]
     assert "at 96 pixels, trained from there: " in note
@@ -133,12 +130,11 @@ def test_best_tries_sizes_and_networks_and_keeps_what_is_told_apart(photos, fini
 
 
 def test_nothing_more_is_tried_once_validation_is_ranked_perfectly(photos, finished, tmp_path):
-    made, watch = Made(finished, {"solved": 0.0, "trained": 0.0}), Hearing()
-    settings = settings_of(photos, tmp_path, effort="good")
-    evaluation = tried(settings, RunFolder(tmp_path / "run"), made, watch)
+    made = Made(finished, {"solved": 0.0, "trained": 0.0})
+    note, messages = tried_by(made, settings_of(photos, tmp_path, effort="good"), tmp_path)
     assert made.begun == ["solved"]
-    assert evaluation.notes[-1].endswith("Nothing more was tried: the mAP on validation is 1.")
-    assert "Nothing more was tried: the mAP on validation is 1." in watch.messages
+    assert note.endswith("Nothing more was tried: the mAP on validation is 1.")
+    assert "Nothing more was tried: the mAP on validation is 1." in messages
 
 
 def test_data_that_holds_features_has_no_network_to_train(tmp_path):
@@ -153,7 +149,7 @@ def test_data_that_holds_features_has_no_network_to_train(tmp_path):
 
 
 def test_a_try_is_given_up_when_the_minutes_are_over(photos, finished, tmp_path, clock):
-    made, watch = Made(finished, {"solved": 1.0, "trained": 0.1}), Hearing()
+    made = Made(finished, {"solved": 1.0, "trained": 0.1})
 
     def slow(settings, folder, watch):
         for _ in range(2):
@@ -162,12 +158,12 @@ def test_a_try_is_given_up_when_the_minutes_are_over(photos, finished, tmp_path,
         made(settings, folder, watch)
 
     settings = settings_of(photos, tmp_path, effort="good", minutes=1.4)
-    evaluation = tried(settings, RunFolder(tmp_path / "run"), slow, watch)
+    note, messages = tried_by(slow, settings, tmp_path)
     assert made.begun == ["solved"]
     assert clock == [90.0]
     words = "The 1.4 minutes were over: tf_efficientnet_lite0, trained from there was given up."
-    assert evaluation.notes[-1].endswith(f"Kept: tf_efficientnet_lite0, head solved. {words}")
-    assert words in watch.messages
+    assert note.endswith(f"Kept: tf_efficientnet_lite0, head solved. {words}")
+    assert words in messages
 
 
 @pytest.mark.parametrize(("minutes", "epochs"), [(1, 0), (2, 1), (6, 4), (60, 5)])
@@ -183,6 +179,6 @@ def test_epochs_are_planned_that_fit_into_the_minutes(
         clock[0] += 25.0
 
     settings = settings_of(photos, tmp_path, effort="good", minutes=minutes, **{"recipe.epochs": 5})
-    evaluation = tried(settings, RunFolder(tmp_path / "run"), timed, Hearing())
+    note, _ = tried_by(timed, settings, tmp_path)
     assert planned[1:] == ([epochs] if epochs else [])
-    assert ("leave no time for" in evaluation.notes[-1]) == (epochs == 0)
+    assert ("leave no time for" in note) == (epochs == 0)

@@ -10,7 +10,7 @@ from scipy.stats import binomtest
 from tiny_run import Hearing, tiny_settings
 
 from labelwise.data import LabelTable
-from labelwise.errors import DataError, SettingsError
+from labelwise.errors import DataError
 from labelwise.evaluation import evaluate
 from labelwise.models import Predictor
 from labelwise.models.run_folder import RunFolder
@@ -97,14 +97,6 @@ def test_evaluate_counts_clashes_and_broken_sets(coloured):
     assert [one.broken for one in empty.exclusive] == [len(rows), 0]
     plain = evaluate(given, rows.link, sets)
     assert plain.exclusive == ()
-
-
-@pytest.mark.parametrize("other", [{"taxonomy": "kinds.csv"}, {"zero_share": 0.1}])
-def test_what_moves_labels_together_is_refused_beside_groups(other):
-    with pytest.raises(SettingsError, match=rf"attributes and {next(iter(other))} both move"):
-        tiny_settings(attributes="groups.csv", **other)
-    with pytest.raises(SettingsError, match="attributes and promise both move"):
-        tiny_settings(attributes="groups.csv", promise="recall=0.5")
 
 
 @pytest.fixture(scope="module")

@@ -186,6 +186,12 @@ CPU = ("--set", "hardware.accelerator=cpu")
 FROZEN = ("--features", "small-cnn", "--set", "calibrate=none", *CPU)
 
 
+def settings_of(photos, folder, **flags):
+    base = {"data": str(photos / "photos.csv"), "features": "small-cnn", "calibrate": "none"}
+    base |= {"hardware.features_cache": str(folder / "cache"), "hardware.accelerator": "cpu"}
+    return read_settings(None, base | flags)
+
+
 def test_train_on_features_then_predict_photos(photos, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     out = must_run("train", photos / "photos.csv", *FROZEN, "-o", "run").output
@@ -216,21 +222,19 @@ def test_train_on_features_then_predict_photos(photos, tmp_path, monkeypatch):
 def test_mapped_features_train_as_those_in_memory(photos, tmp_path, monkeypatch):
     """Solved, and in steps; what is too much for the memory is trained in steps."""
 
-    def logits(cache, **flags):
-        base = {"data": str(photos / "photos.csv"), "features": "small-cnn", "calibrate": "none"}
-        base |= {"hardware.features_cache": str(tmp_path / cache), "recipe.epochs": 2}
-        base |= {"hardware.accelerator": "cpu"}
-        folder = tmp_path / f"{cache}-{len(list(tmp_path.iterdir()))}"
-        train(read_settings(None, base | flags), folder, watch=watch)
+    def logits(**flags):
+        folder = tmp_path / str(len(list(tmp_path.iterdir())))
+        settings = settings_of(photos, tmp_path, **{"recipe.epochs": 2} | flags)
+        train(settings, folder, watch=watch)
         return RunFolder(folder).predictions("test").logits
 
     watch = Hearing()
-    plain = [logits("file"), logits("file", method="asl")]
+    plain = [logits(), logits(method="asl")]
     monkeypatch.setattr("labelwise.training.features.IN_MEMORY", 0)
     for expected, flags in zip(plain, ({}, {"method": "asl"}), strict=True):
-        torch.testing.assert_close(logits("file", **flags), expected, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(logits(**flags), expected, atol=1e-5, rtol=1e-5)
     monkeypatch.setattr("labelwise.training.solve.memory_bytes", lambda: 1000)
-    logits("file")
+    logits()
     assert any("too much to solve the head" in text for text in watch.messages)
 
 
@@ -289,38 +293,25 @@ def test_the_solved_head_is_that_of_the_features_standardised(tmp_path):
 
 
 def test_images_for_identity_and_missing_validation_are_refused(photos, tmp_path):
-    base = {"data": str(photos / "photos.csv"), "hardware.features_cache": str(tmp_path / "cache")}
-    with pytest.raises(SettingsError, match="identity is for data that holds features"):
-        train(read_settings(None, base | {"features": "identity"}), tmp_path / "a")
     table = tiny_table()
     rows = table.subset(np.flatnonzero(np.array(list(table.split)) != "val"))
-    settings = read_settings(None, {"data": "tiny", "features": "identity", "method": "bce"})
-    with pytest.raises(SettingsError, match="chosen on validation, and there is none"):
-        train(settings, tmp_path / "b", table=rows)
-    with pytest.raises(SettingsError, match="holds 6 features per row, and small-cnn gives"):
-        train(
-            read_settings(None, {"data": "tiny", "features": "small-cnn"}),
-            tmp_path / "c",
-            table=table,
-        )
+    for name, given, sentence in (
+        ("identity", None, "identity is for data that holds features"),
+        ("identity", rows, "chosen on validation, and there is none"),
+        ("small-cnn", table, "holds 6 features per row, and small-cnn gives"),
+    ):
+        settings = settings_of(photos, tmp_path, features=name, method="bce")
+        with pytest.raises(SettingsError, match=sentence):
+            train(settings, tmp_path / "run", table=given)
 
 
 def test_a_head_that_looks_at_places_gets_maps(photos, tmp_path):
-    flags = {
-        "data": str(photos / "photos.csv"),
-        "features": "small-cnn",
-        "method": "bce",
-        "head": "query2label",
-        "head_options": {"width": 16, "attention_heads": 2},
-        "recipe.epochs": 1,
-        "calibrate": "none",
-        "hardware.features_cache": str(tmp_path / "cache"),
-        "hardware.accelerator": "cpu",
-    }
-    train(read_settings(None, flags), tmp_path / "run")
+    head = {"head": "query2label", "head_options": {"width": 16, "attention_heads": 2}}
+    settings = settings_of(photos, tmp_path, method="bce", **head, **{"recipe.epochs": 1})
+    train(settings, tmp_path / "run")
     (file,) = (tmp_path / "cache").glob("*.npy")
     assert np.load(file, mmap_mode="r").ndim == 4
-    test = load(flags["data"]).splits()["test"]
+    test = load(settings.data).splits()["test"]
     found = Predictor.load(tmp_path / "run").predict(test.images).logits
     stored = torch.as_tensor(RunFolder(tmp_path / "run").predictions("test").logits)
     torch.testing.assert_close(found, stored, atol=1e-3, rtol=1e-3)

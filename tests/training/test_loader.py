@@ -14,6 +14,7 @@ from labelwise.data import LabelTable
 from labelwise.errors import ImageError
 from labelwise.models.scoring import Scored, score
 from labelwise.pictures import ArrayImages, BytesImages, FeatureRows, FileImages, Transform
+from labelwise.pictures.batches import BatchRows
 from labelwise.training import loader as pixels
 from labelwise.training.augment import ImageDraws, draw_windows
 from labelwise.training.loader import (
@@ -21,7 +22,6 @@ from labelwise.training.loader import (
     DecodingStore,
     KeptStore,
     Loader,
-    RowRequest,
     kept_in_memory,
 )
 
@@ -162,14 +162,6 @@ def test_windows_of_kept_pictures_are_those_of_streamed_ones(tmp_path, monkeypat
     assert (here - there.roll(1, 0)).abs().max() > 50
 
 
-def test_a_short_last_batch_is_left_out_of_shuffled_epochs_only():
-    assert [len(rows) for rows in rows_of(Loader(table(9), TRANSFORM, batch_size=4))] == [4, 4, 1]
-    shuffled = Loader(table(9), TRANSFORM, batch_size=4, shuffle=True)
-    assert [len(rows) for rows in rows_of(shuffled)] == [4, 4]
-    single = Loader(table(1), TRANSFORM, batch_size=4, shuffle=True)
-    assert [len(rows) for rows in rows_of(single)] == [1]
-
-
 @pytest.mark.parametrize("unknown", [False, True])
 @pytest.mark.parametrize("dense", [True, False])
 def test_targets_are_the_tables(unknown, dense, monkeypatch):
@@ -204,23 +196,15 @@ def test_streamed_windows_are_cut_from_the_whole_picture(tmp_path, monkeypatch):
         data, TRANSFORM, batch_size=4, seed=2, augment="resized-crop", shuffle=True, workers=2
     )
     windows = draw_windows(ImageDraws(5, torch.arange(2)))
-    job = RowRequest(np.array([3, 1]), None, windows)
+    job = BatchRows(np.array([3, 1]), windows.one)
     values = next(loader._store.batches([job]))
     for at, row in enumerate((3, 1)):
-        picture = data.images.read(row, TRANSFORM.at_least(job.windows.one(at)))
-        box = job.windows.one(at).box(*picture.size)
+        picture = data.images.read(row, TRANSFORM.at_least(windows.one(at)))
+        box = windows.one(at).box(*picture.size)
         expected = np.asarray(picture.resize((16, 16), Image.Resampling.BILINEAR, box))
         assert np.array_equal(values[at].permute(1, 2, 0).numpy(), expected)
     once, again = list(loader.epoch(1)), list(loader.epoch(1, 1))
     assert torch.equal(once[1].images, again[0].images)
-
-
-def test_a_broken_file_is_named_and_the_threads_end(tmp_path, monkeypatch):
-    data = photos(tmp_path)
-    (tmp_path / "5.jpg").write_bytes(b"no image")
-    monkeypatch.setattr(pixels, "CPU_LIMIT", 0)
-    with pytest.raises(ImageError, match=r"5\.jpg"):
-        list(Loader(data, TRANSFORM, batch_size=4, workers=2).epoch(0))
 
 
 def test_feature_rows_pass_unchanged():

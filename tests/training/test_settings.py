@@ -44,11 +44,45 @@ def test_flags_win_over_the_file_at_any_depth(tmp_path):
         ({"recipe.ema": 1.5}, "'recipe.ema': input should be less than 1, got 1.5"),
         ({"recipe": 3}, "setting 'recipe': "),
         ({"recipe.patience": 0}, "'recipe.patience': .*greater than or equal to 1, got 0"),
+        ({"recipe.optimizer.lr": -1}, "lr': input should be greater than or equal to 0, got -1"),
+        ({"recipe.optimizer.clip": 0}, "clip': input should be greater than 0, got 0"),
+        ({"recipe.schedule.rise": 1}, "rise': input should be less than 1, got 1"),
+        ({"recipe.schedule.milestones": [30]}, "milestones.0': input should be less than 1"),
     ],
 )
 def test_wrong_settings_get_one_sentence(flags, sentence):
     with pytest.raises(SettingsError, match=sentence):
         read_settings(None, {"data": "scenes"} | flags)
+
+
+CROSS = {"cross_fit": True, "promise": "recall=0.9", "calibrate": "platt"}
+GROUPS = {"attributes": "groups.csv"}
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        ({"minutes": 3}, "minutes end the efforts good and best"),
+        ({"effort": "good", "features": "resnet18"}, "features does not apply to an effort"),
+        ({"effort": "good", "start": "run"}, "start does not apply to an effort"),
+        ({"effort": "best", "hardware.devices": 2}, "hardware.devices does not apply"),
+        ({"effort": "good", "backbone": "small-cnn"}, "backbone does not apply to an effort"),
+        ({"features": "small-cnn", "augment": "flip"}, "augment does not apply to features"),
+        ({"features": "small-cnn", "hardware.devices": 2}, "devices does not apply to features"),
+        ({"features": "small-cnn", "backbone": "resnet18"}, "leave backbone out, got 'resnet18'"),
+        ({"cross_fit": True}, "cross_fit belongs to promise"),
+        (CROSS | {"calibrate": "none"}, "of a calibrator; name one"),
+        (CROSS | {"promise": "tags=0.9"}, "tags take the most probable"),
+        (CROSS | {"zero_share": 0.5}, "leave out cross_fit or zero_share"),
+        (GROUPS | {"taxonomy": "kinds.csv"}, "attributes and taxonomy both move"),
+        (GROUPS | {"zero_share": 0.1}, "attributes and zero_share both move"),
+        (GROUPS | {"promise": "recall=0.5"}, "attributes and promise both move"),
+        ({"window": "file"}, "window belongs to bands"),
+    ],
+)
+def test_settings_that_do_not_go_together_get_one_sentence(flags, sentence):
+    with pytest.raises(SettingsError, match=sentence):
+        read_settings(None, {"data": "x"} | flags)
 
 
 def test_an_option_of_the_data_may_be_given_as_to_labelwise_data(tmp_path):
@@ -61,13 +95,10 @@ def test_an_option_of_the_data_may_be_given_as_to_labelwise_data(tmp_path):
         read_settings(tmp_path / "s.yaml", {})
 
 
-def test_numbers_stand_for_the_names_they_spell():
+def test_assignments_are_yaml_and_numbers_stand_for_the_names_they_spell():
     values = parse_assignments(["precision=32", "rule=0.5", "seed=3"])
     settings = read_settings(None, {"data": "scenes", **values})
     assert (settings.precision, settings.rule, settings.seed) == ("32", "0.5", 3)
-
-
-def test_assignments_are_yaml():
     values = parse_assignments(["a.b=1e-3", "c=[1, 2]", "d=null", "e=x=y", "f=true"])
     assert values == {"a.b": 0.001, "c": [1, 2], "d": None, "e": "x=y", "f": True}
     with pytest.raises(SettingsError, match="must look like key=value, got '=3'"):
@@ -98,24 +129,12 @@ BOMB = "a: &a [x, x, x]\nb: &b [*a, *a, *a]\n"
         ("data: scenes\nseed: 18446744073709551616", "'seed': .*less than 9223372036854775808"),
         ("data: scenes\nseed: " + "9" * 5000, "is not valid YAML"),
         ("data: scenes\nimage_size: 7", "'image_size': .*greater than or equal to 8, got 7"),
-        (
-            "data: scenes\nrecipe: {schedule: {warmup: .nan}}",
-            "'recipe.schedule.warmup': .*finite number",
-        ),
-        (
-            "data: scenes\nrecipe: {schedule: {rise: .nan}}",
-            "'recipe.schedule.rise': .*finite number",
-        ),
-        (
-            "data: scenes\nrecipe: {optimizer: {lr: .inf}}",
-            "'recipe.optimizer.lr': .*finite number, got inf",
-        ),
-        (
-            "data: scenes\nrecipe: {optimizer: {clip: .nan}}",
-            "'recipe.optimizer.clip': .*finite number, got nan",
-        ),
+        ("data: scenes\nrecipe: {schedule: {warmup: .nan}}", "schedule.warmup': .*finite number"),
+        ("data: scenes\nrecipe: {schedule: {rise: .nan}}", "schedule.rise': .*finite number"),
+        ("data: scenes\nrecipe: {optimizer: {lr: .inf}}", "lr': .*finite number, got inf"),
+        ("data: scenes\nrecipe: {optimizer: {clip: .nan}}", "clip': .*finite number, got nan"),
         ("data: scenes\nhardware: {accelerator: foo}", "'hardware.accelerator': .*got 'foo'"),
-        ("data: " + "[" * 3000 + "]" * 3000, "is nested too deeply|valid string"),
+        ("data: " + "[" * 1500 + "]" * 1500, "is nested too deeply|valid string"),
     ],
 )
 def test_strange_files_get_one_sentence(tmp_path, text, words):

@@ -71,20 +71,6 @@ def test_the_softmax_is_scikit_learns():
     np.testing.assert_allclose(weight.T, peer.coef_, atol=1e-4)
 
 
-def test_softmax_or_none_is_the_softmax_with_a_label_whose_logit_is_zero():
-    # scikit-learn has no reference class: the gradient of the formula, by autograd, is the oracle
-    x, _ = draw(120, seed=4)
-    classes = torch.tensor(np.random.default_rng(6).integers(0, 4, 120))
-    shares = one_hot(classes, 4)[:, :3].double()
-    weight, bias = optimum(x, ShareLoss(shares, none=(classes == 3).double()), 1.5)
-    weight.requires_grad_(), bias.requires_grad_()
-    scores = torch.cat([x @ weight + bias, torch.zeros(120, 1, dtype=x.dtype)], dim=1)
-    total = -scores.log_softmax(1)[torch.arange(120), classes].sum() + 0.75 * weight.square().sum()
-    total.backward()
-    assert weight.grad.abs().max() < 1e-4
-    assert bias.grad.abs().max() < 1e-4
-
-
 def losses():
     rng = np.random.default_rng(0)
     part = torch.tensor(rng.random((2, 9, 5)))

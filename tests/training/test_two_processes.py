@@ -4,14 +4,14 @@ import json
 import os
 import shutil
 import signal
-from functools import partial
+import sys
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
 import torch
 from bucket_setup import served_bucket
-from kill_two_processes import figures, require_same, start_training
 from patience import wait_until
 from tiny_run import Hearing, assert_same_weights, tiny_settings, tiny_table
 from train_tiny import break_second_epoch, free_port
@@ -19,16 +19,26 @@ from train_tiny import break_second_epoch, free_port
 from labelwise.errors import ImageError, SettingsError
 from labelwise.models.run_folder import RunFolder, fetched_run
 from labelwise.predictions import Predictions
+from labelwise.training.execution import STARTED, _srun_variables, launch
 from labelwise.training.inference import validation_figures
 from labelwise.training.loader import Loader
 from labelwise.training.run import train
+from labelwise.training.settings import Hardware
 
 SCRIPT = Path(__file__).parent.parent / "train_tiny.py"
 
 
-def launch(warm_commands, folder, runs):
-    done = warm_commands.run([folder, json.dumps(runs)], folder.parent, SCRIPT)
-    assert done.returncode == 0, done.stderr
+SMALL = {
+    "data_options": "{num_train: 48, num_val: 8, num_test: 8, size: 32, threads: 1}",
+    "head_options": "{width: 32, feedforward: 64, decoder_layers: 1, dropout: 0.3}",
+    "recipe.save_seconds": "0",
+    "hardware.workers": "1",
+    "calibrate": "none",
+}
+FLAGS = (
+    *("--head", "query2label", "--batch-size", "16", "--image-size", "32"),
+    *("--devices", "2", "--accelerator", "cpu"),  # there may be one GPU
+)
 
 
 def assert_same_run(one, other):
@@ -42,12 +52,18 @@ def assert_same_run(one, other):
         np.testing.assert_allclose(rows.logits, expected.logits, atol=2e-4, rtol=1e-3)
 
 
-def test_two_processes_are_one_with_the_joined_batch(tmp_path, warm_commands):
+def test_two_processes_are_one_with_the_joined_batch_and_tell_the_error_of_the_second(
+    tmp_path, warm_commands, warm_python
+):
     # 99 rows: 66 in training, so the last joined batch is short, and odd validation shares.
-    shared = {"recipe__ema": 0.8, "recipe__optimizer__clip": 0.5}
-    flags = {"method": "role", **shared}
-    parallel = {"rows": 99, "hardware__devices": 2}
-    launch(warm_commands, tmp_path / "two", {"run": flags | parallel})
+    flags = {"method": "role", "recipe__ema": 0.8, "recipe__optimizer__clip": 0.5}
+    runs = {"run": flags | {"rows": 99, "hardware__devices": 2}}
+    runs["broken"] = {"fails_in": 1, "hardware__devices": 2}
+    words = [tmp_path / "two", json.dumps(runs)]
+    done = warm_commands.start(words, tmp_path, SCRIPT, PYTHON_EXEC=warm_python).wait()
+    assert done.returncode == 1
+    told = "TrainingError: process 2 of the run stopped: b.jpg cannot be read: it ends early"
+    assert told in done.stderr
     train(tiny_settings(**flags), tmp_path / "one", table=tiny_table(99))
     assert_same_run(tmp_path / "two" / "run", tmp_path / "one")
 
@@ -58,17 +74,28 @@ def test_the_batch_must_divide_among_the_processes(tmp_path, monkeypatch):
         train(tiny_settings(batch_size=15), tmp_path, table=tiny_table())
 
 
-def test_the_error_of_the_second_process_reaches_the_user(tmp_path, warm_commands):
-    flags = {"fails_in": 1, "hardware__devices": 2}
-    done = warm_commands.run([tmp_path, json.dumps({"run": flags})], tmp_path, SCRIPT)
-    assert done.returncode == 1
-    told = "TrainingError: process 2 of the run stopped: b.jpg cannot be read: it ends early"
-    assert told in done.stderr
-
-
 @pytest.fixture
-def started(warm_commands):
-    return partial(start_training, warm_commands)
+def started(warm_commands, warm_python):
+    """Start a small run of two processes, in a session of its own, as a person would type it.
+
+    The second is in the group of the first, and killed with it, if it starts ``cold``.
+    """
+
+    def start(folder, cold=False, **settings):
+        pairs = SMALL | {key.replace("__", "."): value for key, value in settings.items()}
+        words = [word for key, value in pairs.items() for word in ("--set", f"{key}={value}")]
+        command = ["train", "scenes", *FLAGS, *words, "-o", folder]
+        warm = {} if cold else {"PYTHON_EXEC": warm_python}
+        return warm_commands.start(command, folder.parent, **warm)
+
+    return start
+
+
+def figures(run):
+    """Return what a run noted of its steps and epochs, without how long they took."""
+    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    timed = ("seconds", "images_per_second")
+    return [{k: v for k, v in record.items() if k not in timed} for record in records]
 
 
 def wait_for_lines(folder, count):
@@ -83,14 +110,16 @@ def finished(command):
 
 
 def test_a_killed_run_of_two_processes_goes_on_bit_for_bit(tmp_path, started):
-    often = {"recipe__log_steps": 2}
+    often = {"recipe__log_steps": 2, "recipe__epochs": 3}
     finished(started(tmp_path / "whole", **often))
-    killed = started(tmp_path / "killed", **often)
+    killed = started(tmp_path / "killed", cold=True, **often)
     wait_for_lines(tmp_path / "killed", 4)
     os.killpg(killed.pid, signal.SIGKILL)
     assert killed.wait().returncode == -signal.SIGKILL
     assert "going on from epoch" in finished(started(tmp_path / "killed", **often))
-    require_same(tmp_path / "killed", tmp_path / "whole")
+    for name in ("model.safetensors", "predictions/test.parquet"):
+        assert (tmp_path / "killed" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+    assert figures(tmp_path / "killed") == figures(tmp_path / "whole")
     judged = [record for record in figures(tmp_path / "whole") if record.get("best")][-1]
     kept = Predictions.load(tmp_path / "whole" / "predictions" / "val.parquet")
     truth = validation_figures(kept.logits, kept.labels, kept.observed, None)
@@ -133,9 +162,7 @@ def on_two_nodes(folder, runs, warm_commands, warm_python):
 
 
 def losses(folder):
-    lines = (folder / "metrics.jsonl").read_text().splitlines()
-    records = [json.loads(line) for line in lines]
-    return [record["epoch_loss"] for record in records if "epoch_loss" in record]
+    return [record["epoch_loss"] for record in figures(folder) if "epoch_loss" in record]
 
 
 def assert_same(one, other):
@@ -178,3 +205,72 @@ def test_two_nodes_train_as_one_and_go_on_where_one_was_cut_short_and_one_where_
     for name in ("begun", "kept", "cut"):
         assert_same(two / name, one / "bce")
     assert not [path for path in (two / "elsewhere").rglob("*") if path.is_file()]
+
+
+# Starting processes. Oracles: their exit statuses, torchrun's variables, one process.
+
+
+ALONE = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+
+
+def srun(task, port):
+    """Return what srun tells a task of two on one node."""
+    return {
+        "SLURM_STEP_NUM_TASKS": "2",
+        "SLURM_STEP_TASKS_PER_NODE": "2",
+        "SLURM_STEP_NODELIST": "node7",
+        "SLURM_JOB_ID": "4711",
+        "SLURM_PROCID": str(task),
+        "SLURM_LOCALID": str(task),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+    }
+
+
+@pytest.mark.parametrize(
+    ("nodes", "first"),
+    [("node7", "node7"), ("n[03-05,9],m1", "n03"), ("gpu[8]", "gpu8"), ("a,b[1-2]", "a")],
+)
+def test_the_variables_of_srun_are_those_of_torchrun(nodes, first):
+    given = {
+        "SLURM_STEP_NUM_TASKS": "8",
+        "SLURM_STEP_TASKS_PER_NODE": "4(x2)",
+        "SLURM_STEP_NODELIST": nodes,
+        "SLURM_JOB_ID": "1234567",
+        "SLURM_PROCID": "6",
+        "SLURM_LOCALID": "2",
+    }
+    assert _srun_variables(given) == {
+        STARTED: "1234567",
+        "MASTER_ADDR": first,
+        "MASTER_PORT": "19567",
+        "RANK": "6",
+        "WORLD_SIZE": "8",
+        "LOCAL_RANK": "2",
+        "LOCAL_WORLD_SIZE": "4",
+    }
+    assert _srun_variables(given | {"SLURM_STEP_NUM_TASKS": "1"}) == {}
+    assert _srun_variables(given | {STARTED: "by a torchrun in each task"}) == {}
+    assert _srun_variables({"SLURM_NTASKS": "8", "SLURM_PROCID": "0"}) == {}  # no srun, a batch
+
+
+def test_when_a_process_dies_the_first_does_not_wait_for_it_forever(tmp_path, warm_commands):
+    script = tmp_path / "hangs.py"
+    script.write_text(
+        "import sys, threading\n"
+        "from labelwise.system.distributed import rank\n"
+        "from labelwise.training import execution\n"
+        "from labelwise.training.settings import Hardware\n"
+        "execution.GRACE = 0\n"
+        "execution.launch(Hardware(accelerator='cpu', devices=3))\n"
+        "sys.exit(7) if rank() == 2 else threading.Event().wait()\n"
+    )
+    done = warm_commands.start([], tmp_path, script, **ALONE).wait()
+    assert done.returncode == 1
+    assert "labelwise: process 3 of the run ended with status 7" in done.stderr
+
+
+def test_a_program_that_cannot_be_started_again_is_told_so(monkeypatch):
+    monkeypatch.setitem(sys.modules, "__main__", ModuleType("__main__"))  # as of python -c
+    with pytest.raises(SettingsError, match="several devices need a program that can be started"):
+        launch(Hardware(accelerator="cpu", devices=2))

@@ -21,13 +21,12 @@ from numpy.typing import NDArray
 
 from labelwise.data.table import LabelTable
 from labelwise.errors import DataError, ImageError, SettingsError
-from labelwise.pictures.decode import regular_files
 from labelwise.pictures.memory import ArrayImages, BytesImages, FeatureRows
 from labelwise.pictures.multiband import is_band_folder
 from labelwise.pictures.sources import CropImages, FileImages, ImageSource, JoinedImages, SpanImages
 from labelwise.pictures.transform import Bands
 from labelwise.system.names import Names
-from labelwise.system.storage import is_uri
+from labelwise.system.storage import LocalStorage, is_uri
 from labelwise.system.text import counted
 
 PAIRS_SHOWN = 20
@@ -270,7 +269,7 @@ def _found_below(images: FileImages) -> tuple[list[str], str | None]:
     wanted = [name.replace("\\", "/") for name in images.ids]
     places: dict[str, list[str]] = {posixpath.basename(name): [] for name in wanted}
     with suppress(DataError):
-        for count, file in enumerate(regular_files(images.root)):
+        for count, file in enumerate(LocalStorage(images.root).files()):
             if count == MOST_SEARCHED:
                 return [], None
             if (name := posixpath.basename(file)) in places:

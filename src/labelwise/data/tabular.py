@@ -41,7 +41,8 @@ from labelwise.data.rows import inner, label_names, parse_json, require_file
 from labelwise.data.table import SPLIT_WORDS, LabelTable
 from labelwise.data.table_builder import TableBuilder
 from labelwise.errors import DataError, SettingsError
-from labelwise.pictures.decode import IMAGE_SUFFIXES, regular_files
+from labelwise.pictures.decode import IMAGE_SUFFIXES
+from labelwise.system.storage import LocalStorage
 from labelwise.system.table_files import with_text
 from labelwise.system.text import FORMULA, counted, first_line, from_cell
 
@@ -591,7 +592,10 @@ def proposed(batch: Any, given: Mapping[str, Any], folder: Path, asks: bool) -> 
     if given["extension"]:
         options.append(f"extension={given['extension']}")
     elif photos_named and not Path(photos_named[0]).suffix:
-        stem, files = Path(photos_named[0]).name, islice(regular_files(folder), MOST_SEARCHED)
+        stem, files = (
+            Path(photos_named[0]).name,
+            islice(LocalStorage(folder).files(), MOST_SEARCHED),
+        )
         suffixes = {file.suffix for file in map(Path, files) if file.stem == stem}
         options += [f"extension={suffixes.pop()}"] if len(suffixes) == 1 else []
     return options

@@ -34,15 +34,14 @@ if TYPE_CHECKING:
     from rawpy import RawPy
     from torch import Tensor
 
-
 Pixels = NDArray[np.uint8]
 
 RGB = 3  # torchvision's ImageReadMode.RGB
 SCAN, TABLE, EXIF_SEGMENT, BASELINE = 0xDA, 0xDB, 0xE1, 0xC0
 FRAMES = frozenset((0xC0, 0xC1, 0xC2))  # baseline, extended and progressive Huffman coding
 UNREAD = frozenset((0xC4, 0xDD, 0xFE))  # Huffman tables, restart interval, comment: libjpeg's own
-JFIF, ADOBE = 0xE0, 0xEE
-KNOWN = {JFIF: (b"JFIF\0", 14), 0xE2: (b"ICC_PROFILE\0", 15), ADOBE: (b"Adobe", 12)}
+JFIF, PROFILE, ADOBE = 0xE0, 0xE2, 0xEE
+KNOWN = {JFIF: (b"JFIF\0", 14), PROFILE: (b"ICC_PROFILE\0", 15), ADOBE: (b"Adobe", 12)}
 USUAL_SAMPLING = frozenset((b"\x11", b"\x11\x11\x11", b"\x21\x11\x11", b"\x22\x11\x11"))
 ORIENTATION = 0x0112
 
@@ -73,18 +72,15 @@ def plain_pixels(content: bytes, largest: int, at_least: int | None = None) -> P
         or header.progressive  # libjpeg's versions smooth what is damaged differently
         or header.width * header.height > largest
         or draft_scale(header, at_least) > 1
+        or "torch" not in sys.modules  # not worth its import
+        or (decoder := _decoder()) is None
     ):
         return None
-    decoder = _decoder() if "torch" in sys.modules else None  # not worth its import
-    if decoder is None:
-        return None
-    try:
+    with suppress(RuntimeError):
         pixels = decoder(content)
-    except RuntimeError:
-        return None
-    if pixels.shape != (header.height, header.width, 3):
-        return None
-    return _upright(pixels, header.orientation)
+        if pixels.shape == (header.height, header.width, 3):
+            return _upright(pixels, header.orientation)
+    return None
 
 
 def draft_scale(header: JpegHeader, at_least: int | None) -> int:
@@ -100,8 +96,9 @@ def plain_header(content: bytes) -> JpegHeader | None:
     if not content.startswith(b"\xff\xd8") or not content.endswith(b"\xff\xd9"):
         return None  # not a JPEG, or cut off
     frame: tuple[int, bytes] | None = None
-    orientation, exif, profiles, at = 1, False, 0, 2
+    orientation: int | None = None
     known: dict[int, bytes] = {}
+    at = 2
     while at + 4 <= len(content):
         lead, marker, length = struct.unpack_from(">BBH", content, at)
         start, at = at + 4, at + 2 + length
@@ -112,14 +109,12 @@ def plain_header(content: bytes) -> JpegHeader | None:
                 return None
             coding, body = frame
             height, width, layers = struct.unpack_from(">HHB", body, 1)
-            rgb = body[6::3] == b"RGB"  # as libjpeg tells it
-            if JFIF in known:
-                rgb = False
-            elif ADOBE in known:
-                rgb = layers == 3 and known[ADOBE][11] == 0
+            by_adobe = layers == 3 and ADOBE in known and known[ADOBE][11] == 0
+            named = ADOBE not in known and body[6::3] == b"RGB"
+            rgb = JFIF not in known and (by_adobe or named)  # as libjpeg tells it
             first = content[start : start + 1] == body[5:6]
             usual = coding == BASELINE and body[7::3] in USUAL_SAMPLING and first
-            return JpegHeader(width, height, layers, orientation, rgb, usual, coding == 0xC2)
+            return JpegHeader(width, height, layers, orientation or 1, rgb, usual, coding == 0xC2)
         if marker in UNREAD:
             continue
         if marker == TABLE:
@@ -130,24 +125,20 @@ def plain_header(content: bytes) -> JpegHeader | None:
             if frame is not None or length < 8:
                 return None
             bits, height, width, layers = struct.unpack_from(">BHHB", content, start)
-            if bits != 8 or not height or not width or layers not in (1, 3):
-                return None
-            if length != 8 + 3 * layers:
+            known_layers = layers in (1, 3) and length == 8 + 3 * layers
+            if bits != 8 or not height or not width or not known_layers:
                 return None
             frame = marker, content[start:at]
         elif marker == EXIF_SEGMENT:
-            found = _exif_orientation(content[start:at])
-            if exif or found is None:
+            before, orientation = orientation, _exif_orientation(content[start:at])
+            if before is not None or orientation is None:
                 return None
-            exif, orientation = True, found
         else:
             word, least = KNOWN.get(marker, (b"", 0))
-            if not word or length - 2 < least or not content.startswith(word, start):
+            again = marker == PROFILE and marker in known
+            if not word or again or length - 2 < least or not content.startswith(word, start):
                 return None
             known[marker] = content[start:at]
-            profiles += marker == 0xE2
-            if profiles > 1:
-                return None
     return None
 
 
@@ -156,12 +147,11 @@ def _exif_orientation(body: bytes) -> int | None:
     if not body.startswith(b"Exif\0\0"):
         return None
     exif = Image.Exif()
-    try:
+    with suppress(Exception):  # as many kinds as there are ways to break it
         exif.load(body)
         orientation = exif.get(ORIENTATION, 1)
-    except Exception:  # as many kinds as there are ways to break it
-        return None
-    return orientation if isinstance(orientation, int) and 1 <= orientation <= 8 else None
+        return orientation if isinstance(orientation, int) and 1 <= orientation <= 8 else None
+    return None
 
 
 def turned(orientation: int) -> tuple[bool, bool, bool]:
@@ -170,7 +160,6 @@ def turned(orientation: int) -> tuple[bool, bool, bool]:
 
 
 def _upright(pixels: Pixels, orientation: int) -> Pixels:
-    """Return the picture as its camera was held."""
     if orientation == 1:
         return pixels
     exchanged, rows, columns = turned(orientation)
@@ -195,8 +184,7 @@ def _decoder() -> Callable[[bytes], Pixels] | None:
         return None
 
     def decode(content: bytes) -> Pixels:
-        data = torch.frombuffer(bytearray(content), dtype=torch.uint8)
-        pixels: Tensor = operator(data, RGB)
+        pixels: Tensor = operator(torch.frombuffer(bytearray(content), dtype=torch.uint8), RGB)
         return pixels.permute(1, 2, 0).numpy()
 
     return decode if _agrees(decode) else None
@@ -218,9 +206,7 @@ def _agrees(decode: Callable[[bytes], Pixels]) -> bool:
     for options in ({"subsampling": 2}, {"subsampling": 1, "progressive": True}):
         buffer = io.BytesIO()
         Image.fromarray(noise).save(buffer, "JPEG", quality=90, **options)
-        with Image.open(buffer) as image:
-            expected = np.asarray(image)
-        if not np.array_equal(decode(buffer.getvalue()), expected):
+        if not np.array_equal(decode(buffer.getvalue()), np.asarray(Image.open(buffer))):
             return False
     return True
 
@@ -232,9 +218,8 @@ def image_files(folder: Path) -> list[str]:
 
 def find_images(folder: Path) -> tuple[list[str], tuple[str, ...]]:
     """Return the image files under a folder as above, and a note on pictures that are skipped."""
-    images: list[str] = []
-    skipped: Counter[str] = Counter()
-    for inside in one_per_photo(sorted(regular_files(folder))):
+    images, skipped = list[str](), Counter[str]()
+    for inside in one_per_photo(sorted(LocalStorage(folder).files())):
         suffix = os.path.splitext(inside)[1].lower()
         if suffix in IMAGE_SUFFIXES:
             images.append(inside)
@@ -250,8 +235,7 @@ def image_paths(places: Sequence[Path]) -> tuple[list[Path], list[str]]:
     """Return the files given and the images in and below the folders given, in order; and notes."""
     if not any(path.exists() for path in places):
         raise DataError(f"there is no file or folder {places[0]}")
-    images: list[Path] = []
-    notes: list[str] = []
+    images, notes = list[Path](), list[str]()
     for path in places:
         names, more = find_images(path) if path.is_dir() else ([""], ())
         notes += [f"{path}: {note}" for note in more]
@@ -259,11 +243,6 @@ def image_paths(places: Sequence[Path]) -> tuple[list[Path], list[str]]:
             raise DataError(f"there are no images in the folder {path}")
         images += [path / name for name in names]
     return images, notes
-
-
-def regular_files(folder: Path) -> Iterator[str]:
-    """Yield the regular files under a folder, relative to it; hidden ones are left out."""
-    return LocalStorage(folder).files()
 
 
 # RAW photos, by rawpy (LibRaw): the preview inside if both sides are at least ``at_least`` long,
@@ -372,7 +351,7 @@ BYTE_ORDERS = {b"II*\0": "<", b"MM\0*": ">"}  # of TIFF files, by how they begin
 ENTRIES_AT_MOST = 512
 SUBFILE, PHOTOMETRIC, PARTS, DNG_VERSION = 254, 262, 330, 50706
 MOSAIC, LINEAR = 32803, 34892  # kinds of PHOTOMETRIC that are a sensor's
-OLYMPUS, PANASONIC = (b"IIRO", b"IIRS", b"MMOR"), (b"IIU\0",)
+OLYMPUS, PANASONIC = (b"IIRO", b"IIRS", b"MMOR"), b"IIU\0"
 NOT_OF_THE_FORMAT = (SyntaxError, IndexError, TypeError, struct.error)  # as Pillow's readers say it
 HAS_HEIF = find_spec("pillow_heif") is not None
 HAS_DICOM = find_spec("pydicom") is not None
@@ -393,13 +372,9 @@ def install_for(suffixes: Iterable[str]) -> str:
 
 def max_pixels() -> int:
     """Return how many pixels an image may have: so many that a decoder is not filled by one."""
-    given = os.environ.get("LABELWISE_MAX_PIXELS", "")
-    if not given:
-        return MAX_PIXELS
+    given = os.environ.get("LABELWISE_MAX_PIXELS") or str(MAX_PIXELS)
     if not given.isdecimal() or not int(given):
-        raise SettingsError(
-            f"LABELWISE_MAX_PIXELS must be a whole number of pixels above 0, got {given!r:.40}"
-        )
+        raise SettingsError(f"LABELWISE_MAX_PIXELS must be a whole number, got {given!r:.40}")
     return int(given)
 
 
@@ -471,22 +446,19 @@ def by_pillow(content: bytes, name: str, at_least: int | None = None) -> Image.I
 
 def is_raw(content: bytes) -> bool:
     """Return whether a file is a RAW photo."""
-    if content[:4] in OLYMPUS + PANASONIC or content.startswith(b"FUJIFILMCCD-RAW"):
+    if content.startswith((*OLYMPUS, PANASONIC, b"FUJIFILMCCD-RAW")):
         return True
     if content[4:12] == b"ftypcrx " or (content[:4] == b"II*\0" and content[8:10] == b"CR"):
         return True
-    order = BYTE_ORDERS.get(content[:4])
-    if order is None:
-        return False
-    entries = _first_entries(content, order)
-    if DNG_VERSION in entries or entries.get(PHOTOMETRIC) in (MOSAIC, LINEAR):
-        return True
-    return PARTS in entries and entries.get(SUBFILE) == 1  # a thumbnail, and the rest elsewhere
+    entries = _first_entries(content)
+    thumbnail = PARTS in entries and entries.get(SUBFILE) == 1  # and the rest is elsewhere
+    return thumbnail or DNG_VERSION in entries or entries.get(PHOTOMETRIC) in (MOSAIC, LINEAR)
 
 
-def _first_entries(content: bytes, order: str) -> dict[int, int]:
+def _first_entries(content: bytes) -> dict[int, int]:
     """Return the tags of a TIFF file's first directory, with their values as whole numbers."""
-    if len(content) < 10:
+    order = BYTE_ORDERS.get(content[:4])
+    if order is None or len(content) < 10:
         return {}
     (start,) = struct.unpack_from(order + "I", content, 4)
     if not 8 <= start <= len(content) - 2:

@@ -22,7 +22,6 @@ if TYPE_CHECKING:  # a search asks this file only what NEAR is
     import torch
     from torch import Tensor
 
-
 NEAR = 0.95
 SIDE, KEPT = 32, 8
 LEAST_SIDE = 2 * SIDE  # to which a large picture may be reduced while it is decoded
@@ -45,8 +44,7 @@ def look_of(picture: Image.Image) -> NDArray[np.float32]:
     grey = picture.convert("L").resize((SIDE, SIDE), Image.Resampling.BOX)
     waves = dctn(np.asarray(grey, np.float64), norm="ortho")[:KEPT, :KEPT].ravel()[1:]
     length = float(np.linalg.norm(waves))
-    unit = waves / length if length > PLAIN else np.zeros(WIDTH)
-    return np.asarray(unit, np.float32)
+    return np.asarray(waves / length if length > PLAIN else np.zeros(WIDTH), np.float32)
 
 
 def looks_of(inputs: "Tensor") -> "Tensor":

@@ -5,12 +5,12 @@ host. What cannot be read is in it with a reason.
 """
 
 import os
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from math import ceil
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -25,7 +25,7 @@ from labelwise.pictures.processes import (
     borrowed_processes,
     items_ahead,
 )
-from labelwise.pictures.sources import ImageSource
+from labelwise.pictures.sources import ImageSource, Rows
 from labelwise.pictures.transform import Bands, Transform
 from labelwise.pictures.worker import NAME, SLOT_BYTES, Entry, Kind, Work, reason_of
 
@@ -47,22 +47,14 @@ class Failure:
 class Inputs:
     """The inputs of a batch, for the rows that could be read, and the failures."""
 
-    rows: NDArray[np.int64]
+    rows: Rows
     values: Tensor
     failures: list[Failure] = field(default_factory=list)
 
 
-class PictureReader(Protocol):
-    """Who reads pictures for a network, where its process does not do it by itself."""
-
-    def __call__(
-        self,
-        images: ImageSource,
-        transform: Transform,
-        batches: Sequence[NDArray[np.int64]],
-        device: torch.device,
-    ) -> Iterator[Inputs]:
-        """Yield the inputs of batches of rows on a device, in order."""
+# Reads pictures for a network, where its process does not do it by itself: from images, a
+# transform, batches of rows and ``device`` to the inputs of these batches, in order.
+PictureReader = Callable[..., Iterator[Inputs]]
 
 
 def input_of(images: ImageSource, row: int, transform: Transform) -> Tensor:
@@ -89,6 +81,13 @@ def sent(values: Tensor, device: torch.device) -> Tensor:
     return values.to(device, non_blocking=device.type == "cuda")
 
 
+def to_device(values: Tensor, device: torch.device) -> Tensor:
+    """Return the values on the device; a copy to a GPU is not waited for."""
+    pins = device.type == "cuda" and not values.is_pinned()
+    return sent(values.pin_memory() if pins else values, device)
+
+
+FAILED = -1  # the kind of an entry that is a reason
 CHUNKS_AHEAD = 2  # batches whose chunks threads have begun
 CHUNK_OF_CUBES = 16  # that are read, and hardly computed with
 CHUNK_OF_FILES = 64  # that are read, but not decoded: fewer turns of Python's lock
@@ -133,11 +132,6 @@ class Loaded:
         pixels = sum(picture.values.numel() for picture in self.pictures)
         return pixels + sum(3 * file.header.height * file.header.width for file in self.files)
 
-    def extend(self, other: "Loaded") -> None:
-        self.pictures.extend(other.pictures)
-        self.files.extend(other.files)
-        self.failed.update(other.failed)
-
 
 class _Part(NamedTuple):
     """Rows that are loaded together, and the place of the first among all rows."""
@@ -157,9 +151,7 @@ class PictureLoader:
     processes: bool = False
 
     @contextmanager
-    def chunks(
-        self, batches: Sequence[NDArray[np.int64]], workers: int | None
-    ) -> Generator[Generator[Loaded]]:
+    def chunks(self, batches: Sequence[Rows], workers: int | None) -> Generator[Generator[Loaded]]:
         """Lend the chunks of all rows, whose pixels are sent in the current stream of the taker."""
         workers = workers or available_cores()
         rows = np.concatenate(batches)
@@ -174,12 +166,12 @@ class PictureLoader:
                 most = self.files_of_a_slot(batches) if self.decodes else CHUNK
                 most = most if self.transform.bands is None else CHUNK_OF_CUBES
                 chunk = min(most, work.most_items)
-            firsts = range(0, len(rows), chunk)
-            parts = [_Part(rows[at : at + chunk].tolist(), at) for at in firsts]
+            parts = [_Part(rows[at : at + chunk].tolist(), at) for at in range(0, len(rows), chunk)]
             if lent is not None:
                 chunks = self._by_processes(lent, work, parts, workers)
             else:
-                chunks = self._by_threads(parts, workers, ceil(longest / chunk))
+                ahead = max(CHUNKS_AHEAD * ceil(longest / chunk), 2 * workers)
+                chunks = self._by_threads(parts, workers, ahead)
             yield stack.enter_context(closing(chunks))
 
     def pixels(self, row: int, place: int) -> Pictures:
@@ -194,8 +186,7 @@ class PictureLoader:
         host.numpy()[0] = values
         return Pictures([place], host, entry.kind == Kind.RESIZED)
 
-    def _by_threads(self, parts: list[_Part], threads: int, of_a_batch: int) -> Generator[Loaded]:
-        ahead = max(CHUNKS_AHEAD * of_a_batch, 2 * threads)
+    def _by_threads(self, parts: list[_Part], threads: int, ahead: int) -> Generator[Loaded]:
         with closing(by_threads(parts, self._load, threads, ahead, "decode")) as chunks:
             for loaded in chunks:
                 pictures = [picture.on(self.device) for picture in loaded.pictures]
@@ -211,25 +202,21 @@ class PictureLoader:
                 work = Work(Kind.JPEG, self.transform)
                 entry, values = work.load(self.images, row, room=MAX_SENT)
                 if entry.kind == Kind.JPEG:
-                    content = torch.from_numpy(values.copy())
-                    loaded.files.append(Jpeg(row, position, content, entry))
+                    loaded.files.append(Jpeg(row, position, torch.from_numpy(values.copy()), entry))
                 else:
                     loaded.pictures.append(self._on_host(entry, values, position))
             except Exception as error:
                 loaded.failed[position] = reason_of(self.images.ids[row], error)
         return loaded
 
-    def files_of_a_slot(self, batches: Sequence[NDArray[np.int64]]) -> int:
-        """Return how many files fit into a slot, by the largest of some of them."""
-        rows = [int(rows[0]) for rows in batches[:16] if len(rows)]
+    def files_of_a_slot(self, batches: Sequence[Rows]) -> int:
         sizes = [0]
-        for location in self.images.locations(rows):
+        for location in self.images.locations([int(rows[0]) for rows in batches[:16] if len(rows)]):
             if location is None:
                 return CHUNK
             with suppress(OSError, ValueError):  # its own failure, in time
-                sizes.append(
-                    os.stat(location.path).st_size if location.size is None else location.size
-                )
+                size = location.size
+                sizes.append(os.stat(location.path).st_size if size is None else size)
         return max(1, min(CHUNK_OF_FILES, SLOT_BYTES // (max(sizes) + 1)))
 
     def _by_processes(
@@ -238,11 +225,11 @@ class PictureLoader:
         if self.device.type == "cuda":
             processes.pin()
         with ExitStack() as stack:
-            rows = [chunk_rows.rows for chunk_rows in parts]
+            rows = [part.rows for part in parts]
             items = stack.enter_context(closing(items_ahead(self.images, rows, threads)))
             chunks = stack.enter_context(closing(processes.run(work, items)))
-            for chunk_rows, chunk in zip(parts, chunks, strict=True):
-                yield self._taken(chunk_rows, chunk)
+            for part, chunk in zip(parts, chunks, strict=True):  # to the end: it waits for copies
+                yield self._taken(part, chunk)
 
     def _taken(self, part: _Part, chunk: DecodedChunk) -> Loaded:
         """Copy a chunk out of the shared memory: pixels to the device, files on the host."""
@@ -278,9 +265,6 @@ class PictureLoader:
             pixels = pixels.view(-1, *sides, self.transform.channels)
             loaded.pictures.append(Pictures(list(places), pixels, resized))
         return loaded
-
-
-FAILED = -1
 
 
 def _kind_and_sides(entry: Entry | str) -> tuple[int, int, int, str]:

@@ -15,12 +15,11 @@ from labelwise.errors import ImageError
 from labelwise.pictures.decode import decode
 from labelwise.pictures.labelwise_runtime import upright_rgb
 from labelwise.pictures.multiband import Cube
-from labelwise.pictures.sources import EncodedImages, ImageSource, Location, read_image_file
+from labelwise.pictures.sources import EncodedImages, ImageSource, Location, Rows, read_image_file
+from labelwise.pictures.transform import Floats
 from labelwise.system.names import Names, printable
 
 AT_ONCE = 1 << 26  # numbers
-
-Floats = NDArray[np.float32]
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,7 +27,7 @@ class MappedFeatures:
     """Some rows (None: all) of a mapped file, as ``(features - mean) / scale`` where given."""
 
     values: Floats
-    rows: NDArray[np.int64] | None = None
+    rows: Rows | None = None
     mean: NDArray[np.float64] | None = None
     scale: NDArray[np.float64] | None = None
 
@@ -57,7 +56,7 @@ class MappedFeatures:
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         return self[:] if dtype is None else self[:].astype(dtype)
 
-    def take(self, rows: NDArray[np.int64]) -> "MappedFeatures":
+    def take(self, rows: Rows) -> "MappedFeatures":
         return replace(self, rows=rows if self.rows is None else self.rows[rows])
 
 
@@ -65,7 +64,6 @@ Features = Floats | MappedFeatures
 
 
 def _chunks(features: Features) -> list[slice]:
-    """Return slices of rows of at most ``AT_ONCE`` numbers."""
     each = max(1, AT_ONCE // max(1, int(np.prod(features.shape[1:]))))
     return [slice(first, first + each) for first in range(0, len(features), each)]
 
@@ -80,10 +78,8 @@ def moments_of(features: Features) -> tuple[NDArray[np.float64], NDArray[np.floa
     parts = _chunks(features)
     mean = sum(features[block].sum(axis=places, dtype=np.float64) for block in parts) / count
     shape = (-1, 1, 1) if features.ndim == 4 else (-1,)
-    squares = sum(
-        np.square(features[block] - mean.reshape(shape)).sum(axis=places) for block in parts
-    )
-    return mean, np.sqrt(squares / count)
+    total = sum(np.square(features[part] - mean.reshape(shape)).sum(axis=places) for part in parts)
+    return mean, np.sqrt(total / count)
 
 
 def scaled(features: Features, mean: NDArray[np.float64], scale: NDArray[np.float64]) -> Features:
@@ -135,7 +131,7 @@ class ArrayImages(ImageSource):
     def content(self, row: int) -> bytes:
         return bytes(self.pixels[row])
 
-    def subset(self, rows: NDArray[np.int64]) -> "ArrayImages":
+    def subset(self, rows: Rows) -> "ArrayImages":
         kind = {"resized": self.resized, "any_depth": not self.is_rgb}
         return ArrayImages(self.pixels[rows], Names(self.ids).take(rows), **kind)
 
@@ -143,9 +139,7 @@ class ArrayImages(ImageSource):
 class BytesImages(EncodedImages):
     """Encoded images: ``blobs`` is a binary Arrow array, or any list of bytes."""
 
-    def __init__(
-        self, blobs: Any, ids: Sequence[str], rows: NDArray[np.int64] | None = None
-    ) -> None:
+    def __init__(self, blobs: Any, ids: Sequence[str], rows: Rows | None = None) -> None:
         self.blobs, self.ids = blobs, Names(ids)
         self.rows = np.arange(len(blobs)) if rows is None else rows
         if len(self.rows) != len(self.ids):
@@ -155,7 +149,7 @@ class BytesImages(EncodedImages):
         blob = self.blobs[int(self.rows[row])]
         return blob if isinstance(blob, bytes) else bytes(blob.as_py() or b"")
 
-    def subset(self, rows: NDArray[np.int64]) -> "BytesImages":
+    def subset(self, rows: Rows) -> "BytesImages":
         return BytesImages(self.blobs, Names(self.ids).take(rows), self.rows[rows])
 
 
@@ -174,7 +168,7 @@ class FeatureRows(ImageSource):
     def content(self, row: int) -> bytes:
         return bytes(self.features[row])
 
-    def subset(self, rows: NDArray[np.int64]) -> "FeatureRows":
+    def subset(self, rows: Rows) -> "FeatureRows":
         features = self.features
         chosen = features.take(rows) if isinstance(features, MappedFeatures) else features[rows]
         return FeatureRows(chosen, Names(self.ids).take(rows))
@@ -198,9 +192,9 @@ class PictureImages(ImageSource):
                     f"picture {row} must be a path, bytes, a Pillow image or an array, "
                     f"got {type(picture).__name__}"
                 )
-            if not isinstance(picture, np.ndarray):
-                continue
-            if picture.ndim != 3 or not (any_depth or _is_rgb(picture)):
+            if isinstance(picture, np.ndarray) and not (
+                picture.ndim == 3 and (any_depth or _is_rgb(picture))
+            ):
                 kind = "(H, W, bands)" if any_depth else "uint8 (H, W, 3)"
                 got = f"{picture.dtype} {picture.shape}"
                 raise ValueError(f"picture {row} must be {kind}, got {got}")
@@ -231,8 +225,7 @@ class PictureImages(ImageSource):
         return Location(os.fspath(picture)) if isinstance(picture, str | Path) else None
 
     def encoded(self, row: int) -> bytes | None:
-        is_file = isinstance(self.pictures[row], str | Path | bytes)
-        return self.content(row) if is_file else None
+        return self.content(row) if isinstance(self.pictures[row], str | Path | bytes) else None
 
     def content(self, row: int) -> bytes:
         picture = self.pictures[row]
@@ -242,11 +235,11 @@ class PictureImages(ImageSource):
             return bytes(picture)
         return picture if isinstance(picture, bytes) else bytes(np.asarray(self.read(row)))
 
-    def subset(self, rows: NDArray[np.int64]) -> "PictureImages":
-        chosen = [self.pictures[row] for row in rows.tolist()]
-        chosen_images = PictureImages(chosen, any_depth=self.any_depth)
-        chosen_images.ids = Names(self.ids).take(rows)
-        return chosen_images
+    def subset(self, rows: Rows) -> "PictureImages":
+        pictures = [self.pictures[row] for row in rows.tolist()]
+        chosen = PictureImages(pictures, any_depth=self.any_depth)
+        chosen.ids = Names(self.ids).take(rows)
+        return chosen
 
 
 def as_images(
@@ -275,9 +268,7 @@ def _is_rgb(pixels: NDArray[Any]) -> bool:
 
 def _rgb_image(pixels: NDArray[Any], name: str) -> Image.Image:
     if not _is_rgb(pixels):
-        raise ImageError(
-            f"{name}: a picture must be uint8 (H, W, 3), got {pixels.dtype} {pixels.shape}"
-        )
+        raise ImageError(f"{name}: it must be uint8 (H, W, 3), got {pixels.dtype} {pixels.shape}")
     return Image.fromarray(pixels)
 
 

@@ -32,6 +32,7 @@ from numpy.typing import NDArray
 from labelwise.errors import ImageError
 from labelwise.pictures.decode import (
     HAS_DICOM,
+    TIFF,
     check_size,
     decode_pixels,
     is_dicom,
@@ -85,8 +86,7 @@ def _values(content: bytes, name: str, window: str, max_pixels: int) -> NDArray[
         facts = dcmread(_Inflatable(content, name, max_pixels))
         if not any(key in facts for key in ("PixelData", "FloatPixelData", "DoubleFloatPixelData")):
             raise ImageError(f"{name}: this DICOM file holds no pixels")
-        rows, columns = int(facts.get("Rows", 0)), int(facts.get("Columns", 0))
-        if rows * columns > max_pixels:
+        if int(facts.get("Rows", 0)) * int(facts.get("Columns", 0)) > max_pixels:
             raise ImageError(f"{name}: the image has more than {max_pixels:,} pixels")
         frames = int(facts.get("NumberOfFrames") or 1)
         if frames != 1:
@@ -164,9 +164,7 @@ def _shares(values: NDArray[Any], facts: Any, window: str, name: str) -> NDArray
     if given is not None:
         center, width, function = *given, "LINEAR_EXACT"
     elif facts.get("WindowCenter") is None or facts.get("WindowWidth") is None:
-        raise ImageError(
-            f"{name}: states no window; train with --window none, or --window CENTER,WIDTH"
-        )
+        raise ImageError(f"{name}: states no window; train with --window none, or CENTER,WIDTH")
     else:
         center, width = (
             float(facts[key].value[0] if facts[key].VM > 1 else facts[key].value)
@@ -185,17 +183,6 @@ def _shares(values: NDArray[Any], facts: Any, window: str, name: str) -> NDArray
     if width == 0:
         return (levels > center).astype(np.float64)
     return ((levels - center) / width + 0.5).clip(0, 1)
-
-
-def load_dicom_readers() -> None:
-    """Import what reads DICOM files, with the decoders that are installed."""
-    if HAS_DICOM:
-        from pydicom.pixels.decoders.base import get_decoder
-        from pydicom.uid import AllTransferSyntaxes
-
-        for syntax in AllTransferSyntaxes:
-            with suppress(NotImplementedError):
-                _ = get_decoder(syntax).is_available
 
 
 HAS_TIFF = find_spec("tifffile") is not None
@@ -226,14 +213,12 @@ class Cube(NamedTuple):
 
 def chosen_bands(cube: Cube, name: str, bands: Bands) -> NDArray[Any]:
     """Return the bands (H, W, n) of a cube in the order of a model."""
-    values, wanted = cube.values, bands.names
-    if cube.names is not None:
-        absent = [band for band in wanted if band not in cube.names]
+    values, wanted, names = cube.values, bands.names, cube.names
+    if names is not None:
+        absent = [band for band in wanted if band not in names]
         if absent:
-            raise ImageError(
-                f"{name}: has no band {absent[0]!r}; its bands are {', '.join(cube.names)}"
-            )
-        places = [cube.names.index(band) for band in wanted]
+            raise ImageError(f"{name}: has no band {absent[0]!r}; its bands are {', '.join(names)}")
+        places = [names.index(band) for band in wanted]
         if places != list(range(values.shape[2])):
             values = values[:, :, places]
     elif values.shape[2] != len(wanted):
@@ -268,7 +253,7 @@ def open_cube(content: bytes, name: str, window: str = "none") -> Cube:
         if is_dicom(content):
             values = read_dicom(content, name, window, max_pixels())
             return Cube(values, usual=RGB if values.shape[2] == 3 else None)
-        if content[:4] in (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"):
+        if content.startswith(TIFF):
             return _tiff(content, name)
         with open_picture(content) as image:
             check_size(name, *image.size)
@@ -291,25 +276,22 @@ def _npy_values(content: bytes, name: str) -> NDArray[Any]:
     if dtype.kind not in "uif":
         raise ImageError(f"{name}: a cube must hold numbers, got {dtype}")
     if len(shape) not in (2, 3) or min(shape) < 1:
-        raise ImageError(
-            f"{name}: a cube must be (height, width) or (height, width, bands), got {shape}"
-        )
+        raise ImageError(f"{name}: a cube must be (height, width) or (..., bands), got {shape}")
     check_size(name, shape[1], shape[0])
     count = int(np.prod(shape))
     if len(content) - end < count * dtype.itemsize:
         raise ImageError(f"{name}: the file ends early; it should hold {count:,} values")
-    flat = np.frombuffer(content, dtype, count, end)
-    values = flat.reshape(shape, order="F" if by_columns else "C")
-    return _with_bands(values)
+    values = np.frombuffer(content, dtype, count, end)
+    return _with_bands(values.reshape(shape, order="F" if by_columns else "C"))
 
 
 @lru_cache(maxsize=64)  # NumPy takes as long to parse it as to read a tile, and tiles are alike
 def _npy_head(head: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     """Return shape, whether columns come first, and type."""
     stream = io.BytesIO(head)
-    version = npy.read_magic(stream)
-    read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-    return read(stream)
+    if npy.read_magic(stream) == (1, 0):
+        return npy.read_array_header_1_0(stream)
+    return npy.read_array_header_2_0(stream)
 
 
 def _with_bands(values: NDArray[Any]) -> NDArray[Any]:
@@ -343,17 +325,15 @@ def _tiff(content: bytes, name: str) -> Cube:
         if page.photometric == PHOTOMETRIC.MINISWHITE and values.dtype.kind == "u":
             white = np.iinfo(values.dtype).max
             values = white - values
-            missing = (
-                None if missing is None else white - missing
-            )  # the mark is one of stored values
-        is_colour = page.photometric in (PHOTOMETRIC.RGB, PHOTOMETRIC.YCBCR)
+            if missing is not None:  # the mark is one of stored values
+                missing = white - missing
+        is_rgb = page.photometric in (PHOTOMETRIC.RGB, PHOTOMETRIC.YCBCR) and values.shape[2] == 3
     text = facts.get(GDAL_METADATA)
     told = DESCRIPTION.findall(text) if isinstance(text, str) else []
     descriptions = {int(at): unescape(words).strip() for at, words in told}
     names = tuple(descriptions.get(at, "") for at in range(values.shape[2]))
     is_named = all(names) and len(set(names)) == len(names)  # each band has a name of its own
-    usual = RGB if is_colour and values.shape[2] == 3 else None
-    return Cube(values, names if is_named else None, missing, usual)
+    return Cube(values, names if is_named else None, missing, RGB if is_rgb else None)
 
 
 @cache
@@ -363,31 +343,24 @@ def _keep_quiet() -> None:
 
 
 def _tiff_values(file: Any, page: Any, name: str) -> NDArray[Any]:
-    if len(file.pages) == 1:
-        axes, values = page.axes, page.asarray()
-    else:
-        whole = [
-            series
-            for series in file.series
-            if not (series.pages[0].is_reduced or series.pages[0].is_mask)
-        ]
+    if len(file.pages) > 1:
+        firsts = ((series, series.pages[0]) for series in file.series)
+        whole = [series for series, first in firsts if not (first.is_reduced or first.is_mask)]
         if len(whole) != 1:
             raise ImageError(f"{name}: holds {len(whole)} pictures of different sizes, not one")
-        axes, values = whole[0].axes, whole[0].asarray()
+        page = whole[0]
+    axes, values = page.axes, page.asarray()
     if values.dtype.kind not in "uif":
         raise ImageError(f"{name}: bands must hold numbers, got {values.dtype}")
-    rest = [axis for axis in axes if axis not in "YX"]
-    if not {"Y", "X"} <= set(axes) or len(rest) > 1:
-        sides = "".join(axes)
-        raise ImageError(f"{name}: must have height, width and bands, got the axes {sides}")
+    if not {"Y", "X"} <= set(axes) or sum(axis not in "YX" for axis in axes) > 1:
+        raise ImageError(f"{name}: must have height, width and bands, got the axes {''.join(axes)}")
     return _with_bands(np.moveaxis(values, [axes.index("Y"), axes.index("X")], [0, 1]))
 
 
 def is_band_folder(path: str | Path) -> bool:
     """Return whether a path is a folder that holds TIFF files."""
-    return os.path.isdir(path) and any(
-        name.lower().endswith(TIFF_SUFFIXES) for name in os.listdir(path)
-    )
+    names = os.listdir(path) if os.path.isdir(path) else []
+    return any(name.lower().endswith(TIFF_SUFFIXES) for name in names)
 
 
 def pack_folder(folder: Path, name: str) -> bytes:
@@ -396,37 +369,33 @@ def pack_folder(folder: Path, name: str) -> bytes:
     if not files:
         raise ImageError(f"{name}: the image cannot be opened (it is a folder)")
     blobs = [file.read_bytes() for file in files]
-    names = [file.stem.rpartition("_")[2] for file in files]
-    facts = [[band, len(blob)] for band, blob in zip(names, blobs, strict=True)]
+    facts = [
+        [file.stem.rpartition("_")[2], len(blob)] for file, blob in zip(files, blobs, strict=True)
+    ]
     return PACKED + json.dumps(facts).encode() + b"\n" + b"".join(blobs)
 
 
 def _from_folder(content: bytes, name: str) -> Cube:
     end = content.index(b"\n", len(PACKED))
+    parts: list[tuple[str, NDArray[Any]]] = []
     at = end + 1
-    parts: list[NDArray[Any]] = []
-    names = []
     for band, size in json.loads(content[len(PACKED) : end]):
-        cube_of_band = _tiff(content[at : at + size], f"{name}/{band}")
+        cube = _tiff(content[at : at + size], f"{name}/{band}")
         at += size
-        if cube_of_band.values.shape[2] != 1:
+        if (count := cube.values.shape[2]) != 1:
+            raise ImageError(f"{name}: files of a folder hold one band each, {band} has {count}")
+        parts.append((band, _with_gaps(cube)[:, :, 0]))
+    height, width = max(values.shape for _, values in parts)
+    planes = []
+    for band, values in parts:
+        tall, wide = values.shape
+        if height % tall or width % wide:
             raise ImageError(
-                f"{name}: each file of a folder must hold one band, and {band} holds "
-                f"{cube_of_band.values.shape[2]}"
+                f"{name}: the band {band} has {wide} x {tall} pixels, which do not divide the "
+                f"{width} x {height} of the largest"
             )
-        parts.append(_with_gaps(cube_of_band)[:, :, 0])
-        names.append(band)
-    height, width = max(values.shape for values in parts)
-    for number, values in enumerate(parts):
-        down, across = height // values.shape[0], width // values.shape[1]
-        if (values.shape[0] * down, values.shape[1] * across) != (height, width):
-            raise ImageError(
-                f"{name}: the band {names[number]} has {values.shape[1]} x {values.shape[0]} "
-                f"pixels, which do not divide the {width} x {height} of the largest"
-            )
-        if values.shape != (height, width):
-            parts[number] = values.repeat(down, axis=0).repeat(across, axis=1)
-    return Cube(np.stack(parts, axis=-1), tuple(names))
+        planes.append(values.repeat(height // tall, axis=0).repeat(width // wide, axis=1))
+    return Cube(np.stack(planes, axis=-1), tuple(band for band, _ in parts))
 
 
 @cache
@@ -442,4 +411,10 @@ def load_band_readers() -> None:
                 with suppress(Exception):  # what cannot be written here cannot be read either
                     imwrite(stream, np.zeros((32, 32), np.uint16), compression=compression)
                     open_cube(stream.getvalue(), "")
-        load_dicom_readers()
+        if HAS_DICOM:
+            from pydicom.pixels.decoders.base import get_decoder
+            from pydicom.uid import AllTransferSyntaxes
+
+            for syntax in AllTransferSyntaxes:
+                with suppress(NotImplementedError):
+                    _ = get_decoder(syntax).is_available  # which imports the decoders

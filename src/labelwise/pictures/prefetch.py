@@ -15,25 +15,13 @@ Result = TypeVar("Result")
 
 def available_cores() -> int:
     """Return the number of cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def started_ahead(
     items: Iterable[Item], start: Callable[[Item], Started], count: int
 ) -> Iterator[Started]:
-    """Yield what ``start`` returns for each item, in order, with ``count`` more started already.
-
-    >>> for one in started_ahead("abc", lambda item: print("start", item) or item, 1):
-    ...     print("use", one)
-    start a
-    start b
-    use a
-    start c
-    use b
-    use c
-    """
+    """Yield what ``start`` returns for each item, in order, with ``count`` more started already."""
     waiting: deque[Started] = deque()
     for item in items:
         waiting.append(start(item))

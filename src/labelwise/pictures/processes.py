@@ -62,8 +62,6 @@ class DecodedChunk:
 
 @dataclass(eq=False)
 class _Sent:
-    """A chunk that a process has."""
-
     number: int
     items: list[Item | str]
     died_at: int = -1  # the item that was at work when its process died
@@ -130,10 +128,9 @@ class DecodingProcesses:
         for busy in self._workers:
             busy.worker.close()
         self._workers = []
-        if self._file >= 0:
-            with suppress(OSError):
-                os.close(self._file)
-            self._file = -1
+        with suppress(OSError):  # it may be closed already
+            os.close(self._file)
+        self._file = -1
 
     @property
     def idle(self) -> bool:
@@ -187,8 +184,8 @@ class DecodingProcesses:
     def _send(self, busy: _Busy, work: Work, chunk: _Sent) -> None:
         busy.sent.append(chunk)
         self._place(chunk)[0] = 0
-        slot = chunk.number % self.slots
         with suppress(OSError):  # it died: its socket is at an end, and is looked at next
+            slot = chunk.number % self.slots
             busy.worker.send(work, chunk.items, folder=self._folder, slot=slot)
 
     def _place(self, chunk: _Sent) -> NDArray[np.int64]:
@@ -197,17 +194,14 @@ class DecodingProcesses:
         return self._array[first : first + HEADER].view(np.int64)
 
     def _receive(self, busy: _Busy, work: Work, found: dict[int, list[Entry | str]]) -> None:
-        if busy.worker.pid is None:
-            try:
-                busy.worker.await_start()
-            except WorkerStartError:
-                if busy.unstarted:  # its starter did not die just then: none will start
-                    raise
-                self._replace(busy, work)
-            return
         try:
+            if busy.worker.pid is None:
+                busy.worker.await_start()
+                return
             answer = busy.worker.receive()
-        except (EOFError, OSError):
+        except (WorkerStartError, EOFError, OSError):
+            if busy.worker.pid is None and busy.unstarted:
+                raise  # its starter did not die just then: none will start
             self._replace(busy, work)
             return
         found[busy.sent.popleft().number] = answer.entries
@@ -273,10 +267,8 @@ def borrowed_processes(count: int) -> Iterator[DecodingProcesses | None]:
         processes = _kept.pop(count, None)
         if processes is None:
             close_kept()
-            try:
+            with suppress(WorkerStartError, OSError):
                 processes = DecodingProcesses(count)
-            except (WorkerStartError, OSError):
-                processes = None
         try:
             yield processes
         finally:

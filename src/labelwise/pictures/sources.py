@@ -24,6 +24,9 @@ from labelwise.system.storage import Storage, is_uri, split_address, storage_at
 # member's own name, what is not text in it escaped.
 
 
+Rows = NDArray[np.int64]
+
+
 class TarMember(NamedTuple):
     """A regular file of a shard: its name, and where its bytes are."""
 
@@ -80,14 +83,13 @@ def read_location(location: Location, name: str) -> bytes:
             stream.seek(location.offset)
             return stream.read(location.size)
     except OSError as error:
-        reason = error.strerror
-        raise ImageError(f"{location.path}: the shard cannot be opened ({reason})") from None
+        raise ImageError(f"{location.path}: the shard cannot be read ({error.strerror})") from None
 
 
 class Blocks(NamedTuple):
     """What is fetched together: the block of each row, and the mean bytes of a block."""
 
-    number: NDArray[np.int64]
+    number: Rows
     mean_bytes: float
 
 
@@ -101,7 +103,7 @@ class ImageSource(ABC):
         """The blocks that rows should be read by; None where any row is as near as another."""
         return None
 
-    def will_read(self, rows: NDArray[np.int64]) -> None:
+    def will_read(self, rows: Rows) -> None:
         """Take note of the order in which rows will be read from now on."""
         return
 
@@ -155,7 +157,7 @@ class ImageSource(ABC):
         """Return the bytes that stand for one image; equal bytes mean equal images."""
 
     @abstractmethod
-    def subset(self, rows: NDArray[np.int64]) -> "ImageSource":
+    def subset(self, rows: Rows) -> "ImageSource":
         """Return the images of the given rows."""
 
 
@@ -201,11 +203,10 @@ class FileImages(EncodedImages):
         return self.locations([row])[0]
 
     def locations(self, rows: Sequence[int]) -> list[Location | None]:
-        names = Names(self.ids).take(np.asarray(rows, np.int64))
         root, real = os.path.join(self.root, ""), self.real_names
         return [
             None if is_uri(name) else Location(os.path.join(root, real.get(name, name)))
-            for name in names
+            for name in Names(self.ids).take(np.asarray(rows, np.int64))
         ]
 
     def content(self, row: int) -> bytes:
@@ -223,25 +224,19 @@ class FileImages(EncodedImages):
             raise ImageError(f"{address}: the file has more than {MAX_BYTES >> 20:,} MiB")
         return content
 
-    def subset(self, rows: NDArray[np.int64]) -> "FileImages":
-        chosen_images = FileImages(self.root, Names(self.ids).take(rows))
-        chosen_images.real_names, chosen_images._buckets = self.real_names, self._buckets
-        return chosen_images
+    def subset(self, rows: Rows) -> "FileImages":
+        chosen = FileImages(self.root, Names(self.ids).take(rows))
+        chosen.real_names, chosen._buckets = self.real_names, self._buckets
+        return chosen
 
 
 class SpanImages(EncodedImages):
     """Images inside larger files, such as tar shards: ``size`` bytes from ``offset``."""
 
     def __init__(
-        self,
-        root: Path,
-        files: Sequence[Path],
-        file: NDArray[np.int64],
-        offset: NDArray[np.int64],
-        size: NDArray[np.int64],
-        ids: Sequence[str],
+        self, root: Path, files: list[Path], file: Rows, start: Rows, size: Rows, ids: Sequence[str]
     ) -> None:
-        self.files, self.file, self.offset, self.size = files, file, offset, size
+        self.files, self.file, self.offset, self.size = files, file, start, size
         self.root, self.ids = root, Names(ids)
 
     def address(self, row: int) -> str:
@@ -254,14 +249,12 @@ class SpanImages(EncodedImages):
     def content(self, row: int) -> bytes:
         return read_location(self.location(row), self.ids[row])
 
-    def subset(self, rows: NDArray[np.int64]) -> "SpanImages":
+    def subset(self, rows: Rows) -> "SpanImages":
         spans = self.file[rows], self.offset[rows], self.size[rows]
         return SpanImages(self.root, self.files, *spans, Names(self.ids).take(rows))
 
 
 def _forwarded(name: str) -> Any:
-    """Return a method that asks the source of a row."""
-
     def ask(self: "JoinedImages", row: int, *more: Any) -> Any:
         source, inside = self._find(row)
         return getattr(source, name)(inside, *more)
@@ -276,9 +269,7 @@ class JoinedImages(ImageSource):
     location, encoded, content = map(_forwarded, ("location", "encoded", "content"))
     read, read_pixels, cube = map(_forwarded, ("read", "read_pixels", "cube"))
 
-    def __init__(
-        self, sources: Sequence[ImageSource], rows: NDArray[np.int64] | None = None
-    ) -> None:
+    def __init__(self, sources: Sequence[ImageSource], rows: Rows | None = None) -> None:
         self.sources = list(sources)
         self.ends = np.cumsum([len(source) for source in sources])
         self.rows = np.arange(self.ends[-1]) if rows is None else rows
@@ -287,16 +278,15 @@ class JoinedImages(ImageSource):
 
     @property
     def blocks(self) -> Blocks | None:
-        blocks = [source.blocks for source in self.sources]
-        known = [blocks for blocks in blocks if blocks is not None]
-        if len(known) < len(blocks):
+        known = [blocks for source in self.sources if (blocks := source.blocks) is not None]
+        if len(known) < len(self.sources):
             return None
         firsts = np.cumsum([0, *(int(blocks.number.max(initial=-1)) + 1 for blocks in known)])
         parts = [blocks.number + first for blocks, first in zip(known, firsts[:-1], strict=True)]
-        mean = float(np.mean([blocks.mean_bytes for blocks in known]))
-        return Blocks(np.concatenate(parts)[self.rows], mean)
+        mean_bytes = float(np.mean([blocks.mean_bytes for blocks in known]))
+        return Blocks(np.concatenate(parts)[self.rows], mean_bytes)
 
-    def will_read(self, rows: NDArray[np.int64]) -> None:
+    def will_read(self, rows: Rows) -> None:
         whole = self.rows[rows]
         for source, end in zip(self.sources, self.ends.tolist(), strict=True):
             own = whole[(whole >= end - len(source)) & (whole < end)]
@@ -311,7 +301,7 @@ class JoinedImages(ImageSource):
     def all_encoded(self) -> bool:
         return all(source.all_encoded for source in self.sources)
 
-    def subset(self, rows: NDArray[np.int64]) -> "JoinedImages":
+    def subset(self, rows: Rows) -> "JoinedImages":
         return JoinedImages(self.sources, self.rows[rows])
 
 
@@ -342,5 +332,5 @@ class CropImages(ImageSource):
     def content(self, row: int) -> bytes:
         return self.source.content(row) + bytes(self.boxes[row])
 
-    def subset(self, rows: NDArray[np.int64]) -> "CropImages":
+    def subset(self, rows: Rows) -> "CropImages":
         return CropImages(self.source.subset(rows), self.boxes[rows], Names(self.ids).take(rows))

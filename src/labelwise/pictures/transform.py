@@ -23,12 +23,12 @@ from PIL import Image
 
 from labelwise.errors import SettingsError
 from labelwise.numeric.arrays import require_finite
-from labelwise.pictures.pillow_weights import Axis
 
 # The *composite* of three bands, or of one as grey, is for people:
 #
 #     shown level = 255 (value - (mean - 2 std)) / (4 std), cut to 0..255
 
+Floats = NDArray[np.float32]
 ALL = "all"
 MOST_BANDS = 1024
 SPREAD = 2.0  # deviations on each side of the mean that are told apart when shown
@@ -50,9 +50,7 @@ class Bands:
         object.__setattr__(self, "names", tuple(self.names))  # JSON brings lists back
         object.__setattr__(self, "composite", tuple(self.composite))
         if not 1 <= len(self.names) <= MOST_BANDS or len(set(self.names)) < len(self.names):
-            raise ValueError(
-                f"bands must be 1 to {MOST_BANDS} different names, got {', '.join(self.names)!r}"
-            )
+            raise ValueError(f"bands must be 1 to {MOST_BANDS} different names, got {self.names}")
         if len(self.composite) not in (1, 3) or not set(self.composite) <= set(self.names):
             raise ValueError(
                 f"composite must be one or three of the bands {', '.join(self.names)}, got "
@@ -104,14 +102,10 @@ def named_bands(
     def split(text: str) -> tuple[str, ...]:
         return tuple(name.strip() for name in text.split(",") if name.strip())
 
-    chosen = tuple(found or ()) if names == ALL else split(names)
-    if composite is not None:
-        shown = split(composite)
-    else:
-        rgb = ("red", "green", "blue")
-        shown = rgb if set(rgb) <= set(chosen) else chosen[:1]
+    chosen, rgb = tuple(found or ()) if names == ALL else split(names), ("red", "green", "blue")
+    usual = rgb if set(rgb) <= set(chosen) else chosen[:1]
     try:
-        return Bands(chosen, shown, window)
+        return Bands(chosen, usual if composite is None else split(composite), window)
     except ValueError as error:
         raise SettingsError(str(error)) from None
 
@@ -144,6 +138,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
+Axis = tuple[int, int, int, int]  # length, length it is scaled to, first output kept, outputs kept
 
 CIFAR_MEAN = (125.3 / 255, 123.0 / 255, 113.9 / 255)
 CIFAR_STD = (63.0 / 255, 62.1 / 255, 66.7 / 255)
@@ -153,12 +148,7 @@ THIN = 16  # a picture's sides may differ so many times before its ends are cut 
 MAX_SCALED = 1 << 26  # pixels while a picture is scaled
 STORED_TYPES = ("uint8", "uint16", "int16")  # of bands that a device makes float32
 
-RESAMPLING = {
-    "nearest": Image.Resampling.NEAREST,
-    "bilinear": Image.Resampling.BILINEAR,
-    "bicubic": Image.Resampling.BICUBIC,
-    "lanczos": Image.Resampling.LANCZOS,
-}
+INTERPOLATIONS = ("nearest", "bilinear", "bicubic", "lanczos")
 
 
 @dataclass(frozen=True)
@@ -181,10 +171,9 @@ class Transform:
             object.__setattr__(self, "bands", Bands(**self.bands))
         if not 1 <= self.size <= MAX_SIZE:
             raise ValueError(f"size must lie between 1 and {MAX_SIZE}, got {self.size}")
-        if self.interpolation not in RESAMPLING:
-            raise ValueError(
-                f"interpolation must be one of {', '.join(RESAMPLING)}, got {self.interpolation!r}"
-            )
+        if self.interpolation not in INTERPOLATIONS:
+            known = ", ".join(INTERPOLATIONS)
+            raise ValueError(f"interpolation must be one of {known}, got {self.interpolation!r}")
         if self.crop is not None and not 0 < self.crop <= 1:
             raise ValueError(f"crop must lie in (0, 1] or be None, got {self.crop}")
         if {len(self.mean), len(self.std)} != {self.channels} or min(self.std) <= 0:
@@ -198,13 +187,9 @@ class Transform:
     @staticmethod
     def of_recipe(recipe: Any, size: int | None = None) -> "Transform":
         """Return the transform of torchvision's recipe for a model, for inputs of another size."""
-        return Transform(
-            size or recipe.crop_size[0],
-            tuple(recipe.mean),
-            tuple(recipe.std),
-            recipe.interpolation.value,
-            recipe.crop_size[0] / recipe.resize_size[0],
-        )
+        side, scale = recipe.crop_size[0], (tuple(recipe.mean), tuple(recipe.std))
+        share = side / recipe.resize_size[0]
+        return Transform(size or side, *scale, recipe.interpolation.value, share)
 
     def spec(self) -> dict[str, Any]:
         """Return the fields as plain data; ``Transform(**spec)`` is the same transform."""
@@ -234,7 +219,7 @@ class Transform:
 
     @cached_property
     def resampling(self) -> Image.Resampling:
-        return RESAMPLING[self.interpolation]
+        return Image.Resampling[self.interpolation.upper()]
 
     @property
     def scaled_side(self) -> int:
@@ -274,12 +259,9 @@ class Transform:
         return image.crop((left, top, left + size, top + size))
 
     def resize_window(self, image: Image.Image, window: Window) -> Image.Image:
-        box = window.box(*image.size)
-        return image.resize((self.size, self.size), self.resampling, box)
+        return image.resize((self.size, self.size), self.resampling, window.box(*image.size))
 
-    def resize_bands(
-        self, values: NDArray[Any], window: Window | None = None
-    ) -> NDArray[np.float32]:
+    def resize_bands(self, values: NDArray[Any], window: Window | None = None) -> Floats:
         """Return the (size, size, bands) input of bands (H, W, bands), or of a window of them."""
         height, width = values.shape[:2]
         if window is not None:
@@ -301,7 +283,7 @@ class Transform:
         is_input = (width, height) == (self.size, self.size) == self.scale_size(width, height)
         return is_input and values.dtype.name in STORED_TYPES
 
-    def _filled(self, values: NDArray[Any]) -> NDArray[np.float32]:
+    def _filled(self, values: NDArray[Any]) -> Floats:
         """Return values as float32, with a band's mean where it has no data."""
         levels = np.ascontiguousarray(values, np.float32)
         gaps = np.isnan(levels) if values.dtype.kind == "f" else None
@@ -309,9 +291,7 @@ class Transform:
             return levels
         return np.where(gaps, np.asarray(self.mean, np.float32), levels)
 
-    def _interpolated(
-        self, values: NDArray[np.float32], tall: int, wide: int
-    ) -> NDArray[np.float32]:
+    def _interpolated(self, values: Floats, tall: int, wide: int) -> Floats:
         if values.shape[:2] == (tall, wide):
             return values
         import torch
@@ -327,8 +307,7 @@ class Transform:
         if self.bands is None:
             raise ValueError("a picture in RGB is its own composite")
         places = self.bands.shown
-        middle = np.asarray(self.mean, np.float32)[places]
-        spread = np.asarray(self.std, np.float32)[places]
+        middle, spread = (np.asarray(of, np.float32)[places] for of in (self.mean, self.std))
         levels = (values[:, :, places] - middle) * (255 / (2 * SPREAD) / spread) + 255 / 2
         levels = np.nan_to_num(levels, nan=0.0)  # black where there is no value
         return Image.fromarray(levels.clip(0, 255).round().astype(np.uint8))
@@ -356,22 +335,20 @@ class Transform:
             height, width = planes.shape[-2:]
         rows, columns = self._axes(width, height)
         if (width, height) == (columns[1], rows[1]):
-            (_, _, top, _), (_, _, left, _) = rows, columns
-            return planes[..., top : top + self.size, left : left + self.size]
+            return planes[..., rows[2] : rows[2] + self.size, columns[2] : columns[2] + self.size]
         return resample(planes, rows, columns, self.interpolation)
 
     def pixels(self, image: Image.Image) -> "Tensor":
         import torch
 
-        array = np.array(self.resize(image))
-        return torch.from_numpy(array).permute(2, 0, 1)
+        return torch.from_numpy(np.array(self.resize(image))).permute(2, 0, 1)
 
     def statistics(self, device: "torch.device | str" = "cpu") -> "tuple[Tensor, Tensor]":
         """Return mean and std of pixels from 0 to 255, or of bands, each (C, 1, 1), on a device."""
         import torch
 
-        levels = 255 if self.bands is None else 1
-        return _statistics(self.mean, self.std, levels, torch.device(device))
+        most = 255 if self.bands is None else 1
+        return _statistics(self.mean, self.std, most, torch.device(device))
 
     def normalise(self, pixels: "Tensor") -> "Tensor":
         """Return the float32 input (B, C, H, W) of uint8 pixels or of bands, on their device."""

@@ -36,7 +36,7 @@ from PIL import Image
 from labelwise.errors import ImageError
 from labelwise.pictures.decode import max_pixels, plain_header
 from labelwise.pictures.memory import FeatureRows
-from labelwise.pictures.multiband import Cube, load_band_readers
+from labelwise.pictures.multiband import load_band_readers
 from labelwise.pictures.sources import EncodedImages, ImageSource, Location, read_location
 from labelwise.pictures.transform import Transform, Window
 
@@ -54,9 +54,6 @@ class CompositeImages(ImageSource):
         if self.transform.bands is None:
             return self.source.read(row, at_least)
         return self.transform.composite(self.source.read_bands(row, self.transform.bands))
-
-    def cube(self, row: int, window: str = "none") -> Cube:
-        return self.source.cube(row, window)
 
     def content(self, row: int) -> bytes:
         return self.source.content(row)
@@ -153,7 +150,6 @@ class Work:
         return (SLOT_BYTES - HEADER) // max(self.resized_bytes, photo)
 
     def fits(self, images: ImageSource) -> bool:
-        """Return whether processes can do this with images."""
         return self.transform.is_plain and images.all_encoded and self.most_items > 0
 
     def load(
@@ -166,9 +162,8 @@ class Work:
             image.thumbnail((own.size, own.size), Image.Resampling.LANCZOS)
             buffer = BytesIO()  # a JPEG with nothing in it but the picture: no metadata of the file
             Image.fromarray(np.asarray(image)).save(buffer, "JPEG", quality=QUALITY)
-            return _entry_of(
-                self.kind, np.frombuffer(buffer.getvalue(), np.uint8), *image.size[::-1]
-            )
+            values = np.frombuffer(buffer.getvalue(), np.uint8)
+            return _entry_of(self.kind, values, image.height, image.width)
         if own.bands is not None:
             bands = images.read_bands(row, own.bands)
             if self.kind == Kind.PIXELS and window is None and own.takes_as_stored(bands):
@@ -179,16 +174,15 @@ class Work:
         if content is not None and header is not None and header.layers == 3 and not header.rgb:
             small = header.width * header.height <= max_pixels()
             if small and own.resizes_planes(header.width, header.height):
-                values = np.frombuffer(content, np.uint8)
                 facts = header.height, header.width, header.orientation, header.usual_coding
-                return Entry(Kind.JPEG, 0, values.size, *facts), values
+                return Entry(Kind.JPEG, 0, len(content), *facts), np.frombuffer(content, np.uint8)
         if self.kind == Kind.RESIZED:
             image = images.read(row, own.at_least(window))
         else:
             pixels, window = images.read_pixels(row, own.at_least()), None
             height, width = pixels.shape[:2]
             if pixels.nbytes <= room and own.resizes_planes(width, height):
-                return Entry(Kind.PIXELS, 0, pixels.size, height, width), pixels
+                return _entry_of(Kind.PIXELS, pixels, height, width)
             image = Image.fromarray(pixels)
         resized = own.resize(image) if window is None else own.resize_window(image, window)
         return _entry_of(Kind.RESIZED, np.asarray(resized), image.height, image.width)
@@ -282,7 +276,6 @@ def items_from_json(facts: list[Any], blobs: Sequence[bytes], folder: str) -> li
 if sys.platform != "win32":
     import resource
 
-
 SIZES = struct.Struct("!II")  # bytes of a message's text, number of blobs after it
 SIZE = struct.Struct("!Q")  # bytes of a blob
 LONGEST_MESSAGE = 1 << 31  # bytes; what says that it is longer is not a message
@@ -306,11 +299,8 @@ def receive(connection: socket.socket) -> tuple[Any, list[bytes]]:
     """Return plain data and the bytes after it, or raise EOFError: the other end has gone."""
     length, count = SIZES.unpack(_received(connection, SIZES.size))
     facts = json.loads(_received(connection, length))
-    blobs = []
-    for _ in range(count):
-        (size,) = SIZE.unpack(_received(connection, SIZE.size))
-        blobs.append(_received(connection, size))
-    return facts, blobs
+    sizes = (_received(connection, SIZE.size) for _ in range(count))  # each before its blob
+    return facts, [_received(connection, *SIZE.unpack(size)) for size in sizes]
 
 
 def _received(connection: socket.socket, size: int) -> bytes:
@@ -455,7 +445,7 @@ def _serve(connection: socket.socket, memory: NDArray[np.uint8] | None, limits: 
         if work is None:
             raise RuntimeError("items came before the work")
         items = items_from_json(facts["items"], blobs, facts["folder"])
-        values: list[NDArray[np.uint8]] = []
+        values = []
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("default")
             if memory is not None:
@@ -466,15 +456,14 @@ def _serve(connection: socket.socket, memory: NDArray[np.uint8] | None, limits: 
                 entries = []
                 for item in items:
                     limits.begin_picture()
-                    entry = loaded(work, item, SLOT_BYTES)
-                    entries.append(entry if isinstance(entry, str) else entry[0])
-                    values += (
-                        [] if isinstance(entry, str) else [entry[1].reshape(-1).view(np.uint8)]
-                    )
+                    made = loaded(work, item, SLOT_BYTES)
+                    entries.append(made if isinstance(made, str) else made[0])
+                    if not isinstance(made, str):
+                        values.append(made[1].reshape(-1).view(np.uint8).data)
         said = [str(warning.message) for warning in caught]
         answer = {
             "entries": entries,
             "warned": " ".join("; ".join(dict.fromkeys(said)).split())[:LONGEST_WARNING],
             "used": int(1000 * time.process_time()),
         }
-        send(connection, answer, [value.data for value in values])
+        send(connection, answer, values)

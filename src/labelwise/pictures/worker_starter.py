@@ -105,7 +105,6 @@ class Worker:
         return sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK") - self._used / 1000
 
     def kill(self) -> None:
-        """End it at once, if it is known to be there."""
         if self.pid is not None:
             with suppress(OSError):
                 os.kill(self.pid, signal.SIGKILL)
@@ -122,7 +121,7 @@ class _Starter:
 
     def __init__(self) -> None:
         # Of packets: each holds a request whole, with the sockets that belong to it.
-        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             number = theirs.fileno()
             self._process = subprocess.Popen(
@@ -133,17 +132,10 @@ class _Starter:
                 env={**os.environ, **ONE_THREAD},
             )
 
-    def ask(self, request: bytes, handles: Sequence[int]) -> None:
-        socket.send_fds(self._control, [request], handles)
-
     def close(self) -> None:
-        self._control.close()
+        self.control.close()
         self._process.kill()
         self._process.wait()
-
-    def leave(self) -> None:
-        """In a fork: leave it to the program that started it."""
-        self._control.close()
 
 
 _lock = threading.Lock()
@@ -160,11 +152,8 @@ def can_start() -> bool:
 
 def start_worker(limits: Limits, memory: int | None = None, *, bands: bool = False) -> Worker:
     """Return a worker that is being started; ``memory`` is the file of what it shares."""
-    request = {
-        "limits": asdict(limits),
-        "bands": bands,
-        "max_pixels": os.environ.get(MAX_PIXELS_VARIABLE, ""),
-    }
+    most = os.environ.get(MAX_PIXELS_VARIABLE, "")
+    request = {"limits": asdict(limits), "bands": bands, "max_pixels": most}
     ours, theirs = socket.socketpair()
     with theirs:
         try:
@@ -183,15 +172,13 @@ def _ask(request: bytes, handles: Sequence[int]) -> None:
     global _starter
     with _lock:
         if _starter is not None:
-            try:
-                _starter.ask(request, handles)
-            except OSError:
-                _starter.close()
-                _starter = None
-            else:
+            with suppress(OSError):
+                socket.send_fds(_starter.control, [request], handles)
                 return
+            _starter.close()
+            _starter = None
         _starter = _Starter()
-        _starter.ask(request, handles)
+        socket.send_fds(_starter.control, [request], handles)
 
 
 @atexit.register
@@ -209,7 +196,7 @@ def _forget() -> None:
     global _lock, _starter
     _lock = threading.Lock()
     if _starter is not None:
-        _starter.leave()
+        _starter.control.close()
         _left.append(_starter)
         _starter = None
     for worker in _workers:
@@ -229,7 +216,6 @@ if hasattr(os, "register_at_fork"):
 #     ... and that died too                           the picture: ImageError
 #     no answer in time, and little of it was used    the machine: once more, then DecoderError
 #     it does not start                               the machine: once more, then DecoderError
-
 
 TRIES = 2
 
@@ -271,18 +257,15 @@ class Decoders:
 
     def pixels(self, blob: bytes, name: str, transform: Transform | None = None) -> NDArray[Any]:
         """Return a model's input (size, size, C) of an encoded picture, or raise ImageError."""
-        transform = transform or self.transform
-        values = self._made(Work(Kind.RESIZED, transform), blob, name)
-        kind = np.uint8 if transform.bands is None else np.float32
-        return np.frombuffer(values, kind).reshape(
-            transform.size, transform.size, transform.channels
-        )
+        own = transform or self.transform
+        values = self._made(Work(Kind.RESIZED, own), blob, name)
+        kind = np.uint8 if own.bands is None else np.float32
+        return np.frombuffer(values, kind).reshape(own.size, own.size, own.channels)
 
     def thumbnail(self, blob: bytes, name: str, side: int) -> bytes:
         """Return a JPEG of at most ``side`` pixels with nothing but the picture in it."""
-        shown = Transform(side)
-        if self.transform.bands is not None:
-            shown = replace(self.transform, size=side)
+        is_rgb = self.transform.bands is None
+        shown = Transform(side) if is_rgb else replace(self.transform, size=side)
         return self._made(Work(Kind.THUMBNAIL, shown), blob, name)
 
     def _made(self, work: Work, blob: bytes, name: str) -> bytes:
@@ -353,6 +336,4 @@ class Decoders:
 
     def _lose(self) -> None:
         self.is_lost = True
-        raise DecoderError(
-            "the processes that open pictures do not start; restart the server"
-        ) from None
+        raise DecoderError("the decoding processes do not start; restart the server") from None

@@ -68,18 +68,6 @@ class ImageDraws:
 Augment = Callable[[Tensor, ImageDraws], Tensor]
 
 
-@dataclass(frozen=True)
-class Augments:
-    """Augments one after the other."""
-
-    steps: tuple[Augment, ...] = ()
-
-    def __call__(self, pixels: Tensor, draws: ImageDraws) -> Tensor:
-        for step in self.steps:
-            pixels = step(pixels, draws)
-        return pixels
-
-
 def crop(
     pixels: Tensor, draws: ImageDraws, *, pad: int | None = 4, repeat_edge: bool = False
 ) -> Tensor:
@@ -164,8 +152,7 @@ class Windows:
         return torch.stack([left, top, left + wide, top + high], dim=1)
 
     def one(self, at: int) -> Window:
-        values = (self.area[at], self.log_shape[at], self.x[at], self.y[at])
-        return Window(*(float(value) for value in values))
+        return Window(*(float(each[at]) for each in (self.area, self.log_shape, self.x, self.y)))
 
 
 def draw_windows(draws: ImageDraws) -> Windows:
@@ -195,24 +182,13 @@ def zoom(pixels: Tensor, boxes: Tensor, side: int | None = None) -> Tensor:
 # at any of 31 strengths; RandAugment (Cubuk et al. 2020) takes two, each at strength 9 of 30. Every
 # operation is computed for the whole batch and kept where it was chosen, as torchvision does.
 
-
-OPERATIONS = [
-    "identity",
-    "shear-x",
-    "shear-y",
-    "translate-x",
-    "translate-y",
-    "rotate",
-    "brightness",
-    "colour",
-    "contrast",
-    "sharpness",
-    "posterise",
-    "solarise",
-    "autocontrast",
-    "equalise",
-]
+OPERATIONS = (
+    *("identity", "shear-x", "shear-y", "translate-x", "translate-y", "rotate", "brightness"),
+    *("colour", "contrast", "sharpness", "posterise", "solarise", "autocontrast", "equalise"),
+)
 BINS = 31
+# The largest shear, shifts to the right and down, angle and blend, and how many bits may go.
+Ranges = tuple[float, float, float, float, float, int]
 
 
 def apply(pixels: Tensor, operation: Tensor, amount: Tensor) -> Tensor:
@@ -318,12 +294,7 @@ def equalise(pixels: Tensor) -> Tensor:
     return table.gather(2, values).to(torch.uint8).view(pixels.shape)
 
 
-def amounts(
-    operation: Tensor,
-    level: Tensor,
-    sign: Tensor,
-    largest: tuple[float, float, float, float, float, int],
-) -> Tensor:
+def amounts(operation: Tensor, level: Tensor, sign: Tensor, largest: Ranges) -> Tensor:
     """Return the amount (B,) of each operation at strength ``level`` (B,), 0 to 30."""
     share = level / (BINS - 1)
     shear, right, down, degrees, factor, bits = largest
@@ -338,7 +309,7 @@ def amounts(
 TRIVIAL = (0.99, 32.0, 32.0, 135.0, 0.99, 6)
 
 
-def rand_ranges(height: int, width: int) -> tuple[float, float, float, float, float, int]:
+def rand_ranges(height: int, width: int) -> Ranges:
     """Return the largest amounts of RandAugment."""
     return 0.3, 150 / 331 * width, 150 / 331 * height, 30.0, 0.9, 4
 
@@ -375,14 +346,14 @@ AUGMENTATIONS: dict[str, tuple[Augment, ...]] = {
 OF_COLOURS = ("rand", "trivial")
 
 
-def make_augment(names: str) -> Augments:
-    """Return the augments of names such as ``crop-flip+cutout``."""
-    steps: list[Augment] = []
+def make_augment(names: str) -> tuple[Augment, ...]:
+    """Return the steps of names such as ``crop-flip+cutout``, in their order."""
+    steps: tuple[Augment, ...] = ()
     for name in names.split("+"):
         if name not in AUGMENTATIONS:
             raise SettingsError(f"unknown augmentation {name!r}{nearest(name, AUGMENTATIONS)}")
         steps += AUGMENTATIONS[name]
-    return Augments(tuple(steps))
+    return steps
 
 
 def require_any_bands(names: str) -> None:

@@ -75,20 +75,19 @@ def parameter_groups(
     model: Model, objective: Objective, settings: OptimizerSettings
 ) -> list[dict[str, Any]]:
     """Return the groups: rates by part and stage, no decay on biases, norms and the objective."""
-    stages = model.backbone.stages()
-    depth = {name: len(stages) - 1 - i for i, stage in enumerate(stages) for name in stage}
+    stages = reversed(model.backbone.stages())
+    depth = {name: number for number, stage in enumerate(stages) for name in stage}
     rates = [
-        (parameter, settings.backbone_lr * settings.stage_decay ** depth[name])
+        (parameter, settings.backbone_lr * settings.stage_decay ** depth[name], True)
         for name, parameter in model.backbone.named_parameters()
     ]
-    rates += [(parameter, 1.0) for parameter in model.head.parameters()]
-    kinds = [(parameter, multiple, parameter.ndim > 1) for parameter, multiple in rates]
-    kinds += [(parameter, objective.lr_scale, False) for parameter in objective.parameters()]
+    rates += [(parameter, 1.0, True) for parameter in model.head.parameters()]
+    rates += [(parameter, objective.lr_scale, False) for parameter in objective.parameters()]
     groups: dict[tuple[float, float], list[nn.Parameter]] = {}
-    for parameter, multiple, decayed in kinds:
+    for parameter, multiple, decays in rates:
         if parameter.requires_grad:
-            key = (settings.lr * multiple, settings.weight_decay if decayed else 0.0)
-            groups.setdefault(key, []).append(parameter)
+            decay = settings.weight_decay if decays and parameter.ndim > 1 else 0.0
+            groups.setdefault((settings.lr * multiple, decay), []).append(parameter)
     return [
         {"params": parameters, "lr": lr, "base_lr": lr, "weight_decay": decay}
         for (lr, decay), parameters in groups.items()
@@ -112,23 +111,18 @@ def restore_state(optimizer: Optimizer, state: dict[str, Any]) -> None:
 
 def rate(settings: ScheduleSettings, step: int, steps: int, steps_per_epoch: int) -> float:
     """Return the multiplier of step ``step`` (from 0) of a run of ``steps``."""
-    warmup = round(settings.warmup * steps_per_epoch)
+    warmup, done = round(settings.warmup * steps_per_epoch), step / steps
     grow = min(1.0, (step + 1) / warmup) if warmup else 1.0
-    return grow * _shape(settings, step, steps)
-
-
-def _shape(settings: ScheduleSettings, step: int, steps: int) -> float:
-    done = step / steps
     if settings.name == "cosine":
-        return (1 + cos(pi * done)) / 2
+        return grow * ((1 + cos(pi * done)) / 2)
     if settings.name == "step":
-        return float(settings.gamma ** sum(done >= share for share in settings.milestones))
+        return grow * float(settings.gamma ** sum(done >= share for share in settings.milestones))
     if settings.name == "one-cycle":
         top = settings.rise * steps - 1
         if step <= top and top > 0:
-            return _half_cosine(FIRST_RATE, 1.0, step / top)
-        return _half_cosine(1.0, LAST_RATE, (step - top) / max(steps - 1 - top, 1))
-    return 1.0
+            return grow * _half_cosine(FIRST_RATE, 1.0, step / top)
+        return grow * _half_cosine(1.0, LAST_RATE, (step - top) / max(steps - 1 - top, 1))
+    return grow
 
 
 def _half_cosine(start: float, end: float, share: float) -> float:
@@ -138,17 +132,16 @@ def _half_cosine(start: float, end: float, share: float) -> float:
 class WeightAverage:
     """The averaged model, in evaluation mode, with the number of updates it has seen."""
 
-    def __init__(self, model: nn.Module, decay: float) -> None:
+    def __init__(self, model: Model, decay: float) -> None:
         self.model = deepcopy(model).eval().requires_grad_(False)
         self.decay, self.updates = decay, 0
 
     @torch.no_grad()
-    def update(self, model: nn.Module) -> None:
+    def update(self, model: Model) -> None:
         self.updates += 1
         decay = min(self.decay, (1 + self.updates) / (10 + self.updates))
-        averages, values = _floats(self.model), _floats(model)
         move = get_ema_multi_avg_fn(decay)  # type: ignore[no-untyped-call]
-        move(averages, values, self.updates)
+        move(_floats(self.model), _floats(model), self.updates)
         for buffer, source in zip(self.model.buffers(), model.buffers(), strict=True):
             if not buffer.is_floating_point():
                 buffer.copy_(source)
@@ -195,10 +188,7 @@ class TrainingState:
 
     @property
     def deployed(self) -> Model:
-        if self.average is None:
-            return self.model
-        model: Model = self.average.model  # type: ignore[assignment]
-        return model
+        return self.model if self.average is None else self.average.model
 
     def save(self, folder: Path, *, write: bool) -> None:
         """Write a checkpoint. Every process must call this; one of them writes."""
@@ -231,16 +221,14 @@ class TrainingState:
             facts["average_updates"] = self.average.updates
         save(folder, tensors, facts)
 
-    def restore(self, folder: Path) -> "Checkpoint | None":
-        """Go back to the newest good checkpoint and return it, or None if there is none."""
+    def restore(self, folder: Path) -> str | None:
+        """Go back to the newest good checkpoint; return what is damaged, None if there is none."""
         own = load_latest(folder) if rank() == 0 else None
         words = value_of_first(None if own is None else (own.facts, own.damaged), self.device)
         if words is None:
             return None
-        checkpoint = Checkpoint(
-            tensors_of_first({} if own is None else own.tensors, self.device), *words
-        )
-        tensors, facts = checkpoint.tensors, checkpoint.facts
+        tensors = tensors_of_first({} if own is None else own.tensors, self.device)
+        facts: dict[str, Any] = words[0]
         if facts.get("data") != self.contents["data"]:
             raise CheckpointError(
                 f"the data changed since the run in {folder.parent} began; "
@@ -260,15 +248,19 @@ class TrainingState:
             for name, value in part_of(tensors, "optimizer").items():
                 number, _, key = name.partition(".")
                 moments.setdefault(int(number), {})[key] = value
-            state = {"state": moments, "param_groups": facts["groups"]}
-            restore_state(self.optimizer, state)
+            restore_state(self.optimizer, {"state": moments, "param_groups": facts["groups"]})
         except (KeyError, TypeError, RuntimeError, ValueError) as error:
             raise CheckpointError(
                 f"the checkpoint in {folder} does not fit these settings ({error}); "
                 "start over with --fresh"
             ) from error
-        _set_random_state(part_of(tensors, "random"), self.device)
-        return checkpoint
+        states, own_row = part_of(tensors, "random"), rank()
+        if own_row < len(states["cpu"]):  # processes that are more than before keep their own seeds
+            # A row is a view with an offset, which torch would read from the start of its storage.
+            torch.set_rng_state(states["cpu"][own_row].clone())
+            if "cuda" in states and self.device.type == "cuda":
+                torch.cuda.set_rng_state(states["cuda"][own_row].clone(), self.device)
+        return str(words[1])
 
     def save_best(self, folder: Path) -> None:
         link = self.objective.link
@@ -278,30 +270,21 @@ class TrainingState:
             save_tensors(temporary, tensors)
 
     def restore_best(self, folder: Path) -> None:
-        if self.position.best_step is not None:
+        if self.position.best_step is None:
+            return
+        try:
             best = folder / _best_name(self.position.best_step)
-            try:
-                own = load_tensors(best) if rank() == 0 else {}
-            except CheckpointError as error:
-                raise CheckpointError(f"{error}; start over with --fresh") from None
-            tensors = tensors_of_first(own, self.device)
-            self.deployed.load_state_dict(part_of(tensors, "model"))
-            if isinstance(self.objective.link, nn.Module):
-                self.objective.link.load_state_dict(part_of(tensors, "link"))
+            own = load_tensors(best) if rank() == 0 else {}
+        except CheckpointError as error:
+            raise CheckpointError(f"{error}; start over with --fresh") from None
+        tensors = tensors_of_first(own, self.device)
+        self.deployed.load_state_dict(part_of(tensors, "model"))
+        if isinstance(self.objective.link, nn.Module):
+            self.objective.link.load_state_dict(part_of(tensors, "link"))
 
 
 def _named(part: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return {f"{part}.{name}": tensor for name, tensor in tensors.items()}
-
-
-def _set_random_state(states: dict[str, Tensor], device: torch.device) -> None:
-    own = rank()
-    if own >= len(states["cpu"]):
-        return  # more processes than before: the new ones keep their own seeds
-    # A row is a view with an offset, which torch would read from the start of its storage.
-    torch.set_rng_state(states["cpu"][own].clone())
-    if "cuda" in states and device.type == "cuda":
-        torch.cuda.set_rng_state(states["cuda"][own].clone(), device)
 
 
 @dataclass(frozen=True)
@@ -325,11 +308,9 @@ def save(folder: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) 
         with suppress(CheckpointError):
             keep |= {_best_name(_read_facts(previous).get("best_step")), previous.name}
     for other in folder.iterdir():
-        if other.name in keep:
-            continue
-        if other.is_dir():
+        if other.is_dir() and other.name not in keep:
             shutil.rmtree(other, ignore_errors=True)  # what is left is superfluous, not in the way
-        else:
+        elif other.name not in keep:
             other.unlink(missing_ok=True)
 
 

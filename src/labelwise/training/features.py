@@ -10,6 +10,7 @@ import json
 import os
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from io import BytesIO, FileIO
@@ -74,15 +75,12 @@ def build_model(settings: Settings, table: LabelTable) -> tuple[Model, HeadSpec]
     """Return the model with new weights (the backbone's may be given), and its head's spec."""
     features = isinstance(table.images, FeatureRows)
     name = settings.backbone if settings.features is None else "identity"
-    if features and name != "identity":
-        raise SettingsError(
-            f"{table.name} holds features, so backbone must be 'identity', "
-            f"got {settings.backbone!r}"
-        )
-    if features and settings.crops != 1:
-        raise SettingsError(
-            f"{table.name} holds features, so crops must be 1, got {settings.crops}"
-        )
+    needed = (("backbone", name, "identity"), ("crops", settings.crops, 1))
+    for key, given, wanted in needed if features else ():
+        if given != wanted:
+            raise SettingsError(
+                f"{table.name} holds features, so {key} must be {wanted!r}, got {given!r}"
+            )
     weights = weights_of(settings) if settings.start is None else None
     backbone = create_backbone(name, weights=weights, **inputs_of(settings, table))
     if settings.freeze:
@@ -97,25 +95,19 @@ def build_model(settings: Settings, table: LabelTable) -> tuple[Model, HeadSpec]
 def advice_for_photos(backbone: Backbone, images: ImageSource) -> str:
     """Return advice for photos that go through a network for small pictures, else nothing."""
     size = backbone.transform.size
-    if backbone.name not in SMALL_BACKBONES or not len(images) or backbone.transform.bands:
-        return ""
-    try:
-        side = min(images.read(0).size)
-    except ImageError:  # whoever reads it next says so
-        return ""
-    if side < PHOTO * size:
-        return ""
-    return (
-        f"{backbone.name} sees pictures at {size} pixels, these have {side}; "
-        "for photos take --backbone resnet18 --weights pretrained"
-    )
+    if backbone.name in SMALL_BACKBONES and len(images) and not backbone.transform.bands:
+        with suppress(ImageError):  # whoever reads it next says so
+            side = min(images.read(0).size)
+            if side >= PHOTO * size:
+                return (
+                    f"{backbone.name} sees pictures at {size} pixels, these have {side}; "
+                    "for photos take --backbone resnet18 --weights pretrained"
+                )
+    return ""
 
 
 def build_objective(
-    settings: Settings,
-    facts: DatasetFacts,
-    model: Model,
-    device: torch.device | str = "cpu",
+    settings: Settings, facts: DatasetFacts, model: Model, device: torch.device | str = "cpu"
 ) -> Objective:
     """Return the objective of the method, checked against the head."""
     options = dict(settings.options)
@@ -134,22 +126,9 @@ def build_objective(
             f"got head {settings.head!r} with {sorted(model.head.aux) or 'none'}"
         )
     if settings.recipe.metric == "log_loss" and objective.link is None:
-        raise SettingsError(
-            f"metric 'log_loss' needs probabilities, and method {settings.method!r} only ranks"
-        )
+        raise SettingsError(f"'log_loss' needs probabilities; {settings.method!r} only ranks")
     refuse_accumulation(objective, settings.method, settings.recipe.accumulate)
     return objective
-
-
-def labels_per_image(method: str, splits: Mapping[str, LabelTable]) -> float:
-    """Return the mean number of labels, which training images with unknown ones do not tell."""
-    if "val" not in splits or splits["val"].has_unknown():
-        raise SettingsError(
-            f"method {method!r} needs the mean number of labels per image, and training images "
-            "with unknown labels do not tell it: set options.k, or give a validation split in "
-            "which every label is known"
-        )
-    return splits["val"].facts().mean_labels
 
 
 def set_biases_to_priors(model: Model, objective: Objective, facts: DatasetFacts) -> None:
@@ -157,10 +136,8 @@ def set_biases_to_priors(model: Model, objective: Objective, facts: DatasetFacts
     shares = objective.shares_read(facts)
     if shares is None:
         return
-    least = 0.5 / max(facts.num_images, 1)
-    logits = objective.start_logits(
-        torch.tensor(shares, dtype=torch.float64).clamp(least, 1 - least)
-    )
+    low = 0.5 / max(facts.num_images, 1)
+    logits = objective.start_logits(torch.tensor(shares, dtype=torch.float64).clamp(low, 1 - low))
     model.head.start_at(logits.clamp(-LARGEST_BIAS, LARGEST_BIAS).float())
 
 
@@ -170,10 +147,7 @@ def set_biases_to_priors(model: Model, objective: Objective, facts: DatasetFacts
 #
 # over all pixels with data of up to 1,024 training pictures, spread evenly over the split.
 
-
 LOOKED_AT = 1024
-
-Moments = tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]
 
 
 def bands_of(bands: str, settings: Settings, images: ImageSource) -> Bands:
@@ -195,7 +169,7 @@ def scale_of(named: str, settings: Settings, table: LabelTable) -> BandScale:
     there = ~np.isnan(first)
     offset = np.where(there, first, 0.0).sum(0, dtype=np.float64) / np.maximum(there.sum(0), 1)
 
-    def moments(row: int) -> Moments | None:
+    def moments(row: int) -> tuple[NDArray[Any], ...] | None:
         try:
             values = train.images.read_bands(row, bands).reshape(-1, len(bands)).astype(np.float64)
         except ImageError:  # whoever reads it next says so
@@ -206,7 +180,7 @@ def scale_of(named: str, settings: Settings, table: LabelTable) -> BandScale:
 
     with ThreadPoolExecutor(settings.hardware.workers or None) as pool:
         parts = [moment for moment in pool.map(moments, rows.tolist()) if moment is not None]
-    total, squares, count = (np.sum([moment[at] for moment in parts], axis=0) for at in range(3))
+    total, squares, count = (np.sum(some, axis=0) for some in zip(*parts, strict=True))
     if not count.all():
         name = bands.names[int(np.argmin(count))]
         raise DataError(f"band {name!r} has no data in the training pictures; leave it out")
@@ -214,9 +188,7 @@ def scale_of(named: str, settings: Settings, table: LabelTable) -> BandScale:
     std = np.sqrt(np.maximum(squares / count - mean**2, 0.0))
     for name, spread, middle in zip(bands.names, std, mean + offset, strict=True):
         if not spread > 1e-6 * max(abs(float(middle)), 1e-30):
-            raise DataError(
-                f"band {name!r} is {middle:g} in every training picture; leave it out of --bands"
-            )
+            raise DataError(f"band {name!r} is {middle:g} in every training picture; leave it out")
     return BandScale(bands, tuple(map(float, mean + offset)), tuple(map(float, std)))
 
 
@@ -260,9 +232,9 @@ def compute(
             if not path.is_file():
                 home, was_training = next(backbone.parameters()).device, backbone.training
                 watch = watch or Silent()
+                how = {"batch_size": batch_size, "device": device, "workers": workers}
                 try:
-                    how = batch_size, device, workers
-                    _grow(growing, table.images, backbone.eval().to(device), pooled, watch, *how)
+                    _grow(growing, table.images, backbone.eval().to(device), pooled, watch, how)
                 finally:
                     backbone.train(was_training).to(home)
                     watch.finish()
@@ -282,9 +254,7 @@ def _grow(
     backbone: Backbone,
     pooled: bool,
     watch: Watch,
-    batch_size: int,
-    device: torch.device | str,
-    workers: int,
+    how: dict[str, Any],
 ) -> None:
     """Append the features of all images, as a .npy file, to those that a file has already."""
 
@@ -297,18 +267,10 @@ def _grow(
         return (torch.cat([features_of(block) for block in torch.split(values, few)]),)
 
     with path.open("r+b", buffering=0) as stream:
-        done = _rows_in(stream, batch_size)
+        done = _rows_in(stream, how["batch_size"])
         watch.start(f"features of {backbone.name}", len(images), done)
         rows = np.arange(done, len(images))
-        for batch in infer(
-            network,
-            images,
-            backbone.transform,
-            rows=rows,
-            batch_size=batch_size,
-            workers=workers,
-            device=device,
-        ):
+        for batch in infer(network, images, backbone.transform, rows=rows, **how):
             raise_failure(batch)
             values = batch.values[0].numpy()
             header = BytesIO()
@@ -331,8 +293,7 @@ def _rows_in(stream: FileIO, batch_size: int) -> int:
         np.lib.format.read_magic(stream)
         shape, *_ = np.lib.format.read_array_header_1_0(stream)
     except ValueError:
-        stream.truncate(0)
-        return 0
+        return stream.truncate(0)
     begin, row = stream.tell(), 4 * prod(shape[1:])
     rows = (stream.seek(0, os.SEEK_END) - begin) // row // batch_size * batch_size
     stream.truncate(begin + rows * row)
@@ -396,19 +357,13 @@ def frozen_features(
         return FrozenBackbone(backbone), table
     if settings.weights is None:
         watch.say(f"{settings.features} has random weights; trained ones come with --weights")
-    advice = advice_for_photos(backbone, table.images)
-    if advice:
+    if advice := advice_for_photos(backbone, table.images):
         watch.say(advice.replace("--backbone", "--features"))
     name = settings.head or find_method(settings.method).head
     pooled = HeadSpec(name, settings.head_options).make(backbone.channels, len(table.space)).pools
+    cache, workers = settings.hardware.features_cache, settings.hardware.workers
     rows = compute(
-        table,
-        backbone,
-        settings.hardware.features_cache,
-        pooled=pooled,
-        device=device,
-        workers=settings.hardware.workers,
-        watch=watch,
+        table, backbone, cache, pooled=pooled, device=device, workers=workers, watch=watch
     )
     return FrozenBackbone(backbone.cpu()), rows
 
@@ -428,5 +383,4 @@ def standardised(
         name: replace(splits[name], images=FeatureRows(scaled(rows, mean, scale), splits[name].ids))
         for name, rows in features.items()
     }
-    kept = replace(frozen, mean=torch.from_numpy(mean), scale=torch.from_numpy(scale))
-    return kept, standard
+    return FrozenBackbone(frozen.backbone, *map(torch.from_numpy, (mean, scale))), standard

@@ -40,35 +40,25 @@ from labelwise.types import Outputs, nearest
 # average-K   accuracy of sets of K labels on average, such as average-5: softmax scores of the
 #             logits above the threshold that makes them so here; only if asked for
 
-
 CALIBRATION_ERRORS = ("ece", "ace", "mce")
 VALIDATION_METRICS = {  # is higher better?
-    "map": True,
-    "map_sample": True,
-    "log_loss": False,
-    "brier": False,
-    **dict.fromkeys(CALIBRATION_ERRORS, False),
+    **dict.fromkeys(("map", "map_sample"), True),
+    **dict.fromkeys(("log_loss", "brier", *CALIBRATION_ERRORS), False),
 }
 AVERAGE_K = re.compile(r"average-(\d+(?:\.\d+)?)")
 
 
 def higher_is_better(metric: str) -> bool:
     """Return whether more of a metric is better; an unknown name says which is nearest."""
-    if AVERAGE_K.fullmatch(metric):
-        return True
-    if metric not in VALIDATION_METRICS:
-        if metric.startswith("average"):
-            raise SettingsError(f"a metric average-K names its K, as average-5, got {metric!r}")
-        raise SettingsError(f"unknown metric {metric!r}{nearest(metric, VALIDATION_METRICS)}")
-    return VALIDATION_METRICS[metric]
+    if metric in VALIDATION_METRICS or AVERAGE_K.fullmatch(metric):
+        return VALIDATION_METRICS.get(metric, True)
+    if metric.startswith("average"):
+        raise SettingsError(f"a metric average-K names its K, as average-5, got {metric!r}")
+    raise SettingsError(f"unknown metric {metric!r}{nearest(metric, VALIDATION_METRICS)}")
 
 
 def validation_figures(
-    logits: Array,
-    labels: Array,
-    observed: Array | None,
-    link: Link | None,
-    metric: str = "map",
+    logits: Array, labels: Array, observed: Array | None, link: Link | None, metric: str = "map"
 ) -> dict[str, float | None]:
     """Return the figures, ``metric`` among them; None stands for one that is not defined."""
     logits, labels = to_numpy(logits), to_numpy(labels)

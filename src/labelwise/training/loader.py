@@ -11,7 +11,7 @@ seen by exactly one process.
 
 from collections.abc import Iterable, Iterator
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import cached_property
 from itertools import pairwise, tee
 from math import ceil, log
@@ -25,12 +25,12 @@ from labelwise.data.table import LabelTable
 from labelwise.errors import ImageError, SettingsError
 from labelwise.pictures import Transform
 from labelwise.pictures.batches import BatchRows, HostResizer, read_ahead, resized_array
-from labelwise.pictures.memory import ArrayImages, FeatureRows, MappedFeatures
+from labelwise.pictures.loading import to_device
+from labelwise.pictures.memory import ArrayImages, MappedFeatures
 from labelwise.pictures.prefetch import available_cores
-from labelwise.pictures.sources import Blocks, ImageSource
+from labelwise.pictures.sources import Blocks, ImageSource, Rows
 from labelwise.system.allocator import memory_bytes
 from labelwise.training.augment import (
-    Augments,
     ImageDraws,
     Windows,
     draw_windows,
@@ -42,24 +42,12 @@ from labelwise.training.augment import (
 )
 from labelwise.types import Targets
 
-# Where the inputs of a table's rows come from: device memory, host memory, or decoding.
-
-
+CPU = torch.device("cpu")
 CPU_LIMIT = 1 << 30  # bytes of decoded pixels kept when the device is the host itself
 CUDA_SHARE = 0.25  # of the free device memory
 MEMORY_SHARE = 1 / 16  # of the host's memory, for pictures that are looked at after each epoch
 AT_ONCE = 1 << 25  # bytes of the float32 inputs and labels that are made at once
 ROOMY = 1.5  # times the side of the input is kept of pictures that windows are cut from
-
-
-@dataclass(frozen=True)
-class RowRequest:
-    """BatchRows to fetch: their numbers on the host and on the device, and windows to cut."""
-
-    rows: NDArray[np.int64]
-    index: Tensor | None = None
-    windows: Windows | None = None
-
 
 # A store has ``batches(requests)``: the inputs of each, pixels (B, C, H, W) in channels-last
 # memory or float32 features, on the device, in the order of the requests.
@@ -74,10 +62,10 @@ class KeptStore:
     aspects: Tensor | None = None
     as_planes: bool = True
 
-    def batches(self, requests: Iterable[RowRequest]) -> Iterator[Tensor]:
+    def batches(self, requests: Iterable[BatchRows]) -> Iterator[Tensor]:
         for request in requests:
             if isinstance(self.values, Tensor):
-                batch = self.values[request.index]
+                batch = self.values[request.on_device]
             else:
                 batch = to_device(torch.from_numpy(self.values[request.rows]), self.device)
             yield batch.permute(0, 3, 1, 2) if self.as_planes else batch
@@ -92,7 +80,7 @@ class FedStore:
     device: torch.device
     workers: int = 0
 
-    def batches(self, requests: Iterable[RowRequest]) -> Iterator[Tensor]:
+    def batches(self, requests: Iterable[BatchRows]) -> Iterator[Tensor]:
         rows = [request.rows for request in requests]
         workers, device = self.workers or available_cores(), self.device
         for inputs in read_ahead(self.images, self.transform, rows, workers=workers, device=device):
@@ -109,21 +97,16 @@ class DecodingStore:
     ) -> None:
         self.transform, self.device = transform, device
         workers = workers or available_cores()
-        by_processes = device.type == "cuda"
-        self.resizer = HostResizer(images, transform, device, workers, by_processes)
+        self.resizer = HostResizer(images, transform, device, workers, device.type == "cuda")
         self.aspects = np.ones(len(images), np.float32)  # width / height, once read
 
-    def batches(self, requests: Iterable[RowRequest]) -> Iterator[Tensor]:
+    def batches(self, requests: Iterable[BatchRows]) -> Iterator[Tensor]:
         requests, begun = tee(requests)  # batches are begun before they are asked for
-        wanted = (
-            BatchRows(request.rows, None if request.windows is None else request.windows.one)
-            for request in begun
-        )
-        with closing(self.resizer.batches(wanted)) as made:
+        with closing(self.resizer.batches(begun)) as made:
             for request, resized in zip(requests, made, strict=True):
                 if resized.failed:
                     raise ImageError(resized.failed[min(resized.failed)])
-                if request.windows is None:
+                if request.window is None:
                     self.aspects[request.rows] = resized.aspects
                 yield to_device(resized.values, self.device).permute(0, 3, 1, 2)
 
@@ -136,15 +119,17 @@ def make_store(
     windows: bool = False,
 ) -> "KeptStore | FedStore | DecodingStore":
     """Return the fastest store the memory allows; ``windows`` will be cut from its pictures."""
-    if isinstance(images, FeatureRows):
-        return _array_store(images.features, device, as_planes=False)
-    side = transform.size
-    if isinstance(images, ArrayImages) and images.is_rgb and transform.bands is None:
-        height, width = images.pixels.shape[1:3]
-        if (height, width) == (side, side) == transform.scale_size(width, height):
-            return _array_store(images.pixels, device, as_planes=True)
-    kept = replace(transform, size=ceil(ROOMY * side), crop=None) if windows else transform
-    fits = len(images) * kept.size**2 * kept.channels * kept.dtype.itemsize <= _limit(device)
+    array = resized_array(images, transform)
+    if array is not None:
+        as_planes = isinstance(images, ArrayImages)
+        fits = device.type == "cpu" or array.nbytes <= _limit(device)
+        if isinstance(array, MappedFeatures) or not fits:
+            return KeptStore(array, device, as_planes=as_planes)
+        return KeptStore(torch.from_numpy(array).to(device), device, as_planes=as_planes)
+    kept = transform
+    if windows:
+        kept = replace(transform, size=ceil(ROOMY * transform.size), crop=None)
+    fits = _size(images, kept) <= _limit(device)
     if device.type == "cuda" and not windows:
         fed = FedStore(images, transform, device, workers)
         return KeptStore(_decode_all(fed, len(images)), device) if fits else fed
@@ -160,23 +145,13 @@ def kept_in_memory(
     images: ImageSource, transform: Transform, *, workers: int = 0, limit: float | None = None
 ) -> ImageSource:
     """Return the images scaled to a model's input and held in memory, if they take little of it."""
-    if limit is None:
-        limit = max(CPU_LIMIT, memory_bytes() * MEMORY_SHARE)
-    size = len(images) * transform.size**2 * transform.channels * transform.dtype.itemsize
-    if size > limit or not len(images) or resized_array(images, transform) is not None:
+    most = max(CPU_LIMIT, memory_bytes() * MEMORY_SHARE) if limit is None else limit
+    needless = not len(images) or resized_array(images, transform) is not None
+    if needless or _size(images, transform) > most:
         return images
-    stream = DecodingStore(images, transform, torch.device("cpu"), workers)
+    stream = DecodingStore(images, transform, CPU, workers)
     pixels = _decode_all(stream, len(images)).numpy()
     return ArrayImages(pixels, images.ids, resized=True, any_depth=transform.bands is not None)
-
-
-def _array_store(
-    values: NDArray[np.generic] | MappedFeatures, device: torch.device, *, as_planes: bool
-) -> KeptStore:
-    fits = device.type == "cpu" or values.nbytes <= _limit(device)
-    if not isinstance(values, MappedFeatures) and fits:
-        return KeptStore(torch.from_numpy(values).to(device), device, as_planes=as_planes)
-    return KeptStore(values, device, as_planes=as_planes)
 
 
 def _decode_all(stream: DecodingStore | FedStore, count: int, chunk: int = 256) -> Tensor:
@@ -184,28 +159,21 @@ def _decode_all(stream: DecodingStore | FedStore, count: int, chunk: int = 256) 
     shape = (count, side, side, channels)
     values = torch.empty(shape, dtype=stream.transform.dtype, device=stream.device)
     starts = range(0, count, chunk)
-    requests = (RowRequest(np.arange(start, min(start + chunk, count))) for start in starts)
+    requests = (BatchRows(np.arange(start, min(start + chunk, count))) for start in starts)
     for start, pixels in zip(starts, stream.batches(requests), strict=True):
         values[start : start + len(pixels)] = pixels.permute(0, 2, 3, 1)
     return values
 
 
+def _size(images: ImageSource, transform: Transform) -> int:
+    return len(images) * transform.size**2 * transform.channels * transform.dtype.itemsize
+
+
 def _limit(device: torch.device) -> float:
-    if device.type == "cuda":
-        return CUDA_SHARE * torch.cuda.mem_get_info(device)[0]
-    return CPU_LIMIT
-
-
-def to_device(values: Tensor, device: torch.device) -> Tensor:
-    """Return the values on the device; a copy to a GPU is not waited for."""
-    if device.type != "cuda":
-        return values.to(device)
-    pinned = values if values.is_pinned() else values.pin_memory()
-    return pinned.to(device, non_blocking=True)
+    return CUDA_SHARE * torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else CPU_LIMIT
 
 
 DENSE_LIMIT = 1 << 30  # entries of the label matrix kept on the device
-CHANNELS_LAST = torch.channels_last
 LANES = 64
 LANE_BYTES = 1 << 29  # of one block per lane; lanes end inside blocks, so there may be two
 ORDER, AUGMENT = 0, 1  # keep the two kinds of random numbers apart
@@ -219,40 +187,35 @@ class Batch:
     targets: Targets
 
 
+@dataclass(eq=False)
 class Loader:
     """The batches of ``batch_size`` rows a process; shuffled epochs leave a short last one out."""
 
-    def __init__(
-        self,
-        table: LabelTable,
-        transform: Transform,
-        *,
-        batch_size: int,
-        device: torch.device | str = "cpu",
-        seed: int = 0,
-        augment: str = "none",
-        shuffle: bool = False,
-        workers: int = 0,
-        rank: int = 0,
-        world: int = 1,
-    ) -> None:
-        if not len(table):
-            raise SettingsError(f"{table.name} has no rows to load")
-        self.table, self.transform, self.batch_size = table, transform, batch_size
-        self.device, self.seed, self.workers = torch.device(device), seed, workers
-        self.augment, self.shuffle = make_augment(augment), shuffle
-        if transform.bands is not None:
-            require_any_bands(augment)
-        self.rank, self.world = rank, world
+    table: LabelTable
+    transform: Transform
+    _: KW_ONLY
+    batch_size: int
+    device: torch.device = CPU
+    seed: int = 0
+    augment: str = "none"
+    shuffle: bool = False
+    workers: int = 0
+    rank: int = 0
+    world: int = 1
+
+    def __post_init__(self) -> None:
+        if not len(self.table):
+            raise SettingsError(f"{self.table.name} has no rows to load")
+        self.steps = make_augment(self.augment)
+        if self.transform.bands is not None:
+            require_any_bands(self.augment)
         # Whether random windows are cut from whole pictures, not from the scaled input.
-        self.cuts_windows = self.augment.steps[:1] == (resized_crop,)
-        self.statistics = transform.statistics(self.device)
+        self.cuts_windows = self.steps[:1] == (resized_crop,)
 
     def __len__(self) -> int:
         return len(self._spans)
 
     def epoch(self, number: int, start: int = 0) -> Iterator[Batch]:
-        """Return the batches of an epoch from batch ``start`` on."""
         spans = self._spans[start:]
         if not spans:
             return
@@ -264,11 +227,13 @@ class Loader:
         groups = self._groups([stop - first for first, stop in spans])
         streams = self.cuts_windows and isinstance(self._store, DecodingStore)
 
-        def windows(some: slice) -> Windows | None:  # which a stream cuts while it decodes
-            draws = ImageDraws(key, torch.from_numpy(places[some]))
-            return draw_windows(draws) if streams else None
+        def windows(some: slice) -> Windows:
+            return draw_windows(ImageDraws(key, torch.from_numpy(places[some])))
 
-        requests = (RowRequest(rows[some], index[some], windows(some)) for some, _ in groups)
+        requests = (  # a stream cuts windows while it decodes
+            BatchRows(rows[some], windows(some).one if streams else None, index[some])
+            for some, _ in groups
+        )
         for (some, batches), values in zip(groups, self._store.batches(requests), strict=True):
             images = self._images(values, index[some], ImageDraws(key, here[some]))
             targets = self._targets(rows[some], index[some])
@@ -308,7 +273,7 @@ class Loader:
             self.table.images, self.transform, self.device, self.workers, self.cuts_windows
         )
 
-    def _order(self, epoch: int) -> NDArray[np.int64]:
+    def _order(self, epoch: int) -> Rows:
         if not self.shuffle:
             return np.arange(len(self.table))
         generator = np.random.default_rng(mix(self.seed, ORDER, epoch))
@@ -318,22 +283,23 @@ class Loader:
         return order_of_blocks(blocks, self.batch_size * self.world, generator)
 
     def _images(self, values: Tensor, index: Tensor, draws: ImageDraws) -> Tensor:
-        bands = self.transform.bands
-        if values.dtype != torch.uint8 and bands is None:
-            return values if values.ndim < 4 else values.contiguous(memory_format=CHANNELS_LAST)
-        steps = self.augment.steps
-        if bands is not None:  # 0, which augmentation fills with, is then a band's mean
-            values = _normalised(values, *self.statistics)
+        of_bands, steps = self.transform.bands is not None, self.steps
+        if values.dtype != torch.uint8 and not of_bands:
+            return (
+                values.contiguous(memory_format=torch.channels_last) if values.ndim == 4 else values
+            )
+        if of_bands:  # 0, which augmentation fills with, is then a band's mean
+            values = self.transform.normalise(values)
         if self.cuts_windows:
             windows, store, steps = draw_windows(draws), self._store, steps[1:]
             if not isinstance(store, DecodingStore):  # a stream has cut the same ones already
                 aspects = store.aspects if isinstance(store, KeptStore) else None
                 boxes = windows.boxes(1.0 if aspects is None else aspects[index])
                 values = zoom(values, boxes, self.transform.size)
-        values = Augments(steps)(values, draws)
-        if bands is not None:
-            return values.contiguous(memory_format=CHANNELS_LAST)
-        return _normalised(values, *self.statistics)
+        for step in steps:
+            values = step(values, draws)
+        values = values if of_bands else self.transform.normalise(values)
+        return values.contiguous(memory_format=torch.channels_last)
 
     @cached_property
     def _dense(self) -> tuple[Tensor, Tensor | None] | None:
@@ -343,7 +309,7 @@ class Loader:
         known = None if observed is None else torch.from_numpy(observed).to(self.device)
         return torch.from_numpy(labels).to(self.device), known
 
-    def _targets(self, rows: NDArray[np.int64], index: Tensor) -> Targets:
+    def _targets(self, rows: Rows, index: Tensor) -> Targets:
         if self._dense is not None:
             labels, observed = self._dense
             known = None if observed is None else observed[index]
@@ -354,29 +320,16 @@ class Loader:
         return Targets(labels, known, index)
 
 
-def _normalised(values: Tensor, mean: Tensor, std: Tensor) -> Tensor:
-    """Return ``(values - mean) / std`` of pixels (B, 3, H, W), in channels-last memory."""
-    if values.device.type != "cpu" or not values.is_contiguous(memory_format=CHANNELS_LAST):
-        return (values - mean).div_(std).contiguous(memory_format=CHANNELS_LAST)
-    channels, width = values.shape[1], values.shape[3]
-    each_mean, each_std = (values.flatten().repeat(width) for values in (mean, std))
-    rows = (values.permute(0, 2, 3, 1).flatten(2) - each_mean).div_(each_std)
-    return rows.view(*rows.shape[:2], width, channels).permute(0, 3, 1, 2)
-
-
-def order_of_blocks(
-    blocks: Blocks, batch: int, generator: np.random.Generator
-) -> NDArray[np.int64]:
+def order_of_blocks(blocks: Blocks, batch: int, generator: np.random.Generator) -> Rows:
     """Return a random order of rows whose batches need few blocks at a time."""
     rows, count = len(blocks.number), int(blocks.number.max(initial=-1)) + 1
     turn = generator.permutation(count)[blocks.number]
     sequence = np.lexsort((generator.random(rows), turn))
     wanted = min(LANES, max(1.0, LANE_BYTES / max(blocks.mean_bytes, 1.0)))
     divisors = [divisor for divisor in range(1, batch + 1) if batch % divisor == 0]
-    lanes = min(divisors, key=lambda one: abs(log(one / wanted)))
-    each = batch // lanes  # rows of a lane in a batch
-    full = rows // lanes // each  # batches
-    length = rows // lanes
+    lanes = min(divisors, key=lambda divisor: abs(log(divisor / wanted)))
+    each, length = batch // lanes, rows // lanes  # rows of a lane: in a batch, in all
+    full = length // each  # batches
     main = sequence[: lanes * length].reshape(lanes, length)
     mixed = main[:, : full * each].reshape(lanes, full, each).transpose(1, 0, 2).reshape(-1)
     rest = [main[:, full * each :].reshape(-1), sequence[lanes * length :]]

@@ -13,12 +13,14 @@ import hashlib
 import os
 import secrets
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
+from itertools import count
 from math import isfinite
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from labelwise.errors import SettingsError, TrainingError
 from labelwise.models.run_folder import RunFolder
@@ -29,12 +31,18 @@ from labelwise.training.settings import Settings, flattened
 Record = Mapping[str, Any]
 
 
-class Logger(Protocol):
-    """Gets every record, in order; ``whole``: the training went to its end."""
+class Logger(ABC):
+    """Gets every record, in order, of which the first ``known`` are there already."""
 
-    def write(self, record: Record) -> None: ...
+    known = 0
 
-    def close(self, *, whole: bool) -> None: ...
+    @abstractmethod
+    def write(self, record: Record, number: int) -> None:
+        """Write a record and its number in the journal."""
+
+    @abstractmethod
+    def close(self, *, whole: bool) -> None:
+        """End; ``whole``: the training went to its end."""
 
 
 def scalars(record: Record) -> dict[str, float]:
@@ -48,7 +56,7 @@ PARAMETERS_AT_ONCE = 100
 NUMBER = "record"
 
 
-class MLflow:
+class MLflow(Logger):
     """A run of MLflow: figures as metrics, at the step of their record, settings as parameters."""
 
     def __init__(self, run: RunFolder, settings: Settings) -> None:
@@ -63,23 +71,19 @@ class MLflow:
             except (FileNotFoundError, MlflowException):
                 _id_file(run).unlink(missing_ok=True)  # of another server, or removed there
             self._id = _kept(_id_file(run), lambda: _begun(self._client, run, settings))
-            self._known = len(self._client.get_metric_history(self._id, NUMBER))
+            self.known = len(self._client.get_metric_history(self._id, NUMBER))
         except Exception as error:  # of its own kinds, and of the network's
             raise TrainingError(
                 f"MLflow could not be started ({one_line(str(error))}); set MLFLOW_TRACKING_URI to "
                 "a server or a database, or leave `--log mlflow` out"
             ) from None
-        self._number = 0
 
-    def write(self, record: Record) -> None:
-        if self._number >= self._known:
-            from mlflow.entities import Metric
+    def write(self, record: Record, number: int) -> None:
+        from mlflow.entities import Metric
 
-            now, step = int(1000 * time.time()), record["step"]
-            numbers = {**scalars(record), NUMBER: float(self._number)}
-            metrics = [Metric(name, value, now, step) for name, value in numbers.items()]
-            self._client.log_batch(self._id, metrics)
-        self._number += 1
+        now, numbers = int(1000 * time.time()), {**scalars(record), NUMBER: float(number)}
+        metrics = [Metric(name, value, now, record["step"]) for name, value in numbers.items()]
+        self._client.log_batch(self._id, metrics)
 
     def close(self, *, whole: bool) -> None:
         self._client.set_terminated(self._id, "FINISHED" if whole else "KILLED")
@@ -117,7 +121,7 @@ def _begun(client: Any, run: RunFolder, settings: Settings) -> str:
     return made
 
 
-class TensorBoard:
+class TensorBoard(Logger):
     """Event files that TensorBoard shows: one scalar per name, at the step of its record."""
 
     def __init__(self, run: RunFolder, settings: Settings) -> None:
@@ -132,7 +136,7 @@ class TensorBoard:
         except OSError as error:
             raise write_error(folder, error) from error
 
-    def write(self, record: Record) -> None:
+    def write(self, record: Record, number: int) -> None:
         for name, value in scalars(record).items():
             self._writer.add_scalar(name, value, record["step"])
 
@@ -140,7 +144,7 @@ class TensorBoard:
         self._writer.close()
 
 
-class WeightsAndBiases:
+class WeightsAndBiases(Logger):
     """A run of Weights & Biases, whose step is the number of the record in the journal."""
 
     def __init__(self, run: RunFolder, settings: Settings) -> None:
@@ -162,22 +166,16 @@ class WeightsAndBiases:
                 f"Weights & Biases could not be started ({one_line(str(error))}); "
                 "log in with `wandb login`, set WANDB_MODE=offline, or leave `--log wandb` out"
             ) from None
-        self._number, self._known = 0, int(self._run.step)
+        self.known = int(self._run.step)
 
-    def write(self, record: Record) -> None:
-        if self._number >= self._known:
-            self._run.log({**scalars(record), "step": record["step"]}, step=self._number)
-        self._number += 1
+    def write(self, record: Record, number: int) -> None:
+        self._run.log({**scalars(record), "step": record["step"]}, step=number)
 
     def close(self, *, whole: bool) -> None:
         self._run.finish(exit_code=0 if whole else 1)
 
 
-LOGGERS: dict[str, Callable[[RunFolder, Settings], Logger]] = {
-    "tensorboard": TensorBoard,
-    "wandb": WeightsAndBiases,
-    "mlflow": MLflow,
-}
+LOGGERS: dict[str, Any] = {"tensorboard": TensorBoard, "wandb": WeightsAndBiases, "mlflow": MLflow}
 NEEDED = {  # packages, and how they are installed
     "tensorboard": (("tensorboard",), "'labelwise[log]'"),
     "wandb": (("wandb",), "'labelwise[log]'"),
@@ -200,16 +198,18 @@ def opened_loggers(
 ) -> Iterator[Callable[[Record], None]]:
     """Yield what tells the loggers of the settings a record; they know those in the journal."""
     loggers: list[Logger] = []
-    whole = False
+    numbers, whole = count(), False
 
     def write(record: Record) -> None:
+        number = next(numbers)
         for logger in loggers:
-            logger.write(record)
+            if number >= logger.known:
+                logger.write(record, number)
 
     try:
         if settings.hardware.loggers and is_first:
             history = run.journal.read()
-            for name in settings.hardware.loggers:
+            for name in settings.hardware.loggers:  # those that began are closed if one does not
                 loggers.append(LOGGERS[name](run, settings))
             for record in history:
                 write(record)

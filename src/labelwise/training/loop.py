@@ -51,11 +51,10 @@ class Loop:
     """Trains the model of a run until the recipe or a stop request ends it."""
 
     def __init__(self, training: Training) -> None:
-        self.training, self.watch = training, training.watch
-        self.recipe, self.folder = training.settings.recipe, training.run.checkpoint
+        self.training, self.watch, settings = training, training.watch, training.settings
+        self.recipe, self.folder = settings.recipe, training.run.checkpoint
         self.device, self.world = training.device, world_size()
-        self.precision = autocast_type(training.settings.precision, self.device.type)
-        settings = training.settings
+        self.precision = autocast_type(settings.precision, self.device.type)
         self.loader = Loader(
             training.splits["train"],
             training.model.backbone.transform,
@@ -96,13 +95,13 @@ class Loop:
             self.model = DistributedDataParallel(model)
         self.loss_of = self._loss_function()
         torch.manual_seed(settings.seed + 1 + rank())  # dropout differs by process
-        restored = self.state.restore(self.folder)
+        damaged = self.state.restore(self.folder)
         position = self.state.position
-        if restored is not None and restored.damaged:
-            self.watch.say(restored.damaged)
-        if restored is not None and not position.done:
-            batch = position.batch + 1
-            self.watch.say(f"going on from epoch {position.epoch + 1}, batch {batch}")
+        if damaged:
+            self.watch.say(damaged)
+        if damaged is not None and not position.done:
+            at = f"epoch {position.epoch + 1}, batch {position.batch + 1}"
+            self.watch.say(f"going on from {at}")
         if training.is_first:
             self.journal.cut(position.journal_bytes)
         self.validation: tuple[ImageSource, Tensor, Tensor | None] | None = None
@@ -119,10 +118,9 @@ class Loop:
             loss: Tensor = objective(network(images), targets)
             return loss
 
-        batches = self.recipe.epochs * max(
-            1, len(self.training.splits["train"]) // settings.batch_size
-        )
         hardware, fixed = settings.hardware, settings.deterministic
+        each = max(1, len(self.training.splits["train"]) // settings.batch_size)
+        batches = self.recipe.epochs * each
         compiled, why = compiles(hardware, self.device, self.world, batches, deterministic=fixed)
         if why:
             self.watch.say(why)
@@ -151,11 +149,8 @@ class Loop:
         begun, first = time.monotonic(), position.batch
         self.state.model.train()
         self.state.objective.train()
-        self.watch.start(
-            f"epoch {position.epoch + 1}/{self.recipe.epochs}",
-            batches * self.joined,
-            position.batch * self.joined,
-        )
+        task = f"epoch {position.epoch + 1}/{self.recipe.epochs}"
+        self.watch.start(task, batches * self.joined, first * self.joined)
         for batch in self.loader.epoch(position.epoch, position.batch):
             position.batch += 1
             ends_step = position.batch % self.recipe.accumulate == 0 or position.batch == batches
@@ -169,9 +164,9 @@ class Loop:
                 self._look()
                 self._save_or_stop(time.monotonic() - self.saved_at > self.recipe.save_seconds)
         self._look()
-        position.seconds += time.monotonic() - begun
-        images = (batches - first) * self.joined
-        self._end_epoch(images / max(time.monotonic() - begun, 1e-9))
+        seconds = time.monotonic() - begun
+        position.seconds += seconds
+        self._end_epoch((batches - first) * self.joined / max(seconds, 1e-9))
 
     def _batch(self, batch: Batch, ends_step: bool) -> None:
         state, recipe = self.state, self.recipe
@@ -232,8 +227,8 @@ class Loop:
         lr = max(group["lr"] for group in self.state.optimizer.param_groups)
         # The single numbers an objective keeps, such as quasibinary's normaliser.
         buffers = self.state.objective.named_buffers()
-        kept = {name: buffer.item() for name, buffer in buffers if buffer.numel() == 1}
-        scalars = {name: value for name, value in kept.items() if isfinite(value)}
+        numbers = {name: buffer.item() for name, buffer in buffers if buffer.numel() == 1}
+        scalars = {name: value for name, value in numbers.items() if isfinite(value)}
         self._write({"step": position.step, "loss": mean, "lr": lr, **scalars})
 
     @property
@@ -270,12 +265,10 @@ class Loop:
             figures = validation_figures(logits, labels, observed, link, self.recipe.metric)
             record |= {f"val_{name}": value for name, value in figures.items()}
             record["best"] = self._is_best(figures[self.recipe.metric])
+        patience = None if self.validation is None else self.recipe.patience
         waited = position.epoch - (position.best_epoch or 0)
-        position.done = position.epoch >= self.recipe.epochs or (
-            self.recipe.patience is not None
-            and self.validation is not None
-            and waited >= self.recipe.patience
-        )
+        out_of_patience = patience is not None and waited >= patience
+        position.done = position.epoch >= self.recipe.epochs or out_of_patience
         self._write(record)
         self.watch.epoch(record, self.recipe.epochs)
         since = time.monotonic() - self.saved_at
@@ -290,11 +283,8 @@ class Loop:
         return model
 
     def _is_best(self, value: float | None) -> bool:
-        position = self.state.position
-        if value is None:
-            return False
-        sign = 1 if higher_is_better(self.recipe.metric) else -1
-        if position.best is not None and sign * value <= sign * position.best:
+        position, sign = self.state.position, 1 if higher_is_better(self.recipe.metric) else -1
+        if value is None or (position.best is not None and sign * value <= sign * position.best):
             return False
         position.best, position.best_epoch = value, position.epoch
         if self.recipe.keep == "best":
@@ -305,14 +295,14 @@ class Loop:
 
     def _save(self) -> None:
         begun = time.monotonic()
+        position = self.state.position
         for name, tensor in self.state.model.state_dict().items():
             if tensor.is_floating_point() and not tensor.isfinite().all():
-                position = self.state.position
                 raise TrainingError(
                     f"the weights {name!r} are no longer numbers after epoch {position.epoch}, "
                     f"batch {position.batch}; {self._kept}"
                 )
-        self.state.position.journal_bytes = self.journal.size
+        position.journal_bytes = self.journal.size
         self.state.save(self.folder, write=self.training.is_first)
         if self.training.is_first:
             try:
@@ -342,11 +332,8 @@ class StopRequest:
 @contextmanager
 def stop_requests() -> Iterator[StopRequest]:
     """Turn SIGINT and SIGTERM into a request while the block runs, in the main thread."""
-    request = StopRequest()
-    if threading.current_thread() is not threading.main_thread():
-        yield request
-        return
-    signals = (signal.SIGINT, signal.SIGTERM)
+    request, is_main = StopRequest(), threading.current_thread() is threading.main_thread()
+    signals = (signal.SIGINT, signal.SIGTERM) if is_main else ()
     before = {number: signal.signal(number, request.ask) for number in signals}
     try:
         yield request

@@ -3,7 +3,7 @@
 import hashlib
 import os
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -51,7 +51,6 @@ from labelwise.training.features import (
     build_objective,
     frozen_features,
     inputs_of,
-    labels_per_image,
     set_biases_to_priors,
     standardised,
     weights_of,
@@ -69,7 +68,6 @@ from labelwise.training.settings import AUTO, SAY_HOW, SMALL_NETWORK, Settings, 
 #                                                trained: the head is solved on its features
 #
 # The method is what the comparisons in evidence/reproduction.md recommend.
-
 
 PHOTO_NETWORK = "tf_efficientnet_lite0"
 PHOTO_SIDE = 64
@@ -142,8 +140,7 @@ def choose_network(settings: Settings, table: LabelTable) -> tuple[Settings, str
         words = f"{SMALL_NETWORK}, trained from random values: the pictures are small"
         return _with(settings, backbone=SMALL_NETWORK), f"{words} ({side} pixels)"
     name = PHOTO_NETWORK if settings.backbone == AUTO else settings.backbone
-    refused = _of_training(settings)
-    if refused is not None:
+    if (refused := _of_training(settings)) is not None:
         raise SettingsError(
             f"{refused} does not apply: on photos the head is solved on the features of a "
             f"pretrained network, which is not trained; train it too with --effort good, or "
@@ -178,11 +175,9 @@ def _side(images: ImageSource, of_bands: bool) -> int | None:
     rows = np.unique(np.linspace(0, len(images) - 1, few).astype(int))
     sides = []
     for row in rows.tolist():
-        try:
+        with suppress(ImageError):  # whoever reads it next says so
             size = images.cube(row).values.shape[:2] if of_bands else images.read(row).size
             sides.append(min(size))
-        except ImageError:  # whoever reads it next says so
-            continue
     return int(median(sides)) if sides else None
 
 
@@ -242,15 +237,17 @@ class Training:
 
     def inferred(self, split: str, model: Model) -> Inference:
         """Return the logits of a split in full precision and its looks, in every process."""
+        images, workers = self.splits[split].images, self.settings.hardware.workers
+        task = f"predicting {split}"
         return infer_logits(
             model,
-            self.splits[split].images,
+            images,
             self.device,
             batch_size=self.settings.batch_size // world_size(),
-            workers=self.settings.hardware.workers,
+            workers=workers,
             looks=True,
             watch=self.watch,
-            task=f"predicting {split}",
+            task=task,
         )
 
     @cached_property
@@ -272,10 +269,9 @@ def prepare(
     fresh: bool = False,
 ) -> Training:
     """Return the run with new weights, or those it starts from; nothing is written yet."""
-    if settings.batch_size % world_size():
-        raise SettingsError(
-            f"batch_size must be a multiple of {world_size()} devices, got {settings.batch_size}"
-        )
+    world, size = world_size(), settings.batch_size
+    if size % world:
+        raise SettingsError(f"batch_size must be a multiple of {world} devices, got {size}")
     begun = not fresh and value_of_first(bool(checkpoint.places(run.checkpoint)), device)
     if settings.precision == "bf16" and not autocast_type("bf16", device.type):
         watch.say("this processor does not compute bf16: training in 32 bits")
@@ -310,15 +306,20 @@ def prepare(
     torch.manual_seed(settings.seed)
     model, head = build_model(settings, rows)
     if frozen is None:
-        advice = advice_for_photos(model.backbone, splits["train"].images)
-        if advice:
+        if advice := advice_for_photos(model.backbone, splits["train"].images):
             watch.say(advice)
     elif model.head.absorbs:
         frozen, splits = standardised(frozen, splits)
     facts = splits["train"].facts()
     counts_labels = "k" in find_method(settings.method).from_facts and "k" not in settings.options
     if counts_labels and splits["train"].has_unknown():
-        facts = replace(facts, mean_labels=labels_per_image(settings.method, splits))
+        if "val" not in splits or splits["val"].has_unknown():
+            raise SettingsError(
+                f"method {settings.method!r} needs the mean number of labels per image, and "
+                "training images with unknown labels do not tell it: set options.k, or give a "
+                "validation split in which every label is known"
+            )
+        facts = replace(facts, mean_labels=splits["val"].facts().mean_labels)
         watch.say(f"labels per image, from validation: {facts.mean_labels:.2f} (options.k)")
     objective = build_objective(settings, facts, model, device)
     if not objective.soft_labels:
@@ -431,9 +432,7 @@ def _go_on_from(place: str, training: Training) -> str:
     folder = fetched_run(place, "all")
     earlier = Predictor.load(folder)
     if earlier.space != training.table.space:
-        raise SettingsError(
-            f"the run in {place} has other labels; take its backbone alone with weights={place}"
-        )
+        raise SettingsError(f"{place} has other labels; take its backbone alone with --weights")
     try:
         training.model.load_state_dict(earlier.model.state_dict())
     except RuntimeError:

@@ -114,8 +114,7 @@ class _Finish:
     def measured(self, model: Model) -> Evaluation:
         training, settings, folder = self.training, self.settings, self.training.run.path
         what = "" if self.val is None else "fitting the calibrator and the rule on validation, "
-        where = "what is there" if self.test is None else "test"
-        training.watch.say(f"{what}measuring on {where}")
+        training.watch.say(f"{what}measuring on {'what is there' if self.test is None else 'test'}")
         judged = self.test
         if judged is None:
             judged = self.predictions["train"] if self.val is None else self.val
@@ -161,9 +160,7 @@ class _Finish:
                 self.fitted, self.words, choice = made
                 self.calibrator = settings.calibrate if choice is None else choice.name
                 if self.fitted is None and settings.calibrate != "none":
-                    self.notes.append(
-                        "No calibrator was better than the model's own probabilities."
-                    )
+                    self.notes.append("No calibrator beat the model's own probabilities.")
             except DataError as error:
                 self._not_fitted(str(error))
         link = self.link
@@ -190,9 +187,7 @@ class _Finish:
         else:
             rule, words = Threshold(0.5), "p >= 0.5, not tuned"
             if self.val is not None and self.link is None:
-                self.notes.append(
-                    "The model only ranks labels, so it has no probabilities and no tuned rule."
-                )
+                self.notes.append("The model only ranks labels, so no rule was tuned.")
             elif self.val is not None and self.link is not None:
                 try:
                     rule, words = fit_rule(self.settings.rule, self.val, self.link)
@@ -226,18 +221,16 @@ class _Finish:
             return None
         if settings.cross_fit and self.fitted is not None:
             rows = val.joined(kept)
+            fits = self.calibrator, self.fitted, self.own
             try:
-                promised, link = cross_fitted(
-                    promised, self.calibrator, self.fitted, self.own, rows
-                )
+                promised, link = cross_fitted(promised, *fits, rows)
                 self.fitted = link
                 self.words += f", fitted again on all {len(rows):,} rows of validation"
             except LabelwiseError as error:
                 self._not_fitted(f"not cross-fitted, {error}")
         sentences = [str(promise) for promise in promised.promises]
         if self.test is not None:
-            test = self.test.with_link(link)
-            checks = check_promises(promised.promises, promised.rule, test)
+            checks = check_promises(promised.promises, promised.rule, self.test.with_link(link))
             for number, check in enumerate(checks):
                 sentences[number] += f"; on test {check}"
         sentences += [] if promised.warning is None else [promised.warning]
@@ -261,7 +254,6 @@ class _Finish:
 #
 # Each try is a run in ``trials/``. It replaces the best so far if its mAP on validation is higher
 # by more than the standard error of the difference.
-
 
 OTHER_NETWORKS = ("resnet50", "convnext_tiny", "vit_small_patch16_224")
 LARGER = 9 / 7  # times the side of the input: 288 pixels instead of 224
@@ -380,10 +372,10 @@ class _Effort:
         validation, kept = run.predictions("val"), first
         sentence = f"{words}: {_score(validation):.4f}"
         if not first:
-            gain, error_of_gain = better_by(validation, self.validation)
-            kept = gain > error_of_gain
-            sentence += f" ({gain:+.4f}, standard error {error_of_gain:.4f}: "
-            sentence += "kept)" if kept else "not)"
+            gain, deviation = better_by(validation, self.validation)
+            kept = gain > deviation
+            verdict = "kept" if kept else "not"
+            sentence += f" ({gain:+.4f}, standard error {deviation:.4f}: {verdict})"
         self.watch.say(sentence)
         self.sentences.append(sentence)
         if kept:
@@ -394,24 +386,22 @@ class _Effort:
             raise _EnoughError("Nothing more was tried: the mAP on validation is 1.")
 
     def _solved(self, **changed: Any) -> Settings:
-        given = self.settings.model_dump(
-            exclude_unset=True, exclude={*OF_TRAINING, "minutes", "batch_size"}
-        )
+        gone = {*OF_TRAINING, "minutes", "batch_size"}
+        given = self.settings.model_dump(exclude_unset=True, exclude=gone)
         return Settings(**{**given, "effort": "quick", **changed})
 
     def _trained(self, start: RunFolder, **recipe: Any) -> Settings:
         solved = Settings(**start.settings)
+        keys = (*OF_TRAINING, "batch_size", "precision")
         given = {
-            key: getattr(self.settings, key) for key in (*OF_TRAINING, "batch_size", "precision")
-        }
-        given["recipe"] = replace(self.settings.recipe, **recipe)
-        network = {
+            **{key: getattr(self.settings, key) for key in keys},
+            "recipe": replace(self.settings.recipe, **recipe),
             "features": None,
             "backbone": solved.backbone,
             "weights": solved.weights or PRETRAINED,
             "start": str(start.path),
         }
-        return solved.model_copy(update={**given, **network})
+        return solved.model_copy(update=given)
 
 
 AFTERWARDS = {"calibrate", "rule", "zero_share", "confidence", "taxonomy", "attributes"}
@@ -492,12 +482,7 @@ def _fit_and_finish(training: Training, *, fresh: bool) -> Run | None:
 
 
 def _train_with_effort(
-    settings: Settings,
-    run: RunFolder,
-    table: LabelTable | None,
-    watch: Watch,
-    *,
-    fresh: bool,
+    settings: Settings, run: RunFolder, table: LabelTable | None, watch: Watch, *, fresh: bool
 ) -> Run:
     runs: list[Run] = []
 
@@ -549,9 +534,7 @@ def _finish_again(training: Training, *, fresh: bool) -> bool:
             since = f"the data changed since the run in {run.address} was trained"
             if changed:
                 raise SettingsError(f"{since}; bring the old data back, or start over with --fresh")
-            training.watch.say(
-                f"{since}: its figures are of the old rows; --fresh trains on the new ones"
-            )
+            training.watch.say(f"{since}: its figures are of old rows; --fresh trains on new ones")
     elif run.checkpoint.exists():
         raise CheckpointError(f"{run.address} has a checkpoint but no settings.yaml; use --fresh")
     if AFTERWARDS & changed.keys() or not run.is_finished:
@@ -567,7 +550,6 @@ def _finish_again(training: Training, *, fresh: bool) -> bool:
 #
 # Each fold is a run in ``RUN/folds/N-of-M``. ``RUN/folds.parquet`` joins their answers as log-odds
 # under each fold's own calibrated link: logits of different fits need not mean the same.
-
 
 FAR = 50.0  # log-odds beyond which nothing changes
 

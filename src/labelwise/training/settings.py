@@ -20,7 +20,6 @@ from labelwise.types import nearest
 
 # Recipe: how long, with which optimiser and schedule a network is trained; Hardware: on what.
 
-
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)]
@@ -114,38 +113,44 @@ class Hardware(BaseModel):
 AUTO = "auto"
 SMALL_NETWORK = "small-cnn"
 FEATURES_BATCH = 256
-FEATURES_RECIPE: dict[str, Any] = {  # for rows of standardised features
-    "epochs": 30,
-    "optimizer": {"lr": 1e-3, "weight_decay": 0.1},
-}
+# For rows of standardised features:
+FEATURES_RECIPE: dict[str, Any] = {"epochs": 30, "optimizer": {"lr": 1e-3, "weight_decay": 0.1}}
 EFFORT_DEFAULTS: dict[str, Any] = {  # for a pretrained network that is trained from a solved head
     "batch_size": 32,
     "augment": "flip",
     "freeze_batch_norm": True,
     "recipe": {"epochs": 5, "optimizer": {"lr": 3e-4, "weight_decay": 0.05}},
 }
-NOT_OF_EFFORT = ("features", "start", "hardware.devices", "backbone")
 SAY_HOW = ("augment", "mirror", "crops", "freeze", "freeze_batch_norm")
-NOT_OF_FEATURES = (*SAY_HOW, "start", "hardware.devices")
+NOT_OF_CROSS_FIT = (
+    "{key} moves the labels of an image together, so the sets of a promise would not stay; "
+    "leave out cross_fit or {key}"
+)
+NOT_OF_ATTRIBUTES = (
+    "attributes and {key} both move the labels of an image together, and not to the same place; "
+    "leave one of them out"
+)
+ONLY_OF_BANDS = "{key} belongs to bands; name them, or give bands=all"
+NOT_OF_EFFORT = (
+    "{key} does not apply to an effort, which begins with the features of a pretrained network on "
+    "one device; leave out {key} or effort"
+)
+NOT_OF_FEATURES = (
+    "{key} does not apply to features, which are computed once; leave it out, or train the network "
+    "with backbone={features}"
+)
 Precision = Literal["32", "bf16"]
 Effort = Literal["quick", "good", "best"]
-OWN_NAMES = (
-    "data on_error skip_missing taxonomy attributes method effort minutes backbone "
-    "features weights start head image_size bands composite window augment batch_size "
-    "precision seed deterministic calibrate rule"
+GIVEN_OFTEN = (
+    "data on_error skip_missing taxonomy attributes method effort minutes backbone features "
+    "weights start head image_size bands composite window augment batch_size precision seed "
+    "deterministic calibrate rule recipe.epochs recipe.metric recipe.patience recipe.optimizer.lr "
+    "recipe.optimizer.weight_decay hardware.accelerator hardware.devices hardware.workers"
 )
-SHORT_NAMES = {  # of the settings that are given most often
-    **{name: name for name in OWN_NAMES.split()},
-    "epochs": "recipe.epochs",
-    "metric": "recipe.metric",
-    "patience": "recipe.patience",
-    "lr": "recipe.optimizer.lr",
-    "weight_decay": "recipe.optimizer.weight_decay",
+SHORT_NAMES = {
+    **{key.rpartition(".")[2]: key for key in GIVEN_OFTEN.split()},
     "optimizer": "recipe.optimizer.name",
     "schedule": "recipe.schedule.name",
-    "accelerator": "hardware.accelerator",
-    "devices": "hardware.devices",
-    "workers": "hardware.workers",
     "log": "hardware.loggers",
 }
 
@@ -237,94 +242,61 @@ class Settings(BaseModel):
         if values.get("cross_fit"):
             values = {"promise_share": CROSS_FITTED_SHARE, **values}
         if values.get("effort") in ("good", "best"):
-            defaults = EFFORT_DEFAULTS
-            if isinstance(values.get("recipe"), Recipe):
-                defaults = {key: value for key, value in defaults.items() if key != "recipe"}
-            values = with_defaults(values, defaults)
+            values = with_defaults(values, EFFORT_DEFAULTS)
         if values.get("features") is None:
             return values
         name, recipe = values["features"], values.get("recipe", {})
-        if values.get("backbone", AUTO) not in (AUTO, name):
-            raise SettingsError(
-                f"features are those of {name!r}, so leave backbone out, got {values['backbone']!r}"
-            )
+        given = values.get("backbone", AUTO)
+        if given not in (AUTO, name):
+            raise SettingsError(f"features are of {name!r}, so leave backbone out, got {given!r}")
         if isinstance(recipe, dict):
             recipe = with_defaults(recipe, FEATURES_RECIPE)
         return {"batch_size": FEATURES_BATCH, **values, "backbone": name, "recipe": recipe}
 
     @model_validator(mode="after")
-    def _labels_fit(self) -> "Settings":
+    def _parts_fit(self) -> "Settings":
         if self.taxonomy is not None:
             check_promise(self)
         if self.cross_fit:
             if self.promise is None:
                 raise SettingsError("cross_fit belongs to promise; give one, such as precision=0.9")
             check_cross_fit(find_promise(self.promise), self.calibrate)
-        for key in ("zero_share", "taxonomy") if self.cross_fit else ():
-            if getattr(self, key) is not None:
-                raise SettingsError(
-                    f"{key} moves the labels of an image together, so the sets of a promise would "
-                    f"not stay; leave out cross_fit or {key}"
-                )
-        for key in ("taxonomy", "zero_share", "promise") if self.attributes is not None else ():
-            if getattr(self, key) is not None:
-                raise SettingsError(
-                    f"attributes and {key} both move the labels of an image together, and not "
-                    "to the same place; leave one of them out"
-                )
-        return self
-
-    @model_validator(mode="after")
-    def _bands_fit(self) -> "Settings":
-        if self.bands is None:
-            for key in ("composite", "window"):
-                if getattr(self, key) is not None:
-                    raise SettingsError(f"{key} belongs to bands; name them, or give bands=all")
-            return self
-        if self.reduced_jpeg:
-            raise SettingsError("reduced_jpeg is for JPEGs, and bands are read whole; leave it out")
-        if self.window is not None:
-            try:
-                parse_window(self.window)
-            except ValueError as error:
-                raise SettingsError(str(error)) from None
-        return self
-
-    @model_validator(mode="after")
-    def _network_fits(self) -> "Settings":
         if self.minutes is not None and self.effort not in ("good", "best"):
             raise SettingsError(
                 f"minutes end the efforts good and best, got minutes {self.minutes:g} and effort "
                 f"{self.effort}"
             )
+        if self.bands is not None:
+            if self.reduced_jpeg:
+                raise SettingsError("reduced_jpeg is for JPEGs, bands are read whole; leave it out")
+            try:
+                parse_window("none" if self.window is None else self.window)
+            except ValueError as error:
+                raise SettingsError(str(error)) from None
         fields = type(self).model_fields
         given = {
-            **{key: getattr(self, key) != fields[key].default for key in SAY_HOW},
-            "features": self.features is not None,
-            "start": self.start is not None,
+            **{key: getattr(self, key) != facts.default for key, facts in fields.items()},
             "hardware.devices": self.hardware.devices > 1,
             "backbone": self.backbone == SMALL_NETWORK and self.weights is None,
         }
-        for key in NOT_OF_EFFORT if self.effort is not None else ():
-            if given[key]:
-                raise SettingsError(
-                    f"{key} does not apply to an effort, which begins with the features of a "
-                    f"pretrained network on one device; leave out {key} or effort"
-                )
-        for key in NOT_OF_FEATURES if self.features is not None else ():
-            if given[key]:
-                raise SettingsError(
-                    f"{key} does not apply to features, which are computed once; leave it out, or "
-                    f"train the network with backbone={self.features}"
-                )
+        conflicts = (
+            (self.cross_fit, ("zero_share", "taxonomy"), NOT_OF_CROSS_FIT),
+            (given["attributes"], ("taxonomy", "zero_share", "promise"), NOT_OF_ATTRIBUTES),
+            (not given["bands"], ("composite", "window"), ONLY_OF_BANDS),
+            (given["effort"], ("features", "start", "hardware.devices", "backbone"), NOT_OF_EFFORT),
+            (given["features"], (*SAY_HOW, "start", "hardware.devices"), NOT_OF_FEATURES),
+        )
+        for applies, keys, sentence in conflicts:
+            for key in keys if applies else ():
+                if given[key]:
+                    raise SettingsError(sentence.format(key=key, features=self.features))
         return self
 
     def save(self, path: Path) -> None:
         with replacing(path) as temporary:
-            temporary.write_text(
-                yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False, allow_unicode=True),
-                encoding="utf-8",
-            )
+            values = self.model_dump(mode="json")
+            text = yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
+            temporary.write_text(text, encoding="utf-8")
 
 
 def check_promise(settings: Settings) -> None:
@@ -371,10 +343,9 @@ def read_settings(file: Path | None, flags: Mapping[str, Any]) -> Settings:
 def differences(one: Settings, other: Settings) -> dict[str, str]:
     """Return the keys by which two settings give different results, as 'key: old -> new'."""
     old, new = flattened(one.model_dump(mode="json")), flattened(other.model_dump(mode="json"))
-    keys = sorted(old.keys() | new.keys())
     return {
         key: f"{key}: {old.get(key)!r} -> {new.get(key)!r}"
-        for key in keys
+        for key in sorted(old.keys() | new.keys())
         if old.get(key) != new.get(key) and not key.startswith("hardware.")
     }
 

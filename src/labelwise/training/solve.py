@@ -40,10 +40,9 @@ COPIES = 8  # times the features are in memory while they are solved, most of it
 
 def solve_head(training: Training) -> Model | None:
     """Return the model with its head at the optimum; None if it must be trained in steps."""
-    head = training.model.head
+    head, rows = training.model.head, training.splits["train"].images
     if training.frozen is None or not isinstance(head, LinearHead):
         return None
-    rows = training.splits["train"].images
     if not isinstance(rows, FeatureRows) or rows.features.ndim != 2:
         return None
     if isinstance(rows.features, MappedFeatures) and COPIES * rows.features.nbytes > memory_bytes():
@@ -77,16 +76,10 @@ def solve_head(training: Training) -> Model | None:
     with torch.no_grad():
         head.classifier.weight.copy_(solution.weight.T)
         head.classifier.bias.copy_(solution.bias)
-    figures = validation_figures(
-        solution.logits(val).cpu(), *training.targets("val"), training.objective.link
-    )
-    journal.write(
-        {
-            "step": step + 1,
-            "l2": solution.l2.log().mean().exp().item(),
-            **{f"val_{name}": value for name, value in figures.items()},
-        }
-    )
+    logits, link = solution.logits(val).cpu(), training.objective.link
+    figures = validation_figures(logits, *training.targets("val"), link)
+    found = {f"val_{name}": value for name, value in figures.items()}
+    journal.write({"step": step + 1, "l2": solution.l2.log().mean().exp().item(), **found})
     least, most = (f"{end.item():,.4g}" for end in solution.l2.aminmax())
     weights = f"the L2 weight {least}" if least == most else f"L2 weights from {least} to {most}"
     score = figures["map"]
@@ -94,11 +87,8 @@ def solve_head(training: Training) -> Model | None:
     watch.say(f"solved with {weights}: val map {shown}")
     model = training.model.to(training.device)
     # What the folder belongs to, for a command that comes back to it.
-    checkpoint.save(
-        training.run.checkpoint,
-        {f"model.{name}": tensor for name, tensor in model.state_dict().items()},
-        training.contents,
-    )
+    tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
+    checkpoint.save(training.run.checkpoint, tensors, training.contents)
     return model
 
 
@@ -171,8 +161,7 @@ class Design:
         _, vectors = torch.linalg.eigh(x.T @ x)
         basis = vectors if basis is None else basis @ vectors
         rows = torch.cat([x @ vectors, torch.ones_like(x[:, :1])], dim=1)
-        squares = rows.square().sum(dim=0)[:, None]
-        return Design(rows, squares, mean, scale, basis, free_bias)
+        return Design(rows, rows.square().sum(dim=0)[:, None], mean, scale, basis, free_bias)
 
     def to(self, dtype: torch.dtype) -> "Design":
         return replace(self, rows=self.rows.to(dtype), squares=self.squares.to(dtype))
@@ -245,7 +234,7 @@ def _portions(loss: ConvexLoss, rows: Tensor) -> Iterator[tuple[slice, ConvexLos
 
 
 def _solved(
-    design: "Design", loss: ConvexLoss, l2: Tensor, start: Tensor, *, tolerance: float
+    design: Design, loss: ConvexLoss, l2: Tensor, start: Tensor, *, tolerance: float
 ) -> Tensor:
     """Return what :func:`minimise` does, of a loss in any type, some labels at a time."""
     parts = [
@@ -337,8 +326,7 @@ class _Path:
         wanted = (l2 / len(self.design.rows)).log10()
         which = (wanted[:, None] - powers).abs().argmin(dim=1)
         w = torch.stack([self.found[power] for power in powers.tolist()])
-        columns = torch.arange(len(l2))
-        return w[which, :, columns].T.contiguous()
+        return w[which, :, torch.arange(len(l2))].T.contiguous()
 
 
 def minimise(
@@ -353,22 +341,20 @@ def minimise(
         at = loss.derivatives(logits)
         gradient = design.rows.T @ at.gradient + penalty * w
         typical = at.curvature * design.squares + penalty
-        preconditioner = typical.clamp(min=torch.finfo(typical.dtype).tiny)
-        gain = loss.over_problems(gradient.square() / preconditioner) / 2
+        scaling = typical.clamp(min=torch.finfo(typical.dtype).tiny)
+        gain = loss.over_problems(gradient.square() / scaling) / 2
         todo = falling & (gain > tolerance * value)
         if not todo.any():
             break
         if not loss.joint and not todo.all():
             chosen = todo[0].nonzero()[:, 0]
             columns, loss, value = columns[chosen], loss.columns(chosen), value[:, chosen]
-            w, penalty, logits, gradient, preconditioner, gain = (
-                every[:, chosen] for every in (w, penalty, logits, gradient, preconditioner, gain)
+            w, penalty, logits, gradient, scaling, gain = (
+                every[:, chosen] for every in (w, penalty, logits, gradient, scaling, gain)
             )
             at = loss.derivatives(logits)
         forcing = (gain / value).sqrt().clamp(max=LOOSEST)
-        step, change = _newton_step(
-            design.rows, loss, at, penalty, preconditioner, -gradient, forcing
-        )
+        step, change = _newton_step(design.rows, loss, at, penalty, scaling, -gradient, forcing)
         slope = loss.over_problems(gradient * step)
         # A step is halved until the value falls enough.
         size, slack = torch.ones_like(value), 10 * torch.finfo(value.dtype).eps * value
