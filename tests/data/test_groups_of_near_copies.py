@@ -11,7 +11,7 @@ from tiny_predictor import make
 from typed import must_run, run
 
 import labelwise
-from labelwise.numeric.duplicates import compared_groups
+from labelwise.pictures.duplicates import compared_groups
 
 SHOTS = [(f"a{scene}.png", f"b{scene}.png", f"c{scene}.jpg") for scene in range(12)]
 NAMES = [name for kind in zip(*SHOTS, strict=True) for name in kind]

@@ -73,8 +73,8 @@ class KnownPhotos:
 
     def evidence(self, photos: str) -> Evidence:
         known = self.stored
-        sets, names, ids = (self.probs, known.majority, known.observed), known.names, known.ids
-        return Evidence.read(*sets, names=names, ids=ids, photos=photos, groups=known.groups)
+        given, names, ids = (self.probs, known.majority, known.observed), known.names, known.ids
+        return Evidence.read(*given, names=names, ids=ids, photos=photos, groups=known.groups)
 
 
 class SettledCorrections:
@@ -112,7 +112,7 @@ class SettledCorrections:
                         if correction.state == told:
                             yield replace(correction, label=self._names[label])
         rules = self._exclusive
-        group = next((g for g in rules.groups if label in g), ()) if rules else ()
+        group = () if rules is None else next((g for g in rules.groups if label in g), ())
         if rules is None or not group:
             return
         said = [self._store.corrections(self._names[column]) for column in group]

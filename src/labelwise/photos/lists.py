@@ -574,9 +574,8 @@ class CheckSession:
             repeats=len(twice),
             changed=sum(len(set(answers)) > 1 for answers in twice),
         )
-        return (
-            state if state.unsteady else replace(state, promise=promised_check(check, self._what))
-        )
+        promise = None if state.unsteady else promised_check(check, self._what)
+        return replace(state, promise=promise)
 
     def left(self) -> Rows:
         """Return the photos of the list that were not found wrong, the most probable first."""

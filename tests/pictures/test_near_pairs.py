@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from labelwise.numeric import duplicates as module
-from labelwise.numeric.duplicates import (
+from labelwise.pictures import duplicates as module
+from labelwise.pictures.duplicates import (
     compared_groups,
     first_near,
     near_any,
