@@ -264,7 +264,7 @@ def test_the_command_draws_reads_and_writes(library, tmp_path):
 
     def count(*words):
         done = run("estimate", str(index.folder), *map(str, words), "--", "dog")
-        return " ".join(done.output.split()) if done.exit_code == 0 else str(done.exception)
+        return " ".join(done.stdout.split()) if done.exit_code == 0 else str(done.exception)
 
     said = count()
     assert "It holds if these photos are like the held-out ones" in said

@@ -248,7 +248,7 @@ def begun(packet: bytes | None, words: Sequence[str]) -> bytes:
     if not new:
         return data
     if containers:
-        return spliced(data, _into_list(data, *containers, new))
+        return spliced(data, _into_list(data, containers[0], new))
     text = (
         f'\n  <rdf:Description xmlns:rdf="{RDF}" rdf:about={quoteattr(_about(rdf))}'
         f'\n    xmlns:dc="{kind.space}">\n{kind.of(new)}\n  </rdf:Description>'
