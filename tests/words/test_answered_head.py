@@ -126,7 +126,7 @@ def test_left_out_logits_are_those_of_slow_refits():
 def slow_left_out(text, x, y, observed, pool):
     """Return logits (P + 1, n, K), each fold, label and strength fitted by itself."""
     tried = torch.zeros(len(POWERS) + 1, *y.shape, dtype=torch.float64)
-    parts = _folds(len(x), 0)
+    parts = _folds(len(x))
     words = text.scores(x) / text.scores(pool).std(dim=0)  # of all words, for each of them
     words *= (0.3 * FEATURES / words.var(dim=0, correction=0).sum()).sqrt()
     seen = torch.cat([x / pool.std(dim=0, correction=0), words], dim=1)

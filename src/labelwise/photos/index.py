@@ -78,10 +78,7 @@ class KnownPhotos:
 
 
 class SettledCorrections:
-    """What people said, and what follows from it by a model's taxonomy, or groups of labels.
-
-    What was said of a label itself stands.
-    """
+    """What people said, which stands, and what follows by a model's taxonomy or label groups."""
 
     def __init__(self, store: Store, spec: ModelSpec) -> None:
         self._store, self._space, self._names = store, spec.space, spec.space.names
