@@ -254,7 +254,7 @@ PART = 512  # photos
 
 @dataclass(frozen=True, eq=False)
 class PhotoFeatures:
-    """Features by content: ``digests`` of readable rows, all ``known``, ``computed`` of them new."""
+    """Features by content: ``digests`` of readable rows, all ``known``, how many ``computed``."""
 
     digests: Mapping[int, bytes]
     known: Mapping[bytes, NDArray[np.float32]]
