@@ -20,9 +20,8 @@ import pyarrow.parquet as pq
 import torch
 from PIL import Image
 
-from labelwise.numeric.duplicates import first_near, near_pairs
 from labelwise.pictures.decode import decode
-from labelwise.pictures.fingerprint import NEAR, WIDTH, fingerprint
+from labelwise.pictures.duplicates import NEAR, WIDTH, fingerprint, first_near, near_pairs
 from labelwise.training.features import frozen_backbone
 
 

@@ -13,7 +13,7 @@ from typed import must_run, run
 import labelwise
 from labelwise.data.checks import describe, reject_divided_groups
 from labelwise.errors import DataError
-from labelwise.numeric.duplicates import compared_groups
+from labelwise.pictures.duplicates import compared_groups
 
 SHOTS = [(f"a{scene}.png", f"b{scene}.png", f"c{scene}.jpg") for scene in range(12)]
 NAMES = [name for kind in zip(*SHOTS, strict=True) for name in kind]

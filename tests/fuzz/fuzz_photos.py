@@ -57,7 +57,7 @@ from labelwise.photos.words.start import KeptAnswers
 from labelwise.photos.words.text_image import TextHead
 from labelwise.photos.xmp import Keyword, entries, noted, tagged, untagged
 from labelwise.pictures.decode import decode
-from labelwise.pictures.fingerprint import WIDTH
+from labelwise.pictures.duplicates import WIDTH
 from labelwise.pictures.multiband import open_cube
 from labelwise.retrieval import Query
 from labelwise.retrieval.query import AllOf, Has, Not, Nothing

@@ -159,13 +159,9 @@ def test_tables_that_do_not_group_are_refused(library, text, words):
     table.write_text(text)
     with pytest.raises(DataError, match=words):
         draw_sample(index, DOG, 5, PhotoGroups("site", table))
-
-
-def test_a_group_needs_a_table_and_a_table_a_column(tmp_path):
-    with pytest.raises(DataError, match="got 'site' and no table"):
-        PhotoGroups("site")
-    with pytest.raises(DataError, match="name a column of"):
-        PhotoGroups("folder", tmp_path / "sites.csv")
+    for given, why in (("site",), "got 'site' and no table"), (("folder", table), "name a column"):
+        with pytest.raises(DataError, match=why):
+            PhotoGroups(*given)
 
 
 def test_answers_go_on_where_they_were_left_and_can_be_taken_back(library):
@@ -251,10 +247,7 @@ def test_tables_that_do_not_answer_are_refused(tmp_path, text, words):
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(DataError, match=words):
         read_answers(path)
-
-
-def test_empty_answers_are_no_answers_and_repeated_ones_count_once(tmp_path):
-    path = tmp_path / "answers.csv"
+    # empty answers are no answers, and repeated ones count once
     path.write_text("path,answer\na.jpg,\nb.jpg,Yes\nb.jpg,y\nc.jpg,0\nd.jpg,?\n")
     assert read_answers(path) == {"b.jpg": "yes", "c.jpg": "no", "d.jpg": "unsure"}
 
@@ -264,7 +257,7 @@ def test_the_command_draws_reads_and_writes(library, tmp_path):
 
     def count(*words):
         done = run("estimate", str(index.folder), *map(str, words), "--", "dog")
-        return " ".join(done.output.split()) if done.exit_code == 0 else str(done.exception)
+        return " ".join(done.stdout.split()) if done.exit_code == 0 else str(done.exception)
 
     said = count()
     assert "It holds if these photos are like the held-out ones" in said
@@ -314,10 +307,9 @@ def test_the_command_asks_stops_goes_on_and_draws_a_chart(library):
     assert "2 of 4 photos drawn at random match, 1 unsure" in said
     assert "350 of 600" in plot.read_text()
     with counts.open(newline="") as file:
-        groups = [
-            (line["group"].rpartition("/")[2], line["photos"]) for line in csv.DictReader(file)
-        ]
-    assert groups == [("north", "400"), ("south", "200"), ("", "600")]
+        lines = [*csv.DictReader(file)]
+    assert [line["group"].rpartition("/")[2] for line in lines] == ["north", "south", ""]
+    assert [line["photos"] for line in lines] == ["400", "200", "600"]
     plot = index.folder.parent / "chart.pdf"
     with pytest.raises(SettingsError, match=r"an .svg file, got chart.pdf"):
         run(*call[:-3], plot, catch_exceptions=False)

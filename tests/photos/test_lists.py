@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 from made_index import made_index
 from open_indexes import open_index
-from search_setup import picture
 
 from labelwise.decide import Promise
 from labelwise.errors import CheckpointError, DataError, LabelwiseError
@@ -127,9 +126,6 @@ def test_receipts_of_version_0_2_are_read_and_counted_on(index, folder):
     assert promised(index)[1].number == 1  # the same promise
     assert promised(index, share=0.3)[1].number == 3
     assert set(verify_lists(index).by_number) == {1, 3}  # of tags no answer says anything
-
-
-def test_a_line_that_is_no_receipt_is_named(index, folder):
     (folder / RECEIPTS_FILE).write_text('{"number": 1}\n')
     with pytest.raises(CheckpointError, match=r"receipts\.jsonl holds a line that is not a rec"):
         receipts_of(index)
@@ -415,12 +411,9 @@ def test_a_list_of_one_photo(pictured):
     assert "no photo of it is right" in str(state)
 
 
-def test_a_list_that_fails_offers_a_shorter_one(update, photos):
+def test_a_list_that_fails_offers_a_shorter_one(index):
     """Oracle: a person who finds every other photo wrong; half of the list is offered."""
-    for number in range(12, 72):
-        picture(photos / f"{number}.png", number)
-    update()
-    session = session_of(open_index(update.folder), wrong_at_most=0.1, top=70)
+    session = session_of(index, wrong_at_most=0.1, top=70)
     for turn in range(16):
         state = session.answer(session.next_photo(), ("yes", "no")[turn % 2])
     assert state.promise is None

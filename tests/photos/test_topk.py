@@ -54,7 +54,7 @@ def all_scores(ranking):
     return scores
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     st.sampled_from(QUERIES),
     st.integers(1, 300),
@@ -101,7 +101,7 @@ def test_hits_are_counted_as_logarithms_count_them(text):
     assert ours.upper == pytest.approx(exact.upper, rel=1e-4)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     st.sampled_from(["a", "a, -b", "a, -b, -c"]),
     st.integers(0, 400),

@@ -30,7 +30,7 @@ def has_an_empty_list(data):
     return any(f"<{r}:{kind}/>".encode() in data for r in ("rdf", "r") for kind in ("Bag", "Seq"))
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(st.integers(0, 2**40))
 def test_everything_that_is_not_ours_survives(seed):
     before = drawn_sidecar(seed)

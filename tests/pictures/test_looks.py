@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from labelwise.pictures.fingerprint import NEAR, WIDTH, fingerprint, looks_of
+from labelwise.pictures.duplicates import NEAR, WIDTH, fingerprint, looks_of
 
 
 def photo(seed):

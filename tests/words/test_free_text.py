@@ -6,11 +6,10 @@ import shutil
 import numpy as np
 import pytest
 from open_indexes import open_index
-from typer.testing import CliRunner
+from typed import run as run_verb
 from web_setup import running
 from words_setup import SIDE, save_photos
 
-from labelwise.cli.app import app
 from labelwise.errors import LabelwiseError
 from labelwise.photos import embeddings, update_index
 from labelwise.photos.embeddings import farthest_rows
@@ -33,10 +32,6 @@ def library(words_model, tmp_path_factory):
     start(photos, WordList.of("red", "green"), model, folder / "run")
     update_index(folder / "index", [folder / "photos"], model=folder / "run", watch=Silent())
     return folder, colours
-
-
-def run_verb(*arguments):
-    return CliRunner().invoke(app, list(map(str, arguments)))
 
 
 def colours_of(hits, colours):

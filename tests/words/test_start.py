@@ -14,11 +14,10 @@ import pytest
 import torch
 from search_setup import save_model
 from sklearn.metrics import average_precision_score, log_loss
-from typer.testing import CliRunner
+from typed import run as run_verb
 from web_setup import running
 from words_setup import CLASSES, SIDE, photo, save_photos
 
-from labelwise.cli.app import app
 from labelwise.data import load
 from labelwise.decide import Threshold
 from labelwise.errors import DataError, LabelwiseError, SettingsError
@@ -65,10 +64,6 @@ def answer_table(path, folder, colours, *, wanted, names=CLASSES):
             said = [int(colours[name] == colour) for colour in names]
             writer.writerow([folder / "photos" / name, *said])
     return path
-
-
-def run_verb(*arguments):
-    return CliRunner().invoke(app, list(map(str, arguments)))
 
 
 def test_words_alone_find_the_colours_and_say_that_nobody_answered(model, painted, tmp_path):

@@ -7,12 +7,11 @@ import threading
 import numpy as np
 import pytest
 from search_setup import save_model
-from typer.testing import CliRunner
+from typed import run as run_verb
 from words_setup import SIDE, save_photos
 
 from labelwise.answers.agreement import LabelAnswers
 from labelwise.answers.log import AnswerLog
-from labelwise.cli.app import app
 from labelwise.data import load
 from labelwise.errors import SettingsError
 from labelwise.models import Predictor
@@ -223,7 +222,7 @@ def test_a_run_guides_by_its_own_probabilities_and_content_sets_aside(made):
         str(path) for row, path in enumerate(photos) if is_set_aside(images.identity(row), 0.2)
     }
     assert found.aside == expected
-    done = CliRunner().invoke(app, ["serve", str(run), "--guide", str(run)])
+    done = run_verb("serve", run, "--guide", run)
     assert done.exit_code == 2, "guides belong to the labelling page"
 
 

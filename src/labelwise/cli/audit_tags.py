@@ -26,7 +26,7 @@ from labelwise.answers.audit_session import (
     AuditSettings,
     TagQuestion,
 )
-from labelwise.answers.log import AnswerLog
+from labelwise.answers.log import ANSWER_WORDS, AnswerLog
 from labelwise.cli.command import refuse_overwriting
 from labelwise.cli.index import default_index
 from labelwise.cli.options import Options, flag_of
@@ -34,7 +34,6 @@ from labelwise.cli.text import ask, complain, next_steps, say, tell
 from labelwise.contrib.tag_sources import tags_to_audit
 from labelwise.data.rows import read_csv_rows
 from labelwise.errors import DataError, SettingsError
-from labelwise.photos.prevalence import ANSWER_WORDS
 from labelwise.report.audit import write_audit
 from labelwise.system.table_files import write_csv
 from labelwise.system.text import counted, from_cell

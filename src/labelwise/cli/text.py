@@ -56,7 +56,7 @@ def command() -> str:
 
 def ask(question: str) -> "Answer | Literal['undo', 'stop']":
     """Return what a person answers; the end of the input, or Ctrl-C, is ``stop``."""
-    from labelwise.photos.prevalence import ANSWER_WORDS
+    from labelwise.answers.log import ANSWER_WORDS
 
     while True:
         say(question)

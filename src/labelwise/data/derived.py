@@ -24,9 +24,15 @@ from numpy.typing import NDArray
 from labelwise.data.checks import content_codes
 from labelwise.data.table import BLOCK, SPLITS, LabelSets, LabelTable, SoftLabels
 from labelwise.errors import DataError, ImageError, SettingsError
-from labelwise.numeric.duplicates import compared_groups, near_groups
 from labelwise.numeric.groups import Groups, joined_rows
-from labelwise.pictures.fingerprint import LEAST_SIDE, NEAR, WIDTH, look_of
+from labelwise.pictures.duplicates import (
+    LEAST_SIDE,
+    NEAR,
+    WIDTH,
+    compared_groups,
+    look_of,
+    near_groups,
+)
 from labelwise.system.names import Names
 from labelwise.system.progress import Silent, Watch
 from labelwise.system.text import counted

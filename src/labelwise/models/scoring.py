@@ -24,7 +24,7 @@ from labelwise.links import Link, check_log_probs, consistent_log_probs
 from labelwise.models.answer_files import NOT_FINITE, Answer
 from labelwise.pictures import FeatureRows, ImageSource
 from labelwise.pictures.batches import read_ahead
-from labelwise.pictures.fingerprint import looks_of
+from labelwise.pictures.duplicates import looks_of
 from labelwise.pictures.loading import Decode, Failure, Inputs, PictureReader
 from labelwise.pictures.prefetch import started_ahead
 from labelwise.pictures.transform import Transform
@@ -171,7 +171,7 @@ class Scored:
 
     ``logits`` (n, K) are float32, ``log_p`` and ``log_q`` = log(1 - p) float64, ``sets`` boolean,
     all on the CPU; ``embeddings`` (n, D) are there if they were asked for, and then ``looks`` of
-    pictures too (:func:`labelwise.pictures.fingerprint.looks_of`).
+    pictures too (:func:`labelwise.pictures.duplicates.looks_of`).
     """
 
     space: LabelSpace

@@ -23,9 +23,8 @@ from torch import Tensor
 from labelwise.data import LabelTable, load
 from labelwise.errors import CheckpointError, DataError, LabelwiseError, SettingsError
 from labelwise.models.run_folder import SEEN_FILE, RunFolder
-from labelwise.numeric.duplicates import near_any
 from labelwise.pictures import ImageSource
-from labelwise.pictures.fingerprint import NEAR, WIDTH, fingerprint
+from labelwise.pictures.duplicates import NEAR, WIDTH, fingerprint, near_any
 from labelwise.system.files import replacing
 from labelwise.system.progress import Silent, Watch
 from labelwise.system.text import counted, one_line_of
@@ -35,7 +34,7 @@ from labelwise.system.text import counted, one_line_of
 #     predictions/near-copies.json   in the folder of a run: of each held-out split, how many
 #                                    photos look like a training photo, and how many it has
 #
-# Near-duplicates are found by :mod:`labelwise.pictures.fingerprint`, from the pixels that the model
+# Near-duplicates are found by :mod:`labelwise.pictures.duplicates`, from the pixels that the model
 # saw. On stored features two photos are near-duplicates if their features, less the mean of the
 # training photos, have a cosine of at least NEAR_FEATURES. A sketch (sums with signs) has the
 # cosine of the features but for about (1 - cosine^2) / sqrt(SKETCH).

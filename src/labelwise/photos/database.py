@@ -417,10 +417,7 @@ class CacheFiles:
 
 
 def _sums(path: Path, start: int = 0) -> NDArray[np.uint32]:
-    """Return the CRC-32 of each chunk from ``start`` on.
-
-    They are read and not mapped: mapped, the whole file would count as memory of this process.
-    """
+    """Return the CRC-32 of each chunk from ``start`` on; mapped, they would count as memory."""
     size = path.stat().st_size
 
     def sum_at(place: int) -> int:

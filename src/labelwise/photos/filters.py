@@ -2,7 +2,7 @@
 
 A photo with several copies is below a folder if one of them is. A photo without a date, a camera or
 a rating passes no filter for it. *Distinct* photos are one of each set of near copies, the earliest
-(:func:`labelwise.numeric.duplicates.first_near`); the cache keeps which these are.
+(:func:`labelwise.pictures.duplicates.first_near`); the cache keeps which these are.
 """
 
 import os
@@ -17,10 +17,9 @@ import numpy as np
 
 from labelwise.data.tabular import open_tabular
 from labelwise.errors import DataError
-from labelwise.numeric.duplicates import first_near
 from labelwise.photos.index import Index
 from labelwise.photos.topk import Rows
-from labelwise.pictures.fingerprint import NEAR
+from labelwise.pictures.duplicates import NEAR, first_near
 
 NOT_IN_TABLE = "(not in the table)"
 CACHE = "near-copies.bin"

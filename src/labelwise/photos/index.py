@@ -73,15 +73,12 @@ class KnownPhotos:
 
     def evidence(self, photos: str) -> Evidence:
         known = self.stored
-        sets, names, ids = (self.probs, known.majority, known.observed), known.names, known.ids
-        return Evidence.read(*sets, names=names, ids=ids, photos=photos, groups=known.groups)
+        given, names, ids = (self.probs, known.majority, known.observed), known.names, known.ids
+        return Evidence.read(*given, names=names, ids=ids, photos=photos, groups=known.groups)
 
 
 class SettledCorrections:
-    """What people said, and what follows from it by a model's taxonomy, or groups of labels.
-
-    What was said of a label itself stands.
-    """
+    """What people said, which stands, and what follows by a model's taxonomy or label groups."""
 
     def __init__(self, store: Store, spec: ModelSpec) -> None:
         self._store, self._space, self._names = store, spec.space, spec.space.names
@@ -112,7 +109,7 @@ class SettledCorrections:
                         if correction.state == told:
                             yield replace(correction, label=self._names[label])
         rules = self._exclusive
-        group = next((g for g in rules.groups if label in g), ()) if rules else ()
+        group = () if rules is None else next((g for g in rules.groups if label in g), ())
         if rules is None or not group:
             return
         said = [self._store.corrections(self._names[column]) for column in group]

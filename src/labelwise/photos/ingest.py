@@ -147,10 +147,7 @@ class FileToRead:
 def look_at(
     store: Store, root: str, changes: Changes, more: frozenset[str] = frozenset()
 ) -> list[FileToRead]:
-    """Compare one root with what is known of it; return the files that must be read.
-
-    ``more`` are endings of pictures, beside the usual ones.
-    """
+    """Compare one root with what is known; return the files to read, also of ``more`` endings."""
     storage, number = storage_at(root), store.root(root)
     todo, back, unlisted = list[FileToRead](), list[PhotoFile](), list[str]()
     lost, unchanged = dict[str, list[str]](), 0  # names that are gone, by folder
@@ -299,15 +296,8 @@ class _Files(EncodedImages):
         try:
             rows = self.link_known(workers)
             watch.advance(len(self.todo) - len(rows) - len(self.copies))
-            for scored in score(
-                predictor,
-                self,
-                rows=rows,
-                batch_size=batch_size,
-                workers=workers,
-                embed=True,
-                decode=self.index.facts.decode,
-            ):
+            how: dict[str, Any] = {"batch_size": batch_size, "workers": workers, "embed": True}
+            for scored in score(predictor, self, rows=rows, decode=self.index.facts.decode, **how):
                 self.take_in(scored)
                 watch.advance(len(scored.rows) + len(scored.failures))
             self.write()

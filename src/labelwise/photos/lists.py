@@ -73,11 +73,6 @@ def name_of(kind: Literal["text", "album"], what: str) -> str:
     return f'{kind} "{what}"'
 
 
-def is_of_likeness(name: str) -> bool:
-    """Return whether a list is that of a text or album, of which a model's labels say nothing."""
-    return name.startswith(('text "', 'album "')) and name.endswith('"')
-
-
 def answers_of(store: Store, query: str) -> list[Said]:
     """Return every answer about a query that was not taken back, in order."""
     lines, kept = store.answers.answers("list", query), list[Said]()
@@ -94,7 +89,6 @@ def answers_of(store: Store, query: str) -> list[Said]:
 
 RECEIPTS_FILE = "receipts.jsonl"
 NOTE = "receipt"
-QUESTION_COLUMNS = ("receipt", "query", "path", "answer")
 OLD_TABLE = "receipts"
 RECEIPT_FIELDS = ("number", "query", "photos", "weights", "link", "held_out", "who", "at")
 FIELDS = (*RECEIPT_FIELDS, "promise", "seed", "withdraws", "rows")
@@ -300,7 +294,7 @@ def write_list_questions(index: Index, path: Path, each: int) -> int:
         for row, places in index.store.paths_of(first).items():
             if row not in known and places:
                 questions.append((receipt.number, receipt.query, places[0], ""))
-    write_csv(path, QUESTION_COLUMNS, questions)
+    write_csv(path, ("receipt", "query", "path", "answer"), questions)
     return len(questions)
 
 
@@ -330,7 +324,8 @@ def read_list_answers(index: Index, path: Path) -> dict[str, dict[int, bool]]:
 
 def _known(index: Index, text: str, more: Mapping[int, bool]) -> dict[int, bool]:
     known: dict[int, bool] = {}
-    if not is_of_likeness(text):
+    is_of_likeness = text.startswith(('text "', 'album "')) and text.endswith('"')
+    if not is_of_likeness:  # a model's labels say nothing of texts and albums
         query = Query.parse(text, index.space, index.taxonomy)
         rows, hits, told = said_of(index, index.bound(query))
         known = dict(zip(rows[told].tolist(), hits[told].tolist(), strict=True))
@@ -574,9 +569,8 @@ class CheckSession:
             repeats=len(twice),
             changed=sum(len(set(answers)) > 1 for answers in twice),
         )
-        return (
-            state if state.unsteady else replace(state, promise=promised_check(check, self._what))
-        )
+        promise = None if state.unsteady else promised_check(check, self._what)
+        return replace(state, promise=promise)
 
     def left(self) -> Rows:
         """Return the photos of the list that were not found wrong, the most probable first."""

@@ -66,7 +66,6 @@ def read_answers(path: Path) -> dict[str, Answer]:
     return answers
 
 
-COLUMNS = ("path", "question", "answer")
 VALUES: dict[Answer, float] = {"yes": 1.0, "no": 0.0, "unsure": np.nan}
 
 
@@ -137,7 +136,8 @@ def write_questions(index: Index, sample: PhotoSample, path: Path) -> None:
     """Write the table to answer: path, question, and an empty answer for each photo."""
     paths = index.store.paths_of(index.store.rows_of_photos(sample.photos).values())
     question = f"does it match {sample.query}?"
-    write_csv(path, COLUMNS, [(own[0], question, "") for own in paths.values() if own])
+    rows = [(own[0], question, "") for own in paths.values() if own]
+    write_csv(path, ("path", "question", "answer"), rows)
 
 
 def estimate_from_answers(

@@ -131,10 +131,9 @@ class Found:
         if not self.positives and self.answers == 0:
             return "not calibrated, so there is no interval: no answers yet"
         if not self.positives:
-            tested = f"none of the {self.checked_on:,} {self.known} photos matches"
-            why = (
-                tested if self.checked_on else "there are no held-out photos whose answer is known"
-            )
+            why = "there are no held-out photos whose answer is known"
+            if self.checked_on:
+                why = f"none of the {self.checked_on:,} {self.known} photos matches"
             return f"never tested, so there is no interval: {why}"
         if outcome == "pictures differ":
             return f"no interval: these photos differ from the {self.known} ones"

@@ -70,9 +70,8 @@ def pool_of(index: Index) -> tuple[Pool, LabelTable]:
     truth, closed = _answers(index, rows.tolist())
     pool = Pool.of(probs, sets, truth, index.store.embeddings()[rows], closed=closed)
     images = FileImages("/", [paths[0] for paths in index.store.paths_of(rows.tolist()).values()])
-    known = ~np.isnan(truth)
-    table = LabelTable.from_arrays(index.space, images, truth == 1, known, name=str(index.folder))
-    return pool, table
+    facts = (index.space, images, truth == 1, ~np.isnan(truth))
+    return pool, LabelTable.from_arrays(*facts, name=str(index.folder))
 
 
 def _queue(index: Index, column: int, by: Reason, count: int) -> list[Question]:

@@ -32,10 +32,9 @@ from labelwise.metrics.shift import (
     far_points,
     held_out_shares,
 )
-from labelwise.numeric.duplicates import first_near
 from labelwise.photos.index import LIKENESS_FILE, Index
 from labelwise.photos.topk import Rows
-from labelwise.pictures.fingerprint import NEAR
+from labelwise.pictures.duplicates import NEAR, first_near
 from labelwise.system.files import replacing, write_text
 from labelwise.system.progress import Watch
 
@@ -294,8 +293,9 @@ class HeldOutPictures:
             raise ValueError("photos were scored without embeddings")
         looks = np.empty((len(own), 0)) if own.looks is None else own.looks.numpy()
         matrices = (own.embeddings.numpy(), looks, others.embeddings.numpy())
+        features, looked, fitted = (matrix.astype(np.float16) for matrix in matrices)
         rows = np.array([apart[name] for name in own.ids], np.int64)
-        return cls(rows, *(matrix.astype(np.float16) for matrix in matrices), weights_sha256)
+        return cls(rows, features, looked, fitted, weights_sha256)
 
     def save(self, path: Path) -> None:
         import torch

@@ -230,7 +230,7 @@ class Store(AbstractContextManager["Store", None]):
             if inside is None:
                 continue
             folder, name = map(shown, os.path.split(inside))
-            key = {"root": number, "folder": folder, "name": name, "state": "ok"}
+            key: dict[str, Any] = {"root": number, "folder": folder, "name": name, "state": "ok"}
             for _, _, _, raw, _, _, row, *_ in self.database.read("files", **key):
                 if raw == _raw(inside):
                     return int(row)
@@ -390,10 +390,12 @@ class Store(AbstractContextManager["Store", None]):
 
     def correct(self, corrections: Sequence[Correction]) -> None:
         photos = self.photos_of({correction.row for correction in corrections})
-        facts = (
-            (photos[c.row], c.label, WORDS[c.state], c.who, c.at, c.source) for c in corrections
+        self.answers.append(
+            [
+                LoggedAnswer(photos[c.row], c.label, WORDS[c.state], c.who, c.at, c.source)
+                for c in corrections
+            ]
         )
-        self.answers.append([LoggedAnswer(*values) for values in facts])
 
     def corrections(self, label: str | None = None, row: int | None = None) -> list[Correction]:
         with self.answers.lock:

@@ -118,10 +118,8 @@ def _or_left_alone(work: Work[P]) -> Work[P]:
     def done(store: Store, path: str, /, *arguments: P.args, **options: P.kwargs) -> TagOutcome:
         try:
             return work(store, path, *arguments, **options)
-        except LabelwiseError as error:
-            return TagOutcome(path, "left alone", str(error))
-        except OSError as error:
-            return TagOutcome(path, "left alone", error.strerror or str(error))
+        except (LabelwiseError, OSError) as error:
+            return TagOutcome(path, "left alone", getattr(error, "strerror", None) or str(error))
 
     return done
 

@@ -247,8 +247,8 @@ def begun(packet: bytes | None, words: Sequence[str]) -> bytes:
     new = [word for word in dict.fromkeys(words) if word not in there]
     if not new:
         return data
-    for container in containers:
-        return spliced(data, _into_list(data, container, new))
+    if containers:
+        return spliced(data, _into_list(data, containers[0], new))
     text = (
         f'\n  <rdf:Description xmlns:rdf="{RDF}" rdf:about={quoteattr(_about(rdf))}'
         f'\n    xmlns:dc="{kind.space}">\n{kind.of(new)}\n  </rdf:Description>'

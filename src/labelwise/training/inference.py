@@ -24,7 +24,7 @@ from labelwise.models.scoring import infer, raise_failure
 from labelwise.models.seen_photos import FEWEST_FEATURES, sketch_of
 from labelwise.numeric.arrays import Array, to_numpy
 from labelwise.pictures import ImageSource
-from labelwise.pictures.fingerprint import looks_of
+from labelwise.pictures.duplicates import looks_of
 from labelwise.system.distributed import gather_rows, rank, world_size
 from labelwise.system.progress import Silent, Watch
 from labelwise.training.execution import autocast

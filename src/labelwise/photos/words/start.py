@@ -254,9 +254,7 @@ PART = 512  # photos
 
 @dataclass(frozen=True, eq=False)
 class PhotoFeatures:
-    """Features by content: ``digests`` of the readable rows, ``known`` all features of the cache,
-    of which ``computed`` are new.
-    """
+    """Features by content: ``digests`` of readable rows, all ``known``, how many ``computed``."""
 
     digests: Mapping[int, bytes]
     known: Mapping[bytes, NDArray[np.float32]]
@@ -265,9 +263,6 @@ class PhotoFeatures:
 
     def of(self, digests: Sequence[bytes]) -> Tensor:
         return torch.from_numpy(np.stack([self.known[digest] for digest in digests]))
-
-    def every(self) -> Tensor:
-        return self.of(list(dict.fromkeys(self.digests.values())))
 
 
 def features_of(
@@ -395,9 +390,8 @@ def start(
     device: str = "cpu",
     watch: Watch | None = None,
 ) -> Started:
-    """Make the run of photos and words in ``out``, or add photos, words and answers to it.
-
-    ``set_aside`` is the share of answered photos that fit nothing.
+    """Make the run of photos and words in ``out``, or add photos, words and answers to it;
+    the share ``set_aside`` of answered photos fits nothing.
     """
     if not 0 <= set_aside < 1:
         raise SettingsError(f"set_aside must be a share from 0 up to 1, got {set_aside:g}")
@@ -474,7 +468,8 @@ def _finished(
     names: Mapping[bytes, str],
     notes: list[str],
 ) -> Started:
-    space, taxonomy, every = words.space, words.taxonomy, photos.every()
+    space, taxonomy = words.space, words.taxonomy
+    every = photos.of(list(dict.fromkeys(photos.digests.values())))  # each content once
     text = model.head([word.texts for word in words.words], every.mean(dim=0), every)
     notes += model.disagreements(words, every)
     sides = [
@@ -704,9 +699,8 @@ POOL = 5000  # photos
 
 
 class WordsLearner:
-    """What a run of words thinks of some photos (``guide``), and would with more answers.
-
-    A run of an earlier version does not learn: it keeps no text head.
+    """What a run of words thinks of some photos (``guide``), and would with more answers;
+    one of an earlier version does not learn: it keeps no text head.
     """
 
     def __init__(

@@ -182,16 +182,11 @@ OPEN_CONFIG, OPEN_WEIGHTS = "open_clip_config.json", "open_clip_model.safetensor
 KINDS: dict[str, TowerKind] = {"clip": "clip", "siglip": "siglip", "siglip2": "siglip"}
 ACTIVATION_NAMES = {"gelu": "gelu", "quick_gelu": "quick_gelu", "gelu_pytorch_tanh": "gelu_tanh"}
 PREPROCESSOR, TOKENIZER_CONFIG = "preprocessor_config.json", "tokenizer_config.json"
-FILES_OF_HUB = (CONFIG, WEIGHTS, TOKENIZER, PREPROCESSOR)
-OPTIONAL_OF_HUB = (TOKENIZER_CONFIG,)
 RESAMPLING = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}  # Pillow's numbers
-DEFAULTS = {  # of transformers, where config.json leaves a number out
-    "clip": {"hidden_act": "quick_gelu", "layer_norm_eps": 1e-5, "num_attention_heads": (12, 8)},
-    "siglip": {
-        "hidden_act": "gelu_pytorch_tanh",
-        "layer_norm_eps": 1e-6,
-        "num_attention_heads": (12, 12),
-    },
+SETTINGS = ("hidden_act", "layer_norm_eps", "num_attention_heads")
+DEFAULTS = {  # of transformers, where config.json leaves them out: of photos and of texts
+    "clip": (("quick_gelu", 1e-5, 12), ("quick_gelu", 1e-5, 8)),
+    "siglip": (("gelu_pytorch_tanh", 1e-6, 12), ("gelu_pytorch_tanh", 1e-6, 12)),
 }
 OPEN_VISION = {"image_size", "layers", "width", "patch_size", "head_width", "mlp_ratio"}
 OPEN_TEXT = {"context_length", "vocab_size", "width", "heads", "layers", "hf_tokenizer_name"}
@@ -222,17 +217,15 @@ def _transformers(folder: Path, state: State) -> tuple[ImageTower, TextTower, To
         raise SettingsError(f"{folder / CONFIG} must be of {kinds}, got {model_type!r}")
     kind = KINDS[model_type]
     states = _half(state, kind, "image"), _half(state, kind, "text")
-    vision = {**DEFAULTS[kind], **config.get("vision_config", {})}
-    words = {**DEFAULTS[kind], **config.get("text_config", {})}
     built = []
-    for half, own in enumerate((vision, words)):
-        name, heads, eps = own["hidden_act"], own["num_attention_heads"], own["layer_norm_eps"]
+    for part, usual in zip(("vision_config", "text_config"), DEFAULTS[kind], strict=True):
+        own: dict[str, Any] = {**dict(zip(SETTINGS, usual, strict=True)), **config.get(part, {})}
+        name, eps, heads = (own[setting] for setting in SETTINGS)
         if name not in ACTIVATION_NAMES:
             must = f"must be one of {', '.join(ACTIVATION_NAMES)}"
             raise SettingsError(f"{folder / CONFIG}: hidden_act {must}, got {name!r}")
         if not 0 < float(eps) < 1:
             raise ValueError(f"layer_norm_eps must lie between 0 and 1, got {eps}")
-        heads = heads[half] if isinstance(heads, tuple) else heads
         built.append((int(heads), ACTIVATION_NAMES[name], float(eps)))
     return _built(folder, state, kind, states, built, model_type == "siglip2")
 
@@ -464,7 +457,8 @@ def open_scorer(
         return ClassesAndWords(usual_encoder(), image_size=image_size, cache=cache)
     if place.startswith(HUB):
         meaning = "so it is not a text-image model of transformers that can be read here"
-        folder = fetched_from_hub(place, FILES_OF_HUB, OPTIONAL_OF_HUB, meaning)
+        needed = (CONFIG, WEIGHTS, TOKENIZER, PREPROCESSOR)
+        folder = fetched_from_hub(place, needed, (TOKENIZER_CONFIG,), meaning)
     else:
         folder = Path(place)
     if not is_tower_folder(folder):

@@ -3,8 +3,13 @@
 import numpy as np
 import pytest
 
-from labelwise.numeric import duplicates as module
-from labelwise.numeric.duplicates import compared_groups, first_near, near_any, near_groups
+from labelwise.pictures import duplicates as module
+from labelwise.pictures.duplicates import (
+    compared_groups,
+    first_near,
+    near_any,
+    near_groups,
+)
 
 
 def unit(vectors):
