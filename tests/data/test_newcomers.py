@@ -51,8 +51,7 @@ def names(found):
 )
 def test_tables_that_need_no_option(folder, name, text):
     folder.pictures("a.jpg", "b.jpg")
-    table = load(folder.text(name, text))
-    assert table.targets()[0].tolist() == [[1, 1], [0, 1]]
+    assert load(folder.text(name, text)).targets()[0].tolist() == [[1, 1], [0, 1]]
 
 
 def test_the_marks_that_part_labels_and_columns(folder):

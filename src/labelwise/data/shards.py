@@ -173,7 +173,6 @@ def _joined(
     separator: str,
     called: str,
 ) -> tuple[LabelTable, Rows, Rows, Rows]:
-    """Return the table of each shard's samples, and the shard, offset and size of its rows."""
     rows = [(number, sample) for number, own in enumerate(samples) for sample in own]
     ids = [f"{printable(shards[number])}/{sample.name}" for number, sample in rows]
     table = table_of_samples(ids, [sample.labels for _, sample in rows], names, separator, called)

@@ -117,7 +117,7 @@ class Groups:
             return float(units)
         by_group = (self.sums(moved) / (1 - parts / count))[parts > 0]
         effect = float(by_group @ by_group) / float(moved @ moved)
-        few, many = stdtrit([freedom_of(by_group), count - 1], 0.975).tolist()
+        few, many = map(float, stdtrit([freedom_of(by_group), count - 1], 0.975))
         return max(count**2 / float(parts @ parts), count / max(effect, 1.0) * (many / few) ** 2)
 
     def design_effect(self, influence: Numbers) -> float | None:
