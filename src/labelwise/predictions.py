@@ -90,7 +90,8 @@ class Predictions:
     @cached_property
     def groups(self) -> Groups | None:
         """The groups of the photos; None where each photo stands for itself."""
-        return None if self.group is None else Groups.if_shared(self.group)
+        groups = None if self.group is None else Groups.of(self.group)
+        return None if groups is None or groups.are_photos else groups
 
     def refuse_shared_groups(self, fitted_on: "Predictions", what: str) -> None:
         """Raise a DataError, with ``what`` would be wrong, if a group has photos on both sides."""

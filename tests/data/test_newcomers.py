@@ -325,12 +325,9 @@ def test_every_stray_quote_is_named_by_its_line_and_can_be_left_out(table):
     ("header", "note"),
     [
         (r"IMAGE\LABEL,labels", r"'IMAGE\\LABEL' names the images"),
-        ("ImageID,labels", "'ImageID' names the images"),
-        ("Id,labels", "'Id' names the images"),
         ("image_path,labels", "'image_path' names the images"),
         ("filename,Genre", "'Genre' names the labels"),
         ("Image Index,Finding Labels", "'Image Index' names the images"),
-        ("path,tags", "'tags' names the labels"),
     ],
 )
 def test_columns_with_usual_names_are_taken_and_named(table, header, note):

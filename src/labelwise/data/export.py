@@ -62,7 +62,8 @@ def export(table: LabelTable, path: str | Path) -> None:
         raise DataError(f"{target}: a table must end in {', '.join(SUFFIXES)}")
     if not isinstance(table.images, FileImages) and suffix != ".parquet":
         raise DataError(f"{table.name}: its images are not single files; write .parquet instead")
-    for name in [*table.images.real_names][:1] if isinstance(table.images, FileImages) else ():
+    if isinstance(table.images, FileImages) and table.images.real_names:
+        name = next(iter(table.images.real_names))
         raise DataError(f"{table.name}: the file name {name} is not UTF-8; rename the file")
     if suffix == ".jsonl":
         with replacing(target) as temporary, temporary.open("w", encoding="utf-8") as stream:

@@ -38,12 +38,6 @@ class Groups:
         different, codes = np.unique(np.asarray(list(names)), return_inverse=True)
         return cls(codes.astype(np.int64), len(different))
 
-    @classmethod
-    def if_shared(cls, names: Sequence[str]) -> "Groups | None":
-        """Return the same; None where each photo is a group of its own."""
-        groups = cls.of(names)
-        return None if groups.are_photos else groups
-
     def __len__(self) -> int:
         return len(self.codes)
 
