@@ -110,8 +110,7 @@ def test_an_answer_makes_a_soft_label_certain():
 
 @pytest.mark.parametrize("name", CALIBRATORS)
 def test_every_calibrator_finds_the_shares(name):
-    rng = np.random.default_rng(0)
-    logits = torch.from_numpy(rng.normal(scale=3, size=(2000, 2)))
+    logits = torch.from_numpy(np.random.default_rng(0).normal(scale=3, size=(2000, 2)))
     shares = torch.sigmoid(logits / 2)
     link = CALIBRATORS[name](logits, shares, Sigmoid(), None)
     assert (link(logits) - shares).abs().mean() < 0.02
@@ -148,8 +147,7 @@ def test_a_run_learns_from_shares_and_is_judged_by_them(tmp_path):
 
 def test_training_in_steps_uses_shares_and_methods_that_cannot_refuse(tmp_path):
     table = softened(tiny_table())
-    settings = tiny_settings(method="auto", recipe__epochs=1)
-    train(settings, tmp_path / "run", table=table)
+    train(tiny_settings(method="auto", recipe__epochs=1), tmp_path / "run", table=table)
     assert RunFolder(tmp_path / "run").settings["method"] == "bce"
     with pytest.raises(DataError, match="the method 'two-way' needs labels of 0 and 1; take one"):
         train(tiny_settings(method="two-way"), tmp_path / "other", table=table)

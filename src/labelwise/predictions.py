@@ -90,7 +90,8 @@ class Predictions:
     @cached_property
     def groups(self) -> Groups | None:
         """The groups of the photos; None where each photo stands for itself."""
-        return None if self.group is None else Groups.if_shared(self.group)
+        groups = None if self.group is None else Groups.of(self.group)
+        return None if groups is None or groups.are_photos else groups
 
     def refuse_shared_groups(self, fitted_on: "Predictions", what: str) -> None:
         """Raise a DataError, with ``what`` would be wrong, if a group has photos on both sides."""
@@ -234,26 +235,24 @@ class Predictions:
                 for name in ("logits", "labels", "observed")
                 if name in table.column_names
             }
-            logits, labels, observed = columns["logits"], columns["labels"], columns.get("observed")
-            if observed is not None and observed.dtype != np.bool_:
-                raise DataError(f"observed must be boolean, got {observed.dtype}")
-            for row in np.flatnonzero(np.isnan(logits).any(axis=1))[:1].tolist():
-                raise DataError(f"logits: row {row + 1} must hold numbers, got nan")
-            unseen = False if observed is None else ~observed
-            odd = ~(((labels >= 0) & (labels <= 1)) | unseen).all(axis=1)
-            for row in np.flatnonzero(odd)[:1].tolist():
-                rule = f"row {row + 1} must hold numbers between 0 and 1, got {labels[row]}"
-                raise DataError(f"labels: {rule}")
-            return Predictions(
+            made = Predictions(
                 _texts(table, "id"),
-                logits.astype(np.float32),
-                labels,
-                observed,
+                columns["logits"].astype(np.float32),
+                columns["labels"],
+                columns.get("observed"),
                 names,
                 facts.split,
                 _made_link(facts.link, names) if facts.link is not None and with_link else None,
                 _texts(table, "group") if "group" in table.column_names else None,
             )
+            for row in np.flatnonzero(np.isnan(made.logits).any(axis=1))[:1].tolist():
+                raise DataError(f"logits: row {row + 1} must hold numbers, got nan")
+            unseen = False if made.observed is None else ~made.observed
+            odd = ~(((made.labels >= 0) & (made.labels <= 1)) | unseen).all(axis=1)
+            for row in np.flatnonzero(odd)[:1].tolist():
+                rule = f"row {row + 1} must hold numbers between 0 and 1, got {made.labels[row]}"
+                raise DataError(f"labels: {rule}")
+            return made
 
 
 def stored_ids(path: Path) -> list[str]:
@@ -265,7 +264,6 @@ def stored_ids(path: Path) -> list[str]:
 
 @contextmanager
 def _usable(path: Path) -> Iterator[None]:
-    """Name the file in errors about what it holds."""
     try:
         yield
     except ValidationError as error:

@@ -28,7 +28,6 @@ class Targets:
         return self.each(lambda values: values[chosen])
 
     def each(self, change: "Callable[[Tensor], Tensor]") -> "Targets":
-        """Return the targets with every tensor changed."""
         given = (self.labels, self.observed, self.index)
         return Targets(*(None if values is None else change(values) for values in given))  # type: ignore[arg-type]
 

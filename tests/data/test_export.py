@@ -230,8 +230,7 @@ def test_a_file_is_read_as_it_stands_and_written_back(tmp_path):
     np.testing.assert_array_equal(observed, given["observed"])
     np.testing.assert_array_equal(labels[observed], given["labels"][observed])
     write_features(table, tmp_path / "again.npz")
-    again = load(f"features:{tmp_path / 'again.npz'}")
-    assert fingerprint(again) == fingerprint(table)
+    assert fingerprint(load(f"features:{tmp_path / 'again.npz'}")) == fingerprint(table)
     with pytest.raises(DataError, match="holds images"):
         write_features(five_photos(), tmp_path / "rows.npz")
 

@@ -34,8 +34,7 @@ def test_same_seed_same_scenes_and_a_longer_set_begins_with_the_shorter(table):
     assert again.split_sizes() == {"train": 300, "val": 10}
     np.testing.assert_array_equal(again.images.pixels, table.images.pixels[rows])
     np.testing.assert_array_equal(again.targets()[0], table.targets()[0][rows])
-    other = scenes(10, 0, 0, seed=2)
-    assert (other.images.pixels != table.images.pixels[:10]).mean() > 0.9
+    assert (scenes(10, 0, 0, seed=2).images.pixels != table.images.pixels[:10]).mean() > 0.9
 
 
 def test_no_handwriting_is_in_two_splits():
@@ -55,10 +54,14 @@ def test_load_by_name_with_options():
         load("posterior", num_train=50, num_val=5, num_test=5, seed=9),
     )
     np.testing.assert_array_equal(first.table.targets()[0], second.targets()[0])
-    with pytest.raises(SettingsError, match="no option 'num_trian'; did you mean 'num_train'"):
-        load("scenes", num_trian=5)
-    with pytest.raises(SettingsError, match="at least 32, got 3"):
-        load("scenes", size=3)
+    for name, options, sentence in (
+        ("scenes", {"num_trian": 5}, "no option 'num_trian'; did you mean 'num_train'"),
+        ("scenes", {"size": 3}, "at least 32, got 3"),
+        ("posterior", {"least": 0.5, "most": 0.2}, "0 < least <= most < 1"),
+        ("posterior", {"rho": 1.0}, "rho must be in"),
+    ):
+        with pytest.raises(SettingsError, match=sentence):
+            load(name, **options)
 
 
 @pytest.mark.parametrize("rho", [0.0, 0.6])
@@ -95,10 +98,3 @@ def test_eta_is_the_stated_formula():
     fitted, residual, *_ = np.linalg.lstsq(design, odds, rcond=None)
     assert residual.max() < 1e-8
     np.testing.assert_allclose(np.linalg.norm(fitted[1:], axis=0), 2.0, rtol=1e-5)
-
-
-def test_bad_priors_are_refused():
-    with pytest.raises(ValueError, match="0 < least <= most < 1"):
-        posterior(least=0.5, most=0.2)
-    with pytest.raises(ValueError, match="rho must be in"):
-        posterior(rho=1.0)

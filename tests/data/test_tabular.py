@@ -189,8 +189,7 @@ def test_given_names_keep_their_order_and_allow_commas(folder):
     file = folder.text("t.csv", 'path,labels\na.jpg,"cat, black|dog"\n')
     listed = folder.text("names.txt", "dog\ncat, black\nbird\n")
     for names in (["dog", "cat, black", "bird"], str(listed)):
-        table = load(file, names=names, check_files=False)
-        assert_states(table, [[1, 1, 0]], np.ones((1, 3)))
+        assert_states(load(file, names=names, check_files=False), [[1, 1, 0]], np.ones((1, 3)))
 
 
 def test_a_byte_order_mark_quotes_and_blank_lines(folder):
@@ -268,8 +267,7 @@ def test_parquet_text_that_is_not_utf8_is_named(folder, tmp_path, changed):
     columns |= {"group": ["sea", "forest"], "split": ["test", "train"]}
     path = tmp_path / "t.parquet"
     pq.write_table(pa.table(columns), path, compression="none", use_dictionary=False)
-    content = path.read_bytes()
-    path.write_bytes(content.replace(changed, b"\xff" + changed[1:]))
+    path.write_bytes(path.read_bytes().replace(changed, b"\xff" + changed[1:]))
     with pytest.raises(DataError, match=r"t\.parquet.*: the column '\w+' holds text that is not"):
         load(path, check_files=False)
 

@@ -42,8 +42,7 @@ def test_the_model_agrees_with_crowd_kit():
 
     Its ``initial_error``, strategy "addition", is our prior: 3.2 answers right and 0.8 wrong.
     """
-    rows = simulated(5, 60, RATES)
-    made = model_workers(Votes.of(rows), photos=0)
+    made = model_workers(Votes.of(simulated(5, 60, RATES)), photos=0)
     found = [0.001788, 0.000758, 0.000758, 0.818665, 0.993786, 0.993354]
     found += [0.001788, 0.999289, 0.995585, 0.264787, 0.000125, 0.0726]
     np.testing.assert_allclose(by_photo(made)[:12, 0], found, atol=3e-6)

@@ -68,8 +68,7 @@ def test_sure_and_wrong_softmax_has_a_finite_loss():
     logits = torch.tensor([[50.0, -50.0]], dtype=torch.float64)
     for link in (Softmax(), SoftmaxOrNoneLink()):
         log_p, log_q = link.log_probs(logits)
-        labels = torch.tensor([[0.0, 1.0]])
-        wrong = log_loss_from_logs(log_p, log_q, labels).value
+        wrong = log_loss_from_logs(log_p, log_q, torch.tensor([[0.0, 1.0]])).value
         gap = 100.0 if isinstance(link, Softmax) else 50.0  # of the first label to the next answer
         assert wrong == pytest.approx((100 + gap) / 2)
 

@@ -85,8 +85,7 @@ def test_thousands_that_are_all_near_each_other_are_one_without_their_pairs(list
     vectors = np.concatenate([with_copies(rng, 1000), alike]).astype(np.float32)
     firsts = first_near(vectors, 0.95)
     assert sum(listed) < 10_000
-    rows = np.arange(len(vectors))
-    own = firsts == rows
+    own = firsts == np.arange(len(vectors))
     assert own[firsts].all()  # who is followed leads
     assert np.einsum("ij,ij->i", vectors, vectors[firsts]).min() >= 0.95 - 1e-6
     assert own[1100:].sum() <= 5

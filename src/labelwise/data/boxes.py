@@ -298,11 +298,9 @@ def _voc_table(
         split=split,
         name=path.name,
     )
-    if not names or not others:
-        return table
     shown = ", ".join(map(repr, others[:SHOWN])) + ", ..." * (len(others) > SHOWN)
     note = f"labels that labelmap.txt does not list: {shown}; add them to it, or correct a name"
-    return replace(table, notes=(note,))
+    return table.noted(note) if names and others else table
 
 
 def _read_voc_below(
@@ -344,14 +342,12 @@ def _read_voc_xml(path: Path, difficult: Difficult) -> LabelTable:
     states = _from_xml(files[0].parent, [file.stem for file in files])
     classes = {name for state in states.values() for name in state}
     table = _voc_table(path, list(states.items()), difficult, classes)
-    if (bare := len(image_files((path / table.ids[0]).parent)) - len(table)) <= 0:
-        return table
-    note = f"left out: {counted(bare, 'photo')} without an XML file"
-    return replace(table, notes=(*table.notes, note))
+    bare = len(image_files((path / table.ids[0]).parent)) - len(table)
+    notes = [f"left out: {counted(bare, 'photo')} without an XML file"] if bare > 0 else []
+    return table.noted(*notes)
 
 
 def _voc_image(path: Path, image: str) -> str | None:
-    """Return where the image is: JPEG as in the official sets, or as other tools export it."""
     places = (
         Path(folder) / f"{image}{end}"
         for folder in PHOTO_FOLDERS

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from hashlib import blake2b
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -132,7 +133,6 @@ def count_mismatches(table: LabelTable, counts: Mapping[str, int], labels: int |
 
 
 def _spelling_note(labels: list[LabelCount]) -> list[str]:
-    """Return a note on labels that differ only in case, spaces, hyphens or underscores."""
     alike: dict[str, list[LabelCount]] = defaultdict(list)
     for label in labels:
         if any(map(str.isalpha, label.name)):  # without a letter they are numbers: 1 3 is not 13
@@ -142,10 +142,9 @@ def _spelling_note(labels: list[LabelCount]) -> list[str]:
         for group in alike.values()
         if len(group) > 1
     ]
-    if not groups:
-        return []
     more = f", and {len(groups) - SPELLINGS_SHOWN:,} more" if len(groups) > SPELLINGS_SHOWN else ""
-    return [f"perhaps one label, spelled in two ways: {'; '.join(groups[:SPELLINGS_SHOWN])}{more}"]
+    shown = f"{'; '.join(groups[:SPELLINGS_SHOWN])}{more}"
+    return [f"perhaps one label, spelled in two ways: {shown}"] if groups else []
 
 
 def _pairs(table: LabelTable) -> list[PairCount]:
@@ -485,8 +484,7 @@ def _image_facts(images: ImageSource) -> list[Any]:
     if isinstance(images, CropImages):
         return [*_image_facts(images.source), images.boxes.tobytes()]
     if isinstance(images, JoinedImages):
-        parts = [facts for source in images.sources for facts in _image_facts(source)]
-        return [*parts, images.rows.tobytes()]
+        return [*chain(*map(_image_facts, images.sources)), images.rows.tobytes()]
     if isinstance(images, ArrayImages | FeatureRows):
         pixels = images.pixels if isinstance(images, ArrayImages) else images.features
         return [np.ascontiguousarray(pixels).data.cast("B")]

@@ -62,7 +62,8 @@ def export(table: LabelTable, path: str | Path) -> None:
         raise DataError(f"{target}: a table must end in {', '.join(SUFFIXES)}")
     if not isinstance(table.images, FileImages) and suffix != ".parquet":
         raise DataError(f"{table.name}: its images are not single files; write .parquet instead")
-    for name in [*table.images.real_names][:1] if isinstance(table.images, FileImages) else ():
+    if isinstance(table.images, FileImages) and table.images.real_names:
+        name = next(iter(table.images.real_names))
         raise DataError(f"{table.name}: the file name {name} is not UTF-8; rename the file")
     if suffix == ".jsonl":
         with replacing(target) as temporary, temporary.open("w", encoding="utf-8") as stream:
@@ -255,16 +256,12 @@ def read_feature_file(path: Path) -> LabelTable:
             raise DataError(f"{path}: split must be train, val or test, got {strange[0]!r}")
         split = np.array([SPLIT_WORDS[word.lower()] for word in split.tolist()])
     ids, group = (arrays[name].tolist() if name in arrays else None for name in ("ids", "group"))
-    observed = arrays["observed"] != 0 if "observed" in arrays else None
-    known = True if observed is None else observed
-    if labels.dtype.kind != "f" and (odd := labels[known & (labels != 0) & (labels != 1)]).size:
-        raise DataError(f"{path}: labels must lie in [0, 1] where they are observed, got {odd[0]}")
     try:
         return LabelTable.from_arrays(
             names,
             FeatureRows(features.astype(np.float32, copy=False), ids),
             labels,
-            observed,
+            arrays["observed"] != 0 if "observed" in arrays else None,
             split=split,
             group=group,
             name=path.stem,

@@ -240,7 +240,6 @@ def _known(
     name: str,
     check_files: bool | None = None,
 ) -> dict[str, Any]:
-    """Return the options of a reader, of the types it takes, or raise a SettingsError."""
     accepted = dict(inspect.signature(make).parameters)
     accepted.pop("path", None)
     values: dict[str, Any] = {}

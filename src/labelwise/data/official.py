@@ -137,13 +137,13 @@ def read_vqa(path: Path, *, at_least: int = 9) -> LabelTable:
         got = f"{first} and {second}"
         raise DataError(f"{path}: the features of both parts must be as wide, got {got}")
     columns = {name: column for column, name in enumerate(names)}
-    present, soft, shares = [], [], []
-    for question in questions:
-        given = question.accuracies.items()
-        known = sorted((columns[answer], value) for answer, value in given if answer in columns)
-        present.append([column for column, value in known if value > 0.5])
-        soft.append([column for column, value in known if value < 1])
-        shares += [value for _, value in known if value < 1]
+    known = [
+        sorted((columns[answer], share) for answer, share in given.items() if answer in columns)
+        for given in (question.accuracies for question in questions)
+    ]
+    present = [[column for column, share in row if share > 0.5] for row in known]
+    soft = [[column for column, share in row if share < 1] for row in known]
+    shares = [share for row in known for _, share in row if share < 1]
     width = len(names)
     return LabelTable(
         LabelSpace(tuple(names)),

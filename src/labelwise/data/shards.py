@@ -173,12 +173,35 @@ def _joined(
     separator: str,
     called: str,
 ) -> tuple[LabelTable, Rows, Rows, Rows]:
-    """Return the table of each shard's samples, and the shard, offset and size of its rows."""
     rows = [(number, sample) for number, own in enumerate(samples) for sample in own]
     ids = [f"{printable(shards[number])}/{sample.name}" for number, sample in rows]
-    table = table_of_samples(ids, [sample.labels for _, sample in rows], names, separator, called)
+    stated, given = [sample.labels for _, sample in rows], label_names(names)
+    known = set(given or ())
+    for sample_id, labels in zip(ids, stated, strict=True):
+        if "class" in labels:  # its name; among given names it may be a number from 0 on
+            word = labels.pop("class")
+            if given and word not in known and word.isdecimal():
+                if int(word) >= len(given):
+                    last = len(given) - 1
+                    raise DataError(f"{sample_id}: the class must be in 0..{last}, got {word}")
+                word = given[int(word)]
+            labels["labels"] = [word]
+    used = [name for name in SAMPLE_COLUMNS if any(name in labels for labels in stated)]
+    meanings: dict[str, Any] = {name: name if name in used else None for name in SAMPLE_COLUMNS}
+    meanings |= {"path": "path", "image": None, "labels": "labels"}
+    builder = TableBuilder(TableColumns(**meanings, one_hot=()), Vocabulary(given), separator)
+    if stated:
+        arrays = [pa.array(ids, pa.large_string())]
+        for column in used:
+            values = [labels.get(column) for labels in stated]
+            if column in ("labels", "unknown"):
+                arrays.append(pa.array(values, pa.list_(pa.string())))
+            else:
+                texts = [None if value is None else str(value) for value in values]
+                arrays.append(pa.array(texts, pa.string()))
+        builder.add(pa.record_batch(arrays, ["path", *used]), called, 0)
     spans = np.array([(number, sample.offset, sample.size) for number, sample in rows], np.int64)
-    return table, *spans.T
+    return builder.finish(Path(), called), *spans.T
 
 
 class Sample(NamedTuple):
@@ -234,45 +257,6 @@ def _files_of_samples(stream: IO[bytes], shard: str, end: int) -> dict[str, Samp
             content = stream.read(member.size)
         files[suffix] = member, content
     return samples
-
-
-def table_of_samples(
-    ids: Sequence[str],
-    samples: Sequence[dict[str, Any]],
-    names: Sequence[str] | str | Path | None,
-    separator: str,
-    name: str,
-) -> LabelTable:
-    """Return the table of what samples say; its images are to be put in.
-
-    A sample's class has a name; among given names it may be a number from 0 on.
-    """
-    given = label_names(names)
-    known = set(given or ())
-    for sample_id, sample in zip(ids, samples, strict=True):
-        if "class" in sample:
-            word = sample.pop("class")
-            if given and word not in known and word.isdecimal():
-                if int(word) >= len(given):
-                    last = len(given) - 1
-                    raise DataError(f"{sample_id}: the class must be in 0..{last}, got {word}")
-                word = given[int(word)]
-            sample["labels"] = [word]
-    used = [name for name in SAMPLE_COLUMNS if any(name in sample for sample in samples)]
-    meanings: dict[str, Any] = {name: name if name in used else None for name in SAMPLE_COLUMNS}
-    meanings |= {"path": "path", "image": None, "labels": "labels"}
-    builder = TableBuilder(TableColumns(**meanings, one_hot=()), Vocabulary(given), separator)
-    if samples:
-        arrays = [pa.array(ids, pa.large_string())]
-        for column in used:
-            values = [sample.get(column) for sample in samples]
-            if column in ("labels", "unknown"):
-                arrays.append(pa.array(values, pa.list_(pa.string())))
-            else:
-                texts = [None if value is None else str(value) for value in values]
-                arrays.append(pa.array(texts, pa.string()))
-        builder.add(pa.record_batch(arrays, ["path", *used]), name, 0)
-    return builder.finish(Path(), name)
 
 
 def _labels(where: str, suffix: str, content: bytes, separator: str) -> dict[str, Any] | None:

@@ -285,12 +285,12 @@ class LabelTable:
         values: NDArray[Any] = np.asarray(labels)
         known = np.ones(values.shape, np.bool_) if observed is None else np.asarray(observed, bool)
         soft = None
-        if values.dtype.kind == "f":
+        if values.dtype.kind != "b":
             values = np.where(known, values, 0)
-            if not ((values >= 0) & (values <= 1)).all():
-                raise ValueError("labels must lie in [0, 1] where they are observed")
-            soft = SoftLabels.from_dense(values)
-            values = values > 0.5
+            for odd in values[~((values >= 0) & (values <= 1))][:1].tolist():
+                raise ValueError(f"labels must lie in [0, 1] where they are observed, got {odd}")
+        if values.dtype.kind == "f":
+            soft, values = SoftLabels.from_dense(values), values > 0.5
         return cls(
             space if isinstance(space, LabelSpace) else LabelSpace(tuple(space)),
             images,
@@ -307,7 +307,6 @@ class LabelTable:
 
     @property
     def ids(self) -> Sequence[str]:
-        """The images' names, as shown to users."""
         return self.images.ids
 
     def subset(self, rows: ArrayLike) -> "LabelTable":
@@ -369,7 +368,7 @@ class LabelTable:
 
     def zero_label(self) -> NDArray[np.bool_]:
         """Return which images were reviewed in full and have no label, (N,)."""
-        return np.equal(self.present.sizes() + self.unknown.sizes(), 0)
+        return np.asarray(self.present.sizes() + self.unknown.sizes() == 0)
 
     def facts(self) -> DatasetFacts:
         """Return what objectives and heads are built from; a soft label counts as its share."""

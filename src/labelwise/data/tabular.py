@@ -474,8 +474,7 @@ def read_tables(
     if builder is None:
         raise DataError("there is no table to read")
     with _with_command(file, options, asks):
-        table = builder.finish(base, called or files[0][0].stem)
-    return table.noted(*stream.left_out)
+        return builder.finish(base, called or files[0][0].stem).noted(*stream.left_out)
 
 
 def known_labels(

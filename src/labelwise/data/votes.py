@@ -144,8 +144,8 @@ class Votes:
 
     def answered(self) -> "Votes":
         kept = self.answer != DONT_KNOW
-        parts = (self.photo[kept], self.label[kept], self.worker[kept], self.answer[kept])
-        return Votes(self.photos, self.labels, self.workers, *parts)
+        votes = (self.photo[kept], self.label[kept], self.worker[kept], self.answer[kept])
+        return Votes(self.photos, self.labels, self.workers, *votes)
 
 
 @dataclass(frozen=True)
@@ -200,9 +200,8 @@ class SoftVotes:
             if photo not in row_of:
                 there = nearest(photo, row_of)
                 raise DataError(f"{name} has no photo {photo!r}, which has votes{there}")
-        rows = np.array([row_of[photo] for photo in self.votes.photos], np.int64)
         photo_number, column = np.divmod(self.entries, len(self.votes.labels))
-        row = rows[photo_number]
+        row = np.array([row_of[photo] for photo in self.votes.photos], np.int64)[photo_number]
         order = np.lexsort((column, row))
         row, column, share = row[order], column[order], self.known[order].astype(np.float32)
         soft = (share > 0) & (share < 1)

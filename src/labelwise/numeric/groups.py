@@ -38,12 +38,6 @@ class Groups:
         different, codes = np.unique(np.asarray(list(names)), return_inverse=True)
         return cls(codes.astype(np.int64), len(different))
 
-    @classmethod
-    def if_shared(cls, names: Sequence[str]) -> "Groups | None":
-        """Return the same; None where each photo is a group of its own."""
-        groups = cls.of(names)
-        return None if groups.are_photos else groups
-
     def __len__(self) -> int:
         return len(self.codes)
 
@@ -117,7 +111,7 @@ class Groups:
             return float(units)
         by_group = (self.sums(moved) / (1 - parts / count))[parts > 0]
         effect = float(by_group @ by_group) / float(moved @ moved)
-        few, many = stdtrit([freedom_of(by_group), count - 1], 0.975).tolist()
+        few, many = map(float, stdtrit([freedom_of(by_group), count - 1], 0.975))
         return max(count**2 / float(parts @ parts), count / max(effect, 1.0) * (many / few) ** 2)
 
     def design_effect(self, influence: Numbers) -> float | None:

@@ -8,7 +8,6 @@ functions from here, where the names and arguments are scipy's; ``ndtri`` takes 
 """
 
 from collections.abc import Callable
-from functools import cache
 from math import inf, nan
 from statistics import NormalDist
 from typing import Any
@@ -19,7 +18,6 @@ from labelwise.numeric.arrays import Numbers
 
 # Logistic regression of one variable by Newton's method: logit P = a u + b, with a normal prior
 # around the center, (1, 0) unless another is given.
-
 
 START = np.array([1.0, 0.0])
 STEPS = 50
@@ -77,16 +75,11 @@ def log_choose(n: Any, k: Any) -> Any:
     return gammaln(np.add(n, 1)) - gammaln(np.add(k, 1)) - gammaln(np.subtract(n, k) + 1)
 
 
-@cache
-def _scipys() -> Any:
-    from scipy import special
-
-    return special
-
-
 def _of_scipy(name: str) -> Callable[..., Any]:
     def function(*given: Any, **options: Any) -> Any:
-        return getattr(_scipys(), name)(*given, **options)
+        from scipy import special
+
+        return getattr(special, name)(*given, **options)
 
     return function
 
