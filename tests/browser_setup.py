@@ -5,6 +5,7 @@ from contextlib import contextmanager
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
+from open_indexes import open_index
 from playwright.sync_api import sync_playwright
 
 FLAGS = [
@@ -83,6 +84,14 @@ def assert_no_finding(page, width, scheme):
     page.emulate_media(color_scheme=scheme)
     found = Axe().run(page).response["violations"]
     assert not found, (page.url, [(one["id"], one["nodes"][0]["html"]) for one in found])
+
+
+def corrections(server):
+    """Return what people said, as the index keeps it: the state by photo and label."""
+    with open_index(server.library) as index:
+        said = index.store.corrections()
+        ids = index.store.photos_of([one.row for one in said])
+    return {(ids[one.row], one.label): one.state for one in said}
 
 
 @contextmanager

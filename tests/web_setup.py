@@ -63,6 +63,12 @@ class Client:
         body, kind = form(*files)
         return self.send("POST", path, body, {"Content-Type": kind, **headers})
 
+    def told(self, answer):
+        """Return what an answer that must be a good one says."""
+        status, _, body = answer
+        assert status == 200, body
+        return json.loads(body)
+
     def problem(self, answer, status):
         """Return the sentence of an answer that must be a problem of this status."""
         found, headers, body = answer
@@ -72,6 +78,12 @@ class Client:
         assert facts["status"] == status
         assert "Traceback" not in facts["detail"]
         return facts["detail"]
+
+
+def upload_head(length, *more, kind="image/png"):
+    """Return the head of a request with a picture, whose body need not come."""
+    lines = ["POST /api/v1/predict HTTP/1.1", "Host: localhost", f"Content-Type: {kind}"]
+    return "\r\n".join([*lines, f"Content-Length: {length}", *more, "", ""]).encode()
 
 
 def status_of(line):

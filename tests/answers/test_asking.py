@@ -1,6 +1,6 @@
 """What to label next. Oracles: every truth enumerated, a slow greedy loop, files read back."""
 
-import csv
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -17,22 +17,25 @@ from labelwise.answers.asking import (
     draw_photos,
     worth_of_labels,
 )
-from labelwise.answers.suspects import read_review
+from labelwise.answers.suspects import read_review, write_review
 from labelwise.cli.app import app
 from labelwise.data import load
 from labelwise.errors import DataError
 from labelwise.photos import update_index
 from labelwise.scores.unlabelled_pool import read_pool
 from labelwise.system.progress import Silent
+from labelwise.system.table_files import write_csv
 
 seeds = st.integers(0, 10**6)
 
 
 def f_score(chosen, truth):
-    total = sum(chosen) + sum(truth)
-    return (
-        1.0 if total == 0 else 2 * sum(c and y for c, y in zip(chosen, truth, strict=True)) / total
-    )
+    both, total = sum(map(min, chosen, truth)), sum(chosen) + sum(truth)
+    return 1.0 if total == 0 else 2 * both / total
+
+
+def number_right(chosen, truth):
+    return sum(c == y for c, y in zip(chosen, truth, strict=True))
 
 
 def by_enumeration(probs, sets, utility):
@@ -55,8 +58,7 @@ def test_the_value_of_a_question_is_that_of_enumeration(seed, labels):
     probs = rng.choice([0.0, 0.02, 0.3, 0.5, 0.7, 0.97, 1.0], (5, labels))
     sets = rng.random((5, labels)) < 0.5
     pool = Pool.of(probs, sets)
-    right = lambda chosen, truth: sum(c == y for c, y in zip(chosen, truth, strict=True))  # noqa: E731
-    for by, utility in (("expected-f", f_score), ("value", right)):
+    for by, utility in (("expected-f", f_score), ("value", number_right)):
         found = worth_of_labels(pool, by)
         slow = [by_enumeration(p, g, utility) for p, g in zip(probs, sets, strict=True)]
         np.testing.assert_allclose(found, np.maximum(slow, 0), atol=1e-9)
@@ -127,7 +129,7 @@ def test_choices_are_those_of_a_slow_loop(seed, photos, by):
         assert list(zip(*(part.tolist() for part in found), strict=True)) == slow
 
 
-def test_photos_are_drawn_at_random_and_copies_come_last():
+def test_copies_are_asked_last_and_closed_entries_never():
     """Oracle: equal shares over many draws; photo 2 is a copy of 0, photo 3 is known."""
     probs = np.array([[0.5, 0.1], [0.2, 0.5], [0.5, 0.1], [0.9, 0.9]])
     truth = np.full(probs.shape, np.nan)
@@ -140,9 +142,6 @@ def test_photos_are_drawn_at_random_and_copies_come_last():
         assert sorted(drawn) == [0, 1, 2]
         assert drawn[2] != 1  # one of the copies
         assert drawn == draw_photos(pool, 9, seed=seed).tolist()
-
-
-def test_copies_are_asked_last():
     rng = np.random.default_rng(0)
     vectors = np.repeat(rng.normal(size=(5, 8)), 4, axis=0)  # each photo four times
     probs = rng.random((20, 3))
@@ -153,20 +152,13 @@ def test_copies_are_asked_last():
     known[:4] = 0  # the first is labelled, and nothing of its copies is left to ask
     rows = choose_photos(Pool.of(probs, probs > 0.5, known, vectors), 100, "value")
     assert sorted(rows) == list(range(4, 20))
-
-
-def test_closed_entries_are_never_asked():
     probs = np.full((4, 2), 0.5)
-    closed = np.zeros((4, 2), bool)
-    closed[:, 0] = True
-    rows, columns = choose_labels(Pool.of(probs, probs > 0.5, closed=closed), 10, "value")
+    pool = Pool.of(probs, probs > 0.5, closed=np.array([[True, False]] * 4))
+    rows, columns = choose_labels(pool, 10, "value")
     assert set(columns.tolist()) == {1}
     assert sorted(rows) == [0, 1, 2, 3]
-
-
-def test_an_unknown_criterion_is_refused():
     with pytest.raises(ValueError, match=r"by must be one of value, entropy, .* got 'worth'"):
-        choose_photos(Pool.of(np.full((4, 2), 0.5), np.zeros((4, 2))), 1, "worth")
+        choose_photos(pool, 1, "worth")
 
 
 @pytest.fixture(scope="module")
@@ -184,9 +176,8 @@ def run(*arguments):
 
 def test_photos_of_a_folder_become_a_table_to_label(place, monkeypatch, capsys):
     monkeypatch.chdir(place)
-    run(
-        "data", "next", "photos", "-m", "model", "--budget", 8, "-o", "next.csv", "--page", "n.html"
-    )
+    ask = ["data", "next", "photos", "-m", "model", "--budget", 8, "-o", "next.csv"]
+    run(*ask, "--page", "n.html")
     table = load("next.csv")
     assert len(table) == 8
     assert table.space.names == LABELS
@@ -197,14 +188,11 @@ def test_photos_of_a_folder_become_a_table_to_label(place, monkeypatch, capsys):
     run("data", "export", "next.csv", "--for", "label-studio", "-o", "tasks.json")
     assert load("tasks.json").unlabelled().all()
     # Labelled in a spreadsheet, four photos are known and are not asked again.
-    with open("next.csv", newline="") as file:
-        rows = list(csv.DictReader(file))
+    rows = [{"path": path} for path in table.ids]
     for row in rows[:4]:
         row.update(dict.fromkeys(LABELS, "0") | {"dog": "1"})
-    with open("part.csv", "w", newline="") as file:
-        writer = csv.DictWriter(file, rows[0])
-        writer.writeheader()
-        writer.writerows(rows)
+    columns = ("path", *LABELS)
+    write_csv(place / "part.csv", columns, [[row.get(one) for one in columns] for row in rows])
     capsys.readouterr()
     run("data", "next", "part.csv", "-m", "model", "-o", "again.csv", "--by", "diverse")
     assert "4 photos of 8" in capsys.readouterr().out
@@ -220,13 +208,7 @@ def test_answers_to_single_labels_repair_the_table(place, monkeypatch, capsys):
     assert len(questions) == 9
     assert {one.given for one in questions} == {"unknown"}
     assert {one.label for one in questions} == set(LABELS)
-    text = (
-        (place / "ask.csv")
-        .read_text()
-        .replace(",,,\n", ",,,yes\n")
-        .replace(",,,\r\n", ",,,yes\r\n")
-    )
-    (place / "answered.csv").write_text(text)
+    write_review(place / "answered.csv", [replace(one, answer="yes") for one in questions])
     run("data", "repair", "table.csv", "answered.csv", "-o", "repaired.csv")
     repaired = load("repaired.csv")
     asked = {(one.photo, one.label) for one in questions}
@@ -270,9 +252,6 @@ def test_an_index_and_the_output_of_predict_are_pools(place, monkeypatch, capsys
         run("data", "next", f"answers{suffix}", "-m", "model", "--budget", 8, "-o", "of-file.csv")
         found = load("of-file.csv")
         assert len({found.images.content(row) for row in range(8)}) == 8, suffix
-    (place / "paths.csv").write_text("path\nphotos/0/0.png\nphotos/1/1.png\n")
-    run("data", "next", "paths.csv", "-m", "model", "-o", "of-list.csv")
-    assert sorted(load("of-list.csv").ids) == ["photos/0/0.png", "photos/1/1.png"]
 
 
 def test_an_exported_model_asks_what_its_own_answers_ask(place, monkeypatch):
@@ -297,10 +276,7 @@ def test_an_exported_model_asks_what_its_own_answers_ask(place, monkeypatch):
         (["index", "-m", "model"], "is an index and has its own model"),
         (["photos", "-m", "model", "--questions", "labels"], "a review file must end in .csv"),
         (["known.csv", "-m", "model"], "there is nothing to ask"),
-        (
-            ["photos", "-m", "model", "--by", "value", "--seed", "1"],
-            "--seed does not apply",
-        ),
+        (["photos", "-m", "model", "--by", "value", "--seed", "1"], "--seed does not apply"),
         (["empty", "-m", "model"], "there are no images in the folder"),
     ],
 )

@@ -188,7 +188,7 @@ def test_lists_of_language_models(said, tags):
     assert (None if found is None else [tag for tag, _ in found]) == tags
 
 
-def test_responses_that_failed_are_left_out_and_said(tmp_path):
+def test_what_failed_or_cannot_be_shown_is_left_out_and_said(tmp_path):
     path = tmp_path / "model.jsonl"
     lines = [
         {"path": "a.png", "response": "dog, cat"},
@@ -206,6 +206,19 @@ def test_responses_that_failed_are_left_out_and_said(tmp_path):
         "left out what is not a list of tags: 1 response, first line 3",
         "left out 2 tags without a name that can be shown",
     )
+    odd = ("do\x00g", "\x1b[31mred", "\u202egod", "x" * 1001)
+    rows = tmp_path / "rows.csv"
+    rows.write_text("photo,tag\n" + "".join(f"a.png,{tag}\n" for tag in (*odd, "dog")))
+    lists = tmp_path / "lists.csv"
+    lists.write_text(f"path,labels\na.png,{'|'.join((*odd, 'dog'))}\n")
+    for path in (rows, lists):
+        table = read_tags(path)
+        assert table.tags == ("dog",)
+        assert table.notes == ("left out 4 tags without a name that can be shown",)
+    said = '[{"tag": "dog", "score": %s}]'
+    for score in ("NaN", "1e400", "-Infinity", "1" + "0" * 400, "true"):
+        assert tags_of_text(said % score) is None
+    assert tags_of_text(said % "0.5") == [("dog", 0.5)]
 
 
 @pytest.mark.parametrize(
@@ -229,22 +242,6 @@ def test_what_cannot_be_read_is_named(tmp_path, name, content, words):
     (tmp_path / name).write_text(content)
     with pytest.raises((DataError, SettingsError), match=words):
         tags_to_audit(tmp_path / name, tmp_path)
-
-
-def test_tags_that_cannot_be_shown_are_left_out_of_every_form(tmp_path):
-    odd = ("do\x00g", "\x1b[31mred", "\u202egod", "x" * 1001)
-    rows = tmp_path / "rows.csv"
-    rows.write_text("photo,tag\n" + "".join(f"a.png,{tag}\n" for tag in (*odd, "dog")))
-    lists = tmp_path / "lists.csv"
-    lists.write_text(f"path,labels\na.png,{'|'.join((*odd, 'dog'))}\n")
-    for path in (rows, lists):
-        table = read_tags(path)
-        assert table.tags == ("dog",)
-        assert table.notes == ("left out 4 tags without a name that can be shown",)
-    said = '[{"tag": "dog", "score": %s}]'
-    for score in ("NaN", "1e400", "-Infinity", "1" + "0" * 400, "true"):
-        assert tags_of_text(said % score) is None
-    assert tags_of_text(said % "0.5") == [("dog", 0.5)]
 
 
 def test_strangers_in_coco_results_and_annotators_are_named(world):

@@ -4,6 +4,7 @@ import csv
 import json
 import re
 import shlex
+from contextlib import contextmanager
 
 import pytest
 from audit_setup import as_responses, tagged_photos, truthful
@@ -107,12 +108,8 @@ def keywords_come_and_go(folder, table):
 def test_answers_in_the_terminal_of_a_language_models_tags(folder):
     truth, tagged = tagged_photos(folder)
     as_responses(folder / "model.jsonl", tagged)
-    session = AuditSession(
-        read_tags(folder / "model.jsonl"),
-        folder / "photos",
-        AnswerLog(folder / "other.jsonl"),
-        AuditSettings(),
-    )
+    table, log = read_tags(folder / "model.jsonl"), AnswerLog(folder / "other.jsonl")
+    session = AuditSession(table, folder / "photos", log, AuditSettings())
     keys = ["n", "undo"]  # of the first question
     while (question := session.question("ada")).tag != EACH_TAG:
         word = "yes" if question.tag in truth[question.photo] else "no"
@@ -185,16 +182,20 @@ def test_mistakes_are_named_and_nothing_is_logged(folder, command, words):
     assert not log.exists() or len(AnswerLog(log).lines()) == 1
 
 
-def test_the_page_asks_one_tag_at_a_time_and_loads_ahead(folder):
+@contextmanager
+def audit_page(folder, random_photos):
+    """Serve the page of an audit; yield the truth, the session and a client."""
     truth, _ = tagged_photos(folder)
+    wanted = AuditSettings(random_photos=random_photos, right_at_least=0.8)
+    log, table = AnswerLog(folder / "out/answers.jsonl"), read_tags(folder / "tags.csv")
+    session = AuditSession(table, folder / "photos", log, wanted)
     settings = ServeSettings(decoders=0, rate=0, port=0)
-    session = AuditSession(
-        read_tags(folder / "tags.csv"),
-        folder / "photos",
-        AnswerLog(folder / "out/answers.jsonl"),
-        AuditSettings(random_photos=5, right_at_least=0.8),
-    )
     with served(create_audit_app(session, folder / "out", settings), settings) as server:
+        yield truth, session, server
+
+
+def test_the_page_asks_one_tag_at_a_time_and_loads_ahead(folder):
+    with audit_page(folder, 5) as (truth, session, server):
         assert server.get("/api/v1/labelling")["one_at_a_time"]
         state, ahead, last = server.get("/api/v1/question?who=ada"), set(), None
         while (asked := state["question"]) is not None:
@@ -207,13 +208,12 @@ def test_the_page_asks_one_tag_at_a_time_and_loads_ahead(folder):
             else:
                 said |= {"label": asked["label"]}
                 said["answer"] = "yes" if asked["label"] in shows else "no"
-            status, _, body = server.put("/api/v1/answer", said)
-            assert status == 200, body
+            state = server.told(server.put("/api/v1/answer", said))
             if last is None:  # taken back, it is asked again
-                state = json.loads(server.put("/api/v1/undo", {"who": "ada"})[2])
-                assert state["question"] == asked
-                body = server.put("/api/v1/answer", said)[2]
-            state, last = json.loads(body), asked
+                back = server.told(server.put("/api/v1/undo", {"who": "ada"}))
+                assert back["question"] == asked
+                state = server.told(server.put("/api/v1/answer", said))
+            last = asked
         assert "can be trusted" in state["statement"]
         assert server.send("GET", f"/api/v1/photos/{last['id']}/thumbnail?side=640")[0] == 200
         server.problem(server.send("GET", f"/api/v1/photos/{'0' * 64}/thumbnail"), 404)
@@ -225,16 +225,7 @@ def test_the_page_asks_one_tag_at_a_time_and_loads_ahead(folder):
 
 
 def test_keys_answer_in_the_browser(folder):
-    truth, _ = tagged_photos(folder)
-    settings = ServeSettings(decoders=0, rate=0, port=0)
-    session = AuditSession(
-        read_tags(folder / "tags.csv"),
-        folder / "photos",
-        AnswerLog(folder / "out/answers.jsonl"),
-        AuditSettings(random_photos=1, right_at_least=0.8),
-    )
-    made = create_audit_app(session, folder / "out", settings)
-    with served(made, settings) as server, launched() as browser:
+    with audit_page(folder, 1) as (truth, session, server), launched() as browser:
         page = browser.new_page()
         page.goto(server.address)
         heading, picture = page.locator("#ask"), page.locator("#grid img")

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from labelwise.answers import log
-from labelwise.answers.agreement import LabelAnswers, export_again
+from labelwise.answers.agreement import LabelAnswers, Tally, export_again
 from labelwise.answers.log import HEADER, AnswerLog, LoggedAnswer, Note, answered
 from labelwise.data import load
 from labelwise.errors import DataError, LabelwiseError
@@ -133,7 +133,7 @@ def test_people_agree_disagree_and_undo(tmp_path):
     log.add("dog", {photos[3]: "undo"}, "ben")
     for one in (log, LabelAnswers(AnswerLog(log.log.path))):
         assert one.answered == 3
-        assert vars(one.tally("dog")) == {"yes": 1, "no": 0, "unsure": 1, "disagreed": 1}
+        assert one.tally("dog") == Tally("dog", yes=1, unsure=1, disagreed=1)
         assert not one.is_answered(photos[3], "dog")
     log.add("dog", {photos[1]: "no"}, "ben")  # now they agree
     log.export(tmp_path / "answers.csv", ("bird", "dog"))
@@ -160,13 +160,8 @@ def test_an_export_never_overwrites_another_table(tmp_path):
 
 def test_the_labelling_log_of_0_2_is_converted_and_kept(tmp_path):
     path, table = tmp_path / "paged.jsonl", tmp_path / "paged.csv"
-    states = [
-        ("a", "present"),
-        ("b", "absent"),
-        ("c", "unsure"),
-        ("a", "withdrawn"),
-        ("d", "present"),
-    ]
+    words = ("present", "absent", "unsure", "withdrawn", "present")
+    states = zip("abcad", words, strict=True)
     lines = [{"photo": p, "label": "dog", "state": s, "who": "ada", "at": "t"} for p, s in states]
     old = "".join(json.dumps(line) + "\n" for line in lines)
     path.write_text(old + '{"photo": "e", "lab')

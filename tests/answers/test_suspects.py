@@ -55,7 +55,7 @@ def test_the_test_of_a_stretch_counts_samples():
             assert promise.count == promised, (false, confidence)
 
 
-def test_a_promise_ends_where_answers_end():
+def test_a_promise_ends_where_answers_end_and_strange_input_is_refused():
     marked = marked_checks(400, per_stretch=40, seed=3)
     places = np.flatnonzero(marked)
     told = {int(place): True for place in places if place < 150}
@@ -67,9 +67,15 @@ def test_a_promise_ends_where_answers_end():
     assert "nothing can be promised" in str(promise_suspects(marked, doubtful, level=0.2))
     with pytest.raises(ValueError, match="must lie in"):
         promise_suspects(marked, told, level=0.0)
+    with pytest.raises(ValueError, match="kind must be"):
+        find_suspects(np.zeros((2, 2)), np.zeros((2, 2)), kind="odd")
+    with pytest.raises(ValueError, match="must not be NaN"):
+        find_suspects(np.full((2, 2), np.nan), np.zeros((2, 2)), kind="missing")
+    none = find_suspects(np.zeros((2, 2)), np.zeros((2, 2)), kind="wrong")
+    assert len(none) == 0
 
 
-def test_a_row_is_not_judged_by_its_own_labels():
+def test_a_row_is_not_judged_by_its_own_labels_nor_by_unknown_ones():
     held = sample(300, unknown=0.2)
     flipped = held.labels.copy()
     flipped[7] = 1 - flipped[7]
@@ -87,6 +93,12 @@ def test_a_row_is_not_judged_by_its_own_labels():
         crossfit_heads(features, held.labels, folds=301)
     with pytest.raises(ValueError, match="features must be"):
         crossfit_heads(features[:5], held.labels)
+    rng = np.random.default_rng(2)
+    labels = rng.random((300, 3)) < 0.4
+    odds, observed = rng.normal(size=(300, 3)), rng.random((300, 3)) < 0.7
+    one = crossfit_true_log_odds(odds, labels, observed)
+    other = crossfit_true_log_odds(odds, labels ^ ~observed, observed)
+    torch.testing.assert_close(one.log_odds, other.log_odds)
 
 
 def test_the_head_is_the_logistic_regression_of_scikit_learn():
@@ -102,15 +114,6 @@ def test_the_head_is_the_logistic_regression_of_scikit_learn():
     other.fit(scaled[rows], labels[rows, 0])
     ours = features @ weight.numpy() + bias.numpy()
     np.testing.assert_allclose(ours[:, 0], other.decision_function(scaled), atol=2e-3)
-
-
-def test_strange_input_is_refused():
-    with pytest.raises(ValueError, match="kind must be"):
-        find_suspects(np.zeros((2, 2)), np.zeros((2, 2)), kind="odd")
-    with pytest.raises(ValueError, match="must not be NaN"):
-        find_suspects(np.full((2, 2), np.nan), np.zeros((2, 2)), kind="missing")
-    none = find_suspects(np.zeros((2, 2)), np.zeros((2, 2)), kind="wrong")
-    assert len(none) == 0
 
 
 def slow_posterior(numbers, odds, labels, observed, l2):
@@ -158,12 +161,3 @@ def test_true_log_odds_have_the_largest_posterior():
         np.testing.assert_allclose(found.log_odds[:30, k], z, atol=0.02)
     shares = 1 / (1 + np.exp(-best[-2:]))
     np.testing.assert_allclose([found.missing, found.wrong], shares, rtol=0.02)
-
-
-def test_unknown_labels_are_no_context():
-    rng = np.random.default_rng(2)
-    labels = rng.random((300, 3)) < 0.4
-    odds, observed = rng.normal(size=(300, 3)), rng.random((300, 3)) < 0.7
-    one = crossfit_true_log_odds(odds, labels, observed)
-    other = crossfit_true_log_odds(odds, labels ^ ~observed, observed)
-    torch.testing.assert_close(one.log_odds, other.log_odds)

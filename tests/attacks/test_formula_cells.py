@@ -1,7 +1,6 @@
 """Names of strangers that a spreadsheet would run: no cell is a formula, and no name is lost.
 
-Oracle: the module ``csv`` of the standard library, which knows nothing of apostrophes, for what a
-spreadsheet gets; for what is read back, the names that were given.
+Oracles: the module ``csv``, which knows nothing of apostrophes, and the names that were given.
 """
 
 import csv
@@ -10,9 +9,9 @@ import json
 import numpy as np
 import pytest
 from PIL import Image
+from typed import must_run
 
 from labelwise.answers.agreement import write_table
-from labelwise.cli.app import app
 from labelwise.data import LabelTable, load
 from labelwise.data.camera_results import cut_crops, read_camera_results, with_classes
 from labelwise.data.export import export
@@ -54,14 +53,19 @@ def test_a_label_table_is_read_as_it_was_made(tmp_path, name, silent):
     assert np.array_equal(back.targets()[0][:, order], labels)
 
 
-def test_answers_of_the_labelling_page(tmp_path):
+def test_answers_of_the_labelling_page_and_texts_of_labels(tmp_path):
     answers = {f"/photos/{row}.png": {name: row == 1} for row, name in enumerate(FORMULAS)}
     write_table(tmp_path / "answers.csv", FORMULAS, answers, None)
     cells_of(tmp_path / "answers.csv")
     assert load(str(tmp_path / "answers.csv"), check_files=False).space.names == tuple(FORMULAS)
+    pairs = tuple((name, f"{name} in a photo") for name in FORMULAS)
+    texts = Texts(tuple(FORMULAS), np.eye(len(FORMULAS), dtype=np.float32), pairs, None, None)
+    write_csv(tmp_path / "prompts.csv", ["label", "prompt"], texts.prompts)
+    cells_of(tmp_path / "prompts.csv")
+    assert [(label, text) for _, label, text in read_prompts(tmp_path / "prompts.csv")] == [*pairs]
 
 
-def test_keywords_in_photos_of_strangers(tmp_path, run_app):
+def test_keywords_in_photos_of_strangers(tmp_path):
     child, parent = "=1+1", "@SUM(A1)"
     packet = (
         '<x:xmpmeta xmlns:x="adobe:ns:meta/"><rdf:RDF xmlns:rdf="http://www.w3.org/1999/02/22-rdf'
@@ -73,22 +77,11 @@ def test_keywords_in_photos_of_strangers(tmp_path, run_app):
     Image.new("RGB", (8, 8)).save(tmp_path / "photos" / "a.png")
     (tmp_path / "photos" / "a.xmp").write_text(packet)
     table, above = tmp_path / "table.csv", tmp_path / "above.csv"
-    run_app("data", "keywords", tmp_path / "photos", "-o", table, "--taxonomy", above)
+    must_run("data", "keywords", tmp_path / "photos", "-o", table, "--taxonomy", above)
     cells_of(table)
     assert cells_of(above)[1] == ["'=1+1", "'@SUM(A1)"]
     assert Taxonomy.read(above).parents == {child: parent}
     assert child in load(str(table), check_files=False).space.names
-
-
-@pytest.fixture
-def run_app():
-    from typer.testing import CliRunner
-
-    def run(*words):
-        done = CliRunner().invoke(app, list(map(str, words)))
-        assert done.exit_code == 0, done.output + repr(done.exception)
-
-    return run
 
 
 def test_crops_of_photos_of_strangers(tmp_path):
@@ -108,11 +101,3 @@ def test_crops_of_photos_of_strangers(tmp_path):
     (row,) = read_csv_rows(crops, ("path", "image", "detection"))
     _, given = with_classes(content, [row], {row["path"]: {"fox": 0.5}})
     assert given == 1
-
-
-def test_texts_of_labels(tmp_path):
-    pairs = tuple((name, f"{name} in a photo") for name in FORMULAS)
-    texts = Texts(tuple(FORMULAS), np.eye(len(FORMULAS), dtype=np.float32), pairs, None, None)
-    write_csv(tmp_path / "prompts.csv", ["label", "prompt"], texts.prompts)
-    cells_of(tmp_path / "prompts.csv")
-    assert [(label, text) for _, label, text in read_prompts(tmp_path / "prompts.csv")] == [*pairs]

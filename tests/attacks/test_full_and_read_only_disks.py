@@ -1,8 +1,6 @@
 """Disks that are full or may only be read: a sentence, and searching goes on.
 
-Held to a real file system: a small one in memory that is filled to the last byte, or mounted to be
-read only, where this process may mount one. The answers are those of the same index on a disk
-that may be written.
+Held to a small file system in memory, where this process may mount one.
 """
 
 import os
@@ -15,9 +13,6 @@ import pytest
 from search_setup import picture, save_model
 from web_setup import encoded, running
 
-from labelwise.answers.agreement import LabelAnswers
-from labelwise.answers.log import AnswerLog
-from labelwise.errors import LabelwiseError
 from labelwise.photos import update_index
 from labelwise.system.files import append_whole
 from labelwise.system.progress import Silent
@@ -116,23 +111,6 @@ def test_bodies_that_the_disk_does_not_take_are_refused_and_let_go(library, tmp_
             assert (bodies.arriving.used, bodies.whole.used, bodies.disk.used) == (0, 0, 0)
             (disk / "filler").unlink()
             assert server.upload(("a.png", encoded()))[0] == 200
-
-
-def test_an_answer_that_was_refused_is_not_kept_later(tmp_path):
-    """It waited in a buffer, and went to the disk with the next one."""
-    with mounted(tmp_path / "disk", 1 << 16) as disk:
-        log, path = LabelAnswers(AnswerLog(disk / "answers.jsonl")), disk / "answers.jsonl"
-        log.add("dog", {"a.png": "yes"}, "ada")
-        kept = path.read_bytes()
-        fill(disk)
-        many = {f"{number}.png": "yes" for number in range(200)}
-        with pytest.raises(LabelwiseError, match="the disk is full"):
-            log.add("dog", many, "ben")
-        assert path.read_bytes() == kept
-        (disk / "filler").unlink()
-        log.add("dog", {"b.png": "no"}, "ada")
-        assert path.read_bytes().startswith(kept)
-        assert path.read_bytes().count(b"\n") == 3
 
 
 def test_a_file_is_appended_to_as_a_whole_or_not_at_all(tmp_path):

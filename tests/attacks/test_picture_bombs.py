@@ -73,13 +73,10 @@ def most_memory(read, content, name, sentence=None) -> int:
         tracemalloc.stop()
 
 
-def test_deflated_dicom_is_read_as_the_plain_one(monkeypatch):
+def test_deflated_dicom_is_read_as_the_plain_one_or_refused_before_it_is_too_large(monkeypatch):
     monkeypatch.setenv("LABELWISE_MAX_PIXELS", "1000000")
     for more in (0, 2_900_000):
         assert np.array_equal(open_cube(deflated(more), "a.dcm").values[:, :, 0], GREY)
-
-
-def test_deflated_dicom_that_becomes_too_large_is_refused_before(monkeypatch):
     monkeypatch.setenv("LABELWISE_MAX_PIXELS", "1000000")
     bomb = deflated(40_000_000)
     assert len(bomb) < 100_000
@@ -93,17 +90,15 @@ def test_dicom_that_holds_less_than_it_says_is_refused():
     most_memory(open_cube, rle(60_000, 60_000), "a.dcm", "more than 89,478,485 pixels")
 
 
-@pytest.mark.parametrize(
-    ("claimed", "sentence"),
-    [
-        *((size, "more than 89,478,485 pixels") for size in ((60_000, 60_000), (2**31 - 1, 2))),
-        *((size, "cannot be read") for size in ((9000, 9000), (1, 1))),
-        *((size, "not an image") for size in ((0, 0), (2**32 - 1, 2**32 - 1))),
-    ],
-)
-def test_a_heic_photo_that_lies_about_its_size_is_refused(claimed, sentence):
+def test_a_heic_photo_that_lies_about_its_size_is_refused():
     assert decode(heic(64, 64), "a.heic").size == (64, 64)
-    assert most_memory(decode, heic(*claimed), "a.heic", sentence) < 10_000_000
+    for sentence, sizes in (
+        ("more than 89,478,485 pixels", ((60_000, 60_000), (2**31 - 1, 2))),
+        ("cannot be read", ((9000, 9000), (1, 1))),
+        ("not an image", ((0, 0), (2**32 - 1, 2**32 - 1))),
+    ):
+        for claimed in sizes:
+            assert most_memory(decode, heic(*claimed), "a.heic", sentence) < 10_000_000
 
 
 @pytest.mark.parametrize("mode", ["RGBA", "LA", "P"])

@@ -32,7 +32,7 @@ def test_each_request_is_one_line_without_what_is_private(run, tmp_path):
     assert "secret" not in path.read_text()
 
 
-def test_a_log_that_grows_is_turned_over(tmp_path):
+def test_a_log_that_grows_is_turned_over_and_one_that_cannot_is_refused(tmp_path):
     path = tmp_path / "access.jsonl"
     log = AccessLog(path, file_bytes=2000)
     log.start()
@@ -46,8 +46,5 @@ def test_a_log_that_grows_is_turned_over(tmp_path):
     assert all(file.stat().st_size <= 2000 for file in files)
     kept = [one["status"] for file in [*files[:0:-1], path] for one in lines_of(file)]
     assert kept == list(range(200 - len(kept), 200))
-
-
-def test_a_log_that_cannot_be_written_is_refused_at_the_start(tmp_path):
     with pytest.raises(SettingsError, match="cannot be written"):
         AccessLog(tmp_path / "nowhere" / "access.jsonl")

@@ -14,7 +14,7 @@ from made_index import made_index
 from open_indexes import open_index
 from PIL import ExifTags, Image
 from search_setup import save_model
-from web_setup import encoded, running
+from web_setup import TOKEN, encoded, running
 
 from labelwise.metrics import label_reliability
 from labelwise.models import Predictor
@@ -38,19 +38,15 @@ def expected(predictor, *contents):
 
 def test_pictures_get_the_answers_of_the_model(server, predictor):
     contents = [encoded(seed=n, size=(30 + n, 40)) for n in range(5)]
-    status, _, body = server.upload(*[(f"{n}.png", c) for n, c in enumerate(contents)])
-    assert status == 200
-    results = json.loads(body)["results"]
+    told = server.told(server.upload(*[(f"{n}.png", c) for n, c in enumerate(contents)]))
     truth = expected(predictor, *contents)
-    for row, result in enumerate(results):
+    for row, result in enumerate(told["results"]):
         assert result["name"] == f"{row}.png"
         shown = {one["label"]: one for one in result["labels"]}
-        for column, name in enumerate(truth.space.names):
-            assert shown[name]["probability"] == pytest.approx(
-                float(truth.probs[row, column]), abs=1e-6
-            )
-            assert shown[name]["decided"] == bool(truth.sets[row, column])
-            assert shown[name]["threshold"] == 0.5
+        own = zip(truth.space.names, truth.probs[row], truth.sets[row], strict=True)
+        for name, prob, decided in own:
+            assert shown[name]["probability"] == pytest.approx(float(prob), abs=1e-6)
+            assert (shown[name]["decided"], shown[name]["threshold"]) == (bool(decided), 0.5)
         assert result["decided"] == list(truth.labels[row])
         assert result["none"] == (not truth.labels[row])
         chances = [one["probability"] for one in result["labels"]]
@@ -80,15 +76,13 @@ def _named(outputs, name):
     return next(one["data"] for one in outputs if one["name"] == name)
 
 
-def test_pictures_in_json_get_the_answers_of_the_form(server):
+def test_pictures_in_json_or_as_they_are_get_the_answers_of_the_form(server, predictor):
     contents = [encoded(seed=8), encoded("JPEG", seed=9)]
     text = [base64.b64encode(one).decode() for one in contents]
-    status, _, body = server.post(
-        "/api/v1/predict", {"pictures": [text[0], f"data:image/jpeg;base64,{text[1]}"]}
-    )
-    assert status == 200
-    sent = server.upload(("picture 0", contents[0]), ("picture 1", contents[1]))[2]
-    ours, theirs = (json.loads(one)["results"] for one in (body, sent))
+    given = {"pictures": [text[0], f"data:image/jpeg;base64,{text[1]}"]}
+    sent = server.upload(("picture 0", contents[0]), ("picture 1", contents[1]))
+    both = (server.post("/api/v1/predict", given), sent)
+    ours, theirs = (server.told(one)["results"] for one in both)
     for one, other in zip(ours, theirs, strict=True):
         assert (one["name"], one["decided"]) == (other["name"], other["decided"])
         found, truth = ({x["label"]: x["probability"] for x in y["labels"]} for y in (one, other))
@@ -98,49 +92,39 @@ def test_pictures_in_json_get_the_answers_of_the_form(server):
     for wrong in ("no base64!", "data:text/html;base64,AAAA", "data:image/png,AAAA", "AAA"):
         answer = server.post("/api/v1/predict", {"pictures": [wrong]})
         assert "base64" in server.problem(answer, 422)
-
-
-def test_head_is_get_without_the_body(server):
-    for path in ("/", "/api/v1/model", "/health/live", "/openapi.json", "/nowhere"):
-        status, headers, body = server.send("HEAD", path)
-        expected, whole, content = server.send("GET", path)
-        assert (status, body) == (expected, b"")
-        assert headers["content-length"] == whole["content-length"] == str(len(content))
-
-
-def test_the_description_says_how_to_prove_who_asks(server):
-    whole = server.get("/openapi.json")
-    assert set(whole["components"]["securitySchemes"]) == {"token", "cookie"}
-    assert whole["paths"]["/api/v1/model"]["get"]["security"][0] == {"token": []}
-    assert whole["paths"]["/health/live"]["get"]["security"] == []
-    names = {name for name in whole["components"]["schemas"]}
-    text = json.dumps(whole)
-    assert {one.rpartition("/")[2] for one in re.findall(r'"#/[^"]+', text)} <= names
-
-
-def test_a_raw_body_and_the_words_of_others(server, predictor):
     content = encoded("JPEG", seed=3)
     path = "/api/v1/predict?format=hf"
-    status, _, body = server.send("POST", path, content, {"Content-Type": "image/jpeg"})
-    assert status == 200
-    ((first, *_),) = json.loads(body)
+    answer = server.send("POST", path, content, {"Content-Type": "image/jpeg"})
+    ((first, *_),) = server.told(answer)
     truth = expected(predictor, content)
     assert first["score"] == pytest.approx(float(truth.probs.max()), abs=1e-6)
     assert first["label"] == truth.space.names[int(truth.probs.argmax())]
 
 
-def test_one_bad_picture_does_not_spoil_the_others(server):
+def test_head_is_get_without_the_body_and_the_description_says_how_to_prove_who_asks(server):
+    for path in ("/", "/api/v1/model", "/health/live", "/openapi.json", "/nowhere"):
+        status, headers, body = server.send("HEAD", path)
+        expected, whole, content = server.send("GET", path)
+        assert (status, body) == (expected, b"")
+        assert headers["content-length"] == whole["content-length"] == str(len(content))
+    whole = server.get("/openapi.json")
+    assert set(whole["components"]["securitySchemes"]) == {"token", "cookie"}
+    assert whole["paths"]["/api/v1/model"]["get"]["security"][0] == {"token": []}
+    assert whole["paths"]["/health/live"]["get"]["security"] == []
+    named = {one.rpartition("/")[2] for one in re.findall(r'"#/[^"]+', json.dumps(whole))}
+    assert named <= whole["components"]["schemas"].keys()
+
+
+def test_one_bad_picture_does_not_spoil_the_others_nor_has_it_the_servers_trouble(
+    server, monkeypatch
+):
     files = [("a.png", encoded()), ("b.png", b"no picture"), ("c.png", b"")]
-    status, _, body = server.upload(*files)
-    assert status == 200
-    good, bad, empty = json.loads(body)["results"]
+    good, bad, empty = server.told(server.upload(*files))["results"]
     assert good["error"] is None
     assert bad["error"] == "b.png: this is not an image file"
     assert "empty" in empty["error"]
     assert server.problem(server.upload(files[1]), 422) == "b.png: this is not an image file"
 
-
-def test_trouble_of_the_server_is_not_blamed_on_the_picture(server, monkeypatch):
     def trouble(*_):
         raise DecoderError("pictures cannot be opened in time at the moment; try again")
 
@@ -174,11 +158,9 @@ def test_reliability_is_counted_on_held_out_photos(server, run):
 
 
 def test_without_an_index_there_is_tagging_only(bare):
-    from web_setup import TOKEN
-
     headers = {"Authorization": f"Bearer {TOKEN}"}
     assert bare.upload(("a.png", encoded()), **headers)[0] == 200
-    for path in ("search?q=dog", "review", "complete", f"photos/{'0' * 64}/thumbnail"):
+    for path in ("search?q=dog", "review", "complete", "check/x", f"photos/{'0' * 64}/thumbnail"):
         answer = bare.send("GET", f"/api/v1/{path}", headers=headers)
         assert "no index is served" in bare.problem(answer, 404)
     assert bare.get("/api/v1/model", **headers)["photos"] is None
@@ -209,15 +191,12 @@ def test_a_list_is_cut_with_an_estimate_or_the_reason_why_there_is_none(server):
     assert plain["statement"] is plain["above"] is None
     made = server.get("/api/v1/search?q=-beach&wrong_at_most=0.5")  # of 12 photos
     nothing = {"kind": "none", "wrong": None, "low": None, "high": None}
-    assert made["statement"] == nothing | {
-        "sentence": "No estimate: your photos were not compared with the test photos; "
-        "audit the list."
-    }
+    words = "No estimate: your photos were not compared with the test photos; audit the list."
+    assert made["statement"] == nothing | {"sentence": words}
     assert made["above"] == len(made["hits"]) > 0
     none = server.get("/api/v1/search?q=cat&top=3&wrong_at_most=0.001")
-    assert none["statement"]["sentence"].startswith(
-        "No estimate: no list is expected to be at most"
-    )
+    words = "No estimate: no list is expected to be at most"
+    assert none["statement"]["sentence"].startswith(words)
     assert [hit["id"] for hit in none["hits"]] == [hit["id"] for hit in plain["hits"]]
 
 
@@ -241,25 +220,6 @@ def test_an_answer_says_whether_its_photos_are_like_the_held_out_ones(run, tmp_p
                 assert "your photos differ from the test photos;" in found["statement"]["sentence"]
 
 
-def test_what_is_not_an_id_or_a_cursor_is_told_so_without_a_pattern(server):
-    for path, words in (
-        ("photos/abc", "photo must be the id of a photo as /api/v1/search lists it: 64 digits"),
-        ("photos/ABC/thumbnail", "photo must be the id of a photo"),
-        ("search?q=dog&cursor=x", "cursor must be the one of the answer before"),
-    ):
-        said = server.problem(server.send("GET", f"/api/v1/{path}"), 422)
-        assert said.startswith(words)
-        assert "^" not in said
-    wrong = {"checked": {"q": "dog", "wrong_at_most": 0.2}, "photo": "x", "answer": "yes"}
-    said = server.problem(server.post("/api/v1/check/answer", wrong), 422)
-    assert said.startswith("photo must be the id of a photo")
-
-
-def test_completion_goes_on_with_labels(server):
-    assert server.get("/api/v1/complete?q=dog,%20-b") == ["dog, -beach"]
-    assert len(server.get("/api/v1/complete")) == 4
-
-
 def test_a_photo_and_its_likes(server, library):
     index = open_index(library)
     hits = server.get("/api/v1/search?q=dog&top=1")["hits"]
@@ -281,32 +241,29 @@ def test_a_photo_and_its_likes(server, library):
 def test_a_photo_is_given_back_as_its_file_is_with_its_path_and_place(run, tmp_path):
     """Oracle: the file itself. HEIC photos are drawn as any other, where they can be read."""
     pillow_heif = pytest.importorskip("pillow_heif")
-    exif = Image.Exif()
+    exif, gps = Image.Exif(), ExifTags.GPS
     exif[ExifTags.Base.Model] = "X-T5"
-    gps = ExifTags.GPS
     place = {gps.GPSLatitudeRef: "N", gps.GPSLatitude: (52, 30, 36.0)}
     place |= {gps.GPSLongitudeRef: "E", gps.GPSLongitude: (13, 22, 30.0)}
     exif.get_ifd(ExifTags.IFD.GPSInfo).update(place)
     photos = tmp_path / "photos"
     photos.mkdir()
-    pixels = np.random.default_rng(0).integers(0, 255, (60, 80, 3), np.uint8)
-    Image.fromarray(pixels).save(photos / "caf\u00e9 1.jpg", exif=exif)
-    pillow_heif.from_pillow(Image.fromarray(pixels)).save(photos / "phone.heic")
+    photo = Image.open(io.BytesIO(encoded(size=(80, 60))))
+    photo.save(photos / "caf\u00e9 1.jpg", exif=exif)
+    pillow_heif.from_pillow(photo).save(photos / "phone.heic")
     update_index(tmp_path / "photos.index", [photos], model=run, watch=Silent())
     with running(run, tmp_path / "photos.index") as server:
         hits = server.get("/api/v1/search?q=dog")["hits"]
         for hit in hits:
             file, address = photos / hit["name"], f"/api/v1/photos/{hit['id']}"
-            facts = server.get(f"{address}/facts")
             status, headers, body = server.send("GET", f"{address}/original")
             assert (status, body) == (200, file.read_bytes())
             assert headers["content-type"] == "application/octet-stream"
             assert headers["content-disposition"].endswith(quote(hit["name"]))
-            assert facts["paths"] == [str(file)]
-            jpeg = file.suffix == ".jpg"
-            assert facts["camera"] == ("X-T5" if jpeg else None)
-            place = (facts["latitude"], facts["longitude"])
-            assert place == ((52.51, 13.375) if jpeg else (None, None))
+            known = ("X-T5", 52.51, 13.375) if file.suffix == ".jpg" else (None, None, None)
+            expected = {"paths": [str(file)]}
+            expected |= dict(zip(("camera", "latitude", "longitude"), known, strict=True))
+            assert server.get(f"{address}/facts") == expected
             _, _, drawn = server.send("GET", f"{address}/thumbnail?side=160")
             assert Image.open(io.BytesIO(drawn)).size == (80, 60)
             file.write_bytes(b"another photo by now")
@@ -316,7 +273,7 @@ def test_a_photo_is_given_back_as_its_file_is_with_its_path_and_place(run, tmp_p
     assert len(hits) == 2
 
 
-def test_a_search_looks_at_some_folders_and_days_only(server, library):
+def test_a_search_looks_at_some_folders_and_days_and_says_what_is_wrong(server, library):
     """Oracle: the search of the index with the same filter."""
     found = answer(open_index(library), Query.parse("dog"), photos=PhotoFilter("2023"), top=24)
     shown = server.get("/api/v1/search?q=dog&folder=2023&top=24")
@@ -326,17 +283,25 @@ def test_a_search_looks_at_some_folders_and_days_only(server, library):
     assert "since must be a day" in server.problem(refused, 422)
     nowhere = server.send("GET", "/api/v1/search?q=dog&folder=2029")
     assert "lies below '2029'" in server.problem(nowhere, 422)
+    for path, words in (
+        ("photos/abc", "photo must be the id of a photo as /api/v1/search lists it: 64 digits"),
+        ("photos/ABC/thumbnail", "photo must be the id of a photo"),
+        ("search?q=dog&cursor=x", "cursor must be the one of the answer before"),
+    ):
+        said = server.problem(server.send("GET", f"/api/v1/{path}"), 422)
+        assert said.startswith(words)
+        assert "^" not in said
+    wrong = {"checked": {"q": "dog", "wrong_at_most": 0.2}, "photo": "x", "answer": "yes"}
+    said = server.problem(server.post("/api/v1/check/answer", wrong), 422)
+    assert said.startswith("photo must be the id of a photo")
 
 
 def test_corrections_count_at_once_are_undone_and_outlive_the_server(run, own_library):
     with running(run, own_library, decoders=0) as server:
         hits = server.get("/api/v1/search?q=dog")["hits"]
         photo = f"/api/v1/photos/{hits[0]['id']}"
-        status, _, body = server.put(
-            f"{photo}/labels", {"labels": {"dog": "absent", "cat": "unknown"}}
-        )
-        assert status == 200
-        view = json.loads(body)
+        labels = {"dog": "absent", "cat": "unknown"}
+        view = server.told(server.put(f"{photo}/labels", {"labels": labels}))
         shown = {one["label"]: one for one in view["labels"]}
         assert (shown["dog"]["probability"], shown["dog"]["decided"]) == (0, False)
         assert (shown["dog"]["corrected"], shown["cat"]["corrected"]) == ("absent", "unknown")
@@ -367,36 +332,31 @@ def test_the_review_queue_is_that_of_the_index(server, library):
         ]
     (only,) = server.get("/api/v1/review?label=cat&count=1")["questions"]
     assert only["label"] == "cat"
+    assert server.get("/api/v1/complete?q=dog,%20-b") == ["dog, -beach"]
+    assert len(server.get("/api/v1/complete")) == 4
 
 
 def test_the_inference_protocol_gives_the_same_numbers(server, predictor):
     content = encoded(seed=5, size=(16, 16))
     pixels = np.asarray(Image.open(io.BytesIO(content)))[None]
-    truth = expected(predictor, content)
-    base = "/v2/models/tiny"
-    facts = server.get(base)
-    names = list(predictor.space.names)
+    truth, base = expected(predictor, content), "/v2/models/tiny"
+    facts, names = server.get(base), list(predictor.space.names)
     assert facts["parameters"] == {"labels": names}
     assert facts["inputs"] == [{"name": "image", "datatype": "BYTES", "shape": [-1]}]
-    assert server.get(f"{base}/ready")["ready"]
-    assert server.get("/v2/health/ready")["ready"]
-    tensors = [
-        {"datatype": "BYTES", "shape": [1], "data": [base64.b64encode(content).decode()]},
-        {"datatype": "UINT8", "shape": [1, 16, 16, 3], "data": pixels.ravel().tolist()},
-        {"datatype": "UINT8", "shape": [1, 16, 16, 3], "data": pixels.tolist()},
-    ]
-    for tensor in tensors:
-        body = {"id": "7", "inputs": [{"name": "image", **tensor}]}
-        status, _, answer = server.post(f"{base}/infer", body)
-        assert status == 200, answer
-        assert json.loads(answer)["parameters"] == {"labels": names}
-        outputs = {one["name"]: one for one in json.loads(answer)["outputs"]}
+    assert server.get(f"{base}/ready")["ready"] is server.get("/v2/health/ready")["ready"] is True
+    given = {"name": "image", "datatype": "UINT8", "shape": [1, 16, 16, 3]}
+    for tensor in (
+        given | {"data": pixels.ravel().tolist()},
+        given | {"data": pixels.tolist()},
+        given | {"datatype": "BYTES", "shape": [1], "data": [base64.b64encode(content).decode()]},
+    ):
+        answer = server.told(server.post(f"{base}/infer", {"id": "7", "inputs": [tensor]}))
+        assert answer["parameters"] == {"labels": names}
+        outputs = {one["name"]: one for one in answer["outputs"]}
         assert outputs["probability"]["data"] == pytest.approx(truth.probs[0].tolist(), abs=1e-6)
         assert outputs["label"]["data"] == truth.sets[0].tolist()
         assert outputs["logits"]["shape"] == [1, 4]
-    assert server.send("GET", "/v2/models/other")[0] == 404
-    wrong = {"inputs": [{"name": "image", "datatype": "UINT8", "shape": [1, 2, 2, 3], "data": [1]}]}
-    assert server.post(f"{base}/infer", wrong)[0] == 422
+    assert server.post(f"{base}/infer", {"inputs": [given | {"data": [1]}]})[0] == 422
 
 
 def test_metrics_count_what_happened(run):

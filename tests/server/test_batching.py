@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from patience import PATIENCE, wait_until
-from web_setup import encoded, form, running, status_of
+from web_setup import encoded, form, running, status_of, upload_head
 
 from labelwise.errors import ImageError
 from labelwise.models import Predictor
@@ -58,19 +58,19 @@ def upload(number):
     return Upload(str(number), str(number).encode())
 
 
-def run(work, recorder, **options):
-    """Run a coroutine with a batcher around it."""
+def run(work, *recorders, max_queue=16, **options):
+    """Run a coroutine with batchers of one queue around it."""
+    how = {"max_batch": 4, "max_wait": 0.2, **options}
+    limits = {"max_queue": max_queue, "client_queue": max_queue, "openers": 4}
 
     async def main():
-        chosen = {"max_batch": 4, "max_wait": 0.2, **options}
-        most = chosen.pop("max_queue", 16)
-        queue = PictureQueue(max_queue=most, client_queue=most, openers=4, monitor=recorder.monitor)
-        thread = model_thread()
-        batcher = Batcher(queue, recorder.open, recorder.forward, model=thread, **chosen)
+        queue, thread = PictureQueue(monitor=recorders[0].monitor, **limits), model_thread()
+        made = [Batcher(queue, one.open, one.forward, model=thread, **how) for one in recorders]
         try:
-            return await work(batcher)
+            return await work(*made)
         finally:
-            recorder.gate.set()
+            for one in recorders:
+                one.gate.set()
             queue.stop()
             thread.shutdown()
 
@@ -97,62 +97,59 @@ def test_each_picture_gets_its_own_answer_and_passes_are_shared():
     assert recorder.told("queue_length") == 0
 
 
-def test_a_picture_alone_does_not_wait():
+def test_a_picture_alone_does_not_wait_and_gives_its_place_back_once():
     recorder = Recorder()
 
     async def work(batcher):
         return await asyncio.wait_for(batcher.tag([upload(1)]), PATIENCE)
 
     assert len(run(work, recorder, max_wait=2 * PATIENCE)) == 1
+    recorder = Recorder()
+
+    async def work(batcher):
+        place = batcher.queue.reserve("")
+        with pytest.raises(BusyError):
+            batcher.queue.reserve("")
+        (answer,) = await batcher.tag([upload(3)], place)
+        place.fit(0)
+        assert batcher.queue.under_way == 0
+        return answer
+
+    assert run(work, recorder, max_queue=1).probs[0] == 3
 
 
 def test_models_take_turns_however_many_pictures_one_of_them_has():
     """Oracle: the order of passes, worked out by hand: one each, until the second has no more."""
-    many, few = Recorder(), Recorder()
-    order, start = [], threading.Event()
-    passing = threading.Event()
+    many, few, order = Recorder(), Recorder(), []
+    few.gate = many.gate
+    many.gate.clear()
+    many.batches, few.batches = Noted(order, "many"), Noted(order, "few")
 
-    def noting(name, recorder):
-        def forward(pixels, names):
-            passing.set()
-            start.wait(PATIENCE)
-            order.append(name)
-            return recorder.forward(pixels, names)
+    async def work(one, other):
+        waiting = [asyncio.create_task(one.tag([upload(0)]))]
+        await asyncio.to_thread(many.passing.wait, PATIENCE)
+        for batcher, numbers in ((one, range(20)), (other, [0]), (other, range(1, 6))):
+            more = one.queue.under_way + len(numbers)
+            waiting.append(asyncio.create_task(batcher.tag([upload(n) for n in numbers])))
+            while one.queue.under_way < more or batcher.opening:
+                await asyncio.sleep(0.001)
+        many.gate.set()
+        await asyncio.gather(*waiting)
 
-        return forward
-
-    async def main():
-        queue = PictureQueue(max_queue=64, client_queue=64, openers=4, monitor=many.monitor)
-        thread = model_thread()
-        one, other = (
-            Batcher(
-                queue,
-                recorder.open,
-                noting(name, recorder),
-                max_batch=4,
-                max_wait=0,
-                model=thread,
-            )
-            for name, recorder in (("many", many), ("few", few))
-        )
-        try:
-            waiting = [asyncio.create_task(one.tag([upload(0)]))]
-            await asyncio.to_thread(passing.wait, PATIENCE)
-            for batcher, numbers in ((one, range(20)), (other, [0]), (other, range(1, 6))):
-                more = queue.under_way + len(numbers)
-                waiting.append(asyncio.create_task(batcher.tag([upload(n) for n in numbers])))
-                while queue.under_way < more or batcher.opening:
-                    await asyncio.sleep(0.001)
-            start.set()
-            await asyncio.gather(*waiting)
-        finally:
-            start.set()
-            queue.stop()
-            thread.shutdown()
-
-    asyncio.run(main())
+    run(work, many, few, max_queue=64, max_wait=0)
     assert order == ["many", "few"] * 3 + ["many"] * 3
     assert list(map(len, few.batches)) == [1, 4, 1]
+
+
+class Noted(list):
+    """A list that notes its name elsewhere, each time it grows."""
+
+    def __init__(self, order, name):
+        self.order, self.name = order, name
+
+    def append(self, value):
+        self.order.append(self.name)
+        super().append(value)
 
 
 def test_who_has_gone_leaves_the_batch():
@@ -230,9 +227,8 @@ def test_a_bad_picture_is_its_own_failure_and_a_broken_model_everyones():
 def test_a_client_that_hangs_up_frees_its_place(held_back):
     server, sizes, go = held_back
     body, kind = form(*[(f"{n}.png", encoded(seed=n)) for n in range(16)])
-    head = f"POST /api/v1/predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: {kind}\r\n"
     with socket.create_connection(("127.0.0.1", server.port)) as line:
-        line.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+        line.sendall(upload_head(len(body), kind=kind) + body)
         wait_until(lambda: "labelwise_queue_length 16.0" in metrics(server))
         assert server.problem(server.upload(("a.png", encoded())), 429)
     wait_until(lambda: "labelwise_queue_length 16.0" not in metrics(server))
@@ -242,26 +238,10 @@ def test_a_client_that_hangs_up_frees_its_place(held_back):
     assert sum(sizes) < 17
 
 
-def test_a_place_is_given_back_once_and_goes_to_the_pictures_of_its_request():
-    recorder = Recorder()
-
-    async def work(batcher):
-        place = batcher.queue.reserve("")
-        with pytest.raises(BusyError):
-            batcher.queue.reserve("")
-        (answer,) = await batcher.tag([upload(3)], place)
-        place.fit(0)
-        assert batcher.queue.under_way == 0
-        return answer
-
-    assert run(work, recorder, max_queue=1).probs[0] == 3
-
-
-def test_a_request_is_refused_before_its_body_while_another_body_is_on_its_way(run):
+def test_a_request_has_its_place_before_its_body_and_until_it_goes(run):
     """The first client has sent only its headers: it has the one place until it goes."""
     body, kind = form(("a.png", encoded()))
-    lines = ["Host: localhost", f"Content-Type: {kind}", f"Content-Length: {len(body)}"]
-    head = "\r\n".join(["POST /api/v1/predict HTTP/1.1", *lines, "", ""]).encode()
+    head = upload_head(len(body), kind=kind)
     with (
         running(run, max_queue=1, max_files=1, decoders=0) as server,
         socket.create_connection(("127.0.0.1", server.port)) as first,
@@ -280,13 +260,9 @@ def test_a_request_is_refused_before_its_body_while_another_body_is_on_its_way(r
         assert status_of(second) == 200
         counted = 'route="/api/v1/predict",status="429"} 1.0'
         assert counted in metrics(server)
-
-
-def test_a_client_that_goes_before_its_body_has_come_is_no_error_of_the_server(run):
-    head = b"POST /api/v1/predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: image/png\r\n"
     with running(run, max_queue=1, max_files=1, decoders=0) as server:
         with socket.create_connection(("127.0.0.1", server.port)) as line:
-            line.sendall(head + b"Content-Length: 100\r\n\r\nabc")
+            line.sendall(upload_head(100) + b"abc")
             wait_until(lambda: "labelwise_queue_length 1.0" in metrics(server))
         wait_until(lambda: "labelwise_queue_length 0.0" in metrics(server))
         assert 'route="/api/v1/predict",status="408"} 1.0' in metrics(server)
@@ -333,36 +309,34 @@ def test_one_thread_computes_and_the_one_that_loads_has_one_core(run, monkeypatc
     for name in ("fused", "logits"):
         monkeypatch.setattr(Predictor, name, noted(name, getattr(Predictor, name)))
     monkeypatch.setattr(RunFolder, "model", noted("model", RunFolder.model))
-    content = encoded()
 
-    async def work():
-        service = Service(run, None, ServeSettings(decoders=0), threads=3)
-        await service.start()
-        try:
-            assert {one[1:] for one in seen} == {("load_0", 1)}
-            seen.clear()
-            return await service.tag(service.model(), [Upload("a", content)], None)
-        finally:
-            await service.stop()
+    def loaded():
+        assert {one[1:] for one in seen} == {("load_0", 1)}
+        seen.clear()
 
-    assert all(one.probs is not None for one in asyncio.run(work()))
+    assert all(one.probs is not None for one in asyncio.run(tagged(run, loaded, threads=3)))
     assert seen == {("logits", "model_0", 3)}
+
+
+async def tagged(run, loaded, **options):
+    """Return what a service says of a picture; ``loaded`` is called before it is asked."""
+    service = Service(run, None, ServeSettings(decoders=0), **options)
+    await service.start()
+    loaded()
+    try:
+        return await service.tag(service.model(), [Upload("a", encoded())], None)
+    finally:
+        await service.stop()
 
 
 def test_logits_that_are_no_numbers_are_the_models_fault(run, monkeypatch):
     real = Predictor.logits
 
-    async def work():
-        service = Service(run, None, ServeSettings(decoders=0))
-        await service.start()
+    def damage():
         monkeypatch.setattr(Predictor, "logits", lambda *given: real(*given) * float("nan"))
-        try:
-            await service.tag(service.model(), [Upload("a", encoded())], None)
-        finally:
-            await service.stop()
 
     with pytest.raises(RefusedError, match="not finite") as refused:
-        asyncio.run(work())
+        asyncio.run(tagged(run, damage))
     assert refused.value.status == 503
     assert "retry-after" in refused.value.headers
 

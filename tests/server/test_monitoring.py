@@ -1,11 +1,14 @@
 """What the server says of alarms, shares and promises, held to what was sent to it."""
 
 import asyncio
+import shutil
 import time
 
 import pytest
 from web_setup import encoded, running
 
+from labelwise.decide import Promise
+from labelwise.models.run_folder import RunFolder
 from labelwise.server.monitoring import Monitor
 
 
@@ -65,11 +68,6 @@ def test_recent_pictures_tell_the_share_of_a_label(run):
 def test_promises_are_checked_on_audited_photos_and_not_on_what_people_happened_to_see(
     run, own_library, tmp_path
 ):
-    import shutil
-
-    from labelwise.decide import Promise
-    from labelwise.models.run_folder import RunFolder
-
     promise = Promise("recall", 0.5, 0.9, 100, 90, 0.6, "promise photos", "2026-01-01", "exact")
     folder = tmp_path / "promised"
     shutil.copytree(run, folder)
@@ -84,10 +82,8 @@ def test_promises_are_checked_on_audited_photos_and_not_on_what_people_happened_
         photos = [server.get(f"/api/v1/photos/{hit['id']}") for hit in hits]
         for source, verdict in (("correction", "cannot tell"), ("audit", "broken")):
             for photo in photos:
-                wrong = {
-                    label["label"]: "absent" if label["decided"] else "present"
-                    for label in photo["labels"]
-                }
+                sets = {label["label"]: label["decided"] for label in photo["labels"]}
+                wrong = {name: "absent" if given else "present" for name, given in sets.items()}
                 told = {"labels": wrong, "source": source}
                 assert server.put(f"/api/v1/photos/{photo['id']}/labels", told)[0] == 200
             (one,) = server.get("/api/v1/promises")

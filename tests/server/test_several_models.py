@@ -1,7 +1,4 @@
-"""Several models with one server, loaded anew while it answers.
-
-Oracle: ``Predictor`` on the same folder and the same bytes.
-"""
+"""Several models with one server, loaded anew while it answers. Oracle: ``Predictor`` itself."""
 
 import json
 import shutil
@@ -19,7 +16,6 @@ from labelwise.server import ServeSettings
 from labelwise.server.service import ServedModel, Service
 
 COLOURS = ("blue", "dog", "red")
-JSON = {"Content-Type": "application/json"}
 
 
 @pytest.fixture(scope="module")
@@ -74,24 +70,15 @@ def test_each_model_answers_by_its_name_and_the_first_without_one(both, run, sec
     assert 'labelwise_photos_total{model="tiny"} 2.0' in text
     assert 'labelwise_photos_total{model="colours"} 1.0' in text
     assert 'route="/api/v1/models/{model}/predict",status="200"} 2.0' in text
-
-
-def test_the_inference_protocol_lists_and_asks_each_model(both, second):
-    status, _, body = both.post("/v2/repository/index", {})
-    assert status == 200
-    listed = json.loads(body)
-    assert [(one["name"], one["state"]) for one in listed] == [
-        ("tiny", "READY"),
-        ("colours", "READY"),
-    ]
+    listed = json.loads(both.post("/v2/repository/index", {})[2])
+    states = [(one["name"], one["state"]) for one in listed]
+    assert states == [("tiny", "READY"), ("colours", "READY")]
     facts = both.get("/v2/models/colours")
     assert facts["parameters"]["labels"] == list(COLOURS)
     assert facts["versions"] == [listed[1]["version"]]
     tensor = {"name": "image", "datatype": "UINT8", "shape": [1, 4, 4, 3], "data": [9] * 48}
     asked = {"inputs": [tensor], "outputs": [{"name": "label"}]}
-    status, _, body = both.post("/v2/models/colours/infer", asked)
-    assert status == 200, body
-    answer = json.loads(body)
+    answer = json.loads(both.post("/v2/models/colours/infer", asked)[2])
     assert answer["parameters"]["labels"] == list(COLOURS)
     assert answer["outputs"][0]["shape"] == [1, 3]
     refused = both.problem(both.post("/v2/models/cats/infer", asked), 404)
@@ -101,11 +88,8 @@ def test_the_inference_protocol_lists_and_asks_each_model(both, second):
 
 
 def test_two_models_of_one_name_are_refused(run, second):
-    with (
-        pytest.raises(SettingsError, match="two models have the name 'tiny'"),
-        running(run, models=(("tiny", second),)),
-    ):
-        pass
+    with pytest.raises(SettingsError, match="two models have the name 'tiny'"):
+        running(run, models=(("tiny", second),)).__enter__()
     with pytest.raises(SettingsError, match="must begin with a letter or digit"):
         ServeSettings(models=(("../x", second),))
 
@@ -130,9 +114,7 @@ def test_a_changed_folder_is_loaded_and_requests_under_way_end_with_the_old_mode
         asking.start()
         wait_until(lambda: "labelwise_queue_length 1.0" in metrics(server))
         save_model(own_run, seed=9)
-        status, _, body = server.post("/api/v1/models/tiny/reload", {})
-        assert status == 200, body
-        now = json.loads(body)
+        now = server.told(server.post("/api/v1/models/tiny/reload", {}))
         assert now["changed"]
         assert now["model"] == server.get("/api/v1/model")
         assert now["model"]["weights"] != old["weights"]
@@ -144,8 +126,7 @@ def test_a_changed_folder_is_loaded_and_requests_under_way_end_with_the_old_mode
         weights, probs = told(server.upload(("a.png", content)))
         assert weights == now["model"]["weights"]
         assert probs == pytest.approx(truth(own_run, content), abs=1e-6)
-        status, _, body = server.post("/api/v1/models/tiny/reload", {})
-        assert (status, json.loads(body)["changed"]) == (200, False)
+        assert not server.told(server.post("/api/v1/models/tiny/reload", {}))["changed"]
         assert 'labelwise_photos_total{model="tiny"} 1.0' in metrics(server)  # of the new one
 
 
@@ -200,22 +181,18 @@ def test_no_second_model_is_loaded_meanwhile(own_run, monkeypatch):
         assert server.post(path, {})[0] == 200
 
 
-def test_a_model_with_an_index_keeps_its_weights(own_run, own_library):
-    with running(own_run, own_library, decoders=0) as server:
-        old = server.get("/api/v1/model")
-        save_model(own_run, seed=9)
-        refused = server.problem(server.post("/api/v1/models/tiny/reload", {}), 409)
-        assert "the index was made with other weights" in refused
-        assert server.get("/api/v1/model") == old
-
-
-def test_loading_anew_needs_the_token_and_json(run):
-    path = "/api/v1/models/tiny/reload"
-    with running(run, decoders=0, token=TOKEN) as server:
+def test_a_model_with_an_index_keeps_its_weights_and_loading_needs_the_token_and_json(
+    own_run, own_library
+):
+    path, who = "/api/v1/models/tiny/reload", {"Authorization": f"Bearer {TOKEN}"}
+    with running(own_run, own_library, decoders=0, token=TOKEN) as server:
         assert server.post(path, {})[0] == 401
-        who = {"Authorization": f"Bearer {TOKEN}"}
         plain = server.send("POST", path, b"", {**who, "Content-Type": "text/plain"})
         assert "send the header Content-Type: application/json" in server.problem(plain, 415)
-        assert server.send("POST", path, b"{}", {**who, **JSON})[0] == 200
-        away = {**who, **JSON, "Origin": "https://elsewhere.example"}
-        assert server.send("POST", path, b"{}", away)[0] == 403
+        assert server.post(path, {}, **who, Origin="https://elsewhere.example")[0] == 403
+        assert server.post(path, {}, **who)[0] == 200
+        old = server.get("/api/v1/model", **who)
+        save_model(own_run, seed=9)
+        refused = server.problem(server.post(path, {}, **who), 409)
+        assert "the index was made with other weights" in refused
+        assert server.get("/api/v1/model", **who) == old

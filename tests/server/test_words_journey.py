@@ -1,60 +1,45 @@
-"""From a folder of photos and two words to side-cars with a guarantee, by
-the commands, and by a person in a browser. Oracles: the colour that each photo was painted with,
-the label table and the side-cars on the disk, and the table's own column ``split``.
-
-With LABELWISE_DOCS_IMAGES=docs/images it also takes docs/images/label.png.
+"""From a folder of photos and two words to side-cars with a guarantee, by the commands and by a
+person who answers. Oracles: the colour that each photo was painted with, the label table and the
+side-cars on the disk, and the table's own column ``split``.
 """
 
 import os
 import re
 import signal
-from contextlib import contextmanager
-from io import BytesIO
 from pathlib import Path
-from types import SimpleNamespace
 from xml.etree import ElementTree
 
-from patience import PATIENCE, wait_until
-from PIL import Image
-from playwright.sync_api import expect
-from typer.testing import CliRunner
+from patience import wait_until
+from typed import must_run, refused
+from web_setup import Client
 from words_setup import SIDE, save_photos, save_words_model
 
-from labelwise.cli.app import app
 from labelwise.data import load
 from labelwise.models.spec import NOT_CALIBRATED
 
-expect.set_options(timeout=1000 * PATIENCE)
-WORDS = ("red", "green")
-PHOTOS, ON_A_PAGE, SET_ASIDE_ON_A_PAGE = 90, 20, 4
-VIEWPORT = {"width": 900, "height": 1600}  # the whole page, without scrolling
-CLICKS = {  # from one state to another
-    ("absent", "absent"): 0,
-    ("absent", "present"): 1,
-    ("present", "absent"): 2,
-    ("present", "present"): 0,
-}
-SEVERAL = 5  # guesses that a picture shows
+WORDS, PHOTOS, SET_ASIDE_ON_A_PAGE = ("red", "green"), 90, 4
 SUBJECTS = "{http://purl.org/dc/elements/1.1/}subject"
 LISTED = "{http://www.w3.org/1999/02/22-rdf-syntax-ns#}li"
 
 
-def test_from_words_through_answers_to_a_promise(tmp_path, visit, warm_commands):
-    photos, words, run, index = (tmp_path / name for name in ("photos", "words.txt", "run", "idx"))
-    answers = tmp_path / "answers.csv"
-    colours = save_photos(photos, PHOTOS)
+def said(*arguments):
+    return " ".join(must_run(*arguments).output.split())
+
+
+def test_from_words_through_answers_to_a_promise(tmp_path, warm_commands):
+    photos, words, model, index = (tmp_path / name for name in ("photos", "w.txt", "run", "idx"))
+    answers, colours = tmp_path / "answers.csv", save_photos(photos, PHOTOS)
     words.write_text("\n".join(WORDS) + "\n")
-    model = save_words_model(tmp_path / "model")
-    start = ("start", photos, "--words", words, "-m", model, "-o", run, "--image-size", SIDE)
+    start = ["start", photos, "--words", words, "-m", save_words_model(tmp_path / "model")]
+    start += ["-o", model, "--image-size", SIDE]
 
     assert NOT_CALIBRATED in said(*start)
-    said("index", photos, "-m", run, "-o", index)
-    way = refused("tag", index, "--xmp", "--wrong-at-most", 0.5)
-    assert "labelwise train PHOTOS --words WORDS --answers TABLE" in way
-
-    told = ("--page", photos, "--words", words, "--guide", run, "-o", answers)
-    with serving(warm_commands, tmp_path, *told) as place:
-        answer_everything(visit(place, viewport=VIEWPORT), colours, answers)
+    told = ["label", "--page", photos, "--words", words, "--guide", model, "-o", answers]
+    with warm_commands.running([*told, "--port", "0"], tmp_path) as process:
+        found = re.search(r"at http://\S+:(\d+)/", process.line())
+        answer_everything(Client(int(found[1])), colours, answers)
+        os.kill(process.pid, signal.SIGINT)
+        assert process.wait().returncode in (0, 130)
 
     table = load(str(answers))
     labels, observed = table.targets()
@@ -69,11 +54,10 @@ def test_from_words_through_answers_to_a_promise(tmp_path, visit, warm_commands)
     assert NOT_CALIBRATED not in learnt
     assert f"calibrated on {PHOTOS - aside} answered photos" in learnt
     assert f"{aside} answered photos were set aside: guarantees are made on them" in learnt
-    said("index", photos, "-m", run, "-o", index, "--rebuild")
+    said("index", photos, "-m", model, "-o", index)
     more = refused("tag", index, "--xmp", "--wrong-at-most", 0.01)
     assert "without a single error 299 that count would be needed" in more  # .99 ** 299 < .05
     assert "tags of which 0.01 may be wrong cannot be promised" in more
-    assert "use more photos, a larger share or less confidence" in more
     assert not list(photos.glob("*.xmp"))
 
     promised = said("tag", index, "--xmp", "--wrong-at-most", 0.5)
@@ -88,134 +72,45 @@ def test_from_words_through_answers_to_a_promise(tmp_path, visit, warm_commands)
 
 
 def answer_everything(page, colours, answers):
-    """Answer as a person who sees the colours, and look at what the page shows meanwhile."""
-    tiles, word = page.locator("#grid button"), page.get_by_label("Word")
-    guesses = page.get_by_label("Show guesses")
-    expect(tiles).to_have_count(ON_A_PAGE)
-    expect(guesses).to_be_visible()
-    expect(guesses).not_to_be_checked()
-    assert states_of(tiles) == ["absent"] * ON_A_PAGE  # guesses sway, so none is shown
-    assert learnt_from(page) == 0
-
+    """Answer as a person who sees the colours; the guide learns meanwhile."""
     taught = []
     while not {True, False} <= {*taught}:  # a fit needs a yes and a no of photos not set aside
-        assert learnt_from(page) == 0
         shown = answer_page(page, colours, "red")
+        assert shown["learnt_from"] == 0
+        names = [one["name"] for one in shown["photos"]]
+        wait_until(lambda names=names: answers.exists() and {*names} <= splits_of(answers).keys())
         splits = splits_of(answers)
-        assert [splits[name] for name in shown].count("test") == SET_ASIDE_ON_A_PAGE
-        taught += [colours[name] == "red" for name in shown if splits[name] == "train"]
-    first = wait_for_learning(page, "red", since=0)
-    assert first == len(taught)
-
-    word.select_option("green")
-    expect(page.locator("#ask")).to_have_text("Is there: green?")
+        assert [splits[name] for name in names].count("test") == SET_ASIDE_ON_A_PAGE
+        taught += [colours[name] == "red" for name in names if splits[name] == "train"]
+    wait_until(lambda: asked(page, "red")["learnt_from"] == len(taught))
     answer_page(page, colours, "green")
-    assert wait_for_learning(page, "green", since=first) > first
-
-    with page.expect_response(lambda one: "guesses=true" in one.url):
-        guesses.check()
-    expect(page.locator("#lead")).to_contain_text("The guesses are selected")
-    guessed, pictured = [], False
-    while tiles.count():  # the surest photos come last
-        states = dict(zip(names_of(tiles), states_of(tiles), strict=True))
-        guessed += [name for name, state in states.items() if state == "present"]
-        if len(guessed) >= SEVERAL and not pictured:
-            pictured = True
-            take_picture(page, "label.png")
-        answer_page(page, colours, "green")
+    wait_until(lambda: asked(page, "green")["learnt_from"] > len(taught))
+    guessed = []
+    while photos := answer_page(page, colours, "green")["photos"]:  # the surest come last
+        guessed += [one["name"] for one in photos if one["guess"]]
+    wait_until(lambda: {*guessed} <= splits_of(answers).keys())
     splits = splits_of(answers)
-    assert pictured
     assert {splits[name] for name in guessed} == {"train"}  # photos set aside have no guess
     assert sum(colours[name] == "green" for name in guessed) >= 0.9 * len(guessed)
+    while answer_page(page, colours, "red")["photos"]:
+        pass
 
-    expect(page.locator("#ask")).to_have_text("Every photo was answered for: green")
-    word.select_option("red")
-    expect(page.locator("#ask")).to_have_text("Is there: red?")
-    while tiles.count():
-        answer_page(page, colours, "red")
-    expect(page.locator("#ask")).to_have_text("Every photo was answered for: red")
-    assert page.heard == []
+
+def asked(page, word):
+    return page.get(f"/api/v1/questions?label={word}&who=ada&guesses=true")
 
 
 def answer_page(page, colours, word):
-    """Select the photos of a word and no others, save, and return the names of all that were asked.
-
-    It ends when other photos are shown.
-    """
-    tiles = page.locator("#grid button")
-    names = names_of(tiles)
-    wanted = ["present" if colours[name] == word else "absent" for name in names]
-    for number, turn in enumerate(zip(states_of(tiles), wanted, strict=True)):
-        for _ in range(CLICKS[turn]):
-            tiles.nth(number).click()
-    assert states_of(tiles) == wanted
-    page.get_by_role("button", name="Save").click()
-    expect(page.locator(f"#grid button[aria-label^='{names[0]}:']")).to_have_count(0)
-    return names
-
-
-def wait_for_learning(page, word, since):
-    """Have the page ask anew until its guide has learnt from more photos, and return how many."""
-
-    def has_learnt():
-        with page.expect_response(lambda one: "/questions" in one.url):
-            page.get_by_label("Word").select_option(word)
-        return learnt_from(page) > since
-
-    wait_until(has_learnt)
-    return learnt_from(page)
-
-
-def learnt_from(page):
-    found = re.search(r"learnt from (\d+) answered", page.locator("#progress").inner_text())
-    return 0 if found is None else int(found[1])
-
-
-def names_of(tiles):
-    return tiles.evaluate_all(
-        "all => all.map(one => one.getAttribute('aria-label').replace(/: [^:]*$/, ''))"
-    )
-
-
-def states_of(tiles):
-    return tiles.evaluate_all("all => all.map(one => one.dataset.state)")
+    """Answer about the photos that are asked about now; return the questions."""
+    questions = asked(page, word)
+    shown = {one["id"]: colours[one["name"]] == word for one in questions["photos"]}
+    states = {photo: "present" if there else "absent" for photo, there in shown.items()}
+    given = {"label": word, "who": "ada", "states": states}
+    assert not states or page.put("/api/v1/answers", given)[0] == 200
+    return questions
 
 
 def splits_of(answers):
     """Return the split of each photo that the table on the disk holds, by its name."""
     table = load(str(answers))
     return {Path(str(one)).name: own for one, own in zip(table.ids, table.split, strict=True)}
-
-
-def take_picture(page, name):
-    folder = os.environ.get("LABELWISE_DOCS_IMAGES")
-    if folder is not None:
-        wait_until(lambda: page.evaluate("[...document.images].every((one) => one.complete)"))
-        expect(page.locator("#toast")).to_be_hidden()
-        drawn = Image.open(BytesIO(page.locator("main").screenshot())).convert("RGB")
-        drawn.quantize(64, dither=Image.Dither.NONE).save(Path(folder) / name, optimize=True)
-
-
-def said(*arguments):
-    """Return what a command said that did as it was told."""
-    done = CliRunner().invoke(app, list(map(str, arguments)))
-    assert done.exit_code == 0, (done.output, done.exception)
-    return " ".join(done.output.split())
-
-
-def refused(*arguments):
-    """Return the sentence by which a command was refused."""
-    done = CliRunner().invoke(app, list(map(str, arguments)))
-    assert done.exit_code != 0, done.output
-    return str(done.exception)
-
-
-@contextmanager
-def serving(warm_commands, folder, *arguments):
-    """Run ``labelwise label`` as a process and stop it as a person does."""
-    words = ["label", *arguments, "--port", "0"]
-    with warm_commands.running(words, folder) as process:
-        found = re.search(r"at (http://\S+:\d+)/", process.line())
-        yield SimpleNamespace(address=found[1])
-        os.kill(process.pid, signal.SIGINT)
-        assert process.wait().returncode in (0, 130)

@@ -20,6 +20,7 @@ ASIDE, CHOSEN = "aside", "chosen"  # draws: photos set aside at random, and thos
 class Tally:
     """How many photos people answered about a label, and how."""
 
+    label: str
     yes: int = 0
     no: int = 0
     unsure: int = 0
@@ -65,21 +66,20 @@ class LabelAnswers:
         if line.answer != "undo":
             people[line.who] = line.answer
         self._count(key, 1)
-        known, verdict = dict(self._agreed.get(line.photo, {})), self.verdict(*key)
+        known = {**self._agreed.get(line.photo, {})}  # a new one: another thread may read the old
         known.pop(line.label, None)
-        if verdict is not None:
+        if (verdict := self.verdict(*key)) is not None:
             known[line.label] = verdict
-        self._agreed[line.photo] = known  # a new one: another thread may read the old
+        self._agreed[line.photo] = known
         if line.draw is not None:
             self._draws[line.photo] = line.draw
 
     def _count(self, key: tuple[str, str], change: int) -> None:
         photo, label = key
-        if self._said[key]:
+        if words := {*self._said[key].values()}:
             kind = {True: "yes", False: "no", None: "disagreed"}[self.verdict(photo, label)]
-            if set(self._said[key].values()) == {"unsure"}:
-                kind = "unsure"
-            tally = self._tallies.setdefault(label, Tally())
+            kind = "unsure" if words == {"unsure"} else kind
+            tally = self._tallies.setdefault(label, Tally(label))
             setattr(tally, kind, getattr(tally, kind) + change)
             self._labels[photo] = self._labels.get(photo, 0) + change
             if not self._labels[photo]:
@@ -88,8 +88,7 @@ class LabelAnswers:
     def is_answered(self, photo: str, label: str) -> bool:
         return bool(self._said.get((photo, label)))
 
-    def verdict(self, photo: str, label: str) -> bool | None:
-        """Return what people agree on; None where they do not, or nobody knows."""
+    def verdict(self, photo: str, label: str) -> bool | None:  # None: disagreed, or nobody knows
         said = {*self._said.get((photo, label), {}).values()} - {"unsure"}
         return said == {"yes"} if len(said) == 1 else None
 
@@ -98,7 +97,7 @@ class LabelAnswers:
         return len(self._labels)
 
     def tally(self, label: str) -> Tally:
-        return self._tallies.get(label, Tally())
+        return self._tallies.get(label, Tally(label))
 
     @property
     def agreed(self) -> dict[str, dict[str, bool]]:
@@ -109,11 +108,11 @@ class LabelAnswers:
         """Write the label table of what people agree on, only over a table of the log's own."""
         require_own(self.log, table)
         known, draws = self.agreed, self._draws.copy()
-        others = dict.fromkeys(label for own in known.values() for label in own)
+        others = (label for own in known.values() for label in own)
+        columns = list(dict.fromkeys([*labels, *others]))
         aside = {photo for photo, draw in draws.items() if draw == ASIDE}.union(self.aside or ())
+        split = None if self.aside is None and not draws else aside
         with replacing(table) as temporary:
-            columns = [*labels, *(label for label in others if label not in labels)]
-            split = None if self.aside is None and not draws else aside
             write_table(temporary, columns, known, split)
             digest = sha256_of(temporary)
             if digest not in _exported(self.log):

@@ -270,21 +270,19 @@ def _without(chances: Numbers, probs: Numbers) -> Numbers:
     chances[j] = rest[j] (1 - p) + rest[j - 1] p, solved upward where p <= 1/2 and downward where
     it is larger, so that errors shrink.
     """
-    rows, labels = probs.shape
-    width = chances.shape[1]
-    rest = np.empty((rows, labels, width))
     low = probs <= 0.5
-    p, q = np.where(low, probs, 0.5), np.where(low, 1 - probs, 0.5)
-    last = np.zeros((rows, labels))
-    for column in range(width):
-        last = (chances[:, column, None] - last * p) / q
-        rest[:, :, column] = last
+    rest = _upward(chances, np.where(low, probs, 0.5), np.where(low, 1 - probs, 0.5))
     if not low.all():
         p, q = np.where(low, 0.5, probs), np.where(low, 0.5, 1 - probs)
-        last = np.zeros((rows, labels))
-        for column in range(width - 1, -1, -1):
-            # Of at most width - 2 others, width - 1 cannot be there.
-            down = np.zeros_like(last) if column == width - 1 else last
-            rest[:, :, column] = np.where(low, rest[:, :, column], down)
-            last = (chances[:, column, None] - down * q) / p
+        down = _upward(chances[:, ::-1], q, p)[:, :, -2::-1]
+        down = np.pad(down, ((0, 0), (0, 0), (0, 1)))  # of m - 2 others, m - 1 cannot be there
+        rest = np.where(low[:, :, None], rest, down)
     return np.clip(rest, 0, 1)
+
+
+def _upward(chances: Numbers, p: Numbers, q: Numbers) -> Numbers:
+    rest, last = np.empty((*p.shape, chances.shape[1])), np.zeros(p.shape)
+    for column in range(chances.shape[1]):
+        last = (chances[:, column, None] - last * p) / q
+        rest[:, :, column] = last
+    return rest

@@ -18,7 +18,7 @@ import json
 import os
 import shutil
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from getpass import getuser
@@ -27,9 +27,9 @@ from pathlib import Path
 from threading import RLock
 from typing import Any, Literal
 
-from labelwise.answers.version_0_2 import AS_ANSWER, lines_of_labelling
 from labelwise.errors import DataError
-from labelwise.system.files import append_whole, locked, replacing, write_error
+from labelwise.system.files import append_whole, locked, replacing, sha256_of, write_error
+from labelwise.system.text import first_line
 
 Answer = Literal["yes", "no", "unsure"]
 ANSWER_WORDS: dict[str, Answer] = {"yes": "yes", "y": "yes", "1": "yes", "no": "no", "n": "no"}
@@ -38,6 +38,11 @@ ANSWER_WORDS |= {"don't know": "unsure", "?": "unsure"}
 HEADER = b'{"labelwise": "answers", "version": 1}\n'
 NO_FILE = -1
 SEAL = len(b', "sum": "00000000"}')
+AS_ANSWER = {word: word for word in ("yes", "no", "unsure", "undo")} | {
+    "present": "yes", "absent": "no", "unknown": "unsure", "withdrawn": "undo", "undone": "undo",
+}  # fmt: skip
+Facts = Mapping[str, Any]
+UNREADABLE = (ValueError, TypeError, LookupError, AttributeError, RecursionError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +62,10 @@ class LoggedAnswer:
     def __post_init__(self) -> None:
         texts = [self.photo, self.label, self.who, self.when, self.why]
         texts += [self.draw or "", self.path or ""]
-        if not all(isinstance(text, str) for text in texts):
-            raise TypeError("text expected")
-        if self.answer not in AS_ANSWER or not isinstance(self.weight, int | float | None):
+        is_weight = isinstance(self.weight, int | float | None)
+        if not all(isinstance(text, str) for text in texts) or not is_weight:
+            raise TypeError("text expected, or a number as its weight")
+        if self.answer not in AS_ANSWER:
             raise TypeError(self.answer)
 
 
@@ -68,7 +74,7 @@ class Note:
     """A line that is not an answer: facts of one kind, such as a random draw."""
 
     kind: str
-    facts: Mapping[str, Any]
+    facts: Facts
 
 
 Line = LoggedAnswer | Note
@@ -92,9 +98,7 @@ class AnswerLog:
     a log that is not there, and the first append writes them. Threads may share a log.
     """
 
-    def __init__(
-        self, path: Path, older: Callable[[], Iterable[Mapping[str, Any]]] | None = None
-    ) -> None:
+    def __init__(self, path: Path, older: Callable[[], Iterable[Facts]] | None = None) -> None:
         self.path, self._older = path, older
         self._inode: int | None = None  # of the file that was read, how much of it was, and
         self._size, self._own = 0, False  # whether it is a log of this version
@@ -122,7 +126,7 @@ class AnswerLog:
     def _begin(self, content: bytes, inode: int) -> None:
         self._lines: list[Line] = []
         self._answers: dict[tuple[str, str], list[LoggedAnswer]] = {}
-        self._notes: dict[str, list[Mapping[str, Any]]] = {}
+        self._notes: dict[str, list[Facts]] = {}
         self._inode, self._size, self._own = None, len(HEADER), content.startswith(HEADER)
         if self._own:
             self._take(content[len(HEADER) :])
@@ -133,7 +137,7 @@ class AnswerLog:
 
     def _take(self, content: bytes) -> None:
         """Add the complete lines of what was read; the last one may still be being written."""
-        lines = list[Line]()
+        lines: list[Line] = []
         try:
             taken = content[: _complete(content)]
             lines.extend(map(_opened, taken.splitlines()))
@@ -158,17 +162,14 @@ class AnswerLog:
 
     def _converted(self, content: bytes) -> list[Line]:
         """Return the lines of an earlier version; raise if the file is a foreign one."""
-        records: Iterable[Mapping[str, Any]] | None = ()
+        records: Iterable[Facts] | None = ()
         if not HEADER.startswith(content):  # neither empty, nor a first line that was cut off
             records = lines_of_labelling(content, self.path)
         elif self._older is not None:
             records = self._older()
         if records is None:
             other = self.path.with_stem(f"{self.path.stem}-answers")
-            raise DataError(
-                f"{self.path} is not an answer log of labelwise, so nothing was written to it; use "
-                f"another file, such as {other}"
-            )
+            raise DataError(f"{self.path} is not an answer log; use another file, such as {other}")
         try:
             return [_line(facts) for facts in records]
         except TypeError:
@@ -234,7 +235,7 @@ class AnswerLog:
         self.lines()
         return self._answers.get((why, label), [])
 
-    def notes(self, kind: str) -> list[Mapping[str, Any]]:
+    def notes(self, kind: str) -> list[Facts]:
         self.lines()
         return self._notes.get(kind, [])
 
@@ -256,7 +257,7 @@ def _opened(raw: bytes) -> Line:
     return _line(json.loads(body))
 
 
-def _line(facts: Mapping[str, Any]) -> Line:
+def _line(facts: Facts) -> Line:
     if "note" in facts:
         return Note(facts["note"], {name: fact for name, fact in facts.items() if name != "note"})
     return LoggedAnswer(**facts)
@@ -268,3 +269,94 @@ def _complete(content: bytes) -> int:
     if content[end:-1][-SEAL:-10] == b', "sum": "':
         raise ValueError("a line has another end than was written")
     return end
+
+
+# Answers that version 0.2 kept in five formats, as the facts of lines of a log.
+
+
+def lines_of_labelling(content: bytes, path: Path) -> list[Facts] | None:
+    """Return the answers of the labelling page, from a file of JSON lines; None of other files."""
+    lines: list[Facts] = []
+    for number, raw in enumerate(content[: content.rfind(b"\n") + 1].splitlines(), start=1):
+        try:
+            record = json.loads(raw)
+            texts = [text for text in record.values() if isinstance(text, str)]
+            if len(texts) != 5 or set(record) != {"photo", "label", "state", "who", "at"}:
+                raise ValueError(number)
+            lines.append(_answer(record.pop("state"), record.pop("at"), "label", **record))
+        except UNREADABLE:
+            if not lines:
+                return None
+            raise DataError(f"{path}, line {number}: this is not an answer; take it out") from None
+    table = path.with_suffix(".csv")
+    if lines and table.is_file():
+        lines.append({"note": "export", "sha256": sha256_of(table)})
+    return lines or None
+
+
+def lines_of_run(path: Path) -> list[Facts]:
+    """Return the answers of a run of words, from its Parquet file."""
+    import pyarrow as pa  # not needed by those who have none
+    import pyarrow.parquet as pq
+
+    if not path.is_file():
+        return []
+    lines: list[Facts] = []
+    try:
+        for row in pq.read_table(path).to_pylist():
+            more = {"draw": "aside"} if row["aside"] else {}
+            more |= {"photo": row["digest"].hex(), "path": row["id"], "who": "unknown"}
+            said = dict.fromkeys(row["present"], "yes") | dict.fromkeys(row["absent"], "no")
+            lines += [_answer(word, "", "label", label=name, **more) for name, word in said.items()]
+    except (OSError, *UNREADABLE, pa.ArrowException) as error:
+        raise DataError(
+            f"{path} holds no answers that can be read ({first_line(error)}); move it away to "
+            "start without them, or bring back a copy"
+        ) from None
+    return lines
+
+
+def lines_of_index(
+    folder: Path, select: Callable[[str], list[Any]], has_table: Callable[[str], bool]
+) -> Iterator[Facts]:
+    """Yield corrections, checked lists and samples of an index, from SQLite and samples.jsonl."""
+    if has_table("corrections"):
+        for photo, label, state, who, at, source in select(
+            "SELECT lower(hex(hash)), label, state, who, at, source FROM corrections "
+            "JOIN contents USING (row) ORDER BY id"
+        ):
+            yield _answer(state, at, source, photo=photo, label=label, who=who)
+    if has_table("checked_lists"):
+        for _, query, wrong, listed, cut, seed, at, *distinct in select(
+            "SELECT * FROM checked_lists ORDER BY id"
+        ):
+            facts = {"wrong_at_most": wrong, "listed": listed, "cut": cut, "seed": seed, "at": at}
+            yield {"note": "list", "query": query, **facts, "distinct": distinct == [1]}
+    if has_table("check_answers"):
+        for photo, query, answer, who, at in select(
+            "SELECT lower(hex(hash)), query, answer, who, at FROM check_answers "
+            "JOIN contents USING (row) ORDER BY id"
+        ):
+            yield _answer(answer, at, "list", photo=photo, label=query, who=who)
+    samples = folder / "samples.jsonl"
+    content = samples.read_bytes() if samples.is_file() else b""
+    for number, raw in enumerate(content[: content.rfind(b"\n") + 1].splitlines(), start=1):
+        try:
+            facts = json.loads(raw)
+            kind = facts.pop("kind")
+            if kind == "sample":
+                yield {"note": "count", **facts}
+                continue
+            more = {"label": facts["query"], "who": facts["who"] or "unknown"}
+            more["draw"] = str(facts["seed"])
+            for photo, answer in facts["answers"].items():
+                yield _answer(answer or "undo", facts["at"], "count", photo=photo, **more)
+        except UNREADABLE:
+            raise DataError(
+                f"{samples}, line {number}: this cannot be read; bring the file back from a copy, "
+                "or move it away to draw other photos"
+            ) from None
+
+
+def _answer(state: str, at: str, why: str, **more: str) -> Facts:
+    return {"answer": AS_ANSWER[state], "when": at, "why": why, **more}

@@ -91,14 +91,11 @@ class Change:
 
 def write_review(path: Path, questions: Sequence[Reviewed]) -> None:
     """Write a review file; the answers of questions that have one are kept."""
-    rows = [
-        (
-            *(rank, question.photo, question.label, question.given),
-            *(f"{question.probability:.6f}", "yes" if question.check else ""),
-            *("yes" if question.promised else "", question.answer),
-        )
-        for rank, question in enumerate(questions, start=1)
-    ]
+    rows = []
+    for rank, own in enumerate(questions, start=1):
+        marks = ("yes" if mark else "" for mark in (own.check, own.promised))
+        facts = (rank, own.photo, own.label, own.given, f"{own.probability:.6f}")
+        rows.append((*facts, *marks, own.answer))
     write_csv(path, COLUMNS, rows)
 
 
@@ -118,9 +115,8 @@ def read_review(path: Path) -> list[Reviewed]:
         except ValueError:
             raise DataError(f"{where}: rank and probability must be numbers") from None
         if answer is None:
-            raise DataError(
-                f"{where}: an answer is yes, no, unsure or empty, got {row['answer']!r}"
-            )
+            words = f"an answer is yes, no, unsure or empty, got {row['answer']!r}"
+            raise DataError(f"{where}: {words}")
         if not 0 <= probability <= 1:
             raise DataError(f"{where}: a probability lies in [0, 1], got {row['probability']}")
         if not row["photo"] or not row["label"]:
@@ -155,10 +151,10 @@ def repair(
     changes = []
     for question in questions:
         photo, answer = question.photo, question.answer
-        if not answer and accept_promised and question.promised and question.given != "unknown":
-            answer = "yes" if question.given == "absent" else "no"
         if not answer:
-            continue
+            if not accept_promised or not question.promised or question.given == "unknown":
+                continue
+            answer = "yes" if question.given == "absent" else "no"
         if photo not in row_of:
             raise DataError(f"{table.name} has no photo {photo!r}{nearest(photo, row_of)}")
         row, column = row_of[photo], table.space.column(question.label)
@@ -170,9 +166,8 @@ def repair(
             continue
         if table.split is not None and table.split[row] == "test" and not test_too:
             raise DataError(
-                f"{table.name}: {photo!r} is in the test split, where repairs by a model's own "
-                "suspects would flatter it; leave test out of the suspects, or say --test-too and "
-                "review test photos that the model did not choose as well"
+                f"{table.name}: {photo!r} is in the test split, where a model's own suspects "
+                "flatter it; leave test out, or say --test-too and review other test photos as well"
             )
         labels[row, column], known[row, column] = answer == "yes", answer != "unsure"
         because: Any = "review" if question.answer else "promised"
@@ -188,11 +183,10 @@ def repair(
 
 def log_changes(path: Path, changes: Iterable[Change]) -> None:
     """Append changes to an answer log; those that nobody answered are by labelwise."""
-    lines = []
-    for change in changes:
-        who = None if change.because == "review" else "labelwise"
-        lines.append(answered(change.photo, change.label, change.after, who, change.because))
-    AnswerLog(path).append(lines)
+    who = {"review": None, "promised": "labelwise"}
+    AnswerLog(path).append(
+        [answered(c.photo, c.label, c.after, who[c.because], c.because) for c in changes]
+    )
 
 
 # What rows that a fit did not see say of each row: links and heads fitted over folds.
@@ -278,18 +272,16 @@ def crossfit_true_log_odds(
     shares = []
     # Other folds than before: rows that share a fold have log-odds by one fit, and its errors.
     for held in _folds(len(odds), folds, seed + 1):
-        slope, offset, pairs, rates = _fit_with_mistakes(
-            odds[~held], others[~held], truth[~held], weight[~held], l2
-        )
-        z = torch.addmm(slope * odds[held] + offset, others[held], pairs)
-        held_out_odds[held] = z.double()
+        seen = [part[~held] for part in (odds, others, truth, weight)]
+        slope, offset, pairs, rates = _fit_with_mistakes(*seen, l2=l2)
+        held_out_odds[held] = torch.addmm(slope * odds[held] + offset, others[held], pairs).double()
         shares.append(rates)
     missing, wrong = torch.stack(shares).mean(0).tolist()
     return TrueLogOdds(held_out_odds, missing, wrong)
 
 
 def _fit_with_mistakes(
-    odds: Tensor, others: Tensor, truth: Tensor, weight: Tensor, l2: float
+    odds: Tensor, others: Tensor, truth: Tensor, weight: Tensor, *, l2: float
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return a (K,), c (K,), B over C (2K or 0, K) and the shares (priors: deviation 1)."""
     rows, labels = odds.shape
@@ -313,12 +305,10 @@ def _fit_with_mistakes(
 
 
 def _minimise(parameters: list[Tensor], loss: Callable[[], Tensor]) -> None:
-    """Change the parameters in place so that the loss is least."""
     for parameter in parameters:
         parameter.requires_grad_(True)
-    optimizer = torch.optim.LBFGS(
-        parameters, max_iter=STEPS, history_size=10, line_search_fn="strong_wolfe"
-    )
+    how: dict[str, Any] = {"history_size": 10, "line_search_fn": "strong_wolfe"}
+    optimizer = torch.optim.LBFGS(parameters, max_iter=STEPS, **how)
 
     def closure() -> Tensor:
         optimizer.zero_grad()
@@ -344,9 +334,7 @@ def crossfit_heads(
     """Return logits (N, K): each row's by a linear head fitted on the other folds' features."""
     inputs, (truth, _, known) = to_tensor(features), _tensors(labels, labels, observed)
     if inputs.ndim != 2 or len(inputs) != len(truth):
-        raise ValueError(
-            f"features must be (N, D) for {len(truth)} rows, got {tuple(inputs.shape)}"
-        )
+        raise ValueError(f"features must be (N, D) for {len(truth)} rows, got {[*inputs.shape]}")
     watch = watch or Silent()
     watch.start("refitting heads", len(inputs))
     logits = torch.empty(truth.shape, dtype=torch.float32)
@@ -394,8 +382,7 @@ def deal_folds(
     return folds_of(count, folds, seed & 0xFFFFFFFF)[units]  # the bits that torch takes
 
 
-def _folds(rows: int, folds: int, seed: int) -> list[Tensor]:
-    """Return for each fold which rows (N,) it holds out."""
+def _folds(rows: int, folds: int, seed: int) -> list[Tensor]:  # masks (N,) of rows held out
     dealt = torch.from_numpy(deal_folds(rows, folds, seed=seed))
     return [dealt == number for number in range(folds)]
 
@@ -438,17 +425,16 @@ class SuspectPromise:
     stretches: tuple[tuple[int, int, int], ...]  # size, checked, found false
 
     def __str__(self) -> str:
+        level, sure = f"at most {self.level:.0%}", f"{self.confidence:.0%} confidence"
         if not self.count:
             size, checked, false = self.stretches[0] if self.stretches else (0, 0, 0)
             return (
                 f"nothing can be promised: of {checked} checked among the first {size}, "
-                f"{false} were false, too many for at most {self.level:.0%} "
-                f"with {self.confidence:.0%} confidence"
+                f"{false} were false, too many for {level} with {sure}"
             )
         return (
-            f"promised with {self.confidence:.0%} confidence: at most {self.level:.0%} of the "
-            f"first {self.count:,} suspects are false; {self.checked:,} of them were checked, "
-            f"{self.false:,} were false"
+            f"promised with {sure}: {level} of the first {self.count:,} suspects are false; "
+            f"{self.checked:,} of them were checked, {self.false:,} were false"
         )
 
 

@@ -53,10 +53,10 @@ def text_of(value: Any) -> Any:
                 return value
             value = texts[-1]
         elif isinstance(value, dict):
-            key = next((name for name in RESPONSES if value.get(name) is not None), None)
-            if key is None:
+            said = [value[name] for name in RESPONSES if value.get(name) is not None]
+            if not said:
                 return value if any(name in value for name in TAG_LISTS) else None
-            value = value[key]
+            value = said[0]
         else:
             return value if isinstance(value, str) else None
     return None
@@ -111,7 +111,6 @@ def _tag(value: Any) -> tuple[str, float | None] | None:
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 FoundUse = tuple[str, str, float | None]  # photo, tag, score
-
 PHOTO_KEYS = ("path", "photo", "image", "file", "file_name", "filename", "custom_id", "id")
 BY_MODELS = {"response", "message", "choices", "output", "body", "tags", "keywords", "objects"}
 LOOKED_FOR = 200  # photos, before the first question
@@ -140,7 +139,7 @@ class TagTable:
         notes: Sequence[str] = (),
     ) -> "TagTable":
         """Return the table of uses; ``photos`` are those without one. The highest score counts."""
-        rows: dict[str, int] = {photo: row for row, photo in enumerate(dict.fromkeys(photos))}
+        rows = {photo: row for row, photo in enumerate(dict.fromkeys(photos))}
         tags: dict[str, dict[int, float]] = {}  # NaN without a score
         strange = 0
         for photo, text, score in found:
@@ -152,14 +151,12 @@ class TagTable:
             own[row] = np.nan if score is None else max(score, own.get(row, score))
         if not tags:
             raise DataError(f"{source}: there is no tag in it")
-        names = tuple(sorted(tags))
-        uses = tuple(np.array(sorted(tags[name]), np.int64) for name in names)
-        values = tuple(
-            np.array([own for _, own in sorted(tags[name].items())], np.float64) for name in names
-        )
+        ordered = {name: dict(sorted(tags[name].items())) for name in sorted(tags)}
+        uses = tuple(np.array(list(own), np.int64) for own in ordered.values())
+        values = tuple(np.array(list(own.values()), np.float64) for own in ordered.values())
         scores = None if np.isnan(np.concatenate(values)).any() else values
         said = (*notes, *_left_out(strange))
-        return cls(source, tuple(rows), names, uses, scores, known or {}, said)
+        return cls(source, tuple(rows), tuple(ordered), uses, scores, known or {}, said)
 
     @classmethod
     def of_labels(cls, table: LabelTable) -> "TagTable":
@@ -181,13 +178,11 @@ class TagTable:
     def of_scores(
         cls, source: str, photos: Sequence[str], names: Sequence[str], probs: Floats, sets: Any
     ) -> "TagTable":
-        """Return the tags that a rule chose, ``sets`` (N, K), with their probabilities."""
-        used = np.flatnonzero(sets.any(0)).tolist()
-        if not used:
+        rows_of = {k: np.flatnonzero(sets[:, k]) for k in np.flatnonzero(sets.any(0)).tolist()}
+        if not rows_of:
             raise DataError(f"{source}: no photo has a tag; lower --at-least")
-        uses = tuple(np.flatnonzero(sets[:, k]) for k in used)
-        scores = tuple(probs[own, k] for k, own in zip(used, uses, strict=True))
-        tags = tuple(names[k] for k in used)
+        uses, tags = tuple(rows_of.values()), tuple(names[k] for k in rows_of)
+        scores = tuple(probs[rows, k] for k, rows in rows_of.items())
         notes = () if np.isfinite(np.concatenate(scores)).all() else ("scores are not finite",)
         return cls(source, tuple(photos), tags, uses, None if notes else scores, {}, notes)
 
@@ -202,19 +197,14 @@ class TagTable:
         return digest.hexdigest()
 
     def require_usable(self, folder: Path) -> None:
-        """Raise unless some photos are in the folder, and a label table can hold the tags."""
-        odd = next((tag for tag in self.tags if "|" in tag or tag == "*"), None)
-        if odd is not None:
-            raise DataError(
-                f"{self.source}: the tag {odd!r:.100} cannot be in a label table, where | parts "
-                "tags and * means every tag; rename it"
-            )
+        for tag in self.tags:
+            if "|" in tag or tag == "*":
+                words = "cannot be in a label table, where | parts tags and * means every tag"
+                raise DataError(f"{self.source}: the tag {tag!r:.100} {words}; rename it")
         rows = np.random.default_rng(0).permutation(len(self.photos))[:LOOKED_FOR]
         if not any(is_file(folder / self.photos[row]) for row in rows.tolist()):
-            raise DataError(
-                f"{self.source}: none of its photos is in {folder}, such as "
-                f"{self.photos[0]!r:.200}; give the folder that its paths start from with --photos"
-            )
+            words = f"none of its photos is in {folder}, such as {self.photos[0]!r:.200}"
+            raise DataError(f"{self.source}: {words}; name the folder of its paths with --photos")
 
 
 def _can_be_shown(tag: str) -> bool:
@@ -233,9 +223,8 @@ def read_tags(
     ``trust`` names the annotator whose answers count; ``images`` is the instances file of COCO
     results, which count from the score ``at_least``.
     """
-    suffix, header = path.suffix.lower(), list[str]()
-    if suffix in TABULAR:
-        header = list(TABULAR[suffix](require_file(path)).header)
+    suffix = path.suffix.lower()
+    header = list(TABULAR[suffix](require_file(path)).header) if suffix in TABULAR else []
     if trust is not None:
         return _trusted(path, trust)
     if suffix in (".jsonl", ".ndjson") and "labels" not in header and BY_MODELS & {*header}:
@@ -287,12 +276,10 @@ def score_of(value: Any, where: str) -> float:
 
 
 def _trusted(path: Path, trust: str) -> TagTable:
-    """Return what most of the other annotators say, and what the trusted one does."""
     votes = Votes.read(path)
     if trust not in votes.workers:
-        raise SettingsError(
-            f"{path.name}: no answer is by {trust!r}{nearest(trust, votes.workers)}"
-        )
+        hint = nearest(trust, votes.workers)
+        raise SettingsError(f"{path.name}: no answer is by {trust!r}{hint}")
     own, said = votes.worker == votes.workers.index(trust), votes.answered()
     other = said.worker != votes.workers.index(trust)
     entries, entry_of = np.unique(said.entry[other], return_inverse=True)
@@ -300,12 +287,8 @@ def _trusted(path: Path, trust: str) -> TagTable:
     yes = entries[share > 0.5]
     photos, labels, width = list(votes.photos), votes.labels, len(votes.labels)
     words: dict[int, Answer] = {1: "yes", 0: "no", -1: "unsure"}
-    known = {
-        (photos[photo], labels[label]): words[int(answer)]
-        for photo, label, answer in zip(
-            votes.photo[own], votes.label[own], votes.answer[own], strict=True
-        )
-    }
+    trusted = zip(votes.photo[own], votes.label[own], votes.answer[own], strict=True)
+    known = {(photos[row], labels[k]): words[int(answer)] for row, k, answer in trusted}
     uses = ((photos[entry // width], labels[entry % width], None) for entry in yes.tolist())
     note = f"tags are what most of {counted(len(votes.workers) - 1, 'annotator')} say; {trust} is"
     note += f" trusted, and has answered {len(known):,} times"
@@ -314,10 +297,8 @@ def _trusted(path: Path, trust: str) -> TagTable:
 
 def _coco_results(path: Path, found: Any, images: Path | None, at_least: float) -> TagTable:
     if images is None:
-        raise SettingsError(
-            f"{path.name} holds COCO results; give the file that names their images and "
-            "categories with --data instances.json"
-        )
+        words = "holds COCO results; name their images and categories with --data instances.json"
+        raise SettingsError(f"{path.name} {words}")
     named = read_json(images)
     try:
         photos = {record["id"]: str(record["file_name"]) for record in named["images"]}
@@ -351,23 +332,17 @@ def _language_model(path: Path) -> TagTable:
     for number, line in json_objects(path):
         photo = next((line[key] for key in PHOTO_KEYS if isinstance(line.get(key), str)), None)
         if not photo:
-            raise DataError(
-                f"{path.name}, line {number}: it must say which photo it is about, as "
-                '{"path": "a.jpg", "response": ...}'
-            )
+            words = 'it must say which photo it is about, as {"path": "a.jpg", "response": ...}'
+            raise DataError(f"{path.name}, line {number}: {words}")
         text = None if line.get("error") else text_of(line)
         if text is None:
             failed += 1
-            continue
-        tags = tags_of_text(text)
-        if tags is None:
+        elif (tags := tags_of_text(text)) is None:
             prose.append(number)
-            continue
-        photos.append(photo)
-        uses += [(photo, tag, score) for tag, score in tags]
-    notes = []
-    if failed:
-        notes.append(f"left out {counted(failed, 'photo')} without a response")
+        else:
+            photos.append(photo)
+            uses += [(photo, tag, score) for tag, score in tags]
+    notes = [f"left out {counted(failed, 'photo')} without a response"] if failed else []
     if prose:
         lines = f"{counted(len(prose), 'response')}, first line {prose[0]}"
         notes.append(f"left out what is not a list of tags: {lines}")

@@ -9,22 +9,20 @@ from shlex import quote
 
 import typer
 
-from labelwise.answers.audit_outcome import (
+from labelwise.answers.audit_session import (
+    EACH_TAG,
     KEPT,
     PAGE,
+    RANDOM_PHOTOS,
     RECEIPT,
     TAGS,
     TRAIN,
-    progress,
-    read_receipt,
-    statement,
-)
-from labelwise.answers.audit_session import (
-    EACH_TAG,
-    RANDOM_PHOTOS,
     AuditSession,
     AuditSettings,
     TagQuestion,
+    progress,
+    read_receipt,
+    statement,
 )
 from labelwise.answers.log import ANSWER_WORDS, AnswerLog
 from labelwise.cli.command import refuse_overwriting

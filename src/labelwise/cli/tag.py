@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from labelwise.answers.audit_outcome import RECEIPT
+from labelwise.answers.audit_session import RECEIPT
 from labelwise.cli.options import Options, read_secret
 from labelwise.cli.text import caution, complain, next_steps, resumable, say, show_table, tell
 from labelwise.contrib.immich import Immich, remove_tags, write_tags

@@ -25,8 +25,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from labelwise.answers.log import AnswerLog, Line, LoggedAnswer
-from labelwise.answers.version_0_2 import lines_of_index
+from labelwise.answers.log import AnswerLog, Line, LoggedAnswer, lines_of_index
 from labelwise.errors import CheckpointError, LabelwiseError
 from labelwise.photos.database import CacheFiles, Database, create_database, open_database, way_out
 from labelwise.pictures.sources import read_image_file

@@ -28,7 +28,7 @@ from typing import Concatenate, Literal, ParamSpec
 
 import numpy as np
 
-from labelwise.answers.audit_outcome import KEPT, RECEIPT, read_receipt
+from labelwise.answers.audit_session import KEPT, RECEIPT, read_receipt
 from labelwise.data import load
 from labelwise.data.rows import is_file
 from labelwise.decide import Promised, Rule, promise_precision, promise_tags

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from labelwise.answers.audit_outcome import known_tags, statement, write_outcome
-from labelwise.answers.audit_session import AuditSession
+from labelwise.answers.audit_session import AuditSession, known_tags, statement, write_outcome
 from labelwise.decide.audits import Precision
 from labelwise.decide.estimate import Recall, percent
 from labelwise.errors import LabelwiseError

@@ -15,6 +15,7 @@ from labelwise.errors import DataError
 from labelwise.server import schemas
 from labelwise.server.batching import Tagged
 from labelwise.server.bodies import Upload, from_base64, json_list, read_form, read_json
+from labelwise.server.schemas import PhotoAddress
 from labelwise.server.security import COOKIE, RefusedError, cookie_value, same_token
 from labelwise.server.service import ServedModel, Service, trust_chart
 from labelwise.server.settings import ServeSettings
@@ -26,9 +27,7 @@ if TYPE_CHECKING:  # a server without an index needs none of it
 def require_json(request: Request) -> None:
     """Refuse a body of another type than JSON, which another site's form could send."""
     if media_type(request) != "application/json":
-        raise RefusedError(
-            415, "send the header Content-Type: application/json, also where there is no body"
-        )
+        raise RefusedError(415, "send the header Content-Type: application/json, even without body")
 
 
 def media_type(request: Request) -> str:
@@ -102,37 +101,28 @@ def add_library(api: APIRouter, service: Service, library: "Library") -> None:
         ask(f"/check/{step}", work, summary, f"{work.__name__}_check", "POST")
 
     @api.put("/photos/{photo}/labels", dependencies=JSON, summary="Say which labels it carries")
-    async def correct(
-        photo: schemas.PhotoAddress, given: schemas.CorrectionsIn
-    ) -> schemas.PhotoView:
+    async def correct(photo: PhotoAddress, given: schemas.CorrectionsIn) -> schemas.PhotoView:
         view = await asyncio.shield(library.run(lambda: library.correct(photo, given)))
         for state in given.labels.values():
             service.monitor.corrections.labels(state, given.source).inc()
         return view
 
-    @api.get(
-        "/photos/{photo}/thumbnail",
-        summary="A small picture, drawn again",
-        response_class=Response,
-    )
-    async def thumbnail(photo: schemas.PhotoAddress, side: Side = 320) -> Response:
+    words = "A small picture, drawn again"
+
+    @api.get("/photos/{photo}/thumbnail", summary=words, response_class=Response)
+    async def thumbnail(photo: PhotoAddress, side: Side = 320) -> Response:
         headers = {"cache-control": "private, max-age=86400, immutable"}
         return Response(await library.thumbnail(photo, side), 200, headers, "image/jpeg")
 
     words = "Where a photo lies, and what its header says"
     api.get("/photos/{photo}/facts", summary=words)(library.facts)
+    words = "The photo's own file, to be saved"
 
-    @api.get(
-        "/photos/{photo}/original",
-        summary="The photo's own file, to be saved",
-        response_class=Response,
-    )
-    async def original(photo: schemas.PhotoAddress) -> Response:
+    @api.get("/photos/{photo}/original", summary=words, response_class=Response)
+    async def original(photo: PhotoAddress) -> Response:
         content, name = await library.original(photo)
-        headers = {
-            "content-disposition": f"attachment; filename*=UTF-8''{quote(name, safe='')}",
-            "cache-control": "private, no-store",
-        }
+        headers = {"cache-control": "private, no-store"}
+        headers["content-disposition"] = f"attachment; filename*=UTF-8''{quote(name, safe='')}"
         # A browser never shows this type as a page.
         return Response(content, 200, headers, "application/octet-stream")
 
@@ -142,6 +132,8 @@ IMAGE_TYPE = re.compile(r"image/[a-z0-9.+-]+|application/octet-stream")
 # What /openapi.json says of errors, and of bodies that hold pictures.
 _DESCRIBED = from_json((files("labelwise.server") / "described.json").read_bytes())
 PLACE = "labelwise.place"  # in the scope of a request: its place in the queue
+OF_AN_INDEX = "/search /text-search /album-search /library /complete /review /receipts "
+OF_AN_INDEX += "/check/{rest:path} /photos/{rest:path}"
 
 
 async def read_pictures(request: Request, service: Service) -> list[Upload]:
@@ -157,22 +149,14 @@ async def read_pictures(request: Request, service: Service) -> list[Upload]:
             given = read_json(text)
             sent = given.get("pictures") if isinstance(given, dict) and len(given) == 1 else None
             if not isinstance(sent, list) or not 1 <= len(sent) <= most:
-                raise RefusedError(
-                    422,
-                    f'send {{"pictures": [...]}} with 1 to {most} pictures in base64 or as data '
-                    "URLs",
-                )
+                raise RefusedError(422, f'send {{"pictures": [...]}} with 1 to {most} in base64')
             return [Upload(f"picture {at}", from_base64(text)) for at, text in enumerate(sent)]
 
         uploads = await service.aside(listed)
     elif IMAGE_TYPE.fullmatch(kind):
         uploads = [Upload("picture", await whole_body(request, service))]
     else:
-        raise RefusedError(
-            415,
-            "send pictures as multipart/form-data, in base64 as application/json, or one as the "
-            "body with its image/ type",
-        )
+        raise RefusedError(415, "send pictures as a form, base64 in JSON, or one as an image/ body")
     if not uploads:
         raise RefusedError(422, "there is no file in this form; name its part 'file'")
     return uploads
@@ -217,13 +201,9 @@ async def all_tagged(
 
 
 ModelName = Annotated[str, Path(max_length=300, description="One of /api/v1/models.")]
+_PROBLEM = {"application/problem+json": {"schema": schemas.ProblemDetails.model_json_schema()}}
 ERRORS: dict[int | str, dict[str, Any]] = {
-    int(code): {
-        "description": words,
-        "content": {
-            "application/problem+json": {"schema": schemas.ProblemDetails.model_json_schema()}
-        },
-    }
+    int(code): {"description": words, "content": _PROBLEM}
     for code, words in _DESCRIBED["errors"].items()
 }
 
@@ -236,25 +216,21 @@ def make_api(service: Service) -> APIRouter:
     if service.library is not None:
         add_library(api, service, service.library)
         return api
-    searches = ("/search", "/text-search", "/album-search")
-    others = ("/library", "/complete", "/review", "/receipts")
-    for path in (*searches, *others, "/check/{rest:path}", "/photos/{rest:path}"):
 
-        @api.api_route(path, methods=["GET", "POST", "PUT"], include_in_schema=False)
-        async def no_index() -> None:
-            raise RefusedError(
-                404, "no index is served; start the server with one: labelwise serve RUN INDEX"
-            )
+    async def no_index() -> None:
+        raise RefusedError(404, "no index is served; start with one: labelwise serve RUN INDEX")
 
+    for path in OF_AN_INDEX.split():
+        api.api_route(path, methods=["GET", "POST", "PUT"], include_in_schema=False)(no_index)
     return api
 
 
 def add_session(api: APIRouter, settings: ServeSettings) -> None:
     """Add the path that exchanges the token of a server for a cookie."""
 
-    @api.post(
-        "/session", status_code=204, dependencies=JSON, summary="Exchange the token for a cookie"
-    )
+    words = "Exchange the token for a cookie"
+
+    @api.post("/session", status_code=204, dependencies=JSON, summary=words)
     async def session(request: Request, response: Response, given: schemas.SessionIn) -> None:
         if settings.token is None or not same_token(given.token, settings.token):
             raise RefusedError(401, "this is not the token of the server")
@@ -278,11 +254,9 @@ def _add_models(api: APIRouter, service: Service) -> None:
     async def model(model: ModelName) -> schemas.ModelView:
         return service.model_view(service.model(model))
 
-    @api.post(
-        "/models/{model}/reload",
-        dependencies=JSON,
-        summary="Load what the folder of a model holds now",
-    )
+    words = "Load what the folder of a model holds now"
+
+    @api.post("/models/{model}/reload", dependencies=JSON, summary=words)
     async def reload(model: ModelName) -> schemas.ReloadedView:
         changed = await asyncio.shield(service.reload(model))
         return schemas.ReloadedView(changed=changed, model=service.model_view(service.model(model)))
@@ -329,8 +303,8 @@ def _add_answers(
             for view in views:
                 if view.error is not None:
                     raise DataError(view.error)
-                labels = view.labels
-                lists.append(to_json([{"label": x.label, "score": x.probability} for x in labels]))
+                scores = [{"label": one.label, "score": one.probability} for one in view.labels]
+                lists.append(to_json(scores))
             return json_list(lists)
 
         return Response(await service.aside(written), media_type="application/json")
@@ -342,11 +316,9 @@ def _add_answers(
         content = await service.aside(lambda: json_list(map(to_json, served.trust.values())))
         return Response(content, media_type="application/json")
 
-    @api.get(
-        "/labels/reliability.svg",
-        summary="The reliability diagram of a label",
-        response_class=Response,
-    )
+    words = "The reliability diagram of a label"
+
+    @api.get("/labels/reliability.svg", summary=words, response_class=Response)
     async def chart(served: Chosen, label: Annotated[str, Query(max_length=1000)]) -> Response:
         served.spec.space.column(label)
         trust = (await service.aside(lambda: served.trust))[label]

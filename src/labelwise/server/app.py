@@ -139,25 +139,20 @@ def create_app(
 
     app.include_router(make_api(service))
     app.include_router(make_inference_protocol(service))
-    if settings.photoprism:
-        from labelwise.server.bridges import make_photoprism
+    if settings.photoprism or settings.label_studio is not None:
+        from labelwise.server.bridges import make_bridges
 
-        app.include_router(make_photoprism(service))
-    if settings.label_studio is not None:
-        from labelwise.server.bridges import make_label_studio
-
-        app.include_router(make_label_studio(service, settings.label_studio))
+        app.include_router(make_bridges(service))
     add_page(app)
     _add_description(app)
     return Front(app, settings, service, log)
 
 
 def _operation_name(route: APIRoute) -> str:
-    name = route.name
-    if route.path_format.startswith("/api/v1/"):
-        is_answer = route.path_format.startswith("/api/v1/models/{model}/") and name != "reload"
-        return f"{name}_of_model" if is_answer else name
-    return f"{route.path_format.split('/')[1].replace('-', '_')}_{name}"
+    name, path = route.name, route.path_format
+    if path.startswith("/api/v1/models/{model}/") and name != "reload":
+        return f"{name}_of_model"
+    return name if path.startswith("/api/v1/") else f"{path.split('/')[1].replace('-', '_')}_{name}"
 
 
 def _add_description(app: FastAPI) -> None:
@@ -191,8 +186,8 @@ def add_errors(app: FastAPI, when_busy: Callable[[], None] = lambda: None) -> No
     async def answered(_: Request, error: Exception) -> Response:
         return problem_of(error, when_busy)
 
-    own = (RefusedError, LabelwiseError)
-    for kind in (*own, HTTPException, RequestValidationError, ClientDisconnect, Exception):
+    of_framework = (HTTPException, RequestValidationError, ClientDisconnect, Exception)
+    for kind in (RefusedError, LabelwiseError, *of_framework):
         app.add_exception_handler(kind, answered)
 
 
@@ -217,11 +212,9 @@ def problem_of(error: Exception, when_busy: Callable[[], None]) -> Response:
             return problem(error.status_code, phrase, error.headers)
         case RequestValidationError():
             first = error.errors()[0]
-            words = PATTERNS.get((first.get("ctx") or {}).get("pattern", ""))
-            place = ".".join(map(str, first["loc"]))
-            return problem(
-                422, f"{first['loc'][-1]} {words}" if words else f"{place}: {first['msg']}"
-            )
+            place, of = first["loc"], first.get("ctx") or {}
+            words, where = PATTERNS.get(of.get("pattern", "")), ".".join(map(str, place))
+            return problem(422, f"{place[-1]} {words}" if words else f"{where}: {first['msg']}")
         case ClientDisconnect():
             return problem(408, "the client has gone")  # nobody reads it, but it is counted
     return problem(500, MISTAKE)  # and the front writes it to the log
@@ -296,7 +289,6 @@ class Front:
 
     @contextmanager
     def _place(self, scope: Scope) -> Iterator[None]:
-        """Hold a place in the queue while a request with pictures is answered."""
         asks = self.service is not None and scope["method"] == "POST"
         route = picture_route(scope["path"]) if asks else None
         if route is None:
@@ -311,12 +303,6 @@ class Front:
         method = scope["method"] if scope["method"] in METHODS else "other"
         self.service.monitor.requests.labels(method, route, str(status)).observe(seconds)
         if self.access is not None:
-            self.access.note(
-                client=(scope.get("client") or ("", 0))[0],
-                method=method,
-                path=scope["path"],
-                route=route,
-                status=status,
-                ms=round(1000 * seconds, 1),
-                bytes=0 if method == "HEAD" else sent,
-            )
+            client, size = (scope.get("client") or ("", 0))[0], 0 if method == "HEAD" else sent
+            said = {"client": client, "method": method, "path": scope["path"], "route": route}
+            self.access.note(**said, status=status, ms=round(1000 * seconds, 1), bytes=size)

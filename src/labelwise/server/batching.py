@@ -37,11 +37,8 @@ from labelwise.server.security import RefusedError
 # and ends ``pixels`` later; the earliest start is served first, and the clock is the start that was
 # served last. Within an address requests share in the same way, and the earliest end is served
 # first: a single photo comes before the rest of a large request, and no picture waits for ever.
-#
-#     cost = max(pixels, 10,000,000 per second of its turn)
-#
-# so small files made to be slow are paid for by their time. Pixels under way at a time are limited,
-# because they are memory.
+# A picture costs its pixels, or 10,000,000 for each second of its turn: small files made to be slow
+# are paid for by their time. Pixels under way at a time are limited, because they are memory.
 
 T = TypeVar("T")
 
@@ -69,7 +66,6 @@ class Place:
     end: int = 0  # of its last picture, on the clock of its address
 
     def fit(self, pictures: int) -> None:
-        """Take room for this number of pictures instead, or raise BusyError."""
         queue, more = self.queue, pictures - self.pictures
         own = queue.of_client[self.client] + more
         if more > 0 and (queue.under_way + more > queue.max_queue or own > queue.client_queue):
@@ -108,13 +104,11 @@ class PictureQueue:
         self._openers.shutdown(wait=False, cancel_futures=True)
 
     def reserve(self, client: str, pictures: int = 1) -> Place:
-        """Return a place for pictures, or for a request before its body is read."""
         place = Place(self, client, 0)
         place.fit(pictures)
         return place
 
     async def opened(self, work: Callable[[], T], place: Place, pixels: int) -> T:
-        """Return what opening a picture of a request gives, when it is its turn."""
         self.opening += 1
         began = time.perf_counter()
         try:
@@ -153,8 +147,6 @@ class _Turn:
 
 @dataclass(eq=False)
 class _Address:
-    """The pictures of an address that wait, by their ends on its clock."""
-
     clock: int = 0
     waiting: list[tuple[int, int, _Turn]] = field(default_factory=list)
 
@@ -174,7 +166,6 @@ class FairTurns:
 
     @asynccontextmanager
     async def turn(self, asking: Place, pixels: int) -> AsyncIterator[None]:
-        """Wait for a turn of a request; it is over when the block is left."""
         comes = asyncio.get_running_loop().create_future()
         address = self._addresses.setdefault(asking.client, _Address())
         turn = _Turn(self._clock, max(address.clock, asking.end), pixels, comes)
@@ -288,32 +279,27 @@ class _Waiting:
     answer: "asyncio.Future[Tagged]"
 
 
+@dataclass(eq=False)
 class Batcher:
     """Puts pictures that are ready through one model together.
 
     A model has one pass under way or waiting for the thread, so that models take turns.
     """
 
-    def __init__(
-        self,
-        queue: PictureQueue,
-        open_picture: Open,
-        forward: Forward,
-        *,
-        max_batch: int,
-        max_wait: float,
-        model: ThreadPoolExecutor,
-    ) -> None:
-        self.queue, self.open_picture, self.forward = queue, open_picture, forward
-        self.max_batch, self.max_wait = max_batch, max_wait
-        self.opening = 0  # pictures for this model that are being opened, or wait for that
+    queue: PictureQueue
+    open_picture: Open
+    forward: Forward
+    max_batch: int
+    max_wait: float
+    model: ThreadPoolExecutor
+    opening: int = 0  # pictures for this model that are being opened, or wait for that
+
+    def __post_init__(self) -> None:
         self._ready: deque[_Waiting] = deque()
         self._enough = asyncio.Event()  # pictures are ready, or no others are being opened
         self._passing: asyncio.Task[None] | None = None
-        self._model = model
 
     async def tag(self, uploads: Sequence[Upload], place: Place | None = None) -> list[Tagged]:
-        """Return the answers for the pictures of one request in order, or raise BusyError."""
         place = place or self.queue.reserve("", 0)
         place.fit(len(uploads))
         tasks = [asyncio.create_task(self._answer(upload, place)) for upload in uploads]
@@ -332,8 +318,7 @@ class Batcher:
         except ImageError as error:
             return Tagged(upload.name, error=str(error))
         else:
-            future = asyncio.get_running_loop().create_future()
-            waiting = _Waiting(upload.name, pixels, future)
+            waiting = _Waiting(upload.name, pixels, asyncio.get_running_loop().create_future())
             self._ready.append(waiting)
         finally:
             self.opening -= 1
@@ -352,16 +337,15 @@ class Batcher:
                         await self._enough.wait()
             batch: list[_Waiting] = []
             while self._ready and len(batch) < self.max_batch:
-                picture = self._ready.popleft()
-                if not picture.answer.done():
-                    batch.append(picture)
+                if not self._ready[0].answer.done():
+                    batch.append(self._ready[0])
+                self._ready.popleft()
             if not batch:
                 continue
-            pixels = [picture.pixels for picture in batch]
-            names = [picture.name for picture in batch]
+            pixels, names = [one.pixels for one in batch], [one.name for one in batch]
             loop, began = asyncio.get_running_loop(), time.perf_counter()
             try:
-                answers = await loop.run_in_executor(self._model, self.forward, pixels, names)
+                answers = await loop.run_in_executor(self.model, self.forward, pixels, names)
             except asyncio.CancelledError:  # the server stops
                 for picture in batch:
                     picture.answer.cancel()

@@ -27,7 +27,7 @@ from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.types import Message, Receive, Scope
 
 from labelwise.pictures.decode import MAX_PIXELS
-from labelwise.server.security import RefusedError, picture_route
+from labelwise.server.security import CLOSE, RefusedError, picture_route
 from labelwise.system.allocator import give_back_freed_memory
 from labelwise.system.text import one_line
 
@@ -40,6 +40,11 @@ BOUNDARY = re.compile(
 )
 FIELD_BYTES = 1 << 20
 NAME_LENGTH = 255
+PLAIN_SIDES = (  # how a picture starts, and where its sides are
+    (b"\x89PNG\r\n\x1a\n", ">II", 16),
+    ((b"GIF87a", b"GIF89a"), "<HH", 6),
+    (b"BM", "<ii", 18),
+)
 SEGMENTS = 512  # of a JPEG, that are looked at
 SIZES = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}  # markers that a size follows
 
@@ -94,8 +99,8 @@ async def read_form(parts: AsyncIterable[bytes], content_type: str, most: int) -
     for _, file in form.multi_items():
         if isinstance(file, UploadFile):
             name = (file.filename or "").replace("\\", "/").rpartition("/")[2]  # only shown
-            shown = one_line(name or "picture")[:NAME_LENGTH]
-            uploads.append(Upload(shown, await file.read()))
+            name = one_line(name or "picture")[:NAME_LENGTH]
+            uploads.append(Upload(name, await file.read()))
     await form.close()
     return uploads
 
@@ -111,47 +116,37 @@ def claimed_pixels(content: bytes | Pixels) -> int:
     """
     if not isinstance(content, bytes):
         return content.size // 3
-    sides: tuple[int, int] | None = None
     try:
-        if content.startswith(b"\x89PNG\r\n\x1a\n"):
-            sides = struct.unpack_from(">II", content, 16)
-        elif content.startswith((b"GIF87a", b"GIF89a")):
-            sides = struct.unpack_from("<HH", content, 6)
-        elif content.startswith(b"BM"):
-            sides = struct.unpack_from("<ii", content, 18)
-        elif content.startswith(b"RIFF") and content[8:12] == b"WEBP":
-            kind = content[12:16]
-            if kind == b"VP8X":
-                width, height = int.from_bytes(content[24:27], "little"), content[27:30]
-                sides = width + 1, int.from_bytes(height, "little") + 1
-            elif kind == b"VP8L":
-                (bits,) = struct.unpack_from("<I", content, 21)
-                sides = (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
-            elif kind == b"VP8 ":
-                wide, high = struct.unpack_from("<HH", content, 26)
-                sides = wide & 0x3FFF, high & 0x3FFF
-        elif content.startswith(b"\xff\xd8"):
-            sides = _jpeg(content)
-    except (struct.error, IndexError):
+        width, height = _sides(content)
+    except (struct.error, LookupError):
         return MAX_PIXELS
-    return MAX_PIXELS if sides is None else min(max(1, abs(sides[0] * sides[1])), MAX_PIXELS)
+    return min(max(1, abs(width * height)), MAX_PIXELS)
 
 
-def _jpeg(content: bytes) -> tuple[int, int] | None:
+def _sides(content: bytes) -> tuple[int, ...]:
+    """Return the sides of a picture in some order; raise LookupError if they are not found."""
+    for starts, form, place in PLAIN_SIDES:
+        if content.startswith(starts):
+            return struct.unpack_from(form, content, place)
+    kind = content[12:16] if content[:4] + content[8:12] == b"RIFFWEBP" else b""
+    if kind == b"VP8X":
+        width, height = (int.from_bytes(content[at : at + 3], "little") for at in (24, 27))
+        return width + 1, height + 1
+    if kind == b"VP8L":
+        (bits,) = struct.unpack_from("<I", content, 21)
+        return (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
+    if kind == b"VP8 ":
+        width, height = struct.unpack_from("<HH", content, 26)
+        return width & 0x3FFF, height & 0x3FFF
     at = 2
-    for _ in range(SEGMENTS):
+    for _ in range(SEGMENTS if content.startswith(b"\xff\xd8") else 0):
         if content[at] != 0xFF:
-            return None
-        marker = content[at + 1]
-        if marker == 0xFF:  # a byte that fills
-            at += 1
-        elif marker in SIZES:
-            sides: tuple[int, int] = struct.unpack_from(">HH", content, at + 5)
-            return sides
-        else:
-            (length,) = struct.unpack_from(">H", content, at + 2)
-            at += 2 + length
-    return None
+            break
+        if (marker := content[at + 1]) in SIZES:
+            return struct.unpack_from(">HH", content, at + 5)
+        # A byte that fills is one byte; another segment gives its length.
+        at += 1 if marker == 0xFF else 2 + struct.unpack_from(">H", content, at + 2)[0]
+    raise LookupError("no sides")
 
 
 # JSON from strangers, read at a bounded cost. A parser holds the interpreter's lock until it is
@@ -163,7 +158,6 @@ def _jpeg(content: bytes) -> tuple[int, int] | None:
 #          <=  50,000     where the framework reads it, on the event loop, and lists every error
 #
 # Letters beyond ASCII make a string several times as large, so long JSON has none.
-
 
 MOST, SMALL_COST = 450_000, 50_000
 COSTS = {b",": 1, b"\\": 1, b'"': 2, b"[": 5, b"{": 10}
@@ -203,18 +197,11 @@ def require_cheap(body: bytes, most: int) -> None:
         digits = piece.translate(DIGITS_AS_ZEROS)
         cost += BIG_COST * digits.count(BIG_NUMBER)
         if cost > most:
-            raise RefusedError(
-                413,
-                f"the JSON of a request may hold about {most:,} numbers here, or fewer values of "
-                "other kinds; send pictures encoded (PNG, JPEG, ...), in base64 or as files",
-            )
+            raise RefusedError(413, f"JSON may hold about {most:,} numbers here; send files")
         if b"0" * DIGITS in digits:
             raise RefusedError(422, f"JSON may not hold {DIGITS} digits in a row")
         if len(body) > LONG and not piece.isascii():
-            raise RefusedError(
-                422,
-                f"JSON of more than {LONG:,} bytes must be ASCII; write other letters as \\u....",
-            )
+            raise RefusedError(422, f"JSON of more than {LONG:,} bytes must be ASCII, with \\u....")
 
 
 def from_base64(text: Any) -> bytes:
@@ -223,18 +210,13 @@ def from_base64(text: Any) -> bytes:
         raise RefusedError(422, "a picture must be text in base64")
     address = DATA_URL.match(text)
     start = address.end() if address else 0
-    parts = []
+    pieces = [text[at : at + PIECE] for at in range(start, len(text), PIECE)]
     try:
-        for at in range(start, len(text), PIECE):
-            piece = text[at : at + PIECE]
-            if "=" in piece and at + PIECE < len(text):
-                raise ValueError("only the end of base64 is padded")
-            parts.append(base64.b64decode(piece, validate=True))
-        return b"".join(parts)
+        if any("=" in piece for piece in pieces[:-1]):
+            raise ValueError("only the end of base64 is padded")
+        return b"".join([base64.b64decode(piece, validate=True) for piece in pieces])
     except ValueError:
-        raise RefusedError(
-            422, "a picture must be in base64, or a data URL of an image in base64"
-        ) from None
+        raise RefusedError(422, "a picture must be in base64, or an image's data URL") from None
 
 
 def json_list(parts: Iterable[bytes]) -> bytes:
@@ -242,9 +224,10 @@ def json_list(parts: Iterable[bytes]) -> bytes:
     return b"[" + b",".join(parts) + b"]"
 
 
-def json_object(facts: dict[str, bytes]) -> bytes:
-    """Return a JSON object of values that are JSON."""
-    return b"{" + b",".join(to_json(name) + b":" + value for name, value in facts.items()) + b"}"
+def json_object(facts: dict[str, Any], written: dict[str, bytes]) -> bytes:
+    """Return a JSON object of some facts, and of others that are JSON already."""
+    more = (b"," + to_json(name) + b":" + value for name, value in written.items())
+    return b"".join([to_json(facts)[:-1], *more, b"}"])
 
 
 METHODS_WITH_BODY = ("POST", "PUT", "PATCH")
@@ -260,7 +243,6 @@ class Budget:
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
 
     def take_now(self, count: int) -> bool:
-        """Take bytes if there are as many and nobody waits; return whether there were."""
         if self._waiting or self.used + count > self.size:
             return False
         self.used += count
@@ -281,7 +263,6 @@ class Budget:
             raise
 
     def give(self, count: int) -> None:
-        """Give bytes back, and to those who wait what there is, in their order."""
         self.used -= count
         while self._waiting:
             count, turn = self._waiting[0]
@@ -356,16 +337,14 @@ class _Body:
             self.leave_disk()
 
     async def _spool(self, parts: list[bytes]) -> None:
-        size, later = sum(map(len, parts)), {"retry-after": "5", "connection": "close"}
+        size, later = sum(map(len, parts)), {"retry-after": "5"} | CLOSE
         if not self.budgets.disk.take_now(size):
-            words = "the server has as many bytes of requests as it takes; try again"
-            raise RefusedError(429, words, later)
+            raise RefusedError(429, "the server has as many bytes as it takes; try again", later)
         self.on_disk += size
         try:
             await asyncio.to_thread(self._write, parts)
         except OSError:  # a disk that is full, or may only be read
-            words = "the disk of the server has no room for the bodies of requests; try again later"
-            raise RefusedError(503, words, later) from None
+            raise RefusedError(503, "the disk has no room for the bodies", later) from None
         self.parts.clear()
         self.budgets.arriving.give(self.arrived)
         self.arrived = 0

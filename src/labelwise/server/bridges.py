@@ -53,21 +53,22 @@ class VisionRequest(BaseModel):
     images: Annotated[list[str], Field(min_length=1)]
 
 
-def make_photoprism(service: Service) -> APIRouter:
-    """Return the routes of a service."""
-    api = APIRouter(tags=["photoprism"])
+def make_bridges(service: Service) -> APIRouter:
+    """Return the routes of the programs that a service answers."""
+    api, studio = APIRouter(), service.settings.label_studio
+    if service.settings.photoprism:
+        api.include_router(_photoprism(service))
+    if studio is not None:
+        api.include_router(_label_studio(service, studio))
+    return api
 
-    @api.post(
-        PHOTOPRISM,
-        response_model=dict[str, Any],
-        summary="Labels in the form that PhotoPrism reads",
-        openapi_extra={
-            "requestBody": {
-                "required": True,
-                "content": {"application/json": {"schema": VisionRequest.model_json_schema()}},
-            }
-        },
-    )
+
+def _photoprism(service: Service) -> APIRouter:
+    api, told = APIRouter(tags=["photoprism"]), "Labels in the form that PhotoPrism reads"
+    content = {"application/json": {"schema": VisionRequest.model_json_schema()}}
+    body = {"requestBody": {"required": True, "content": content}}
+
+    @api.post(PHOTOPRISM, response_model=dict[str, Any], summary=told, openapi_extra=body)
     async def labels(request: Request) -> Response:
         identity: str | None = None
         served = service.model()
@@ -132,8 +133,7 @@ class StudioProject(BaseModel):
     labelling: Annotated[Config, Field(alias="schema")]
 
 
-def make_label_studio(service: Service, folder: Path) -> APIRouter:
-    """Return the routes of a service that reads the photos of tasks below a folder."""
+def _label_studio(service: Service, folder: Path) -> APIRouter:
     api = APIRouter(prefix=LABEL_STUDIO, tags=["label studio"], responses=ERRORS)
     images = ImageFolder(folder)
 
@@ -183,7 +183,6 @@ async def _read(request: Request, service: Service, kind: type[M]) -> M:
 
 
 def _photo(task: StudioTask, config: LabellingConfig, images: ImageFolder) -> Upload | str:
-    """Return the photo of a task from a file below the folder, or why there is none."""
     address, home = task.data.get(config.field), os.path.realpath(images.root)
     if isinstance(address, str) and address:
         try:
@@ -208,7 +207,6 @@ def _result(
     config: LabellingConfig,
     version: str,
 ) -> dict[str, Any]:
-    """Return the prediction for a task; where there is none, ``error`` says why."""
     if isinstance(tagged, str):
         return prediction([], 0.0, version, config) | {"error": f"task {task.id}: {tagged}"}
     if tagged.probs is None or tagged.chosen is None:

@@ -41,7 +41,6 @@ from labelwise.server.service import ServedModel, Service
 
 BINARY_DATA = "binary_data_size"
 JSON_LENGTH = "inference-header-content-length"
-TYPES: dict[str, str] = {"FP64": "<f8", "FP32": "<f4", "BOOL": "?"}
 
 
 class BinaryBody:
@@ -81,13 +80,9 @@ def bytes_elements(data: memoryview, most: int) -> list[bytes]:
 
 
 OUTPUTS = {"probability": "FP64", "label": "BOOL", "logits": "FP32"}
-COLUMNS = {"probability": "probs", "label": "chosen", "logits": "logits"}
-BODY = {
-    "requestBody": {
-        "required": True,
-        "content": {"application/json": {"schema": {"$ref": "#/components/schemas/InferIn"}}},
-    }
-}
+COLUMNS = {"probability": ("probs", "<f8"), "label": ("chosen", "?"), "logits": ("logits", "<f4")}
+_SCHEMA = {"schema": {"$ref": "#/components/schemas/InferIn"}}
+BODY = {"requestBody": {"required": True, "content": {"application/json": _SCHEMA}}}
 MAX_SIDE = 8192
 EXTENSIONS = ["binary_tensor_data", "model_repository"]
 Facts = dict[str, Any]  # of answers: the protocol says which
@@ -124,15 +119,12 @@ class InferIn(BaseModel):
 
     def wanted(self) -> dict[str, bool]:
         binary = self.parameters.get("binary_data_output") is True
-        if not self.outputs:
-            return dict.fromkeys(OUTPUTS, binary)
-        binary_of: dict[str, bool] = {
-            output.name: output.parameters.get("binary_data", binary) is True
-            for output in self.outputs
-        }
-        if len(binary_of) < len(self.outputs):
-            raise RefusedError(422, "each output may be asked for once")
-        return binary_of
+        binary_of: dict[str, bool] = {}
+        for output in self.outputs or ():
+            if output.name in binary_of:
+                raise RefusedError(422, "each output may be asked for once")
+            binary_of[output.name] = output.parameters.get("binary_data", binary) is True
+        return binary_of or dict.fromkeys(OUTPUTS, binary)
 
 
 def request_schemas() -> dict[str, Any]:
@@ -151,10 +143,7 @@ def make_inference_protocol(service: Service) -> APIRouter:
     async def versioned(model: ModelName, version: ModelName) -> ServedModel:
         served = service.model(model)
         if version != served.version:
-            raise RefusedError(
-                404,
-                f"there is no such version of the model; the one here is {served.version!r}",
-            )
+            raise RefusedError(404, f"there is no such version; the one here is {served.version!r}")
         return served
 
     @api.get("/health/live")
@@ -172,10 +161,8 @@ def make_inference_protocol(service: Service) -> APIRouter:
 
     @api.post("/repository/index", summary="The models that answer")
     async def index() -> list[Facts]:
-        return [
-            {"name": name, "version": served.version, "state": "READY", "reason": ""}
-            for name, served in service.models.items()
-        ]
+        ready, models = {"state": "READY", "reason": ""}, service.models.values()
+        return [{"name": one.name, "version": one.version} | ready for one in models]
 
     @api.post("/repository/models/{model}/load", summary="Load what the model's folder holds now")
     async def load(request: Request, model: ModelName) -> Response:
@@ -193,14 +180,10 @@ def make_inference_protocol(service: Service) -> APIRouter:
         async def metadata(served: Chosen) -> Facts:
             shape = [-1, len(served.names)]
             outputs = [{"name": n, "datatype": kind, "shape": shape} for n, kind in OUTPUTS.items()]
-            return {
-                "name": served.name,
-                "versions": [served.version],
-                "platform": "labelwise",
-                "inputs": [{"name": "image", "datatype": "BYTES", "shape": [-1]}],
-                "outputs": outputs,
-                "parameters": {"labels": list(served.names)},
-            }
+            inputs = [{"name": "image", "datatype": "BYTES", "shape": [-1]}]
+            facts = {"name": served.name, "versions": [served.version], "platform": "labelwise"}
+            told = {"labels": list(served.names)}
+            return facts | {"inputs": inputs, "outputs": outputs, "parameters": told}
 
         @api.get(f"{path}/ready", name=f"model_ready{of}")
         async def model_ready(served: Chosen) -> Facts:
@@ -223,17 +206,13 @@ def make_inference_protocol(service: Service) -> APIRouter:
             asked, uploads = await service.aside(read)
             wanted = asked.wanted()
             if len(uploads) * len(served.names) * len(wanted) > MOST_NUMBERS:
-                raise RefusedError(
-                    422,
-                    f"an answer may hold {MOST_NUMBERS:,} numbers: ask for fewer outputs, or send "
-                    "fewer pictures at a time",
-                )
+                words = f"an answer may hold {MOST_NUMBERS:,} numbers"
+                raise RefusedError(422, f"{words}: ask for fewer outputs, or send fewer pictures")
             tagged = await all_tagged(request, service, served, uploads)
-            facts = {"model_name": served.name, "model_version": served.version}
+            facts: Facts = {"model_name": served.name, "model_version": served.version}
             facts |= {} if asked.id is None else {"id": asked.id}
-            told = {name: to_json(value) for name, value in facts.items()}
-            told["parameters"] = to_json({"labels": list(served.names)})
-            return await service.aside(lambda: _written(told, wanted, tagged))
+            facts["parameters"] = {"labels": list(served.names)}
+            return await service.aside(lambda: _written(facts, wanted, tagged))
 
     return api
 
@@ -246,25 +225,21 @@ def _require_tensors(request: Request, header: str | None) -> None:
     raise RefusedError(415, f"send application/json, or bytes after JSON with {JSON_LENGTH}")
 
 
-def _written(
-    facts: dict[str, bytes], wanted: dict[str, bool], tagged: Sequence[Tagged]
-) -> Response:
+def _written(facts: Facts, wanted: dict[str, bool], tagged: Sequence[Tagged]) -> Response:
     """Return the answer, made row by row so that no other thread waits for long."""
     outputs, rest = [], []
     for name, as_bytes in wanted.items():
-        rows = [np.asarray(getattr(picture, COLUMNS[name])) for picture in tagged]
-        told = {
-            "name": to_json(name),
-            "datatype": to_json(OUTPUTS[name]),
-            "shape": to_json([len(rows), len(rows[0])]),
-        }
+        column, kind = COLUMNS[name]
+        rows = [np.asarray(getattr(picture, column)) for picture in tagged]
+        told: Facts = {"name": name, "datatype": OUTPUTS[name], "shape": [len(rows), len(rows[0])]}
+        data = {}
         if as_bytes:
-            rest.append(np.stack(rows).astype(TYPES[OUTPUTS[name]]).tobytes())
-            told["parameters"] = to_json({BINARY_DATA: len(rest[-1])})
+            rest.append(np.stack(rows).astype(kind).tobytes())
+            told["parameters"] = {BINARY_DATA: len(rest[-1])}
         else:
-            told["data"] = json_list(to_json(row.tolist())[1:-1] for row in rows)
-        outputs.append(json_object(told))
-    content = json_object(facts | {"outputs": json_list(outputs)})
+            data["data"] = json_list(to_json(row.tolist())[1:-1] for row in rows)
+        outputs.append(json_object(told, data))
+    content = json_object(facts, {"outputs": json_list(outputs)})
     if not rest:
         return Response(content, media_type="application/json")
     headers = {JSON_LENGTH: str(len(content))}
@@ -275,14 +250,13 @@ def _uploads(tensor: InputTensor, body: BinaryBody, most: int) -> list[Upload]:
     as_bytes = BINARY_DATA in tensor.parameters
     if as_bytes == (tensor.data is not None):
         raise RefusedError(422, f"a tensor has either data or the parameter {BINARY_DATA}")
+    data = body.take(tensor.parameters[BINARY_DATA]) if as_bytes else memoryview(b"")
     if tensor.datatype == "BYTES":
-        contents: Sequence[Any] = tensor.data or ()
-        if as_bytes:
-            contents = bytes_elements(body.take(tensor.parameters[BINARY_DATA]), most)
+        contents = bytes_elements(data, most) if as_bytes else tensor.data or []
         if tensor.shape != [len(contents)]:
             raise RefusedError(422, f"shape must be [{len(contents)}], got {tensor.shape}")
     elif as_bytes:
-        shape, data = _picture_shape(tensor), body.take(tensor.parameters[BINARY_DATA])
+        shape = _picture_shape(tensor)
         if len(data) != prod(shape):
             raise RefusedError(422, f"UINT8 data of shape {shape} must be {prod(shape):,} bytes")
         contents = list(np.frombuffer(data, np.uint8).reshape(shape))
@@ -312,11 +286,8 @@ def _pixels(tensor: InputTensor) -> Any:
     except TypeError:
         raise RefusedError(422, "data must hold numbers, or lists of numbers throughout") from None
     slices = [values[at : at + AT_ONCE] for at in range(0, len(values), AT_ONCE)]
-    count = prod(shape)
-    if len(values) != count or not all(
+    if len(values) != prod(shape) or not all(
         set(map(type, some)) == {int} and min(some) >= 0 and max(some) <= 255 for some in slices
     ):
-        raise RefusedError(
-            422, f"UINT8 data of shape {shape} must hold {count:,} whole numbers from 0 to 255"
-        )
+        raise RefusedError(422, f"UINT8 data must hold {prod(shape):,} whole numbers from 0 to 255")
     return np.concatenate([np.array(some, np.uint8) for some in slices]).reshape(shape)

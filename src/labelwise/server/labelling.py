@@ -13,7 +13,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import asdict
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -22,10 +22,9 @@ from pydantic import BaseModel, Field
 from starlette.types import ASGIApp
 
 from labelwise import __version__
-from labelwise.answers.agreement import LabelAnswers, require_own
-from labelwise.answers.audit_outcome import progress, statement
-from labelwise.answers.audit_session import EACH_TAG, AuditSession, TagQuestion
-from labelwise.answers.log import AnswerLog
+from labelwise.answers.agreement import LabelAnswers, Tally, require_own
+from labelwise.answers.audit_session import EACH_TAG, AuditSession, TagQuestion, progress, statement
+from labelwise.answers.log import Answer, AnswerLog
 from labelwise.errors import ImageError, LabelwiseError, SettingsError
 from labelwise.photos.words import QuestionGuide, WordList, asking_order
 from labelwise.pictures import Transform
@@ -56,46 +55,29 @@ GUIDED_ORDER = (
 ANY_TRANSFORM = Transform(32)  # decoders want one; thumbnails need none
 Name = Annotated[str, Field(min_length=1, max_length=100)]
 Who = Annotated[str, Query(min_length=1, max_length=100)]
-
-
-class WordTally(BaseModel):
-    """A word, and how many photos people answered about it."""
-
-    label: str
-    yes: int
-    no: int
-    unsure: int
-    disagreed: int
+Given = Literal["present", "absent", "unsure", "withdrawn"]
 
 
 class LabellingView(BaseModel):
     """The words, and how far people have come."""
 
-    words: list[WordTally]
+    words: list[Tally]
     photos: int
     answered: int
     order: str
     may_guess: bool
     table: str
-    version: str
+    version: str = __version__
 
 
-class AskedPhoto(BaseModel):
-    """A photo that a person is asked about, and what a run thinks of it where that was asked for.
+class AskedPhoto(schemas.ListedPhoto):
+    """A photo that a person is asked about, with a run's guess if one is wanted and it has one."""
 
-    Of photos set aside there is never a guess.
-    """
-
-    id: str
-    name: str
     guess: bool | None = None
 
 
 class AskedPhotos(BaseModel):
-    """Photos to look at for a word, and how many nobody has answered yet, these among them.
-
-    ``learnt_from`` is how many answered photos the guide of the questions has learnt from.
-    """
+    """Photos to look at for a word, of ``left``; the guide has learnt from so many answers."""
 
     label: str
     photos: list[AskedPhoto]
@@ -108,10 +90,7 @@ class AnswersIn(Strict):
 
     label: Annotated[str, Field(max_length=1000)]
     who: Name
-    states: Annotated[
-        dict[schemas.PhotoId, Literal["present", "absent", "unsure", "withdrawn"]],
-        Field(min_length=1, max_length=200),
-    ]
+    states: Annotated[dict[schemas.PhotoId, Given], Field(min_length=1, max_length=200)]
 
 
 class Background:
@@ -176,9 +155,8 @@ class PhotoPage(ABC):
     def lose(self, photo: str, facts: Facts) -> None:
         """Note that a photo could not be shown; failures in a row count as one."""
         before, times, at = self.gone.get(photo, (facts, 0, -math.inf))
-        now = time.monotonic()
-        times = times + (now - at > ASK_AGAIN) if before == facts else 1
-        self.gone[photo] = facts, times, now
+        times = times + (time.monotonic() - at > ASK_AGAIN) if before == facts else 1
+        self.gone[photo] = facts, times, time.monotonic()
 
     @abstractmethod
     def add_routes(self, api: APIRouter, thread: Threads) -> Sequence[Background]:
@@ -240,16 +218,14 @@ class _Asking(PhotoPage):
 
     def view(self) -> LabellingView:
         self._refresh()
+        is_guided = self.guide is not None
         return LabellingView(
-            words=[
-                WordTally(label=word, **asdict(self.said.tally(word))) for word in self.words.names
-            ],
+            words=[replace(self.said.tally(word)) for word in self.words.names],
             photos=len(self.paths),
             answered=self.said.answered,
-            order=RANDOM_ORDER if self.guide is None else GUIDED_ORDER,
-            may_guess=self.guide is not None,
+            order=GUIDED_ORDER if is_guided else RANDOM_ORDER,
+            may_guess=is_guided,
             table=str(self.table),
-            version=__version__,
         )
 
     def questions(
@@ -264,11 +240,9 @@ class _Asking(PhotoPage):
         self.words.space.column(label)
         self._refresh()
         guide = self.guide  # another thread may put a newer one in its place
-        waiting = [
-            photo
-            for photo in self._order(label, guide)
-            if self.is_there(photo) and not self.said.is_answered(str(self.paths[photo]), label)
-        ]
+        order = filter(self.is_there, self._order(label, guide))
+        said = self.said
+        waiting = [one for one in order if not said.is_answered(str(self.paths[one]), label)]
 
         def turn(photo: str) -> int:
             holder = self._handed.get((label, photo))
@@ -276,16 +250,13 @@ class _Asking(PhotoPage):
                 return 0 if fresh else 1
             return (1 if fresh else 0) if holder == who else 2
 
-        chosen = sorted(waiting, key=turn)[:count]
-        for photo in chosen:
-            self._handed[label, photo] = who
         asked = []
-        for photo in chosen:
-            path = self.paths[photo]
+        for photo in sorted(waiting, key=turn)[:count]:
+            self._handed[label, photo], path = who, self.paths[photo]
             guess = guide.guess(label, str(path)) if guesses and guide else None
             asked.append(AskedPhoto(id=photo, name=printable(path.name), guess=guess))
-        learnt_from = None if guide is None else guide.learnt_from
-        return AskedPhotos(label=label, photos=asked, left=len(waiting), learnt_from=learnt_from)
+        learnt = None if guide is None else guide.learnt_from
+        return AskedPhotos(label=label, photos=asked, left=len(waiting), learnt_from=learnt)
 
     def _order(self, label: str, guide: QuestionGuide | None) -> list[str]:
         made_by, order = self._orders.get(label, (None, None))
@@ -309,12 +280,11 @@ class _Asking(PhotoPage):
         looking = Background("looking for photos", self.look, REST, at_start=False)
         learning = Background("fitting the guide of the questions", self.learn)
         exporting = Background("exporting the answers", self.export, REST)
-        ask = answering(api, thread.run)
+        ask, after = answering(api, thread.run), [learning.want, exporting.want]
         words = "The words, and how far people have come"
         ask("/labelling", self.view, words, "labelling", after=[looking.want])
         ask("/questions", self.questions, "Photos to look at for a word")
-        words, after = "Say whether a word is in photos", [learning.want, exporting.want]
-        ask("/answers", self.answer, words, method="PUT", after=after)
+        ask("/answers", self.answer, "Say whether a word is in photos", method="PUT", after=after)
         return [looking, learning, exporting]
 
 
@@ -330,8 +300,8 @@ def create_labelling_app(
 ) -> ASGIApp:
     """Return the application that asks people about words in photos, and keeps what they say.
 
-    ``learn`` makes a new guide of all answers, in the background. ``find`` lists the photos that
-    there are now, each time someone opens the page.
+    ``learn`` makes a new guide of all answers, in the background; ``find`` lists the photos there
+    are, each time someone opens the page.
     """
     return asking_app(lambda: _Asking(photos, words, table, guide, learn, find), settings)
 
@@ -410,15 +380,12 @@ def file_facts(path: Path) -> Facts:
 # The page of an audit: one photo and one tag at a time; the labelling page shows it. Every answer
 # brings the next question with it, and the ids of photos for the browser to load ahead.
 
-Word = Literal["yes", "no", "unsure"]
 Tag = Annotated[str, Field(max_length=1000)]
 
 
-class AuditQuestion(BaseModel):
+class AuditQuestion(schemas.ListedPhoto):
     """Does this photo show the tag? Or, where tags are ``listed``, which of them does it show?"""
 
-    id: str
-    name: str
     label: str | None
     tagged: list[str]
     listed: list[str]
@@ -436,20 +403,20 @@ class AuditState(BaseModel):
     ahead: list[str] = []
 
 
+class AuditUndo(Strict):
+    """Who takes back the last answer."""
+
+    who: Name
+
+
 class AuditAnswer(Strict):
     """What a person says of a photo: of one tag, or by tag of all that were listed."""
 
     photo: schemas.PhotoId
     who: Name
     label: Tag | None = None
-    answer: Word | None = None
-    shown: Annotated[dict[Tag, Word], Field(max_length=1000)] | None = None
-
-
-class AuditUndo(Strict):
-    """Who takes back the last answer."""
-
-    who: Name
+    answer: Answer | None = None
+    shown: Annotated[dict[Tag, Answer], Field(max_length=1000)] | None = None
 
 
 class _Auditing(PhotoPage):
@@ -494,10 +461,9 @@ class _Auditing(PhotoPage):
         self.path(given.photo)  # which must be known
         photo, session = self._photos[given.photo], self.session
         if given.label is not None:
-            line = session.line(photo, given.label, given.answer or "", given.who)
+            session.record([session.line(photo, given.label, given.answer or "", given.who)])
         else:
-            line = session.shown_line(photo, given.shown or {}, given.who)
-        session.record([line])
+            session.record([session.shown_line(photo, given.shown or {}, given.who)])
         return self.state(given.who)
 
     def undo(self, given: AuditUndo) -> AuditState:

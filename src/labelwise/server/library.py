@@ -52,7 +52,6 @@ from labelwise.system.text import counted
 if TYPE_CHECKING:
     from labelwise.photos.words import FreeText
 
-KEPT_BYTES = 64 << 20
 READERS = 8  # of photos' files at the same time
 COUNTED = 5_000_000  # pairs of photo and label, at most, that labels are counted on
 LABELS_LISTED, NEWEST = 200, 24
@@ -60,8 +59,12 @@ SESSIONS_KEPT = 16  # of checks
 SHOWN = 48  # photos of a promised list
 LIKE, SUGGESTED = "like:", 50  # before an album that is asked for; photos like it
 OPEN_AUDITS = 256  # per label, that an answer may be given to
+ALBUM = "A folder, keyword:NAME, or photos:ID,ID with 16 digits of each id."
+
+KEYWORDS, LAST = "Of the file or its side-car", "The cursor of the page before"
 
 Thumbnail = Callable[[bytes, str, int], bytes]
+Text = str | None
 Top = Annotated[int, Option(ge=1, le=500)]
 Share = Annotated[float, Option(ge=0, le=1)]
 
@@ -73,16 +76,11 @@ class Library:
         self.index = Index(folder)
         if self.index.spec.weights_sha256 != spec.weights_sha256:
             self.index.close()
-            raise CheckpointError(
-                f"{folder} was made with other weights than this run has; serve the run it was "
-                "made with, or index again with --rebuild"
-            )
+            raise CheckpointError(f"{folder} was made with other weights; serve its own run")
         self.draw = thumbnail
         self._thread = Threads(1, "index")
         self.run = self._thread.run
         self._readers = Threads(READERS, "photo")  # a bucket may be slow, and hold up no search
-        self._kept: OrderedDict[tuple[str, int], bytes] = OrderedDict()
-        self._kept_size = 0
 
     def close(self) -> None:
         self._readers.close(wait=False)
@@ -107,9 +105,8 @@ class Library:
         corrected = {said.label: said.state for said in self.index.store.corrections(row=row)}
         labels = []
         for k in np.argsort(-probs, kind="stable").tolist():
-            name, decided = names[k], bool(chosen[k])
-            facts = {"label": name, "probability": _share(probs[k]), "decided": decided}
-            labels.append(facts | {"corrected": corrected.get(name)})
+            facts = {"label": names[k], "corrected": corrected.get(names[k])}
+            labels.append(facts | {"probability": _share(probs[k]), "decided": bool(chosen[k])})
         facts = vars(content) | {"id": photo, "name": photo_name(paths), "labels": labels}
         facts |= {"copies": max(0, len(paths) - 1), "none": not chosen.any()}
         return schemas.PhotoView.model_validate(facts)
@@ -127,19 +124,8 @@ class Library:
         return schemas.PhotoFactsView(paths=list(map(printable, paths)), **asdict(facts))
 
     async def thumbnail(self, photo: str, side: int) -> bytes:
-        key = (photo, side)
-        if key in self._kept:
-            self._kept.move_to_end(key)
-            return self._kept[key]
         files = await self.run(lambda: self.index.files_of(self.row(photo)))
-        drawn = await self._readers.run(lambda: self.draw(*_content(files), side))
-        if key not in self._kept:
-            self._kept[key] = drawn
-            self._kept_size += len(drawn)
-        while self._kept_size > KEPT_BYTES:
-            _, dropped = self._kept.popitem(last=False)
-            self._kept_size -= len(dropped)
-        return drawn
+        return await self._readers.run(lambda: self.draw(*_content(files), side))
 
     def similar(
         self, photo: schemas.PhotoAddress, count: Annotated[int, Option(ge=1, le=100)] = 12
@@ -147,11 +133,11 @@ class Library:
         return self._alike(nearest_photos(self.index, self.row(photo), count)[1])
 
     def _alike(self, hits: Sequence[Hit]) -> list[schemas.SimilarView]:
-        ids = self.ids(hit.row for hit in hits)
-        facts = ((ids[hit.row], photo_name(hit.paths), hit.probability) for hit in hits)
-        return [
-            schemas.SimilarView(id=id, name=name, likeness=cosine) for id, name, cosine in facts
-        ]
+        ids, views = self.ids(hit.row for hit in hits), []
+        for hit in hits:
+            facts = {"id": ids[hit.row], "name": photo_name(hit.paths)}
+            views.append(schemas.SimilarView(**facts, likeness=hit.probability))
+        return views
 
     def ids(self, rows: Iterable[int]) -> dict[int, str]:
         return self.index.store.photos_of(rows)
@@ -162,10 +148,9 @@ class Library:
         return [schemas.ListedPhoto(id=ids[row], name=photo_name(paths[row])) for row in paths]
 
     def overview(self) -> schemas.LibraryView:
-        alive, names = self.index.store.alive_rows(), self.index.space.names
-        most = max(1000, COUNTED // len(names))
-        rows = alive
-        if len(alive) > most:
+        rows = alive = self.index.store.alive_rows()
+        names = self.index.space.names
+        if len(alive) > (most := max(1000, COUNTED // len(names))):
             rows = np.sort(np.random.default_rng(0).choice(alive, most, replace=False))
         given = self.index.sets(rows).sum(axis=0) * (len(alive) / max(1, len(rows)))
         order = np.argsort(-given, kind="stable")[:LABELS_LISTED].tolist()
@@ -174,14 +159,12 @@ class Library:
             (NEWEST,),
         )
         contents = self.index.store.contents_of([row for (row,) in newest])
+        known = zip(self.listed(contents), contents.values(), strict=True)
         return schemas.LibraryView(
             photos=len(alive),
             counted=len(rows),
             labels=[schemas.LabelPhotos(label=names[k], photos=round(given[k])) for k in order],
-            newest=[
-                schemas.NewPhoto(**dict(photo), taken=content.taken)
-                for photo, content in zip(self.listed(contents), contents.values(), strict=True)
-            ],
+            newest=[schemas.NewPhoto(**dict(photo), taken=one.taken) for photo, one in known],
         )
 
     # Queries
@@ -193,24 +176,16 @@ class Library:
         at_least: Share = 0.0,
         wrong_at_most: Annotated[float | None, Option(gt=0, lt=1)] = None,
         sort: Sort = "score",
-        folder: Annotated[
-            str | None, Option(max_length=1000, description="Below a root, as in 2023/june")
-        ] = None,
-        since: Annotated[str | None, Option(max_length=10, description="As in 2023-06-30")] = None,
-        until: Annotated[str | None, Option(max_length=10, description="As in 2023")] = None,
-        camera: Annotated[
-            str | None, Option(max_length=100, description="Part of its name")
-        ] = None,
+        folder: Annotated[Text, Option(max_length=1000, description="Below it: 2023/june")] = None,
+        since: Annotated[Text, Option(max_length=10, description="As in 2023-06-30")] = None,
+        until: Annotated[Text, Option(max_length=10, description="As in 2023")] = None,
+        camera: Annotated[Text, Option(max_length=100, description="Part of its name")] = None,
         rating: Annotated[int | None, Option(ge=1, le=5, description="At least")] = None,
-        keyword: Annotated[
-            list[str] | None, Option(max_length=20, description="Of the file or its side-car")
-        ] = None,
+        keyword: Annotated[list[str] | None, Option(max_length=20, description=KEYWORDS)] = None,
         distinct: Annotated[bool, Option(description="Take near copies as one photo.")] = False,
-        cursor: Annotated[
-            str | None, Option(pattern=schemas.CURSOR, description="Of the page before.")
-        ] = None,
+        cursor: Annotated[Text, Option(pattern=schemas.CURSOR, description=LAST)] = None,
     ) -> schemas.SearchAnswer:
-        query, start = Query.parse(q, self.index.space, self.index.taxonomy), int(cursor or 0)
+        query, start = self.query(q), int(cursor or 0)
         words = tuple(keyword or ())
         photos = PhotoFilter(folder, since, until, camera, rating, words, distinct=distinct)
         how: dict[str, Any] = {"at_least": at_least, "wrong_at_most": wrong_at_most, "sort": sort}
@@ -223,17 +198,17 @@ class Library:
             hits.append(facts)
         low, high = answered.interval or (None, None)
         likeness = answered.likeness
-        more = {
-            "hits": hits,
-            "expected": answered.count.expected,
-            "low": low,
-            "high": high,
+        more = {"hits": hits, "expected": answered.count.expected, "low": low, "high": high}
+        more |= {
             "untested": answered.untested or None,
             "near_copies": answered.copies_sentence or None,
             "likeness": {"outcome": likeness.likeness.outcome, "sentence": likeness.sentence()},
             "cursor": str(start + top) if len(answered.hits) > start + top else None,
         }
         return schemas.SearchAnswer.model_validate(vars(answered) | more)
+
+    def query(self, text: str) -> Query:
+        return Query.parse(text, self.index.space, self.index.taxonomy)
 
     @cached_property
     def texts(self) -> "FreeText":
@@ -247,12 +222,10 @@ class Library:
         text: Annotated[str, Option(min_length=1, max_length=1000)],
         q: Annotated[str, Option(max_length=2000, description="Only photos of this query.")] = "",
         top: Top = 50,
-        at_least: Annotated[
-            float, Option(ge=0, le=1, description="The least probability of the query.")
-        ] = 0.5,
+        at_least: Annotated[Share, Option(description="The least probability of the query.")] = 0.5,
     ) -> schemas.TextAnswer:
         index = self.index
-        query = Query.parse(q, index.space, index.taxonomy) if q.strip() else None
+        query = self.query(q) if q.strip() else None
         hits = self.texts.photos(index, text, top, query=query, at_least=at_least)
         return schemas.TextAnswer(
             text=text,
@@ -264,19 +237,12 @@ class Library:
 
     def album_search(
         self,
-        album: Annotated[
-            str,
-            Option(
-                min_length=1,
-                max_length=2000,
-                description="A folder, keyword:NAME, or photos:ID,ID with 16 digits of each id.",
-            ),
-        ],
+        album: Annotated[str, Option(min_length=1, max_length=2000, description=ALBUM)],
         top: Top = 50,
     ) -> schemas.TextAnswer:
         hits = self._alike(photos_like_album(self.index, album, top))
-        text = _named(album)
-        return schemas.TextAnswer(text=text, query=None, at_least=None, doubt=None, hits=hits)
+        facts: dict[str, Any] = dict.fromkeys(("query", "at_least", "doubt"))
+        return schemas.TextAnswer(text=_named(album), hits=hits, **facts)
 
     def complete(self, q: Annotated[str, Option(max_length=2000)] = "") -> list[str]:
         return complete(q, self.index.space, self.index.taxonomy)[:20]
@@ -293,10 +259,7 @@ class Library:
             known = before.get(label)
             audited = known is not None and known.source == "audit"
             if given.source == "audit" and not audited and row not in self._drawn(column):
-                raise DataError(
-                    f"this photo was not drawn to be audited for {label!r}; "
-                    "correct it as any other photo"
-                )
+                raise DataError(f"this photo was not drawn to be audited for {label!r}; correct it")
             # Whoever changes an audited answer improves it; the photo stays in the sample.
             source = "audit" if audited or given.source == "audit" else "correction"
             sources.setdefault(source, {})[label] = state
@@ -333,8 +296,7 @@ class Library:
 
     def _audit(self, count: int) -> list[tuple[int, str, float, bool]]:
         """Return questions about photos drawn at random, the least audited labels first."""
-        names = self.index.space.names
-        audited = self._audited()
+        names, audited = self.index.space.names, self._audited()
         waiting = [(len(audited.get(name, ())), k) for k, name in enumerate(names)]
         heapify(waiting)
         queues: dict[int, Iterator[int]] = {}
@@ -347,18 +309,13 @@ class Library:
             if row is not None:
                 asked.append((row, k))
                 heappush(waiting, (done + 1, k))
-        rows = np.array([row for row, _ in asked], np.int64)
-        probs = self.model_probs(rows)
-        sets = np.array(self.index.spec.made_rule(probs), np.bool_)
-        return [
-            (row, names[k], float(probs[at, k]), bool(sets[at, k]))
-            for at, (row, k) in enumerate(asked)
-        ]
+        probs = self.model_probs(np.array([row for row, _ in asked], np.int64))
+        sets, own = self.index.spec.made_rule(probs), enumerate(asked)
+        return [(row, names[k], float(probs[at, k]), bool(sets[at, k])) for at, (row, k) in own]
 
     # Is the model still right?
 
     def _audited(self, label: str | None = None) -> dict[str, list[Correction]]:
-        """Return what was said of audited photos by label, in order; of one label if named."""
         by_label: dict[str, list[Correction]] = {}
         for correction in self.index.store.corrections(label):
             if correction.source == "audit":
@@ -366,23 +323,18 @@ class Library:
         return by_label
 
     def _drawn(self, column: int) -> list[int]:
-        """Return the next photos to be audited for a label, in the order drawn for it."""
-        alive = np.ones(len(self.index), np.bool_)
-        alive[self.index.store.dead_rows()] = False
         label = self.index.space.names[column]
-        alive[[correction.row for correction in self._audited(label).get(label, ())]] = False
-        rows = np.flatnonzero(alive)
-        order = audit_order(label, rows)
-        few = min(OPEN_AUDITS, len(rows))
-        first = np.argpartition(order, few - 1)[:few] if few else np.empty(0, np.int64)
-        chosen: list[int] = rows[first[np.argsort(order[first])]].tolist()
-        return chosen
+        audited = [correction.row for correction in self._audited(label).get(label, ())]
+        alive = self.index.store.alive_rows()
+        rows = alive[~np.isin(alive, audited)]
+        order, few = audit_order(label, rows), min(OPEN_AUDITS, len(rows))
+        first = np.argpartition(order, few - 1)[:few] if few else rows
+        return list(map(int, rows[first[np.argsort(order[first])]]))
 
     def model_probs(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return the model's own probabilities (n, K), before any correction."""
         columns = [self.index.store.column(k)[rows] for k in range(len(self.index.space))]
-        probs: NDArray[np.float64] = self.index.link(np.stack(columns, axis=1).astype(np.float64))
-        return probs
+        return np.asarray(self.index.link(np.stack(columns, axis=1).astype(np.float64)))
 
     def alarms(self) -> list[Alarm]:
         audited, names, alarms = self._audited(), self.index.space.names, []
@@ -401,7 +353,6 @@ class Library:
         return likeness_of(self.index)
 
     def check(self, promises: Sequence[Promise]) -> list[Check]:
-        """Return whether audited photos with an answer to every label keep promises."""
         every = [said for some in self._audited().values() for said in some]
         corrections = [said for said in every if said.state != "unknown"]
         places = {row: at for at, row in enumerate(sorted({said.row for said in corrections}))}
@@ -424,15 +375,10 @@ class Library:
             told = "an answer it rests on was taken back"  # where it was withdrawn
             if receipt.is_of_tags:
                 told = "tags are no longer checked against answers"
-            facts = vars(receipt) | {
-                "query": receipt.title,
-                "kind": promise.kind,
-                "text": str(promise),
-                "method": promise.test,
-                "listed": promise.listed or 0,
-                "verdict": "cannot tell" if verdict is None else verdict.verdict,
-                "told": told if verdict is None else str(verdict),
-            }
+            facts = vars(receipt) | {"query": receipt.title, "kind": promise.kind}
+            facts |= {"text": str(promise), "method": promise.test, "listed": promise.listed or 0}
+            facts["verdict"] = "cannot tell" if verdict is None else verdict.verdict
+            facts["told"] = told if verdict is None else str(verdict)
             views.append(schemas.ReceiptView.model_validate(facts))
         return schemas.ReceiptsView(receipts=views, together=str(verified.together))
 
@@ -440,8 +386,7 @@ class Library:
 def _content(files: PhotoFiles) -> tuple[bytes, str]:
     content = files.read()
     if content is None:
-        words = "the photo's file is gone or has changed; index the folder again"
-        raise RefusedError(404, words)
+        raise RefusedError(404, "the photo's file is gone or has changed; index the folder again")
     return content
 
 
@@ -472,10 +417,7 @@ class ListChecks:
         session = self._session(given.checked)
         photo = session.next_photo()
         if photo is None or photo.row != self._library.row(given.photo):
-            raise DataError(
-                "this photo is not the one asked about now: it was answered already, or is not of "
-                "this list; ask for the next one"
-            )
+            raise DataError("this photo is not the one asked about now; ask for the next one")
         return self._view(given.checked, session.answer(photo, given.answer))
 
     def undo(self, asked: schemas.CheckIn) -> schemas.CheckView:
@@ -483,7 +425,7 @@ class ListChecks:
 
     def _session(self, asked: schemas.CheckIn) -> CheckSession:
         index, of_album = self._library.index, asked.q.startswith(LIKE)
-        query = None if of_album else Query.parse(asked.q, index.space, index.taxonomy)
+        query = None if of_album else self._library.query(asked.q)
         photos = (len(index), len(index.store.dead_rows()))
         name, wrong = str(query or asked.q), asked.wrong_at_most
         key = (name, wrong, asked.top, asked.answers, asked.who, photos)
@@ -506,25 +448,17 @@ class ListChecks:
         promise, check = state.promise, state.check
         hopeless = state.more is None and check.checked > 0
         photo = None if promise is not None or hopeless else session.next_photo()
-        after = None if photo is None else session.photo_after(photo)
-        question = None
+        after, question = None if photo is None else session.photo_after(photo), None
         if photo is not None:
             (listed,) = library.listed([photo.row])
             question = schemas.CheckQuestion(photo=listed, repeated=photo.repeated)
-        return schemas.CheckView(
-            query=_named(asked.q.removeprefix(LIKE)) if asked.q.startswith(LIKE) else asked.q,
-            wrong_at_most=asked.wrong_at_most,
-            listed=check.listed,
-            left=check.left,
-            checked=check.checked,
-            more=state.more,
-            shorter=None if promise is not None else state.shorter,
-            statement=state.statement,
-            sentence=state.sentence(),
-            question=question,
-            following=None if after is None else library.ids([after.row])[after.row],
-            photos=[] if promise is None else library.listed(session.left()[:SHOWN].tolist()),
-        )
+        facts = vars(check) | {"left": check.left, "more": state.more, "question": question}
+        facts |= {"statement": state.statement, "sentence": state.sentence()}
+        facts["query"] = _named(asked.q.removeprefix(LIKE)) if asked.q.startswith(LIKE) else asked.q
+        facts["shorter"] = None if promise is not None else state.shorter
+        facts["following"] = None if after is None else library.ids([after.row])[after.row]
+        left = [] if promise is None else session.left()[:SHOWN].tolist()
+        return schemas.CheckView.model_validate(facts | {"photos": library.listed(left)})
 
 
 def _named(album: str) -> str:

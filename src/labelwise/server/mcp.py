@@ -20,6 +20,7 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from labelwise import __version__
+from labelwise.answers.log import Answer
 from labelwise.decide import Promise, Statement
 from labelwise.errors import DataError, LabelwiseError, SettingsError
 from labelwise.models import Predictor
@@ -47,10 +48,10 @@ from labelwise.system.text import counted, shortened
 class ToolAnswer(BaseModel):
     """What is said, and the condition under which that is so."""
 
-    in_words: Annotated[
-        str, Field(description="What was found, with interval and promise. Pass it on as it is.")
-    ]
-    holds_if: Annotated[str, Field(description="The condition of in_words. Pass it on with it.")]
+    in_words: str = Field(
+        description="What was found, with interval and promise. Pass it on as it is."
+    )
+    holds_if: str = Field(description="The condition of in_words. Pass it on with it.")
 
 
 class LabelFacts(BaseModel):
@@ -131,28 +132,28 @@ class DrawnPhotos(ToolAnswer):
     photos: list[str]
 
 
-MOST_LISTED = 200
-MOST_ANSWERS = 1000
-SIDE = 768
-LABELS_NAMED = 500
-EXPLAINED = 12
+MOST_LISTED, MOST_ANSWERS = 200, 1000
+LABELS_NAMED, EXPLAINED, SIDE = 500, 12, 768
 OWN_ANSWERS = (
     "These photos were drawn at random and a person answered each: it holds however wrong the "
     "model is here."
 )
+EVERY_PHOTO = (
+    "Every photo must be answered, by a person who looks at it, and none may be left out or "
+    "exchanged."
+)
+OF_ONE_PHOTO = (
+    "Probabilities and promises hold for photos like the held-out ones; of one photo nobody can "
+    "tell whether it is."
+)
 
-Asked = Annotated[
-    str,
-    Field(
-        max_length=1000,
-        description="Labels wanted and unwanted, as in 'dog, -beach' or '(cat | dog), -sofa'; "
-        "'none' is photos with none of the labels. describe_library tells which labels there are.",
-    ),
-]
-Photo = Annotated[
-    str,
-    Field(max_length=4096, pattern=r"^[^\x00]+$", description="The path of a photo, or its id."),
-]
+ASKED = (
+    "Labels wanted and unwanted, as in 'dog, -beach' or '(cat | dog), -sofa'; 'none' is photos with"
+    " none of the labels. describe_library tells which labels there are."
+)
+Asked = Annotated[str, Field(max_length=1000, description=ASKED)]
+PHOTO = "The path of a photo, or its id."
+Photo = Annotated[str, Field(max_length=4096, pattern=r"^[^\x00]+$", description=PHOTO)]
 Listed = Annotated[int, Field(ge=1, le=MOST_LISTED, description="How many photos at most.")]
 Share = Annotated[float, Field(ge=0, le=1)]
 
@@ -160,10 +161,8 @@ Share = Annotated[float, Field(ge=0, le=1)]
 class PhotoTools:
     """The questions that can be asked; those that write are listed in :attr:`WRITING`."""
 
-    READING = (
-        *("describe_library", "search_photos", "count_photos", "explain_photo"),
-        *("similar_photos", "show_photo"),
-    )
+    ABOUT_PHOTOS = ("explain_photo", "similar_photos", "show_photo")
+    READING = ("describe_library", "search_photos", "count_photos", *ABOUT_PHOTOS)
     SCORING = ("tag_photo",)
     WRITING = ("correct_photo", "draw_photos_to_answer", "estimate_from_answers")
 
@@ -181,15 +180,12 @@ class PhotoTools:
         ] = "",
     ) -> LibraryFacts:
         """Say how many photos there are, which labels can be asked for, and what was promised."""
-        text = labels_with.casefold()
-        names = [name for name in self.index.space.names if text in name.casefold()]
-        told = names[:LABELS_NAMED]
+        text, every = labels_with.casefold(), self.index.space.names
+        told = [name for name in every if text in name.casefold()][:LABELS_NAMED]
         alive = len(self.index) - len(self.index.store.dead_rows())
-        words = (
-            f"{counted(alive, 'photo')}; {counted(len(self.index.space), 'label')} can be asked "
-            f"for. The model gives a photo its labels by this rule: {self.index.spec.made_rule}."
-        )
-        if len(told) < len(self.index.space):
+        words = f"{counted(alive, 'photo')}; {counted(len(every), 'label')} can be asked for. "
+        words += f"The model gives a photo its labels by this rule: {self.index.spec.made_rule}."
+        if len(told) < len(every):
             words += f" {counted(len(told), 'label')} of them are listed here."
         trust, own = self._trust, (Promise.from_spec(made) for made in self.index.spec.promises)
         carried = {name: trust[name].carried if name in trust else None for name in told}
@@ -249,10 +245,8 @@ class PhotoTools:
 
         probs, chosen = np.exp(self.index.log_probs(at))[0], self.index.sets(at)[0]
         path = (self.index.store.paths_of([row])[row] or [photo])[0]
-        rule = self.index.spec.made_rule
-        return _explained(
-            path, names, probs, chosen, because, [f"the rule {rule}"], self._condition
-        )
+        by = f"the rule {self.index.spec.made_rule}"
+        return _explained(path, names, probs, chosen, because, by, self._condition)
 
     def similar_photos(self, photo: Photo, top: Listed = 20) -> PhotosAlike:
         """Find photos of the library that look like one of it."""
@@ -270,10 +264,7 @@ class PhotoTools:
         """Show a photo of the library, drawn small and without its metadata."""
         picture = self.index.picture(self._row(photo))
         if picture is None:
-            raise DataError(
-                f"no file holds {photo} as it was indexed; bring the index up to date with "
-                "`labelwise index`"
-            )
+            raise DataError(f"no file holds {photo} as it was indexed; run `labelwise index` again")
         transform = replace(self.index.spec.transform, size=SIDE)
         return Work(Kind.THUMBNAIL, transform).load(OneImage(*picture), 0)[1].tobytes()
 
@@ -282,23 +273,17 @@ class PhotoTools:
         model, trust = self._model_and_trust
         path = os.path.realpath(photo)
         if not any(is_below(path, home) for home in self._homes):
-            raise DataError(
-                f"{photo} lies below no folder of the index; name its folder at the start with "
-                "--folder"
-            )
-        blob = read_image_file(Path(path), os.path.basename(path))
-        predicted = model.predict(BytesImages([blob], [os.path.basename(path)]))
-        probs, names = predicted.probs[0].numpy(), model.space.names
-        return _explained(
-            photo,
-            names,
-            probs,
-            predicted.sets[0].numpy(),
-            lambda k: _because(trust.get(names[k]), float(probs[k])),
-            [f"the rule {model.rule}", *(str(Promise.from_spec(made)) for made in model.promises)],
-            "Probabilities and promises hold for photos like the held-out ones; of one photo "
-            "nobody can tell whether it is.",
-        )
+            raise DataError(f"{photo} lies below no folder of the index; name its --folder")
+        name, names = os.path.basename(path), model.space.names
+        predicted = model.predict(BytesImages([read_image_file(Path(path), name)], [name]))
+        probs, chosen = predicted.probs[0].numpy(), predicted.sets[0].numpy()
+        promises = (str(Promise.from_spec(made)) for made in model.promises)
+
+        def because(k: int) -> str:
+            return _because(trust.get(names[k]), float(probs[k]))
+
+        by = "; ".join([f"the rule {model.rule}", *promises])
+        return _explained(photo, names, probs, chosen, because, by, OF_ONE_PHOTO)
 
     def correct_photo(
         self,
@@ -326,20 +311,16 @@ class PhotoTools:
         rows = self.index.store.rows_of_photos(sample.photos)
         there = self.index.store.paths_of(rows.values())
         ids = [photo for photo, row in rows.items() if there[row]]
-        return DrawnPhotos(
-            in_words=f"{counted(len(ids), 'photo')} drawn at random on {sample.at}; a person looks "
-            "at each and answers yes, no or unsure, then estimate_from_answers takes them all",
-            holds_if="Every photo must be answered, by a person who looks at it, and none may be "
-            "left out or exchanged.",
-            question=f"does it match {sample.query}?",
-            photos=ids,
-        )
+        words = f"{counted(len(ids), 'photo')} drawn at random on {sample.at}; a person looks at"
+        words += " each and answers yes, no or unsure, then estimate_from_answers takes them all"
+        question = f"does it match {sample.query}?"
+        return DrawnPhotos(in_words=words, holds_if=EVERY_PHOTO, question=question, photos=ids)
 
     def estimate_from_answers(
         self,
         query: Asked,
         answers: Annotated[
-            dict[str, Literal["yes", "no", "unsure"]],
+            dict[str, Answer],
             Field(max_length=MOST_ANSWERS, description="The answer for each photo that was drawn."),
         ],
     ) -> PhotoCount:
@@ -386,23 +367,19 @@ class PhotoTools:
     @cached_property
     def _model_and_trust(self) -> tuple[Predictor, dict[str, LabelView]]:
         if self.run is None:
-            raise DataError(
-                "there is no model to tag with; start with: labelwise serve --mcp INDEX RUN"
-            )
+            raise DataError("there is no model to tag with; start labelwise serve --mcp INDEX RUN")
         model, held_out = self.run.model(), self.run.held_out()
         if held_out is None:
             return model, {}
-        link = require_probabilities(model)
-        return model, label_views(held_out.predictions, link, str(held_out))
+        views = label_views(held_out.predictions, require_probabilities(model), str(held_out))
+        return model, views
 
 
 def _because(trust: LabelView | None, probability: float) -> str:
     if trust is None:
         return "There are no held-out photos, so this probability was never tested."
-    for bin_ in trust.bins:
-        if probability <= bin_.high:
-            break
-    return bin_.sentence
+    reached = (bin_ for bin_ in trust.bins if probability <= bin_.high)
+    return next(reached, trust.bins[-1]).sentence
 
 
 def _explained(
@@ -411,10 +388,9 @@ def _explained(
     probs: Any,
     chosen: Any,
     because: Callable[[int], str],
-    by: Sequence[str],
+    by: str,
     condition: str,
 ) -> ExplainedPhoto:
-    """Return the labels that a photo is given, by what, and the most probable ones."""
     path = printable(photo)
     order = np.argsort(-probs, kind="stable")[: max(EXPLAINED, int(chosen.sum()))].tolist()
     labels = []
@@ -422,7 +398,7 @@ def _explained(
         facts = {"label": names[k], "probability": float(probs[k]), "given": bool(chosen[k])}
         labels.append(LabelOfPhoto.model_validate(facts | {"because": because(k)}))
     given = [f"{label.label} ({label.probability:.0%})" for label in labels if label.given]
-    words = f"{path}: {', '.join(given) or 'none of the labels'}, by {'; '.join(by)}"
+    words = f"{path}: {', '.join(given) or 'none of the labels'}, by {by}"
     return ExplainedPhoto(in_words=words, holds_if=condition, path=path, labels=labels)
 
 
@@ -442,9 +418,8 @@ def make_mcp_server(tools: PhotoTools, *, write: bool = False) -> Any:
         from mcp.server.mcpserver.exceptions import ToolError
         from mcp.types import ToolAnnotations
     except ModuleNotFoundError as error:
-        raise SettingsError(
-            f"the MCP server needs {error.name}; install it with: pip install 'labelwise[mcp]'"
-        ) from None
+        words = f"the MCP server needs {error.name}; install it with"
+        raise SettingsError(f"{words}: pip install 'labelwise[mcp]'") from None
 
     thread = Threads(1, "index")
 
@@ -466,24 +441,16 @@ def make_mcp_server(tools: PhotoTools, *, write: bool = False) -> Any:
 
         return answered
 
-    server = _brief(MCPServer, ToolError)(
-        "labelwise",
-        title="Photos of a labelwise index",
-        instructions=INSTRUCTIONS,
-        version=__version__,
-        log_level="WARNING",
-        lifespan=lifespan,
-    )
+    facts = {"title": "Photos of a labelwise index", "instructions": INSTRUCTIONS}
+    facts |= {"version": __version__, "log_level": "WARNING"}
+    server = _brief(MCPServer, ToolError)("labelwise", **facts, lifespan=lifespan)
     names = [*tools.READING, *(tools.SCORING if tools.run is not None else ())]
     for name in [*names, *(tools.WRITING if write else ())]:
-        reads = name not in tools.WRITING
-        server.add_tool(
-            tool(getattr(tools, name)),
-            annotations=ToolAnnotations(
-                read_only_hint=reads, destructive_hint=False, open_world_hint=False
-            ),
-            structured_output=None if name != "show_photo" else False,
-        )
+        hints = {"destructive_hint": False, "open_world_hint": False}
+        hints["read_only_hint"] = name not in tools.WRITING
+        structured = None if name != "show_photo" else False
+        how = {"annotations": ToolAnnotations(**hints), "structured_output": structured}
+        server.add_tool(tool(getattr(tools, name)), **how)
     return server
 
 
@@ -499,17 +466,13 @@ def _brief(server: Any, error: Any) -> Any:
             known = tools.get(name, {})
             for key, value in arguments.items() if name in tools else ():
                 if key not in known:
-                    raise error(
-                        f"{name} takes no {shortened(key, 100)!r}; it takes {', '.join(known)}"
-                    )
+                    own = shortened(key, 100)
+                    raise error(f"{name} takes no {own!r}; it takes {', '.join(known)}")
                 if isinstance(value, bool) and "boolean" not in _types(known[key]):
                     wanted = "text" if "string" in _types(known[key]) else "a number"
                     raise error(f"{key} must be {wanted}, got {str(value).lower()}")
                 if isinstance(value, dict) and len(value) > MOST_ANSWERS:
-                    raise error(
-                        f"{shortened(key, 100)} may hold {MOST_ANSWERS:,} entries, "
-                        f"got {len(value):,}"
-                    )
+                    raise error(f"{key} may hold {MOST_ANSWERS:,} entries, got {len(value):,}")
             try:
                 return await super().call_tool(name, arguments, *more)
             except error as raised:

@@ -6,7 +6,6 @@ import queue
 import threading
 import time
 from datetime import UTC, datetime
-from functools import partial
 from logging import INFO, LogRecord
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
@@ -37,13 +36,10 @@ class AccessLog:
 
     def __init__(self, path: Path, file_bytes: int = FILE_BYTES) -> None:
         try:
-            self._file = RotatingFileHandler(
-                path, maxBytes=file_bytes, backupCount=FILES_KEPT, encoding="utf-8"
-            )
+            self._file = RotatingFileHandler(path, "a", file_bytes, FILES_KEPT, "utf-8")
         except OSError as error:
-            raise SettingsError(
-                f"the access log {path} cannot be written: {error.strerror}; choose another file"
-            ) from None
+            words = f"the access log {path} cannot be written: {error.strerror}"
+            raise SettingsError(f"{words}; choose another file") from None
         self.left_out = 0
         self._lines: queue.Queue[str | None] = queue.Queue(LINES_WAITING)
         self._thread = threading.Thread(target=self._write, name="access-log", daemon=True)
@@ -78,39 +74,25 @@ class Monitor:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        histogram = partial(Histogram, registry=self.registry)
-        gauge = partial(Gauge, registry=self.registry)
-        counter = partial(Counter, registry=self.registry)
-        self.requests = histogram(
-            "http_request_duration_seconds",
-            "How long requests took.",
-            ["method", "route", "status"],
-            buckets=(*SECONDS, 10),
+        own: dict[str, Any] = {"namespace": "labelwise", "registry": self.registry}
+        times = own | {"buckets": SECONDS}
+        asked = own | {"namespace": "", "labelnames": ("method", "route", "status")}
+        self.requests = Histogram(
+            "http_request_duration_seconds", "Time of requests.", **asked, buckets=(*SECONDS, 10)
         )
-        self.batches = histogram(
-            "labelwise_batch_size", "Pictures per forward pass.", buckets=(1, 2, 4, 8, 16, 32, 64)
-        )
-        self.opened = histogram(
-            "labelwise_open_seconds", "How long pictures took to be opened.", buckets=SECONDS
-        )
-        self.forward = histogram(
-            "labelwise_forward_seconds", "How long forward passes took.", buckets=SECONDS
-        )
-        self.pauses = histogram(
-            "labelwise_loop_pause_seconds",
-            "How long the event loop was late.",
-            buckets=(0.001, *SECONDS),
-        )
-        self.queue = gauge("labelwise_queue_length", "Pictures on their way.")
-        self.failures = counter("labelwise_failures", "Pictures that could not be used.")
-        self.busy = counter("labelwise_busy", "Requests turned away because the queue was full.")
-        self.corrections = counter(
-            "labelwise_corrections", "What people said.", ["state", "source"]
-        )
-        self.evidence = gauge(
-            "labelwise_calibration_evalue", "Evidence against calibration.", ["label"]
-        )
-        self.alarm = gauge("labelwise_calibration_alarm", "1 once the alarm was raised.", ["label"])
+        sizes = (1, 2, 4, 8, 16, 32, 64)
+        self.batches = Histogram("batch_size", "Pictures per forward pass.", buckets=sizes, **own)
+        self.opened = Histogram("open_seconds", "How long pictures took to be opened.", **times)
+        self.forward = Histogram("forward_seconds", "How long forward passes took.", **times)
+        times["buckets"] = (0.001, *SECONDS)
+        self.pauses = Histogram("loop_pause_seconds", "How late the event loop was.", **times)
+        self.queue = Gauge("queue_length", "Pictures on their way.", **own)
+        self.failures = Counter("failures", "Pictures that could not be used.", **own)
+        self.busy = Counter("busy", "Requests turned away because the queue was full.", **own)
+        self.corrections = Counter("corrections", "What people said.", ("state", "source"), **own)
+        own["labelnames"] = ("label",)
+        self.evidence = Gauge("calibration_evalue", "Evidence against calibration.", **own)
+        self.alarm = Gauge("calibration_alarm", "1 once the alarm was raised.", **own)
 
     async def watch_loop(self) -> None:
         while True:

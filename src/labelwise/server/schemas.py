@@ -12,10 +12,7 @@ State = Literal["present", "absent", "unknown", "withdrawn"]
 Probability = Annotated[float, Field(ge=0, le=1)]
 PHOTO_ID, CURSOR = "^[0-9a-f]{64}$", "^[0-9]{1,7}$"
 PhotoId = Annotated[str, Field(pattern=PHOTO_ID)]
-PhotoAddress = Annotated[  # the same in the path of a route
-    str, Path(pattern=PHOTO_ID, description="The SHA-256 of the photo's content.")
-]
-CorrectedState = Literal["present", "absent", "unknown"]
+PhotoAddress = Annotated[str, Path(pattern=PHOTO_ID, description="SHA-256 of its content.")]
 
 
 class Strict(BaseModel):
@@ -32,10 +29,7 @@ class ListedPhoto(BaseModel):
 
 
 class SearchHit(ListedPhoto):
-    """A photo that answers a query.
-
-    ``probability`` is calibrated for the query; ``reasons`` are those of its labels by themselves.
-    """
+    """A photo, how probably it answers a query, and the probabilities of the query's labels."""
 
     probability: Probability
     reasons: dict[str, float]
@@ -55,10 +49,9 @@ class LikenessView(BaseModel):
 class SearchAnswer(BaseModel):
     """The best photos, and what is expected of all photos.
 
-    ``expected`` photos match, between ``low`` and ``high`` with 95 % confidence; without held-out
-    photos that match there is no such interval, and ``untested`` says so.
-    ``statement`` is of the list above the cut that was set for ``wrong_at_most``, and null without
-    it. ``near_copies`` says how many photos of that list look like an earlier one of it.
+    ``expected`` photos match, between ``low`` and ``high`` with 95 % confidence; ``untested`` says
+    why there is no interval. ``statement`` is of the list above the cut that ``wrong_at_most`` set;
+    ``near_copies`` says how many photos of that list look like an earlier one of it.
     """
 
     query: str
@@ -81,7 +74,7 @@ class PhotoLabel(BaseModel):
     label: str
     probability: Probability
     decided: bool
-    corrected: CorrectedState | None
+    corrected: Literal["present", "absent", "unknown"] | None
 
 
 class PhotoView(ListedPhoto):
@@ -152,10 +145,7 @@ class LabelPhotos(BaseModel):
 
 
 class LibraryView(BaseModel):
-    """What a library holds: its labels, the most frequent first, and its newest photos.
-
-    Labels are counted on ``counted`` of its ``photos``, drawn at random, and scaled up.
-    """
+    """The labels of a library, scaled up from ``counted`` random photos, and its newest photos."""
 
     photos: int
     counted: int
@@ -191,8 +181,8 @@ class CheckQuestion(BaseModel):
 class CheckView(BaseModel):
     """What is known of a list, and the next question.
 
-    ``more`` is about how many more answers it takes, None where more would not do; ``shorter`` the
-    length of a list that may take fewer. ``statement`` is the guarantee of the list of ``photos``.
+    It takes about ``more`` answers, None where more would not do; a list of ``shorter`` photos may
+    take fewer. ``statement`` is the guarantee of the list of ``photos``.
     """
 
     query: str
@@ -212,8 +202,7 @@ class CheckView(BaseModel):
 class ReceiptView(BaseModel):
     """A promise that was made of a list, and what people's answers since then say of it.
 
-    ``photos``, ``weights``, ``link`` and ``held_out`` are hashes: of the listed photos, the model,
-    and the photos that it was made on.
+    ``photos``, ``weights``, ``link`` and ``held_out`` are hashes.
     """
 
     number: int
@@ -390,8 +379,7 @@ class ShareView(BaseModel):
 class TrustView(BaseModel):
     """What speaks for and against trusting the model today.
 
-    ``fits``: whether the probabilities agree with ``answers`` to random questions; it takes
-    ``answers_needed`` of them to say yes.
+    ``fits``: do its probabilities agree with ``answers``? Yes takes ``answers_needed`` of them.
     """
 
     fits: Literal["yes", "no", "too few answers"]

@@ -47,9 +47,10 @@ SMALL_BODY = 256 << 10  # of requests without pictures, which are read by the ev
 TOKEN_BODY = 4 << 10  # of the request that everyone may send
 CLIENTS_KEPT = 4096
 MISTAKE = "the server made a mistake; its log says which"
+CLOSE = {"connection": "close"}
 HOST = re.compile(r"(?P<name>[a-z0-9_-]+(\.[a-z0-9_-]+)*|\[[0-9a-f:.]+\])(:[0-9]{1,5})?", re.ASCII)
 
-HEADERS = {
+_HEADERS = {
     "content-security-policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; "
         "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -60,7 +61,7 @@ HEADERS = {
     "cross-origin-opener-policy": "same-origin",
     "permissions-policy": "camera=(), geolocation=(), microphone=()",
 }
-RAW_HEADERS = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
+RAW_HEADERS = [(name.encode(), value.encode()) for name, value in _HEADERS.items()]
 
 PREFLIGHT = {
     "access-control-allow-methods": "GET, HEAD, POST, PUT, DELETE",
@@ -80,13 +81,8 @@ class RefusedError(Exception):
 def problem(status: int, detail: str, headers: Mapping[str, str] | None = None) -> Response:
     """Return an error as RFC 9457 describes it, and with ``error`` for the inference protocol."""
     facts = {"type": "about:blank", "title": HTTPStatus(status).phrase, "status": status}
-    said = shortened(detail)
-    return Response(
-        json.dumps(facts | {"detail": said, "error": said}),
-        status,
-        dict(headers or {}),
-        media_type="application/problem+json",
-    )
+    content = json.dumps(facts | dict.fromkeys(("detail", "error"), shortened(detail)))
+    return Response(content, status, headers, media_type="application/problem+json")
 
 
 def picture_route(path: str) -> str | None:
@@ -112,41 +108,31 @@ class Guard:
     def __init__(self, settings: ServeSettings) -> None:
         self.settings = settings
         self.rates, self.health_rates = _Rates(settings.rate), _Rates(settings.rate)
-        self._names, self._proxies = settings.names, settings.proxies
-        token = settings.token
+        self._names, self._proxies, token = settings.names, settings.proxies, settings.token
         self._proofs = None if token is None else (token, cookie_value(token))
 
     def headers(self, scope: Scope) -> dict[str, list[str]]:
         headers: dict[str, list[str]] = {}
         for name, value in scope["headers"]:
-            headers.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1"))
+            headers.setdefault(str(name, "latin-1").lower(), []).append(str(value, "latin-1"))
         match = HOST.fullmatch((_only(headers, "host") or "").lower())
         if match is None or match["name"].strip("[]") not in self._names:
-            raise RefusedError(
-                400,
-                "the Host header names no host of this server; "
-                "start it with --allow-host NAME to let it answer to one more name",
-            )
+            raise RefusedError(400, "the Host header names no host here; add --allow-host NAME")
         if self._proxies:
             peer, port = scope.get("client") or ("", 0)
             scope["client"] = (forwarded_client(peer, headers, self._proxies), port)
         return headers
 
     def __call__(self, scope: Scope, headers: Mapping[str, list[str]]) -> Response | None:
-        """Raise RefusedError, or return the answer to a question about what is allowed."""
         path, client = scope["path"], (scope.get("client") or ("", 0))[0]
         is_health = path.startswith(HEALTH_PATHS)
         if scope.get(ONLY_HEALTH) and not is_health:
-            raise RefusedError(
-                503,
-                "the server has as many connections as it takes; try again",
-                {"retry-after": "1", "connection": "close"},
-            )
+            words, later = "as many connections as it takes; try again", {"retry-after": "1"}
+            raise RefusedError(503, f"the server has {words}", later | CLOSE)
         wait = (self.health_rates if is_health else self.rates).take(client)
         if wait > 0:
-            raise RefusedError(
-                429, "too many requests from this address", {"retry-after": str(int(wait) + 1)}
-            )
+            later = {"retry-after": str(int(wait) + 1)}
+            raise RefusedError(429, "too many requests from this address", later)
         is_public = is_open(path)
         if not is_public or scope["method"] not in ("GET", "HEAD"):
             self._check_origin(headers)
@@ -166,31 +152,20 @@ class Guard:
         if origin is not None:
             foreign |= origin.lower() not in (f"http://{host}", f"https://{host}")
         if foreign:
-            raise RefusedError(
-                403,
-                "requests from pages of other sites are not answered; "
-                "start the server with --allow-origin ORIGIN to answer those of one",
-            )
+            words = "start the server with --allow-origin ORIGIN to answer those of one"
+            raise RefusedError(403, f"requests from pages of other sites are not answered; {words}")
 
     def shared_with(self, headers: Mapping[str, list[str]]) -> list[tuple[bytes, bytes]]:
-        """Return the headers that let the page of an allowed origin read the answer."""
         if not self.settings.origins:
             return []
         origin = _only(headers, "origin") or ""
-        vary = [(b"vary", b"origin")]
-        if origin.lower() not in self.settings.origins:
-            return vary
-        return [*vary, (b"access-control-allow-origin", origin.encode("latin-1"))]
+        allow = (b"access-control-allow-origin", origin.encode("latin-1"))
+        return [(b"vary", b"origin"), *([allow] if origin.lower() in self.settings.origins else ())]
 
     def body(self, path: str, headers: Mapping[str, list[str]], receive: Receive) -> Receive:
-        """Return the body of a request within its limits, or refuse the length it claims."""
         length = _only(headers, "content-length")
         if length is not None and "transfer-encoding" in headers:
-            raise RefusedError(
-                400,
-                "a request gives Content-Length or Transfer-Encoding, not both",
-                {"connection": "close"},
-            )
+            raise RefusedError(400, "give Content-Length or Transfer-Encoding, not both", CLOSE)
         if length is not None and (not length.isdecimal() or len(length) > 15):
             raise RefusedError(400, "the Content-Length header is not a number")
         most = self.settings.max_body
@@ -209,8 +184,7 @@ class Guard:
                 async with asyncio.timeout(max(left, 0.001)):
                     message = await receive()
             except TimeoutError:
-                words = "the request came too slowly"
-                raise RefusedError(408, words, {"connection": "close"}) from None
+                raise RefusedError(408, "the request came too slowly", CLOSE) from None
             if message["type"] == "http.request":
                 size += len(message.get("body", b""))
                 is_complete = not message.get("more_body", False)
@@ -258,11 +232,7 @@ def is_open(path: str) -> bool:
 
 
 def _too_large(most: int) -> RefusedError:
-    return RefusedError(
-        413,
-        f"a request may have {most:,} bytes here; send fewer or smaller pictures",
-        {"connection": "close"},
-    )
+    return RefusedError(413, f"a request may have {most:,} bytes here; send fewer pictures", CLOSE)
 
 
 class _Rates:
@@ -276,8 +246,7 @@ class _Rates:
         """Count a request; return how long to wait before the next, 0 if it may go on."""
         if not self.rate:
             return 0.0
-        now = time.monotonic()
-        most = max(4 * self.rate, 1.0)
+        now, most = time.monotonic(), max(4 * self.rate, 1.0)
         level, before = self._buckets.pop(client, (most, now))
         level = min(most, level + self.rate * (now - before))
         allowed = level >= 1

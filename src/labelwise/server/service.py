@@ -10,11 +10,10 @@ import logging
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
 from functools import cached_property, partial
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,9 +61,14 @@ ENOUGH_ANSWERS = 50  # to random questions, before no alarm means that probabili
 CHECKABLE = ("recall", "precision", "f", "tags")
 NOT_CHECKED = "no photo has had all its labels reviewed yet"
 ASIDE = 2  # threads for reading requests and writing answers
-RANKS = (
-    "this model ranks labels and has no probabilities; "
-    "calibrate it first with `labelwise calibrate`"
+RANKS = "this model ranks labels and has no probabilities; use `labelwise calibrate` first"
+NO_HELD_OUT = (
+    "The folder of this model holds no predictions of held-out photos, so nothing can be said of "
+    "its reliability. Serve a complete run, not only its model."
+)
+ON_ALARMS = (
+    "Alarms rest on photos audited in a random order. What people correct on their own is what "
+    "they happened to see, and says nothing of the whole."
 )
 
 
@@ -72,33 +76,20 @@ def label_views(
     held_out: Predictions, link: Link, split: str, thresholds: Sequence[float | None] | None = None
 ) -> dict[str, schemas.LabelView]:
     """Return what became of held-out photos, for every label and ten ranges of probability."""
-
-    def sentence(low: float, high: float, photos: int, carried: int, label: str) -> str:
-        spoken = f"{100 * low:.0f}–{100 * high:.0f} %"
-        if not photos:
-            return f"No photo of the {split} split got {spoken} for {label}."
-        return (
-            f"Of {photos:,} held-out photos that got {spoken} for {label}, {carried:,} carried it."
-        )
-
-    reliability = label_reliability(
-        link(held_out.logits.astype(np.float64)), held_out.labels, held_out.observed, bins=BINS
-    )
+    probs = link(held_out.logits.astype(np.float64))
+    reliability = label_reliability(probs, held_out.labels, held_out.observed, bins=BINS)
     errors, views = reliability.ece(), {}
     edges = list(pairwise(reliability.edges.tolist()))
     for column, name in enumerate(held_out.names):
         photos = reliability.counts[column].astype(int).tolist()
         carried = np.rint(reliability.present_sums[column]).astype(int).tolist()
-        means = reliability.confidence[column].tolist()
-        bins = [
-            schemas.BinView(
-                *(low, high, n, k),
-                *clopper_pearson(k, n, 0.975),
-                mean if n else None,
-                sentence(low, high, n, k, name),
-            )
-            for (low, high), n, k, mean in zip(edges, photos, carried, means, strict=True)
-        ]
+        means, bins = reliability.confidence[column].tolist(), []
+        for (low, high), n, k, mean in zip(edges, photos, carried, means, strict=True):
+            got = f"got {100 * low:.0f}–{100 * high:.0f} % for {name}"
+            words = f"Of {n:,} held-out photos that {got}, {k:,} carried it."
+            words = words if n else f"No photo of the {split} split {got}."
+            shares = clopper_pearson(k, n, 0.975)
+            bins.append(schemas.BinView(low, high, n, k, *shares, mean if n else None, words))
         ece = None if np.isnan(errors[column]) else float(errors[column])
         threshold = None if thresholds is None else thresholds[column]
         views[name] = schemas.LabelView(name, threshold, sum(photos), sum(carried), ece, bins)
@@ -110,18 +101,15 @@ def trust_chart(trust: schemas.LabelView) -> Markup:
     from labelwise.evaluation import Curve
     from labelwise.report.charts import reliability_chart
 
+    bins, of = trust.bins, "held-out photos"
     curve = Curve(
-        (0.0, *(bin_.high for bin_ in trust.bins)),
-        tuple(bin_.mean for bin_ in trust.bins),
-        tuple(bin_.carried / bin_.photos if bin_.photos else None for bin_ in trust.bins),
-        tuple(bin_.photos for bin_ in trust.bins),
-        trust.ece,
-        None,
-        None,
-        "held-out photos",
+        (0.0, *(bin_.high for bin_ in bins)),
+        tuple(bin_.mean for bin_ in bins),
+        tuple(bin_.carried / bin_.photos if bin_.photos else None for bin_ in bins),
+        tuple(bin_.photos for bin_ in bins),
+        *(trust.ece, None, None, of),
     )
-    title = f"Reliability of {trust.label}"
-    return reliability_chart([("after", "held-out photos", curve)], title=title)
+    return reliability_chart([("after", of, curve)], title=f"Reliability of {trust.label}")
 
 
 FEWEST = 50  # pictures before a share is estimated
@@ -157,13 +145,9 @@ class ServedModel:
         grey = np.full((asked.size, asked.size, asked.channels), 127, kind)
         (answer,) = self.forward([grey], ["a grey picture"])
         if answer.fault is not None:  # better now than to those who ask
-            raise CheckpointError(
-                f"{folder.path} has no answer for a grey picture: {answer.fault}; train the model "
-                "again, or serve another one"
-            )
+            raise CheckpointError(f"{folder.path} has no answer for a grey picture: {answer.fault}")
 
     def forward(self, pixels: Sequence[Pixels], names: Sequence[str]) -> list[Tagged]:
-        """Return what the model says of pictures, each of pixels (size, size, 3)."""
         inputs = np.stack(pixels).transpose(0, 3, 1, 2)
         if self.is_exported:
             model: Any = self.predictor
@@ -196,13 +180,8 @@ class ServedModel:
 
     @cached_property
     def answer_head(self) -> bytes:
-        head = schemas.Predicted(
-            model=self.weights,
-            calibration=self.calibration,
-            caution=self.spec.caution,
-            rule=self.rule,
-            results=[],
-        )
+        said = {"model": self.weights, "calibration": self.calibration, "rule": self.rule}
+        head = schemas.Predicted(**said, caution=self.spec.caution, results=[])
         return to_json(head).removesuffix(b"]}")
 
     @cached_property
@@ -212,30 +191,23 @@ class ServedModel:
 
     @cached_property
     def trust(self) -> dict[str, schemas.LabelView]:
-        if self.held_out is None:
-            limits = zip(self.names, self.thresholds, strict=True)
-            return {name: schemas.LabelView(name, limit, 0, 0, None, []) for name, limit in limits}
-        return label_views(
-            self.held_out.predictions, self.link, str(self.held_out), self.thresholds
-        )
+        held_out, limits = self.held_out, self.thresholds
+        if held_out is not None:
+            return label_views(held_out.predictions, self.link, str(held_out), limits)
+        named = zip(self.names, limits, strict=True)
+        return {name: schemas.LabelView(name, limit, 0, 0, None, []) for name, limit in named}
 
     def recent_shares(self) -> list[LabelShare]:
-        """Return the shares of labels among recent pictures; none without held-out photos."""
         if not self._held_out_shares or len(self.recent) < FEWEST:
             return []
-        probs = np.stack(list(self.recent))
-        known = zip(self.names, probs.T, self._held_out_shares, strict=True)
-        shares = [
-            estimate_share(name, recent, before)
-            for name, recent, before in known
-            if before is not None
-        ]
+        probs = np.stack(list(self.recent)).T
+        known = zip(self.names, probs, self._held_out_shares, strict=True)
+        shares = [estimate_share(name, own, held) for name, own, held in known if held is not None]
         self.share_now = {share.label: share.now for share in shares}
         return shares
 
     @cached_property
     def _held_out_shares(self) -> list[HeldOutShare | None]:
-        """What held-out photos say of each label's share; None for a label they cannot tell of."""
         if self.held_out is None:
             return []
         photos = self.held_out.predictions
@@ -255,10 +227,8 @@ class _Answers(Collector):
         info = gauge("labelwise_info", "What runs here.", labels=[*versions, "model_version"])
         photos = counter("labelwise_photos", "Pictures answered.", labels=of_model)
         nothing = counter("labelwise_none", "Pictures without any label.", labels=of_model)
-        words = "How often a label was decided."
-        decided = counter("labelwise_predictions", words, labels=of_label)
-        words = "Estimated share of recent pictures."
-        share = gauge("labelwise_label_share", words, labels=of_label)
+        decided = counter("labelwise_predictions", "Labels decided.", labels=of_label)
+        share = gauge("labelwise_label_share", "Share of recent pictures.", labels=of_label)
         for model, served in self.models.items():
             info.add_metric([__version__, model, served.version], 1)
             photos.add_metric([model], served.answered)
@@ -311,8 +281,8 @@ class Service:
             if index is not None:
                 from labelwise.server import library
 
-                spec = self.model().spec
-                self.library = library.Library(index, spec, self.decoders.thumbnail)
+                drawn = self.decoders.thumbnail
+                self.library = library.Library(index, self.model().spec, drawn)
             self.decoders.await_start()
         except BaseException:
             self.close()
@@ -356,39 +326,26 @@ class Service:
 
     def _load(self, name: str) -> ServedModel:
         model = ServedModel(name, RunFolder(self.folders[name]), self.device)
-        model.batcher = Batcher(
-            self.queue,
-            partial(self._open, model.spec),
-            partial(self._forward_beside_others, model),
-            max_batch=self.settings.max_batch,
-            max_wait=self.settings.max_wait,
-            model=self._computing,
-        )
+        own, opened = self.settings, partial(self._open, model.spec)
+        forward, limits = partial(self._forward_beside_others, model), (own.max_batch, own.max_wait)
+        model.batcher = Batcher(self.queue, opened, forward, *limits, self._computing)
         return model
 
     async def reload(self, name: str) -> bool:
-        """Answer with what the folder of a model holds now; return whether that has changed.
-
-        Where that is an error the model before goes on.
-        """
+        """Answer with what the folder of a model holds now, if it is usable and has changed."""
         before = self.model(name).spec
         if self._is_reloading:
-            raise RefusedError(
-                409, "another model is being loaded; try again", {"retry-after": "5"}
-            )
+            raise RefusedError(409, "another model is being loaded", {"retry-after": "5"})
         self._is_reloading = True
         try:
             spec = await self.aside(lambda: spec_of(self.folders[name]))
             if spec == before:
                 return False
-            loop, load = asyncio.get_running_loop(), partial(self._load, name)
-            model = await loop.run_in_executor(self._loading, load)
+            loop = asyncio.get_running_loop()
+            model = await loop.run_in_executor(self._loading, self._load, name)
             changed = before.weights_sha256 != model.spec.weights_sha256
-            if self.library is not None and name == self.first and changed:
-                raise LabelwiseError(
-                    "the index was made with other weights than its folder has now; index again "
-                    "with --rebuild, and restart the server"
-                )
+            if self._library_of(model) is not None and changed:
+                raise LabelwiseError("the index was made with other weights; index with --rebuild")
             self.models[name] = model
         except LabelwiseError as error:
             raise RefusedError(409, f"{name!r} goes on as it was, because {error}") from None
@@ -477,8 +434,8 @@ class Service:
         for promise in promises:
             check = next(checks, None) if promise.what in CHECKABLE else None
             facts = vars(promise) | {"text": str(promise), "photos": promise.n}
-            facts["verdict"] = "cannot tell" if check is None else check.verdict
-            facts["checked"] = NOT_CHECKED if check is None or not check.counted else str(check)
+            facts |= {"verdict": "cannot tell" if check is None else check.verdict}
+            facts |= {"checked": str(check) if check and check.counted else NOT_CHECKED}
             views.append(schemas.PromiseView.model_validate(facts))
         return views
 
@@ -489,40 +446,24 @@ class Service:
             self.monitor.evidence.labels(alarm.label).set(alarm.evidence)
             self.monitor.alarm.labels(alarm.label).set(alarm.raised)
         recent = await self._slowly.run(model.recent_shares)  # seconds of many labels
-        shares = [schemas.ShareView(source="recent pictures", **asdict(share)) for share in recent]
+        shares = [schemas.ShareView(source="recent pictures", **vars(share)) for share in recent]
         notes = []
         if model.held_out is None:
-            notes.append(
-                "The folder of this model holds no predictions of held-out photos, so nothing can "
-                "be said of its reliability. Serve a complete run, not only its model."
-            )
+            notes.append(NO_HELD_OUT)
         elif not model.held_out.may_promise:
-            notes.append(
-                f"Reliability is shown on photos of the split {model.held_out}, which the "
-                "calibration was fitted on; on others it is somewhat worse."
-            )
+            words = f"Reliability is shown on photos of the split {model.held_out}, which the"
+            notes.append(f"{words} calibration was fitted on; on others it is somewhat worse.")
         if library is not None:
-            notes.append(
-                "Alarms rest on photos audited in a random order. What people correct on their own "
-                "is what they happened to see, and says nothing of the whole."
-            )
             likeness = await library.run(library.likeness)
             now = likeness.likeness.shares
-            shares += [schemas.ShareView(source="library", **asdict(share)) for share in now]
-            notes.append(likeness.sentence())
+            shares += [schemas.ShareView(source="library", **vars(share)) for share in now]
+            notes += [ON_ALARMS, likeness.sentence()]
         answers = sum(alarm.audited for alarm in alarms)
         photos = 0 if library is None else library.index.photos
         needed = min(ENOUGH_ANSWERS, photos * len(model.names)) or ENOUGH_ANSWERS
-        fits: Literal["yes", "no", "too few answers"]
         fits = "yes" if answers >= needed else "too few answers"
-        if any(alarm.raised for alarm in alarms):
-            fits = "no"
-        return schemas.TrustView(
-            fits=fits,
-            answers=answers,
-            answers_needed=needed,
-            alarms=[schemas.AlarmView.model_validate(alarm) for alarm in alarms],
-            shares=shares,
-            promises=await self.promise_views(model),
-            notes=notes,
-        )
+        facts: dict[str, Any] = {"answers": answers, "answers_needed": needed, "shares": shares}
+        facts |= {"fits": "no" if any(alarm.raised for alarm in alarms) else fits, "notes": notes}
+        facts["alarms"] = [schemas.AlarmView.model_validate(alarm) for alarm in alarms]
+        facts["promises"] = await self.promise_views(model)
+        return schemas.TrustView.model_validate(facts)

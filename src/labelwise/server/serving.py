@@ -33,7 +33,6 @@ from labelwise.server.settings import ServeSettings, same_address
 #     accepting   16 new connections in a turn at most; the others wait with the system
 #     the lock    is asked for after 0.5 ms
 
-
 AT_ONCE = 4
 ACCEPTED_AT_ONCE = 16  # once in a round, so that few of them would keep newcomers waiting
 SWITCH_SECONDS = 0.0005
@@ -65,17 +64,6 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
     if sys.platform == "win32":
         return asyncio.new_event_loop()
     return asyncio.SelectorEventLoop(BoundedSelector())
-
-
-@contextmanager
-def threads_take_short_turns() -> Iterator[None]:
-    """Let a thread that waits for the interpreter's lock ask for it sooner, within the block."""
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(SWITCH_SECONDS)
-    try:
-        yield
-    finally:
-        sys.setswitchinterval(before)
 
 
 # Limits of connections:
@@ -153,7 +141,7 @@ class Connections:
     def admit(self, one: "LimitedProtocol", client: str) -> bool:
         """Count a connection; return False if it is beyond the limits, and for health alone."""
         crowded = None
-        is_proxy = bool(self.proxies) and same_address(client) in self.proxies
+        is_proxy = same_address(client) in self.proxies
         if self._counts.get(client, 0) >= self.most_per_client and not is_proxy:
             crowded = client
         elif sum(self._counts.values()) >= self.most:
@@ -170,7 +158,6 @@ class Connections:
         return True
 
     def note(self, one: "LimitedProtocol", client: str, *, waits: bool) -> None:
-        """Note whether a connection waits for a request, and may be ended for another."""
         waiting = self._waiting.setdefault(client, {})
         if waits and one not in self._reserve:
             waiting[one] = None
@@ -182,10 +169,8 @@ class Connections:
     def leave(self, one: "LimitedProtocol", client: str) -> None:
         if one in self._reserve:
             del self._reserve[one]
-        elif client in self._counts:
-            self._counts[client] -= 1
-            if not self._counts[client]:
-                del self._counts[client]
+        elif (others := self._counts.pop(client, 1) - 1) > 0:
+            self._counts[client] = others
 
 
 class LimitedProtocol(H11Protocol):
@@ -240,9 +225,6 @@ class LimitedProtocol(H11Protocol):
             self._answer_timer.cancel()
             self._answer_timer = None
 
-    def timeout_keep_alive_handler(self) -> None:
-        self.give_up()
-
     def give_up(self) -> None:
         """End the connection now, also where its client takes no answer."""
         self._leave()
@@ -250,6 +232,8 @@ class LimitedProtocol(H11Protocol):
             self.transport.abort()  # closing would wait for the client to take the rest
         else:
             self.transport.close()
+
+    timeout_keep_alive_handler = give_up
 
     def send_400_response(self, msg: str) -> None:
         status, sentence = self.requests.refusal
@@ -267,7 +251,6 @@ class LimitedProtocol(H11Protocol):
         self.give_up()
 
     def _watch(self) -> None:
-        """Start or stop the time within which the next request must be there."""
         waits = not self._has_left and (self.cycle is None or self.cycle.response_complete)
         if waits and self._request_timer is None:
             self.known.note(self, self._address, waits=True)
@@ -294,30 +277,30 @@ def serve(
     started: Callable[[str], None] = lambda _: None,
     on_hangup: Callable[[], Coroutine[Any, Any, None]] | None = None,
 ) -> None:
-    """Serve until interrupted; ``started`` gets the address once requests are taken.
-
-    ``on_hangup`` is called on the signal SIGHUP, on systems that have it.
-    """
+    """Serve until interrupted; tell the address once requests are taken, and hear SIGHUP."""
     listener = listen(settings)
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     address = f"http://{host}:{listener.getsockname()[1]}/"
     server = Server(server_config(app, settings), lambda: started(address), on_hangup)
-    with listener, only_new_garbage(), threads_take_short_turns():
+    with listener, short_pauses():
         server.run(sockets=[listener])
 
 
 @contextmanager
-def only_new_garbage() -> Iterator[None]:
-    """Let the search for garbage pass over all objects there are before the block.
+def short_pauses() -> Iterator[None]:
+    """Let a thread ask for the interpreter's lock sooner within the block.
 
-    Else it stops the event loop for 200 ms.
+    The search for garbage passes over all objects there are before: else it takes 200 ms.
     """
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(SWITCH_SECONDS)
     gc.collect()
     gc.freeze()
     try:
         yield
     finally:
         gc.unfreeze()
+        sys.setswitchinterval(before)
 
 
 def server_config(app: ASGIApp, settings: ServeSettings) -> uvicorn.Config:
@@ -343,8 +326,7 @@ def server_config(app: ASGIApp, settings: ServeSettings) -> uvicorn.Config:
     )
 
 
-def _is_news(record: logging.LogRecord) -> bool:
-    """Return whether a line is more than a request that was given up because the server stops."""
+def _is_news(record: logging.LogRecord) -> bool:  # and not a request given up by a server's stop
     return record.exc_info is None or not isinstance(record.exc_info[1], asyncio.CancelledError)
 
 
@@ -389,8 +371,7 @@ class Server(uvicorn.Server):
     def _hang_up(self) -> None:
         if self.on_hangup is not None:
             task = asyncio.get_running_loop().create_task(self.on_hangup())
-            self._hung_up.add(task)
-            task.add_done_callback(self._hung_up.discard)
+            self._hung_up = {task, *(other for other in self._hung_up if not other.done())}
 
 
 def listen(settings: ServeSettings) -> socket.socket:
@@ -404,9 +385,7 @@ def listen(settings: ServeSettings) -> socket.socket:
         listener.bind((settings.host, settings.port))
     except OSError as error:
         listener.close()
-        raise SettingsError(
-            f"cannot listen on {settings.host} port {settings.port}: {error.strerror}; "
-            "another program may have the port, choose one with --port"
-        ) from None
+        words = f"cannot listen on {settings.host} port {settings.port}: {error.strerror}"
+        raise SettingsError(f"{words}; choose another port with --port") from None
     listener.listen(BACKLOG)
     return listener

@@ -3,6 +3,7 @@
 import itertools
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
@@ -24,9 +25,9 @@ class ServeSettings:
     whose pages may ask. ``rate`` is requests per second and client, 0 for no limit. Pictures of one
     address on their way are limited by ``client_queue``, by default half of the queue. Of requests
     from ``trusted_proxies`` the client is the last of X-Forwarded-For. Bodies together may take
-    ``body_memory``, and beyond it ``body_disk``. ``label_studio`` is the folder that photos of its
-    tasks are read from. ``decoders`` processes open pictures; 0 opens them in threads of the
-    server, where a harmful picture is only held back by the limits on bytes and pixels.
+    ``body_memory``, and beyond it ``body_disk``. Photos of tasks are read below ``label_studio``.
+    ``decoders`` processes open pictures; 0 opens them in threads of the server, where a harmful
+    picture is only held back by the limits on bytes and pixels.
     """
 
     host: str = "127.0.0.1"
@@ -62,32 +63,18 @@ class ServeSettings:
 
     def _mistakes(self) -> Iterator[str]:
         if not is_loopback(self.host) and self.token is None:
-            yield (
-                f"{self.host} can be reached by others, so a token is needed: write one into a "
-                "file and give --token-file FILE, or stay on 127.0.0.1"
-            )
+            yield f"{self.host} can be reached by others, so a token is needed: --token-file FILE"
         token = SHORTEST_TOKEN * "x" if self.token is None else self.token
         if len(token) < SHORTEST_TOKEN or not token.isascii() or " " in token:
-            yield (
-                f"a token must have at least {SHORTEST_TOKEN} ASCII letters or digits and no "
-                "space; `openssl rand -hex 24` makes one"
-            )
+            yield f"a token must have at least {SHORTEST_TOKEN} ASCII letters or digits, no space"
         for origin in itertools.filterfalse(ORIGIN.fullmatch, self.origins):
-            yield (
-                "an origin must be a scheme, a name and a port where it has one, in lower case "
-                f"and without a path, such as https://photos.example, got {origin!r}"
-            )
+            yield f"an origin must be as https://photos.example, in lower case, got {origin!r}"
         for address in itertools.filterfalse(same_address, self.trusted_proxies):
-            words = "--trusted-proxy must be the address of one proxy, such as 10.0.0.2"
-            yield f"{words}, got {address!r}"
+            yield f"--trusted-proxy must be the address of one proxy, as 10.0.0.2, got {address!r}"
         if self.label_studio is not None and not self.label_studio.is_dir():
-            words = "--label-studio must be the folder that Label Studio serves photos from"
-            yield f"{words}, got {self.label_studio}"
+            yield f"--label-studio must be the folder of its photos, got {self.label_studio}"
         for name in itertools.filterfalse(MODEL_NAME.fullmatch, (name for name, _ in self.models)):
-            yield (
-                "the name of a model must begin with a letter or digit and hold up to 100 "
-                f"letters, digits, dots, dashes and underscores, got {name!r}"
-            )
+            yield f"a model's name must begin with a letter or digit and may hold ._-, got {name!r}"
         if not 0 <= self.port <= 65535:
             yield f"a port must lie between 0 and 65535, got {self.port}"
         least = {"max_body": 1, "max_files": 1, "max_batch": 1, "max_queue": 1}
@@ -108,9 +95,7 @@ class ServeSettings:
         folders = {first: run}
         for name, folder in self.models:
             if name in folders:
-                raise SettingsError(
-                    f"two models have the name {name!r}; give one of them another: --model NAME=RUN"
-                )
+                raise SettingsError(f"two models have the name {name!r}; rename one by --model")
             folders[name] = folder
         return folders
 
@@ -137,18 +122,14 @@ class ServeSettings:
 
 def same_address(text: str) -> str | None:
     """Return an IP address as it is written in one way, or None: it is not one."""
-    try:
+    with suppress(ValueError):
         address = ip_address(text.strip())
-    except ValueError:
-        return None
-    return str(getattr(address, "ipv4_mapped", None) or address)
+        return str(getattr(address, "ipv4_mapped", None) or address)
+    return None
 
 
 def is_loopback(host: str) -> bool:
     """Return whether only this machine can reach an address."""
-    if host == "localhost":
-        return True
-    try:
+    with suppress(ValueError):
         return ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
+    return host == "localhost"

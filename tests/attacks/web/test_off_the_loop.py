@@ -1,9 +1,6 @@
-"""What strangers send is read in threads beside the event loop, in pieces and in short turns; no
-search for garbage goes through every object of the program.
+"""What strangers send is read in threads beside the event loop, in pieces and in short turns.
 
-A thread that holds the interpreter's lock holds up the event loop as well: 20 MiB of base64 took
-100 ms of processor time, and was read on the loop itself for PhotoPrism. Oracles: the name of the
-thread, the sizes that C code is given, Python's own slices, base64 and garbage collector.
+Oracles: the thread's name, the sizes that C code is given, Python's slices, base64 and collector.
 """
 
 import base64
@@ -68,19 +65,6 @@ def test_nothing_long_is_read_on_the_event_loop(bridged, monkeypatch, read, path
     assert all(name.startswith("aside") for name in threads.values()), threads
 
 
-def test_long_base64_is_decoded_in_pieces(monkeypatch):
-    sizes, decode = [], base64.b64decode
-
-    def noted(text, **more):
-        sizes.append(len(text))
-        return decode(text, **more)
-
-    monkeypatch.setattr(json_bodies.base64, "b64decode", noted)
-    content = Random(0).randbytes(3 * PIECE + 5)
-    assert from_base64("data:image/png;base64," + base64.b64encode(content).decode()) == content
-    assert (max(sizes), len(sizes)) == (PIECE, 5)
-
-
 @pytest.mark.parametrize("length", [4, PIECE - 4, PIECE, PIECE + 4, 2 * PIECE, 2 * PIECE + 8])
 @pytest.mark.parametrize("padding", ["", "=", "=="])
 def test_base64_is_what_the_standard_library_takes_for_it(length, padding):
@@ -97,7 +81,7 @@ def test_base64_is_what_the_standard_library_takes_for_it(length, padding):
             assert from_base64(text) == expected
 
 
-def test_a_copy_in_pieces_is_the_slice():
+def test_long_bytes_are_copied_and_decoded_in_pieces(monkeypatch):
     content, rng = Random(1).randbytes(3 * PIECE), Random(2)
     edges = [0, 1, PIECE - 1, PIECE, PIECE + 1, 2 * PIECE, 3 * PIECE, 3 * PIECE + 9]
     edges += [rng.randrange(3 * PIECE) for _ in range(5)]
@@ -105,18 +89,25 @@ def test_a_copy_in_pieces_is_the_slice():
         for end in edges:
             for given in (content, memoryview(content)):
                 assert copied(given, start, end) == content[start:end]
+    sizes, decode = [], base64.b64decode
+
+    def noted(text, **more):
+        sizes.append(len(text))
+        return decode(text, **more)
+
+    monkeypatch.setattr(json_bodies.base64, "b64decode", noted)
+    content = Random(0).randbytes(3 * PIECE + 5)
+    assert from_base64("data:image/png;base64," + base64.b64encode(content).decode()) == content
+    assert (max(sizes), len(sizes)) == (PIECE, 5)
 
 
-def test_a_long_number_is_found_across_two_pieces():
+def test_numbers_and_costs_are_found_across_pieces():
     for at in range(PIECE - 70, PIECE + 2):
         body = b"[" + b" " * at + b"7" * 64 + b"]"
         with pytest.raises(RefusedError, match="64 digits"):
             require_cheap(body, 1000)
         require_cheap(body.replace(b"7" * 64, b"7" * 63), 1000)
-
-
-def test_costs_are_counted_once_in_every_piece():
-    """The oracle is the formula, on the whole."""
+    # The oracle is the formula, on the whole.
     body = json.dumps([{"a": ["\\", 1]}] * (PIECE // 8)).encode()
     cost = sum(body.count(mark) * weight for mark, weight in json_bodies.COSTS.items())
     require_cheap(body, cost)
@@ -124,21 +115,11 @@ def test_costs_are_counted_once_in_every_piece():
         require_cheap(body, cost - 1)
 
 
-def test_only_what_is_new_is_searched_for_garbage():
-    gc.collect()
-    before = len(gc.get_objects())
-    with serving.only_new_garbage():
-        assert gc.get_freeze_count() > 0.9 * before
-        assert len(gc.get_objects()) < 0.1 * before
-    assert gc.get_freeze_count() == 0
-    assert len(gc.get_objects()) > 0.9 * before
-
-
 def test_a_server_runs_so_and_its_threads_ask_for_the_lock_early(monkeypatch):
     def noted(*_, **__):
         seen.append((sys.getswitchinterval(), gc.get_freeze_count() > 10_000))
 
-    seen, before = [], sys.getswitchinterval()
+    seen, before = [], sys.getswitchinterval()  # and only what is new is searched for garbage
     monkeypatch.setattr(serving.Server, "run", noted)
     serving.serve(lambda *_: None, ServeSettings(port=0))
     assert seen == [(pytest.approx(0.0005), True)]

@@ -34,8 +34,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor
 
 from labelwise.answers.agreement import ASIDE, write_table
-from labelwise.answers.log import AnswerLog, LoggedAnswer, answered
-from labelwise.answers.version_0_2 import lines_of_run
+from labelwise.answers.log import AnswerLog, LoggedAnswer, answered, lines_of_run
 from labelwise.data import LabelTable
 from labelwise.decide import NEVER, Rule, Threshold, WithParents
 from labelwise.errors import CheckpointError, DataError, ImageError, SettingsError
