@@ -95,13 +95,6 @@ def test_the_warning_says_what_a_promise_by_photo_is_worth():
     assert "not in 5%" in made.warning
 
 
-def test_a_refusal_names_the_groups():
-    probs, present, groups = alike(1, groups=6)
-    made = promise_precision(Evidence.read(probs, present, groups=groups), level=0.95)
-    assert not made.promises
-    assert "groups and were tested by group; use photos of more groups" in made.refused[0]
-
-
 def test_tuning_photos_without_groups_do_not_undo_those_of_the_test():
     probs, present, groups = copied(5)
     other, truth, _ = copied(1, seed=8)

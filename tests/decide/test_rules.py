@@ -38,14 +38,6 @@ def test_top_k_takes_lower_columns_of_equal_ones(probs, k):
     np.testing.assert_array_equal(TopK(k)(torch.from_numpy(probs)).numpy(), expected)
 
 
-def test_top_k_of_many_equal_ones():
-    probs = np.random.default_rng(0).integers(0, 3, (20, 500)) / 3
-    for values, row in zip(probs, TopK(40)(probs), strict=True):
-        best = sorted(range(500), key=lambda column: (-values[column], column))[:40]
-        assert np.flatnonzero(row).tolist() == sorted(best)
-    np.testing.assert_array_equal(TopK(40)(torch.from_numpy(probs)).numpy(), TopK(40)(probs))
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_threshold_compares_each_label_with_its_own(dtype):
     probs = torch.tensor([[0.5, 0.25, 1.0], [0.75, 0.5, 0.0]], dtype=dtype)
@@ -71,10 +63,6 @@ RULES += [AtMost(Threshold(0.4), 3), OnePerGroup(TopK(1), ((0, 3, 1),), ((2, 5),
 @pytest.mark.parametrize("rule", RULES)
 def test_rules_survive_json(rule):
     assert rule_from_spec(json.loads(json.dumps(rule_to_spec(rule)))) == rule
-
-
-def test_at_most_takes_the_most_probable_of_a_set():
-    assert AtMost(Threshold(0.4), 1)(np.array([[0.5, 0.6, 0.1]])).tolist() == [[False, True, False]]
 
 
 def brute_force(p, beta, chosen):
@@ -116,21 +104,11 @@ def test_expected_f_of_many_labels_drops_nothing_that_matters():
     assert found.shape[1] < 300
 
 
-@pytest.mark.parametrize(
-    ("rule", "words"),
-    [
-        (TopK(3), "the 3 most probable labels of each image"),
-        (Threshold(0.25), "every label with probability at least 0.25"),
-        (Threshold((0.1, 0.2, 0.2)), "each label at its own threshold (2 different ones)"),
-        (ExpectedF(), "the set of each image with the most expected F1"),
-        (
-            AtMost(TopK(3), 2),
-            "the 3 most probable labels of each image, and of these at most the 2",
-        ),
-        (WithParents(TopK(3), (-1, 0)), "of each image, with what these are kinds of"),
-        (OnePerGroup(TopK(3), ((0, 1),)), "of each image, with one label of each group that"),
-    ],
-)
-def test_a_rule_says_what_it_chooses(rule, words):
-    """Oracle: the sentences, written out."""
-    assert words in str(rule)
+def test_a_rule_says_what_it_chooses():
+    each = "the 3 most probable labels of each image"
+    assert str(AtMost(TopK(3), 2)) == f"{each}, and of these at most the 2 most probable"
+    assert str(WithParents(TopK(3), (-1, 0))) == f"{each}, with what these are kinds of"
+    assert f"{each}, with one label of each group" in str(OnePerGroup(TopK(3), ((0, 1),)))
+    assert str(Threshold(0.25)) == "every label with probability at least 0.25"
+    assert "at its own threshold (2 different ones)" in str(Threshold((0.1, 0.2, 0.2)))
+    assert str(ExpectedF()) == "the set of each image with the most expected F1"

@@ -12,7 +12,6 @@ from scipy.stats import binomtest
 
 from labelwise.decide import (
     NEVER,
-    Threshold,
     average_k,
     best_f,
     control_false_alarms,
@@ -171,11 +170,6 @@ def test_rules_fitted_in_float64_decide_the_same_in_float32(levels):
     ]
     for rule in rules:
         np.testing.assert_array_equal(rule(probs.astype(np.float32)), rule(probs))
-
-
-def test_values_are_plain_numbers():
-    assert isinstance(Threshold(np.float32(0.5)).value, float)
-    assert Threshold(torch.tensor([0.5, 1])) == Threshold((0.5, 1.0))
 
 
 def test_a_day_holds_as_many_photos_as_it_is_said_to():

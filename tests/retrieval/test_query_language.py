@@ -70,34 +70,17 @@ def test_wrong_queries_get_one_sentence(text, message):
         Query.parse(text, SPACE)
 
 
-@pytest.mark.parametrize(
-    ("text", "meant"),
-    [
-        ("dog and sofa", "dog, sofa"),
-        ("Dog and sofa", None),
-        ("dog AND not sofa, cat", "dog, -sofa, cat"),
-        ("dog or cat", "dog | cat"),
-        ("dog sofa>0.5", "dog, sofa>0.5"),
-    ],
-)
-def test_words_between_labels_are_answered_by_the_signs_for_them(text, meant):
-    with pytest.raises(DataError) as refused:
-        Query.parse(text, SPACE)
-    sentence = str(refused.value)
-    if meant is None:
-        assert sentence.startswith("unknown label")
-        return
-    assert f"got {text!r}" in sentence
-    suggested = re.search("did you mean '(.*)'", sentence)[1]
-    assert Query.parse(suggested, SPACE) == Query.parse(meant)
-
-
 STREET = LabelSpace(("traffic light", "light", "car", "T-shirt", "red car", "light red"))
 
 
 @pytest.mark.parametrize(
     ("text", "meant"),
     [
+        ("car and light", "car, light"),
+        ("Car and light", None),
+        ("car AND not light, T-shirt", "car, -light, T-shirt"),
+        ("car or light", "(car | light)"),
+        ("car light>0.5", "car, light>0.5"),
         ("traffic light car", "traffic light, car"),
         ("car Traffic  Light t-shirt, -red car", "car, traffic light, T-shirt, -red car"),
         ("traffic light car | car", None),  # it could be read in two ways
@@ -108,13 +91,13 @@ STREET = LabelSpace(("traffic light", "light", "car", "T-shirt", "red car", "lig
         ("car " * 51, None),  # nobody means that
     ],
 )
-def test_labels_of_several_words_are_told_apart_where_a_comma_is_missing(text, meant):
+def test_words_and_missing_commas_between_labels_are_answered_by_signs(text, meant):
     with pytest.raises(DataError) as refused:
         Query.parse(text, STREET)
     if meant is None:
         assert str(refused.value).startswith("unknown label")
     else:
-        assert str(refused.value).endswith(f"did you mean {meant!r}?")
+        assert str(refused.value).endswith(f"got {text!r}; did you mean {meant!r}?")
 
 
 @pytest.mark.parametrize("name", ["a|b", "x (y)", "-dash", "!", "not now"])
@@ -218,13 +201,6 @@ def test_asking_for_a_parent_finds_the_children(tmp_path):
     np.testing.assert_allclose(found.probs, [0.75 * 0.8])
     with pytest.raises(DataError, match="unknown label 'animl'; did you mean 'animal'"):
         Query.parse("animl", SPACE, kinds)
-    with pytest.raises(DataError, match="circles"):
-        Taxonomy({"a": "b", "b": "a"})
-    file.write_text("child,parent\ncat,pet\ncat,animal\n")
-    with pytest.raises(DataError, match="line 3: 'cat' has two parents"):
-        Taxonomy.read(file)
-    with pytest.raises(DataError, match="cannot be read"):
-        Taxonomy.read(tmp_path / "nowhere.csv")
 
 
 def test_unfinished_names_are_completed():
@@ -324,10 +300,6 @@ def test_rank_orders_all_or_the_top_and_keeps_ties_in_row_order(top):
     np.testing.assert_allclose(found.probs, np.exp(scores[expected]))
 
 
-def test_rank_refuses_nan_and_unequal_shapes():
-    values = np.zeros((3, 6))
+def test_rank_refuses_unequal_shapes():
     with pytest.raises(ValueError, match="one shape"):
-        rank(values, values[:, :2], Query.of(["dog"]), ODD)
-    values[1, 0] = np.nan
-    with pytest.raises(ValueError, match="NaN, got one in row 1"):
-        rank(values, values, Query.of(["dog"]), ODD)
+        rank(np.zeros((3, 6)), np.zeros((3, 2)), Query.of(["dog"]), ODD)

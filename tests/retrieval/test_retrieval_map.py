@@ -4,7 +4,6 @@ from itertools import combinations, product
 
 import numpy as np
 import pytest
-import torch
 from golden import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -131,13 +130,6 @@ def test_a_label_that_no_image_carries_leaves_its_queries_out():
     empty = retrieval_map(log_p, log_q, np.zeros_like(truth), longest=2)
     assert [point.queries for point in empty] == [0, 0]
     assert all(np.isnan(point.value) for point in empty)
-
-
-def test_torch_and_numpy_agree():
-    log_p, log_q, truth = map(torch.from_numpy, problem()[:3])
-    tables = log_p.bfloat16(), log_q.bfloat16(), truth
-    arrays = (*(side.float().numpy() for side in tables[:2]), truth.numpy())
-    assert retrieval_map(*tables, longest=2) == retrieval_map(*arrays, longest=2)
 
 
 def test_says_what_is_wrong():

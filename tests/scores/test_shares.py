@@ -1,6 +1,5 @@
 """Shares of labels among new photos. Oracles: exact probabilities, the formula of one photo."""
 
-import csv
 import json
 
 import numpy as np
@@ -80,14 +79,10 @@ def test_no_link_no_photo_and_no_held_out_photos_are_refused(tmp_path):
 
 @pytest.fixture
 def run(tmp_path):
-    """A run, and labelled pictures of which it says dog far more often than of held-out photos."""
+    """A run, and pictures of which it says dog far more often than of held-out photos."""
     folder = save_model(tmp_path / "run")
-    with (tmp_path / "new.csv").open("w", newline="") as file:
-        table = csv.writer(file)
-        table.writerow(("path", "labels"))
-        for number in range(30):
-            picture(tmp_path / "photos" / f"{number}.png", number)
-            table.writerow((f"photos/{number}.png", "dog" if number % 2 else "cat"))
+    for number in range(30):
+        picture(tmp_path / "photos" / f"{number}.png", number)
     return folder
 
 
@@ -107,17 +102,7 @@ def test_predict_shows_the_shares_of_labels(run, tmp_path):
         line = next(line for line in said.splitlines() if one.label in line.split()[:1])
         assert f"{one.before:.1%}" in line
         assert f"{one.now:.1%}" in line
-    with pytest.raises(SettingsError, match="not for shards"):
-        labelwise("predict", run, tmp_path / "photos", "--shares", "-o", f"{tmp_path}/shards/")
-
-
-def test_evaluate_shows_probabilities_before_and_after(run, tmp_path):
-    data = ("--data", tmp_path / "new.csv", "--query-length", "0", "--json")
-    plain = json.loads(labelwise("evaluate", run, *data))
-    found = json.loads(labelwise("evaluate", run, *data, "--adapt-shares"))
-    assert plain["after"] is None
-    assert found["before"] == plain["before"]
-    assert found["after"] != plain["before"]
-    assert any("adapted to the shares" in note for note in found["notes"])
     with pytest.raises(SettingsError, match="--adapt-shares does not apply"):
         labelwise("evaluate", run, "--adapt-shares")
+    with pytest.raises(SettingsError, match="not for shards"):
+        labelwise("predict", run, tmp_path / "photos", "--shares", "-o", f"{tmp_path}/shards/")

@@ -128,8 +128,9 @@ def count_calls(
         bounds = _calibrated(covariance, u, probs, correct, cell, right, together)
     counts = np.stack([sizes, checked, right.astype(np.int64)], 1).tolist()
     return [
-        CallCount(names[k // len(parts)], parts[k % len(parts)], *counts[k], *bounds(k))
-        for k in np.flatnonzero(sizes).tolist()
+        CallCount(names[k // len(parts)], parts[k % len(parts)], many, told, true, *bounds(k))
+        for k, (many, told, true) in enumerate(counts)
+        if many
     ]
 
 

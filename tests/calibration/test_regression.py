@@ -1,16 +1,19 @@
-"""Oracles: sklearn's logistic regression, scipy's minimisers, and held-out log loss."""
+"""Oracles: sklearn's logistic regression, scipy's minimisers, golden vectors, minima by hand."""
+
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 from calibration_problems import log_loss, problem
-from scipy.optimize import minimize
+from golden import assert_golden, cases, tensor
+from scipy.optimize import minimize, minimize_scalar
 from sklearn.linear_model import LogisticRegression
 
-from labelwise.calibration import beta, platt
+from labelwise.calibration import Temperature, beta, platt, regression, temperature
 from labelwise.calibration.entries import Bins, compressed, joined, read_entries
 from labelwise.calibration.regression import scaled
-from labelwise.links import Sigmoid
+from labelwise.links import Sigmoid, Softmax
 
 SIZES = pytest.mark.parametrize("images", [300, 6000])  # exact from the start, and through bins
 UNKNOWN = pytest.mark.parametrize("unknown", [False, True])
@@ -152,16 +155,6 @@ def test_raw_scores_of_any_unit_are_calibrated_alike(scale, shift):
     )
 
 
-def test_outliers_do_not_spoil_the_bins():
-    logits, labels, _ = problem(6000)
-    logits[0, 0], logits[1, 1] = 9000.0, -9000.0
-    labels[0, 0], labels[1, 1] = True, False
-    link = platt(logits, labels, Sigmoid(), scope="shared")
-    slope, offset = logistic_regression(logits.numpy().reshape(-1, 1), labels.numpy().ravel())
-    np.testing.assert_allclose(link.slope.tolist(), slope, rtol=1e-3)
-    np.testing.assert_allclose(link.offset.tolist(), offset, rtol=1e-3)
-
-
 def test_joined_and_coarser_bins_keep_sums():
     logits, labels, observed = problem(6000, unknown=True)
     parts = compressed(read_entries(logits, labels, None, observed), 3)
@@ -183,3 +176,118 @@ def test_a_sample_of_images_without_known_labels_does_not_spoil_the_bins():
     link = platt(logits, labels, Sigmoid(), observed, scope="shared")
     slope, _ = logistic_regression(logits[observed].numpy()[:, None], labels[observed].numpy())
     np.testing.assert_allclose(link.slope.tolist(), slope, rtol=1e-3)
+
+
+def test_golden():
+    case = cases("temperature_scaling")["sigmoid, 8 pairs"]
+    logits, labels = tensor(case["inputs"]["logits"]), tensor(case["inputs"]["targets"])
+    link = temperature(logits, labels, Sigmoid())
+    assert_golden(tensor(link.temperature), case["expected"]["T"])
+    assert_golden(tensor(log_loss(Sigmoid(), logits, labels)), case["expected"]["nll_before"])
+    assert_golden(tensor(log_loss(link, logits, labels)), case["expected"]["nll_after"])
+
+
+@pytest.mark.parametrize("link", [Sigmoid(), None])
+@pytest.mark.parametrize(("scale", "images"), [(0.1, 400), (30.0, 400), (1.0, 20_000)])
+def test_sigmoid_is_scipys_minimum(scale, images, link):
+    logits, labels, observed = problem(images, unknown=link is None)
+    logits = logits * scale
+    link = temperature(logits, labels, link, observed)
+
+    def loss(a):
+        return log_loss(Temperature(Sigmoid(), 1 / a, 1e9), logits, labels, observed)
+
+    best = minimize_scalar(loss, bounds=(1e-3, 50), method="bounded", options={"xatol": 1e-10})
+    assert link.temperature == pytest.approx(1 / best.x, rel=1e-5)
+
+
+def test_softmax_is_scipys_minimum_and_stays_a_softmax():
+    rng = np.random.default_rng(0)
+    logits = torch.from_numpy(rng.normal(size=(300, 6)) * 3)
+    labels = torch.from_numpy(rng.random((300, 6)) < logits.softmax(1).numpy() ** 0.5)
+    labels[:40] = False  # images without labels have no target
+    link = temperature(logits, labels, Softmax())
+    assert isinstance(link, Softmax)
+
+    def loss(a):
+        y = labels[labels.any(1)].double()
+        log_p = (a * logits[labels.any(1)]).log_softmax(1)
+        return -(y * log_p).sum(1).div(y.sum(1)).mean().item()
+
+    best = minimize_scalar(loss, bounds=(1e-3, 50), method="bounded", options={"xatol": 1e-10})
+    assert link.temperature == pytest.approx(1 / best.x, rel=1e-5)
+    warm = temperature(logits, labels, Softmax(temperature=4.0))
+    assert warm.temperature == pytest.approx(link.temperature, rel=1e-9)
+
+
+def test_separable_scores_are_capped_and_reversed_ones_flattened_with_a_warning():
+    logits = torch.tensor([[-1.0, 1], [-2, 2], [-3, 3]])
+    labels = torch.tensor([[0, 1]] * 3)
+    with pytest.warns(
+        UserWarning, match=r"cannot tell how sure to be: the temperature is the least"
+    ):
+        assert temperature(logits, labels, Sigmoid()).temperature == pytest.approx(0.01)
+    with pytest.warns(UserWarning, match="do not rise with the labels"):
+        link = temperature(logits, 1 - labels, Sigmoid())
+    assert link.temperature == pytest.approx(1e6)
+    torch.testing.assert_close(link(logits), torch.full((3, 2), 0.5), atol=1e-5, rtol=0)
+    with pytest.warns(UserWarning, match="do not rise"):
+        temperature(-logits, labels, Softmax())
+
+
+close = partial(np.testing.assert_allclose, rtol=1e-7, atol=1e-7)
+
+
+class Given(regression.Problem):
+    """A loss of weights alone, between bounds."""
+
+    def __init__(self, loss, low, high):
+        self.__dict__.update(loss=loss, low=np.asarray(low), high=np.asarray(high), asked=0)
+
+    bounds = property(lambda self: (self.low, self.high))
+    gradient = None
+
+    def evaluate(self, blocks, theta):
+        self.__dict__["asked"] += 1
+        return self.loss(theta)
+
+
+def quadratic(hess, goal):
+    def loss(theta):
+        grad = (theta - goal) @ hess
+        return 0.5 * (grad * (theta - goal)).sum(1), grad, np.array([hess])
+
+    return loss
+
+
+def log_cosh(theta):
+    return np.log(np.cosh(theta))[:, 0], np.tanh(theta), (1 / np.cosh(theta) ** 2)[..., None]
+
+
+@pytest.mark.parametrize(
+    ("loss", "bounds", "start", "best"),
+    [
+        # From 3 a full Newton step lands at -97.
+        (log_cosh, ([-50.0], [50.0]), [[3.0], [0.1]], [[0.0], [0.0]]),
+        # The free optimum lies outside: the other weight moves to its best.
+        (quadratic([[2.0, 1], [1, 2]], [-3.0, 1]), ([0, 0], [9, 9]), [[5.0, 5.0]], [[0.0, 0.0]]),
+        # Cut at 0, the full step raises the loss: it is shortened.
+        (quadratic([[1, 0.9], [0.9, 1]], [-9.0, 9]), ([0, 0], [99] * 2), [[1.0, 0.5]], [[0, 0.9]]),
+    ],
+)
+def test_the_minimum_between_bounds_is_found_in_few_steps(loss, bounds, start, best):
+    problem = Given(loss, *bounds)
+    found = problem.solve([], np.array(start), regression.TOLERANCE)
+    close(found, np.array(best), atol=1e-6)
+    assert loss is log_cosh or problem.asked <= 9
+
+
+def test_polishing_with_a_wrong_hessian_ends_in_full_steps():
+    logits, labels, _ = problem(400)
+    entries = read_entries(logits, labels, None, None)
+    features = regression.scaled(entries, lambda u: (u,), 1e-6)
+    each = regression.Problem(features)
+    exact = regression.shared_fit(features, features.read(entries), 1e-12)
+    few = entries.subset(slice(0, 8))  # its Hessian is fifty times too small
+    found = each.polish(entries, features.read(few), exact + 0.1, 1e-12)
+    close(found, exact, atol=1e-5, rtol=0)

@@ -1,4 +1,4 @@
-"""Fitting and judging on other rows: no row is judged by a fit that saw it."""
+"""Fits judged on other rows, in groups, and promises. Oracles: the file, copies of rows, sets."""
 
 import json
 from dataclasses import replace
@@ -8,12 +8,14 @@ import pytest
 import torch
 from sample_scores import NAMES, sample, spec_of
 
-from labelwise.calibration import Choice, platt
-from labelwise.decide import ExpectedF, Threshold, TopK
+from labelwise.calibration import Choice, isotonic, platt
+from labelwise.decide import NEVER, AtMost, ExpectedF, Threshold, TopK, find_promise
+from labelwise.decide.promised_rules import same_sets
 from labelwise.errors import CheckpointError, DataError, SettingsError
 from labelwise.evaluation import evaluate
-from labelwise.links import Link, Sigmoid
+from labelwise.links import Link, Sigmoid, Softmax
 from labelwise.methods import link_to_spec
+from labelwise.numeric.groups import Groups
 from labelwise.predictions import Predictions
 from labelwise.scores import (
     FitPlan,
@@ -23,13 +25,14 @@ from labelwise.scores import (
     fixed_rule,
     judge,
     judge_as_given,
+    promise_scores,
     read_fitted,
     read_run,
     read_scores,
     save_calibration,
     save_json,
 )
-from labelwise.scores.fit import folds_of
+from labelwise.scores.fit import fit_calibrator, folds_of, make_promise
 
 
 def table_of(predictions, split=None):
@@ -56,13 +59,6 @@ def test_no_row_is_judged_by_a_fit_that_saw_it():
         assert name not in fits[number - 1]
     assert sorted(len(seen) for seen in fits) == [42, 42, 42, 43, 43]
     assert made.sets.all()
-
-
-def test_folds_are_even_and_must_fit():
-    assert np.bincount(folds_of(17, 5, 0)).tolist() == [4, 4, 3, 3, 3]
-    for folds in (1, 18):
-        with pytest.raises(SettingsError, match="between 2 and the 17 rows"):
-            folds_of(17, folds, 0)
 
 
 def test_one_undivided_table_is_judged_honestly_and_says_so():
@@ -191,3 +187,165 @@ def test_a_run_is_read_from_its_files(tmp_path):
         read_run(tmp_path, "test")
     with pytest.raises(CheckpointError, match="folder of a finished run"):
         read_run(tmp_path / "nowhere", "test")
+
+
+CSV = "id,split,group,score:dog,label:dog\n"
+ROWS = "a,x,p1,0.5,1\nb,x,p1,0.25,0\nc,y,p2,-1,0\nd,y,p3,2,1\n"
+
+
+def of_patients(rows=300, size=5, seed=0):
+    return replace(sample(rows, seed=seed), group=[f"p{row // size}" for row in range(rows)])
+
+
+def test_a_group_column_is_read_and_follows_its_rows(tmp_path):
+    path = tmp_path / "scores.csv"
+    path.write_text(CSV + ROWS)
+    table = read_scores(path, "logits")
+    assert list(table.predictions.group) == ["p1", "p1", "p2", "p3"]
+    assert list(table.part("y").group) == ["p2", "p3"]
+    assert table.part("y").groups is None  # each photo is its own
+    assert table.predictions.groups.count == 3
+
+
+def test_groups_may_stand_with_the_labels(tmp_path):
+    scores, labels = tmp_path / "scores.csv", tmp_path / "labels.csv"
+    scores.write_text("id,score:dog\nb,0.25\na,0.5\nz,1\n")
+    labels.write_text("id,group,label:dog\na,p1,1\nb,p2,0\n")
+    table = read_scores(scores, "logits", labels=labels)
+    assert list(table.predictions.ids) == ["b", "a"]
+    assert list(table.predictions.group) == ["p2", "p1"]
+    scores.write_text("id,group,score:dog\nb,p2,0.25\n")
+    with pytest.raises(DataError, match="both name groups; leave one of them out"):
+        read_scores(scores, "logits", labels=labels)
+
+
+def test_a_row_without_a_group_is_named(tmp_path):
+    path = tmp_path / "scores.csv"
+    path.write_text(CSV + ROWS.replace("p2", " "))
+    with pytest.raises(DataError, match=r"row 3 \(id 'c'\): every row needs a group, or none"):
+        read_scores(path, "logits")
+
+
+def test_groups_are_saved_joined_and_taken(tmp_path):
+    some = of_patients(20)
+    some.save(tmp_path / "p.parquet")
+    again = Predictions.load(tmp_path / "p.parquet")
+    assert list(again.group) == list(some.group)
+    assert list(again.take(np.array([3, 17])).group) == ["p0", "p3"]
+    assert list(again.joined(some).group) == [*some.group, *some.group]
+    assert again.joined(sample(3)).group is None
+    with pytest.raises(ValueError, match="group must name 20 groups, got 1"):
+        replace(some, group=["x"])
+
+
+def test_a_group_on_both_sides_is_refused(tmp_path):
+    path = tmp_path / "scores.csv"
+    path.write_text(CSV + ROWS.replace("p3", "p1"))
+    table = read_scores(path, "logits")
+    with pytest.raises(DataError, match="1 group can be found on both sides, first 'p1': what is"):
+        judge(table, FitPlan("platt-shared"), fit_on="x", report_on="y")
+
+
+def test_folds_hold_whole_groups():
+    some = of_patients()
+    dealt = folds_of(300, 5, 1, some.groups)
+    for name in set(some.group):
+        assert len(set(dealt[np.array(some.group) == name])) == 1
+    assert np.bincount(dealt).tolist() == [60] * 5
+    with pytest.raises(SettingsError, match="between 2 and the 60 groups"):
+        folds_of(300, 61, 1, some.groups)
+
+    def fit(part):
+        seen.append(set(part.group))
+        return None, None
+
+    seen = []
+    crossfit(some, fit, folds=5, seed=1)
+    assert all(len(groups) == 48 for groups in seen)
+
+
+def test_a_promise_keeps_groups_from_its_calibrator_and_tests_them():
+    table = ScoreTable("scores.csv", of_patients(1500))
+    found = promise_scores(table, "recall=0.6", calibrator="platt-shared")
+    (promise,) = found.promised.promises
+    assert promise.n == 750
+    assert promise.groups <= 150
+    assert promise.test == "betting"
+    alone = promise_scores(
+        ScoreTable("scores.csv", sample(1500)), "recall=0.6", calibrator="platt-shared"
+    ).promised.promises[0]
+    assert (alone.groups, alone.test) == (None, "Hoeffding-Bentkus")
+
+
+def test_auto_deals_whole_groups_into_its_folds(monkeypatch):
+    given = {}
+    noted = lambda *rows, **options: given.update(options)  # noqa: E731
+    monkeypatch.setattr("labelwise.calibration.fit_calibrator", noted)
+    fit_calibrator("auto", of_patients(100), None)
+    assert Groups.of(given["groups"]).count == 20
+
+
+DRAWS, CONFIDENCE = 15, 0.9
+
+
+def test_the_sets_are_those_that_were_tested_and_the_link_saw_all_rows():
+    rows = sample(600, seed=1)
+    before, after = (
+        platt(rows.logits[:n], rows.labels[:n], Sigmoid(), scope="label") for n in (90, 600)
+    )
+    for rule in (Threshold(0.4), Threshold((0.2, 0.9, NEVER, 0.0, 1e-4))):
+        moved = same_sets(rule, before, after, rows.logits, rows.names)
+        other = sample(1000, seed=2)
+        for part in (rows, other):
+            np.testing.assert_array_equal(
+                moved(after.decision_probs(part.logits)),
+                rule(before.decision_probs(part.logits)),
+            )
+    # Thresholds that are scores of photos themselves, where rounding decides.
+    scores = before.decision_probs(rows.logits)
+    for row in range(20):
+        rule = Threshold(tuple(scores[row].tolist()))
+        moved = same_sets(rule, before, after, rows.logits, rows.names)
+        np.testing.assert_array_equal(moved(after.decision_probs(rows.logits)), rule(scores))
+    table = ScoreTable("scores.csv", rows, None)
+    found = promise_scores(table, "recall=0.8", calibrator="platt", cross_fit=True)
+    torch.testing.assert_close(
+        found.link(rows.logits), platt(rows.logits, rows.labels, Sigmoid())(rows.logits)
+    )
+    assert found.promised.promises[0].n == 480
+    assert "fitted on 120 others, and for the probabilities again on all 600" in found.fitted_on
+
+
+def test_rounding_lets_no_photo_in():
+    """A threshold so near a photo below it that float32 cannot tell them apart."""
+
+    class Steep(Link):
+        def log_probs(self, logits):
+            return Sigmoid().log_probs(1e6 * logits)
+
+    rows = replace(sample(2, names=("dog",)), logits=torch.tensor([[0.0], [1.0]]))
+    moved = same_sets(Threshold(0.501), Steep(), Sigmoid(), rows.logits, rows.names)
+    assert moved(Sigmoid().decision_probs(rows.logits))[:, 0].tolist() == [False, True]
+
+
+def test_what_cannot_be_cross_fitted_is_refused():
+    rows = sample(300, seed=3)
+    table = ScoreTable("scores.csv", rows, None)
+    with pytest.raises(SettingsError, match="of a calibrator; name one"):
+        promise_scores(table, "recall=0.8", cross_fit=True)
+    with pytest.raises(SettingsError, match="tags take the most probable"):
+        promise_scores(table, "tags=0.8", calibrator="platt", cross_fit=True)
+    steps = isotonic(rows.logits, rows.labels, Sigmoid())
+    with pytest.raises(SettingsError, match="must rise, and at the threshold of 'dog'"):
+        same_sets(Threshold(0.5), Sigmoid(), steps, rows.logits, rows.names)
+    for rule, link in ((AtMost(Threshold(0.5), 1), Sigmoid()), (Threshold(0.5), Softmax())):
+        with pytest.raises(SettingsError, match="links of single labels"):
+            same_sets(rule, link, Sigmoid(), rows.logits, rows.names)
+
+
+def test_a_promise_is_not_made_on_rows_that_fitted_its_link():
+    rows = sample(60, seed=1)
+    held, fitted = rows.take(np.arange(40)), rows.take(np.arange(39, 60))
+    how = {"photos": "scores.csv", "confidence": CONFIDENCE, "seed": 0}
+    with pytest.raises(DataError, match=f"1 of 40 were used for fitting, first '{rows.ids[39]}'"):
+        make_promise(find_promise("recall=0.6"), Sigmoid(), held, fitted, **how)
