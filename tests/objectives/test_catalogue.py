@@ -265,13 +265,6 @@ LOGITS, LABELS = example()
 FACTS = DatasetFacts(100, 3, 1.0, (0.1, 0.2, 0.3))
 
 
-def test_bare_tensors_and_named_ones_agree():
-    observed = torch.rand(6, 5) < 0.5
-    for objective in (objectives.BCE(), objectives.SPA() + 1.0 * objectives.LabelPairs()):
-        bare = objective(LOGITS, LABELS, observed)
-        assert bare == objective(Outputs(LOGITS), Targets(LABELS, observed))
-
-
 def test_bce_per_image_is_the_sum_over_labels():
     logits, labels = torch.randn(6, 4), (torch.rand(6, 4) < 0.4).float()
     observed = torch.rand(6, 4) < 0.7

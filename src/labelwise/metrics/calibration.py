@@ -190,10 +190,7 @@ def image_cells(
 
 @dataclass(frozen=True)
 class Reliability:
-    """Counts, and sums of probabilities and labels, in each bin: pooled (M,), or per label (K, M).
-
-    ``edges`` are (M + 1,) or (K, M + 1).
-    """
+    """Sums in each bin, pooled (M,) or per label (K, M); ``edges`` (M + 1,) or (K, M + 1)."""
 
     edges: Numbers
     counts: NDArray[np.int64]

@@ -61,8 +61,8 @@ class Confusion:
         return _shares(hits, hits + beta**2 * self.fn + self.fp, undefined, self.by)
 
     def micro(self) -> "Confusion":
-        sides = (self.tp, self.fp, self.fn, self.tn)
-        return Confusion(*(np.array([side.sum()]) for side in sides), self.by)
+        tp, fp, fn, tn = (np.array([side.sum()]) for side in (self.tp, self.fp, self.fn, self.tn))
+        return Confusion(tp, fp, fn, tn, self.by)
 
     def error(self) -> float:
         """Return the share of all entries that are wrong, NaN if there are none."""
@@ -186,8 +186,8 @@ def average_k_accuracy(
 ) -> AverageKAccuracy:
     """Return the accuracy of sets (N, K) bool, over images and over labels."""
     sides: tuple[By, By] = ("image", "label")
-    recalls = (confusion(sets, labels, observed, by=by).recall() for by in sides)
-    return AverageKAccuracy(*recalls, set_sizes(sets).mean)
+    image, label = (confusion(sets, labels, observed, by=by).recall() for by in sides)
+    return AverageKAccuracy(image, label, set_sizes(sets).mean)
 
 
 def shot_groups(train_counts: Array, *, few: int = 20, many: int = 100) -> NDArray[np.str_]:

@@ -173,10 +173,7 @@ MEASURES: dict[str, Measure] = _columns()
 
 
 def measure(run: FinishedRun, *, queries: int = 2000) -> dict[str, float]:
-    """Return the figures of one run by column name; undefined ones are left out, infinite stay.
-
-    ``queries`` bounds the number of queries of each length in retrieval mAP; 0 leaves it out.
-    """
+    """Return defined figures by column, from at most ``queries`` queries a length (0: none)."""
     val, test = run.val, run.test
     labels, observed = test.majority, test.observed
     figures = {
