@@ -16,6 +16,7 @@ import torch
 from patience import wait_until
 from quick_processes import QUICK
 from safetensors.torch import save_file
+from scipy.special import expit, softmax
 from sklearn.metrics import average_precision_score, brier_score_loss, roc_auc_score
 
 from labelwise.data import LabelTable
@@ -219,8 +220,7 @@ def test_a_sweep_is_typed_as_one_option(tmp_path, monkeypatch, call):
         val = measures.FinishedRun(folder).val
         probs, labels = val.link(val.logits.astype(float)).ravel(), val.labels.astype(float).ravel()
         bins = [(probs >= k / 10) & (probs < (k + 1) / 10) for k in range(10)]
-        gaps = [abs(float((probs[b] - labels[b]).mean())) for b in bins if b.any()]
-        errors[value] = sum(gaps) / len(gaps)
+        errors[value] = np.mean([abs((probs - labels)[b].mean()) for b in bins if b.any()])
     (choice,) = done.choices
     assert choice.scores == pytest.approx(errors)
     assert choice.value == min(errors, key=errors.get)
@@ -233,13 +233,12 @@ def test_a_sweep_is_typed_as_one_option(tmp_path, monkeypatch, call):
 def test_measures_agree_with_sklearn(tmp_path):
     val, test = predictions(split="val", link=Sigmoid()), predictions(link=Sigmoid())
     found = measures.measure(outcome(tmp_path, val, test), queries=50)
-    truth, probs = test.labels, torch.sigmoid(torch.as_tensor(test.logits).double()).numpy()
+    truth, probs = test.labels, expit(test.logits.astype(float))
     assert set(found) <= set(measures.MEASURES)
     assert found["mAP@class"] == pytest.approx(average_precision_score(truth, probs))
     assert found["Brier before"] == pytest.approx(brier_score_loss(truth.ravel(), probs.ravel()))
     out = ~truth.any(axis=1)
-    auroc = roc_auc_score(~out, probs.max(axis=1))
-    assert found["zero-label AUROC"] == pytest.approx(auroc)
+    assert found["zero-label AUROC"] == pytest.approx(roc_auc_score(~out, probs.max(axis=1)))
     assert found["zero-label MMC"] == pytest.approx(probs[out].max(axis=1).mean())
     assert found["Brier OUT before"] == pytest.approx((probs[out] ** 2).mean())
     assert found["retrieval n=1"] == pytest.approx(found["mAP@class"])
@@ -253,19 +252,15 @@ def test_image_effects_are_the_paired_bootstrap(tmp_path):
     second = replace(first, logits=first.logits + 0.7 * torch.randn(first.logits.shape).numpy())
     runs = [outcome(tmp_path / part, table) for part, table in (("a", first), ("b", second))]
     effects = [measures.image_effects(run) for run in runs]
-    gaps = []
-    for _ in range(100):
-        rows = RNG.integers(300, size=300)
-        found = []
-        for table in (first, second):
-            drawn = replace(table, logits=table.logits[rows], labels=table.labels[rows])
-            figures = measures.probability_figures(Sigmoid(), drawn)
-            precisions = [
-                average_precision(drawn.logits, drawn.labels, by=by).value
-                for by in ("label", "image")
-            ]
-            found.append([*precisions, figures["ACE"], figures["log loss"]])
-        gaps.append(np.subtract(*found))
+
+    def figures(table):
+        found = measures.probability_figures(Sigmoid(), table)
+        given = table.logits, table.labels
+        precisions = [average_precision(*given, by=by).value for by in ("label", "image")]
+        return np.array([*precisions, found["ACE"], found["log loss"]])
+
+    drawn = RNG.integers(300, size=(100, 300))
+    gaps = [figures(first.take(rows)) - figures(second.take(rows)) for rows in drawn]
     names = ("mAP@class", "mAP@sample", "ACE before", "log loss before")
     for name, deviation in zip(names, np.std(gaps, axis=0), strict=True):
         gap = np.linalg.norm(effects[0][name] - effects[1][name])
@@ -321,12 +316,11 @@ def test_columns_are_the_papers_definitions(tmp_path):
     test = predictions(link=Sigmoid())
     run = outcome(tmp_path, test)
     found = columns.in_and_out(run)
-    probs = torch.sigmoid(torch.as_tensor(test.logits).double()).numpy()
-    out = ~test.labels.any(axis=1)
+    probs, out = expit(test.logits.astype(float)), ~test.labels.any(axis=1)
     assert found["OUT MMC"] == pytest.approx(100 * probs[out].max(axis=1).mean())
     top = test.labels[np.arange(len(probs)), probs.argmax(axis=1)]
     assert found["IN accuracy"] == pytest.approx(100 * top[~out].mean())
-    labelled = outcome(tmp_path / "labelled", replace_rows(test, ~out))
+    labelled = outcome(tmp_path / "labelled", test.take(np.flatnonzero(~out)))
     assert columns.top_error(labelled)["error"] == pytest.approx(100 - found["IN accuracy"])
     with pytest.raises(DataError, match="validation split"):
         columns.average_sets(run, 5)
@@ -346,10 +340,10 @@ def test_average_five_is_counted_over_images_and_over_classes_by_shot(tmp_path):
     )
     train.labels[:, 0], train.labels[:, 1] = 0, 1  # one class seldom, one often
     found = columns.average_sets(outcome(tmp_path, train, val, test), 5)
-    probs = torch.as_tensor(val.logits).double().softmax(dim=1)
+    falling = np.sort(softmax(val.logits.astype(float), axis=1), axis=None)[::-1]
     place = 5 * len(val)  # the cut lies midway between the last chosen and the first left out
-    lowest = probs.flatten().sort(descending=True).values[place - 1 : place + 1].mean()
-    chosen = (torch.as_tensor(test.logits).double().softmax(dim=1) >= lowest).numpy()
+    lowest = falling[place - 1 : place + 1].mean()
+    chosen = softmax(test.logits.astype(float), axis=1) >= lowest
     truth, counts = test.labels == 1, train.labels.sum(axis=0)
     assert found["overall"] == pytest.approx(100 * (chosen & truth).sum() / len(test))
     recall = [100 * chosen[truth[:, k], k].mean() for k in range(20)]
@@ -357,11 +351,6 @@ def test_average_five_is_counted_over_images_and_over_classes_by_shot(tmp_path):
     assert all(members.any() for members in groups.values())
     for shot, members in groups.items():
         assert found[shot] == pytest.approx(np.mean(np.array(recall)[members]))
-
-
-def replace_rows(table, rows):
-    ids = [name for name, keep in zip(table.ids, rows, strict=True) if keep]
-    return replace(table, ids=ids, logits=table.logits[rows], labels=table.labels[rows])
 
 
 SMALL = {"backbone": "small-cnn", "precision": "32", "hardware.compile": False}
@@ -523,10 +512,8 @@ def test_runs_side_by_side_wait_say_how_far_they_are_and_see_one_label_an_image(
 
 def test_an_executor_is_given_what_others_start_from_first(tmp_path):
     settings = base()
-    first = TrainingJob(settings, tmp_path / "first")
-    again = TrainingJob(settings, tmp_path / "first")
+    first, again, free = (TrainingJob(settings, tmp_path / x) for x in ("first", "first", "free"))
     after = TrainingJob(settings.model_copy(update={"start": str(first.folder)}), tmp_path / "b")
-    free = TrainingJob(settings, tmp_path / "free")
     waves = []
 
     def executor(jobs, watch):

@@ -95,8 +95,9 @@ def test_every_seed_deals_and_hides_again(tmp_path):
             assert not torch.equal(first.known, second.known)
         mean = first.features["train"].mean(0)
         torch.testing.assert_close(mean, torch.zeros(6), atol=1e-4, rtol=0)
-    tenth, single, noise = (survey.deal(rows, cell, 0) for cell in ("tenth", "single", "noise"))
-    full = survey.deal(rows, "full", 0).labels["train"]
+    kinds = ("tenth", "single", "noise", "full")
+    tenth, single, noise, full = (survey.deal(rows, cell, 0) for cell in kinds)
+    full = full.labels["train"]
     assert 0.05 < tenth.known.float().mean() < 0.15
     torch.testing.assert_close(single.known.sum(1), full.any(1).long())
     assert full[single.known].all()

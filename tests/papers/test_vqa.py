@@ -122,9 +122,8 @@ def test_brought_scores_are_judged_like_a_run_of_our_own(root, tmp_path, call):
     }
     pq.write_table(pa.table(columns), file)
     (one,) = judge_scores(root / "vqa", {"spa": file})
-    ours = done.ours["spa"]
-    for name, value in (("VQA accuracy", one.accuracy), ("ACE", one.ace), ("MCE", one.mce)):
-        assert value == pytest.approx(ours[name].mean, abs=1e-4)
+    ours = [done.ours["spa"][name].mean for name in ("VQA accuracy", "ACE", "MCE")]
+    assert [one.accuracy, one.ace, one.mce] == pytest.approx(ours, abs=1e-4)
     assert (one.questions, one.entries) == (official.TEST, official.TEST * len(names))
     lines = [{name: columns[name][row] for name in columns} for row in range(len(test))]
     (tmp_path / "s.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))

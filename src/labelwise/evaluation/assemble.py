@@ -298,7 +298,7 @@ def _retrieval(
     # Every query costs a pass over the images, so each length has a budget of image-query pairs.
     allowed = min(max(BUDGET // len(known.present), FEWEST), MOST)
     given = answers.log_p, answers.log_q, known.present, known.observed
-    budget = {"longest": longest, "exhaustive": allowed, "sample": allowed, "seed": seed}
+    results = retrieval_map(*given, longest=longest, exhaustive=allowed, sample=allowed, seed=seed)
     points = tuple(
         RetrievalPoint(
             result.length,
@@ -306,7 +306,7 @@ def _retrieval(
             None if result.exhaustive else defined(result.error),
             *(result.queries, result.skipped, not result.exhaustive),
         )
-        for result in retrieval_map(*given, **budget)
+        for result in results
     )
     how = (
         "A query wants some labels and not others; its images are ranked by the joint probability, "

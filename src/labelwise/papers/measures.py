@@ -195,8 +195,8 @@ def measure(run: FinishedRun, *, queries: int = 2000) -> dict[str, float]:
         figures |= _zero_label(link, test)
     if link is not None and queries:
         log_p, log_q = link.log_probs(test.logits.astype(np.float64))
-        most = {"exhaustive": queries, "sample": queries}
-        points = retrieval_map(log_p, log_q, labels, observed, longest=3, **most)
+        given = log_p, log_q, labels, observed
+        points = retrieval_map(*given, longest=3, exhaustive=queries, sample=queries)
         figures |= {f"retrieval n={point.length}": point.value for point in points}
     return {name: value for name, value in figures.items() if not np.isnan(value)}
 
