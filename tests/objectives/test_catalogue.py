@@ -210,11 +210,6 @@ def test_state_round_trip(name):
 
 
 @every_method
-def test_deterministic(name):
-    contract.assert_deterministic(maker(name))
-
-
-@every_method
 def test_link_survives_as_plain_data(name):
     objective = new(name)
     if objective.link is None:

@@ -203,7 +203,6 @@ def _exclusive(
     names: Sequence[str],
     links: Sequence[Link | NDArray[Any] | None],
 ) -> AttributeColumns | None:
-    """Return the groups of labels that exclude each other: as given, or as a link obeys them."""
     if isinstance(given, AttributeGroups):
         return given.within(LabelSpace(tuple(names)))
     exclusives = (link.exclusive for link in links if isinstance(link, Link))
@@ -230,14 +229,12 @@ def _consistent(
 def _sets(
     rule: Rule | NDArray[Any] | None, answers: Probabilities | None, tree: LabelTree | None
 ) -> NDArray[Any] | None:
-    """Return the sets (N, K) that a rule decides or that are given, with all their parents."""
     if isinstance(rule, Rule):
         rule = None if answers is None else rule(answers.probs)
     return rule if tree is None or rule is None else tree.closed(rule)
 
 
 def _figures(rows: Sequence[LabelRow], name: str) -> NDArray[np.float64]:
-    """Return one figure (K,) of all labels, NaN where it is undefined."""
     return np.array([getattr(row, name) for row in rows], np.float64)
 
 

@@ -107,7 +107,6 @@ class Averaged:
         observed: Array | None,
         by: By,
     ) -> "Averaged":
-        """Return the average of what a function gives for each block of lines; 0 / 0 is NaN."""
         with np.errstate(invalid="ignore"):
             parts = [value(lines) for lines in lines_of(scores, labels, observed, by)]
         return cls.over(np.concatenate([np.empty(0), *parts]), by)
@@ -146,7 +145,6 @@ class Positives:
         return self._groups()[1] + 1 - self.start[self.line]
 
     def above(self) -> Counts:
-        """Return how many positives of the same line score more, (P,)."""
         return self._groups()[0] - self.start[self.line]
 
     def _groups(self) -> tuple[Counts, Counts]:

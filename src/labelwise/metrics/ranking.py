@@ -149,7 +149,6 @@ class PrecisionRecall:
         return (1 + weight) * self.precision * self.recall / (weight * self.precision + self.recall)
 
     def best(self, beta: float = 1.0) -> tuple[float, float]:
-        """Return the threshold of the largest F-beta, and that value."""
         require(len(self.thresholds), "the best threshold needs at least one positive, got none")
         scores = self.f_score(beta)
         index = int(scores.argmax())

@@ -77,7 +77,6 @@ class Alarm:
 
     @property
     def raised(self) -> bool:
-        """Whether the label's probabilities are no longer to be trusted."""
         return self.largest >= self.threshold
 
 
@@ -150,7 +149,6 @@ class HeldOutShare:
     covariance: Numbers
 
     def reach(self, confidence: float) -> float:
-        """Return how many standard errors an interval reaches to each side."""
         rarer = self.photos * min(self.share, 1 - self.share)
         return float(stdtrit(round(rarer), (1 + confidence) / 2))
 

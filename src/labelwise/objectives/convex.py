@@ -71,11 +71,9 @@ class ConvexLoss(ABC):
         return self._with_each(lambda values: values[:, chosen])
 
     def on(self, device: torch.device) -> Self:
-        """Return the loss with its numbers on a device, in the types that they have."""
         return self._with_each(lambda values: values.to(device))
 
     def to(self, like: Tensor) -> Self:
-        """Return the loss with its numbers in the type and on the device of ``like``."""
         return self._with_each(
             lambda values: values.to(like.device if values.dtype == torch.bool else like)
         )

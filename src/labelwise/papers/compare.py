@@ -177,7 +177,6 @@ def compare(
 def _chosen_values(
     plan: ComparisonPlan, jobs: Mapping[tuple[str, int], TrainingJob]
 ) -> tuple[SweepChoice, ...]:
-    """Return for each swept method its best value on validation, by the mean over seeds."""
     first = next(iter(jobs.values()))
     if plan.sweep is None or (plan.choose is None and FinishedRun(first.folder).val is None):
         return ()
@@ -215,12 +214,10 @@ def _mean_effects(
 
 
 def _covariance(effects: Mapping[str, NDArray[np.float64]]) -> Covariance:
-    """Return the covariance of the methods' mean figures over test images, or their groups."""
     return {a: {b: float(u @ v) for b, v in effects.items()} for a, u in effects.items()}
 
 
 def _freedom(effects: Mapping[str, NDArray[np.float64]]) -> float:
-    """Return the degrees of freedom of the methods' differences over groups of test images."""
     return freedom_of(np.std(list(effects.values()), axis=0))
 
 
