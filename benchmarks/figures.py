@@ -28,7 +28,7 @@ from scipy.stats import norm
 
 from labelwise.decide import Threshold
 from labelwise.evaluation import Subgroups, evaluate
-from labelwise.evaluation.subgroups import auroc_interval
+from labelwise.evaluation.assemble import auroc_interval
 from labelwise.links import Sigmoid
 from labelwise.metrics import average_precision, calibration_interval, reliability
 from labelwise.numeric.bounds import clopper_pearson

@@ -38,6 +38,7 @@ from scipy.special import logit, ndtr
 from labelwise.decide import Threshold, false_alarms_at, recall_at, specificity_at
 from labelwise.decide.thresholds import label_figures
 from labelwise.evaluation import evaluate
+from labelwise.evaluation.assemble import Subgroups, auroc_interval
 from labelwise.evaluation.intervals import (
     FEW_GROUPS,
     jackknife_interval,
@@ -45,7 +46,6 @@ from labelwise.evaluation.intervals import (
     mean_interval_by_group,
     student_reach,
 )
-from labelwise.evaluation.subgroups import Subgroups, auroc_interval
 from labelwise.links import Sigmoid
 from labelwise.metrics import average_precision
 from labelwise.metrics.shift import compare_photos, held_out_shares

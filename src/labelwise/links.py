@@ -60,10 +60,7 @@ class Link(ABC):
         return self
 
     def label_log_probs(self, column: int, read: Callable[[int], A], labels: int) -> tuple[A, A]:
-        """Return ``(log p, log(1 - p))`` (n,) of one of ``labels`` labels.
-
-        ``read`` gives a label's logits (n,); those that the answer does not depend on are not read.
-        """
+        """Return the pair (n,) of one of ``labels``; ``read`` gives logits (n,) that it needs."""
         if self.couples_labels:
             columns = [read(k) for k in range(labels)]
             log_p, log_q = self.log_probs(namespace(columns[0]).stack(columns, axis=1))
@@ -383,10 +380,7 @@ LARGEST_LOG_Q = -1e-6  # the largest log q with a log-odds
 
 
 class QuasibinaryLink(Link):
-    """``p = min(exp(z) / C, 1)``; ``log_normalizer`` is log of the average C, NaN at first.
-
-    In training it is a tensor, see :class:`labelwise.objectives.quasibinary.TrackedLink`.
-    """
+    """``p = min(exp(z) / C, 1)``; ``log_normalizer`` is log of the average C, NaN at first."""
 
     kind = "quasibinary"
     log_normalizer: "Tensor | float"

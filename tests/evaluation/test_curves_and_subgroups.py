@@ -10,7 +10,7 @@ from sklearn.metrics import precision_recall_curve, roc_auc_score, roc_curve
 
 from labelwise.decide import Threshold
 from labelwise.evaluation import Evaluation, Subgroups, evaluate
-from labelwise.evaluation.subgroups import auroc_interval, holm, ratio_difference, score_curve
+from labelwise.evaluation.assemble import auroc_interval, holm, ratio_difference, score_curve
 from labelwise.numeric.groups import Groups
 
 

@@ -144,17 +144,9 @@ def test_sets_and_log_odds_may_be_given_instead_of_rule_and_link():
     predictions, rule = sample(), Threshold((0.2, 0.3, 0.4, 0.5, 0.6))
     made = evaluate(predictions, Sigmoid(), rule, calibrated=Halved(), query_length=0)
     odds = predictions.logits / 2
-    given = evaluate(
-        predictions,
-        Sigmoid(),
-        rule(expit(odds)),
-        calibrated=odds,
-        calibrator=made.calibrator,
-        rule_words=made.sets.rule,
-        thresholds=rule,
-        query_length=0,
-    )
-    assert given == made
+    words = {"calibrator": made.calibrator, "rule_words": made.sets.rule, "thresholds": rule}
+    options = {"calibrated": odds, "query_length": 0, **words}
+    assert evaluate(predictions, Sigmoid(), rule(expit(odds)), **options) == made
 
 
 def test_certain_and_wrong_is_infinite_not_clipped():
@@ -217,12 +209,12 @@ def test_means_over_labels_without_each_image_are_those_of_the_others():
     for row in range(0, 50, 7):
         others = np.arange(50) != row
         rows = [(k, np.flatnonzero(mask[:, k] & others)) for k in range(5)]
-        expected = [
-            average_precision_score(present[m, k], predictions.logits[m, k]) for k, m in rows
-        ]
-        assert mean_ap[row] == pytest.approx(np.mean(expected), rel=1e-6)
-        expected = [f1_score(present[m, k], sets[m, k]) for k, m in rows]
-        assert macro_f1[row] == pytest.approx(np.mean(expected), rel=1e-12)
+        for score, given, found, near in (
+            (average_precision_score, predictions.logits, mean_ap, 1e-6),
+            (f1_score, sets, macro_f1, 1e-12),
+        ):
+            expected = np.mean([score(present[m, k], given[m, k]) for k, m in rows])
+            assert found[row] == pytest.approx(expected, rel=near)
 
 
 def test_too_few_positives_have_no_interval_and_the_reason_is_said():

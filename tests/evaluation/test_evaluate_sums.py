@@ -15,15 +15,11 @@ from labelwise.evaluation import describe_link, evaluate, measure, mergeable
 from labelwise.links import Sigmoid, Softmax
 
 
-def shards_of(predictions, owner, **options):
-    parts = []
+def shards_of(predictions, owner, rule=None, **options):
     for shard in range(owner.max() + 1):
-        rows, observed, own = torch.from_numpy(owner == shard), predictions.observed, {**options}
-        observed = None if observed is None else observed[rows]
-        if isinstance(own.get("rule"), torch.Tensor):
-            own["rule"] = own["rule"][rows]
-        parts.append(measure(predictions.logits[rows], predictions.labels[rows], observed, **own))
-    return parts
+        rows = np.flatnonzero(owner == shard)
+        own, given = predictions.take(rows), rule[rows] if isinstance(rule, torch.Tensor) else rule
+        yield measure(own.logits, own.labels, own.observed, rule=given, **options)
 
 
 def with_empty_rows(predictions, share):
@@ -52,7 +48,7 @@ def test_shards_have_the_figures_of_all_rows(seed, rows, unknown, empty, rule, s
         return
     truth = in_memory(predictions, link, rule)
     owner = draw.integers(shards, size=rows)
-    parts = shards_of(predictions, owner, link=link, rule=rule)
+    parts = list(shards_of(predictions, owner, rule, link=link))
     for order in (parts, [parts[place] for place in draw.permutation(len(parts))]):
         merged = reduce(lambda one, other: one.merge(other), order)
         given = rule if not isinstance(rule, torch.Tensor) else None

@@ -19,41 +19,33 @@ def lines(scores, labels, observed, by):
 
 
 def ap_tied(scores, labels):
-    total = sum(labels)
-    if total == 0:
+    if sum(labels) == 0:
         return float("nan")
-    area, before = 0.0, 0
-    for threshold in sorted(set(scores), reverse=True):
-        taken = [y for s, y in zip(scores, labels, strict=True) if s >= threshold]
-        area += (sum(taken) - before) / total * (sum(taken) / len(taken))
-        before = sum(taken)
-    return area
+    points = [(0.0, 0.0), *points_of(scores, labels)]
+    return sum((now - before) * p for (before, _), (now, p) in pairwise(points))
 
 
 def ap_untied(scores, labels):
     if sum(labels) == 0:
         return float("nan")
     order = sorted(range(len(scores)), key=lambda i: (-scores[i], i))
-    found, total = 0, 0.0
-    for rank, index in enumerate(order, 1):
-        if labels[index]:
-            found += 1
-            total += found / rank
-    return total / found
+    ranks = [rank for rank, index in enumerate(order, 1) if labels[index]]
+    return sum(found / rank for found, rank in enumerate(ranks, 1)) / len(ranks)
+
+
+def points_of(scores, labels):
+    """Yield recall and precision at each threshold, from the highest."""
+    for threshold in sorted(set(scores), reverse=True):
+        taken = [y for s, y in zip(scores, labels, strict=True) if s >= threshold]
+        yield sum(taken) / sum(labels), sum(taken) / len(taken)
 
 
 def ap_voc(scores, labels):
     if sum(labels) == 0:
         return float("nan")
-    points = []
-    for threshold in sorted(set(scores), reverse=True):
-        taken = [y for s, y in zip(scores, labels, strict=True) if s >= threshold]
-        points.append((sum(taken) / sum(labels), sum(taken) / len(taken)))
-    area, before = 0.0, 0.0
-    for index, (recall, _) in enumerate(points):
-        area += (recall - before) * max(precision for _, precision in points[index:])
-        before = recall
-    return area
+    points = [(0.0, 0.0), *points_of(scores, labels)]
+    steps = enumerate(pairwise(recall for recall, _ in points), 1)
+    return sum((now - before) * max(p for _, p in points[at:]) for at, (before, now) in steps)
 
 
 def auroc(scores, labels):

@@ -210,11 +210,6 @@ def test_state_round_trip(name):
 
 
 @every_method
-def test_deterministic(name):
-    contract.assert_deterministic(maker(name))
-
-
-@every_method
 def test_link_survives_as_plain_data(name):
     objective = new(name)
     if objective.link is None:
@@ -263,13 +258,6 @@ def test_other_methods_refuse_soft_labels(name):
 
 LOGITS, LABELS = example()
 FACTS = DatasetFacts(100, 3, 1.0, (0.1, 0.2, 0.3))
-
-
-def test_bare_tensors_and_named_ones_agree():
-    observed = torch.rand(6, 5) < 0.5
-    for objective in (objectives.BCE(), objectives.SPA() + 1.0 * objectives.LabelPairs()):
-        bare = objective(LOGITS, LABELS, observed)
-        assert bare == objective(Outputs(LOGITS), Targets(LABELS, observed))
 
 
 def test_bce_per_image_is_the_sum_over_labels():

@@ -1,6 +1,7 @@
 """DCLR by loops over images, labels and what is kept, as its public code writes it."""
 
 import math
+from itertools import combinations, product
 
 import pytest
 import torch
@@ -16,18 +17,13 @@ EPS = 0.05
 
 def looped_targets(labels, alike, eps, sharpness=10.0):
     """The soft labels of the public code: a softmax over the other labels of each present one."""
-    rows = []
-    for image, present in enumerate(labels.tolist()):
-        row = [(1 - eps) * y for y in present]
-        for i, y in enumerate(present):
-            if not y:
-                continue
-            others = [j for j in range(len(row)) if j != i]
-            powers = {j: math.exp(sharpness * float(alike[image, i, j])) for j in others}
-            for j in others:
-                row[j] += eps * powers[j] / sum(powers.values())
-        rows.append(row)
-    return torch.tensor(rows)
+    targets = (1 - eps) * labels
+    for image, i in labels.nonzero().tolist():
+        others = [j for j in range(labels.shape[1]) if j != i]
+        powers = {j: math.exp(sharpness * float(alike[image, i, j])) for j in others}
+        for j in others:
+            targets[image, j] += eps * powers[j] / sum(powers.values())
+    return targets
 
 
 def test_targets_follow_the_labels_that_look_alike():
@@ -41,15 +37,13 @@ def test_targets_follow_the_labels_that_look_alike():
 def looped_contrast(features, labels):
     cosine = torch.nn.functional.cosine_similarity
     kinds = {2: [], 1: [], 0: []}
-    for a in range(len(labels)):
-        for b in range(a + 1, len(labels)):
-            for k in range(labels.shape[1]):
-                if -1 not in (labels[a, k], labels[b, k]):
-                    c = cosine(features[a, k], features[b, k], dim=0)
-                    carry = int(labels[a, k] + labels[b, k])
-                    kinds[carry].append(float(1 - c if carry == 2 else 1 + c))
-    n = len(kinds[2])
-    together, mixed, apart = kinds[2], kinds[1], kinds[0]
+    for (a, b), k in product(combinations(range(len(labels)), 2), range(labels.shape[1])):
+        if -1 not in (labels[a, k], labels[b, k]):
+            c = cosine(features[a, k], features[b, k], dim=0)
+            carry = int(labels[a, k] + labels[b, k])
+            kinds[carry].append(float(1 - c if carry == 2 else 1 + c))
+    together, mixed, apart = kinds.values()
+    n = len(together)
     assert len(mixed) <= 2 * n, "all are drawn, so that nothing is left to chance"
     assert len(apart) <= 2 * n
     every = together + mixed + sorted(mixed)[::-1][:n] + apart + sorted(apart)[::-1][:n]

@@ -6,8 +6,7 @@ from contract import example
 
 import labelwise.objectives as o
 from labelwise.errors import SettingsError
-from labelwise.networks.heads import LinearHead
-from labelwise.types import Targets
+from labelwise.types import Outputs, Targets
 
 LOGITS, LABELS = example()
 GUESSES, EYE = torch.zeros(6, 5), torch.eye(3)
@@ -71,16 +70,10 @@ REFUSED = [
     (lambda: o.SmoothTopK(1, tau=0.0), "tau positive"),
     (lambda: o.NoisedTopK(3)(torch.zeros(1, 3), EYE[:1]), "below the 3 labels, got 3"),
     (lambda: o.SmoothTopK(3)(torch.zeros(1, 3), EYE[:1]), "below the 3 labels, got 3"),
-    (
-        lambda: o.AverageK(2)(LinearHead(3, 4)(torch.zeros(2, 3, 1, 1)), Targets(torch.eye(4)[:2])),
-        "AverageK needs the head output 'proposal', got none",
-    ),
+    (lambda: o.AverageK(2)(Outputs(LOGITS), Targets(LABELS)), "head output 'proposal', got none"),
     (lambda: o.AverageK(0.5), r"k must be at least 1 .* got 0.5"),
     (lambda: o.AverageK(2, alpha=-1), "alpha not negative, got 2 and -1"),
-    (
-        lambda: o.average_k_candidates(torch.zeros(2, 3), torch.zeros(2, 3), 4),
-        "between 1 and the 3 labels, got 4",
-    ),
+    (lambda: o.average_k_candidates(EYE, EYE, 4), "between 1 and the 3 labels, got 4"),
     (lambda: o.SoftmaxCrossEntropy(0), "temperature must be positive, got 0"),
     (lambda: o.UniformKL(-1), "beta must not be negative, got -1"),
     (lambda: o.DistributionBalanced((0.5, 0.1), scale=0.0), "scale must be positive"),

@@ -314,7 +314,7 @@ def test_guesses_meet_the_contract():
         objective = objectives.PseudoLabelRobust(torch.full((IMAGES, LABELS), guess), K)
         found = contract.value_and_grad(objective, table, torch.zeros(6, 5), nothing)
         assert all(one.isfinite().all() for one in found)
-    tables = iter((some_guesses(), torch.zeros(IMAGES, LABELS)))
+    tables = iter((some_guesses(), some_guesses(), torch.zeros(IMAGES, LABELS)))
     contract.assert_state_round_trip(lambda _: objectives.PseudoLabelRobust(next(tables), K))
 
 

@@ -57,14 +57,12 @@ def test_losses_are_their_formulas_over_pairs(objective, formula):
 
 @pytest.mark.parametrize("rank", ["exact", "sampled"])
 def test_golden_ranks(rank):
-    case = next(iter(golden.cases("warp").values()))
-    logits, labels, _ = golden.batch(case)
-    for rounding in ("floor", "round"):
-        objective = WARP(rank=rank, rounding=rounding)
-        golden.assert_golden(objective(logits, labels), case["expected"]["loss"])
-    for case in golden.cases("rml").values():
+    warp, rml = (list(golden.cases(name).values()) for name in ("warp", "rml"))
+    exact = [WARP(rank=rank, rounding=rounding) for rounding in ("floor", "round")]
+    pairs = [(objective, warp[0]) for objective in exact] + [(RML(rank=rank), case) for case in rml]
+    for objective, case in pairs:
         logits, labels, _ = golden.batch(case)
-        golden.assert_golden(RML(rank=rank)(logits, labels), case["expected"]["loss"])
+        golden.assert_golden(objective(logits, labels), case["expected"]["loss"])
 
 
 def test_a_rival_exactly_at_the_margin_does_not_count_in_the_rank():
@@ -72,29 +70,28 @@ def test_a_rival_exactly_at_the_margin_does_not_count_in_the_rank():
     assert WARP(rank="exact")(logits, labels) == 0.5
 
 
-def test_sampled_ranks_follow_the_law_of_drawing_without_replacement():
-    """With 2 violators among 4 absent labels the first violation is at trial 1, 2 or 3."""
-    logits = torch.tensor([[0.0, 5.0, 5.0, -5.0, -5.0]]).expand(20000, 5)
-    present, absent = split_labels(torch.tensor([[1.0, 0, 0, 0, 0]]).expand(20000, 5), None)
+def drawn_weights(scores, times, **options):
+    """Return the weights of the first label, the present one, in as many images."""
+    logits = torch.tensor([scores]).expand(times, len(scores))
+    present, absent = split_labels(torch.eye(1, len(scores)).expand(times, len(scores)), None)
     rivals = sort_rivals(logits, absent)
     _, count = hinge_sum(logits, rivals, 1.0)
-    weights = RankWeights(seed=3)(count, rivals, present, absent)[:, 0]
-    shares = [
-        (weights - harmonic).abs().lt(1e-5).float().mean().item() for harmonic in (25 / 12, 1.5, 1)
-    ]
-    expected = [1 / 2, 1 / 3, 1 / 6]  # ranks 4 // 1, 4 // 2, 4 // 3
-    torch.testing.assert_close(shares, expected, atol=0.015, rtol=0)
+    return RankWeights(**options)(count, rivals, present, absent)[:, 0]
+
+
+def test_sampled_ranks_follow_the_law_of_drawing_without_replacement():
+    """With 2 violators among 4 absent labels the first violation is at trial 1, 2 or 3."""
+    weights = drawn_weights([0.0, 5.0, 5.0, -5.0, -5.0], 20000, seed=3)
+    harmonics = (25 / 12, 1.5, 1)  # of ranks 4 // 1, 4 // 2, 4 // 3
+    shares = [(weights - value).abs().lt(1e-5).float().mean().item() for value in harmonics]
+    torch.testing.assert_close(shares, [1 / 2, 1 / 3, 1 / 6], atol=0.015, rtol=0)
 
 
 @pytest.mark.parametrize(("rounding", "ranks"), [("floor", {5, 2, 1}), ("round", {5, 3, 2, 1})])
 def test_rounding_of_five_over_trials(rounding, ranks):
     """One violator among 5 absent labels is met at trial 1 to 5; halves round up."""
-    logits = torch.tensor([[0.0, 5.0, -5.0, -5.0, -5.0, -5.0]]).expand(500, 6)
-    present, absent = split_labels(torch.tensor([[1.0, 0, 0, 0, 0, 0]]).expand(500, 6), None)
-    rivals = sort_rivals(logits, absent)
-    _, count = hinge_sum(logits, rivals, 1.0)
-    weights = RankWeights(rounding=rounding)(count, rivals, present, absent)[:, 0]
-    assert set(weights.tolist()) == set(harmonic_numbers(5, logits)[list(ranks)].tolist())
+    weights = drawn_weights([0.0, 5.0, -5.0, -5.0, -5.0, -5.0], 500, rounding=rounding)
+    assert set(weights.tolist()) == set(harmonic_numbers(5, weights)[list(ranks)].tolist())
 
 
 def test_draws_change_with_steps_and_seeds_and_rest_in_eval_mode():

@@ -46,9 +46,8 @@ def train(objective, steps, *, start=0, weight=None, optimizer=None):
     """Train a linear model with ``objective``; return the model, ready to go on."""
     initial, features, labels, observed = dataset()
     weight = nn.Parameter(initial.clone()) if weight is None else weight
-    groups = [{"params": [weight], "scale": 1.0}]
-    if list(objective.parameters()):
-        groups.append({"params": list(objective.parameters()), "scale": objective.lr_scale})
+    sides = ([weight], 1.0), (list(objective.parameters()), objective.lr_scale)
+    groups = [{"params": params, "scale": scale} for params, scale in sides if params]
     optimizer = optimizer or torch.optim.Adam(groups, lr=LR)
     for step, index in list(enumerate(batches(steps)))[start:]:
         for group in optimizer.param_groups:

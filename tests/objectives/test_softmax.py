@@ -83,14 +83,11 @@ def test_softmax_or_none_starts_where_the_loss_of_the_priors_is_at_rest():
     priors = torch.tensor([0.3, 0.1, 0.15, 0.05, 0.2], dtype=torch.float64)
     logits = SoftmaxOrNone().start_logits(priors).requires_grad_()
     chances = torch.cat([priors, 1 - priors.sum(dim=0, keepdim=True)])
-    losses = SoftmaxOrNone()(logits.expand(6, 5), torch.eye(6, dtype=torch.float64)[:, :5])
-    rows = [
-        SoftmaxOrNone()(logits[None], torch.eye(6, dtype=torch.float64)[row : row + 1, :5])
-        for row in range(6)
-    ]
+    labels = torch.eye(6, dtype=torch.float64)[:, :5]
+    rows = [SoftmaxOrNone()(logits[None], row[None]) for row in labels]
     sum(chance * loss for chance, loss in zip(chances, rows, strict=True)).backward()
     assert logits.grad.abs().max() < 1e-12
-    torch.testing.assert_close(losses, sum(rows) / 6)
+    torch.testing.assert_close(SoftmaxOrNone()(logits.expand(6, 5), labels), sum(rows) / 6)
 
 
 def test_the_normalisers_of_the_last_training_batch_are_kept_and_no_others():
@@ -114,21 +111,16 @@ def sigmoid(x):
 
 def slow(logits, labels, observed):
     """The loss as the authors' code has it, with the constants of its MS-COCO configuration."""
-    total, count = 0.0, 0
+    costs = []
     for v, y, seen in zip(logits, labels, observed, strict=True):
         repeated = sum(1 / s for s, here in zip(SHARES, y, strict=True) if here)
         for k, share in enumerate(SHARES):
-            if not seen[k]:
-                continue
-            ratio = (1 / share) / repeated if repeated else float("inf")
-            weight = 0.1 + (1.0 if ratio == float("inf") else sigmoid(10 * (ratio - 0.2)))
+            weight = 0.1 + (sigmoid(10 * (1 / share / repeated - 0.2)) if repeated else 1.0)
             z = v[k] - 0.05 / 2 * log(1 / share - 1)
-            if y[k]:
-                total += 2 * weight * (1 - sigmoid(z)) ** 2 * log1p(exp(-z))
-            else:
-                total += 2 * weight * sigmoid(2 * z) ** 2 * log1p(exp(2 * z)) / 2
-            count += 1
-    return total / count
+            present = (1 - sigmoid(z)) ** 2 * log1p(exp(-z))
+            absent = sigmoid(2 * z) ** 2 * log1p(exp(2 * z)) / 2
+            costs += [2 * weight * (present if y[k] else absent)] * seen[k]
+    return sum(costs) / len(costs)
 
 
 def test_is_the_formula_entry_by_entry():

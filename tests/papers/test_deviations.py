@@ -33,14 +33,6 @@ def test_what_was_silent_is_named():
     assert frozen["recipe.prior_bias"] == (False, True)
 
 
-def test_options_that_a_paper_states_are_compared_though_they_are_defaults():
-    assert "options.k_neg" not in found(Request("001-table3", rows=("spa",)))
-    changed = Request("001-table3", rows=("spa",), overrides={"options.k_neg": 2.0})
-    assert found(changed)["options.k_neg"] == (3.0, 2.0)
-    slower = Request("000-table2", rows=("quasibinary",), overrides={"options.momentum": 0.99})
-    assert found(slower)["options.momentum"] == (0.9, 0.99)
-
-
 def test_rows_that_the_paper_does_not_print_have_no_protocol():
     assert published_protocol(EXPERIMENTS["000-table2"], "softmax-or-none") == {}
     json.dumps([vars(d) for d in Request("000-table2").protocol_deviations()])
@@ -125,23 +117,6 @@ def test_settings_that_exclude_others_are_named_too(key):
     for table in ("000-table1", "001-table3", "003-table1", "004-table1", "004-table2"):
         request = Request(table, overrides=BY_THEMSELVES[key])
         assert found(request)[key][1] == BY_THEMSELVES[key][key]
-
-
-@pytest.mark.parametrize("table", EXPERIMENTS)
-def test_whatever_quick_and_features_change_is_named(table):
-    for request in (Request(table, quick=True), Request(table, frozen=sources.Frozen("resnet18"))):
-        rows = request.chosen_rows()
-        plain = request.without_changes()
-        named = {(row, one.key) for one in request.protocol_deviations() for row in one.rows}
-        for row in rows:
-            published = published_protocol(EXPERIMENTS[table], row)
-            before = flattened(plain.settings(row, 0).model_dump(mode="json"))
-            after = flattened(request.settings(row, 0).model_dump(mode="json"))
-            for key in before.keys() | after.keys():
-                moved = before.get(key) != after.get(key)
-                back = key in published and published[key] == after.get(key)
-                if moved and not back and not key.startswith("hardware."):
-                    assert (row, key) in named
 
 
 @pytest.mark.parametrize("key", ["data", "seed"])

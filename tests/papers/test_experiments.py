@@ -8,6 +8,7 @@ from dataclasses import replace
 from mmap import mmap
 from pathlib import Path
 
+import contract
 import numpy as np
 import official
 import pytest
@@ -15,6 +16,7 @@ import torch
 from patience import wait_until
 from quick_processes import QUICK
 from safetensors.torch import save_file
+from scipy.special import expit, softmax
 from sklearn.metrics import average_precision_score, brier_score_loss, roc_auc_score
 
 from labelwise.data import LabelTable
@@ -22,6 +24,7 @@ from labelwise.data.export import export
 from labelwise.errors import DataError, SettingsError
 from labelwise.evaluation.intervals import ap_influence
 from labelwise.links import Sigmoid, Softmax
+from labelwise.methods import METHODS, make_objective
 from labelwise.metrics import average_precision
 from labelwise.networks.backbones import create_backbone
 from labelwise.papers import columns, measures
@@ -160,17 +163,6 @@ def test_tuning_keeps_the_best_try_on_validation(tmp_path):
     assert given[0] == ["bce try-0", "bce try-1", "spa try-0", "spa try-1"]
 
 
-def test_tries_start_at_the_recipe_and_stay_within_tenfold():
-    settings = base(method="spa+lpr")
-    found = list(tries(settings, 20))
-    assert found[0] == settings
-    assert found == list(tries(settings, 20))
-    rates = np.array([one.recipe.optimizer.lr for one in found]) / settings.recipe.optimizer.lr
-    assert 0.1 <= rates.min() < 0.2
-    assert 5 < rates.max() <= 10
-    assert {one.options["lpr_weight"] for one in found[1:]} == {0.1, 0.3, 1.0, 3.0, 10.0}
-
-
 LPR = ("lpr_weight", (0, 0.1, 1))
 
 
@@ -181,7 +173,7 @@ LPR = ("lpr_weight", (0, 0.1, 1))
         (("bce", "bce"), {}, "distinct"),
         (("bce",), {"seeds": ()}, "at least one seed"),
         (("bce",), {"options.kk": 2.7}, "none of the methods has the option 'kk'"),
-        (("spa+lpr",), {"sweep": ("lpr_wight", (0, 1))}, "'lpr_wight' to sweep; did you mean"),
+        (("spa+lpr",), {"sweep": ("lpr_wight", (0, 1))}, "'lpr_wight'; did you mean 'lpr_weight'"),
         (("spa+lpr",), {"sweep": ("lpr_weight", (1, 1))}, "two or more distinct values"),
         (("spa+lpr",), {"sweep": LPR, "tune": 2}, "not tuned"),
         (("spa+lpr",), {"sweep": LPR, "choose": "acee"}, "metric 'acee'; did you mean 'ace'"),
@@ -228,8 +220,7 @@ def test_a_sweep_is_typed_as_one_option(tmp_path, monkeypatch, call):
         val = measures.FinishedRun(folder).val
         probs, labels = val.link(val.logits.astype(float)).ravel(), val.labels.astype(float).ravel()
         bins = [(probs >= k / 10) & (probs < (k + 1) / 10) for k in range(10)]
-        gaps = [abs(float((probs[b] - labels[b]).mean())) for b in bins if b.any()]
-        errors[value] = sum(gaps) / len(gaps)
+        errors[value] = np.mean([abs((probs - labels)[b].mean()) for b in bins if b.any()])
     (choice,) = done.choices
     assert choice.scores == pytest.approx(errors)
     assert choice.value == min(errors, key=errors.get)
@@ -242,13 +233,12 @@ def test_a_sweep_is_typed_as_one_option(tmp_path, monkeypatch, call):
 def test_measures_agree_with_sklearn(tmp_path):
     val, test = predictions(split="val", link=Sigmoid()), predictions(link=Sigmoid())
     found = measures.measure(outcome(tmp_path, val, test), queries=50)
-    truth, probs = test.labels, torch.sigmoid(torch.as_tensor(test.logits).double()).numpy()
+    truth, probs = test.labels, expit(test.logits.astype(float))
     assert set(found) <= set(measures.MEASURES)
     assert found["mAP@class"] == pytest.approx(average_precision_score(truth, probs))
     assert found["Brier before"] == pytest.approx(brier_score_loss(truth.ravel(), probs.ravel()))
     out = ~truth.any(axis=1)
-    auroc = roc_auc_score(~out, probs.max(axis=1))
-    assert found["zero-label AUROC"] == pytest.approx(auroc)
+    assert found["zero-label AUROC"] == pytest.approx(roc_auc_score(~out, probs.max(axis=1)))
     assert found["zero-label MMC"] == pytest.approx(probs[out].max(axis=1).mean())
     assert found["Brier OUT before"] == pytest.approx((probs[out] ** 2).mean())
     assert found["retrieval n=1"] == pytest.approx(found["mAP@class"])
@@ -262,19 +252,15 @@ def test_image_effects_are_the_paired_bootstrap(tmp_path):
     second = replace(first, logits=first.logits + 0.7 * torch.randn(first.logits.shape).numpy())
     runs = [outcome(tmp_path / part, table) for part, table in (("a", first), ("b", second))]
     effects = [measures.image_effects(run) for run in runs]
-    gaps = []
-    for _ in range(100):
-        rows = RNG.integers(300, size=300)
-        found = []
-        for table in (first, second):
-            drawn = replace(table, logits=table.logits[rows], labels=table.labels[rows])
-            figures = measures.probability_figures(Sigmoid(), drawn)
-            precisions = [
-                average_precision(drawn.logits, drawn.labels, by=by).value
-                for by in ("label", "image")
-            ]
-            found.append([*precisions, figures["ACE"], figures["log loss"]])
-        gaps.append(np.subtract(*found))
+
+    def figures(table):
+        found = measures.probability_figures(Sigmoid(), table)
+        given = table.logits, table.labels
+        precisions = [average_precision(*given, by=by).value for by in ("label", "image")]
+        return np.array([*precisions, found["ACE"], found["log loss"]])
+
+    drawn = RNG.integers(300, size=(100, 300))
+    gaps = [figures(first.take(rows)) - figures(second.take(rows)) for rows in drawn]
     names = ("mAP@class", "mAP@sample", "ACE before", "log loss before")
     for name, deviation in zip(names, np.std(gaps, axis=0), strict=True):
         gap = np.linalg.norm(effects[0][name] - effects[1][name])
@@ -330,12 +316,11 @@ def test_columns_are_the_papers_definitions(tmp_path):
     test = predictions(link=Sigmoid())
     run = outcome(tmp_path, test)
     found = columns.in_and_out(run)
-    probs = torch.sigmoid(torch.as_tensor(test.logits).double()).numpy()
-    out = ~test.labels.any(axis=1)
+    probs, out = expit(test.logits.astype(float)), ~test.labels.any(axis=1)
     assert found["OUT MMC"] == pytest.approx(100 * probs[out].max(axis=1).mean())
     top = test.labels[np.arange(len(probs)), probs.argmax(axis=1)]
     assert found["IN accuracy"] == pytest.approx(100 * top[~out].mean())
-    labelled = outcome(tmp_path / "labelled", replace_rows(test, ~out))
+    labelled = outcome(tmp_path / "labelled", test.take(np.flatnonzero(~out)))
     assert columns.top_error(labelled)["error"] == pytest.approx(100 - found["IN accuracy"])
     with pytest.raises(DataError, match="validation split"):
         columns.average_sets(run, 5)
@@ -355,10 +340,10 @@ def test_average_five_is_counted_over_images_and_over_classes_by_shot(tmp_path):
     )
     train.labels[:, 0], train.labels[:, 1] = 0, 1  # one class seldom, one often
     found = columns.average_sets(outcome(tmp_path, train, val, test), 5)
-    probs = torch.as_tensor(val.logits).double().softmax(dim=1)
+    falling = np.sort(softmax(val.logits.astype(float), axis=1), axis=None)[::-1]
     place = 5 * len(val)  # the cut lies midway between the last chosen and the first left out
-    lowest = probs.flatten().sort(descending=True).values[place - 1 : place + 1].mean()
-    chosen = (torch.as_tensor(test.logits).double().softmax(dim=1) >= lowest).numpy()
+    lowest = falling[place - 1 : place + 1].mean()
+    chosen = softmax(test.logits.astype(float), axis=1) >= lowest
     truth, counts = test.labels == 1, train.labels.sum(axis=0)
     assert found["overall"] == pytest.approx(100 * (chosen & truth).sum() / len(test))
     recall = [100 * chosen[truth[:, k], k].mean() for k in range(20)]
@@ -366,11 +351,6 @@ def test_average_five_is_counted_over_images_and_over_classes_by_shot(tmp_path):
     assert all(members.any() for members in groups.values())
     for shot, members in groups.items():
         assert found[shot] == pytest.approx(np.mean(np.array(recall)[members]))
-
-
-def replace_rows(table, rows):
-    ids = [name for name, keep in zip(table.ids, rows, strict=True) if keep]
-    return replace(table, ids=ids, logits=table.logits[rows], labels=table.labels[rows])
 
 
 SMALL = {"backbone": "small-cnn", "precision": "32", "hardware.compile": False}
@@ -532,10 +512,8 @@ def test_runs_side_by_side_wait_say_how_far_they_are_and_see_one_label_an_image(
 
 def test_an_executor_is_given_what_others_start_from_first(tmp_path):
     settings = base()
-    first = TrainingJob(settings, tmp_path / "first")
-    again = TrainingJob(settings, tmp_path / "first")
+    first, again, free = (TrainingJob(settings, tmp_path / x) for x in ("first", "first", "free"))
     after = TrainingJob(settings.model_copy(update={"start": str(first.folder)}), tmp_path / "b")
-    free = TrainingJob(settings, tmp_path / "free")
     waves = []
 
     def executor(jobs, watch):
@@ -582,3 +560,47 @@ def test_figures_are_shown_with_half_their_interval():
     assert show_figure(SeedMean(0.5, -np.inf, np.inf, 1), percent=False) == "0.5000"
     assert show_figure(SeedMean(6.14, 6.0, 6.28, 3), percent=False) == "6.14 ± 0.14"
     assert show_figure(SeedMean(np.nan, np.nan, np.nan, 0), percent=True) == "–"
+
+
+# Tuning: every try of every method can be built and gives a finite loss.
+
+ROWS = 400
+FACTS = contract.facts(ROWS, 5)
+TUNED = [(name, option) for name, method in METHODS.items() for option in method.tuning]
+
+
+def loss(name, **options):
+    """Return the loss of a later epoch, some labels unknown: what waits for some has its turn."""
+    objective = make_objective(name, FACTS, **options)
+    logits, labels = contract.example(ROWS, 5)
+    observed = torch.rand(ROWS, 5, generator=torch.Generator().manual_seed(0)) < 0.7
+    for _ in range(5):
+        contract.value(objective, logits, labels, observed)
+        objective.step(0.1)
+    return contract.value(objective, logits, labels, observed)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_try_of_every_method_can_be_built(name):
+    settings, tuning = base(method=name), METHODS[name].tuning
+    first, *others = found = list(tries(settings, 20))
+    assert first == settings
+    assert found == list(tries(settings, 20))
+    rates = np.array([one.recipe.optimizer.lr for one in found]) / settings.recipe.optimizer.lr
+    assert 0.1 <= rates.min() < 0.2
+    assert 5 < rates.max() <= 10
+    assert torch.isfinite(loss(name, **others[-1].options))
+    tried = {option: {one.options[option] for one in others} for option in tuning}
+    assert tried == {option: set(values) for option, values in tuning.items()}
+    assert all(one.options.keys() == tuning.keys() for one in others)
+    fixed = {f"options.{option}": values[0] for option, values in tuning.items()}
+    own = base(method=name, **fixed)  # what a user fixes is not tuned
+    assert all(one.options == own.options for one in tries(own, 5))
+
+
+@pytest.mark.parametrize(("name", "option"), TUNED)
+def test_a_tuned_option_matters_and_its_default_is_among_the_values(name, option):
+    method = METHODS[name]
+    assert method.options[option] in method.tuning[option]
+    losses = {loss(name, **{option: value}).item() for value in method.tuning[option]}
+    assert len(losses) == len(method.tuning[option])

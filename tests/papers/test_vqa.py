@@ -122,9 +122,8 @@ def test_brought_scores_are_judged_like_a_run_of_our_own(root, tmp_path, call):
     }
     pq.write_table(pa.table(columns), file)
     (one,) = judge_scores(root / "vqa", {"spa": file})
-    ours = done.ours["spa"]
-    for name, value in (("VQA accuracy", one.accuracy), ("ACE", one.ace), ("MCE", one.mce)):
-        assert value == pytest.approx(ours[name].mean, abs=1e-4)
+    ours = [done.ours["spa"][name].mean for name in ("VQA accuracy", "ACE", "MCE")]
+    assert [one.accuracy, one.ace, one.mce] == pytest.approx(ours, abs=1e-4)
     assert (one.questions, one.entries) == (official.TEST, official.TEST * len(names))
     lines = [{name: columns[name][row] for name in columns} for row in range(len(test))]
     (tmp_path / "s.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -148,13 +147,12 @@ def test_brought_scores_are_judged_like_a_run_of_our_own(root, tmp_path, call):
         ({"question_id": [7000], "answers": [["a"]], "logits": [[1.0]]}, "7 of 8 are missing"),
     ],
 )
-def test_unfit_scores_are_refused(root, tmp_path, columns, reason):
+def test_unfit_scores_and_links_that_read_no_single_logit_are_refused(
+    root, tmp_path, columns, reason
+):
     pq.write_table(pa.table(columns), tmp_path / "s.parquet")
     with pytest.raises(DataError, match=reason):
         judge_scores(root / "vqa", {"bce": tmp_path / "s.parquet"})
-
-
-def test_a_row_must_have_a_link_that_reads_one_logit(root):
     for row in ("softmax", "two-way", "quasibinary"):
         with pytest.raises(SettingsError, match="cannot be judged"):
             judge_scores(root / "vqa", {row: root / "none"})
@@ -186,9 +184,3 @@ def test_weights_per_label_are_counted_by_the_labels_of_the_data(root):
     overrides["options.pos_weight"] = [2.0] * (answers + 1)
     with pytest.raises(SettingsError, match=f"row 'bce': pos_weight must have {answers} numbers"):
         open_data(request)
-
-
-def test_a_wrong_option_is_refused_before_the_data_is_read(tmp_path):
-    request = Request("001-vqa", tmp_path / "missing", overrides={"options.nonsense": 1})
-    with pytest.raises(SettingsError, match="has no option 'nonsense'"):
-        reproduce(request, tmp_path / "out", say=lambda text: None)

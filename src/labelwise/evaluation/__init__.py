@@ -1,6 +1,6 @@
 """Predictions × link × rule → Evaluation."""
 
-from labelwise.evaluation.assemble import describe_link, evaluate
+from labelwise.evaluation.assemble import Subgroups, describe_link, evaluate
 from labelwise.evaluation.evaluation import (
     Calibration,
     Curve,
@@ -19,7 +19,6 @@ from labelwise.evaluation.evaluation import (
     ZeroLabel,
 )
 from labelwise.evaluation.mergeable import EvaluationSums, measure
-from labelwise.evaluation.subgroups import Subgroups
 
 __all__ = [
     "Calibration",

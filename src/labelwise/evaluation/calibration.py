@@ -38,10 +38,7 @@ class Probabilities:
 
 @dataclass(frozen=True)
 class Known:
-    """What is known of the labels: present (N, K), and the mask where some are unknown.
-
-    ``shares`` (N, K) are the labels themselves where some are soft; those above 1/2 are present.
-    """
+    """Which labels are present (N, K), observed (None: all), and ``shares`` where some are soft."""
 
     present: NDArray[Any]
     observed: NDArray[Any] | None

@@ -144,10 +144,7 @@ class Sets:
 
     @property
     def true_size(self) -> float | None:
-        """How many labels an image has; None unless all labels of every image are known.
-
-        The images whose labels are all known are not like the others: often they have none.
-        """
+        """How many labels an image has; None unless all labels of every image are known."""
         return self.mean_true_size if sum(self.true_sizes) == sum(self.sizes) else None
 
     def size_note(self) -> tuple[str, ...]:
@@ -262,10 +259,7 @@ class LevelFigures:
 
 @dataclass(frozen=True)
 class ExclusiveRow:
-    """Labels that exclude each other: of ``known`` photos, how many sets hold what is there.
-
-    ``clashes`` are photos whose labels break the rule, left out of figures; ``broken`` are sets.
-    """
+    """Labels that exclude each other; ``clashes`` break the rule in labels, ``broken`` in sets."""
 
     labels: tuple[str, ...]
     needs_one: bool

@@ -410,10 +410,7 @@ def mean_interval_by_group(
 def mean_ap_without_groups(
     scores: NDArray[Any], present: NDArray[Any], known: NDArray[Any] | None, groups: Groups
 ) -> Floats:
-    """Return the mean average precision without each group (G,), over the labels that have one.
-
-    Without the only group that has a label, its average precision stays as it is.
-    """
+    """Return mean AP without each group (G,); a label's only group leaves its AP as it is."""
     parts = groups.bundled(MOST_LEFT_OUT)
     total, labels = np.zeros(parts.count), 0
     for rows, values, hits in labels_with_positives(scores, present, known):
@@ -452,10 +449,7 @@ def macro_f1_without_groups(
 
 
 def groups_note(groups: Groups | None, influence: Floats | None) -> tuple[str, ...]:
-    """Return a sentence on the groups of the photos, and how alike these are; none without.
-
-    ``influence`` (N,) is what each photo moves the log loss by, where there is one.
-    """
+    """Return a sentence on groups and how alike theirs are, by ``influence`` (N,) on log loss."""
     if groups is None:
         return ()
     least, most = int(groups.sizes.min()), int(groups.sizes.max())

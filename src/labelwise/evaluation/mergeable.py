@@ -416,10 +416,7 @@ class EvaluationSums:
         rule: Rule | None,
         rule_words: str,
     ) -> Evaluation:
-        """Return the figures that the sums give; ``values`` are average precisions of labels.
-
-        They are exact within ``bounds``; intervals come from elsewhere too.
-        """
+        """Return the figures of sums and average precisions, exact within ``bounds``."""
         k = min(k, len(names))
         undefined = tuple(values.undefined_names(names))
         ranked = bounds[~np.isnan(values.items)]

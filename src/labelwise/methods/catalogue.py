@@ -97,7 +97,6 @@ def _maker(objective: Callable[..., Objective], adds: str | None) -> Callable[..
 
 
 def _method(objective: str, adds: str | None = None, reading: str = "", **stated: Any) -> Method:
-    """Return the method of an entry, whose options are the arguments of its objective."""
     made = {"spa": spa, "asymmetric": asymmetric}
     make = made[objective] if objective in made else getattr(objectives, objective)
     tuning = {name: tuple(values) for name, values in stated.pop("tuning", {}).items()}

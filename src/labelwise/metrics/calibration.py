@@ -190,10 +190,7 @@ def image_cells(
 
 @dataclass(frozen=True)
 class Reliability:
-    """Counts, and sums of probabilities and labels, in each bin: pooled (M,), or per label (K, M).
-
-    ``edges`` are (M + 1,) or (K, M + 1).
-    """
+    """Sums in each bin, pooled (M,) or per label (K, M); ``edges`` (M + 1,) or (K, M + 1)."""
 
     edges: Numbers
     counts: NDArray[np.int64]
@@ -279,7 +276,6 @@ class CalibrationSums(Reliability):
     def update(
         self, probs: Array, labels: Array, observed: Array | None = None, where: Array | None = None
     ) -> None:
-        """Add the entries of (N, K) arrays that are observed and chosen by ``where``."""
         shape = check_shapes(probs=probs, labels=labels, observed=observed, where=where)
         if shape[1] != len(self.counts):
             raise ValueError(f"probs must have {len(self.counts)} columns, got {shape[1]}")

@@ -87,10 +87,7 @@ def bootstrap(
 
 @dataclass(frozen=True)
 class CalibrationInterval:
-    """A calibration error, its interval, and the p-value of "it is calibrated, the rest is chance".
-
-    The lower end is 0 exactly where the error cannot be told from that of a calibrated model.
-    """
+    """A calibration error, its interval (from 0 if it may be chance), p-value of "calibrated"."""
 
     value: float
     low: float

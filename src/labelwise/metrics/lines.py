@@ -107,7 +107,6 @@ class Averaged:
         observed: Array | None,
         by: By,
     ) -> "Averaged":
-        """Return the average of what a function gives for each block of lines; 0 / 0 is NaN."""
         with np.errstate(invalid="ignore"):
             parts = [value(lines) for lines in lines_of(scores, labels, observed, by)]
         return cls.over(np.concatenate([np.empty(0), *parts]), by)
@@ -134,10 +133,7 @@ ABOVE = Level(np.greater, "right")
 
 @dataclass(frozen=True)
 class Positives:
-    """The positives of some lines in order of line, then of falling score.
-
-    ``line`` and ``score`` are (P,), ``per_line`` (L,), ``start`` (L,) is each line's first.
-    """
+    """The positives (P,) by line, then falling score; count and first of each line (L,)."""
 
     line: Counts
     score: NDArray[Any]
@@ -149,7 +145,6 @@ class Positives:
         return self._groups()[1] + 1 - self.start[self.line]
 
     def above(self) -> Counts:
-        """Return how many positives of the same line score more, (P,)."""
         return self._groups()[0] - self.start[self.line]
 
     def _groups(self) -> tuple[Counts, Counts]:
@@ -218,15 +213,14 @@ def _falling(score: NDArray[Any], line: Counts, per_line: Counts, start: Counts)
 
 
 def lines_of(
-    scores: Array, labels: Array, observed: Array | None, by: By, entries: int | None = None
+    scores: Array, labels: Array, observed: Array | None, by: By, entries: int = BLOCK_ENTRIES
 ) -> Iterator[Lines]:
     """Yield the matrix in blocks of lines."""
     check_by(by)
-    rows, columns = check_shapes(scores=scores, labels=labels, observed=observed)
-    lines, length = (rows, columns) if by == "image" else (columns, rows)
-    # Blocks of columns are wider, so that each row gives more than one cache line.
-    default = BLOCK_ENTRIES if by == "image" else 4 * BLOCK_ENTRIES
-    for where in blocks(lines, length, entries or default):
+    lines, length = check_shapes(scores=scores, labels=labels, observed=observed)
+    if by == "label":  # blocks of columns are wider, so that each row gives more than a cache line
+        lines, length, entries = length, lines, 4 * entries
+    for where in blocks(lines, length, entries):
         score = read(scores, where, by)
         if not np.issubdtype(score.dtype, np.floating):
             score = score.astype(np.float64)

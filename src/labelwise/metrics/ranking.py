@@ -94,10 +94,7 @@ def _index_ranks(lines: Lines, positives: Positives) -> Numbers:
 def auroc(
     scores: Array, labels: Array, observed: Array | None = None, *, by: By = "label"
 ) -> Averaged:
-    """Return the area under the ROC curve of every label (or image), and the macro mean.
-
-    Per image, ``1 - auroc`` is the ranking loss with ties counted one half.
-    """
+    """Return AUROC of every label (or image, 1 - ranking loss with ties one half) and its mean."""
 
     def of(lines: Lines) -> Numbers:
         positives = lines.positives()
@@ -152,7 +149,6 @@ class PrecisionRecall:
         return (1 + weight) * self.precision * self.recall / (weight * self.precision + self.recall)
 
     def best(self, beta: float = 1.0) -> tuple[float, float]:
-        """Return the threshold of the largest F-beta, and that value."""
         require(len(self.thresholds), "the best threshold needs at least one positive, got none")
         scores = self.f_score(beta)
         index = int(scores.argmax())

@@ -107,7 +107,6 @@ class ScoreCounts:
         return Bounded.between(won / pairs, (won + same) / pairs)
 
     def false_positive_rate_at(self, recall: float = 0.95) -> Bounded:
-        """Return the share of others at or above the highest threshold with this recall."""
         total, others = int(self.positives.sum()), int(self.others.sum())
         if not total or not others:
             return Bounded(np.nan, 0.0)
@@ -127,7 +126,6 @@ class ScoreCounts:
     def _summed(
         self, dropped: int, keys: NDArray[Any], positives: Counts, others: Counts
     ) -> "ScoreCounts":
-        """Return the counts of rising keys with equal ones put together."""
         opens = _opens(keys)
         sums = (np.add.reduceat(c, opens) if len(opens) else c for c in (positives, others))
         return ScoreCounts(self.limit, dropped, keys[opens], *sums)

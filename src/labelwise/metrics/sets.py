@@ -55,17 +55,15 @@ class Confusion:
         return _shares(self.tp, self.tp + self.fn, undefined, self.by)
 
     def f_score(self, beta: float = 1.0, undefined: Undefined = "skip") -> Averaged:
-        """Return F-beta of every label or image, and their mean (macro or sample F)."""
         require(beta > 0, f"beta must be positive, got {beta}")
         hits = (1 + beta**2) * self.tp
         return _shares(hits, hits + beta**2 * self.fn + self.fp, undefined, self.by)
 
     def micro(self) -> "Confusion":
-        sides = (self.tp, self.fp, self.fn, self.tn)
-        return Confusion(*(np.array([side.sum()]) for side in sides), self.by)
+        tp, fp, fn, tn = (np.array([side.sum()]) for side in (self.tp, self.fp, self.fn, self.tn))
+        return Confusion(tp, fp, fn, tn, self.by)
 
     def error(self) -> float:
-        """Return the share of all entries that are wrong, NaN if there are none."""
         total = self.micro()
         wrong = total.fp + total.fn
         return _shares(wrong, wrong + total.tp + total.tn, "skip", self.by).value
@@ -186,8 +184,8 @@ def average_k_accuracy(
 ) -> AverageKAccuracy:
     """Return the accuracy of sets (N, K) bool, over images and over labels."""
     sides: tuple[By, By] = ("image", "label")
-    recalls = (confusion(sets, labels, observed, by=by).recall() for by in sides)
-    return AverageKAccuracy(*recalls, set_sizes(sets).mean)
+    image, label = (confusion(sets, labels, observed, by=by).recall() for by in sides)
+    return AverageKAccuracy(image, label, set_sizes(sets).mean)
 
 
 def shot_groups(train_counts: Array, *, few: int = 20, many: int = 100) -> NDArray[np.str_]:
@@ -281,7 +279,6 @@ def nothing_here(log_q: Array) -> Numbers:
 
 
 def _joined(inside: Array, outside: Array) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-    """Return all scores, and which are IN."""
     scores = [to_numpy(side) for side in (inside, outside)]
     for name, side in zip(("inside", "outside"), scores, strict=True):
         if side.ndim != 1 or np.isnan(side).any():

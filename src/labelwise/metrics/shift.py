@@ -65,10 +65,7 @@ BETS = (  # slope a and offset b of the log-odds that each bet takes for true
 
 @dataclass(frozen=True)
 class Alarm:
-    """What audited photos say of one label: how strong the evidence is, and how it stands now.
-
-    ``largest`` is the largest value that E ever had; ``threshold`` is where it becomes an alarm.
-    """
+    """Evidence E against one label's probabilities: now, its ``largest`` ever, its threshold."""
 
     label: str
     audited: int
@@ -80,7 +77,6 @@ class Alarm:
 
     @property
     def raised(self) -> bool:
-        """Whether the label's probabilities are no longer to be trusted."""
         return self.largest >= self.threshold
 
 
@@ -144,10 +140,7 @@ def first_shares(shares: Sequence[LabelShare]) -> str:
 
 @dataclass(frozen=True, eq=False)
 class HeldOutShare:
-    """What held-out photos say of a label: its share, and how log-odds tell who carries it.
-
-    ``slope`` and ``offset`` give log r, ``covariance`` is theirs; see the module's text.
-    """
+    """The share of a label in held-out photos; slope, offset of log r, and their covariance."""
 
     share: float
     photos: int
@@ -156,7 +149,6 @@ class HeldOutShare:
     covariance: Numbers
 
     def reach(self, confidence: float) -> float:
-        """Return how many standard errors an interval reaches to each side."""
         rarer = self.photos * min(self.share, 1 - self.share)
         return float(stdtrit(round(rarer), (1 + confidence) / 2))
 
@@ -376,10 +368,7 @@ def energy_test(first: Points, second: Points, random: np.random.Generator) -> f
 def different_means(
     first: Numbers, second: Numbers, random: np.random.Generator
 ) -> NDArray[np.bool_]:
-    """Return which columns (K,) of (n, K) and (m, K) have different means, 5 % for any false one.
-
-    The largest of the standardised differences has the law of dealing the rows anew.
-    """
+    """Return which columns (K,) differ in mean, by dealing rows anew; 5 % for any false one."""
     both = np.concatenate([first, second])
     size, n = len(both), len(first)
     dealt = _dealt(size, n, random)

@@ -97,11 +97,7 @@ def reviewed_rows(observed: Tensor | None) -> Tensor | None:
 
 
 def masked_logsumexp(values: Tensor, mask: Tensor, dim: int) -> Tensor:
-    """Return the log-sum-exp over the masked entries along ``dim``.
-
-    Where the mask is empty the result is finite, has no gradient and no meaning: ask
-    ``mask.any(dim)``.
-    """
+    """Return the log-sum-exp over a mask; if it is empty finite, without gradient or meaning."""
     some = mask.any(dim=dim, keepdim=True)
     return torch.where(some, torch.where(mask, values, float("-inf")), 0.0).logsumexp(dim=dim)
 
@@ -162,11 +158,7 @@ class Objective(nn.Module, ABC):
     def forward(
         self, outputs: Outputs | Tensor, targets: Targets | Array, observed: Array | None = None
     ) -> Tensor:
-        """Return the scalar loss of a batch given as Outputs and Targets or as bare arrays.
-
-        A batch without images costs 0. Logits are a tensor; labels and ``observed`` may be what
-        :mod:`labelwise.numeric.arrays` allows.
-        """
+        """Return the scalar loss of Outputs and Targets, or of arrays; of no images it is 0."""
         if isinstance(outputs, Tensor):
             outputs = Outputs(outputs)
         if not isinstance(outputs, Outputs):
@@ -212,18 +204,11 @@ class Objective(nn.Module, ABC):
         return False
 
     def shares_read(self, facts: DatasetFacts) -> tuple[float, ...] | None:
-        """Return the shares of the labels in training as this loss reads them, None if not known.
-
-        Where it reads unknown labels, as not present; else among the images that know the label
-        (see ``DatasetFacts.known_shares``).
-        """
+        """Return the shares in training: of all images if it reads unknown ones, else of known."""
         return facts.known_present if self.reads_unknown else facts.known_shares()
 
     def start_logits(self, priors: Tensor) -> Tensor:
-        """Return the logits (float64) at which a classifier's biases start, for these shares.
-
-        The loss is at rest there if it has a link; one that only ranks starts at the log-odds.
-        """
+        """Return logits (float64) of shares: the link's, where the loss is at rest, or log-odds."""
         return (self.link or Sigmoid()).logits_at(priors)
 
     def final_link(

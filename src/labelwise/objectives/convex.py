@@ -28,11 +28,7 @@ HALF = 0.5  # an entry, of what a label lacks
 
 @dataclass(frozen=True, eq=False)
 class Derivatives:
-    """The derivatives at some logits.
-
-    ``gradient`` (N, K) is the first, ``times(u)`` (N, K) the second applied to u, and
-    ``curvature`` (1, K) the mean of the second's diagonal per label.
-    """
+    """``gradient`` (N, K), second derivative ``times(u)``, mean ``curvature`` (1, K) of labels."""
 
     gradient: Tensor
     times: Callable[[Tensor], Tensor]
@@ -40,11 +36,7 @@ class Derivatives:
 
 
 class ConvexLoss(ABC):
-    """A convex function of logits (N, K), summed over rows.
-
-    ``joint`` says that the labels of a row depend on each other, so that all of them are one
-    problem; else each label (column) is a problem of its own.
-    """
+    """A convex sum over rows of logits (N, K): one problem if ``joint``, else one per column."""
 
     joint: bool
 
@@ -79,11 +71,9 @@ class ConvexLoss(ABC):
         return self._with_each(lambda values: values[:, chosen])
 
     def on(self, device: torch.device) -> Self:
-        """Return the loss with its numbers on a device, in the types that they have."""
         return self._with_each(lambda values: values.to(device))
 
     def to(self, like: Tensor) -> Self:
-        """Return the loss with its numbers in the type and on the device of ``like``."""
         return self._with_each(
             lambda values: values.to(like.device if values.dtype == torch.bool else like)
         )
@@ -164,10 +154,7 @@ class ShareLoss(ConvexLoss):
 
     @staticmethod
     def of(targets: Targets, *, temperature: float = 1.0, none: bool = False) -> "ShareLoss":
-        """Return the loss in which the present labels of a row share its weight of one.
-
-        Rows without any weigh nothing, or, with ``none``, one for "none" if anything was observed.
-        """
+        """Return the loss: a row's weight of one is shared by its labels, or "none" if asked."""
         labels, observed = targets.labels, targets.observed
         if observed is not None:
             labels = torch.where(observed, labels, 0.0)

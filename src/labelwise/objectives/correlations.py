@@ -113,7 +113,6 @@ class DynamicCorrelations(Objective):
         return base + share * self.contrast * pairs
 
     def _keep(self, features: Tensor, present: Tensor) -> None:
-        """Put the features of present labels before those that are kept, and drop the oldest."""
         counts, place = present.sum(0), present.cumsum(0) - 1
         before = torch.arange(KEPT, device=features.device) - counts[:, None]
         self.kept.copy_(self.kept.gather(1, before.clamp(min=0)[:, :, None].expand_as(self.kept)))

@@ -94,10 +94,7 @@ def moving_average(log_average: Tensor, log_value: Tensor, momentum: float) -> T
 def precise_normalizer(
     logits: Tensor, labels: Tensor, observed: Tensor | None = None
 ) -> QuasibinaryLink:
-    """Return the link with the exact C of the training set, given its logits in eval mode.
-
-    The moving average lags behind the weights, and saw batch norm in training mode.
-    """
+    """Return the link with the training set's exact C, from logits in eval mode."""
     log_c = log_normalizer(logits.double(), labels.double(), observed).item()
     if not isfinite(log_c):
         raise ValueError("precise_normalizer needs at least one observed label, got none")

@@ -5,6 +5,7 @@ from math import log
 
 import torch
 from torch import Tensor
+from torch.autograd.function import FunctionCtx
 from torch.nn.functional import relu
 
 from labelwise.errors import require
@@ -34,10 +35,7 @@ _LARGEST = 1e6  # stands in for infinite log-odds, whose differences are undefin
 
 
 def label_pair_loss(log_odds: Tensor, present: Tensor, absent: Tensor) -> Tensor:
-    """Return the (B,) regulariser of every image from its log-odds and two masks.
-
-    For soft labels the masks hold chances: that a label is present, that it is absent.
-    """
+    """Return the (B,) regulariser from log-odds and two masks, of soft labels their chances."""
     labels = ((present > 0) | (absent > 0)).sum(dim=1)
     pair_sum: Tensor = _pair_sums(log_odds, present, absent)[0]
     return pair_sum * 2 / (labels * (labels - 1)).clamp(min=1)
@@ -161,16 +159,14 @@ def _(log_odds: Tensor, present: Tensor, absent: Tensor, along: Tensor) -> Tenso
 
 
 def _keep_slope(
-    ctx: torch.autograd.function.FunctionCtx,
-    inputs: tuple[Tensor, Tensor, Tensor],
-    output: tuple[Tensor, Tensor],
+    ctx: FunctionCtx, inputs: tuple[Tensor, Tensor, Tensor], output: tuple[Tensor, Tensor]
 ) -> None:
     ctx.save_for_backward(*inputs, output[1])
     ctx.set_materialize_grads(False)
 
 
 def _through_slope(
-    ctx: torch.autograd.function.FunctionCtx, grad_total: Tensor | None, grad_slope: Tensor | None
+    ctx: FunctionCtx, grad_total: Tensor | None, grad_slope: Tensor | None
 ) -> tuple[Tensor | None, None, None]:
     *inputs, slope = ctx.saved_tensors  # type: ignore[attr-defined]
     gradient = None if grad_total is None else grad_total[:, None] * slope
@@ -219,9 +215,8 @@ class MMCE(Term):
     def forward(self, outputs: Outputs, targets: Targets, link: Link | None) -> Tensor:
         probs = require_link(link, "MMCE's objective").log_probs(outputs.logits)[0].exp()
         seen = torch.ones_like(probs) if targets.observed is None else targets.observed.to(probs)
-        return kernel_calibration_error(
-            probs.flatten(), targets.labels.flatten(), seen.flatten(), self.width
-        )
+        entries = (side.flatten() for side in (probs, targets.labels, seen))
+        return kernel_calibration_error(*entries, self.width)
 
 
 class MeanDifference(Term):

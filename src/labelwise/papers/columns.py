@@ -126,10 +126,7 @@ def retrieval_by_length(run: FinishedRun) -> dict[str, float]:
 
 
 def average_sets(run: FinishedRun, k: int) -> dict[str, float]:
-    """Tables 1 and 2 of average-K: sets of ``k`` labels on average, the threshold from validation.
-
-    The scores are softmaxes of the logits, as in the paper, then the method's own probabilities.
-    """
+    """Tables 1 and 2 of average-K: sets of ``k`` labels, by softmax scores and by own ones."""
     figures: dict[str, float] = {}
     for words, link in (("", Softmax()), (", own scores", link_of(run))):
         if words and isinstance(link, Softmax):

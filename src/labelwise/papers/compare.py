@@ -96,24 +96,18 @@ class ComparisonPlan:
         if not self.seeds:
             raise SettingsError("there must be at least one seed, got none")
         known = {option for name in self.methods for option in find_method(name).options}
-        for option in self.base.options:
+        swept, values = self.sweep or (None, ())
+        for option in (*self.base.options, *filter(None, [swept])):
             if option not in known:
                 near = nearest(option, sorted(known))
                 raise SettingsError(f"none of the methods has the option {option!r}{near}")
-        if self.sweep is not None:
-            self._check_sweep(*self.sweep, known)
+        if swept and (len(set(map(str, values))) != len(values) or len(values) < 2):
+            raise SettingsError(f"a sweep needs two or more distinct values, got {list(values)}")
+        if swept and self.tune > 1:
+            raise SettingsError("a sweep is not tuned: leave out --tune or --sweep")
         higher_is_better(self.chosen_by)
         if self.choose is not None and self.sweep is None and self.tune < 2:
             raise SettingsError("--choose needs a --sweep, or a --tune of two tries or more")
-
-    def _check_sweep(self, option: str, values: tuple[Any, ...], known: set[str]) -> None:
-        if option not in known:
-            near = nearest(option, sorted(known))
-            raise SettingsError(f"none of the methods has the option {option!r} to sweep{near}")
-        if len(set(map(str, values))) != len(values) or len(values) < 2:
-            raise SettingsError(f"a sweep needs two or more distinct values, got {list(values)}")
-        if self.tune > 1:
-            raise SettingsError("a sweep is not tuned: leave out --tune or --sweep")
 
     @property
     def chosen_by(self) -> str:
@@ -127,18 +121,17 @@ class ComparisonPlan:
     @property
     def entries(self) -> dict[str, Settings]:
         """Settings by the name of what is compared: a method, or one value of its sweep."""
-        entries = {}
+        entries: dict[str, Settings] = {}
+        swept, values = self.sweep or ("", ())
         for method in self.methods:
             own = find_method(method).options
             options = {name: value for name, value in self.base.options.items() if name in own}
             settings = with_values(self.base, method=method, options=options, seed=self.seeds[0])
-            if self.sweep is None or self.sweep[0] not in own:
+            for value in values if swept in own else ():
+                varied = with_values(settings, options={**options, swept: value})
+                entries[f"{method} {swept}={value}"] = varied
+            if swept not in own:
                 entries[method] = settings
-                continue
-            option, values = self.sweep
-            for value in values:
-                varied = with_values(settings, options={**options, option: value})
-                entries[f"{method} {option}={value}"] = varied
         return entries
 
 
@@ -184,7 +177,6 @@ def compare(
 def _chosen_values(
     plan: ComparisonPlan, jobs: Mapping[tuple[str, int], TrainingJob]
 ) -> tuple[SweepChoice, ...]:
-    """Return for each swept method its best value on validation, by the mean over seeds."""
     first = next(iter(jobs.values()))
     if plan.sweep is None or (plan.choose is None and FinishedRun(first.folder).val is None):
         return ()
@@ -222,12 +214,10 @@ def _mean_effects(
 
 
 def _covariance(effects: Mapping[str, NDArray[np.float64]]) -> Covariance:
-    """Return the covariance of the methods' mean figures over test images, or their groups."""
     return {a: {b: float(u @ v) for b, v in effects.items()} for a, u in effects.items()}
 
 
 def _freedom(effects: Mapping[str, NDArray[np.float64]]) -> float:
-    """Return the degrees of freedom of the methods' differences over groups of test images."""
     return freedom_of(np.std(list(effects.values()), axis=0))
 
 

@@ -93,7 +93,6 @@ def recovery_of(method: str) -> Recovery:
 
 
 def _recovery(root: Path, source: str | None) -> Computed:
-    """Return the table, the printed verdicts beside the computed."""
     header = ["loss", "link off by", "sigmoid off by", "eta reached", "proper", "printed"]
     header, rows = [*header, "one-to-one", "printed"], []
     for method in METHODS:
@@ -152,7 +151,6 @@ def statistics_of(table: LabelTable, last: str) -> tuple[float, ...]:
 
 
 def _statistics(printed: Sizes, last: str) -> Callable[[Path, str | None], Computed]:
-    """Return the function that counts these data sets, or one source beside the first of them."""
 
     def compute(root: Path, source: str | None) -> Computed:
         rows, notes = [], []

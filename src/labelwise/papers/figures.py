@@ -66,7 +66,6 @@ class Shown:
 
     @property
     def pictures(self) -> ImageSource:
-        """The photos; features have none."""
         if self.images is None or isinstance(self.images, FeatureRows):
             raise DataError("this figure shows photos, and the data holds features only")
         return self.images
@@ -139,7 +138,6 @@ def _probs(run: FinishedRun, rows: Any = slice(None)) -> Any:
 
 
 def _average_sets(run: FinishedRun, k: int) -> tuple[Any, Any]:
-    """Return the softmax of test photos, and their sets of ``k`` labels on average."""
     val, test = (Softmax()(table.logits.astype(np.float64)) for table in (run.held_out, run.test))
     return test, np.asarray(average_k(val, k)(test))
 

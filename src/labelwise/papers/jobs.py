@@ -133,10 +133,7 @@ class LocalProcesses:
 
 @dataclass(frozen=True)
 class RayRuns:
-    """Runs ``workers`` jobs at a time on a Ray cluster; each takes a core and ``gpus`` GPUs.
-
-    Folders, data and weights must have the same paths on every node; a lost run resumes.
-    """
+    """Runs jobs on a Ray cluster, each on a core and ``gpus`` GPUs; all paths must be shared."""
 
     workers: int
     gpus: float = 0.0
@@ -174,10 +171,7 @@ def figures_of(folder: Path, function: Callable[[FinishedRun], Figures]) -> Figu
 
 
 def default_workers() -> int:
-    """Return how many runs to carry out side by side: four on a GPU under MPS, else two, or one.
-
-    Without NVIDIA's MPS runs take turns on the GPU.
-    """
+    """Return how many runs go side by side: on a GPU 4 under MPS, else 2 in turns; 1 on a CPU."""
     if not torch.cuda.is_available():
         return 1
     pipes = Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps"))

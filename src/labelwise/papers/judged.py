@@ -30,7 +30,6 @@ from labelwise.errors import DataError, SettingsError
 from labelwise.links import Link
 from labelwise.methods import find_method, make_objective
 from labelwise.metrics import reliability
-from labelwise.models import Predictor
 from labelwise.models.run_folder import RunFolder
 from labelwise.numeric.arrays import to_numpy
 from labelwise.papers.measures import FinishedRun
@@ -176,23 +175,17 @@ def judge_checkpoints(
         values = experiment.rows[row].values
         run = RunFolder(folder / row)
         if not run.predictions_path("test").is_file():
-            predictor = load_query2label(
-                file, values["backbone"], table.space.names, image_size=values["image_size"]
-            )
-            _predicted(predictor, test, row, device, watch).save(run.predictions_path("test"))
+            names, size = table.space.names, values["image_size"]
+            predictor = load_query2label(file, values["backbone"], names, image_size=size)
+            model, task = predictor.to(device).model, f"{row}: predicting test"
+            place = torch.device(device)
+            seen = infer_logits(model, test.images, place, watch=watch, task=task)
+            given = to_numpy(seen.logits), *test.targets()
+            predicted = Predictions(test.ids, *given, names, "test", predictor.link)
+            predicted.save(run.predictions_path("test"))
         figures = experiment.figures(FinishedRun(run.path))
         ours = [f"{figures[name]:.1f}" for name in printed.columns]
         theirs = [f"{value:.1f}" for value in printed.rows[row] if value is not None]
         rows.append([row, *ours, *theirs, f"{len(test):,}"])
     header = ["row", *printed.columns, *(f"{name}, printed" for name in printed.columns), "images"]
     return header, rows
-
-
-def _predicted(
-    predictor: Predictor, test: LabelTable, row: str, device: str, watch: Watch | None
-) -> Predictions:
-    task, model = f"{row}: predicting test", predictor.to(device).model
-    logits = infer_logits(model, test.images, torch.device(device), watch=watch, task=task).logits
-    labels, observed = test.targets()
-    link, names = predictor.link, test.space.names
-    return Predictions(test.ids, to_numpy(logits), labels, observed, names, "test", link)

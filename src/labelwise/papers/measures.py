@@ -173,10 +173,7 @@ MEASURES: dict[str, Measure] = _columns()
 
 
 def measure(run: FinishedRun, *, queries: int = 2000) -> dict[str, float]:
-    """Return the figures of one run by column name; undefined ones are left out, infinite stay.
-
-    ``queries`` bounds the number of queries of each length in retrieval mAP; 0 leaves it out.
-    """
+    """Return defined figures by column, from at most ``queries`` queries a length (0: none)."""
     val, test = run.val, run.test
     labels, observed = test.majority, test.observed
     figures = {
@@ -198,8 +195,8 @@ def measure(run: FinishedRun, *, queries: int = 2000) -> dict[str, float]:
         figures |= _zero_label(link, test)
     if link is not None and queries:
         log_p, log_q = link.log_probs(test.logits.astype(np.float64))
-        most = {"exhaustive": queries, "sample": queries}
-        points = retrieval_map(log_p, log_q, labels, observed, longest=3, **most)
+        given = log_p, log_q, labels, observed
+        points = retrieval_map(*given, longest=3, exhaustive=queries, sample=queries)
         figures |= {f"retrieval n={point.length}": point.value for point in points}
     return {name: value for name, value in figures.items() if not np.isnan(value)}
 

@@ -130,7 +130,6 @@ class FigureOf:
     take: Literal["highest", "lowest", "range"] = "highest"
 
     def value(self, table: Mapping[str, Mapping[str, SeedMean]]) -> SeedMean | None:
-        """Return the figure with its interval, None if one of its rows has not been run."""
         values = [table[row][self.column] for row in self.rows if self.column in table.get(row, {})]
         if len(values) < len(self.rows):
             return None
@@ -151,7 +150,6 @@ class TableClaim:
     figures: Mapping[str, FigureOf]
 
     def verdict(self, table: Mapping[str, Mapping[str, SeedMean]], seeds: int) -> str | None:
-        """Return the claim, our figures and the verdict as a sentence; None if rows are missing."""
         relations, names = relations_of(self.holds)
         found = {name: self.figures[name].value(table) for name in names}
         values = {name: value for name, value in found.items() if value is not None}
@@ -230,7 +228,6 @@ def _recipe(given: Values) -> dict[str, Any]:
 
 
 def _figures(given: str | list[Any]) -> Figures:
-    """Return the function of ``columns`` with this name, given the argument that may follow it."""
     name, *argument = [given] if isinstance(given, str) else given
     function = getattr(columns, name)
     return lambda run: function(run, *argument)

@@ -134,7 +134,6 @@ def _held_out(
 
 
 def _weights_tag(settings: Settings) -> str | None:
-    """Return which published weights are meant, as exactly as the settings and the library say."""
     if settings.weights is None:
         return None
     if settings.backbone == "vgg16-fc7" and settings.weights == "pretrained":
@@ -187,7 +186,6 @@ class Request:
 
     @property
     def data(self) -> str:
-        """The source the table is read from, as ``labelwise.data.load`` understands it."""
         dataset = DATASETS[self.experiment.data]
         return self.source or f"{dataset.format}:{self.root / dataset.folder}"
 
@@ -278,7 +276,6 @@ class Reproduction:
         return self.request.deviations(self.held_out)
 
     def verdicts(self) -> list[str]:
-        """Return what the paper says of the table in words, our figures, and the verdicts."""
         seeds = len(self.request.seeds)
         judged = (claim.verdict(self.ours, seeds) for claim in self.request.experiment.claims)
         return [sentence for sentence in judged if sentence is not None]

@@ -146,7 +146,7 @@ class Dealt:
         present, mean = (labels * known).sum(0), (self.labels["val"] > 0.5).sum(1).double().mean()
         sides = present / known.sum(0).clamp(min=1), present / len(labels)
         priors, known_present = (tuple(side.tolist()) for side in sides)
-        return DatasetFacts(*labels.shape, float(mean), priors, known_present)
+        return DatasetFacts(len(labels), labels.shape[1], float(mean), priors, known_present)
 
     def predictions(self, split: str, logits: Tensor, link: Link | None) -> Predictions:
         ids = [str(row) for row in range(len(logits))]
@@ -489,7 +489,6 @@ def page(cells: Sequence[SurveyCell], before: str) -> str:
 
 
 def _table(cells: Sequence[SurveyCell]) -> list[str]:
-    """Return the table of one kind of knowledge, by the mean rank of mAP over sets."""
     methods = list(cells[0].methods)
     ranks = [ranks_of(cell, "mAP@class", methods) for cell in cells]
     mean_rank = {method: fmean(rank[method] for rank in ranks) for method in methods}
