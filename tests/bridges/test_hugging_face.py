@@ -38,11 +38,8 @@ FUNCTIONS = {  # what transformers documents for each problem_type
 
 
 def _fitted(calibrator):
-    rng = np.random.default_rng(0)
-    logits = rng.normal(0, 2, (80, len(NAMES)))
-    return CALIBRATORS[calibrator](
-        logits, (logits + rng.normal(0, 2, logits.shape) > 0) * 1.0, Sigmoid()
-    )
+    logits, noise = np.random.default_rng(0).normal(0, 2, (2, 80, len(NAMES)))
+    return CALIBRATORS[calibrator](logits, (logits + noise > 0) * 1.0, Sigmoid())
 
 
 OTHERS = {
@@ -56,10 +53,6 @@ OTHERS = {
     "parents": lambda: Consistent(Sigmoid(), (1, -1, -1, 0)),
     "ranking only": lambda: None,
 }
-
-
-def no_card(folder, model):
-    pass
 
 
 @pytest.fixture(scope="module")
@@ -96,14 +89,13 @@ def pixels(model, paths):
 
 def same_everywhere(model, folder, photos):
     """Export a model; labelwise and timm read the folder with its probabilities."""
-    done = export_hub(model, folder, no_card)
+    done = export_hub(model, folder, lambda *_: None)
     assert (done.loads_in_timm, done.loads_in_transformers) == (True, True)
     assert done.why_not_transformers == ""
     expected = model.predict(photos).probs.numpy()
     read = Predictor.load(folder)
     np.testing.assert_allclose(read.predict(photos).probs, expected, atol=EXACT)
-    config = json.loads((folder / "config.json").read_text())
-    function = FUNCTIONS[config["problem_type"]]
+    function = FUNCTIONS[json.loads((folder / "config.json").read_text())["problem_type"]]
     np.testing.assert_allclose(function(by_timm(folder, photos)), expected, atol=EXACT)
     return read, expected
 
@@ -127,11 +119,9 @@ def test_links_that_scale_and_shift_are_folded_into_the_classifier(name, photos,
 
 
 @pytest.mark.parametrize("name", FOLDABLE)
-def test_transformers_takes_the_function_that_the_folder_names(
-    name, photos, transformers, tmp_path
-):
+def test_transformers_takes_the_function_of_the_folder(name, photos, transformers, tmp_path):
     chosen = photos if name == "platt" else photos[:8]
-    export_hub(predictor(FOLDABLE[name]), tmp_path / "hub", no_card)
+    export_hub(predictor(FOLDABLE[name]), tmp_path / "hub", lambda *_: None)
     found = by_pipeline(transformers, tmp_path / "hub", chosen)
     expected = predictor(FOLDABLE[name]).predict(chosen).probs
     np.testing.assert_allclose(found, expected, atol=EXACT)
@@ -140,7 +130,7 @@ def test_transformers_takes_the_function_that_the_folder_names(
 @pytest.mark.parametrize("name", OTHERS)
 def test_other_links_are_kept_by_labelwise(name, photos, tmp_path):
     model = predictor(OTHERS[name]())
-    done = export_hub(model, tmp_path / "hub", no_card)
+    done = export_hub(model, tmp_path / "hub", lambda *_: None)
     assert (done.loads_in_timm, done.loads_in_transformers) == (True, False)
     assert done.why_not_transformers
     read = Predictor.load(tmp_path / "hub")
@@ -153,15 +143,9 @@ def test_other_links_are_kept_by_labelwise(name, photos, tmp_path):
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_transformers_refuses_other_links(name, transformers, tmp_path):
-    export_hub(predictor(OTHERS[name]()), tmp_path / "hub", no_card)
+    export_hub(predictor(OTHERS[name]()), tmp_path / "hub", lambda *_: None)
     with pytest.raises(ValueError, match="model type `labelwise`"):
         transformers.pipeline("image-classification", str(tmp_path / "hub"))
-
-
-def test_several_views_are_not_shown_as_one(tmp_path):
-    done = export_hub(predictor(Sigmoid(), mirrored=True), tmp_path / "hub", no_card)
-    assert "several views" in done.why_not_transformers
-    assert json.loads((tmp_path / "hub" / "config.json").read_text())["model_type"] == "labelwise"
 
 
 def test_folding_leaves_the_model_it_was_given_alone():

@@ -15,9 +15,8 @@ from threading import Thread
 import pytest
 from open_indexes import open_index
 from stub_immich import StubImmich, running_immich
-from typer.testing import CliRunner
+from typed import must_run
 
-from labelwise.cli.app import app
 from labelwise.contrib.immich import Immich, remove_tags
 from labelwise.errors import LabelwiseError, SettingsError
 from labelwise.photos.tagging import tags_of
@@ -45,11 +44,8 @@ def tag(library, immich, monkeypatch):
     monkeypatch.setenv("LABELWISE_IMMICH_KEY", immich.key)
 
     def run(*options):
-        words = ["tag", str(library / "index"), "--immich", immich.address, *options]
-        done = CliRunner().invoke(app, words)
-        if done.exception is not None:
-            raise done.exception
-        return done.output
+        words = ("tag", library / "index", "--immich", immich.address, *options)
+        return must_run(*words, catch_exceptions=False).output
 
     return run
 
@@ -74,8 +70,7 @@ def test_photos_get_the_labels_of_the_index_and_keep_those_of_people(library, im
     said = tag()
     for known in immich.photos.values():
         assert immich.names_of(known) - {PERSONS} == own.get(known, set())
-    first = next(iter(immich.photos.values()))
-    assert PERSONS in immich.names_of(first)
+    assert PERSONS in immich.names_of(next(iter(immich.photos.values())))
     given = sum(len(names) for known, names in own.items() if known in immich.photos.values())
     missing = sum(bool(own[known]) for known in own if known not in immich.photos.values())
     assert f"{given} tags given, 0 taken away" in said
@@ -112,13 +107,10 @@ def test_a_dry_run_writes_nothing(immich, tag):
     assert changes(immich) == []
 
 
-def test_a_promise_decides_what_is_written(library, immich, tag):
+def test_mistakes_get_one_sentence(immich, tag, monkeypatch):
     with pytest.raises(LabelwiseError, match="guaranteed from test photos"):
         tag("--wrong-at-most", "0.0001")
     assert changes(immich) == []
-
-
-def test_mistakes_get_one_sentence(library, immich, tag, monkeypatch):
     with pytest.raises(SettingsError, match="--xmp does not apply: --immich writes to a server al"):
         tag("--xmp")
     monkeypatch.setenv("LABELWISE_IMMICH_KEY", "another-key")
@@ -267,8 +259,7 @@ def test_requests_are_those_of_immichs_own_client(immich, tmp_path):
     ours.take(made, ids)
     ours.tags()
     ours.remove(made)
-    told = theirs[1][2]["tags"]
-    assert told == ["labelwise/cat"]
+    assert theirs[1][2]["tags"] == ["labelwise/cat"]
     their_tag = theirs[2][2]["tagIds"][0]
     as_ours = json.loads(json.dumps(theirs).replace(their_tag, made))
     assert [list(one) for one in immich.asked] == as_ours

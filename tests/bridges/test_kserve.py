@@ -31,10 +31,6 @@ def triton(server):
     client.close()
 
 
-def truth(model, pictures):
-    return Predictor.load(model).predict(pictures)
-
-
 @pytest.mark.parametrize("as_bytes", [True, False])
 @pytest.mark.parametrize("kind", ["BYTES", "UINT8"])
 def test_tritons_client_gets_the_models_answers(triton, model, kind, as_bytes):
@@ -49,7 +45,7 @@ def test_tritons_client_gets_the_models_answers(triton, model, kind, as_bytes):
         given = np.array([base64.b64encode(blob) for blob in blobs], dtype=object)
     tensor = http.InferInput("image", list(given.shape), kind)
     tensor.set_data_from_numpy(given, binary_data=as_bytes)
-    own = truth(model, blobs)
+    own = Predictor.load(model).predict(blobs)
     for outputs in (
         None,
         [http.InferRequestedOutput(name, binary_data=True) for name in ("label", "probability")],
@@ -113,7 +109,7 @@ def test_bytes_after_the_json_are_read_and_written(server, model):
     told, rest = json.loads(answer[:length]), answer[length:]
     sizes = {one["name"]: one["parameters"]["binary_data_size"] for one in told["outputs"]}
     assert sizes == {"probability": 32, "label": 4, "logits": 16}
-    own = truth(model, [blob])
+    own = Predictor.load(model).predict([blob])
     np.testing.assert_allclose(np.frombuffer(rest[:32], "<f8"), own.probs[0], atol=1e-6)
     np.testing.assert_array_equal(np.frombuffer(rest[32:36], bool), own.sets[0])
     np.testing.assert_allclose(np.frombuffer(rest[36:], "<f4"), own.logits[0], atol=1e-5)

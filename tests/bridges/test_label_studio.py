@@ -5,7 +5,6 @@ import json
 
 import numpy as np
 import pytest
-from PIL import Image
 from search_setup import LABELS, picture
 from web_setup import TOKEN, running
 
@@ -45,11 +44,9 @@ def test_tasks_show_photos_below_one_folder_and_come_back(tmp_path, place):
     table = table_in(tmp_path / "photos")
     target = tmp_path / place
     target.parent.mkdir(parents=True, exist_ok=True)
-    note = export_for_tool(table, target, "label-studio")
-    root = note.rpartition("DOCUMENT_ROOT=")[2]
+    root = export_for_tool(table, target, "label-studio").rpartition("DOCUMENT_ROOT=")[2]
     assert (tmp_path / "photos").is_relative_to(root)
-    tasks = json.loads(target.read_text())
-    for task in tasks:
+    for task in json.loads(target.read_text()):
         address = task["data"]["image"]
         assert address.startswith("/data/local-files/?d=")
         assert " " not in address
@@ -67,8 +64,7 @@ def test_the_sdk_finds_no_fault_with_config_tasks_and_predictions(tmp_path):
     table = table_in(tmp_path)
     guesses = Guesses(np.full((3, 4), 0.9), np.ones((3, 4), bool), "model 1")
     export_for_tool(table, tmp_path / "tasks.json", "label-studio", guesses)
-    config = (tmp_path / "tasks.config.xml").read_text()
-    interface = sdk.LabelInterface(config)
+    interface = sdk.LabelInterface((tmp_path / "tasks.config.xml").read_text())
     interface.validate()
     assert set(interface.get_tag("labels").labels) == set(NAMES)
     for task in json.loads((tmp_path / "tasks.json").read_text()):
@@ -83,10 +79,8 @@ def test_the_sdk_finds_no_fault_with_config_tasks_and_predictions(tmp_path):
 
 
 def test_uploads_are_found_by_the_name_they_were_given(tmp_path):
-    for name in ("beach 1 (2).jpg", "sub/dog.jpg"):
-        path = tmp_path / "photos" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.new("RGB", (4, 4)).save(path)
+    for number, name in enumerate(("beach 1 (2).jpg", "sub/dog.jpg")):
+        picture(tmp_path / "photos" / name, number)
     result = {"from_name": "labels", "to_name": "image", "type": "choices"}
     tasks = [
         {
@@ -100,13 +94,11 @@ def test_uploads_are_found_by_the_name_they_were_given(tmp_path):
     file.write_text(json.dumps(tasks))
     table = load(file, root=tmp_path / "photos")
     assert list(table.ids) == ["beach 1 (2).jpg", "sub/dog.jpg"]
-    media = tmp_path / "media" / "upload" / "3"
-    media.mkdir(parents=True)
-    for name in ("0a1b2c3d-beach_1_2.jpg", "0a1b2c3d-dog.jpg"):
-        Image.new("RGB", (4, 4)).save(media / name)
+    for number, name in enumerate(("0a1b2c3d-beach_1_2.jpg", "0a1b2c3d-dog.jpg")):
+        picture(tmp_path / "media" / "upload" / "3" / name, number)
     table = load(file, root=tmp_path / "media")
     assert list(table.ids)[1] == "upload/3/0a1b2c3d-dog.jpg"
-    Image.new("RGB", (4, 4)).save(tmp_path / "photos" / "dog.jpg")
+    picture(tmp_path / "photos" / "dog.jpg", 2)
     with pytest.raises(DataError, match="holds 2 photos of that name"):
         load(file, root=tmp_path / "photos")
     with pytest.raises(DataError, match="no photo of that name; give the folder"):
@@ -119,14 +111,14 @@ def test_configs_of_others_are_read_for_their_names():
     assert config.labels == ("dog", "cat")  # not what cannot be told, nor what the model lacks
     own = read_config(labelling_config(NAMES).decode(), NAMES)
     assert (own.from_name, own.labels) == ("labels", NAMES)
-    with pytest.raises(DataError, match="must have <Image> and <Choices>"):
-        read_config("<View/>", LABELS)
-    with pytest.raises(DataError, match="none of the choices 'kind'"):
-        read_config(OTHER, ["beach"])
-    with pytest.raises(DataError, match="not XML"):
-        read_config("<View>", LABELS)
-    with pytest.raises(DataError, match="entities are not allowed"):
-        read_config('<!DOCTYPE a [<!ENTITY b "c">]><View/>', LABELS)
+    for text, labels, told in (
+        ("<View/>", LABELS, "must have <Image> and <Choices>"),
+        (OTHER, ["beach"], "none of the choices 'kind'"),
+        ("<View>", LABELS, "not XML"),
+        ('<!DOCTYPE a [<!ENTITY b "c">]><View/>', LABELS, "entities are not allowed"),
+    ):
+        with pytest.raises(DataError, match=told):
+            read_config(text, labels)
 
 
 @pytest.fixture(scope="module")
@@ -165,10 +157,8 @@ def test_the_backend_predicts_the_choices_of_the_config(backend, model, folder):
     for row, result in enumerate(results):
         probs, chosen = own.probs[row, columns].numpy(), own.sets[row, columns].numpy()
         expected = [name for name, one in zip(("cat", "dog"), chosen, strict=True) if one]
-        found = [one["value"]["choices"] for one in result["result"]]
-        assert found == ([expected] if expected else [])
-        for one in result["result"]:
-            assert (one["from_name"], one["to_name"], one["type"]) == ("kind", "photo", "choices")
+        place = {"from_name": "kind", "to_name": "photo", "type": "choices"}
+        assert result["result"] == [place | {"value": {"choices": expected}}] * bool(expected)
         chance = np.where(chosen, probs, 1 - probs).prod()
         assert result["score"] == pytest.approx(chance, abs=1e-5)
         assert result["model_version"] == version
@@ -233,15 +223,12 @@ def test_bad_requests_are_refused_in_one_sentence(backend):
 
 
 def test_basic_authentication_brings_the_token(model, folder):
+    words = {f"any:{TOKEN}": 200, "any:" + "x" * len(TOKEN): 401, "any:": 401}
+    values = {base64.b64encode(word.encode()).decode(): status for word, status in words.items()}
     with running(model, label_studio=folder, token=TOKEN) as client:
-        for password, status in ((TOKEN, 200), ("x" * len(TOKEN), 401), ("", 401)):
-            value = base64.b64encode(f"any:{password}".encode()).decode()
-            found, *_ = client.send(
-                "GET", "/label-studio/health", headers={"Authorization": f"Basic {value}"}
-            )
-            assert found == status
-        found, *_ = client.send("GET", "/label-studio/health", headers={"Authorization": "Basic %"})
-        assert found == 401
+        for value, status in (values | {"%": 401}).items():
+            given = {"Authorization": f"Basic {value}"}
+            assert client.send("GET", "/label-studio/health", headers=given)[0] == status
 
 
 def test_it_is_off_unless_a_folder_is_given(model, tmp_path):

@@ -15,10 +15,10 @@ from made_index import made_index
 from open_indexes import open_index
 from PIL import Image
 from search_setup import picture
+from typed import must_run
 from web_setup import TOKEN
 from web_setup import Client as WebClient
 
-from labelwise.cli.app import app
 from labelwise.errors import SettingsError
 from labelwise.models.run_folder import RunFolder
 from labelwise.photos import answer, likeness_of
@@ -196,52 +196,35 @@ def test_a_list_says_its_interval_its_estimate_and_its_condition(made):
     index = open_index(made)
     asked = {"query": "dog", "wrong_at_most": 0.3, "top": 5}
     few = {"query": "dog, cat, beach, row", "wrong_at_most": 0.001}
-    listed, refusing = map(
-        told, asking(PhotoTools(index), *[("search_photos", asked), ("search_photos", few)])
-    )
+    questions = ("search_photos", asked), ("search_photos", few), ("count_photos", {"query": "dog"})
+    listed, refusing, counted = map(told, asking(PhotoTools(index), *questions))
+    expected = answer(index, Query.parse("dog"), top=1)
+    assert counted["in_words"] == expected.counted
+    assert (counted["low"], counted["high"]) == (expected.count.lower, expected.count.upper)
     expected = answer(index, Query.parse("dog"), top=5, wrong_at_most=0.3)
     assert listed["statement"] == asdict(expected.statement)
     assert expected.statement.kind == "estimate"
-    for words in (
-        expected.counted,
-        expected.statement.sentence,
-        "5 photos of them are listed here",
-    ):
+    told_here = (expected.counted, expected.statement.sentence, "5 photos of them are listed here")
+    for words in (*told_here, "interval: "):
         assert words in listed["in_words"]
-    assert "interval: " in listed["in_words"]
     assert "It holds if these photos are like the held-out ones." in listed["holds_if"]
     assert "No estimate: " in refusing["in_words"]
-
-
-def test_counts_come_with_their_interval(made):
-    index = open_index(made)
-    (found,) = map(told, asking(PhotoTools(index), ("count_photos", {"query": "dog"})))
-    expected = answer(index, Query.parse("dog"), top=1)
-    assert found["in_words"] == expected.counted
-    assert (found["low"], found["high"]) == (expected.count.lower, expected.count.upper)
 
 
 def test_photos_are_explained_by_what_became_of_held_out_ones(library, index):
     photo = str(library / "photos" / "0.png")
     identity = index.store.contents_of([index.row_of(photo)])[index.row_of(photo)].hash.hex()
     tools = PhotoTools(index)
-    by_path, by_id, facts = map(
-        told,
-        asking(
-            tools,
-            ("explain_photo", {"photo": photo}),
-            ("explain_photo", {"photo": identity}),
-            ("describe_library", {"labels_with": "O"}),
-        ),
-    )
+    asked = [("explain_photo", {"photo": one}) for one in (photo, identity)]
+    asked += [("describe_library", {"labels_with": "O"})]
+    by_path, by_id, facts = map(told, asking(tools, *asked))
     assert by_path == by_id
     assert by_path["path"] == photo
     held_out = index.held_out
     for one in by_path["labels"]:
         column = index.space.column(one["label"])
-        assert one["probability"] == pytest.approx(
-            index.probability(index.row_of(photo), one["label"])
-        )
+        probability = index.probability(index.row_of(photo), one["label"])
+        assert one["probability"] == pytest.approx(probability)
         edge = np.ceil(10 * one["probability"])
         same = np.ceil(10 * held_out.link(held_out.logits.astype(np.float64))[:, column]) == edge
         carried = held_out.labels[:, column][same].sum()
@@ -293,9 +276,7 @@ def test_mistakes_come_back_as_one_sentence(library, index):
 
 
 def test_nothing_is_noted_unless_asked_for(made):
-    tools = PhotoTools(open_index(made))
-    for name in WRITING:
-        (result,) = asking(tools, (name, {}))
+    for result in asking(PhotoTools(open_index(made)), *((name, {}) for name in WRITING)):
         assert "Unknown tool" in refused(result)
     assert not (made / "answers.jsonl").exists()
 
@@ -313,12 +294,8 @@ def test_a_person_corrects_and_answers_for_an_estimate(made):
     assert len(set(asked["photos"])) == 60
     answers = dict.fromkeys(asked["photos"][:20], "yes") | dict.fromkeys(asked["photos"][20:], "no")
     few = dict(list(answers.items())[1:])
-    counted, missing = asking(
-        tools,
-        ("estimate_from_answers", {"query": "dog", "answers": answers}),
-        ("estimate_from_answers", {"query": "dog", "answers": few}),
-        write=True,
-    )
+    asked = [("estimate_from_answers", {"query": "dog", "answers": one}) for one in (answers, few)]
+    counted, missing = asking(tools, *asked, write=True)
     found = told(counted)
     assert "20 of 60 photos drawn at random match" in found["in_words"]
     assert "a person answered each" in found["holds_if"]
@@ -327,8 +304,6 @@ def test_a_person_corrects_and_answers_for_an_estimate(made):
 
 
 def test_the_verb_refuses_what_does_not_apply(library, tmp_path):
-    from typer.testing import CliRunner
-
     index = str(library / "index")
     for words, rule in (
         ([index, "--folder", str(tmp_path)], "which needs a RUN"),
@@ -337,4 +312,4 @@ def test_the_verb_refuses_what_does_not_apply(library, tmp_path):
         ([index, "--http", "--host", "0.0.0.0"], "so a token is needed"),
     ):
         with pytest.raises(SettingsError, match=rule):
-            CliRunner().invoke(app, ["mcp", *words], catch_exceptions=False)
+            must_run("mcp", *words, catch_exceptions=False)

@@ -13,8 +13,7 @@ from labelwise.predictions import Predictions
 
 
 def dogs(folder):
-    index = open_index(folder / "index")
-    return index.store.column(LABELS.index("dog"))
+    return open_index(folder / "index").store.column(LABELS.index("dog"))
 
 
 def test_duckdb_reads_predictions_and_scores(library):

@@ -10,9 +10,8 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
-from typer.testing import CliRunner
+from typed import must_run, refused
 
-from labelwise.cli.app import app
 from labelwise.errors import SettingsError
 from labelwise.models import Predictor
 from labelwise.photos.words import TwoTowers, Word, WordList
@@ -223,8 +222,7 @@ def test_photos_become_the_input_that_transformers_makes(
     transformers, tmp_path, settings, processor
 ):
     save_processor(tmp_path, settings)
-    random = np.random.default_rng(0)
-    coarse = Image.fromarray(random.integers(0, 256, (6, 9, 3), np.uint8))
+    coarse = Image.fromarray(np.random.default_rng(0).integers(0, 256, (6, 9, 3), np.uint8))
     photo = coarse.resize((90, 60), Image.Resampling.BICUBIC)
     made = getattr(transformers, f"{processor}ImageProcessorPil")(**settings)
     expected = torch.as_tensor(made(photo, return_tensors="pt")["pixel_values"][0])
@@ -264,12 +262,6 @@ def test_a_folder_that_lacks_a_file_is_refused_with_what_to_do(transformers, tmp
         TwoTowers(tmp_path)
 
 
-def run_verb(*arguments):
-    done = CliRunner().invoke(app, list(map(str, arguments)))
-    assert done.exit_code == 0, done.output
-    return " ".join(done.output.split())
-
-
 @pytest.mark.parametrize("kind", ["clip", "siglip"])
 def test_a_run_of_towers_scores_as_the_model_does_and_is_searched_by_any_text(
     transformers, tmp_path, kind
@@ -294,7 +286,8 @@ def test_a_run_of_towers_scores_as_the_model_does_and_is_searched_by_any_text(
     words = tmp_path / "words.txt"
     words.write_text("dog: a dog, a puppy\nbeach\n")
     run, index = tmp_path / "run", tmp_path / "index"
-    said = run_verb("start", photos, "--words", words, "--scorer", folder, "-o", run)
+    said = must_run("start", photos, "--words", words, "--scorer", folder, "-o", run).output
+    said = " ".join(said.split())
     assert "6 photos and 2 words" in said
     assert "not calibrated: no answers yet" in said
 
@@ -316,12 +309,11 @@ def test_a_run_of_towers_scores_as_the_model_does_and_is_searched_by_any_text(
     if kind == "siglip":
         torch.testing.assert_close(predictor.link(found), found.sigmoid())
 
-    run_verb("index", photos, "--model", run, "-o", index)
-    assert "0.png" in run_verb("search", index, "--text", "a dog on a beach")
+    must_run("index", photos, "--model", run, "-o", index)
+    assert "0.png" in must_run("search", index, "--text", "a dog on a beach").output
     shutil.move(folder, tmp_path / "elsewhere")
-    done = CliRunner().invoke(app, ["search", str(index), "--text", "a dog"])
-    assert "name its folder with --encoder" in str(done.exception)
-    run_verb("search", index, "--text", "a dog", "--encoder", tmp_path / "elsewhere")
+    assert "name its folder with --encoder" in refused("search", index, "--text", "a dog")
+    must_run("search", index, "--text", "a dog", "--encoder", tmp_path / "elsewhere")
 
 
 def test_a_word_in_other_letters_is_doubted_by_clip_and_words_alike_are_named(

@@ -9,9 +9,10 @@ import torch
 from PIL import Image
 from safetensors.torch import save_file
 from timm.models.swin_transformer import checkpoint_filter_fn
-from torch.nn.functional import layer_norm, linear
+from torch import nn
+from torch.nn.functional import conv2d
+from typed import must_run, refused, run
 
-from labelwise.cli import main
 from labelwise.contrib.query2label import head_options, load_query2label
 from labelwise.errors import SettingsError
 from labelwise.models import Predictor
@@ -31,87 +32,60 @@ def resnet18():
     return create_backbone("torchvision/resnet18", image_size=64).network.state_dict()
 
 
+class Published(nn.Module):
+    """The released head, whose tensors have the released names, of torch's own layers."""
+
+    def __init__(self, self_attention):
+        super().__init__()
+        sizes = (WIDTH, HEADS, HIDDEN, 0.0)
+        layers = nn.ModuleList(nn.TransformerDecoderLayer(*sizes) for _ in range(2))
+        for number in {0, 1}.difference(self_attention):
+            del layers[number].self_attn, layers[number].norm1
+        encoder = nn.ModuleDict({"layers": nn.ModuleList([nn.TransformerEncoderLayer(*sizes)])})
+        decoder = nn.ModuleDict({"layers": layers, "norm": nn.LayerNorm(WIDTH)})
+        self.transformer = nn.ModuleDict({"encoder": encoder, "decoder": decoder})
+        self.query_embed = nn.Embedding(LABELS, WIDTH)
+        last = {"W": torch.empty(1, LABELS, WIDTH), "b": torch.empty(1, LABELS)}
+        self.fc, self.self_attention = nn.ParameterDict(last), self_attention
+        for parameter in self.parameters():
+            nn.init.normal_(parameter, std=0.05)
+
+    def forward(self, features):
+        """Return the logits of one image's features (D, H, W), by the published forward pass."""
+        place = sine_position(WIDTH, *features.shape[1:], features).flatten(1).T
+        memory = features.flatten(1).T
+        encoder, decoder = self.transformer["encoder"]["layers"][0], self.transformer["decoder"]
+        query = memory + place
+        memory = encoder.norm1(memory + encoder.self_attn(query, query, memory)[0])
+        memory = encoder.norm2(memory + encoder.linear2(encoder.linear1(memory).relu()))
+        embed = self.query_embed.weight
+        target = torch.zeros_like(embed)
+        for number, layer in enumerate(decoder["layers"]):
+            if number in self.self_attention:
+                query = target + embed
+                target = layer.norm1(target + layer.self_attn(query, query, target)[0])
+            seen, _ = layer.multihead_attn(target + embed, memory + place, memory)
+            target = layer.norm2(target + seen)
+            target = layer.norm3(target + layer.linear2(layer.linear1(target).relu()))
+        return (self.fc["W"][0] * decoder["norm"](target)).sum(dim=1) + self.fc["b"][0]
+
+
 def checkpoint(self_attention=(), backbone=None):
     """Return random tensors under the released names, with a ResNet-18 or these of a backbone."""
     torch.manual_seed(0)
     if backbone is None:
         backbone = {f"body.{name}": value for name, value in resnet18().items()}
     state = {f"backbone.0.{n}": v for n, v in backbone.items() if "num_batches" not in n}
-
-    def put(name, *shape):
-        state[name] = torch.randn(*shape) * 0.05
-
-    def layer(name, attentions, norms):
-        for part in attentions:
-            put(f"{name}.{part}.in_proj_weight", 3 * WIDTH, WIDTH)
-            put(f"{name}.{part}.in_proj_bias", 3 * WIDTH)
-            put(f"{name}.{part}.out_proj.weight", WIDTH, WIDTH)
-            put(f"{name}.{part}.out_proj.bias", WIDTH)
-        for part, shape in (("linear1", (HIDDEN, WIDTH)), ("linear2", (WIDTH, HIDDEN))):
-            put(f"{name}.{part}.weight", *shape)
-            put(f"{name}.{part}.bias", shape[0])
-        for norm in norms:
-            put(f"{name}.{norm}.weight", WIDTH)
-            put(f"{name}.{norm}.bias", WIDTH)
-
-    layer("transformer.encoder.layers.0", ["self_attn"], ["norm1", "norm2"])
-    for number in range(2):
-        own, norms = ["multihead_attn"], ["norm2", "norm3"]
-        if number in self_attention:
-            own, norms = [*own, "self_attn"], ["norm1", *norms]
-        layer(f"transformer.decoder.layers.{number}", own, norms)
-    put("transformer.decoder.norm.weight", WIDTH)
-    put("transformer.decoder.norm.bias", WIDTH)
-    put("query_embed.weight", LABELS, WIDTH)
-    put("fc.W", 1, LABELS, WIDTH)
-    put("fc.b", 1, LABELS)
-    return state
+    return state | Published(self_attention).state_dict()
 
 
 def their_logits(state, features, self_attention=()):
     """Return the logits of one image's features (D, H, W), by the published forward pass."""
-
-    def attend(name, query, key, value):
-        weights, biases = (state[f"{name}.in_proj_{kind}"].chunk(3) for kind in ("weight", "bias"))
-        q, k, v = (
-            linear(x, w, b) for x, w, b in zip((query, key, value), weights, biases, strict=True)
-        )
-        size, seen = WIDTH // HEADS, []
-        for head in range(HEADS):
-            part = slice(head * size, (head + 1) * size)
-            seen.append((q[:, part] @ k[:, part].T / size**0.5).softmax(dim=1) @ v[:, part])
-        joined = torch.cat(seen, dim=1)
-        return linear(joined, state[f"{name}.out_proj.weight"], state[f"{name}.out_proj.bias"])
-
-    def norm(name, x):
-        return layer_norm(x, (WIDTH,), state[f"{name}.weight"], state[f"{name}.bias"])
-
-    def feedforward(name, x):
-        hidden = linear(x, state[f"{name}.linear1.weight"], state[f"{name}.linear1.bias"]).relu()
-        return linear(hidden, state[f"{name}.linear2.weight"], state[f"{name}.linear2.bias"])
-
+    head = Published(self_attention)
+    head.load_state_dict({name: state[name] for name in head.state_dict()})
     if "input_proj.weight" in state:
-        weight, bias = state["input_proj.weight"][:, :, 0, 0], state["input_proj.bias"]
-        features = torch.einsum("dc,chw->dhw", weight, features) + bias[:, None, None]
-    place = sine_position(WIDTH, *features.shape[1:], features).flatten(1).T
-    memory = features.flatten(1).T
-    name = "transformer.encoder.layers.0"
-    query = memory + place
-    memory = norm(f"{name}.norm1", memory + attend(f"{name}.self_attn", query, query, memory))
-    memory = norm(f"{name}.norm2", memory + feedforward(name, memory))
-    embed = state["query_embed.weight"]
-    target = torch.zeros_like(embed)
-    for number in range(2):
-        name = f"transformer.decoder.layers.{number}"
-        if number in self_attention:
-            query = target + embed
-            seen = attend(f"{name}.self_attn", query, query, target)
-            target = norm(f"{name}.norm1", target + seen)
-        seen = attend(f"{name}.multihead_attn", target + embed, memory + place, memory)
-        target = norm(f"{name}.norm2", target + seen)
-        target = norm(f"{name}.norm3", target + feedforward(name, target))
-    final = norm("transformer.decoder.norm", target)
-    return (state["fc.W"][0] * final).sum(dim=1) + state["fc.b"][0]
+        features = conv2d(features[None], state["input_proj.weight"], state["input_proj.bias"])[0]
+    return head(features)
 
 
 def test_the_layers_with_self_attention_are_read_off_the_tensors():
@@ -175,26 +149,26 @@ def test_checkpoints_with_a_swin_or_a_cvt_are_read(tmp_path, name):
 def test_a_checkpoint_of_another_architecture_names_the_first_mismatch(tmp_path):
     path, state = tmp_path / "q2l.safetensors", checkpoint()
 
-    def refused(changed, names="abc", backbone="torchvision/resnet18"):
+    def mismatch(changed, names="abc", backbone="torchvision/resnet18"):
         save_file(changed, path)
         with pytest.raises(SettingsError) as error:
             load_query2label(path, backbone, names, image_size=64)
         return str(error.value)
 
-    assert "answers 3 labels, got 4 names" in refused(state, "abcd", "not made any more")
+    assert "answers 3 labels, got 4 names" in mismatch(state, "abcd", "not made any more")
     wide = {**state, "fc.b": torch.zeros(1, 5)}
-    assert "'classifier.bias' must have the shape (3,), got (5,)" in refused(wide)
+    assert "'classifier.bias' must have the shape (3,), got (5,)" in mismatch(wide)
     extra = {**state, "transformer.decoder.gate": torch.zeros(1)}
-    assert "has no place for 'transformer.decoder.gate'" in refused(extra)
+    assert "has no place for 'transformer.decoder.gate'" in mismatch(extra)
     missing = {n: v for n, v in state.items() if n != "transformer.decoder.layers.1.norm3.bias"}
-    assert "no tensor for 'decoder.1.norm_feedforward.bias'" in refused(missing)
+    assert "no tensor for 'decoder.1.norm_feedforward.bias'" in mismatch(missing)
     deep = {n: v for n, v in state.items() if not n.startswith("backbone.0.body.layer4.1.")}
-    assert "such as 'layer4.1.conv1.weight'" in refused(deep)
+    assert "such as 'layer4.1.conv1.weight'" in mismatch(deep)
     other = {f"backbone.0.body.{name}": value for name, value in resnet18().items()}
-    assert "is not a Query2Label checkpoint" in refused(other)
+    assert "is not a Query2Label checkpoint" in mismatch(other)
 
 
-def test_where_each_label_was_seen_is_drawn_over_the_photo(tmp_path, monkeypatch, capsys):
+def test_where_each_label_was_seen_is_drawn_over_the_photo(tmp_path):
     save_file(checkpoint(), tmp_path / "q2l.safetensors")
     predictor = load_query2label(
         tmp_path / "q2l.safetensors", "torchvision/resnet18", ("cat", "<dog>", "bus"), image_size=64
@@ -207,16 +181,13 @@ def test_where_each_label_was_seen_is_drawn_over_the_photo(tmp_path, monkeypatch
     assert shown
     assert all(one.picture.size == (64, 64) for one in shown)
     assert all(one.attention.sum() == pytest.approx(1.0, abs=1e-5) for one in shown)
-    arguments = ["predict", str(tmp_path / "model"), str(tmp_path / "photo.png")]
-    arguments += [str(tmp_path / "broken.png"), "--explain", str(tmp_path / "why.html")]
-    monkeypatch.setattr("sys.argv", ["labelwise", *arguments])
-    with pytest.raises(SystemExit) as end:
-        main()
-    assert end.value.code == 1  # of the broken file
+    photos = tmp_path / "photo.png", tmp_path / "broken.png"
+    done = run("predict", tmp_path / "model", *photos, "--explain", tmp_path / "why.html")
+    assert done.exit_code == 1  # of the broken file
     page = (tmp_path / "why.html").read_text()
     assert page.count("<img") == 1 + len(shown)
     assert "<dog>" not in page
-    assert "seen on 1 photo:" in capsys.readouterr().out
+    assert "seen on 1 photo:" in done.stdout
 
 
 def test_an_overlay_is_light_where_the_query_looks():
@@ -246,7 +217,7 @@ def interpolated_precision(scores, labels):
     return sum(best[place] for place, row in enumerate(order) if labels[row]) / sum(labels)
 
 
-def test_released_checkpoints_are_judged_beside_the_printed_figures(tmp_path, monkeypatch, capsys):
+def test_released_checkpoints_are_judged_beside_the_printed_figures(tmp_path, monkeypatch):
     table = EXPERIMENTS["004-table1"]
     small = Row({"backbone": "torchvision/resnet18", "image_size": 64})
     monkeypatch.setitem(EXPERIMENTS, "004-table1", replace(table, rows={"resnet101-448": small}))
@@ -260,13 +231,9 @@ def test_released_checkpoints_are_judged_beside_the_printed_figures(tmp_path, mo
         Image.fromarray(picture).save(tmp_path / f"{row}.png")
         lines.append(f"{row}.png,{'|'.join(np.array(list('abc'))[labels])},test")
     (tmp_path / "table.csv").write_text("\n".join(lines))
-    words = ["labelwise", "reproduce", "004-table1", "--data", str(tmp_path / "table.csv")]
+    words = ["reproduce", "004-table1", "--data", tmp_path / "table.csv", "-o", tmp_path / "out"]
     words += ["--checkpoint", f"resnet101-448={tmp_path / 'q2l.safetensors'}"]
-    words += ["-o", str(tmp_path / "out")]
-    monkeypatch.setattr("sys.argv", words)
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert not ended.value.code
+    must_run(*words)
     predictor = load_query2label(
         tmp_path / "q2l.safetensors", "torchvision/resnet18", "abc", image_size=64
     )
@@ -281,8 +248,5 @@ def test_released_checkpoints_are_judged_beside_the_printed_figures(tmp_path, mo
     ]
     row = (tmp_path / "out" / "table.md").read_text().splitlines()[-1]
     assert row == f"| resnet101-448 | {100 * sum(found) / LABELS:.1f} | 84.9 | 8 |"
-    monkeypatch.setattr("sys.argv", [*words, "--quick"])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert ended.value.code == 1
-    assert "--quick does not apply: scores and checkpoints are judged" in capsys.readouterr().err
+    told = "--quick does not apply: scores and checkpoints are judged"
+    assert told in refused(*words, "--quick")

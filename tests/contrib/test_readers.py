@@ -41,8 +41,7 @@ def installed(tmp_path, monkeypatch):
 def test_a_package_brings_a_reader(installed, tmp_path):
     installed("birds = birdwatch:BIRDS")
     (tmp_path / "list.birds").write_text("owl\njay\nowl\n")
-    table = load(tmp_path / "list.birds")
-    assert table.space.names == ("jay", "owl")
+    assert load(tmp_path / "list.birds").space.names == ("jay", "owl")
     assert load(f"birds:{tmp_path / 'list.birds'}", shout=True).space.names == ("JAY", "OWL")
     assert list(readers())[-2:] == ["birds", "folder"]
 

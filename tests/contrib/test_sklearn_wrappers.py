@@ -78,8 +78,7 @@ def test_calibrator_is_told_what_scores_are():
     same = MultilabelCalibrator(scores="probs").fit(probs, truth).predict_proba(probs)
     np.testing.assert_allclose(same, logits, rtol=1e-5)
     raw = MultilabelCalibrator(scores="raw").fit(scores, truth).predict_proba(scores)
-    link = platt(scores, truth, None)
-    np.testing.assert_array_equal(raw, link(scores))
+    np.testing.assert_array_equal(raw, platt(scores, truth, None)(scores))
     probs[0, 0], probs[1, 1] = 0.0, 1.0
     certain = MultilabelCalibrator(scores="probs").fit(probs, truth).predict_proba(probs)
     assert np.isfinite(certain).all()
@@ -87,12 +86,13 @@ def test_calibrator_is_told_what_scores_are():
 
 def test_calibrator_says_what_is_wrong():
     scores, truth, _ = problem(20)
-    with pytest.raises(ValueError, match="unknown calibrator 'magic'; there are: 'auto'"):
-        MultilabelCalibrator("magic").fit(scores, truth)
-    with pytest.raises(ValueError, match="scores must be 'logits', 'probs' or 'raw', got 'x'"):
-        MultilabelCalibrator(scores="x").fit(scores, truth)
-    with pytest.raises(ValueError, match=r"probabilities in \[0, 1\]"):
-        MultilabelCalibrator(scores="probs").fit(scores, truth)
+    for given, told in (
+        ({"method": "magic"}, "unknown calibrator 'magic'; there are: 'auto'"),
+        ({"scores": "x"}, "scores must be 'logits', 'probs' or 'raw', got 'x'"),
+        ({"scores": "probs"}, r"probabilities in \[0, 1\]"),
+    ):
+        with pytest.raises(ValueError, match=told):
+            MultilabelCalibrator(**given).fit(scores, truth)
 
 
 def test_threshold_is_the_function_of_its_goal():

@@ -188,8 +188,7 @@ def test_models_that_decode_at_a_reduced_scale_say_so_and_are_not_exported(tmp_p
         small = np.asarray(image)
     found = again.predict(blob).probs
     np.testing.assert_array_equal(found, again.predict(small).probs)
-    whole = predictor(link=LINK, rule=RULE).predict(blob).probs
-    assert (found - whole).abs().max() > 1e-4
+    assert (found - predictor(link=LINK, rule=RULE).predict(blob).probs).abs().max() > 1e-4
     with pytest.raises(SettingsError, match="at a reduced scale"):
         export_onnx(model, spec(model), tmp_path / "m.onnx", pictures(1))
     export_onnx(model, spec(model), tmp_path / "p.onnx", pictures(1), input="pixels")
@@ -202,6 +201,7 @@ def test_the_verb_writes_the_runtime_beside_the_file(exported, tmp_path, run_ver
     (tmp_path / "photos" / "a.jpg").write_bytes(photo(1))
     given = ("export", tmp_path / "run", "--data", tmp_path / "photos", "-o", tmp_path / "m.onnx")
     printed = run_verb(*given, "--with-runtime")
+    assert "agrees with the model on 1 picture and 6 test files" in printed
     assert "from labelwise_runtime import Tagger; Tagger('m.onnx')(photo)" in printed
     written = (tmp_path / "labelwise_runtime.py").read_text()
     assert "class Tagger" in written
@@ -209,3 +209,5 @@ def test_the_verb_writes_the_runtime_beside_the_file(exported, tmp_path, run_ver
     for odd in (("--input", "pixels"), ("--format", "web")):
         with pytest.raises(SettingsError, match="--with-runtime"):
             run_verb(*given, "--with-runtime", *odd)
+    with pytest.raises(SettingsError, match=r"must end in \.onnx, by which it is known, got 'm.b"):
+        run_verb(*given[:-1], tmp_path / "m.bin")

@@ -20,7 +20,7 @@ from labelwise.calibration import platt
 from labelwise.decide import Promise, Threshold
 from labelwise.errors import CheckpointError, SettingsError
 from labelwise.evaluation import evaluate
-from labelwise.exports.hub import export_hub
+from labelwise.exports.hub import HubModel, export_hub
 from labelwise.links import Sigmoid
 from labelwise.methods import HEADS, link_to_spec
 from labelwise.models import Predictor, RunFolder
@@ -32,16 +32,12 @@ PLATT = fitted_links()["platt of sigmoid"]
 RULE = Threshold((0.1, 0.2, 0.3, 0.4, 0.5))
 
 
-def no_card(folder, model):
-    pass
-
-
 @pytest.fixture(scope="module")
 def hub(tmp_path_factory):
     """Return a model and its folder."""
     model = predictor("test_resnet", link=PLATT, rule=RULE)
     folder = tmp_path_factory.mktemp("hub") / "model"
-    assert export_hub(model, folder, no_card).loads_in_timm
+    assert export_hub(model, folder, lambda *_: None).loads_in_timm
     return model, folder
 
 
@@ -65,7 +61,7 @@ def evaluation(link=PLATT, count=60):
 )
 def test_timm_loads_every_linear_head_on_its_own_networks(backbone, head, tmp_path):
     model = predictor(backbone, head, PLATT, RULE, crop=0.875)
-    done = export_hub(model, tmp_path / "hub", no_card)
+    done = export_hub(model, tmp_path / "hub", lambda *_: None)
     assert done.loads_in_timm == (head == "linear" and backbone != "small-cnn")
     assert (tmp_path / "hub" / "config.json").exists() == done.loads_in_timm
     read = Predictor.load(tmp_path / "hub")
@@ -88,7 +84,7 @@ def test_timm_loads_every_linear_head_on_its_own_networks(backbone, head, tmp_pa
 
 def test_a_network_that_does_more_than_pool_keeps_its_own_names_and_says_why(tmp_path):
     model = predictor("test_convnext", link=Sigmoid())  # timm normalises after pooling
-    done = export_hub(model, tmp_path / "hub", no_card)
+    done = export_hub(model, tmp_path / "hub", lambda *_: None)
     assert "does more than pool" in done.why_not_timm
     assert not (tmp_path / "hub" / "config.json").exists()
     picture = pictures(1).pixels[0]
@@ -98,8 +94,9 @@ def test_a_network_that_does_more_than_pool_keeps_its_own_names_and_says_why(tmp
 
 def test_of_several_views_timm_has_one(tmp_path):
     model = predictor("test_resnet", link=Sigmoid(), mirrored=True)
-    done = export_hub(model, tmp_path / "hub", no_card)
+    done = export_hub(model, tmp_path / "hub", lambda *_: None)
     assert done.loads_in_timm
+    assert json.loads((tmp_path / "hub" / "config.json").read_text())["model_type"] == "labelwise"
     assert Predictor.load(tmp_path / "hub").model.mirrored
     card = model_card(done, evaluation(), title="m", data="d")
     assert "timm looks at one view" in card
@@ -116,7 +113,7 @@ def test_training_begins_with_the_backbone_of_such_a_folder(hub, tmp_path):
     read = create_backbone("test_resnet", weights=str(tmp_path / "plain"))
     assert torch.equal(read.network.conv1[0].weight, plain.conv1[0].weight)
     small = tmp_path / "own names"
-    export_hub(predictor(), small, no_card)
+    export_hub(predictor(), small, lambda *_: None)
     create_backbone("small-cnn", weights=str(small))
 
 
@@ -196,8 +193,6 @@ def test_the_card_holds_the_measured_figures_and_the_limits(hub, tmp_path):
 def test_labels_are_no_markup_in_a_card():
     model = predictor(link=None)
     object.__setattr__(model.space, "names", ("<script>", "a|b", "[x](y)", "*", "e"))
-    from labelwise.exports.hub import HubModel
-
     text = model_card(HubModel(model, "it is small"), evaluation(None), title="t", data="d")
     assert "\\<script\\>, a\\|b, \\[x\\](y), \\*, e." in text
     assert "timm cannot load this folder: it is small." in text
@@ -245,9 +240,9 @@ def test_the_verbs_write_read_and_measure_a_folder(tmp_path, run_verb):
         lines.append(f"{row}.png,{'dog|e' if row % 2 else 'red car'}")
     (tmp_path / "photos.csv").write_text("\n".join(lines))
     source, out = tmp_path / "run", tmp_path / "hub"
-    with pytest.raises(SettingsError, match="has no test predictions; give labelled photos"):
-        run_verb("export", source, "--format", "hf", "-o", out)
     call = ("export", source, "--format", "hf", "-o", out)
+    with pytest.raises(SettingsError, match="has no test predictions; give labelled photos"):
+        run_verb(*call)
     with pytest.raises(SettingsError, match="--int8 does not apply: it is not an option of --form"):
         run_verb(*call, "--int8")
     printed = run_verb(*call, "--data", tmp_path / "photos.csv")

@@ -10,10 +10,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from export_samples import LABELS, link_of_each_kind, pictures, predictor, rules, spec
+from export_samples import LABELS, fitted_links, link_of_each_kind, pictures, predictor, rules, spec
 from PIL import Image
 
-from labelwise.calibration import CALIBRATORS
 from labelwise.decide import Threshold
 from labelwise.errors import CheckpointError, LabelwiseError, SettingsError
 from labelwise.exports import torch_programs as openvino_folder
@@ -49,7 +48,10 @@ def folder(tmp_path_factory):
 
 def test_the_folder_alone_takes_pictures_of_any_size_and_thresholds(folder):
     model, core = predictor(link=LINK_SAMPLES["platt"], rule=RULE), openvino_runtime().Core()
-    compiled = core.compile_model(folder / "model.xml", "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    read = core.read_model(folder / "model.xml")
+    named = read.get_rt_info(["model_info", "labels"]).astype(str)
+    assert json.loads(named) == list(model.space.names)
+    compiled = core.compile_model(read, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
     for size in [(90, 70), (48, 48), (20, 33), (1, 1), (300, 60), (10, 5000)]:
         picture = pictures(1, size).pixels[0]
         found, expected = compiled({"image": picture}), model.predict(picture)
@@ -116,10 +118,7 @@ def test_nothing_is_written_where_openvino_computes_otherwise(tmp_path, monkeypa
 
 
 def test_a_link_that_float32_changes_for_large_logits_is_refused(tmp_path):
-    rng = np.random.default_rng(0)
-    logits = torch.from_numpy(rng.normal(0, 2, (120, LABELS)))
-    labels = torch.from_numpy(rng.uniform(size=(120, LABELS)) < 0.3).double()
-    steep = CALIBRATORS["histogram"](logits, labels, PhiLink())
+    steep = fitted_links()["histogram of phi"]
     with pytest.raises(LabelwiseError, match=r"in which the link 'histogram' gives .* off for la"):
         exported(tmp_path / "model", predictor(link=steep, rule=RULE))
     assert list(tmp_path.iterdir()) == []
@@ -137,12 +136,6 @@ def test_a_flipped_bit_is_found(folder, tmp_path, name):
     (copy / name).unlink()
     with pytest.raises(CheckpointError, match="cannot be read: No such file"):
         OpenVinoModel.load(copy)
-
-
-def test_openvino_reads_label_names_from_the_folder(folder):
-    read = openvino_runtime().Core().read_model(folder / "model.xml")
-    info = read.get_rt_info(["model_info", "labels"])
-    assert json.loads(info.astype(str)) == list(predictor().space.names)
 
 
 def test_predict_and_evaluate_run_the_folder(folder, tmp_path, run_verb):

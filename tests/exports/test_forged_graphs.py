@@ -12,11 +12,12 @@ import numpy as np
 import onnx
 import pytest
 from export_samples import link_of_each_kind, pictures, predictor, spec
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper, numpy_helper
 from PIL import Image
 from typed import run
 
 from labelwise.decide import AtMost, Threshold
+from labelwise.decide.rules import rule_to_spec
 from labelwise.errors import CheckpointError
 from labelwise.exports.onnx_file import export_onnx
 from labelwise.models.answer_files import NOT_FINITE
@@ -103,24 +104,17 @@ def test_facts_that_cannot_be_used_are_refused(honest, tmp_path, key, text):
 )
 def test_probabilities_of_another_link_than_the_stated_one(honest, tmp_path, link):
     path = forged(honest, tmp_path / "forged.onnx", link=json.dumps(link))
-    assert_refused(
-        path, honest, tmp_path, "must give the probabilities of the link in its metadata"
-    )
+    assert_refused(path, honest, tmp_path, "must give the probabilities of the link in its metad")
 
 
 @pytest.mark.parametrize("rule", [Threshold(0.0), Threshold(tuple(FIVE)), AtMost(Threshold(0), 2)])
 def test_labels_are_those_of_the_stated_rule(honest, tmp_path, rule):
-    told = json.dumps({"kind": rule.kind} | rule.spec() | rule_inside(rule))
-    path = forged(honest, tmp_path / "forged.onnx", rule=told)
+    path = forged(honest, tmp_path / "forged.onnx", rule=json.dumps(rule_to_spec(rule)))
     images = PictureImages(sorted(honest.parent.glob("*.png")))
     (part,) = score(OnnxModel.load(path), images)
     found = list(OnnxModel.load(path).written(images))
     assert [one.labels for one in found] == [one.labels for one in part.answers()]
     assert found[0].labels
-
-
-def rule_inside(rule):
-    return {"rule": {"kind": "threshold", "value": 0.0}} if isinstance(rule, AtMost) else {}
 
 
 def renamed(name):
@@ -141,11 +135,9 @@ def answering(node, *, of):
         for one in graph.node:
             one.output[:] = ["before" if name == of else name for name in one.output]
             one.input[:] = ["before" if name == of else name for name in one.input]
-        graph.initializer.append(helper.make_tensor("nan", TensorProto.FLOAT, [], [np.nan]))
-        graph.initializer.append(helper.make_tensor("two", TensorProto.FLOAT, [], [2.0]))
-        graph.initializer.append(
-            helper.make_tensor("huge", TensorProto.INT64, [3], [1 << 24, 1 << 20, 5])
-        )
+        huge = np.array([1 << 24, 1 << 20, 5], np.int64)
+        for name, value in (("nan", np.float32("nan")), ("two", np.float32(2)), ("huge", huge)):
+            graph.initializer.append(numpy_helper.from_array(np.asarray(value), name))
         graph.node.append(helper.make_node(node[0], ["before", *node[1:]], [of], name="forged"))
 
     return change

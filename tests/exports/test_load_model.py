@@ -78,15 +78,15 @@ def test_workers_of_shards_load_every_form_and_carry_no_function(home, form, tmp
 
 
 def test_what_is_no_model_is_named(home, tmp_path):
-    with pytest.raises(CheckpointError, match=r"nowhere is not there; a model is the folder"):
-        labelwise.load_model(tmp_path / "nowhere")
     (tmp_path / "photo.png").write_bytes(b"")
-    with pytest.raises(CheckpointError, match="a file of another kind"):
-        labelwise.load_model(tmp_path / "photo.png")
-    with pytest.raises(SettingsError, match="by unpickling"):
-        labelwise.load_model(tmp_path / "model.pt2")
-    with pytest.raises(SettingsError, match="runs on the cpu"):
-        labelwise.load_model(home / "model.onnx", "cuda")
+    for path, error, told in (
+        (tmp_path / "nowhere", CheckpointError, "nowhere is not there; a model is the folder"),
+        (tmp_path / "photo.png", CheckpointError, "a file of another kind"),
+        (tmp_path / "model.pt2", SettingsError, "by unpickling"),
+        (home / "model.onnx", SettingsError, "runs on the cpu"),
+    ):
+        with pytest.raises(error, match=told):
+            labelwise.load_model(path, "cuda")
     assert isinstance(labelwise.load_model(home / "run"), Predictor)
     with pytest.raises(DataError, match=r"labelwise\.load_run opens a run"):
         labelwise.load(home / "run")

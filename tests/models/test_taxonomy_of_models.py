@@ -63,15 +63,9 @@ def place(tmp_path_factory):
         lines.append(f"{row}.png,{labels},{'|'.join(unknown)},{split}")
     (folder / "photos.csv").write_text("\n".join(lines) + "\n")
     (folder / "kinds.csv").write_text("thing|animal|mammal|dog\n")
-    settings = {
-        "data": str(folder / "photos.csv"),
-        "taxonomy": str(folder / "kinds.csv"),
-        "image_size": 16,
-        "batch_size": 16,
-        "recipe.epochs": 1,
-        "calibrate": "platt",
-        "hardware.accelerator": "cpu",
-    }
+    settings = {"data": str(folder / "photos.csv"), "taxonomy": str(folder / "kinds.csv")}
+    settings |= {"image_size": 16, "batch_size": 16, "recipe.epochs": 1, "calibrate": "platt"}
+    settings |= {"hardware.accelerator": "cpu"}
     train(read_settings(None, settings), folder / "run")
     return folder
 
@@ -89,14 +83,11 @@ def test_link_and_rule_by_hand():
     softmax = Consistent(Softmax(), PARENTS)
     assert torch.equal(softmax.log_none(logits), Softmax().log_none(logits))
     rule = WithParents(Threshold((0.9, 0.5, 0.9, 0.5)), PARENTS)
+    first, second = [True, True, True, False], [True, False, False, True]
     for probs in (p, p.numpy()):
-        assert np.asarray(rule(probs)).tolist() == [
-            [True, True, True, False],
-            [True, False, False, True],
-        ]
-    assert np.asarray(WithParents(TopK(1), PARENTS)(np.array([[0.1, 0.4, 0.2, 0.3]]))).tolist() == [
-        [True, True, True, False]
-    ]
+        assert np.asarray(rule(probs)).tolist() == [first, second]
+    one = WithParents(TopK(1), PARENTS)(np.array([[0.1, 0.4, 0.2, 0.3]]))
+    assert np.asarray(one).tolist() == [first]
     assert rule.thresholds(4) == (0.9, 0.5, 0.9, 0.5)
     assert rule_from_spec(json.loads(json.dumps(rule_to_spec(rule)))) == rule
     again = link_from_spec(json.loads(json.dumps(link_to_spec(link))))
@@ -104,17 +95,12 @@ def test_link_and_rule_by_hand():
 
 
 def test_parents_that_make_no_tree_are_refused():
-    for parents, sentence in (
-        ((1, 0), "circles"),
-        ((0,), "circles"),
-        ((2, -1), "parents must be columns"),
-        ((-2, -1), "parents must be columns"),
-        ((0.5, -1), "parents must be columns"),
-    ):
-        with pytest.raises((ValueError, LabelwiseError), match=sentence):
-            LabelTree(parents)
-        with pytest.raises((ValueError, LabelwiseError), match=sentence):
-            WithParents(TopK(1), parents)
+    odd = dict.fromkeys([(1, 0), (0,)], "circles")
+    odd |= dict.fromkeys([(2, -1), (-2, -1), (0.5, -1)], "parents must be columns")
+    for parents, sentence in odd.items():
+        for make in (LabelTree, lambda parents: WithParents(TopK(1), parents)):
+            with pytest.raises((ValueError, LabelwiseError), match=sentence):
+                make(parents)
     for use in (Consistent(Sigmoid(), PARENTS), WithParents(TopK(1), PARENTS)):
         with pytest.raises(ValueError, match="the taxonomy is of 4 labels, got 5 columns"):
             use(torch.zeros(1, 5))
@@ -129,8 +115,7 @@ def test_a_trained_model_obeys_its_taxonomy(place):
     link = model.link
     assert isinstance(link, Consistent)
     assert isinstance(model.rule, WithParents)
-    logits = torch.as_tensor(saved.logits).double()
-    inner = link.link.log_probs(logits)
+    inner = link.link.log_probs(torch.as_tensor(saved.logits).double())
     assert violated((inner[0] - inner[1]).numpy()).any(), "nothing to make consistent"
     expected = consistent_log_probs(*inner, LabelTree(PARENTS))[0]
     found = model.predict([place / f"{row}.png" for row in range(PHOTOS)])
@@ -145,13 +130,9 @@ def test_figures_by_level_come_with_the_model(place):
     assert [(one.level, one.labels) for one in saved.levels] == [(1, 2), (2, 1), (3, 1)]
     assert "made consistent" in saved.calibrator
     words = ("evaluate", place / "run", "--json", "--query-length", "0")
-    for more in (
-        (),
-        ("--taxonomy", place / "kinds.csv"),
-        ("--data", place / "photos.csv", "--split", "test"),
-    ):
-        result = must_run(*words, *more)
-        found = json.loads(result.output)
+    own = ("--taxonomy", place / "kinds.csv")
+    for more in ((), own, ("--data", place / "photos.csv", "--split", "test")):
+        found = json.loads(must_run(*words, *more).output)
         assert found["after"]["log_loss"] == pytest.approx(saved.after.log_loss, rel=1e-5)
         assert [one["labels"] for one in found["levels"]] == [2, 1, 1]
         assert not [note for note in found["notes"] if "likelier" in note]
@@ -159,10 +140,7 @@ def test_figures_by_level_come_with_the_model(place):
 
 def test_another_taxonomy_is_refused(place):
     (place / "other.csv").write_text("animal|dog\n")
-    for verb in (
-        ("evaluate", place / "run"),
-        ("predict", place / "run", place / "0.png"),
-    ):
+    for verb in (("evaluate", place / "run"), ("predict", place / "run", place / "0.png")):
         result = run(*verb, "--taxonomy", place / "other.csv")
         assert isinstance(result.exception, SettingsError)
         assert "trained with another taxonomy" in str(result.exception)
@@ -172,7 +150,7 @@ def test_another_taxonomy_is_refused(place):
 def test_an_exported_model_obeys(place):
     images = load(place / "photos.csv").images
     model, spec = Predictor.load(place / "run"), RunFolder(place / "run").spec
-    export_onnx(model, spec, place / "m.onnx", images)
+    export_onnx(model, spec, place / "m.onnx", images, [0, 1])
     file = OnnxModel.load(place / "m.onnx")
     assert file.facts.taxonomy == KINDS
     pixels = np.stack([file.pixels(np.asarray(images.read(row))) for row in range(PHOTOS)])
@@ -238,12 +216,10 @@ def test_another_taxonomy_needs_no_training_if_no_label_changes(tmp_path):
     train(tiny(tmp_path), folder, table=obedient())
     before = (folder / "model.safetensors").read_bytes()
     assert RunFolder(folder).spec.rule["parents"] == [-1, 0, 1, -1]
-    again = train(tiny(tmp_path, "a|b\nb\n"), folder, table=obedient())
-    assert again.was_finished
+    assert train(tiny(tmp_path, "a|b\nb\n"), folder, table=obedient()).was_finished
     assert RunFolder(folder).spec.rule["parents"] == [-1, 0, -1, -1]
     assert RunFolder(folder).spec.taxonomy == {"b": "a"}
-    plain = tiny(tmp_path).model_copy(update={"taxonomy": None})
-    train(plain, folder, table=obedient())
+    train(tiny(tmp_path).model_copy(update={"taxonomy": None}), folder, table=obedient())
     assert "taxonomy" not in json.loads((folder / "model.json").read_text())
     assert (folder / "model.safetensors").read_bytes() == before
     with pytest.raises(SettingsError, match="the data changed since"):

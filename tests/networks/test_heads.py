@@ -146,8 +146,7 @@ def slow_logit(head, image, name):
     """Return the logit of one label before one map (D, H, W) of features."""
 
     def vector(words):
-        text = torch.cat([name[:1], words, name[1:]])
-        return head.encoder(text[None])[0].tolist()
+        return head.encoder(torch.cat([name[:1], words, name[1:]])[None])[0].tolist()
 
     def cosine(a, b):
         product = sum(x * y for x, y in zip(a, b, strict=True))
@@ -361,8 +360,7 @@ def test_start_of_the_weights():
     torch.manual_seed(0)
     head = QueryDecoder(64, 50)
     bound = (6 / (64 + 3 * 64)) ** 0.5
-    weight = head.encoder[0].attention.in_proj_weight
-    assert 0.95 * bound < weight.abs().max() <= bound
+    assert 0.95 * bound < head.encoder[0].attention.in_proj_weight.abs().max() <= bound
     assert head.queries.std().item() == pytest.approx(1.0, abs=0.05)
     assert 0.9 / 8 < head.classifier.weight.abs().max() <= 1 / 8
 

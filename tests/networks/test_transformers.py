@@ -76,8 +76,7 @@ def published_map(state, image):
             hidden = linear(state, f"{block}.mlp.fc1", layer_norm(state, f"{block}.norm2", rows))
             hidden = hidden / (1 + torch.exp(-1.702 * hidden))
             rows = rows + linear(state, f"{block}.mlp.fc2", hidden)
-        places = rows[len(rows) - shape[0] * shape[1] :]
-        features = places.T.reshape(-1, *shape)
+        features = rows[len(rows) - shape[0] * shape[1] :].T.reshape(-1, *shape)
     return layer_norm(state, "norm", features.flatten(1).T).T.reshape(features.shape)
 
 

@@ -69,8 +69,7 @@ def write_labels(path, shards, truth, order=1):
         writer.writerow(("path", *names))
         for place, (present, known) in truth.items():
             cells = [int(y) if seen else "" for y, seen in zip(present, known, strict=True)]
-            relative = "/".join(place.split("/")[-2:])
-            writer.writerow((relative, *cells[::order]))
+            writer.writerow(("/".join(place.split("/")[-2:]), *cells[::order]))
         writer.writerow(("never scored.png", *[0] * len(names)))
     return str(path)
 
@@ -165,8 +164,7 @@ class Travelling:
 
 
 def test_another_machine_makes_its_own_store_of_labels(shards, photos, tmp_path, monkeypatch):
-    truth = draw_labels(shards)
-    labels = write_labels(photos / "labels.csv", shards, truth)
+    labels = write_labels(photos / "labels.csv", shards, draw_labels(shards))
     here = evaluate_shards(str(shards), labels, Travelling())
     task = EvaluationTask(str(shards), labels, str(tmp_path / "not here"))
     groups = len(evaluation_task.ShardFolder(str(shards)).groups)
@@ -265,8 +263,7 @@ def test_stored_labels_are_those_of_the_table(tmp_path):
     path = tmp_path / "table.tsv"
     path.write_text("\n".join(lines) + "\n")
     store = StoredLabels.build(str(path), names, tmp_path / "store")
-    table = load(path, names=list(names), check_files=False)
-    labels, observed = table.targets()
+    labels, observed = load(path, names=list(names), check_files=False).targets()
     rows = draw.permutation(500)
     found = store.find([f"{row:04d}.png" for row in rows] + ["none.png"])
     assert found.tolist() == [*rows.tolist(), -1]

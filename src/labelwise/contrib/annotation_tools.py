@@ -17,7 +17,8 @@ import re
 import shutil
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -46,12 +47,19 @@ UPLOADED = re.compile(r"/?data/(?P<stored>upload/\d+/[0-9a-f]{8}-(?P<name>[^/]+)
 CHANGED = re.compile(r"[^-\w.]")  # what Label Studio leaves out of the name of an upload
 
 
-@dataclass
+@dataclass(frozen=True)
 class ImageFolder:
     """The folder that holds the images of tasks: the document root, or where uploads came from."""
 
     root: Path
-    _by_upload: dict[str, list[str]] | None = field(default=None, repr=False)
+
+    @cached_property
+    def _by_upload(self) -> dict[str, list[str]]:
+        photos: dict[str, list[str]] = {}
+        for path in find_images(self.root)[0] if self.root.is_dir() else ():
+            plain = CHANGED.sub("", os.path.basename(path).strip().replace(" ", "_"))
+            photos.setdefault(plain, []).append(path)
+        return photos
 
     def path_of(self, image: str) -> str:
         """Return the path of an image, below the folder where its address says no more."""
@@ -64,11 +72,6 @@ class ImageFolder:
             return unquote(parts.path) if parts.scheme == "file" else image
         if (self.root / uploaded["stored"]).is_file():  # root is a media folder
             return uploaded["stored"]
-        if self._by_upload is None:
-            self._by_upload = {}
-            for path in find_images(self.root)[0] if self.root.is_dir() else ():
-                plain = CHANGED.sub("", os.path.basename(path).strip().replace(" ", "_"))
-                self._by_upload.setdefault(plain, []).append(path)
         photos = self._by_upload.get(uploaded["name"], [])
         if len(photos) != 1:
             what = f"{len(photos)} photos of that name" if photos else "no photo of that name"
@@ -326,9 +329,9 @@ def _fiftyone(table: LabelTable, paths: list[str], guesses: Guesses | None) -> b
             )
             counts = Counter(verdicts.values())
             sample |= {f"eval_{kind}": counts[kind] for kind in ("tp", "fp", "fn")}
+        hidden = [] if unlabelled[row] else [{"label": name} for name in unknown]
         sample["ground_truth"] = None if unlabelled[row] else classified(labels)
-        blank = unlabelled[row] or not unknown
-        sample["unknown"] = None if blank else classified({"label": name} for name in unknown)
+        sample["unknown"] = classified(hidden) if hidden else None
         samples.append(sample)
     content = {"samples": samples, "classes": list(table.space.names)}
     return json.dumps(content, ensure_ascii=False, indent=1).encode()
@@ -337,10 +340,8 @@ def _fiftyone(table: LabelTable, paths: list[str], guesses: Guesses | None) -> b
 def _huggingface(table: LabelTable, paths: list[str], guesses: Guesses | None) -> bytes:
     for path in paths:
         if os.path.isabs(path) or path.startswith(".."):
-            raise DataError(
-                f"{path}: photos of a Hugging Face folder lie in or below it; write metadata.jsonl "
-                "into the folder of the photos"
-            )
+            why = "photos of a Hugging Face folder lie in or below it"
+            raise DataError(f"{path}: {why}; write metadata.jsonl into the folder of the photos")
     lines = [
         json.dumps({"file_name": path} | {k: v for k, v in row.items() if k != "path"})
         for path, row in zip(paths, json_rows(table, Path()), strict=True)
@@ -363,11 +364,11 @@ def _voc(table: LabelTable, images: FileImages, target: Path) -> None:
                 f"end in {', '.join(VOC_SUFFIXES)}"
             )
         stems[stem] = suffix
+    labels = [f"{name}:::" for name in table.space.names]
     with replacing_folder(target) as folder:
         for folder_name in ("Annotations", "JPEGImages", "ImageSets/Main"):
             (folder / folder_name).mkdir(parents=True)
-        lists = {"labelmap": ["# label:color_rgb:parts:actions"]}
-        lists["labelmap"] += [f"{name}:::" for name in table.space.names]
+        lists = {"labelmap": ["# label:color_rgb:parts:actions", *labels]}
         for row, (stem, suffix) in enumerate(stems.items()):
             file = f"{stem}{suffix.lower()}"
             shutil.copyfile(images.path(row), folder / "JPEGImages" / file)
@@ -394,8 +395,7 @@ def _voc_xml(table: LabelTable, row: int, file: str) -> bytes:
         for name in _named(table, sets, row):
             thing = ElementTree.SubElement(tree, "object")
             add(thing, name=name, difficult=difficult)
-            box = ElementTree.SubElement(thing, "bndbox")
-            add(box, xmin=1, ymin=1, xmax=width, ymax=height)
+            add(ElementTree.SubElement(thing, "bndbox"), xmin=1, ymin=1, xmax=width, ymax=height)
     return _xml(tree)
 
 
@@ -561,8 +561,7 @@ def read_fiftyone(path: Path, *, field: str | None = None) -> LabelTable:
         split = splits[0] if len(splits) == 1 else None
         rows.append((where, sample["filepath"], present or [], unknown, split))
     if content.get("classes") is not None:  # of our own exports
-        names = _words(content["classes"], f"{file.name}, 'classes'")
-        return _table(rows, names, file, None)
+        return _table(rows, _words(content["classes"], f"{file.name}, 'classes'"), file, None)
     beside = file.with_name("metadata.json")
     metadata = read_json(beside) if beside.is_file() else {}
     classes = inner(metadata, "classes", chosen) or inner(metadata, "default_classes")

@@ -169,10 +169,8 @@ def _check(package: CamtrapPackage) -> None:
             own.add(row[key])
             for column, choices in CHOICES.items() if table == "observations" else ():
                 if row[column] not in choices:
-                    raise DataError(
-                        f"{path}: observation {row[key]}: {column} must be one of "
-                        f"{', '.join(choices)}, got {row[column]!r}"
-                    )
+                    allowed = f"must be one of {', '.join(choices)}, got {row[column]!r}"
+                    raise DataError(f"{path}: observation {row[key]}: {column} {allowed}")
             for column, known in keys.items():
                 if column == key or (column == "mediaID" and row["observationLevel"] != "media"):
                     continue
@@ -184,11 +182,7 @@ def _check(package: CamtrapPackage) -> None:
 
 
 def read_camtrap(
-    path: Path,
-    *,
-    machine: bool = False,
-    root: str | Path | None = None,
-    check_files: bool = True,
+    path: Path, *, machine: bool = False, root: str | Path | None = None, check_files: bool = True
 ) -> LabelTable:
     """Return the photos of a Camtrap DP package; ``path`` is its folder or datapackage.json.
 
@@ -202,10 +196,8 @@ def read_camtrap(
 
     names = _labels(believed(package.observations))
     if not names:
-        raise DataError(
-            f"{folder}: no observation names an animal, human or vehicle"
-            + ("" if machine else "; machine=true also takes what a machine classified")
-        )
+        way_out = "" if machine else "; machine=true also takes what a machine classified"
+        raise DataError(f"{folder}: no observation names an animal, human or vehicle{way_out}")
     photos = [row for row in package.media if row["fileMediatype"].startswith("image/")]
     if not photos:
         raise DataError(f"{package.path('media')}: no fileMediatype begins with 'image/'")
@@ -215,11 +207,9 @@ def read_camtrap(
         row["deploymentID"]: row.get("locationID") or row.get("locationName") or row["deploymentID"]
         for row in package.deployments
     }
+    files = _files(photos, package, root is not None or not check_files)
     table = from_rows(
-        (
-            Path(root) if root is not None else folder,
-            _files(photos, package, root is not None or not check_files),
-        ),
+        (Path(root) if root is not None else folder, files),
         [present for present, _ in states],
         name=folder.name,
         names=names,
@@ -264,9 +254,8 @@ def _states(own: Rows, event: Rows) -> tuple[list[str], Sequence[str]]:
     looked = [row for row in own if row["observationType"] not in ("unknown", "unclassified")]
     if looked:
         return _labels(looked), []
-    nobody_knows = any(row["observationType"] == "unknown" for row in own) or any(
-        row["observationType"] in ("unknown", "unclassified") for row in event
-    )
+    silent = [row for row in (*own, *event) if row["observationType"] == "unknown"]
+    nobody_knows = silent or any(row["observationType"] == "unclassified" for row in event)
     return [], AllBut() if nobody_knows or not event else _labels(event)
 
 

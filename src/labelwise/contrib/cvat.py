@@ -14,7 +14,7 @@ from typing import Any, final
 from PIL import Image
 
 from labelwise.errors import SettingsError
-from labelwise.models import Scored, load_model, score
+from labelwise.models import load_model, score
 from labelwise.models.scoring import raise_failure, require_probabilities
 from labelwise.pictures import as_images
 
@@ -37,21 +37,17 @@ class CvatTagger:
     @cached_property
     def spec(self) -> Any:
         """The labels of the model, all of them tags, numbered by their columns."""
-        names = enumerate(self.model.space.names)
-        return self._sdk.DetectionFunctionSpec(
-            labels=[self._sdk.label_spec(name, number, type="tag") for number, name in names]
-        )
+        spec, names = self._sdk.label_spec, enumerate(self.model.space.names)
+        labels = [spec(name, number, type="tag") for number, name in names]
+        return self._sdk.DetectionFunctionSpec(labels=labels)
 
     def detect(self, context: Any, image: Image.Image) -> list[Any]:
-        parts = list(score(self.model, as_images([image])))
-        for scored in parts:
-            raise_failure(scored)
-        joined = Scored.join(parts)
+        (joined,) = score(self.model, as_images([image]))
+        raise_failure(joined)
         if context.conf_threshold is None:
             chosen = [self.model.space.column(name) for name in joined.labels[0]]
         else:
-            likely = joined.probs[0] >= context.conf_threshold
-            chosen = likely.nonzero()[:, 0].tolist()
+            chosen = (joined.probs[0] >= context.conf_threshold).nonzero()[:, 0].tolist()
         return [self._sdk.tag(column) for column in chosen]
 
 

@@ -151,14 +151,10 @@ def read_chestxray14(path: Path) -> LabelTable:
     """Return ChestX-ray14: Data_Entry_2017*.csv, train_val_list.txt, test_list.txt and images."""
     entry, *others = sorted(path.glob("Data_Entry_2017*.csv")) or [path / "Data_Entry_2017.csv"]
     if others:
-        raise DataError(
-            f"{path}: holds {entry.name} and {others[0].name}, whose findings may differ; keep the "
-            "one you mean"
-        )
-    wanted = ("Image Index", "Finding Labels", "Patient ID")
-    columns = _columns(entry, wanted)
-    # Those in ``images`` need no list.
-    photos = path.glob("images_*/images/*")
+        both = f"{entry.name} and {others[0].name}, whose findings may differ"
+        raise DataError(f"{path}: holds {both}; keep the one you mean")
+    columns = _columns(entry, ("Image Index", "Finding Labels", "Patient ID"))
+    photos = path.glob("images_*/images/*")  # those in ``images`` need no list
     places = {file.name: file.relative_to(path).as_posix() for file in photos}
     labels = [
         [word for word in text.split("|") if word != "No Finding"]
@@ -207,9 +203,9 @@ def _columns(file: Path, wanted: Sequence[str]) -> Columns:
     try:
         table = arrow_csv.read_csv(file, convert_options=options)
     except (pa.ArrowInvalid, pa.ArrowKeyError, OSError) as error:
+        named, reason = ", ".join(wanted[:4]), first_line(error)[:200]
         raise DataError(
-            f"{file}: must be a CSV file with the columns {', '.join(wanted[:4])}, ...: "
-            f"{first_line(error)[:200]}"
+            f"{file}: must be a CSV file with the columns {named}, ...: {reason}"
         ) from None
     return {name: table.column(name).to_pylist() for name in wanted}
 
@@ -235,9 +231,7 @@ CLASSES_43 = {int(code): name for code, name in LISTED["corine"].items()}
 
 
 def read_bigearthnet(
-    path: Path,
-    labels: Literal[19, 43] = 19,
-    splits: Literal["published", "none"] = "published",
+    path: Path, labels: Literal[19, 43] = 19, splits: Literal["published", "none"] = "published"
 ) -> LabelTable:
     """Return BigEarthNet v2: metadata.parquet beside BigEarthNet-S2, each patch a folder."""
     file = require_file(path / "metadata.parquet")
@@ -334,7 +328,6 @@ def read_ucmerced(path: Path) -> LabelTable:
         states = [state.strip() for state in states]
         if len(states) != len(names) or not set(states) <= {"0", "1"}:
             raise DataError(f"{where}: must be an image and {len(names)} numbers 0 or 1")
-        kind = image.strip().rstrip("0123456789")
-        images.append(f"Images/{kind}/{image.strip()}.tif")
+        images.append(f"Images/{image.strip().rstrip('0123456789')}/{image.strip()}.tif")
         labels.append([name for name, state in zip(names, states, strict=True) if state == "1"])
     return from_rows((path, images), labels, names=names, name="ucmerced")

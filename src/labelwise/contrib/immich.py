@@ -71,7 +71,6 @@ class Immich:
         self.seconds, self.largest = seconds, 64 << 20
 
     def tags(self) -> dict[str, str]:
-        """Return the ids of our tags, by their names: what stands below ``labelwise``."""
         return {
             _text(tag, "value"): _id(tag)
             for tag in _objects(self._ask("GET", "tags"), "GET /tags")
@@ -79,7 +78,6 @@ class Immich:
         }
 
     def make_tags(self, names: Sequence[str]) -> dict[str, str]:
-        """Return the ids of tags by their names; those that are missing are made."""
         tags = _objects(self._ask("PUT", "tags", body={"tags": list(names)}), "PUT /tags")
         ids = {_text(tag, "value"): _id(tag) for tag in tags}
         for name in names:
@@ -90,9 +88,9 @@ class Immich:
     def photos(self, tag: str | None = None) -> Iterator[tuple[str, str]]:
         """Yield the id and the checksum of every photo, or of those with a tag."""
         page = 1
+        tagged = {} if tag is None else {"tagIds": [tag]}
         for _ in range(MOST_PAGES):
-            wanted: dict[str, Any] = {"page": page, "size": AT_ONCE, "type": "IMAGE"}
-            wanted |= {} if tag is None else {"tagIds": [tag]}
+            wanted = {"page": page, "size": AT_ONCE, "type": "IMAGE"} | tagged
             answer = self._ask("POST", "search", "metadata", body=wanted)
             assets = answer.get("assets") if isinstance(answer, dict) else None
             if not isinstance(assets, dict):

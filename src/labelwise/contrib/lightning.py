@@ -154,9 +154,7 @@ def _outputs(value: Outputs | Tensor) -> Outputs:
 
 def _read(batch: Batch) -> tuple[Any, Targets]:
     if not isinstance(batch, list | tuple) or not 2 <= len(batch) <= 4:
-        raise ValueError(
-            "a batch must be (images, labels), with observed and index after them where known; got "
-            f"{type(batch).__name__}"
-        )
+        forms = "(images, labels), with observed and index after them where known"
+        raise ValueError(f"a batch must be {forms}; got {type(batch).__name__}")
     images, labels, *more = batch
     return images, Targets(labels, *more)

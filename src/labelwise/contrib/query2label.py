@@ -74,16 +74,14 @@ def load_query2label(
     for name, value in state.items():
         if name.startswith(BACKBONE) and not name.endswith(COMPUTED):
             ours = name.removeprefix(BACKBONE).removeprefix(BODY)  # a stage is merged earlier there
-            later = MERGING.sub(lambda stage: f"layers.{int(stage[1]) + 1}.downsample.", ours)
-            own[later] = value
+            own[MERGING.sub(lambda at: f"layers.{int(at[1]) + 1}.downsample.", ours)] = value
     inner = getattr(network, "network", network)
     require_tensors(inner, own, str(path))
     _load(inner, own, str(path))
     spec = HeadSpec("query2label", options)
     head = spec.make(network.channels, labels)
     _load(head, head_state(state, str(path)), str(path))
-    facts = DatasetFacts(1, labels, 1.0, (0.5,) * labels)
-    link = make_objective("asl+phi", facts, **LOSS).link
+    link = make_objective("asl+phi", DatasetFacts(1, labels, 1.0, (0.5,) * labels), **LOSS).link
     model = Model(network, head).eval()
     return Predictor(model, spec, LabelSpace(tuple(names)), link, Threshold(0.5), "asl+phi")
 
@@ -93,24 +91,22 @@ def head_options(state: Mapping[str, Tensor], source: str = "the checkpoint") ->
     for needed in ("query_embed.weight", "transformer.decoder.layers.0.linear1.weight"):
         if needed not in state:
             raise SettingsError(f"{source} is not a Query2Label checkpoint: it has no {needed!r}")
-    layers: dict[str, set[int]] = {"encoder": set(), "decoder": set()}
-    around = set()
-    for name in state:
-        match = LAYER.fullmatch(name)
-        if match is not None:
-            layers[match[1]].add(int(match[2]))
-            if match[1] == "decoder" and match[3] == "self_attn":
-                around.add(int(match[2]))
-    kinds = {frozenset[int](): "none", frozenset(layers["decoder"]): "all"}
-    kinds.setdefault(frozenset(layers["decoder"] - {0}), "later")
+    parts = {match.group(1, 2, 3) for match in map(LAYER.fullmatch, state) if match}
+    encoder, decoder = (
+        {int(number) for kind, number, _ in parts if kind == half}
+        for half in ("encoder", "decoder")
+    )
+    around = {int(at) for kind, at, part in parts if (kind, part) == ("decoder", "self_attn")}
+    kinds = {frozenset[int](): "none", frozenset(decoder): "all"}
+    kinds.setdefault(frozenset(decoder - {0}), "later")
     kinds.setdefault(frozenset({0}), "first")
     if frozenset(around) not in kinds:
         raise SettingsError(f"{source}: self-attention in the decoder layers {sorted(around)} only")
     return {
         "width": int(state["query_embed.weight"].shape[1]),
         "feedforward": int(state["transformer.decoder.layers.0.linear1.weight"].shape[0]),
-        "encoder_layers": len(layers["encoder"]),
-        "decoder_layers": len(layers["decoder"]),
+        "encoder_layers": len(encoder),
+        "decoder_layers": len(decoder),
         "self_attention": kinds[frozenset(around)],
     }
 
@@ -141,8 +137,6 @@ def _load(module: nn.Module, state: Mapping[str, Tensor], source: str) -> None:
         if name not in state:
             raise SettingsError(f"{source} has no tensor for {name!r}")
         if state[name].shape != value.shape:
-            raise SettingsError(
-                f"{source}: {name!r} must have the shape {tuple(value.shape)}, "
-                f"got {tuple(state[name].shape)}"
-            )
+            shapes = f"{tuple(value.shape)}, got {tuple(state[name].shape)}"
+            raise SettingsError(f"{source}: {name!r} must have the shape {shapes}")
     module.load_state_dict(dict(state), strict=False)

@@ -121,10 +121,8 @@ def read_result_table(
         try:
             parts = [compute.fill_null(b.column(at).cast(pa.string()), "") for b in batches]
         except pa.ArrowException:
-            raise DataError(
-                f"{path}: the column {name!r} must hold text or numbers, got "
-                f"{batches[0].column(at).type}"
-            ) from None
+            wanted = f"text or numbers, got {batches[0].column(at).type}"
+            raise DataError(f"{path}: the column {name!r} must hold {wanted}") from None
         table[name] = pa.chunked_array(parts, pa.string())
     if form.clock:
         table[form.start] = _seconds(path, form.start, table[form.start])
@@ -155,10 +153,8 @@ def _seconds(path: Path, name: str, column: Any) -> Any:
         return column
     if parts.null_count:
         row = compute.index(compute.is_null(parts), True).as_py()
-        raise DataError(
-            f"{path}: row {row + 1}: {name!r} must be a time such as 00:01:03.50, "
-            f"got {column[row].as_py()!r}"
-        )
+        wanted = f"must be a time such as 00:01:03.50, got {column[row].as_py()!r}"
+        raise DataError(f"{path}: row {row + 1}: {name!r} {wanted}")
     hours, minutes, seconds = (
         compute.struct_field(parts, unit).cast(pa.float64())
         for unit in ("hours", "minutes", "seconds")
@@ -260,10 +256,8 @@ def _detections(source: str, form: ResultForm, table: Any, keep: Sequence[str]) 
     correct = np.array([ANSWERS.get(word.strip().lower(), -1.0) for word in words])[code]
     if (correct == -1).any():
         at = int((correct == -1).argmax())
-        raise DataError(
-            f"{source}: row {at + 1}: 'correct' must be 1, 0, yes, no or empty, "
-            f"got {words[code[at]]!r}"
-        )
+        wanted = f"'correct' must be 1, 0, yes, no or empty, got {words[code[at]]!r}"
+        raise DataError(f"{source}: row {at + 1}: {wanted}")
     detections = Detections(
         source,
         form.kind,
@@ -291,10 +285,8 @@ def _groups(
     for pair in np.unique(file * len(names) + code).tolist():
         row, name = pair // len(names), names[pair % len(names)]
         if group_of.setdefault(row, name) != name:
-            raise DataError(
-                f"{source}: the recording {files[row]!r} is in the groups {group_of[row]!r} and "
-                f"{name!r}; a recording is in one"
-            )
+            both = f"{group_of[row]!r} and {name!r}; a recording is in one"
+            raise DataError(f"{source}: the recording {files[row]!r} is in the groups {both}")
     return tuple(name or files[row] for row, name in group_of.items())
 
 

@@ -70,9 +70,7 @@ class MultilabelCalibrator(OneToOneFeatureMixin, TransformerMixin, BaseEstimator
 
     def predict_proba(self, X: Array) -> Array:  # noqa: N803
         check_is_fitted(self, "link_")
-        logits, _ = self._logits(X, reset=False)
-        probs: Array = self.link_(logits)
-        return probs
+        return np.asarray(self.link_(self._logits(X, reset=False)[0]))
 
     def transform(self, X: Array) -> Array:  # noqa: N803
         return self.predict_proba(X)
@@ -87,10 +85,8 @@ class MultilabelCalibrator(OneToOneFeatureMixin, TransformerMixin, BaseEstimator
         return needs_labels(super().__sklearn_tags__())
 
     def _logits(self, scores: Array, *, reset: bool) -> tuple[Array, Link | None]:
-        least = 2 if reset else 1
-        values = validate_data(
-            self, scores, reset=reset, dtype=[np.float64, np.float32], ensure_min_samples=least
-        )
+        least: Any = {"dtype": [np.float64, np.float32], "ensure_min_samples": 2 if reset else 1}
+        values = validate_data(self, scores, reset=reset, **least)
         if self.scores == "raw":
             return values, None
         if self.scores == "logits":
@@ -128,8 +124,7 @@ class MultilabelThreshold(BaseEstimator):  # type: ignore[misc]
             options = {name: self.level, "scope": "label" if self.per_label else "shared"}
             if self.goal == "cost":
                 options["false_alarm"] = 1.0
-            labels = checked_labels(self, y, mask)
-            self.rule_ = fit(probs, labels, mask, **options)
+            self.rule_ = fit(probs, checked_labels(self, y, mask), mask, **options)
         else:
             names = ", ".join([*GOALS, "average k"])
             raise ValueError(f"goal must be one of {names}, got {self.goal!r}")
@@ -139,8 +134,7 @@ class MultilabelThreshold(BaseEstimator):  # type: ignore[misc]
     def predict(self, X: Array) -> Array:  # noqa: N803
         check_is_fitted(self, "rule_")
         probs = validate_data(self, X, reset=False, dtype=[np.float64, np.float32])
-        sets: Array = self.rule_(probs).astype(np.int64)
-        return sets
+        return np.asarray(self.rule_(probs), np.int64)
 
     def score(self, X: Array, y: Array, mask: Array | None = None) -> float:  # noqa: N803
         """Return the mean F1 of the labels; one neither present nor chosen is left out."""
@@ -155,8 +149,7 @@ def checked_labels(estimator: Any, labels: Any, mask: Array | None) -> Array:
     if labels is None:
         name = type(estimator).__name__
         raise ValueError(f"{name} requires y to be passed, but the target y is None")
-    array: Array = check_array(labels, dtype=None, ensure_all_finite=mask is None)
-    return array
+    return np.asarray(check_array(labels, dtype=None, ensure_all_finite=mask is None))
 
 
 def needs_labels(tags: Any) -> Any:

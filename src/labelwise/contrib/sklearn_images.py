@@ -65,13 +65,11 @@ class LabelwiseClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if len(labels) != len(images):
             raise ValueError(f"y must have a row per image, {len(images)}, got {len(labels)}")
         names = self.labels if self.labels is not None else getattr(y, "columns", None)
-        if names is None:
-            names = [str(column) for column in range(labels.shape[1])]
+        names = range(labels.shape[1]) if names is None else names
         own: dict[str, Any] = {"data": "table", "seed": self.random_state}
         own |= {"method": self.method, "backbone": self.backbone}
-        flags = {
-            SHORT_NAMES.get(name, name): value for name, value in (self.settings or {}).items()
-        }
+        given = self.settings or {}
+        flags = {SHORT_NAMES.get(name, name): value for name, value in given.items()}
         if twice := sorted(set(own) & set(flags)):
             raise ValueError(
                 f"{twice[0]} must not be in settings: LabelwiseClassifier has a parameter for it"
@@ -99,16 +97,13 @@ class LabelwiseClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     def predict_proba(self, X: Pictures) -> Array:  # noqa: N803
-        probs: Array = self._scored(X).probs.numpy()
-        return probs
+        return self._scored(X).probabilities
 
     def decision_function(self, X: Pictures) -> Array:  # noqa: N803
-        logits: Array = self._scored(X).logits.numpy()
-        return logits
+        return np.asarray(self._scored(X).logits)
 
     def predict(self, X: Pictures) -> Array:  # noqa: N803
-        sets: Array = self._scored(X).sets.numpy().astype(np.int64)
-        return sets
+        return np.asarray(self._scored(X).sets, np.int64)
 
     def score(self, X: Pictures, y: Array, mask: Array | None = None) -> float:  # noqa: N803
         """Return the mean F1 of the labels; one neither present nor chosen is left out."""

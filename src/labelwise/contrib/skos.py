@@ -73,11 +73,9 @@ def _names(path: Path, statements: Iterable[Statement], language: str) -> SkosNa
             said[what].append((concept, value, tongue or ""))
     forms = {term: (value, tongue) for term, value, tongue in said[FORM]}
     terms = said[TERM]
+    named = ((concept, *forms[term]) for concept, term, _ in terms if term in forms)
     labels: dict[str, dict[str, str]] = defaultdict(dict)
-    for concept, value, tongue in (
-        *said[NAME],
-        *((concept, *forms[term]) for concept, term, _ in terms if term in forms),
-    ):
+    for concept, value, tongue in (*said[NAME], *named):
         labels[concept].setdefault(tongue, value.strip())
     broader: dict[str, set[str]] = defaultdict(set)
     preferred: dict[str, set[str]] = defaultdict(set)
@@ -87,10 +85,8 @@ def _names(path: Path, statements: Iterable[Statement], language: str) -> SkosNa
     for concept, parent, _ in said[PREFERRED]:
         preferred[concept].add(parent)
     if terms and not labels:
-        raise DataError(
-            f"{path}: no term of a concept has a skosxl:literalForm; of AAT's dump name the folder "
-            "with all files"
-        )
+        why = "no term of a concept has a skosxl:literalForm"
+        raise DataError(f"{path}: {why}; of AAT's dump name the folder with all files")
     if not labels:
         raise DataError(f"{path}: no concept has a skos:prefLabel")
     chosen = {}

@@ -61,9 +61,8 @@ def tags_to_audit(
         return tags, _required(photos)
     if path.suffix.lower() == ".json":
         tasks = read_json(path)
-        if isinstance(tasks, list) and any(
-            isinstance(o, dict) and "predictions" in o for o in tasks
-        ):
+        listed = tasks if isinstance(tasks, list) else []
+        if any(isinstance(task, dict) and "predictions" in task for task in listed):
             return _of_label_studio(path, tasks), _required(photos)
     images = None if data is None else Path(data)
     return read_tags(path, trust=trust, images=images, at_least=least), _required(photos)
@@ -91,9 +90,9 @@ def _of_run(path: Path) -> TagTable:
     from labelwise.scores import read_run
 
     own = read_run(path, "test")
-    scores = (
-        own.predictions if own.calibrated is None else own.predictions.with_link(own.calibrated)
-    )
+    scores = own.predictions
+    if own.calibrated is not None:
+        scores = scores.with_link(own.calibrated)
     probs, sets = np.asarray(scores.decision_probs(), np.float64), scores.sets(own.rule)
     return TagTable.of_scores(path.name, scores.ids, scores.names, probs, sets)
 

@@ -87,8 +87,7 @@ class MultilabelCalibrationError(_LabelMetric):
     def sums(self) -> CalibrationSums:
         """Return the state as plain sums, for curves and every other error."""
         states = (self.counts, self.confidence_sums, self.present_sums)
-        counts, confidence, present = (state.cpu().numpy() for state in states)
-        return CalibrationSums(self.edges, counts, confidence, present)
+        return CalibrationSums(self.edges, *(state.cpu().numpy() for state in states))
 
     def compute(self) -> Tensor:
         """Return the error; labels without entries are left out of the mean."""
@@ -126,10 +125,8 @@ class MultilabelMeanAveragePrecision(_LabelMetric):
         """Return the mean over the labels or images that have a positive."""
         if not len(self.scores):
             return torch.tensor(float("nan"), device=self.device)
-        joined = (dim_zero_cat(state) for state in (self.scores, self.labels, self.observed))
-        scores, labels, observed = joined
-        value = average_precision(scores, labels, observed, by=self.by).value
-        return torch.tensor(value, device=self.device)
+        joined = map(dim_zero_cat, (self.scores, self.labels, self.observed))
+        return torch.tensor(average_precision(*joined, by=self.by).value, device=self.device)
 
 
 class MultilabelSetScore(_LabelMetric):
@@ -151,8 +148,7 @@ class MultilabelSetScore(_LabelMetric):
         if average not in ("macro", "micro"):
             raise ValueError(f"average must be 'macro' or 'micro', got {average!r}")
         self.beta, self.average, self.undefined = beta, average, undefined
-        zeros = torch.zeros(4, num_labels, dtype=torch.long)
-        self.add_state("counts", zeros, dist_reduce_fx="sum")
+        self.add_state("counts", torch.zeros(4, num_labels).long(), dist_reduce_fx="sum")
 
     def update(self, sets: Tensor, labels: Tensor, observed: Tensor | None = None) -> None:
         counts = confusion(sets, labels, observed)

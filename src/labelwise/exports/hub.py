@@ -76,16 +76,15 @@ def expressible(predictor: Predictor, run: RunFolder) -> tuple[Predictor, str]:
     rule is fitted again. The words are empty where nothing changes.
     """
     link, network, labels = predictor.link, predictor.model, len(predictor.space)
-    takes_a_line = isinstance(network.head, LinearHead) and not network.mirrored
+    one_view = isinstance(network.head, LinearHead) and not network.mirrored and network.crops == 1
     if not isinstance(link, OnLogOdds) or link.slope_and_offset(labels) is not None:
         return predictor, ""
-    if not takes_a_line or network.crops > 1 or "val" not in run.splits:
+    if not one_view or "val" not in run.splits:
         return predictor, ""
     val = run.predictions("val")
     judged = run.predictions("test") if "test" in run.splits else val
-    below = link.link
-    if below is not None and below.slope_and_offset(labels) is None:
-        below = None  # the line is then one of the raw logits
+    curved = link.link is not None and link.link.slope_and_offset(labels) is None
+    below = None if curved else link.link  # None: the line is one of the raw logits
     try:
         with catch_warnings():
             simplefilter("ignore")
@@ -95,9 +94,7 @@ def expressible(predictor: Predictor, run: RunFolder) -> tuple[Predictor, str]:
         return predictor, ""
     if line.slope_and_offset(labels) is None:
         return predictor, ""
-    (loss, error), (old_loss, old_error) = (
-        _figures(judged, candidate) for candidate in (line, link)
-    )
+    (loss, error), (old_loss, old_error) = _figures(judged, line), _figures(judged, link)
     words = (
         f"transformers cannot express the calibrator {link.kind!r}: this folder has Platt scaling "
         f"instead, and its rule, fitted on the {len(val):,} rows of val. On {judged.split} the log "
@@ -111,9 +108,8 @@ def expressible(predictor: Predictor, run: RunFolder) -> tuple[Predictor, str]:
 def _figures(rows: Predictions, link: Link) -> tuple[float, float]:
     log_p, log_q = link.log_probs(rows.logits.astype(np.float64))
     loss = log_loss_from_logs(log_p, log_q, rows.labels, rows.observed).value
-    return float(loss), float(
-        reliability(np.exp(log_p), rows.labels, rows.observed, bins=BINS).ece()
-    )
+    error = reliability(np.exp(log_p), rows.labels, rows.observed, bins=BINS).ece()
+    return float(loss), float(error)
 
 
 def export_hub(
@@ -197,8 +193,7 @@ def _difference(predictor: Predictor, folder: Path) -> float:
     model, size = predictor.model.eval(), predictor.transform.size
     images = torch.randn(2, 3, size, size, generator=torch.Generator().manual_seed(0))
     with torch.no_grad(), quiet():
-        loaded = timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
-        answers: Tensor = loaded(images)
+        answers: Tensor = timm.create_model(f"local-dir:{folder}", pretrained=True).eval()(images)
         expected: Tensor = model.head(model.backbone(images)).logits
     if answers.shape != expected.shape:
         return float("inf")

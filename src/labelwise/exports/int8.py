@@ -186,11 +186,9 @@ def _file(network: ModelProto, facts: Facts) -> OnnxModel:
 def _inputs(model: OnnxModel, table: LabelTable, count: int) -> Iterator[NDArray[np.float32]]:
     for at in range(0, min(count, len(table)), BATCH):
         rows = range(at, min(at + BATCH, count, len(table)))
-        pixels = [
-            model.pixels(np.asarray(table.images.read(row, model.transform.at_least())))
-            for row in rows
-        ]
-        yield model.facts.transform.normalise(torch.from_numpy(np.stack(pixels))).numpy()
+        pictures = (table.images.read(row, model.transform.at_least()) for row in rows)
+        pixels = np.stack([model.pixels(np.asarray(picture)) for picture in pictures])
+        yield model.facts.transform.normalise(torch.from_numpy(pixels)).numpy()
 
 
 def _quantise(network: ModelProto, model: OnnxModel, table: LabelTable) -> ModelProto:
@@ -267,12 +265,10 @@ def _fitted_anew(link: Link, predictions: Predictions) -> Link:
         anew = _fitted_anew(base or link.link, own)
         return within_groups(own.logits, own.labels, anew, link.columns, own.observed)
     base = link.link if isinstance(link, OnLogOdds) else link
+    given = predictions.logits, predictions.labels, base, predictions.observed
     with catch_warnings():
         simplefilter("ignore")
-        folds = min(5, len(predictions))
-        return auto(
-            predictions.logits, predictions.labels, base, predictions.observed, folds=folds
-        ).link
+        return auto(*given, folds=min(5, len(predictions))).link
 
 
 def _figures(model: OnnxModel, predictions: Predictions) -> Figures:

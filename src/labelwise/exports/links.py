@@ -180,7 +180,6 @@ class Graph:
 # hits among them grows by one label per step, and the walk ends where no larger set can be better.
 # Laws are cut where a chance of 1e-12 of more labels remains, by Bernstein's bound on their number.
 
-
 DROPPED = -2 * np.log(1e-12)  # twice the exponent of the chance that is neglected
 
 
@@ -216,8 +215,7 @@ def _first(g: Graph, probs: Value, order: Value, sizes: Value) -> Value:
     places = g.op("Range", 0, g.op("Gather", g.op("Shape", probs), -1), 1)
     nowhere = g.op("Mul", order, 0)
     chosen = g.cast(g.op("Less", g.op("Add", nowhere, places), sizes), "int64")
-    sets = g.op("ScatterElements", nowhere, order, chosen, axis=-1)
-    return g.cast(sets, "bool")
+    return g.cast(g.op("ScatterElements", nowhere, order, chosen, axis=-1), "bool")
 
 
 def _top_k(g: Graph, rule: Any, probs: Value, thresholds: Value | None) -> Value:
@@ -244,23 +242,20 @@ def _one_per_group(g: Graph, rule: Any, probs: Value, thresholds: Value | None) 
     sets = write_rule(g, rule.rule, probs, thresholds)
     for group in (*rule.exactly_one, *rule.at_most_one):
         columns = list(group)
-        own = g.op("Gather", probs, columns, axis=-1)
-        best = g.op("ArgMax", own, axis=-1, keepdims=1)
+        best = g.op("ArgMax", g.op("Gather", probs, columns, axis=-1), axis=-1, keepdims=1)
         first = g.cast(g.op("Equal", g.constant([list(range(len(columns)))]), best), "int64")
         if group not in rule.exactly_one:
             chosen = g.cast(g.op("Gather", sets, columns, axis=-1), "int64")
             first = g.op("Mul", first, g.op("ReduceMax", chosen, [-1], keepdims=1))
         index = g.op("Expand", g.constant([columns]), g.op("Shape", first))
-        whole = g.op("ScatterElements", g.cast(sets, "int64"), index, first, axis=-1)
-        sets = g.cast(whole, "bool")
+        sets = g.cast(g.op("ScatterElements", g.cast(sets, "int64"), index, first, axis=-1), "bool")
     return sets
 
 
 def _with(g: Graph, law: Value, p: Value) -> Value:
     """Write the law (N, M) of a count and one more label of probability ``p`` (N, 1)."""
     shifted = g.op("Slice", g.op("Pad", law, [0, 1, 0, 0], 0.0), [0], [-1], [-1])
-    stay = g.op("Mul", law, g.op("Sub", 1.0, p))
-    return str(g.op("Add", stay, g.op("Mul", shifted, p)))
+    return str(g.op("Add", g.op("Mul", law, g.op("Sub", 1.0, p)), g.op("Mul", shifted, p)))
 
 
 def _expected_f(g: Graph, rule: Any, probs: Value, thresholds: Value | None) -> Value:
@@ -273,8 +268,8 @@ def _expected_f(g: Graph, rule: Any, probs: Value, thresholds: Value | None) -> 
     nothing = g.op("Add", g.op("Mul", mean, 0.0), start)  # (N, M): surely no label
 
     tails = _tails(g, columns, nothing)  # (K + 1, N, M), from all labels to none
-    empty = g.op("Gather", tails, 0)
-    alone = g.op("Slice", empty, [0], [1], [-1])  # no label chosen: right if there is none
+    # No label chosen: right if there is none.
+    alone = g.op("Slice", g.op("Gather", tails, 0), [0], [1], [-1])
     body = _one_more_label(g, rule.beta, columns, tails, g.cast(counts, "float64"), mean)
     none = g.cast(g.op("Mul", mean, 0.0), "int64")
     go = g.constant(True, "bool")
@@ -329,12 +324,10 @@ def _one_more_label(
 def _tails(g: Graph, columns: Value, nothing: Value) -> Value:
     """Write the laws (K + 1, N, M) of the number of labels beyond the first 0, 1, ..., K."""
     inner = Graph(g)
-    law, p = "ef_law", "ef_p"
-    longer = _with(inner, law, p)
-    sides = "float64", None, None
+    longer, sides = _with(inner, "ef_law", "ef_p"), ("float64", None, None)
     body = inner.body(
         "one label",
-        [(law, *sides), (p, "float64", None, 1)],
+        [("ef_law", *sides), ("ef_p", "float64", None, 1)],
         [(longer, *sides), (inner.named(longer, "ef_laws"), *sides)],
     )
     _, laws = g.op(
@@ -410,8 +403,8 @@ class Traced(Symbol):
         return array._new(value, (*array.shape[:-1], 1), int)
 
     def _sort(self, array: "Traced", axis: int) -> "Traced":
-        count = array.shape[-1]
-        ranked, _ = self.g.op("TopK", array.value, [count], axis=-1, largest=0, outputs=2)
+        count = [array.shape[-1]]
+        ranked, _ = self.g.op("TopK", array.value, count, axis=-1, largest=0, outputs=2)
         return array._new(ranked, array.shape)
 
     def _searchsorted(self, edges: Any, array: "Traced") -> "Traced":

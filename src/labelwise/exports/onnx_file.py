@@ -8,6 +8,7 @@ from copy import deepcopy
 from dataclasses import dataclass, replace
 from math import floor, pi
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 from warnings import catch_warnings, simplefilter
 
@@ -42,7 +43,6 @@ from labelwise.models.graph_file import (
     open_session,
     read_model,
     sealed,
-    simplified,
 )
 from labelwise.models.graph_model import OnnxModel
 from labelwise.models.run_folder import RunFolder
@@ -66,7 +66,6 @@ from labelwise.system.text import first_line
 #   that happens often, and there PIL's arithmetic is used too.
 #
 # Pictures whose height PIL scales first are turned before, and turned back after.
-
 
 BITS = 2.0**22
 BLOCK = 8  # output columns computed at once
@@ -180,8 +179,7 @@ def _nearest(g: Graph, axis: _Axis, size: int) -> Value:
     )
     start = g.op("Unsqueeze", axis.offset, [0])
     kept = g.op("Slice", g.op("CumSum", steps, 0), start, g.op("Add", start, size), [0])
-    at = g.cast(g.op("Floor", kept), "int64")
-    return str(g.op("Min", at, g.op("Sub", axis.length, 1)))
+    return str(g.op("Min", g.cast(g.op("Floor", kept), "int64"), g.op("Sub", axis.length, 1)))
 
 
 def _by_resize(g: Graph, transform: Transform, planes: Value, rows: _Axis, columns: _Axis) -> Value:
@@ -227,8 +225,7 @@ def _scaled_across(g: Graph, transform: Transform, planes: Value, axis: _Axis) -
     )
     always = g.constant(np.array(True))
     parts = g.op("Transpose", g.op("Loop", blocks, always, body=loop), perm=[1, 2, 0, 3])
-    whole = g.op("Reshape", parts, [3, 0, blocks * BLOCK])
-    return str(g.op("Slice", whole, [0], [size], [2]))
+    return str(g.op("Slice", g.op("Reshape", parts, [3, 0, blocks * BLOCK]), [0], [size], [2]))
 
 
 def _weights(
@@ -250,12 +247,10 @@ def _weights(
     taps = g.cast(g.op("Range", start, end, 1), "float64")
     inside = g.op("And", g.op("GreaterOrEqual", taps, low), g.op("Less", taps, high))
     distance = g.op("Abs", g.op("Add", g.op("Sub", taps, center), 0.5))
-    shape = _filter(g, kind, g.op("Div", distance, spread))
-    weights = g.where(inside, shape, 0.0)
+    weights = g.where(inside, _filter(g, kind, g.op("Div", distance, spread)), 0.0)
     share = g.op("Div", weights, g.op("ReduceSum", weights, [1], keepdims=1))
     whole = g.op("Mul", share, BITS)
-    # Rounded half away from zero.
-    size = g.op("Floor", g.op("Add", g.op("Abs", whole), 0.5))
+    size = g.op("Floor", g.op("Add", g.op("Abs", whole), 0.5))  # half away from zero
     ends = (g.op("Unsqueeze", end_, [0]) for end_ in (start, end))
     return (*ends, str(g.op("Mul", g.op("Sign", whole), size)))
 
@@ -271,8 +266,7 @@ def _filter(g: Graph, kind: str, x: Value) -> Value:
     near = g.op("Add", g.op("Mul", near, square), 1.0)
     far = g.op("Add", g.op("Mul", g.op("Sub", x, 5.0), x), 8.0)
     far = g.op("Mul", g.op("Sub", g.op("Mul", far, x), 4.0), a)
-    outer = g.where(g.op("Less", x, 2.0), far, 0.0)
-    return g.where(g.op("Less", x, 1.0), near, outer)
+    return g.where(g.op("Less", x, 1.0), near, g.where(g.op("Less", x, 2.0), far, 0.0))
 
 
 def _sinc(g: Graph, x: Value) -> Value:
@@ -293,7 +287,6 @@ def _sinc(g: Graph, x: Value) -> Value:
 #               ``logits`` and ``ranking`` (N, K) of columns, best first, if the model only ranks
 #
 # It is read back by ``models.graph_file``.
-
 
 IR_VERSION = 10
 
@@ -341,21 +334,17 @@ def assemble(network: ModelProto, facts: Facts) -> ModelProto:
 
 def _write_decision(g: Graph, facts: Facts, link: Link, labels: int) -> list[Typed]:
     """Write what follows the logits; return the inputs it takes: the thresholds, if open."""
-    inputs: list[Typed] = []
-    rule = facts.rule
     with g.part("link"):
         probs, none = write_link(g, link, g.cast("logits", "float64"), labels)
-    thresholds = default_thresholds(rule, labels)
+    thresholds = default_thresholds(facts.rule, labels)
     if thresholds is not None:
         g.constants.append(numpy_helper.from_array(thresholds, "thresholds"))
-    if thresholds is not None and facts.open_thresholds:
-        inputs.append(("thresholds", "float64", labels))
+    given = None if thresholds is None else "thresholds"
     with g.part("rule"):
-        given = None if thresholds is None else "thresholds"
-        g.named(write_rule(g, rule, probs, given), "label")
+        g.named(write_rule(g, facts.rule, probs, given), "label")
     g.named(g.cast(probs, "float32"), "probability")
     g.named(g.cast(none, "float32"), "none")
-    return inputs
+    return [(given, "float64", labels)] if given and facts.open_thresholds else []
 
 
 PICTURES = 64
@@ -375,13 +364,10 @@ def export_onnx(
 ) -> tuple[int, Parity]:
     """Write a file once it agrees with the model; return its size and how it compares."""
     chosen = range(len(images)) if rows is None else rows
-    facts = facts_of(
-        predictor, spec, input=input, exact_resize=exact_resize, open_thresholds=open_thresholds
-    )
+    facts = facts_of(predictor, spec, input, exact_resize, open_thresholds)
     content, parity = onnx_content(predictor, facts, images, chosen, watch)
     with replacing(Path(path)) as temporary:
-        temporary.write_bytes(content)
-    return len(content), parity
+        return temporary.write_bytes(content), parity
 
 
 def onnx_content(
@@ -393,8 +379,7 @@ def onnx_content(
 ) -> tuple[bytes, Parity]:
     """Return the bytes of the file and how it compares with the model on pictures."""
     require_pictures(rows)
-    network = export_network(predictor.model, predictor.transform.size)
-    content = sealed(assemble(network, facts))
+    content = sealed(assemble(export_network(predictor.model, predictor.transform.size), facts))
     model = OnnxModel(*read_model(content, "the new file"))
     return content, assert_parity(model, predictor, images, rows, watch=watch)
 
@@ -402,16 +387,13 @@ def onnx_content(
 def facts_of(
     predictor: Predictor,
     spec: ModelSpec,
-    *,
     input: Input = "image",
     exact_resize: bool = True,
     open_thresholds: bool = False,
 ) -> Facts:
     """Return what the file of a model will say of itself."""
-    from_picture = input == "image"
-    require_exportable(
-        predictor, rgb_for="--input image" if from_picture else None, full_scale=from_picture
-    )
+    rgb_for = "--input image" if input == "image" else None
+    require_exportable(predictor, rgb_for=rgb_for, full_scale=input == "image")
     return Facts(
         predictor.space,
         predictor.link,
@@ -439,8 +421,7 @@ def pictures_of(
         rows = np.arange(len(images))
     elif folder.spec.answers is not None:
         raise SettingsError(
-            f"{folder.path} began with words, not with labelled pictures: name photos to compare "
-            "on, as in --data PHOTOS"
+            f"{folder.path} began with words: name photos to compare on, as in --data PHOTOS"
         )
     else:
         try:
@@ -496,14 +477,14 @@ def folded(predictor: Predictor) -> tuple[Predictor, str]:
     slope, offset, link, problem_type = _line(predictor.link, len(predictor.space))
     classifier = deepcopy(head.classifier)
     weight, bias = classifier.weight, classifier.bias
+    slope, offset = slope.to(weight.device), offset.to(weight.device)
     with torch.no_grad():
-        device = weight.device
-        weight.copy_(slope.to(device)[:, None] * weight.double())
-        bias.copy_(slope.to(device) * bias.double() + offset.to(device))
-    new = LinearHead(classifier.in_features, classifier.out_features).to(device)
+        weight.copy_(slope[:, None] * weight.double())
+        bias.copy_(slope * bias.double() + offset)
+    new = LinearHead(classifier.in_features, classifier.out_features)
     new.classifier = classifier
-    mirrored, crops = predictor.model.mirrored, predictor.model.crops
-    model = Model(predictor.model.backbone, new, mirrored=mirrored, crops=crops)
+    old = predictor.model
+    model = Model(old.backbone, new, mirrored=old.mirrored, crops=old.crops)
     return replace(predictor, model=model.eval(), link=link), problem_type
 
 
@@ -525,6 +506,7 @@ def _line(link: Link | None, labels: int) -> tuple[Tensor, Tensor, Link, str]:
 
 
 LOGITS = "network_logits"
+NAMED: Any = {"opset_version": OPSET, "input_names": [INPUT], "output_names": [LOGITS]}
 CLOSE = 1e-3  # of random weights and input; the real check, on pictures, is far stricter
 
 
@@ -533,9 +515,8 @@ class _Logits(nn.Module):
         super().__init__()
         self.model = model
 
-    def forward(self, images: Tensor) -> Tensor:
-        logits: Tensor = self.model(images).logits
-        return logits
+    def forward(self, images: Tensor) -> Any:
+        return self.model(images).logits
 
 
 def export_network(model: Model, size: int) -> ModelProto:
@@ -560,13 +541,15 @@ def export_network(model: Model, size: int) -> ModelProto:
         if apart <= CLOSE * max(1.0, float(np.abs(expected).max())):
             return _cleaned(proto)
         reasons.append(f"{exporter.__name__[1:]}: logits differ by {apart:.2g}")
-    raise LabelwiseError(
-        f"backbone {model.backbone.name!r} cannot be written as ONNX ({'; '.join(reasons)})"
-    )
+    name, why = model.backbone.name, "; ".join(reasons)
+    raise LabelwiseError(f"backbone {name!r} cannot be written as ONNX ({why})")
 
 
 def _fixed(network: nn.Module, example: Tensor) -> ModelProto:
-    proto: ModelProto = simplified(_traced(network, example, axes={}))
+    with TemporaryDirectory() as folder:  # what follows from constants is computed
+        path = Path(folder) / "model.onnx"
+        open_session(_traced(network, example, axes={}), simplified=path)
+        proto = onnx.load(path)
     for value in (*proto.graph.input, *proto.graph.output):
         value.type.tensor_type.shape.dim[0].dim_param = "batch"
     del proto.graph.value_info[:]
@@ -578,16 +561,8 @@ def _traced(
 ) -> ModelProto:
     open_batch = {INPUT: {0: "batch"}, LOGITS: {0: "batch"}}
     buffer: Any = io.BytesIO()  # which torch takes, though its annotation does not say so
-    torch.onnx.export(
-        network,
-        (example,),
-        buffer,
-        dynamo=False,
-        opset_version=OPSET,
-        input_names=[INPUT],
-        output_names=[LOGITS],
-        dynamic_axes=open_batch if axes is None else axes,
-    )
+    open_axes = open_batch if axes is None else axes
+    torch.onnx.export(network, (example,), buffer, dynamo=False, dynamic_axes=open_axes, **NAMED)
     return onnx.load_model_from_string(buffer.getvalue())
 
 
@@ -597,12 +572,10 @@ def _captured(network: nn.Module, example: Tensor) -> ModelProto:
         (example,),
         None,
         dynamo=True,
-        opset_version=OPSET,
-        input_names=[INPUT],
-        output_names=[LOGITS],
         dynamic_shapes=({0: torch.export.Dim("batch", min=1)},),
         external_data=False,
         verbose=False,
+        **NAMED,
     )
     if program is None:
         raise RuntimeError("the exporter returned nothing")

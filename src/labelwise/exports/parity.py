@@ -50,8 +50,7 @@ def measured_predictions(
     watch: Watch | None = None,
 ) -> Predictions:
     """Return the logits of a scorer with the labels of a table, in the scorer's columns."""
-    names = scorer.space.names
-    there = table.space.names
+    names, there = scorer.space.names, table.space.names
     columns = matching_columns(names, there, of="the model", in_=table.name, others=True)
     labels, observed = table.targets()
     parts = []
@@ -88,7 +87,6 @@ def measured_predictions(
 #     another format             WebP
 #
 # Programs that ignore one of these are off by far more than a rounding.
-
 
 LARGE = 4  # times the side of the input, at least
 
@@ -147,10 +145,8 @@ class Parity:
             levels = counted(self.levels, "level")
             scaled = f"pixels within {levels} ({self.pixels_differing:.3%} differ), "
         if self.files:
-            beside = (
-                f" and {self.files} test files (rotated by EXIF, large, alpha, 16 bits, WebP), "
-                "each from its bytes"
-            )
+            kinds = "rotated by EXIF, large, alpha, 16 bits, WebP"
+            beside = f" and {self.files} test files ({kinds}), each from its bytes"
         return (
             f"agrees with the model on {counted(self.pictures, 'picture')}{beside}: {scaled}logits "
             f"within {self.logit:.1e}, probabilities within {self.probability:.1e}\n"
@@ -188,10 +184,8 @@ def assert_parity(
         # Of pixels in memory there is none, and Pillow alone cannot read raw files.
         plain = None if content is None or is_raw(content) else read_picture(content)
         if plain is not None and not np.array_equal(plain, np.asarray(picture)):
-            raise LabelwiseError(
-                f"nothing was written: Pillow alone decodes {name} to other pixels than the model "
-                "gets"
-            )
+            what = f"Pillow alone decodes {name} to other pixels than the model gets"
+            raise LabelwiseError(f"nothing was written: {what}")
         scaled, pixels = model.pixels(np.asarray(picture)), transform.pixels(picture)
         apart = np.abs(scaled.astype(np.int16) - pixels.numpy())
         most = int(apart.max())
@@ -203,8 +197,7 @@ def assert_parity(
             )
         parity.levels = max(parity.levels or 0, most)
         parity.pixels_differing += float((apart > 0).mean())
-        same = np.array_equal(scaled, pixels)
-        whole = None if same else model.answers(scaled[None])
+        whole = None if np.array_equal(scaled, pixels) else model.answers(scaled[None])
         _take_answers(parity, predictor, pixels[None], program, name, graph, whole)
     parity.pixels_differing /= len(every)
     return parity
@@ -250,10 +243,8 @@ def _take_answers(
     gap = float(np.abs(found.logits - expected.numpy()).max())
     if not gap <= MAX_LOGIT:  # NaN is too far too
         first = "" if graph is None else first_difference(graph, predictor, pixels)
-        raise LabelwiseError(
-            f"nothing was written: logits of {name} are {gap:.2g} apart, more than "
-            f"{MAX_LOGIT:g}{first}"
-        )
+        far = f"{gap:.2g} apart, more than {MAX_LOGIT:g}{first}"
+        raise LabelwiseError(f"nothing was written: logits of {name} are {far}")
     parity.logit = max(parity.logit, gap)
     parity.labels += len(predictor.space)
     if predictor.link is None:
@@ -274,11 +265,10 @@ def compare_answers(
     link, given = predictor.link, torch.from_numpy(np.ascontiguousarray(logits)).double()
     if link is None:
         return 0.0
-    expected = link(given)
+    expected, p = link(given), found.probability
     slack = ROUNDING * given.abs().clamp(min=1)
     around = torch.stack([expected, link(given - slack), link(given + slack)])
     low, high = around.amin(0).numpy(), around.amax(0).numpy()
-    p = found.probability
     apart = np.maximum(np.maximum(low - p, p - high), 0.0)
     if not float(apart.max()) <= MAX_PROBABILITY or np.isnan(p).any():  # NaN is too far too
         raise LabelwiseError(
@@ -287,20 +277,15 @@ def compare_answers(
         )
     none = float(np.abs(found.none - link.log_none(given).exp().numpy()).max())
     if not none <= max(MAX_PROBABILITY, 10 * float(apart.max())):
-        raise LabelwiseError(
-            f"nothing was written: the probability of no label of {name} differs; "
-            f"the first node that differs is in the link {link.kind!r}"
-        )
-    sets = predictor.rule(torch.from_numpy(p).double()).numpy()
-    flips = found.label != sets
+        what = f"the probability of no label of {name} differs; the first node that differs"
+        raise LabelwiseError(f"nothing was written: {what} is in the link {link.kind!r}")
+    flips = found.label != predictor.rule(torch.from_numpy(p).double()).numpy()
     thresholds = default_thresholds(predictor.rule, len(predictor.space))
     if thresholds is not None:
         flips &= np.abs(p - thresholds) >= MAX_PROBABILITY
     if flips.any():
-        raise LabelwiseError(
-            f"nothing was written: {int(flips.sum())} decided labels of {name} differ; "
-            f"the first node that differs is the rule {predictor.rule.kind!r}"
-        )
+        what = f"{int(flips.sum())} decided labels of {name} differ; the first node that differs"
+        raise LabelwiseError(f"nothing was written: {what} is the rule {predictor.rule.kind!r}")
     return float(np.abs(p - expected.numpy()).max())
 
 

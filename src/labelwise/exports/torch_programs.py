@@ -158,8 +158,7 @@ def require_executorch() -> None:
     """Raise with what to install, unless ExecuTorch is there."""
     if find_spec("executorch") is None:
         raise SettingsError(
-            "--format executorch needs the package 'executorch' of the version that goes with "
-            "torch, such as 1.1 with torch 2.10; see docs/export.md"
+            "--format executorch needs the package 'executorch' for your torch; see docs/export.md"
         )
 
 
@@ -183,13 +182,10 @@ def export_executorch(
     together = torch.stack(whole)
     gap = float((program(together)["logits"] - predictor.logits(together)).abs().max())
     if not gap <= MAX_LOGIT:
-        raise LabelwiseError(
-            f"nothing was written: logits of a batch of {MOST} are {gap:.2g} apart, more than "
-            f"{MAX_LOGIT:g}"
-        )
+        far = f"{gap:.2g} apart, more than {MAX_LOGIT:g}"
+        raise LabelwiseError(f"nothing was written: logits of a batch of {MOST} are {far}")
     with replacing(Path(path)) as temporary:
-        temporary.write_bytes(content)
-    return len(content), parity
+        return temporary.write_bytes(content), parity
 
 
 def _description(
@@ -223,14 +219,8 @@ class LoadedProgram:
         from executorch.runtime import Runtime, Verification
 
         with quiet():
-            self._program = Runtime.get().load_program(content, verification=Verification.Minimal)
-            self._forward = self._program.load_method("forward")
-
-    @property
-    def model(self) -> dict[str, Any]:
-        (text,) = self._program.load_method("model").execute([])
-        described: dict[str, Any] = json.loads(text)
-        return described
+            self.program = Runtime.get().load_program(content, verification=Verification.Minimal)
+            self._forward = self.program.load_method("forward")
 
     def __call__(self, pixels: Tensor) -> dict[str, Tensor]:
         # ExecuTorch reads the memory of its input in the order of the axes, whatever the strides.
@@ -243,31 +233,25 @@ def _lowered(program: torch.export.ExportedProgram, description: str) -> bytes:
         from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
         from executorch.exir import to_edge_transform_and_lower
 
+        parts, methods = [XnnpackPartitioner()], {"model": description}
         try:
-            edge = to_edge_transform_and_lower(
-                program,
-                partitioner=[XnnpackPartitioner()],
-                constant_methods={"model": description},
-            )
+            edge = to_edge_transform_and_lower(program, partitioner=parts, constant_methods=methods)
             return bytes(edge.to_executorch().buffer)
         except Exception as error:  # whatever the lowering of an operator may raise
-            raise LabelwiseError(
-                "ExecuTorch cannot lower this model "
-                f"({one_line(first_line(error))[:200]}); use --format onnx"
-            ) from None
+            reason = f"({one_line(first_line(error))[:200]}); use --format onnx"
+            raise LabelwiseError(f"ExecuTorch cannot lower this model {reason}") from None
 
 
 @contextmanager
 def _compiler_found() -> Iterator[None]:
     package = find_spec("executorch")
     places = [] if package is None else package.submodule_search_locations or []
-    own = [
-        path for path in (Path(folder) / "data/bin/flatc" for folder in places) if path.is_file()
-    ]
-    if COMPILER in os.environ or not own:
+    paths = (Path(folder) / "data/bin/flatc" for folder in places)
+    own = next((path for path in paths if path.is_file()), None)
+    if COMPILER in os.environ or own is None:
         yield
         return
-    os.environ[COMPILER] = str(own[0])
+    os.environ[COMPILER] = str(own)
     try:
         yield
     finally:
@@ -315,10 +299,8 @@ def export_program(
         buffer.seek(0)
         loaded = torch.export.load(buffer).module()  # written a moment ago, by this process
     parity = _compared(loaded, predictor, images, rows, watch)
-    content = buffer.getvalue()
     with replacing(Path(path)) as temporary:
-        temporary.write_bytes(content)
-    return len(content), parity
+        return temporary.write_bytes(buffer.getvalue()), parity
 
 
 def picture_program(predictor: Predictor) -> torch.export.ExportedProgram:
@@ -331,14 +313,10 @@ def picture_program(predictor: Predictor) -> torch.export.ExportedProgram:
 
 def captured_program(answers: nn.Module, example: Tensor) -> torch.export.ExportedProgram:
     """Return the program of a module that takes batches of any size."""
-    batch = torch.export.Dim("batch", min=1)
+    shapes, answers = ({0: torch.export.Dim("batch", min=1)},), answers.eval().cpu()
     try:
         with quiet(), torch.no_grad():
-            return torch.export.export(
-                answers.eval().cpu(), (example,), dynamic_shapes=({0: batch},)
-            )
+            return torch.export.export(answers, (example,), dynamic_shapes=shapes)
     except Exception as error:  # whatever the code of a network may raise
-        raise LabelwiseError(
-            "this model cannot be captured by torch.export "
-            f"({one_line(first_line(error))[:200]}); use --format onnx"
-        ) from None
+        reason = f"({one_line(first_line(error))[:200]}); use --format onnx"
+        raise LabelwiseError(f"this model cannot be captured by torch.export {reason}") from None

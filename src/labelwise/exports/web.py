@@ -81,12 +81,12 @@ def find_runtime(package: Path | None = None) -> Path:
     cache = Path(root) / "labelwise" / f"onnxruntime-web-{RUNTIME}"
     if package is None and all(_whole(cache / name) for name in HASHES):
         return cache
-    with TemporaryDirectory() as folder:
-        archive = Path(package) if package is not None else _fetch(Path(folder))
-        _unpack(archive, Path(folder))
+    with TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        _unpack(_fetch(folder) if package is None else package, folder)
         for name in HASHES:
             with replacing(cache / name) as temporary:
-                shutil.copyfile(Path(folder) / name, temporary)
+                shutil.copyfile(folder / name, temporary)
     return cache
 
 

@@ -73,8 +73,7 @@ def answer_writer(
                 if path.suffix == ".csv":
                     rows.writerow(_cells(answer, names, cautioned))
                 else:
-                    record = json.dumps(_record(answer, names), ensure_ascii=False)
-                    stream.write(f"{record}\n")
+                    stream.write(json.dumps(_record(answer, names), ensure_ascii=False) + "\n")
 
             yield write
 

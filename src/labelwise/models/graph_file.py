@@ -9,7 +9,6 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
@@ -48,29 +47,20 @@ QUIET = 4  # fatal only: what goes wrong is raised as well
 def require_onnx() -> None:
     """Raise, with what to install, unless the packages of the extra ``onnx`` are there."""
     try:
-        import onnx
+        import onnx  # noqa: F401
         import onnxruntime  # noqa: F401
     except ImportError as error:
         raise SettingsError(
             f"exported files need the package {error.name!r}: pip install 'labelwise[onnx]'"
         ) from None
-    del onnx
 
 
-def is_whole(content: bytes, digest: str) -> bool:
-    """Return whether the bytes of a file are those that were hashed when it was written."""
-    whole = content.replace(digest.encode(), UNSEALED.encode(), 1) if len(digest) == 64 else b""
-    return hashlib.sha256(whole).hexdigest() == digest
-
-
-def simplified(model: Any) -> Any:
-    """Return a model with everything computed that follows from its constants."""
-    import onnx
-
-    with TemporaryDirectory() as folder:
-        path = Path(folder) / "model.onnx"
-        open_session(model, simplified=path)
-        return onnx.load(path)
+def content_of(path: str | Path) -> bytes:
+    """Return the bytes of a model's file."""
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error.strerror}") from None
 
 
 def open_session(
@@ -95,8 +85,12 @@ def open_session(
     try:
         return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime's own classes have no common base but this
-        reason = first_line(error)[:300]
-        raise CheckpointError(f"{name} cannot be run by onnxruntime: {reason}") from None
+        raise not_run(name, error) from None
+
+
+def not_run(name: str, error: Exception) -> CheckpointError:
+    """Return the sentence for a model that onnxruntime refuses."""
+    return CheckpointError(f"{name} cannot be run by onnxruntime: {first_line(error)[:300]}")
 
 
 OPSET = 18  # of ONNX's operators
@@ -133,8 +127,7 @@ class Facts:
 
     def __post_init__(self) -> None:
         if self.input not in get_args(Input):
-            choices = " or ".join(get_args(Input))
-            raise ValueError(f"the input of a file must be {choices}, got {self.input!r}")
+            raise ValueError(f"the input of a file must be image or pixels, got {self.input!r}")
 
     def pixels_info(self, batch: str | int) -> "ValueInfoProto":
         from onnx import TensorProto, helper
@@ -150,13 +143,12 @@ class Facts:
 
     def metadata(self) -> dict[str, str]:
         names = self.space.names
-        link = None if self.link is None else link_to_spec(self.link)
         parents = None if self.taxonomy is None else dict(self.taxonomy.parents)
         return {
             "labelwise_format": str(FORMAT),
             "labelwise_version": __version__,
             "labels": json.dumps(names, ensure_ascii=False),
-            "link": json.dumps(link),
+            "link": json.dumps(None if self.link is None else link_to_spec(self.link)),
             "rule": json.dumps(rule_to_spec(self.rule)),
             "transform": json.dumps(self.transform.spec()),
             "method": self.method,
@@ -187,20 +179,13 @@ class Facts:
             link = None if stated.link is None else link_from_spec(stated.link)
             rule = rule_from_spec(stated.rule)
             taxonomy = None if stated.taxonomy is None else Taxonomy(stated.taxonomy)
-            require_fit(
-                space,
-                link=lambda: link,
-                rule=lambda: rule,
-                promises=stated.promises,
-                taxonomy=taxonomy,
-            )
+            require_fit(space, lambda: link, lambda: rule, stated.promises, taxonomy)
         except ValidationError as error:
             raise ValueError(first_fault(error)) from None
         except (LabelwiseError, RecursionError, *NOT_USABLE) as error:
             raise ValueError(one_line_of(error)) from None
-        same: dict[str, Any] = {
-            field.name: getattr(stated, field.name, None) for field in fields(Facts)
-        }
+        names = (field.name for field in fields(Facts))
+        same: dict[str, Any] = {name: getattr(stated, name, None) for name in names}
         return Facts(**same | {"space": space, "link": link, "rule": rule, "taxonomy": taxonomy})
 
 
@@ -265,8 +250,7 @@ def read_model(content: bytes, name: str) -> tuple["ModelProto", Facts]:
         raise CheckpointError(f"{name} is not a readable ONNX file; export it again") from None
     if not model.ByteSize() or metadata.get("labelwise_format") is None:
         raise CheckpointError(
-            f"{name} was not written by `labelwise export`: its metadata does not say what its "
-            "labels, link and rule are"
+            f"{name} was not written by `labelwise export`: its metadata names no labels"
         )
     if metadata["labelwise_format"] != str(FORMAT):
         raise CheckpointError(
@@ -278,7 +262,9 @@ def read_model(content: bytes, name: str) -> tuple["ModelProto", Facts]:
         raise CheckpointError(
             f"{name} must use ONNX operator set {OPSET}, got {opset}; export it again"
         )
-    if not is_whole(content, metadata.get("sha256", "")):
+    digest = metadata.get("sha256", "")
+    whole = content.replace(digest.encode(), UNSEALED.encode(), 1) if len(digest) == 64 else b""
+    if hashlib.sha256(whole).hexdigest() != digest:
         raise CheckpointError(
             f"{name} is damaged or was changed after it was written: its hash is not the one it "
             "holds; copy or export it again"
@@ -303,12 +289,8 @@ def cut(
             kept.append(node)
             wanted |= _reads(node)
     weights = [tensor for tensor in model.graph.initializer if tensor.name in wanted - begin]
-    # An input with a default stays one.
-    optional = [
-        value
-        for value in model.graph.input
-        if value.name in wanted - begin and value.name in {tensor.name for tensor in weights}
-    ]
+    names = {tensor.name for tensor in weights}
+    optional = [value for value in model.graph.input if value.name in names]  # has a default
     graph = helper.make_graph(kept[::-1], "part", [*inputs, *optional], outputs, weights)
     return helper.make_model(graph, opset_imports=model.opset_import, ir_version=model.ir_version)
 

@@ -25,8 +25,10 @@ from labelwise.models.graph_file import (
     UNSEALED,
     Facts,
     GraphFeatures,
+    content_of,
     cut,
     features_of,
+    not_run,
     open_session,
     read_model,
 )
@@ -34,7 +36,7 @@ from labelwise.models.run_folder import OPENVINO_FILES
 from labelwise.pictures import ImageSource, Transform
 from labelwise.pictures.prefetch import available_cores, by_threads
 from labelwise.pictures.worker import reason_of
-from labelwise.system.text import first_line, one_line_of
+from labelwise.system.text import one_line_of
 from labelwise.taxonomy import Taxonomy
 from labelwise.types import LabelSpace
 
@@ -128,10 +130,8 @@ class GraphModel(ABC):
                 "lay alpha on white and scale 16 bits to 8 before"
             )
         if self.facts.input == PIXELS:
-            resized = self.facts.transform.pixels(Image.fromarray(image))
-            return np.asarray(resized.numpy())
-        pixels = self.run("resize", {"image": np.ascontiguousarray(image)})
-        return np.asarray(pixels[PIXELS][0])
+            return np.asarray(self.facts.transform.pixels(Image.fromarray(image)).numpy())
+        return np.asarray(self.run("resize", {"image": np.ascontiguousarray(image)})[PIXELS][0])
 
     def answers(
         self, pixels: NDArray[Any], thresholds: NDArray[np.float64] | None = None
@@ -181,19 +181,13 @@ class OnnxModel(GraphModel):
 
     @staticmethod
     def load(path: str | Path, *, threads: int | None = None) -> "OnnxModel":
-        """Return the model in an ``.onnx`` file; it must be whole and written by labelwise."""
-        try:
-            content = Path(path).read_bytes()
-        except OSError as error:
-            raise CheckpointError(f"{path} cannot be read: {error.strerror}") from None
-        model = OnnxModel(*read_model(content, str(path)), str(path), threads)
+        model = OnnxModel(*read_model(content_of(path), str(path)), str(path), threads)
         try:
             shape = model.answers(model.facts.blank()).logits.shape
         except LabelwiseError:
             raise
         except Exception as error:  # onnxruntime's own classes have no common base but this
-            reason = first_line(error)[:300]
-            raise CheckpointError(f"{path} cannot be run by onnxruntime: {reason}") from None
+            raise not_run(str(path), error) from None
         if shape != (1, len(model.space)):
             raise CheckpointError(
                 f"{path} must answer for its {len(model.space):,} labels, got the shape {shape}"
@@ -226,8 +220,7 @@ class OnnxModel(GraphModel):
         def answered(row: int) -> Answer:
             name = images.ids[row]
             try:
-                pixels = graph.pixels(np.asarray(images.read(row, None)))
-                answers = graph.answers(pixels[None])
+                answers = graph.answers(graph.pixels(np.asarray(images.read(row, None)))[None])
             except Exception as error:  # onnxruntime's own classes have no common base but this
                 return Answer(row, name, error=reason_of(name, error))
             logits, probs = answers.logits[0], answers.probability[0]
@@ -254,7 +247,6 @@ class OnnxModel(GraphModel):
         return dict(zip(names, session.run(names, inputs), strict=True))
 
     def values(self, images: NDArray[np.float32]) -> Iterator[NodeValue]:
-        """Yield what the nodes of the network give for normalised images, in order."""
         nodes = list(self.proto.graph.node)
         begin = next(at for at, node in enumerate(nodes) if INPUT in node.output)
         end = next(at for at, node in enumerate(nodes) if "logits" in node.output)
@@ -351,20 +343,16 @@ class OpenVinoModel(GraphModel):
             model = OpenVinoModel(graph, facts, str(folder), threads)
             model.answers(facts.blank())
         except Exception as error:  # OpenVINO's own classes have no common base but this
-            raise CheckpointError(
-                f"{folder} cannot be run by OpenVINO: {one_line_of(error)[:300]}"
-            ) from None
+            reason = one_line_of(error)[:300]
+            raise CheckpointError(f"{folder} cannot be run by OpenVINO: {reason}") from None
         return model
 
     def run(self, part: Part, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         if part not in self._parts:
             self._parts[part] = self._opened(part)
         outputs = self._parts[part].create_infer_request().infer(inputs)
-        return {
-            name: value
-            for output, value in outputs.items()
-            for name in output.names & OUTPUTS  # a tensor may have names of nodes too
-        }
+        named = ((value, output.names & OUTPUTS) for output, value in outputs.items())
+        return {name: value for value, names in named for name in names}  # not those of nodes
 
     def _opened(self, part: Part) -> Any:
         openvino = openvino_runtime()

@@ -16,7 +16,7 @@ from labelwise import __version__
 from labelwise.calibration.auto import link_to_spec
 from labelwise.decide.rules import rule_to_spec
 from labelwise.errors import CheckpointError, SettingsError
-from labelwise.models.graph_file import features_of, read_model, require_onnx
+from labelwise.models.graph_file import content_of, features_of, read_model, require_onnx
 from labelwise.models.run_folder import MODEL_FILES, OPENVINO_FILES, fetched_run
 from labelwise.models.spec import MODEL_FILE, NOT_CALIBRATED, BackboneSpec, HeadSpec, ModelSpec
 
@@ -31,10 +31,8 @@ def load_model(place: str | Path, device: str = "cpu") -> "DeployedModel":
     if not is_exported(path):
         if not path.is_dir():
             what = "is a file of another kind" if path.exists() else "is not there"
-            raise CheckpointError(
-                f"{place} {what}; a model is the folder of a run, an .onnx file or an OpenVINO "
-                "folder"
-            )
+            forms = "a model is the folder of a run, an .onnx file or an OpenVINO folder"
+            raise CheckpointError(f"{place} {what}; {forms}")
         from labelwise.models.predictor import Predictor
 
         return Predictor.load(path, device)
@@ -59,7 +57,7 @@ def spec_of(place: Path) -> ModelSpec:
             "folder of a run or an .onnx file"
         )
     require_onnx()
-    content = _content(place)
+    content = content_of(place)
     proto, facts = read_model(content, str(place))
     features = features_of(proto)
     if features is None:
@@ -89,7 +87,7 @@ def caution_of(place: Path) -> str | None:
     """Return what must stand beside the answers of a model, None if nothing must."""
     if place.suffix.lower() == ".onnx":
         require_onnx()
-        return read_model(_content(place), str(place))[1].caution
+        return read_model(content_of(place), str(place))[1].caution
     file = place / MODEL_FILE
     return ModelSpec.load(file).caution if file.is_file() else None
 
@@ -113,10 +111,3 @@ def refuse_program(place: Path) -> None:
             f"{place} is not run: torch loads .pt2 files by unpickling, which runs what a stranger "
             "put there; give the folder of the model, or export it as .onnx"
         )
-
-
-def _content(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise CheckpointError(f"{path} cannot be read: {error.strerror}") from None

@@ -44,7 +44,6 @@ from labelwise.types import LabelSpace, Outputs
 # compared with the original: where a convolution's output is used elsewhere too, they differ, and
 # the original is kept.
 
-
 TOLERANCE = 1e-4  # of the largest output
 
 Network = TypeVar("Network", bound=nn.Module)
@@ -134,10 +133,10 @@ class Model(nn.Module):
                 views.append((self.head(features), features.flip(-1)))
         if len(views) == 1:
             return views[0]
-        first_outputs, first_features = views[0]
-        logits = sum((outputs.logits for outputs, _ in views[1:]), first_outputs.logits)
-        features = sum((features for _, features in views[1:]), first_features)
-        return Outputs(logits / len(views), first_outputs.aux), features / len(views)
+        (first, features), *others = views
+        logits = sum((outputs.logits for outputs, _ in others), first.logits)
+        features = sum((more for _, more in others), features)
+        return Outputs(logits / len(views), first.aux), features / len(views)
 
     def timm_names(self) -> dict[str, str]:
         """Return timm's name for each tensor, if timm has such a model; raise if it has none."""
@@ -145,11 +144,11 @@ class Model(nn.Module):
             raise SettingsError(f"the network {self.backbone.name!r} is not one of timm's")
         if not isinstance(self.head, LinearHead):
             raise SettingsError(f"timm has linear heads only, got {type(self.head).__name__}")
-        own = "backbone.network.", "head.classifier."
+        network, head = "backbone.network.", "head.classifier."
         return {
-            name: name.removeprefix(own[0])
-            if name.startswith(own[0])
-            else f"{self.backbone.classifier}.{name.removeprefix(own[1])}"
+            name: name.removeprefix(network)
+            if name.startswith(network)
+            else f"{self.backbone.classifier}.{name.removeprefix(head)}"
             for name in self.state_dict()
         }
 
@@ -210,10 +209,9 @@ class Predictor:
         if self.device.type != "cpu" or images < FUSED_FROM:
             return self
         self.model.eval()
-        side = self.transform.size
-        shape = (1, self.transform.channels, side, side)
+        shape = (1, self.transform.channels, self.transform.size, self.transform.size)
         example = torch.randn(shape, generator=torch.Generator().manual_seed(0))
-        backbone = fused(self.model.backbone, example.to(self.device))
+        backbone = fused(self.model.backbone, example)
         mirrored, crops = self.model.mirrored, self.model.crops
         model = Model(backbone, self.model.head, mirrored=mirrored, crops=crops)
         return replace(self, model=model.eval())
@@ -226,8 +224,7 @@ class Predictor:
         normalises them.
         """
         with torch.inference_mode():
-            outputs: Outputs = self.model(self._inputs(inputs))
-            return outputs.logits.float()
+            return torch.as_tensor(self.model(self._inputs(inputs)).logits.float())
 
     def _inputs(self, inputs: Tensor) -> Tensor:
         if self.model.training:  # walking through a network's modules takes milliseconds
@@ -268,19 +265,17 @@ class Predictor:
                 )
         if isinstance(images, Tensor):
             return scored(self, self.logits(images).cpu())
-        parts = []
         source = as_images(images, any_depth=self.transform.bands is not None)
+        parts = []
         for part in score(self, source, batch_size=batch_size, workers=workers):
             raise_failure(part)
             parts.append(part)
-        nothing = torch.empty(0, len(self.space))
-        return Scored.join(parts or [scored(self, nothing)])
+        return Scored.join(parts or [scored(self, torch.empty(0, len(self.space)))])
 
     def save(self, folder: Path, *, weight_names: WeightNames = "labelwise") -> None:
         folder, state = Path(folder), self.model.state_dict()
         if weight_names == "timm":
-            names = self.model.timm_names()
-            state = {names[name]: tensor for name, tensor in state.items()}
+            state = {name: state[own] for own, name in self.model.timm_names().items()}
         with replacing(folder / WEIGHTS_FILE) as temporary:
             save_tensors(temporary, state)
             digest = sha256_of(temporary)
@@ -335,11 +330,7 @@ class Predictor:
         spec = ModelSpec.load(folder / MODEL_FILE)
         weights = folder / WEIGHTS_FILE
         try:
-            digest = sha256_of(weights)
-        except OSError as error:
-            raise CheckpointError(f"{weights} cannot be read: {error.strerror}") from None
-        try:
-            if digest != spec.weights_sha256:
+            if sha256_of(weights) != spec.weights_sha256:
                 raise ValueError(
                     "model.safetensors is damaged or belongs to another model.json; "
                     "delete it and run the training command again, or copy both files together"
@@ -353,8 +344,9 @@ class Predictor:
                 own = {timm: name for name, timm in predictor.model.timm_names().items()}
                 state = {own.get(name, name): tensor for name, tensor in state.items()}
             predictor.model.load_state_dict(state)
+        except OSError as error:
+            raise CheckpointError(f"{weights} cannot be read: {error.strerror}") from None
         except (LabelwiseError, LookupError, TypeError, ValueError, RuntimeError) as error:
-            raise CheckpointError(
-                f"{folder} holds no usable model: {one_line_of(error)}"
-            ) from error
+            reason = one_line_of(error)
+            raise CheckpointError(f"{folder} holds no usable model: {reason}") from error
         return predictor.to(device)

@@ -60,7 +60,11 @@ if TYPE_CHECKING:  # results are read without torch
 FOLDERS = ("checkpoint", "predictions", "tensorboard", "wandb", "mlflow", "folds", "trials")
 SEEN_FILE = "seen-photos.parquet"
 FILES = (
-    *("settings.yaml", "metrics.jsonl", "evaluation.json", "report.html", "folds.parquet"),
+    "settings.yaml",
+    "metrics.jsonl",
+    "evaluation.json",
+    "report.html",
+    "folds.parquet",
     SEEN_FILE,
 )
 MODEL_FILES = (MODEL_FILE, WEIGHTS_FILE)
@@ -151,7 +155,6 @@ class RunFolder:
             self.mirror.send()
 
     def out_of_fold(self) -> Predictions | None:
-        """Return what runs that did not see them say of the training rows, None without folds."""
         return Predictions.load(self.folds_path) if self.folds_path.is_file() else None
 
     def predictions_path(self, split: str) -> Path:
@@ -164,9 +167,8 @@ class RunFolder:
         except FileNotFoundError:
             raise CheckpointError(f"{self.path} is not the folder of a run") from None
         except (OSError, ValueError, AttributeError, RecursionError, yaml.YAMLError) as error:
-            raise CheckpointError(
-                f"{self.settings_path} cannot be read: {one_line_of(error)}"
-            ) from None
+            reason = one_line_of(error)
+            raise CheckpointError(f"{self.settings_path} cannot be read: {reason}") from None
         if not isinstance(values, dict):
             raise CheckpointError(f"{self.settings_path} must hold settings by name")
         return values
@@ -175,11 +177,10 @@ class RunFolder:
     def data(self) -> str:
         """What the run was trained on, as it is reached from here."""
         source = str(self.settings["data"])
-        if not Path(source).exists():
-            for above in self.path.resolve().parents:
-                if (above / source).exists():
-                    return str(above / source)
-        return source
+        if Path(source).exists():
+            return source
+        above = (folder / source for folder in self.path.resolve().parents)
+        return str(next((path for path in above if path.exists()), source))
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -200,16 +201,13 @@ class RunFolder:
 
     def _there(self, split: str) -> Path:
         if split not in self.splits:
-            there = ", ".join(self.splits) or "none"
-            raise CheckpointError(
-                f"{self.path} has no predictions of {split!r}; there are: {there}"
-            )
+            there = f"there are: {', '.join(self.splits) or 'none'}"
+            raise CheckpointError(f"{self.path} has no predictions of {split!r}; {there}")
         return self.predictions_path(split)
 
     def held_out(self) -> HeldOut | None:
         """Return all photos that fitted nothing, else the best of the others; None without any."""
-        names = self.held_out_splits
-        if not names:
+        if not (names := self.held_out_splits):
             return None
         rows = reduce(Predictions.joined, map(self.predictions, names))
         return HeldOut(rows, names, names[0] not in self.fitted_splits)
@@ -217,8 +215,7 @@ class RunFolder:
     @property
     def held_out_splits(self) -> tuple[str, ...]:
         there = [name for name in ("promise", "test", "val") if name in self.splits]
-        untouched = [name for name in there if name not in self.fitted_splits]
-        return tuple(untouched or there[:1])
+        return tuple([name for name in there if name not in self.fitted_splits] or there[:1])
 
     @property
     def evaluation(self) -> "Evaluation":
@@ -251,7 +248,6 @@ class RunFolder:
         return Predictor.load(self.path, device)
 
     def predict(self, pictures: Any, **options: Any) -> "Scored":
-        """Return what the model says of pictures: a folder, paths, images, arrays or tensors."""
         if isinstance(pictures, str | Path) and Path(pictures).is_dir():
             from labelwise.pictures.decode import find_images
 
@@ -260,8 +256,7 @@ class RunFolder:
 
     @property
     def is_finished(self) -> bool:
-        results = (self.evaluation_path, self.path / MODEL_FILE, self.path / WEIGHTS_FILE)
-        return all(file.exists() for file in results)
+        return all((self.path / name).exists() for name in ("evaluation.json", *MODEL_FILES))
 
     @contextmanager
     def lock(self) -> Iterator[None]:
@@ -287,11 +282,10 @@ class RunFolder:
                 shutil.copyfile(other.path / name, temporary)
 
     def clear(self) -> None:
-        """Remove the files of a run; others that lie there stay."""
         if self.mirror is not None:
             self.mirror.claim()
             self.mirror.clear()
-        for name in (*FILES, MODEL_FILE, WEIGHTS_FILE, *FOLDERS):
+        for name in (*FILES, *MODEL_FILES, *FOLDERS):
             path = self.path / name
             try:
                 if path.is_dir():
@@ -413,8 +407,7 @@ class Journal:
         try:
             with self.path.open("a+b") as stream:
                 stream.seek(0)
-                kept = stream.read(size)
-                self.size = kept.rfind(b"\n") + 1
+                self.size = stream.read(size).rfind(b"\n") + 1
                 stream.truncate(self.size)
         except OSError as error:
             raise write_error(self.path, error) from error
@@ -480,9 +473,7 @@ def push_to_hub(folder: Path, name: str) -> str:
     api = HfApi(library_name="labelwise", library_version=__version__)
     try:
         repository: Any = api.create_repo(name, private=True, exist_ok=True)
-        api.upload_folder(
-            repo_id=name, folder_path=str(folder), commit_message="Model from labelwise"
-        )
+        api.upload_folder(repo_id=name, folder_path=folder, commit_message="Model from labelwise")
     except Exception as error:  # of the hub's many kinds, and of the network's
         raise CheckpointError(
             f"{name} cannot be written: {_reason(error)}; log in with `hf auth login`. The folder "

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -39,7 +39,6 @@ from labelwise.system.text import counted, one_line_of
 # training photos, have a cosine of at least NEAR_FEATURES. A sketch (sums with signs) has the
 # cosine of the features but for about (1 - cosine^2) / sqrt(SKETCH).
 
-
 NEAR_FEATURES = 0.95
 SKETCH = 128
 FEWEST_FEATURES = 64  # with few, different photos have almost the same ones by chance
@@ -48,8 +47,7 @@ FEWEST_FEATURES = 64  # with few, different photos have almost the same ones by 
 def sketch_of(features: Tensor) -> Tensor:
     """Return sketches (n, SKETCH) of features (n, D), the same of the same features."""
     signs = np.random.default_rng(0).integers(0, 2, (features.shape[1], SKETCH)) * 2.0 - 1
-    weights = torch.from_numpy(signs).to(features.device, torch.float32)
-    return features.float() @ weights
+    return features.float() @ torch.from_numpy(signs).to(features.device, torch.float32)
 
 
 @dataclass(frozen=True)
@@ -60,7 +58,6 @@ class HeldOutCopies:
 
     @classmethod
     def among(cls, looks: Mapping[str, NDArray[np.float32]]) -> "HeldOutCopies":
-        """Compare the looks (n, WIDTH) of every other split with those of train."""
         return cls(_near(looks, NEAR))
 
     @classmethod
@@ -76,7 +73,6 @@ class HeldOutCopies:
 
     @classmethod
     def of_run(cls, folder: Path) -> "HeldOutCopies":
-        """Return what a run keeps; nothing of one that never looked."""
         path = _file(folder)
         try:
             stated = json.loads(path.read_text(encoding="utf-8"))
@@ -95,9 +91,8 @@ class HeldOutCopies:
     def sentence(self) -> str:
         """Return that in words, and the way out; empty where there are none."""
         seen = {name: counts for name, counts in self.splits.items() if counts[0]}
-        if not seen:
+        if not (copies := sum(some for some, _ in seen.values())):
             return ""
-        copies = sum(some for some, _ in seen.values())
         parts = ", ".join(f"{some:,} of {all_:,} in {name}" for name, (some, all_) in seen.items())
         look = "looks" if copies == 1 else "look"
         return (
@@ -158,24 +153,26 @@ class SeenPhotos:
         return (f"near copies: {', '.join(copies[:NAMED])}{more}",)
 
     def note(self, *, left_out: bool) -> tuple[str, ...]:
-        """Return a sentence for those who read the figures; none where nothing was seen."""
         if self.why_not:
             return (f"whether the model was fitted on these photos is not known: {self.why_not}",)
         notes, copies = [], int(self.near.sum())
+        all_, way_out = (
+            counted(len(self.rows), "photo"),
+            "--without-training-photos leaves them out",
+        )
         if self.count and left_out:
             notes.append(f"{counted(self.count, 'photo')} that the model was fitted on left out")
         elif self.count:
             notes.append(
-                f"{self.count:,} of {counted(len(self.rows), 'photo')} are ones that the model was "
-                "fitted on: the figures are too good; --without-training-photos leaves them out"
+                f"{self.count:,} of {all_} are ones that the model was fitted on: the figures are "
+                f"too good; {way_out}"
             )
         if copies and left_out:
             notes.append(f"{copies:,} that look like such photos left out (near copies)")
         elif copies:
             notes.append(
-                f"{copies:,} of {counted(len(self.rows), 'photo')} look like ones that the model "
-                "was fitted on (near copies): the figures may be too good; "
-                "--without-training-photos leaves them out"
+                f"{copies:,} of {all_} look like ones that the model was fitted on (near copies): "
+                f"the figures may be too good; {way_out}"
             )
         return tuple(notes)
 
@@ -217,50 +214,43 @@ def _compared(
                 raise DataError(
                     f"its photos, in {run.data}, are streamed and would have to be fetched"
                 )
-            known = _Marks.of(own, watch, "reading the photos of the run")
+            known = _marks_of(own, watch, "reading the photos of the run")
             _keep(folder / SEEN_FILE, known)
         compared = photos()
     except (LabelwiseError, LookupError) as error:
         none = np.zeros(count, np.bool_)
         return SeenPhotos(none, none, one_line_of(error))
-    new, seen = _Marks.of(compared, watch, "comparing photos"), set(known.hashes)
+    new, seen = _marks_of(compared, watch, "comparing photos"), set(known.hashes)
     rows = np.array([digest is not None and digest in seen for digest in new.hashes], np.bool_)
-    return SeenPhotos(rows, new.near(known) & ~rows)
+    return SeenPhotos(rows, near_any(new.looks, known.looks, NEAR) & ~rows)
 
 
-@dataclass(frozen=True, eq=False)
-class _Marks:
+class _Marks(NamedTuple):
     """The hash of each photo, None where it cannot be read, and its fingerprint (n, WIDTH)."""
 
     hashes: list[bytes | None]
     looks: NDArray[np.float32]
 
-    @classmethod
-    def of(cls, images: ImageSource, watch: Watch, task: str) -> "_Marks":
-        hashes: list[bytes | None] = []
-        looks = np.zeros((len(images), WIDTH), np.float32)
-        watch.start(task, len(images))
-        for row in range(len(images)):
-            hashes.append(None)
-            with suppress(LabelwiseError, OSError):
-                content = images.content(row)
-                hashes[-1] = sha256(content).digest()
-                looks[row] = fingerprint(content, "")
-            watch.advance(1)
-        watch.finish()
-        return cls(hashes, looks)
 
-    def near(self, others: "_Marks") -> NDArray[np.bool_]:
-        return near_any(self.looks, others.looks, NEAR)
+def _marks_of(images: ImageSource, watch: Watch, task: str) -> _Marks:
+    hashes: list[bytes | None] = [None] * len(images)
+    looks = np.zeros((len(images), WIDTH), np.float32)
+    watch.start(task, len(images))
+    for row in range(len(images)):
+        with suppress(LabelwiseError, OSError):
+            content = images.content(row)
+            hashes[row] = sha256(content).digest()
+            looks[row] = fingerprint(content, "")
+        watch.advance(1)
+    watch.finish()
+    return _Marks(hashes, looks)
 
 
 def own_table(run: RunFolder) -> LabelTable:
     """Return the data of a run, read as its settings say."""
     settings = run.settings
-    options: dict[str, Any] = dict(settings.get("data_options") or {})
-    if settings.get("skip_missing"):
-        options["skip_missing"] = True
-    return load(run.data, **options)
+    missing = {"skip_missing": True} if settings.get("skip_missing") else {}
+    return load(run.data, **(settings.get("data_options") or {}) | missing)
 
 
 def _kept(path: Path) -> _Marks | None:
@@ -279,8 +269,5 @@ def _keep(path: Path, marks: _Marks) -> None:
     """Write them; a folder that cannot be written to does without."""
     looks = pa.FixedSizeListArray.from_arrays(pa.array(marks.looks.ravel()), WIDTH)
     table = pa.table({"sha256": pa.array(marks.hashes, HASH), "fingerprint": looks})
-    try:
-        with replacing(path) as temporary:
-            pq.write_table(table, temporary)
-    except OSError:
-        return
+    with suppress(OSError), replacing(path) as temporary:
+        pq.write_table(table, temporary)

@@ -126,8 +126,7 @@ class ModelSpec(BaseModel):
     def _fits(self, info: ValidationInfo) -> "ModelSpec":
         """Try the link and the rule on one row, so that a wrong width is found here."""
         space = self.space
-        strange = set(self.unanswered).difference(space.names)
-        if strange:
+        if strange := set(self.unanswered).difference(space.names):
             raise ValueError(f"unanswered must name labels of the model, got {min(strange)!r}")
         if (info.context or {}).get(TRIED):
             return self
@@ -135,13 +134,7 @@ class ModelSpec(BaseModel):
             taxonomy = self.made_taxonomy
         except LabelwiseError as error:
             raise ValueError(f"the taxonomy cannot be used: {one_line_of(error)}") from None
-        require_fit(
-            space,
-            link=lambda: self.made_link,
-            rule=lambda: self.made_rule,
-            promises=self.promises,
-            taxonomy=taxonomy,
-        )
+        require_fit(space, lambda: self.made_link, lambda: self.made_rule, self.promises, taxonomy)
         return self
 
     @cached_property
@@ -184,9 +177,8 @@ class ModelSpec(BaseModel):
 
     def caution_beside(self, labels: Container[str]) -> str | None:
         """Return the caution; of labels that nobody answered for, these are named first."""
-        return caution_after(
-            self.answers, sorted(self.unanswered, key=lambda one: one not in labels)
-        )
+        named = sorted(self.unanswered, key=lambda name: name not in labels)
+        return caution_after(self.answers, named)
 
     def save(self, path: Path) -> None:
         # Versions that do not know these entries refuse them: they stand only where they matter.
@@ -212,9 +204,8 @@ class ModelSpec(BaseModel):
             facts = json.loads(Path(path).read_bytes())
             whole = without_sum(facts) if isinstance(facts, dict) else None
         except FileNotFoundError:
-            raise CheckpointError(
-                f"{path} does not exist; give the folder of a finished run"
-            ) from None
+            why = "does not exist; give the folder of a finished run"
+            raise CheckpointError(f"{path} {why}") from None
         except OSError as error:
             raise CheckpointError(f"{path} cannot be read: {error.strerror}") from None
         except (ValueError, RecursionError) as error:
@@ -223,14 +214,11 @@ class ModelSpec(BaseModel):
             got = facts.get("format") if isinstance(facts, dict) else type(facts).__name__
             raise CheckpointError(f"{path} must have format {FORMAT}, got {one_line(str(got)):.40}")
         if whole is None:
-            raise CheckpointError(
-                f"{path} is damaged, or was changed: its entry sha256, which may be left out, is "
-                "not the sum of the rest"
-            )
-        try:
-            return ModelSpec.model_validate_json(  # strict: "7" or true is not 7
-                json.dumps(whole), strict=True, context={TRIED: tried}
-            )
+            why = "its entry sha256, which may be left out, is not the sum of the rest"
+            raise CheckpointError(f"{path} is damaged, or was changed: {why}")
+        text, context = json.dumps(whole), {TRIED: tried}
+        try:  # strict: "7" or true is not 7
+            return ModelSpec.model_validate_json(text, strict=True, context=context)
         except ValidationError as error:
             raise CheckpointError(f"{path} is not usable: {first_fault(error)}") from None
         except UnicodeError:
@@ -239,7 +227,6 @@ class ModelSpec(BaseModel):
 
 def require_fit(
     space: LabelSpace,
-    *,
     link: "Callable[[], Link | None]",
     rule: Callable[[], Rule],
     promises: Sequence[Mapping[str, Any]] = (),

@@ -196,11 +196,14 @@ class AttentionLayer(nn.Module):
 class GroupLinear(nn.Module):
     """``logit_k = w_k . h_{query of k} + b_k``: every query decodes its own run of labels."""
 
-    def __init__(self, width: int, num_labels: int, share: int) -> None:
+    def __init__(self, width: int, num_labels: int, queries: int) -> None:
         super().__init__()
+        if not 1 <= queries <= num_labels:
+            raise ValueError(f"queries must lie between 1 and {num_labels} labels, got {queries}")
         self.num_labels = num_labels
-        queries, bound = -(-num_labels // share), width**-0.5
-        self.weight = nn.Parameter(torch.empty(queries, share, width).uniform_(-bound, bound))
+        share, bound = -(-num_labels // queries), width**-0.5
+        shape = (-(-num_labels // share), share, width)  # no query is idle
+        self.weight = nn.Parameter(torch.empty(shape).uniform_(-bound, bound))
         self.bias = nn.Parameter(torch.empty(num_labels).uniform_(-bound, bound))
 
     def forward(self, hidden: Tensor) -> Tensor:
@@ -238,9 +241,6 @@ class QueryDecoder(Head):
                 f"the width of a query decoder must be a multiple of 4 and of its "
                 f"{attention_heads} attention heads, got {width}; set width=..."
             )
-        queries = num_labels if queries is None else queries
-        if not 1 <= queries <= num_labels:
-            raise ValueError(f"queries must lie between 1 and {num_labels} labels, got {queries}")
         if encoder_layers < 0 or decoder_layers < 1:
             raise ValueError(
                 "a query decoder must have no negative number of encoder layers and at least one "
@@ -260,7 +260,8 @@ class QueryDecoder(Head):
             AttentionLayer(*layer, number in kinds[self_attention]) for number in numbers
         )
         self.norm = nn.LayerNorm(width)
-        self.classifier = GroupLinear(width, num_labels, share=-(-num_labels // queries))
+        queries = num_labels if queries is None else queries
+        self.classifier = GroupLinear(width, num_labels, queries)
         self.queries = nn.Parameter(torch.randn(len(self.classifier.weight), width))
         for parameter in (*self.encoder.parameters(), *self.decoder.parameters()):
             if parameter.ndim > 1:
@@ -335,7 +336,7 @@ class LabelFeatures(Head):
         super().__init__()
         self.project, self.look = nn.Linear(channels, width), nn.Linear(width, 1)
         self.labels = nn.Parameter(torch.randn(num_labels, width))
-        self.classifier = GroupLinear(width, num_labels, share=1)
+        self.classifier = GroupLinear(width, num_labels, num_labels)
 
     def forward(self, features: Tensor) -> Outputs:
         places = self.project(features.flatten(2).transpose(1, 2))[:, None]  # (B, 1, H W, width)
@@ -400,10 +401,8 @@ class MLDecoder(Head):
     ) -> None:
         super().__init__()
         queries = min(num_labels, MOST_QUERIES) if queries is None else queries
-        if not 1 <= queries <= num_labels:
-            raise ValueError(f"queries must lie between 1 and {num_labels} labels, got {queries}")
         self.trunk = DecoderTrunk(channels, width, attention_heads, feedforward, dropout)
-        self.classifier = GroupLinear(width, num_labels, share=-(-num_labels // queries))
+        self.classifier = GroupLinear(width, num_labels, queries)
         nn.init.xavier_normal_(self.classifier.weight)
         nn.init.zeros_(self.classifier.bias)
         self.register_buffer("queries", torch.randn(len(self.classifier.weight), width))

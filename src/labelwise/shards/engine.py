@@ -161,6 +161,8 @@ def carried_out(
     handle``, ``wait(handles)``, which returns a handle that is over, or None after a while, and
     ``result(handle)``, which may raise LostWorkerError or the worker's error.
     """
+    if workers < 1:
+        raise ValueError(f"workers must be positive, got {workers}")
     left, deaths, unstarted = deque(shards), Counter[int](), 0
     idle: list[Any] = []
     awaited: dict[Any, tuple[Any, int | None]] = {}  # a worker that starts has no shard
@@ -213,13 +215,11 @@ def carried_out(
 SPAWN = get_context("spawn")  # a fork of threads that hold locks could wait for ever
 
 
+@dataclass(frozen=True)
 class LocalEngine:
     """``workers`` processes on this machine; one worker is this process itself."""
 
-    def __init__(self, workers: int = 1) -> None:
-        if workers < 1:
-            raise ValueError(f"workers must be positive, got {workers}")
-        self.workers = workers
+    workers: int = 1
 
     def run(self, task: Task[T], shards: Iterable[int]) -> Iterator[T]:
         if self.workers == 1:

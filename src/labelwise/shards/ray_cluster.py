@@ -171,8 +171,7 @@ class _Group:
             waiting = [actor.place.remote() for actor in actors]
             there = ray.cluster_resources()  # what its nodes hold when they have nothing else
             room = there.get("GPU", 0.0) / gpus if gpus else there.get("CPU", 0)
-            fits = count <= min(room, there.get("CPU", 0))
-            seconds = START_SECONDS if fits else ROOM_SECONDS
+            seconds = START_SECONDS if count <= min(room, there.get("CPU", 0)) else ROOM_SECONDS
             ready, _ = ray.wait(waiting, num_returns=count, timeout=seconds)
             with suppress(*worker_losses(ray)):
                 if len(ready) == count:
@@ -321,8 +320,7 @@ def _decoded(
 ) -> tuple[NDArray[np.int64], NDArray[Any], list[tuple[int, str]], StorageError | None]:
     """Return the readable places, their pixels (n, size, size, C), and the failures."""
     images = StoredImages(rows)
-    places = np.arange(len(rows))
-    (inputs,) = resized_inputs(images, transform, [places], 1, torch.device("cpu"))
+    (inputs,) = resized_inputs(images, transform, [np.arange(len(rows))], 1, torch.device("cpu"))
     pixels = np.ascontiguousarray(inputs.values.permute(0, 2, 3, 1).numpy())
     failed = [(failure.row, failure.reason) for failure in inputs.failures]
     return inputs.rows, pixels, failed, images.outage
@@ -367,11 +365,6 @@ class RayEngine:
     gpus: float = 0
     decoders: int = 0
     report: Callable[[Sequence[int]], None] | None = None
-
-    def __post_init__(self) -> None:
-        if self.workers < 1 or self.gpus < 0:
-            got = f"{self.workers}, {self.gpus}"
-            raise ValueError(f"workers must be positive, gpus not negative, got {got}")
 
     def run(self, task: Task[T], shards: Iterable[int]) -> Iterator[T]:
         ray = require_ray()

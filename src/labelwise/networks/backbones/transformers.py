@@ -222,8 +222,7 @@ class CvT(Backbone):
     def __init__(self, name: str, image_size: int | None = None, in_chans: int = 3) -> None:
         first, second, third = CVT[name]
         side = SIDES[name] if image_size is None else image_size
-        transform = Transform(side, interpolation="bicubic", crop=0.875)
-        super().__init__(name, third.width, transform)
+        super().__init__(name, third.width, Transform(side, interpolation="bicubic", crop=0.875))
         self.stage0 = _Stage(in_chans, first, side=7, stride=4)
         self.stage1 = _Stage(first.width, second)
         self.stage2 = _Stage(second.width, third, class_token=True)
