@@ -7,8 +7,8 @@ applied on the CPU in float64, as they were fitted: in float32 a probability can
 side of its threshold.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol, runtime_checkable
@@ -255,7 +255,7 @@ def score(
     embed: bool = False,
     decode: Decode = "cpu",
     reader: PictureReader | None = None,
-) -> Iterator[Scored]:
+) -> Generator[Scored]:
     """Yield the answers of a model for images, batch by batch.
 
     ``rows`` (increasing) chooses some of the images; ``workers`` threads, or processes for a
@@ -286,19 +286,20 @@ def score(
         reader=reader,
     )
     names, empty = Names(images.ids), torch.empty(0, len(scorer.space))
-    for batch in parts:
-        logits, *more = batch.values or (empty,)
-        with one_thread() if scorer.device.type == "cuda" else nullcontext():
-            answers = scored(
-                scorer,
-                logits,
-                batch.rows,
-                list(names.take(batch.rows)),
-                failures=batch.failures,
-                embeddings=more[0] if more else None,
-                looks=more[1] if len(more) > 1 else None,
-            )
-        yield answers
+    with closing(parts):
+        for batch in parts:
+            logits, *more = batch.values or (empty,)
+            with one_thread() if scorer.device.type == "cuda" else nullcontext():
+                answers = scored(
+                    scorer,
+                    logits,
+                    batch.rows,
+                    list(names.take(batch.rows)),
+                    failures=batch.failures,
+                    embeddings=more[0] if more else None,
+                    looks=more[1] if len(more) > 1 else None,
+                )
+            yield answers
 
 
 @torch.no_grad()
@@ -376,7 +377,7 @@ def infer(
     device: torch.device | str = "cpu",
     decode: Decode = "cpu",
     reader: PictureReader | None = None,
-) -> Iterator[Inferred]:
+) -> Generator[Inferred]:
     """Yield what ``network`` makes of images, batch by batch, in the order of the rows."""
     if batch_size < 1:
         raise ValueError(f"batch_size must be positive, got {batch_size}")
@@ -399,9 +400,9 @@ def infer(
             return batch, launch(values, device)
 
     here = partial(read_ahead, workers=workers, decode=decode)
-    inputs = (reader or here)(images, transform, batches, device=device)
-    for batch, wait in started_ahead(inputs, launched, 1 if on_gpu else 0):
-        yield Inferred(batch.rows, wait(), tuple(batch.failures))
+    with closing((reader or here)(images, transform, batches, device=device)) as inputs:
+        for batch, wait in started_ahead(inputs, launched, 1 if on_gpu else 0):
+            yield Inferred(batch.rows, wait(), tuple(batch.failures))
 
 
 def _in_parts(network: Network, values: Tensor, whole_rows: int) -> tuple[Tensor, ...]:

@@ -82,7 +82,7 @@ def read_ahead(
     workers: int | None = None,
     device: torch.device,
     decode: Decode = "cpu",
-) -> Iterator[Inputs]:
+) -> Generator[Inputs]:
     """Yield the inputs of batches of rows on a device."""
     on_gpu = decodes_on_gpu(decode, device, transform.bands)
     array = resized_array(images, transform)

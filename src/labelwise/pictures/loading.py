@@ -5,7 +5,7 @@ host. What cannot be read is in it with a reason.
 """
 
 import os
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from itertools import groupby
@@ -54,7 +54,7 @@ class Inputs:
 
 # Reads pictures for a network, where its process does not do it by itself: from images, a
 # transform, batches of rows and ``device`` to the inputs of these batches, in order.
-PictureReader = Callable[..., Iterator[Inputs]]
+PictureReader = Callable[..., Generator[Inputs]]
 
 
 def input_of(images: ImageSource, row: int, transform: Transform) -> Tensor:

@@ -10,7 +10,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -288,7 +288,7 @@ class RayDecoding:
         transform: Transform,
         batches: Sequence[NDArray[np.int64]],
         device: torch.device,
-    ) -> Iterator[Inputs]:
+    ) -> Generator[Inputs]:
         if not isinstance(images, StoredImages) or not transform.is_plain:
             raise TypeError("only stored pictures and a Transform travel to other nodes")
         ray = require_ray()
