@@ -1,7 +1,9 @@
 """The labelling page. Oracle: the label table on the disk, as labelwise reads it."""
 
 import json
+import re
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -73,10 +75,7 @@ def test_questions_are_shared_out_and_answers_last(folder):
 
 
 def test_a_guide_orders_questions_and_the_table_says_which_were_set_aside(folder):
-    photos = tuple(str(path) for path in sorted((folder / "photos").iterdir()))
-    probs = np.linspace(0.1, 0.5, 25)[:, None]  # the later ones are less sure
-    guide = QuestionGuide(frozenset(photos[:5]), photos, ("dog",), probs)
-    with labelling(folder, guide=guide) as server:
+    with labelling(folder, guide=guides(folder)({})) as server:
         assert (
             "four are those that the model learns most from"
             in server.get("/api/v1/labelling")["order"]
@@ -93,6 +92,39 @@ def test_a_guide_orders_questions_and_the_table_says_which_were_set_aside(folder
     table = load(str(folder / "answers.csv"))
     splits = dict(zip([Path(str(one)).name for one in table.ids], table.split, strict=True))
     assert splits == {name: "test" if name == names[0] else "train" for name in names}
+
+
+def guides(folder):
+    """Return what makes a guide of answers; where there are some, the surest photos are others."""
+    photos = tuple(str(path) for path in sorted((folder / "photos").iterdir()))
+    probs = np.linspace(0.1, 0.5, 25)[:, None]  # the later ones are less sure
+    return lambda answers: QuestionGuide(
+        frozenset(photos[:5]), photos, ("dog",), probs[::-1] if answers else probs, len(answers)
+    )
+
+
+def test_a_newer_guide_still_has_one_of_five_set_aside(folder):
+    learn = guides(folder)
+    with labelling(folder, guide=learn({}), learn=learn) as server:
+        query = "/api/v1/questions?label=dog&who=ada&count=5"
+        states = dict.fromkeys(ids(server.get(query)), "absent")
+        server.put("/api/v1/answers", {"label": "dog", "who": "ada", "states": states})
+        other = query.replace("dog", "cat")  # hands out no photo of the word itself
+        wait_until(lambda: server.get(other)["learnt_from"] == 5)
+        names = [one["name"] for one in server.get(query)["photos"]]
+    assert [int(name[:2]) < 5 for name in names] == [True, False, False, False, False]
+
+
+def test_guesses_are_shown_where_they_are_asked_for(folder, visit):
+    with labelling(folder, guide=replace(guides(folder)({}), learnt_from=3)) as server:
+        page = visit(server)
+        guessed = page.locator("#grid button[data-state=present]")
+        expect(page.locator("#progress")).to_contain_text("learnt from 3 answered")
+        expect(guessed).to_have_count(0)
+        page.get_by_label("Show guesses").check()
+        expect(page.locator("#lead")).to_contain_text("The guesses are selected")
+        expect(guessed).to_have_count(1)
+        expect(guessed).to_have_attribute("aria-label", re.compile("24.png"))
 
 
 def test_new_photos_come_in_when_the_page_is_opened_which_does_not_wait_for_them(folder):

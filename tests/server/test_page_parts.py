@@ -169,7 +169,9 @@ def test_a_list_shows_its_statement_as_the_api_words_it(many, visit, query, perc
     page.locator("#promised").check()
     truth = many.get(f"/api/v1/search?q={query}&wrong_at_most={percent / 100}")["statement"]
     assert truth["kind"] == kind
-    expect(page.locator("#counted .badge .said").first).to_have_text(truth["sentence"])
+    said = page.locator(f"#counted .badge.{kind}").first
+    expect(said.locator(".said")).to_have_text(truth["sentence"])
+    expect(said).to_contain_text("Estimate" if kind == "estimate" else "No estimate")
     expect(page.locator("#grid li")).to_have_count(48)
 
 

@@ -183,6 +183,17 @@ def test_who_has_sent_everything_may_be_silent_while_the_answer_is_made():
     assert heard == ["http.request", "http.disconnect"]
 
 
+@pytest.mark.parametrize("limit", ["idle_seconds", "request_seconds"])
+def test_who_does_not_send_a_body_is_let_go(limit):
+    async def receive():
+        await asyncio.Event().wait()
+
+    body = Guard(ServeSettings(**{limit: 0.01})).body("/api/v1/predict", {}, receive)
+    with pytest.raises(RefusedError, match="too slowly") as refused:
+        asyncio.run(body())
+    assert refused.value.status == 408
+
+
 def chunk(kind, content):
     check = zlib.crc32(kind + content)
     return struct.pack("!I", len(content)) + kind + content + struct.pack("!I", check)
