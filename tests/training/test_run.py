@@ -249,10 +249,8 @@ def test_a_cross_fitted_promise_keeps_its_sets_and_its_photos_promise_nothing_ag
     model, own = run.model(), run.predictions("train").link
     val, apart, test = (run.predictions(name) for name in ("val", "promise", "test"))
     assert abs(len(apart) - 0.8 * (len(apart) + len(val))) <= 1
-    both = (
-        np.concatenate(pair) for pair in ((val.logits, apart.logits), (val.labels, apart.labels))
-    )
-    again = platt(*both, own)(test.logits)
+    both = val.joined(apart)
+    again = platt(both.logits, both.labels, own)(test.logits)
     np.testing.assert_allclose(model.link(test.logits), again, rtol=1.3e-6, atol=1e-5)
     first = platt(val.logits, val.labels, own)
     how = {"photos": "apart", "confidence": 0.9, "seed": settings.seed}
@@ -260,9 +258,8 @@ def test_a_cross_fitted_promise_keeps_its_sets_and_its_photos_promise_nothing_ag
     assert [promise.n for promise in promised.promises] == [len(apart)]
     for part in (test, val, apart):
         sets = promised.rule(first.decision_probs(part.logits))
-        np.testing.assert_array_equal(
-            scored(model, torch.as_tensor(part.logits)).sets.numpy(), sets
-        )
+        found = scored(model, torch.as_tensor(part.logits)).sets.numpy()
+        np.testing.assert_array_equal(found, sets)
     assert run.fitted_splits == {"train", "val", "promise"}  # the link has seen them by now
     assert "fitted again on all" in run.evaluation.calibrator
     # A calibrator of steps cannot keep the sets: that is said, and the first one stays.
@@ -279,17 +276,13 @@ def test_a_promise_is_made_on_rows_that_nothing_else_sees_and_saved_with_the_mod
     facts = json.loads((tmp_path / "model.json").read_text())
     (promise,) = map(Promise.from_spec, facts["promises"])
     assert (promise.what, promise.level, promise.confidence) == ("recall", 0.6, 0.9)
-    ids = {
-        name: set(Predictions.load(path).ids)
-        for name, path in ((p.stem, p) for p in (tmp_path / "predictions").glob("*.parquet"))
-    }
+    splits = RunFolder(tmp_path).splits
+    ids = {name: set(RunFolder(tmp_path).predictions(name).ids) for name in splits}
     assert promise.n == len(ids["promise"])
     assert not ids["promise"] & ids["val"]
     assert abs(len(ids["promise"]) - len(ids["val"])) <= 1
     assert any("on test" in note for note in run.evaluation.notes)
-    checkable = {
-        name: bool(read_run(tmp_path, name).standing()) for name in RunFolder(tmp_path).splits
-    }
+    checkable = {name: bool(read_run(tmp_path, name).standing()) for name in splits}
     assert checkable == {"train": False, "val": False, "promise": False, "test": True}
     # What cannot be promised is said, and the model keeps the tuned rule.
     hopeless = tiny_settings(recipe__epochs=1, promise="precision=0.999")
