@@ -16,6 +16,12 @@ def jpeg(seed: int = 0, kind: str = "JPEG") -> bytes:
     return buffer.getvalue()
 
 
+def states(table) -> list[str]:
+    """Return one text per row: 1 present, 0 absent, ? unknown."""
+    marks = np.where(table.unknown.dense(), "?", np.where(table.present.dense(), "1", "0"))
+    return ["".join(row) for row in marks]
+
+
 class Folder:
     """Writes text and pictures under a temporary folder."""
 

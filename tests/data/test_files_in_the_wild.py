@@ -8,19 +8,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from PIL import Image
-from sample_pictures import jpeg
+from sample_pictures import jpeg, states
 
 from labelwise.data import LabelTable, describe, export, load
 from labelwise.errors import DataError, SettingsError
 from labelwise.pictures import FeatureRows
 from labelwise.pictures.decode import IMAGE_SUFFIXES
-
-
-def states(table):
-    """Return one text per row: 1 present, 0 absent, ? unknown."""
-    marks = np.where(table.unknown.dense(), "?", np.where(table.present.dense(), "1", "0"))
-    return ["".join(row) for row in marks]
-
 
 PLACE = "http://images.cocodataset.org/"
 LVIS = {
