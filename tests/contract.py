@@ -90,9 +90,9 @@ def assert_recovers_probabilities(objective: Objective) -> None:
     assert error < 1e-3, f"probabilities are off by {error}"
 
 
-def assert_repeating_a_batch_changes_nothing(objective: Objective) -> None:
+def assert_repeating_a_batch_changes_nothing(make: Make) -> None:
     """The scale of the loss, and so the learning rate, must not depend on the batch size."""
-    logits, labels = example()
+    objective, (logits, labels) = make(facts(12, 5)), example()
     once = value(objective, logits, labels)
     twice = value(objective, logits.repeat(2, 1), labels.repeat(2, 1))
     torch.testing.assert_close(twice, once)

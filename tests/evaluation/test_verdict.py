@@ -52,10 +52,9 @@ def test_tags_are_counted_over_all_labels():
     evaluation, labels, shown = evaluated(2.0)
     sets = shown >= 0
     right = (sets & labels).sum()
-    expected = f"Of 100 tags it gives, {round(100 * right / sets.sum())} are right; it finds "
-    assert verdict(evaluation).tags.startswith(
-        f"{expected}{round(100 * right / labels.sum())} of 100."
-    )
+    precision, recall = (round(100 * right / side.sum()) for side in (sets, labels))
+    expected = f"Of 100 tags it gives, {precision} are right; it finds {recall} of 100."
+    assert verdict(evaluation).tags.startswith(expected)
 
 
 def test_words_rise_with_skill():

@@ -215,8 +215,8 @@ class MMCE(Term):
     def forward(self, outputs: Outputs, targets: Targets, link: Link | None) -> Tensor:
         probs = require_link(link, "MMCE's objective").log_probs(outputs.logits)[0].exp()
         seen = torch.ones_like(probs) if targets.observed is None else targets.observed.to(probs)
-        entries = (side.flatten() for side in (probs, targets.labels, seen))
-        return kernel_calibration_error(*entries, self.width)
+        p, y, weights = (side.flatten() for side in (probs, targets.labels, seen))
+        return kernel_calibration_error(p, y, weights, self.width)
 
 
 class MeanDifference(Term):
