@@ -46,13 +46,10 @@ print("FOUND" + json.dumps([said, link, errors]))
 """
 
 
-@pytest.mark.parametrize("address", ["hf://tagger", "hf://a/b/c", "hf://a/b@", "hf://../x y"])
-def test_an_address_is_an_owner_and_a_name(address):
-    with pytest.raises(SettingsError, match="hf://OWNER/NAME"):
-        fetched_from_hub(address, ("model.json",))
-
-
-def test_a_repository_is_an_owner_and_a_name(tmp_path):
+def test_an_address_is_an_owner_and_a_name(tmp_path):
+    for address in ("hf://tagger", "hf://a/b/c", "hf://a/b@", "hf://../x y"):
+        with pytest.raises(SettingsError, match="hf://OWNER/NAME"):
+            fetched_from_hub(address, ("model.json",))
     with pytest.raises(SettingsError, match="is OWNER/NAME, got 'tagger'"):
         push_to_hub(tmp_path, "tagger")
 
@@ -101,7 +98,5 @@ def test_a_hub_that_is_not_there_is_told_in_one_sentence(monkeypatch, tmp_path):
         raise OSError("We couldn't connect\nto the hub")
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", broken)
-    with pytest.raises(
-        CheckpointError, match=r"hf://a/b cannot be fetched: We couldn't connect to"
-    ):
+    with pytest.raises(CheckpointError, match="hf://a/b cannot be fetched: We couldn't connect to"):
         fetched_from_hub("hf://a/b", ("model.json",))

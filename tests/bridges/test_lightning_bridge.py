@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from labelwise.errors import SettingsError
 from labelwise.metrics import average_precision
 from labelwise.objectives import BCE, ROLE, SPA, TwoWay
+from labelwise.types import Outputs, Targets
 
 lightning = pytest.importorskip(
     "labelwise.contrib.lightning", reason="lightning is not installed", exc_type=ImportError
@@ -32,13 +33,9 @@ def network():
 
 def trainer(folder, **options):
     settings = {"accelerator": "cpu", "devices": 1, "max_epochs": 1, "logger": False}
-    settings |= {"enable_checkpointing": False, "enable_progress_bar": False}
-    settings |= {
-        "enable_model_summary": False,
-        "default_root_dir": folder,
-        "num_sanity_val_steps": 0,
-    }
-    return lightning.Trainer(**settings | options)
+    settings |= {"default_root_dir": folder, "num_sanity_val_steps": 0}
+    off = ("enable_checkpointing", "enable_progress_bar", "enable_model_summary")
+    return lightning.Trainer(**settings | dict.fromkeys(off, False) | options)
 
 
 def by_hand(model, objective, batches, lr=0.01):
@@ -48,8 +45,6 @@ def by_hand(model, objective, batches, lr=0.01):
     for images, *targets in batches:
         optimizer.zero_grad()
         if len(targets) == 3:
-            from labelwise.types import Outputs, Targets
-
             loss = objective(Outputs(model(images)), Targets(*targets))
         else:
             loss = objective(model(images), *targets)

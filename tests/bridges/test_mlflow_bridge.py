@@ -1,6 +1,7 @@
 """MLflow. Oracles: mlflow's own loading and checks of signatures; the model it was made from."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -78,12 +79,9 @@ def test_a_training_run_is_logged_with_its_model(photos, tmp_path, monkeypatch):
             run = labelwise.train("scenes", tmp_path / "run", log="mlflow", progress=False, **given)
         client = mlflow.MlflowClient()
         (kept,) = mlflow.search_runs(experiment_names=["of the test"], output_format="list")
-        shown = {
-            name: [
-                (one.step, one.value) for one in client.get_metric_history(kept.info.run_id, name)
-            ]
-            for name in ("epoch_loss", "val_map", "record")
-        }
+        named = ("epoch_loss", "val_map", "record")
+        shown = {name: client.get_metric_history(kept.info.run_id, name) for name in named}
+        shown = {name: [(one.step, one.value) for one in shown[name]] for name in named}
         (model,) = mlflow.search_logged_models(output_format="list")
         found = mlflow.pyfunc.load_model(model.model_uri).predict(
             pandas.DataFrame({"image": [photos[0].read_bytes()]})
@@ -100,11 +98,7 @@ def test_a_training_run_is_logged_with_its_model(photos, tmp_path, monkeypatch):
 
 
 def test_a_model_that_only_ranks_is_refused(tmp_path):
-    predictor = make()
-    ranking = Predictor(
-        predictor.model, predictor.head, predictor.space, None, predictor.rule, "two-way"
-    )
-    ranking.save(tmp_path / "model")
+    replace(make(), link=None).save(tmp_path / "model")
     with pytest.raises(LabelwiseError, match="calibrate it first"):
         save_model(tmp_path / "model", tmp_path / "saved")
     assert not (tmp_path / "saved").exists()

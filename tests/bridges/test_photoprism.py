@@ -2,6 +2,7 @@
 
 import base64
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -58,11 +59,7 @@ def test_labels_come_with_their_probabilities(server, model):
 
 
 def test_a_photo_without_labels_is_no_failure_there(model, tmp_path):
-    predictor = Predictor.load(model)
-    none = Predictor(
-        predictor.model, predictor.head, predictor.space, predictor.link, Threshold(1.0), "bce"
-    )
-    none.save(tmp_path / "none")
+    replace(Predictor.load(model), rule=Threshold(1.0)).save(tmp_path / "none")
     with running(tmp_path / "none", photoprism=True) as client:
         status, _, body = client.post(PATH, request(encoded()))
     answer = json.loads(body)

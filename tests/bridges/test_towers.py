@@ -241,12 +241,10 @@ def test_a_folder_that_lacks_a_file_is_refused_with_what_to_do(transformers, tmp
         TwoTowers(tmp_path)
     save_processor(tmp_path, CROP)
     TwoTowers(tmp_path)
-    kept = tmp_path / "tokenizer.json"
-    content = kept.read_bytes()
-    kept.unlink()
+    kept = (tmp_path / "tokenizer.json").rename(tmp_path / "kept")
     with pytest.raises(SettingsError, match=r"must hold tokenizer.json .* copy it from"):
         TwoTowers(tmp_path)
-    kept.write_bytes(content)
+    kept.rename(tmp_path / "tokenizer.json")
     weights = tmp_path / "model.safetensors"
     state = load_file(weights)
     save_file({**state, "vision_model.extra.weight": torch.zeros(1)}, weights)

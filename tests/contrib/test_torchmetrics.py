@@ -153,10 +153,9 @@ def test_nothing_seen_is_undefined_not_an_error():
 
 
 def test_bad_options_are_refused():
-    with pytest.raises(ValueError, match="error must be"):
-        MultilabelCalibrationError(5, error="l1")
-    with pytest.raises(ValueError, match="average must be"):
-        MultilabelSetScore(5, average="weighted")
+    for metric, option in ((MultilabelCalibrationError, "error"), (MultilabelSetScore, "average")):
+        with pytest.raises(ValueError, match=f"{option} must be"):
+            metric(5, **{option: "l1"})
 
 
 def test_without_torchmetrics_the_message_says_what_to_install(monkeypatch):

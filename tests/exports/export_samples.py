@@ -88,12 +88,6 @@ def fitted_link(calibrator, base):
         return CALIBRATORS[calibrator](*labelled_logits(), base)
 
 
-def averaged_curves():
-    """Return Platt's curves of two fits, averaged."""
-    slopes, offsets = np.linspace(0.4, 2, 10).reshape(2, 5), np.linspace(-1, 1, 10).reshape(2, 5)
-    return AveragedCurves(Sigmoid(), slopes.tolist(), offsets.tolist(), [0.3, 1.2], limit=50.0)
-
-
 @cache
 def fitted_links():
     """Return calibrators fitted on base links, and links shifted to other zero shares.
@@ -107,7 +101,8 @@ def fitted_links():
         for place, name in enumerate(CALIBRATORS)
         if base in WHOLLY or (place - number) % 4 == 0
     }
-    makers["averaged"] = averaged_curves
+    curves = (np.linspace(*ends, 10).reshape(2, 5).tolist() for ends in ((0.4, 2), (-1, 1)))
+    makers["averaged"] = partial(AveragedCurves, Sigmoid(), *curves, [0.3, 1.2], limit=50.0)
     for place, ratio in enumerate((0.3, 1.0, 4.0)):
         for number, (base, link) in enumerate(base_links().items()):
             if base in WHOLLY or (place - number) % 3 == 0:
@@ -188,12 +183,9 @@ def pictures(count=4, size=(90, 70), seed=0):
     """Return pictures with edges and slopes, not only noise."""
     rng = np.random.default_rng(seed)
     rows, columns = np.mgrid[0 : size[0], 0 : size[1]]
-    waves = [
-        127
-        + 120
-        * np.sin(rows / rng.uniform(2, 9) + columns / rng.uniform(2, 9))[..., None]
-        * rng.uniform(0.3, 1, 3)
-        for _ in range(count)
-    ]
+    waves = []
+    for _ in range(count):
+        wave = np.sin(rows / rng.uniform(2, 9) + columns / rng.uniform(2, 9))
+        waves.append(127 + 120 * wave[..., None] * rng.uniform(0.3, 1, 3))
     noise = rng.normal(0, 12, (count, *size, 3))
     return ArrayImages((np.stack(waves) + noise).clip(0, 255).astype(np.uint8))

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from labelwise.decide import Threshold
 from labelwise.errors import ImageError, LabelwiseError
 from labelwise.links import Sigmoid
-from labelwise.models import Predictor
 from labelwise.models.scoring import Scored, captured, infer, launch, score, scored
 from labelwise.pictures import ArrayImages, BytesImages, FileImages, PictureImages
 from labelwise.pictures.decode import decode
@@ -132,9 +131,8 @@ def test_rules_meet_the_probabilities_they_were_fitted_to():
     link = Sigmoid()
     rule = Threshold(tuple(link.decision_probs(logits)[0].tolist()))
     assert not rule(link(logits.double())).all()  # what float64 alone would do
-    one = make()
     space = LabelSpace(tuple(f"label {column}" for column in range(50)))
-    assert scored(Predictor(one.model, one.head, space, link, rule), logits).sets.all()
+    assert scored(replace(make(), space=space, link=link, rule=rule), logits).sets.all()
 
 
 def test_embeddings_are_the_mean_features_of_the_backbone():
@@ -157,10 +155,8 @@ def test_embeddings_are_the_mean_features_of_the_backbone():
 
 
 def test_a_model_that_only_ranks_is_refused_before_anything_is_read():
-    one = make()
-    ranking = Predictor(one.model, one.head, one.space, None, one.rule)
     with pytest.raises(LabelwiseError, match="ranks labels and has no probabilities"):
-        next(score(ranking, PictureImages(["gone.jpg"])))
+        next(score(replace(make(), link=None), PictureImages(["gone.jpg"])))
 
 
 def test_reading_stays_a_few_batches_ahead_and_ends_with_the_reader():
