@@ -20,13 +20,8 @@ def tagged_photos(folder, photos=150, seed=0):
     paths = [f"{row:03d}.png" for row in range(photos)]
     for path in paths:
         (folder / "photos" / path).write_bytes(one)
-    truth, tagged = (
-        {
-            path: {NAMES[k] for k in np.flatnonzero(own)}
-            for path, own in zip(paths, mask, strict=True)
-        }
-        for mask in (shows, tags)
-    )
+    named = ([{NAMES[k] for k in np.flatnonzero(own)} for own in mask] for mask in (shows, tags))
+    truth, tagged = (dict(zip(paths, names, strict=True)) for names in named)
     with (folder / "tags.csv").open("w", newline="") as stream:
         writer = csv.writer(stream)
         writer.writerow(["path", "labels"])
@@ -59,24 +54,13 @@ def as_responses(path, tagged):
             tags = sorted(own)
             fenced = f"```json\n{json.dumps({'tags': tags})}\n```"
             scored = json.dumps([{"label": tag, "confidence": 0.9} for tag in tags])
+            body = {"choices": [{"message": {"content": fenced}}]}
+            message = {"type": "message", "content": [{"type": "output_text", "text": scored}]}
             line = [
                 {"path": photo, "model": "llava", "response": ", ".join(tags), "done": True},
                 {"path": photo, "message": {"role": "assistant", "content": json.dumps(tags)}},
-                {
-                    "custom_id": photo,
-                    "response": {
-                        "status_code": 200,
-                        "body": {"choices": [{"message": {"content": fenced}}]},
-                    },
-                    "error": None,
-                },
-                {
-                    "photo": photo,
-                    "output": [
-                        {"type": "reasoning", "summary": []},
-                        {"type": "message", "content": [{"type": "output_text", "text": scored}]},
-                    ],
-                },
+                {"custom_id": photo, "response": {"status_code": 200, "body": body}, "error": None},
+                {"photo": photo, "output": [{"type": "reasoning", "summary": []}, message]},
                 {"path": photo, "response": "Tags:\n- " + "\n- ".join(tags).title() + "\n"},
             ][number % 5]
             stream.write(json.dumps(line) + "\n")

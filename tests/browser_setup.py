@@ -8,35 +8,17 @@ from axe_playwright_python.sync_playwright import Axe
 from open_indexes import open_index
 from playwright.sync_api import sync_playwright
 
-FLAGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-extensions",
-    "--no-first-run",
-]
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+FLAGS += ["--disable-component-update", "--disable-extensions", "--no-first-run"]
 
 # What is left out. The last list given to Chromium counts, so this one begins with what matters
 # here of Playwright's. The rest are pages of the browser's own, drawn beside every page of ours for
 # a second or two of processor time: lists below the address bar, which nobody sees here.
-LEFT_OUT = [
-    "AvoidUnnecessaryBeforeUnloadCheckSync",
-    "HttpsFirstBalancedModeAutoEnable",
-    "HttpsUpgrades",
-    "NetworkTimeServiceQuerying",
-    "OptimizationHints",
-    "PaintHolding",
-    "PreconnectToSearch",
-    "ThirdPartyStoragePartitioning",
-    "AimEnabled",
-    "PreloadTopChromeWebUI",
-    "SpareRendererForSitePerProcess",
-    "WebUIOmniboxAimPopup",
-    "WebUIOmniboxFullPopup",
-    "WebUIOmniboxPopup",
-]
-FLAGS.append("--disable-features=" + ",".join(LEFT_OUT))
+LEFT_OUT = """AvoidUnnecessaryBeforeUnloadCheckSync HttpsFirstBalancedModeAutoEnable HttpsUpgrades
+NetworkTimeServiceQuerying OptimizationHints PaintHolding PreconnectToSearch
+ThirdPartyStoragePartitioning AimEnabled PreloadTopChromeWebUI SpareRendererForSitePerProcess
+WebUIOmniboxAimPopup WebUIOmniboxFullPopup WebUIOmniboxPopup"""
+FLAGS.append("--disable-features=" + ",".join(LEFT_OUT.split()))
 
 # The least contrast of each kind of text and mark against what lies behind it (WCAG 2).
 CONTRAST = """() => {

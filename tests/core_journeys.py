@@ -52,15 +52,10 @@ class Heard(io.StringIO):
         return written
 
 
-def run(*words):
+def run(*words, heard=None):
     """Run a command as typed; return its exit status and what it said on both outputs."""
-    return listening(Heard(), words)
-
-
-def listening(heard, words):
-    complaints = io.StringIO()
+    heard, complaints, status = heard or io.StringIO(), io.StringIO(), 0
     sys.argv = ["labelwise", *map(str, words)]
-    status = 0
     with redirect_stdout(heard), redirect_stderr(complaints):
         try:
             main()
@@ -77,11 +72,9 @@ def served(*words, photo):
         heard.has_address.wait()
         try:
             address = re.search(r"http://\S+/", heard.getvalue())[0]
-            request = urllib.request.Request(
-                f"{address}api/v1/predict",
-                photo.read_bytes(),
-                {"content-type": "image/png", "origin": address.rstrip("/")},
-            )
+            kind = {"content-type": "image/png", "origin": address.rstrip("/")}
+            place = f"{address}api/v1/predict"
+            request = urllib.request.Request(place, photo.read_bytes(), kind)
             with urllib.request.urlopen(request) as answer:
                 found["answer"] = json.load(answer)
         except Exception as error:
@@ -91,8 +84,7 @@ def served(*words, photo):
 
     asking = threading.Thread(target=ask, daemon=True)
     asking.start()
-    said = listening(heard, ["serve", *words])
-    return said | found | {"photo": str(photo)}
+    return run("serve", *words, heard=heard) | found | {"photo": str(photo)}
 
 
 def write_table(photos, out):

@@ -8,6 +8,7 @@ that happens counts too little, and no less than nothing.
 
 import os
 from collections import Counter
+from contextlib import suppress
 
 import pytest
 
@@ -28,18 +29,11 @@ def pytest_configure(config):
 def processes_below(number):
     """Return the processes that this one started, and those that they did."""
     found, threads = [], f"/proc/{number}/task"
-    try:
-        names = os.listdir(threads)
-    except OSError:  # it has just ended
-        return found
-    for name in names:
-        try:
-            with open(f"{threads}/{name}/children", "rb") as file:
-                children = file.read().split()
-        except OSError:  # its thread has just ended
-            continue
-        for child in map(int, children):
-            found += [child, *processes_below(child)]
+    with suppress(OSError):  # it has just ended
+        for name in os.listdir(threads):
+            with suppress(OSError), open(f"{threads}/{name}/children", "rb") as file:
+                for child in map(int, file.read().split()):
+                    found += [child, *processes_below(child)]
     return found
 
 
@@ -52,12 +46,9 @@ def processor_seconds():
         used = resource.getrusage(whose)
         total += used.ru_utime + used.ru_stime
     for process in processes_below(os.getpid()):
-        try:
-            with open(f"/proc/{process}/stat", "rb") as file:
-                fields = file.read().rpartition(b")")[2].split()
-        except OSError:  # it has just ended
-            continue
-        total += sum(map(int, fields[11:15])) / ticks  # its own, and of those it waited for
+        with suppress(OSError), open(f"/proc/{process}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+            total += sum(map(int, fields[11:15])) / ticks  # its own, and of those it waited for
     return total
 
 

@@ -47,15 +47,8 @@ def check_sdist(sdist: Path) -> None:
     """Raise unless the sdist holds what is needed to build and test, and no leftovers."""
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    needed = {
-        "pyproject.toml",
-        "README.md",
-        "LICENSE",
-        "CITATION.cff",
-        "Makefile",
-        "tests/golden.json",
-    }
-    needed |= {f"src/{name}" for name in sources()}
+    needed = {"pyproject.toml", "README.md", "LICENSE", "CITATION.cff", "Makefile"}
+    needed |= {"tests/golden.json", *(f"src/{name}" for name in sources())}
     if not needed <= names:
         raise SystemExit(f"{sdist.name}: lacks {sorted(needed - names)}")
     stray = sorted(name for name in names if any(part in f"/{name}" for part in KEPT_OUT))
@@ -71,8 +64,7 @@ def check_install(wheel: Path) -> None:
         pip = [sys.executable, "-m", "pip", "--python", python]
         install = ["install", "--quiet", "--no-deps", "--no-index", "--no-compile", str(wheel)]
         subprocess.run([*pip, *install], check=True, cwd=folder)
-        code = "import labelwise; print(labelwise.__version__)"
-        command = [python, "-I", "-c", code]
+        command = [python, "-I", "-c", "import labelwise; print(labelwise.__version__)"]
         shown = subprocess.run(command, check=True, cwd=folder, capture_output=True, text=True)
     if shown.stdout.strip() != wheel.name.split("-")[1]:
         raise SystemExit(f"{wheel.name}: labelwise says it is version {shown.stdout.strip()}")

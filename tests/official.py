@@ -34,19 +34,12 @@ def _cifar100(root):
 
 def _coco(root):
     folder = Folder(root / "coco")
-    names = [f"thing {k}" for k in range(6)]
+    kinds = [{"id": 10 * k, "name": f"thing {k}"} for k in range(6)]
     for part, count in (("train", TRAIN), ("val", TEST)):
         images = [{"id": n, "file_name": f"{n}.jpg"} for n in range(count)]
-        marks = [
-            {"image_id": n, "category_id": 10 * k}
-            for n in range(count)
-            for k in RNG.choice(6, 2, replace=False).tolist()
-        ]
-        content = {
-            "images": images,
-            "annotations": marks,
-            "categories": [{"id": 10 * k, "name": name} for k, name in enumerate(names)],
-        }
+        pairs = [(n, k) for n in range(count) for k in RNG.choice(6, 2, replace=False).tolist()]
+        content = {"images": images, "categories": kinds}
+        content["annotations"] = [{"image_id": n, "category_id": 10 * k} for n, k in pairs]
         folder.text(f"annotations/instances_{part}2014.json", json.dumps(content))
         folder.pictures(*(f"{part}2014/{n}.jpg" for n in range(count)))
 
@@ -143,14 +136,11 @@ def _vqa(root):
         facts = {"info": {}, "license": {}, "data_subtype": part, "data_type": "mscoco"}
         asked = {**facts, "task_type": "Open-Ended", "questions": questions}
         folder.text(f"v2_OpenEnded_mscoco_{part}_questions.json", json.dumps(asked))
-        folder.text(
-            f"v2_mscoco_{part}_annotations.json", json.dumps({**facts, "annotations": notes})
-        )
-        ids = np.array([one["question_id"] for one in questions])
-        features = RNG.normal(size=(count, 8)).astype(np.float32)
-        np.savez(
-            folder.path / f"{part}_features.npz", question_id=ids[::-1], features=features[::-1]
-        )
+        annotated = {**facts, "annotations": notes}
+        folder.text(f"v2_mscoco_{part}_annotations.json", json.dumps(annotated))
+        ids = np.array([one["question_id"] for one in questions])[::-1]
+        features = RNG.normal(size=(count, 8)).astype(np.float32)[::-1]
+        np.savez(folder.path / f"{part}_features.npz", question_id=ids, features=features)
 
 
 WRITERS = {

@@ -24,8 +24,8 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = Path("src/labelwise")
@@ -37,8 +37,7 @@ SIGNS = {ast.Add: ast.Sub, ast.Sub: ast.Add}
 EXTREMES = {"min": "max", "max": "min", "minimum": "maximum", "maximum": "minimum"}
 
 
-@dataclass(frozen=True)
-class Fault:
+class Fault(NamedTuple):
     """A piece of one line and what stands there instead."""
 
     kind: str
@@ -113,13 +112,11 @@ def imported(path: Path, modules: dict[str, Path]) -> set[tuple[str, str]]:
     """Return the modules of the package that a file imports anywhere, and the names from each."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            found |= {(one.name, "") for one in node.names if one.name in modules}
-        elif isinstance(node, ast.ImportFrom) and node.module in modules:
-            for one in node.names:
-                whole = f"{node.module}.{one.name}"
-                found.add((whole, "") if whole in modules else (node.module, one.name))
-    return found
+        for one in node.names if isinstance(node, ast.Import | ast.ImportFrom) else ():
+            home = getattr(node, "module", None)
+            whole = f"{home}.{one.name}" if home else one.name
+            found.add((whole, "") if whole in modules else (home, one.name))
+    return {(module, name) for module, name in found if module in modules}
 
 
 class Rings:
@@ -131,13 +128,9 @@ class Rings:
     def __init__(self) -> None:
         self.modules = module_names()
         uses = {name: imported(path, self.modules) for name, path in self.modules.items()}
-        self.handed_on = {
-            (package, name): module
-            for package, path in self.modules.items()
-            if path.name == "__init__.py"
-            for module, name in uses[package]
-            if name
-        }
+        packages = [one for one, path in self.modules.items() if path.name == "__init__.py"]
+        handed = [(package, *use) for package in packages for use in uses[package] if use[1]]
+        self.handed_on = {(package, name): module for package, module, name in handed}
         self.needs = {name: self.found(used) for name, used in uses.items()}
         tests = sorted((ROOT / "tests").rglob("test_*.py"))
         self.tested = {path: self.found(imported(path, self.modules)) for path in tests}
@@ -173,16 +166,12 @@ class Trial:
         command = [sys.executable, "-m", "pytest", "-x", "-q", "-rfE", "--no-header", "-n", "0"]
         command += ["-p", "no:cacheprovider", "--hypothesis-seed=1", "--tb=no"]
         command += [word for test in sorted(self.red) for word in ("--deselect", test)]
-        environment = os.environ | {
-            "PYTHONPATH": str(self.tree / "src"),
-            "BROWSER": "no",
-            "PYTHONDONTWRITEBYTECODE": "",  # every run would compile all of the sources
-        }
+        environment = os.environ | {"PYTHONPATH": str(self.tree / "src"), "BROWSER": "no"}
+        environment["PYTHONDONTWRITEBYTECODE"] = ""  # every run would compile all of the sources
+        how = {"cwd": self.tree, "env": environment, "stderr": subprocess.DEVNULL}
         with tempfile.TemporaryFile("w+") as out:
-            process = subprocess.Popen(
-                [*command, *tests], cwd=self.tree, env=environment, stdout=out,
-                stderr=subprocess.DEVNULL, start_new_session=True,
-            )  # fmt: skip
+            tests = [*command, *tests]
+            process = subprocess.Popen(tests, stdout=out, start_new_session=True, **how)
             try:
                 status = process.wait(max(seconds, 1))
             except subprocess.TimeoutExpired:
@@ -225,7 +214,7 @@ class Trial:
             else:
                 ended, by = "caught", failed[0] if failed else f"status {status}"
         took = round(time.monotonic() - begun)
-        return asdict(fault) | {"ended": ended, "by": by, "seconds": took}
+        return fault._asdict() | {"ended": ended, "by": by, "seconds": took}
 
 
 def main() -> None:

@@ -16,23 +16,11 @@ def dng(pixels, *, orientation=1, preview=None):
     mosaic = np.empty((height, width), "<u2")
     for top, left, channel in ((0, 0, 0), (0, 1, 1), (1, 0, 1), (1, 1, 2)):
         mosaic[top::2, left::2] = np.round(65535 * pixels[top::2, left::2, channel])
-    sensor = {
-        254: (LONG, (0,)),
-        256: (LONG, (width,)),
-        257: (LONG, (height,)),
-        258: (SHORT, (16,)),
-        259: (SHORT, (1,)),
-        262: (SHORT, (32803,)),
-        273: mosaic.tobytes(),
-        277: (SHORT, (1,)),
-        278: (LONG, (height,)),
-        279: (LONG, (mosaic.nbytes,)),
-        284: (SHORT, (1,)),
-        33421: (SHORT, (2, 2)),
-        33422: (BYTE, (0, 1, 1, 2)),
-        50714: (LONG, (0,)),
-        50717: (LONG, (65535,)),
-    }
+    longs = {254: 0, 256: width, 257: height, 278: height, 279: mosaic.nbytes, 50714: 0}
+    shorts = {258: 16, 259: 1, 262: 32803, 277: 1, 284: 1}
+    sensor = {tag: (LONG, (value,)) for tag, value in (longs | {50717: 65535}).items()}
+    sensor |= {tag: (SHORT, (value,)) for tag, value in shorts.items()}
+    sensor |= {273: mosaic.tobytes(), 33421: (SHORT, (2, 2)), 33422: (BYTE, (0, 1, 1, 2))}
     facts = {
         271: (ASCII, b"labelwise\0"),
         272: (ASCII, b"sensor\0"),
@@ -50,20 +38,10 @@ def dng(pixels, *, orientation=1, preview=None):
     stream = BytesIO()
     preview.save(stream, "JPEG", quality=95)
     jpeg = stream.getvalue()
-    first = {
-        254: (LONG, (1,)),
-        256: (LONG, (preview.width,)),
-        257: (LONG, (preview.height,)),
-        258: (SHORT, (8, 8, 8)),
-        259: (SHORT, (7,)),
-        262: (SHORT, (6,)),
-        273: jpeg,
-        277: (SHORT, (3,)),
-        278: (LONG, (preview.height,)),
-        279: (LONG, (len(jpeg),)),
-        330: sensor,
-    }
-    return _tiff(first | facts)
+    longs = {254: 1, 256: preview.width, 257: preview.height, 278: preview.height, 279: len(jpeg)}
+    first = {tag: (LONG, (value,)) for tag, value in longs.items()}
+    first |= {tag: (SHORT, (value,)) for tag, value in {259: 7, 262: 6, 277: 3}.items()}
+    return _tiff(first | facts | {258: (SHORT, (8, 8, 8)), 273: jpeg, 330: sensor})
 
 
 def _tiff(entries):

@@ -32,15 +32,10 @@ def sample(rows: int = 400, *, unknown: float = 0.0, seed: int = 0, names=NAMES)
 
 def spec_of(names, link: Link | None, rule: Rule) -> ModelSpec:
     """Return the description of a model with these labels, link and rule, without its weights."""
-    return ModelSpec(
-        labels=tuple(names),
-        backbone={"name": "small-cnn", "channels": 8},
-        transform=Transform(32),
-        head=HeadSpec("linear"),
-        link=None if link is None else link_to_spec(link),
-        rule=rule_to_spec(rule),
-        weights_sha256="0" * 64,
-    )
+    backbone = {"name": "small-cnn", "channels": 8}
+    facts = {"labels": tuple(names), "backbone": backbone, "transform": Transform(32)}
+    facts |= {"link": None if link is None else link_to_spec(link), "rule": rule_to_spec(rule)}
+    return ModelSpec(head=HeadSpec("linear"), weights_sha256="0" * 64, **facts)
 
 
 class Halved(Link):

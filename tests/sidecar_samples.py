@@ -41,14 +41,9 @@ def sidecar(style, lists, draw):
         if not items and draw.random() < 0.5:
             lines.append(f"<{prefix}:{name}>{newline}<rdf:{container}/>{newline}</{prefix}:{name}>")
             continue
-        inner = newline.join(f"{indent * 5}<rdf:li>{escaped(one)}</rdf:li>" for one in items)
-        lines += [
-            f"{indent * 3}<{prefix}:{name}>",
-            f"{indent * 4}<rdf:{container}>",
-            *([inner] if inner else []),
-            f"{indent * 4}</rdf:{container}>",
-            f"{indent * 3}</{prefix}:{name}>",
-        ]
+        lines += [f"{indent * 3}<{prefix}:{name}>", f"{indent * 4}<rdf:{container}>"]
+        lines += [f"{indent * 5}<rdf:li>{escaped(one)}</rdf:li>" for one in items]
+        lines += [f"{indent * 4}</rdf:{container}>", f"{indent * 3}</{prefix}:{name}>"]
     history = (
         f"{indent * 3}<darktable:history><rdf:Seq><rdf:li darktable:num={quote}0{quote} "
         f"darktable:params={quote}gz02eJxj>YGBgkGAAgRNODGE{quote}/></rdf:Seq></darktable:history>"

@@ -58,14 +58,9 @@ class Requests(BaseHTTPRequestHandler):
         if name not in self.server.files:
             self.missing("RepoNotFound")
         elif tree:
-            own = self.server.files[name]
-            self.answer(
-                200,
-                [
-                    {"type": "file", "oid": "0", "size": len(own[path]), "path": path}
-                    for path in own
-                ],
-            )
+            facts = {"type": "file", "oid": "0"}
+            own = self.server.files[name].items()
+            self.answer(200, [facts | {"size": len(file), "path": path} for path, file in own])
         elif facts:
             if facts[2] not in (None, "/revision/main", f"/revision/{SHA}"):
                 self.missing("RevisionNotFound")

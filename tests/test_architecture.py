@@ -9,7 +9,6 @@ import pkgutil
 import re
 import subprocess
 import sys
-import tokenize
 from pathlib import Path
 from types import ModuleType
 
@@ -17,8 +16,9 @@ import pytest
 
 import labelwise
 
-SOURCE = Path(labelwise.__file__).parent
+SOURCE, TESTS = Path(labelwise.__file__).parent, Path(__file__).parent
 FILES = sorted(SOURCE.rglob("*.py"))
+SOURCES = [(file.relative_to(SOURCE).as_posix(), file.read_text()) for file in FILES]
 
 
 def modules():
@@ -48,19 +48,20 @@ OWN_ODDS = {
 }
 
 
+def found_in(pattern, texts):
+    """Return where a pattern is found in texts by name, and what."""
+    search = re.compile(pattern, re.MULTILINE)
+    return {f"{name}: {match[0]}" for name, text in texts for match in search.finditer(text)}
+
+
 def test_scipy_is_imported_by_the_functions_that_need_it():
-    at_the_top = re.compile(r"^(?:from|import) scipy\b", re.MULTILINE)
-    assert [file.name for file in FILES if at_the_top.search(file.read_text())] == []
+    assert found_in(r"^(?:from|import) scipy\b", SOURCES) == set()
 
 
 def test_only_links_objectives_and_ops_turn_logits_into_probabilities():
-    allowed = ("links.py", "numeric", "objectives", "calibration", "networks")
-    found = {
-        file.relative_to(SOURCE).as_posix()
-        for file in FILES
-        if file.relative_to(SOURCE).parts[0] not in allowed and SQUASHES.search(file.read_text())
-    }
-    assert found == OWN_ODDS
+    allowed = ("links.py", "numeric/", "objectives/", "calibration/", "networks/")
+    others = [(name, text) for name, text in SOURCES if not name.startswith(allowed)]
+    assert {name for name, text in others if SQUASHES.search(text)} == OWN_ODDS
 
 
 # What torch offers under a private name alone: it may change with any version.
@@ -72,50 +73,27 @@ PRIVATE_TORCH = {
 
 
 def test_private_names_of_torch_are_used_where_it_has_no_public_one():
-    private = re.compile(r"\btorch(?:\.[a-z]\w*)*\._[a-z]\w*")
-    used = {
-        f"{file.relative_to(SOURCE).as_posix()}: {name}"
-        for file in FILES
-        for name in private.findall(file.read_text())
-    }
-    assert used == PRIVATE_TORCH
+    assert found_in(r"\btorch(?:\.[a-z]\w*)*\._[a-z]\w*", SOURCES) == PRIVATE_TORCH
 
 
 def test_no_pickle_is_read():
-    for file in FILES:
-        text = file.read_text()
-        for call in re.findall(r"torch\.load\([^)]*\)", text):
-            assert "weights_only=True" in call, f"{file}: {call}"
-        assert not re.search(r"^\s*(import pickle|from pickle import load)", text, re.M) or (
-            "Unpickler" in text
-        ), file
+    """Whoever imports pickle has an unpickler of its own."""
+    loads = found_in(r"torch\.load\([^)]*\)", SOURCES)
+    assert [call for call in loads if "weights_only=True" not in call] == []
+    others = [(name, text) for name, text in SOURCES if "Unpickler" not in text]
+    assert found_in(r"^\s*(import pickle|from pickle import load)", others) == set()
 
 
 def test_no_assert_guards_input():
     """An assert is left out under ``python -O``, so nothing may rest on one."""
-    word = re.compile(r"\bassert\b")
-    found = [
-        f"{file.relative_to(SOURCE)}:{node.lineno}"
-        for file in FILES
-        if word.search(text := file.read_text())  # without it there is nothing to parse for
-        for node in ast.walk(ast.parse(text))
-        if isinstance(node, ast.Assert)
-    ]
-    assert found == []
+    assert found_in(r"^\s*assert\b", SOURCES) == set()
 
 
 def test_sentences_are_plain_english():
     """``is no number`` and the like: words that people stumble over, in code and in messages."""
-    odd = re.compile(
-        r"(?<![Tt]here )\b(?:is|are) no (?!longer|other|more\b)[a-z]+|gone on with"
-        r"|\bone a (?:core|file|label|row|image)\b"
-    )
-    found = [
-        f"{file.relative_to(SOURCE)}: {match.group()}"
-        for file in FILES
-        for match in odd.finditer(" ".join(file.read_text().split()))
-    ]
-    assert found == []
+    odd = r"(?<![Tt]here )\b(?:is|are) no (?!longer|other|more\b)[a-z]+|gone on with"
+    odd += r"|\bone a (?:core|file|label|row|image)\b"
+    assert found_in(odd, [(name, " ".join(text.split())) for name, text in SOURCES]) == set()
 
 
 CONCRETE_BASES = {
@@ -124,25 +102,20 @@ CONCRETE_BASES = {
     "Transform": {"GraphTransform"},  # whose resize a file does
     "RunFolder": {"LoadedRun"},  # which exports, too: models know nothing of exports
     "Reliability": {"CalibrationSums"},  # the same of every label, to which batches add
-    "VerbGroup": {"Root", "Data", "Papers"},  # whose tables of names alone differ
 }
-
-
 SHARED_FIELDS = {"Strict", "ToolAnswer", "ListedPhoto"}  # of requests and answers
 
 
 def test_classes_are_abstract_or_final():
     ours = set(classes())
-    for cls in ours:
-        for base in cls.__mro__[1:]:
-            if base.__name__ in SHARED_FIELDS:
-                continue
-            if cls.__name__ in CONCRETE_BASES.get(base.__name__, ()):
-                continue
-            if base in ours and not issubclass(cls, BaseException):
-                assert inspect.isabstract(base) or getattr(base, "_is_protocol", False), (
-                    f"{cls.__name__} extends {base.__name__}, which is not abstract"
-                )
+    concrete = {
+        (base.__name__, cls.__name__)
+        for cls in ours
+        for base in ours.intersection(cls.__mro__[1:])
+        if not issubclass(cls, BaseException) and base.__name__ not in SHARED_FIELDS
+        if not inspect.isabstract(base) and not getattr(base, "_is_protocol", False)
+    }
+    assert concrete == {(base, name) for base, names in CONCRETE_BASES.items() for name in names}
 
 
 def labelwise_home(name):
@@ -246,48 +219,33 @@ def test_no_two_classes_have_the_same_name():
 
 def test_no_two_files_of_tests_have_the_same_name():
     # pytest imports them by that name: the second would not be collected.
-    names = [path.name for path in Path(__file__).parent.rglob("test_*.py")]
+    names = [path.name for path in TESTS.rglob("test_*.py")]
     assert sorted(names) == sorted(set(names))
 
 
 def test_every_folder_of_tests_can_be_run_alone():
     """What a file of tests imports lies beside it or in ``tests/``, not in another folder."""
-    tests = Path(__file__).parent
-    homes = {path.stem: path.parent for path in tests.rglob("*.py")}
+    homes = {path.stem: path.parent for path in TESTS.rglob("*.py")}
     imports = [
         (path, name)
-        for path in tests.rglob("*.py")
+        for path in TESTS.rglob("*.py")
         for name in re.findall(r"^\s*(?:from|import) (\w+)", path.read_text(), re.M)
         if name in homes
     ]
     assert len(imports) > 100
-    assert [pair for pair in imports if homes[pair[1]] not in (pair[0].parent, tests)] == []
+    assert [pair for pair in imports if homes[pair[1]] not in (pair[0].parent, TESTS)] == []
 
 
 def test_no_test_sets_the_clock_of_the_whole_process():
     """A server of other tests would wait by it: an event loop once slept for the uptime."""
-    sets = re.compile(r"""setattr\(\s*(?:time,|["'](?:[\w.]+\.)?time\.)""")
-    found = [
-        file.name
-        for file in sorted(Path(__file__).parent.rglob("*.py"))
-        if sets.search(file.read_text())
-    ]
-    assert found == []
-
-
-def begins_with_words(path):
-    """Return whether the first statement of a file is a text, without parsing the rest of it."""
-    passed_over = (tokenize.COMMENT, tokenize.NL, tokenize.ENCODING)
-    with tokenize.open(path) as file:
-        tokens = tokenize.generate_tokens(file.readline)
-        first = next(token for token in tokens if token.type not in passed_over)
-    return first.type == tokenize.STRING and bool(ast.literal_eval(first.string).strip())
+    texts = [(path.name, path.read_text()) for path in TESTS.rglob("*.py")]
+    assert found_in(r"""setattr\(\s*(?:time,|["'](?:[\w.]+\.)?time\.)""", texts) == set()
 
 
 def test_every_file_of_tests_says_what_it_is_held_to():
-    files = sorted(Path(__file__).parent.rglob("test_*.py"))
+    files = sorted(TESTS.rglob("test_*.py"))
     assert len(files) > 100
-    assert [path.name for path in files if not begins_with_words(path)] == []
+    assert [path.name for path in files if not re.match(r'r?"""\S', path.read_text())] == []
 
 
 def test_benchmarks_import_names_that_exist():

@@ -30,19 +30,14 @@ def test_sleeps():
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
-@pytest.mark.parametrize("processes", [[], ["-n", "1"]], ids=["here", "elsewhere"])
-def test_computing_counts_wherever_it_is_done_and_waiting_does_not(tmp_path, processes):
+def test_computing_counts_wherever_it_is_done_and_waiting_does_not(tmp_path):
     (tmp_path / "test_made.py").write_text(MADE)
     hooks = "from cpu_durations import pytest_addoption, pytest_configure\n"
     (tmp_path / "conftest.py").write_text(hooks)
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "--cpu-durations=9", "-p", "no:cacheprovider", *processes],
-        cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(Path(__file__).parent)},
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-    )
+    command = [sys.executable, "-m", "pytest", "--cpu-durations=9", "-p", "no:cacheprovider"]
+    given = os.environ | {"PYTHONPATH": str(Path(__file__).parent)}
+    told = {"capture_output": True, "text": True, "timeout": PATIENCE}
+    done = subprocess.run([*command, "-n", "1"], cwd=tmp_path, env=given, **told)
     assert done.returncode == 0, done.stdout
     told = re.findall(r"^ +([\d.]+)  (\S+)$", done.stdout, re.MULTILINE)
     spent = {name.partition("::")[2]: float(seconds) for seconds, name in told}

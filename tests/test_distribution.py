@@ -50,12 +50,10 @@ labelwise.nonsense
 
 # Parts of torch, and packages, that no type used here names: mypy would take two thirds of its
 # time for them.
-NOT_NAMED = (
-    "_decomp _dynamo _export _functorch _higher_order_ops _inductor _library _logging _prims "
-    "_prims_common _refs _subclasses ao backends cuda distributed distributions export fx jit "
-    "masked mtia multiprocessing nested onnx optim package profiler quantization sparse testing "
-    "utils xpu"
-)
+NOT_NAMED = """_decomp _dynamo _export _functorch _higher_order_ops _inductor _library _logging
+_prims _prims_common _refs _subclasses ao backends cuda distributed distributions export fx jit
+masked mtia multiprocessing nested onnx optim package profiler quantization sparse testing utils
+xpu"""
 PACKAGES_NOT_NAMED = "fastapi markdown_it matplotlib pydantic pydantic_core rich starlette sympy"
 
 
@@ -106,16 +104,8 @@ def test_a_users_strict_mypy_sees_the_types_of_the_wheel(dist, tmp_path):
     (tmp_path / "mypy.ini").write_text("[mypy]\n" + "".join(parts))
     options = ["--strict", "--python-executable", str(tmp_path / "env" / "bin" / "python")]
     command = [sys.executable, "-m", "mypy", *options, "--cache-dir", os.devnull]
-    done = subprocess.run(
-        [*command, "user.py", "wrong.py"],
-        cwd=tmp_path,
-        env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    errors = [line for line in done.stdout.splitlines() if ": error: " in line]
-    lines = USER.count("\n")
-    assert [error.split(": ")[0] for error in errors] == [
-        f"wrong.py:{lines + n}" for n in range(2, 7)
-    ]
+    given = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    told = {"capture_output": True, "text": True, "timeout": 600}
+    done = subprocess.run([*command, "user.py", "wrong.py"], cwd=tmp_path, env=given, **told)
+    errors = [line.split(": ")[0] for line in done.stdout.splitlines() if ": error: " in line]
+    assert errors == [f"wrong.py:{USER.count(chr(10)) + n}" for n in range(2, 7)]

@@ -34,26 +34,18 @@ def needed(roots):
         one = waiting.pop()
         for extra in ("", *one.extras):
             key = (canonicalize_name(one.name), extra)
-            if key in found:
-                continue
+            further = [] if key in found else map(Requirement, requires(one.name) or ())
             found.add(key)
-            further = map(Requirement, requires(one.name) or ())
-            waiting += [
-                next_
-                for next_ in further
-                if next_.marker is None or next_.marker.evaluate({"extra": extra})
-            ]
+            here = {"extra": extra}
+            waiting += [more for more in further if not more.marker or more.marker.evaluate(here)]
     return {name for name, _ in found}
 
 
 def declared():
     facts = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    project = facts["project"]
-    extras = project["optional-dependencies"]
-    return {
-        "build.txt": facts["build-system"]["requires"],
-        "server.txt": [*project["dependencies"], *extras["serve"], *extras["train"]],
-    }
+    project, extras = facts["project"], facts["project"]["optional-dependencies"]
+    server = [*project["dependencies"], *extras["serve"], *extras["train"]]
+    return {"build.txt": facts["build-system"]["requires"], "server.txt": server}
 
 
 @pytest.mark.parametrize("name", FILES)

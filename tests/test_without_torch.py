@@ -4,6 +4,7 @@ import csv
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -62,20 +63,18 @@ def save_scores(path):
 
 
 def test_scores_are_evaluated_calibrated_and_decided(tmp_path):
-    places = [tmp_path / f"scores.{ending}" for ending in ("csv", "npz", "parquet")]
-    made = ("evaluated", "calibrated", "thresholds.json")
-    outs = {path: [path.with_suffix(f"{path.suffix}.{name}") for name in made] for path in places}
+    made = [tmp_path / name for name in ("evaluated", "calibrated", "thresholds.json")]
+    verbs = ("evaluate SCORES.csv", "calibrate SCORES.npz", "decide SCORES.parquet --rule best-f")
     commands = []
-    for path, out in outs.items():
-        save_scores(path)
-        verbs = (["evaluate"], ["calibrate"], ["decide", "--rule", "best-f"])
-        for verb, place in zip(verbs, out, strict=True):
-            commands.append([*verb, str(path), "--scores", "logits", "--out", str(place)])
+    for verb, out in zip(verbs, made, strict=True):
+        words = verb.replace("SCORES", str(tmp_path / "scores")).split()
+        save_scores(Path(words[1]))
+        commands.append([*words, "--scores", "logits", "--out", str(out)])
     without_torch(RUN, json.dumps(commands))
-    for evaluated, calibrated, thresholds in outs.values():
-        assert json.loads((evaluated / "evaluation.json").read_text())["data"]["rows"] == 300
-        assert (calibrated / "link.json").is_file()
-        assert set(json.loads(thresholds.read_text())["thresholds"]) == set(NAMES)
+    evaluated, calibrated, thresholds = made
+    assert json.loads((evaluated / "evaluation.json").read_text())["data"]["rows"] == 300
+    assert (calibrated / "link.json").is_file()
+    assert set(json.loads(thresholds.read_text())["thresholds"]) == set(NAMES)
 
 
 def test_arrays_are_evaluated_calibrated_and_searched_by_the_library():

@@ -12,10 +12,8 @@ WIDTH, TOKENS = 8, 6
 
 def _linear(name: str, rows: int, columns: int) -> dict[str, torch.Tensor]:
     made = torch.Generator().manual_seed(len(name))
-    return {
-        f"{name}.weight": torch.randn(rows, columns, generator=made),
-        f"{name}.bias": torch.randn(rows, generator=made),
-    }
+    weight = torch.randn(rows, columns, generator=made)
+    return {f"{name}.weight": weight, f"{name}.bias": torch.randn(rows, generator=made)}
 
 
 def _norm(name: str) -> dict[str, torch.Tensor]:

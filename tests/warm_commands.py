@@ -10,6 +10,7 @@ starts it.
 """
 
 import atexit
+import gc
 import json
 import os
 import runpy
@@ -22,20 +23,28 @@ from contextlib import contextmanager, suppress
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from pkgutil import walk_packages
 
+import PIL.Image
 import typer.main
 from one_command_line import put_together_once
 from patience import PATIENCE, wait_until
 from quick_disk import wait_for_no_disk
 
+import labelwise.cli.app
+
 PRELOADED = (
     "labelwise.api",
-    "labelwise.cli.app",
-    "labelwise.photos",
-    "labelwise.training.run",
+    "labelwise.photos.words",
+    "labelwise.report.page",
+    "labelwise.server",
     "matplotlib.backends.backend_agg",
     "matplotlib.backends.backend_svg",
     "matplotlib.figure",
+    "array_api_compat.torch",
+    "pyarrow.dataset",
+    "scipy.optimize",
+    "scipy.stats",
     "torch._dynamo",  # a second of every training: optimizers import it when they are made
 )
 
@@ -158,13 +167,16 @@ def end(status):
 
 def preload():
     """Import what commands and runs import, so that forked processes need not."""
-    for name in PRELOADED:
+    verbs = (info.name for info in walk_packages(labelwise.cli.__path__, "labelwise.cli."))
+    for name in (*PRELOADED, *verbs):
         import_module(name)
     if find_spec("pandas"):  # pyarrow imports it where it is installed
         import_module("pandas")
     put_together_once()
     wait_for_no_disk()
-    typer.main.get_command(import_module("labelwise.cli.app").app)
+    PIL.Image.init()
+    typer.main.get_command(labelwise.cli.app.app)
+    gc.freeze()  # what was imported is shared by all forks: none looks through it
 
 
 def main():

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import subprocess
 import sys
 
@@ -60,26 +61,22 @@ for words in json.loads(sys.argv[1]):
     done = CliRunner().invoke(app, words, catch_exceptions=False)
     print(json.dumps([done.exit_code, done.output, "scipy" in sys.modules]))
 """
-SEARCHES = [
-    ["dog, -beach"],
-    ["(cat | dog), -beach", "--json"],
-    ["pet", "--count"],
-    ["cat", "--sort", "date", "--folder", "photos", "--top", "3"],
-    ["none", "--paths-only"],
-]
-BOUNDED = [  # scipy computes the bounds
-    ["dog", "--at-least", "0.1"],
-    ["dog", "--wrong-at-most", "0.3", "--count", "--json"],
-    ["dog", "--wrong-at-most", "0.5"],
-]
-
-
-OTHERS = [
-    *(["label", "INDEX", "photos/photos/1.png", "dog", "-cat"], ["label", "next", "INDEX"]),
-    *(["label", "next", "INDEX", "--order", "wrong"], ["label", "INDEX", "-o", "labels.csv"]),
-    *(["search", "INDEX", "dog"], ["count", "INDEX", "dog"], ["tag", "INDEX", "--xmp"]),
-    ["tag", "INDEX", "--xmp", "--undo"],
-]
+PLAIN = """label INDEX photos/photos/1.png dog -cat
+label next INDEX
+label next INDEX --order wrong
+label INDEX -o labels.csv
+search INDEX dog
+count INDEX dog
+tag INDEX --xmp
+tag INDEX --xmp --undo
+search INDEX 'dog, -beach'
+search INDEX '(cat | dog), -beach' --json
+search INDEX pet --count
+search INDEX cat --sort date --folder photos --top 3
+search INDEX none --paths-only"""
+BOUNDED = """search INDEX dog --at-least 0.1
+search INDEX dog --wrong-at-most 0.3 --count --json
+search INDEX dog --wrong-at-most 0.5"""  # scipy computes the bounds
 
 
 def test_photos_are_searched_labelled_counted_and_tagged_without_torch(tmp_path, monkeypatch):
@@ -91,17 +88,14 @@ def test_photos_are_searched_labelled_counted_and_tagged_without_torch(tmp_path,
     must_run(*words, catch_exceptions=False)
     monkeypatch.setenv("LABELWISE_OVERWRITE", "1")
     monkeypatch.chdir(tmp_path)
-    commands = [[str(folder) if word == "INDEX" else word for word in words] for words in OTHERS]
-    commands += [["search", str(folder), *words] for words in (*SEARCHES, *BOUNDED)]
-    done = subprocess.run(
-        [sys.executable, "-c", WITHOUT_TORCH, json.dumps(commands)],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-    )
+    typed = f"{PLAIN}\n{BOUNDED}".replace("INDEX", str(folder)).splitlines()
+    commands = [shlex.split(line) for line in typed]
+    program = [sys.executable, "-c", WITHOUT_TORCH, json.dumps(commands)]
+    done = subprocess.run(program, capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     found = [json.loads(line) for line in done.stdout.splitlines()]
-    assert not any(imported for _, _, imported in found[: -len(BOUNDED)]), "scipy was imported"
+    plain = found[: len(PLAIN.splitlines())]
+    assert not any(imported for _, _, imported in plain), "scipy was imported"
     for words, (status, said, _) in zip(commands, found, strict=True):
         expected = run(*words, catch_exceptions=False)
         assert (status, _unnumbered(said)) == (0, _unnumbered(expected.output)), words

@@ -13,10 +13,9 @@ import pytest
 from PIL import Image
 from test_app import call
 from tiny_predictor import NAMES, make
-from typed import run
+from typed import refused
 
 from labelwise.decide import TopK
-from labelwise.errors import SettingsError
 from labelwise.system.text import from_cell
 from labelwise.types import LabelSpace
 
@@ -60,38 +59,26 @@ def pictures(tmp_path_factory):
 @pytest.mark.parametrize("out", ["out.csv", "shards/"])
 def test_the_decoder_of_a_gpu_needs_one(model, pictures, tmp_path, out):
     words = ["predict", str(model), str(pictures), "-o", str(tmp_path) + "/" + out]
-    refused = run(*words, "--decode", "cuda")
-    assert isinstance(refused.exception, SettingsError)
-    assert str(refused.exception) == (
-        "--decode cuda needs a model on a GPU, --device cuda; got cpu"
-    )
+    said = "--decode cuda needs a model on a GPU, --device cuda; got cpu"
+    assert refused(*words, "--decode", "cuda") == said
     assert list(tmp_path.iterdir()) == []
 
 
-def test_good_files_are_answered_and_broken_ones_named(
+def test_good_files_are_answered_and_broken_ones_named_in_files_of_each_kind(
     model, pictures, tmp_path, monkeypatch, capsys
 ):
-    out = tmp_path / "answers.jsonl"
-    assert call(monkeypatch, "predict", str(model), str(pictures), "-o", str(out)) == 1
-    shown = capsys.readouterr()
-    for name in BROKEN:
-        assert name in shown.err
-    assert "4 of 12 images could not be read" in shown.err
-    assert "8 of 12 images predicted" in shown.out
-    answers = [json.loads(line) for line in out.read_text().splitlines()]
-    assert len(answers) == 12
-    for answer in answers:
-        if answer["path"].endswith(BROKEN):
-            assert answer.keys() == {"path", "error"}
-        else:
-            assert answer.keys() == {"path", "labels", "probs"}
-            assert list(answer["probs"]) == list(NAMES)
-
-
-def test_files_of_each_kind_hold_the_same_answers(model, pictures, tmp_path, monkeypatch):
     for suffix in ("csv", "jsonl", "parquet"):
-        call(monkeypatch, "predict", str(model), str(pictures), "-o", str(tmp_path / f"a.{suffix}"))
+        assert call(monkeypatch, "predict", model, pictures, "-o", tmp_path / f"a.{suffix}") == 1
+        shown = capsys.readouterr()
+        assert all(name in shown.err for name in BROKEN)
+        assert "4 of 12 images could not be read" in shown.err
+        assert "8 of 12 images predicted" in shown.out
     lines = [json.loads(line) for line in (tmp_path / "a.jsonl").read_text().splitlines()]
+    assert len(lines) == 12
+    for line in lines:
+        is_broken = line["path"].endswith(BROKEN)
+        assert line.keys() == ({"path", "error"} if is_broken else {"path", "labels", "probs"})
+        assert is_broken or list(line["probs"]) == list(NAMES)
     with (tmp_path / "a.csv").open(newline="") as stream:
         rows = list(csv.DictReader(stream))
     parquet = pq.read_table(tmp_path / "a.parquet")
@@ -159,9 +146,8 @@ def test_odd_neighbours_in_a_folder_stop_nothing(model, tmp_path, monkeypatch, c
     answers = [json.loads(line) for line in out.read_text().splitlines()]
     names = [answer["path"].rpartition("/")[2] for answer in answers]
     assert sorted(names) == ["a.png", r"caf\xe9.png", "eps.jpg", "thin.png"]
-    assert [name for name, answer in zip(names, answers, strict=True) if "error" in answer] == [
-        "eps.jpg"
-    ]
+    failed = [name for name, answer in zip(names, answers, strict=True) if "error" in answer]
+    assert failed == ["eps.jpg"]
     assert call(monkeypatch, "predict", str(model), str(folder / "pipe.jpg")) == 1
     assert "it is a device, pipe or socket" in capsys.readouterr().err
 

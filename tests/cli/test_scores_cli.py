@@ -16,50 +16,43 @@ from labelwise.scores import read_scores
 APART = ("--fit-on", "val", "--report-on", "test")
 
 
+def saved_scores(path, rows, *, divided=True, unknown=0.0):
+    """Write logits of val and test rows, or probabilities of an undivided table."""
+    own, more = sample(rows, unknown=unknown), {}
+    if own.observed is not None:
+        more["observed"] = own.observed
+    if divided:
+        more["split"] = np.repeat(["val", "test"], rows // 2)
+    given = own.logits if divided else 1 / (1 + np.exp(-own.logits))
+    np.savez(path, scores=given, labels=own.labels, names=np.array(NAMES), **more)
+    return path
+
+
 @pytest.fixture
 def scores(tmp_path):
-    predictions = sample(200, unknown=0.1)
-    np.savez(
-        tmp_path / "scores.npz",
-        scores=predictions.logits,
-        labels=predictions.labels,
-        observed=predictions.observed,
-        names=np.array(NAMES),
-        split=np.repeat(["val", "test"], 100),
-    )
-    return tmp_path / "scores.npz"
+    return saved_scores(tmp_path / "scores.npz", 200, unknown=0.1)
 
 
 @pytest.fixture
 def undivided(tmp_path):
-    predictions = sample(200)
-    np.savez(
-        tmp_path / "all.npz",
-        scores=1 / (1 + np.exp(-predictions.logits)),
-        labels=predictions.labels,
-        names=np.array(NAMES),
-    )
-    return tmp_path / "all.npz"
+    return saved_scores(tmp_path / "all.npz", 200, divided=False)
 
 
 def test_evaluate_says_the_numbers_and_writes_the_report(scores, tmp_path):
-    result = must_run(
-        "evaluate", scores, "--scores", "logits", "--split", "test", "-o", tmp_path / "out"
-    )
+    words = ("--scores", "logits", "--split", "test", "-o", tmp_path / "out")
+    result = must_run("evaluate", scores, *words)
     for words in ("mAP over labels", "worst labels", "<b>tree & co</b>", "equal-width bins"):
         assert words in result.stdout
     there = {str(path.relative_to(tmp_path / "out")) for path in (tmp_path / "out").rglob("*.*")}
     assert {"report.html", "evaluation.json", "charts/reliability-all-entries.svg"} <= there
     saved = Evaluation.load(tmp_path / "out" / "evaluation.json")
-    assert saved.data.rows == 100
-    assert saved.headline[0].name == "mAP over labels"
+    assert (saved.data.rows, saved.headline[0].name) == (100, "mAP over labels")
 
 
 def test_evaluate_speaks_json(undivided):
     result = run("evaluate", undivided, "--scores", "probs", "--rule", "top-2", "--json")
     evaluation = Evaluation.from_json(result.stdout)
-    assert evaluation.sets.mean_size == 2
-    assert evaluation.link == "sigmoid"
+    assert (evaluation.sets.mean_size, evaluation.link) == (2, "sigmoid")
 
 
 @pytest.mark.parametrize(
@@ -84,11 +77,9 @@ def test_calibrate_between_splits(scores, tmp_path):
     out = tmp_path / "calibrated"
     words = ("--scores", "logits", "--calibrator", "platt", *APART)
     result = must_run("calibrate", scores, *words, "-o", out)
-    assert "before" in result.stdout
-    assert "after" in result.stdout
     stages = json.loads((out / "before-after.json").read_text())
-    assert stages["after"]["ECE"] < stages["before"]["ECE"]
-    assert stages["after"]["log loss"] < stages["before"]["log loss"]
+    assert all(stage in result.stdout for stage in stages)
+    assert all(stages["after"][name] < stages["before"][name] for name in ("ECE", "log loss"))
     assert len(read_scores(out / "predictions.parquet", None).predictions) == 200
     assert (out / "charts" / "reliability-all-entries.svg").exists()
 
@@ -119,15 +110,8 @@ def test_decide_shows_each_label_on_the_rows_it_was_fitted_on_and_on_others(undi
 
 
 def test_decide_makes_a_promise_and_checks_it_on_other_rows(tmp_path):
-    predictions = sample(1600)
-    np.savez(
-        tmp_path / "many.npz",
-        scores=predictions.logits,
-        labels=predictions.labels,
-        names=np.array(NAMES),
-        split=np.repeat(["val", "test"], 800),
-    )
-    words = ["calibrate", tmp_path / "many.npz", "--scores", "logits", *APART]
+    table = saved_scores(tmp_path / "many.npz", 1600)
+    words = ["calibrate", table, "--scores", "logits", *APART]
     result = must_run(*words, "--guarantee", "precision=0.8", "-o", tmp_path / "p.json")
     assert "promised with 95% confidence: at least 80.0%" in result.stdout
     record = json.loads((tmp_path / "p.json").read_text())

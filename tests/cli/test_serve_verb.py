@@ -18,10 +18,9 @@ from open_indexes import open_index
 from patience import PATIENCE, wait_until
 from PIL import Image
 from search_setup import picture, save_model
-from typer.testing import CliRunner
+from typed import run
 from web_setup import Client
 
-from labelwise.cli.app import app
 from labelwise.models.run_folder import RunFolder
 from labelwise.photos import update_index
 from labelwise.system.progress import Silent
@@ -34,10 +33,10 @@ def test_it_says_where_it_is_answers_loads_anew_and_stops(tmp_path, warm_command
     It is asked to stop while a photo is being sent, and once more while it waits for that.
     """
     cut_off = b"Exif\0\0II*\0\x08\0\0\0\x05\0"  # five entries are announced, none follows
-    run = save_model(tmp_path / "run")
+    model = save_model(tmp_path / "run")
     monkeypatch.setenv("LABELWISE_PORT", "0")
     monkeypatch.setenv("LABELWISE_DECODERS", "1")
-    with warm_commands.running(["serve", run], tmp_path) as process:
+    with warm_commands.running(["serve", model], tmp_path) as process:
         line = process.line()
         port = re.fullmatch(r"labelwise is at http://127\.0\.0\.1:(\d+)/ .*\n", line)[1]
         connection = http.client.HTTPConnection("127.0.0.1", int(port), timeout=PATIENCE)
@@ -47,9 +46,9 @@ def test_it_says_where_it_is_answers_loads_anew_and_stops(tmp_path, warm_command
         client = Client(int(port))
         plain = client.upload(("a.jpg", jpeg()))
         warned = client.upload(("a.jpg", jpeg(exif=cut_off)))
-        save_model(run, seed=1)
+        save_model(model, seed=1)
         os.kill(process.pid, signal.SIGHUP)
-        weights = RunFolder(run).spec.weights_sha256[:12]
+        weights = RunFolder(model).spec.weights_sha256[:12]
         wait_until(lambda: client.get("/api/v1/model")["weights"] == weights)
         connection.putrequest("POST", "/api/v1/predict")
         connection.putheader("Content-Type", "image/jpeg")
@@ -86,11 +85,11 @@ def jpeg(**options):
 def test_a_server_that_is_killed_keeps_what_was_said_and_leaves_nothing_running(
     tmp_path, warm_commands
 ):
-    run, index = save_model(tmp_path / "run"), tmp_path / "index"
+    model, index = save_model(tmp_path / "run"), tmp_path / "index"
     photo = picture(tmp_path / "photos" / "a.png", 0)
-    update_index(index, [photo.parent], model=run, watch=Silent())
+    update_index(index, [photo.parent], model=model, watch=Silent())
     name = hashlib.sha256(photo.read_bytes()).hexdigest()
-    words, answered = ["serve", run, index, "--port", "0", "--decoders", "1"], []
+    words, answered = ["serve", model, index, "--port", "0", "--decoders", "1"], []
     with warm_commands.running(words, tmp_path) as process:
         port = int(re.search(r":(\d+)/", process.line())[1])
         saying = threading.Thread(target=keep_saying, args=(port, name, answered))
@@ -130,31 +129,25 @@ def keep_saying(port, photo, answered):
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "token", "words"),
     [
-        (["--host", "0.0.0.0"], "a token is needed"),
-        (["--token-file", "nowhere"], "cannot be read"),
-        (["--max-files", "300"], "max_queue"),
-        (["--model", "cats"], "a name and a run, as in cats=runs/cats"),
-        (["--model", "a/b=runs/cats"], "must begin with a letter or digit"),
-        ([], "does not exist"),
+        ("--host 0.0.0.0", "", "a token is needed"),
+        ("--token-file nowhere", "", "cannot be read"),
+        ("--token-file short", "", "at least 16"),
+        ("--token-file short", 20 * "x", "once"),
+        ("--max-files 300", "", "max_queue"),
+        ("--model cats", "", "a name and a run, as in cats=runs/cats"),
+        ("--model a/b=runs/cats", "", "must begin with a letter or digit"),
+        ("", "", "does not exist"),
     ],
 )
-def test_what_is_unsafe_or_cannot_work_is_refused(tmp_path, monkeypatch, options, words):
-    monkeypatch.delenv("LABELWISE_TOKEN", raising=False)
-    done = CliRunner().invoke(app, ["serve", str(tmp_path), *options])
+def test_what_is_unsafe_or_cannot_work_is_refused(tmp_path, monkeypatch, options, token, words):
+    monkeypatch.setenv("LABELWISE_TOKEN", token)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "short").write_text("short")
+    done = run("serve", tmp_path, *options.split())
     assert done.exit_code == 1
     assert words in str(done.exception)
-
-
-def test_a_token_comes_from_a_file_or_the_environment_once(tmp_path, monkeypatch):
-    file = tmp_path / "token"
-    file.write_text("short")
-    done = CliRunner().invoke(app, ["serve", str(tmp_path), "--token-file", str(file)])
-    assert "at least 16" in str(done.exception)
-    monkeypatch.setenv("LABELWISE_TOKEN", "x" * 20)
-    done = CliRunner().invoke(app, ["serve", str(tmp_path), "--token-file", str(file)])
-    assert "once" in str(done.exception)
 
 
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])

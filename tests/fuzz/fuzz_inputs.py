@@ -8,6 +8,7 @@ import json
 import math
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -33,21 +34,13 @@ def damage(rng, content):
     """Return the bytes with a few of them changed, removed, repeated or cut off."""
     data = bytearray(content)
     for _ in range(rng.choice((1, 1, 2, 4))):
-        start = rng.randrange(len(data) + 1)
-        size = rng.choice((1, 1, 2, 4, 16, 64))
-        kind = rng.randrange(6)
-        if kind == 0:
-            data[start : start + size] = rng.randbytes(size)
-        elif kind == 1:
-            del data[start : start + size]
-        elif kind == 2:
-            data[start:start] = data[start : start + size] * rng.choice((1, 2, 50))
-        elif kind == 3:
-            data[start:start] = rng.choice(NASTY_TEXT).encode("utf-8", "surrogatepass")
-        elif kind == 4:
-            data[start : start + 1] = rng.choice((b"\0", b"\n", b'"', b",", b"\t", b"\xff", b"{"))
-        else:
-            del data[start:]
+        start, size = rng.randrange(len(data) + 1), rng.choice((1, 1, 2, 4, 16, 64))
+        end, text = start + size, rng.choice(NASTY_TEXT).encode("utf-8", "surrogatepass")
+        mark = rng.choice((b"\0", b"\n", b'"', b",", b"\t", b"\xff", b"{"))
+        again = data[start:end] * rng.choice((1, 2, 50))
+        kinds = ((end, rng.randbytes(size)), (end, b""), (start, again), (start, text))
+        stop, new = rng.choice((*kinds, (start + 1, mark), (len(data), b"")))
+        data[start:stop] = new
     return bytes(data)
 
 
@@ -60,36 +53,29 @@ def strange_value(rng):
     return value
 
 
+def places_in(node):
+    """Yield every place of plain data: what holds it, and its key there."""
+    pairs = [*node.items()] if isinstance(node, dict) else enumerate(node)
+    for key, child in pairs if isinstance(node, dict | list) else ():
+        yield node, key
+        yield from places_in(child) if isinstance(child, dict | list) else ()
+
+
 def strange_json(rng, value):
-    """Return plain data with one place changed: another value, one less, one more."""
-    waiting, places = [value], []
-    while waiting:
-        node = waiting.pop()
-        if isinstance(node, dict):
-            children = node.items()
-        else:
-            children = enumerate(node) if isinstance(node, list) else ()
-        for key, child in children:
-            places.append((node, key))
-            waiting.append(child)
+    """Return plain data with a few places changed: another value, one less, one more."""
+    places = [*places_in(value)] if isinstance(value, dict | list) else []
     if not places or rng.random() < 0.03:
         return strange_value(rng)
     for _ in range(rng.choice((1, 1, 1, 2, 3))):
         node, key = rng.choice(places)
         kind = rng.randrange(5)
-        try:
-            if kind == 0 and isinstance(node, dict):
-                node.pop(key, None)
-            elif kind == 0:
+        with suppress(LookupError):  # it went before
+            if kind == 0:
                 del node[key]
             elif kind == 1 and isinstance(node, list):
                 node.append(node[key])
-            elif kind == 1:
-                node[rng.choice(NASTY_TEXT)] = strange_value(rng)
             else:
-                node[key] = strange_value(rng)
-        except IndexError:
-            continue
+                node[rng.choice(NASTY_TEXT) if kind == 1 else key] = strange_value(rng)
     return value
 
 
@@ -138,31 +124,27 @@ def damage_parquet(rng, content):
     if rng.random() < 0.3:
         return damage(rng, content)
     table = pq.read_table(io.BytesIO(content))
-    metadata = dict(table.schema.metadata or {})
-    place = rng.randrange(table.num_columns)
-    kind = rng.randrange(4)
+    metadata, strange = dict(table.schema.metadata or {}), strange_array(rng, table.num_rows)
+    place, kind = rng.randrange(table.num_columns), rng.randrange(4)
     if kind == 0:
         table = table.remove_column(place)
     elif kind == 1:
-        name = table.column_names[place]
-        table = table.set_column(place, name, strange_array(rng, table.num_rows))
+        table = table.set_column(place, table.column_names[place], strange)
     elif kind == 2:
         name = rng.choice([*table.column_names, "split", "group", "unknown", "image"])
-        table = table.append_column(name, strange_array(rng, table.num_rows))
+        table = table.append_column(name, strange)
     for key in list(metadata):
         if key != b"ARROW:schema" and rng.random() < (0.8 if kind == 3 else 0.1):
             metadata[key] = damage_json(rng, metadata[key])
-    buffer = io.BytesIO()
-    pq.write_table(table.replace_schema_metadata(metadata), buffer)
-    return buffer.getvalue()
+    return parquet(table, metadata)
 
 
 def damage_npz(rng, content):
     """Return an archive with another array in it, or damaged bytes."""
     if rng.random() < 0.3:
         return damage(rng, content)
-    with np.load(io.BytesIO(content)) as archive:
-        arrays = {name: archive[name] for name in archive.files}
+    with np.load(io.BytesIO(content)) as opened:
+        arrays = {name: opened[name] for name in opened.files}
     name = rng.choice([*arrays, "file", "extra"])
     kinds = (
         *(np.float64(0.5), np.zeros((0, 3)), np.zeros((2, 3, 4)), np.full((4, 3), np.nan)),
@@ -173,17 +155,11 @@ def damage_npz(rng, content):
     arrays[name] = rng.choice(kinds)
     if rng.random() < 0.2:
         arrays.pop(rng.choice(list(arrays)))
-    buffer = io.BytesIO()
-    np.savez(buffer, **{key: value for key, value in arrays.items() if key != "file"})
-    return buffer.getvalue()
+    return archive(**{key: value for key, value in arrays.items() if key != "file"})
 
 
-BY_SUFFIX = {
-    ".json": damage_json,
-    ".jsonl": damage_json_lines,
-    ".npz": damage_npz,
-    ".parquet": damage_parquet,
-}
+BY_SUFFIX = {".json": damage_json, ".jsonl": damage_json_lines}
+BY_SUFFIX |= {".npz": damage_npz, ".parquet": damage_parquet}
 
 
 class UnreadError(Exception):
@@ -214,11 +190,10 @@ class Target:
         """Return the good files, one of them damaged, or files that are made anew."""
         if self.made is not None:
             return self.made(rng)
-        files = dict(self.good if isinstance(self.good, dict) else self.good())
-        chosen = rng.choice(sorted(files))
-        ways = BY_SUFFIX | self.damage
-        files[chosen] = ways.get(Path(chosen).suffix, ways.get("", damage))(rng, files[chosen])
-        return files
+        files = self.good if isinstance(self.good, dict) else self.good()
+        chosen, ways = rng.choice(sorted(files)), BY_SUFFIX | self.damage
+        way = ways.get(Path(chosen).suffix, ways.get("", damage))
+        return files | {chosen: way(rng, files[chosen])}
 
 
 def drawn(name, made, read, *check):
@@ -248,7 +223,14 @@ def saved(save, name):
 
 def parquet(columns, metadata=None):
     buffer = io.BytesIO()
-    pq.write_table(pa.table(columns).replace_schema_metadata(metadata or {}), buffer)
+    table = columns if isinstance(columns, pa.Table) else pa.table(columns)
+    pq.write_table(table.replace_schema_metadata(metadata or {}), buffer)
+    return buffer.getvalue()
+
+
+def archive(**arrays):
+    buffer = io.BytesIO()
+    np.savez(buffer, **arrays)
     return buffer.getvalue()
 
 

@@ -5,7 +5,6 @@ stands there, number by number.
 """
 
 import contextlib
-import io
 import json
 import math
 import re
@@ -22,6 +21,7 @@ from forged import rewrite
 from fuzz_inputs import (
     Target,
     UnreadError,
+    archive,
     as_json,
     damage,
     drawn,
@@ -41,6 +41,7 @@ from labelwise.decide import Threshold
 from labelwise.decide.parse_rule import find_rule
 from labelwise.evaluation import Evaluation, evaluate
 from labelwise.links import Sigmoid
+from labelwise.methods import link_to_spec, rule_to_spec
 from labelwise.models import ModelSpec
 from labelwise.models.graph_file import UNSEALED, Facts, read_model, sealed
 from labelwise.models.graph_model import (
@@ -96,13 +97,15 @@ def same_predictions(read, folder):
     if "observed" in table.column_names:
         seen = np.array(table["observed"].to_pylist())
     labels = np.array(table["labels"].to_pylist(), np.float64)
-    found = np.asarray(read.labels).astype(np.float64)
-    assert np.allclose(found[seen], labels[seen]), "labels changed"
+    assert np.allclose(np.asarray(read.labels)[seen], labels[seen]), "labels changed"
     known = np.ones_like(seen) if read.observed is None else np.asarray(read.observed)
     assert np.array_equal(known, seen), "what is known changed"
     if read.link is not None:
-        probs = read.link(read.logits)
-        assert bool(((probs >= 0) & (probs <= 1)).all()), "a probability is not one"
+        are_probabilities(read.link(read.logits))
+
+
+def are_probabilities(probs):
+    assert bool(((probs >= 0) & (probs <= 1)).all()), "a probability is not one"
 
 
 def model_json(path):
@@ -114,8 +117,7 @@ def same_spec(spec, folder):
     same(spec.model_dump(mode="json"), json.loads((folder / "model.json").read_bytes()))
     rows = torch.tensor([[0.0, 1.0, -2.0], [40.0, -40.0, 3.0]])[:, : len(spec.labels)]
     if spec.made_link is not None and rows.shape[1] == len(spec.labels):
-        probs = spec.made_link(rows)
-        assert bool(((probs >= 0) & (probs <= 1)).all()), "a probability is not one"
+        are_probabilities(probs := spec.made_link(rows))
         spec.made_rule(probs)
 
 
@@ -138,14 +140,8 @@ def same_evaluation(read, folder):
         assert not re.search(r'[" ,](nan|-?inf)[" ,]', chart), "a place is not a number"
 
 
-def evaluation_files():
-    lines = b'{"step": 1, "loss": 0.5, "lr": 0.1}\n{"step": 9, "loss": 0.25, "epoch": 1}\n'
-    return {**saved(evaluation, "evaluation.json")(), "metrics.jsonl": lines}
-
-
-EVALUATION = evaluation_files()
-
-
+JOURNAL = b'{"step": 1, "loss": 0.5, "lr": 0.1}\n{"step": 9, "loss": 0.25, "epoch": 1}\n'
+EVALUATION = saved(evaluation, "evaluation.json")() | {"metrics.jsonl": JOURNAL}
 PLATT = Platt(Sigmoid(), [1.0, 2.0, 3.0], [0.5, 0.0, -0.5], 30.0)
 
 
@@ -158,11 +154,10 @@ def metadata():
 
 def onnx_bytes(stated):
     """Return a graph with this metadata, sealed: its hash is right whatever it says."""
-    value = helper.make_tensor_value_info("pixels", TensorProto.FLOAT, [1, 3])
-    out = helper.make_tensor_value_info("logits", TensorProto.FLOAT, [1, 3])
-    graph = helper.make_graph(
-        [helper.make_node("Identity", ["pixels"], ["logits"])], "g", [value], [out]
-    )
+    names = ("pixels", "logits")
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 3]) for name in names]
+    node = helper.make_node("Identity", *([name] for name in names))
+    graph = helper.make_graph([node], "g", ends[:1], ends[1:])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
     helper.set_model_props(model, stated)
     with contextlib.suppress(ValueError):
@@ -205,13 +200,8 @@ def same_facts(read, folder):
         assert json.loads(stated.get(key, "true")) is json.loads(found[key])
 
 
-def link_json():
-    from labelwise.methods import link_to_spec, rule_to_spec
-
-    link = link_to_spec(PLATT)
-    rule = rule_to_spec(Threshold(0.5))
-    facts = {"format": 1, "names": list(NAMES), "scores": "logits", "link": link, "rule": rule}
-    return as_json(facts)
+FITTED = {"link": link_to_spec(PLATT), "rule": rule_to_spec(Threshold(0.5))}
+FITTED |= {"format": 1, "names": list(NAMES), "scores": "logits"}
 
 
 def same_fitted(read, folder):
@@ -222,28 +212,12 @@ def same_fitted(read, folder):
         assert bool(torch.isfinite(probs).all())
 
 
-def archive(**arrays):
-    buffer = io.BytesIO()
-    np.savez(buffer, **arrays)
-    return buffer.getvalue()
-
-
 LINEAR = np.linspace(0.1, 0.9, 12).reshape(4, 3)
-
-
-def npz():
-    return archive(scores=LINEAR, labels=LINEAR > 0.5, names=np.array(list(NAMES)))
-
-
-def embeddings():
-    names = np.array(list(NAMES))
-    return archive(ids=np.array(list("abcd")), embeddings=LINEAR, labels=LINEAR > 0.5, names=names)
-
-
-def texts():
-    prompts, labels = np.array(["an x", "a y", "a z"]), np.array(list(NAMES))
-    scale = np.float64(10.0)
-    return archive(embeddings=np.eye(3), prompts=prompts, labels=labels, logit_scale=scale)
+LABELLED = {"labels": LINEAR > 0.5, "names": np.array(NAMES)}
+PROMPTED = {"prompts": np.array(["an x", "a y", "a z"]), "labels": np.array(NAMES)}
+NPZ = archive(scores=LINEAR, **LABELLED)
+EMBEDDINGS = archive(ids=np.array(list("abcd")), embeddings=LINEAR, **LABELLED)
+TEXTS = archive(embeddings=np.eye(3), logit_scale=np.float64(10.0), **PROMPTED)
 
 
 def read_votes(path):
@@ -253,19 +227,13 @@ def read_votes(path):
 
 def comparison(folder):
     folder.mkdir()
-    figures = {
-        method: {
-            seed: {"mAP@class": 0.5 + seed / 100, "log loss after": math.inf} for seed in (0, 1)
-        }
-        for method in ("bce", "asl")
-    }
+    seeds = {n: {"mAP@class": 0.5 + n / 100, "log loss after": math.inf} for n in (0, 1)}
     settings = {"bce": {"lr": 0.1}, "asl": {"lr": 0.2}}
-    Comparison(figures, settings).save(folder)
+    Comparison(dict.fromkeys(settings, seeds), settings).save(folder)
 
 
-def read_rule(folder):
-    text = (folder / "rule.txt").read_bytes().decode("utf-8", "surrogateescape")
-    return find_rule(text)
+def read_rule(path):
+    return find_rule(path.read_bytes().decode("utf-8", "surrogateescape"))
 
 
 def rule_texts(rng):
@@ -288,13 +256,8 @@ recipe: {epochs: 2, optimizer: {lr: 0.1}}
 """
 YAML_WORDS = (b"!!timestamp 2020-13-45", b"!!timestamp x", b"2020-01-01", b"!!binary x", b"&a [*a]")
 SCORES = b"id,score:x,score:y,label:x,label:y,split\na,0.5,0.1,1,0,val\nb,0.2,0.7,,1,test\n"
-TABLE = {
-    "id": ["a", "b"],
-    "score:x": [0.5, 0.25],
-    "score:y": [0.125, 0.75],
-    "label:x": [1.0, None],
-    "label:y": [0.0, 1.0],
-}
+TABLE = {"id": ["a", "b"], "score:x": [0.5, 0.25], "score:y": [0.125, 0.75]}
+TABLE |= {"label:x": [1.0, None], "label:y": [0.0, 1.0]}
 SHARD = {"shard": "part-00000.parquet", "rows": 9, "failed": 1, "bytes": 100, "hash": "ab"}
 MANIFEST = b"\n".join(
     json.dumps({**SHARD, "shard": f"part-0000{n}.parquet"}).encode() for n in range(3)
@@ -317,45 +280,32 @@ def damage_yaml(rng, content):
 YAML_DAMAGE = {".yaml": damage_yaml}
 TAXONOMY = b"child,parent\ndog,animal\ncat,animal\npuppy,dog\n"
 VOTES = b"photo,label,worker,answer\na,x,u,yes\na,x,v,no\nb,y,u,no\n"
+
+
+def of_saved(name, file, save, read, check):
+    """Return the target of a file that the project writes."""
+    return Target(name, saved(save, file), lambda folder: read(folder / file), check)
+
+
 RESULTS = (
-    Target(
-        "predictions",
-        saved(predictions_file, "p.parquet"),
-        lambda folder: Predictions.load(folder / "p.parquet"),
-        same_predictions,
-    ),
-    Target(
-        "model.json",
-        saved(model_json, "model.json"),
-        lambda folder: ModelSpec.load(folder / "model.json"),
-        same_spec,
-    ),
+    of_saved("predictions", "p.parquet", predictions_file, Predictions.load, same_predictions),
+    of_saved("model.json", "model.json", model_json, ModelSpec.load, same_spec),
     Target("evaluation and report", EVALUATION, draw, same_evaluation),
     drawn("onnx metadata", made_onnx, read_onnx, same_facts),
-    of_file("fitted", "link.json", link_json(), read_fitted, check=same_fitted),
+    of_file("fitted", "link.json", as_json(FITTED), read_fitted, check=same_fitted),
     of_file("settings", "s.yaml", SETTINGS, read_settings, {}, damage=YAML_DAMAGE),
-    of_file("scores npz", "s.npz", npz(), read_scores, "probs"),
+    of_file("scores npz", "s.npz", NPZ, read_scores, "probs"),
     of_file("scores csv", "s.csv", SCORES, read_scores, "probs"),
-    of_file(
-        "scores parquet",
-        "s.parquet",
-        parquet(TABLE),
-        read_scores,
-        "probs",
-    ),
-    of_file("embeddings", "e.npz", embeddings(), read_embeddings),
-    of_file("texts", "t.npz", texts(), read_texts),
+    of_file("scores parquet", "s.parquet", parquet(TABLE), read_scores, "probs"),
+    of_file("embeddings", "e.npz", EMBEDDINGS, read_embeddings),
+    of_file("texts", "t.npz", TEXTS, read_texts),
     of_file("taxonomy", "t.csv", TAXONOMY, Taxonomy.read),
     of_file("taxonomy of paths", "t.txt", b"animal|dog|puppy\nanimal|cat\n", Taxonomy.read),
     of_file("votes", "v.csv", VOTES, read_votes),
-    Target(
-        "manifest",
-        {"_manifest.jsonl": MANIFEST},
-        lambda folder: Manifest(storage_at(str(folder))),
-    ),
+    Target("manifest", {"_manifest.jsonl": MANIFEST}, lambda f: Manifest(storage_at(str(f)))),
     Target("comparison", saved(comparison, "c"), lambda f: Comparison.load(f / "c").markdown()),
     of_file("review", "r.csv", REVIEW, read_review),
-    drawn("rules", rule_texts, read_rule),
+    drawn("rules", rule_texts, lambda folder: read_rule(folder / "rule.txt")),
 )
 
 
@@ -388,17 +338,13 @@ def named(node, name):
 
 
 def folder_files(rng):
-    files = dict(good_graph())
-    kind = rng.randrange(5)
-    if kind < 3:
+    files, chosen = dict(good_graph()), rng.choice((GRAPH, WEIGHTS))
+    if rng.random() < 0.6:
         files[GRAPH] = strange_attribute(rng, files[GRAPH])
-    elif kind == 3:
-        files[GRAPH] = damage(rng, files[GRAPH])
     else:
-        files[WEIGHTS] = damage(rng, files[WEIGHTS])
-    space = LabelSpace(("x", "y", "z"))
-    stated = Facts(space, Sigmoid(), Threshold(0.5), Transform(SIZE), "bce", "1" * 64).metadata()
-    stated["files"] = {name: digest(content) for name, content in files.items()}
+        files[chosen] = damage(rng, files[chosen])
+    facts = (LabelSpace(NAMES), Sigmoid(), Threshold(0.5), Transform(SIZE), "bce", "1" * 64)
+    stated = {**Facts(*facts).metadata(), "files": {n: digest(files[n]) for n in files}}
     text = json.dumps(stated)
     return {**files, FACTS: text.replace(UNSEALED, digest(text.encode()), 1).encode()}
 
@@ -423,8 +369,5 @@ def same_answers(read, folder):
     assert np.median(np.abs(probability - expected)) < 1e-3, "another link than the one it names"
 
 
-OPENVINO = (
-    (drawn("openvino graph", folder_files, load_and_run, same_answers),)
-    if find_spec("openvino")
-    else ()
-)
+GRAPHS = drawn("openvino graph", folder_files, load_and_run, same_answers)
+OPENVINO = (GRAPHS,) if find_spec("openvino") else ()

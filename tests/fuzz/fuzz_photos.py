@@ -8,6 +8,7 @@ import io
 import itertools
 import json
 import tempfile
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from xml.etree import ElementTree
@@ -70,27 +71,19 @@ from labelwise.types import LabelSpace
 
 def openvino_files(rng):
     """Return a folder whose facts are strange but sealed, or good ones with a damaged file."""
-    graph, weights = b"<net/>", b"\0" * 8
-    hashes = {GRAPH: digest(graph), WEIGHTS: digest(weights)}
-    stated = {**metadata(), "files": hashes}
-    kind = rng.randrange(3)
+    files = {GRAPH: b"<net/>", WEIGHTS: b"\0" * 8}
+    stated = {**metadata(), "files": {name: digest(files[name]) for name in files}}
+    kind, key = rng.randrange(3), rng.choice(sorted(stated.keys() - {"sha256"}))
     if kind == 0:
-        key = rng.choice(sorted(set(stated) - {"sha256"}))
-        try:
-            told = json.loads(stated[key])
-        except (TypeError, ValueError):
-            told = stated[key]
+        told = stated[key]
+        with suppress(TypeError, ValueError):
+            told = json.loads(told)
         changed = as_json(strange_json(rng, told)).decode("utf-8", "ignore")
         stated[key] = changed if rng.random() < 0.8 else strange_value(rng)
-    elif kind == 1:
-        stated = strange_json(rng, stated)
-    text = as_json(stated).decode()
-    text = text.replace(UNSEALED, digest(text.encode()), 1)
-    files = {FACTS: text.encode(), GRAPH: graph, WEIGHTS: weights}
-    if kind == 2:
-        chosen = rng.choice(sorted(files))
-        files[chosen] = damage(rng, files[chosen])
-    return files
+    text = as_json(strange_json(rng, stated) if kind == 1 else stated)
+    files[FACTS] = text.replace(UNSEALED.encode(), digest(text).encode(), 1)
+    chosen = rng.choice(sorted(files))
+    return files | ({chosen: damage(rng, files[chosen])} if kind == 2 else {})
 
 
 def plan_files():
@@ -124,15 +117,19 @@ def make_index(place):
 INDEX = saved(make_index, "i.index")
 
 
-def receipt_files(rng):
-    """Return an index whose receipts were changed, as an editor or a bad disk would."""
-    whole, change = INDEX(), rng.choice((damage, damage_json_lines))
-    return {**whole, RECEIPTS: change(rng, whole[RECEIPTS])}
+def changed_index(name, *ways):
+    """Return what makes indexes of which one file was changed, as an editor or a bad disk would."""
+    return lambda rng: INDEX() | {name: rng.choice(ways)(rng, INDEX()[name])}
 
 
-def read_receipts(folder):
-    with Index(folder / "i.index") as index:
-        return receipts_of(index)
+def of_index(read):
+    """Return what reads an opened index."""
+
+    def opened(folder):
+        with Index(folder / "i.index") as index:
+            return read(index, folder)
+
+    return opened
 
 
 def same_receipts(read, folder):
@@ -147,33 +144,16 @@ ANSWERS = [
 ]
 
 
-def seen_parquet():
-    looks = pa.FixedSizeListArray.from_arrays(pa.array(np.zeros(2 * WIDTH, np.float32)), WIDTH)
-    return parquet({"sha256": pa.array([b"\1" * 32, b"\2" * 32], HASH), "fingerprint": looks})
-
-
-def answers_parquet():
-    words = pa.list_(pa.string())
-    return parquet(
-        {
-            "digest": pa.array([b"\1", b"\2"], pa.binary()),
-            "id": ["a.jpg", "b.jpg"],
-            "present": pa.array([["dog"], []], words),
-            "absent": pa.array([[], ["cat"]], words),
-            "aside": [True, False],
-        }
-    )
-
-
-def timm_folder():
-    return {
-        "config.json": b'{"architecture": "resnet18"}',
-        "model.safetensors": save({"conv1.weight": torch.zeros(2, 3), "fc.bias": torch.ones(2)}),
-    }
-
-
-def read_timm(folder):
-    return architecture_of(folder), read_state(folder)
+LOOKS = pa.FixedSizeListArray.from_arrays(pa.array(np.zeros(2 * WIDTH, np.float32)), WIDTH)
+SEEN = {"sha256": pa.array([b"\1" * 32, b"\2" * 32], HASH), "fingerprint": LOOKS}
+STRINGS = pa.list_(pa.string())
+TOLD = {"digest": pa.array([b"\1", b"\2"], pa.binary()), "id": ["a.jpg", "b.jpg"]}
+TOLD |= {"present": pa.array([["dog"], []], STRINGS), "absent": pa.array([[], ["cat"]], STRINGS)}
+TOLD |= {"aside": [True, False]}
+TIMM = {
+    "config.json": b'{"architecture": "resnet18"}',
+    "model.safetensors": save({"conv1.weight": torch.zeros(2, 3), "fc.bias": torch.ones(2)}),
+}
 
 
 SKOS = "http://www.w3.org/2004/02/skos/core#"
@@ -200,38 +180,37 @@ def read_vocabularies(folder):
 WORDS = b"dog\ncat: a photo of a cat, a kitten\n# a comment\nsparrow; bird\nbird\n"
 
 
-def read_likeness(folder):
-    with Index(folder / "i.index") as index:
-        return likeness_of(index).sentence()
-
-
-def likeness_files(rng):
-    name = "i.index/likeness.json"
-    return INDEX() | {name: damage_json(rng, INDEX()[name])}
-
-
 LOG = b"".join(as_json(one) + b"\n" for one in ANSWERS)
 VOCABULARIES = {"v.nt": LINES, "v.jsonld": GRAPH_LD, "v.rdf": XML}
 KEPT = (
     drawn("openvino", openvino_files, _read_facts),
     Target("plan", plan_files(), read_plan),
-    drawn("receipts", receipt_files, read_receipts, same_receipts),
+    drawn(
+        "receipts",
+        changed_index(RECEIPTS, damage, damage_json_lines),
+        of_index(lambda index, _: receipts_of(index)),
+        same_receipts,
+    ),
     Target(
         "log of answers",
         {"a.jsonl": LOG},
         lambda folder: LabelAnswers(AnswerLog(folder / "a.jsonl")),
         damage={".jsonl": lambda rng, content: damage_json_lines(rng, content) + b"\n"},
     ),
-    of_file("seen photos", "seen.parquet", seen_parquet(), _kept),
+    of_file("seen photos", "seen.parquet", parquet(SEEN), _kept),
     Target(
         "kept answers",
-        {"k.parquet": answers_parquet()},
+        {"k.parquet": parquet(TOLD)},
         lambda folder: KeptAnswers.load(folder / "k.jsonl"),
     ),
-    Target("timm folder", timm_folder(), read_timm),
+    Target("timm folder", TIMM, lambda folder: (architecture_of(folder), read_state(folder))),
     Target("vocabularies", VOCABULARIES, read_vocabularies, damage={".jsonld": damage_json}),
     of_file("words", "words.txt", WORDS, WordList.read),
-    drawn("likeness.json", likeness_files, read_likeness),
+    drawn(
+        "likeness.json",
+        changed_index("i.index/likeness.json", damage_json),
+        of_index(lambda index, _: likeness_of(index).sentence()),
+    ),
 )
 
 
@@ -255,31 +234,22 @@ def read_sidecar(folder):
 
 
 def keywords_by_hand(data):
-    root = ElementTree.fromstring(data)
-    return [
-        (item.text or "").strip()
-        for subject in root.iter(SUBJECT)
-        for bag in subject
-        for item in bag.iter(f"{RDF}li")
-    ]
+    bags = (bag for subject in ElementTree.fromstring(data).iter(SUBJECT) for bag in subject)
+    return [(item.text or "").strip() for bag in bags for item in bag.iter(f"{RDF}li")]
 
 
 def same_keywords(read, folder):
     found, _, without, more = read
     data = (folder / "a.xmp").read_bytes()
-    before = keywords_by_hand(data)
-    if len(found["dc"]) > len(set(before)):
-        raise AssertionError(f"{found['dc']} are not all in {before}")
-    after = keywords_by_hand(without)
-    lost = [word for word in set(before) - set(after) if word != "x"]
-    assert not lost, f"{lost} of another program were removed"
-    assert set(before) - set(keywords_by_hand(more)) <= {"x"}, "tagging removed a keyword"
-    assert "new" in keywords_by_hand(more), "the keyword was not written"
+    before, after, tagged_too = ({*keywords_by_hand(one)} for one in (data, without, more))
+    assert len(found["dc"]) <= len(before), f"{found['dc']} are not all in {before}"
+    assert before - after <= {"x"}, "keywords of another program were removed"
+    assert before - tagged_too <= {"x"}, "tagging removed a keyword"
+    assert "new" in tagged_too, "the keyword was not written"
 
 
-def read_index(folder):
-    with Index(folder / "i.index") as index:
-        return [index.odds(label).log_p[: len(index)].tolist() for label in range(len(index.space))]
+def log_probs(index, _):
+    return [index.odds(label).log_p[: len(index)].tolist() for label in range(len(index.space))]
 
 
 def same_logits(read, folder):
@@ -306,14 +276,12 @@ def drawn_query(rng, depth=0):
 
 
 def query_files(rng):
-    text, meaning = drawn_query(rng)
-    files = {"q.txt": text.encode(), "meaning.txt": meaning.encode()}
+    text, meaning = (words.encode() for words in drawn_query(rng))
     if rng.random() < 0.5:
-        files = {"q.txt": damage(rng, text.encode())}
-    elif rng.random() < 0.05:
-        depth = rng.choice((50, 2000))
-        files = {"q.txt": b"(" * depth + text.encode() + b")" * depth}
-    return files
+        return {"q.txt": damage(rng, text)}
+    depth = rng.choice((50, 2000)) if rng.random() < 0.05 else 0
+    more = {} if depth else {"meaning.txt": meaning}
+    return {"q.txt": b"(" * depth + text + b")" * depth, **more}
 
 
 def read_query(folder):
@@ -350,7 +318,7 @@ ESTIMATED = b"path,question,answer\na.jpg,is it?,yes\nb.jpg,is it?,no\n"
 LIBRARY = (
     Target("sidecar", {"a.xmp": sidecar()}, read_sidecar, same_keywords),
     of_file("index.json", "index.json", INDEX_FACTS, IndexFacts.load),
-    Target("index", INDEX, read_index, same_logits),
+    Target("index", INDEX, of_index(log_probs), same_logits),
     drawn("query", query_files, read_query, means_it),
     of_file("answers", "a.csv", ESTIMATED, read_answers),
 )
@@ -385,8 +353,13 @@ def photo(kind):
     return stream.getvalue()
 
 
-def read_photo(folder):
+def photo_in(folder):
     (place,) = [one for one in folder.iterdir() if one.suffix != ".xmp"]
+    return place
+
+
+def read_photo(folder):
+    place = photo_in(folder)
     content = place.read_bytes()
     found = read_facts(content), photo_keywords(place)
     try:
@@ -397,7 +370,7 @@ def read_photo(folder):
 
 def same_photo(read, folder):
     facts, (words, _), metadata, size = read
-    (place,) = [one for one in folder.iterdir() if one.suffix != ".xmp"]
+    place = photo_in(folder)
     content = place.read_bytes()
     for value, most in ((facts.latitude, 90), (facts.longitude, 180)):
         assert value is None or abs(value) <= most
@@ -433,23 +406,17 @@ def tensors_with(rng, good):
     return damage(rng, content) if rng.random() < 0.2 else content
 
 
-PICTURES_KEPT = {
-    "rows": torch.arange(4),
-    "features": torch.ones(4, 3, dtype=torch.float16),
-    "looks": torch.ones(4, 2, dtype=torch.float16),
-    "fitted": torch.ones(5, 3, dtype=torch.float16),
-    "weights": torch.full((32,), 7, dtype=torch.uint8),
-}
+SHAPES = {"features": (4, 3), "looks": (4, 2), "fitted": (5, 3)}
+PICTURES_KEPT = {name: torch.ones(shape, dtype=torch.float16) for name, shape in SHAPES.items()}
+PICTURES_KEPT |= {"rows": torch.arange(4), "weights": torch.full((32,), 7, dtype=torch.uint8)}
 
 
 def same_pictures(read, folder):
     if read is None:
         raise UnreadError
     count, width = read.features.shape
-    assert read.rows.shape == (count,)
-    assert read.rows.dtype == np.int64
-    assert len(read.looks) == count
-    assert read.fitted.shape[1:] == (width,)
+    assert (read.rows.shape, read.rows.dtype) == ((count,), np.int64)
+    assert (len(read.looks), read.fitted.shape[1:]) == (count, (width,))
     for values in (read.features, read.looks, read.fitted):
         assert values.dtype == np.float16
         assert np.isfinite(values).all()
@@ -471,11 +438,8 @@ def read_model_of_words(folder):
 
 def are_numbers(read, folder):
     towers, *found = read
-    if any(
-        float(one.abs().max()) > 1e4
-        for half in (towers.image, towers.text)
-        for one in half.parameters()
-    ):
+    numbers = (*towers.image.parameters(), *towers.text.parameters())
+    if any(float(one.abs().max()) > 1e4 for one in numbers):
         raise UnreadError  # no number is large enough for what comes of them
     for values in found:
         assert bool(torch.isfinite(values).all()), "a feature is not a number"
@@ -484,13 +448,8 @@ def are_numbers(read, folder):
 ASKED = b"path,answer,query\n/p/0.jpg,yes,dog\n/p/2.jpg,no,dog\n/p/3.jpg,unsure,dog\n"
 
 
-def asked_files(rng):
-    return {**INDEX(), "asked.csv": damage(rng, ASKED)}
-
-
-def read_asked(folder):
-    with Index(folder / "i.index") as index:
-        return read_list_answers(index, folder / "asked.csv")
+def read_asked(index, folder):
+    return read_list_answers(index, folder / "asked.csv")
 
 
 KINDS = {"jpeg": "a.jpg", "png": "a.png", "webp": "a.webp", "tiff": "b.tif"}
@@ -516,5 +475,9 @@ PICTURES = (
         same_head,
     ),
     Target("model of words", clip_folder, read_model_of_words, are_numbers),
-    drawn("answers about lists", asked_files, read_asked),
+    drawn(
+        "answers about lists",
+        lambda rng: INDEX() | {"asked.csv": damage(rng, ASKED)},
+        of_index(read_asked),
+    ),
 )

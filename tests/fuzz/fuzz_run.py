@@ -45,10 +45,9 @@ class TooSlow(BaseException):
 
 def attempt(target, seed, number, counts):
     """Return what is wrong with one input's outcome, None if nothing is; count the outcome."""
-    rng = Random(f"{seed}/{target.name}/{number}")
     folder = Path(tempfile.mkdtemp(prefix="fuzz-"))
     try:
-        for name, content in target.files(rng).items():
+        for name, content in target.files(Random(f"{seed}/{target.name}/{number}")).items():
             place = folder / name
             place.parent.mkdir(parents=True, exist_ok=True)
             place.write_bytes(content)

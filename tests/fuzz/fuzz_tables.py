@@ -7,7 +7,6 @@ written.
 import csv
 import io
 import json
-import tarfile
 import tempfile
 from functools import cache
 from pathlib import Path
@@ -16,15 +15,8 @@ import numpy as np
 import official
 import pyarrow as pa
 import torch
-from fuzz_inputs import (
-    Target,
-    UnreadError,
-    drawn,
-    of_file,
-    parquet,
-    saved,
-)
-from sample_pictures import jpeg
+from fuzz_inputs import Target, UnreadError, drawn, of_file, parquet, saved
+from sample_pictures import Folder, jpeg
 
 from labelwise.data import export, load
 from labelwise.data.camera_results import read_camera_results
@@ -68,17 +60,12 @@ def made_table(rng):
     present = [[n for n, s in zip(names, row, strict=True) if s == 1] for row in states]
     unknown = [[n for n, s in zip(names, row, strict=True) if s == -1] for row in states]
     truth = json.dumps({"names": names, "ids": ids, "states": states, "file": kind}).encode()
+    lists = pa.list_(pa.string())
+    listed = {"labels": pa.array(present, lists), "unknown": pa.array(unknown, lists)}
     if kind == "lists.parquet":
-        lists = pa.list_(pa.string())
-        columns = {
-            "path": ids,
-            "labels": pa.array(present, lists),
-            "unknown": pa.array(unknown, lists),
-        }
-        return {kind: parquet(columns), "truth.json": truth}
+        return {kind: parquet({"path": ids, **listed}), "truth.json": truth}
     if kind == "lists.jsonl":
-        rows = zip(ids, present, unknown, strict=True)
-        lines = [json.dumps({"path": i, "labels": p, "unknown": u}) for i, p, u in rows]
+        lines = map(json.dumps, pa.table({"path": ids, **listed}).to_pylist())
         return {kind: "\n".join(lines).encode(), "truth.json": truth}
     text = io.StringIO()
     writer = csv.writer(text, delimiter="\t" if kind.endswith("tsv") else ",")
@@ -111,18 +98,11 @@ def loads(name):
 
 
 def shard():
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as tar:
-        for name, content in (
-            ("a.jpg", jpeg()),
-            ("a.json", b'{"labels": ["x"], "unknown": ["y"], "split": "train", "group": 3}'),
-            ("b.jpg", jpeg(1)),
-            ("b.json", b'{"labels": ["y", "x"], "split": "val"}'),
-        ):
-            info = tarfile.TarInfo(name)
-            info.size = len(content)
-            tar.addfile(info, io.BytesIO(content))
-    return buffer.getvalue()
+    facts = b'{"labels": ["x"], "unknown": ["y"], "split": "train", "group": 3}'
+    members = {"a.jpg": jpeg(), "a.json": facts, "b.jpg": jpeg(1)}
+    members["b.json"] = b'{"labels": ["y", "x"], "split": "val"}'
+    with tempfile.TemporaryDirectory() as folder:
+        return Folder(Path(folder)).tar("t.tar", members).read_bytes()
 
 
 COCO = b"""{"images": [{"id": 1, "file_name": "a.jpg"}, {"id": 2, "file_name": "b.jpg"}],
@@ -208,13 +188,13 @@ def published(data):
         with tempfile.TemporaryDirectory() as root:
             official.write(data, Path(root))
             folder = Path(root) / dataset.folder
-            every = [file for file in folder.rglob("*") if file.is_file()]
-            pictures = (".jpg", ".jpeg")
+            every = {
+                file: file.suffix.lower() not in (".jpg", ".jpeg") for file in folder.rglob("*")
+            }
             return {
-                file.relative_to(folder).as_posix(): b""
-                if file.suffix.lower() in pictures
-                else file.read_bytes()
-                for file in every
+                file.relative_to(folder).as_posix(): file.read_bytes() if is_read else b""
+                for file, is_read in every.items()
+                if file.is_file()
             }
 
     options = {"at_least": 1} if data == "vqa" else {}
@@ -236,8 +216,7 @@ def checkpoint(folder):
 
 def same_checkpoint(read, folder):
     """Tensors and facts are those of one checkpoint, as they were saved."""
-    files = [one.read_bytes() for one in (folder / "c").glob("*/state.json")]
-    if any(b'"sha256"' not in one for one in files):
+    if any(b'"sha256"' not in one.read_bytes() for one in (folder / "c").glob("*/state.json")):
         raise UnreadError  # as in version 0.1
     step = read.facts["step"]
     assert read.tensors["model.w"].tolist() == [float(step)] * 3
@@ -284,25 +263,23 @@ SPECIESNET = b"""{"predictions": [{"filepath": "a.jpg",
   {"filepath": "b.jpg"}]}"""
 
 
-def camtrap():
-    names = ("deployments", "media", "observations")
-    resources = [{"name": name, "path": f"{name}.csv"} for name in names]
-    return {
-        "datapackage.json": json.dumps({"resources": resources}).encode(),
-        "deployments.csv": b"deploymentID,locationID\nd,hill\n",
-        "media.csv": (
-            b"mediaID,deploymentID,timestamp,filePath,fileMediatype\n"
-            b"m1,d,2024-05-01T06:30:00Z,a.jpg,image/jpeg\n"
-            b"m2,d,2024-05-01T06:31:00Z,b.jpg,image/jpeg\n"
-        ),
-        "observations.csv": (
-            b"observationID,deploymentID,mediaID,eventStart,eventEnd,observationLevel,"
-            b"observationType,scientificName,classificationMethod\n"
-            b"o1,d,m1,2024-05-01T06:30:00Z,2024-05-01T06:30:00Z,media,animal,Vulpes vulpes,human\n"
-            b"o2,d,m2,2024-05-01T06:31:00Z,2024-05-01T06:31:00Z,media,blank,,human\n"
-            b"o3,d,m2,2024-05-01T06:31:00Z,2024-05-01T06:31:00Z,media,animal,Sus,machine\n"
-        ),
-    }
+CAMTRAP = {
+    "deployments.csv": b"deploymentID,locationID\nd,hill\n",
+    "media.csv": (
+        b"mediaID,deploymentID,timestamp,filePath,fileMediatype\n"
+        b"m1,d,2024-05-01T06:30:00Z,a.jpg,image/jpeg\n"
+        b"m2,d,2024-05-01T06:31:00Z,b.jpg,image/jpeg\n"
+    ),
+    "observations.csv": (
+        b"observationID,deploymentID,mediaID,eventStart,eventEnd,observationLevel,"
+        b"observationType,scientificName,classificationMethod\n"
+        b"o1,d,m1,2024-05-01T06:30:00Z,2024-05-01T06:30:00Z,media,animal,Vulpes vulpes,human\n"
+        b"o2,d,m2,2024-05-01T06:31:00Z,2024-05-01T06:31:00Z,media,blank,,human\n"
+        b"o3,d,m2,2024-05-01T06:31:00Z,2024-05-01T06:31:00Z,media,animal,Sus,machine\n"
+    ),
+}
+NAMED = {"resources": [{"name": name.removesuffix(".csv"), "path": name} for name in CAMTRAP]}
+CAMTRAP["datapackage.json"] = json.dumps(NAMED).encode()
 
 
 FINDINGS = (
@@ -313,31 +290,17 @@ FINDINGS = (
 STATED = b",".join((b"1.0", b"0.0", b"-1.0", *[b""] * 11))
 
 
-def chexpert():
-    table = b"Path,Frontal/Lateral," + FINDINGS + b"\n"
-    row = b"CheXpert/%s/patient1/a.jpg,Frontal," + STATED + b"\n"
-    return {"train.csv": table + row % b"train", "valid.csv": table + row % b"valid"}
-
-
-def mimic():
-    return {
-        "mimic-cxr-2.0.0-chexpert.csv": b"study_id," + FINDINGS + b"\n7," + STATED + b"\n",
-        "mimic-cxr-2.0.0-split.csv": (
-            b"dicom_id,study_id,subject_id,split\nx,7,1001,train\ny,8,1002,validate\n"
-        ),
-    }
-
-
-def chestxray14():
-    return {
-        "Data_Entry_2017.csv": (
-            b"Image Index,Finding Labels,Patient ID\na.png,Mass|Edema,1\nb.png,No Finding,2\n"
-        ),
-        "train_val_list.txt": b"a.png\n",
-        "test_list.txt": b"b.png\n",
-    }
-
-
+FRONTAL = b"Path,Frontal/Lateral,%b\nCheXpert/%b/patient1/a.jpg,Frontal,%b\n"
+PARTS = ("train", "valid")
+CHEXPERT = {f"{part}.csv": FRONTAL % (FINDINGS, part.encode(), STATED) for part in PARTS}
+MIMIC = {
+    "mimic-cxr-2.0.0-chexpert.csv": b"study_id," + FINDINGS + b"\n7," + STATED + b"\n",
+    "mimic-cxr-2.0.0-split.csv": (
+        b"dicom_id,study_id,subject_id,split\nx,7,1001,train\ny,8,1002,validate\n"
+    ),
+}
+ENTRIES = b"Image Index,Finding Labels,Patient ID\na.png,Mass|Edema,1\nb.png,No Finding,2\n"
+CHESTXRAY14 = {"train_val_list.txt": b"a.png\n", "test_list.txt": b"b.png\n"}
 PATCHES = {
     "patch_id": ["S2_TILE_1_2", "S2_TILE_1_3"],
     "labels": [["Pastures", "Arable land"], ["Marine waters"]],
@@ -350,14 +313,9 @@ BIRDNET = (
     b"0.0,3.0,Parus major,Great Tit,0.9,a.wav,1\n3.0,6.0,Parus major,Great Tit,0.25,a.wav,\n"
     b"0.0,3.0,,Noise,0.5,b.wav,no\n"
 )
-CALLS = {
-    "Start (s)": [0.0, 3.0],
-    "End (s)": [3.0, 6.0],
-    "Scientific name": ["Parus major", "Sylvia"],
-    "Common name": ["Great Tit", "Warbler"],
-    "Confidence": [0.5, 0.25],
-    "File": ["a.wav", "b.wav"],
-}
+CALLS = {"Start (s)": [0.0, 3.0], "End (s)": [3.0, 6.0], "Confidence": [0.5, 0.25]}
+CALLS |= {"Scientific name": ["Parus major", "Sylvia"], "Common name": ["Great Tit", "Warbler"]}
+CALLS |= {"File": ["a.wav", "b.wav"]}
 
 
 BURSTS = b"id,burst,time,score:x,score:y\na,1,2026-01-01,0.5,0.1\nb,1,2026-01-02,0.2,0.7\n"
@@ -368,10 +326,10 @@ ANSWERED = b'{"path": "a.jpg", "labels": ["x"], "probs": {"x": 0.5, "y": 0.25}}\
 
 LANDUSE = b"IMAGE\tsea\ttrees\nbeach00\t1\t0\nforest01\t0\t1\n"
 SETS = {  # by format
-    "camtrap-dp": camtrap(),
-    "chexpert": chexpert(),
-    "mimic-cxr": mimic(),
-    "chestxray14": chestxray14(),
+    "camtrap-dp": CAMTRAP,
+    "chexpert": CHEXPERT,
+    "mimic-cxr": MIMIC,
+    "chestxray14": {"Data_Entry_2017.csv": ENTRIES, **CHESTXRAY14},
     "bigearthnet": {"metadata.parquet": parquet(PATCHES)},
     "ucmerced": {"LandUse_Multilabeled.txt": LANDUSE},
 }

@@ -15,31 +15,17 @@ from labelwise.links import Sigmoid
 from labelwise.pictures import ArrayImages
 from labelwise.report import choose_examples, write_report
 
-SECTIONS = [
-    "glance",
-    "calibration",
-    "decisions",
-    "zero-label",
-    "search",
-    "labels",
-    "examples",
-    "training",
-    "how",
-]
+SECTIONS = ["glance", "calibration", "decisions", "zero-label", "search", "labels"]
+SECTIONS += ["examples", "training", "how"]
 LONG = "a label with a name far too long for a narrow column " + "x" * 60
 
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory):
     predictions = sample(300, names=("dog", "cat", "beach", "<script>alert(1)</script>", LONG))
-    evaluation = evaluate(
-        predictions,
-        Sigmoid(),
-        Threshold((0.2, 0.3, 0.4, 0.5, 0.6)),
-        calibrated=Halved(),
-        train_counts=[5, 50, 500, 60, 7],
-        query_length=0,
-    )
+    rule, counts = Threshold((0.2, 0.3, 0.4, 0.5, 0.6)), [5, 50, 500, 60, 7]
+    known = {"calibrated": Halved(), "train_counts": counts, "query_length": 0}
+    evaluation = evaluate(predictions, Sigmoid(), rule, **known)
     points = tuple(RetrievalPoint(n, 0.9 - 0.1 * n, 0.01, 100, n, n > 2) for n in (1, 2, 3))
     evaluation = replace(evaluation, retrieval=points)
     pixels = np.random.default_rng(0).integers(0, 256, (300, 32, 32, 3), dtype=np.uint8)

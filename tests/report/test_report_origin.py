@@ -3,10 +3,7 @@
 import sys
 from html import unescape
 
-import pytest
 from typed import must_run
-
-from labelwise.cli import main
 
 
 def test_a_report_names_method_backbone_weights_data_and_command(tmp_path, monkeypatch):
@@ -15,9 +12,7 @@ def test_a_report_names_method_backbone_weights_data_and_command(tmp_path, monke
     arguments = ["train", "posterior", "--method", "spa", "--backbone", "identity", "-o", "my run"]
     arguments += ["--epochs", "1", "--set", f"data_options={options}"]
     monkeypatch.setattr(sys, "argv", ["labelwise", *arguments])
-    with pytest.raises(SystemExit) as end:
-        main()
-    assert not end.value.code
+    must_run(*arguments)
     page = unescape((tmp_path / "my run" / "report.html").read_text(encoding="utf-8"))
     for fact in (
         "<dt>Method</dt><dd>spa</dd>",

@@ -30,13 +30,9 @@ print(kept, mapped)
 
 
 def run(**environment):
-    done = subprocess.run(
-        [sys.executable, "-c", PASSES],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    told = {"capture_output": True, "text": True, "check": True}
+    given = os.environ | environment
+    done = subprocess.run([sys.executable, "-c", PASSES], env=given, **told)
     kept, mapped = done.stdout.split()
     return kept == "True", int(mapped)
 

@@ -4,6 +4,7 @@ import io
 import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import count
 from pathlib import Path
 
@@ -17,9 +18,10 @@ from patience import PATIENCE
 from PIL import Image
 from search_setup import picture, save_model
 from tiny_run import Hearing
+from typed import must_run, refused
 from web_setup import running
 
-from labelwise.cli import main
+from labelwise.data import load
 from labelwise.errors import DataError
 from labelwise.photos import update_index
 from labelwise.system.progress import Silent
@@ -65,13 +67,6 @@ def counts(changes):
     return {name: value for name, value in vars(changes).items() if value}
 
 
-def call(monkeypatch, *words):
-    monkeypatch.setattr("sys.argv", ["labelwise", *map(str, words)])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    return ended.value.code
-
-
 def by_hash(folder):
     """Return the logits of each photo of an index, by the hash of its content."""
     store = open_index(folder).store
@@ -99,29 +94,22 @@ def test_a_bucket_is_indexed_as_a_folder_and_looked_at_again_for_nothing(
     assert again == {"unchanged": 7, "changed": 1, "copied": 1, "failed": 1, "missing": 1}
 
 
-def test_photos_of_a_bucket_are_found_shown_and_corrected(
-    bucket, library, tmp_path, monkeypatch, capsys
-):
+def test_photos_of_a_bucket_are_found_shown_and_corrected(bucket, library, tmp_path):
     library()
-    page = tmp_path / "page.html"
-    assert call(monkeypatch, "search", library.folder, "dog", "--html", page, "--paths-only") == 0
-    shown = capsys.readouterr().out.split("\n")
-    assert f"s3://photos/{library.prefix}/2024/may day/2.png" in shown
+    page, table = tmp_path / "page.html", tmp_path / "corrections.csv"
+    shown = must_run("search", library.folder, "dog", "--html", page, "--paths-only").stdout
+    assert f"s3://photos/{library.prefix}/2024/may day/2.png" in shown.split("\n")
     assert page.read_text().count("data:image/jpeg") == 9
     address = f"s3://photos/{library.prefix}/2023/1.png"
-    assert call(monkeypatch, "search", library.folder, "--like", address, "--paths-only") == 0
-    assert len(capsys.readouterr().out.split()) >= 8
-    assert call(monkeypatch, "label", library.folder, address, "--", "dog", "-cat") == 0
-    table = tmp_path / "corrections.csv"
-    assert call(monkeypatch, "label", library.folder, "--export", table) == 0
+    like = must_run("search", library.folder, "--like", address, "--paths-only").stdout
+    assert len(like.split()) >= 8
+    must_run("label", library.folder, address, "--", "dog", "-cat")
+    must_run("label", library.folder, "--export", table)
     assert address in table.read_text()
-    from labelwise.data import load
-
-    corrected = load(table)  # the picture is read from the bucket
     expected = (tmp_path / "photos/2023/1.png").read_bytes()
-    assert corrected.images.content(0) == expected
-    assert call(monkeypatch, "tag", library.folder, "--xmp") == 1
-    assert "side-cars are written beside photos on a disk" in capsys.readouterr().err
+    assert load(table).images.content(0) == expected  # it is read from the bucket
+    said = refused("tag", library.folder, "--xmp")
+    assert "side-cars are written beside photos on a disk" in said
     bucket.put(f"{library.prefix}/2023/1.png", b"other bytes")
     assert open_index(library.folder).picture(open_index(library.folder).row_of(address)) is None
 
@@ -143,14 +131,13 @@ def test_photos_of_a_bucket_are_served_and_a_slow_one_holds_up_no_search(
         raise StorageError("secret://place: not reached")
 
     with running(model, tmp_path / "disk.index") as disk, running(model, library.folder) as client:
-        expected = disk.get("/api/v1/search?q=dog")["hits"]
-        assert [hit["id"] for hit in client.get("/api/v1/search?q=dog")["hits"]] == [
-            hit["id"] for hit in expected
-        ]
-        first, second, third = (f"/api/v1/photos/{hit['id']}" for hit in expected[:3])
-        assert (
-            client.send("GET", f"{first}/thumbnail")[2] == disk.send("GET", f"{first}/thumbnail")[2]
+        found, expected = (
+            [hit["id"] for hit in one.get("/api/v1/search?q=dog")["hits"]] for one in (client, disk)
         )
+        assert found == expected
+        first, second, third = (f"/api/v1/photos/{name}" for name in expected[:3])
+        shown, stored = (one.send("GET", f"{first}/thumbnail")[2] for one in (client, disk))
+        assert shown == stored
         assert client.put(f"{first}/labels", {"labels": {"dog": "absent"}})[0] == 200
         assert client.get(first)["labels"][-1]["corrected"] == "absent"
         monkeypatch.setattr(bucket.app, "app", slow)
@@ -170,9 +157,8 @@ def test_a_bucket_that_is_empty_gone_or_does_not_answer_deletes_nothing(
     bucket, library, monkeypatch
 ):
     library()
-    for one in bucket.client.list_objects_v2(Bucket="photos", Prefix=f"{library.prefix}/")[
-        "Contents"
-    ]:
+    listed = bucket.client.list_objects_v2(Bucket="photos", Prefix=f"{library.prefix}/")
+    for one in listed["Contents"]:
         bucket.remove(one["Key"])
     changes = library()
     assert "is its address right? Nothing was changed" in changes.refused[0]
@@ -209,9 +195,7 @@ def test_an_outage_while_photos_are_read_fails_none_of_them(bucket, library, mon
     assert counts(library()) == {"unchanged": 8, "new": 1}
 
 
-def test_a_model_in_a_bucket_answers_as_on_a_disk(
-    bucket, library, model, tmp_path, monkeypatch, capsys
-):
+def test_a_model_in_a_bucket_answers_as_on_a_disk(bucket, library, model, tmp_path, monkeypatch):
     """Oracle: the answers of the model's folder. An index names its model by the URI."""
     for path in filter(Path.is_file, model.rglob("*")):
         name = path.relative_to(model).as_posix()
@@ -219,13 +203,11 @@ def test_a_model_in_a_bucket_answers_as_on_a_disk(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     place, photos, answers = bucket.place(f"models/{model.name}"), tmp_path / "photos", []
     for named in (place, model):
-        assert call(monkeypatch, "predict", named, photos, "-o", tmp_path / "a.csv") == 0
+        must_run("predict", named, photos, "-o", tmp_path / "a.csv")
         answers.append((tmp_path / "a.csv").read_text())
     assert answers[0] == answers[1]
-    for words in (["--model", place], []):
-        folders = [bucket.place(library.prefix)] if words else []
-        assert call(monkeypatch, "index", *folders, *words, "-o", tmp_path / "b.index") == 0
-    assert "9 unchanged" in capsys.readouterr().out
+    must_run("index", bucket.place(library.prefix), "-m", place, "-o", tmp_path / "b.index")
+    assert "9 unchanged" in must_run("index", "-o", tmp_path / "b.index").stdout
     assert open_index(tmp_path / "b.index").facts.model == place
     library()
     found, expected = by_hash(tmp_path / "b.index"), by_hash(library.folder)
@@ -259,8 +241,9 @@ def test_training_streams_from_a_bucket_as_from_a_disk(bucket, tmp_path, monkeyp
     flags |= {"recipe.save_seconds": 0, "backbone": "small-cnn"}
     train(read_settings(None, flags | {"data": f"file://{tmp_path}/in"}), tmp_path / "disk")
     streamed = read_settings(None, flags | {"data": bucket.place("shards")})
+    looks, stop = count(1), partial(signal.raise_signal, signal.SIGINT)
     with monkeypatch.context() as patch:
-        patch.setattr(Silent, "look", stop_at_the_sixth())
+        patch.setattr(Silent, "look", lambda *_: stop() if next(looks) == 6 else None)
         with pytest.raises(KeyboardInterrupt):
             train(streamed, tmp_path / "bucket")
     assert not (tmp_path / "bucket" / "model.safetensors").exists()
@@ -269,14 +252,3 @@ def test_training_streams_from_a_bucket_as_from_a_disk(bucket, tmp_path, monkeyp
     assert "going on from epoch 2, batch 3" in hearing.messages
     files = [tmp_path / name / "model.safetensors" for name in ("disk", "bucket")]
     assert files[0].read_bytes() == files[1].read_bytes()
-
-
-def stop_at_the_sixth():
-    """Return a look at the loss that, the sixth time, asks the process to stop."""
-    looks = count(1)
-
-    def look(watch, loss):
-        if next(looks) == 6:
-            signal.raise_signal(signal.SIGINT)
-
-    return look

@@ -9,15 +9,8 @@ import pytest
 
 from labelwise.system.progress import LineWatch, NamedWatch, make_watch
 
-RECORD = {
-    "epoch": 3,
-    "step": 30,
-    "epoch_loss": 0.1234,
-    "images_per_second": 1234.5,
-    "val_map": 0.9,
-    "val_log_loss": None,
-    "best": True,
-}
+RECORD = {"epoch": 3, "step": 30, "epoch_loss": 0.1234, "images_per_second": 1234.5}
+RECORD |= {"val_map": 0.9, "val_log_loss": None, "best": True}
 
 
 def test_without_a_terminal_an_epoch_is_one_plain_line(capsys):
@@ -39,14 +32,20 @@ def set_clock(monkeypatch, *seconds):
     monkeypatch.setattr("labelwise.system.progress.time", clock)
 
 
-def test_long_epochs_say_rate_and_time_left(capsys, monkeypatch):
-    set_clock(monkeypatch, 0.0, 10.0, 40.0, 41.0)
+@pytest.mark.parametrize(
+    ("clock", "total", "done", "steps", "said"),
+    [
+        ((0, 10, 40, 41), 1000, 200, (100, 100, 100), "400/1,000 images  5 images/s  120 s left"),
+        ((0, 40, 50), 10, 0, (0, 5), "5/10 images  0 images/s  50 s left"),  # nothing has no rate
+    ],
+)
+def test_long_work_says_rate_and_time_left(capsys, monkeypatch, clock, total, done, steps, said):
+    set_clock(monkeypatch, *map(float, clock))
     watch = LineWatch(seconds=30)
-    watch.start("epoch 1/2", 1000, done=200)
-    watch.advance(100)
-    watch.advance(100)
-    watch.advance(100)
-    assert capsys.readouterr().out == "epoch 1/2  400/1,000 images  5 images/s  120 s left\n"
+    watch.start("epoch 1/2", total, done=done)
+    for step in steps:
+        watch.advance(step)
+    assert capsys.readouterr().out == f"epoch 1/2  {said}\n"
 
 
 def test_lines_leave_the_output_to_another_program_if_told_so(capsys, monkeypatch):
@@ -57,15 +56,6 @@ def test_lines_leave_the_output_to_another_program_if_told_so(capsys, monkeypatc
     shown = capsys.readouterr()
     assert shown.out == ""
     assert shown.err == "scoring  400/1,000 images  10 images/s  60 s left\n"
-
-
-def test_nothing_done_has_no_rate(capsys, monkeypatch):
-    set_clock(monkeypatch, 0.0, 40.0, 50.0)
-    watch = LineWatch(seconds=30)
-    watch.start("indexing", 10)
-    watch.advance(0)
-    watch.advance(5)
-    assert capsys.readouterr().out == "indexing  5/10 images  0 images/s  50 s left\n"
 
 
 def test_one_of_many_runs_is_named_and_says_no_lines_of_its_own(capsys, monkeypatch):

@@ -48,7 +48,6 @@ class VerbGroup(TyperGroup):
     examples: Sequence[str]
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Find the verb; translate a name, or options, that it had before 0.3."""
         name = args[0] if args else ""
         if name == "serve" and "--label" in args:
             photos = [word for word in args[1:] if word != "--label"]

@@ -71,10 +71,9 @@ def _check_list(place: Path, query: str | None, given: Options) -> None:
     if given.answers_at_most is not None and (top is not None or cut is not None):
         raise SettingsError("--answers-at-most sets the length of the list; leave out --top")
     if query is None and (cut is not None or given.distinct or (top is None and album is None)):
-        raise SettingsError(
-            f"--{'text' if album is None else 'like'} has no probabilities: end its list with "
-            "--top, and leave out --at-least and --distinct"
-        )
+        mend = "end its list with --top, and leave out --at-least and --distinct"
+        flag = "--text" if album is None else "--like"
+        raise SettingsError(f"{flag} has no probabilities: {mend}")
     with Index(place) as index:
         caution(model_changed(index))
         options = {"wrong_at_most": given.get("wrong_at_most", 0.1), "who": given.who}
@@ -192,7 +191,6 @@ def _of_index(folder: Path, given: Options) -> bool:
 
 
 def _of_run(folder: Path, given: Options) -> bool:
-    """Show how the guarantees of a run stand; return whether one is broken."""
     run = RunFolder(folder)
     pairs: list[tuple[Check, Promise]] = []
     if not run.spec.promises:

@@ -96,12 +96,10 @@ def _name(place: Path | None, given: Options) -> str:
     return place.resolve().with_suffix("").name or "tags"
 
 
-def _next_name(path: Path) -> Path:
-    """Return a name for the next questions: questions-2.csv after questions.csv."""
+def _next_name(path: Path) -> Path:  # questions-2.csv after questions.csv
     stem, _, number = path.stem.rpartition("-")
-    if stem and number.isdecimal():
-        return path.with_stem(f"{stem}-{int(number) + 1}")
-    return path.with_stem(f"{path.stem}-2")
+    is_later = bool(stem) and number.isdecimal()
+    return path.with_stem(f"{stem}-{int(number) + 1}" if is_later else f"{path.stem}-2")
 
 
 def _command(place: Path | None, given: Options, out: Path) -> str:

@@ -91,7 +91,6 @@ def _check(given: Options, thresholds: bool) -> None:
 
 
 def _tables(source: Path, given: Options) -> tuple[ScoreTable, Any, Any]:
-    """Return the scores to fit on, those to report on, and labels that exclude each other."""
     columns = tuple(dict.fromkeys(given.by or ()))
     keep = (*columns, "time") if "/day" in (given.rule or "") else columns
     embedded = None if given.texts is None else read_texts(given.texts, given.prompts)
@@ -239,7 +238,6 @@ def _guarantee(table: ScoreTable, method: str, rows: dict[str, Any], given: Opti
 
 
 def _write(record: dict[str, Any], given: Options, folder: Path | None) -> Path | None:
-    """Write a rule as thresholds.json of a folder, or as the file named; print it as JSON."""
     path = None
     if given.out is not None:
         path = given.target if folder is None else folder / "thresholds.json"

@@ -30,7 +30,6 @@ def mount(app: typer.Typer, path: str) -> None:
 
 
 def _command(spec: dict[str, Any]) -> Callable[..., None]:
-    """Return the function of a verb with one parameter per option, as typer reads it."""
     shown = spec.get("options", "").split()
     names = [name.rstrip("!") for name in (*shown, *spec.get("more", "").split())]
     writes = [name for name in names if DECLARED[name].writes]

@@ -90,10 +90,8 @@ def split_table(source: str, given: Options) -> None:
             raise DataError(f"{table.name} has a val split already ({listed}); draw with --shares")
         parted = with_validation(table, share=given.val, **how)
     elif there and given.shares is None:
-        raise DataError(
-            f"{table.name} has a split already ({listed}); take validation out of train with "
-            f"`--val 0.1`, or draw a new split with `--shares {SHARES}`"
-        )
+        mend = f"take validation out of train with `--val 0.1`, or draw with `--shares {SHARES}`"
+        raise DataError(f"{table.name} has a split already ({listed}); {mend}")
     else:
         parted = stratified_split(table, _shares(given.shares or SHARES), **how)
     export(parted, given.target)
@@ -124,8 +122,8 @@ def group_table(source: str, given: Options) -> None:
     caution(grouped.warning)
     if grouped.unread:
         taken = f"{'is' if len(grouped.unread) == 1 else 'are'} taken as unlike all others"
-        photos = counted(len(grouped.unread), "photo")
-        complain(f"{photos} could not be looked at and {taken}, first {grouped.unread[0]}")
+        unread = counted(len(grouped.unread), "photo")
+        complain(f"{unread} could not be looked at and {taken}, first {grouped.unread[0]}")
     if grouped.divided:
         say(f"groups with photos in several splits: {grouped.divided:,}; draw a new split")
     new = f" --shares {SHARES}" if table.split is not None else ""

@@ -198,10 +198,9 @@ def show_exclusive(evaluation: Evaluation) -> None:
     for group in evaluation.exclusive:
         if group.accuracy is not None:
             between = "" if group.low is None else f" ({group.low:.3f} to {group.high:.3f})"
-            say(
-                f"{', '.join(group.labels)}: right in {group.right:,} of {group.known:,} photos, "
-                f"{group.accuracy:.3f}{between}; {group.broken:,} sets break the rule"
-            )
+            right = f"right in {group.right:,} of {group.known:,} photos"
+            share = f"{group.accuracy:.3f}{between}; {group.broken:,} sets break the rule"
+            say(f"{', '.join(group.labels)}: {right}, {share}")
 
 
 def show(evaluation: Evaluation, *, json: bool, out: Path | None) -> None:
@@ -244,10 +243,8 @@ def _show_subgroups(evaluation: Evaluation) -> None:
     for by in dict.fromkeys(row.by for row in rows):
         cells = [(row.name, row.photos, *map(_cell, row.figures)) for row in rows if row.by == by]
         show_table((by, "photos", *names), cells)
-    say(
-        "*: differs from the other photos (score test by group, corrected over all subgroups and "
-        "figures by Holm's method, 5 %)"
-    )
+    how = "score test by group, corrected over all subgroups and figures by Holm's method, 5 %"
+    say(f"*: differs from the other photos ({how})")
 
 
 def _cell(figure: SubgroupFigure) -> str:
@@ -279,7 +276,6 @@ def few_test_photos(count: int) -> str:
     """Return what to do about too few test photos for guarantees, "" where there are enough."""
     if not 0 < count < FEW_TEST_PHOTOS:
         return ""
-    return (
-        f"Only {counted(count, 'test photo')}: guarantees need at least {FEW_TEST_PHOTOS}. Draw "
-        "more with `labelwise data split TABLE --shares train=.6,val=.2,test=.2 -o split.csv`."
-    )
+    draw = "labelwise data split TABLE --shares train=.6,val=.2,test=.2 -o split.csv"
+    few = f"Only {counted(count, 'test photo')}: guarantees need at least {FEW_TEST_PHOTOS}."
+    return f"{few} Draw more with `{draw}`."

@@ -126,15 +126,13 @@ def _program(folder: RunFolder, kind: str, form: dict[str, Any], given: Options)
     if kind == "web":
         say(f"serve it with any web server: python -m http.server -d {out}")
     if kind == "onnx" and folder.spec.link is None:
-        say(
-            f"{folder.spec.method or 'this model'} ranks labels and has no probabilities: the file "
-            "gives logits and ranking; calibrate the run first for probabilities and labels"
-        )
+        ranks = f"{folder.spec.method or 'this model'} ranks labels and has no probabilities"
+        mend = "calibrate the run first for probabilities and labels"
+        say(f"{ranks}: the file gives logits and ranking; {mend}")
 
 
 @contextmanager
 def _progress() -> Iterator[Watch]:
-    """Show how far a block is; a bar that an error stops is taken away."""
     watch = make_watch()
     try:
         yield watch
@@ -168,10 +166,8 @@ def _hub(folder: RunFolder, given: Options) -> None:
     say(f"wrote {out}: README.md is the card; read its limits before you push it")
     tell(cost)
     if model.loads_in_timm:
-        say(
-            f'timm.create_model("local-dir:{out}", pretrained=True) gives the same logits, '
-            f"within {model.difference:.1e}"
-        )
+        made = f'timm.create_model("local-dir:{out}", pretrained=True)'
+        say(f"{made} gives the same logits, within {model.difference:.1e}")
     else:
         say(f"timm cannot load it: {model.why_not_timm}; labelwise reads all of it")
     if model.loads_in_transformers:
@@ -193,10 +189,8 @@ def _measured(
         evaluation, _ = measured_data(folder.path, table, None, FIGURES, fitted=fitted)
         return evaluation, Path(data).name
     if "test" not in folder.splits:
-        raise SettingsError(
-            f"a model card shows measured figures, and {folder.path} has no test predictions; "
-            "give labelled photos with --data"
-        )
+        lacks = f"{folder.path} has no test predictions; give labelled photos with --data"
+        raise SettingsError(f"a model card shows measured figures, and {lacks}")
     try:
         name = Path(str(folder.settings["data"])).name
     except (CheckpointError, LookupError):  # a model that was copied out of its run

@@ -59,8 +59,7 @@ def _record(folder: Path, photo: str, labels: list[str], given: Options) -> None
     states: dict[str, Fact] = {}
     for text in (label.strip(" ,") for label in labels):
         name = text.lstrip("-?!")
-        sign = text[: len(text) - len(name)]
-        state: Fact = SIGNS.get(sign, "present")
+        state: Fact = SIGNS.get(text.removesuffix(name), "present")
         states[name] = "withdrawn" if given.undo else state
     with Index(folder) as index:
         row = index.row_of(photo)

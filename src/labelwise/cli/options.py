@@ -70,12 +70,10 @@ class Options:
         return Path(self.out or "")
 
     def get(self, name: str, default: float) -> Any:
-        """Return a number that was given, or the one that is meant where none was."""
         value = getattr(self, name)
         return default if value is None else value
 
     def as_typed(self, *names: str) -> str:
-        """Return these options as they were given, for a command that is to be typed next."""
         told = ((flag_of(name), getattr(self, name)) for name in names)
         return "".join(f" {flag} {value}" for flag, value in told if value)
 

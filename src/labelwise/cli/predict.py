@@ -246,14 +246,11 @@ def _say_frequencies(held_out: Predictions, link: Any, logits: list[Any]) -> Non
 def _stoppable(out: Path | None) -> AbstractContextManager[None]:
     if out is None:
         return nullcontext()
-    return before_writing(
-        f"stopped; {out} was not written. Shards (-o {out.with_suffix('')}/) are kept and go on "
-        "with the same command"
-    )
+    shards = f"Shards (-o {out.with_suffix('')}/) are kept and go on with the same command"
+    return before_writing(f"stopped; {out} was not written. {shards}")
 
 
 def _check_model(place: Path) -> None:
-    """Raise if a place cannot be a model, such as a photo that was named first."""
     refuse_program(place)
     if not place.is_dir() and not is_exported(place):
         what = "a file of another kind" if place.exists() else "not there"

@@ -111,7 +111,6 @@ def _search_text(index: Index, text: str, query: Query | None, top: int, given: 
 
 
 def _numbers(found: Found, caution: str | None) -> dict[str, Any]:
-    """Return what is known of an answer as plain data, with what must be shown beside it."""
     count, (lower, upper) = found.count, found.interval or (None, None)
     statement, likeness = found.statement, found.likeness
     return {

@@ -188,8 +188,6 @@ def _promised(index: Index, given: Options) -> Promised | None:
 def _immich(address: str, key_file: Path | None) -> Immich:
     key = read_secret(key_file, "LABELWISE_IMMICH_KEY", "the key of Immich", "--immich-key-file")
     if key is None:
-        raise SettingsError(
-            "Immich needs an API key (Account Settings, API Keys): write it into a file and give "
-            "--immich-key-file FILE"
-        )
+        mend = "write it into a file and give --immich-key-file FILE"
+        raise SettingsError(f"Immich needs an API key (Account Settings, API Keys): {mend}")
     return Immich(address, key)

@@ -176,10 +176,8 @@ def _tell(done: Started, photos: list[Path], words: Path) -> None:
         if done.nearest_classes:
             pairs = list(zip(names, done.nearest_classes, strict=True))
             show_table(("word", "nearest class of the classifier"), pairs)
-            say(
-                "where that is another thing, the word was not understood: describe it in the "
-                "language of the encoder, as in 'Hund: a dog'"
-            )
+            mend = "describe it in the language of the encoder, as in 'Hund: a dog'"
+            say(f"where that is another thing, the word was not understood: {mend}")
         say(NOT_CALIBRATED)
         places = [str(photo) for photo in photos] if len(photos) <= 3 else ["PHOTOS"]
         told = [*places, "--words", str(words), "--guide", str(done.folder)]
@@ -194,17 +192,13 @@ def _tell(done: Started, photos: list[Path], words: Path) -> None:
     show_table(("word", "share of the photos", "90 % interval"), rows)
     answered = counted(done.fitted_on, "answered photo")
     say(f"calibrated on {answered}: {done.answered.first.error_in_words('answered photos')}")
-    say(
-        "shares and this error suppose that the answered photos were drawn at random: where a "
-        "guide or a person chose them, count with labelwise count"
-    )
+    mend = "where a guide or a person chose them, count with labelwise count"
+    say(f"shares and this error suppose that the answered photos were drawn at random: {mend}")
     tell(done.predictor.caution)
     if done.aside:
         aside = f"{counted(done.aside, 'answered photo')} {'was' if done.aside == 1 else 'were'}"
         say(f"{aside} set aside: guarantees are made on them")
     else:
-        say(
-            "no answered photo was set aside, so nothing can be guaranteed; --set-aside 0.2 does "
-            "that, for photos that are not of the split train"
-        )
+        mend = "--set-aside 0.2 does that, for photos that are not of the split train"
+        say(f"no answered photo was set aside, so nothing can be guaranteed; {mend}")
     next_steps(f"index {photos[0]} --model {done.folder}")

@@ -39,14 +39,12 @@ def document(title: str, lead: str, parts: Sequence[Part]) -> str:
         "default-src 'none'; img-src data:; style-src 'unsafe-inline'; "
         f"script-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
     )
-    head = tag(
-        "head",
+    facts = (
         tag("meta", charset="utf-8"),
         tag("meta", http_equiv="Content-Security-Policy", content=policy),
         tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        tag("title", title),
-        tag("style", trusted(_text("style.css"))),
     )
+    head = tag("head", *facts, tag("title", title), tag("style", trusted(_text("style.css"))))
     page = tag("html", head, tag("body", body, tag("script", trusted(script))), lang="en")
     return f"<!doctype html>\n{page}\n"
 
@@ -126,13 +124,8 @@ def table(
     firsts = (row[0].text if isinstance(row[0], Cell) else row[0] for row in rows)
     heads = (tag("th", text, scope="row") for text in firsts)
     body = [tag("tr", h, *map(_cell, row[1:])) for h, row in zip(heads, rows, strict=True)]
-    content = tag(
-        "table",
-        tag("caption", tag("span", caption)),
-        tag("thead", columns),
-        tag("tbody", *body),
-        class_="sortable" if sortable else None,
-    )
+    parts = tag("caption", tag("span", caption)), tag("thead", columns), tag("tbody", *body)
+    content = tag("table", *parts, class_="sortable" if sortable else None)
     style = "scroll" + " wide" * wide + " pinned" * pinned
     return tag("div", content, class_=style, tabindex=0, role="region", aria_label=caption)
 
@@ -159,8 +152,7 @@ def paragraph(*children: Child, class_: str | None = None) -> Markup:
 
 def section(name: str, title: str, *children: Child) -> Markup:
     """Return a named section of the page."""
-    heading = tag("h2", title, id=name)
-    return tag("section", heading, join(*children), aria_labelledby=name)
+    return tag("section", tag("h2", title, id=name), join(*children), aria_labelledby=name)
 
 
 def _cell(cell: str | Cell) -> Markup:

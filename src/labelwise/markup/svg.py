@@ -73,16 +73,11 @@ class Frame:
         centre = (self.left + self.width - self.right) / 2
         foot, right = self.height - self.bottom, self.width - self.right
         turned = f"rotate(-90 11 {middle:g})"
-        rows = [
-            join(
-                line(self.left, right, self.py(value), self.py(value), "grid"),
-                text(words, self.left - 6, self.py(value) + 3.5, "tick end"),
-            )
-            for value, words in self.y.ticks
-        ]
-        columns = [
-            text(words, self.px(value), foot + 15, "tick mid") for value, words in self.x.ticks
-        ]
+        rows: list[Markup] = []
+        for value, words in self.y.ticks:
+            rows.append(line(self.left, right, self.py(value), self.py(value), "grid"))
+            rows.append(text(words, self.left - 6, self.py(value) + 3.5, "tick end"))
+        columns = (text(words, self.px(x), foot + 15, "tick mid") for x, words in self.x.ticks)
         return tag(
             "svg",
             tag("title", title),
@@ -126,8 +121,7 @@ def bar(words: str, x: float, y: float, width: float, height: float, class_: str
 
 def path(points: Iterable[tuple[float, float]], class_: str) -> Markup:
     """Return the line through points already placed on the chart."""
-    steps = " L".join(f"{x:g} {y:g}" for x, y in points)
-    return tag("path", d=f"M{steps}", class_=class_)
+    return tag("path", d="M" + " L".join(f"{x:g} {y:g}" for x, y in points), class_=class_)
 
 
 def legend(entries: Sequence[tuple[str, str]], *, x: float, y: float) -> Markup:

@@ -92,10 +92,8 @@ def limits(rows: Sequence[Dots]) -> tuple[float, float]:
 
 def _dots_row(frame: Frame, row: Dots, y: float) -> Markup:
     weight = "name strong end" if row.strong else "name end"
-    seeds = [
-        dot(f"{row.name}, {name}: {value:.6g}", frame.px(value), y + 7, 2, f"small {row.class_}")
-        for name, value in row.values.items()
-    ]
+    own, small = row.values.items(), f"small {row.class_}"
+    seeds = [dot(f"{row.name}, {n}: {v:.6g}", frame.px(v), y + 7, 2, small) for n, v in own]
     reach: list[Markup] = []
     if isfinite(row.high - row.low):
         low, high = frame.px(max(row.low, frame.x.low)), frame.px(min(row.high, frame.x.high))
@@ -104,13 +102,9 @@ def _dots_row(frame: Frame, row: Dots, y: float) -> Markup:
         for at, way in beyond:
             tip = (at - 5 * way, y - 4), (at, y), (at - 5 * way, y + 4)
             reach.append(path(tip, f"line {row.class_}"))
-    return join(
-        text(cut(row.name, LETTERS), frame.left - 8, y + 3.5, weight, full=row.name),
-        *reach,
-        *seeds,
-        dot(f"{row.name}: {row.text}", frame.px(row.mean), y, 4.6, row.class_),
-        text(row.text, frame.width - 1, y + 3.5, weight),
-    )
+    name = text(cut(row.name, LETTERS), frame.left - 8, y + 3.5, weight, full=row.name)
+    mean = dot(f"{row.name}: {row.text}", frame.px(row.mean), y, 4.6, row.class_)
+    return join(name, *reach, *seeds, mean, text(row.text, frame.width - 1, y + 3.5, weight))
 
 
 def save_estimate_chart(estimates: Sequence[CountEstimate], what: str, path: Path) -> None:
@@ -160,8 +154,7 @@ def line_chart(
         room = 0.3 if high - low < 10 else 0.0
         names = [(float(v), short(v)) for v in marks]
         across = Axis(low - room, max(high, low + 1) + room, names, x)
-    up = Axis.upto(max(tops), y, low=0 if zero else min(lows))
-    frame = Frame(across, up, top=34)
+    frame = Frame(across, Axis.upto(max(tops), y, low=0 if zero else min(lows)), top=34)
     key = legend([(s.class_, s.name) for s in series], x=frame.left, y=12)
     ends = ((s.name, s.y[0], s.x[0], s.y[-1], s.x[-1]) for s in series)
     words = " ".join("{}: from {:.4g} at {:g} to {:.4g} at {:g}.".format(*end) for end in ends)
@@ -169,17 +162,15 @@ def line_chart(
 
 
 def _line(frame: Frame, series: Series) -> Markup:
-    points = [(frame.px(x), frame.py(y)) for x, y in zip(series.x, series.y, strict=True)]
-    bars = [
-        _whisker(frame, x, y - error, y + error, series.class_)
-        for x, y, error in zip(series.x, series.y, series.errors or (), strict=False)
-    ]
-    dots = [
-        dot(f"{series.name}, {x:g}: {y:.4g}", px, py, 2.8, series.class_)
-        for (px, py), x, y in zip(points, series.x, series.y, strict=True)
-    ]
-    joined = path(points, f"line {series.class_}") if len(points) > 1 else None
-    return join(*bars, joined, *(dots if len(dots) <= MANY else ()))
+    style, values = series.class_, [*zip(series.x, series.y, strict=True)]
+    points = [(frame.px(x), frame.py(y)) for x, y in values]
+    ends = zip(values, series.errors or (), strict=False)
+    marks = [_whisker(frame, x, y - error, y + error, style) for (x, y), error in ends]
+    if len(points) > 1:
+        marks.append(path(points, f"line {style}"))
+    for place, (x, y) in zip(points, values, strict=True) if len(points) <= MANY else ():
+        marks.append(dot(f"{series.name}, {x:g}: {y:.4g}", *place, 2.8, style))
+    return join(*marks)
 
 
 def _whisker(frame: Frame, x: float, low: float, high: float, class_: str) -> Markup:

@@ -49,10 +49,8 @@ def comparison_page(comparison: Comparison, *, data: str = "", tries: int | None
     """Return the whole page as text; ``data`` and ``tries`` are said where they are known."""
     methods = list(comparison.figures)
     seeds = sorted({seed for by_seed in comparison.figures.values() for seed in by_seed})
-    facts = (
-        f"{counted(len(methods), 'method')}: {', '.join(methods)}. "
-        f"{counted(len(seeds), 'seed')}: {', '.join(map(str, seeds))}. {_tuned(tries)}"
-    )
+    facts = f"{counted(len(methods), 'method')}: {', '.join(methods)}. "
+    facts += f"{counted(len(seeds), 'seed')}: {', '.join(map(str, seeds))}. {_tuned(tries)}"
     parts = [
         ("verdicts", "What came out", _verdicts(comparison)),
         ("measures", "Measures", _measures(comparison)),
@@ -248,14 +246,11 @@ def _measure_figure(comparison: Comparison, name: str) -> Markup:
 
 
 def _methods_without(comparison: Comparison, name: str) -> str:
-    """Say which methods have no finite value; one seed without is enough."""
     lost: dict[str, list[str]] = {"Undefined": [], "Infinite": []}
     for method, by_seed in comparison.figures.items():
-        counts = {
-            "Undefined": sum(name not in row for row in by_seed.values()),
-            "Infinite": sum(isinf(row.get(name, 0.0)) for row in by_seed.values()),
-        }
-        for word, count in counts.items():
+        undefined = sum(name not in row for row in by_seed.values())
+        infinite = sum(isinf(row.get(name, 0.0)) for row in by_seed.values())
+        for word, count in (("Undefined", undefined), ("Infinite", infinite)):
             some = f" ({count} of {len(by_seed)} seeds)" if count < len(by_seed) else ""
             lost[word] += [f"{method}{some}"] if count else []
     return "".join(f" {word}: {', '.join(names)}." for word, names in lost.items() if names)

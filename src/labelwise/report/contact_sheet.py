@@ -98,11 +98,9 @@ def write_suspects_page(
         "likeliest first. Each was judged by a model that had not seen its photo."
     )
     sentence = "No promise yet: nobody has looked." if promise is None else _sentence(str(promise))
-    parts = [
-        ("promise", "Promise", section("promise", "What is promised", paragraph(sentence))),
-        ("photos", "Photos", sheet),
-        ("labels", "Labels", _labels(questions)),
-    ]
+    stated = section("promise", "What is promised", paragraph(sentence))
+    parts = [("promise", "Promise", stated), ("photos", "Photos", sheet)]
+    parts.append(("labels", "Labels", _labels(questions)))
     write_text(path, document("Labels that may be mistakes", lead, parts))
 
 

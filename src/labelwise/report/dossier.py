@@ -71,10 +71,9 @@ def _known(
     spec, link, origin = files.spec, files.spec.made_link, origin_of(files)
     promises = own.promises or tuple(Promise.from_spec(promise) for promise in spec.promises)
     stated = [f"{promise} (not checked here)." for promise in promises]
-    took_part = [
-        f"All figures are of {split}, which took part in fitting the model or its rule, and so "
-        "are too good."
-    ] * (split == "promise" or split in files.fitted_splits)
+    fitted = f"{split}, which took part in fitting the model or its rule, and so are too good."
+    is_fitted = split == "promise" or split in files.fitted_splits
+    took_part = [f"All figures are of {fitted}"] * is_fitted
     records, receipts = len(files.journal.read()), ["No index was given: no receipt is shown."]
     if index is not None:
         with Index(index) as opened:

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from io import BytesIO
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,8 +53,7 @@ class Guess:
     state: str
 
 
-@dataclass(frozen=True)
-class Seen:
+class Seen(NamedTuple):
     """Where the query of a label looked: the photo under its attention, as a data address."""
 
     name: str
@@ -142,11 +141,8 @@ def choose_examples(
         named, more = tuple(names[k] for k in true[:NAMED]), max(0, len(true) - NAMED)
         return Example(ids[row], picture, tuple(guesses), named, more, tiny, seen.get(at, ()))
 
-    return tuple(
-        ExampleGroup(title, REASONS[title], tuple(map(example, group)))
-        for title, group in rows_of.items()
-        if group
-    )
+    chosen = ((title, tuple(map(example, group))) for title, group in rows_of.items() if group)
+    return tuple(ExampleGroup(title, REASONS[title], examples) for title, examples in chosen)
 
 
 def _attention(
@@ -190,10 +186,7 @@ def picture_address(image: Image.Image) -> str:
 
 OPENING = ("Right", "Wrong", "Missed")
 FIRST = 4  # photos of each that a report opens with
-READ = (
-    "Each image with its four surest labels. ✓ marks a label that is truly present, ? one that is "
-    "unknown."
-)
+READ = "Each image with its four surest labels. ✓ marks a label that is there, ? an unknown one."
 LOOKED = (
     " Below, where the queries of the two surest looked in the last decoder layer: light where "
     "they look, dark where they do not."
@@ -220,7 +213,6 @@ def example_section(groups: Sequence[ExampleGroup]) -> Markup | None:
 
 
 def _opens(group: ExampleGroup) -> int:
-    """Return how many examples of a group a report opens with: none without a picture."""
     pictured = any(example.picture for example in group.examples)
     return FIRST if pictured and group.title in OPENING else 0
 

@@ -57,10 +57,8 @@ def attended(
     """Yield the photos of ``rows`` (default all) that can be read, with where every label looks."""
     head = predictor.model.head
     if not isinstance(head, QueryDecoder):
-        raise SettingsError(
-            f"attention maps are of models with --head query2label, this one has the head "
-            f"{predictor.head.name!r}"
-        )
+        own = f"this one has the head {predictor.head.name!r}"
+        raise SettingsError(f"attention maps are of models with --head query2label, {own}")
     predictor.model.eval()
 
     def network(inputs: Tensor) -> tuple[Tensor, ...]:
@@ -82,10 +80,10 @@ def look(predictor: Predictor, images: ImageSource) -> Iterable[Looked]:
     """Yield, photo by photo, its decided labels (else its surest) with where they were seen."""
     for photo in attended(predictor, images):
         if photo.maps[0].size == 1:
+            place = f"one place of a picture of {predictor.transform.size} pixels"
             raise SettingsError(
-                f"the backbone {predictor.model.backbone.name!r} makes one place of a picture of "
-                f"{predictor.transform.size} pixels, so there is nothing to look at; train with a "
-                "larger --image-size"
+                f"the backbone {predictor.model.backbone.name!r} makes {place}, so there is "
+                "nothing to look at; train with a larger --image-size"
             )
         name = images.ids[photo.row]
         answers = scored(predictor, photo.logits[None], np.array([photo.row]), [name])

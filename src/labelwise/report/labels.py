@@ -77,8 +77,8 @@ def _figure(title: str, curves: list[Curve], parts: list[Calibration], text: str
         text += f" {name.capitalize()}: {errors}, MCE {percent(curve.mce, 1)}."
         bins = curve.edges[:-1], curve.edges[1:], curve.confidence, curve.frequency, curve.counts
         rows = [
-            [f"{low:.2f} to {high:.2f}", percent(confidence), percent(seen), f"{count:,}"]
-            for low, high, confidence, seen, count in zip(*bins, strict=True)
+            [f"{low:.2f} to {high:.2f}", percent(said), percent(seen), f"{count:,}"]
+            for low, high, said, seen, count in zip(*bins, strict=True)
         ]
         numbers.append(table(head, rows, caption=f"{title}, {name}"))
     return figure(chart, f"{title}.", text, details("Numbers", join(*numbers)))
@@ -114,11 +114,9 @@ def _comparison(parts: list[Calibration]) -> Markup:
         ("  uncertainty of the labels", [plain(p.uncertainty, 5) for p in parts]),
     ]
     bins = len(final.pooled.counts)
-    return table(
-        ["", *(name for _, name, _ in _stages([p.pooled for p in parts], parts))],
-        [[name, *values] for name, values in lines],
-        caption=f"Calibration errors in {bins} equal-width bins; lower is better unless stated.",
-    )
+    head = ["", *(name for _, name, _ in _stages([p.pooled for p in parts], parts))]
+    caption = f"Calibration errors in {bins} equal-width bins; lower is better unless stated."
+    return table(head, [[name, *values] for name, values in lines], caption=caption)
 
 
 def _labels(parts: list[Calibration]) -> Markup | None:
@@ -172,18 +170,14 @@ def _cloud(rows: list[LabelRow]) -> Markup | None:
 
 
 def _groups(evaluation: Evaluation) -> list[Markup]:
-    shots = [
-        [g.name, f"{g.labels:,}", percent(g.mean_ap), percent(g.mean_recall)]
-        for g in evaluation.shots
-    ]
-    levels = [
-        [
-            *(str(level.level), f"{level.labels:,}", f"{level.present:,}", percent(level.mean_ap)),
-            *(plain(level.log_loss, 4), percent(level.ece, 2), percent(level.mean_f1)),
-        ]
-        for level in evaluation.levels
-    ]
-    exclusive = []
+    shots, levels, exclusive = [], [], []
+    for shot in evaluation.shots:
+        means = percent(shot.mean_ap), percent(shot.mean_recall)
+        shots.append([shot.name, f"{shot.labels:,}", *means])
+    for level in evaluation.levels:
+        counts = str(level.level), f"{level.labels:,}", f"{level.present:,}"
+        figures = plain(level.log_loss, 4), percent(level.ece, 2), percent(level.mean_f1)
+        levels.append([*counts, percent(level.mean_ap), *figures])
     for group in evaluation.exclusive:
         between = "" if group.low is None else f"{percent(group.low)} to {percent(group.high)}"
         rule = "exactly one" if group.needs_one else "at most one"
@@ -221,11 +215,8 @@ def _table(rows: list[LabelRow], evaluation: Evaluation) -> Markup:
         head += ["threshold", "precision", "recall", "F1"]
     body = []
     for row in rows:
-        cells: list[str | Cell] = [
-            row.name,
-            Cell(f"{row.present:,}", row.present),
-            Cell(percent(row.ap), row.ap, meter=True),
-        ]
+        cells: list[str | Cell] = [row.name, Cell(f"{row.present:,}", row.present)]
+        cells.append(Cell(percent(row.ap), row.ap, meter=True))
         if calibrated:
             share = row.present / row.known if row.known else None
             cells.append(Cell(f"{percent(row.mean_prob)} / {percent(share)}", row.mean_prob))
@@ -279,14 +270,13 @@ def curves(evaluation: Evaluation) -> Markup | None:
     if not whole:
         return None
     by = evaluation.subgroups[0].by if evaluation.subgroups else "subgroup"
-    parts = {
-        curve.label: [each for each in evaluation.curves if each.part and each.label == curve.label]
-        for curve in whole
-    }
-    shown = [_label_curves(curve, parts[curve.label], by) for curve in whole]
+    parts = [curve for curve in evaluation.curves if curve.part]
+    shown = []
+    for curve in whole:
+        own = [part for part in parts if part.label == curve.label]
+        shown.append(_label_curves(curve, own, by))
     folded = shown[OPEN:]
-    thin = f"Thin lines: each {by}, those with the most photos. "
-    lines = thin if any(parts.values()) else ""
+    lines = f"Thin lines: each {by}, those with the most photos. " if parts else ""
     words = (
         f"The {len(whole)} labels of lowest average precision. Left: sensitivity against the false "
         "positive rate (ROC); middle: precision against recall; right: observed share against "
@@ -300,14 +290,12 @@ def curves(evaluation: Evaluation) -> Markup | None:
 def _label_curves(one: LabelCurves, parts: Sequence[LabelCurves], by: str) -> Markup:
     every = (*parts, one)
     precision = [(c.part, c.precision_recall) for c in every]
-    charts = [
-        _thumbnail(f"ROC curve of {one.label}", [(c.part, c.roc) for c in every]),
-        _thumbnail(f"Precision and recall of {one.label}", precision, ideal=False),
-    ]
+    charts = [_thumbnail(f"ROC curve of {one.label}", [(c.part, c.roc) for c in every])]
+    charts.append(_thumbnail(f"Precision and recall of {one.label}", precision, ideal=False))
     if one.reliability is not None:
         stages: list[Stage] = [("after", "all photos", one.reliability)]
-        named = f"Reliability of {one.label}"
-        charts.append(reliability_chart(stages, title=named, small=True))
+        title = f"Reliability of {one.label}"
+        charts.append(reliability_chart(stages, title=title, small=True))
     text = f"AUROC {_interval(one)}, average precision {percent(one.ap)}"
     text += f", {one.present:,} present of {one.known:,}"
     rows = []
@@ -366,10 +354,8 @@ def subgroup_tables(evaluation: Evaluation) -> list[Markup]:
         verdict += "equal: the intervals say how far apart they may be."
         if apart:
             verdict = f"Significantly different from the other photos: {', '.join(apart)}."
-        cells = [
-            [row.name, f"{row.photos:,}", f"{row.groups:,}", *map(_between, row.figures)]
-            for row in rows
-        ]
+        counts = ([row.name, f"{row.photos:,}", f"{row.groups:,}"] for row in rows)
+        cells = [[*own, *map(_between, row.figures)] for own, row in zip(counts, rows, strict=True)]
         caption = (
             f"By {by}, with 95 % intervals; * differs from the other photos (score test over "
             "groups of photos, 5 %, corrected for all subgroups and figures by Holm's method)."

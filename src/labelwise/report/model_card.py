@@ -65,17 +65,14 @@ def model_card(
 def _front(
     model: HubModel, evaluation: Evaluation, title: str, data: str, license: str | None
 ) -> str:
-    metrics = [
-        {"type": figure.name.lower().replace(" ", "_").replace(",", ""), "name": figure.name}
-        | {"value": round(figure.value, 6)}
-        for figure in evaluation.headline
-        if figure.value is not None
-    ]
-    result = {
-        "task": {"type": "image-classification", "name": "Multi-label image classification"},
-        "dataset": {"type": "image-classification", "name": data},
-        "metrics": metrics,
-    }
+    metrics: list[dict[str, Any]] = []
+    for figure in evaluation.headline:
+        if figure.value is not None:
+            kind = figure.name.lower().replace(" ", "_").replace(",", "")
+            value = round(figure.value, 6)
+            metrics.append({"type": kind, "name": figure.name, "value": value})
+    task = {"type": "image-classification", "name": "Multi-label image classification"}
+    result = {"task": task, "dataset": {**task, "name": data}, "metrics": metrics}
     more = {"calibrated": evaluation.final is not None, "timm": model.loads_in_timm}
     more["transformers"] = model.loads_in_transformers
     tags = ["image-classification", "multi-label", "labelwise", *filter(more.get, more)]
@@ -161,10 +158,8 @@ def _use(model: HubModel) -> str:
         ]
         return "\n\n".join(parts)
     if link is not None:
-        parts.append(
-            f"timm gives logits. Probabilities are those of the link {describe_link(link)} in "
-            "`model.json`, which labelwise applies."
-        )
+        own = f"the link {describe_link(link)} in `model.json`, which labelwise applies"
+        parts.append(f"timm gives logits. Probabilities are those of {own}.")
     if model.predictor.model.mirrored or model.predictor.model.crops > 1:
         parts.append("timm looks at one view of a picture, labelwise at several.")
     parts.append(f"transformers refuses this folder: {_words(model.why_not_transformers)}.")
@@ -175,10 +170,9 @@ def _limits(model: HubModel, evaluation: Evaluation, data: str) -> Iterable[str]
     def named(names: Sequence[str]) -> str:
         return listed([*map(_words, names)], NAMED)
 
-    yield (
-        f"All figures are of {_words(data)}. On pictures of another kind they may be far worse; "
-        "measure it: `labelwise evaluate FOLDER --data labelled.csv`."
-    )
+    measure = "measure it: `labelwise evaluate FOLDER --data labelled.csv`"
+    worse = "On pictures of another kind they may be far worse"
+    yield f"All figures are of {_words(data)}. {worse}; {measure}."
     yield "Things that are none of its labels are not seen; the answer is then none, or wrong."
     yield "It was not examined for how it treats groups of people."
     undefined = evaluation.ranking.undefined_labels

@@ -98,12 +98,8 @@ def _thresholds(evaluation: Evaluation) -> Markup | None:
 
 ZERO_LABEL = "Images with no label"
 STAGES = {"before": "own", "after": "calibrated", SHARES: "shares"}
-LOSSES = {
-    "Log loss, with labels": "log_loss_in",
-    "Log loss, without": "log_loss_out",
-    "Brier, with labels": "brier_in",
-    "Brier, without": "brier_out",
-}
+LOSSES = {"Log loss, with labels": "log_loss_in", "Log loss, without": "log_loss_out"}
+LOSSES |= {"Brier, with labels": "brier_in", "Brier, without": "brier_out"}
 PRICE = (
     "A low MMC, the mean largest probability on images with no label, can be had by "
     "shrinking all probabilities; the log loss of the images with labels shows what that "
@@ -127,12 +123,8 @@ def _zero_label(evaluation: Evaluation) -> Markup | None:
     names, x = [f"{low:.2f}" for low in zero.edges[:-1]], "largest probability of the image, from"
     title, y = "Largest probability of an image", "per cent of the images"
     chart = grouped_bars(bars, names, title=title, x=x, y=y)
-    cells = [
-        [f"{low:.2f} to {high:.2f}", f"{inside:,}", f"{outside:,}"]
-        for low, high, inside, outside in zip(
-            zero.edges, zero.edges[1:], zero.inside, zero.outside, strict=False
-        )
-    ]
+    columns = zip(zero.edges, zero.edges[1:], zero.inside, zero.outside, strict=False)
+    cells = [[f"{low:.2f} to {high:.2f}", f"{i:,}", f"{o:,}"] for low, high, i, o in columns]
     numbers = table(["largest p", "with labels", "without"], cells, caption="Images")
     lines = [
         ("Images known to carry no label", f"{zero.rows:,} ({percent(zero.share)})"),
@@ -342,12 +334,9 @@ def how(evaluation: Evaluation) -> Markup:
         "Search": evaluation.retrieval_how,
     }
     entries = [join(tag("dt", name), tag("dd", text)) for name, text in texts.items() if text]
-    return section(
-        "how",
-        "How everything was computed",
-        paragraph("Undefined is not zero: what has no value is left out of means and counted."),
-        tag("dl", *entries, class_="how"),
-    )
+    words = "Undefined is not zero: what has no value is left out of means and counted."
+    listed = tag("dl", *entries, class_="how")
+    return section("how", "How everything was computed", paragraph(words), listed)
 
 
 def facts(evaluation: Evaluation) -> str:
@@ -355,8 +344,7 @@ def facts(evaluation: Evaluation) -> str:
     data = evaluation.data
     unknown = f", {data.unknown:,} entries unknown and left out everywhere" if data.unknown else ""
     split = f" of the {data.split} split" if data.split else ""
-    return (
-        f"{counted(data.rows, 'image')}{split}, {counted(data.labels, 'label')}, "
-        f"{counted(data.present, 'label')} present ({data.present / max(data.rows, 1):.2f} per "
-        f"image), {counted(data.zero_label_rows, 'image')} with none{unknown}."
-    )
+    each = f"{data.present / max(data.rows, 1):.2f} per image"
+    present = f"{counted(data.present, 'label')} present ({each})"
+    size = f"{counted(data.rows, 'image')}{split}, {counted(data.labels, 'label')}"
+    return f"{size}, {present}, {counted(data.zero_label_rows, 'image')} with none{unknown}."

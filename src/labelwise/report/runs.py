@@ -94,10 +94,8 @@ def measured_split(run: Path, or_else: str = "") -> str:
     """Return the split that is measured unless another is chosen: test, which a run may lack."""
     splits = RunFolder(run).splits
     if splits and "test" not in splits:
-        raise DataError(
-            f"{run} has no test split; choose another of its splits ({', '.join(splits)}) with "
-            f"--split{or_else}"
-        )
+        others = f"choose another of its splits ({', '.join(splits)}) with --split{or_else}"
+        raise DataError(f"{run} has no test split; {others}")
     return "test"
 
 
@@ -135,7 +133,6 @@ def measured_run(
 
 
 def _photos_of(run: RunFolder) -> "ImageSource | None":
-    """Return the photos of a run, unless they have moved."""
     from labelwise.data import load
 
     with suppress(LabelwiseError, KeyError):

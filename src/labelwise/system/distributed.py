@@ -50,10 +50,8 @@ def tensors_of_first(named: Mapping[str, Tensor], device: torch.device) -> dict[
     """Return the tensors of the first process by their names, on the CPU; others may give none."""
     if world_size() == 1:
         return dict(named)
-    kinds = {
-        name: (str(tensor.dtype).removeprefix("torch."), [*tensor.shape])
-        for name, tensor in named.items()
-    }
+    facts = ((name, str(tensor.dtype), [*tensor.shape]) for name, tensor in named.items())
+    kinds = {name: (kind.removeprefix("torch."), shape) for name, kind, shape in facts}
     received = {}
     for name, (kind, shape) in value_of_first(kinds, device).items():
         whole = named[name] if rank() == 0 else torch.empty(shape, dtype=getattr(torch, kind))

@@ -77,7 +77,6 @@ def replacing_folder(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def _beside(path: Path) -> Iterator[Path]:
-    """Yield a name beside ``path`` that no other process has."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.partial")
     try:
         yield temporary

@@ -71,11 +71,8 @@ class LocalStorage:
             try:
                 facts = os.stat(self.folder / below)
                 with os.scandir(self.folder / below) as entries:
-                    kinds = sorted(
-                        (entry.name, entry.is_dir(), entry.is_file())
-                        for entry in entries
-                        if not entry.name.startswith(".")
-                    )
+                    seen_ones = (entry for entry in entries if entry.name[0] != ".")
+                    kinds = sorted((one.name, one.is_dir(), one.is_file()) for one in seen_ones)
             except OSError as error:
                 where = for_terminal(str(self.folder / below))
                 raise DataError(f"{where}: cannot be read ({error.strerror})") from None
@@ -123,8 +120,7 @@ class ObjectStorage:
             yield from self._paged_files(client)
             return
         for folder, files in self.folders():
-            prefix = f"{folder}/" if folder else ""
-            yield from (prefix + file.name for file in files)
+            yield from (f"{folder}/{file.name}" if folder else file.name for file in files)
 
     def _paged_files(self, client: Any) -> Iterator[str]:
         bucket, _, base = self.prefix.partition("/")
@@ -356,11 +352,9 @@ def storage_at(place: str) -> Storage:
     if parts.scheme == "file":
         return LocalStorage(Path(unquote(parts.path)))
     if parts.password is not None:
-        raise DataError(
-            f"{parts.scheme}://...@{parts.hostname}: addresses are kept in plans, settings and "
-            "reports, so they must hold no password; give keys by the environment, such as "
-            "AWS_ACCESS_KEY_ID"
-        )
+        kept = "addresses are kept in plans, settings and reports, so they must hold no password"
+        mend = "give keys by the environment, such as AWS_ACCESS_KEY_ID"
+        raise DataError(f"{parts.scheme}://...@{parts.hostname}: {kept}; {mend}")
     from pyarrow import ArrowException
     from pyarrow.fs import FileSystem
 

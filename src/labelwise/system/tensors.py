@@ -16,18 +16,9 @@ from labelwise.errors import CheckpointError
 
 T = TypeVar("T")
 
-KINDS = {
-    torch.float64: "F64",
-    torch.float32: "F32",
-    torch.float16: "F16",
-    torch.bfloat16: "BF16",
-    torch.int64: "I64",
-    torch.int32: "I32",
-    torch.int16: "I16",
-    torch.int8: "I8",
-    torch.uint8: "U8",
-    torch.bool: "BOOL",
-}
+KINDS = {torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
+KINDS |= {torch.int64: "I64", torch.int32: "I32", torch.int16: "I16", torch.int8: "I8"}
+KINDS |= {torch.uint8: "U8", torch.bool: "BOOL"}
 
 CHECKSUM = "labelwise_sha256"
 NO_CHECKSUM = "0" * 64

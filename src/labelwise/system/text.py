@@ -25,8 +25,8 @@ def listed(names: Sequence[str], most: int) -> str:
     >>> listed(["cat", "dog", "owl"], 3), listed(["cat", "dog", "owl"], 1)
     ('cat, dog, owl', 'cat and 2 more')
     """
-    more = f" and {len(names) - most:,} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
+    rest = len(names) - most
+    return ", ".join(names[:most]) + (f" and {rest:,} more" if rest > 0 else "")
 
 
 def with_slashes(path: str) -> str:
