@@ -9,6 +9,7 @@ from golden import GOLDEN
 from labelwise.data import LabelTable
 from labelwise.data.checks import reject_shared_content
 from labelwise.data.derived import (
+    _items,
     flip_labels,
     keep_known,
     mlspl_split,
@@ -31,9 +32,8 @@ def make(labels, observed=None, **columns):
 def test_golden_single_positive():
     case = GOLDEN["mlspl_observed_labels"][0]
     labels = np.array(case["inputs"]["labels"])
-    observed = observe_uniform(labels, **case["params"])
-    np.testing.assert_array_equal(observed == 1, case["expected"]["observed"])
-    for part in single_positive(make(labels)).targets():
+    observed = observe_uniform(labels, **case["params"]) == 1
+    for part in (observed, *single_positive(make(labels)).targets()):
         np.testing.assert_array_equal(part, case["expected"]["observed"])
 
 
@@ -84,14 +84,12 @@ def test_golden_cifar60_40():
 
 
 def test_partial_labels_at_a_rate():
-    rng = np.random.default_rng(1)
-    labels, known = rng.random((4000, 9)) < 0.4, rng.random((4000, 9)) < 0.9
+    labels, known = np.random.default_rng(1).random((2, 4000, 9)) < [[[0.4]], [[0.9]]]
     table = make(labels, known)
-    partial = keep_known(table, 0.3, seed=5)
-    _, observed = partial.targets()
+    given, observed = keep_known(table, 0.3, seed=5).targets()
     assert not (observed & ~known).any()
     assert abs(observed[known].mean() - 0.3) < 0.02
-    np.testing.assert_array_equal(partial.targets()[0], labels & observed)
+    np.testing.assert_array_equal(given, labels & observed)
     np.testing.assert_array_equal(keep_known(table, 0.3, seed=5).targets()[1], observed)
     assert keep_known(table, 1.0).targets()[1].sum() == known.sum()
     with pytest.raises(SettingsError, match=r"in \[0, 1\], got 1.5"):
@@ -99,8 +97,7 @@ def test_partial_labels_at_a_rate():
 
 
 def test_noise_flips_known_labels_only():
-    rng = np.random.default_rng(2)
-    labels, known = rng.random((5000, 8)) < 0.5, rng.random((5000, 8)) < 0.8
+    labels, known = np.random.default_rng(2).random((2, 5000, 8)) < [[[0.5]], [[0.8]]]
     noisy, observed = flip_labels(make(labels, known), present=0.2, absent=0.05).targets()
     np.testing.assert_array_equal(observed, known)
     flipped = (noisy.astype(bool) != labels) & known
@@ -129,20 +126,11 @@ def test_labels_pairs_and_zero_label_images_are_in_proportion():
     labels = correlated()
     table = stratified_split(make(labels), SHARES, by_content=False)
     assert worst(np.ones(3000, bool), table) <= 3
-    for column in range(12):
-        assert worst(labels[:, column] > 0, table) < 2.5
+    assert max(worst(present, table) for present in labels.T > 0) < 2.5
     for first, second in itertools.combinations(range(12), 2):
         pair = (labels[:, first] & labels[:, second]) > 0
         assert pair.sum() < 40 or worst(pair, table) < 6
     assert worst(table.zero_label(), table) < 2
-
-
-def test_unlabelled_images_are_a_stratum_of_their_own():
-    labels = correlated(1000)
-    known = np.ones_like(labels, bool)
-    known[:300] = False
-    table = stratified_split(make(labels, known), SHARES, by_content=False)
-    assert worst(table.unlabelled(), table) <= 3
 
 
 def test_groups_stay_together_and_sizes_hold():
@@ -166,6 +154,7 @@ def test_equal_images_are_kept_in_one_split_and_reported_otherwise():
     for row in range(200):
         assert seen.setdefault(pixels[row].tobytes(), parted.split[row]) == parted.split[row]
     reject_shared_content(parted)
+    assert (stratified_split(table, SHARES, seed=5).split != parted.split).any()
     careless = stratified_split(table, SHARES, by_content=False)
     with pytest.raises(DataError, match="splits must not share images, but '0"):
         reject_shared_content(careless)
@@ -177,14 +166,20 @@ def test_rare_labels_reach_the_training_split_first():
     assert stratified_split(make(labels), SHARES, by_content=False).split[7] == "train"
 
 
-def test_same_seed_same_split_and_more_labels_than_dense_pairs_allow(monkeypatch):
-    table = make(correlated(400))
-    expected = stratified_split(table, by_content=False).split
-    assert (stratified_split(table, seed=5, by_content=False).split != expected).any()
-    monkeypatch.setattr("labelwise.data.derived.MOST_DENSE", 3)
-    np.testing.assert_array_equal(stratified_split(table, by_content=False).split, expected)
-    monkeypatch.setattr("labelwise.data.derived.MOST_PAIRS", 3)
-    assert set(stratified_split(table, by_content=False).split) == {"train", "val", "test"}
+@pytest.mark.parametrize(("dense", "most"), [(3000, 10**6), (3, 10**6), (3000, 3)])
+def test_the_items_of_a_split_are_labels_frequent_pairs_and_kinds_of_rows(monkeypatch, dense, most):
+    """Oracle: the rows of each item, found one item at a time."""
+    monkeypatch.setattr("labelwise.data.derived.MOST_DENSE", dense)
+    monkeypatch.setattr("labelwise.data.derived.MOST_PAIRS", most)
+    labels, known = np.random.default_rng(0).random((80, 6)) < 0.25, np.ones((80, 6), bool)
+    known[:9] = False
+    told = labels & known
+    pairs = [one & other for one, other in itertools.combinations(told.T, 2)]
+    frequent = [pair for pair in pairs if pair.sum() * 0.25 >= 1 and most > 3]
+    rows = [known.all(1) & ~labels.any(1), ~known.any(1), np.ones(80)]
+    found = _items(make(labels, known), 0.25).toarray()
+    np.testing.assert_array_equal(found.T, [*told.T, *frequent, *rows])
+    assert len(frequent) in (0, 5)
 
 
 @pytest.mark.parametrize(

@@ -28,14 +28,12 @@ def test_masked_mean_of_nothing_is_zero_with_a_gradient():
     values = torch.full((2, 2), float("inf"), requires_grad=True)
     found = masked_mean(values, torch.zeros(2, 2, dtype=torch.bool))
     found.backward()
-    assert found == 0
-    assert (values.grad == 0).all()
+    assert found == 0 == values.grad.abs().max()
 
 
 def test_split_labels_leaves_the_unobserved_out_of_both():
     labels = torch.tensor([0.0, 1.0, 0.7, 0.5, 1.0, 0.0])
-    observed = torch.tensor([True, True, True, True, False, False])
-    present, absent = split_labels(labels, observed)
+    present, absent = split_labels(labels, torch.arange(6) < 4)
     assert present.tolist() == [False, True, True, False, False, False]
     assert absent.tolist() == [True, False, False, True, False, False]
 
@@ -60,7 +58,6 @@ def test_softmax_keeps_both_logs_where_p_rounds_to_one(spread):
         torch.testing.assert_close(log_p[:, k], values[:, k] - total)
         torch.testing.assert_close(log_rest[:, k], others - total)
     log_rest.sum().backward()
-    assert values.grad is not None
     assert values.grad.isfinite().all()
 
 
