@@ -107,15 +107,13 @@ def test_crops_go_out_and_their_classes_come_back(photos):
         assert np.asarray(crop)[..., 1].min() == 200  # the green field and nothing else
     with Image.open(photos / "crops" / rows[1]["path"]) as crop:
         assert crop.size == (16, 40)
-    (photos / "answers.csv").write_text(
-        f"path,labels,error,badger,fox\ncrops/{rows[0]['path']},fox,,0.25,0.75\n"
-    )
+    answer = f"path,labels,error,badger,fox\ncrops/{rows[0]['path']},fox,,0.25,0.75\n"
+    (photos / "answers.csv").write_text(answer)
     out = photos / "back.json"
     crops = ("--crops", photos / "crops" / "crops.csv")
     must_run("data", "answers", photos / "md.json", photos / "answers.csv", *crops, "-o", out)
-    assert read_camera_results(out).photos[0].scores == pytest.approx(
-        {"animal": 0.9, "person": 0.4, "badger": 0.225, "fox": 0.675}
-    )
+    scores = {"animal": 0.9, "person": 0.4, "badger": 0.225, "fox": 0.675}
+    assert read_camera_results(out).photos[0].scores == pytest.approx(scores)
     listed = json.loads(out.read_text())["images"][0]["detections"]
     assert listed[0]["classifications"] == [["0", 0.75], ["2", 0.25]]  # in falling order
     assert "classifications" not in listed[2]
@@ -179,20 +177,17 @@ def test_bursts_are_those_of_a_plain_loop():
     seconds, cameras = rng.integers(0, 2000, 60), rng.integers(0, 3, 60)
     times = np.datetime64("2024-05-01T06:00:00", "us") + seconds.astype("timedelta64[s]")
     found = bursts(times, [f"cam-{n}" for n in cameras], 30.0)
-    burst, last = -1, None
-    for row in sorted(range(60), key=lambda row: (cameras[row], seconds[row])):
-        if last is None or cameras[last] != cameras[row] or seconds[row] - seconds[last] > 30:
-            burst += 1
+    burst, last = -1, (-1, 0)
+    for camera, second, row in sorted(zip(cameras, seconds, range(60), strict=True)):
+        burst += camera != last[0] or second - last[1] > 30
         assert found[row] == burst
-        last = row
+        last = camera, second
 
 
 def test_bursts_are_written_as_groups(tmp_path):
-    (tmp_path / "photos.csv").write_text(
-        "path,labels,time,camera\n1.jpg,fox,2024:05:01 06:30:00,north\n"
-        "2.jpg,,2024:05:01 06:30:40,north\n3.jpg,,2024:05:01 06:30:50,south\n"
-        "4.jpg,,2024:05:01 07:30:00,north\n"
-    )
+    taken = ("06:30:00,north", "06:30:40,north", "06:30:50,south", "07:30:00,north")
+    rows = [f"{number}.jpg,,2024:05:01 {when}" for number, when in enumerate(taken)]
+    (tmp_path / "photos.csv").write_text("\n".join(["path,labels,time,camera", *rows]))
     options = ("--camera", "camera", "-o", tmp_path / "grouped.csv")
     result = must_run("data", "bursts", tmp_path / "photos.csv", *options)
     groups = [row["group"] for row in read(tmp_path, "grouped")]
@@ -251,11 +246,9 @@ def package(tmp_path):
     write(folder, "deployments", places)
     lines = ["mediaID,deploymentID,timestamp,filePath,filePublic,fileMediatype"]
     for number in range(1, 8):
-        kind = "image/png" if number < 7 else "video/mp4"
+        kind, place = "image/png" if number < 7 else "video/mp4", "d1" if number < 4 else "d2"
         name = f"media/{number}.{kind[-3:]}"
-        if number < 7:
-            Image.new("RGB", (8, 8)).save(folder / name)
-        place = "d1" if number < 4 else "d2"
+        Image.new("RGB", (8, 8)).save(folder / name, "PNG")
         lines.append(f"m{number},{place},2024-05-0{number}T06:30:00Z,{name},true,{kind}")
     (folder / "media.csv").write_text("\n".join([*lines, ""]))
     rows = [
@@ -303,25 +296,19 @@ def test_events_cover_the_photos_that_a_loop_finds(package):
     photos[:10] = spans[:10, 0]
     where = rng.choice(["d1", "d2"], 240)
     media, events = read(package, "media")[0], observed(1, name="Vulpes vulpes")
-    rows = [
-        media | {"mediaID": f"m{n}", "deploymentID": where[n], "timestamp": stamps[at]}
-        for n, at in enumerate(photos)
-    ]
+    rows, told = [], []
+    for n, at in enumerate(photos):
+        own = {"mediaID": f"m{n}", "deploymentID": where[n], "timestamp": stamps[at]}
+        rows.append(media | own)
+    for n, (first, last) in enumerate(spans):
+        own = {"observationID": f"e{n}", "deploymentID": where[200 + n]}
+        told.append(events | own | {"eventStart": stamps[first], "eventEnd": stamps[last]})
     write(package, "media", rows)
-    told = [
-        events
-        | {"observationID": f"e{n}", "deploymentID": where[200 + n]}
-        | {"eventStart": stamps[first], "eventEnd": stamps[last]}
-        for n, (first, last) in enumerate(spans)
-    ]
     write(package, "observations", told)
     found = read_package(package).event_rows
     for n, at in enumerate(photos):
-        expected = [
-            f"e{k}"
-            for k, (first, last) in enumerate(spans)
-            if first <= at <= last and where[n] == where[200 + k]
-        ]
+        within = (spans[:, 0] <= at) & (at <= spans[:, 1]) & (where[200:] == where[n])
+        expected = [f"e{k}" for k in np.flatnonzero(within)]
         assert [row["observationID"] for row in found[f"m{n}"]] == expected
     assert any(len(rows) > 1 for rows in found.values())
 

@@ -170,7 +170,7 @@ def test_features_keep_their_groups_in_a_file(tmp_path):
     split = labelwise.load(str(parted)).split
     assert set(split) == {"train", "val", "test"}
     assert (split[::2] == split[1::2]).all()
-    wide = run("data", "near-copies", file, "--cosine", 0.001, "-o", grouped)
+    wide = must_run("data", "near-copies", file, "--cosine", 0.001, "-o", grouped)
     assert "one group holds 60 of 60 photos" in wide.stderr
     np.savez(file, **arrays, group=np.array(["one", "two"]))
     with pytest.raises(DataError, match=r"group must be \(60,\), got \(2,\)"):

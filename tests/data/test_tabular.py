@@ -48,7 +48,6 @@ def test_the_same_table_in_every_format(folder, kind):
 
 
 def parquet(folder, name, columns, **metadata):
-    """Write a Parquet file; a tuple stands for the bytes of a picture and its path."""
     path = folder.path / f"{name}.parquet"
     path.parent.mkdir(parents=True, exist_ok=True)
     if "features" in metadata:
@@ -62,14 +61,12 @@ def shown(*paths):
     return [{"bytes": jpeg(number), "path": path} for number, path in enumerate(paths)]
 
 
-def test_beside_a_path_image_is_a_label_like_others(folder):
+def test_one_column_per_label(folder):
+    """Beside a path ``image`` is a label like others."""
     table = load(folder.text("t.csv", "path,image,text\na.jpg,1,0\n"), check_files=False)
     assert table.space.names == ("image", "text")
     alone = load(folder.text("u.jsonl", '{"image": "a.jpg", "labels": ["x"]}'), check_files=False)
     assert (list(alone.ids), alone.space.names) == (["a.jpg"], ("x",))
-
-
-def test_one_column_per_label(folder):
     text = "path,dog,big cat,split\na.jpg,1,,train\nb.jpg,0.0,True,test\nc.jpg,,NaN,test\n"
     table = load(folder.text("t.csv", text), check_files=False)
     assert (table.space.names, states(table)) == (("dog", "big cat"), ["1?", "01", "??"])
@@ -112,12 +109,6 @@ def test_hugging_face_shards_with_one_class_an_image(folder, place):
     assert list(table.ids) == ["0.jpg", "1.jpg", "2.jpg"]
 
 
-def test_images_without_a_path_and_classes_not_known(folder):
-    columns = {"image": shown(None, "b.jpg", None), "labels": [0, -1, None]}
-    table = load(parquet(folder, "pets", columns, classes=["cat", "dog"]))
-    assert (list(table.ids), states(table)) == (["pets#1", "b.jpg", "pets#3"], ["10", "??", "??"])
-
-
 @pytest.mark.parametrize("kind", [ONE_OF, [ONE_OF], {"feature": ONE_OF, "_type": "List"}])
 def test_what_hugging_face_states_gives_way_to_what_is_said(folder, kind):
     features = {"image": IMAGE, "fine": kind, "coarse": ONE_OF}
@@ -127,11 +118,14 @@ def test_what_hugging_face_states_gives_way_to_what_is_said(folder, kind):
     assert states(table) == ["10", "01"]
     with pytest.raises(DataError, match=r"b\.parquet: the metadata of Hugging Face is broken"):
         load(parquet(folder, "b", columns, huggingface={}))
+    columns = {"image": shown(None, "b.jpg", None), "labels": [0, -1, None]}
+    table = load(parquet(folder, "pets", columns, classes=["cat", "dog"]))
+    assert (list(table.ids), states(table)) == (["pets#1", "b.jpg", "pets#3"], ["10", "??", "??"])
 
 
 def test_more_image_bytes_than_memory_should_hold_lie_in_a_file(folder, tmp_path, monkeypatch):
-    monkeypatch.setattr("labelwise.data.table_builder.IN_MEMORY", 1 << 20)
-    monkeypatch.setattr("labelwise.data.tabular.BATCH_BYTES", 1 << 20)
+    for limit in ("table_builder.IN_MEMORY", "tabular.BATCH_BYTES"):
+        monkeypatch.setattr(f"labelwise.data.{limit}", 1 << 20)
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     noise = np.random.default_rng(0).integers(0, 256, (64, 1 << 17), dtype=np.uint8)
     columns = {"image": [bytes(row) for row in noise], "labels": [["x"]] * 64}
@@ -282,9 +276,8 @@ def test_many_blocks_keep_row_numbers_and_one_vocabulary(folder, monkeypatch):
     names = [{table.space.names[c] for c in table.present.row(row)} for row in range(500)]
     assert names == [set(line.split(",")[1].split("|")) for line in lines]
     lines[400] += ",oops"
-    file = folder.text("t.csv", "path,labels\n" + "\n".join(lines))
     with pytest.raises(DataError, match=r"line 402: 400\.jpg,w\|l1,oops\."):
-        load(file, check_files=False)
+        load(folder.text("t.csv", "path,labels\n" + "\n".join(lines)), check_files=False)
 
 
 KINDS = (
@@ -298,14 +291,13 @@ KINDS = (
 
 def told(columns):
     headers = [f"label {n}" for n in range(len(columns))]
-    batch = pa.record_batch(columns, headers)
+    given = pa.record_batch(columns, headers), headers, "row {}".format
     try:
-        options = {"soft": True, "minus_one": "unknown"}
-        *rows, shares, minus_ones = read_one_hot(batch, headers, "row {}".format, **options)
+        *rows, shares, minus_ones = read_one_hot(*given, soft=True, minus_one="unknown")
     except DataError as error:
         return str(error)
-    parts = [[part.sizes.tolist(), part.numbers.tolist()] for part in rows]
-    return [*parts, shares.tolist(), minus_ones]
+    parts = [(part.sizes.tolist(), part.numbers.tolist()) for part in rows]
+    return parts, shares.tolist(), minus_ones
 
 
 @pytest.mark.parametrize("bad", [False, True])
