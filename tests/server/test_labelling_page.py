@@ -3,7 +3,6 @@
 import json
 import re
 import threading
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -75,11 +74,9 @@ def test_questions_are_shared_out_and_answers_last(folder):
 
 
 def test_a_guide_orders_questions_and_the_table_says_which_were_set_aside(folder):
-    with labelling(folder, guide=guides(folder)({})) as server:
-        assert (
-            "four are those that the model learns most from"
-            in server.get("/api/v1/labelling")["order"]
-        )
+    with labelling(folder, guide=guide_of(folder)) as server:
+        order = server.get("/api/v1/labelling")["order"]
+        assert "four are those that the model learns most from" in order
         asked = server.get("/api/v1/questions?label=dog&who=ada&count=5")
         names = [one["name"] for one in asked["photos"]]
         assert names[0] in {f"{n:02d}.png" for n in range(5)}
@@ -94,29 +91,14 @@ def test_a_guide_orders_questions_and_the_table_says_which_were_set_aside(folder
     assert splits == {name: "test" if name == names[0] else "train" for name in names}
 
 
-def guides(folder):
-    """Return what makes a guide of answers; where there are some, the surest photos are others."""
+def guide_of(folder, learnt_from=0):
     photos = tuple(str(path) for path in sorted((folder / "photos").iterdir()))
     probs = np.linspace(0.1, 0.5, 25)[:, None]  # the later ones are less sure
-    return lambda answers: QuestionGuide(
-        frozenset(photos[:5]), photos, ("dog",), probs[::-1] if answers else probs, len(answers)
-    )
-
-
-def test_a_newer_guide_still_has_one_of_five_set_aside(folder):
-    learn = guides(folder)
-    with labelling(folder, guide=learn({}), learn=learn) as server:
-        query = "/api/v1/questions?label=dog&who=ada&count=5"
-        states = dict.fromkeys(ids(server.get(query)), "absent")
-        server.put("/api/v1/answers", {"label": "dog", "who": "ada", "states": states})
-        other = query.replace("dog", "cat")  # hands out no photo of the word itself
-        wait_until(lambda: server.get(other)["learnt_from"] == 5)
-        names = [one["name"] for one in server.get(query)["photos"]]
-    assert [int(name[:2]) < 5 for name in names] == [True, False, False, False, False]
+    return QuestionGuide(frozenset(photos[:5]), photos, ("dog",), probs, learnt_from)
 
 
 def test_guesses_are_shown_where_they_are_asked_for(folder, visit):
-    with labelling(folder, guide=replace(guides(folder)({}), learnt_from=3)) as server:
+    with labelling(folder, guide=guide_of(folder, learnt_from=3)) as server:
         page = visit(server)
         guessed = page.locator("#grid button[data-state=present]")
         expect(page.locator("#progress")).to_contain_text("learnt from 3 answered")

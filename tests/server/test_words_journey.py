@@ -34,6 +34,7 @@ def test_from_words_through_answers_to_a_promise(tmp_path, warm_commands):
     start += ["-o", model, "--image-size", SIDE]
 
     assert NOT_CALIBRATED in said(*start)
+    assert "labelwise train PHOTOS --words WORDS --answers TABLE" in NOT_CALIBRATED
     told = ["label", "--page", photos, "--words", words, "--guide", model, "-o", answers]
     with warm_commands.running([*told, "--port", "0"], tmp_path) as process:
         found = re.search(r"at http://\S+:(\d+)/", process.line())
