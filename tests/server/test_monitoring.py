@@ -104,11 +104,11 @@ def test_each_request_is_one_line_without_what_is_private(run, tmp_path):
             server.send("GET", "/api/v1/model?secret=1", headers={"Authorization": "secret"}),
             server.upload(("secret.png", encoded())),
             server.send("HEAD", "/health/live"),
-            server.send("GET", '/a"\u0000%0a%25s'.replace("\u0000", "")),
+            server.send("GET", '/a"%0a%25s'),
         ]
     found = lines_of(path)
-    assert [one["status"] for one in found] == [status for status, _, _ in answers]
-    assert [one["bytes"] for one in found] == [len(body) for _, _, body in answers]
+    sent = [(status, len(body)) for status, _, body in answers]
+    assert [(one["status"], one["bytes"]) for one in found] == sent
     assert [one["route"] for one in found][:2] == ["/api/v1/model", "/api/v1/predict"]
     assert [one["method"] for one in found] == ["GET", "POST", "HEAD", "GET"]
     assert found[3]["path"] == '/a"\n%s'
@@ -124,9 +124,7 @@ def test_a_log_that_grows_is_turned_over_and_one_that_cannot_is_refused(tmp_path
         log.note(path="x" * 1000, status=number)
     log.close()
     files = sorted(tmp_path.iterdir())
-    assert [file.name for file in files] == ["access.jsonl"] + [
-        f"access.jsonl.{n}" for n in range(1, 6)
-    ]
+    assert [file.name[12:] for file in files] == ["", ".1", ".2", ".3", ".4", ".5"]
     assert all(file.stat().st_size <= 2000 for file in files)
     kept = [one["status"] for file in [*files[:0:-1], path] for one in lines_of(file)]
     assert kept == list(range(200 - len(kept), 200))
