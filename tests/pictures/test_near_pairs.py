@@ -4,12 +4,7 @@ import numpy as np
 import pytest
 
 from labelwise.pictures import duplicates as module
-from labelwise.pictures.duplicates import (
-    compared_groups,
-    first_near,
-    near_any,
-    near_groups,
-)
+from labelwise.pictures.duplicates import compared_groups, first_near, near_any, near_groups
 
 
 def unit(vectors):

