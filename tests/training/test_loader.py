@@ -13,7 +13,7 @@ from tiny_predictor import encoded, make, pictures
 from labelwise.data import LabelTable
 from labelwise.errors import ImageError
 from labelwise.models.scoring import Scored, score
-from labelwise.pictures import ArrayImages, BytesImages, FeatureRows, FileImages, Transform
+from labelwise.pictures import ArrayImages, BytesImages, FileImages, Transform
 from labelwise.pictures.batches import BatchRows
 from labelwise.training import loader as pixels
 from labelwise.training.augment import ImageDraws, draw_windows
@@ -191,14 +191,6 @@ def test_streamed_windows_are_cut_from_the_whole_picture(tmp_path, monkeypatch):
         assert np.array_equal(values[at].permute(1, 2, 0).numpy(), expected)
     once, again = list(loader.epoch(1)), list(loader.epoch(1, 1))
     assert torch.equal(once[1].images, again[0].images)
-
-
-def test_feature_rows_pass_unchanged():
-    features = np.random.default_rng(0).normal(size=(10, 7)).astype(np.float32)
-    labels = np.eye(10, 4, dtype=bool)
-    data = LabelTable.from_arrays(list("abcd"), FeatureRows(features), labels)
-    for batch in Loader(data, TRANSFORM, batch_size=4, shuffle=True, augment="crop-flip").epoch(0):
-        assert np.array_equal(batch.images.numpy(), features[batch.targets.index.numpy()])
 
 
 # Pictures kept in memory for the looks after each epoch. Oracle: scores of the same pictures.

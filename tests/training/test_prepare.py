@@ -58,15 +58,12 @@ def test_the_model_looks_at_pictures_as_the_settings_say():
     table = LabelTable.from_arrays("ab", ArrayImages(pixels), np.eye(2, dtype=bool))
     settings = tiny_settings(method="bce", backbone="resnet10t", image_size=32, crops=5)
     model, _ = build_model(settings, table)
-    assert (model.crops, model.mirrored) == (5, False)
-    assert model.backbone.transform.crop < 1
+    assert (model.crops, model.mirrored, model.backbone.transform.crop < 1) == (5, False, True)
     changed = settings.model_copy(update={"squash": True, "mirror": True, "crops": 1})
     model, _ = build_model(changed, table)
     assert (model.crops, model.mirrored, model.backbone.transform.crop) == (1, True, None)
     with pytest.raises(SettingsError, match="tiny holds features, so crops must be 1, got 5"):
         build_model(tiny_settings(method="bce", crops=5), tiny_table())
-    with pytest.raises(SettingsError, match="'crops': input should be 1 or 5, got 3"):
-        tiny_settings(crops=3)
 
 
 def test_photos_through_a_network_for_small_pictures_are_remarked_on():
@@ -110,7 +107,7 @@ def test_unknown_labels_count_in_the_start_as_the_method_reads_them(method, unkn
     torch.testing.assert_close(started, torch.tensor(shares), atol=1e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize("method", ["bce", "iu", "spa", "rml", "softmax"])
+@pytest.mark.parametrize("method", ["bce", "spa", "softmax"])
 def test_where_no_absence_is_known_the_start_takes_no_side(method):
     model, objective, facts = built(method, single_positive(tiny_table()))
     assert facts.priors == (1.0,) * 4  # all that is known is present
@@ -131,22 +128,18 @@ def test_a_label_of_every_image_is_told_apart_from_one_that_is_never_known_absen
     assert replace(facts, known_present=None).known_shares() == facts.priors
 
 
-def test_estimates_live_on_the_gpu_if_they_fit_and_nothing_else_was_asked_for():
+def test_estimates_live_on_the_gpu_if_they_fit_and_nothing_else_was_asked_for(monkeypatch):
     table = tiny_table()
     facts = table.splits()["train"].facts()
     model, _ = build_model(tiny_settings(method="role"), table)
 
-    def on_host(device, rows=facts.num_images, **options):
+    def on_host(device, **options):
         settings = tiny_settings(method="role", options={"k": 2.0, **options})
-        built = build_objective(settings, replace(facts, num_images=rows), model, device)
-        return built.table.on_host
+        return build_objective(settings, facts, model, device).table.on_host
 
-    assert not on_host("cuda")
-    assert on_host("cuda", table="memory")
-    assert on_host("cpu")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("labelwise.training.features.TABLE_ENTRIES", 7)
-        assert on_host("cuda")
+    assert [on_host("cuda"), on_host("cuda", table="memory"), on_host("cpu")] == [False, True, True]
+    monkeypatch.setattr("labelwise.training.features.TABLE_ENTRIES", 7)
+    assert on_host("cuda")
     build_objective(tiny_settings(method="bce"), facts, model, "cuda")
 
 
@@ -349,9 +342,8 @@ def chosen(table, **flags):
 def test_the_package_holds_the_network_that_was_published():
     """Its own file name ends in the first digits of the hash that torch's hub checks."""
     file = WEIGHTS.find()
-    digest = hashlib.sha256(file.read_bytes()).hexdigest()
-    assert digest == WEIGHTS.sha256
-    assert file.stem.endswith(digest[:8])
+    assert hashlib.sha256(file.read_bytes()).hexdigest() == WEIGHTS.sha256
+    assert file.stem.endswith(WEIGHTS.sha256[:8])
 
 
 @pytest.mark.parametrize(("photo", "label"), [("china.jpg", PALACE), ("flower.jpg", DAISY)])
@@ -409,21 +401,20 @@ def test_the_network_follows_from_the_pictures(table, flags, expected):
 
 
 def test_a_plan_names_the_network_and_the_method_and_is_its_own_plan():
-    plan = resolve(read_settings(None, {"data": "few"}), pictures(63, split=["train"] * 4))
-    assert (plan.settings.backbone, plan.settings.method) == ("small-cnn", "bce")
+    table = pictures(63, split=["train"] * 4)
+    plan = resolve(read_settings(None, {"data": "few"}), table)
     network, method = plan.reasons
     assert network.startswith("network small-cnn, trained from random values")
     assert method == "method bce: images may have several labels"
-    again = resolve(plan.settings, pictures(63, split=["train"] * 4))
+    again = resolve(plan.settings, table)
     assert (again.settings, again.reasons) == (plan.settings, ())
 
 
 def test_what_trains_a_network_does_not_apply_to_photos():
-    recipe = r"the recipe \(epochs, lr, ...\)"
-    given = {"recipe.epochs": 8, "augment": "flip", "freeze": 1, "hardware.devices": 2}
-    for key, words in zip(given, (recipe, "augment", "freeze", "hardware.devices"), strict=True):
+    for key, value in {"recipe.epochs": 8, "augment": "flip", "hardware.devices": 2}.items():
+        words = r"the recipe \(epochs, lr, ...\)" if "epochs" in key else key
         with pytest.raises(SettingsError, match=f"{words} does not apply: on photos.*--effort go"):
-            chosen(pictures(64), **{key: given[key]})
+            chosen(pictures(64), **{key: value})
 
 
 def test_weights_of_a_run_bring_its_network(tmp_path):

@@ -47,10 +47,9 @@ def apart(tmp_path, monkeypatch):
 
 
 def train_in(place, watch=None, fresh=False, **flags):
+    given = {"table": tiny_table(), "watch": watch, "fresh": fresh}
     with RunFolder.working_in(place) as run:
-        return train(
-            tiny_settings(**SETTINGS, **flags), run, table=tiny_table(), watch=watch, fresh=fresh
-        )
+        return train(tiny_settings(**SETTINGS, **flags), run, **given)
 
 
 def keys(bucket, prefix):
@@ -91,13 +90,12 @@ def killed_before(monkeypatch, place):
     return sent
 
 
-def test_a_run_in_a_bucket_is_the_run_in_a_folder(bucket, whole, tmp_path):
+def test_a_run_in_a_bucket_is_the_run_in_a_folder(bucket, whole, tmp_path, monkeypatch):
     """Also where the server answers 500 now and then."""
-    bucket.app.share, before = 0.1, bucket.app.faults
-    try:
+    before = bucket.app.faults
+    with monkeypatch.context() as patch:
+        patch.setattr(bucket.app, "share", 0.1)
         done = train_in(bucket.place("plain"))
-    finally:
-        bucket.app.share = 0.0
     assert bucket.app.faults > before
     assert not done.was_finished
     assert_equal(bucket, "plain", whole)
@@ -248,8 +246,7 @@ def test_a_run_is_read_from_its_bucket_and_fetched_once(bucket, whole, monkeypat
     assert load_run(bucket.place("read")).evaluation == RunFolder(whole).evaluation
     with pytest.raises(CheckpointError, match=r"s3://photos/nothing holds no run"):
         fetched_run(bucket.place("nothing"))
-    hearing = Hearing()
-    started = tiny_settings(**SETTINGS, start=bucket.place("read"))
+    hearing, started = Hearing(), tiny_settings(**SETTINGS, start=bucket.place("read"))
     train(started, whole.parent / "started", table=tiny_table(), watch=hearing)
     assert any(text.startswith("starting from s3://photos/read") for text in hearing.messages)
 
