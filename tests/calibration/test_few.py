@@ -33,10 +33,7 @@ def test_the_mode_is_that_of_another_optimiser():
     photo = np.arange(30)[:, None].repeat(4, 1)
     problem = CurveProblem(u / 2, y, w, g, np.array([0.5, 0.0, 0.0]), np.ones(3), 1.0, photo)
     fit = problem.solve(spreads)
-
-    def value(theta):
-        return problem.at(theta[:3], theta[3:].reshape(4, 2), spreads)[0]
-
+    value = lambda theta: problem.at(theta[:3], theta[3:].reshape(4, 2), spreads)[0]  # noqa: E731
     other = minimize(value, np.zeros(11), method="BFGS", options={"gtol": 1e-6})
     np.testing.assert_allclose(np.concatenate([fit.shared, fit.own.ravel()]), other.x, atol=2e-3)
     # the covariance of the first label's curve, from the whole information at once
@@ -90,13 +87,9 @@ def test_the_link_averages_its_curves_and_keeps_the_order():
     v = torch.linspace(-30, 30, 301, dtype=torch.float64)[:, None].expand(-1, 3)
     probs = link(v)
     assert (probs.diff(dim=0) >= 0).all()
-    slow = sum(
-        w * torch.sigmoid(a * v + b)
-        for a, b, w in zip(
-            *map(torch.from_numpy, (link.slope, link.offset, link.weight)), strict=True
-        )
-    )
-    torch.testing.assert_close(probs, slow / link.weight.sum())
+    curves = zip(link.slope, link.offset, link.weight, strict=True)
+    slow = sum(w * expit(a * v.numpy() + b) for a, b, w in curves)
+    np.testing.assert_allclose(probs, slow / link.weight.sum())
     twice = AveragedCurves(None, [[1.0]], [[0.0]], [2.0], 10.0)  # weights need not add up to 1
     torch.testing.assert_close(twice(v[:, :1]), torch.sigmoid(v[:, :1].clip(-10, 10)))
     with pytest.raises(ValueError, match="must be positive"):

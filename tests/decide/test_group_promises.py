@@ -23,20 +23,6 @@ def promise_of_answers(evidence, level):
 FITS = (decide.promise_precision, decide.promise_recall, decide.promise_tags, promise_of_answers)
 
 
-def alike(seed, groups=60, size=10, correlation=0.8, labels=1):
-    """Scores and labels of photos whose score and whose error are shared within groups."""
-    random = np.random.default_rng(seed)
-    group = np.repeat(np.arange(groups), size)
-
-    def drawn():
-        common = random.normal(size=(groups, labels))[group]
-        own = random.normal(size=(len(group), labels))
-        return np.sqrt(correlation) * common + np.sqrt(1 - correlation) * own
-
-    scores = drawn()
-    return expit(scores), scores + 0.6 * drawn() > 0.7, Groups.of(group)
-
-
 def copied(times, seed=3, rows=400, labels=3):
     random = np.random.default_rng(seed)
     scores = random.normal(size=(rows, labels))
@@ -61,7 +47,10 @@ def test_more_copies_within_groups_promise_nothing_more(fit):
 
 
 def test_the_warning_says_what_a_promise_by_photo_is_worth():
-    probs, present, groups = alike(1, groups=80)
+    group, random = np.repeat(np.arange(80), 10), np.random.default_rng(1)
+    common, own = random.normal(size=(2, 80, 1)), random.normal(size=(2, 800, 1))
+    scores, errors = np.sqrt(0.8) * common[:, group] + np.sqrt(0.2) * own
+    probs, present, groups = expit(scores), scores + 0.6 * errors > 0.7, Groups.of(group)
     wish = decide.find_promise("recall=0.8")
     made = wish(Evidence.read(probs, present, groups=groups), 0.95)
     alone = wish(Evidence.read(probs, present), 0.95)

@@ -88,8 +88,7 @@ def test_about_how_many_more_is_where_the_promise_comes():
     """Oracle: answers given one by one, all right, from a list that expects nothing wrong."""
     check = ListCheck(5000, 0.1, prior=(1e-3, 12.0))
     more = check.more()
-    assert not check.after(more - 1, 0).promised
-    assert check.after(more, 0).promised
+    assert check.after(more - 1, 0).promised < check.after(more, 0).promised
     assert ListCheck(5000, 0.1).after(40, 20).more() is None
 
 
@@ -118,14 +117,11 @@ def test_interval_is_the_beta_binomial_one():
     assert words.endswith(": 40 of 480 test photos that do not match score this high.")
 
 
-def test_a_short_list_is_not_estimated():
+def test_a_short_list_is_not_estimated_and_photos_found_wrong_leave_one():
     said = [ListEstimate(0.5, n, 0.2, 0.1, 0.5, 0.1, 480, 8, 0.95).stated() for n in (1, 9, 10)]
     assert [one.kind for one in said] == ["none", "none", "estimate"]
     assert said[0].sentence == "No estimate: a list of 1 photo is too short; look at all of it."
-
-
-def test_photos_found_wrong_leave_the_estimate():
-    """Oracle: 40 photos, 4 to 20 wrong, about 8; 6 of the wrong ones are gone."""
+    # 40 photos, 4 to 20 wrong, about 8; 6 of the wrong ones are gone
     said = ListEstimate(0.5, 40, 0.2, 0.1, 0.5, 0.1, 480, 8, 0.95).without(6)
     assert (said.listed, said.low, said.wrong) == (34, 0, pytest.approx(2 / 34))
     assert said.high == pytest.approx(14 / 34)
@@ -250,9 +246,7 @@ def test_lists_together_are_held_to_the_confidence():
     nothing = judge_lists([judge_list(promise(), told(0, 0))])
     assert (nothing.verdict, str(nothing)) == ("cannot tell", "1 cannot be decided yet")
     assert str(judge_lists([])) == "nothing was promised"
-
-
-def test_no_answers_break_an_expected_promise_of_version_0_2():
+    # no answers break an expected promise of version 0.2
     bad = judge_list(promise(20, kind="expected"), told(20, 10))
     assert (bad.verdict, bad.more) == ("cannot tell", 0)
     assert "10 of its 20 photos are wrong, 10% may be on average over searches" in str(bad)

@@ -1,8 +1,4 @@
-"""Rules by name, and the rule ``auto``.
-
-Oracles: the functions that the names stand for, called by hand; a loop over folds by hand, and
-thresholds computed by hand.
-"""
+"""Rules by name. Oracles: the functions that names stand for; folds and thresholds by hand."""
 
 import numpy as np
 import pytest

@@ -59,6 +59,15 @@ def test_a_birdnet_table_is_read_as_it_stands(tmp_path):
     assert found.facts["site"][:9].tolist() == [f"site-{s}" for s in site[:9]]
     np.testing.assert_array_equal(found.correct, np.where(drawn, truth, np.nan))
     assert (found.start[61], found.files[found.file[61]]) == (3.0, "rec-1.wav")
+    # what was not checked are clips with unknown labels
+    table = read_scores(tmp_path / "birdnet.csv", None)
+    own, row = table.predictions, int(np.flatnonzero(drawn)[0])
+    assert int(own.observed.sum()) == drawn.sum() == 360
+    assert set(own.group) == {f"rec-{n}.wav" for n in range(60)}
+    at = own.ids.index(f"rec-{row % 60}.wav@{3 * (row // 60)}"), own.names.index(NAMES[label[row]])
+    assert own.logits[at].item() == pytest.approx(logit(score[row]))
+    assert own.labels[at].item() == truth[row]
+    assert "checked 360 of 3,000 detections" in table.notes[0]
 
 
 RAVEN_ROW = "1\tSpectrogram 1\t1\t{0}\t{1}\t0\t15000\t{2}\t{3}\t{4}\t{5}\t{0}\n"
@@ -108,14 +117,13 @@ def test_other_layouts(tmp_path, name):
 def test_times_of_a_clock_are_seconds(tmp_path):
     rows = ["00:00:00.00", "00:01:03.50", "12:00:00", "100:59:59.999"]
     text = "input,start_time,end_time,species_name,confidence\n"
-    (tmp_path / "long.csv").write_text(
-        text + "".join(f'"x.wav","{time}","","Strix aluco_Tawny Owl",0.5\n' for time in rows)
-    )
-    found = read_detections(tmp_path / "long.csv")
+    path = tmp_path / "long.csv"
+    path.write_text(text + "".join(f'"x.wav","{time}","","a_b",0.5\n' for time in rows))
+    found = read_detections(path)
     assert found.start.tolist() == pytest.approx([0, 63.5, 43_200, 100 * 3600 + 3599.999])
-    (tmp_path / "long.csv").write_text(text + "x.wav,00:00:03,,a_b,0.5\nx.wav,00:61:00,,a_b,0.5\n")
+    path.write_text(text + "x.wav,00:00:03,,a_b,0.5\nx.wav,00:61:00,,a_b,0.5\n")
     with pytest.raises(DataError, match=r"row 2: 'start_time' must be a time .* got '00:61:00'"):
-        read_detections(tmp_path / "long.csv")
+        read_detections(path)
 
 
 def test_tables_lie_in_folders_as_the_recordings_do(tmp_path):
@@ -163,27 +171,13 @@ def test_tables_as_spreadsheets_and_pandas_write_them(tmp_path):
 
 
 def test_a_raven_table_without_detections_has_none(tmp_path):
-    silent = RAVEN + RAVEN_ROW.format(0, 3, "nocall", "nocall", 1.0, "/a/y.wav")
-    (tmp_path / "y.BirdNET.selection.table.txt").write_text(silent)
+    silent = tmp_path / "y.BirdNET.selection.table.txt"
+    silent.write_text(RAVEN + RAVEN_ROW.format(0, 3, "nocall", "nocall", 1.0, "/a/y.wav"))
     with pytest.raises(DataError, match="there are no detections in it"):
-        read_detections(tmp_path / "y.BirdNET.selection.table.txt")
+        read_detections(silent)
     (tmp_path / "x.BirdNET.selection.table.txt").write_text(OWL)
     found = read_detections(tmp_path)
     assert (found.names, found.files) == (("Tawny Owl",), ("/a/x.wav",))
-
-
-def test_checked_detections_become_clips_with_unknown_labels(tmp_path):
-    label, _, score, truth, drawn = write(tmp_path / "birdnet.csv")
-    table = read_scores(tmp_path / "birdnet.csv", None)
-    own = table.predictions
-    assert int(own.observed.sum()) == drawn.sum() == 360
-    assert set(own.group) == {f"rec-{n}.wav" for n in range(60)}
-    row = int(np.flatnonzero(drawn)[0])
-    place = own.ids.index(f"rec-{row % 60}.wav@{3 * (row // 60)}")
-    column = own.names.index(NAMES[label[row]])
-    assert own.logits[place, column].item() == pytest.approx(logit(score[row]))
-    assert own.labels[place, column].item() == truth[row]
-    assert "checked 360 of 3,000 detections" in table.notes[0]
 
 
 def test_what_was_checked_may_stand_in_a_second_table(tmp_path):
@@ -317,39 +311,33 @@ def test_intervals_of_cells_hold_the_truth_where_recordings_are_alike(likeness):
     assert held / total > 0.91
 
 
-def write_groups(path, groups, files, starts, *, header="group"):
-    """Write 1,200 detections of one species, right or wrong by group, some of them checked."""
-    rng = np.random.default_rng(1)
-    fooled = rng.random(12) < 0.5
-    with path.open("w", newline="") as file:
-        table = csv.writer(file)
-        table.writerow([*BIRDNET, header, "correct"])
-        for row in range(1200):
-            own = row % 12
-            right = int(rng.random() < (0.2 if fooled[own] else 0.9))
-            cells = [starts(row), starts(row) + 3, NAMES[0], NAMES[0], 0.5 + 0.0004 * row]
-            table.writerow([*cells, files(row), groups(row), right if rng.random() < 0.3 else ""])
-
-
 def test_recordings_of_a_group_are_alike(tmp_path):
     """Oracle: the same detections in one recording per site, which groups them without a word."""
-    by_group, as_files, alone = (tmp_path / f"{name}.csv" for name in "abc")
-    site = lambda row: f"site-{row % 12}"  # noqa: E731
-    recording = lambda row: f"rec-{row}.wav"  # noqa: E731
-    write_groups(by_group, site, recording, lambda row: 0.0)
-    write_groups(as_files, site, site, float, header="place")
-    write_groups(alone, site, recording, lambda row: 0.0, header="place")
+    path = tmp_path / "a.csv"
 
-    def counted(path):
+    def counted(header, *, by_recording):
+        """Count 1,200 detections of one species, right or wrong by site, some of them checked."""
+        rng = np.random.default_rng(1)
+        fooled = rng.random(12) < 0.5
+        with path.open("w", newline="") as file:
+            table = csv.writer(file)
+            table.writerow([*BIRDNET, header, "correct"])
+            for row in range(1200):
+                site, start = f"site-{row % 12}", 0 if by_recording else row
+                right = int(rng.random() < (0.2 if fooled[row % 12] else 0.9))
+                cells = [start, start + 3, NAMES[0], NAMES[0], 0.5 + 0.0004 * row]
+                cells += [f"rec-{row}.wav" if by_recording else site, site]
+                table.writerow([*cells, right if rng.random() < 0.3 else ""])
         must_run("estimate", path, "--csv", tmp_path / "counts")
         with (tmp_path / "counts").open() as file:
             (cell,) = csv.DictReader(file)
         return float(cell["low"]), float(cell["high"])
 
-    grouped, apart = counted(by_group), counted(alone)
-    assert grouped == counted(as_files)
+    as_files, apart = counted("place", by_recording=False), counted("place", by_recording=True)
+    grouped = counted("group", by_recording=True)
+    assert grouped == as_files
     assert grouped[1] - grouped[0] > 1.5 * (apart[1] - apart[0])
-    assert "of 12 groups;" in read_scores(by_group, None).notes[0]
+    assert "of 12 groups;" in read_scores(path, None).notes[0]
 
 
 def test_a_recording_is_in_one_group_and_one_without_is_alone(tmp_path):
