@@ -16,10 +16,7 @@ PAIR = AttributeColumns(((0, 1),), ())
 
 
 def world(seed, rows, labels, none=False):
-    """Return the true probabilities of labels of which a row has one, or none, and who has which.
-
-    The last column is "none", if there is one.
-    """
+    """Return the chances of labels of which a row has one, and who has which; the last is none."""
     rng = np.random.default_rng(seed)
     truth = softmax(2 * rng.normal(size=(rows, labels + none)), axis=1)
     drawn = (truth.cumsum(1) < rng.random(rows)[:, None]).sum(1)

@@ -64,8 +64,8 @@ def test_intervals_and_shares_hold_the_truth_at_least_as_often_as_they_say():
     # The truth is drawn from the prior, as the intervals assume.
     rng, inside, within = np.random.default_rng(4), [], []
     tau_a, tau_b = TYPICAL_SPREAD[1], TYPICAL_SPREAD[1]
-    for _ in range(5):
-        u = rng.normal(-2, 2, (1000, 20))
+    for _ in range(4):
+        u = rng.normal(-2, 2, (500, 20))
         slope = np.exp(rng.normal(0, WITH_LINK[0]) + rng.exponential(tau_a) * rng.normal(size=20))
         offset = rng.normal(0, WITH_LINK[1]) + rng.exponential(tau_b) * rng.normal(size=20)
         truth = expit(slope * u + offset)

@@ -1,8 +1,4 @@
-"""Promises on photos that come in groups.
-
-Held to copies (k copies of each photo, in groups, must say what the photos say once), to slow
-loops, and to a made world whose truth is known: photos of a group are alike by 0.8.
-"""
+"""Promises on photos in groups. Oracles: copies, which say what the photos say once; slow loops."""
 
 import re
 

@@ -8,23 +8,10 @@ import numpy as np
 import pytest
 from scipy.stats import betabinom, binom, binomtest, hypergeom
 
-from labelwise.decide import (
-    ListAnswers,
-    ListCheck,
-    Promise,
-    judge_list,
-    judge_lists,
-    promised_check,
-)
-from labelwise.decide.audits import ListAudit, size_list
-from labelwise.decide.estimate import (
-    ListEstimate,
-    NoEstimate,
-    ScoredSplit,
-    estimate_library_count,
-    estimate_list,
-    judge_cut,
-)
+from labelwise import decide
+from labelwise.decide import ListAnswers, ListCheck, Promise, judge_list, judge_lists
+from labelwise.decide.audits import ListAudit, promised_check, size_list
+from labelwise.decide.estimate import ListEstimate, NoEstimate, ScoredSplit, judge_cut
 from labelwise.decide.promises import DOUBTED, MISJUDGED
 from labelwise.errors import DataError
 
@@ -145,9 +132,13 @@ def test_lists_and_counts_cover_under_label_shift():
         rng = np.random.default_rng((8, seed))
         splits = [ScoredSplit(*scored(500, 0.2, rng)) for _ in range(2)]
         scores, truth = scored(1500, (0.06, 0.4)[seed % 2], rng)
-        said, count = estimate_list(*splits, scores), estimate_library_count(*splits, scores)
+        said, count = (
+            decide.estimate_list(*splits, scores),
+            decide.estimate_library_count(*splits, scores),
+        )
         if isinstance(said, ListEstimate):
             covers.append(said.low <= (~truth[scores >= said.cut]).mean() <= said.high)
+        count = decide.estimate_library_count(*splits, scores)
         counts.append(count.low <= truth.sum() <= count.high)
     assert sum(covers) >= binom.ppf(0.01, len(covers), 0.95) > 8
     assert sum(counts) >= binom.ppf(0.005, 20, 0.95)
@@ -158,13 +149,13 @@ def test_no_estimate_says_why():
     good, library = ScoredSplit(*scored(400, 0.2, rng)), scored(300, 0.2, rng)[0]
     few = ScoredSplit(good.scores[:40], good.present[:40])
     blank = ScoredSplit(good.scores, np.zeros(400, bool))
-    assert estimate_list(good, few, library).reason.startswith("fewer than 50 test")
-    assert estimate_list(blank, good, library).reason.startswith("no validation photo")
+    assert decide.estimate_list(good, few, library).reason.startswith("fewer than 50 test")
+    assert decide.estimate_list(blank, good, library).reason.startswith("no validation photo")
     useless = [ScoredSplit(*scored(800, 0.1, rng, gap=0.0)) for _ in range(2)]
-    assert isinstance(estimate_list(*useless, library), NoEstimate)
-    assert isinstance(estimate_library_count(*useless, library), NoEstimate)
+    assert isinstance(decide.estimate_list(*useless, library), NoEstimate)
+    assert isinstance(decide.estimate_library_count(*useless, library), NoEstimate)
     with pytest.raises(DataError, match="between 0 and 1"):
-        estimate_list(good, good, library, wrong_at_most=0)
+        decide.estimate_list(good, good, library, wrong_at_most=0)
 
 
 def test_more_answers_carry_a_longer_list():

@@ -1,5 +1,7 @@
 """Rules, thresholds, checks and answers that cannot be meant get one sentence."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy.special import expit
@@ -14,6 +16,7 @@ P = expit(RNG.normal(size=(20, 4)))
 Y = RNG.random((20, 4)) < P
 Y[0] = True
 LIST = decide.Promise("list", 0.9, 0.95, 400, 50, 0.95, "photos", "2026-01-01", "exact", listed=5)
+EXPECTED = replace(LIST, kind="expected", confidence=None)
 RECALL = decide.Promise("recall", 0.9, 0.95, 400, 400, 0.92, "photos", "2026-01-01", "exact")
 
 WRONG = [
@@ -44,6 +47,7 @@ WRONG = [
     (lambda: decide.ListCheck(5, 0.1, checked=6), "6 cannot be checked"),
     (lambda: decide.ListAnswers(1, 0, 2, 0), "must be among those answered"),
     (lambda: decide.ListAnswers(1, 0, 1, 1), "cannot have been drawn"),
+    (lambda: decide.check_promise(EXPECTED, P > 2, Y), "such lists on average"),
     (lambda: decide.judge_list(LIST, decide.ListAnswers(6, 0, 6, 0)), "cannot have more answers"),
     (lambda: decide.judge_list(RECALL, decide.ListAnswers(1, 0, 1, 0)), "only a promise of a list"),
     (lambda: decide.Answered.read([0.5, 1.5], [0], [1.0]), "between 0 and 1"),

@@ -10,16 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
-from labelwise.decide import (
-    NEVER,
-    AtMost,
-    ExpectedF,
-    OnePerGroup,
-    Threshold,
-    TopK,
-    WithParents,
-    expected_f,
-)
+from labelwise.decide import NEVER, AtMost, ExpectedF, OnePerGroup, Threshold, TopK
+from labelwise.decide.rules import WithParents, expected_f
 from labelwise.methods import rule_from_spec, rule_to_spec
 
 PROBS = arrays(

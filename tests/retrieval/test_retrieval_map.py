@@ -9,13 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import average_precision_score
 
-from labelwise.retrieval import count_queries, retrieval_map
-from labelwise.retrieval.quality import (
-    CostTable,
-    all_queries,
-    average_precision_of_costs,
-    sample_queries,
-)
+from labelwise.retrieval import count_queries, quality, retrieval_map
 
 
 def problem(images=60, labels=5, seed=0, *, decimals=None, unknown=False, zeros=False):
@@ -79,7 +73,7 @@ def test_precision_of_costs_whatever_the_number_of_relevant_images(seed, relevan
     rows = rng.permutation(300)[:relevant]
     truth = np.isin(np.arange(300), rows)
     expected = average_precision_score(truth, -np.minimum(costs, np.float32(1e30)))
-    assert average_precision_of_costs(costs, rows) == pytest.approx(expected, rel=1e-12)
+    assert quality.average_precision_of_costs(costs, rows) == pytest.approx(expected, rel=1e-12)
 
 
 def test_golden_counts_and_every_query_listed_once():
@@ -88,7 +82,7 @@ def test_golden_counts_and_every_query_listed_once():
         found = [count_queries(int(labels), n + 1) for n in range(5)]
         assert [*found, sum(found)] == counts
     for length in (1, 3):
-        queries = {tuple(query) for query in all_queries(5, length).tolist()}
+        queries = {tuple(query) for query in quality.all_queries(5, length).tolist()}
         assert len(queries) == count_queries(5, length)
         assert all(len({row % 5 for row in query}) == length for query in queries)
         for first, *others in queries:
@@ -109,12 +103,12 @@ def test_a_sample_is_uniform_among_answered_queries_and_near_the_whole():
 
 
 def test_sampled_queries_are_distinct_have_relevant_images_and_cover_all():
-    relevant = CostTable.of(*problem(30, 5)).relevant
-    queries, skipped = sample_queries(relevant, 3, 1000, seed=0)
-    answered = [q for q in all_queries(5, 3).tolist() if relevant[q].all(0).any()]
+    relevant = quality.CostTable.of(*problem(30, 5)).relevant
+    queries, skipped = quality.sample_queries(relevant, 3, 1000, seed=0)
+    answered = [q for q in quality.all_queries(5, 3).tolist() if relevant[q].all(0).any()]
     assert sorted(queries.tolist()) == sorted(answered)
     assert skipped > 0
-    one, _ = sample_queries(relevant, 1, 3, seed=0)
+    one, _ = quality.sample_queries(relevant, 1, 3, seed=0)
     assert len(one) == 3
 
 

@@ -17,22 +17,10 @@ from labelwise.links import Link, Sigmoid, Softmax
 from labelwise.methods import link_to_spec
 from labelwise.numeric.groups import Groups
 from labelwise.predictions import Predictions
-from labelwise.scores import (
-    FitPlan,
-    ScoreTable,
-    crossfit,
-    decision,
-    fixed_rule,
-    judge,
-    judge_as_given,
-    promise_scores,
-    read_fitted,
-    read_run,
-    read_scores,
-    save_calibration,
-    save_json,
-)
-from labelwise.scores.fit import fit_calibrator, folds_of, make_promise
+from labelwise.scores import FitPlan, ScoreTable, crossfit, judge, promise_scores, read_scores
+from labelwise.scores.fit import fit_calibrator, fixed_rule, folds_of, judge_as_given, make_promise
+from labelwise.scores.fitted import decision, read_fitted, save_calibration, save_json
+from labelwise.scores.run import read_run
 
 
 def table_of(predictions, split=None):
