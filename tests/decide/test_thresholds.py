@@ -153,9 +153,8 @@ def test_a_day_holds_as_many_photos_as_it_is_said_to():
 def test_figures_have_the_exact_intervals_of_scipy():
     probs, truth, observed = problem(4, images=300, unknown=True)
     sets, labels = probs >= 0.6, truth
-    for k, figures in enumerate(
-        decide.label_figures(sets, labels, observed, names=("a", "b", "c", "d"))
-    ):
+    every = decide.label_figures(sets, labels, observed, names=("a", "b", "c", "d"))
+    for k, figures in enumerate(every):
         chosen, present = (side[observed[:, k], k] for side in (sets, labels))
         for found, hits, counted in (
             (figures.specificity, ~chosen & ~present, ~present),
