@@ -24,8 +24,7 @@ def value(
 ) -> Tensor:
     """Return the loss; extra head outputs are stood in for by a function of the logits."""
     aux = {name: 0.5 * logits for name in objective.aux}
-    index = torch.arange(len(logits))
-    return objective(Outputs(logits, aux), Targets(labels, observed, index))
+    return objective(Outputs(logits, aux), Targets(labels, observed, torch.arange(len(logits))))
 
 
 def value_and_grad(
@@ -58,8 +57,7 @@ def expectation() -> tuple[Tensor, Tensor]:
     for image, chances in enumerate(CHANCES):
         for labels in itertools.product((0.0, 1.0), repeat=3):
             given = torch.tensor(labels, dtype=torch.float64)
-            weight = torch.where(given == 1, chances, 1 - chances).prod()
-            copies = round(128 * weight.item())
+            copies = round(128 * torch.where(given == 1, chances, 1 - chances).prod().item())
             images += [image] * copies
             rows += [given] * copies
     return torch.tensor(images), torch.stack(rows)
@@ -94,8 +92,7 @@ def assert_repeating_a_batch_changes_nothing(make: Make) -> None:
     """The scale of the loss, and so the learning rate, must not depend on the batch size."""
     objective, (logits, labels) = make(facts(12, 5)), example()
     once = value(objective, logits, labels)
-    twice = value(objective, logits.repeat(2, 1), labels.repeat(2, 1))
-    torch.testing.assert_close(twice, once)
+    torch.testing.assert_close(value(objective, logits.repeat(2, 1), labels.repeat(2, 1)), once)
 
 
 def assert_finite_anywhere(make: Make) -> None:

@@ -89,9 +89,7 @@ def test_an_area_without_both_sides_is_undefined(present, expected):
 def test_the_test_of_a_difference_is_the_chi_square_test_of_two_shares():
     rng = np.random.default_rng(3)
     wrong = (rng.random(400) < 0.2).astype(float)
-    rows = np.arange(150)
-    alone = Groups(np.arange(400), 400)
-    found = ratio_difference(wrong, np.ones(400), rows, alone)
+    found = ratio_difference(wrong, np.ones(400), np.arange(150), Groups(np.arange(400), 400))
     inside, outside = wrong[:150].sum(), wrong[150:].sum()
     exact = chi2_contingency([[inside, 150 - inside], [outside, 250 - outside]], correction=False)
     assert found == pytest.approx(exact.pvalue, rel=0.03)

@@ -54,8 +54,7 @@ def test_figures_equal_those_of_scikit_learn(unknown):
     assert result.after.brier == pytest.approx(parts + result.after.within_bins)
     stated = metrics.set_reliability(log_p, log_q, known[0] >= 0.4, *known[1:])
     assert result.sets.stated.ece == pytest.approx(float(stated.ece()))
-    assert result.data.known == len(truth)
-    assert result.data.unknown == 400 * 5 - len(truth)
+    assert (result.data.known, result.data.unknown) == (len(truth), 400 * 5 - len(truth))
 
 
 def test_json_brings_back_the_same_value(tmp_path):
@@ -152,8 +151,7 @@ def test_sets_and_log_odds_may_be_given_instead_of_rule_and_link():
 def test_certain_and_wrong_is_infinite_not_clipped():
     predictions = sample()
     logits = predictions.logits.astype(np.float64)
-    row = int((predictions.labels[:, 0] == 0).argmax())
-    logits[row, 0] = torch.inf
+    logits[int((predictions.labels[:, 0] == 0).argmax()), 0] = torch.inf
     result = evaluate(replace(predictions, logits=logits), Sigmoid())
     assert result.before.infinite == 1
     assert result.before.log_loss is None
@@ -301,8 +299,7 @@ def test_soft_labels_are_judged_as_shares_where_that_can_be():
     spread = (soft.labels * (1 - soft.labels)).mean().item()  # of the people, not of the model
     assert found.before.brier + spread == pytest.approx(copies.before.brier)
     assert found.before.pooled.ece == pytest.approx(copies.before.pooled.ece)
-    assert found.ranking.map_class == hardened.ranking.map_class
-    assert found.sets == hardened.sets
+    assert (found.ranking.map_class, found.sets) == (hardened.ranking.map_class, hardened.sets)
     figures = {figure.name: figure.value for figure in found.headline}
     assert figures["Log loss"] == pytest.approx(copies.before.log_loss)
     log_p, log_q = Sigmoid().log_probs(soft.logits.astype(np.float64))

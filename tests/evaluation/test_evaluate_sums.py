@@ -47,8 +47,7 @@ def test_shards_have_the_figures_of_all_rows(seed, rows, unknown, empty, rule, s
     if predictions.observed is not None and not predictions.observed.any():
         return
     truth = in_memory(predictions, link, rule)
-    owner = draw.integers(shards, size=rows)
-    parts = list(shards_of(predictions, owner, rule, link=link))
+    parts = list(shards_of(predictions, draw.integers(shards, size=rows), rule, link=link))
     for order in (parts, [parts[place] for place in draw.permutation(len(parts))]):
         merged = reduce(lambda one, other: one.merge(other), order)
         given = rule if not isinstance(rule, torch.Tensor) else None

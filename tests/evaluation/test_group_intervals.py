@@ -115,8 +115,7 @@ def test_no_false_alarm_in_twelve_groups_is_no_proof_of_none():
 
 
 def test_labels_of_too_few_groups_have_no_interval():
-    some = grouped(rows=200, groups=4)
-    found = evaluate(some, Sigmoid(), query_length=0).headline[0]
+    found = evaluate(grouped(rows=200, groups=4), Sigmoid(), query_length=0).headline[0]
     assert found.low is None
     assert "fewer than 5 groups with a positive" in found.how
     alone = evaluate(replace(sample(50), group=["only"] * 50), Sigmoid(), query_length=0)

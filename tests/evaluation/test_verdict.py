@@ -25,8 +25,7 @@ def evaluated(scale, *, rows=600, threshold=0.5, shift=0.0, link=True):
     ids = [str(row) for row in range(rows)]
     table = Predictions(ids, *given, None, NAMES, "test", Sigmoid())
     rule = None if threshold is None else Threshold(threshold)
-    made = evaluate(table, Sigmoid() if link else None, rule, query_length=0)
-    return made, labels, shown
+    return evaluate(table, Sigmoid() if link else None, rule, query_length=0), labels, shown
 
 
 def test_a_useless_model_is_called_so():

@@ -255,8 +255,7 @@ def published(v, epoch, guess=0, a=0.01, c=1.0, steep=2, offset=-2, trust=0.9, l
         return m * -log(1 - p), m * p
     k = sigmoid(steep * done * p - 2 + (offset + 2) * done)
     value = m * (k * (1 - p**a) / a + (1 - k) * (1 - (1 - p) ** c) / c)
-    slope = m * (-k * p ** (a - 1) + (1 - k) * (1 - p) ** (c - 1)) * p * (1 - p)
-    return value, slope
+    return value, m * (-k * p ** (a - 1) + (1 - k) * (1 - p) ** (c - 1)) * p * (1 - p)
 
 
 def assert_published(objective, cost, value=0.0, push=lambda p: 0.0):
@@ -266,8 +265,7 @@ def assert_published(objective, cost, value=0.0, push=lambda p: 0.0):
     for i, j in product(range(IMAGES), range(LABELS)):
         v, y = logits[i, j].item(), labels[i, j].item()
         p = sigmoid(v)
-        known = -log(p if y else 1 - p), p - y
-        paid, slope = known if observed[i, j] else cost(v, i, j)
+        paid, slope = (-log(p if y else 1 - p), p - y) if observed[i, j] else cost(v, i, j)
         value += paid / logits.numel()
         slopes[i, j] = slope / logits.numel() + push(p)
     loss, gradient = contract.value_and_grad(objective, logits, labels, observed)
@@ -328,8 +326,7 @@ def test_guesses_of_scores_are_those_of_a_loop(present, absent):
     for row, guesses in zip(scores.tolist(), found.tolist(), strict=True):
         shares = [exp(score) / sum(map(exp, row)) for score in row]
         lowest = sorted(range(7), key=shares.__getitem__)[: int(absent * 7)]
-        expected = [1 if s >= present else -(j in lowest) for j, s in enumerate(shares)]
-        assert guesses == expected
+        assert guesses == [1 if s >= present else -(j in lowest) for j, s in enumerate(shares)]
     assert (found == 1).any()
     assert (found == -1).any() == (absent > 0)
 

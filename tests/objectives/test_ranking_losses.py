@@ -97,14 +97,12 @@ def test_rounding_of_five_over_trials(rounding, ranks):
 def test_draws_change_with_steps_and_seeds_and_rest_in_eval_mode():
     logits, labels = example()
     objective = WARP()
-    values = [objective(logits, labels).item() for _ in range(4)]
-    assert len(set(values)) > 1
+    assert len(set([objective(logits, labels).item() for _ in range(4)])) > 1
     assert objective.weights.step == 4
     resting = objective.eval()
     assert resting(logits, labels) == resting(logits, labels)
     assert objective.weights.step == 4
-    seeds = {WARP(seed=seed)(logits, labels).item() for seed in range(6)}
-    assert len(seeds) > 1
+    assert len({WARP(seed=seed)(logits, labels).item() for seed in range(6)}) > 1
 
 
 # Oracles: golden vectors, softmax cross-entropy, LSEP, a loop, shift invariance.

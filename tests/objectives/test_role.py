@@ -166,8 +166,7 @@ def test_a_device_table_compiles_to_one_graph_that_writes_nothing():
     before = {name: value.clone() for name, value in objective.named_buffers()}
     run = torch.compile(objective, fullgraph=True, backend="aot_eager")
     targets = Targets(labels[index], observed[index], index)
-    scores = torch.zeros(2, K, requires_grad=True)
-    run(Outputs(scores), targets).backward()
+    run(Outputs(torch.zeros(2, K, requires_grad=True)), targets).backward()
     for name, value in objective.named_buffers():  # a CUDA graph may not change what it reads
         assert torch.equal(value, before[name])
     objective.step(0.01)
@@ -196,8 +195,7 @@ def test_a_second_stage_takes_over_what_the_first_one_met(earlier, later):
     assert second.start_from(first.state_dict())
     met = torch.cat(batches(30)).unique()
     expected = before.index_copy(0, met, first.estimates(met))
-    found = second.estimates(torch.arange(N))
-    torch.testing.assert_close(found, expected, atol=1e-6, rtol=0)
+    torch.testing.assert_close(second.estimates(torch.arange(N)), expected, atol=1e-6, rtol=0)
     assert not second.start_from({"link.scale": torch.ones(())})
 
 

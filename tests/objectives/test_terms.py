@@ -174,8 +174,7 @@ def batch(rows=8, labels=3):
     generator = torch.Generator().manual_seed(0)
     logits = 3 * torch.randn(rows, labels, generator=generator, dtype=torch.float64)
     truth = (torch.rand(rows, labels, generator=generator) < 0.4).double()
-    observed = torch.rand(rows, labels, generator=generator) < 0.7
-    return logits, truth, observed
+    return logits, truth, torch.rand(rows, labels, generator=generator) < 0.7
 
 
 def value(term, logits, labels, observed=None):
