@@ -206,7 +206,7 @@ def test_too_few_positives_have_no_interval_and_the_reason_is_said():
     assert figure.low < figure.value < figure.high
 
 
-def test_the_lower_end_allows_for_half_as_much_bias_again():
+def test_the_lower_end_allows_for_half_as_much_bias_again_and_degrees_are_welchs():
     """Values without each image, and bias and error from them by hand."""
     without = np.array([0.62, 0.60, 0.61, 0.59, 0.63])
     value, bias = 0.6, 4 * (0.61 - 0.6)
@@ -215,10 +215,7 @@ def test_the_lower_end_allows_for_half_as_much_bias_again():
     centre = value - 1.5 * bias
     assert logit(low) == pytest.approx(logit(centre) - 2 * error / (centre * (1 - centre)))
     assert logit(high) == pytest.approx(logit(value) + 2 * error / (value * (1 - value)))
-
-
-def test_degrees_of_freedom_are_those_of_the_t_test_and_of_welch():
-    """One label of n positives has n - 1; two alike twice that; Welch's formula for unlike ones."""
+    # One label of n positives has n - 1; two alike twice that; Welch's formula for unlike ones.
     assert intervals.degrees_of(np.array([9])) == pytest.approx(8)
     assert intervals.degrees_of(np.array([9, 0, 9])) == pytest.approx(16)
     welch = (1 / 4 + 1 / 20) ** 2 / ((1 / 4) ** 2 / 3 + (1 / 20) ** 2 / 19)

@@ -41,7 +41,7 @@ def with_empty_rows(predictions, share):
 )
 def test_shards_have_the_figures_of_all_rows(seed, rows, unknown, empty, rule, shards, certain):
     predictions = with_empty_rows(sample(rows, unknown=unknown, seed=seed), empty)
-    if certain and seed % 3:  # with a sigmoid; and wrong, where the label is absent: an infinite log loss
+    if certain and seed % 3:  # with a sigmoid: where the label is absent, the log loss is infinite
         predictions.logits[0, 0] = np.inf
     draw = np.random.default_rng(seed)
     if rule == "sets":

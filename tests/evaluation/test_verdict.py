@@ -38,16 +38,12 @@ def test_a_useless_model_is_called_so():
     assert "it finds 100 of 100. It tags 100 of 100 photos that show nothing." in said.tags
 
 
-def test_tags_are_counted_over_all_labels():
+def test_words_rise_with_skill():
     evaluation, labels, shown = evaluated(2.0)
-    sets = shown >= 0
-    right = (sets & labels).sum()
-    precision, recall = (round(100 * right / side.sum()) for side in (sets, labels))
+    right = (shown[labels] >= 0).sum()  # tags are counted over all labels
+    precision, recall = (round(100 * right / side.sum()) for side in (shown >= 0, labels))
     expected = f"Of 100 tags it gives, {precision} are right; it finds {recall} of 100."
     assert verdict(evaluation).tags.startswith(expected)
-
-
-def test_words_rise_with_skill():
     words = [verdict(evaluated(scale)[0]) for scale in (0.0, 1.5, 4.0, 40.0)]
     assert words[-1].word == "excellent"
     assert words[-1].hint == "Use it; audit its tags now and then."

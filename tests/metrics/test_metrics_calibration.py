@@ -113,7 +113,10 @@ def test_exact_past_the_whole_numbers_of_float32():
     assert sums.counts[0, 2] == 6 * 2**33 + 9
 
 
-def test_values_of_every_type_lie_in_their_bins():
+def test_values_of_every_type_lie_in_their_bins_of_which_there_may_be_many():
+    # More bins than a byte can number, one set of edges a label.
+    each = metrics.label_reliability(*calibrated(5, rows=700, columns=2), bins=300, binning="mass")
+    assert (each.counts.sum(), each.counts.max() <= 3) == (1400, True)
     for probs in (np.array([[0], [1]]), torch.tensor([[0], [1]])):
         assert np.flatnonzero(reliability(probs, np.ones((2, 1))).counts).tolist() == [0, 9]
     probs = torch.tensor([[0.3], [0.7]], dtype=torch.bfloat16)
@@ -131,7 +134,7 @@ def test_small_bins_can_be_left_out():
         found.ece(min_count=0)
 
 
-def test_debiased_error_follows_its_formula():
+def test_debiased_errors_follow_their_formulas():
     probs, labels = calibrated(3, rows=60)
     found = reliability(probs, labels, bins=5)
     draws = np.random.default_rng(0).standard_normal((50_000, 5))
@@ -140,8 +143,6 @@ def test_debiased_error_follows_its_formula():
     expected = 2 * found.ece() - noisy.mean()
     assert found.debiased_ece() == pytest.approx(float(expected), abs=1e-3)
 
-
-def test_debiased_square_takes_off_the_unbiased_variance():
     found = reliability(np.full((5, 1), 0.25), np.array([[0], [1], [1], [0], [1]]))
     assert found.debiased_squared() == pytest.approx(0.35**2 - 0.6 * 0.4 / 4, rel=1e-12)
 
@@ -156,14 +157,6 @@ def test_nothing_observed_is_undefined():
     assert np.isnan([interval.value, interval.low, interval.high]).all()
     assert np.isnan(metrics.smooth_ece(probs, probs, nothing))
     assert metrics.smooth_ece(probs, probs) < 1e-9
-
-
-def test_many_bins_of_each_labels_own():
-    """More bins than a byte can number, one set of edges a label."""
-    probs, labels = calibrated(5, rows=700, columns=2)
-    each = metrics.label_reliability(probs, labels, bins=300, binning="mass")
-    assert each.counts.sum() == 1400
-    assert each.counts.max() <= 3
 
 
 def smooth_ece_by_loop(probs, labels):

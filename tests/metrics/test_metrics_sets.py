@@ -107,13 +107,11 @@ def test_top_k_takes_the_lower_index_of_ties(problem):
         for line, chosen in zip(scores, found, strict=True):
             best = sorted(range(len(line)), key=lambda i: (-line[i], i))[:k]
             assert np.flatnonzero(chosen).tolist() == sorted(best)
-
-
-def test_top_k_counts_an_undefined_label_as_zero_and_confusion_leaves_it_out():
+    # They count an undefined label as zero; a confusion leaves it out.
     scores, labels = np.array([[0.9, 0.1], [0.8, 0.2]]), np.array([[1, 0], [1, 0]])
     assert metrics.top_k_scores(scores, labels, k=1).macro_f1 == 0.5
-    counts = metrics.confusion(metrics.top_k_sets(scores, 1), labels)
-    assert (counts.f_score().value, counts.f_score().undefined.tolist()) == (1, [1])
+    mean = metrics.confusion(metrics.top_k_sets(scores, 1), labels).f_score()
+    assert (mean.value, mean.undefined.tolist()) == (1, [1])
 
 
 def test_average_k_accuracy_of_single_labels_is_the_share_of_sets_that_hold_them():
@@ -157,13 +155,11 @@ def test_separation_equals_scikit_learn(device):
     for recall in (0.5, 0.9, 0.95, 1.0):
         expected = fpr[np.argmax(tpr >= recall - 1e-12)]
         assert metrics.false_positive_rate_at(*tensors, recall) == pytest.approx(expected)
-
-
-def test_reviewed_and_empty_is_not_unlabelled():
-    labels = np.array([[0, 0], [0, 0], [1, 0], [0, 0]])
-    observed = np.array([[True, True], [True, False], [True, True], [False, False]])
-    assert metrics.zero_label_rows(labels).tolist() == [True, True, False, True]
-    assert metrics.zero_label_rows(labels, observed).tolist() == [True, False, False, False]
+    # However small the recall, the threshold is the highest score of an IN image.
+    inside, outside = np.array([0.2, 0.9]), np.array([0.9, 0.95, 0.1, 0.3])
+    assert metrics.false_positive_rate_at(inside, outside, 1e-12) == 0.5
+    counts = metrics.ScoreCounts.of(np.concatenate([inside, outside]), np.arange(6) < 2)
+    assert counts.false_positive_rate_at(1e-12) == (0.5, 0.0)
 
 
 def test_false_alarms_are_counted_on_zero_label_images_only():
@@ -171,6 +167,9 @@ def test_false_alarms_are_counted_on_zero_label_images_only():
     sets = np.array([[1, 0], [0, 0], [1, 1], [1, 1]], dtype=bool)
     found = metrics.false_alarm_rate(sets, labels)
     assert (found.value, found.undefined.tolist()) == (pytest.approx(2 / 3), [2])
+    assert metrics.zero_label_rows(labels).tolist() == [True, True, False, True]
+    observed = np.array([[True, True], [True, False], [True, True], [False, False]])
+    assert metrics.zero_label_rows(labels, observed).tolist() == [True, False, False, False]
 
 
 def test_top_accuracy_is_that_of_the_argmax():
@@ -194,11 +193,3 @@ def test_nothing_here_is_the_log_of_the_product(device):
     assert metrics.nothing_here(torch.full((1, 10_000), -100.0)).tolist() == [-1e6]
     with pytest.raises(ValueError, match="at most 0"):
         metrics.nothing_here(-log_q)
-
-
-def test_the_least_recall_accepts_the_surest_image():
-    """However small the recall, the threshold is the highest score of an IN image."""
-    inside, outside = np.array([0.2, 0.9]), np.array([0.9, 0.95, 0.1, 0.3])
-    assert metrics.false_positive_rate_at(inside, outside, 1e-12) == 0.5
-    scores, present = np.concatenate([inside, outside]), np.arange(6) < 2
-    assert metrics.ScoreCounts.of(scores, present).false_positive_rate_at(1e-12) == (0.5, 0.0)

@@ -44,8 +44,7 @@ def looped_contrast(features, labels):
             kinds[carry].append(float(1 - c if carry == 2 else 1 + c))
     together, mixed, apart = kinds.values()
     n = len(together)
-    assert len(mixed) <= 2 * n, "all are drawn, so that nothing is left to chance"
-    assert len(apart) <= 2 * n
+    assert max(len(mixed), len(apart)) <= 2 * n, "all are drawn: nothing is left to chance"
     every = together + mixed + sorted(mixed)[::-1][:n] + apart + sorted(apart)[::-1][:n]
     return sum(every) / len(every)
 
