@@ -35,7 +35,6 @@ from warm_python import warm_interpreter
 
 # Looked at for doctests, they would be imported by one name where several folders are run.
 collect_ignore_glob = ["*conftest.py"]
-
 torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
 count_connections()
 put_together_once()

@@ -51,15 +51,6 @@ def library(tmp_path_factory):
     return home
 
 
-def test_an_index_of_no_photos_is_an_error(library, tmp_path):
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "empty" / "notes.txt").write_text("no picture")
-    call = ("index", tmp_path / "empty", "--model", library / "run", "-o", tmp_path / "i.index")
-    with pytest.raises(LabelwiseError, match=r"i\.index is an index of no photos: name a folder"):
-        labelwise(*call)
-    assert labelwise("index", "-o", library / "photos.index")[1] == 0  # where nothing changed
-
-
 def by_arrays(index, text):
     """Return the log scores and probabilities of a query for every photo, without the index."""
     logits = np.stack([index.store.column(k) for k in range(len(LABELS))], axis=1).astype(float)
@@ -100,6 +91,7 @@ def test_one_label_is_shown_with_one_number(library, tmp_path):
     table, _ = labelwise("search", index, "dog", "--top", "1", "--html", page)
     assert f"{found['probability']:.3f}" in table
     assert "labels by themselves" in said("search", index, "dog, -beach", "--top", "1")
+    assert page.read_text().count("data:image/jpeg;base64,") == 1
     for text in (table, page.read_text().replace("\N{NO-BREAK SPACE}", " ")):
         assert f"dog {found['labels']['dog']:.2f}" not in text
         assert "by themselves" not in text
@@ -231,15 +223,6 @@ def test_what_cannot_be_meant_is_told(library, arguments, words):
         labelwise("search", library / "photos.index", *arguments.split())
 
 
-def test_the_page_holds_its_pictures(library, tmp_path):
-    page = tmp_path / "page.html"
-    labelwise("search", library / "photos.index", "dog", "--html", page, "--top", "4")
-    text = page.read_text()
-    assert text.count("data:image/jpeg;base64,") == 4
-    assert "http://" not in text.replace("http://www.w3.org", "")
-    assert "of 20 photos match dog" in text
-
-
 def test_label_review_and_undo(library, tmp_path):
     folder = tmp_path / "photos.index"
     shutil.copytree(library / "photos.index", folder)
@@ -304,10 +287,14 @@ def test_corrections_become_a_table_to_train_on(library, tmp_path):
             labelwise("label", folder, *words)
 
 
-def test_tags_are_written_and_undone(library, tmp_path):
+def test_an_unreadable_file_is_listed_and_tags_are_written_and_undone(library, tmp_path):
     shutil.copytree(library / "photos", tmp_path / "photos")
     folder = tmp_path / "photos.index"
-    labelwise("index", tmp_path / "photos", "--model", library / "run", "-o", folder)
+    (tmp_path / "photos" / "bad.png").write_bytes(b"")
+    words = ("index", tmp_path / "photos", "--model", library / "run", "-o", folder)
+    assert "1 unreadable" in said(*words)
+    output = said("search", folder, "--unreadable")
+    assert ("bad.png" in output, "empty" in output) == (True, True)
     before = sorted(path.name for path in (tmp_path / "photos").iterdir())
     output = said("tag", folder, "--xmp", "--dry-run")
     assert "dry run, nothing was written; without --dry-run, side-cars: " in output
@@ -331,25 +318,18 @@ def test_tags_are_written_and_undone(library, tmp_path):
     [
         ("gone", "new.index", "is not a folder"),
         ("photos", "photos", "is not an index and holds other files, such as '00.png'"),
+        ("empty", "new.index", r"new\.index is an index of no photos: name a folder"),
     ],
 )
 def test_an_index_that_cannot_be_made_leaves_nothing(library, tmp_path, folder, out, words):
     shutil.copytree(library / "photos", tmp_path / "photos")
+    (tmp_path / "empty").mkdir()
     before = sorted(path.name for path in tmp_path.rglob("*"))
     with pytest.raises(LabelwiseError, match=words):
         labelwise("index", tmp_path / folder, "--model", library / "run", "-o", tmp_path / out)
     with pytest.raises(LabelwiseError, match="a new index needs a model"):
         labelwise("index", tmp_path / "photos", "-o", tmp_path / "new.index")
     assert sorted(path.name for path in tmp_path.rglob("*")) == before
-
-
-def test_unreadable_files_are_listed_with_their_reasons(library, tmp_path):
-    picture(tmp_path / "photos" / "good.png", 1)
-    (tmp_path / "photos" / "bad.png").write_bytes(b"")
-    folder, model = tmp_path / "photos.index", library / "run"
-    assert "1 unreadable" in said("index", tmp_path / "photos", "-m", model, "-o", folder)
-    output = said("search", folder, "--unreadable")
-    assert ("bad.png" in output, "empty" in output) == (True, True)
 
 
 def test_a_model_that_changed_since_is_said_with_the_way_out(tmp_path):

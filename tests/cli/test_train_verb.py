@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+from html import unescape
 
 import numpy as np
 import pytest
@@ -27,18 +28,30 @@ SMALL = (
 
 @pytest.fixture(scope="module")
 def run_folder(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("verb") / "run"
+    folder = tmp_path_factory.mktemp("verb") / "my run"
     with pytest.MonkeyPatch.context() as patch:
         assert call(patch, "train", "scenes", "-o", str(folder), *SMALL) == 0
     return folder
 
 
-def test_a_run_ends_with_a_report(run_folder):
-    page = (run_folder / "report.html").read_text()
-    assert page.startswith("<!doctype html>")
-    assert "http://" not in page.replace("http://www.w3.org", "")
-    facts = json.loads((run_folder / "model.json").read_text())
-    assert facts["labels"][0] == "zero"
+def test_a_run_ends_with_a_report_that_says_what_it_is_of_and_can_be_written_again(
+    run_folder, monkeypatch
+):
+    first = (run_folder / "report.html").read_text()
+    assert first.startswith("<!doctype html>")
+    assert "http://" not in first.replace("http://www.w3.org", "")
+    for fact in (
+        "<dt>Weights</dt><dd>none: trained from random values</dd>",
+        "<dt>Data</dt><dd>scenes</dd>",
+        f"<dt>Command</dt><dd>labelwise train scenes -o '{run_folder}' --set ",
+    ):
+        assert fact in unescape(first)
+    settings = yaml.safe_load((run_folder / "settings.yaml").read_text())
+    for name in ("method", "backbone"):
+        assert f"<dt>{name.title()}</dt><dd>{settings[name]}</dd>" in first
+    assert call(monkeypatch, "report", run_folder) == 0
+    again = (run_folder / "report.html").read_text()
+    assert again.count("<img") == first.count("<img") > 0
 
 
 def test_a_program_exports_the_run_and_gets_the_same_answers(run_folder, tmp_path, monkeypatch):
@@ -61,7 +74,7 @@ def test_the_same_command_says_that_it_is_done(run_folder, monkeypatch, capsys):
     shown = capsys.readouterr().out
     assert "was finished before; --fresh starts over" in shown
     assert "mAP" in shown
-    assert f"labelwise predict {run_folder} PICTURES..." in shown
+    assert f"labelwise predict '{run_folder}' PICTURES..." in shown
 
 
 def test_other_settings_are_refused(run_folder, monkeypatch, capsys):

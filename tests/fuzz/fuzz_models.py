@@ -245,8 +245,6 @@ REVIEW = (
     b"rank,photo,label,given,probability,check,promised,answer\n"
     b"1,a.jpg,x,present,0.25,,yes,no\n2,b.jpg,y,absent,0.75,yes,,\n"
 )
-
-
 SETTINGS = b"""data: scenes
 method: bce
 seed: 3
@@ -307,8 +305,6 @@ RESULTS = (
     of_file("review", "r.csv", REVIEW, read_review),
     drawn("rules", rule_texts, lambda folder: read_rule(folder / "rule.txt")),
 )
-
-
 SIZE = 8
 STRANGE = ("-1", "0", "7", "999999999", "9" * 20, "", "f32", "i64", "u1", "string", "nan", "1,2,3")
 

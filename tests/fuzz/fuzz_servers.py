@@ -21,7 +21,6 @@ import socket
 import tempfile
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path
-from typing import NamedTuple
 from urllib.parse import parse_qs, quote, urlsplit
 
 import numpy as np
@@ -149,7 +148,7 @@ def request_files(rng):
 
 
 def answered(folder):
-    """Send the bytes; return the first answer, or that the server ended the connection."""
+    """Send the bytes; return the first answer: (0, "", b"") if the server ended the connection."""
     content = (folder / "request").read_bytes()
     with socket.create_connection(("127.0.0.1", server().port), SECONDS) as connection:
         with contextlib.suppress(OSError):
@@ -157,17 +156,9 @@ def answered(folder):
         answer = HTTPResponse(connection, method=content.split(b" ", 1)[0].decode("latin-1"))
         try:
             answer.begin()
-            return Answer(answer.status, answer.headers.get_content_type(), answer.read())
+            return answer.status, answer.headers.get_content_type(), answer.read()
         except (HTTPException, OSError):
-            return Answer(0, "", b"")  # a request that never came to its end has no answer
-
-
-class Answer(NamedTuple):
-    """What the server said first: nothing (0), or a status, the type and the body."""
-
-    status: int
-    kind: str
-    body: bytes
+            return 0, "", b""  # a request that never came to its end has no answer
 
 
 def is_an_answer(answer, folder):

@@ -9,6 +9,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from browser_setup import assert_fits
 
 from labelwise.markup.svg import LETTER, Axis, Frame
 from labelwise.papers.comparison import Comparison
@@ -125,7 +126,7 @@ def test_a_wide_interval_does_not_squeeze_the_values():
     assert limits([replace(row, values={"seed 0": 10.5}, low=-np.inf, high=np.inf)])[0] < 10.5
 
 
-def test_verdicts_and_headline_are_said(comparison, text):
+def test_verdicts_headline_and_knobs_are_said(comparison, text):
     shown = unescape(text)
     for sentence in comparison.verdicts():
         assert f"<li>{sentence}</li>" in shown
@@ -133,9 +134,6 @@ def test_verdicts_and_headline_are_said(comparison, text):
     assert "3 methods: bce, asl, two-way. 3 seeds: 0, 1, 2. Each method had 4 tries" in shown
     assert "the recipe as given; nothing was tuned" in comparison_page(comparison, tries=0)
     assert " tries" not in comparison_page(comparison)
-
-
-def test_knobs_are_shown(comparison, text):
     part = words(text[text.index('id="settings"') :])
     for method, values in comparison.settings.items():
         assert "||".join([method, *map(str, values.values())]) in part
@@ -267,11 +265,9 @@ def shown(opened, written):
 
 def test_it_fits_every_width_and_is_quiet(shown):
     page, heard = shown
-    for width in (320, 390, 768, 1200):
-        page.set_viewport_size({"width": width, "height": 800})
-        assert page.evaluate("document.documentElement.scrollWidth") <= width
-        for name in SECTIONS:
-            assert page.locator(f"#{name}").is_visible()
+    assert_fits(page)
+    for name in SECTIONS:
+        assert page.locator(f"#{name}").is_visible()
     assert page.locator("main svg.chart").count() == len(DRAWN)
     assert heard == []
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from sample_scores import Halved, sample
 
 from labelwise.decide import Threshold
-from labelwise.evaluation import RetrievalPoint, evaluate
+from labelwise.evaluation import evaluate
 from labelwise.links import Sigmoid
 from labelwise.markup.html import Markup, join, tag
 from labelwise.markup.svg import ticks
@@ -181,15 +181,6 @@ def test_an_infinite_log_loss_is_not_undefined():
         assert shown in page(result, title="t")
 
 
-def test_every_part_that_applies_is_there(evaluation):
-    text = page(evaluation, title="t")
-    for name in ("glance", "calibration", "decisions", "zero-label", "labels", "how"):
-        assert f'id="{name}"' in text
-    assert text.count('class="gloss"') == len(evaluation.headline) == 8
-    assert 'id="training"' not in text
-    assert 'id="examples"' not in text
-
-
 def test_thousands_of_labels_make_a_small_file_that_says_what_it_left_out():
     labels = 3_000
     generator = torch.Generator().manual_seed(0)
@@ -204,13 +195,6 @@ def test_thousands_of_labels_make_a_small_file_that_says_what_it_left_out():
     assert len(text) < 500_000
     assert "out of 3,000" in text
     assert len(result.to_json()) < 1_500_000
-
-
-def test_search_is_drawn_against_query_length(evaluation):
-    points = tuple(RetrievalPoint(n, 0.9 - 0.1 * n, 0.01, 100, n, n > 2) for n in (1, 2, 3))
-    text = page(replace(evaluation, retrieval=points, retrieval_how="all of them"), title="t")
-    assert 'id="search"' in text
-    assert "from 0.8 at 1 to 0.6 at 3" in text
 
 
 def test_training_curves_come_from_the_journal():
