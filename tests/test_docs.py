@@ -25,7 +25,7 @@ from textwrap import dedent
 import griffe
 import pytest
 import typer.main
-from made_once import made_once
+from patience import wait_until
 from words_setup import save_words_example
 
 ROOT = Path(__file__).parent.parent
@@ -59,6 +59,28 @@ def test_blocks_inside_notes_are_examples_too():
 
 def words_in(text):
     return set(re.findall(r"[a-z]{4,}", text.lower()))
+
+
+def made_once(tmp_path_factory, name, make):
+    """Return the folder that ``make(folder)`` fills in whichever process of tests comes first."""
+    base = tmp_path_factory.getbasetemp()
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    whole, begun, part, failed = (
+        shared / f"{name}{end}" for end in ("", ".begun", ".part", ".failed")
+    )
+    try:
+        begun.mkdir()  # it stays: nobody makes it twice
+    except FileExistsError:
+        wait_until(lambda: whole.exists() or failed.exists())
+        assert whole.exists(), f"{name} could not be made, as another test says"
+        return whole
+    part.mkdir()
+    try:
+        make(part)
+    except BaseException:
+        failed.touch()
+        raise
+    return part.rename(whole)
 
 
 @pytest.fixture(scope="module")
