@@ -173,14 +173,7 @@ def test_old_names_work_with_a_note(old, new, monkeypatch, capsys):
     assert capsys.readouterr().err.count("works until 0.4") == (words[0] != expected[0])
 
 
-def test_the_labelling_page_takes_what_every_server_takes(monkeypatch, capsys):
-    """A variable of the environment that is for the page does not stop what is not."""
-    serve, label = (
-        {flag for one in COMMANDS[path].params for flag in one.opts} for path in ("serve", "label")
-    )
-    of_models = {"--also", "--device", "--photoprism", "--label-studio", "--mcp", "--http"}
-    of_models |= {"--write", "--tag-folder", *(flag for flag in serve if "--max-" in flag)}
-    assert serve - of_models - {"run", "index", "--max-body"} <= label
+def test_a_variable_for_the_labelling_page_does_not_stop_what_is_not(monkeypatch, capsys):
     monkeypatch.setenv("LABELWISE_DECODERS", "1")
     assert call(monkeypatch, "label", "next", "nowhere") == 1
     assert "nowhere" in capsys.readouterr().err

@@ -1,11 +1,7 @@
 """What verbs say, by eye: times, tables, numbers with their nouns, and names made to deceive."""
 
-import re
-
 import numpy as np
-from search_setup import picture, save_model
 from test_app import call
-from typed import run
 
 from labelwise.cli.text import duration, show_table
 
@@ -27,25 +23,6 @@ def test_a_table_too_wide_is_turned_and_its_numbers_stand_below_each_other(capsy
     many = [[f"a method with a long name, number {k}", "1.5"] for k in range(40)]
     show_table(["[red]method[/]", "mAP " + 200 * "x"], many, names=1)  # wider still if turned
     assert any(line.startswith("[red]method[/]") for line in capsys.readouterr().out.splitlines())
-
-
-def test_one_photo_and_one_label_stand_in_the_singular(tmp_path):
-    """Oracle: English, in which no plural follows 1."""
-    model, photo = save_model(tmp_path / "run", labels=("dog",)), tmp_path / "photos" / "a.png"
-    picture(photo, 1)
-    table, index = tmp_path / "table.csv", tmp_path / "photos.index"
-    table.write_text(f"path,labels\n{photo},dog\n")
-    for words in (
-        ("data", "describe", table),
-        ("data", "export", table, "-o", tmp_path / "other.csv"),
-        ("predict", model, photo, "-o", tmp_path / "answers.csv"),
-        ("index", photo.parent, "-m", model, "-o", index),
-        ("search", index, "dog"),
-        ("estimate", index, "dog"),
-    ):
-        done = run(*words)
-        assert not re.findall(r"\b1 (?:images|photos|labels|rows|files|runs)\b", done.output), words
-        assert done.exit_code == 0, done.exception
 
 
 def test_escape_sequences_in_labels_never_reach_the_terminal(tmp_path, monkeypatch, capsys):

@@ -15,7 +15,6 @@ import torch
 from band_files import dicom, npy, tiff
 from fuzz_inputs import (
     Target,
-    UnreadError,
     as_json,
     damage,
     damage_json,
@@ -245,13 +244,6 @@ def read_cube(folder):
     return open_cube(place.read_bytes(), place.name)
 
 
-def same_npy(read, folder):
-    values = np.load(folder / "a.npy", allow_pickle=False)
-    assert values.ndim in (2, 3)
-    found = read.values if values.ndim == 3 else read.values[:, :, 0]
-    assert np.array_equal(found, values, equal_nan=values.dtype.kind == "f")
-
-
 @cache
 def photo(kind):
     image = Image.new("RGB", (8, 6), "red")
@@ -313,38 +305,16 @@ PICTURES_KEPT = {name: torch.ones(shape, dtype=torch.float16) for name, shape in
 PICTURES_KEPT |= {"rows": torch.arange(4), "weights": torch.full((32,), 7, dtype=torch.uint8)}
 
 
-def same_pictures(read, folder):
-    if read is None:
-        raise UnreadError
-    count, width = read.features.shape
-    assert (read.rows.shape, read.rows.dtype) == ((count,), np.int64)
-    assert (len(read.looks), read.fitted.shape[1:]) == (count, (width,))
-    for values in (read.features, read.looks, read.fitted):
-        assert values.dtype == np.float16
-        assert np.isfinite(values).all()
-    assert len(read.weights_sha256) == 64
-
-
-def same_head(read, folder):
-    found = read.scores(torch.ones(2, read.weight.shape[0]))
-    assert found.shape == (2, len(read.bias))
-    assert bool(torch.isfinite(found).all()), "a score is not a number"
+def read_head(folder):
+    head = TextHead.load(folder / "h")
+    return head.scores(torch.ones(2, head.weight.shape[0]))
 
 
 def read_model_of_words(folder):
     towers = TwoTowers(folder)
     with torch.no_grad():
         photos = torch.zeros(1, 3, towers.image.transform.size, towers.image.transform.size)
-        return towers, towers.image(photos), towers.text(torch.tensor([towers.tokens.of("a dog")]))
-
-
-def are_numbers(read, folder):
-    towers, *found = read
-    numbers = (*towers.image.parameters(), *towers.text.parameters())
-    if any(float(one.abs().max()) > 1e4 for one in numbers):
-        raise UnreadError  # no number is large enough for what comes of them
-    for values in found:
-        assert bool(torch.isfinite(values).all()), "a feature is not a number"
+        return towers.image(photos), towers.text(torch.tensor([towers.tokens.of("a dog")]))
 
 
 ASKED = b"path,answer,query\n/p/0.jpg,yes,dog\n/p/2.jpg,no,dog\n/p/3.jpg,unsure,dog\n"
@@ -356,7 +326,7 @@ def read_asked(index, folder):
 
 KINDS = {"jpeg": "a.jpg", "png": "a.png", "webp": "a.webp", "tiff": "b.tif"}
 PICTURES = (
-    Target("npy cube", {"a.npy": npy(VALUES)}, read_cube, same_npy),
+    Target("npy cube", {"a.npy": npy(VALUES)}, read_cube),
     Target("tiff cube", {"a.tif": tiff(VALUES, ("a", "b", "c"), 7)}, read_cube),
     Target("tiff", {"a.tif": tiff(GREY)}, read_cube),
     Target("dicom", {"a.dcm": dicom(GREY)}, read_cube),
@@ -368,15 +338,13 @@ PICTURES = (
         "held-out pictures",
         lambda rng: {"p": tensors_with(rng, PICTURES_KEPT)},
         lambda folder: HeldOutPictures.load(folder / "p"),
-        same_pictures,
     ),
     drawn(
         "text head",
         lambda rng: {"h": tensors_with(rng, {"weight": torch.ones(3, 2), "bias": torch.zeros(2)})},
-        lambda folder: TextHead.load(folder / "h"),
-        same_head,
+        read_head,
     ),
-    Target("model of words", clip_folder, read_model_of_words, are_numbers),
+    Target("model of words", clip_folder, read_model_of_words),
     drawn(
         "answers about lists",
         lambda rng: INDEX() | {"asked.csv": damage(rng, ASKED)},
