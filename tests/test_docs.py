@@ -88,7 +88,7 @@ def small_demo(tmp_path_factory, warm_commands):
     """Return a folder as ``labelwise demo --photos photos`` writes it, and what was printed."""
 
     def make(folder):
-        sizes = {"num_train": 1500, "num_val": 400, "num_test": 400}
+        sizes = {"num_train": 2200, "num_val": 400, "num_test": 400}
         options = [f"--set=data_options.{name}={rows}" for name, rows in sizes.items()]
         options += ["-o", "runs/demo", "--epochs", "3", "--augment", "shift", "--lr", "5e-3"]
         done = warm_commands.run(["train", "scenes", *options], folder)

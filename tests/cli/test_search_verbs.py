@@ -6,7 +6,6 @@ import re
 import shlex
 import shutil
 from dataclasses import asdict, replace
-from math import ceil, floor
 from pathlib import Path
 
 import numpy as np
@@ -66,7 +65,7 @@ def by_arrays(index, text):
     pairs = Sigmoid().log_probs(held_out.logits.astype(np.float64)[:, columns])
     fitted = calibrate_query(bound, *pairs, held_out.labels[:, columns])
     scores = bound.log_scores(*Sigmoid().log_probs(logits[:, columns]))
-    return scores, fitted.probs(scores), fitted
+    return scores, fitted.probs(scores)
 
 
 def lines(*arguments):
@@ -81,7 +80,7 @@ def lines(*arguments):
 )
 def test_a_search_gives_the_most_probable_photos_first(library, text):
     index = open_index(library / "photos.index")
-    scores, probs, _ = by_arrays(index, text)
+    scores, probs = by_arrays(index, text)
     found = lines("search", index.folder, "--json", "--top", "5", "--", text)
     order = np.argsort(-scores, kind="stable")[: min(5, int((scores > -np.inf).sum()))]
     np.testing.assert_allclose([one["probability"] for one in found], probs[order], rtol=1e-5)
@@ -103,20 +102,9 @@ def test_one_label_is_shown_with_one_number(library, tmp_path):
         assert "by themselves" not in text
 
 
-def test_counts_come_with_an_interval(library):
-    """Of 400 photos that are like the held-out ones."""
-    logits = np.random.default_rng(3).normal(-1, 2, (400, len(LABELS)))
-    index = open_index(made_index(library / "alike.index", library / "run", logits))
-    scores, probs, fitted = by_arrays(index, "dog")
-    count = fitted.count(scores)
-    output = said("search", index.folder, "dog", "--count")
-    assert f"about {round(probs.sum())} of 400 photos" in output
-    assert f"(95% interval: {floor(count.lower)} to {ceil(count.upper)})" in output
-
-
 def test_cuts_and_paths(library):
     index = open_index(library / "photos.index")
-    _, probs, _ = by_arrays(index, "dog")
+    _, probs = by_arrays(index, "dog")
     cut = float(np.median(probs)) + 1e-9
     paths = said("search", index.folder, "dog", "--at-least", cut, "--paths-only").splitlines()
     assert len(paths) == int((probs >= cut).sum())

@@ -1,12 +1,8 @@
 """Every route of real servers on the loopback address, with requests damaged as bytes.
 
-Whatever is sent, the answer is one of HTTP's, never 500, and a refusal is one sentence as JSON. A
-request that is accepted has an answer in JSON without NaN, its probabilities in [0, 1], its hits no
-more than were asked for.
-
-An MCP answer that is no refusal has its words and its condition, its photos are of the library and
-no more than were asked for. Answers that the labelling server took stand, with the people, words
-and states that were sent, in its log, read line by line with ``json``; what it refused does not.
+Whatever is sent, the answer is one of HTTP's, never 500, and a refusal is one sentence as JSON.
+What is accepted is answered in JSON without NaN, with no more hits than were asked for. The log of
+the labelling server holds what it took, and nothing that it refused.
 """
 
 import atexit
