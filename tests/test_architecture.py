@@ -202,12 +202,6 @@ def test_no_two_classes_have_the_same_name():
     assert {name: found for name, found in named.items() if len(found) > 1} == {}
 
 
-def test_no_two_files_of_tests_have_the_same_name():
-    # pytest imports them by that name: the second would not be collected.
-    names = [path.name for path in TESTS.rglob("test_*.py")]
-    assert sorted(names) == sorted(set(names))
-
-
 def test_every_folder_of_tests_can_be_run_alone():
     """What a file of tests imports lies beside it or in ``tests/``, not in another folder."""
     homes = {path.stem: path.parent for path in TESTS.rglob("*.py")}

@@ -3,12 +3,8 @@
 ``python`` blocks of a page run in order in one namespace; lines ``$ labelwise ...`` of ``console``
 blocks run as commands in the page's temporary folder and must succeed. A ``text`` block after them
 is their output: most of its words must be in what they printed. ``labelwise demo`` takes minutes,
-so pages get a smaller run in its place. ``tutorial-no-labels.md`` starts with photos, words,
-answers and a small encoder, all simulated here. A block whose fence says ``no-run`` needs data that
-is not here. The cells of the notebook run as one program.
-
-The site is built as ``make docs`` builds it: mkdocs is the judge of links and of the navigation,
-griffe of what a public function is called with.
+so pages get a smaller run in its place. A block whose fence says ``no-run`` needs data that is not
+here. mkdocs judges links and the navigation, griffe what a public function is called with.
 """
 
 import json
@@ -88,7 +84,7 @@ def small_demo(tmp_path_factory, warm_commands):
     """Return a folder as ``labelwise demo --photos photos`` writes it, and what was printed."""
 
     def make(folder):
-        sizes = {"num_train": 2200, "num_val": 400, "num_test": 400}
+        sizes = {"num_train": 3000, "num_val": 400, "num_test": 400}
         options = [f"--set=data_options.{name}={rows}" for name, rows in sizes.items()]
         options += ["-o", "runs/demo", "--epochs", "3", "--augment", "shift", "--lr", "5e-3"]
         done = warm_commands.run(["train", "scenes", *options], folder)

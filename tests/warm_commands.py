@@ -1,12 +1,9 @@
 """Commands in processes of their own that start warm: forked from one that has imported torch.
 
-A process that starts ``labelwise`` spends seconds on imports before it does anything. Tests about
-what a command does, and not about how it starts, run it here: ``WarmCommands`` starts this file
-once as a program, which imports what commands need and forks itself for each. A command has its
-own folder, session, streams and exit status, and what it leaves in its memory ends with it. One
-that takes longer than ``PATIENCE`` seconds is killed. Several may run at a time, and one that does
-not end by itself, such as a server, is started by ``running``. Variables are those of the test that
-starts it.
+``WarmCommands`` starts this file once as a program, which imports what commands need, for seconds,
+and forks itself for each. A command has its own folder, session, streams and exit status. One that
+takes longer than ``PATIENCE`` seconds is killed. Several may run at a time, and one that does not
+end by itself, such as a server, is started by ``running``.
 """
 
 import atexit

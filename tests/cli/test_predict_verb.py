@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 from test_app import call
 from tiny_predictor import NAMES, make
-from typed import must_run, refused
+from typed import must_run, refused, run
 
 from labelwise.decide import TopK
 from labelwise.system.text import from_cell
@@ -111,7 +111,9 @@ def test_good_files_are_answered_and_broken_ones_named_in_files_of_each_kind(
 )
 def test_bad_requests_get_a_sentence(model, pictures, arguments, sentence):
     filled = [text.format(model=model, pictures=pictures) for text in arguments]
-    assert sentence in refused("predict", *filled)
+    done = run("predict", *filled)
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert sentence in f"{done.stderr} {done.exception}"
 
 
 def test_ctrl_c_says_what_became_of_the_file(model, pictures, tmp_path, monkeypatch, capsys):
@@ -144,7 +146,7 @@ def test_odd_neighbours_in_a_folder_stop_nothing(model, tmp_path, monkeypatch, c
     assert sorted(names) == ["a.png", r"caf\xe9.png", "eps.jpg", "thin.png"]
     failed = [name for name, answer in zip(names, answers, strict=True) if "error" in answer]
     assert failed == ["eps.jpg"]
-    assert "it is a device, pipe or socket" in refused("predict", model, folder / "pipe.jpg")
+    assert "it is a device, pipe or socket" in run("predict", model, folder / "pipe.jpg").stderr
 
 
 def test_cells_are_no_formulas_and_labels_no_commands(tmp_path, monkeypatch, capsys):

@@ -140,7 +140,7 @@ def test_verdicts_headline_and_knobs_are_said(comparison, text):
 
 
 def test_standings_follow_the_paired_test():
-    # The differences to "a": 0.20 on every seed but a trifle, and 0.01 with either sign.
+    """The differences to "a": 0.20 on every seed but a trifle, and 0.01 with either sign."""
     values = {"a": [0.5, 0.6, 0.7], "b": [0.3, 0.401, 0.499], "c": [0.51, 0.57, 0.69]}
     figures = {
         method: {seed: {"mAP@class": v, "ECE after": v} for seed, v in enumerate(column)}
@@ -226,18 +226,15 @@ def test_odd_names_cannot_become_markup():
     assert unescape(text).count(EVIL) > 20
 
 
-def test_long_numbers_leave_room_for_the_name_of_their_axis():
+def test_close_ticks_differ_and_long_numbers_leave_room_for_the_name_of_their_axis():
     """The name is written upwards at the left edge, 11 units high around x = 11."""
+    names = [name for _, name in Axis.upto(95.64, "", low=95.61).ticks]
+    assert len(set(names)) == len(names)
     across = Axis.upto(1.0, "x")
     for high in (1.0, 0.0105, 0.00012345):
         frame = Frame(across, Axis.upto(high, "log loss"))
         widest = LETTER * max(len(text) for _, text in frame.y.ticks)
         assert frame.left - 6 - widest >= 11 + 11 / 2
-
-
-def test_close_ticks_differ():
-    names = [name for _, name in Axis.upto(95.64, "", low=95.61).ticks]
-    assert len(set(names)) == len(names)
 
 
 def test_charts_of_a_page_are_complete_svg_files(comparison, tmp_path):

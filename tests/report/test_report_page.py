@@ -182,11 +182,8 @@ def test_training_curves_come_from_the_journal():
     assert (points[0], points[-1]) == ((0, 0.0), (9_999, 9_999.0))
 
 
-def test_a_chart_of_one_point_has_a_span():
+def test_one_point_has_a_span_and_dots_of_integers_lie_inside_the_frame_in_their_order():
     assert "<circle" in str(line_chart([Series("a", "c", [1.0], [2.0])], title="t", x="x", y="y"))
-
-
-def test_the_dots_of_integers_lie_inside_the_frame_in_their_order():
     chart = str(line_chart([Series("a", "c", [1, 2, 8], [1.0, 3.0, 2.0])], title="t", x="x", y="y",
                            whole=True))  # fmt: skip
     dots = [float(value) for value in re.findall(r'<circle cx="([\d.]+)"', chart)]
