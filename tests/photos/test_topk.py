@@ -14,7 +14,7 @@ from labelwise.links import Sigmoid, Softmax
 from labelwise.methods import link_to_spec
 from labelwise.photos import Index, topk
 from labelwise.photos.database import CHUNK, CacheFiles
-from labelwise.photos.topk import LabelOdds, OddsRanking, ranking_of
+from labelwise.photos.topk import LabelOdds, OddsRanking, ranking_of, value_at
 from labelwise.retrieval import Query, bind, calibrate_query
 from labelwise.types import LabelSpace
 
@@ -128,6 +128,14 @@ def test_more_rows_are_shared_by_threads(monkeypatch):
     monkeypatch.setattr(topk, "ROWS_AT_ONCE", 64)
     np.testing.assert_array_equal(OddsRanking(query, columns, gone).odds, alone)
     assert not alone[gone].any()
+
+
+@pytest.mark.parametrize("count", [1, 2, 15, 16, 63, 64, 65, 999, 1_000])
+def test_the_value_at_a_place_is_that_of_a_sort(count):
+    values = np.random.default_rng(count).integers(0, 50, 1_000).astype(np.float32)
+    assert value_at(values, count) == np.sort(values)[-count]
+    assert value_at(values[:count], count) == values[:count].min()
+    assert value_at(values[:3], 4) == -np.inf
 
 
 LARGE = "labelwise.photos.index.KEPT_FROM"
