@@ -37,23 +37,18 @@ def old(tmp_path, model):
     """An index with answers as 0.2 left them."""
     folder = made_index(tmp_path / "index", model, np.zeros((20, 4)), ["a"] * 20)
     with Index(folder) as index, index.store.transaction() as database:
-        for row, label, state in SAID:
-            values = (row, label, state, "ada", "2026-01-01", "audit")
-            database.execute(
-                "INSERT INTO corrections (row, label, state, who, at, source, sum) "
-                "VALUES (?, ?, ?, ?, ?, ?, ?)",
-                (*values, sum_of(*values)),
-            )
+        names = "corrections (row, label, state, who, at, source, sum)"
+        for said in SAID:
+            values = (*said, "ada", "2026-01-01", "audit")
+            line = (*values, sum_of(*values))
+            database.execute(f"INSERT INTO {names} VALUES (?, ?, ?, ?, ?, ?, ?)", line)
         database.execute(LISTS)
         database.execute("INSERT INTO checked_lists VALUES (1, 'dog', 0.1, 9, 0.25, 77, 't')")
         database.execute("ALTER TABLE checked_lists ADD distinct_photos INTEGER DEFAULT 0")
         database.execute(CHECKS)
-        for row, answer in ((1, "yes"), (2, "no"), (2, "undone"), (4, "unsure")):
-            values = ("dog", row, answer, "ben", "t")
-            database.execute(
-                "INSERT INTO check_answers (query, row, answer, who, at) VALUES (?, ?, ?, ?, ?)",
-                values,
-            )
+        names = "check_answers (query, row, answer, who, at)"
+        for said in ((1, "yes"), (2, "no"), (2, "undone"), (4, "unsure")):
+            database.execute(f"INSERT INTO {names} VALUES ('dog', ?, ?, 'ben', 't')", said)
         photos = [one.hash.hex() for one in index.store.contents_of([6, 7]).values()]
     drawn = {"query": "dog", "by": "", "table": "", "answers": 2, "rows": 20, "seed": 5, "at": "t"}
     noted = {"query": "dog", "seed": 5, "at": "t", "who": None}
@@ -62,8 +57,7 @@ def old(tmp_path, model):
         {"kind": "answers", **noted, "answers": {photos[0]: "no", photos[1]: "yes"}},
         {"kind": "answers", **noted, "answers": {photos[1]: None}},
     ]
-    text = "".join(json.dumps(line) + "\n" for line in lines)
-    (folder / "samples.jsonl").write_text(text)
+    (folder / "samples.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     return folder
 
 
@@ -76,13 +70,9 @@ def test_they_are_read_and_converted_by_the_first_answer(old):
         place = place_of(index.store, "dog", (0.1, 9, 0.25, False))
         return said, answers_of(index.store, "dog"), sample.seed, asked, place
 
-    expected = (
-        {(3, "dog", "present"), (4, "dog", "present"), (4, "cat", "unknown")},
-        [Said(1, "yes", "ben"), Said(4, "unsure", "ben")],
-        5,
-        {6: "no"},
-        0,
-    )
+    corrected = {(3, "dog", "present"), (4, "dog", "present"), (4, "cat", "unknown")}
+    checked = [Said(1, "yes", "ben"), Said(4, "unsure", "ben")]
+    expected = (corrected, checked, 5, {6: "no"}, 0)
     before = (old / "samples.jsonl").read_bytes()
     with Index(old) as index:
         assert looked(index) == expected

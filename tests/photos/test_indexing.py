@@ -121,14 +121,14 @@ def test_moved_copied_and_renamed_files_are_known_by_their_content(update, photo
 
 def test_an_edited_photo_is_scored_again_and_keeps_what_was_said_of_it(update, photos, model):
     update()
-    index = open_index(update.folder)
-    row = index.store.row_of(str(photos / "0.png"))
+    index, place = open_index(update.folder), str(photos / "0.png")
+    row = index.store.row_of(place)
     index.correct(row, {"dog": "present"}, who="Anna")
     picture(photos / "0.png", 99)
     assert counts(update()) == {"unchanged": 11, "changed": 1}
     index = open_index(update.folder)
     assert_right(index, photos, model)
-    after = index.store.row_of(str(photos / "0.png"))
+    after = index.store.row_of(place)
     assert after != row
     (said,) = index.store.corrections(row=after)
     assert (said.label, said.state, said.who) == ("dog", "present", "Anna")

@@ -1,12 +1,11 @@
 """Oracles: the bytes that were there before, and xml.etree, which reads what we wrote."""
 
-import random
 import xml.etree.ElementTree as ET
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sidecar_samples import DC, DIGIKAM, LR, drawn_sidecar, keywords_in, sidecar, subjects
+from sidecar_samples import DC, DIGIKAM, LR, drawn_sidecar, keywords_in, subjects
 
 from labelwise.errors import DataError
 from labelwise.photos.xmp import EMPTY, RDF, Keyword, noted, tagged, untagged
@@ -52,12 +51,6 @@ def test_a_new_sidecar_is_one_that_others_can_read():
     assert untagged(data, noted(data)) == EMPTY
     with pytest.raises(DataError, match="well-formed"):
         tagged(None, [keyword("bell\x07")])
-
-
-def test_a_label_the_owner_wrote_is_never_removed():
-    before = sidecar("lightroom", {("dc", "subject"): ["dog"]}, random.Random(0))
-    after = tagged(before, [keyword("dog")])
-    assert subjects(untagged(after, noted(after))) == ["dog"]
 
 
 def test_only_our_entries_go_where_another_program_merged_the_descriptions():

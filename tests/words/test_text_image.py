@@ -3,14 +3,17 @@
 Oracles: lines as they are written, the encoder's table itself, timm's own network, the formula.
 """
 
+import re
 import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import timm
 import torch
 import words_setup
+from safetensors.torch import load_file
 from timm.data.imagenet_info import ImageNetInfo
 from tokenizers import Tokenizer, models
 from tokenizers.normalizers import Lowercase
@@ -20,7 +23,7 @@ from words_setup import ARCHITECTURE, CLASSES, COLOURS, SIDE, VOCABULARY, photo,
 from labelwise.answers.agreement import write_table
 from labelwise.data import load
 from labelwise.data.columns import MEANINGS, PATH_HEADERS
-from labelwise.errors import DataError
+from labelwise.errors import DataError, LabelwiseError
 from labelwise.photos.words import ClassesAndWords, SentenceEncoder, Word, WordList
 from labelwise.photos.words.classes import (
     TEMPERATURE,
@@ -56,12 +59,6 @@ def test_lines_are_read_as_the_help_says(tmp_path):
     assert WordList.read(again).words == words.words
 
 
-TAKEN = (
-    "'group' already means something as a column of the tables that answers are kept in; "
-    "name the word otherwise, as in 'a group: a photo of a group, group'"
-)
-
-
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
@@ -79,39 +76,33 @@ TAKEN = (
         ("dog: a\x00b\n", r"got 'dog: a\\x00b'; write one word per line"),
         ('"red dog"\n', "line 1: a word must have no quotation marks, got '\"red dog\"'"),
         ("cafe\u0301\ncaf\u00e9\n", "are the same word"),  # an accent by itself, and within
-        ("dog\ngroup\n", TAKEN),
+        ("dog\ngroup\n", "'group' already means something as a column of the tables that answers"),
         ("\n".join(f"word{n}" for n in range(1001)), "may have 1,000 words, got 1,001"),
     ],
 )
 def test_wrong_lists_are_refused_with_the_way_out(tmp_path, text, sentence):
     file = tmp_path / "words.txt"
     file.write_text(text, encoding="utf-8")
-    with pytest.raises(DataError) as error:
+    with pytest.raises(DataError, match=re.escape(sentence)):
         WordList.read(file)
-    assert sentence in str(error.value)
 
 
-def test_lists_of_windows_and_of_other_scripts_are_read(tmp_path):
+def test_lists_of_windows_and_other_scripts_are_read_and_others_not(tmp_path):
     file = tmp_path / "words.txt"
     file.write_bytes(b"\xef\xbb\xbfdog\r\n\r\ncat:\ta cat\t\r\n")
-    assert WordList.read(file).words == (
-        Word("dog", ("a photo of a dog", "dog")),
-        Word("cat", ("a cat",)),
-    )
+    dog, cat = WordList.read(file).words
+    assert (dog.name, cat) == ("dog", Word("cat", ("a cat",)))
     joined = "می‌خواهم"  # two parts of a Persian word, which a sign without width keeps apart
     file.write_text(f"{joined}\n犬\n", encoding="utf-8")
     assert WordList.read(file).names == (joined, "犬")
-
-
-def test_files_that_are_no_text_are_refused(tmp_path):
-    file = tmp_path / "words.txt"
     file.write_bytes(b"d\xfcrr\n")
-    with pytest.raises(DataError, match="in UTF-8, and byte 2 is not; save it as UTF-8"):
-        WordList.read(file)
-    with pytest.raises(DataError, match="cannot be read"):
-        WordList.read(tmp_path)
-    with pytest.raises(DataError, match="there is no such file"):
-        WordList.read(tmp_path / "none.txt")
+    for path, why in (
+        (file, "in UTF-8, and byte 2 is not; save it as UTF-8"),
+        (tmp_path, "cannot be read"),
+        (tmp_path / "none.txt", "there is no such file"),
+    ):
+        with pytest.raises(DataError, match=why):
+            WordList.read(path)
 
 
 @pytest.mark.parametrize("name", [*MEANINGS, *PATH_HEADERS, "Path", "GROUP", "Id", "=dog", "a, b"])
@@ -146,24 +137,25 @@ def mean_vector(text):
 
 def test_a_text_is_the_unit_mean_of_its_tokens(words_model):
     encoder = SentenceEncoder(words_model)
-    found = encoder.encode(["a photo of a red", "justice"])
-    expected = np.stack([mean_vector("a photo of a red"), mean_vector("justice")])
-    np.testing.assert_allclose(found, expected, atol=1e-6)
-    both = encoder.describe(["red", "a photo of a red"])
-    np.testing.assert_allclose(
-        both, unit((mean_vector("red") + mean_vector("a photo of a red")) / 2), atol=1e-6
-    )
+    texts = ["a photo of a red", "justice"]
+    expected = np.stack([mean_vector(text) for text in texts])
+    np.testing.assert_allclose(encoder.encode(texts), expected, atol=1e-6)
+    np.testing.assert_allclose(encoder.describe(texts), unit(expected.mean(0)), atol=1e-6)
+
+
+def inputs_of(model, count):
+    """Return what the network sees of this many photos of each class, which take turns."""
+    images = [photo(colour, seed) for seed in range(count) for colour in CLASSES]
+    pixels = torch.stack([torch.from_numpy(np.array(one)).permute(2, 0, 1) for one in images])
+    return model.backbone.transform.inputs(pixels)
 
 
 def test_scores_are_those_of_the_formula_on_timms_own_logits(words_model):
-    from safetensors.torch import load_file
 
     network = timm.create_model(ARCHITECTURE, num_classes=len(CLASSES)).eval()
     network.load_state_dict(load_file(words_model / "model.safetensors"))
     model = ClassesAndWords(words_model, image_size=SIDE)
-    images = [photo(colour, seed) for seed in range(4) for colour in CLASSES]
-    pixels = torch.stack([torch.from_numpy(np.array(one)).permute(2, 0, 1) for one in images])
-    inputs = model.backbone.transform.inputs(pixels)
+    inputs = inputs_of(model, 4)
     with torch.inference_mode():
         logits = network(inputs).double()
         features = model.backbone(inputs).mean(dim=(2, 3)).double()
@@ -174,8 +166,8 @@ def test_scores_are_those_of_the_formula_on_timms_own_logits(words_model):
     expected = (logits - logits.mean(dim=0)) @ shares.double()
     head = model.head([texts], features.mean(dim=0))
     np.testing.assert_allclose(head.scores(features)[:, 0], expected, atol=1e-4)
-    red = [seed % 3 == CLASSES.index("red") for seed in range(len(images))]
-    assert min(expected[red]) > max(expected[[not one for one in red]])
+    red = torch.arange(12) % 3 == CLASSES.index("red")
+    assert expected[red].min() > expected[~red].max()
 
 
 def test_class_names_are_encoded_once(words_model, tmp_path, monkeypatch):
@@ -224,14 +216,10 @@ def test_words_that_the_encoder_spells_out_are_named(words_model, tmp_path):
     ],
 )
 def test_incomplete_folders_are_refused(words_model, tmp_path, change, sentence):
-    folder = tmp_path / "model"
-    shutil.copytree(words_model, folder)
+    folder = Path(shutil.copytree(words_model, tmp_path / "model"))
     change(folder)
-    from labelwise.errors import LabelwiseError
-
-    with pytest.raises(LabelwiseError) as error:
+    with pytest.raises(LabelwiseError, match=re.escape(sentence)):
         ClassesAndWords(folder, image_size=SIDE)
-    assert sentence in str(error.value)
 
 
 def test_a_word_for_an_idea_is_doubted_unless_photos_show_its_like(
@@ -261,32 +249,22 @@ def test_a_word_for_an_idea_is_doubted_unless_photos_show_its_like(
     assert glory in model.doubts(WordList.of("glory", "dress"))
 
 
-DOGS = tuple(range(151, 269))  # Chihuahua to Mexican hairless
-BIRDS = (*range(7, 25), *range(80, 101), *range(127, 147))
-
-
-@pytest.mark.parametrize("text", ["dog", "Dogs", "a photo of a dog", "the domestic dog"])
-def test_a_word_has_the_classes_that_are_kinds_of_it(text):
-    assert imagenet_kinds().of([text]) == DOGS
-
-
 def test_kinds_follow_wordnet():
-    kinds = imagenet_kinds()
-    assert kinds.of(["bird"]) == BIRDS
-    assert kinds.of(["dog", "bird"]) == tuple(sorted((*DOGS, *BIRDS)))
-    assert set(DOGS) < set(kinds.of(["animal"]))
+    kinds, dogs = imagenet_kinds(), tuple(range(151, 269))  # Chihuahua to Mexican hairless
+    birds = (*range(7, 25), *range(80, 101), *range(127, 147))
+    for text in ("dog", "Dogs", "a photo of a dog", "the domestic dog"):
+        assert kinds.of([text]) == dogs
+    assert kinds.of(["dog", "bird"]) == tuple(sorted((*dogs, *birds)))
+    assert set(dogs) < set(kinds.of(["animal"]))
     assert kinds.of(["apple"]) == (948,)  # Granny Smith
     assert kinds.of(["buses"]) == kinds.of(["bus"]) != ()
     assert kinds.of(["fire hydrant"]) == kinds.of(["a dog on a beach"]) == ()
-
-
-def test_only_imagenets_classes_in_its_order_have_kinds():
-    info = ImageNetInfo()
-    names = [info.index_to_description(number) for number in range(1000)]
-    kinds = imagenet_kinds()
-    assert kinds.are_of(names)
-    assert not kinds.are_of(names[::-1])
-    assert not kinds.are_of(names[:999])
+    names = [ImageNetInfo().index_to_description(number) for number in range(1000)]
+    assert [kinds.are_of(some) for some in (names, names[::-1], names[:999])] == [
+        True,
+        False,
+        False,
+    ]
 
 
 def test_the_maps_of_the_package_belong_to_one_network_and_one_encoder():
@@ -294,12 +272,12 @@ def test_the_maps_of_the_package_belong_to_one_network_and_one_encoder():
     assert maps.image.shape == (256, 1280)
     assert maps.text.shape == (256, 384)
     np.testing.assert_allclose(maps.weights.sum(1), 1, atol=1e-3)
-    weight = np.stack([maps.row, -maps.row])
-    assert maps.fit(weight, lambda text: maps.probe)
-    assert not maps.fit(weight[::-1], lambda text: maps.probe)
-    assert not maps.fit(weight, lambda text: -maps.probe)
-    assert not maps.fit(weight[:, :9], lambda text: maps.probe)
-    assert not maps.fit(weight, lambda text: maps.probe[:9])
+    weight, probe = np.stack([maps.row, -maps.row]), maps.probe
+    assert maps.fit(weight, lambda text: probe)
+    for other in (weight[::-1], weight[:, :9]):
+        assert not maps.fit(other, lambda text: probe)
+    for other in (-probe, probe[:9]):
+        assert not maps.fit(weight, lambda text, vector=other: vector)
 
 
 def small_maps(features, texts, seed=0):
@@ -330,23 +308,16 @@ def test_captions_score_photos_by_the_cosine():
 
 def test_a_head_gives_the_sum_of_the_routes_and_says_where_they_disagree(words_model):
     model = ClassesAndWords(words_model, image_size=SIDE)
-    images = [photo(colour, seed) for seed in range(40) for colour in ("red", "green", "blue")]
-    pixels = torch.stack([torch.from_numpy(np.array(one)).permute(2, 0, 1) for one in images])
-    with torch.inference_mode():
-        features = model.backbone(model.backbone.transform.inputs(pixels)).mean(dim=(2, 3))
-    features = features.clone()
+    with torch.no_grad():
+        features = model.backbone(inputs_of(model, 40)).mean(dim=(2, 3))
     words = WordList.of("red", "green", "justice")
     texts, mean = [word.texts for word in words.words], features.mean(dim=0)
     plain = model.head(texts, mean)
     assert torch.equal(model.head(texts, mean, features).weight, plain.weight)  # no maps: as ever
     assert model.disagreements(words, features) == []
-    ones = np.ones(features.shape[1], np.float32)
-    maps = replace(
-        small_maps(len(ones), model.class_vectors.shape[1]),
-        image=model.weight.numpy(),
-        text=model.class_vectors,
-        deviation=ones,
-    )
+    ones, own = np.ones(features.shape[1], np.float32), model.class_vectors
+    maps = small_maps(len(ones), own.shape[1])
+    maps = replace(maps, image=model.weight.numpy(), text=own, deviation=ones)
     red, _, blue = (model.classes.index(colour) for colour in ("red", "green", "blue"))
     kinds = Kinds({"red": (red,), "green": (blue,)})  # a green of another sort
     model.texts.__dict__.update(maps=maps, kinds=kinds)

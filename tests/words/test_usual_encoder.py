@@ -94,9 +94,8 @@ def test_a_bad_mirror_leaves_nothing_behind(way, reason, mirror, tmp_path):
 
 def test_offline_one_sentence_says_what_to_copy(mirror, monkeypatch):
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    with pytest.raises(
-        SettingsError, match=r"HF_HUB_OFFLINE is set\. .* copy onnx/model_quantized"
-    ):
+    why = r"HF_HUB_OFFLINE is set\. .* copy onnx/model_quantized"
+    with pytest.raises(SettingsError, match=why):
         towers.usual_encoder()
     assert mirror.asked == []
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
