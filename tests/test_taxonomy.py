@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sample_pictures import states
 from sample_scores import sample
 from scipy.optimize import minimize
 from scipy.special import logit
@@ -187,9 +188,10 @@ def test_answers_obey():
 
 
 def test_verbs(tmp_path):
-    (tmp_path / "t.csv").write_text("path,labels\na.jpg,dog\nb.jpg,pet\nc.jpg,\n")
+    rows = ("path,labels,unknown", "a.jpg,dog,", "b.jpg,pet,", "c.jpg,,", "d.jpg,,dog|pet")
+    (tmp_path / "t.csv").write_text("\n".join(rows))
     (tmp_path / "kinds.csv").write_text("animal|pet|dog\n")
-    for name in "abc":
+    for name in "abcd":
         (tmp_path / f"{name}.jpg").write_bytes(b"")
     words = ("data", "export", tmp_path / "t.csv", "-o", tmp_path / "o.csv")
     result = must_run(*words, "--taxonomy", tmp_path / "kinds.csv", "--add-groups")
@@ -197,7 +199,7 @@ def test_verbs(tmp_path):
     assert "1 groups became labels" in result.output
     grown = load(tmp_path / "o.csv")
     assert grown.space.names == ("animal", "dog", "pet")
-    assert grown.targets()[0].tolist() == [[1, 1, 1], [1, 0, 1], [0, 0, 0]]
+    assert states(grown) == ["111", "101", "000", "???"]
     describe = ("data", "describe", tmp_path / "t.csv", "--taxonomy", tmp_path / "kinds.csv")
     told = must_run(*describe, "--json").output
     assert "1 at level 1, 1 at level 2" in json.loads(told)["notes"][-1]
