@@ -151,13 +151,12 @@ def test_training_in_steps_uses_shares_and_methods_that_cannot_refuse(tmp_path):
 
 def test_search_and_tag_count_a_soft_label_as_the_majority_does(tmp_path):
     """Oracle: the same commands on a model whose held-out labels were cut by hand."""
-    answers = []
+    answers, logits = [], np.random.default_rng(1).normal(-1, 2, (300, 4))
     for name in ("soft", "cut"):
         run = save_model(tmp_path / name)
         held = Predictions.load(run / "predictions" / "test.parquet")
         share = np.where(held.labels == 1, 0.8, 0.1) if name == "soft" else held.labels
         replace(held, labels=share).save(run / "predictions" / "test.parquet")
-        logits = np.random.default_rng(1).normal(-1, 2, (300, 4))
         index = made_index(tmp_path / f"{name}.index", run, logits)
         found = must_run("search", index, "--wrong-at-most", "0.4", "--json", "--", "-beach")
         tagged = must_run("tag", index, "--xmp", "--wrong-at-most", "0.4", "--dry-run")

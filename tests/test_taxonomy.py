@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sample_pictures import states
 from sample_scores import sample
 from scipy.optimize import minimize
 from scipy.special import logit
@@ -75,7 +76,7 @@ def test_bad_files_get_one_sentence_with_the_line(tmp_path, text, sentence):
         Taxonomy.read(tmp_path / "t.csv").within(SPACE)
 
 
-def test_groups_that_are_no_labels_are_passed_over():
+def test_levels_pass_over_groups_that_are_no_labels():
     tree = Taxonomy({"dog": "pet", "pet": "animal"}).within(LabelSpace(("animal", "dog", "sofa")))
     assert (tree.parent, tree.level) == ((-1, 0, -1), (1, 2, 1))
     assert ANIMALS.within(SPACE).levels()[3].tolist() == [1, 3]
@@ -187,9 +188,10 @@ def test_answers_obey():
 
 
 def test_verbs(tmp_path):
-    (tmp_path / "t.csv").write_text("path,labels\na.jpg,dog\nb.jpg,pet\nc.jpg,\n")
+    rows = ("path,labels,unknown", "a.jpg,dog,", "b.jpg,pet,", "c.jpg,,", "d.jpg,,dog|pet")
+    (tmp_path / "t.csv").write_text("\n".join(rows))
     (tmp_path / "kinds.csv").write_text("animal|pet|dog\n")
-    for name in "abc":
+    for name in "abcd":
         (tmp_path / f"{name}.jpg").write_bytes(b"")
     words = ("data", "export", tmp_path / "t.csv", "-o", tmp_path / "o.csv")
     result = must_run(*words, "--taxonomy", tmp_path / "kinds.csv", "--add-groups")
@@ -197,7 +199,7 @@ def test_verbs(tmp_path):
     assert "1 groups became labels" in result.output
     grown = load(tmp_path / "o.csv")
     assert grown.space.names == ("animal", "dog", "pet")
-    assert grown.targets()[0].tolist() == [[1, 1, 1], [1, 0, 1], [0, 0, 0]]
+    assert states(grown) == ["111", "101", "000", "???"]
     describe = ("data", "describe", tmp_path / "t.csv", "--taxonomy", tmp_path / "kinds.csv")
     told = must_run(*describe, "--json").output
     assert "1 at level 1, 1 at level 2" in json.loads(told)["notes"][-1]
@@ -487,15 +489,11 @@ def test_a_parent_may_name_its_children_instead(tmp_path):
     assert read[2].parents == {"vases": "vessels"}
 
 
-def test_a_circle_is_one_sentence(tmp_path):
+def test_the_preferred_parent_is_taken_and_circles_and_two_others_are_not(tmp_path):
     text = as_n_triples() + statement("300046300", f"{SKOS}broader", "300198828")
     (tmp_path / "aat.nt").write_text(text)
-    with pytest.raises(DataError, match=r"aat\.nt: a taxonomy must not turn in circles") as caught:
+    with pytest.raises(DataError, match=r"^[^\n]*aat\.nt: a taxonomy must not turn in[^\n]*$"):
         Taxonomy.read(tmp_path / "aat.nt")
-    assert "\n" not in str(caught.value)
-
-
-def test_the_preferred_parent_is_taken_and_two_others_are_not(tmp_path):
     other = f'<{AAT}1> <{SKOS}prefLabel> "tableware"@en .\n'
     second = statement("300198828", f"{SKOS}broader", "1")
     (tmp_path / "aat.nt").write_text(as_n_triples() + other + second)
@@ -504,9 +502,7 @@ def test_the_preferred_parent_is_taken_and_two_others_are_not(tmp_path):
     chosen = statement("300198828", f"{GVP}broaderPreferred", "1")
     (tmp_path / "aat.nt").write_text(as_n_triples() + other + second + chosen)
     assert Taxonomy.read(tmp_path / "aat.nt").parents["Amphoren"] == "tableware"
-
-
-def test_concepts_of_one_name_are_told_apart_by_their_addresses(tmp_path):
+    # Concepts of one name are told apart by their addresses.
     own = f'<{AAT}2> <{SKOS}prefLabel> "vases"@en .\n'
     own += statement("2", f"{SKOS}broader", "300046300")
     (tmp_path / "aat.nt").write_text(as_n_triples() + own)

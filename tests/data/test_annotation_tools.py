@@ -173,7 +173,7 @@ def coco(unknown=(), annotations=(), categories=(2,)):
     return json.dumps({"images": [image], "categories": named, "annotations": list(annotations)})
 
 
-def classified(value):
+def fiftyone(value):
     """Return a FiftyOne file of two samples, of which the second has this ground truth."""
     return json.dumps({"samples": [{"filepath": "a"}, {"filepath": "b", "ground_truth": value}]})
 
@@ -196,8 +196,8 @@ ROWS = '{"file_name": "a", "labels": ["x"]}\n{"file_name": "", "labels": []}\n'
         ("t.json", task(9, choices("dog") + choices("dog", "unknown")), "9: 'dog' cannot be both"),
         ("samples.json", '{"samples": []}', "must be an object with a list of 'samples'"),
         ("samples.json", '{"samples": [{"id": 1}]}', "sample 1: must be .* with a 'filepath'"),
-        ("samples.json", classified(3), "sample 2: labels must be Classifications, got 3"),
-        ("samples.json", classified({"classifications": [{}]}), "sample 2: every class.* 'label'"),
+        ("samples.json", fiftyone(3), "sample 2: labels must be Classifications, got 3"),
+        ("samples.json", fiftyone({"classifications": [{}]}), "sample 2: every class.* 'label'"),
         ("samples.json", '{"samples": [{"filepath": "a"}], "classes": "dog"}', "choices must be a"),
         ("metadata.jsonl", ROWS, "metadata.jsonl.*2"),
         ("t.xml", "<annotations><image id='3'/></annotations>", "image 3: must have a name"),

@@ -51,17 +51,12 @@ def photos(tmp_path):
     return tmp_path
 
 
-def test_megadetector_results_are_scores_of_photos(photos):
+def test_megadetector_results_are_scores_of_photos_whose_labels_check_them(photos):
     results = read_camera_results(photos / "md.json")
     assert (results.program, results.failed) == ("MegaDetector", ("b/3.png",))
     first, second = results.photos
     assert first.scores == pytest.approx({"animal": 0.9, "person": 0.4, "fox": 0.72, "elk": 0.09})
     assert second.scores == {}
-    found = read_detections(photos / "md.json")
-    assert found.names == ("animal", "elk", "fox", "person")
-
-
-def test_labels_of_photos_check_what_was_reported(photos):
     (photos / "truth.csv").write_text("path,labels\na/1.png,animal|fox\nb/2.png,elk\n")
     own = read_scores(photos / "md.json", None, labels=photos / "truth.csv").predictions
     assert own.names == ("animal", "elk", "fox", "person")

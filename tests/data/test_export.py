@@ -1,5 +1,6 @@
 """Tables written out. Oracles: what is read back, counts made by hand, faults made one by one."""
 
+import itertools
 import json
 
 import numpy as np
@@ -102,12 +103,19 @@ def test_what_cannot_be_written_is_said(folder):
         (table, "u.xlsx", r"must end in \.csv"),
         (scenes(2, 0, 0), "u.csv", "not single files"),
         (posterior(2, 1, 1).table, "u.parquet", r"holds features, and is written as \.npz"),
+        *(
+            (one_photo((name,), 1), "u.jsonl", "be in a list of labels")
+            for name in (" x", "x ", "*")
+        ),
+        *(
+            (one_photo((name,), 1), "u.parquet", "in a list of labels")
+            for name in (" x", "x ", "*")
+        ),
     ):
         with pytest.raises(DataError, match=sentence):
             export(written_table, folder.path / name)
-    blocked = folder.text("file", "x") / "u.csv"
     with pytest.raises(LabelwiseError, match="cannot write"):
-        export(table.subset([0]), blocked.with_suffix(".parquet"))
+        export(table, folder.text("file", "x") / "u.parquet")
 
 
 def five_photos():
@@ -127,9 +135,8 @@ def test_describe_counts_by_hand():
     x, y, z = facts.labels
     assert (x.present, x.absent, x.unknown, x.share) == (2, 1, 2, 2 / 3)
     assert (y.present, y.share, z.present, z.share) == (3, 3 / 4, 0, 0.0)
-    assert [(p.first, p.second, p.images) for p in facts.pairs] == [("x", "y", 2)]
-    assert facts.pairs[0].lift == pytest.approx(2 * 5 / (2 * 3))
-    json.dumps(facts.as_dict())
+    (pair,) = facts.pairs
+    assert (pair.first, pair.second, pair.images, round(pair.lift, 9)) == ("x", "y", 2, 1.666666667)
     assert count_mismatches(table, {"train": 3, "val": 2}, 3) == []
     told = ["train has 3 images, the whole set has 9", "there are 3 labels, the whole set has 4"]
     assert count_mismatches(table, {"train": 9}, 4) == told
@@ -140,10 +147,9 @@ def test_pairs_are_those_of_a_matrix_product():
     images = FileImages("", [f"{row}.jpg" for row in range(300)])
     facts = describe(LabelTable.from_arrays("abcdefghi", images, labels))
     together = labels.astype(int).T @ labels
-    rows, columns = np.nonzero(np.triu(together, 1))
-    pairs = sorted((-together[r, c], r, c) for r, c in zip(rows, columns, strict=True))[:20]
-    expected = [("abcdefghi"[r], "abcdefghi"[c], -images) for images, r, c in pairs]
-    assert [(pair.first, pair.second, pair.images) for pair in facts.pairs] == expected
+    pairs = itertools.combinations(range(9), 2)
+    expected = sorted((-together[r, c], "abcdefghi"[r], "abcdefghi"[c]) for r, c in pairs)[:20]
+    assert [(-pair.images, pair.first, pair.second) for pair in facts.pairs] == expected
 
 
 def run(*arguments):
@@ -166,13 +172,6 @@ def test_observing_and_naming_columns_on_the_command_line(folder):
     named = ("--set", "columns.path=photo", "--set", "columns.labels=tags", "--set", "names=[y, x]")
     found = json.loads(run("describe", tagged, "--json", *named).output)
     assert [label["name"] for label in found["labels"]] == ["y", "x"]
-
-
-@pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
-@pytest.mark.parametrize("name", [" dog", "dog ", "*"])
-def test_names_that_a_list_of_labels_would_change_are_refused(tmp_path, suffix, name):
-    with pytest.raises(DataError, match="cannot be in a list of labels"):
-        export(one_photo((name,), 1), tmp_path / f"t{suffix}")
 
 
 def test_the_command_line_says_what_is_wrong(folder):
@@ -219,9 +218,6 @@ def test_a_file_is_read_as_it_stands_and_written_back(tmp_path):
     assert fingerprint(load(f"features:{tmp_path / 'again.npz'}")) == fingerprint(table)
     with pytest.raises(DataError, match="holds images"):
         write_features(five_photos(), tmp_path / "rows.npz")
-
-
-def test_what_may_be_left_out_and_soft_labels(tmp_path):
     soft = np.full((6, 2), 0.25)
     table = read_feature_file(written(tmp_path, observed=None, split=None, ids=None, labels=soft))
     assert (table.split, table.has_unknown()) == (None, False)

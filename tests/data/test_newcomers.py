@@ -271,9 +271,8 @@ def test_names_with_blanks_are_names(table, cells):
 def test_a_name_that_holds_another_is_noted(table):
     """Of one such name nobody can say whether it is "hot dog" or dogs on a beach."""
     file = table(["dog beach", "cat", "dog"])
-    read = load(file)
-    assert list(read.space.names) == ["cat", "dog", "dog beach"]
-    (note,) = read.notes
+    assert list(load(file).space.names) == ["cat", "dog", "dog beach"]
+    (note,) = load(file).notes
     assert note.startswith("'dog beach' is read as one label, and 'dog' as another; give `--set")
     assert list(load(file, separator=" ").space.names) == ["beach", "cat", "dog"]
     assert not load(file, separator="|").notes

@@ -70,9 +70,8 @@ def test_a_preview_that_is_large_enough_is_what_the_camera_meant():
 
 def test_a_preview_that_stands_is_not_turned_and_a_broken_one_not_used():
     upright = Image.fromarray(np.uint8(shown(quarters(32, 48))))  # was turned already
-    image = decode(dng(quarters(), orientation=6, preview=upright), "x")
-    np.testing.assert_allclose(corners(image)[0], shown(WHITE), atol=8)
     content = dng(quarters(), orientation=6, preview=upright)
+    np.testing.assert_allclose(corners(decode(content, "x"))[0], shown(WHITE), atol=8)
     broken = content.replace(b"\xff\xda", b"\xff\xd9")  # ends before its pixels
     np.testing.assert_allclose(corners(decode(broken, "x"))[0], shown(DARK), atol=8)
 

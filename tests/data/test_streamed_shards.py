@@ -34,11 +34,9 @@ def labels_of(number):
 
 
 def write_tar(path, numbers):
-    members = {}
-    for number in numbers:
-        members[f"{number:04d}.png"] = png(number)
-        members[f"{number:04d}.json"] = json.dumps({"labels": labels_of(number)}).encode()
-    Folder(path.parent).tar(path.name, members)
+    images = {f"{number:04d}.png": png(number) for number in numbers}
+    said = {f"{n:04d}.json": json.dumps({"labels": labels_of(n)}).encode() for n in numbers}
+    Folder(path.parent).tar(path.name, images | said)
 
 
 def write_parquet(path, numbers):

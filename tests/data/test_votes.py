@@ -148,19 +148,16 @@ def test_the_verb_writes_a_table_and_a_report(tmp_path):
     assert set(record) == set(report[0])
 
 
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
+def test_options_that_do_not_apply_are_errors(tmp_path):
+    (tmp_path / "votes.csv").write_text("photo,label,worker,answer\na,b,c,yes\n")
+    start = ("data", "votes", tmp_path / "votes.csv", "-o", tmp_path / "soft.csv")
+    for words, sentence in (
         (["--right", "0.7"], "belongs to --vote-by workers"),
         (["--by", "workers", "--smoothing", "1"], "belongs to --vote-by counts"),
         (["--report", "workers.txt"], "must end in .csv or .json"),
         (["--by", "workers", "--right", "0.4"], "between 0.5 and 1"),
-    ],
-)
-def test_options_that_do_not_apply_are_errors(tmp_path, words, sentence):
-    (tmp_path / "votes.csv").write_text("photo,label,worker,answer\na,b,c,yes\n")
-    result = refused("data", "votes", tmp_path / "votes.csv", "-o", tmp_path / "soft.csv", *words)
-    assert sentence in result
+    ):
+        assert sentence in refused(*start, *words)
     assert not (tmp_path / "soft.csv").exists()
 
 

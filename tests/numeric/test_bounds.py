@@ -37,7 +37,9 @@ def test_betting_is_the_mean_capital_of_constant_stakes():
 @pytest.mark.parametrize(("hits", "count"), [(0, 5), (5, 5), (3, 10), (1, 47), (400, 1000)])
 def test_wilson_interval_equals_scipy(hits, count):
     expected = binomtest(hits, count).proportion_ci(method="wilson")
-    assert bounds.wilson(hits / count, count) == pytest.approx(tuple(expected), abs=1e-6)
+    low, high = bounds.wilson(hits / count, count)
+    assert (low, high) == pytest.approx(tuple(expected), abs=1e-6)
+    assert 0 <= low <= hits / count <= high <= 1
 
 
 def test_hoeffding_bentkus_is_its_formula_and_weaker_than_the_exact_test():
@@ -79,11 +81,6 @@ def test_a_sequence_ends_at_its_first_failure():
 ODDS = np.concatenate([np.linspace(-40, 40, 81), [-800.0, -710.0, 710.0, 800.0, -np.inf, np.inf]])
 SHARES = np.array([0.0, 1e-300, 1e-9, 0.1, 0.3, 0.5, 0.75, 1 - 1e-9, 1.0, -0.1, 1.1, np.nan])
 OWN = {"expit": ODDS, "log_expit": ODDS, "logit": SHARES}
-OF_SCIPY = {
-    "betaincinv": (2.0, 3.0, 0.4),
-    "gammaln": (7.5,),
-    "logsumexp": (np.array([[1.0, 2.0], [3.0, 4.0]]), 1),
-}
 
 
 def test_ways_to_choose_are_those_counted_with_whole_numbers():
@@ -108,12 +105,6 @@ def test_functions_written_here_are_those_of_scipy(name, dtype, digits):
 def test_normal_quantiles_are_those_of_scipy(p):
     assert special.ndtri(p) == pytest.approx(scipy.special.ndtri(p), rel=4e-15, nan_ok=True)
     assert math.isnan(special.ndtri(p)) == (not 0 <= p <= 1)
-
-
-@pytest.mark.parametrize("name", OF_SCIPY)
-def test_the_others_are_scipy_s_own(name):
-    found = getattr(special, name)(*OF_SCIPY[name])
-    np.testing.assert_array_equal(found, getattr(scipy.special, name)(*OF_SCIPY[name]))
 
 
 # Groups of photos
