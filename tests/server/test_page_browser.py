@@ -160,8 +160,10 @@ def test_a_photo_is_corrected_with_one_key_and_back(own, page):
 def test_review_goes_by_keyboard_alone(own, visit):
     page = visit(own)
     page.locator("#model:not(:empty)").wait_for()
-    while page.evaluate("document.activeElement.textContent") != "Review":
+    for _ in range(12):
         page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.textContent") == "Review":
+            break
     page.keyboard.press("Enter")
     ask = page.locator("#ask strong")
     seen = []
