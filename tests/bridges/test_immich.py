@@ -73,9 +73,7 @@ def test_photos_get_the_labels_of_the_index_and_keep_those_of_people(library, im
         assert immich.names_of(known) - {PERSONS} == own.get(known, set())
     assert PERSONS in immich.names_of(next(iter(immich.photos.values())))
     given = sum(len(names) for known, names in own.items() if known in immich.photos.values())
-    missing = sum(bool(own[known]) for known in own if known not in immich.photos.values())
     assert f"{given} tags given, 0 taken away" in said
-    assert missing == 2
     assert "2 photos with labels are not among its uploaded photos" in said
 
 
@@ -84,9 +82,9 @@ def test_again_it_changes_only_what_differs(immich, tag):
     immich.asked.clear()
     assert "0 tags given, 0 taken away" in tag()
     assert changes(immich) == []
-    stranger = [photo for photo, known in immich.photos.items() if known == "not of the index"]
+    (stranger,) = (photo for photo, known in immich.photos.items() if known == "not of the index")
     name = next(name for name in immich.tags if name.startswith("labelwise/"))
-    immich.tagged[immich.tags[name]].update(stranger)
+    immich.tagged[immich.tags[name]].add(stranger)
     assert "0 tags given, 1 taken away" in tag()
     assert immich.names_of("not of the index") == set()
 
@@ -252,6 +250,5 @@ def test_requests_are_those_of_immichs_own_client(immich, tmp_path):
     ours.tags()
     ours.remove(made)
     assert theirs[1][2]["tags"] == ["labelwise/cat"]
-    their_tag = theirs[2][2]["tagIds"][0]
-    as_ours = json.loads(json.dumps(theirs).replace(their_tag, made))
+    as_ours = json.loads(json.dumps(theirs).replace(theirs[2][2]["tagIds"][0], made))
     assert [list(one) for one in immich.asked] == as_ours

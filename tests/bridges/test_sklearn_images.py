@@ -48,18 +48,16 @@ def test_scikit_learns_checks_of_parameters(check):
 def test_it_answers_as_the_run_it_trained(photos, tmp_path):
     paths, truth = photos
     settings = QUICK | {"rule": "top-1"}
-    model = LabelwiseClassifier(
-        "small-cnn", "bce", settings, labels=["red", "green"], folder=tmp_path / "run"
-    )
+    given = {"labels": ["red", "green"], "folder": tmp_path / "run"}
+    model = LabelwiseClassifier("small-cnn", "bce", settings, **given)
     assert model.fit(paths, truth) is model
     run = RunFolder(tmp_path / "run")
     expected = run.model().predict(paths)
     np.testing.assert_array_equal(model.predict_proba(paths), expected.probs)
     np.testing.assert_array_equal(model.decision_function(paths), expected.logits)
     np.testing.assert_array_equal(model.predict(paths), expected.sets)
-    assert model.classes_.tolist() == ["red", "green"]
+    assert (model.classes_.tolist(), sorted(run.splits)) == (["red", "green"], ["train", "val"])
     assert (model.predict(paths).sum(axis=1) == 1).all()  # the rule of the settings
-    assert sorted(run.splits) == ["train", "val"]
     opened = [Image.open(path) for path in paths[:4]]
     np.testing.assert_allclose(model.predict_proba(opened), expected.probs[:4], atol=1e-6)
     again = pickle.loads(pickle.dumps(model))
@@ -72,9 +70,7 @@ def test_it_answers_as_the_run_it_trained(photos, tmp_path):
 
 def test_scikit_learns_tools_cut_and_choose_it():
     values, truth = features()
-    model = LabelwiseClassifier(
-        "identity", "bce", {"epochs": 3, "accelerator": "cpu", "calibrate": "none"}
-    )
+    model = LabelwiseClassifier("identity", "bce", IDENTITY | {"calibrate": "none"})
     probs = cross_val_predict(model, values, truth, cv=2, method="predict_proba")
     halves = np.arange(len(values)) < len(values) // 2
     for held in (halves, ~halves):

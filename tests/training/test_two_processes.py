@@ -161,13 +161,11 @@ def on_two_nodes(folder, runs, warm_commands, warm_python):
     return [node.wait().returncode for node in nodes]
 
 
-def losses(folder):
-    return [record["epoch_loss"] for record in figures(folder) if "epoch_loss" in record]
-
-
 def assert_same(one, other):
-    assert len(losses(one)) == 3
-    torch.testing.assert_close(losses(one), losses(other), atol=1e-6, rtol=1e-6)
+    epochs = ([line for line in figures(run) if "epoch_loss" in line] for run in (one, other))
+    own, theirs = ([line["epoch_loss"] for line in lines] for lines in epochs)
+    assert len(own) == 3
+    torch.testing.assert_close(own, theirs, atol=1e-6, rtol=1e-6)
     assert_same_weights(one, other, atol=1e-6, rtol=1e-6)
 
 
@@ -218,23 +216,12 @@ ALONE = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     [("node7", "node7"), ("n[03-05,9],m1", "n03"), ("gpu[8]", "gpu8"), ("a,b[1-2]", "a")],
 )
 def test_the_variables_of_srun_are_those_of_torchrun(nodes, first):
-    given = {
-        "SLURM_STEP_NUM_TASKS": "8",
-        "SLURM_STEP_TASKS_PER_NODE": "4(x2)",
-        "SLURM_STEP_NODELIST": nodes,
-        "SLURM_JOB_ID": "1234567",
-        "SLURM_PROCID": "6",
-        "SLURM_LOCALID": "2",
-    }
-    assert _srun_variables(given) == {
-        STARTED: "1234567",
-        "MASTER_ADDR": first,
-        "MASTER_PORT": "19567",
-        "RANK": "6",
-        "WORLD_SIZE": "8",
-        "LOCAL_RANK": "2",
-        "LOCAL_WORLD_SIZE": "4",
-    }
+    given = {"STEP_NUM_TASKS": "8", "STEP_TASKS_PER_NODE": "4(x2)", "STEP_NODELIST": nodes}
+    given |= {"JOB_ID": "1234567", "PROCID": "6", "LOCALID": "2"}
+    given = {f"SLURM_{key}": value for key, value in given.items()}
+    expected = {STARTED: "1234567", "MASTER_ADDR": first, "MASTER_PORT": "19567", "RANK": "6"}
+    expected |= {"WORLD_SIZE": "8", "LOCAL_RANK": "2", "LOCAL_WORLD_SIZE": "4"}
+    assert _srun_variables(given) == expected
     assert _srun_variables(given | {"SLURM_STEP_NUM_TASKS": "1"}) == {}
     assert _srun_variables(given | {STARTED: "by a torchrun in each task"}) == {}
     assert _srun_variables({"SLURM_NTASKS": "8", "SLURM_PROCID": "0"}) == {}  # no srun, a batch
@@ -248,12 +235,12 @@ def test_when_a_process_dies_the_first_does_not_wait_for_it_forever(tmp_path, wa
         "from labelwise.training import execution\n"
         "from labelwise.training.settings import Hardware\n"
         "execution.GRACE = 0\n"
-        "execution.launch(Hardware(accelerator='cpu', devices=3))\n"
-        "sys.exit(7) if rank() == 2 else threading.Event().wait()\n"
+        "execution.launch(Hardware(accelerator='cpu', devices=2))\n"
+        "sys.exit(7) if rank() == 1 else threading.Event().wait()\n"
     )
     done = warm_commands.start([], tmp_path, script, **ALONE).wait()
     assert done.returncode == 1
-    assert "labelwise: process 3 of the run ended with status 7" in done.stderr
+    assert "labelwise: process 2 of the run ended with status 7" in done.stderr
 
 
 def test_a_program_that_cannot_be_started_again_is_told_so(monkeypatch):
