@@ -98,7 +98,7 @@ def assert_finite_anywhere(make: Make) -> None:
     observed = torch.rand(table.shape, generator=generator) < 0.7
     observed[10] = False
     everything = slice(0, len(table))
-    single = [slice(row, row + 1) for row in (0, 5, 10, 40, 83, 124)]
+    single = [slice(row, row + 1) for row in (0, 10, 124)]
     nothing = torch.zeros_like(observed)
     for rows, mask in itertools.product([everything, *single], [None, observed, nothing]):
         objective = make(facts(len(table), 3))

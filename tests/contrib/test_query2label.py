@@ -88,18 +88,16 @@ def their_logits(state, features, self_attention=()):
     return head(features)
 
 
-def test_the_layers_with_self_attention_are_read_off_the_tensors():
-    kinds = {(): "none", (0,): "first", (1,): "later", (0, 1): "all"}
-    found = {one: head_options(checkpoint(one, {}))["self_attention"] for one in kinds}
-    assert found == kinds
+KINDS = {(): "none", (0,): "first", (1,): "later", (0, 1): "all"}
 
 
 @pytest.mark.parametrize("self_attention", [(), (1,)])
 def test_a_checkpoint_answers_as_its_own_forward_pass(tmp_path, self_attention):
-    state = checkpoint(self_attention)
+    found = {one: head_options(checkpoint(one, {}))["self_attention"] for one in KINDS}
+    assert found == KINDS  # read off the tensors
+    state, path = checkpoint(self_attention), tmp_path / "q2l.safetensors"
     if self_attention:
-        save_file(state, tmp_path / "q2l.safetensors")
-        path = tmp_path / "q2l.safetensors"
+        save_file(state, path)
     else:
         wrapped = {f"module.{name}": value for name, value in state.items()}
         path = tmp_path / "q2l.pth"
@@ -166,6 +164,10 @@ def test_a_checkpoint_of_another_architecture_names_the_first_mismatch(tmp_path)
     assert "such as 'layer4.1.conv1.weight'" in mismatch(deep)
     other = {f"backbone.0.body.{name}": value for name, value in resnet18().items()}
     assert "is not a Query2Label checkpoint" in mismatch(other)
+    save_file(state, path)
+    predictor = load_query2label(path, "torchvision/resnet18", "abc", image_size=32)
+    with pytest.raises(SettingsError, match="makes one place of a picture of 32 pixels"):
+        list(look(predictor, PictureImages([np.zeros((40, 40, 3), np.uint8)])))
 
 
 def test_where_each_label_was_seen_is_drawn_over_the_photo(tmp_path):
@@ -178,9 +180,8 @@ def test_where_each_label_was_seen_is_drawn_over_the_photo(tmp_path):
     Image.fromarray(pixels).save(tmp_path / "photo.png")
     (tmp_path / "broken.png").write_bytes(b"no picture")
     shown = list(look(Predictor.load(tmp_path / "model"), PictureImages([tmp_path / "photo.png"])))
-    assert shown
-    assert all(one.picture.size == (64, 64) for one in shown)
-    assert all(one.attention.sum() == pytest.approx(1.0, abs=1e-5) for one in shown)
+    assert {one.picture.size for one in shown} == {(64, 64)}
+    assert [one.attention.sum() for one in shown] == pytest.approx([1.0] * len(shown), abs=1e-5)
     photos = tmp_path / "photo.png", tmp_path / "broken.png"
     done = run("predict", tmp_path / "model", *photos, "--explain", tmp_path / "why.html")
     assert done.exit_code == 1  # of the broken file
@@ -196,14 +197,6 @@ def test_an_overlay_is_light_where_the_query_looks():
     seen = np.asarray(overlay(Image.new("RGB", (40, 40), (200, 200, 200)), attention), float)
     assert seen[2, 2].sum() > 3 * seen[37, 37].sum()
     assert seen[37, 37] == pytest.approx(50, abs=2)  # a quarter of the light
-
-
-def test_a_feature_map_of_one_place_is_refused(tmp_path):
-    path = tmp_path / "q2l.safetensors"
-    save_file(checkpoint(), path)
-    predictor = load_query2label(path, "torchvision/resnet18", "abc", image_size=32)
-    with pytest.raises(SettingsError, match="makes one place of a picture of 32 pixels"):
-        list(look(predictor, PictureImages([np.zeros((40, 40, 3), np.uint8)])))
 
 
 def interpolated_precision(scores, labels):
@@ -242,11 +235,8 @@ def test_released_checkpoints_are_judged_beside_the_printed_figures(tmp_path, mo
     with torch.no_grad():
         features = predictor.model.backbone(inputs)
         logits = torch.stack([their_logits(state, part) for part in features]).tolist()
-    found = [
-        interpolated_precision([row[k] for row in logits], truth[:, k].tolist())
-        for k in range(LABELS)
-    ]
+    columns = zip(*logits, strict=True), truth.T.tolist()
+    found = [interpolated_precision(*column) for column in zip(*columns, strict=True)]
     row = (tmp_path / "out" / "table.md").read_text().splitlines()[-1]
     assert row == f"| resnet101-448 | {100 * sum(found) / LABELS:.1f} | 84.9 | 8 |"
-    told = "--quick does not apply: scores and checkpoints are judged"
-    assert told in refused(*words, "--quick")
+    assert "--quick does not apply: scores and checkpoints are" in refused(*words, "--quick")

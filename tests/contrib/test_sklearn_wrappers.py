@@ -8,16 +8,9 @@ from sklearn.model_selection import GridSearchCV, KFold, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import check_estimator
 
+from labelwise import decide
 from labelwise.calibration import CALIBRATORS, platt
 from labelwise.contrib.sklearn import MultilabelCalibrator, MultilabelThreshold
-from labelwise.decide import (
-    best_f,
-    control_false_alarms,
-    control_recall,
-    least_cost,
-    precision_at,
-    recall_at,
-)
 from labelwise.links import Sigmoid
 
 
@@ -99,20 +92,20 @@ def test_threshold_is_the_function_of_its_goal():
     scores, truth, mask = problem()
     probs = 1 / (1 + np.exp(-scores))
     found = MultilabelThreshold(per_label=True).fit(probs, truth, mask)
-    rule = best_f(probs, truth, mask, scope="label")
+    rule = decide.best_f(probs, truth, mask, scope="label")
     assert tuple(found.thresholds_) == rule.value
     np.testing.assert_array_equal(found.predict(probs), rule(probs))
     found = MultilabelThreshold("miss rate", 0.2).fit(probs, truth)
-    assert found.rule_ == control_recall(probs, truth, miss_rate=0.2)
+    assert found.rule_ == decide.control_recall(probs, truth, miss_rate=0.2)
     assert found.thresholds_.shape == (4,)
     found = MultilabelThreshold("cost", 3.0).fit(probs, truth)
-    assert found.rule_ == least_cost(probs, truth, false_alarm=1, miss=3, scope="shared")
+    assert found.rule_ == decide.least_cost(probs, truth, false_alarm=1, miss=3, scope="shared")
     found = MultilabelThreshold("average k", 1.5).fit(probs, truth)
     assert found.predict(probs).sum() == 300
     for goal, rule in (
-        ("precision", precision_at(probs, truth, precision=0.5, scope="shared")),
-        ("recall", recall_at(probs, truth, recall=0.5, scope="shared")),
-        ("false alarm rate", control_false_alarms(probs, truth, rate=0.5, scope="shared")),
+        ("precision", decide.precision_at(probs, truth, precision=0.5, scope="shared")),
+        ("recall", decide.recall_at(probs, truth, recall=0.5, scope="shared")),
+        ("false alarm rate", decide.control_false_alarms(probs, truth, rate=0.5, scope="shared")),
     ):
         assert MultilabelThreshold(goal, 0.5).fit(probs, truth).rule_ == rule
     with pytest.raises(ValueError, match="goal must be one of f, precision"):
@@ -128,9 +121,8 @@ def test_a_pipeline_calibrates_then_decides():
     probs = MultilabelCalibrator().fit(scores, truth, mask).predict_proba(scores)
     expected = MultilabelThreshold().fit(probs, truth, mask)
     np.testing.assert_array_equal(pipe.predict(scores), expected.predict(probs))
-    assert pipe.score(scores, truth) == pytest.approx(
-        f1_score(truth, pipe.predict(scores), average="macro")
-    )
+    f1 = f1_score(truth, pipe.predict(scores), average="macro")
+    assert pipe.score(scores, truth) == pytest.approx(f1)
     again = clone(pipe).set_params(multilabelcalibrator__method="temperature").fit(scores, truth)
     assert again.named_steps["multilabelcalibrator"].link_.kind == "temperature"
 

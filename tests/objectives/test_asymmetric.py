@@ -83,6 +83,9 @@ def test_margin_makes_ties_at_zero():
     assert log_q[:2].tolist() == [0.0, 0.0]
     log_q.sum().backward()
     assert logits.grad.isfinite().all()
+    logits = torch.tensor([[-25.0]], requires_grad=True)  # no dead zone for very wrong positives
+    o.Asymmetric(o.FOCAL)(logits, torch.ones(1, 1)).backward()
+    assert logits.grad.item() < -0.9
 
 
 SPA_CASES = golden.cases("spa")

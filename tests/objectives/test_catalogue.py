@@ -80,29 +80,23 @@ def test_every_option_can_be_given_and_no_other(name):
     assert torch.equal(contract.value(maker(name, **given)(facts), *contract.example()), plain)
     with pytest.raises(SettingsError, match="has no option 'nonsense'"):
         make_objective(name, facts, nonsense=1)
+    # What the training set supplies can be told instead.
+    given = [make_objective("epr", facts, **told).k for told in ({}, {"k": 4.5})]
+    assert given == [facts.mean_labels, 4.5]
 
 
-def test_what_the_training_set_supplies_can_be_told_instead():
-    facts = contract.facts(6, 5)
-    assert make_objective("epr", facts).k == facts.mean_labels
-    assert make_objective("epr", facts, k=4.5).k == 4.5
-    assert make_objective("role", facts).shape == (6, 5)
-
-
-@pytest.mark.parametrize("name", [n for n in METHODS if METHODS[n].probabilities != "ranking only"])
-def test_proper_methods_recover_probabilities_and_improper_ones_do_not(name):
+@every_method
+def test_proper_methods_alone_recover_probabilities_and_ranking_ones_refuse_them(name):
     objective = exact(name)(contract.facts(256, 3))
+    if METHODS[name].probabilities == "ranking only":
+        with pytest.raises(SettingsError, match=r"ranks labels .* calibrate\.platt"):
+            objective.probabilities(torch.zeros(2, 5))
+        return
     proper = METHODS[name].probabilities == "proper"
     if not proper and (objective.reads_unknown or name in IMPROPER_ELSEWHERE):
         pytest.skip(IMPROPER_ELSEWHERE.get(name, "of unknown labels; here all are known"))
     error = contract.recovery_error(objective)
     assert error < 1e-3 if proper else error > 0.02
-
-
-@pytest.mark.parametrize("name", [n for n in METHODS if METHODS[n].probabilities == "ranking only"])
-def test_ranking_methods_refuse_probabilities(name):
-    with pytest.raises(SettingsError, match=r"ranks labels .* calibrate\.platt"):
-        new(name).probabilities(torch.zeros(2, 5))
 
 
 @every_method
@@ -114,11 +108,18 @@ def test_ranking_methods_refuse_probabilities(name):
         (contract.assert_equivariant, exact),
         (contract.assert_safe_under_autocast, maker),
         (contract.assert_state_round_trip, maker),
+        (contract.assert_masks_are_slices, exact),
+        (contract.assert_gradient_is_right, maker),
     ],
 )
 def test_keeps_the_contract(check, made, name):
     if name in GROWS_WITH_THE_BATCH and "repeating" in check.__name__:
         pytest.skip("its log-sum-exp over the images of a label grows with their number")
+    if new(name).reads_unknown and "masks" in check.__name__:
+        pytest.skip("unknown labels take part in this loss")
+    detached = METHODS[name].options.get("weight_grad") == "detached"
+    if (name == "role" or detached) and "gradient" in check.__name__:
+        pytest.skip("what is constant in the gradient is held by golden vectors and timm's loss")
     check(made(name))
 
 
@@ -131,15 +132,6 @@ def test_a_batch_without_images_costs_nothing(name):
         loss.backward()
         assert loss.item() == 0
         assert logits.grad.shape == (0, 5)
-
-
-@every_method
-def test_gradient_is_right(name):
-    if name == "role":
-        pytest.skip("its stopped gradients are part of the method; golden vectors hold them")
-    if METHODS[name].options.get("weight_grad") == "detached":
-        pytest.skip("its weights are constants in the gradient; timm's loss holds it")
-    contract.assert_gradient_is_right(maker(name))
 
 
 def one_of_each_class():
@@ -171,13 +163,6 @@ def test_compiles_beside_a_library_that_watches_modules():
 
 
 @every_method
-def test_masks_are_slices(name):
-    if new(name).reads_unknown:
-        pytest.skip("unknown labels take part in this loss")
-    contract.assert_masks_are_slices(exact(name))
-
-
-@every_method
 def test_link_survives_as_plain_data(name):
     objective = new(name)
     if objective.link is None:
@@ -206,19 +191,13 @@ def test_weights_on_present_labels_are_torchs_and_their_link_takes_them_out():
     torch.testing.assert_close(objectives.BCE(per="image")(logits, labels, observed), expected)
 
 
-SOFT = {name for name in METHODS if new(name).soft_labels}
-# Pairs of labels have a chance only if labels are independent: test_terms holds these.
-PAIRS = {name for name in METHODS if name.endswith("+lpr")}
-
-
-@pytest.mark.parametrize("name", sorted(SOFT - PAIRS))
-def test_soft_labels_are_mixtures_of_hard_ones(name):
-    contract.assert_soft_labels_are_mixtures(exact(name))
-
-
-@pytest.mark.parametrize("name", sorted(set(METHODS) - SOFT))
-def test_other_methods_refuse_soft_labels(name):
+@every_method
+def test_soft_labels_are_mixtures_of_hard_ones_or_are_refused(name):
     objective = new(name)
+    if objective.soft_labels:
+        if not name.endswith("+lpr"):  # pairs: only of independent labels, as test_terms has it
+            contract.assert_soft_labels_are_mixtures(exact(name))
+        return
     logits, labels = torch.zeros(6, 5), torch.eye(6, 5)
     labels[2, 2] = 0.25
     with pytest.raises(ValueError, match=r"needs labels of 0 and 1, got 0\.25; cut soft labels"):

@@ -30,9 +30,7 @@ def test_what_was_silent_is_named():
     assert "held_out" not in found(Request("000-table1"))
     assert "pooled" in found(Request("001-table3.coco.vit-b-32"))
     assert found(Request("001-table3", quick=True))["recipe.prior_bias"] == (False, True)
-
-
-def test_rows_that_the_paper_does_not_print_have_no_protocol():
+    # Rows that the paper does not print have no protocol.
     assert published_protocol(EXPERIMENTS["000-table2"], "softmax-or-none") == {}
     json.dumps([vars(d) for d in Request("000-table2").protocol_deviations()])
 

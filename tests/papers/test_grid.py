@@ -1,9 +1,4 @@
-"""Every cell and row of the papers; oracles: what METHODS.md prints, and runs that finish.
-
-The tests are generated from the grid, so that no cell is forgotten: each row's settings, network
-and loss are built, each row takes a step on the data set's official layout, and one row of each
-table trains on it and writes its table.
-"""
+"""Every cell and row of the papers; oracles: what METHODS.md prints, and runs that finish."""
 
 import functools
 import json
@@ -36,16 +31,8 @@ from labelwise.training.augment import make_augment
 from labelwise.training.inference import higher_is_better
 from labelwise.types import Targets
 
-SMALL = {
-    "backbone": "small-cnn",
-    "weights": None,
-    "image_size": 16,
-    "freeze": 0,
-    "batch_size": 64,
-    "recipe.epochs": 1,
-    "precision": "32",
-    "hardware.compile": False,
-}
+SMALL = {"backbone": "small-cnn", "weights": None, "image_size": 16, "freeze": 0, "batch_size": 64}
+SMALL |= {"recipe.epochs": 1, "precision": "32", "hardware.compile": False}
 FIRST = {one.table: one for one in reversed(EXPERIMENTS.values())}
 
 
@@ -55,6 +42,12 @@ def test_every_printed_row_has_settings_and_every_cell_a_way_to_its_data():
         assert set(printed.rows) <= set(EXPERIMENTS[name].rows), name
         assert all(len(row) == len(printed.columns) for row in printed.rows.values())
         assert EXPERIMENTS[name].data in DATASETS
+    # The name of a table means its first cell.
+    for name, first in (("001-table3", "coco.ecaresnet50t"), ("001-table3.voc", "ecaresnet50t")):
+        assert find_experiment(name).name == f"{name}.{first}"
+    assert len(cells_of("001-table3")) == 8
+    with pytest.raises(SettingsError, match=r"did you mean '001-table3.voc.vit-b-32'"):
+        find_experiment("001-table3.voc.vit-b-16")
 
 
 @pytest.mark.parametrize("table", FIRST)
@@ -129,44 +122,26 @@ def test_single_positives_are_those_of_the_authors(tmp_path):
     truth = whole.targets()[0][rows]
     kept, (train, val) = observe_uniform(truth), mlspl_split(len(rows))
     labels, known = table.targets()
-    assert (table.split[rows[val]] == "val").all()
-    assert (table.split[rows[train]] == "train").all()
     assert len(val) == round(0.2 * len(rows))
+    for part, name in ((train, "train"), (val, "val")):
+        assert (table.split[rows[part]] == name).all()
     for found in (labels, known):
         np.testing.assert_array_equal(found[rows[train]], kept[train] == 1)
     np.testing.assert_array_equal(labels[rows[val]], truth[val])
     assert known[rows[val]].all()
 
 
-def test_a_table_name_means_its_first_cell_and_wrong_ones_say_which_are_near():
-    assert find_experiment("001-table3").name == "001-table3.coco.ecaresnet50t"
-    assert find_experiment("001-table3.voc").name == "001-table3.voc.ecaresnet50t"
-    assert len(cells_of("001-table3")) == 8
-    assert [one.name for one in cells_of("000-table2")] == ["000-table2"]
-    with pytest.raises(SettingsError, match=r"did you mean '001-table3.voc.vit-b-32'"):
-        find_experiment("001-table3.voc.vit-b-16")
-
-
 def test_weights_are_named_by_their_own_tag():
-    tags = {
-        ("002-tableB", "bce"): "torchvision IMAGENET1K_V1",
-        ("000-table3.coco", "binary"): "torchvision IMAGENET1K_V1",
-        ("004-table1", "swin-l-384"): "ImageNet-22k",
-    }
-    for (cell, row), tag in tags.items():
+    for cell, row, tag in (
+        ("002-tableB", "bce", "torchvision IMAGENET1K_V1"),
+        ("000-table3.coco", "binary", "torchvision IMAGENET1K_V1"),
+        ("004-table1", "swin-l-384", "ImageNet-22k"),
+    ):
         settings = Request(cell).settings(row, 0)
         assert facts_of(settings, EXPERIMENTS[cell], row)["weights_tag"] == tag
     changed = Request("002-tableB", rows=("bce",), overrides={"weights": "pretrained"})
     named = {one.key: one.here for one in changed.protocol_deviations()}
     assert named["weights_tag"] == "torchvision IMAGENET1K_V2"
-
-
-def test_the_readings_of_one_training_share_its_run(tmp_path):
-    jobs = jobs_of(Request("001-table3", Path("data"), seeds=(0,)), tmp_path)
-    for loss in ("focal-official", "asl-official"):
-        readings = (loss, f"{loss}+phi printed", f"{loss}+phi right")
-        assert len({jobs[row, 0].folder for row in readings}) == 1
-    assert jobs["focal-official", 0].folder != jobs["asl-official", 0].folder
 
 
 def test_a_run_is_read_through_the_map_that_its_row_names():
@@ -180,6 +155,12 @@ def test_a_run_is_read_through_the_map_that_its_row_names():
     for reading, off in {"right": 0.0, "printed": 27.78}.items():
         figures = rows[f"asl-official+phi {reading}"].figures(run)
         assert figures["ACE"] == pytest.approx(off, abs=0.02)
+    jobs = jobs_of(Request("001-table3", Path("data"), seeds=(0,)), Path("runs"))
+    focal, asl = (  # the readings of one training share its run
+        {jobs[row, 0].folder for row in (loss, f"{loss}+phi printed", f"{loss}+phi right")}
+        for loss in ("focal-official", "asl-official")
+    )
+    assert (len(focal), len(asl), len(focal | asl)) == (1, 1, 2)
 
 
 def printed_paths(words):

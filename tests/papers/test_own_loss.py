@@ -65,7 +65,6 @@ def test_unknown_entries_leave_a_loss_of_entries_and_stop_a_single_number():
 
 
 SOURCE = """
-import torch
 from torch import nn
 
 class MyLoss(nn.Module):

@@ -7,59 +7,51 @@ import numpy as np
 import pytest
 from scipy.stats import norm, t, ttest_rel
 
+from labelwise.papers import comparison
 from labelwise.papers.compare import _freedom
-from labelwise.papers.comparison import (
-    Comparison,
-    SeedMean,
-    compare_to_best,
-    paired_difference,
-    seed_mean,
-    shaffer,
-    verdict,
-)
 
 RNG = np.random.default_rng(0)
 
 
-def by_seed(values):
+def seeded(values):
     return dict(enumerate(values))
 
 
 def test_interval_is_students():
     values = RNG.normal(size=7)
     low, high = t.interval(0.95, 6, loc=values.mean(), scale=values.std(ddof=1) / np.sqrt(7))
-    assert seed_mean(values) == SeedMean(
+    assert comparison.seed_mean(values) == comparison.SeedMean(
         pytest.approx(values.mean()), pytest.approx(low), pytest.approx(high), 7
     )
-
-
-def test_fewer_than_three_runs_have_no_interval_and_undefined_runs_are_left_out():
-    assert seed_mean([0.5, 0.7]) == SeedMean(pytest.approx(0.6), -inf, inf, 2)
-    assert seed_mean([0.5]) == SeedMean(0.5, -inf, inf, 1)
-    assert seed_mean([0.5, float("nan")]).n == 1
-    assert seed_mean([float("nan")]).n == 0
+    # Fewer than three runs have no interval, and undefined runs are left out.
+    assert comparison.seed_mean([0.5, 0.7]) == comparison.SeedMean(pytest.approx(0.6), -inf, inf, 2)
+    assert comparison.seed_mean([0.5]) == comparison.SeedMean(0.5, -inf, inf, 1)
+    assert comparison.seed_mean([0.5, float("nan")]).n == 1
+    assert comparison.seed_mean([float("nan")]).n == 0
 
 
 def test_paired_difference_is_the_paired_t_test():
     first, second = RNG.normal(size=5), RNG.normal(size=5)
-    gap = paired_difference("a", "b", {"a": by_seed(first), "b": by_seed(second)})
+    gap = comparison.paired_difference("a", "b", {"a": seeded(first), "b": seeded(second)})
     assert gap.p_value == pytest.approx(ttest_rel(first, second).pvalue)
     assert gap.over_seeds.mean == pytest.approx((first - second).mean())
-    some = paired_difference("a", "b", {"a": {0: 1.0, 1: 2.0, 2: 9.0}, "b": {0: 0.0, 1: 1.0}})
+    some = comparison.paired_difference(
+        "a", "b", {"a": {0: 1.0, 1: 2.0, 2: 9.0}, "b": {0: 0.0, 1: 1.0}}
+    )
     assert (some.over_seeds.n, some.over_seeds.mean) == (2, 1.0)  # the seeds that both have
 
 
 def test_test_images_widen_what_seeds_alone_would_tell_apart():
-    values = {"a": by_seed([0.50, 0.51, 0.52]), "b": by_seed([0.48, 0.49, 0.50001])}
-    alone = paired_difference("a", "b", values)
+    values = {"a": seeded([0.50, 0.51, 0.52]), "b": seeded([0.48, 0.49, 0.50001])}
+    alone = comparison.paired_difference("a", "b", values)
     shared = {"a": {"a": 4e-4, "b": 4e-4}, "b": {"a": 4e-4, "b": 4e-4}}
     apart = {"a": {"a": 4e-4, "b": 0.0}, "b": {"a": 0.0, "b": 4e-4}}
-    assert paired_difference("a", "b", values, shared).p_value == alone.p_value < 0.001
-    assert paired_difference("a", "b", values, apart).p_value == pytest.approx(
+    assert comparison.paired_difference("a", "b", values, shared).p_value == alone.p_value < 0.001
+    assert comparison.paired_difference("a", "b", values, apart).p_value == pytest.approx(
         2 * norm.sf(alone.over_seeds.mean / np.sqrt(8e-4)), rel=0.01
     )
-    equal = {"a": by_seed([0.5, 0.5]), "b": by_seed([0.4, 0.4])}
-    assert paired_difference("a", "b", equal, apart).p_value == pytest.approx(
+    equal = {"a": seeded([0.5, 0.5]), "b": seeded([0.4, 0.4])}
+    assert comparison.paired_difference("a", "b", equal, apart).p_value == pytest.approx(
         2 * norm.sf(0.1 / np.sqrt(8e-4))
     )
 
@@ -83,18 +75,18 @@ def test_each_pair_is_held_against_the_pairs_that_can_still_be_equal(methods):
         sum(len(g) * (len(g) - 1) // 2 for g in p) for p in partitions(list(range(methods)))
     }
     limits = [0.05 / max(s for s in possible if s <= pairs - found) for found in range(pairs)]
-    assert all(shaffer(limits, methods))
+    assert all(comparison.shaffer(limits, methods))
     for stop in range(pairs):
         just_above = [*limits[:stop], limits[stop] * 1.0001, *[1.0] * (pairs - stop - 1)]
-        assert sum(shaffer(just_above[::-1], methods)) == stop
+        assert sum(comparison.shaffer(just_above[::-1], methods)) == stop
 
 
 def test_what_is_not_told_apart_ends_the_claims():
     noise = np.array([0.0, 0.1, -0.1, 0.05])
     far = 0.2 + noise + np.array([0, 1e-3, 2e-3, 0])
     values = {"best": 1.0 + noise, "near": 1.0 + noise[::-1] - 0.01, "far": far}
-    values = {name: by_seed(row) for name, row in values.items()}
-    gaps = compare_to_best(values, higher_is_better=True)
+    values = {name: seeded(row) for name, row in values.items()}
+    gaps = comparison.compare_to_best(values, higher_is_better=True)
     assert {gap.first: gap.distinguishable for gap in gaps} == {"far": True, "near": False}
 
 
@@ -112,9 +104,11 @@ SAID = {
 
 @pytest.mark.parametrize("said", SAID)
 def test_verdicts_say_what_can_be_said_and_no_more(said):
-    values = {name: by_seed(row) for name, row in SAID[said].items()}
-    gaps = compare_to_best(values, higher_is_better=True)
-    assert verdict("mAP", gaps, higher_is_better=True) == said
+    values = {name: seeded(row) for name, row in SAID[said].items()}
+    gaps = comparison.compare_to_best(values, higher_is_better=True)
+    assert comparison.verdict("mAP", gaps, higher_is_better=True) == said
+    grouped = comparison.verdict("mAP", gaps, higher_is_better=True, images=True, groups=40)
+    assert ("3 seeds and of the 40 groups of test images" in grouped) == ("beyond" in said)
 
 
 def test_differences_over_few_groups_of_images_have_few_degrees_of_freedom():
@@ -122,7 +116,7 @@ def test_differences_over_few_groups_of_images_have_few_degrees_of_freedom():
     values = {"a": {0: 0.5, 1: 0.52, 2: 0.49}, "b": {0: 0.44, 1: 0.47, 2: 0.42}}
     covariance = {"a": {"a": 4e-4, "b": 1e-4}, "b": {"a": 1e-4, "b": 4e-4}}
     many, few, huge = (
-        paired_difference("a", "b", values, covariance, freedom).p_value
+        comparison.paired_difference("a", "b", values, covariance, freedom).p_value
         for freedom in (np.inf, 4, 10**9)
     )
     gaps = np.array([0.06, 0.05, 0.07])
@@ -145,13 +139,8 @@ def test_differences_that_one_group_carries_have_one_degree_of_freedom(tmp_path)
     covariance = {"mAP@class": {"a": {"a": 4e-4, "b": 1e-4}, "b": {"a": 1e-4, "b": 4e-4}}}
     for freedom, p_value in ((None, t.sf(0.06 / 6e-4**0.5, 19)), (1.0, t.sf(0.06 / 6e-4**0.5, 1))):
         stated = {} if freedom is None else {"mAP@class": freedom}
-        Comparison(figures, {"a": {}, "b": {}}, covariance, (), 20, stated).save(tmp_path)
-        (gap,) = Comparison.load(tmp_path).differences("mAP@class")
+        comparison.Comparison(figures, {"a": {}, "b": {}}, covariance, (), 20, stated).save(
+            tmp_path
+        )
+        (gap,) = comparison.Comparison.load(tmp_path).differences("mAP@class")
         assert gap.p_value == pytest.approx(2 * p_value)
-
-
-def test_a_verdict_names_the_groups_of_test_images():
-    values = {"a": {0: 0.9, 1: 0.91, 2: 0.9}, "b": {0: 0.1, 1: 0.12, 2: 0.1}}
-    gaps = compare_to_best(values, higher_is_better=True, freedom=39)
-    sentence = verdict("mAP", gaps, higher_is_better=True, images=True, groups=40)
-    assert "beyond the spread of 3 seeds and of the 40 groups of test images" in sentence

@@ -73,13 +73,15 @@ def test_every_cell_is_a_file_with_its_command_tries_and_seeds(surveyed):
         images = {"train": 60 if name == "half" else 120, "val": 30, "test": 50}
         assert found.facts["made"]["images"] == images
         for one in found.methods.values():
-            assert len(one.figures) == 3
-            assert len(one.tries) == 3  # --quick; five or more otherwise
+            assert len(one.figures) == len(one.tries) == 3  # --quick; five or more otherwise
             near = min(one.tries, key=lambda lr: abs(float(lr) - one.rate))
             assert one.tries[near] == max(one.tries.values())
         assert "log loss before" in found.methods["bce"].figures[0]
         assert "log loss before" not in found.methods["two-way"].figures[0]  # it only ranks
     assert (surveyed / "out" / "survey.md").read_text("utf-8").count("| `bce` | proper |") == 2
+    (surveyed / "x.full.json").write_text("{}")
+    with pytest.raises(DataError, match="is not the result of a survey"):
+        survey.SurveyCell.load(surveyed / "x.full.json")
 
 
 def test_every_seed_deals_and_hides_again(tmp_path):
@@ -161,13 +163,7 @@ def test_what_does_not_fit_is_refused(tmp_path, monkeypatch, call, words, messag
     assert message in said
 
 
-def test_damaged_results_are_named(tmp_path):
-    (tmp_path / "x.full.json").write_text("{}")
-    with pytest.raises(DataError, match="is not the result of a survey"):
-        survey.SurveyCell.load(tmp_path / "x.full.json")
-
-
-def test_the_corrected_test_is_that_of_nadeau_and_bengio():
+def test_tests_and_ranks_are_those_of_nadeau_bengio_and_demsar():
     values = {"a": [0.9, 0.8, 0.95], "b": [0.5, 0.6, 0.55]}
     gaps = np.array(values["a"]) - values["b"]
     gap, p = p_value(cell_of(values), "a", "b", "mAP@class")
@@ -176,25 +172,19 @@ def test_the_corrected_test_is_that_of_nadeau_and_bengio():
     assert p == pytest.approx(2 * student.sf(statistic, 2))
     assert p_value(cell_of(values, "log loss after"), "a", "b", "log loss after")[0] == -gap
     assert p_value(cell_of(values), "a", "a", "mAP@class") == (0.0, 1.0)
-
-
-def test_equal_figures_share_a_rank_and_a_missing_one_is_last():
+    # Equal figures share a rank and a missing one is last.
     cell = cell_of({"a": [0.5], "b": [0.7], "c": [0.70001], "d": [0.6]})
     assert ranks_of(cell, "mAP@class", "abcd") == {"a": 4, "b": 1.5, "c": 1.5, "d": 3}
     lost = cell_of({"a": [0.5], "b": [0.7]}, "ACE before")
     assert ranks_of(lost, "ACE before", ("a", "b", "none")) == {"a": 1, "b": 2, "none": 3}
-
-
-def test_the_critical_difference_is_that_of_the_printed_table():
-    assert critical_difference(10, 5) == pytest.approx(3.164 * sqrt(110 / 30), rel=1e-3)  # Demsar
-    assert critical_difference(2, 14) == pytest.approx(1.960 * sqrt(6 / 84), rel=1e-3)
+    # Oracle: Demsar's printed table of critical differences.
+    for methods, sets, printed in ((10, 5, 3.164 * sqrt(110 / 30)), (2, 14, 1.960 * sqrt(6 / 84))):
+        assert critical_difference(methods, sets) == pytest.approx(printed, rel=1e-3)
 
 
 def test_the_page_and_its_diagram_are_made_of_the_kept_results():
     made = SCRIPT["made"]()
-    assert made
-    for file, text in made.items():
-        assert file.read_text(encoding="utf-8") == text
+    assert {file: file.read_text(encoding="utf-8") for file in made} == made != {}
     for file in SCRIPT["KEPT"].glob("*.json"):
         facts = survey.SurveyCell.load(file).facts
         assert facts["command"].startswith("labelwise papers run survey ")

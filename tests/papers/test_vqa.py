@@ -37,13 +37,10 @@ def test_accuracy_is_the_mean_over_all_sets_of_nine_people(votes):
     [
         ("Yes.", "yes"),
         ("the two dogs", "2 dogs"),
-        ("1,000", "1000"),
-        ("2.5 m", "2.5 m"),
-        ("dont know", "don't know"),
+        ("1,000 to 2.5 m", "1000 to 2.5 m"),
+        ("dont know man's", "don't know man's"),
         ("black/white", "black white"),
-        ("red , blue", "red blue"),
-        ("man's", "man's"),
-        ("none", "0"),
+        ("red , none", "red 0"),
     ],
 )
 def test_answers_are_compared_in_one_form(given, normal):
@@ -54,8 +51,7 @@ def test_answers_are_compared_in_one_form(given, normal):
 def test_labels_features_and_groups_are_those_of_the_files(root):
     table = load(f"{root / 'vqa'}", at_least=2)  # recognised by its files
     labels, observed = table.targets()
-    assert observed is None
-    assert labels.dtype == np.float32
+    assert (observed, labels.dtype) == (None, np.float32)
     row = 0
     for split, part in (("train", "train2014"), ("test", "val2014")):
         files = f"OpenEnded_mscoco_{part}_questions", f"mscoco_{part}_annotations"
@@ -75,9 +71,7 @@ def test_labels_features_and_groups_are_those_of_the_files(root):
     assert row == len(table) == official.TRAIN + official.TEST
     assert ((labels > 0) & (labels < 1)).any()
     np.testing.assert_array_equal(table.present.dense(), labels > 0.5)
-
-
-def test_only_answers_that_are_common_enough_are_labels(root):
+    # Only answers that are common enough are labels.
     assert read_vqa(root / "vqa", at_least=8).space.names == ("2", "no", "red", "yes")
     with pytest.raises(DataError, match="no answer is the most common one of 9 questions"):
         read_vqa(root / "vqa")
@@ -138,10 +132,7 @@ def test_brought_scores_are_judged_like_a_run_of_our_own(root, tmp_path, call):
     ("columns", "reason"),
     [
         ({"question_id": [1], "answers": [["a"]]}, "'logits' is missing"),
-        (
-            {"question_id": [7000], "answers": [["a"]], "logits": [[1.0, 2.0]]},
-            "one logit per answer",
-        ),
+        ({"question_id": [7000], "answers": [["a"]], "logits": [[1.0, 2.0]]}, "one logit per"),
         ({"question_id": [1], "answers": [["a"]], "logits": [[1.0]]}, "question 1 is not among"),
         ({"question_id": [7000], "answers": [["a"]], "logits": [[1.0]]}, "7 of 8 are missing"),
     ],
@@ -161,10 +152,7 @@ def test_unfit_scores_and_links_that_read_no_single_logit_are_refused(
     ("setting", "reason"),
     [
         ("options.lpr_wight=2", "has no option 'lpr_wight'"),
-        (
-            "options.lpr_weight=-2",
-            "method 'spa\\+lpr' of the row 'spa\\+lpr': the weight .* got -2",
-        ),
+        ("options.lpr_weight=-2", "method 'spa\\+lpr' of the row .*: the weight .* got -2"),
         ("method=lsep", "'lsep' of the row 'spa\\+lpr' needs labels of 0 and 1; name other rows"),
     ],
 )
