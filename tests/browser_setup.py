@@ -46,8 +46,6 @@ CONTRAST = """() => {
     lines: least("svg .line, svg .dot.hollow:not(.small)", "stroke"),
   };
 }"""
-
-
 WIDTHS = (320, 390, 768, 1280)
 OPEN_DETAILS = "document.querySelectorAll('details').forEach((one) => one.open = true)"
 

@@ -27,15 +27,12 @@ import hypothesis
 import pytest
 import torch
 from cpu_durations import pytest_addoption, pytest_configure  # noqa: F401
-from one_command_line import put_together_once
 from open_indexes import count_connections, nothing_left_open
-from quick_disk import wait_for_no_disk
-from warm_commands import WarmCommands
+from warm_commands import WarmCommands, put_together_once, wait_for_no_disk
 from warm_python import warm_interpreter
 
 # Looked at for doctests, they would be imported by one name where several folders are run.
 collect_ignore_glob = ["*conftest.py"]
-
 torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
 count_connections()
 put_together_once()

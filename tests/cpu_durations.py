@@ -1,9 +1,7 @@
 """``--cpu-durations=N``: the N tests that took most processor time, and what each folder took.
 
-Counted is the time of the process that runs tests and of all below it, so that a busy machine
-changes little. What a shared fixture takes is counted for the test that asks for it first. Where a
-process ends that nobody waits for, such as some of a browser's, its time is lost: the test in which
-that happens counts too little, and no less than nothing.
+Counted is the time of the process that runs tests and of all below it. What a shared fixture takes
+is counted for the test that asks first; that of a process for which nobody waits is lost.
 """
 
 import os

@@ -7,9 +7,7 @@ Modules of labelwise see another ``sys.platform``, and ``os``, ``socket``, ``sig
 without what the system does not have; ``/proc`` and glibc's own functions are not there; processes
 are spawned. Windows also keeps its files: what is open or mapped in this process can neither be
 removed, renamed nor replaced, folders cannot be opened, nor files that were opened for reading be
-forced to the disk. The standard library and other packages are those of Linux and see all of it.
-
-Not hidden: separators of paths, the encoding of texts, and what other processes have open.
+forced to the disk. The standard library, other packages and other processes see all of Linux.
 """
 
 import builtins

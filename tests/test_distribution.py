@@ -70,24 +70,13 @@ def test_the_wheel_and_the_sdist_are_whole(dist):
     distribution.main(str(dist))
 
 
-@pytest.mark.parametrize("stray", ["labelwise/notes.txt", "runs/model.json"])
-def test_a_wheel_with_a_stray_file_is_refused(dist, stray, tmp_path):
+def test_a_wheel_with_a_stray_file_is_refused(dist, tmp_path):
     (wheel,) = dist.glob("*.whl")
     spoiled = Path(shutil.copy(wheel, tmp_path))
     with zipfile.ZipFile(spoiled, "a") as archive:
-        archive.writestr(stray, "x")
-    with pytest.raises(SystemExit, match=stray):
+        archive.writestr("runs/model.json", "x")
+    with pytest.raises(SystemExit, match=r"runs/model\.json"):
         distribution.check_wheel(spoiled)
-
-
-def test_a_wheel_without_a_module_is_refused(dist, tmp_path):
-    (wheel,) = dist.glob("*.whl")
-    with zipfile.ZipFile(wheel) as whole, zipfile.ZipFile(tmp_path / wheel.name, "w") as part:
-        for name in whole.namelist():
-            if name != "labelwise/py.typed":
-                part.writestr(name, whole.read(name))
-    with pytest.raises(SystemExit, match=r"py\.typed"):
-        distribution.check_wheel(tmp_path / wheel.name)
 
 
 def test_a_users_strict_mypy_sees_the_types_of_the_wheel(dist, tmp_path):

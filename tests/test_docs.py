@@ -3,12 +3,8 @@
 ``python`` blocks of a page run in order in one namespace; lines ``$ labelwise ...`` of ``console``
 blocks run as commands in the page's temporary folder and must succeed. A ``text`` block after them
 is their output: most of its words must be in what they printed. ``labelwise demo`` takes minutes,
-so pages get a smaller run in its place. ``tutorial-no-labels.md`` starts with photos, words,
-answers and a small encoder, all simulated here. A block whose fence says ``no-run`` needs data that
-is not here. The cells of the notebook run as one program.
-
-The site is built as ``make docs`` builds it: mkdocs is the judge of links and of the navigation,
-griffe of what a public function is called with.
+so pages get a smaller run in its place. A block whose fence says ``no-run`` needs data that is not
+here. mkdocs judges links and the navigation, griffe what a public function is called with.
 """
 
 import json
@@ -25,7 +21,7 @@ from textwrap import dedent
 import griffe
 import pytest
 import typer.main
-from made_once import made_once
+from patience import wait_until
 from words_setup import save_words_example
 
 ROOT = Path(__file__).parent.parent
@@ -59,6 +55,28 @@ def test_blocks_inside_notes_are_examples_too():
 
 def words_in(text):
     return set(re.findall(r"[a-z]{4,}", text.lower()))
+
+
+def made_once(tmp_path_factory, name, make):
+    """Return the folder that ``make(folder)`` fills in whichever process of tests comes first."""
+    base = tmp_path_factory.getbasetemp()
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    whole, begun, part, failed = (
+        shared / f"{name}{end}" for end in ("", ".begun", ".part", ".failed")
+    )
+    try:
+        begun.mkdir()  # it stays: nobody makes it twice
+    except FileExistsError:
+        wait_until(lambda: whole.exists() or failed.exists())
+        assert whole.exists(), f"{name} could not be made, as another test says"
+        return whole
+    part.mkdir()
+    try:
+        make(part)
+    except BaseException:
+        failed.touch()
+        raise
+    return part.rename(whole)
 
 
 @pytest.fixture(scope="module")

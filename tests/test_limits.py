@@ -50,11 +50,6 @@ def test_a_speed_in_readme_or_docs_is_one_of_the_kept_figures():
         assert not unmeasured(page.read_text(encoding="utf-8"), measured), page.name
 
 
-def test_a_speed_that_nobody_measured_is_found():
-    text = "It is 31 times faster, takes 7.5 ms and tags 1,234 photos per second.\n```\n9 ms\n```"
-    assert unmeasured(text, "| 7.5 ms |") == ["31", "1,234"]
-
-
 def test_each_goal_has_a_figure_that_its_program_records(limits):
     """Names may be made of a number of rows, or of what is named before they are recorded."""
     assert {*limits.goals()} == {*limits.COMMANDS}

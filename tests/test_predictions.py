@@ -1,6 +1,7 @@
 """Prediction files. Oracles: what is read back, pyarrow's own view, and files damaged by hand."""
 
 import json
+import re
 from dataclasses import replace
 from functools import partial
 
@@ -32,14 +33,17 @@ def some(observed=True, rows=5):
     )
 
 
-@pytest.mark.parametrize("observed", [True, False])
-@pytest.mark.parametrize("rows", [0, 5])
-def test_a_saved_file_is_read_back_unchanged(tmp_path, observed, rows):
+@pytest.mark.parametrize(
+    ("observed", "rows", "share"), [(True, 0, 1), (False, 5, 1), (True, 5, 0.3)]
+)
+def test_a_saved_file_is_read_back_unchanged(tmp_path, observed, rows, share):
     one = some(observed, rows)
+    if share < 1:
+        one = replace(one, labels=one.labels * share, link=None)
     one.save(tmp_path / "sub" / "test.parquet")
     other = Predictions.load(tmp_path / "sub" / "test.parquet")
     assert (list(other.ids), other.names, other.split) == (list(one.ids), one.names, "test")
-    assert other.link.spec() == {"temperature": 2.5}
+    assert (other.link and other.link.spec()) == (one.link and {"temperature": 2.5})
     for field in ("logits", "labels", "observed"):
         np.testing.assert_array_equal(getattr(other, field), getattr(one, field))
 
@@ -47,24 +51,14 @@ def test_a_saved_file_is_read_back_unchanged(tmp_path, observed, rows):
 def test_rows_of_two_splits_are_joined_and_unknown_labels_stay_unknown():
     one, other = some(True, 5), some(False, 3)
     both = one.joined(other)
-    assert list(both.ids) == [*one.ids, *other.ids]
+    assert (list(both.ids), both.split) == ([*one.ids, *other.ids], "test and test")
     for field in ("logits", "labels"):
-        assert np.array_equal(getattr(both, field)[:5], getattr(one, field))
-        assert np.array_equal(getattr(both, field)[5:], getattr(other, field))
-    assert np.array_equal(both.observed[:5], one.observed)
-    assert both.observed[5:].all()
+        parts = [getattr(one, field), getattr(other, field)]
+        assert np.array_equal(getattr(both, field), np.concatenate(parts))
+    assert np.array_equal(both.observed, np.concatenate([one.observed, np.ones((3, 3))]))
     assert some(False).joined(some(False)).observed is None
-    assert both.split == "test and test"
     with pytest.raises(ValueError, match="must share their labels"):
         one.joined(replace(other, names=("dog", "cat", "row")))
-
-
-def test_soft_labels_and_a_missing_link_survive(tmp_path):
-    soft = replace(some(), labels=some().labels * 0.3, link=None)
-    soft.save(tmp_path / "p.parquet")
-    other = Predictions.load(tmp_path / "p.parquet")
-    assert other.link is None
-    assert np.array_equal(other.labels, soft.labels)
 
 
 def test_other_tools_see_one_fixed_size_list_a_row(tmp_path):
@@ -138,15 +132,12 @@ PER_LABEL = link_to_spec(Platt(Sigmoid(), [1.0, 2.0], [0.0, 0.0], 30.0))
 )
 def test_damaged_files_are_named_and_never_shift_values(tmp_path, change, facts, sentence):
     path = rewritten(tmp_path / "p.parquet", change, **facts)
-    with pytest.raises(CheckpointError) as error:
+    with pytest.raises(CheckpointError, match=f"^[^\n]*{re.escape(sentence)}[^\n]*$"):
         Predictions.load(path)
-    assert sentence in str(error.value)
-    assert "\n" not in str(error.value)
 
 
 def test_logits_beyond_float32_are_refused_not_made_infinite(tmp_path):
-    huge = some().logits.astype(np.float64)
-    huge[1, 2] = 1e39
+    huge = np.full((5, 3), 1e39)
     with pytest.raises(DataError, match=r"must lie in the range of float32, got 1e\+39"):
         replace(some(), logits=huge).save(tmp_path / "p.parquet")
 

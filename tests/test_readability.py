@@ -50,14 +50,6 @@ def read(text: str) -> Reading:
     )
 
 
-def test_sentences_are_counted_without_code_tables_and_headings():
-    page = (
-        "# Title 1\n\nTwo `a b` words. Three more\nwords.\n\n| a 5 |\n\n```sh\nx y z\n```\n* item 7"
-    )
-    assert [len(words) for words in sentences(page)] == [3, 3, 2]
-    assert read(page).figures == pytest.approx(100 / 8)
-
-
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_a_page_is_easy_to_read(page):
     found = read(page.read_text(encoding="utf-8"))

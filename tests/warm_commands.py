@@ -1,12 +1,9 @@
 """Commands in processes of their own that start warm: forked from one that has imported torch.
 
-A process that starts ``labelwise`` spends seconds on imports before it does anything. Tests about
-what a command does, and not about how it starts, run it here: ``WarmCommands`` starts this file
-once as a program, which imports what commands need and forks itself for each. A command has its
-own folder, session, streams and exit status, and what it leaves in its memory ends with it. One
-that takes longer than ``PATIENCE`` seconds is killed. Several may run at a time, and one that does
-not end by itself, such as a server, is started by ``running``. Variables are those of the test that
-starts it.
+``WarmCommands`` starts this file once as a program, which imports what commands need, for seconds,
+and forks itself for each. A command has its own folder, session, streams and exit status. One that
+takes longer than ``PATIENCE`` seconds is killed. Several may run at a time, and one that does not
+end by itself, such as a server, is started by ``running``.
 """
 
 import atexit
@@ -20,6 +17,7 @@ import sys
 import tempfile
 import traceback
 from contextlib import contextmanager, suppress
+from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -27,9 +25,8 @@ from pkgutil import walk_packages
 
 import PIL.Image
 import typer.main
-from one_command_line import put_together_once
+import typer.testing
 from patience import PATIENCE, wait_until
-from quick_disk import wait_for_no_disk
 
 import labelwise.cli.app
 
@@ -47,6 +44,23 @@ PRELOADED = (
     "scipy.stats",
     "torch._dynamo",  # a second of every training: optimizers import it when they are made
 )
+
+
+def put_together_once():
+    """Have Typer read the options of all verbs (45 ms) once per process, not for each command."""
+    typer.main.get_command = typer.testing._get_command = cache(typer.main.get_command)
+
+
+def wait_for_no_disk():
+    """Have ``os.fsync`` look at the file and no more, here and in forks: no power fails in tests.
+
+    What is synced, and what happens where that fails, tests see at ``os.fsync``, called as ever.
+    """
+
+    def looked_at(file):
+        os.fstat(file if isinstance(file, int) else file.fileno())
+
+    os.fsync = looked_at
 
 
 class StartedCommand:

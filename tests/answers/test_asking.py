@@ -64,24 +64,6 @@ def test_the_value_of_a_question_is_that_of_enumeration(seed, labels):
         np.testing.assert_allclose(found, np.maximum(slow, 0), atol=1e-9)
 
 
-def test_expected_f_is_stable_with_many_labels():
-    rng = np.random.default_rng(0)
-    probs = rng.beta(0.3, 1.5, (3, 80))
-    sets = probs > 0.5
-    found = worth_of_labels(Pool.of(probs, sets), "expected-f")
-    truth = rng.random((40_000, 80)) < probs[0]
-
-    def f(chosen):
-        total = chosen.sum(-1) + truth.sum(1)
-        return np.where(total > 0, 2 * (chosen & truth).sum(1) / np.maximum(total, 1), 1.0)
-
-    for label in (int(probs[0].argmax()), int(np.abs(probs[0] - 0.4).argmin())):
-        answered = np.tile(sets[0], (len(truth), 1))
-        answered[:, label] = truth[:, label]
-        gain = f(answered) - f(np.tile(sets[0], (len(truth), 1)))
-        assert found[0, label] == pytest.approx(gain.mean(), abs=5 * gain.std() / 200)
-
-
 def slowly_chosen(worth, vectors, labelled, count, *, photos):
     """Return (row, column) as the docstring says it, one question at a time."""
     rows, labels = worth.shape
@@ -167,6 +149,7 @@ def place(tmp_path_factory):
     save_model(folder / "model")
     for seed in range(12):
         picture(folder / "photos" / f"{seed % 8}" / f"{seed}.png", seed % 8)  # four are copies
+    update_index(folder / "index", [folder / "photos"], model=folder / "model", watch=Silent())
     return folder
 
 
@@ -188,15 +171,13 @@ def test_photos_of_a_folder_become_a_table_to_label(place, monkeypatch, capsys):
     run("data", "export", "next.csv", "--for", "label-studio", "-o", "tasks.json")
     assert load("tasks.json").unlabelled().all()
     # Labelled in a spreadsheet, four photos are known and are not asked again.
-    rows = [{"path": path} for path in table.ids]
-    for row in rows[:4]:
-        row.update(dict.fromkeys(LABELS, "0") | {"dog": "1"})
-    columns = ("path", *LABELS)
-    write_csv(place / "part.csv", columns, [[row.get(one) for one in columns] for row in rows])
+    known = [int(label == "dog") for label in LABELS]
+    rows = [[path, *(known if row < 4 else [None] * 4)] for row, path in enumerate(table.ids)]
+    write_csv(place / "part.csv", ("path", *LABELS), rows)
     capsys.readouterr()
     run("data", "next", "part.csv", "-m", "model", "-o", "again.csv", "--by", "diverse")
     assert "4 photos of 8" in capsys.readouterr().out
-    assert set(load("again.csv").ids) == {row["path"] for row in rows[4:]}
+    assert set(load("again.csv").ids) == {path for path, *_ in rows[4:]}
 
 
 def test_answers_to_single_labels_repair_the_table(place, monkeypatch, capsys):
@@ -212,12 +193,9 @@ def test_answers_to_single_labels_repair_the_table(place, monkeypatch, capsys):
     run("data", "repair", "table.csv", "answered.csv", "-o", "repaired.csv")
     repaired = load("repaired.csv")
     asked = {(one.photo, one.label) for one in questions}
-    known = {
-        (repaired.ids[row], repaired.space.names[column])
-        for row in range(len(repaired))
-        for column in repaired.present.row(row)
-    }
-    assert known == asked
+    rows, columns = np.nonzero(repaired.targets()[0])
+    names = repaired.space.names
+    assert {(repaired.ids[i], names[k]) for i, k in zip(rows, columns, strict=True)} == asked
     capsys.readouterr()
     run("data", "next", "repaired.csv", "-m", "model", "--questions", "labels", "-o", "more.csv")
     assert not asked & {(one.photo, one.label) for one in read_review(place / "more.csv")}
@@ -234,7 +212,6 @@ def test_only_photos_of_train_are_chosen(place, monkeypatch, capsys):
 
 def test_an_index_and_the_output_of_predict_are_pools(place, monkeypatch, capsys):
     monkeypatch.chdir(place)
-    update_index(place / "index", [place / "photos"], model=place / "model", watch=Silent())
     index = open_index(place / "index")
     index.correct(0, {label: "absent" for label in LABELS})
     index.correct(1, {"dog": "unknown"})
@@ -254,20 +231,6 @@ def test_an_index_and_the_output_of_predict_are_pools(place, monkeypatch, capsys
         assert len({found.images.content(row) for row in range(8)}) == 8, suffix
 
 
-def test_an_exported_model_asks_what_its_own_answers_ask(place, monkeypatch):
-    """Neither has embeddings, so photos count as alike where their probabilities are."""
-    pytest.importorskip("onnxruntime")
-    monkeypatch.chdir(place)
-    (place / "some.csv").write_text("path,labels\nphotos/0/0.png,dog\nphotos/1/1.png,\n")
-    save_model(place / "sharp", spread=50)  # a file has float32: its last bits must not choose
-    run("export", "sharp", "--data", "some.csv", "-o", "model.onnx")
-    run("predict", "model.onnx", "photos", "-o", "exported.parquet")
-    for pool, out in (("photos", "first.csv"), ("exported.parquet", "second.csv")):
-        run("data", "next", pool, "-m", "model.onnx", "--by", "value", "--budget", 5, "-o", out)
-    assert list(load("first.csv").ids) == list(load("second.csv").ids)
-    assert len(load("first.csv")) == 5
-
-
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
@@ -284,8 +247,6 @@ def test_what_does_not_apply_is_one_sentence(place, monkeypatch, arguments, sent
     monkeypatch.chdir(place)
     (place / "empty").mkdir(exist_ok=True)
     (place / "known.csv").write_text("path,labels\nphotos/0/0.png,dog\nphotos/1/1.png,\n")
-    if not (place / "index").exists():
-        update_index(place / "index", [place / "photos"], model=place / "model", watch=Silent())
     with pytest.raises(Exception, match=sentence):
         run("data", "next", *arguments, "-o", "out.parquet")
 

@@ -1,26 +1,43 @@
-"""``labelwise audit TAGS``, typed as a person does. Oracle: what the photos really show."""
+"""``labelwise audit TAGS``: its tables, sessions, commands. Oracle: what the photos really show."""
 
 import csv
 import json
 import re
 import shlex
 from contextlib import contextmanager
+from dataclasses import replace
+from unittest.mock import Mock
 
+import numpy as np
 import pytest
-from audit_setup import as_responses, tagged_photos, truthful
+from audit_setup import NAMES, as_responses, tagged_photos, truthful
 from browser_setup import launched
 from patience import PATIENCE
 from playwright.sync_api import expect
+from search_setup import picture
 from sidecar_samples import drawn_sidecar, subjects
 from typer.testing import CliRunner
 from web_setup import served
 
-from labelwise.answers.audit_session import EACH_TAG, AuditSession, AuditSettings
+from labelwise.answers import audit_session
+from labelwise.answers.audit_session import (
+    EACH_TAG,
+    AuditSession,
+    AuditSettings,
+    corrected,
+    precisions,
+    recalls,
+    statement,
+)
 from labelwise.answers.log import AnswerLog
-from labelwise.answers.tag_tables import read_tags
+from labelwise.answers.tag_tables import TagTable, read_tags, tags_of_text
 from labelwise.cli.app import app
+from labelwise.contrib.tag_sources import tags_to_audit
 from labelwise.data import load
-from labelwise.report.audit import write_audit
+from labelwise.errors import DataError, LabelwiseError, SettingsError
+from labelwise.links import Sigmoid
+from labelwise.predictions import Predictions
+from labelwise.report.audit import page, write_audit
 from labelwise.server import ServeSettings, create_audit_app
 
 expect.set_options(timeout=1000 * PATIENCE)
@@ -108,20 +125,19 @@ def keywords_come_and_go(folder, table):
 def test_answers_in_the_terminal_of_a_language_models_tags(folder):
     truth, tagged = tagged_photos(folder)
     as_responses(folder / "model.jsonl", tagged)
-    table, log = read_tags(folder / "model.jsonl"), AnswerLog(folder / "other.jsonl")
-    session = AuditSession(table, folder / "photos", log, AuditSettings())
+    table = read_tags(folder / "model.jsonl")
+    session = session_of(folder, "other.jsonl", AuditSettings(), table)
     keys = ["n", "undo"]  # of the first question
     while (question := session.question("ada")).tag != EACH_TAG:
         word = "yes" if question.tag in truth[question.photo] else "no"
-        session.record([session.line(question.photo, question.tag, word, "ada")])
+        record(session, question, word, "ada")
         keys.append(word[0])
     keys += ["unicorn", "dog, -beach", "stop"]
     command = "audit model.jsonl --photos photos -o out --who ada"
     output = typed(command, input="\n".join(keys) + "\n")
     assert "can be trusted" in output
     assert "'unicorn' is not a listed tag" in output
-    log = AnswerLog(folder / "out/answers.jsonl")
-    assert len(log.notes("shown")) == 1
+    assert len(AnswerLog(folder / "out/answers.jsonl").notes("shown")) == 1
     answers = sum(key in "yn" for key in keys) - 1
     assert json.loads((folder / "out/receipt.json").read_text())["answers"] == answers
 
@@ -133,8 +149,7 @@ def test_names_do_nothing_to_the_terminal(folder):
     (folder / "tags.csv").write_text(f"photo,tag\n{name},dog\n")
     output = typed("audit tags.csv --photos photos", input="y\nstop\n")
     assert "owned" in output
-    assert "\x1b" not in output
-    assert "\x07" not in output
+    assert not {"\x1b", "\x07"} & {*output}
 
 
 def test_nothing_is_overwritten_that_labelwise_did_not_make(folder, monkeypatch):
@@ -187,8 +202,7 @@ def audit_page(folder, random_photos):
     """Serve the page of an audit; yield the truth, the session and a client."""
     truth, _ = tagged_photos(folder)
     wanted = AuditSettings(random_photos=random_photos, right_at_least=0.8)
-    log, table = AnswerLog(folder / "out/answers.jsonl"), read_tags(folder / "tags.csv")
-    session = AuditSession(table, folder / "photos", log, wanted)
+    session = session_of(folder, "out/answers.jsonl", wanted)
     settings = ServeSettings(decoders=0, rate=0, port=0)
     with served(create_audit_app(session, folder / "out", settings), settings) as server:
         yield truth, session, server
@@ -258,3 +272,426 @@ def test_keys_answer_in_the_browser(folder):
     facts = session.shown[name]
     assert set(facts["also"]) == truth[name] - own
     assert set(facts["wrong"]) == own - truth[name]
+
+
+SETTINGS = AuditSettings(random_photos=20)
+
+
+@pytest.fixture
+def world(tmp_path):
+    truth, tagged = tagged_photos(tmp_path)
+    return tmp_path, truth, tagged
+
+
+def session_of(folder, name="log.jsonl", settings=SETTINGS, table=None):
+    table = table or read_tags(folder / "tags.csv")
+    return AuditSession(table, folder / "photos", AnswerLog(folder / name), settings)
+
+
+def record(session, question, word, who):
+    session.record([session.line(question.photo, question.tag, word, who)])
+
+
+def told(question, truth):
+    return "yes" if question.tag in truth[question.photo] else "no"
+
+
+def answer(session, truth, who="ada", most=1000):
+    """Answer by the truth; return what was asked."""
+    asked = []
+    while len(asked) < most and (question := session.question(who)) is not None:
+        asked.append(question.key)
+        if question.tag == EACH_TAG:
+            shown = {tag: told(replace(question, tag=tag), truth) for tag in question.listed}
+            session.record([session.shown_line(question.photo, shown, who)])
+        else:
+            record(session, question, told(question, truth), who)
+    return asked
+
+
+def test_an_audit_ends_with_a_guarantee_that_is_true(world):
+    folder, truth, tagged = world
+    session = session_of(folder)
+    asked = answer(session, truth, most=5)
+    assert not any(one.kept for one in precisions(session))
+    assert "not decided" in page(session)
+    asked += answer(session, truth)
+    assert any(one.kept for one in precisions(session))
+    assert "not decided" not in page(session)
+    assert len(set(asked)) == len(asked)
+    verdict, kept = session.verdict(), {session.table.tags[k] for k in session.verdict().kept}
+    assert verdict.guaranteed
+    assert "night" not in kept
+    labels, unknown = corrected(session)
+    for photo, own in zip(session.table.photos, labels, strict=True):
+        assert set(own) <= kept & (tagged[photo] | truth[photo])
+    for photo, tag in asked:  # what a person answered is as they said
+        row = session.table.photos.index(photo)
+        for name in kept if tag == EACH_TAG else kept & {tag}:
+            assert (name in labels[row]) == (name in truth[photo])
+    assert not any(unknown)
+    found = recalls(session)
+    for tag in kept:
+        missing = sum(tag in truth[p] and tag not in own for p, own in tagged.items())
+        assert found[tag].least_missing <= missing <= found[tag].most_missing
+    assert sum(tag == EACH_TAG for _, tag in asked) == 20
+
+
+def test_a_session_goes_on_where_it_was_and_undo_leaves_no_trace(world):
+    folder, truth, _ = world
+    whole = session_of(folder, "whole.jsonl")
+    asked = answer(whole, truth)
+    first = session_of(folder)
+    answer(first, truth, most=30)
+    question = first.question("ada")
+    record(first, question, "no" if told(question, truth) == "yes" else "yes", "ada")
+    assert first.undo("ada").photo == question.photo
+    assert first.question("ada") == question
+    assert first.verdict().answers == 30
+    again = session_of(folder)
+    assert answer(again, truth) == asked[30:]
+    assert again.verdict() == whole.verdict()
+    assert corrected(again) == corrected(whole)
+    for _ in range(3):
+        again.undo("ada")
+    assert again.question("ada").key == asked[-3]
+    assert again.undo("eve") is None
+
+
+def test_two_people_are_not_asked_the_same_and_their_answers_add_up(world):
+    folder, truth, _ = world
+    alone = session_of(folder, "alone.jsonl")
+    answer(alone, truth)
+    both = session_of(folder)
+    seen = {"ada": [], "ben": []}
+    while any((held := {who: both.question(who) for who in seen}).values()):
+        if held["ada"] is not None and held["ben"] is not None:
+            assert (held["ada"].photo, held["ada"].tag) != (held["ben"].photo, held["ben"].tag)
+            assert both.question("ada") == held["ada"]  # it stays theirs
+        for who in sorted(seen, reverse=True):  # ben answers before ada does
+            if held[who] is not None:
+                seen[who] += answer(both, truth, who, most=1)
+    assert not set(seen["ada"]) & set(seen["ben"])
+    assert both.people == ["ada", "ben"]
+    assert both.verdict() == alone.verdict()
+
+
+def test_who_left_does_not_stop_the_others(world, monkeypatch):
+    folder, truth, _ = world
+    session = session_of(folder)
+    left = session.question("eve")
+    answer(session, truth, most=25)
+    assert session.verdict().answers >= 20  # eve's counts as unsure until someone answers it
+    monkeypatch.setattr(audit_session, "HELD_SECONDS", 0.0)
+    assert session.question("ada") == left
+
+
+def test_people_who_disagree_cannot_tell(world):
+    folder, _, _ = world
+    session = session_of(folder)
+    question = session.question("ada")
+    record(session, question, "yes", "ada")
+    record(session, question, "no", "ben")
+    known = precisions(session)[session.table.tags.index(question.tag)]
+    assert (known.answered, known.unsure) == (1, 1)
+    session.undo("ben")
+    assert precisions(session)[session.table.tags.index(question.tag)].unsure == 0
+
+
+def test_missing_photos_are_skipped_and_asked_about_once_they_are_back(world):
+    folder, truth, _ = world
+    session = session_of(folder)
+    first = session.question("ada")
+    path = folder / "photos" / first.photo
+    path.rename(folder / "away.png")
+    asked = answer(session, truth, most=45)
+    assert first.photo not in {photo for photo, _ in asked}
+    verdict = session.verdict()
+    assert verdict.answers == len(session.answers) > 30
+    assert f"{verdict.answers} answers)" in statement(session)
+    (folder / "away.png").rename(path)
+    assert session.question("ada") == first
+    session.unreadable = {first.photo}
+    assert session.question("ada") != first
+
+
+def test_trusted_answers_are_not_asked_for(world):
+    folder, truth, tagged = world
+    table = read_tags(folder / "tags.csv")
+    uses = [(photo, tag) for photo, own in tagged.items() for tag in sorted(own)]
+    known = {use: "yes" if use[1] in truth[use[0]] else "no" for use in uses}
+    some = dict(list(known.items())[::2])
+    session = session_of(folder, table=replace(table, known=some))
+    asked = answer(session, truth)
+    assert not set(asked) & set(some)
+    assert session.verdict().guaranteed
+    done = session_of(folder, "all.jsonl", table=replace(table, known=known))
+    assert done.question("ada").tag == EACH_TAG  # nothing else is left
+
+
+def test_another_table_and_answers_that_cannot_be_are_not_logged(world):
+    folder, truth, tagged = world
+    answer(session_of(folder), truth, most=2)
+    with pytest.raises(SettingsError, match="seed was different"):
+        session_of(folder, settings=replace(SETTINGS, seed=1))
+    with pytest.raises(SettingsError, match="the tags have changed"):
+        session_of(folder, table=TagTable.of("tags", [("000.png", "dog", None)]))
+    session = session_of(folder)
+    before = session.log.path.read_bytes()
+    photo, use = next(p for p, own in tagged.items() if "dog" not in own), session.question("ada")
+    for work, given, words in (
+        (session.line, (photo, "dog", "yes"), "does not carry"),
+        (session.line, (photo, "\0", "yes"), "does not carry"),
+        (session.line, (use.photo, use.tag, "maybe"), "yes, no or unsure"),
+        (session.shown_line, (photo, {"dogs": "yes"}), "not a listed tag; did you mean 'dog'"),
+        (session.shown_line, ("x", {}), "not a photo"),
+    ):
+        with pytest.raises(DataError, match=words):
+            work(*given, "ada")
+    assert session.log.path.read_bytes() == before
+
+
+def test_a_full_disk_loses_no_answer(world, monkeypatch):
+    folder, truth, _ = world
+    session = session_of(folder)
+    answer(session, truth, most=3)
+    question, before = session.question("ada"), session.log.path.read_bytes()
+
+    monkeypatch.setattr("os.fsync", Mock(side_effect=OSError(28, "No space left on device")))
+    with pytest.raises(LabelwiseError, match="the disk is full"):
+        record(session, question, "yes", "ada")
+    assert session.log.path.read_bytes() == before
+    assert session.question("ada") == question
+
+
+def used(table):
+    return {
+        (table.photos[row], tag)
+        for tag, own in zip(table.tags, table.uses, strict=True)
+        for row in own.tolist()
+    }
+
+
+def pairs(tagged):
+    return {(photo, tag) for photo, own in tagged.items() for tag in own}
+
+
+def scored(tagged, rng):
+    return {pair: round(float(rng.uniform(0.6, 1)), 6) for pair in sorted(pairs(tagged))}
+
+
+@pytest.fixture
+def small(tmp_path):
+    return tmp_path, tagged_photos(tmp_path, 40)[1]
+
+
+def label_table(folder, tagged):
+    return folder / "tags.csv", {}
+
+
+def tags_column(folder, tagged):
+    rows = [f"{photo},{'|'.join(own)}" for photo, own in tagged.items()]
+    (folder / "own.csv").write_text("\n".join(["file_name,tags", *rows]))
+    return folder / "own.csv", {}
+
+
+def use_rows(folder, tagged):
+    rows = [f"{photo},{tag}" for photo, tag in sorted(pairs(tagged))]
+    (folder / "long.csv").write_text("\n".join(["photo,tag", *rows]))
+    return folder / "long.csv", {}
+
+
+def responses(folder, tagged):
+    as_responses(folder / "model.jsonl", tagged)
+    return folder / "model.jsonl", {}
+
+
+def label_studio(folder, tagged):
+    tasks = []
+    for photo, own in tagged.items():
+        said = {"result": [{"type": "choices", "value": {"choices": sorted(own)}}]} if own else {}
+        task = {"data": {"image": f"/data/local-files/?d={photo}"}, "predictions": [said]}
+        tasks.append(task | {"annotations": [{"result": []}]})
+    (folder / "tasks.json").write_text(json.dumps(tasks))
+    return folder / "tasks.json", {}
+
+
+def annotators(folder, tagged):
+    lines = ["photo,label,worker,answer"]
+    for photo, own in tagged.items():
+        for tag in NAMES:
+            said = "yes" if tag in own else "no"
+            lines += [f"{photo},{tag},{who},{said}" for who in ("ann", "bob")]
+            lines.append(f"{photo},{tag},cat,{'no' if said == 'yes' else 'yes'}")
+    lines.append("000.png,beach,eva,no")
+    (folder / "votes.csv").write_text("\n".join(lines) + "\n")
+    return folder / "votes.csv", {"trust": "eva"}
+
+
+FORMS = (label_table, tags_column, use_rows, responses, label_studio, annotators)
+
+
+@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)
+def test_tags_are_the_same_in_every_form(small, form):
+    folder, tagged = small
+    path, options = form(folder, tagged)
+    table, photos = tags_to_audit(path, folder / "photos", **options)
+    assert used(table) == pairs(tagged)
+    assert photos == folder / "photos"
+    if form is not use_rows:  # which cannot say that a photo has no tag
+        assert set(table.photos) == set(tagged)
+    assert dict(table.known) == ({("000.png", "beach"): "no"} if form is annotators else {})
+
+
+def coco(folder, chances):
+    photos = sorted({photo for photo, _ in chances})
+    ids = ("image_id", "category_id", "score")
+    rows = [(photos.index(p) + 7, NAMES.index(t) + 3, s) for (p, t), s in chances.items()]
+    found = [dict(zip(ids, row, strict=True)) for row in rows]
+    found += [{**found[0], "score": 0.55}, {**found[0], "category_id": 8, "score": 0.01}]
+    images = [{"id": n + 7, "file_name": photo} for n, photo in enumerate(photos)]
+    names = [{"id": n + 3, "name": name} for n, name in enumerate(NAMES)]
+    (folder / "instances.json").write_text(json.dumps({"images": images, "categories": names}))
+    (folder / "results.json").write_text(json.dumps(found))
+    return folder / "results.json", {"data": str(folder / "instances.json")}
+
+
+def long_scores(folder, chances):
+    rows = [f"{photo},{tag},{score}" for (photo, tag), score in chances.items()]
+    (folder / "long.csv").write_text("\n".join(["image,label,confidence", *rows]) + "\n")
+    return folder / "long.csv", {}
+
+
+def score_columns(folder, chances):
+    rows = [[photo, *probs] for photo, probs in zip(*dense(chances), strict=True)]
+    head = ["id", *(f"score:{name}" for name in NAMES)]
+    (folder / "scores.csv").write_text("\n".join(",".join(map(str, r)) for r in [head, *rows]))
+    return folder / "scores.csv", {"kind": "probs"}
+
+
+def dense(chances):
+    photos = sorted({photo for photo, _ in chances})
+    return photos, [[chances.get((photo, name), 0.2) for name in NAMES] for photo in photos]
+
+
+def predictions(folder, chances):
+    photos, probs = dense(chances)
+    logits = np.log(probs) - np.log1p(-np.array(probs))
+    own = Predictions(photos, logits, np.zeros(logits.shape), None, NAMES, "test", Sigmoid())
+    own.save(folder / "predictions.parquet")
+    return folder / "predictions.parquet", {}
+
+
+@pytest.mark.parametrize("form", [coco, long_scores, score_columns, predictions])
+def test_scores_go_with_their_uses(small, form):
+    folder, tagged = small
+    chances = scored(tagged, np.random.default_rng(1))
+    path, options = form(folder, chances)
+    table, _ = tags_to_audit(path, folder / "photos", **options)
+    found = {
+        (table.photos[row], tag): score
+        for tag, own, scores in zip(table.tags, table.uses, table.scores, strict=True)
+        for row, score in zip(own.tolist(), scores.tolist(), strict=True)
+    }
+    assert found == pytest.approx(chances, abs=1e-6)
+
+
+def test_keywords_of_photos_are_tags(tmp_path):
+    picture(tmp_path / "a.jpg", 1)
+    (tmp_path / "a.jpg.xmp").write_text(
+        '<x:xmpmeta xmlns:x="adobe:ns:meta/"><rdf:RDF '
+        'xmlns:rdf="http://www.w3.org/1999/02/22-rdf-syntax-ns#"><rdf:Description '
+        'xmlns:dc="http://purl.org/dc/elements/1.1/"><dc:subject><rdf:Bag><rdf:li>dog</rdf:li>'
+        "</rdf:Bag></dc:subject></rdf:Description></rdf:RDF></x:xmpmeta>"
+    )
+    picture(tmp_path / "b.jpg", 2)
+    table, folder = tags_to_audit(tmp_path, None)
+    assert (used(table), len(table.photos), folder) == ({("a.jpg", "dog")}, 2, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("said", "tags"),
+    [
+        ("dog, Beach.", ["dog", "beach"]),
+        ('["dog"]', ["dog"]),
+        ('{"dog": 0.9, "cat": 0.2}', ["dog", "cat"]),
+        ("1. dog\n2) big  cat", ["dog", "big  cat"]),
+        ("", []),
+        ("None.", []),
+        ("The photo shows a dog on a beach, and the sky is blue and wide above it.", None),
+        ('{"dog": "yes"}', None),
+        ('[["dog"]]', None),
+        ("3", None),
+        ("[" * 100_000, None),
+    ],
+)
+def test_lists_of_language_models(said, tags):
+    found = tags_of_text(said)
+    assert (None if found is None else [tag for tag, _ in found]) == tags
+
+
+def test_what_failed_or_cannot_be_shown_is_left_out_and_said(tmp_path):
+    path = tmp_path / "model.jsonl"
+    lines = [
+        {"path": "a.png", "response": "dog, cat"},
+        {"path": "b.png", "response": None, "error": "timeout"},
+        {"path": "c.png", "response": "I am sorry, but I cannot help with that request today."},
+        {"path": "d.png", "response": "dog\0, \x1b[2J, cat"},
+        {"path": "e.png", "response": ""},
+    ]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    table = read_tags(path)
+    assert used(table) == {("a.png", "dog"), ("a.png", "cat"), ("d.png", "cat")}
+    assert set(table.photos) == {"a.png", "d.png", "e.png"}
+    assert table.notes == (
+        "left out 1 photo without a response",
+        "left out what is not a list of tags: 1 response, first line 3",
+        "left out 2 tags without a name that can be shown",
+    )
+    odd = ("do\x00g", "\x1b[31mred", "\u202egod", "x" * 1001)
+    rows = tmp_path / "rows.csv"
+    rows.write_text("photo,tag\n" + "".join(f"a.png,{tag}\n" for tag in (*odd, "dog")))
+    lists = tmp_path / "lists.csv"
+    lists.write_text(f"path,labels\na.png,{'|'.join((*odd, 'dog'))}\n")
+    for table in (read_tags(rows), read_tags(lists)):
+        note = "left out 4 tags without a name that can be shown"
+        assert (table.tags, table.notes) == (("dog",), (note,))
+    said = '[{"tag": "dog", "score": %s}]'
+    bad = ("NaN", "1e400", "-Infinity", "1" + "0" * 400, "true")
+    assert [tags_of_text(said % one) for one in bad] == [None] * 5
+    assert tags_of_text(said % "0.5") == [("dog", 0.5)]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("a.jsonl", '{"path": "a", "response": "dog"}\n{"path": ', "a.jsonl, line 2: not JSON"),
+        ("a.jsonl", '{"response": "dog"}\n', "line 1: it must say which photo"),
+        ("a.jsonl", '{"path": "a", "response": ""}\n', "there is no tag in it"),
+        ("a.csv", "photo,tag,score\na,dog,high\n", "row 1: a score must be a number, got 'high'"),
+        ("a.csv", "photo,tag\n,dog\n", "row 1: it names no photo"),
+        ("a.csv", "photo,tag\0\na,dog\n", "must be UTF-8 text"),
+        ("a.csv", "path,labels\na,\n", "the table has no labels"),
+        ("a.json", '[{"image_id": 1, "category_id": 1}]', "--data instances.json"),
+        ("a.json", '[{"data": {}, "predictions": [1]}]', "'data' must name an 'image'"),
+        ("a.json", '[{"data": {"image": "a"}, "predictions": [1]}]', "must be a list of objects"),
+        ("a.json", "[" * 9999, "not JSON"),
+        ("a.txt", "", "is empty"),
+    ],
+)
+def test_what_cannot_be_read_is_named(tmp_path, name, content, words):
+    (tmp_path / name).write_text(content)
+    with pytest.raises((DataError, SettingsError), match=words):
+        tags_to_audit(tmp_path / name, tmp_path)
+
+
+def test_strangers_in_coco_results_and_annotators_are_named(small):
+    folder, tagged = small
+    _, options = coco(folder, scored(tagged, np.random.default_rng(1)))
+    (folder / "more.json").write_text('[{"image_id": 1, "category_id": 3, "score": 1}]')
+    with pytest.raises(DataError, match=r"result 1: instances.json has no image 1"):
+        tags_to_audit(folder / "more.json", folder, **options)
+    with pytest.raises(SettingsError, match="no answer is by 'evan'; did you mean 'eva'"):
+        tags_to_audit(annotators(folder, tagged)[0], folder, trust="evan")
+    with pytest.raises(SettingsError, match="--photos"):
+        tags_to_audit(folder / "tags.csv", None)

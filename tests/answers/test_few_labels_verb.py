@@ -92,9 +92,9 @@ def test_prompts_and_the_numbers_of_siglip_make_logits(tmp_path):
     assert table.unlabelled is not None
     probs = table.predictions.link(table.unlabelled.astype(np.float64))
     np.testing.assert_allclose(probs, truth[30:], atol=1e-5)
-    call = ["calibrate", "photos.npz", "--texts", "texts.npz", "--prompts", "prompts.tsv"]
-    call += ["--labels", "few.npz", "-o", "out"]
-    must_run(*[str(tmp_path / word) if "." in word or word == "out" else word for word in call])
+    given = {"--texts": "texts.npz", "--prompts": "prompts.tsv", "--labels": "few.npz", "-o": "out"}
+    options = [word for name, file in given.items() for word in (name, tmp_path / file)]
+    must_run("calibrate", tmp_path / "photos.npz", *options)
     found = columns_of(tmp_path / "out" / "intervals.parquet", "score", ("cat", "dog"))
     # 30 labels move a link that was right from the start by little.
     assert np.abs(found - truth).mean() < 0.05
@@ -120,8 +120,6 @@ def test_prompts_and_the_numbers_of_siglip_make_logits(tmp_path):
 def test_bad_texts_get_one_sentence(tmp_path, lines, more, sentence):
     names = {"names": ["a", "b", "c", "d"]} if more else {}
     prompted(tmp_path, **more, **names)
-    prompts = None if lines is None else tmp_path / "p.csv"
-    if prompts is not None:
-        prompts.write_text(lines)
+    (tmp_path / "p.csv").write_text(lines or "")
     with pytest.raises(DataError, match=sentence):
-        read_texts(tmp_path / "texts.npz", prompts)
+        read_texts(tmp_path / "texts.npz", None if lines is None else tmp_path / "p.csv")

@@ -6,7 +6,6 @@ import threading
 
 import pytest
 
-from labelwise.answers import log
 from labelwise.answers.agreement import LabelAnswers, Tally, export_again
 from labelwise.answers.log import HEADER, AnswerLog, LoggedAnswer, Note, answered
 from labelwise.data import load
@@ -107,18 +106,6 @@ def test_an_append_waits_for_the_lock_of_another(tmp_path):
         assert photos_of(path) == ["a"]
     waiting.join()
     assert photos_of(path) == ["a", "b"]
-
-
-def test_an_answer_reads_no_line_again(tmp_path, monkeypatch):
-    answers, read = LabelAnswers(AnswerLog(tmp_path / "log.jsonl")), []
-    answers.log.append(said(*map(str, range(500))))
-    answers.refresh()
-    opened = log._opened
-    monkeypatch.setattr(log, "_opened", lambda raw: read.append(raw) or opened(raw))
-    for number in range(5):
-        answers.add("dog", {f"new{number}": "no"}, "ada")
-    assert len(read) == 5
-    assert (answers.tally("dog").yes, answers.tally("dog").no, answers.answered) == (500, 5, 505)
 
 
 def test_people_agree_disagree_and_undo(tmp_path):

@@ -1,15 +1,22 @@
-"""A flipped bit in any file of an index or of a model: an error that names it, or no change."""
+"""Disks that flip bits, are full or may only be read: a sentence that names it, or no change.
+
+Held, for the latter two, to a small file system in memory, where this process may mount one.
+"""
 
 import json
+import os
 import random
 import re
 import shutil
 import sqlite3
-from contextlib import closing
+import subprocess
+import tempfile
+from contextlib import closing, contextmanager, suppress
 
 import numpy as np
 import pytest
 from search_setup import picture, save_model
+from web_setup import encoded, running
 
 from labelwise.calibration.auto import link_to_spec
 from labelwise.decide import promise_tags
@@ -21,6 +28,7 @@ from labelwise.photos.filters import near_copies
 from labelwise.photos.shift import evidence_of
 from labelwise.photos.store import Store
 from labelwise.predictions import Predictions
+from labelwise.system.files import append_whole
 from labelwise.system.progress import Silent
 
 LARGE = "labelwise.photos.index.KEPT_FROM"  # rows from which files keep probabilities
@@ -33,12 +41,6 @@ def kept_probabilities():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(LARGE, 1)
         yield
-
-
-@pytest.fixture
-def folder(made, tmp_path):
-    """A copy of the index, to be damaged."""
-    return shutil.copytree(made[0] / "photos.index", tmp_path / "damaged.index")
 
 
 @pytest.fixture(scope="module")
@@ -68,20 +70,12 @@ def answers(folder):
         return probs.tobytes(), repr((promise, near, said, other, looks))
 
 
-def outcome(folder):
-    """Return the answers of an index, or the sentence that says why there are none."""
+def outcome(say, *given):
+    """Return what is said, or the sentence that says why there is nothing."""
     try:
-        return answers(folder), None
+        return say(*given), None
     except LabelwiseError as error:
         return None, str(error)
-
-
-def hashed_files(folder):
-    return sorted(
-        path.relative_to(folder).as_posix()
-        for path in folder.rglob("*")
-        if path.is_file() and not path.name.startswith("photos.sqlite")
-    )
 
 
 def flip(path, place):
@@ -92,7 +86,9 @@ def flip(path, place):
 
 def test_a_flipped_bit_never_changes_an_answer_silently(made, tmp_path):
     home, expected = made
-    refused, kinds, files = set(), set(), hashed_files(home / "photos.index")
+    refused, kinds, folder = set(), set(), home / "photos.index"
+    files = sorted(str(one.relative_to(folder)) for one in folder.rglob("*") if one.is_file())
+    files = [name for name in files if not name.startswith("photos.sqlite")]
     assert {name.partition("/")[0] for name in files} == {
         *("answers.jsonl", "cache", "embeddings", "held-out.parquet", "index.json", "model.json"),
         *("likeness.json", "looks", "projection.npy", "scores", "taxonomy.csv"),
@@ -105,12 +101,11 @@ def test_a_flipped_bit_never_changes_an_answer_silently(made, tmp_path):
         places += [] if kind in kinds else [0, size - 1]
         kinds.add(kind)
         for place in places:
-            folder = tmp_path / "damaged.index"
-            shutil.copytree(home / "photos.index", folder)
+            folder = shutil.copytree(home / "photos.index", tmp_path / "damaged.index")
             if name.startswith(("scores", "embeddings", "looks")):
                 shutil.rmtree(folder / "cache")  # else they are not read
             flip(folder / name, place)
-            found, sentence = outcome(folder)
+            found, sentence = outcome(answers, folder)
             if sentence is None:
                 assert found == expected, f"bit {place} of {name}"
                 assert name.startswith(MADE_ANEW), f"bit {place} of {name} was not noticed"
@@ -130,22 +125,22 @@ def test_damaged_pages_of_the_database_are_a_sentence(made, tmp_path):
         start = draw.randrange(len(data) // 512) * 512
         data[start : start + 512] = draw.randbytes(512)
         (folder / "photos.sqlite").write_bytes(data)
-        _, sentence = outcome(folder)
+        _, sentence = outcome(answers, folder)
         assert sentence is None or "index" in sentence
         sentences += sentence is not None
         shutil.rmtree(folder)
     assert sentences
 
 
-def test_a_damaged_file_is_made_anew_by_the_way_out_that_is_named(made, folder):
-    home, expected = made
+def test_a_damaged_file_is_made_anew_by_the_way_out_that_is_named(made, tmp_path):
+    folder = shutil.copytree(made[0] / "photos.index", tmp_path / "damaged.index")
     for name in ("scores/000000000000.parquet", "model.json"):
         flip(folder / name, 8 * 300)
         shutil.rmtree(folder / "cache", ignore_errors=True)
         with pytest.raises(CheckpointError, match="labelwise index --rebuild --model RUN -o"):
             answers(folder)
-        update_index(folder, model=home / "model", rebuild=True, watch=Silent())
-        assert answers(folder)[0] == expected[0]
+        update_index(folder, model=made[0] / "model", rebuild=True, watch=Silent())
+        assert answers(folder)[0] == made[1][0]
 
 
 def test_what_is_of_another_version_or_was_changed_says_what_to_do(tmp_path, made):
@@ -167,13 +162,12 @@ def test_what_is_of_another_version_or_was_changed_says_what_to_do(tmp_path, mad
 
 def stated(run):
     """Return all that the files of a model say from which probabilities and figures are made."""
-    kept = Predictions.load(run / "predictions" / "test.parquet")
-    numbers = (
-        np.asarray(kept.logits).tobytes(),
-        np.asarray(kept.labels).tobytes(),
-        None if kept.link is None else link_to_spec(kept.link),
+    kept, spec = (
+        Predictions.load(run / "predictions/test.parquet"),
+        ModelSpec.load(run / "model.json"),
     )
-    spec = ModelSpec.load(run / "model.json")
+    link = None if kept.link is None else link_to_spec(kept.link)
+    numbers = (np.asarray(kept.logits).tobytes(), np.asarray(kept.labels).tobytes(), link)
     return spec.model_dump(), numbers, list(kept.ids), kept.names, kept.split
 
 
@@ -192,12 +186,113 @@ def test_a_flipped_bit_of_a_model_changes_nothing_silently(made):
         refused = 0
         for place in places:
             flip(path, place)
-            try:
-                found, sentence = stated(run), ""
-            except CheckpointError as error:
-                found, sentence = whole, str(error)
-                refused += 1
-            assert found == whole, f"bit {place} of {name}"
-            assert path.name in sentence or not sentence
+            found, sentence = outcome(stated, run)
+            assert path.name in sentence if sentence else found == whole, f"bit {place} of {name}"
+            refused += sentence is not None
             path.write_bytes(content)
         assert refused >= least
+
+
+@contextmanager
+def mounted(place, size):
+    """Yield a file system in memory of so many bytes; tests are skipped where none can be made."""
+    place.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(place)]
+    if shutil.which("mount") is None or subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("this process may not mount a file system")
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", str(place)], check=True)
+
+
+def fill(place):
+    """Write until nothing more fits."""
+    with (place / "filler").open("wb", buffering=0) as stream:
+        for size in (1 << 20, 1 << 12, 1):
+            with suppress(OSError):
+                while True:
+                    stream.write(b"x" * size)
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory):
+    home = tmp_path_factory.mktemp("library")
+    model = save_model(home / "model")
+    for number in range(6):
+        picture(home / "photos" / f"{number}.png", number)
+    update_index(home / "photos.index", [home / "photos"], model=model, watch=Silent())
+    return home
+
+
+@pytest.fixture(params=["read only", "full"])
+def closed(request, library, tmp_path):
+    """Return a function that yields a disk with the index, to which nothing can be written."""
+
+    @contextmanager
+    def made(cache=True):
+        with mounted(tmp_path / f"disk {cache}", 4 << 20) as disk:
+            shutil.copytree(library / "photos.index", disk / "photos.index")
+            if not cache:
+                shutil.rmtree(disk / "photos.index" / "cache", ignore_errors=True)
+            if request.param == "full":
+                fill(disk)
+            else:
+                subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+            yield disk
+
+    return made
+
+
+def test_search_needs_to_write_nothing(library, closed, warm_commands):
+    search = ["search", "photos.index", "dog, -beach", "--paths-only"]
+    expected = warm_commands.run(search, library)
+    assert (expected.returncode, expected.stdout.count("\n")) == (0, 6)
+    for cache in (True, False):
+        with closed(cache) as disk:
+            done = warm_commands.run(search, disk)
+            assert (done.returncode, done.stderr) == (0, expected.stderr)
+            assert done.stdout == expected.stdout
+
+
+def test_index_and_label_say_that_nothing_can_be_written(library, closed, warm_commands):
+    picture(library / "more" / "new.png", 77)
+    photos, photo = str(library / "photos"), str(library / "photos" / "0.png")
+    with closed() as disk:
+        for command in (
+            ["index", str(library / "more"), "-o", "photos.index"],
+            ["index", photos, "--model", str(library / "model"), "-o", "new.index"],
+            ["label", "photos.index", photo, "dog"],
+        ):
+            done = warm_commands.run(command, disk)
+            assert (done.returncode, done.stderr.count("\n")) == (1, 1), (command, done.stderr)
+            assert "should not happen" not in done.stderr
+            assert any(word in done.stderr for word in ("full", "read", "space")), done.stderr
+    assert os.path.exists(photo)
+
+
+def test_bodies_that_the_disk_does_not_take_are_refused_and_let_go(library, tmp_path, monkeypatch):
+    """The answer was a mistake of the server, and the bytes counted as kept for ever."""
+    with mounted(tmp_path / "disk", 1 << 20) as disk:
+        monkeypatch.setattr(tempfile, "tempdir", str(disk))
+        fill(disk)
+        with running(library / "model", decoders=0, body_memory=0) as server:
+            bodies = server.app.bodies
+            for content in (encoded(), encoded(size=(700, 700))):
+                answer = server.upload(("a.png", content))
+                assert "has no room for the bodies" in server.problem(answer, 503)
+            assert (bodies.arriving.used, bodies.whole.used, bodies.disk.used) == (0, 0, 0)
+            (disk / "filler").unlink()
+            assert server.upload(("a.png", encoded()))[0] == 200
+
+
+def test_a_file_is_appended_to_as_a_whole_or_not_at_all(tmp_path):
+    """The last page of the file has room for a part of what comes."""
+    with mounted(tmp_path / "disk", 1 << 16) as disk:
+        with (disk / "lines").open("ab", buffering=0) as stream:
+            append_whole(stream, b"first\n")
+            fill(disk)
+            with pytest.raises(OSError, match="No space left"):
+                append_whole(stream, b"x" * 10_000 + b"\n", durable=True)
+            append_whole(stream, b"second\n")
+        assert (disk / "lines").read_bytes() == b"first\nsecond\n"

@@ -1,40 +1,57 @@
-"""Files of ours and exports of other programs that a stranger changed: refused in a sentence.
+"""Files that a stranger changed or made: refused in a sentence, whatever their numbers claim.
 
 Each ended in an internal error, or was read as something else; or it brought what an attacker
-wants: a changed file outside the new folder, a full memory, a class at another detection.
+wants: a changed file outside the new folder, a full memory, a formula in a spreadsheet.
+Oracles: IEEE 754, the same pixels in a plain file, the module ``csv``, the bytes asked for at most.
 """
 
+import csv
 import io
 import json
 import logging
+import math
 import sqlite3
-from contextlib import closing, suppress
+import struct
+import tracemalloc
+import zlib
+from contextlib import closing, nullcontext, suppress
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pydicom
 import pytest
 import torch
 from band_files import dicom, npy, tiff
-from forged import rewrite
+from forged import facts_of, rewrite
 from PIL import Image
+from pydicom.encaps import encapsulate
+from pydicom.uid import DeflatedExplicitVRLittleEndian, RLELossless
 from safetensors.torch import load as tensors_of
 from safetensors.torch import save as as_bytes
-from search_setup import LABELS, save_model
+from search_setup import LABELS, picture, save_model
 from tifffile import TiffFile
 from tiny_clip import clip_folder
+from typed import must_run
 
+from labelwise.answers.agreement import write_table
 from labelwise.answers.log import AnswerLog
+from labelwise.calibration import beta, histogram, isotonic, platt, temperature
 from labelwise.contrib.camtrap import is_inside
 from labelwise.contrib.skos import read_skos
-from labelwise.data import load
+from labelwise.data import LabelTable, load
 from labelwise.data.camera_results import cut_crops, read_camera_results, with_classes
+from labelwise.data.export import export
 from labelwise.data.rows import parse_xml
-from labelwise.decide import Threshold
+from labelwise.decide import AtMost, ExpectedF, Promise, Threshold
 from labelwise.errors import CheckpointError, DataError, ImageError, LabelwiseError, SettingsError
-from labelwise.links import Sigmoid
+from labelwise.links import Link, Sigmoid, Softmax, check_log_probs
+from labelwise.methods import link_from_spec, link_to_spec, rule_from_spec, rule_to_spec
 from labelwise.models import ModelSpec
 from labelwise.models.graph_file import Facts
+from labelwise.models.scoring import scored
+from labelwise.objectives import PhiLink, QuasibinaryLink, SPALink
 from labelwise.photos.database import create_database, open_database
 from labelwise.photos.metadata import PhotoFacts, read_facts
 from labelwise.photos.shift import HeldOutPictures
@@ -43,14 +60,20 @@ from labelwise.photos.words.start import KeptAnswers, PhotoAnswer
 from labelwise.photos.words.text_image import TextHead
 from labelwise.pictures import Transform
 from labelwise.pictures import multiband as cubes
+from labelwise.pictures.decode import decode
 from labelwise.pictures.multiband import open_cube
+from labelwise.pictures.sources import FileImages
+from labelwise.predictions import Predictions
 from labelwise.scores.aggregating import aggregate_table
+from labelwise.scores.embeddings import Texts, read_prompts
 from labelwise.scores.read import read_detections
 from labelwise.scores.unlabelled_pool import holds_answers
 from labelwise.shards.inputs import InputRow
 from labelwise.shards.scoring_task import PLAN_SCHEMA, ScoringPlan, plan_name, plan_rows
 from labelwise.system.storage import storage_at
+from labelwise.system.table_files import write_csv
 from labelwise.system.tensors import save_tensors
+from labelwise.taxonomy import Taxonomy
 from labelwise.training.checkpoint import load_latest
 from labelwise.training.checkpoint import save as save_checkpoint
 from labelwise.types import LabelSpace
@@ -176,13 +199,12 @@ def test_held_out_pictures_and_heads_of_words_that_do_not_fit(tmp_path):
         for value in values:
             save_tensors(tmp_path / "p", PICTURES | {name: value})
             assert HeldOutPictures.load(tmp_path / "p") is None, name
-    good = {"weight": torch.ones(3, 2), "bias": torch.zeros(2)}
-    save_tensors(tmp_path / "h", good)
+    weight, bias = torch.ones(3, 2), torch.zeros(2)
+    save_tensors(tmp_path / "h", {"weight": weight, "bias": bias})
     assert TextHead.load(tmp_path / "h").scores(torch.ones(1, 3)).tolist() == [[3, 3]]
-    weights = (torch.ones(3, 2, 2), torch.ones(3, 2).long(), torch.full((3, 2), torch.nan))
-    changes = [{"weight": weight} for weight in weights]
-    for change in [*changes, {"bias": torch.ones(3)}, {"bias": torch.tensor(1.0)}]:
-        save_tensors(tmp_path / "h", good | change)
+    odd = [(one, bias) for one in (torch.ones(3, 2, 2), weight.long(), weight * torch.nan)]
+    for pair in [*odd, (weight, torch.ones(3)), (weight, torch.tensor(1.0))]:
+        save_tensors(tmp_path / "h", dict(zip(("weight", "bias"), pair, strict=True)))
         with pytest.raises(CheckpointError, match="must hold a weight"):
             TextHead.load(tmp_path / "h")
 
@@ -283,44 +305,10 @@ def test_a_checkpoint_whose_sum_was_blanked_is_damaged(tmp_path):
         load_latest(tmp_path)
 
 
-@pytest.fixture
-def package(tmp_path):
-    folder = tmp_path / "package"
-    folder.mkdir()
-    (folder / "deployments.csv").write_text("deploymentID\nd\n")
-    (folder / "media.csv").write_text(
-        "mediaID,deploymentID,timestamp,filePath,fileMediatype\n"
-        "m,d,2024-05-01T06:30:00Z,a.jpg,image/jpeg\n"
-    )
-    (folder / "observations.csv").write_text(
-        "observationID,deploymentID,mediaID,eventStart,eventEnd,observationLevel,observationType,"
-        "scientificName\no,d,m,2024-05-01T06:30:00Z,2024-05-01T06:30:00Z,media,animal,Sus scrofa\n"
-    )
-    return folder
-
-
-def state(folder, *more, **places):
-    names = ("deployments", "media", "observations")
-    resources = [{"name": name, "path": places.get(name, f"{name}.csv")} for name in names]
-    (folder / "datapackage.json").write_text(json.dumps({"resources": [*more, *resources]}))
-
-
-def test_a_package_cannot_name_tables_outside_it(package, tmp_path):
-    outside = tmp_path / "outside.csv"
-    outside.write_text((package / "observations.csv").read_text())
-    for path in ("../outside.csv", str(outside)):
-        state(package, {"name": "observations", "path": path})
-        with pytest.raises(DataError, match="once, with a path within the package"):
-            load(package)
-        state(package, observations=path)
-        with pytest.raises(DataError, match="within the package"):
-            load(package)
-    state(package, {"name": ["media"]})
-    assert len(load(package, check_files=False)) == 1
+def test_a_package_cannot_name_files_outside_it():
     elsewhere = ["", "/a", "../a", "a/../../b", "C:\\a", "..\\a", "\\\\host\\a", "a\nb", "a\0"]
-    elsewhere.append("s3://a")
-    for place in ("a.csv", "tables/a.csv", *elsewhere):
-        assert is_inside(place) == (place not in elsewhere), place
+    for place in ("a.csv", "tables/a.csv", *elsewhere, "s3://a"):
+        assert is_inside(place) == place.endswith(".csv"), place
 
 
 def results(folder, file, **more):
@@ -391,17 +379,17 @@ def test_columns_that_hold_something_else_and_text_that_is_not_text(tmp_path):
         with pytest.raises(DataError, match=r"the column .* must hold"):
             read_detections(tmp_path / "d.parquet")
     # A byte changed in the file, which Arrow does not look at until a text is made of it.
-    for old, new in ((b"Parus", b"P\xecrus"), (b"Scientific name", b"Scientific\xecname")):
-        pq.write_table(pa.table(CALL), tmp_path / "d.parquet", compression="none")
-        content = (tmp_path / "d.parquet").read_bytes()
-        (tmp_path / "d.parquet").write_bytes(content.replace(old, new))
+    bands, calls = tmp_path / "metadata.parquet", tmp_path / "d.parquet"
+    named = f"bigearthnet:{tmp_path}"
+    for place, facts, old, new, read in (
+        (calls, CALL, b"Parus", b"P\xecrus", read_detections),
+        (calls, CALL, b"Scientific name", b"Scientific\xecname", read_detections),
+        (bands, PATCH, b"Pastures", b"P\xecstures", lambda _: load(named, check_files=False)),
+    ):
+        pq.write_table(pa.table(facts), place, compression="none")
+        place.write_bytes(place.read_bytes().replace(old, new))
         with pytest.raises(DataError):
-            read_detections(tmp_path / "d.parquet")
-    pq.write_table(pa.table(PATCH), tmp_path / "metadata.parquet", compression="none")
-    content = (tmp_path / "metadata.parquet").read_bytes()
-    (tmp_path / "metadata.parquet").write_bytes(content.replace(b"Pastures", b"P\xecstures"))
-    with pytest.raises(DataError):
-        load(f"bigearthnet:{tmp_path}", check_files=False)
+            read(place)
 
 
 CALL = {"Start (s)": [0.0], "Confidence": [0.5], "File": ["a.wav"]}
@@ -418,3 +406,302 @@ def test_entities_are_not_allowed_in_any_encoding(encoding):
     forged = f'{mark}{head}<!DOCTYPE a [<!ENTITY b "b">]><a>&b;</a>'.encode(encoding)
     with pytest.raises(DataError, match="entities are not allowed"):
         parse_xml(forged, "a.xml")
+
+
+BAD = (math.nan, math.inf, -math.inf, 1e300, 10**400)
+TOO_LONG = (2**64, -(2**63))  # integers that arrays do not take: predict ended in OverflowError
+
+
+def fitted(fit):
+    generator = torch.Generator().manual_seed(1)
+    logits = torch.randn(300, 3, generator=generator)
+    labels = (torch.rand(300, 3, generator=generator) < logits.sigmoid()).float()
+    return fit(logits, labels, Sigmoid())
+
+
+LINKS = [
+    Softmax(2.0),
+    PhiLink(1.0, 2.0),
+    SPALink(),
+    QuasibinaryLink(1.5),
+    *(fitted(fit) for fit in (platt, beta, isotonic, histogram, temperature)),
+]
+RULES = [Threshold(0.5), Threshold((0.1, 0.2, 0.3)), ExpectedF(2.0), AtMost(Threshold(0.5), 2)]
+
+
+def places(value, path=()):
+    """Yield the path of every number in plain data."""
+    if isinstance(value, dict):
+        for key, child in value.items():
+            yield from places(child, (*path, key))
+    elif isinstance(value, list | tuple):
+        for key, child in enumerate(value):
+            yield from places(child, (*path, key))
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        yield path
+
+
+def planted(value, path, bad):
+    """Return a copy of plain data with another number at a path."""
+    value = json.loads(json.dumps(value))
+    node = value
+    for key in path[:-1]:
+        node = node[key]
+    node[path[-1]] = bad
+    return value
+
+
+def planted_in(made, bad):
+    """Yield how a link or rule is read with a bad number at each of some 25 places."""
+    is_link = isinstance(made, Link)
+    spec = (link_to_spec if is_link else rule_to_spec)(made)
+    read = link_from_spec if is_link else rule_from_spec
+    read(json.loads(json.dumps(spec)))
+    found = list(places(spec))
+    assert found
+    for path in found[:: max(1, len(found) // 25)]:
+        yield lambda path=path: read(planted(spec, path, bad))
+
+
+@pytest.mark.parametrize("made", [*LINKS, *RULES], ids=lambda made: made.kind)
+def test_every_number_of_a_link_or_rule_must_be_a_finite_number(made):
+    """A threshold of "1e999" was infinite: no photo had a label any more."""
+    wrong = [(bad, "must be finite") for bad in BAD[:4]]
+    wrong += [(bad, r"at most 2\^53") for bad in (*BAD[4:], *TOO_LONG)]
+    for bad, words in [*wrong, *((bad, "cannot be made") for bad in ("1e999", "0.5", True, False))]:
+        for reading in planted_in(made, bad):
+            with pytest.raises(LabelwiseError, match=words):
+                reading()
+
+
+def test_a_whole_number_is_as_good_as_its_fraction():
+    """The square of a beta of 2**53 is no number that an array takes."""
+    probs = torch.rand(20, 3, generator=torch.Generator().manual_seed(2))
+    for whole in (2, 2**31, 2**53):
+        read = rule_from_spec(json.loads(json.dumps({"kind": "expected-f", "beta": whole})))
+        assert torch.equal(read(probs), ExpectedF(float(whole))(probs))
+
+
+PROMISE = Promise("recall", 0.9, 0.95, 200, 150, 0.93, "test photos", "2026-01-01", "exact")
+
+
+@pytest.mark.parametrize("bad", BAD)
+def test_a_model_with_a_number_that_is_none_is_not_loaded(tmp_path, bad):
+    save_model(tmp_path)
+    file = tmp_path / "model.json"
+    good = facts_of(file) | {"promises": [PROMISE.spec()]}
+    file.write_text(json.dumps(good))
+    assert ModelSpec.load(file).promises == (PROMISE.spec(),)
+    for part in ("rule", "promises", "transform"):
+        for path in places(good[part]):
+            file.write_text(json.dumps(planted(good, (part, *path), bad)))
+            with pytest.raises(CheckpointError, match=r"model\.json is not usable"):
+                ModelSpec.load(file)
+    with pytest.raises(ValueError, match="finite"):
+        Transform(8, mean=(0.5, math.nan, 0.5))
+
+
+def test_predict_with_a_nan_in_the_link_says_so_and_writes_nothing(tmp_path, warm_commands):
+    model = save_model(tmp_path / "model")
+    picture(tmp_path / "a.png", 1)
+    facts = facts_of(model / "model.json")
+    link = {"kind": "platt", "link": {"kind": "sigmoid"}, "slope": [1.0] * 4}
+    facts["link"] = link | {"offset": [0.0, math.nan, 0.0, 0.0], "limit": 50.0}
+    (model / "model.json").write_text(json.dumps(facts))
+    done = warm_commands.run(["predict", "model", "a.png", "-o", "out.csv"], tmp_path)
+    assert done.returncode == 1
+    assert "every number of the link must be finite, got nan at 'offset.1'" in done.stderr
+    assert not (tmp_path / "out.csv").exists()
+    parts = {"link": NeverNumbers(), "rule": Threshold(0.5)}
+    damaged = SimpleNamespace(space=LabelSpace(("a", "b")), **parts)
+    with pytest.raises(CheckpointError, match="6 of 6 probabilities are not numbers"):
+        scored(damaged, torch.zeros(3, 2))
+    pair = torch.zeros(2), torch.tensor([0.0, -math.inf])  # certain is a number
+    assert check_log_probs(*pair) == pair
+
+
+class NeverNumbers(Link):
+    """A link that answers NaN, as a damaged one inside a process would."""
+
+    kind = "never-numbers"
+
+    def log_probs(self, logits):
+        return logits * math.nan, logits
+
+
+def test_predictions_with_a_nan_name_the_row(tmp_path):
+    path = tmp_path / "p.parquet"
+    logits = torch.tensor([[0.0, math.inf], [1.0, -2.0]])  # certain is a number
+    truth = torch.tensor([[0.0, 1.0], [1.0, 0.5]])
+    good = Predictions(["a", "b"], logits, truth, None, ("x", "y"), "test", Sigmoid())
+    good.save(path)
+    assert np.array_equal(Predictions.load(path).logits, good.logits)
+    table = pq.read_table(path)
+    for column, value, words in (
+        ("logits", math.nan, "logits: row 2 must hold numbers, got nan"),
+        ("labels", math.nan, "labels: row 2 must hold numbers between 0 and 1"),
+        ("labels", 7.0, "labels: row 2 must hold numbers between 0 and 1"),
+    ):
+        values = pa.array([table[column][0].as_py(), [1.0, value]], table.schema.field(column).type)
+        place = table.column_names.index(column)
+        pq.write_table(table.set_column(place, column, values), path)
+        with pytest.raises(CheckpointError, match=words):
+            Predictions.load(path)
+
+
+GREY = np.arange(20, dtype=np.uint16).reshape(4, 5)
+HEAD = 144  # bytes up to the end of the length of the file's own facts, the last four of these
+
+
+def deflated(more: int) -> bytes:
+    """Return a deflated DICOM file of GREY, with a private field of so many zeros behind it."""
+    file, stream = pydicom.dcmread(io.BytesIO(dicom(GREY))), io.BytesIO()
+    file.file_meta.TransferSyntaxUID = DeflatedExplicitVRLittleEndian
+    file.save_as(stream, enforce_file_format=True)
+    whole = stream.getvalue()
+    start = HEAD + struct.unpack("<I", whole[HEAD - 4 : HEAD])[0]
+    fields = zlib.decompress(whole[start:], -zlib.MAX_WBITS)
+    fields += struct.pack("<HH2sHI", 0x7FE3, 0x10, b"OB", 0, more) + bytes(more)
+    deflating = zlib.compressobj(9, zlib.DEFLATED, -zlib.MAX_WBITS)
+    return whole[:start] + deflating.compress(fields) + deflating.flush()
+
+
+def rle(rows: int, columns: int) -> bytes:
+    """Return a DICOM file that says it has so many values, and holds next to none."""
+    file, stream = pydicom.dcmread(io.BytesIO(dicom(GREY))), io.BytesIO()
+    file.Rows, file.Columns = rows, columns
+    file.file_meta.TransferSyntaxUID = RLELossless
+    frame = struct.pack("<16I", 2, *(64 + 2 * n for n in range(15))) + b"\x81\x00" * 2
+    file.PixelData = encapsulate([frame])
+    file["PixelData"].is_undefined_length = True
+    file.save_as(stream, enforce_file_format=True)
+    return stream.getvalue()
+
+
+def heic(*claimed: int) -> bytes:
+    """Return a HEIC photo of 64 x 64 that claims another size."""
+    pillow_heif = pytest.importorskip("pillow_heif")
+    pillow_heif.register_heif_opener()
+    stream = io.BytesIO()
+    Image.new("RGB", (64, 64), "red").save(stream, "HEIF")
+    head, field, rest = stream.getvalue().partition(b"ispe")
+    assert struct.unpack(">4xII", rest[:12]) == (64, 64)
+    return head + field + rest[:4] + struct.pack(">II", *claimed) + rest[12:]
+
+
+def most_memory(read, content, name, sentence=None) -> int:
+    """Return the most memory asked for until a file was read, or refused in this sentence."""
+    tracemalloc.start()
+    with pytest.raises(ImageError, match=sentence) if sentence else nullcontext():
+        read(content, name)
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return most
+
+
+def test_deflated_dicom_is_read_as_the_plain_one_or_refused_before_it_is_too_large(monkeypatch):
+    monkeypatch.setenv("LABELWISE_MAX_PIXELS", "1000000")
+    for more in (0, 2_900_000):
+        assert np.array_equal(open_cube(deflated(more), "a.dcm").values[:, :, 0], GREY)
+    monkeypatch.setenv("LABELWISE_MAX_PIXELS", "1000000")
+    bomb = deflated(40_000_000)
+    assert len(bomb) < 100_000
+    sentence = "inflated, it has more than 3,000,000 bytes"
+    assert most_memory(open_cube, bomb, "a.dcm", sentence) < 10_000_000
+
+
+def test_dicom_that_holds_less_than_it_says_is_refused():
+    most = 5 * 3000 * 3000  # as a true one of that size
+    assert most_memory(open_cube, rle(3000, 3000), "a.dcm", r"a\.dcm") < most
+    most_memory(open_cube, rle(60_000, 60_000), "a.dcm", "more than 89,478,485 pixels")
+
+
+def test_a_heic_photo_that_lies_about_its_size_is_refused():
+    assert decode(heic(64, 64), "a.heic").size == (64, 64)
+    many, broken = "more than 89,478,485 pixels", "cannot be read"
+    claims = [((60_000, 60_000), many), ((2**31 - 1, 2), many), ((9000, 9000), broken)]
+    claims += [((1, 1), broken), *(((side, side), "not an image") for side in (0, 2**32 - 1))]
+    for claimed, sentence in claims:
+        assert most_memory(decode, heic(*claimed), "a.heic", sentence) < 10_000_000
+
+
+@pytest.mark.parametrize("mode", ["RGBA", "LA", "P"])
+def test_alpha_is_laid_on_white_in_strips_as_in_one_piece(mode):
+    """Pictures higher than a strip; the layers of a whole one took 12 bytes a pixel more."""
+    values = np.random.default_rng(0).integers(0, 256, (1100, 7, 4), np.uint8)
+    image, stream = Image.fromarray(values).convert(mode), io.BytesIO()
+    image.save(stream, "PNG", **({"transparency": 3} if mode == "P" else {}))
+    layer = Image.open(stream).convert("RGBA")
+    whole = Image.alpha_composite(Image.new("RGBA", layer.size, "white"), layer).convert("RGB")
+    assert np.array_equal(np.asarray(decode(stream.getvalue(), "a.png")), np.asarray(whole))
+
+
+def test_deep_grey_takes_few_bytes_a_pixel():
+    stream = io.BytesIO()
+    Image.fromarray(np.full((1000, 1000), 4096, np.uint16)).save(stream, "PNG")
+    decode(stream.getvalue(), "a.png")  # what is loaded once
+    assert most_memory(decode, stream.getvalue(), "a.png") < 8e6
+    assert np.asarray(decode(stream.getvalue(), "a.png"))[0, 0].tolist() == [16] * 3
+
+
+FORMULAS = ["=1+1", "=cmd|' /C calc'!A0", "-beach", "+33", "@SUM(A1)", "'=quoted", "''=twice"]
+NAMES = [*(name for name in FORMULAS if "|" not in name), "'tis", "''", "dog"]
+
+
+def cells_of(path):
+    """Return all cells of a table, none of which may be a formula."""
+    mark = "\t" if path.suffix == ".tsv" else ","
+    with path.open(newline="", encoding="utf-8") as stream:
+        rows = list(csv.reader(stream, delimiter=mark))
+    assert not [cell for row in rows for cell in row if cell[:1] in tuple("=+-@\t\r")]
+    return rows
+
+
+@pytest.mark.parametrize("silent", [False, True], ids=["lists", "columns"])
+@pytest.mark.parametrize("name", ["table.csv", "table.tsv"])
+def test_a_label_table_is_read_as_it_was_made(tmp_path, name, silent):
+    photos = [f"{one.replace('/', '')}.png" for one in NAMES]
+    labels = np.eye(len(NAMES), dtype=np.uint8)
+    labels[:, 1] = 1
+    labels[:, 0] = labels[:, 0] * (not silent)
+    table = LabelTable.from_arrays(
+        NAMES, FileImages(tmp_path, photos), labels, group=NAMES, name="strange"
+    )
+    export(table, tmp_path / name)
+    assert (len(cells_of(tmp_path / name)[0]) > len(NAMES)) == silent
+    back = load(str(tmp_path / name), check_files=False)
+    assert list(back.ids) == photos
+    assert list(back.group) == NAMES
+    order = [back.space.names.index(one) for one in NAMES]
+    assert np.array_equal(back.targets()[0][:, order], labels)
+
+
+def test_answers_of_the_labelling_page_and_texts_of_labels(tmp_path):
+    answers = {f"/photos/{row}.png": {name: row == 1} for row, name in enumerate(FORMULAS)}
+    write_table(tmp_path / "answers.csv", FORMULAS, answers, None)
+    cells_of(tmp_path / "answers.csv")
+    assert load(str(tmp_path / "answers.csv"), check_files=False).space.names == tuple(FORMULAS)
+    pairs = tuple((name, f"{name} in a photo") for name in FORMULAS)
+    texts = Texts(tuple(FORMULAS), np.eye(len(FORMULAS), dtype=np.float32), pairs, None, None)
+    write_csv(tmp_path / "prompts.csv", ["label", "prompt"], texts.prompts)
+    cells_of(tmp_path / "prompts.csv")
+    assert [(label, text) for _, label, text in read_prompts(tmp_path / "prompts.csv")] == [*pairs]
+
+
+def test_keywords_in_photos_of_strangers(tmp_path):
+    child, parent = "=1+1", "@SUM(A1)"
+    packet = (
+        '<x:xmpmeta xmlns:x="adobe:ns:meta/"><rdf:RDF xmlns:rdf="http://www.w3.org/1999/02/22-rdf'
+        '-syntax-ns#"><rdf:Description xmlns:lr="http://ns.adobe.com/lightroom/1.0/">'
+        f"<lr:hierarchicalSubject><rdf:Bag><rdf:li>{parent}|{child}</rdf:li></rdf:Bag>"
+        "</lr:hierarchicalSubject></rdf:Description></rdf:RDF></x:xmpmeta>"
+    )
+    (tmp_path / "photos").mkdir()
+    Image.new("RGB", (8, 8)).save(tmp_path / "photos" / "a.png")
+    (tmp_path / "photos" / "a.xmp").write_text(packet)
+    table, above = tmp_path / "table.csv", tmp_path / "above.csv"
+    must_run("data", "keywords", tmp_path / "photos", "-o", table, "--taxonomy", above)
+    cells_of(table)
+    assert cells_of(above)[1] == ["'=1+1", "'@SUM(A1)"]
+    assert Taxonomy.read(above).parents == {child: parent}
+    assert child in load(str(table), check_files=False).space.names

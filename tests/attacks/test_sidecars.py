@@ -125,13 +125,9 @@ def test_a_forged_note_deletes_no_keyword(store, tmp_path, tagged_before):
 
 
 def test_keywords_of_another_index_go_only_where_they_are_adopted(store, tmp_path):
-    path = tmp_path / "a.jpg.xmp"
-    cat = [Keyword("cat", 0.9, "m", "2026")]
-    path.write_bytes(tagged(drawn_sidecar(3), DOG))
-    before = subjects(drawn_sidecar(3))
-    write_sidecar(store, str(path), cat)
-    assert subjects(path.read_bytes()) == [*before, "dog", "cat"]
-    undo_sidecar(store, str(path))
-    path.write_bytes(tagged(drawn_sidecar(3), DOG))
-    write_sidecar(store, str(path), cat, adopt=True)
-    assert subjects(path.read_bytes()) == [*before, "cat"]
+    path, before = tmp_path / "a.jpg.xmp", subjects(drawn_sidecar(3))
+    for adopt, other in ((False, ["dog"]), (True, [])):
+        path.write_bytes(tagged(drawn_sidecar(3), DOG))
+        write_sidecar(store, str(path), [Keyword("cat", 0.9, "m", "2026")], adopt=adopt)
+        assert subjects(path.read_bytes()) == [*before, *other, "cat"]
+        undo_sidecar(store, str(path))

@@ -6,7 +6,6 @@ import pytest
 from tiny_predictor import NAMES, make, pictures
 
 from labelwise.contrib import cvat
-from labelwise.errors import LabelwiseError
 from labelwise.models import Predictor
 
 pytest.importorskip("cvat_sdk", reason="cvat-sdk is not installed")
@@ -33,13 +32,6 @@ class Task:
         ]
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("cvat") / "model"
-    make().save(folder)
-    return folder
-
-
 def annotate(function, monkeypatch, **options):
     """Return what cvat-sdk's driver uploads: sets of (frame, label of the task)."""
     from cvat_sdk.auto_annotation import annotate_task, driver
@@ -59,25 +51,14 @@ def annotate(function, monkeypatch, **options):
     return {(tag.frame, tag.label_id) for tag in data.tags}
 
 
-def test_photos_get_the_tags_that_the_model_decides(model, monkeypatch):
-    own = Predictor.load(model).predict(pictures(6))
-    expected = {
-        (10 * row, TASK_IDS[name]) for row, names in enumerate(own.labels) for name in names
-    }
-    assert 0 < len(expected) < 6 * len(NAMES)
-    assert annotate(cvat.create(model=str(model)), monkeypatch) == expected
-
-
-def test_a_confidence_is_one_of_calibrated_probabilities(model, monkeypatch):
-    probs = Predictor.load(model).predict(pictures(6)).probs
-    level = float(probs.median()) + 1e-4
-    expected = {
-        (10 * row, TASK_IDS[NAMES[column]]) for row, column in (probs >= level).nonzero().tolist()
-    }
-    assert 0 < len(expected) < 6 * len(NAMES)
-    assert annotate(cvat.create(str(model)), monkeypatch, conf_threshold=level) == expected
-
-
-def test_what_is_no_model_gets_one_sentence(tmp_path):
-    with pytest.raises(LabelwiseError, match="is not there; a model is the folder of a run"):
-        cvat.create(model=str(tmp_path / "nothing"))
+def test_photos_get_the_tags_that_the_model_decides_or_surer_ones(tmp_path, monkeypatch):
+    make().save(tmp_path / "model")
+    own = Predictor.load(tmp_path / "model").predict(pictures(6))
+    decided = {(10 * row, TASK_IDS[name]) for row, names in enumerate(own.labels) for name in names}
+    level = float(own.probs.median()) + 1e-4  # of calibrated probabilities
+    above = (own.probs >= level).nonzero().tolist()
+    sure = {(10 * row, TASK_IDS[NAMES[column]]) for row, column in above}
+    function = cvat.create(model=str(tmp_path / "model"))
+    for expected, options in ((decided, {}), (sure, {"conf_threshold": level})):
+        assert 0 < len(expected) < 6 * len(NAMES)
+        assert annotate(function, monkeypatch, **options) == expected

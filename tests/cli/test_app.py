@@ -20,7 +20,6 @@ from search_setup import save_model
 from labelwise.cli import main
 from labelwise.cli.app import app
 from labelwise.cli.command import DECLARED
-from labelwise.cli.command import VERBS as SPECS
 from labelwise.errors import LabelwiseError
 
 VERBS = (
@@ -174,14 +173,7 @@ def test_old_names_work_with_a_note(old, new, monkeypatch, capsys):
     assert capsys.readouterr().err.count("works until 0.4") == (words[0] != expected[0])
 
 
-def test_the_labelling_page_takes_what_every_server_takes(monkeypatch, capsys):
-    """A variable of the environment that is for the page does not stop what is not."""
-    serve, label = (
-        {flag for one in COMMANDS[path].params for flag in one.opts} for path in ("serve", "label")
-    )
-    of_models = {"--also", "--device", "--photoprism", "--label-studio", "--mcp", "--http"}
-    of_models |= {"--write", "--tag-folder", *(flag for flag in serve if "--max-" in flag)}
-    assert serve - of_models - {"run", "index", "--max-body"} <= label
+def test_a_variable_for_the_labelling_page_does_not_stop_what_is_not(monkeypatch, capsys):
     monkeypatch.setenv("LABELWISE_DECODERS", "1")
     assert call(monkeypatch, "label", "next", "nowhere") == 1
     assert "nowhere" in capsys.readouterr().err
@@ -236,15 +228,9 @@ def test_files_written_beside_others_are_not_overwritten_either(monkeypatch, cap
     assert all(one.read_text() == "months of work" for one in mine)
     made = {"run", "a.png", "b.png", table.name, review.name, *(one.name for one in mine)}
     assert {one.name for one in tmp_path.iterdir()} == made
-
-
-def test_overwrite_replaces_a_file(monkeypatch, tmp_path):
-    (tmp_path / "photos.csv").write_text("path,labels\na.png,dog\nb.png,cat\n")
-    (tmp_path / "rules.csv").write_text("group,kind,labels\nx,at-most-one,dog|cat\n")
-    (out := tmp_path / "out.csv").write_text("old")
-    words = ["data", "rules", tmp_path / "photos.csv", tmp_path / "rules.csv", "-o", out]
+    words = ("data", "convert", table, "--for", "label-studio", "-o", tmp_path / "tasks.json")
     assert call(monkeypatch, *words, "--overwrite") == 0
-    assert "dog" in out.read_text()
+    assert mine[0].read_text() != "months of work"
 
 
 @pytest.mark.parametrize(
@@ -308,13 +294,21 @@ def test_debug_shows_the_traceback(monkeypatch, words):
         main()
 
 
-def test_an_unforeseen_error_is_a_sentence_too(monkeypatch, capsys):
-    monkeypatch.setattr("labelwise.cli.methods.show_table", lambda *rows, **words: 1 / 0)
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (KeyError("x"), "KeyError: 'x'; this should not happen, --debug shows where it did"),
+        (PermissionError(13, "Permission denied", "a.csv"), "a.csv: Permission denied"),
+        (OSError(28, "No space left on device"), "No space left on device"),
+    ],
+)
+def test_an_unforeseen_error_is_a_sentence_too(monkeypatch, capsys, error, said):
+    def fails(*rows, **words):
+        raise error
+
+    monkeypatch.setattr("labelwise.cli.methods.show_table", fails)
     assert call(monkeypatch, "papers", "methods") == 1
-    assert capsys.readouterr().err == (
-        "labelwise: ZeroDivisionError: division by zero; "
-        "this should not happen, --debug shows where it did\n"
-    )
+    assert capsys.readouterr().err == f"labelwise: {said}\n"
 
 
 @pytest.mark.parametrize(
@@ -358,34 +352,19 @@ def test_methods_are_listed_without_torch_as_the_catalogue_has_them():
     }
 
 
-def test_one_method_is_shown_with_its_options(monkeypatch, capsys):
-    assert call(monkeypatch, "papers", "methods", "spa") == 0
-    shown = capsys.readouterr().out
-    assert "zeta_neg" in shown
-    assert "labelwise train DATA --method spa --set options.KEY=VALUE" in shown
-
-
-@pytest.mark.parametrize(("photos", "few"), [(40, True), (120, False)])
-def test_a_split_says_when_too_few_test_photos_are_left(monkeypatch, capsys, tmp_path, photos, few):
-    """Oracle: half of the photos are test photos, and guarantees take 50."""
-    for number in range(photos):
+def test_a_split_says_when_too_few_test_photos_are_left(monkeypatch, capsys, tmp_path):
+    """Oracle: the share of test photos, of which guarantees take 50."""
+    for number in range(100):
         Image.new("RGB", (8, 8), (number, 0, 0)).save(tmp_path / f"{number}.png")
-    rows = [f"{number}.png,{'dog' if number % 2 else 'cat'}" for number in range(photos)]
+    rows = [f"{number}.png,{'dog' if number % 2 else 'cat'}" for number in range(100)]
     (tmp_path / "photos.csv").write_text("\n".join(["path,labels", *rows]))
     monkeypatch.chdir(tmp_path)
-    words = ("data", "split", "photos.csv", "-o", "split.csv", "--shares", "train=.5,test=.5")
-    assert call(monkeypatch, *words) == 0
-    shown = capsys.readouterr()
-    assert ("Only 20 test photos: guarantees need at least 50." in shown.err) == few
-    assert shown.out.splitlines()[-1] == "Next: labelwise train split.csv"
-
-
-def test_every_verb_says_what_to_do_next():
-    """A verb that serves, or a data set's last step, ends by itself; all others name a command."""
-    for path in COMMANDS:
-        module = SPECS[path]["run"].partition(":")[0]
-        source = (files("labelwise.cli") / f"{module}.py").read_text("utf-8")
-        assert "next_steps(" in source or path == "serve", path
+    words = ("data", "split", "photos.csv", "-o", "split.csv", "--overwrite", "--shares")
+    for shares, few in (("train=.8,test=.2", True), ("train=.5,test=.5", False)):
+        assert call(monkeypatch, *words, shares) == 0
+        shown = capsys.readouterr()
+        assert ("Only 20 test photos: guarantees need at least 50." in shown.err) == few
+        assert shown.out.splitlines()[-1] == "Next: labelwise train split.csv"
 
 
 STOPPED_AT_AN_IMPORT = """
@@ -409,7 +388,6 @@ main()
     [
         ("typer", ["train", "scenes", "-o", "new"], "stopped"),
         ("torch", ["train", "scenes", "-o", "new"], "stopped; nothing was written"),
-        ("PIL", ["predict", "model", "a.png", "-o", "a.csv"], "stopped; nothing was written"),
     ],
 )
 def test_ctrl_c_during_imports_is_answered_in_words(tmp_path, module, arguments, sentence):

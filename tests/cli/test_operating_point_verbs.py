@@ -92,11 +92,7 @@ def test_the_report_draws_curves_and_tells_sites_apart(sites, tmp_path):
     assert [one.part for one in found.curves] == ["", "forest", "road"]
     figures = {(row.name, one.name): one for row in found.subgroups for one in row.figures}
     assert figures["forest", "wrong labels"].differs
-    page = (out / "report.html").read_text()
-    for words in ('id="curves"', "ROC curve of deer", "Precision and recall of deer"):
-        assert words in page
-    assert "Significantly different from the other photos:" in page
-    assert "wrong labels of forest" in page
+    assert "wrong labels of forest" in (out / "report.html").read_text()
 
 
 def test_a_tuned_level_that_other_rows_miss_is_said_and_a_guarantee_is_offered(tmp_path):

@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 from test_app import call
 from tiny_predictor import NAMES, make
-from typed import refused
+from typed import must_run, refused, run
 
 from labelwise.decide import TopK
 from labelwise.system.text import from_cell
@@ -58,9 +58,8 @@ def pictures(tmp_path_factory):
 
 @pytest.mark.parametrize("out", ["out.csv", "shards/"])
 def test_the_decoder_of_a_gpu_needs_one(model, pictures, tmp_path, out):
-    words = ["predict", str(model), str(pictures), "-o", str(tmp_path) + "/" + out]
-    said = "--decode cuda needs a model on a GPU, --device cuda; got cpu"
-    assert refused(*words, "--decode", "cuda") == said
+    said = refused("predict", model, pictures, "-o", f"{tmp_path}/{out}", "--decode", "cuda")
+    assert said == "--decode cuda needs a model on a GPU, --device cuda; got cpu"
     assert list(tmp_path.iterdir()) == []
 
 
@@ -110,12 +109,11 @@ def test_good_files_are_answered_and_broken_ones_named_in_files_of_each_kind(
         ),
     ],
 )
-def test_bad_requests_get_a_sentence(model, pictures, monkeypatch, capsys, arguments, sentence):
+def test_bad_requests_get_a_sentence(model, pictures, arguments, sentence):
     filled = [text.format(model=model, pictures=pictures) for text in arguments]
-    assert call(monkeypatch, "predict", *filled) == 1
-    shown = capsys.readouterr()
-    assert sentence in shown.err
-    assert shown.out == ""
+    done = run("predict", *filled)
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert sentence in f"{done.stderr} {done.exception}"
 
 
 def test_ctrl_c_says_what_became_of_the_file(model, pictures, tmp_path, monkeypatch, capsys):
@@ -148,8 +146,7 @@ def test_odd_neighbours_in_a_folder_stop_nothing(model, tmp_path, monkeypatch, c
     assert sorted(names) == ["a.png", r"caf\xe9.png", "eps.jpg", "thin.png"]
     failed = [name for name, answer in zip(names, answers, strict=True) if "error" in answer]
     assert failed == ["eps.jpg"]
-    assert call(monkeypatch, "predict", str(model), str(folder / "pipe.jpg")) == 1
-    assert "it is a device, pipe or socket" in capsys.readouterr().err
+    assert "it is a device, pipe or socket" in run("predict", model, folder / "pipe.jpg").stderr
 
 
 def test_cells_are_no_formulas_and_labels_no_commands(tmp_path, monkeypatch, capsys):
@@ -168,17 +165,16 @@ def test_cells_are_no_formulas_and_labels_no_commands(tmp_path, monkeypatch, cap
     assert set(from_cell(row[1]).split("|")) == set(names)
 
 
-def test_answers_obey_a_taxonomy(model, pictures, tmp_path, monkeypatch, capsys):
+def test_answers_obey_a_taxonomy(model, pictures, tmp_path):
     """Oracle: the plain answers. Each chain of two labels is asked for, so one is broken."""
     photos = [str(pictures / name) for name in ("plain.png", "deep.png")]
     moved = 0
     for child, parent in ((NAMES[0], NAMES[1]), (NAMES[1], NAMES[0])):
         (tmp_path / "kinds.csv").write_text(f"child,parent\n{child},{parent}\n")
         found = {}
-        for name, more in (("plain", ()), ("kinds", ("--taxonomy", str(tmp_path / "kinds.csv")))):
+        for name, more in (("plain", ()), ("kinds", ("--taxonomy", tmp_path / "kinds.csv"))):
             out = tmp_path / f"{name}.jsonl"
-            words = ("predict", str(model), *photos, "-o", str(out), "--overwrite")
-            assert call(monkeypatch, *words, *more) == 0
+            must_run("predict", model, *photos, "-o", out, "--overwrite", *more)
             found[name] = [json.loads(line) for line in out.read_text().splitlines()]
         for before, after in zip(found["plain"], found["kinds"], strict=True):
             odds = [np.log(p / (1 - p)) for p in (before["probs"][child], before["probs"][parent])]
@@ -189,6 +185,5 @@ def test_answers_obey_a_taxonomy(model, pictures, tmp_path, monkeypatch, capsys)
             np.testing.assert_allclose(shown, 1 / (1 + np.exp(-np.array(expected))), rtol=1e-6)
             assert child not in after["labels"] or parent in after["labels"]
     assert moved
-    shards = ("-o", f"{tmp_path}/shards/", "--taxonomy", str(tmp_path / "kinds.csv"))
-    assert call(monkeypatch, "predict", str(model), *photos, *shards) == 1
-    assert "--taxonomy is for answers in one file" in capsys.readouterr().err
+    shards = ("-o", f"{tmp_path}/shards/", "--taxonomy", tmp_path / "kinds.csv")
+    assert "--taxonomy is for answers in one file" in refused("predict", model, *photos, *shards)

@@ -49,24 +49,12 @@ def test_evaluate_says_the_numbers_and_writes_the_report(scores, tmp_path):
     assert (saved.data.rows, saved.headline[0].name) == (100, "mAP over labels")
 
 
-def test_evaluate_speaks_json(undivided):
-    result = run("evaluate", undivided, "--scores", "probs", "--rule", "top-2", "--json")
-    evaluation = Evaluation.from_json(result.stdout)
-    assert (evaluation.sets.mean_size, evaluation.link) == (2, "sigmoid")
-
-
-@pytest.mark.parametrize(
-    ("rule", "words"),
-    [
-        (Threshold(0.4), "probability at least 0.4"),
-        (AtMost(Threshold(0.4), 2), "at least 0.4, and of these at most the 2 most probable"),
-    ],
-)
-def test_evaluate_a_run_and_how_it_decides(tmp_path, rule, words):
+def test_evaluate_a_run_and_how_it_decides(tmp_path):
     sample(60).save(tmp_path / "predictions" / "test.parquet")
-    spec_of(NAMES, Sigmoid(), rule).save(tmp_path / "model.json")
+    spec_of(NAMES, Sigmoid(), AtMost(Threshold(0.4), 2)).save(tmp_path / "model.json")
     (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": 1}\n{"step": 2, "loss": 0.5}\n')
     result = must_run("evaluate", tmp_path, "-o", tmp_path / "again")
+    words = "probability at least 0.4, and of these at most the 2 most probable"
     assert words in " ".join(result.stdout.split())
     page = (tmp_path / "again" / "report.html").read_text()
     assert 'id="training"' in page
@@ -154,10 +142,6 @@ def test_a_mistake_gets_one_sentence(scores, tmp_path, monkeypatch, words, sente
     assert "\n" not in str(result.exception)
     with pytest.raises(LabelwiseError, match=sentence):
         raise result.exception
-
-
-def test_a_wrong_kind_of_scores_is_wrong_usage(scores):
-    assert run("evaluate", scores, "--scores", "logit").exit_code == 2
 
 
 def test_the_splits_of_a_label_table_are_asked_about(tmp_path):

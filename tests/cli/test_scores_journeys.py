@@ -78,14 +78,6 @@ def test_json_stays_json_while_progress_is_shown(model, photos, monkeypatch):
     assert f"{ROWS}/{ROWS} images" in result.stderr
 
 
-def test_predictions_are_calibrated_and_decided_on(model, photos, tmp_path):
-    done("predict", model, photos, "-o", tmp_path / "p.csv")
-    truth = ("--labels", photos / "truth.csv")
-    done("calibrate", tmp_path / "p.csv", *truth, "--method", "platt-shared", "-o", tmp_path / "c")
-    words = done("decide", tmp_path / "p.csv", *truth, "--rule", "0.5", "--folds", "2")
-    assert "p >= 0.5" in words
-
-
 def test_photos_that_cannot_be_read_are_counted(model, photos, tmp_path):
     for path in photos.glob("*"):
         (tmp_path / path.name).write_bytes(path.read_bytes())
@@ -235,9 +227,7 @@ DAMAGED = {  # members in place of good scores and labels
     "a header of code": {"scores.npy": GOOD.replace(b"{'descr'", b"{exec(''", 1)},
     "empty member": {"scores.npy": b""},
     "complex": {"scores.npy": npy(np.eye(2) * 1j)},
-    "other member": {"notes.txt": b"x"},
     "observed twos": {"observed.npy": npy(np.eye(2) * 2)},
-    "names of bytes": {"names.npy": npy(np.array([b"a", b"b"]))},
 }
 
 

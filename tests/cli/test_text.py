@@ -1,13 +1,8 @@
 """What verbs say, by eye: times, tables, numbers with their nouns, and names made to deceive."""
 
-import re
-
 import numpy as np
-from search_setup import picture, save_model
 from test_app import call
-from typed import run
 
-from labelwise.cli.app import _sentence
 from labelwise.cli.text import duration, show_table
 
 
@@ -25,33 +20,9 @@ def test_a_table_too_wide_is_turned_and_its_numbers_stand_below_each_other(capsy
     assert lines[1] == "measure 0         –  10.5 ± 0.25"
     assert lines[2] == "measure 1         –          1.5"
     assert len(lines) == 31
-
-
-def test_a_table_that_fits_or_is_wider_turned_stays_as_it_is(capsys):
-    show_table(["method", "mAP"], [["bce", "1"], ["spa", "2"]], names=1)
-    assert capsys.readouterr().out.splitlines()[0].split() == ["method", "mAP"]
     many = [[f"a method with a long name, number {k}", "1.5"] for k in range(40)]
-    show_table(["method", "mAP " + 200 * "x"], many, names=1)
-    assert any(line.startswith("method") for line in capsys.readouterr().out.splitlines())
-
-
-def test_one_photo_and_one_label_stand_in_the_singular(tmp_path):
-    """Oracle: English, in which no plural follows 1."""
-    model, photo = save_model(tmp_path / "run", labels=("dog",)), tmp_path / "photos" / "a.png"
-    picture(photo, 1)
-    table, index = tmp_path / "table.csv", tmp_path / "photos.index"
-    table.write_text(f"path,labels\n{photo},dog\n")
-    for words in (
-        ("data", "describe", table),
-        ("data", "export", table, "-o", tmp_path / "other.csv"),
-        ("predict", model, photo, "-o", tmp_path / "answers.csv"),
-        ("index", photo.parent, "-m", model, "-o", index),
-        ("search", index, "dog"),
-        ("estimate", index, "dog"),
-    ):
-        done = run(*words)
-        assert not re.findall(r"\b1 (?:images|photos|labels|rows|files|runs)\b", done.output), words
-        assert done.exit_code == 0, done.exception
+    show_table(["[red]method[/]", "mAP " + 200 * "x"], many, names=1)  # wider still if turned
+    assert any(line.startswith("[red]method[/]") for line in capsys.readouterr().out.splitlines())
 
 
 def test_escape_sequences_in_labels_never_reach_the_terminal(tmp_path, monkeypatch, capsys):
@@ -65,18 +36,3 @@ def test_escape_sequences_in_labels_never_reach_the_terminal(tmp_path, monkeypat
     assert not {*shown.out, *shown.err} & {*"\x1b\x07\u202e\x9b"}
     assert "[bold red]cat[/]" in shown.out
     assert "dog\\x1b[2J" in shown.out
-
-
-def test_markup_in_a_header_is_text(capsys):
-    show_table(["[red]split[/red]"], [["[link=file:///]x[/link]"]], title="[bold]t")
-    shown = capsys.readouterr().out
-    for words in ("[red]split[/red]", "[link=file:///]x[/link]", "[bold]t"):
-        assert words in shown
-
-
-def test_only_real_bugs_are_called_so():
-    denied = PermissionError(13, "Permission denied", "a.csv")
-    assert _sentence(denied) == "a.csv: Permission denied"
-    assert _sentence(OSError(28, "No space left on device")) == "No space left on device"
-    assert "should not happen" not in _sentence(MemoryError())
-    assert "should not happen" in _sentence(KeyError("x"))

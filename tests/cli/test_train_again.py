@@ -69,12 +69,6 @@ def test_a_rule_that_cannot_be_fitted_leaves_a_model_and_the_next_command_anothe
     assert "epoch" not in printed
 
 
-def test_a_share_without_empty_images_is_refused_before_training(photos, tmp_path):
-    photos.write_text(photos.read_text().replace(",,val", ",red,val"))
-    said = stopped(photos, tmp_path / "run", "--set", "zero_share=0.5")
-    assert "zero_share cannot be used with val: images with and without labels" in said
-
-
 def test_a_table_may_move_and_a_finished_run_says_that_its_data_changed(photos, tmp_path):
     out = tmp_path / "run"
     trained(photos, out)

@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+from html import unescape
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import typer
 import yaml
 from search_setup import picture
 from test_app import call
+from typed import must_run, refused
 
 import labelwise
 from labelwise.cli.command import DECLARED
@@ -27,18 +29,30 @@ SMALL = (
 
 @pytest.fixture(scope="module")
 def run_folder(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("verb") / "run"
+    folder = tmp_path_factory.mktemp("verb") / "my run"
     with pytest.MonkeyPatch.context() as patch:
         assert call(patch, "train", "scenes", "-o", str(folder), *SMALL) == 0
     return folder
 
 
-def test_a_run_ends_with_a_report(run_folder):
-    page = (run_folder / "report.html").read_text()
-    assert page.startswith("<!doctype html>")
-    assert "http://" not in page.replace("http://www.w3.org", "")
-    facts = json.loads((run_folder / "model.json").read_text())
-    assert facts["labels"][0] == "zero"
+def test_a_run_ends_with_a_report_that_says_what_it_is_of_and_can_be_written_again(
+    run_folder, monkeypatch
+):
+    first = (run_folder / "report.html").read_text()
+    assert first.startswith("<!doctype html>")
+    assert "http://" not in first.replace("http://www.w3.org", "")
+    for fact in (
+        "<dt>Weights</dt><dd>none: trained from random values</dd>",
+        "<dt>Data</dt><dd>scenes</dd>",
+        f"<dt>Command</dt><dd>labelwise train scenes -o '{run_folder}' --set ",
+    ):
+        assert fact in unescape(first)
+    settings = yaml.safe_load((run_folder / "settings.yaml").read_text())
+    for name in ("method", "backbone"):
+        assert f"<dt>{name.title()}</dt><dd>{settings[name]}</dd>" in first
+    assert call(monkeypatch, "report", run_folder) == 0
+    again = (run_folder / "report.html").read_text()
+    assert again.count("<img") == first.count("<img") > 0
 
 
 def test_a_program_exports_the_run_and_gets_the_same_answers(run_folder, tmp_path, monkeypatch):
@@ -61,27 +75,24 @@ def test_the_same_command_says_that_it_is_done(run_folder, monkeypatch, capsys):
     shown = capsys.readouterr().out
     assert "was finished before; --fresh starts over" in shown
     assert "mAP" in shown
-    assert f"labelwise predict {run_folder} PICTURES..." in shown
+    assert "      labelwise evaluate" in shown
 
 
-def test_other_settings_are_refused(run_folder, monkeypatch, capsys):
-    status = call(monkeypatch, "train", "scenes", "-o", str(run_folder), *SMALL, "--lr", "0.5")
-    assert status == 1
-    assert "recipe.optimizer.lr: 0.004 -> 0.5" in capsys.readouterr().err
+def test_other_settings_are_refused(run_folder):
+    said = refused("train", "scenes", "-o", run_folder, *SMALL, "--lr", "0.5")
+    assert "recipe.optimizer.lr: 0.004 -> 0.5" in said
 
 
-def test_what_an_error_says_to_give_is_taken(tmp_path, monkeypatch, capsys):
+def test_what_an_error_says_to_give_is_taken(tmp_path):
     (tmp_path / "photos.csv").write_text("file;tags\na.png;dog, cat\n")  # the photo is not there
-    command = ["train", str(tmp_path / "photos.csv"), "-o", str(tmp_path / "run")]
+    command = ["train", tmp_path / "photos.csv", "-o", tmp_path / "run"]
     for advice in ("delimiter=;", "separator=,"):
-        assert call(monkeypatch, *command) == 1
-        shown = capsys.readouterr().err
+        shown = refused(*command)
         assert f"--set {advice}`" in shown or f"--set '{advice}'`" in shown
         command += ["--set", advice]
     columns = "--set columns.path=file --set columns.labels=tags --set separator=,"
     assert f"this table seems to need: `--set 'delimiter=;' {columns}`" in shown
-    assert call(monkeypatch, *command) == 1
-    assert "1 of 1 image is missing" in capsys.readouterr().err
+    assert "1 of 1 image is missing" in refused(*command)
 
 
 def test_flags_override_the_file_and_all_is_saved(tmp_path, monkeypatch):
@@ -125,7 +136,7 @@ def test_the_help_states_the_defaults_of_the_settings():
         assert shown == "; ".join(expected), name
 
 
-def test_what_the_reader_found_is_shown(tmp_path, monkeypatch, capsys):
+def test_what_the_reader_found_is_shown(tmp_path):
     """Oracle: the parts that were written, and the share of them that becomes validation."""
     for part, first in (("train", 0), ("test", 20)):
         numbers = range(first, first + 20)
@@ -138,9 +149,7 @@ def test_what_the_reader_found_is_shown(tmp_path, monkeypatch, capsys):
         file.parent.mkdir(exist_ok=True)
         file.write_text(json.dumps(facts))
     small = ("--image-size", "16", "--epochs", "1", "--batch-size", "8", "--accelerator", "cpu")
-    out = str(tmp_path / "run")
-    assert call(monkeypatch, "train", str(tmp_path / "coco"), "-o", out, *small) == 0
-    shown = capsys.readouterr().out
+    shown = must_run("train", tmp_path / "coco", "-o", tmp_path / "run", *small).output
     assert shown.count("reads as COCO: 2 parts") == 1
     assert "2 of 20 training images became validation" in shown
 
@@ -166,20 +175,14 @@ def test_what_the_reader_found_is_shown(tmp_path, monkeypatch, capsys):
         (("scenes", "--set", "data_options.szie=3"), "has no option 'szie'; did you mean 'size'"),
     ],
 )
-def test_wrong_names_get_one_sentence_and_leave_nothing(
-    tmp_path, monkeypatch, capsys, arguments, sentence
-):
-    assert call(monkeypatch, "train", *arguments, "-o", str(tmp_path / "run")) == 1
-    error = capsys.readouterr().err
-    assert sentence in error
-    assert error.count("\n") == 1
+def test_wrong_names_get_one_sentence_and_leave_nothing(tmp_path, arguments, sentence):
+    assert sentence in refused("train", *arguments, "-o", tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("verb", [("compare", "scenes"), ("papers", "run", "000-table2")])
-def test_weights_without_the_features_they_are_of_are_refused(monkeypatch, capsys, verb):
-    assert call(monkeypatch, *verb, "--weights", "w.safetensors", "--dry-run") == 1
-    error = capsys.readouterr().err
+def test_weights_without_the_features_they_are_of_are_refused(verb):
+    error = refused(*verb, "--weights", "w.safetensors", "--dry-run")
     assert "--weights are those of --features, which is not given" in error
     assert "--set weights=w.safetensors" in error
 

@@ -44,6 +44,10 @@ def test_a_package_brings_a_reader(installed, tmp_path):
     assert load(tmp_path / "list.birds").space.names == ("jay", "owl")
     assert load(f"birds:{tmp_path / 'list.birds'}", shout=True).space.names == ("JAY", "OWL")
     assert list(readers())[-2:] == ["birds", "folder"]
+    before = readers()["coco"]  # no package takes the name of ours
+    installed("coco = birdwatch:BIRDS\ncvat = birdwatch:BIRDS")
+    assert readers()["coco"] == before
+    assert readers()["cvat"].suffixes == (".xml",)
 
 
 @pytest.mark.parametrize(
@@ -62,10 +66,3 @@ def test_a_reader_that_cannot_be_loaded_disturbs_no_other(
     assert len(load(tmp_path / "t.csv", check_files=False)) == 1
     with pytest.raises(DataError, match=f"the reader 'birds' .* cannot be used: .*{reason}"):
         load(f"birds:{tmp_path / 't.csv'}")
-
-
-def test_no_package_takes_the_name_of_ours(installed):
-    before = readers()["coco"]
-    installed("coco = birdwatch:BIRDS\ncvat = birdwatch:BIRDS")
-    assert readers()["coco"] == before
-    assert readers()["cvat"].suffixes == (".xml",)

@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 from PIL import Image
-from typed import must_run, run
+from typed import must_run, refused
 
 from labelwise import load
 from labelwise.contrib.camtrap import NEEDED, read_package
@@ -53,24 +53,19 @@ def photos(tmp_path):
 
 def test_megadetector_results_are_scores_of_photos(photos):
     results = read_camera_results(photos / "md.json")
-    assert results.program == "MegaDetector"
-    assert results.failed == ("b/3.png",)
+    assert (results.program, results.failed) == ("MegaDetector", ("b/3.png",))
     first, second = results.photos
     assert first.scores == pytest.approx({"animal": 0.9, "person": 0.4, "fox": 0.72, "elk": 0.09})
     assert second.scores == {}
     found = read_detections(photos / "md.json")
     assert found.names == ("animal", "elk", "fox", "person")
-    assert found.files == ("a/1.png", "b/2.png")
 
 
 def test_labels_of_photos_check_what_was_reported(photos):
     (photos / "truth.csv").write_text("path,labels\na/1.png,animal|fox\nb/2.png,elk\n")
     own = read_scores(photos / "md.json", None, labels=photos / "truth.csv").predictions
-    known = {
-        name: (bool(own.labels[0, k]), bool(own.observed[0, k])) for k, name in enumerate(own.names)
-    }
-    there, lacking = (True, True), (False, True)
-    assert known == {"animal": there, "elk": lacking, "fox": there, "person": lacking}
+    assert own.names == ("animal", "elk", "fox", "person")
+    assert (own.labels.tolist(), own.observed.all()) == ([[1, 0, 1, 0]], True)
     assert own.ids == ["a/1.png@0"]  # of the other photo nothing was reported
 
 
@@ -94,18 +89,17 @@ def test_photos_that_figures_of_detections_leave_out_are_told(photos):
     assert "2 photos of truth, first b/3.png." in elsewhere
     assert "reported none of it: animal in 1 of 6. Sensitivity" in missed
     words = ("estimate", photos / "md.json", "--labels", photos / "truth.csv")
-    told = run(*words)
-    assert "photos with none reported are not among them" in told.stdout
-    assert "animal in 1 of 6" in told.stdout
+    told = must_run(*words).stdout
+    assert "photos with none reported are not among them" in told
+    assert "animal in 1 of 6" in told
     content["images"][0]["detections"][0]["conf"] = 1.7  # with a fault they are still results
     (photos / "md.json").write_text(json.dumps(content))
-    assert "(a/1.png): 'conf' must lie in [0, 1], got 1.7" in str(run(*words).exception)
+    assert "(a/1.png): 'conf' must lie in [0, 1], got 1.7" in refused(*words)
 
 
 def test_crops_go_out_and_their_classes_come_back(photos):
     must_run("data", "crops", photos / "md.json", "-o", photos / "crops", "--least", "0.2")
-    with (photos / "crops" / "crops.csv").open() as file:
-        rows = list(csv.DictReader(file))
+    rows = read(photos / "crops", "crops")
     shown = [(row["image"], row["detection"], row["category"]) for row in rows]
     assert shown == [("a/1.png", "0", "animal"), ("a/1.png", "2", "person")]
     with Image.open(photos / "crops" / rows[0]["path"]) as crop:
@@ -113,15 +107,13 @@ def test_crops_go_out_and_their_classes_come_back(photos):
         assert np.asarray(crop)[..., 1].min() == 200  # the green field and nothing else
     with Image.open(photos / "crops" / rows[1]["path"]) as crop:
         assert crop.size == (16, 40)
-    (photos / "answers.csv").write_text(
-        f"path,labels,error,badger,fox\ncrops/{rows[0]['path']},fox,,0.25,0.75\n"
-    )
+    answer = f"path,labels,error,badger,fox\ncrops/{rows[0]['path']},fox,,0.25,0.75\n"
+    (photos / "answers.csv").write_text(answer)
     out = photos / "back.json"
     crops = ("--crops", photos / "crops" / "crops.csv")
     must_run("data", "answers", photos / "md.json", photos / "answers.csv", *crops, "-o", out)
-    assert read_camera_results(out).photos[0].scores == pytest.approx(
-        {"animal": 0.9, "person": 0.4, "badger": 0.225, "fox": 0.675}
-    )
+    scores = {"animal": 0.9, "person": 0.4, "badger": 0.225, "fox": 0.675}
+    assert read_camera_results(out).photos[0].scores == pytest.approx(scores)
     listed = json.loads(out.read_text())["images"][0]["detections"]
     assert listed[0]["classifications"] == [["0", 0.75], ["2", 0.25]]  # in falling order
     assert "classifications" not in listed[2]
@@ -137,35 +129,23 @@ def test_results_of_windows_with_videos_and_boxes_over_the_edge(photos):
     assert read_detections(photos / "md.json").files == ("a/1.png", "b/2.png", "b/4.mp4")
     result = must_run("data", "crops", photos / "md.json", "-o", photos / "crops")
     assert "no crops of 1 video, first b/4.mp4" in result.output
-    with (photos / "crops" / "crops.csv").open() as file:
-        row = next(csv.DictReader(file))
+    row = read(photos / "crops", "crops")[0]
     with Image.open(photos / "crops" / row["path"]) as crop:
         assert crop.size == (40, 10)  # within the photo, whose lower edge is the box's
         assert np.asarray(crop)[:, :20, 0].min() == 255
-    again, count = with_classes(content, [row], {row["path"]: {"badger": 1.0}})
-    assert count == 1
-    assert again["images"][0]["detections"][0]["classifications"] == [["2", 1.0]]
-
-
-def test_classes_of_other_detections_keep_their_names():
-    content = megadetector()
     content["images"][0]["detections"][2]["classifications"] = [["1", 0.6]]
-    row = {"path": "0-0.png", "image": "a/1.png", "detection": "0"}
-    again, _ = with_classes(content, [row], {"0-0.png": {"badger": 0.75, "elk": 0.25}})
-    assert again["classification_categories"] == {"0": "fox", "1": "elk", "2": "badger"}
-    assert again["images"][0]["detections"][2]["classifications"] == [["1", 0.6]]
-    assert again["images"][0]["detections"][0]["classifications"] == [["2", 0.75], ["1", 0.25]]
+    again, count = with_classes(content, [row], {row["path"]: {"badger": 0.75, "elk": 0.25}})
+    assert (count, again["classification_categories"]["2"]) == (1, "badger")
+    listed = [one.get("classifications") for one in again["images"][0]["detections"]]
+    assert listed == [[["2", 0.75], ["1", 0.25]], None, [["1", 0.6]]]
 
 
 def test_speciesnet_results_are_scores_of_photos(tmp_path):
     fox = "1;mammalia;carnivora;canidae;vulpes;vulpes;red fox"
     classes = [fox, "2;;;;;;blank", "3;mammalia;;;;;mammal"]
-    first = {
-        "filepath": "a.jpg",
-        "classifications": {"classes": classes, "scores": [0.7, 0.2, 0.1]},
-    }
+    first = {"classifications": {"classes": classes, "scores": [0.7, 0.2, 0.1]}}
     first["detections"] = [{"category": "1", "conf": 0.9, "bbox": [0, 0, 1, 1]}]
-    predictions = [first, {"filepath": "b.jpg", "failures": ["CLASSIFIER"]}]
+    predictions = [{"filepath": "a.jpg"} | first, {"filepath": "b.jpg", "failures": ["CLASSIFIER"]}]
     (tmp_path / "sn.json").write_text(json.dumps({"predictions": predictions}))
     results = read_camera_results(tmp_path / "sn.json")
     assert (results.program, results.failed) == ("SpeciesNet", ("b.jpg",))
@@ -197,28 +177,24 @@ def test_bursts_are_those_of_a_plain_loop():
     seconds, cameras = rng.integers(0, 2000, 60), rng.integers(0, 3, 60)
     times = np.datetime64("2024-05-01T06:00:00", "us") + seconds.astype("timedelta64[s]")
     found = bursts(times, [f"cam-{n}" for n in cameras], 30.0)
-    burst, last = -1, None
-    for row in sorted(range(60), key=lambda row: (cameras[row], seconds[row])):
-        if last is None or cameras[last] != cameras[row] or seconds[row] - seconds[last] > 30:
-            burst += 1
+    burst, last = -1, (-1, 0)
+    for camera, second, row in sorted(zip(cameras, seconds, range(60), strict=True)):
+        burst += camera != last[0] or second - last[1] > 30
         assert found[row] == burst
-        last = row
+        last = camera, second
 
 
 def test_bursts_are_written_as_groups(tmp_path):
-    (tmp_path / "photos.csv").write_text(
-        "path,labels,time,camera\n1.jpg,fox,2024:05:01 06:30:00,north\n"
-        "2.jpg,,2024:05:01 06:30:40,north\n3.jpg,,2024:05:01 06:30:50,south\n"
-        "4.jpg,,2024:05:01 07:30:00,north\n"
-    )
-    out = tmp_path / "grouped.csv"
-    options = ("--camera", "camera", "-o", out)
+    taken = ("06:30:00,north", "06:30:40,north", "06:30:50,south", "07:30:00,north")
+    rows = [f"{number}.jpg,,2024:05:01 {when}" for number, when in enumerate(taken)]
+    (tmp_path / "photos.csv").write_text("\n".join(["path,labels,time,camera", *rows]))
+    options = ("--camera", "camera", "-o", tmp_path / "grouped.csv")
     result = must_run("data", "bursts", tmp_path / "photos.csv", *options)
-    with out.open() as file:
-        groups = [row["group"] for row in csv.DictReader(file)]
+    groups = [row["group"] for row in read(tmp_path, "grouped")]
     assert groups == ["north-0", "north-0", "south-2", "north-1"]
     assert "4 photos in 3 bursts of up to 2" in result.stdout
-    assert "has a column 'group' already" in str(run("data", "bursts", out, *options).exception)
+    told = refused("data", "bursts", tmp_path / "grouped.csv", *options)
+    assert "has a column 'group' already" in told
 
 
 # Camtrap DP packages
@@ -261,20 +237,18 @@ def package(tmp_path):
     """A package of six photos and a video: d1 with three photos, d2 with an event over three."""
     folder = tmp_path / "package"
     (folder / "media").mkdir(parents=True)
-    resources = [{"name": name, "path": f"{name}.csv"} for name in NEEDED]
     (folder / "notes.csv").write_text("a,b\n1,2\n")
     profile = "https://raw.githubusercontent.com/tdwg/camtrap-dp/1.0/camtrap-dp-profile.json"
-    stated = {"profile": profile, "resources": [*resources, {"name": "notes", "path": "notes.csv"}]}
+    resources = [{"name": name, "path": f"{name}.csv"} for name in (*NEEDED, "notes")]
+    stated = {"profile": profile, "resources": resources}
     (folder / "datapackage.json").write_text(json.dumps(stated))
     places = [{"deploymentID": "d1", "locationID": "forest"}, {"deploymentID": "d2"}]
     write(folder, "deployments", places)
     lines = ["mediaID,deploymentID,timestamp,filePath,filePublic,fileMediatype"]
     for number in range(1, 8):
-        kind = "image/png" if number < 7 else "video/mp4"
+        kind, place = "image/png" if number < 7 else "video/mp4", "d1" if number < 4 else "d2"
         name = f"media/{number}.{kind[-3:]}"
-        if number < 7:
-            Image.new("RGB", (8, 8)).save(folder / name)
-        place = "d1" if number < 4 else "d2"
+        Image.new("RGB", (8, 8)).save(folder / name, "PNG")
         lines.append(f"m{number},{place},2024-05-0{number}T06:30:00Z,{name},true,{kind}")
     (folder / "media.csv").write_text("\n".join([*lines, ""]))
     rows = [
@@ -291,11 +265,11 @@ def package(tmp_path):
 
 
 def states(table):
-    found = {}
-    for row, name in enumerate(table.ids):
-        words = [table.space.names[k] for k in table.present.row(row)]
-        found[name[-5]] = words, [table.space.names[k] for k in table.unknown.row(row)]
-    return found
+    rows = [
+        [[table.space.names[k] for k in sets.row(row)] for row in range(len(table))]
+        for sets in (table.present, table.unknown)
+    ]
+    return dict(zip((name[-5] for name in table.ids), zip(*rows, strict=True), strict=True))
 
 
 def test_a_package_is_read_with_all_three_states(package):
@@ -322,25 +296,19 @@ def test_events_cover_the_photos_that_a_loop_finds(package):
     photos[:10] = spans[:10, 0]
     where = rng.choice(["d1", "d2"], 240)
     media, events = read(package, "media")[0], observed(1, name="Vulpes vulpes")
-    rows = [
-        media | {"mediaID": f"m{n}", "deploymentID": where[n], "timestamp": stamps[at]}
-        for n, at in enumerate(photos)
-    ]
+    rows, told = [], []
+    for n, at in enumerate(photos):
+        own = {"mediaID": f"m{n}", "deploymentID": where[n], "timestamp": stamps[at]}
+        rows.append(media | own)
+    for n, (first, last) in enumerate(spans):
+        own = {"observationID": f"e{n}", "deploymentID": where[200 + n]}
+        told.append(events | own | {"eventStart": stamps[first], "eventEnd": stamps[last]})
     write(package, "media", rows)
-    told = [
-        events
-        | {"observationID": f"e{n}", "deploymentID": where[200 + n]}
-        | {"eventStart": stamps[first], "eventEnd": stamps[last]}
-        for n, (first, last) in enumerate(spans)
-    ]
     write(package, "observations", told)
     found = read_package(package).event_rows
     for n, at in enumerate(photos):
-        expected = [
-            f"e{k}"
-            for k, (first, last) in enumerate(spans)
-            if first <= at <= last and where[n] == where[200 + k]
-        ]
+        within = (spans[:, 0] <= at) & (at <= spans[:, 1]) & (where[200:] == where[n])
+        expected = [f"e{k}" for k in np.flatnonzero(within)]
         assert [row["observationID"] for row in found[f"m{n}"]] == expected
     assert any(len(rows) > 1 for rows in found.values())
 
@@ -409,6 +377,7 @@ def test_photos_on_the_web_are_found_by_their_file_names(package, tmp_path):
         ("media.csv", "m2,d1", "m2,d7", "has the deploymentID 'd7'; add it there"),
         ("deployments.csv", "d2,", "d1,", "'d1' is there twice"),
         ("datapackage.json", '"media.csv"', '"https://x.org/m.csv"', "a path within the package"),
+        ("datapackage.json", '"media.csv"', '"../m.csv"', "with a path within the package"),
         ("datapackage.json", "1.0/camtrap", "0.1.6/camtrap", "it is Camtrap DP 0.1.6"),
     ],
 )

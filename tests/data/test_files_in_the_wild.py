@@ -15,41 +15,38 @@ from labelwise.errors import DataError, SettingsError
 from labelwise.pictures import FeatureRows
 from labelwise.pictures.decode import IMAGE_SUFFIXES
 
-PLACE = "http://images.cocodataset.org/"
-LVIS = {
-    "images": [
-        {"id": 1, "coco_url": f"{PLACE}train2017/000000000001.jpg", "neg_category_ids": [3]},
-        {"id": 2, "coco_url": f"{PLACE}val2017/000000000002.jpg", "neg_category_ids": []},
-    ],
-    "categories": [{"id": n, "name": name} for n, name in ((1, "can"), (3, "zebra"), (7, "cream"))],
-    "annotations": [{"image_id": 1, "category_id": 1}, {"image_id": 2, "category_id": 7}],
-}
-
 
 def test_lvis_is_federated_so_what_nobody_looked_for_is_unknown(folder):
-    folder.pictures("train2017/000000000001.jpg", "val2017/000000000002.jpg")
-    table = load(folder.text("lvis_v1_train.json", json.dumps(LVIS)))
-    assert states(table) == ["10?", "??1"]
-    assert list(table.ids) == ["train2017/000000000001.jpg", "val2017/000000000002.jpg"]
+    names = ["train2017/000000000001.jpg", "val2017/000000000002.jpg"]
+    place = "http://images.cocodataset.org/"
+    content = {
+        "images": [
+            {"id": n, "coco_url": place + name, "neg_category_ids": [3] * (n == 1)}
+            for n, name in enumerate(names, 1)
+        ],
+        "categories": [{"id": n, "name": name} for n, name in ((1, "x"), (3, "y"), (7, "z"))],
+        "annotations": [{"image_id": 1, "category_id": 1}, {"image_id": 2, "category_id": 7}],
+    }
+    folder.pictures(*names)
+    table = load(folder.text("lvis_v1_train.json", json.dumps(content)))
+    assert (list(table.ids), states(table)) == (names, ["10?", "??1"])
     assert "neg_category_ids are unknown" in table.notes[0]
-    broken = json.loads(json.dumps(LVIS))
-    broken["images"][0]["neg_category_ids"] = [1]
+    content["images"][0]["neg_category_ids"] = [1]
     with pytest.raises(DataError, match=r"image 1 cannot be both .* and in 'neg_category_ids'"):
-        load(folder.text("broken.json", json.dumps(broken)))
+        load(folder.text("broken.json", json.dumps(content)))
 
 
 def test_a_voc_list_without_class_files_is_left_out(folder):
     """VOC 2012's test.txt names 10,991 images whose classes were never published."""
     main = "VOC2012/ImageSets/Main"
-    for part, image in (("train", "2008_000002"), ("val", "2008_000003"), ("test", "2008_000001")):
-        folder.text(f"{main}/{part}.txt", f"{image}\n")
-        folder.pictures(f"VOC2012/JPEGImages/{image}.jpg")
-    for part, image in (("train", "2008_000002"), ("val", "2008_000003")):
-        folder.text(f"{main}/dog_{part}.txt", f"{image}  1\n")
-        folder.text(f"{main}/cat_{part}.txt", f"{image} -1\n")
+    for part in ("train", "val", "test"):
+        folder.text(f"{main}/{part}.txt", f"of_{part}\n")
+        folder.pictures(f"VOC2012/JPEGImages/of_{part}.jpg")
+        if part != "test":
+            folder.text(f"{main}/dog_{part}.txt", f"of_{part}  1\n")
+            folder.text(f"{main}/cat_{part}.txt", f"of_{part} -1\n")
     table = load(folder.path)
-    assert table.split.tolist() == ["train", "val"]
-    assert states(table) == ["01", "01"]
+    assert (table.split.tolist(), states(table)) == (["train", "val"], ["01", "01"])
     assert any("the 1 image of test.txt" in note for note in table.notes)
     with pytest.raises(DataError, match=r"_test\.txt: the file is missing"):
         load(folder.path, parts={"test": "test"})
@@ -57,9 +54,8 @@ def test_a_voc_list_without_class_files_is_left_out(folder):
 
 def test_a_name_that_the_labelmap_does_not_list_is_told(folder):
     folder.pictures("JPEGImages/a.jpg", "JPEGImages/b.jpg")
-    folder.text(
-        "labelmap.txt", "# label:color_rgb:parts:actions\r\nbackground:0,0,0::\r\ndog:::\r\n"
-    )
+    listed = "# label:color_rgb:parts:actions\r\nbackground:0,0,0::\r\ndog:::\r\n"
+    folder.text("labelmap.txt", listed)
     for image, name in (("a", "dgo"), ("b", "dog")):
         xml = f"<annotation><object><name>{name}</name></object></annotation>"
         folder.text(f"Annotations/{image}.xml", xml)
@@ -84,15 +80,12 @@ def test_objects_of_cvat_and_label_studio_are_labels_as_in_coco(folder):
     assert (table.space.names, states(table)) == (("dog", "cat"), ["11", "01"])
     assert table.split.tolist() == ["train", "val"]
     box = {"x": 1, "y": 1, "width": 2, "height": 2, "rectanglelabels": ["dog"]}
-    results = {"a.jpg": [{"type": "rectanglelabels", "value": box}], "b.jpg": []}
-    tasks = [
-        {"data": {"image": image}, "annotations": [{"result": result}]}
-        for image, result in results.items()
-    ]
+    drawn = [{"type": "rectanglelabels", "value": box}]
+    results = {"a.jpg": [{"result": drawn}], "b.jpg": [{"result": []}]}
+    tasks = [{"data": {"image": name}, "annotations": made} for name, made in results.items()]
     assert states(load(folder.text("tasks.json", json.dumps(tasks)))) == ["1", "0"]
-    smaller = [{"id": 1, "image": "a.jpg", "choice": "dog"}]
     with pytest.raises(DataError, match="as JSON, not as JSON-MIN"):
-        load(folder.text("min.json", json.dumps(smaller)))
+        load(folder.text("min.json", '[{"id": 1, "image": "a.jpg", "choice": "dog"}]'))
 
 
 def test_minus_one_may_mean_absent(folder):
@@ -110,9 +103,8 @@ def test_minus_one_may_mean_absent(folder):
     assert (states(told), told.notes) == (["?1", "0?"], ())
     with pytest.raises(DataError, match=r"row 1: the label column 'Bald' .*minus_one=unknown"):
         load(mixed)
-    lists = folder.text("lists.csv", "path,labels\n1.jpg,Bald\n")
     with pytest.raises(SettingsError, match="minus_one is for one column per label"):
-        load(lists, minus_one="absent")
+        load(folder.text("lists.csv", "path,labels\n1.jpg,Bald\n"), minus_one="absent")
 
 
 def unchecked(table, **options):
@@ -121,8 +113,7 @@ def unchecked(table, **options):
 
 def test_blanks_around_the_names_of_columns(folder):
     """Roboflow writes a blank after each comma of its _classes.csv."""
-    text = "filename, dog, cat\na.jpg, 1, 0\nb.jpg, 0, 0\n"
-    table = unchecked(folder.text("_classes.csv", text))
+    table = unchecked(folder.text("_classes.csv", "filename, dog, cat\na.jpg, 1, 0\nb.jpg, 0, 0\n"))
     assert (table.space.names, states(table)) == (("dog", "cat"), ["10", "00"])
     lists = folder.text("lists.csv", "path, labels , unknown\na.jpg, dog, cat\n")
     assert states(unchecked(lists)) == ["?1"]
@@ -144,9 +135,7 @@ def test_paths_that_windows_wrote(folder):
     table = load(folder.text("t.csv", "path,labels\r\nphotos\\a.jpg,dog\r\nphotos/b.jpg,\r\n"))
     assert list(table.ids) == ["photos/a.jpg", "photos/b.jpg"]
     assert table.notes == ("1 path had \\ between folders, read as /",)
-    image, category = {"id": 1, "file_name": "photos\\a.jpg"}, {"id": 1, "name": "x"}
-    content = {"images": [image], "categories": [category], "annotations": []}
-    coco = load(folder.text("annotations/instances.json", json.dumps(content)))
+    coco = load(folder.text("annotations/instances.json", coco_json(["photos\\a.jpg"], [])))
     assert list(coco.ids) == ["photos/a.jpg"]
     folder.pictures("odd\\name.jpg")  # a name that really has one
     odd = load(folder.text("odd.csv", "path,labels\nodd\\name.jpg,dog\n"))
@@ -198,13 +187,12 @@ def test_imagenet_as_kaggle_has_it(folder):
 
 
 def coco_json(names, present):
-    return json.dumps(
-        {
-            "images": [{"id": n, "file_name": name} for n, name in enumerate(names)],
-            "categories": [{"id": 7, "name": "dog"}, {"id": 3, "name": "cat"}],
-            "annotations": [{"image_id": n, "category_id": c} for n, c in present],
-        }
-    )
+    content = {
+        "images": [{"id": n, "file_name": name} for n, name in enumerate(names)],
+        "categories": [{"id": 7, "name": "dog"}, {"id": 3, "name": "cat"}],
+        "annotations": [{"image_id": n, "category_id": c} for n, c in present],
+    }
+    return json.dumps(content)
 
 
 OWN = "annotations/instances_{}.json"
@@ -223,14 +211,12 @@ def test_a_coco_root_is_recognised_and_its_parts_are_splits(folder, file, images
     table = load(folder.path)
     assert table.split_sizes() == {"train": 3, "val": 2}
     assert (table.space.names, table.zero_label().sum()) == (("dog", "cat"), 1)
-    first = file.format("train2017")
-    assert table.notes[0].startswith(f"reads as COCO: 2 parts ({first}, ")
+    assert table.notes[0].startswith(f"reads as COCO: 2 parts ({file.format('train2017')}, ")
 
 
 def test_coco_files_that_are_no_splits_say_the_way_out(folder):
-    folder.pictures("a/x.jpg", "b/y.jpg")
-    for part, name in (("a", "x.jpg"), ("b", "y.jpg")):
-        folder.text(f"annotations/instances_{part}.json", coco_json([name], [(0, 7)]))
+    for part in "ab":
+        folder.text(OWN.format(part), coco_json([f"{part}.jpg"], [(0, 7)]))
     with pytest.raises(DataError, match=r"name them as 'train=coco:A\.json;test=coco:B\.json'"):
         load(folder.path)
 
@@ -251,8 +237,7 @@ def test_voc_sets_of_two_years_below_their_root_are_joined(folder):
     folder.text(f"{base}12/ImageSets/Main/train.txt", "d\ne\n")
     table = load(folder.path)
     assert table.split_sizes() == {"train": 4, "test": 1}
-    listed = "(VOCdevkit/VOC2007, VOCdevkit/VOC2012)"
-    assert table.notes == (f"reads as Pascal VOC: 2 parts {listed}",)
+    assert table.notes[0].endswith("VOC: 2 parts (VOCdevkit/VOC2007, VOCdevkit/VOC2012)")
     assert (table.space.names, states(table)) == (("cat", "dog"), ["?0", "01", "10", "01", "10"])
 
 
@@ -290,11 +275,7 @@ def test_a_pipe_for_a_table_does_not_hang(folder, name):
 
 
 def test_names_that_are_not_utf_8(folder):
-    for name in (b"cat/caf\xe9.jpg", b"cat/b.jpg", b"d\xf6g/c.jpg"):
-        place = os.path.join(os.fsencode(folder.path), name)
-        os.makedirs(os.path.dirname(place), exist_ok=True)
-        with open(place, "wb") as stream:
-            stream.write(jpeg())
+    folder.pictures(*map(os.fsdecode, (b"cat/caf\xe9.jpg", b"cat/b.jpg", b"d\xf6g/c.jpg")))
     table = load(folder.path)
     assert list(table.ids) == ["cat/b.jpg", "cat/caf\\xe9.jpg", "d\\xf6g/c.jpg"]
     assert table.space.names == ("cat", "d\\xf6g")
@@ -308,13 +289,12 @@ def test_names_that_are_not_utf_8(folder):
 def test_heic_and_jpeg_2000_are_read_where_they_can_be(folder):
     pillow_heif = pytest.importorskip("pillow_heif")
     picture = Image.new("RGB", (32, 24), "teal")
-    folder.pictures("cat/a.jpg")
-    (folder.path / "dog").mkdir()
+    folder.pictures("cat/a.jpg", "dog/a.jpg")
     pillow_heif.from_pillow(picture).save(folder.path / "dog/b.heic")
-    picture.save(folder.path / "dog/c.jp2")
+    picture.save(folder.path / "cat/c.jp2")
     table = load(folder.path)
-    assert list(table.ids) == ["cat/a.jpg", "dog/b.heic", "dog/c.jp2"]
-    for row in (1, 2):
+    assert list(table.ids) == ["cat/a.jpg", "cat/c.jp2", "dog/a.jpg", "dog/b.heic"]
+    for row in (1, 3):
         pixels = np.asarray(table.images.read(row), np.int64)
         assert pixels.shape == (24, 32, 3)
         assert abs(pixels - (0, 128, 128)).max() < 8
@@ -325,8 +305,7 @@ def test_pictures_that_are_skipped_are_named(folder, monkeypatch):
     monkeypatch.setattr("labelwise.pictures.decode.UNREAD_SUFFIXES", heic)
     monkeypatch.setattr("labelwise.pictures.decode.IMAGE_SUFFIXES", IMAGE_SUFFIXES - heic)
     folder.pictures("cat/a.jpg", "dog/b.jpg")
-    folder.text("dog/c.HEIC", b"x")
-    folder.text("dog/d.heif", b"x")
+    folder.pictures("dog/c.HEIC", "dog/d.heif")
     (note,) = load(folder.path).notes
     assert note.startswith("skipped 1 .heic, 1 .heif")
     assert "labelwise[photos]" in note

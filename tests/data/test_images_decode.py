@@ -43,23 +43,25 @@ def test_every_common_mode_becomes_rgb(mode):
     kind = "JPEG" if mode in ("CMYK", "YCbCr") else "PNG"
     image = decode(saved(gradient().convert(mode), kind), "x")
     assert (image.mode, image.size) == ("RGB", (40, 24))
-    pixels = np.asarray(image).astype(int)
-    assert pixels[:, -1].mean() - pixels[:, 0].mean() > 200
+    assert image.getpixel((39, 12))[0] - image.getpixel((0, 12))[0] > 200
+
+
+def rotated(orientation):
+    exif = Image.Exif()
+    exif[0x0112], exif[0x010F] = orientation, "maker"
+    return exif
 
 
 def test_exif_rotation_is_applied():
-    exif = Image.Exif()
-    exif[0x0112] = 6
-    image = decode(saved(gradient(40, 24), "JPEG", exif=exif), "x")
-    column = np.asarray(image)[:, 12].astype(int).mean(1)
+    image = decode(saved(gradient(40, 24), "JPEG", exif=rotated(6)), "x")
     assert image.size == (24, 40)
-    assert column[-1] - column[0] > 200
+    assert image.getpixel((12, 39))[0] - image.getpixel((12, 0))[0] > 200
 
 
 def test_first_frame_of_an_animation():
     frames = [Image.new("RGB", (5, 5), color) for color in ("red", "blue")]
     content = saved(frames[0], "GIF", save_all=True, append_images=frames[1:])
-    np.testing.assert_array_equal(np.asarray(decode(content, "x"))[0, 0], [255, 0, 0])
+    assert decode(content, "x").getpixel((0, 0)) == (255, 0, 0)
 
 
 def test_jpeg_may_come_smaller_but_not_too_small():
@@ -127,22 +129,25 @@ def test_a_missing_or_impossible_path_is_named(tmp_path):
 def test_sources_read_subset_and_compare(tmp_path):
     pixels = np.random.default_rng(0).integers(0, 255, (3, 8, 8, 3), np.uint8)
     contents = [saved(Image.fromarray(picture)) for picture in pixels]
-    for row, content in enumerate(contents):
-        (tmp_path / f"{row}.png").write_bytes(content)
     names = ["0.png", "1.png", "2.png"]
+    for name, content in zip(names, contents, strict=True):
+        (tmp_path / name).write_bytes(content)
     arrays, blobs = ArrayImages(pixels, names), BytesImages(contents, names)
     joined = JoinedImages([arrays.subset(np.array([0])), blobs.subset(np.array([1, 2]))])
     for source in (arrays, blobs, FileImages(tmp_path, names), joined):
         picked = source.subset(np.array([2, 0]))
         assert list(picked.ids) == ["2.png", "0.png"]
-        np.testing.assert_array_equal(np.asarray(picked.read(0)), pixels[2])
-        np.testing.assert_array_equal(np.asarray(picked.read(1)), pixels[0])
+        read = [np.asarray(picked.read(row)) for row in range(2)]
+        np.testing.assert_array_equal(read, pixels[[2, 0]])
         assert picked.content(0) != picked.content(1)
     boxes = np.array([[2, 1, 6, 5.2], [-4, -4, 3, 3], [7, 7, 7, 9]])
     crops = CropImages(arrays, boxes, ["a", "b", "c"])
-    np.testing.assert_array_equal(np.asarray(crops.read(0)), pixels[0, 1:5, 2:6])
-    second = crops.subset(np.array([1])).read(0)
-    np.testing.assert_array_equal(np.asarray(second), pixels[1, :3, :3])
+    second = crops.subset(np.array([1]))
+    for crop, expected in (
+        (crops.read(0), pixels[0, 1:5, 2:6]),
+        (second.read(0), pixels[1, :3, :3]),
+    ):
+        np.testing.assert_array_equal(np.asarray(crop), expected)
     with pytest.raises(ImageError, match="c: the box"):
         crops.read(2)
     with pytest.raises(ImageError, match="features, not images"):
@@ -154,13 +159,15 @@ def test_sources_read_subset_and_compare(tmp_path):
 def test_scans_are_refused_by_default_and_read_on_request(monkeypatch):
     """Oracle: the size of the scan, 90 million pixels, and the limit as it was set."""
     scan = saved(Image.new("L", (10_000, 9_000)), "JPEG")
-    limit = r"^scan: .* more than 89,478,485 pixels; set LABELWISE_MA"
-    with pytest.raises(ImageError, match=limit):
+    with pytest.raises(
+        ImageError, match=r"^scan: .* more than 89,478,485 pixels; set LABELWISE_MA"
+    ):
         decode(scan, "scan")
-    monkeypatch.setenv("LABELWISE_MAX_PIXELS", "90000000")
-    assert decode(scan, "scan", at_least=100).size == (1250, 1125)  # an eighth, in less time
-    monkeypatch.setenv("LABELWISE_MAX_PIXELS", "89999999")
-    with pytest.raises(ImageError, match="more than 89,999,999 pixels"):
+    scan = saved(Image.new("L", (1_000, 900)), "JPEG")
+    monkeypatch.setenv("LABELWISE_MAX_PIXELS", "900000")
+    assert decode(scan, "scan").size == (1000, 900)
+    monkeypatch.setenv("LABELWISE_MAX_PIXELS", "899999")
+    with pytest.raises(ImageError, match="more than 899,999 pixels"):
         decode(scan, "scan")
     for odd in ("many", "0", "-1", "1e9"):
         monkeypatch.setenv("LABELWISE_MAX_PIXELS", odd)
@@ -188,19 +195,12 @@ def plain(image, **options):
     return saved(image, "JPEG", **{"quality": 85, **options})
 
 
-def rotated(orientation):
-    exif = Image.Exif()
-    exif[0x0112], exif[0x010F] = orientation, "maker"
-    return exif
-
-
 PROFILE = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
 
 
 def pixels_of_pillow(content):
     """Return the pixels of a plain file, which are those of Pillow."""
     pixels = plain_pixels(content, MAX_PIXELS)
-    assert pixels is not None
     np.testing.assert_array_equal(pixels, np.asarray(by_pillow(content, "x")))
     return pixels
 
@@ -209,8 +209,6 @@ def pixels_of_pillow(content):
 @pytest.mark.parametrize("subsampling", ["4:4:4", "4:2:2", "4:2:0"])
 def test_pixels_are_those_of_pillow(size, subsampling):
     for mode in ("RGB", "L"):
-        content = plain(photo(*size, mode), progressive=True, subsampling=subsampling)
-        assert plain_pixels(content, MAX_PIXELS) is None
         content = plain(photo(*size, mode), subsampling=subsampling)
         pixels = pixels_of_pillow(content)
         np.testing.assert_array_equal(np.asarray(decode(content, "x")), pixels)
@@ -284,13 +282,11 @@ def test_too_many_pixels_are_refused_before_anything_is_decoded(monkeypatch):
 
 
 @given(st.integers(1, 3000), st.integers(1, 3000), st.integers(1, 600))
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=20)
 def test_the_scale_is_that_of_pillows_draft(width, height, at_least):
     image = Image.open(io.BytesIO(plain(Image.new("L", (width, height)))))
     image.draft(None, (at_least, at_least))
-    header = plain_header(plain(Image.new("L", (width, height))))
-    assert header is not None
-    scale = draft_scale(header, at_least)
+    scale = draft_scale(plain_header(plain(Image.new("L", (width, height)))), at_least)
     assert image.size == (-(-width // scale), -(-height // scale))
 
 

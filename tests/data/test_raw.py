@@ -78,15 +78,15 @@ def test_a_preview_that_stands_is_not_turned_and_a_broken_one_not_used():
 
 
 def test_raw_photos_are_known_by_their_content(tmp_path):
+    small = Image.new("RGB", (48, 32))
     assert is_raw(dng(quarters()))
-    assert is_raw(dng(quarters(), preview=Image.new("RGB", (48, 32))))
+    assert is_raw(dng(quarters(), preview=small))
     for kind in ("PNG", "JPEG", "TIFF"):
-        Image.new("RGB", (48, 32)).save(tmp_path / "x", kind)
+        small.save(tmp_path / "x", kind)
         assert not is_raw((tmp_path / "x").read_bytes())
-    assert not is_raw(b"")
+    whole = dng(quarters())
     for length in range(0, 200, 7):  # cut anywhere
-        is_raw(dng(quarters())[-length:])
-        is_raw(dng(quarters())[:length])
+        assert isinstance(is_raw(whole[-length:]) | is_raw(whole[:length]), bool)
 
 
 def test_what_cannot_be_read_is_said(monkeypatch):

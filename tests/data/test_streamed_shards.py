@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
@@ -18,8 +19,6 @@ from labelwise.errors import DataError, ImageError
 from labelwise.pictures import Transform
 from labelwise.pictures.sources import Blocks
 from labelwise.training.loader import Loader, order_of_blocks
-
-TRANSFORM = Transform(16, (0.5, 0.4, 0.3), (0.2, 0.3, 0.4))
 
 
 @cache
@@ -43,10 +42,8 @@ def write_tar(path, numbers):
 
 
 def write_parquet(path, numbers):
-    columns = {
-        "image": [{"bytes": png(number), "path": None} for number in numbers],
-        "labels": [labels_of(number) for number in numbers],
-    }
+    columns = {"image": [{"bytes": png(number), "path": None} for number in numbers]}
+    columns["labels"] = list(map(labels_of, numbers))
     pq.write_table(pa.table(columns), path, row_group_size=5)
 
 
@@ -62,15 +59,14 @@ def folder(request, tmp_path, monkeypatch):
 
 
 def contents(images):
-    return [images.content(row) for row in range(len(images))]
+    return list(map(images.content, range(len(images))))
 
 
 def test_streamed_shards_hold_what_the_disk_holds(folder):
     streamed, plain = load(f"file://{folder}"), load(folder)
     assert streamed.space == plain.space
     assert contents(streamed.images) == contents(plain.images)
-    for one, other in zip(streamed.targets(), plain.targets(), strict=True):
-        assert (one is None and other is None) or (one == other).all()
+    np.testing.assert_equal(streamed.targets(), plain.targets())
     assert streamed.split.tolist() == plain.split.tolist() == ["train"] * 60 + ["val"] * 20
     kind = next(folder.iterdir()).suffix
     parts = load(f"train=file://{folder}/train-*{kind};test=file://{folder}/val-000{kind}")
@@ -81,7 +77,8 @@ def test_streamed_shards_hold_what_the_disk_holds(folder):
 
 
 def loader(table, **options):
-    return Loader(table, TRANSFORM, shuffle=True, seed=3, **options)
+    transform = Transform(16, (0.5, 0.4, 0.3), (0.2, 0.3, 0.4))
+    return Loader(table, transform, shuffle=True, seed=3, **options)
 
 
 def test_a_process_fetches_its_own_blocks_and_joins_the_batches_of_one(folder, monkeypatch):
@@ -108,17 +105,14 @@ def test_a_process_fetches_its_own_blocks_and_joins_the_batches_of_one(folder, m
             parts.append(list(made.epoch(1)))
             assert len(fetched) == len(set(fetched))  # none is fetched twice
             blocks.append(set(fetched))
-        for number, joined in enumerate(whole[:7]):
-            rows = np.concatenate([part[number].targets.index.numpy() for part in parts])
-            assert rows.tolist() == joined.targets.index.tolist()
-            images = np.concatenate([part[number].images.numpy() for part in parts])
-            assert np.array_equal(images, joined.images.numpy())
+        for joined, *own in zip(whole, *parts, strict=True):
+            assert torch.equal(torch.cat([one.targets.index for one in own]), joined.targets.index)
+            assert torch.equal(torch.cat([one.images for one in own]), joined.images)
         # Lanes end inside blocks, which both sides then need.
         assert sum(map(len, blocks)) <= len(set().union(*blocks)) + world + 1
-    rest = list(loader(table, batch_size=8).epoch(1, start=3))
-    assert [one.targets.index.tolist() for one in rest] == [
-        one.targets.index.tolist() for one in whole[3:]
-    ]
+    rest = loader(table, batch_size=8).epoch(1, start=3)
+    for one, other in zip(rest, whole[3:], strict=True):
+        assert one.targets.index.tolist() == other.targets.index.tolist()
 
 
 def test_few_blocks_are_in_memory_and_a_second_reading_begins_again(folder):

@@ -1,6 +1,7 @@
 """Tables of every format. Oracles: one table written by hand, and the sentences of errors."""
 
 import json
+import re
 
 import numpy as np
 import pyarrow as pa
@@ -27,12 +28,11 @@ def write(folder, kind):
     if kind == "parquet":
         pq.write_table(pa.Table.from_pylist(ROWS), folder.path / "t.parquet", row_group_size=2)
         return folder.path / "t.parquet"
-    mark = {"csv": ",", "tsv": "\t"}[kind]
-    lines = [mark.join(ROWS[0])]
+    lines = [[*ROWS[0]]]
     for row in ROWS:
-        cells = ("|".join(cell) if isinstance(cell, list) else cell for cell in row.values())
-        lines.append(mark.join(cells))
-    return folder.text(f"t.{kind}", "\n".join(lines) + "\n")
+        lines.append(["|".join(c) if isinstance(c, list) else c for c in row.values()])
+    mark = {"csv": ",", "tsv": "\t"}[kind]
+    return folder.text(f"t.{kind}", "\n".join(map(mark.join, lines)))
 
 
 @pytest.mark.parametrize("kind", ["csv", "tsv", "jsonl", "parquet"])
@@ -42,15 +42,12 @@ def test_the_same_table_in_every_format(folder, kind):
     assert table.space.names == ("bird", "cat", "dog")
     assert states(table) == ["011", "000", "?10", "???", "??1"]
     assert table.split.tolist() == ["train", "val", "test", "train", "train"]
-    assert list(table.group) == ["g1", "g2", "g1", "g3", "g4"]
-    assert list(table.ids) == ["a.jpg", "b.jpg", "c.jpg", "d.jpg", "e.jpg"]
-    np.testing.assert_array_equal(table.unlabelled(), [0, 0, 0, 1, 0])
-    np.testing.assert_array_equal(table.zero_label(), [0, 1, 0, 0, 0])
+    assert list(table.group) == [row["group"] for row in ROWS]
+    assert list(table.ids) == [row["path"] for row in ROWS]
     assert table.images.read(3).size == (8, 6)
 
 
 def parquet(folder, name, columns, **metadata):
-    """Write a Parquet file; a tuple stands for the bytes of a picture and its path."""
     path = folder.path / f"{name}.parquet"
     path.parent.mkdir(parents=True, exist_ok=True)
     if "features" in metadata:
@@ -64,18 +61,15 @@ def shown(*paths):
     return [{"bytes": jpeg(number), "path": path} for number, path in enumerate(paths)]
 
 
-def test_beside_a_path_image_is_a_label_like_others(folder):
+def test_one_column_per_label(folder):
+    """Beside a path ``image`` is a label like others."""
     table = load(folder.text("t.csv", "path,image,text\na.jpg,1,0\n"), check_files=False)
     assert table.space.names == ("image", "text")
     alone = load(folder.text("u.jsonl", '{"image": "a.jpg", "labels": ["x"]}'), check_files=False)
     assert (list(alone.ids), alone.space.names) == (["a.jpg"], ("x",))
-
-
-def test_one_column_per_label(folder):
     text = "path,dog,big cat,split\na.jpg,1,,train\nb.jpg,0.0,True,test\nc.jpg,,NaN,test\n"
     table = load(folder.text("t.csv", text), check_files=False)
-    assert table.space.names == ("dog", "big cat")
-    assert states(table) == ["1?", "01", "??"]
+    assert (table.space.names, states(table)) == (("dog", "big cat"), ["1?", "01", "??"])
     columns = {"path": ["a.jpg", "b.jpg", "c.jpg"], "x": pa.array([1, 0, None], pa.int8())}
     columns |= {"y": [1.0, float("nan"), 0.0], "z": [True, None, False]}
     table = load(parquet(folder, "t", columns), check_files=False)
@@ -92,23 +86,13 @@ def test_image_bytes_class_numbers_and_several_files(folder):
     table = load(source, columns={"labels": "fine"}, ignore=["coarse"])
     assert table.space.names == ("apple", "bear", "clock", "never")
     assert table.split.tolist() == ["train"] * 4 + ["test"] * 2
-    np.testing.assert_array_equal(table.targets()[0].argmax(1), [0, 1, 2, 0, 1, 2])
+    assert states(table) == ["1000", "0100", "0010"] * 2
     assert list(table.ids)[:3] == ["same.png", "same.png#2", "same.png#3"]
     assert "numbered" in table.notes[0]
-    assert table.images.read(5).size == (8, 6)
 
 
 ONE_OF = {"names": ["cat", "dog"], "_type": "ClassLabel"}
 IMAGE = {"_type": "Image"}
-
-
-def test_hugging_face_features(folder):
-    features = {"labels": {"feature": ONE_OF, "_type": "List"}, "image": IMAGE}
-    columns = {"image": shown("a.jpg", "b.jpg"), "labels": [[0, 1], []]}
-    table = load(parquet(folder, "t", columns, features=features))
-    assert table.space.names == ("cat", "dog")
-    assert states(table) == ["11", "00"]
-    assert list(table.ids) == ["a.jpg", "b.jpg"]
 
 
 @pytest.mark.parametrize("place", [".", "data"])
@@ -120,34 +104,28 @@ def test_hugging_face_shards_with_one_class_an_image(folder, place):
         columns = {"img": shown(f"{number}.jpg"), "label": [number], "size": [9]}
         parquet(folder, f"pets/{place}/{name}", columns, features=features)
     table = load(folder.path / "pets")
-    assert table.name == "pets"
-    assert table.space.names == ("cat", "dog", "owl")
-    assert table.split.tolist() == ["train", "train", "val"]
-    assert states(table) == ["100", "010", "001"]
+    assert (table.name, table.space.names) == ("pets", ("cat", "dog", "owl"))
+    assert (table.split.tolist(), states(table)) == (["train"] * 2 + ["val"], ["100", "010", "001"])
     assert list(table.ids) == ["0.jpg", "1.jpg", "2.jpg"]
 
 
-def test_images_without_a_path_and_classes_not_known(folder):
-    columns = {"image": shown(None, "b.jpg", None), "labels": [0, -1, None]}
-    table = load(parquet(folder, "pets", columns, classes=["cat", "dog"]))
-    assert list(table.ids) == ["pets#1", "b.jpg", "pets#3"]
-    assert states(table) == ["10", "??", "??"]
-
-
-@pytest.mark.parametrize("lists", [True, False])
-def test_what_hugging_face_states_gives_way_to_what_is_said(folder, lists):
-    features = {"image": IMAGE, "fine": [ONE_OF] if lists else ONE_OF, "coarse": ONE_OF}
-    kinds = [[0], [1]] if lists else [0, 1]
+@pytest.mark.parametrize("kind", [ONE_OF, [ONE_OF], {"feature": ONE_OF, "_type": "List"}])
+def test_what_hugging_face_states_gives_way_to_what_is_said(folder, kind):
+    features = {"image": IMAGE, "fine": kind, "coarse": ONE_OF}
+    kinds = [0, 1] if kind is ONE_OF else [[0], [1]]
     columns = {"image": [jpeg(0), jpeg(1)], "fine": kinds, "coarse": [1, 0]}
     table = load(parquet(folder, "t", columns, features=features), columns={"labels": "fine"})
     assert states(table) == ["10", "01"]
     with pytest.raises(DataError, match=r"b\.parquet: the metadata of Hugging Face is broken"):
         load(parquet(folder, "b", columns, huggingface={}))
+    columns = {"image": shown(None, "b.jpg", None), "labels": [0, -1, None]}
+    table = load(parquet(folder, "pets", columns, classes=["cat", "dog"]))
+    assert (list(table.ids), states(table)) == (["pets#1", "b.jpg", "pets#3"], ["10", "??", "??"])
 
 
 def test_more_image_bytes_than_memory_should_hold_lie_in_a_file(folder, tmp_path, monkeypatch):
-    monkeypatch.setattr("labelwise.data.table_builder.IN_MEMORY", 1 << 20)
-    monkeypatch.setattr("labelwise.data.tabular.BATCH_BYTES", 1 << 20)
+    for limit in ("table_builder.IN_MEMORY", "tabular.BATCH_BYTES"):
+        monkeypatch.setattr(f"labelwise.data.{limit}", 1 << 20)
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     noise = np.random.default_rng(0).integers(0, 256, (64, 1 << 17), dtype=np.uint8)
     columns = {"image": [bytes(row) for row in noise], "labels": [["x"]] * 64}
@@ -156,10 +134,9 @@ def test_more_image_bytes_than_memory_should_hold_lie_in_a_file(folder, tmp_path
     before = pa.total_allocated_bytes()
     table = load(file)
     assert pa.total_allocated_bytes() - before < noise.nbytes / 4
-    part = table.subset(np.array([40, 3]))
-    assert part.images.content(0) == bytes(noise[40])
-    assert part.images.content(1) == bytes(noise[3])
-    assert part.images.blobs is table.images.blobs
+    part = table.subset(np.array([40, 3])).images
+    assert [part.content(0), part.content(1)] == [bytes(noise[40]), bytes(noise[3])]
+    assert part.blobs is table.images.blobs
     assert list(tmp_path.glob("*.parquet")) == list(tmp_path.iterdir())  # nothing else has a name
     monkeypatch.setenv("TMPDIR", str(tmp_path / "nowhere"))
     with pytest.raises(DataError, match=r"nowhere .*; set TMPDIR to a folder with room"):
@@ -171,10 +148,9 @@ def test_metadata_folder_with_splits(folder):
     folder.text("train/metadata.csv", "file_name,labels\n1.jpg,a|b\n2.jpg,\n")
     folder.text("test/metadata.csv", "file_name,labels\n1.jpg,c\n")
     table = load(folder.path)
-    pairs = list(zip(table.ids, table.split, strict=True))
-    assert pairs == [("test/1.jpg", "test"), ("train/1.jpg", "train"), ("train/2.jpg", "train")]
-    assert table.space.names == ("a", "b", "c")
-    assert table.images.read(0).size == (8, 6)
+    assert list(table.ids) == ["test/1.jpg", "train/1.jpg", "train/2.jpg"]
+    assert table.split.tolist() == ["test", "train", "train"]
+    assert (table.space.names, states(table)) == (("a", "b", "c"), ["001", "110", "000"])
 
 
 def test_given_names_keep_their_order_and_allow_commas(folder):
@@ -184,24 +160,15 @@ def test_given_names_keep_their_order_and_allow_commas(folder):
         assert states(load(file, names=names, check_files=False)) == ["110"]
 
 
-def test_a_byte_order_mark_quotes_and_blank_lines(folder):
-    folder.pictures("a b.jpg", "c.jpg")
-    text = b'\xef\xbb\xbfpath,labels\r\n"a b.jpg","x|y "\r\n\r\nc.jpg,\r\n'
-    table = load(folder.text("t.csv", text))
-    assert list(table.ids) == ["a b.jpg", "c.jpg"]
-    assert table.space.names == ("x", "y")
-
-
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
         ("", "the table is empty"),
         ("path,labels\n", "the table is empty"),
         ("path,labels\na.jpg,x\na.jpg,y\n", "named once, got 'a.jpg' in rows 1 and 2"),
-        ("path,labels\na.jpg,x\n./a.jpg,y\n", "named once, got 'a.jpg'"),
         (
             "path,labels,split\na.jpg,x,train\na.jpg,x,test\n",
-            "splits must not share images, got 'a.jpg' in train and in test",
+            "share .* 'a.jpg' in train and in test",
         ),
         ("path,labels,split\na.jpg,x,tran\n", "row 1: the split .*'tran'; did you mean 'train'"),
         ("path,dog\na.jpg,1\nb.jpg,2\n", "row 2: the label column 'dog' must hold 1, 0 or nothing"),
@@ -227,10 +194,7 @@ def test_a_byte_order_mark_quotes_and_blank_lines(folder):
         ("sep=;\npath;labels\na.jpg;x;\n", "too many: line 3: a.jpg;x;. Put"),
         ("path,x\na.jpg,0.5\n", "or give `--set soft=true` if it is a soft label"),
         ("shot,labels\na.jpg,x\n", "or one given as `--set columns.path=NAME`; got 'shot'"),
-        (
-            "path,labels\na.jpg,x\n".encode("utf-16"),
-            "the file must be UTF-8 text; save it as UTF-8",
-        ),
+        ("path,labels\na.jpg,x\n".encode("utf-16"), "must be UTF-8 text; save it as UTF-8"),
         ("path,labels\na.jpg,x\n".encode("utf-16-le"), "the file must be UTF-8 text"),
         ("{", "line 1: not JSON"),
         ("[1]", r"line 1: must be an object, got \[1\]"),
@@ -282,10 +246,9 @@ def test_missing_images_are_counted_listed_and_skipped(folder):
     folder.pictures("a.jpg")
     file = folder.text("t.csv", "path,labels\na.jpg,x\nb.jpg,y\nc.jpg,y\n")
     table = load(file, skip_missing=True)
-    assert list(table.ids) == ["a.jpg"]
-    assert table.space.names == ("x", "y")
-    assert "2 of 3 images are missing" in table.notes[0]
-    assert "'b.jpg', 'c.jpg'" in table.notes[0]
+    assert (list(table.ids), table.space.names) == (["a.jpg"], ("x", "y"))
+    (note,) = table.notes
+    assert re.search("2 of 3 images are missing.*'b.jpg', 'c.jpg'", note)
     assert len(load(file, check_files=False)) == 3
 
 
@@ -313,9 +276,8 @@ def test_many_blocks_keep_row_numbers_and_one_vocabulary(folder, monkeypatch):
     names = [{table.space.names[c] for c in table.present.row(row)} for row in range(500)]
     assert names == [set(line.split(",")[1].split("|")) for line in lines]
     lines[400] += ",oops"
-    file = folder.text("t.csv", "path,labels\n" + "\n".join(lines))
     with pytest.raises(DataError, match=r"line 402: 400\.jpg,w\|l1,oops\."):
-        load(file, check_files=False)
+        load(folder.text("t.csv", "path,labels\n" + "\n".join(lines)), check_files=False)
 
 
 KINDS = (
@@ -329,14 +291,13 @@ KINDS = (
 
 def told(columns):
     headers = [f"label {n}" for n in range(len(columns))]
-    batch = pa.record_batch(columns, headers)
+    given = pa.record_batch(columns, headers), headers, "row {}".format
     try:
-        options = {"soft": True, "minus_one": "unknown"}
-        *rows, shares, minus_ones = read_one_hot(batch, headers, "row {}".format, **options)
+        *rows, shares, minus_ones = read_one_hot(*given, soft=True, minus_one="unknown")
     except DataError as error:
         return str(error)
-    parts = [[part.sizes.tolist(), part.numbers.tolist()] for part in rows]
-    return [*parts, shares.tolist(), minus_ones]
+    parts = [(part.sizes.tolist(), part.numbers.tolist()) for part in rows]
+    return parts, shares.tolist(), minus_ones
 
 
 @pytest.mark.parametrize("bad", [False, True])

@@ -10,11 +10,11 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from typed import must_run, run
+from typed import must_run, refused
 
 from labelwise.data import load
 from labelwise.data.votes import ALL_LABELS, Votes, count_votes, model_workers
-from labelwise.errors import DataError, LabelwiseError, SettingsError
+from labelwise.errors import DataError, SettingsError
 from labelwise.pictures import FileImages
 
 RATES = [(0.9, 0.95), (0.8, 0.9), (0.6, 0.7), (0.95, 0.6), (0.85, 0.85)]
@@ -72,8 +72,6 @@ def test_the_formulas_of_the_model_give_its_shares_back():
 
 
 ANSWERS = st.sampled_from(["yes", "No", "don't know", "?", "1", "0"])
-
-
 PLACES = st.tuples(st.integers(0, 3), st.integers(0, 1), st.integers(0, 3))
 
 
@@ -90,14 +88,8 @@ def test_shares_are_shares_and_order_means_nothing(answers):
 
 
 def test_counts_by_hand():
-    rows = [
-        ("a.jpg", "dog", "ann", "yes"),
-        ("a.jpg", "dog", "bob", "no"),
-        ("a.jpg", "dog", "cid", "yes"),
-        ("a.jpg", "cat", "ann", "no"),
-        ("b.jpg", "dog", "bob", "don't know"),
-        ("b.jpg", "cat", "bob", "yes"),
-    ]
+    told = "a dog ann yes,a dog bob no,a dog cid yes,a cat ann no,b dog bob ?,b cat bob yes"
+    rows = [vote.split() for vote in told.split(",")]
     made = count_votes(Votes.of(rows))
     assert made.votes.labels == ("cat", "dog")
     np.testing.assert_allclose(made.shares, [[0, 2 / 3], [1, np.nan]])
@@ -147,13 +139,13 @@ def test_the_verb_writes_a_table_and_a_report(tmp_path):
     assert_written(count_votes(Votes.of(rows)))
     with (tmp_path / "workers.csv").open() as file:
         report = list(csv.DictReader(file))
-    late = [row for row in report if row["worker"] == "late"]
-    assert [(row["label"], row["dont_know"]) for row in late] == [("*", "2"), ("dog", "2")]
-    assert late[0]["sensitivity"] == ""
+    columns = ("label", "dont_know", "sensitivity")
+    late = [[row[name] for name in columns] for row in report if row["worker"] == "late"]
+    assert late == [["*", "2", ""], ["dog", "2", ""]]
     must_run(*words, "--by", "workers", "--report", tmp_path / "workers.json")
     assert_written(model_workers(Votes.of(rows)))
     record = json.loads((tmp_path / "workers.json").read_text())[0]
-    assert {"worker", "label", "sensitivity", "specificity", "yes", "no"} <= set(record)
+    assert set(record) == set(report[0])
 
 
 @pytest.mark.parametrize(
@@ -167,27 +159,23 @@ def test_the_verb_writes_a_table_and_a_report(tmp_path):
 )
 def test_options_that_do_not_apply_are_errors(tmp_path, words, sentence):
     (tmp_path / "votes.csv").write_text("photo,label,worker,answer\na,b,c,yes\n")
-    result = run("data", "votes", tmp_path / "votes.csv", "-o", tmp_path / "soft.csv", *words)
-    assert isinstance(result.exception, LabelwiseError)
-    assert sentence in str(result.exception)
+    result = refused("data", "votes", tmp_path / "votes.csv", "-o", tmp_path / "soft.csv", *words)
+    assert sentence in result
     assert not (tmp_path / "soft.csv").exists()
 
 
 def test_photos_keep_their_split_and_bytes(tmp_path):
-    rows = [("a", b"1", "train"), ("b", b"2", "train"), ("c", b"3", "val"), ("d", b"4", "test")]
-    columns = zip(("path", "image", "split"), zip(*rows, strict=True), strict=True)
-    photos = pa.table(dict(columns) | {"labels": [["fox"]] * 4})
-    pq.write_table(photos, tmp_path / "photos.parquet")
+    columns = {"path": list("abcd"), "image": [b"1", b"2", b"3", b"4"], "labels": [["fox"]] * 4}
+    columns["split"] = ["train", "train", "val", "test"]
+    pq.write_table(pa.table(columns), tmp_path / "photos.parquet")
     votes = "photo,label,worker,answer\na,dog,ann,yes\nb,dog,ann,yes\na,dog,bob,no\n"
     (tmp_path / "votes.csv").write_text(votes)
     words = ("data", "votes", tmp_path / "votes.csv", "--photos", tmp_path / "photos.parquet")
     must_run(*words, "-o", tmp_path / "soft.parquet")
     table = load(tmp_path / "soft.parquet")
-    assert table.split.tolist() == ["train", "train", "val", "test"]
-    assert table.images.content(2) == b"3"
+    assert (table.split.tolist(), table.images.content(2)) == (columns["split"], b"3")
     labels, known = table.targets()
-    assert labels[:, 0].tolist() == [0.5, 1, 0, 0]
-    assert known[:, 0].tolist() == [True, True, False, False]
+    assert np.where(known, labels, 9).tolist() == [[0.5], [1], [9], [9]]
 
 
 def test_a_photo_that_is_not_there_and_a_negative_prior():

@@ -39,7 +39,7 @@ def drawn_from(random, probs, truth, answers, group=""):
 @pytest.mark.parametrize(("answers", "world"), [(60, "three times as many"), (150, "blur")])
 def test_intervals_hold_however_wrong_the_probabilities_are(answers, world):
     random = np.random.default_rng(0)
-    draws, held, widths, alone = 60, 0, [], []
+    draws, held, widths, alone = 30, 0, [], []
     for _ in range(draws):
         probs, truth = library(random, world)
         found = estimate_count(drawn_from(random, probs, truth, answers))
@@ -73,13 +73,12 @@ def test_unsure_answers_widen_the_interval_both_ways():
     assert found.high == estimate_count(Answered.read(probs, part.drawn, yes)).high
     assert found.unsure == 5
     every = estimate_count(Answered.read(probs, part.drawn, np.full(80, np.nan)))
-    assert every.low == 0
-    assert every.high == len(probs)
+    assert (every.low, every.high) == (0, len(probs))
 
 
 def test_groups_drawn_unevenly_add_up():
     random = np.random.default_rng(4)
-    draws, held = 30, 0
+    draws, held = 20, 0
     for _ in range(draws):
         parts, total = [], 0
         for size, share in ((2500, 0.05), (400, 0.5), (300, 0.2)):
@@ -88,8 +87,7 @@ def test_groups_drawn_unevenly_add_up():
             total += truth.sum()
         found = estimate_total(parts)
         held += found.low <= total <= found.high
-    assert found.method == "prediction-powered"
-    assert found.answered == 180
+    assert (found.method, found.answered) == ("prediction-powered", 180)
     assert held >= binom.ppf(0.001, draws, 0.95)
 
 
@@ -98,8 +96,7 @@ def test_few_answers_in_groups_have_the_bounds_of_their_bets():
     parts = [drawn_from(random, *library(random, "calm", 200), 20, group) for group in "ab"]
     groups = [(part.yes, 20, 200, part.probs.mean()) for part in parts]
     found = estimate_total(parts)
-    assert (found.low, found.high) == betting_total_bounds(groups, 0.95)
-    assert found.method == "betting"
+    assert (found.low, found.high, found.method) == (*betting_total_bounds(groups, 0.95), "betting")
 
 
 def chance(group, count):
@@ -134,7 +131,6 @@ def test_a_library_of_one_photo_and_one_that_was_answered_whole():
     one = estimate_count(Answered.read([0.2], [0], [1.0]))
     assert (one.count, one.low, one.high, one.method) == (1, 1, 1, "all answered")
     none = estimate_count(Answered.read([0.2], np.empty(0, int), np.empty(0)))
-    assert (none.low, none.high) == (0, 1)
-    assert "exact" in none.sentence("dog")
+    assert (none.low, none.high, none.method) == (0, 1, "exact")
     rare = estimate_count(Answered.read(np.full(900, 0.02), np.arange(60), np.zeros(60)))
     assert rare.method == "exact"  # too few yes are expected among the answers

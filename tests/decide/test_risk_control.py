@@ -4,14 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from labelwise.decide import (
-    NEVER,
-    by_group,
-    control_f,
-    control_false_alarms,
-    control_precision,
-    control_recall,
-)
+from labelwise.decide import NEVER, by_group, control_f, control_precision, control_recall
+from labelwise.decide.thresholds import control_false_alarms
 from labelwise.errors import DataError
 
 
@@ -23,19 +17,9 @@ def draw(rng, images, labels=6, empty=0.3):
     return 1 / (1 + np.exp(-(0.5 * logits + 0.3 * rng.normal(size=logits.shape)))), truth
 
 
-def missed(probs, truth, t):
-    held = truth.sum(1)
-    return np.where(held > 0, ((probs < t) & truth).sum(1) / np.maximum(held, 1), 0.0)
-
-
-def alarms(probs, truth, t):
-    return ((probs >= t) & ~truth).sum(1) / np.maximum((~truth).sum(1), 1)
-
-
-def wrong(probs, truth, t):
-    chosen = probs >= t
-    size = chosen.sum(1)
-    return np.where(size > 0, (chosen & ~truth).sum(1) / np.maximum(size, 1), 0.0)
+def part(some, of):
+    """Return the share of each row's ``of`` that is ``some``; 0 of none."""
+    return (some & of).sum(1) / of.sum(1).clip(1)
 
 
 def f1(probs, truth, t):
@@ -52,32 +36,25 @@ def test_thresholds_are_the_extreme_ones_that_the_definition_allows(level, decim
     probs = probs.round(decimals)
     candidates = np.unique(np.r_[0.0, probs.ravel(), np.nextafter(probs.ravel(), 2), NEVER])
 
-    def allowed(losses):
-        return (losses.sum() + 1) / (len(losses) + 1) <= level + 1e-12
+    def assert_extreme(found, losses, last, default, p=probs):
+        risks = np.array([(loss.sum() + 1) / (len(loss) + 1) for loss in losses])
+        fine = candidates[risks <= level + 1e-12].tolist()
+        np.testing.assert_array_equal(p >= found, p >= last(fine, default=default))
 
-    t = control_recall(probs, truth, miss_rate=level).value
-    best = max((c for c in candidates if allowed(missed(probs, truth, c))), default=0.0)
-    np.testing.assert_array_equal(probs >= t, probs >= best)
-    for count in ("share", "any"):
-        t = control_false_alarms(probs, truth, rate=level, count=count).value
-        losses = {c: alarms(probs, truth, c) for c in candidates}
-        losses = {c: loss > 0 for c, loss in losses.items()} if count == "any" else losses
-        best = min((c for c, loss in losses.items() if allowed(loss)), default=NEVER)
-        np.testing.assert_array_equal(probs >= t, probs >= best)
-    some, held = truth.any(1), truth[:, 0]
-    t = control_recall(probs, truth, miss_rate=level, among="labelled").value
-    losses = {c: missed(probs, truth, c)[some] for c in candidates}
-    best = max((c for c, loss in losses.items() if allowed(loss)), default=0.0)
-    np.testing.assert_array_equal(probs >= t, probs >= best)
-    t = control_recall(probs, truth, miss_rate=level, scope="label").value[0]
-    losses = {c: probs[held, 0] < c for c in candidates}
-    best = max((c for c, loss in losses.items() if allowed(loss)), default=0.0)
-    np.testing.assert_array_equal(probs[:, 0] >= t, probs[:, 0] >= best)
-    t = control_precision(probs, truth, wrong_rate=level).value
-    losses = np.stack([wrong(probs, truth, c) for c in candidates])
-    worst = zip(candidates, np.maximum.accumulate(losses[::-1])[::-1], strict=True)
-    best = min((c for c, losses in worst if allowed(losses)), default=NEVER)
-    np.testing.assert_array_equal(probs >= t, probs >= best)
+    missed = np.array([part(probs < c, truth) for c in candidates])
+    assert_extreme(control_recall(probs, truth, miss_rate=level).value, missed, max, 0.0)
+    found = control_recall(probs, truth, miss_rate=level, among="labelled").value
+    assert_extreme(found, missed[:, truth.any(1)], max, 0.0)
+    found = control_recall(probs, truth, miss_rate=level, scope="label").value[0]
+    own = probs[truth[:, 0], 0]
+    assert_extreme(found, [own < c for c in candidates], max, 0.0, probs[:, 0])
+    alarms = np.array([part(probs >= c, ~truth) for c in candidates])
+    assert_extreme(control_false_alarms(probs, truth, rate=level).value, alarms, min, NEVER)
+    found = control_false_alarms(probs, truth, rate=level, count="any").value
+    assert_extreme(found, alarms > 0, min, NEVER)
+    wrong = np.array([part(~truth, probs >= c) for c in candidates])
+    worst = np.maximum.accumulate(wrong[::-1])[::-1]
+    assert_extreme(control_precision(probs, truth, wrong_rate=level).value, worst, min, NEVER)
 
 
 def test_the_f_that_can_be_shown_is_that_of_the_best_threshold_less_its_doubt():
@@ -123,11 +100,9 @@ def test_each_group_keeps_its_own_promise():
     rules = by_group(control_recall, probs, truth, groups, miss_rate=0.1)
     for name in ("day", "night"):
         rows = groups == name
-        assert rules.rules[name] == control_recall(probs[rows], truth[rows], miss_rate=0.1)
-        np.testing.assert_array_equal(
-            rules(probs, groups)[rows], probs[rows] >= rules.rules[name].value
-        )
-        assert missed(probs[rows], truth[rows], rules.rules[name].value).mean() <= 0.1
+        rule = rules.rules[name]
+        assert rule == control_recall(probs[rows], truth[rows], miss_rate=0.1)
+        np.testing.assert_array_equal(rules(probs, groups)[rows], probs[rows] >= rule.value)
     observed = rng.random(truth.shape) < 0.5
     masked = by_group(control_recall, probs, truth, groups, observed, miss_rate=0.1)
     rows = groups == "day"

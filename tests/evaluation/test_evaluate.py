@@ -54,8 +54,7 @@ def test_figures_equal_those_of_scikit_learn(unknown):
     assert result.after.brier == pytest.approx(parts + result.after.within_bins)
     stated = metrics.set_reliability(log_p, log_q, known[0] >= 0.4, *known[1:])
     assert result.sets.stated.ece == pytest.approx(float(stated.ece()))
-    assert result.data.known == len(truth)
-    assert result.data.unknown == 400 * 5 - len(truth)
+    assert (result.data.known, result.data.unknown) == (len(truth), 400 * 5 - len(truth))
 
 
 def test_json_brings_back_the_same_value(tmp_path):
@@ -76,13 +75,12 @@ def test_json_brings_back_the_same_value(tmp_path):
 
 def test_a_model_that_only_ranks_gets_no_probabilities():
     result = evaluate(sample(), None, Threshold(0.5))
-    assert (result.before, result.after, result.sets, result.zero_label) == (None,) * 4
-    assert result.link is None
+    none = result.before, result.after, result.sets, result.zero_label, result.link
+    assert none == (None,) * 5
     assert [figure.name for figure in result.headline] == ["mAP over labels", "mAP over images"]
     assert "no probabilities" in result.notes[0]
     with_sets = evaluate(sample(), None, Threshold(0.5), calibrated=Halved(), query_length=0)
-    assert with_sets.before is None
-    assert with_sets.sets is not None
+    assert with_sets.before is None is not with_sets.sets
 
 
 def test_a_label_without_positives_is_left_out_and_named():
@@ -127,7 +125,6 @@ def test_images_without_labels_by_hand():
     assert zero.rows == empty.sum()
     assert zero.false_alarms == pytest.approx((expected["after"][empty] >= 0.5).any(1).mean())
     assert zero.auroc_nothing == pytest.approx(np.mean(wins), abs=1e-5)
-    assert zero.mmc == zero.by_stage[1].mmc
     assert [row.stage for row in zero.by_stage] == list(expected)
     for row, probs in zip(zero.by_stage, expected.values(), strict=True):
         assert row.mmc == pytest.approx(probs[empty].max(1).mean(), rel=1e-5)
@@ -147,26 +144,6 @@ def test_sets_and_log_odds_may_be_given_instead_of_rule_and_link():
     words = {"calibrator": made.calibrator, "rule_words": made.sets.rule, "thresholds": rule}
     options = {"calibrated": odds, "query_length": 0, **words}
     assert evaluate(predictions, Sigmoid(), rule(expit(odds)), **options) == made
-
-
-def test_certain_and_wrong_is_infinite_not_clipped():
-    predictions = sample()
-    logits = predictions.logits.astype(np.float64)
-    row = int((predictions.labels[:, 0] == 0).argmax())
-    logits[row, 0] = torch.inf
-    result = evaluate(replace(predictions, logits=logits), Sigmoid())
-    assert result.before.infinite == 1
-    assert result.before.log_loss is None
-    expected = ((expit(logits) - predictions.labels) ** 2).mean()
-    assert result.before.brier == pytest.approx(float(expected), rel=1e-5)
-
-
-def test_labels_that_are_no_shares_are_refused():
-    predictions = sample()
-    labels = predictions.labels.astype(np.float32)
-    labels[3, 1] = 1.5
-    with pytest.raises(DataError, match=r"in \[0, 1\] .*, got 1\.5 for 'cat' of 'image-3'"):
-        evaluate(replace(predictions, labels=labels), Sigmoid())
 
 
 def test_influence_on_average_precision_is_its_derivative():
@@ -229,7 +206,7 @@ def test_too_few_positives_have_no_interval_and_the_reason_is_said():
     assert figure.low < figure.value < figure.high
 
 
-def test_the_lower_end_allows_for_half_as_much_bias_again():
+def test_the_lower_end_allows_for_half_as_much_bias_again_and_degrees_are_welchs():
     """Values without each image, and bias and error from them by hand."""
     without = np.array([0.62, 0.60, 0.61, 0.59, 0.63])
     value, bias = 0.6, 4 * (0.61 - 0.6)
@@ -238,10 +215,7 @@ def test_the_lower_end_allows_for_half_as_much_bias_again():
     centre = value - 1.5 * bias
     assert logit(low) == pytest.approx(logit(centre) - 2 * error / (centre * (1 - centre)))
     assert logit(high) == pytest.approx(logit(value) + 2 * error / (value * (1 - value)))
-
-
-def test_degrees_of_freedom_are_those_of_the_t_test_and_of_welch():
-    """One label of n positives has n - 1; two alike twice that; Welch's formula for unlike ones."""
+    # One label of n positives has n - 1; two alike twice that; Welch's formula for unlike ones.
     assert intervals.degrees_of(np.array([9])) == pytest.approx(8)
     assert intervals.degrees_of(np.array([9, 0, 9])) == pytest.approx(16)
     welch = (1 / 4 + 1 / 20) ** 2 / ((1 / 4) ** 2 / 3 + (1 / 20) ** 2 / 19)
@@ -271,14 +245,18 @@ def test_retrieval_is_that_of_the_probabilities_by_length():
     assert [p.map for p in found] == pytest.approx([r.value for r in expected], abs=1e-6)
 
 
-def test_an_unknown_entry_with_a_certain_answer_does_no_harm():
+def test_certain_and_wrong_is_infinite_where_it_is_known_and_else_does_no_harm():
     predictions = sample(50, unknown=0.3)
+    logits, known = predictions.logits.astype(np.float64), predictions.observed
+    logits[tuple(np.argwhere(known & (predictions.labels == 0))[0])] = torch.inf
+    before = evaluate(replace(predictions, logits=logits), Sigmoid()).before
+    assert (before.infinite, before.log_loss) == (1, None)
+    expected = ((expit(logits) - predictions.labels) ** 2)[known].mean()
+    assert before.brier == pytest.approx(float(expected), rel=1e-5)
     logits = predictions.logits.copy()
-    row, column = np.argwhere(~predictions.observed)[0].tolist()
-    logits[row, column] = torch.inf
+    logits[tuple(np.argwhere(~known)[0])] = torch.inf
     result = evaluate(replace(predictions, logits=logits), Sigmoid())
     assert result.before.infinite == 0
-    assert result.before.log_loss is not None
     loss = next(figure for figure in result.headline if figure.name == "Log loss")
     assert loss.low < loss.value < loss.high
 
@@ -301,12 +279,10 @@ def test_soft_labels_are_judged_as_shares_where_that_can_be():
     spread = (soft.labels * (1 - soft.labels)).mean().item()  # of the people, not of the model
     assert found.before.brier + spread == pytest.approx(copies.before.brier)
     assert found.before.pooled.ece == pytest.approx(copies.before.pooled.ece)
-    assert found.ranking.map_class == hardened.ranking.map_class
-    assert found.sets == hardened.sets
-    figures = {figure.name: figure.value for figure in found.headline}
-    assert figures["Log loss"] == pytest.approx(copies.before.log_loss)
+    assert (found.ranking.map_class, found.sets) == (hardened.ranking.map_class, hardened.sets)
     log_p, log_q = Sigmoid().log_probs(soft.logits.astype(np.float64))
     figures = {figure.name: figure for figure in found.headline}
+    assert figures["Log loss"].value == pytest.approx(copies.before.log_loss)
     for name, entries in (
         ("Log loss", -(soft.labels * log_p + (1 - soft.labels) * log_q)),
         ("Brier score", (np.exp(log_p) - soft.labels) ** 2),
@@ -321,3 +297,7 @@ def test_soft_labels_are_judged_as_shares_where_that_can_be():
     assert f"a log loss of {entropy:.4f}." in note
     with pytest.raises(DataError, match="some are soft; use evaluate"):
         measure(logits, soft.labels, None, link=Sigmoid())
+    wrong = soft.labels.copy()
+    wrong[3, 1] = 1.5
+    with pytest.raises(DataError, match=r"in \[0, 1\] .*, got 1\.5 for 'cat' of '3'"):
+        evaluate(replace(soft, labels=wrong), Sigmoid())

@@ -25,8 +25,7 @@ def evaluated(scale, *, rows=600, threshold=0.5, shift=0.0, link=True):
     ids = [str(row) for row in range(rows)]
     table = Predictions(ids, *given, None, NAMES, "test", Sigmoid())
     rule = None if threshold is None else Threshold(threshold)
-    made = evaluate(table, Sigmoid() if link else None, rule, query_length=0)
-    return made, labels, shown
+    return evaluate(table, Sigmoid() if link else None, rule, query_length=0), labels, shown
 
 
 def test_a_useless_model_is_called_so():
@@ -39,26 +38,15 @@ def test_a_useless_model_is_called_so():
     assert "it finds 100 of 100. It tags 100 of 100 photos that show nothing." in said.tags
 
 
-def test_an_excellent_model_is_called_so_and_can_be_used():
-    evaluation, _, _ = evaluated(40.0)
-    said = verdict(evaluation)
-    assert said.word == "excellent"
-    assert "can be trusted" in said.trust
-    assert said.hint == "Use it; audit its tags now and then."
-    assert str(said).count("\n") == 1
-
-
-def test_tags_are_counted_over_all_labels():
+def test_words_rise_with_skill():
     evaluation, labels, shown = evaluated(2.0)
-    sets = shown >= 0
-    right = (sets & labels).sum()
-    precision, recall = (round(100 * right / side.sum()) for side in (sets, labels))
+    right = (shown[labels] >= 0).sum()  # tags are counted over all labels
+    precision, recall = (round(100 * right / side.sum()) for side in (shown >= 0, labels))
     expected = f"Of 100 tags it gives, {precision} are right; it finds {recall} of 100."
     assert verdict(evaluation).tags.startswith(expected)
-
-
-def test_words_rise_with_skill():
     words = [verdict(evaluated(scale)[0]) for scale in (0.0, 1.5, 4.0, 40.0)]
+    assert words[-1].word == "excellent"
+    assert words[-1].hint == "Use it; audit its tags now and then."
     assert [one.skill for one in words] == sorted(one.skill for one in words)
     assert len({one.word for one in words}) >= 4
 
@@ -68,6 +56,8 @@ def test_words_rise_with_skill():
     [
         ({"scale": 3.0, "shift": 2.0}, ("mislead: they are off by", "Calibrating")),
         ({"scale": 2.0, "rows": 160}, ("More photos of `",)),
+        ({"scale": 3.0, "threshold": None, "link": False}, ("gives no tags (mAP ", "has no prob")),
+        ({"scale": 40.0}, ("can be trusted",)),
         ({"scale": 40.0, "rows": 49}, ("Only 49 photos tested it: more would help most.",)),
     ],
 )
@@ -75,12 +65,6 @@ def test_the_hint_says_what_helps_most(given, words):
     """Probabilities that are off are not trusted; a rare label needs photos."""
     said = str(verdict(evaluated(**given)[0]))
     assert all(word in said for word in words)
-
-
-def test_a_model_that_only_ranks_says_so():
-    said = verdict(evaluated(3.0, threshold=None, link=False)[0])
-    assert said.tags.startswith("It ranks labels and gives no tags (mAP ")
-    assert said.trust == "It has no probabilities yet."
 
 
 def evaluation(chosen, true, labels=8, rows=20, observed=None):
@@ -124,14 +108,9 @@ def test_true_sizes_that_are_not_known_are_not_called_zero(complete, tmp_path):
     assert RunFolder(tmp_path).size_note(6.5) == ""
 
 
-def test_less_than_half_a_label_is_not_far():
-    assert not far_apart(0.4, 0.0)
-    assert not far_apart(0.9, 0.45)
-    assert far_apart(1.0, 0.5)
-
-
 def test_predict_says_when_new_photos_get_far_more_labels(tmp_path):
     """Oracle: the true size of the photos that judged the run, two labels."""
+    assert [far_apart(*sizes) for sizes in ((0.4, 0), (0.9, 0.45), (1, 0.5))] == [0, 0, 1]
     run = RunFolder(tmp_path)
     assert run.size_note(6.5) == ""  # of a model without figures
     evaluation(2, 2).save(tmp_path / "evaluation.json")

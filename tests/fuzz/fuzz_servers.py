@@ -1,12 +1,8 @@
 """Every route of real servers on the loopback address, with requests damaged as bytes.
 
-Whatever is sent, the answer is one of HTTP's, never 500, and a refusal is one sentence as JSON. A
-request that is accepted has an answer in JSON without NaN, its probabilities in [0, 1], its hits no
-more than were asked for.
-
-An MCP answer that is no refusal has its words and its condition, its photos are of the library and
-no more than were asked for. Answers that the labelling server took stand, with the people, words
-and states that were sent, in its log, read line by line with ``json``; what it refused does not.
+Whatever is sent, the answer is one of HTTP's, never 500, and a refusal is one sentence as JSON.
+What is accepted is answered in JSON without NaN, with no more hits than were asked for. The log of
+the labelling server holds what it took, and nothing that it refused.
 """
 
 import atexit
@@ -21,7 +17,6 @@ import socket
 import tempfile
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path
-from typing import NamedTuple
 from urllib.parse import parse_qs, quote, urlsplit
 
 import numpy as np
@@ -149,7 +144,7 @@ def request_files(rng):
 
 
 def answered(folder):
-    """Send the bytes; return the first answer, or that the server ended the connection."""
+    """Send the bytes; return the first answer: (0, "", b"") if the server ended the connection."""
     content = (folder / "request").read_bytes()
     with socket.create_connection(("127.0.0.1", server().port), SECONDS) as connection:
         with contextlib.suppress(OSError):
@@ -157,17 +152,9 @@ def answered(folder):
         answer = HTTPResponse(connection, method=content.split(b" ", 1)[0].decode("latin-1"))
         try:
             answer.begin()
-            return Answer(answer.status, answer.headers.get_content_type(), answer.read())
+            return answer.status, answer.headers.get_content_type(), answer.read()
         except (HTTPException, OSError):
-            return Answer(0, "", b"")  # a request that never came to its end has no answer
-
-
-class Answer(NamedTuple):
-    """What the server said first: nothing (0), or a status, the type and the body."""
-
-    status: int
-    kind: str
-    body: bytes
+            return 0, "", b""  # a request that never came to its end has no answer
 
 
 def is_an_answer(answer, folder):

@@ -30,12 +30,10 @@ def test_golden(case):
         probs, labels = (np.array(inputs[key]) for key in ("scores", "targets"))
         where = metrics.top_k_sets(probs, case["params"]["k"])
     found = reliability(probs, labels, where=where, bins=case["params"]["bins"])
-    assert found.ece() == pytest.approx(expected["ece"], rel=1e-12)
-    assert found.ace() == pytest.approx(expected["ace"], rel=1e-12)
-    assert found.mce() == pytest.approx(expected["mce"], rel=1e-12)
+    for name in ("ece", "ace", "mce"):
+        assert getattr(found, name)() == pytest.approx(expected[name], rel=1e-12)
     assert found.counts.tolist() == expected["counts"]
     filled = expected["nonempty"]
-    assert np.flatnonzero(found.counts).tolist() == filled
     np.testing.assert_allclose(found.confidence[filled], expected["conf"], rtol=1e-12)
     np.testing.assert_allclose(found.accuracy[filled], expected["acc"], rtol=1e-12)
 
@@ -52,10 +50,8 @@ def test_errors_equal_the_loops(problem, bins):
     columns = slow.lines(*problem, "label")
     expected = np.array([slow.calibration_errors(*line, edges) for line in columns])
     found = metrics.label_reliability(*problem, bins=bins)
-    np.testing.assert_allclose(found.ece(), expected[:, 0], atol=1e-12)
-    np.testing.assert_allclose(found.ace(), expected[:, 1], atol=1e-12)
-    np.testing.assert_allclose(found.mce(), expected[:, 2], atol=1e-12)
-    assert (found.ece() <= found.mce() + 1e-12)[found.counts.sum(axis=1) > 0].all()
+    errors = np.stack([found.ece(), found.ace(), found.mce()], axis=1)
+    np.testing.assert_allclose(errors, expected, atol=1e-12)
 
 
 @pytest.mark.parametrize("bins", [3, 10, 49])
@@ -77,8 +73,7 @@ def test_mass_bins_hold_equal_counts_up_to_ties(problem):
     bins = 4
     entries = np.sort(probs[observed])
     edges = mass_edges(probs, observed, bins=bins)
-    assert edges[0] == 0
-    assert edges[-1] == 1
+    assert (edges[0], edges[-1]) == (0, 1)
     for k in range(1, bins) if len(entries) else ():
         share = -(-len(entries) * k // bins)
         assert np.count_nonzero(entries < edges[k]) < max(share, 1)
@@ -112,14 +107,16 @@ def test_exact_past_the_whole_numbers_of_float32():
     sums.update(np.full((6, 4), np.float32(0.25)), np.tile([True, False, False, False], (6, 1)))
     for _ in range(33):
         sums = sums.merge(sums)
-    assert sums.pooled().counts.sum() == 24 * 2**33
-    assert sums.pooled().ece() == 0
+    assert (sums.pooled().counts.sum(), sums.pooled().ece()) == (24 * 2**33, 0)
     assert sums.per_label().ece().tolist() == [0.75, 0.25, 0.25, 0.25]
     sums.update(np.full((9, 4), 0.25), np.zeros((9, 4)))
     assert sums.counts[0, 2] == 6 * 2**33 + 9
 
 
-def test_values_of_every_type_lie_in_their_bins():
+def test_values_of_every_type_lie_in_their_bins_of_which_there_may_be_many():
+    # More bins than a byte can number, one set of edges a label.
+    each = metrics.label_reliability(*calibrated(5, rows=700, columns=2), bins=300, binning="mass")
+    assert (each.counts.sum(), each.counts.max() <= 3) == (1400, True)
     for probs in (np.array([[0], [1]]), torch.tensor([[0], [1]])):
         assert np.flatnonzero(reliability(probs, np.ones((2, 1))).counts).tolist() == [0, 9]
     probs = torch.tensor([[0.3], [0.7]], dtype=torch.bfloat16)
@@ -129,17 +126,15 @@ def test_values_of_every_type_lie_in_their_bins():
 def test_small_bins_can_be_left_out():
     probs, labels = np.array([[0.05]] * 9 + [[0.95]]), np.zeros((10, 1))
     found = reliability(probs, labels)
-    assert found.mce() == pytest.approx(0.95)
-    assert found.mce(min_count=2) == pytest.approx(0.05)
-    assert found.ace(min_count=2) == pytest.approx(0.05)
-    assert found.ece(min_count=2) == pytest.approx(0.05)
-    assert np.isnan(found.ece(min_count=11))
-    assert np.isnan(found.ace(min_count=11))
+    assert (found.mce(), found.mce(min_count=2)) == (pytest.approx(0.95), pytest.approx(0.05))
+    for error in (found.ace, found.ece):
+        assert error(min_count=2) == pytest.approx(0.05)
+        assert np.isnan(error(min_count=11))
     with pytest.raises(ValueError, match="min_count"):
         found.ece(min_count=0)
 
 
-def test_debiased_error_follows_its_formula():
+def test_debiased_errors_follow_their_formulas():
     probs, labels = calibrated(3, rows=60)
     found = reliability(probs, labels, bins=5)
     draws = np.random.default_rng(0).standard_normal((50_000, 5))
@@ -148,8 +143,6 @@ def test_debiased_error_follows_its_formula():
     expected = 2 * found.ece() - noisy.mean()
     assert found.debiased_ece() == pytest.approx(float(expected), abs=1e-3)
 
-
-def test_debiased_square_takes_off_the_unbiased_variance():
     found = reliability(np.full((5, 1), 0.25), np.array([[0], [1], [1], [0], [1]]))
     assert found.debiased_squared() == pytest.approx(0.35**2 - 0.6 * 0.4 / 4, rel=1e-12)
 
@@ -166,18 +159,9 @@ def test_nothing_observed_is_undefined():
     assert metrics.smooth_ece(probs, probs) < 1e-9
 
 
-def test_many_bins_of_each_labels_own():
-    """More bins than a byte can number, one set of edges a label."""
-    probs, labels = calibrated(5, rows=700, columns=2)
-    each = metrics.label_reliability(probs, labels, bins=300, binning="mass")
-    assert each.counts.sum() == 1400
-    assert each.counts.max() <= 3
-
-
 def smooth_ece_by_loop(probs, labels):
     """The authors' definition: a Gaussian reflected at 0 and 1, whose sigma is a fixed point."""
     grid = (np.arange(800) + 0.5) / 800
-
     shifts = [(sign, 2 * shift) for sign in (1, -1) for shift in range(-2, 3)]
     images = np.concatenate([sign * probs + shift for sign, shift in shifts])
     residuals = np.tile(labels - probs, len(shifts))

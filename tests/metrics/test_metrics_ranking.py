@@ -24,15 +24,6 @@ def column(values):
     return np.asarray(values)[:, None]
 
 
-def dense(seed=0, rows=60, columns=8, rate=0.3, dtype=np.float64):
-    """No ties to speak of, every label and image defined for AUROC and AP."""
-    random = np.random.default_rng(seed)
-    labels = random.random((rows, columns)) < rate
-    labels[:, 0], labels[:, 1] = True, False
-    labels[0], labels[1] = True, False
-    return random.standard_normal((rows, columns)).astype(dtype), labels
-
-
 @pytest.mark.parametrize("case", GOLDEN["ap"], ids=lambda case: case["name"])
 def test_golden_average_precision(case):
     scores, labels = (column(case["inputs"][key]) for key in ("scores", "targets"))
@@ -53,7 +44,8 @@ def test_golden_average_precision(case):
 
 @QUICK
 @given(problem=slow.PROBLEMS)
-def test_average_precision_equals_the_loops(problem):
+def test_metrics_equal_the_loops(problem):
+    scores, labels, observed = problem
     for by in ("label", "image"):
         for variant, loop in SLOW_AP.items():
             expected = [loop(*line) for line in slow.lines(*problem, by)]
@@ -62,33 +54,27 @@ def test_average_precision_equals_the_loops(problem):
             assert found.undefined.tolist() == np.flatnonzero(np.isnan(expected)).tolist()
             mean = np.nanmean(expected) if found.num_defined else np.nan
             assert found.value == pytest.approx(mean, rel=1e-12, nan_ok=True)
-
-
-@QUICK
-@given(problem=slow.PROBLEMS)
-def test_ranking_metrics_equal_the_loops(problem):
+        expected = [slow.auroc(*line) for line in slow.lines(*problem, by)]
+        np.testing.assert_allclose(metrics.auroc(*problem, by=by).items, expected, rtol=1e-12)
     for name, loop in (("coverage_error", slow.coverage), ("one_error", slow.one_error)):
         expected = [loop(*line) for line in slow.lines(*problem, "image")]
         found = getattr(metrics, name)(*problem)
         np.testing.assert_allclose(found.items, expected, rtol=1e-12, err_msg=name)
-    for by in ("label", "image"):
-        expected = [slow.auroc(*line) for line in slow.lines(*problem, by)]
-        np.testing.assert_allclose(metrics.auroc(*problem, by=by).items, expected, rtol=1e-12)
-
-
-@QUICK
-@given(problem=slow.PROBLEMS)
-def test_pooled_metrics_equal_the_loops(problem):
-    scores, labels, observed = problem
     flat = scores[observed].tolist(), labels[observed].tolist()
-    assert metrics.micro_average_precision(*problem) == pytest.approx(
-        slow.ap_tied(*flat), rel=1e-12, nan_ok=True
-    )
-    assert metrics.micro_auroc(*problem) == pytest.approx(slow.auroc(*flat), rel=1e-12, nan_ok=True)
+    found, auroc = metrics.micro_average_precision(*problem), slow.auroc(*flat)
+    assert found == pytest.approx(slow.ap_tied(*flat), rel=1e-12, nan_ok=True)
+    assert metrics.micro_auroc(*problem) == pytest.approx(auroc, rel=1e-12, nan_ok=True)
     with pytest.MonkeyPatch.context() as patch:  # in blocks
         patch.setattr("labelwise.metrics.ranking.SORTED_ENTRIES", 10)
-        found = metrics.micro_auroc(*problem)
-    assert found == pytest.approx(slow.auroc(*flat), rel=1e-12, nan_ok=True)
+        assert metrics.micro_auroc(*problem) == pytest.approx(auroc, rel=1e-12, nan_ok=True)
+
+
+def test_untied_ranks_long_ties_by_index():
+    """Longer than what any sort does by insertion, which is stable by accident."""
+    problem = slow.problem(3, rows=500, columns=3, levels=2)
+    expected = [slow.ap_untied(*line) for line in slow.lines(*problem, "label")]
+    found = metrics.average_precision(*problem, variant="untied")
+    np.testing.assert_allclose(found.items, expected, rtol=1e-12)
 
 
 def test_sorting_and_comparing_count_the_same(monkeypatch):
@@ -102,8 +88,9 @@ def test_sorting_and_comparing_count_the_same(monkeypatch):
 
 
 def test_precision_recall_curve_is_that_of_scikit_learn_where_recall_changes():
-    scores, labels = dense(rows=40, columns=3)
-    scores = scores.round(1)
+    random = np.random.default_rng(0)
+    labels = random.random((40, 3)) < 0.3
+    scores = random.standard_normal((40, 3)).round(1)
     precision, recall, thresholds = sk.precision_recall_curve(labels.ravel(), scores.ravel())
     kept = np.isin(thresholds, scores[labels])
     curve = metrics.precision_recall_curve(scores, labels)
@@ -116,47 +103,26 @@ def test_precision_recall_curve_is_that_of_scikit_learn_where_recall_changes():
         assert value == pytest.approx(max(every), rel=1e-12)
         reached = sk.fbeta_score(labels.ravel(), scores.ravel() >= threshold, beta=beta)
         assert value == pytest.approx(reached, rel=1e-12)
-
-
-def test_a_curve_without_positives_is_empty():
     curve = metrics.precision_recall_curve(np.zeros((3, 2)), np.zeros((3, 2)))
     assert len(curve.thresholds) == 0
     with pytest.raises(ValueError, match="at least one positive"):
         curve.best()
 
 
-def test_untied_ranks_long_ties_by_index():
-    """Longer than what any sort does by insertion, which is stable by accident."""
-    scores, labels, observed = slow.problem(3, rows=500, columns=3, levels=2)
-    expected = [slow.ap_untied(*line) for line in slow.lines(scores, labels, observed, "label")]
-    found = metrics.average_precision(scores, labels, observed, variant="untied")
-    np.testing.assert_allclose(found.items, expected, rtol=1e-12)
-
-
-def test_half_precision_numpy_and_integer_scores_are_read():
+def test_other_types_infinities_and_what_stands_at_unobserved_entries_are_read():
     scores, labels, observed = slow.problem(6, rows=30, columns=4, levels=8)
     expected = metrics.average_precision(scores, labels, observed).items
     for same in (scores.astype(np.float16), (8 * scores).astype(np.int64)):
         found = metrics.average_precision(same, labels, observed).items
         np.testing.assert_array_equal(found, expected)
+    odd = np.where(observed, labels, -1)
+    for low, filler in ((0, np.nan), (-np.inf, np.inf)):
+        same = np.where(observed, np.where(scores == 0, low, scores), filler)
+        found = metrics.average_precision(same, odd, observed).items
+        np.testing.assert_array_equal(found, expected)
 
 
-def test_infinite_scores_are_ordinary():
-    scores = column([np.inf, 1.0, -np.inf, -np.inf])
-    labels, observed = column([0, 1, 1, 0]), column([True, True, True, False])
-    expected = (1 / 2 + 2 / 3) / 2
-    assert metrics.average_precision(scores, labels, observed).value == pytest.approx(expected)
-
-
-def test_unobserved_entries_may_hold_anything():
-    scores, labels, observed = slow.problem(8, rows=30, columns=4)
-    dirty, odd = scores.copy(), labels.copy()
-    dirty[~observed], odd[~observed] = np.nan, -1
-    expected = metrics.auroc(scores, labels, observed).items
-    np.testing.assert_array_equal(metrics.auroc(dirty, odd, observed).items, expected)
-
-
-def test_empty_matrices_are_undefined():
+def test_empty_matrices_and_labels_without_positives_are_undefined():
     for shape in ((0, 3), (3, 0), (0, 0)):
         empty = np.zeros(shape)
         for by in ("label", "image"):
@@ -164,9 +130,6 @@ def test_empty_matrices_are_undefined():
             assert np.isnan(found.value)
             assert found.num_defined == 0
         assert np.isnan(metrics.micro_auroc(empty, empty))
-
-
-def test_undefined_labels_are_named():
     found = metrics.average_precision(np.eye(3), np.diag([1, 0, 1]))
     assert found.undefined_names(["cat", "dog", "sea"]) == ["dog"]
     with pytest.raises(ValueError, match="names must be 3, got 2"):
@@ -188,12 +151,8 @@ def merged(parts):
     return reduce(ScoreCounts.merge, parts)
 
 
-def assert_equal(one, other):
-    for mine, theirs in zip(vars(one).values(), vars(other).values(), strict=True):
-        np.testing.assert_array_equal(mine, theirs)
-
-
-shardings = given(
+@QUICK
+@given(
     st.integers(0, 10**6),
     st.integers(1, 400),
     st.sampled_from(["plain", "ties", "narrow"]),
@@ -201,33 +160,22 @@ shardings = given(
     st.integers(2, 500),
     st.integers(1, 6),
 )
-
-
-@QUICK
-@shardings
-def test_any_sharding_in_any_order_gives_the_same_counts(seed, rows, kind, dtype, limit, shards):
-    scores, present = drawn(seed, rows, kind, dtype)
-    draw = np.random.default_rng(seed + 1)
-    owner = draw.integers(shards, size=rows)
-    parts = [ScoreCounts.of(scores[owner == s], present[owner == s], limit) for s in range(shards)]
-    whole = ScoreCounts.of(scores, present, limit)
-    assert_equal(merged(parts), whole)
-    assert_equal(merged([parts[place] for place in draw.permutation(shards)]), whole)
-    middle = shards // 2
-    if middle:
-        assert_equal(merged(parts[:middle]).merge(merged(parts[middle:])), whole)
-    assert len(whole.keys) <= limit
-    assert whole.positives.sum() == present.sum()
-    assert whole.others.sum() == rows - present.sum()
-
-
-@QUICK
-@shardings
-def test_figures_are_within_their_bounds_and_exact_where_they_say_so(
+def test_counts_of_any_sharding_are_the_same_and_figures_are_within_their_bounds(
     seed, rows, kind, dtype, limit, shards
 ):
     scores, present = drawn(seed, rows, kind, dtype)
     counts = ScoreCounts.of(scores, present, limit)
+    draw = np.random.default_rng(seed + 1)
+    owner = draw.integers(shards, size=rows)
+    parts = [ScoreCounts.of(scores[owner == s], present[owner == s], limit) for s in range(shards)]
+    halves = [merged(half) for half in (parts[: shards // 2], parts[shards // 2 :]) if half]
+    for same in (parts, [parts[place] for place in draw.permutation(shards)], halves):
+        for mine, theirs in zip(
+            *(vars(one).values() for one in (merged(same), counts)), strict=True
+        ):
+            np.testing.assert_array_equal(mine, theirs)
+    assert len(counts.keys) <= limit
+    assert (counts.positives.sum(), counts.others.sum()) == (present.sum(), (~present).sum())
     matrix, labels = scores[:, None], present[:, None]
     inside, outside = scores[present], scores[~present]
     for found, truth in (
@@ -250,10 +198,7 @@ def test_bits_are_dropped_only_as_far_as_the_limit_asks():
         counts = ScoreCounts.of(scores, present, limit)
         finer = ScoreCounts.of(scores, present, 10**6)._with(counts.dropped - 1)
         assert len(counts.keys) <= limit < len(finer.keys)
-
-
-def test_zeros_are_equal_and_infinities_in_order():
-    scores = np.array([-np.inf, -1, -0.0, 0.0, 1, np.inf], np.float32)
+    scores = np.array([-np.inf, -1, -0.0, 0.0, 1, np.inf], np.float32)  # zeros are equal
     counts = ScoreCounts.of(scores, np.array([False, True, True, False, True, True]))
     assert counts.positives.tolist() == [0, 1, 1, 1, 1]
     assert counts.others.tolist() == [1, 0, 1, 0, 0]

@@ -82,10 +82,8 @@ def test_cf1_is_the_harmonic_mean_of_the_mean_precision_and_recall():
     counts = metrics.confusion(sets, labels)
     p, r = counts.precision().value, counts.recall().value
     assert counts.cf1() == pytest.approx(2 / (1 / p + 1 / r), rel=1e-12)
-    wrong = metrics.confusion(np.array([[True, False]]), np.array([[0, 1]]))
-    assert wrong.cf1() == 0
-    nothing = metrics.confusion(np.zeros((1, 1), dtype=bool), np.zeros((1, 1)))
-    assert np.isnan(nothing.cf1())
+    assert metrics.confusion(np.array([[True, False]]), np.array([[0, 1]])).cf1() == 0
+    assert np.isnan(metrics.confusion(np.zeros((1, 1), dtype=bool), np.zeros((1, 1))).cf1())
 
 
 def test_unknown_entries_are_neither_right_nor_wrong():
@@ -109,14 +107,11 @@ def test_top_k_takes_the_lower_index_of_ties(problem):
         for line, chosen in zip(scores, found, strict=True):
             best = sorted(range(len(line)), key=lambda i: (-line[i], i))[:k]
             assert np.flatnonzero(chosen).tolist() == sorted(best)
-
-
-def test_top_k_counts_an_undefined_label_as_zero_and_confusion_leaves_it_out():
+    # They count an undefined label as zero; a confusion leaves it out.
     scores, labels = np.array([[0.9, 0.1], [0.8, 0.2]]), np.array([[1, 0], [1, 0]])
     assert metrics.top_k_scores(scores, labels, k=1).macro_f1 == 0.5
-    counts = metrics.confusion(metrics.top_k_sets(scores, 1), labels)
-    assert counts.f_score().value == 1
-    assert counts.f_score().undefined.tolist() == [1]
+    mean = metrics.confusion(metrics.top_k_sets(scores, 1), labels).f_score()
+    assert (mean.value, mean.undefined.tolist()) == (1, [1])
 
 
 def test_average_k_accuracy_of_single_labels_is_the_share_of_sets_that_hold_them():
@@ -143,8 +138,7 @@ def test_golden_separation(case):
     inside, outside = (np.array(case["inputs"][f"max_conf_{key}"]) for key in ("in", "out"))
     auroc = metrics.separation_auroc(inside, outside)
     assert auroc == pytest.approx(case["expected"]["auroc"], rel=1e-12)
-    probs = np.column_stack([outside / 2, outside])
-    mmc = metrics.max_confidence(probs).mean()
+    mmc = metrics.max_confidence(np.column_stack([outside / 2, outside])).mean()
     assert mmc == pytest.approx(case["expected"]["mmc_out"], rel=1e-12)
 
 
@@ -156,27 +150,26 @@ def test_separation_equals_scikit_learn(device):
     expected = sk.roc_auc_score(labels, np.concatenate([inside, outside]))
     tensors = torch.from_numpy(inside).to(device), torch.from_numpy(outside).to(device)
     assert metrics.separation_auroc(*tensors) == pytest.approx(expected, rel=1e-12)
-    flipped = metrics.separation_auroc(outside, inside)
-    assert flipped == pytest.approx(1 - expected, rel=1e-12)
+    assert metrics.separation_auroc(outside, inside) == pytest.approx(1 - expected, rel=1e-12)
     fpr, tpr, _ = sk.roc_curve(labels, np.concatenate([inside, outside]), drop_intermediate=False)
     for recall in (0.5, 0.9, 0.95, 1.0):
         expected = fpr[np.argmax(tpr >= recall - 1e-12)]
         assert metrics.false_positive_rate_at(*tensors, recall) == pytest.approx(expected)
-
-
-def test_reviewed_and_empty_is_not_unlabelled():
-    labels = np.array([[0, 0], [0, 0], [1, 0], [0, 0]])
-    observed = np.array([[True, True], [True, False], [True, True], [False, False]])
-    assert metrics.zero_label_rows(labels).tolist() == [True, True, False, True]
-    assert metrics.zero_label_rows(labels, observed).tolist() == [True, False, False, False]
+    # However small the recall, the threshold is the highest score of an IN image.
+    inside, outside = np.array([0.2, 0.9]), np.array([0.9, 0.95, 0.1, 0.3])
+    assert metrics.false_positive_rate_at(inside, outside, 1e-12) == 0.5
+    counts = metrics.ScoreCounts.of(np.concatenate([inside, outside]), np.arange(6) < 2)
+    assert counts.false_positive_rate_at(1e-12) == (0.5, 0.0)
 
 
 def test_false_alarms_are_counted_on_zero_label_images_only():
     labels = np.array([[0, 0], [0, 0], [1, 0], [0, 0]])
     sets = np.array([[1, 0], [0, 0], [1, 1], [1, 1]], dtype=bool)
     found = metrics.false_alarm_rate(sets, labels)
-    assert found.value == pytest.approx(2 / 3)
-    assert found.undefined.tolist() == [2]
+    assert (found.value, found.undefined.tolist()) == (pytest.approx(2 / 3), [2])
+    assert metrics.zero_label_rows(labels).tolist() == [True, True, False, True]
+    observed = np.array([[True, True], [True, False], [True, True], [False, False]])
+    assert metrics.zero_label_rows(labels, observed).tolist() == [True, False, False, False]
 
 
 def test_top_accuracy_is_that_of_the_argmax():
@@ -197,16 +190,6 @@ def test_nothing_here_is_the_log_of_the_product(device):
     probs = np.random.default_rng(2).random((20, 7))
     log_q = torch.from_numpy(np.log1p(-probs)).to(device)
     np.testing.assert_allclose(metrics.nothing_here(log_q), np.log(np.prod(1 - probs, axis=1)))
-    many = torch.full((1, 10_000), -100.0)
-    assert metrics.nothing_here(many).tolist() == [-1e6]
+    assert metrics.nothing_here(torch.full((1, 10_000), -100.0)).tolist() == [-1e6]
     with pytest.raises(ValueError, match="at most 0"):
         metrics.nothing_here(-log_q)
-
-
-def test_the_least_recall_accepts_the_surest_image():
-    """However small the recall, the threshold is the highest score of an IN image."""
-    inside, outside = np.array([0.2, 0.9]), np.array([0.9, 0.95, 0.1, 0.3])
-    assert metrics.false_positive_rate_at(inside, outside, 1e-12) == 0.5
-    scores, present = np.concatenate([inside, outside]), np.arange(6) < 2
-    counts = metrics.ScoreCounts.of(scores, present)
-    assert counts.false_positive_rate_at(1e-12) == (0.5, 0.0)

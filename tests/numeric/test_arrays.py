@@ -82,8 +82,7 @@ def test_a_link_answers_in_the_kind_it_was_asked(link, dtype):
     logits = LOGITS.astype(dtype)
     tensor = torch.from_numpy(logits)
     pairs = list(zip(link.log_probs(logits), link.log_probs(tensor), strict=True))
-    for answer in (link, link.log_odds, link.log_none):
-        pairs.append((answer(logits), answer(tensor)))
+    pairs += [(of(logits), of(tensor)) for of in (link, link.log_odds, link.log_none)]
     for found, expected in pairs:
         assert isinstance(found, np.ndarray)
         tolerance = 1e-5 if dtype == np.float32 else 1e-12
@@ -128,7 +127,6 @@ def test_a_sum_starts_from_what_its_main_objective_knew():
             return True
 
     main = Remembering()
-    assert Sum(main, LabelPairs()).start_from(
-        {"main.estimates": torch.ones(1), "terms.x": torch.ones(1)}
-    )
+    state = {"main.estimates": torch.ones(1), "terms.x": torch.ones(1)}
+    assert Sum(main, LabelPairs()).start_from(state)
     assert main.seen["estimates"] == 1

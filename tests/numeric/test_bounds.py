@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import scipy.special
-from scipy.stats import binomtest, norm
+from scipy.stats import binomtest, norm, t
 
 from labelwise.errors import DataError
 from labelwise.numeric import bounds, special
@@ -35,11 +35,9 @@ def test_betting_is_the_mean_capital_of_constant_stakes():
 
 
 @pytest.mark.parametrize(("hits", "count"), [(0, 5), (5, 5), (3, 10), (1, 47), (400, 1000)])
-def test_wilson_interval_equals_scipy_and_holds_its_own_share(hits, count):
+def test_wilson_interval_equals_scipy(hits, count):
     expected = binomtest(hits, count).proportion_ci(method="wilson")
-    low, high = bounds.wilson(hits / count, count)
-    assert (low, high) == pytest.approx((expected.low, expected.high), abs=1e-6)
-    assert 0 <= low <= hits / count <= high <= 1
+    assert bounds.wilson(hits / count, count) == pytest.approx(tuple(expected), abs=1e-6)
 
 
 def test_hoeffding_bentkus_is_its_formula_and_weaker_than_the_exact_test():
@@ -63,12 +61,11 @@ def test_the_best_stake_is_the_one_that_grew_most_on_the_other_photos():
 
 def test_ratio_intervals_hold_their_ratio_and_shrink():
     rng, truth = np.random.default_rng(2), 0.2
-    for _ in range(3):
-        counts = rng.integers(0, 4, 80).astype(float)
-        losses = rng.binomial(counts.astype(int), truth).astype(float)
-        lower, upper = bounds.ratio_interval(losses, counts, 3, 0.95)
-        assert lower <= losses.sum() / counts.sum() <= upper
-        assert lower <= truth <= upper
+    counts = rng.integers(0, 4, 80).astype(float)
+    losses = rng.binomial(counts.astype(int), truth).astype(float)
+    lower, upper = bounds.ratio_interval(losses, counts, 3, 0.95)
+    assert lower <= losses.sum() / counts.sum() <= upper
+    assert lower <= truth <= upper
     many = bounds.ratio_interval(np.tile(losses, 20), np.tile(counts, 20), 3, 0.95)
     assert many[1] - many[0] < 0.4 * (upper - lower)
     assert bounds.ratio_interval(np.zeros(3), np.zeros(3), 1, 0.95) == (0.0, 1.0)
@@ -134,7 +131,6 @@ def test_sums_and_ratios_are_those_of_a_loop():
         np.testing.assert_allclose(groups.sums(VALUES)[number], VALUES[rows].sum(0))
         expected = VALUES[rows].sum(0) / weights[rows].sum(0) if name != "c" else np.zeros(3)
         np.testing.assert_allclose(groups.ratios(VALUES, weights)[number], expected)
-    assert groups.sizes.sum() == 60
     with pytest.raises(ValueError, match="60 photos in groups, got 7"):
         groups.sums(VALUES[:7])
 
@@ -151,10 +147,12 @@ def test_the_design_effect_of_copies_is_their_number():
 
 def test_groups_are_divided_bundled_and_drawn_from_whole():
     groups = Groups.of(NAMES)
-    first, others = groups.divided(0.3, seed=1)
-    assert not set(NAMES[first]) & set(NAMES[others])
-    assert sorted([*first, *others]) == list(range(60))
-    assert len(set(NAMES[first])) == 2
+    for share, count in ((0.01, 1), (0.3, 2), (0.5, 4), (0.99, 6)):
+        chosen = np.random.default_rng(1).permutation(sorted(set(NAMES)))[:count].tolist()
+        rows = [
+            [row for row in range(60) if (NAMES[row] in chosen) == own] for own in (True, False)
+        ]
+        assert [part.tolist() for part in groups.divided(share, seed=1)] == rows
     bundled = groups.bundled(3)
     assert bundled.count == len(np.unique(bundled.codes)) == 3
     assert len(set(zip(NAMES.tolist(), bundled.codes.tolist(), strict=True))) == groups.count
@@ -162,8 +160,31 @@ def test_groups_are_divided_bundled_and_drawn_from_whole():
     drawn = [groups.one_of_each(seed) for seed in range(3)]
     assert all(sorted(NAMES[rows]) == sorted(set(NAMES)) for rows in drawn)
     assert len(set(map(tuple, drawn))) > 1
-    with pytest.raises(DataError, match="two or more are needed, got 1"):
-        Groups.of(["a", "a"]).divided(0.5, 0)
+    assert sorted(map(len, Groups.of(["a", "b", "b"]).divided(0.9, 0))) == [1, 2]
+    for names, share, told in (("aa", 0.5, "0.5 .* got 1"), ("ab", 0, "^0 of"), ("ab", 1, "^1 of")):
+        with pytest.raises(DataError, match=told):
+            Groups.of(names).divided(share, 0)
+
+
+TO_AND_FRO = (-1.0) ** np.argsort(np.argsort(NAMES, kind="stable"))
+
+
+@pytest.mark.parametrize("moved", [VALUES[:, 0], VALUES[:, 2], TO_AND_FRO])
+def test_what_photos_in_groups_are_worth_is_the_formula(moved):
+    """Oracle: the formula of the docstring, group by group; photos of one move alike, or apart."""
+    counted = (VALUES[:, 1] > -1) & (NAMES != "g")
+    moved = moved * counted
+    rows = [name == NAMES for name in set(NAMES[counted])]
+    own = [(moved[group].sum(), counted[group].sum()) for group in rows]
+    squares = np.array([(total / (1 - size / counted.sum())) ** 2 for total, size in own])
+    effect = max(squares.sum() / (moved**2).sum(), 1.0)
+    freedom = min(max(2 * squares.sum() ** 2 / (squares**2).sum() - 1, 1), len(own) - 1)
+    both = t.ppf(0.975, [counted.sum() - 1, freedom])
+    least = counted.sum() ** 2 / sum(size**2 for _, size in own)
+    expected = max(least, counted.sum() / effect * (both[0] / both[1]) ** 2)
+    assert Groups.of(NAMES).worth(moved, counted) == pytest.approx(expected, rel=1e-9)
+    assert Groups.of(NAMES).worth(0 * moved, counted) == len(own)
+    assert Groups.of(NAMES).worth(moved, counted & (NAMES == "a")) == 1
 
 
 def test_photos_that_are_their_own_groups_change_nothing():

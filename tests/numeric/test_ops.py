@@ -4,11 +4,8 @@ import pytest
 import torch
 from scipy.stats import kstest
 
-from labelwise.links import Softmax
-from labelwise.metrics import log_loss_from_logs
 from labelwise.numeric.array_api import log1mexp, log_softmax_and_rest, log_softplus
 from labelwise.objectives.base import masked_logsumexp, masked_mean, normals, split_labels, uniforms
-from labelwise.objectives.softmax import SoftmaxOrNoneLink
 
 
 def test_masked_logsumexp_is_logsumexp_of_the_kept():
@@ -28,14 +25,12 @@ def test_masked_mean_of_nothing_is_zero_with_a_gradient():
     values = torch.full((2, 2), float("inf"), requires_grad=True)
     found = masked_mean(values, torch.zeros(2, 2, dtype=torch.bool))
     found.backward()
-    assert found == 0
-    assert (values.grad == 0).all()
+    assert found == 0 == values.grad.abs().max()
 
 
 def test_split_labels_leaves_the_unobserved_out_of_both():
     labels = torch.tensor([0.0, 1.0, 0.7, 0.5, 1.0, 0.0])
-    observed = torch.tensor([True, True, True, True, False, False])
-    present, absent = split_labels(labels, observed)
+    present, absent = split_labels(labels, torch.arange(6) < 4)
     assert present.tolist() == [False, True, True, False, False, False]
     assert absent.tolist() == [True, False, False, True, False, False]
 
@@ -60,17 +55,7 @@ def test_softmax_keeps_both_logs_where_p_rounds_to_one(spread):
         torch.testing.assert_close(log_p[:, k], values[:, k] - total)
         torch.testing.assert_close(log_rest[:, k], others - total)
     log_rest.sum().backward()
-    assert values.grad is not None
     assert values.grad.isfinite().all()
-
-
-def test_sure_and_wrong_softmax_has_a_finite_loss():
-    logits = torch.tensor([[50.0, -50.0]], dtype=torch.float64)
-    for link in (Softmax(), SoftmaxOrNoneLink()):
-        log_p, log_q = link.log_probs(logits)
-        wrong = log_loss_from_logs(log_p, log_q, torch.tensor([[0.0, 1.0]])).value
-        gap = 100.0 if isinstance(link, Softmax) else 50.0  # of the first label to the next answer
-        assert wrong == pytest.approx((100 + gap) / 2)
 
 
 MASK = (1 << 64) - 1
@@ -98,10 +83,3 @@ def test_distributions():
     for draw, law in ((uniforms, "uniform"), (normals, "norm")):
         chances = [kstest(draw(positions, seed).double(), law).pvalue for seed in range(20)]
         assert kstest(chances, "uniform").pvalue > 0.01
-
-
-def test_neighbours_in_seed_and_place_are_unrelated():
-    noise = normals(torch.arange(20_000), 7)
-    assert noise.isfinite().all()
-    both = torch.stack([noise, normals(torch.arange(20_000), 8), noise.roll(1)])
-    assert (torch.corrcoef(both) - torch.eye(3)).abs().max() < 0.03

@@ -44,8 +44,7 @@ def looped_contrast(features, labels):
             kinds[carry].append(float(1 - c if carry == 2 else 1 + c))
     together, mixed, apart = kinds.values()
     n = len(together)
-    assert len(mixed) <= 2 * n, "all are drawn, so that nothing is left to chance"
-    assert len(apart) <= 2 * n
+    assert max(len(mixed), len(apart)) <= 2 * n, "all are drawn: nothing is left to chance"
     every = together + mixed + sorted(mixed)[::-1][:n] + apart + sorted(apart)[::-1][:n]
     return sum(every) / len(every)
 
@@ -63,13 +62,11 @@ def test_smoothing_is_even_first_and_by_what_is_kept_later():
     logits, features = torch.randn(3, 4), torch.randn(3, 4, 5)
     outputs, targets = Outputs(logits, {"features": features}), Targets(LABELS)
     even = correlated_targets(LABELS, torch.zeros(3, 4, 4), EPS)
-    first = objective(outputs, targets)
-    torch.testing.assert_close(first, bce_loss(logits, even).mean())
+    torch.testing.assert_close(objective(outputs, targets), bce_loss(logits, even).mean())
     unit = torch.nn.functional.normalize(features, dim=2)
     alike = torch.zeros(3, 4, 4)
     for j in range(4):  # twice the images that carry j: this batch and the one before
-        kept = unit[LABELS[:, j] == 1, j]
-        alike[:, :, j] = (unit @ kept.T).mean(2)
+        alike[:, :, j] = (unit @ unit[LABELS[:, j] == 1, j].T).mean(2)
     centres = torch.zeros(3, 4, 4)
     again = objective(outputs, targets)
     for j in range(4):
@@ -96,6 +93,5 @@ def test_its_head_gives_features_of_every_label():
     head.start_at(torch.arange(4.0))
     outputs = head(torch.randn(2, 7, 3, 3))
     assert outputs.aux["features"].shape == (2, 4, 128)
-    objective = DynamicCorrelations(2, 4)
-    objective(outputs, Targets(LABELS[:2])).backward()
+    DynamicCorrelations(2, 4)(outputs, Targets(LABELS[:2])).backward()
     assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in head.parameters())

@@ -6,24 +6,16 @@ from math import exp, log
 import golden
 import pytest
 import torch
+from contract import facts
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import labelwise.objectives as o
 import labelwise.objectives.terms as label_pair
 from labelwise.links import Sigmoid
 from labelwise.methods import make_objective
-from labelwise.objectives import (
-    BCE,
-    MMCE,
-    Asymmetric,
-    LabelPairs,
-    LogitMargin,
-    MeanDifference,
-    kernel_calibration_error,
-    label_pair_loss,
-)
 from labelwise.objectives.base import split_labels
-from labelwise.types import DatasetFacts, Outputs, Targets
+from labelwise.types import Outputs, Targets
 
 CASES = golden.cases("lpr")
 
@@ -45,14 +37,11 @@ def label_pairs(log_odds, labels, observed=None):
 @pytest.mark.parametrize("name", [n for n in CASES if "per_sample" in CASES[n]["expected"]])
 def test_golden_values(name):
     log_odds, labels, observed = golden.batch(CASES[name])
-    loss = label_pair_loss(log_odds, *split_labels(labels, observed))
+    loss = o.label_pair_loss(log_odds, *split_labels(labels, observed))
     golden.assert_golden(loss, CASES[name]["expected"]["per_sample"])
-
-
-def test_golden_gradient():
     case = CASES["gradient of batch mean wrt log-odds"]
     log_odds, labels, observed = golden.batch(case)
-    label_pair_loss(log_odds, *split_labels(labels, observed)).mean().backward()
+    o.label_pair_loss(log_odds, *split_labels(labels, observed)).mean().backward()
     golden.assert_golden(log_odds.grad, case["expected"]["grad"])
 
 
@@ -64,7 +53,7 @@ def test_equals_the_loop_over_all_pairs(rows, columns, density, seed):
     labels = (torch.rand(rows, columns, generator=generator) < density).double()
     observed = torch.rand(rows, columns, generator=generator) < 0.8
     for mask in (None, observed):
-        fast = label_pair_loss(log_odds, *split_labels(labels, mask))
+        fast = o.label_pair_loss(log_odds, *split_labels(labels, mask))
         slow = label_pairs(log_odds, labels, mask)
         torch.testing.assert_close(fast, torch.tensor(slow, dtype=torch.float64))
 
@@ -75,16 +64,13 @@ def test_many_present_labels_keep_the_digits_of_tiny_terms():
     present = torch.arange(160)[None] < 70
     for shift in (0.0, 30.0):
         exact = (scores + shift * present).double()
-        expected = label_pair_loss(exact, present, ~present)
+        expected = o.label_pair_loss(exact, present, ~present)
         pairs = torch.nn.functional.softplus(exact[0, 70:, None] - exact[0, None, :70])
         torch.testing.assert_close(expected.item(), pairs.sum().item() * 2 / (160 * 159))
-        found = label_pair_loss(exact.float(), present, ~present)
+        found = o.label_pair_loss(exact.float(), present, ~present)
         torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=0)
-
-
-def test_hundreds_of_equal_labels_do_not_overflow():
-    present = torch.arange(400)[None] < 200
-    found = label_pair_loss(torch.zeros(1, 400), present, ~present).item()
+    present = torch.arange(400)[None] < 200  # hundreds of equal labels do not overflow
+    found = o.label_pair_loss(torch.zeros(1, 400), present, ~present).item()
     torch.testing.assert_close(found, log(2) * 200 * 200 * 2 / (400 * 399), rtol=1e-5, atol=0)
 
 
@@ -92,10 +78,10 @@ def test_hundreds_of_equal_labels_do_not_overflow():
 def test_chunks_change_nothing(density, monkeypatch):
     log_odds = torch.randn(7, 11, dtype=torch.float64, requires_grad=True)
     sides = split_labels((torch.rand(7, 11) < density).double(), None)
-    whole = label_pair_loss(log_odds, *sides)
+    whole = o.label_pair_loss(log_odds, *sides)
     (grad,) = torch.autograd.grad(whole.sum(), log_odds)
     monkeypatch.setitem(label_pair._CHUNK, "cpu", 23)
-    parts = label_pair_loss(log_odds, *sides)
+    parts = o.label_pair_loss(log_odds, *sides)
     torch.testing.assert_close(parts, whole)
     torch.testing.assert_close(torch.autograd.grad(parts.sum(), log_odds)[0], grad)
 
@@ -107,7 +93,7 @@ def test_operator_meets_torchs_own_checks():
 
 
 def test_infinite_log_odds_leave_a_finite_gradient():
-    objective = Asymmetric(phi="right") + LabelPairs()
+    objective = o.Asymmetric(phi="right") + o.LabelPairs()
     logits = torch.tensor([[-9.0, -9.0, 2.0, -8.0]], requires_grad=True)
     loss = objective(logits, torch.tensor([[1.0, 0.0, 0.0, 1.0]]))
     loss.backward()
@@ -124,7 +110,7 @@ def test_memory_stays_far_below_pairs():
     labels[:, :10] = 1
     outputs, targets = Outputs(logits), Targets(labels)
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as trace:
-        LabelPairs()(outputs, targets, BCE().link).backward()
+        o.LabelPairs()(outputs, targets, o.BCE().link).backward()
     events = trace.key_averages()
     largest = max(event.self_cpu_memory_usage / max(event.count, 1) for event in events)
     assert largest < 4 * 32 * 5000 * 4
@@ -140,7 +126,7 @@ def test_soft_labels_cost_the_mean_over_all_hard_labels(observed, monkeypatch):
 
     def cost(labels):
         found = logits.clone().requires_grad_()
-        loss = LabelPairs()(Outputs(found), Targets(labels, observed), BCE().link)
+        loss = o.LabelPairs()(Outputs(found), Targets(labels, observed), o.BCE().link)
         return torch.stack([loss.detach().expand(3, 4), torch.autograd.grad(loss, found)[0]])
 
     shares = SHARES if observed is None else torch.where(observed, SHARES, 0.0)
@@ -163,55 +149,35 @@ def test_soft_labels_cost_the_mean_over_all_hard_labels(observed, monkeypatch):
 )
 def test_derivatives(sides):
     log_odds = torch.randn(3, 4, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(lambda u: label_pair_loss(u, *sides), log_odds)
-    assert torch.autograd.gradgradcheck(lambda u: label_pair_loss(u, *sides), (log_odds,))
+    assert torch.autograd.gradcheck(lambda u: o.label_pair_loss(u, *sides), log_odds)
+    assert torch.autograd.gradgradcheck(lambda u: o.label_pair_loss(u, *sides), (log_odds,))
 
 
-FACTS = DatasetFacts(8, 3, 1.0, (0.3,) * 3)
-
-
-def batch(rows=8, labels=3):
+def batch():
     generator = torch.Generator().manual_seed(0)
-    logits = 3 * torch.randn(rows, labels, generator=generator, dtype=torch.float64)
-    truth = (torch.rand(rows, labels, generator=generator) < 0.4).double()
-    observed = torch.rand(rows, labels, generator=generator) < 0.7
-    return logits, truth, observed
+    logits = 3 * torch.randn(8, 3, generator=generator, dtype=torch.float64)
+    truth = (torch.rand(8, 3, generator=generator) < 0.4).double()
+    return logits, truth, torch.rand(8, 3, generator=generator) < 0.7
 
 
 def value(term, logits, labels, observed=None):
     return term(Outputs(logits), Targets(labels, observed), Sigmoid())
 
 
-@pytest.mark.parametrize("width", [0.4, 0.1])
-def test_mmce_is_the_sum_over_all_pairs(width):
+def test_calibration_terms_are_their_formulas_and_reach_the_loss_with_their_weights():
     logits, labels, observed = batch()
     probs, truth = torch.sigmoid(logits)[observed], labels[observed]
     error, distances = truth - probs, (probs[:, None] - probs).abs()
-    expected = (error[:, None] * error * torch.exp(-distances / width)).mean()
-    torch.testing.assert_close(value(MMCE(width), logits, labels, observed), expected)
-    everything = kernel_calibration_error(probs, truth, torch.ones_like(probs), width)
-    torch.testing.assert_close(everything, expected)
-
-
-def test_mdca_is_the_mean_gap_of_labels_that_were_seen():
-    logits, labels, observed = batch()
-    observed[:, 1] = False
+    pairs = (error[:, None] * error * torch.exp(-distances / 0.1)).mean()
+    excess = [max(0.0, abs(v.item()) - 2.0) for v in logits[observed]]
+    for term, expected in ((o.MMCE(0.1), pairs), (o.LogitMargin(2.0), sum(excess) / len(excess))):
+        assert value(term, logits, labels, observed).item() == pytest.approx(float(expected))
+    observed[:, 1] = False  # a label that was not seen has no gap
     gaps = torch.sigmoid(logits) - labels
     means = [gaps[observed[:, column], column].mean().abs() for column in (0, 2)]
-    expected = torch.stack(means).mean()
-    torch.testing.assert_close(value(MeanDifference(), logits, labels, observed), expected)
-
-
-def test_mbls_is_what_exceeds_the_margin():
-    logits, labels, observed = batch()
-    excess = [max(0.0, abs(v.item()) - 2.0) for v in logits[observed]]
-    found = value(LogitMargin(2.0), logits, labels, observed)
-    assert found.item() == pytest.approx(sum(excess) / len(excess))
-
-
-def test_weights_are_options_and_reach_the_term():
-    logits, labels, _ = batch()
-    plain = BCE()(logits, labels)
-    for name, term in (("mmce", MMCE()), ("mdca", MeanDifference()), ("mbls", LogitMargin())):
-        found = make_objective(f"bce+{name}", FACTS, term_weight=0.7)(logits, labels)
+    found = value(o.MeanDifference(), logits, labels, observed)
+    torch.testing.assert_close(found, torch.stack(means).mean())
+    plain = o.BCE()(logits, labels)
+    for name, term in (("mmce", o.MMCE()), ("mdca", o.MeanDifference()), ("mbls", o.LogitMargin())):
+        found = make_objective(f"bce+{name}", facts(8, 3), term_weight=0.7)(logits, labels)
         torch.testing.assert_close(found, plain + 0.7 * value(term, logits, labels))

@@ -29,8 +29,7 @@ def test_what_was_silent_is_named():
     assert "image_size" not in named  # 224, as published
     assert "held_out" not in found(Request("000-table1"))
     assert "pooled" in found(Request("001-table3.coco.vit-b-32"))
-    frozen = found(Request("001-table3", quick=True))
-    assert frozen["recipe.prior_bias"] == (False, True)
+    assert found(Request("001-table3", quick=True))["recipe.prior_bias"] == (False, True)
 
 
 def test_rows_that_the_paper_does_not_print_have_no_protocol():

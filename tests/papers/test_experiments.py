@@ -195,8 +195,7 @@ def test_options_and_sweeps_go_to_the_methods_that_have_them():
     swept = [f"spa+lpr lpr_weight={value}" for value in LPR[1]]
     assert list(plan.entries) == ["bce", *swept]
     assert [plan.entries[name].options["lpr_weight"] for name in swept] == list(LPR[1])
-    assert plan.num_runs == 8
-    assert plan.chosen_by == plan.base.recipe.metric
+    assert (plan.num_runs, plan.chosen_by) == (8, plan.base.recipe.metric)
     undefined = SweepChoice("two-way", "temperature_pos", "ace", None, {"1": None})
     assert "chooses no temperature_pos (1: undefined)" in str(undefined)
 
@@ -222,8 +221,7 @@ def test_a_sweep_is_typed_as_one_option(tmp_path, monkeypatch, call):
         bins = [(probs >= k / 10) & (probs < (k + 1) / 10) for k in range(10)]
         errors[value] = np.mean([abs((probs - labels)[b].mean()) for b in bins if b.any()])
     (choice,) = done.choices
-    assert choice.scores == pytest.approx(errors)
-    assert choice.value == min(errors, key=errors.get)
+    assert (choice.scores, choice.value) == (pytest.approx(errors), min(errors, key=errors.get))
     sentence = f"spa+lpr: lpr_weight={choice.value} has the best ace on validation"
     assert sentence in said
     for name in ("comparison.md", "comparison.html"):
@@ -342,8 +340,7 @@ def test_average_five_is_counted_over_images_and_over_classes_by_shot(tmp_path):
     found = columns.average_sets(outcome(tmp_path, train, val, test), 5)
     falling = np.sort(softmax(val.logits.astype(float), axis=1), axis=None)[::-1]
     place = 5 * len(val)  # the cut lies midway between the last chosen and the first left out
-    lowest = falling[place - 1 : place + 1].mean()
-    chosen = softmax(test.logits.astype(float), axis=1) >= lowest
+    chosen = softmax(test.logits.astype(float), axis=1) >= falling[place - 1 : place + 1].mean()
     truth, counts = test.labels == 1, train.labels.sum(axis=0)
     assert found["overall"] == pytest.approx(100 * (chosen & truth).sum() / len(test))
     recall = [100 * chosen[truth[:, k], k].mean() for k in range(20)]
@@ -379,8 +376,7 @@ def test_a_table_is_run_beside_the_papers_figures(tmp_path, monkeypatch):
     assert "| softmax-or-none |" not in tables[2]
     header, rows = done.cells()
     assert header[:5] == ["row", "", "IN accuracy", "OUT MMC", "AUROC"]
-    assert rows[0][:5] == ["binary", "paper", "77.8", "14.7", "0.901"]
-    assert rows[1][1] == "ours"
+    assert (rows[0][:5], rows[1][1]) == (["binary", "paper", "77.8", "14.7", "0.901"], "ours")
     assert done.ours["binary"]["AUROC"].n == 2
     ours, shifted = (done.ours[row] for row in request.rows[1:])
     assert shifted["OUT MMC"].mean < ours["OUT MMC"].mean

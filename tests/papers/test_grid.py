@@ -162,8 +162,7 @@ def test_weights_are_named_by_their_own_tag():
 
 
 def test_the_readings_of_one_training_share_its_run(tmp_path):
-    request = Request("001-table3", Path("data"), seeds=(0,))
-    jobs = jobs_of(request, tmp_path)
+    jobs = jobs_of(Request("001-table3", Path("data"), seeds=(0,)), tmp_path)
     for loss in ("focal-official", "asl-official"):
         readings = (loss, f"{loss}+phi printed", f"{loss}+phi right")
         assert len({jobs[row, 0].folder for row in readings}) == 1
@@ -218,6 +217,5 @@ def test_plantnet_is_read_as_its_archive_unpacks(tmp_path):
         (folder / "images").mkdir(exist_ok=True)
         (folder / f"images_{part}").rename(folder / "images" / part)
     inside = load(f"plantnet:{folder}")
-    assert inside.space == flat.space
-    assert inside.split.tolist() == flat.split.tolist()
+    assert (inside.space, inside.split.tolist()) == (flat.space, flat.split.tolist())
     assert len(flat.space) == 12

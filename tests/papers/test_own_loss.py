@@ -39,8 +39,7 @@ def test_the_default_link_is_the_closed_one_and_proper(name):
     present, absent = (slopes(loss, LOGITS, label) for label in (1.0, 0.0))
     rest = found * present + (1 - found) * absent  # proper: at rest where the link reads eta
     assert (rest.abs() / (absent - present)).max() < 2e-5
-    again = link_from_spec(link_to_spec(link))
-    torch.testing.assert_close(again(LOGITS), found)
+    torch.testing.assert_close(link_from_spec(link_to_spec(link))(LOGITS), found)
 
 
 def test_losses_that_fall_or_couple_entries_are_told():

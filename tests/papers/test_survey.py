@@ -79,13 +79,11 @@ def test_every_cell_is_a_file_with_its_command_tries_and_seeds(surveyed):
             assert one.tries[near] == max(one.tries.values())
         assert "log loss before" in found.methods["bce"].figures[0]
         assert "log loss before" not in found.methods["two-way"].figures[0]  # it only ranks
-    text = (surveyed / "out" / "survey.md").read_text("utf-8")
-    assert text.count("| `bce` | proper |") == 2
+    assert (surveyed / "out" / "survey.md").read_text("utf-8").count("| `bce` | proper |") == 2
 
 
 def test_every_seed_deals_and_hides_again(tmp_path):
-    plan = survey.SurveyPlan()
-    rows = survey.rows_of("scene", f"features:{feature_file(tmp_path)}", plan)
+    rows = survey.rows_of("scene", f"features:{feature_file(tmp_path)}", survey.SurveyPlan())
     truth = load(tmp_path / "rows.npz").targets()[0]
     for cell in survey.CELLS:
         first, again, second = (survey.deal(rows, cell, seed) for seed in (0, 0, 1))
@@ -101,8 +99,7 @@ def test_every_seed_deals_and_hides_again(tmp_path):
     assert 0.05 < tenth.known.float().mean() < 0.15
     torch.testing.assert_close(single.known.sum(1), full.any(1).long())
     assert full[single.known].all()
-    wrong = noise.labels["train"] != full
-    assert 0.02 < wrong[full == 1].float().mean() < 0.25
+    assert 0.02 < (noise.labels["train"] != full)[full == 1].float().mean() < 0.25
     assert abs(noise.labels["train"].sum() - full.sum()) < 0.2 * full.sum()
     assert truth.mean() == pytest.approx(float(full.mean()), abs=0.1)
 

@@ -78,8 +78,7 @@ def test_labels_features_and_groups_are_those_of_the_files(root):
 
 
 def test_only_answers_that_are_common_enough_are_labels(root):
-    names = read_vqa(root / "vqa", at_least=8).space.names
-    assert names == ("2", "no", "red", "yes")
+    assert read_vqa(root / "vqa", at_least=8).space.names == ("2", "no", "red", "yes")
     with pytest.raises(DataError, match="no answer is the most common one of 9 questions"):
         read_vqa(root / "vqa")
 

@@ -58,21 +58,27 @@ def names(index, **options):
     return sorted(os.path.basename(hit.paths[0])[0] for hit in found.hits)
 
 
-def test_a_search_by_camera_rating_and_keywords(index):
-    assert names(index, camera="x-t5") == ["6", "7"]
-    assert names(index, rating=4) == ["0", "6"]
-    assert names(index, keywords=("GRANDMA",)) == ["0", "1"]
-    assert names(index, keywords=("grandma", "beach")) == ["0"]
-    assert names(index, camera="X-T5", rating=1) == ["6"]
-    assert names(index, camera="Leica") == []
+def test_a_search_by_camera_rating_and_keywords(index, photos):
+    """A damaged side-car says nothing and stops nothing."""
+    (photos / "3.png.xmp").write_text("<x:xmpmeta")
+    for options, expected in (
+        ({"camera": "x-t5"}, ["6", "7"]),
+        ({"rating": 4}, ["0", "6"]),
+        ({"rating": 1}, ["0", "1", "6"]),
+        ({"keywords": ("GRANDMA",)}, ["0", "1"]),
+        ({"keywords": ("grandma", "beach")}, ["0"]),
+        ({"camera": "X-T5", "rating": 1}, ["6"]),
+        ({"camera": "Leica"}, []),
+    ):
+        assert names(index, **options) == expected, options
+    assert len(index.store.database.read("photo_headers")) == 9
     found = answer(index, Query.parse("dog"), photos=PhotoFilter(camera="X-T5", keywords=("a",)))
     assert "0 photos by a camera named X-T5, with the keyword a match dog" in found.counted
 
 
 def test_headers_are_kept_until_a_file_or_its_side_car_changes(index, photos, monkeypatch):
+    asked, read = [], headers._read_header
     assert names(index, keywords=("grandma",)) == ["0", "1"]
-    asked = []
-    read = headers._read_header
     monkeypatch.setattr(headers, "_read_header", lambda files: asked.append(files) or read(files))
     assert names(index, keywords=("grandma",)) == ["0", "1"]
     assert asked == []
@@ -80,12 +86,6 @@ def test_headers_are_kept_until_a_file_or_its_side_car_changes(index, photos, mo
     (photos / "0.png.xmp").unlink()
     assert names(index, keywords=("grandma",)) == ["1", "2"]
     assert sorted(asked) == [[str(photos / "0.png")], [str(photos / "2.png")]]
-
-
-def test_a_damaged_side_car_says_nothing_and_stops_nothing(index, photos):
-    (photos / "3.png.xmp").write_text("<x:xmpmeta")
-    assert names(index, rating=1) == ["0", "1", "6"]
-    assert len(index.store.database.read("photo_headers")) == 9
 
 
 def photo(kind="JPEG", make=None, model=None, gps=None):
@@ -102,22 +102,16 @@ def photo(kind="JPEG", make=None, model=None, gps=None):
 
 def place(north=(52, 30, 36.0), side="N", east=(13, 22, 30.0), other="E"):
     gps = ExifTags.GPS
-    return {
-        gps.GPSLatitudeRef: side,
-        gps.GPSLatitude: north,
-        gps.GPSLongitudeRef: other,
-        gps.GPSLongitude: east,
-    }
+    tags = (gps.GPSLatitudeRef, gps.GPSLatitude, gps.GPSLongitudeRef, gps.GPSLongitude)
+    return dict(zip(tags, (side, north, other, east), strict=True))
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP"])
 def test_camera_and_place_are_those_of_the_header(kind):
+    """South and west are negative, and a make is not said twice."""
     found = read_facts(photo(kind, "FUJIFILM", "X-T5", place()))
     assert found == PhotoFacts("FUJIFILM X-T5", 52.51, 13.375)
-
-
-def test_south_and_west_are_negative_and_a_make_is_not_said_twice():
-    found = read_facts(photo("JPEG", "Canon", "Canon EOS R6\0", place(side="S", other="W")))
+    found = read_facts(photo(kind, "Canon", "Canon EOS R6\0", place(side="S", other="W")))
     assert found == PhotoFacts("Canon EOS R6", -52.51, -13.375)
 
 
@@ -131,8 +125,7 @@ def test_south_and_west_are_negative_and_a_make_is_not_said_twice():
     ],
 )
 def test_what_is_no_place_is_none(gps):
-    found = read_facts(photo("JPEG", model="X-T5", gps=gps))
-    assert found == PhotoFacts("X-T5")
+    assert read_facts(photo("JPEG", model="X-T5", gps=gps)) == PhotoFacts("X-T5")
 
 
 def test_headers_that_say_nothing_or_cannot_be_read():

@@ -22,29 +22,21 @@ from labelwise.photos.query import Asked
 from labelwise.pictures.decode import IMAGE_SUFFIXES, RAW_SUFFIXES
 from labelwise.predictions import Predictions
 from labelwise.retrieval import Query
+from labelwise.system.files import locked
 
 
 def counts(changes):
     return {name: value for name, value in vars(changes).items() if value}
 
 
-def logits_by_path(index):
-    """Return the stored logits of each present file."""
-    rows = range(len(index))
-    columns = np.stack([index.store.column(k) for k in range(len(index.space))], axis=1)
-    return {
-        path: columns[row] for row, paths in index.store.paths_of(rows).items() for path in paths
-    }
-
-
 def assert_right(index, root, model):
     """Every photo below ``root`` is there once, with the logits the model gives it."""
-    expected = sorted(str(path) for path in root.rglob("*.png"))
-    found = logits_by_path(index)
-    assert sorted(found) == expected
-    scored = Predictor.load(model).predict(expected)
-    for path, logits in zip(expected, scored.logits.numpy(), strict=True):
-        np.testing.assert_allclose(found[path], logits, atol=1e-5)
+    columns = np.stack([index.store.column(k) for k in range(len(index.space))], axis=1)
+    paths = index.store.paths_of(range(len(index)))
+    found = {path: columns[row] for row, some in paths.items() for path in some}
+    assert sorted(found) == sorted(str(path) for path in root.rglob("*.png"))
+    scored = Predictor.load(model).predict(list(found))
+    np.testing.assert_allclose(list(found.values()), scored.logits.numpy(), atol=1e-5)
 
 
 @pytest.mark.parametrize("batch_size", [1, 64])
@@ -72,8 +64,7 @@ def test_pictures_that_cannot_be_read_are_named_and_raw_beside_a_picture_is_not(
     for name in ("0.NEF", "2023/1.cr2", "alone.dng", "2023/alone.arw"):
         (photos / name).write_bytes(b"raw")
     changes = update()
-    assert changes.new == 12
-    assert changes.unread == {".dng": 1, ".arw": 1}
+    assert (changes.new, changes.unread) == (12, {".dng": 1, ".arw": 1})
     assert changes.notes == [
         "2 RAW photos without a JPEG beside passed over; pip install 'labelwise[photos]' reads them"
     ]
@@ -121,8 +112,7 @@ def test_moved_copied_and_renamed_files_are_known_by_their_content(update, photo
     shutil.move(photos / "0.png", photos / "2023" / "holiday.png")
     shutil.move(photos / "2024", photos / "2025")
     shutil.copy(photos / "3.png", photos / "copy.png")
-    again = photos / "3.png"  # as tag --embed and its undo leave it
-    os.utime(again, ns=(0, again.stat().st_mtime_ns + 10**9))
+    os.utime(photos / "3.png", ns=(0, 10**9))  # as tag --embed and its undo leave it
     assert counts(update()) == {"unchanged": 7, "moved": 5, "copied": 1}
     index = open_index(update.folder)
     assert len(index) == 12
@@ -140,9 +130,8 @@ def test_an_edited_photo_is_scored_again_and_keeps_what_was_said_of_it(update, p
     assert_right(index, photos, model)
     after = index.store.row_of(str(photos / "0.png"))
     assert after != row
-    assert [(c.label, c.state, c.who) for c in index.store.corrections(row=after)] == [
-        ("dog", "present", "Anna")
-    ]
+    (said,) = index.store.corrections(row=after)
+    assert (said.label, said.state, said.who) == ("dog", "present", "Anna")
 
 
 def test_what_is_gone_is_missing_and_comes_back_for_nothing(update, photos, tmp_path, monkeypatch):
@@ -231,16 +220,14 @@ def test_turned_photos_have_the_size_and_time_people_see(update, photos):
     Image.new("RGB", (40, 20), "red").save(photos / "turned.jpg", exif=exif)
     update()
     index = open_index(update.folder)
-    content = index.store.contents_of([index.store.row_of(str(photos / "turned.jpg"))])
-    (facts,) = content.values()
+    (facts,) = index.store.contents_of([index.store.row_of(str(photos / "turned.jpg"))]).values()
     assert (facts.width, facts.height, facts.taken) == (20, 40, "2024-05-01T12:30:00")
 
 
 def test_another_link_reads_no_picture(update, model, tmp_path, monkeypatch):
     update()
     before = np.exp(open_index(update.folder).odds(2).log_p)
-    other = tmp_path / "other"
-    shutil.copytree(model, other)
+    other = shutil.copytree(model, tmp_path / "other")
     platt = {"kind": "platt", "link": None, "slope": [1] * 4, "offset": [3] * 4, "limit": 100.0}
     rewrite(other / "model.json", link=platt)
     monkeypatch.setattr("labelwise.photos.ingest.score", None)
@@ -276,26 +263,21 @@ def test_other_weights_need_a_rebuild_which_keeps_corrections(update, photos, tm
     assert counts(update(model=other, rebuild=True)) == {"new": 12}
     index = open_index(update.folder)
     assert_right(index, photos, other)
-    row = index.store.row_of(str(photos / "3.png"))
-    assert [(c.label, c.state) for c in index.store.corrections(row=row)] == [("cat", "absent")]
+    (said,) = index.store.corrections(row=index.store.row_of(str(photos / "3.png")))
+    assert (said.label, said.state) == ("cat", "absent")
     assert not (update.folder / "before-rebuild").exists()
 
 
-def test_only_one_process_writes_at_a_time(update):
-    from labelwise.system.files import locked
-
-    update()
-    with locked(update.folder, "busy"), pytest.raises(LabelwiseError, match="another process"):
-        update()
-
-
-def test_what_is_missing_is_said(update, tmp_path):
+def test_what_is_missing_is_said_and_one_process_writes_at_a_time(update, tmp_path):
     with pytest.raises(LabelwiseError, match="needs a model"):
         update(model=None)
     with pytest.raises(LabelwiseError, match="is not a folder"):
         update(tmp_path / "nowhere")
     with pytest.raises(LabelwiseError, match="not an index"):
         open_index(tmp_path)
+    update()
+    with locked(update.folder, "busy"), pytest.raises(LabelwiseError, match="another process"):
+        update()
 
 
 def test_validation_photos_set_the_cut_of_a_list_and_test_photos_judge_it(update, tmp_path):
@@ -306,9 +288,8 @@ def test_validation_photos_set_the_cut_of_a_list_and_test_photos_judge_it(update
         splits = Asked(open_index(update.folder), Query.parse("dog")).splits
         sizes.append([len(photos.scores) for photos in splits])
         shutil.copy(run / "predictions" / "test.parquet", run / "predictions" / "val.parquet")
-    assert sum(sizes[0]) == 400
+    assert (sum(sizes[0]), sizes[1]) == (400, [400, 400])
     assert 150 < sizes[0][1] < 250
-    assert sizes[1] == [400, 400]
 
 
 def test_a_killed_update_leaves_an_index_that_goes_on(tmp_path, warm_commands):

@@ -45,27 +45,24 @@ def test_a_receipt_says_what_was_promised_of_which_photos_by_which_model(index, 
     (read,) = receipts_of(open_index(folder))
     assert read == receipt
     assert (read.number, read.query, read.who, read.withdrawn) == (1, "dog", "ann", False)
-    assert read.promise.listed == found.above
     rows = sorted(rows_in_order(index, read).tolist())
     everything = answer(index, DOG, wrong_at_most=0.2, top=600)
-    assert rows == sorted(hit.row for hit in everything.hits)
-    assert rows == sorted(found.rows.tolist())
+    assert rows == sorted(hit.row for hit in everything.hits) == sorted(found.rows.tolist())
     hashes = sorted(index.store.contents_of([row])[row].hash for row in rows)
     assert read.photos == hashlib.sha256(b"".join(hashes)).hexdigest()
     assert read.weights == index.spec.weights_sha256
     assert read.held_out == evidence_of(index).digest
-    assert json.loads(json.dumps(read.spec()))["promise"]["text"] == str(read.promise)
+    assert read.spec()["promise"]["text"] == str(read.promise)
 
 
 def test_the_same_promise_is_kept_once_and_another_one_anew(index):
     _, first = promised(index)
     assert promised(index, top=3)[1] == first  # another page of the same list
     _, other = promised(index, share=0.3)
-    _, sure = promised(index, share=0.5)
     index.correct(int(rows_in_order(index, first)[0]), {"dog": "absent"})
     _, shorter = promised(index)
-    assert [one.number for one in receipts_of(index)] == [1, 2, 3, 4]
-    assert [first.number, other.number, sure.number, shorter.number] == [1, 2, 3, 4]
+    assert receipts_of(index) == [first, other, shorter]
+    assert [first.number, other.number, shorter.number] == [1, 2, 3]
     assert shorter.photos != first.photos
     assert shorter.promise.listed == first.promise.listed - 1
 
@@ -75,7 +72,6 @@ def test_a_search_keeps_no_receipt_whose_photos_have_an_order_that_is_no_ranking
     assert receipts_of(index) == []
     found, receipt = promised(index)
     order = rows_in_order(index, receipt).tolist()
-    assert order == rows_in_order(index, receipt).tolist()
     assert order not in (sorted(order), found.rows.tolist())
 
 
@@ -107,9 +103,8 @@ def test_receipts_of_version_0_2_are_read_and_counted_on(index, folder):
     found, made = promised(index)
     line = json.loads((folder / RECEIPTS_FILE).read_text().splitlines()[1])
     (folder / RECEIPTS_FILE).unlink()
-    bits = np.zeros(600, np.bool_)
-    bits[found.rows] = True
-    rows = zlib.compress(np.packbits(bits[: found.rows.max() + 1]).tobytes())
+    bits = np.isin(np.arange(found.rows.max() + 1), found.rows)
+    rows = zlib.compress(np.packbits(bits).tobytes())
     same = [line[name] for name in ("photos", "weights", "link", "held_out", "seed", "who", "at")]
     tags = 'tags {"cat": 0.7, "dog": 0.5}'
     with index.store.transaction() as database:
@@ -166,8 +161,7 @@ def judged(index, answers=None):
 
 
 def test_answers_count_as_drawn_as_far_as_the_order_has_no_gap(index):
-    receipt = sure(index)
-    order = rows_in_order(index, receipt).tolist()
+    order = rows_in_order(index, sure(index)).tolist()
     for row in [*order[:5], *order[7:10]]:
         index.correct(row, {"dog": "present"})
     index.correct(order[5], {"dog": "absent"})
@@ -180,16 +174,14 @@ def test_answers_count_as_drawn_as_far_as_the_order_has_no_gap(index):
 
 
 def test_a_list_whose_every_photo_is_answered_is_kept_or_broken_for_certain(index):
-    receipt = sure(index)
-    order = rows_in_order(index, receipt).tolist()
+    order = rows_in_order(index, sure(index)).tolist()
     allowed = len(order) // 2
     right = {row: at >= allowed for at, row in enumerate(order)}
-    (verdict,) = judged(index, {"dog": right})
-    assert (verdict.verdict, verdict.certain) == ("kept", True)
-    assert (verdict.least, verdict.most) == (allowed, allowed)
-    (verdict,) = judged(index, {"dog": {**right, order[-1]: False}})
-    assert (verdict.verdict, verdict.certain) == ("broken", True)
-    assert verify_lists(index, {"dog": {**right, order[-1]: False}}).together.told == 1
+    (kept,) = judged(index, {"dog": right})
+    assert (kept.verdict, kept.certain, kept.least, kept.most) == ("kept", True, allowed, allowed)
+    found = verify_lists(index, {"dog": {**right, order[-1]: False}})
+    ((_, broken),) = found.lists
+    assert (broken.verdict, broken.certain, found.together.told) == ("broken", True, 1)
 
 
 def test_unsure_and_answers_that_disagree_count_as_wrong(index):
@@ -215,10 +207,13 @@ def write_rows(path, rows):
 
 
 def test_questions_are_asked_in_order_and_answers_come_back(index, tmp_path):
+    table = tmp_path / "questions.csv"
+    with pytest.raises(DataError, match="no list was guaranteed, so there is nothing to ask"):
+        write_list_questions(index, table, 3)
+    assert not table.exists()
     dog, cat = sure(index), promised(index, Query.parse("cat | row"), 0.4)[1]
     order = rows_in_order(index, dog).tolist()
     index.correct(order[1], {"dog": "present"})
-    table = tmp_path / "questions.csv"
     assert write_list_questions(index, table, 3) == 5  # one is known already
     header, *rows = read_rows(table)
     assert header == ["receipt", "query", "path", "answer"]
@@ -233,11 +228,9 @@ def test_questions_are_asked_in_order_and_answers_come_back(index, tmp_path):
     ]
     write_rows(table, [header, *told])
     told = read_list_answers(index, table)
-    verdicts = {receipt.query: one for receipt, one in verify_lists(index, told).lists}
-    assert verdicts["dog"].answers.drawn == 3
-    assert verdicts["dog"].answers.drawn_wrong == 1
-    assert verdicts["(cat | row)"].answers.drawn == 2
-    assert verdicts["(cat | row)"].answers.drawn_wrong == 1
+    said = {one.query: verdict.answers for one, verdict in verify_lists(index, told).lists}
+    drawn = {query: (one.drawn, one.drawn_wrong) for query, one in said.items()}
+    assert drawn == {"dog": (3, 1), "(cat | row)": (2, 1)}
     with pytest.raises(DataError, match="at least one photo per list"):
         write_list_questions(index, table, 0)
 
@@ -251,12 +244,6 @@ def test_a_query_that_begins_with_a_minus_is_no_formula_and_is_known_again(index
     assert [row[1] for row in rows] == ["query", "'-dog", "cat"]
     write_rows(table, [rows[0], *([*row[:3], "yes"] for row in rows[1:])])
     assert set(read_list_answers(index, table)) == {"-dog", "cat"}
-
-
-def test_without_a_promise_there_is_nothing_to_ask_and_no_table(index, tmp_path):
-    with pytest.raises(DataError, match="no list was guaranteed, so there is nothing to ask"):
-        write_list_questions(index, tmp_path / "questions.csv", 3)
-    assert not (tmp_path / "questions.csv").exists()
 
 
 def test_a_table_that_cannot_be_used_says_which_line(index, tmp_path):
@@ -299,8 +286,7 @@ def test_a_list_that_is_all_right_is_promised_and_its_answers_are_corrections(pi
     asked, state = answered(session, lambda photo: "yes")
     fresh = [photo.row for photo in asked if not photo.repeated]
     assert len(set(fresh)) == len(fresh) < 12
-    assert state.promise.checked == len(fresh)
-    assert state.promise.listed == 12
+    assert (state.promise.checked, state.promise.listed) == (len(fresh), 12)
     assert str(state).endswith(state.promise.in_words("dog"))
     said = {one.row: one for one in pictured.store.corrections("dog")}
     assert {row: (one.state, one.source, one.who) for row, one in said.items()} == {
@@ -312,29 +298,14 @@ def test_the_draw_is_random_and_goes_on_where_it_was_left(pictured):
     """Oracle: the order of draws of one session, continued by another one."""
     first = session_of(pictured)
     order = first.rows.tolist()
-    assert order == session_of(pictured).rows.tolist()
     assert sorted(order) == [*range(12)]
     assert order != first.left().tolist()
     for row in order[:3]:
         photo = first.next_photo()
         assert photo.row == row
         first.answer(photo, "no")
-    assert session_of(pictured).state() == first.state()
-    assert session_of(pictured).next_photo().row == order[3]
-
-
-def test_wrong_photos_leave_the_list_and_undo_takes_an_answer_back(pictured):
-    session = session_of(pictured)
-    photo = session.next_photo()
-    before = session.state()
-    after = session.answer(photo, "no")
-    assert (after.check.checked, after.check.wrong, after.check.left) == (1, 1, 11)
-    assert photo.row not in session.left()
-    assert [one.state for one in pictured.store.corrections("dog")] == ["absent"]
-    assert session.undo() == before
-    assert pictured.store.corrections("dog") == []
-    assert session.next_photo() == photo
-    assert session.undo() == before  # nothing is left to undo
+    again = session_of(pictured)
+    assert (again.state(), again.next_photo().row) == (first.state(), order[3])
 
 
 def test_a_query_of_two_labels_corrects_them_only_where_the_answer_tells(pictured):
@@ -357,15 +328,14 @@ def test_a_shorter_list_keeps_its_answers_and_needs_more_evidence(pictured):
     _, state = answered(long, lambda photo: says[photo.row], most=6)
     assert state.promise is None
     short = session_of(pictured, wrong_at_most=0.1, top=6)
-    assert short.state().check.place == 1
-    assert short.state().check.needed > state.check.needed
+    check = short.state().check
+    assert check.place == 1
+    assert check.needed > state.check.needed
     inside = [int(row) for row in long.rows if int(row) in best[:6]]
     assert short.rows.tolist() == inside
     known = {int(row) for row in long.rows[: state.check.checked]}
-    done = next((at for at, row in enumerate(inside) if row not in known), 6)
-    assert short.state().check.checked == done
+    assert check.checked == next((at for at, row in enumerate(inside) if row not in known), 6)
     _, state = answered(short, lambda photo: says[photo.row])
-    assert state.promise is not None
     assert state.promise.listed == 6
     assert session_of(pictured, wrong_at_most=0.1).state().check.place == 0
 
@@ -392,9 +362,7 @@ def test_two_people_who_disagree_and_people_who_cannot_tell(pictured):
     assert (state.disagreed, state.check.checked, state.check.wrong) == (1, 1, 1)
     assert state.repeats == 0  # nobody changed an answer
     assert "1 wrong or unsure (1 of them answered differently by two people)" in str(state)
-    other = session_of(pictured, "cat")
-    _, state = answered(other, lambda photo: "unsure")
-    assert state.promise is None
+    _, state = answered(session_of(pictured, "cat"), lambda photo: "unsure")
     assert "every answer was unsure, so nothing can be guaranteed" in str(state)
     assert pictured.store.corrections("cat") == []
 
@@ -403,12 +371,9 @@ def test_a_list_of_one_photo(pictured):
     session = session_of(pictured, "row", top=1)
     assert session.state().more == 1
     state = session.answer(session.next_photo(), "yes")
-    assert state.promise.listed == 1
-    assert session.next_photo() is None
+    assert (state.promise.listed, session.next_photo()) == (1, None)
     wrong = session_of(pictured, "beach", top=1)
-    state = wrong.answer(wrong.next_photo(), "no")
-    assert state.promise is None
-    assert "no photo of it is right" in str(state)
+    assert "no photo of it is right" in str(wrong.answer(wrong.next_photo(), "no"))
 
 
 def test_a_list_that_fails_offers_a_shorter_one(index):
@@ -416,9 +381,8 @@ def test_a_list_that_fails_offers_a_shorter_one(index):
     session = session_of(index, wrong_at_most=0.1, top=70)
     for turn in range(16):
         state = session.answer(session.next_photo(), ("yes", "no")[turn % 2])
-    assert state.promise is None
+    assert (state.promise, state.shorter) == (None, 35)
     assert state.more is None or state.more > 40
-    assert state.shorter == 35
     assert "a list of the best 35 may take fewer: --top 35" in str(state)
 
 
@@ -429,20 +393,17 @@ def test_a_list_is_as_long_as_the_answers_can_carry(pictured):
         session_of(pictured, "dog, cat, row, beach", top=None, wrong_at_most=0.01)
 
 
-def test_a_check_goes_on_with_a_shorter_list_where_the_first_fails(folder):
+def test_a_check_goes_on_with_a_shorter_list_where_the_first_fails(index):
     """Oracle: a person who finds the first 60 % of the list right, and nothing below."""
-    pictured = open_index(folder)
-    few, many = (session_of(pictured, top=None, answers=some) for some in (8, 20))
+    few, many = (session_of(index, top=None, answers=some) for some in (8, 20))
     assert len(few.rows) < len(many.rows)
     best = many.left().tolist()
     right = set(best[: int(0.6 * len(best))])
     _, state = answered(many, lambda photo: "yes" if photo.row in right else "no", most=200)
-    assert state.promise is not None
     assert state.check.place > 0
     assert state.check.listed < len(best)
     left = many.left().tolist()
     assert len(left) == state.promise.listed
     assert sum(row not in right for row in left) <= 0.3 * len(left)
     assert f"of these {len(left)} photos match dog: " in str(state)
-    again = session_of(pictured, top=None, answers=20)
-    assert again.state() == state
+    assert session_of(index, top=None, answers=20).state() == state

@@ -75,7 +75,19 @@ def test_bands_are_taken_by_the_names_of_the_file():
     np.testing.assert_array_equal(read_bands(content, "tile", BANDS), DEEP[:, :, ::-1])
     some = Bands(("B03",), ("B03",))
     np.testing.assert_array_equal(read_bands(content, "tile", some), DEEP[:, :, 2:3])
-    assert open_cube(content, "tile").found_names == ("B08", "B04", "B03", "B02")
+    colours = np.random.default_rng(0).integers(0, 256, (8, 6, 3)).astype(np.uint8)
+    cube = open_cube(dicom(colours, "RGB", bits=8), "x.dcm")
+    np.testing.assert_array_equal(cube.values, colours)
+    assert cube.found_names == ("red", "green", "blue")
+
+
+def test_a_missing_extra_is_named(monkeypatch):
+    monkeypatch.setattr("labelwise.pictures.multiband.HAS_TIFF", False)
+    monkeypatch.setattr("labelwise.pictures.multiband.HAS_DICOM", False)
+    for content, extra in ((tiff(DEEP), "bands"), (dicom(XRAY), "dicom")):
+        with pytest.raises(ImageError, match=rf"tile: .*pip install 'labelwise\[{extra}\]'"):
+            read_bands(content, "tile", BANDS)
+    assert install_for([".dcm", ".heic", ".nef"]) == "pip install 'labelwise[dicom,photos]'"
 
 
 def test_pixels_without_data_are_the_mean_of_their_band():
@@ -83,8 +95,7 @@ def test_pixels_without_data_are_the_mean_of_their_band():
     values[3:7, 5:9, 1] = 65535
     values[0, 0, 2] = 65534
     found = read_bands(tiff(values, nodata=65535), "tile", BANDS)
-    assert np.isnan(found[3:7, 5:9, 1]).all()
-    assert np.isnan(found).sum() == np.sum(values == 65535)
+    np.testing.assert_array_equal(np.isnan(found), values == 65535)
     whole = transform(20, crop=None)
     square = replace(whole, interpolation="nearest").resize_bands(found[:, :20])
     np.testing.assert_array_equal(square[3:7, 5:9, 1], np.float32(1500.0))
@@ -100,7 +111,7 @@ def test_pixels_without_data_are_the_mean_of_their_band():
 def test_nan_is_no_data_and_infinity_is_refused():
     values = DEEP.astype(np.float32)
     values[1, 2, 3] = np.nan
-    assert np.isnan(read_bands(tiff(values), "tile", BANDS)[1, 2, 3])
+    np.testing.assert_array_equal(read_bands(tiff(values), "tile", BANDS), values)
     values[1, 2, 3] = np.inf
     with pytest.raises(ImageError, match="tile: holds infinite values; write NaN"):
         read_bands(tiff(values), "tile", BANDS)
@@ -143,16 +154,6 @@ def test_what_cannot_be_used_gets_one_sentence(content, sentence):
     assert "\n" not in str(caught.value)
 
 
-def test_a_missing_extra_is_named(monkeypatch):
-    monkeypatch.setattr("labelwise.pictures.multiband.HAS_TIFF", False)
-    monkeypatch.setattr("labelwise.pictures.multiband.HAS_DICOM", False)
-    for content, extra in ((tiff(DEEP), "bands"), (dicom(XRAY), "dicom")):
-        with pytest.raises(ImageError, match=rf"tile: .*pip install 'labelwise\[{extra}\]'"):
-            read_bands(content, "tile", BANDS)
-    assert install_for([".dicom"]) == "pip install 'labelwise[dicom]'"
-    assert install_for([".dcm", ".heic", ".nef"]) == "pip install 'labelwise[dicom,photos]'"
-
-
 def test_a_picture_with_too_many_pixels_is_not_decoded(monkeypatch):
     monkeypatch.setenv("LABELWISE_MAX_PIXELS", "500")
     for content in (tiff(DEEP), npy(DEEP), dicom(np.zeros((30, 30), np.uint16))):
@@ -166,12 +167,8 @@ def test_a_picture_with_too_many_pixels_is_not_decoded(monkeypatch):
 @pytest.mark.parametrize(
     ("stored", "options"),
     [
-        (XRAY, {}),
         (XRAY, {"RescaleSlope": "2.5", "RescaleIntercept": "-1024"}),
-        (
-            (XRAY.astype(np.int16) - 2048),
-            {"signed": True, "RescaleSlope": 1, "RescaleIntercept": 5},
-        ),
+        (XRAY.astype(np.int16) - 2048, {"signed": True}),
         ((XRAY >> 4).astype(np.uint8), {"bits": 8}),
     ],
 )
@@ -198,25 +195,22 @@ def test_windows_are_those_of_pydicom(function):
     file = dcmread(BytesIO(content))
     shares = apply_windowing(apply_modality_lut(file.pixel_array, file), file)
     expected = (shares + 100) / 4095  # pydicom gives the range of the rescaled values
-    found = read_bands(content, "x.dcm", WINDOWED)[:, :, 0]
-    np.testing.assert_allclose(found, expected, atol=1e-6)
     turned = dicom(XRAY, "MONOCHROME1", RescaleSlope=1, RescaleIntercept=-100, **facts)
-    found = read_bands(turned, "x.dcm", WINDOWED)[:, :, 0]
-    np.testing.assert_allclose(found, 1 - expected, atol=1e-6)
+    for one, shown in ((content, expected), (turned, 1 - expected)):
+        found = read_bands(one, "x.dcm", WINDOWED)[:, :, 0]
+        np.testing.assert_allclose(found, shown, atol=1e-6)
 
 
 def test_a_voi_lut_is_used_where_there_is_no_window():
     table = Dataset()
     levels = (np.arange(4096) // 5).astype("<u2")
     table.LUTDescriptor, table.LUTData = [4096, 0, 10], levels.tobytes()
-    turned = {"MONOCHROME2": lambda shares: shares, "MONOCHROME1": lambda shares: 1 - shares}
-    for kind, turn in turned.items():
+    for kind, turned in (("MONOCHROME2", False), ("MONOCHROME1", True)):
         content = dicom(XRAY, kind, VOILUTSequence=[table])
         file = dcmread(BytesIO(content))
-        expected = turn(apply_voi_lut(file.pixel_array, file) / 1023)
-        np.testing.assert_allclose(
-            read_bands(content, "x.dcm", WINDOWED)[:, :, 0], expected, atol=1e-6
-        )
+        shares = apply_voi_lut(file.pixel_array, file) / 1023
+        found = read_bands(content, "x.dcm", WINDOWED)[:, :, 0]
+        np.testing.assert_allclose(found, 1 - shares if turned else shares, atol=1e-6)
     window = {"WindowCenter": 2000, "WindowWidth": 1000}
     both, plain = dicom(XRAY, VOILUTSequence=[table], **window), dicom(XRAY, **window)
     np.testing.assert_array_equal(
@@ -229,7 +223,6 @@ def test_each_file_that_pydicom_ships_is_read_or_named_in_time():
     folder = Path(pydicom.__file__).parent / "data" / "test_files"
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     assert len(files) > 100
-
     read = {}
     for path in files:
         for window in ("none", "file"):
@@ -242,17 +235,23 @@ def test_each_file_that_pydicom_ships_is_read_or_named_in_time():
     assert len(read) > 60
 
 
-def test_colour_dicoms_are_red_green_and_blue():
-    colours = np.random.default_rng(0).integers(0, 256, (8, 6, 3)).astype(np.uint8)
-    cube = open_cube(dicom(colours, "RGB", bits=8), "x.dcm")
-    np.testing.assert_array_equal(cube.values, colours)
-    assert cube.found_names == ("red", "green", "blue")
+def saved(file):
+    stream = BytesIO()
+    file.save_as(stream, enforce_file_format=True)
+    return stream.getvalue()
+
+
+def without_pixels():
+    file = dcmread(BytesIO(dicom(XRAY)))
+    del file.PixelData
+    return saved(file)
 
 
 @pytest.mark.parametrize(
     ("content", "window", "sentence"),
     [
         (dicom(XRAY, NumberOfFrames=3), "none", "holds 3 frames, and a picture has one"),
+        (without_pixels(), "none", "this DICOM file holds no pixels"),
         (dicom(XRAY), "file", "states no window; train with --window none"),
         (dicom(XRAY, WindowCenter=9, WindowWidth=0), "file", "width of its window must be"),
         (dicom(XRAY), "none", "has 1 bands without names, and 4 are wanted"),
@@ -263,12 +262,6 @@ def test_dicoms_that_cannot_be_used_get_one_sentence(content, window, sentence):
         read_bands(content, "x.dcm", replace(BANDS, window=window))
     assert "Doe" not in str(caught.value)
     assert "4711" not in str(caught.value)
-
-
-def saved(file):
-    stream = BytesIO()
-    file.save_as(stream, enforce_file_format=True)
-    return stream.getvalue()
 
 
 @pytest.mark.parametrize(
@@ -288,13 +281,6 @@ def test_no_value_of_a_damaged_dicom_is_told(element, window, sentence):
     told = "".join(format_exception(caught.value))
     assert sentence in told
     assert "Doe" not in told
-
-
-def test_a_dicom_without_pixels_says_so():
-    file = dcmread(BytesIO(dicom(XRAY)))
-    del file.PixelData
-    with pytest.raises(ImageError, match="this DICOM file holds no pixels"):
-        read_bands(saved(file), "x.dcm", GREY)
 
 
 # Inputs
@@ -328,20 +314,16 @@ def test_all_kinds_of_source_give_the_same_input(tmp_path):
         PictureImages([tmp_path / "a.tif"]),
         ArrayImages(DEEP[None], any_depth=True),
     ]
+    expected = transform().resize_bands(DEEP.astype(np.float32))
     for images in sources:
         (batch,) = read_ahead(images, transform(), [np.array([0])], device=torch.device("cpu"))
-        assert not batch.failures
-        expected = transform().resize_bands(DEEP.astype(np.float32))
         np.testing.assert_array_equal(batch.values[0].permute(1, 2, 0).numpy(), expected)
-
-
-def test_a_window_is_cut_from_full_depth():
-    window = Window(area=0.25, log_shape=0.0, x=0.0, y=1.0)
-    found = transform(8).resize_bands(DEEP.astype(np.float32), window)
+    window = Window(area=0.25, log_shape=0.0, x=0.0, y=1.0)  # is cut from full depth
     left, top, right, bottom = window.box(30, 20)
     part = DEEP[int(top) : int(np.ceil(bottom)), int(left) : int(np.ceil(right))]
     planes = torch.from_numpy(part.astype(np.float32)).permute(2, 0, 1)[None]
     expected = interpolate(planes, (8, 8), mode="bilinear", antialias=True)[0].permute(1, 2, 0)
+    found = transform(8).resize_bands(DEEP.astype(np.float32), window)
     np.testing.assert_array_equal(found, expected.numpy())
 
 
@@ -388,21 +370,13 @@ def test_names_and_what_is_shown():
     found = named_bands("all", None, "none", ("red", "green", "blue", "nir"))
     assert found.composite == ("red", "green", "blue")
     assert named_bands("a, b", None, "none", None) == Bands(("a", "b"), ("a",))
-    assert named_bands("a,b,c", "c,b,a", "none", None).shown == [2, 1, 0]
     for names, composite, window, sentence in (
         ("a,a", None, "none", "different names"),
         ("a,b", "a,b", "none", "one or three of the bands a, b"),
-        ("a,b", "x", "none", "one or three of the bands"),
-        ("a", None, "3", "window must be none, file or CENTER,WIDTH"),
         ("a", None, "3,0", "window must be none, file or CENTER,WIDTH"),
     ):
         with pytest.raises(SettingsError, match=sentence):
             named_bands(names, composite, window, None)
-
-
-def test_networks_of_three_channels_are_refused():
-    with pytest.raises(SettingsError, match="takes three channels, and the pictures have 4 bands"):
-        create_backbone("torchvision/resnet18", bands=SCALE)
 
 
 def test_weights_of_three_channels_are_adapted_as_timm_does(tmp_path):
@@ -416,13 +390,13 @@ def test_weights_of_three_channels_are_adapted_as_timm_does(tmp_path):
         theirs = timm.create_model(
             "lcnet_035", pretrained=True, in_chans=count, pretrained_cfg_overlay=overlay
         )
-        ours = create_backbone(
-            "lcnet_035", weights=str(tmp_path / "w.safetensors"), image_size=32, bands=bands
-        )
-        state = ours.state_dict()
+        given = {"weights": str(tmp_path / "w.safetensors"), "image_size": 32, "bands": bands}
+        state = create_backbone("lcnet_035", **given).state_dict()
         for key, value in theirs.state_dict().items():
             if not key.startswith("classifier."):
                 torch.testing.assert_close(state[f"network.{key}"], value)
         assert state["network.conv_stem.weight"].shape[1] == count
         own = {key.removeprefix("network."): value for key, value in state.items()}
         assert with_channels_of(theirs, own) is own  # of a run with these bands: as they are
+    with pytest.raises(SettingsError, match="takes three channels, and the pictures have 4 bands"):
+        create_backbone("torchvision/resnet18", bands=SCALE)

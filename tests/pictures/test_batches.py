@@ -115,14 +115,12 @@ def test_batches_are_cut_from_portions_of_any_size(portion, monkeypatch):
     monkeypatch.setattr(batches, "decode_by_torchvision", whole_by_libjpeg)
     order = np.random.default_rng(portion).permutation(len(BLOBS))
     cuts = [order[:2], order[2:2], order[2:9], np.array([BROKEN[0]]), order[9:]]
-    rows, pixels = by_hand(transform, whole=True)
-    expected = dict(zip(rows, pixels, strict=True))
+    expected = dict(zip(*by_hand(transform, whole=True), strict=True))
     feeder = DeviceFeeder(PictureLoader(SOURCE, transform, CPU, decodes=True))
     found = list(feeder.batches(cuts, workers=2))
     for cut, part in zip(cuts, found, strict=True):
         assert part.rows.tolist() == [row for row in cut.tolist() if row not in BROKEN]
         assert [one.row for one in part.failures] == [row for row in cut.tolist() if row in BROKEN]
-        assert len(part.values) == len(part.rows)
         for row, values in zip(part.rows.tolist(), part.values, strict=True):
             np.testing.assert_array_equal(values.permute(1, 2, 0).numpy(), expected[row])
     assert list(feeder.batches([], workers=2)) == []
@@ -135,18 +133,18 @@ def test_an_error_of_any_thread_is_raised_and_the_threads_end(monkeypatch):
     def broken(*given):
         raise MemoryError("no room")
 
+    monkeypatch.setattr(batches, "decode_by_torchvision", whole_by_libjpeg)
+    cuts = [np.arange(4), np.arange(4, 8)]
     for owner, name in (
         (PictureLoader, "_load"),
         (GpuDecoder, "decode"),
         (DeviceFeeder, "_inputs"),
     ):
         with monkeypatch.context() as patched:
-            patched.setattr(batches, "decode_by_torchvision", whole_by_libjpeg)
             patched.setattr(owner, name, broken)
             with pytest.raises(MemoryError, match="no room"):
-                list(feeder.batches([np.arange(4), np.arange(4, 8)], workers=2))
-    monkeypatch.setattr(batches, "decode_by_torchvision", whole_by_libjpeg)
-    made = feeder.batches([np.arange(4), np.arange(4, 8)], workers=2)
+                list(feeder.batches(cuts, workers=2))
+    made = feeder.batches(cuts, workers=2)
     next(made)
     made.close()
     assert threading.active_count() == before
@@ -193,13 +191,11 @@ def test_one_more_is_started_before_one_is_used():
 
 def test_the_device_decodes_where_there_is_one():
     cuda = torch.device("cuda")
-    found = [decodes_on_gpu(*pair) for pair in (("auto", cuda), ("cuda", cuda), ("cpu", cuda))]
-    assert found == [True, True, False]
-    assert not decodes_on_gpu("auto", CPU)
-    with pytest.raises(ValueError, match="decode=cuda needs a model on a CUDA device"):
-        decodes_on_gpu("cuda", CPU)
-    with pytest.raises(ValueError, match="decode must be auto, cpu or cuda, got 'gpu'"):
-        decodes_on_gpu("gpu", CPU)
+    pairs = (("auto", cuda), ("cuda", cuda), ("cpu", cuda), ("auto", CPU))
+    assert [decodes_on_gpu(*pair) for pair in pairs] == [True, True, False, False]
+    for asked, words in (("cuda", "needs a model on a CUDA device"), ("gpu", "must be auto, cpu")):
+        with pytest.raises(ValueError, match=words):
+            decodes_on_gpu(asked, CPU)
 
 
 # nvJPEG. Oracles: its header's struct; with a GPU, torchvision's decoder and Pillow.
@@ -230,15 +226,10 @@ def test_places_are_those_of_nvjpegs_struct():
             assert plane == planes[number, layer].numpy().tobytes()
 
 
-def test_without_a_gpu_there_is_no_decoder():
-    assert hardware_decoder(torch.device("cpu")) is None
-
-
 def test_a_decoder_that_is_given_back_is_lent_again_and_no_other():
-    cpu = torch.device("cpu")
-    with borrowed_decoder(cpu) as first, borrowed_decoder(cpu) as second:
+    with borrowed_decoder(CPU) as first, borrowed_decoder(CPU) as second:
         assert first is not second
-    with borrowed_decoder(cpu) as third, borrowed_decoder(cpu) as fourth:
+    with borrowed_decoder(CPU) as third, borrowed_decoder(CPU) as fourth:
         assert {third, fourth} == {first, second}
 
 

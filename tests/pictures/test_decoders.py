@@ -4,8 +4,8 @@ import asyncio
 import io
 import os
 import signal
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -42,15 +42,14 @@ def some_decoders(count=1, **limits):
         made.close()
 
 
-@pytest.fixture
-def decoders():
+@pytest.fixture(scope="module")
+def decoders(started_and_ended):
     with some_decoders(2) as made:
         yield made
 
 
 def by_the_engine(blob):
-    image = BytesImages([blob], ["a"]).read(0, TRANSFORM.at_least())
-    return np.asarray(TRANSFORM.resize(image))
+    return np.asarray(TRANSFORM.resize(BytesImages([blob], ["a"]).read(0, TRANSFORM.at_least())))
 
 
 def test_pixels_are_those_of_the_engine(decoders):
@@ -68,33 +67,24 @@ def test_what_cannot_be_opened_says_why(decoders):
 
 
 def test_thumbnails_are_small_and_upright(decoders):
-    image = Image.new("RGB", (400, 200))
-    exif = image.getexif()
+    exif = Image.Exif()
     exif[0x0112] = 6
-    buffer = io.BytesIO()
-    image.save(buffer, "JPEG", exif=exif)
-    drawn = Image.open(io.BytesIO(decoders.thumbnail(buffer.getvalue(), "a", 100)))
-    assert drawn.size == (50, 100)
+    photo = encoded("JPEG", (400, 200), exif=exif)
+    assert Image.open(io.BytesIO(decoders.thumbnail(photo, "a", 100))).size == (50, 100)
 
 
 def test_no_thread_waits_while_others_have_the_decoders_again_and_again(decoders):
     # Oracle: four threads that ask for two decoders all the time get about as many answers each.
-    blob, total = encoded("JPEG", (300, 200)), 200
-    counts, stop = [0] * 4, threading.Event()
+    blob, counts = encoded("JPEG", (300, 200)), [0] * 4
 
     def ask(number):
-        while not stop.is_set():
+        while sum(counts) < 120:
             decoders.pixels(blob, "a")
             counts[number] += 1
-            if sum(counts) >= total:
-                stop.set()
 
-    threads = [threading.Thread(target=ask, args=(number,)) for number in range(len(counts))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert min(counts) >= total / 40
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(ask, range(4)))
+    assert min(counts) >= 4
 
 
 def test_a_picture_that_does_harm_is_refused_and_the_next_one_opened(tmp_path):

@@ -1,12 +1,17 @@
-"""Oracle: every pair of vectors compared, in a loop over rows or by one product."""
+"""Looks. Oracles: fingerprints of files by Pillow and SciPy; all pairs compared, in a loop."""
 
 import numpy as np
 import pytest
+import torch
+from PIL import Image
+from tiny_predictor import encoded
 
 from labelwise.pictures import duplicates as module
 from labelwise.pictures.duplicates import (
     compared_groups,
+    fingerprint,
     first_near,
+    looks_of,
     near_any,
     near_groups,
 )
@@ -131,12 +136,47 @@ def test_groups_of_many_vectors_are_found_without_the_pairs_of_thousands(listed)
     assert (expected[found] == expected).all()  # never two that no chain joins
 
 
-@pytest.mark.parametrize("at_once", [1, 7])
-def test_compared_groups_are_chains_of_all_pairs(monkeypatch, at_once):
-    monkeypatch.setattr(module, "ROWS_AT_ONCE", at_once)
+def test_compared_groups_are_chains_of_all_pairs(monkeypatch):
+    monkeypatch.setattr(module, "ROWS_AT_ONCE", 7)
     vectors = unit(np.random.default_rng(0).standard_normal((40, 3)))
     vectors[5] = 0  # near nothing
     expected = grouped_slowly(vectors, 0.95)
     assert 10 < len(set(expected)) < 35
     assert compared_groups(vectors, 0.95).tolist() == expected
     assert compared_groups(vectors[:0], 0.95).tolist() == []
+
+
+# The looks that are compared.
+
+
+def photo(seed):
+    """Return a smooth picture (64, 96, 3), as photos are."""
+    small = np.random.default_rng(seed).integers(0, 256, (6, 6, 3), dtype=np.uint8)
+    return np.asarray(Image.fromarray(small).resize((96, 64), Image.Resampling.BICUBIC))
+
+
+def inputs(*pictures):
+    return torch.from_numpy(np.stack(pictures)).permute(0, 3, 1, 2)
+
+
+def test_pixels_look_as_their_file_does():
+    pictures = [photo(seed) for seed in range(4)]
+    looks = looks_of(inputs(*pictures)).numpy()
+    files = np.stack([fingerprint(encoded(Image.fromarray(one), "PNG"), "") for one in pictures])
+    assert looks.shape == (4, module.WIDTH)
+    assert (looks * files).sum(axis=1).min() > 0.999
+    others = looks @ files.T - 2 * np.eye(4)
+    assert others.max() < module.NEAR
+
+
+def test_plain_pictures_look_like_nothing():
+    plain = np.full((64, 96, 3), 200, np.uint8)
+    assert not looks_of(inputs(plain)).any()
+    assert not looks_of(inputs(plain).float()).any()
+
+
+def test_bands_look_alike_in_any_unit():
+    """Reflectances between 0 and 1 and the same as counts: one look."""
+    bands = inputs(photo(1), photo(2)).float()
+    torch.testing.assert_close(looks_of(bands), looks_of(bands / 10_000), atol=1e-4, rtol=0)
+    assert (looks_of(bands).norm(dim=1) - 1).abs().max() < 1e-5

@@ -9,6 +9,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from browser_setup import assert_fits
 
 from labelwise.markup.svg import LETTER, Axis, Frame
 from labelwise.papers.comparison import Comparison
@@ -125,7 +126,7 @@ def test_a_wide_interval_does_not_squeeze_the_values():
     assert limits([replace(row, values={"seed 0": 10.5}, low=-np.inf, high=np.inf)])[0] < 10.5
 
 
-def test_verdicts_and_headline_are_said(comparison, text):
+def test_verdicts_headline_and_knobs_are_said(comparison, text):
     shown = unescape(text)
     for sentence in comparison.verdicts():
         assert f"<li>{sentence}</li>" in shown
@@ -133,16 +134,13 @@ def test_verdicts_and_headline_are_said(comparison, text):
     assert "3 methods: bce, asl, two-way. 3 seeds: 0, 1, 2. Each method had 4 tries" in shown
     assert "the recipe as given; nothing was tuned" in comparison_page(comparison, tries=0)
     assert " tries" not in comparison_page(comparison)
-
-
-def test_knobs_are_shown(comparison, text):
     part = words(text[text.index('id="settings"') :])
     for method, values in comparison.settings.items():
         assert "||".join([method, *map(str, values.values())]) in part
 
 
 def test_standings_follow_the_paired_test():
-    # The differences to "a": 0.20 on every seed but a trifle, and 0.01 with either sign.
+    """The differences to "a": 0.20 on every seed but a trifle, and 0.01 with either sign."""
     values = {"a": [0.5, 0.6, 0.7], "b": [0.3, 0.401, 0.499], "c": [0.51, 0.57, 0.69]}
     figures = {
         method: {seed: {"mAP@class": v, "ECE after": v} for seed, v in enumerate(column)}
@@ -228,18 +226,15 @@ def test_odd_names_cannot_become_markup():
     assert unescape(text).count(EVIL) > 20
 
 
-def test_long_numbers_leave_room_for_the_name_of_their_axis():
+def test_close_ticks_differ_and_long_numbers_leave_room_for_the_name_of_their_axis():
     """The name is written upwards at the left edge, 11 units high around x = 11."""
+    names = [name for _, name in Axis.upto(95.64, "", low=95.61).ticks]
+    assert len(set(names)) == len(names)
     across = Axis.upto(1.0, "x")
     for high in (1.0, 0.0105, 0.00012345):
         frame = Frame(across, Axis.upto(high, "log loss"))
         widest = LETTER * max(len(text) for _, text in frame.y.ticks)
         assert frame.left - 6 - widest >= 11 + 11 / 2
-
-
-def test_close_ticks_differ():
-    names = [name for _, name in Axis.upto(95.64, "", low=95.61).ticks]
-    assert len(set(names)) == len(names)
 
 
 def test_charts_of_a_page_are_complete_svg_files(comparison, tmp_path):
@@ -267,11 +262,9 @@ def shown(opened, written):
 
 def test_it_fits_every_width_and_is_quiet(shown):
     page, heard = shown
-    for width in (320, 390, 768, 1200):
-        page.set_viewport_size({"width": width, "height": 800})
-        assert page.evaluate("document.documentElement.scrollWidth") <= width
-        for name in SECTIONS:
-            assert page.locator(f"#{name}").is_visible()
+    assert_fits(page)
+    for name in SECTIONS:
+        assert page.locator(f"#{name}").is_visible()
     assert page.locator("main svg.chart").count() == len(DRAWN)
     assert heard == []
 

@@ -6,7 +6,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from browser_setup import assert_fits, assert_no_finding
+from browser_setup import OPEN_DETAILS, assert_fits, assert_no_finding
 from sample_scores import Halved, sample
 
 from labelwise.decide import Threshold
@@ -54,12 +54,9 @@ def test_it_fits_every_width_and_is_quiet(shown):
     page, heard = shown
     chart = page.locator("details.fold svg.chart").first
     assert not chart.is_visible(), "folded: the verdict comes first"
-    page.evaluate("document.querySelectorAll('details').forEach((d) => { d.open = true })")
-    for width in (320, 390, 768, 1200):
-        page.set_viewport_size({"width": width, "height": 800})
-        assert page.evaluate("document.documentElement.scrollWidth") <= width
-        for name in SECTIONS:
-            assert page.locator(f"#{name}").is_visible()
+    assert_fits(page)
+    for name in SECTIONS:
+        assert page.locator(f"#{name}").is_visible()
     assert page.locator("main svg.chart").count() > 12
     assert page.evaluate("[...document.images].every((i) => i.complete && i.naturalWidth > 0)")
     assert heard == []
@@ -67,7 +64,7 @@ def test_it_fits_every_width_and_is_quiet(shown):
 
 def test_it_can_be_read_aloud_with_all_that_opens_open(shown):
     page, _ = shown
-    assert_fits(page)
+    page.evaluate(OPEN_DETAILS)
     assert_no_finding(page, 390, "dark")
 
 

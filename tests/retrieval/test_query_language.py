@@ -30,6 +30,7 @@ CAT, DOG, SOFA, BEACH = map(Has, SPACE.names[:4])
         ("cat | dog & !sofa", AllOf((AnyOf((CAT, DOG)), Not(SOFA)))),
         ("-(cat, dog) | sofa", AnyOf((Not(AllOf((CAT, DOG))), SOFA))),
         ("!!dog", DOG),
+        ("(" * 50 + "dog" + ")" * 50, DOG),
         ("dog | dog", DOG),
         ('label:"dog&!beach"', AllOf((DOG, Not(BEACH)))),
         ('label:"cat|dog&!sofa", beach', AllOf((AnyOf((CAT, DOG)), Not(SOFA), BEACH))),
@@ -63,11 +64,14 @@ def test_spellings(text, expression):
         ("-dog>0.8", "by itself|cannot be negated"),
         ("cat | dog and sofa", "unknown label 'dog and sofa'"),  # it could be read in two ways
         ('"dog and sofa"', "unknown label 'dog and sofa'"),
+        ("(" * 5000 + "dog" + ")" * 5000, "nested 50 deep"),
+        ("not " * 60 + "dog", "nested 50 deep"),
     ],
 )
 def test_wrong_queries_get_one_sentence(text, message):
-    with pytest.raises(DataError, match=message):
+    with pytest.raises(DataError, match=message) as caught:
         Query.parse(text, SPACE)
+    assert len(str(caught.value)) < 250
 
 
 STREET = LabelSpace(("traffic light", "light", "car", "T-shirt", "red car", "light red"))
@@ -92,12 +96,9 @@ STREET = LabelSpace(("traffic light", "light", "car", "T-shirt", "red car", "lig
     ],
 )
 def test_words_and_missing_commas_between_labels_are_answered_by_signs(text, meant):
-    with pytest.raises(DataError) as refused:
+    told = "^unknown label" if meant is None else f"got {text!r}; did you mean {meant!r}?"
+    with pytest.raises(DataError, match=told if meant is None else re.escape(told) + "$"):
         Query.parse(text, STREET)
-    if meant is None:
-        assert str(refused.value).startswith("unknown label")
-    else:
-        assert str(refused.value).endswith(f"got {text!r}; did you mean {meant!r}?")
 
 
 @pytest.mark.parametrize("name", ["a|b", "x (y)", "-dash", "!", "not now"])
@@ -122,22 +123,19 @@ def holds(expression, truth):
 
 def trees(names):
     """Return a strategy of expressions over some names."""
-    return st.recursive(
-        st.sampled_from(names).map(Has) | st.just(Nothing()),
-        lambda inner: st.one_of(
-            inner.map(Not),
-            st.lists(inner, min_size=1, max_size=3).map(lambda parts: AllOf(tuple(parts))),
-            st.lists(inner, min_size=1, max_size=3).map(lambda parts: AnyOf(tuple(parts))),
-        ),
-        max_leaves=6,
-    )
+
+    def grown(inner):
+        parts = st.lists(inner, min_size=1, max_size=3).map(tuple)
+        return inner.map(Not) | parts.map(AllOf) | parts.map(AnyOf)
+
+    return st.recursive(st.sampled_from(names).map(Has) | st.just(Nothing()), grown, max_leaves=6)
 
 
 NAMES = (*SPACE.names[1:], "a|b", "x (y)", "-dash", 'q"t', "label:x", "!", "a<b")
 
 
 @given(trees(NAMES))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_text_round_trip(expression):
     """Oracle: what is read is written and read again the same, and is as true as what was meant."""
     read = Parser(written(expression)).whole()
@@ -147,15 +145,20 @@ def test_text_round_trip(expression):
         assert holds(read, truth) == holds(expression, truth)
 
 
+def scores_of(query, probs):
+    probs = probs[:, list(query.columns)]
+    with np.errstate(divide="ignore"):
+        return query.log_scores(np.log(probs), np.log1p(-probs))
+
+
 @given(trees(SPACE.names[:4]), st.integers(0, 10**6))
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_probability_and_truth_agree_with_every_assignment(expression, seed):
     space = LabelSpace(SPACE.names[:4])
     probs = np.random.default_rng(seed).random((3, 4)).round(1)  # 0 and 1 occur
     query = bind(Query(expression), space)
     part = list(query.columns)
-    with np.errstate(divide="ignore"):
-        scores = query.log_scores(np.log(probs)[:, part], np.log1p(-probs)[:, part])
+    scores = scores_of(query, probs)
     expected = np.zeros(3)
     for truth in product([False, True], repeat=4):
         named = dict(zip(space.names, truth, strict=True))
@@ -172,9 +175,8 @@ def test_unknown_labels_leave_an_answer_unknown_only_where_it_hangs_on_them():
     query = bind(Query.parse("(cat | dog), -sofa"), SPACE)
     labels = np.array([[1, 0, 0], [0, 0, 0], [1, 0, 1], [0, 1, 0]])
     observed = np.array([[1, 0, 1], [0, 1, 1], [0, 0, 1], [1, 1, 0]])
-    right, known = query.right(labels, observed)
-    assert known.tolist() == [True, False, True, False]
-    assert right.tolist() == [True, False, False, False]
+    right, known = np.int64(query.right(labels, observed)).tolist()
+    assert (right, known) == ([1, 0, 0, 0], [1, 0, 1, 0])
 
 
 def test_limits_leave_images_out_and_round_trip():
@@ -182,9 +184,7 @@ def test_limits_leave_images_out_and_round_trip():
     assert (query.wanted, query.unwanted) == (("dog",), ("cat",))
     assert Query.parse(str(query)) == query
     probs = np.array([[0.1, 0.9], [0.3, 0.9], [0.1, 0.8]])
-    bound = bind(query, LabelSpace(("cat", "dog")))
-    part = list(bound.columns)
-    scores = bound.log_scores(np.log(probs)[:, part], np.log(1 - probs)[:, part])
+    scores = scores_of(bind(query, LabelSpace(("cat", "dog"))), probs)
     np.testing.assert_allclose(np.exp(scores), [0.81, 0, 0], atol=1e-12)
 
 
@@ -195,28 +195,17 @@ def test_asking_for_a_parent_finds_the_children(tmp_path):
     assert kinds.below("animal") == ("cat", "dog", "pet")
     bound = bind(Query.parse("animal, -sofa", SPACE, kinds), SPACE, kinds)
     assert bound.columns == (0, 1, 2)
-    probs = np.array([[0.5, 0.5, 0.2, 0, 0, 0]])
-    with np.errstate(divide="ignore"):
-        found = rank(np.log(probs), np.log1p(-probs), bound.query, SPACE, taxonomy=kinds)
+    probs = np.array([[0.5, 0.5, 0.2, 0.1, 0.1, 0.1]])
+    found = rank(np.log(probs), np.log1p(-probs), bound.query, SPACE, taxonomy=kinds)
     np.testing.assert_allclose(found.probs, [0.75 * 0.8])
     with pytest.raises(DataError, match="unknown label 'animl'; did you mean 'animal'"):
         Query.parse("animl", SPACE, kinds)
 
 
 def test_unfinished_names_are_completed():
-    assert complete("cat, -d", SPACE) == ["cat, -dog"]
-    assert complete("(cat | so", SPACE) == ["(cat | sofa"]
-    assert complete("fou", SPACE) == ['"not found"']
+    found = [complete(text, SPACE) for text in ("cat, -d", "(cat | so", "fou", "xyz")]
+    assert found == [["cat, -dog"], ["(cat | sofa"], ['"not found"'], []]
     assert complete("pe", SPACE, Taxonomy({"cat": "pet"})) == ["pet"]
-    assert complete("xyz", SPACE) == []
-
-
-@pytest.mark.parametrize("text", ["(" * 5000 + "dog" + ")" * 5000, "not " * 60 + "dog"])
-def test_a_deeply_nested_query_gets_one_short_sentence(text):
-    with pytest.raises(DataError, match="nested 50 deep") as caught:
-        Query.parse(text, SPACE)
-    assert len(str(caught.value)) < 250
-    assert Query.parse("(" * 50 + "dog" + ")" * 50, SPACE).wanted == ("dog",)
 
 
 def test_labels_named_twice_are_simplified_or_refused():
@@ -246,8 +235,6 @@ ODD = LabelSpace(("dog", "beach", "hot dog", "rock, paper", "-5 degrees", 'say "
 @pytest.mark.parametrize(
     ("text", "wanted", "unwanted"),
     [
-        ("dog", ["dog"], []),
-        ("dog, -beach", ["dog"], ["beach"]),
         ("  dog ,-  beach  ", ["dog"], ["beach"]),
         ("hot dog, dog", ["hot dog", "dog"], []),
         ('"rock, paper", -"-5 degrees"', ["rock, paper"], ["-5 degrees"]),
@@ -265,7 +252,7 @@ SIGNS = """ ,&|!()<>%-"\\:\t\nabnotZé漢🐕\u2028\x7f"""
 ANY = st.text(st.sampled_from(SIGNS), min_size=1, max_size=9).filter(lambda name: name.strip())
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.lists(ANY, unique=True, min_size=1, max_size=5), st.integers(0, 5))
 def test_any_names_come_back_through_text(names, split):
     query = Query.of(names[:split], names[split:])
@@ -280,8 +267,7 @@ def test_golden_score():
     wanted, unwanted = ([space.names[k] for k in case["inputs"][side]] for side in "PN")
     found = rank(log_p, log_q, Query.of(wanted, unwanted), space)
     assert found.order.tolist() == [0, 3, 1, 2]
-    by_row = np.argsort(found.order)
-    expected = case["expected"]
+    expected, by_row = case["expected"], np.argsort(found.order)
     np.testing.assert_allclose(found.log_scores[by_row], expected["log_score"], rtol=1e-9)
     np.testing.assert_allclose(found.probs[by_row], expected["score"], rtol=1e-9)
 
@@ -298,8 +284,5 @@ def test_rank_orders_all_or_the_top_and_keeps_ties_in_row_order(top):
     assert found.order.tolist() == expected
     np.testing.assert_array_equal(found.log_scores, scores[expected])
     np.testing.assert_allclose(found.probs, np.exp(scores[expected]))
-
-
-def test_rank_refuses_unequal_shapes():
     with pytest.raises(ValueError, match="one shape"):
         rank(np.zeros((3, 6)), np.zeros((3, 2)), Query.of(["dog"]), ODD)

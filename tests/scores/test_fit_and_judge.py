@@ -17,22 +17,10 @@ from labelwise.links import Link, Sigmoid, Softmax
 from labelwise.methods import link_to_spec
 from labelwise.numeric.groups import Groups
 from labelwise.predictions import Predictions
-from labelwise.scores import (
-    FitPlan,
-    ScoreTable,
-    crossfit,
-    decision,
-    fixed_rule,
-    judge,
-    judge_as_given,
-    promise_scores,
-    read_fitted,
-    read_run,
-    read_scores,
-    save_calibration,
-    save_json,
-)
-from labelwise.scores.fit import fit_calibrator, folds_of, make_promise
+from labelwise.scores import FitPlan, ScoreTable, crossfit, judge, promise_scores, read_scores
+from labelwise.scores.fit import fit_calibrator, fixed_rule, folds_of, judge_as_given, make_promise
+from labelwise.scores.fitted import decision, read_fitted, save_calibration, save_json
+from labelwise.scores.run import read_run
 
 
 def table_of(predictions, split=None):
@@ -43,15 +31,16 @@ def test_no_row_is_judged_by_a_fit_that_saw_it():
     predictions = sample(53)
     fits = []
 
+    class Marked(Link):
+        def __init__(self, shift):
+            self.shift = shift
+
+        def log_probs(self, logits):
+            return Sigmoid().log_probs(np.full_like(logits, self.shift))
+
     def fit(part):
         fits.append(set(part.ids))
-        shift = float(len(fits))
-
-        class Marked(Link):
-            def log_probs(self, logits):
-                return Sigmoid().log_probs(np.full_like(logits, shift))
-
-        return Marked(), Threshold(0.5)
+        return Marked(float(len(fits))), Threshold(0.5)
 
     made = crossfit(predictions, fit, folds=5)
     judged_by = made.log_odds[:, 0].round().astype(int).tolist()
@@ -64,9 +53,8 @@ def test_no_row_is_judged_by_a_fit_that_saw_it():
 def test_one_undivided_table_is_judged_honestly_and_says_so():
     generator = torch.Generator().manual_seed(3)
     noise = torch.randn(60, 5, generator=generator)
-    labels = torch.randint(0, 2, (60, 5), generator=generator).to(torch.uint8)
-    ids = [str(row) for row in range(60)]
-    predictions = Predictions(ids, noise, labels, None, NAMES, "", Sigmoid())
+    labels = torch.randint(0, 2, (60, 5), generator=generator)
+    predictions = replace(sample(60), logits=noise, labels=labels)
     judged = judge(table_of(predictions), FitPlan("platt"), query_length=0)
     fooled = evaluate(predictions, Sigmoid(), calibrated=judged.link, query_length=0)
     assert judged.evaluation.after.log_loss > np.log(2) > fooled.after.log_loss
@@ -83,15 +71,10 @@ def test_splits_and_files_keep_the_roles_apart(files):
     if files == 1:
         judged = judge(table, FitPlan("platt"), fit_on="val", report_on="test")
     else:
-        shuffled = table.part("test")
-        order = [4, 3, 2, 1, 0]
-        other = replace(
-            shuffled,
-            names=tuple(shuffled.names[k] for k in order),
-            logits=shuffled.logits[:, order],
-            labels=shuffled.labels[:, order],
-        )
-        judged = judge(table_of(table.part("val")), FitPlan("platt"), other=table_of(other))
+        test, order = table.part("test"), [4, 3, 2, 1, 0]
+        turned = {"logits": test.logits[:, order], "labels": test.labels[:, order]}
+        other = table_of(replace(test, names=tuple(test.names[::-1]), **turned))
+        judged = judge(table_of(table.part("val")), FitPlan("platt"), other=other)
     link = platt(whole.logits[:120], whole.labels[:120], Sigmoid())
     assert link_to_spec(judged.link) == link_to_spec(link)
     expected = evaluate(table.part("test"), Sigmoid(), Threshold(0.5), calibrated=link)
@@ -109,14 +92,11 @@ def test_auto_chooses_once_and_says_what_it_compared():
 
 def test_auto_may_leave_the_scores_as_they_are(monkeypatch):
     predictions = sample(60)
-    choice = Choice(predictions.link, "as it is", (), 5)
-    kept = (None, "", choice)
-    monkeypatch.setattr("labelwise.scores.fit.fit_calibrator", lambda *rows, **options: kept)
+    fitted = (None, "", Choice(predictions.link, "as it is", (), 5))
+    monkeypatch.setattr("labelwise.scores.fit.fit_calibrator", lambda *rows, **options: fitted)
     kept = judge(table_of(predictions), FitPlan("auto"), query_length=0)
-    assert kept.made.link is None
-    assert kept.evaluation.after is None
+    assert (kept.made.link, kept.evaluation.after, kept.link) == (None, None, predictions.link)
     assert "as they are" in kept.evaluation.notes[1]
-    assert kept.link is predictions.link
 
 
 def test_roles_that_overlap_are_refused():
@@ -140,9 +120,8 @@ def test_scores_that_only_rank_need_a_calibrator_before_a_rule():
     ranks = table_of(sample(60).with_link(None))
     with pytest.raises(SettingsError, match="only rank"):
         judge(ranks, FitPlan("none", "0.5"))
-    judged = judge(ranks, FitPlan("platt", "none"), query_length=0)
-    assert judged.evaluation.before is None
-    assert judged.evaluation.after is not None
+    judged = judge(ranks, FitPlan("platt", "none"), query_length=0).evaluation
+    assert (judged.before is None, judged.after is None) == (True, False)
 
 
 def test_fixed_rules_by_name():
@@ -176,8 +155,7 @@ def test_a_run_is_read_from_its_files(tmp_path):
     spec = spec_of(NAMES, link, TopK(2))
     spec.save(tmp_path / "model.json")
     run = read_run(tmp_path, "test")
-    assert run.rule == TopK(2)
-    assert link_to_spec(run.calibrated) == link_to_spec(link)
+    assert (run.rule, link_to_spec(run.calibrated)) == (TopK(2), link_to_spec(link))
     spec.model_copy(update={"link": {"kind": "sigmoid"}}).save(tmp_path / "model.json")
     assert read_run(tmp_path, "test").calibrated is None
     with pytest.raises(CheckpointError, match="no predictions of 'val'; there are: test"):
@@ -189,41 +167,43 @@ def test_a_run_is_read_from_its_files(tmp_path):
         read_run(tmp_path / "nowhere", "test")
 
 
-CSV = "id,split,group,score:dog,label:dog\n"
-ROWS = "a,x,p1,0.5,1\nb,x,p1,0.25,0\nc,y,p2,-1,0\nd,y,p3,2,1\n"
+GROUPED = """id,split,group,score:dog,label:dog
+a,x,p1,0.5,1
+b,x,p1,0.25,0
+c,y,p2,-1,0
+d,y,p3,2,1
+"""
 
 
-def of_patients(rows=300, size=5, seed=0):
-    return replace(sample(rows, seed=seed), group=[f"p{row // size}" for row in range(rows)])
+def of_patients(rows=300):
+    return replace(sample(rows), group=[f"p{row // 5}" for row in range(rows)])
 
 
 def test_a_group_column_is_read_and_follows_its_rows(tmp_path):
     path = tmp_path / "scores.csv"
-    path.write_text(CSV + ROWS)
+    path.write_text(GROUPED)
     table = read_scores(path, "logits")
     assert list(table.predictions.group) == ["p1", "p1", "p2", "p3"]
     assert list(table.part("y").group) == ["p2", "p3"]
     assert table.part("y").groups is None  # each photo is its own
     assert table.predictions.groups.count == 3
+    path.write_text(GROUPED.replace("p2", " "))
+    with pytest.raises(DataError, match=r"row 3 \(id 'c'\): every row needs a group, or none"):
+        read_scores(path, "logits")
+    path.write_text(GROUPED.replace("p3", "p1"))
+    with pytest.raises(DataError, match="1 group can be found on both sides, first 'p1': what is"):
+        judge(read_scores(path, "logits"), FitPlan("platt-shared"), fit_on="x", report_on="y")
 
 
 def test_groups_may_stand_with_the_labels(tmp_path):
     scores, labels = tmp_path / "scores.csv", tmp_path / "labels.csv"
     scores.write_text("id,score:dog\nb,0.25\na,0.5\nz,1\n")
     labels.write_text("id,group,label:dog\na,p1,1\nb,p2,0\n")
-    table = read_scores(scores, "logits", labels=labels)
-    assert list(table.predictions.ids) == ["b", "a"]
-    assert list(table.predictions.group) == ["p2", "p1"]
+    read = read_scores(scores, "logits", labels=labels).predictions
+    assert (list(read.ids), list(read.group)) == (["b", "a"], ["p2", "p1"])
     scores.write_text("id,group,score:dog\nb,p2,0.25\n")
     with pytest.raises(DataError, match="both name groups; leave one of them out"):
         read_scores(scores, "logits", labels=labels)
-
-
-def test_a_row_without_a_group_is_named(tmp_path):
-    path = tmp_path / "scores.csv"
-    path.write_text(CSV + ROWS.replace("p2", " "))
-    with pytest.raises(DataError, match=r"row 3 \(id 'c'\): every row needs a group, or none"):
-        read_scores(path, "logits")
 
 
 def test_groups_are_saved_joined_and_taken(tmp_path):
@@ -238,14 +218,6 @@ def test_groups_are_saved_joined_and_taken(tmp_path):
         replace(some, group=["x"])
 
 
-def test_a_group_on_both_sides_is_refused(tmp_path):
-    path = tmp_path / "scores.csv"
-    path.write_text(CSV + ROWS.replace("p3", "p1"))
-    table = read_scores(path, "logits")
-    with pytest.raises(DataError, match="1 group can be found on both sides, first 'p1': what is"):
-        judge(table, FitPlan("platt-shared"), fit_on="x", report_on="y")
-
-
 def test_folds_hold_whole_groups():
     some = of_patients()
     dealt = folds_of(300, 5, 1, some.groups)
@@ -255,25 +227,17 @@ def test_folds_hold_whole_groups():
     with pytest.raises(SettingsError, match="between 2 and the 60 groups"):
         folds_of(300, 61, 1, some.groups)
 
-    def fit(part):
-        seen.append(set(part.group))
-        return None, None
-
     seen = []
-    crossfit(some, fit, folds=5, seed=1)
-    assert all(len(groups) == 48 for groups in seen)
+    crossfit(some, lambda part: seen.append(len(set(part.group))) or (None, None), folds=5, seed=1)
+    assert seen == [48] * 5
 
 
 def test_a_promise_keeps_groups_from_its_calibrator_and_tests_them():
-    table = ScoreTable("scores.csv", of_patients(1500))
-    found = promise_scores(table, "recall=0.6", calibrator="platt-shared")
-    (promise,) = found.promised.promises
-    assert promise.n == 750
-    assert promise.groups <= 150
-    assert promise.test == "betting"
-    alone = promise_scores(
-        ScoreTable("scores.csv", sample(1500)), "recall=0.6", calibrator="platt-shared"
-    ).promised.promises[0]
+    grouped, alone = (
+        promise_scores(table_of(rows), "recall=0.6", calibrator="platt-shared").promised.promises[0]
+        for rows in (of_patients(1500), sample(1500))
+    )
+    assert (grouped.n, grouped.groups <= 150, grouped.test) == (750, True, "betting")
     assert (alone.groups, alone.test) == (None, "Hoeffding-Bentkus")
 
 
@@ -285,9 +249,6 @@ def test_auto_deals_whole_groups_into_its_folds(monkeypatch):
     assert Groups.of(given["groups"]).count == 20
 
 
-DRAWS, CONFIDENCE = 15, 0.9
-
-
 def test_the_sets_are_those_that_were_tested_and_the_link_saw_all_rows():
     rows = sample(600, seed=1)
     before, after = (
@@ -297,21 +258,17 @@ def test_the_sets_are_those_that_were_tested_and_the_link_saw_all_rows():
         moved = same_sets(rule, before, after, rows.logits, rows.names)
         other = sample(1000, seed=2)
         for part in (rows, other):
-            np.testing.assert_array_equal(
-                moved(after.decision_probs(part.logits)),
-                rule(before.decision_probs(part.logits)),
-            )
+            expected = rule(before.decision_probs(part.logits))
+            np.testing.assert_array_equal(moved(after.decision_probs(part.logits)), expected)
     # Thresholds that are scores of photos themselves, where rounding decides.
     scores = before.decision_probs(rows.logits)
     for row in range(20):
         rule = Threshold(tuple(scores[row].tolist()))
         moved = same_sets(rule, before, after, rows.logits, rows.names)
         np.testing.assert_array_equal(moved(after.decision_probs(rows.logits)), rule(scores))
-    table = ScoreTable("scores.csv", rows, None)
-    found = promise_scores(table, "recall=0.8", calibrator="platt", cross_fit=True)
-    torch.testing.assert_close(
-        found.link(rows.logits), platt(rows.logits, rows.labels, Sigmoid())(rows.logits)
-    )
+    found = promise_scores(table_of(rows), "recall=0.8", calibrator="platt", cross_fit=True)
+    expected = platt(rows.logits, rows.labels, Sigmoid())(rows.logits)
+    torch.testing.assert_close(found.link(rows.logits), expected)
     assert found.promised.promises[0].n == 480
     assert "fitted on 120 others, and for the probabilities again on all 600" in found.fitted_on
 
@@ -330,7 +287,7 @@ def test_rounding_lets_no_photo_in():
 
 def test_what_cannot_be_cross_fitted_is_refused():
     rows = sample(300, seed=3)
-    table = ScoreTable("scores.csv", rows, None)
+    table = table_of(rows)
     with pytest.raises(SettingsError, match="of a calibrator; name one"):
         promise_scores(table, "recall=0.8", cross_fit=True)
     with pytest.raises(SettingsError, match="tags take the most probable"):
@@ -346,6 +303,6 @@ def test_what_cannot_be_cross_fitted_is_refused():
 def test_a_promise_is_not_made_on_rows_that_fitted_its_link():
     rows = sample(60, seed=1)
     held, fitted = rows.take(np.arange(40)), rows.take(np.arange(39, 60))
-    how = {"photos": "scores.csv", "confidence": CONFIDENCE, "seed": 0}
+    how = {"photos": "scores.csv", "confidence": 0.9, "seed": 0}
     with pytest.raises(DataError, match=f"1 of 40 were used for fitting, first '{rows.ids[39]}'"):
         make_promise(find_promise("recall=0.6"), Sigmoid(), held, fitted, **how)

@@ -24,11 +24,9 @@ def write_text(path, predictions, delimiter=",", **more):
     """Write scores and labels as text, an empty cell where a label is unknown."""
     columns = {"id": predictions.ids, **more}
     columns |= {f"score:{n}": predictions.logits[:, k] for k, n in enumerate(NAMES)}
-    unknown = np.zeros(predictions.labels.shape, bool)
-    if predictions.observed is not None:
-        unknown = ~predictions.observed
     for k, name in enumerate(NAMES):
-        columns[f"label:{name}"] = pa.array(predictions.labels[:, k], mask=unknown[:, k])
+        mask = None if predictions.observed is None else ~predictions.observed[:, k]
+        columns[f"label:{name}"] = pa.array(predictions.labels[:, k], mask=mask)
     options = arrow_csv.WriteOptions(delimiter=delimiter)
     arrow_csv.write_csv(pa.table(columns), path, options)
     return path
@@ -36,8 +34,7 @@ def write_text(path, predictions, delimiter=",", **more):
 
 def assert_same(table, predictions):
     read = table.predictions
-    assert tuple(read.names) == NAMES
-    assert list(read.ids) == list(predictions.ids)
+    assert (tuple(read.names), list(read.ids)) == (NAMES, list(predictions.ids))
     assert np.array_equal(read.logits, predictions.logits)
     known = np.ones(read.labels.shape, bool)
     if predictions.observed is not None:
@@ -58,24 +55,17 @@ def test_text_is_read_to_the_last_bit(tmp_path, suffix, unknown):
 
 def test_numpy_files_are_read(tmp_path):
     predictions = sample(40, unknown=0.3)
-    np.savez(
-        tmp_path / "s.npz",
-        scores=predictions.logits,
-        labels=predictions.labels,
-        observed=predictions.observed,
-        names=np.array(NAMES),
-        ids=np.array(predictions.ids),
-        group=np.arange(40) // 2,
-    )
-    table = read_scores(tmp_path / "s.npz", "logits")
+    arrays = {name: getattr(predictions, name) for name in ("labels", "observed", "ids", "names")}
+    path, group = tmp_path / "s.npz", np.arange(40) // 2
+    np.savez(path, scores=predictions.logits, group=group, **arrays)
+    table = read_scores(path, "logits")
     assert_same(table, predictions)
     assert list(table.predictions.group[:3]) == ["0", "0", "1"]
     labels = np.where(predictions.observed, predictions.labels, np.nan)
-    np.savez(tmp_path / "t.npz", scores=predictions.logits, labels=labels)
-    table = read_scores(tmp_path / "t.npz", "logits", link="softmax")
-    assert np.array_equal(table.predictions.observed, predictions.observed)
-    assert table.predictions.names[0] == "label-0"
-    assert isinstance(table.predictions.link, Softmax)
+    np.savez(path, scores=predictions.logits, labels=labels)
+    read = read_scores(path, "logits", link="softmax").predictions
+    assert np.array_equal(read.observed, predictions.observed)
+    assert (read.names[0], type(read.link)) == ("label-0", Softmax)
 
 
 def test_parquet_columns_are_read_and_null_is_unknown(tmp_path):
@@ -164,14 +154,14 @@ def test_a_bad_table_gets_one_sentence_that_names_the_file(tmp_path, text):
 
 def test_what_the_scores_are_must_be_said(tmp_path):
     path = write(tmp_path / "s.csv", f"{HEADER}\na,0.2,0.9,0,1\nb,0.2,1.2,0,1\n")
-    with pytest.raises(DataError, match=r"row 2 .*in \[0, 1\], got 1\.2 .*--scores logits"):
-        read_scores(path, "probs")
-    with pytest.raises(SettingsError, match="--scores logits or --scores probs"):
-        read_scores(path, None)
-    with pytest.raises(SettingsError, match="unknown link 'sigmod'; did you mean 'sigmoid'"):
-        read_scores(path, "logits", link="sigmod")
-    with pytest.raises(SettingsError, match="belongs to logits"):
-        read_scores(path, "probs", link="softmax")
+    for options, words in (
+        (("probs",), r"row 2 .*in \[0, 1\], got 1\.2 .*--scores logits"),
+        ((None,), "--scores logits or --scores probs"),
+        (("logits", "sigmod"), "unknown link 'sigmod'; did you mean 'sigmoid'"),
+        (("probs", "softmax"), "belongs to logits"),
+    ):
+        with pytest.raises(LabelwiseError, match=words):
+            read_scores(path, **dict(zip(("kind", "link"), options, strict=False)))
 
 
 def test_files_that_are_not_there_or_not_tables(tmp_path):
@@ -179,11 +169,10 @@ def test_files_that_are_not_there_or_not_tables(tmp_path):
         read_scores(tmp_path / "s.csv", "logits")
     with pytest.raises(DataError, match=r"must be one of \.csv"):
         read_scores(write(tmp_path / "s.txt", "x"), "logits")
-    (tmp_path / "s.npz").write_bytes(b"not a zip")
-    (tmp_path / "s.parquet").write_bytes(b"not parquet")
-    (tmp_path / "latin.csv").write_bytes(f"{HEADER},café\n".encode("latin-1"))
-    (tmp_path / "cell.csv").write_bytes(f"{HEADER}\ncafé,1,2,0,1\n".encode("latin-1"))
-    for name in ("s.npz", "s.parquet", "latin.csv", "cell.csv"):
+    latin, cell = f"{HEADER},café\n", f"{HEADER}\ncafé,1,2,0,1\n"
+    files = {"s.npz": "not a zip", "s.parquet": "not parquet", "latin.csv": latin, "cell.csv": cell}
+    for name, text in files.items():
+        (tmp_path / name).write_bytes(text.encode("latin-1"))
         with pytest.raises((DataError, CheckpointError), match=name):
             read_scores(tmp_path / name, "logits")
     (tmp_path / "folder.csv").mkdir()
@@ -202,17 +191,12 @@ def test_files_that_are_not_there_or_not_tables(tmp_path):
         ({"scores": np.zeros((2, 2)), "ids": np.array(["a", "a"])}, "id 'a' is there twice"),
         ({"scores": np.zeros((2, 2)), "labels": np.full((2, 2), -1)}, "got -1 for 'label-0'"),
         ({"scores": np.zeros((0, 2)), "labels": np.zeros((0, 2))}, "no rows"),
+        ({"scores": np.zeros((1, 1)), "names": np.array([{}], object)}, "never read; store text"),
     ],
 )
 def test_bad_arrays_are_named(tmp_path, arrays, words):
     np.savez(tmp_path / "s.npz", **arrays)
     with pytest.raises(DataError, match=words):
-        read_scores(tmp_path / "s.npz", "logits")
-
-
-def test_nothing_pickled_is_read(tmp_path):
-    np.savez(tmp_path / "s.npz", scores=np.zeros((1, 1)), names=np.array([{}], dtype=object))
-    with pytest.raises(DataError, match="never read; store text as numpy text"):
         read_scores(tmp_path / "s.npz", "logits")
 
 
@@ -233,16 +217,14 @@ def test_a_label_file_that_does_not_match_is_refused(tmp_path, labels, words):
 
 
 @pytest.mark.parametrize("fixed", [False, True])
-@pytest.mark.parametrize("logits", [False, True])
-def test_answers_of_predict_are_read_whoever_wrote_them(tmp_path, fixed, logits):
+def test_answers_of_predict_are_read_whoever_wrote_them(tmp_path, fixed):
     """Earlier versions wrote lists of a fixed size; a shard also has the logits."""
     if fixed and int(pa.__version__.split(".")[0]) < 26:
         pytest.skip("pyarrow before 26 cannot read what it wrote: lists of a fixed size, some null")
     kind = pa.list_(pa.float32(), 2) if fixed else pa.list_(pa.float32())
     probs = pa.array([[0.25, 0.5], None, [0.75, 1.0]], kind)
     columns = {"path": ["a", "b", "c"], "probs": probs, "error": [None, "broken", None]}
-    if logits:
-        columns["logits"] = probs
+    columns |= {} if fixed else {"logits": probs}
     table = pa.table(columns).replace_schema_metadata({"labelwise": '{"names": ["dog", "cat"]}'})
     pq.write_table(table, tmp_path / "answers.parquet")
     write(tmp_path / "labels.csv", "id,label:dog,label:cat\na,1,0\nc,0,1\n")

@@ -17,19 +17,13 @@ def run(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def photos(tmp_path_factory):
-    root = tmp_path_factory.mktemp("library")
-    for number in range(24):
-        picture(root / ("", "2023")[number % 2] / f"{number}.png", number)
-    return root
-
-
-@pytest.fixture(scope="session")
-def library(tmp_path_factory, run, photos):
+def library(tmp_path_factory, run):
     """An index that tests only read."""
-    folder = tmp_path_factory.mktemp("index") / "photos.index"
-    update_index(folder, [photos], model=run, watch=Silent())
-    return folder
+    home = tmp_path_factory.mktemp("library")
+    for number in range(24):
+        picture(home / "photos" / ("", "2023")[number % 2] / f"{number}.png", number)
+    update_index(home / "photos.index", [home / "photos"], model=run, watch=Silent())
+    return home / "photos.index"
 
 
 @pytest.fixture
@@ -82,13 +76,11 @@ def visit(browser):
         contexts.append(context)
         page = context.new_page()
         page.heard = []
+        own = (server.address, "blob:")
         page.on("console", lambda message: page.heard.append(message.text))
         page.on("pageerror", lambda error: page.heard.append(str(error)))
         page.on("dialog", lambda dialog: page.heard.append(dialog.message))
-        page.on(
-            "request",
-            lambda r: r.url.startswith((server.address, "blob:")) or page.heard.append(r.url),
-        )
+        page.on("request", lambda r: r.url.startswith(own) or page.heard.append(r.url))
         page.goto(server.address + path)
         return page
 

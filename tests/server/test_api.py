@@ -1,29 +1,39 @@
-"""The API against what the library says of the same pictures, photos and queries."""
+"""The API against what the library, ``CheckSession`` and ``Predictor`` say of the same photos."""
 
 import base64
 import io
 import json
+import random
 import re
 import shutil
-from urllib.parse import quote
+import threading
+from dataclasses import asdict
+from urllib.parse import quote, urlencode
 
 import numpy as np
 import pytest
-from forged import facts_of
+from forged import facts_of, rewrite
 from made_index import made_index
 from open_indexes import open_index
+from patience import PATIENCE, wait_until
 from PIL import ExifTags, Image
-from search_setup import save_model
+from pydantic import BaseModel
+from search_setup import LABELS, save_model
+from test_batching import metrics
 from web_setup import TOKEN, encoded, running
 
+from labelwise.errors import SettingsError
 from labelwise.metrics import label_reliability
 from labelwise.models import Predictor
 from labelwise.models.run_folder import RunFolder
-from labelwise.photos import likeness_of, questions, update_index
+from labelwise.photos import likeness_of, questions, update_index, verify_lists
 from labelwise.photos.filters import PhotoFilter
+from labelwise.photos.lists import CheckSession
 from labelwise.photos.query import answer
 from labelwise.pictures.worker_starter import DecoderError, Decoders
 from labelwise.retrieval import Query
+from labelwise.server import ServeSettings, schemas
+from labelwise.server.service import ServedModel, Service
 from labelwise.system.progress import Silent
 
 
@@ -55,9 +65,8 @@ def test_pictures_get_the_answers_of_the_model(server, predictor):
 
 def test_a_model_that_cuts_off_edges_does_so_once(tmp_path):
     folder = save_model(tmp_path / "cropping")
-    facts = facts_of(folder / "model.json")
-    facts["transform"]["crop"] = 0.75
-    (folder / "model.json").write_text(json.dumps(facts))
+    transform = facts_of(folder / "model.json")["transform"]
+    rewrite(folder / "model.json", transform=transform | {"crop": 0.75})
     content = encoded(size=(50, 40))
     truth = expected(Predictor.load(folder), content)
     pixels = np.asarray(Image.open(io.BytesIO(content)))
@@ -68,12 +77,9 @@ def test_a_model_that_cuts_off_edges_does_so_once(tmp_path):
         given = {"inputs": [tensor | {"data": pixels.flatten().tolist()}]}
         outputs = json.loads(client.post(path, given)[2])["outputs"]
     chances = {one["label"]: one["probability"] for one in shown}
-    for answered in ([chances[name] for name in truth.space.names], _named(outputs, "probability")):
+    (other,) = [one["data"] for one in outputs if one["name"] == "probability"]
+    for answered in ([chances[name] for name in truth.space.names], other):
         assert answered == pytest.approx(truth.probs[0].tolist(), abs=1e-6)
-
-
-def _named(outputs, name):
-    return next(one["data"] for one in outputs if one["name"] == name)
 
 
 def test_pictures_in_json_or_as_they_are_get_the_answers_of_the_form(server, predictor):
@@ -148,11 +154,6 @@ def test_reliability_is_counted_on_held_out_photos(server, run):
             assert one["photos"] == inside.sum()
             assert one["carried"] == truth[inside, column].sum()
             assert one["share_low"] <= one["carried"] / max(one["photos"], 1) <= one["share_high"]
-        some = view["bins"][7]
-        assert some["sentence"] == (
-            f"Of {some['photos']} held-out photos that got 70–80 % for {view['label']}, "
-            f"{some['carried']} carried it."
-        )
         found = label_reliability(probs, truth.astype(float))
         assert view["ece"] == pytest.approx(found.ece()[column])
 
@@ -279,21 +280,14 @@ def test_a_search_looks_at_some_folders_and_days_and_says_what_is_wrong(server, 
     shown = server.get("/api/v1/search?q=dog&folder=2023&top=24")
     assert (shown["photos"], len(shown["hits"])) == (found.photos, len(found.hits)) == (12, 12)
     assert server.get("/api/v1/search?q=dog&since=1990")["photos"] == 0  # none has a date
-    refused = server.send("GET", "/api/v1/search?q=dog&since=June")
-    assert "since must be a day" in server.problem(refused, 422)
-    nowhere = server.send("GET", "/api/v1/search?q=dog&folder=2029")
-    assert "lies below '2029'" in server.problem(nowhere, 422)
     for path, words in (
+        ("search?q=dog&since=June", "since must be a day"),
         ("photos/abc", "photo must be the id of a photo as /api/v1/search lists it: 64 digits"),
-        ("photos/ABC/thumbnail", "photo must be the id of a photo"),
         ("search?q=dog&cursor=x", "cursor must be the one of the answer before"),
     ):
         said = server.problem(server.send("GET", f"/api/v1/{path}"), 422)
         assert said.startswith(words)
         assert "^" not in said
-    wrong = {"checked": {"q": "dog", "wrong_at_most": 0.2}, "photo": "x", "answer": "yes"}
-    said = server.problem(server.post("/api/v1/check/answer", wrong), 422)
-    assert said.startswith("photo must be the id of a photo")
 
 
 def test_corrections_count_at_once_are_undone_and_outlive_the_server(run, own_library):
@@ -327,9 +321,9 @@ def test_the_review_queue_is_that_of_the_index(server, library):
     for by in ("uncertain", "missing", "wrong", "value"):
         asked = server.get(f"/api/v1/review?by={by}&count=5")["questions"]
         truth = questions(open_index(library), by, 5)
-        assert [(q["label"], q["probability"]) for q in asked] == [
-            (q.label, pytest.approx(q.probability)) for q in truth
-        ]
+        assert [q["label"] for q in asked] == [q.label for q in truth]
+        chances = [q.probability for q in truth]
+        assert [q["probability"] for q in asked] == pytest.approx(chances)
     (only,) = server.get("/api/v1/review?label=cat&count=1")["questions"]
     assert only["label"] == "cat"
     assert server.get("/api/v1/complete?q=dog,%20-b") == ["dog, -beach"]
@@ -364,7 +358,7 @@ def test_metrics_count_what_happened(run):
         answer = server.upload(("a.png", encoded()), ("b.png", b"x"))
         given = json.loads(answer[2])["results"][0]["decided"]
         server.send("GET", "/nowhere/at/all")
-        text = server.send("GET", "/metrics")[2].decode()
+        text = metrics(server)
         values = dict(line.rsplit(" ", 1) for line in text.splitlines() if line[0] != "#")
         assert values['labelwise_photos_total{model="tiny"}'] == "1.0"
         assert values["labelwise_failures_total"] == "1.0"
@@ -391,3 +385,371 @@ def test_photos_that_fitted_the_link_are_named_as_such(tmp_path):
     with running(run) as server:
         assert server.get("/api/v1/model")["held_out"] == "promise"
         assert server.get("/api/v1/trust")["notes"] == []
+
+
+JUNK = (None, True, -(2**70), 2**70, 1e308, "", "\u202e\0x", [], [300, -1], {}, {"a": "b"})
+QUERIES = ("dog, -beach", "(cat | dog)", "none", "dog>0.5", '"', "-", "&", "(", "a" * 99)
+PICTURE = encoded()
+
+
+def drawn(rng, schema, whole, known):
+    """Return a value that fits a schema; one in four need not."""
+    while "$ref" in schema:
+        schema = whole["components"]["schemas"][schema["$ref"].rpartition("/")[2]]
+    if rng.random() < 0.25:
+        return rng.choice(JUNK)
+    if "enum" in schema or "const" in schema:
+        return rng.choice(schema.get("enum") or [schema["const"]])
+    if "anyOf" in schema:
+        return drawn(rng, rng.choice(schema["anyOf"]), whole, known)
+    kind, inner = schema.get("type"), schema.get("additionalProperties")
+    if kind == "object":
+        other = inner if isinstance(inner, dict) else {}
+        given = schema.get("properties") or {rng.choice(known): other}
+        return {name: drawn(rng, one, whole, known) for name, one in given.items()}
+    if kind == "array":
+        some = range(rng.randrange(4))
+        return [drawn(rng, schema.get("items", {}), whole, known) for _ in some]
+    plain = {"string": rng.choice(known), "integer": rng.randint(-2, 400)}
+    return (plain | {"number": rng.uniform(-0.5, 1.5)}).get(kind, rng.choice(JUNK))
+
+
+def test_no_request_made_up_from_the_description_breaks_the_server(server):
+    whole, rng, statuses = server.get("/openapi.json"), random.Random(0), set()
+    hits = server.get("/api/v1/search?q=dog&top=3")["hits"]
+    known = ["dog", "cat", "row", *(hit["id"] for hit in hits), "0" * 64, "tiny", *QUERIES]
+    operations = [
+        (method.upper(), path, operation)
+        for path, methods in whole["paths"].items()
+        for method, operation in methods.items()
+        if not path.endswith(("/labels", "/check/answer")) or method == "get"  # only read
+    ]
+    assert len(operations) >= 20
+    for method, path, operation in 4 * operations:
+        query, headers, body = [], {}, None
+        for parameter in operation.get("parameters", ()):
+            value = str(drawn(rng, parameter["schema"], whole, known))
+            if parameter["in"] == "path":
+                path = path.replace(f"{{{parameter['name']}}}", quote(value, safe="") or "x")
+            elif parameter["required"] or rng.random() < 0.5:
+                query.append((parameter["name"], value))
+        for kind, one in operation.get("requestBody", {}).get("content", {}).items():
+            body = json.dumps(drawn(rng, one["schema"], whole, known)).encode()
+            if kind != "application/json":
+                kind = rng.choice(["image/png", "multipart/form-data; boundary=B"])
+                body = rng.choice([PICTURE, PICTURE[:70], b"", b"--B--\r\n"])
+            headers["Content-Type"] = rng.choice([kind, kind, kind, "text/plain"])
+        target = path + (f"?{urlencode(query, errors='replace')}" if query else "")
+        status, answered, content = server.send(method, target, body, headers)
+        statuses.add(status)
+        assert status < 500, (method, target, body, content)
+        if status >= 400:
+            assert answered["content-type"] == "application/problem+json", (method, target)
+            assert json.loads(content)["status"] == status
+    assert {200, 404, 415, 422} <= statuses
+
+
+def test_what_is_sent_may_hold_nothing_unknown_and_answers_may_grow():
+    """Oracle: pydantic's own schema of each model."""
+    models = [model for model in vars(schemas).values() if isinstance(model, type)]
+    models = [model for model in models if issubclass(model, BaseModel)]
+    strict = {model.__name__ for model in models if model.model_config.get("extra") == "forbid"}
+    assert strict - {"Strict"} == {"CorrectionsIn", "CheckIn", "CheckAnswerIn", "SessionIn"}
+
+
+LIST = {"q": "dog", "wrong_at_most": 0.3, "top": 12}
+
+
+def asked(server, step="list", **more):
+    """Return the view after a step; an answer's photo and answer stand beside its list."""
+    said = {name: more.pop(name) for name in ("photo", "answer") if name in more}
+    given = {"checked": {**LIST, **more}, **said} if said else {**LIST, **more}
+    return server.told(server.post(f"/api/v1/check/{step}", given))
+
+
+def beside(server, **options):
+    """Return the session of the same list, opened by somebody else."""
+    index = open_index(server.library)
+    chosen = {"wrong_at_most": 0.3, "top": 12, "who": "page", **options}
+    return index, CheckSession(index, Query.parse("dog"), **chosen)
+
+
+def id_of(index, row):
+    return index.store.contents_of([row])[row].hash.hex()
+
+
+def test_a_check_asks_what_the_session_asks_and_ends_with_its_promise(own):
+    view = asked(own)
+    seen = []
+    while view["statement"] is None:
+        index, session = beside(own)
+        photo, state = session.next_photo(), session.state()
+        assert view["question"]["photo"]["id"] == id_of(index, photo.row)
+        assert view["question"]["repeated"] == photo.repeated
+        assert (view["checked"], view["more"]) == (state.check.checked, state.more)
+        after = session.photo_after(photo)
+        assert view["following"] == (None if after is None else id_of(index, after.row))
+        index.close()
+        seen.append(view["question"]["photo"]["id"])
+        view = asked(own, "answer", photo=seen[-1], answer="no" if len(seen) == 2 else "yes")
+    index, session = beside(own)
+    assert view["statement"] == asdict(session.state().statement)
+    assert view["question"] is None
+    left = [id_of(index, row) for row in session.left().tolist()]
+    assert [one["id"] for one in view["photos"]] == left
+    assert (view["listed"], view["left"], len(left)) == (12, 11, 11)
+    assert seen[1] not in left
+    assert {one.who for one in index.store.corrections("dog")} == {"page"}
+    index.close()
+
+
+def test_an_answer_is_taken_once_and_taken_back(own):
+    before = asked(own)
+    photo = before["question"]["photo"]["id"]
+    after = asked(own, "answer", photo=photo, answer="no")
+    assert (after["checked"], after["left"]) == (1, 11)
+    twice = own.post("/api/v1/check/answer", {"checked": LIST, "photo": photo, "answer": "no"})
+    assert "not the one asked about now" in own.problem(twice, 422)
+    assert asked(own) == after
+    assert asked(own, "undo") == before
+    assert asked(own, "undo") == before
+    assert open_index(own.library).store.corrections() == []
+
+
+def test_a_list_that_would_take_long_offers_a_shorter_one_in_words_of_the_page(run, tmp_path):
+    """Oracle: the state of the session, for a library of 600 chosen logits."""
+    logits = np.random.default_rng(0).normal(-1, 2, (600, 4))
+    folder = made_index(tmp_path / "many.index", run, logits)
+    options = {"wrong_at_most": 0.05, "top": 600}
+    with running(run, folder, decoders=0) as server:
+        server.library = folder
+        view = asked(server, **options)
+        assert view["shorter"] == 300
+        assert "a list of the best 300 may take fewer" in view["sentence"]
+        assert "--" not in view["sentence"]
+        photo = view["question"]["photo"]["id"]
+        view = asked(server, "answer", **options, photo=photo, answer="no")
+        index, session = beside(server, **options)
+        assert session.state().more is None  # so nobody is asked on
+        assert view["question"] is None
+        index.close()
+        assert asked(server, wrong_at_most=0.05, top=view["shorter"])["listed"] == 300
+
+
+def test_photos_that_leave_the_library_leave_its_lists(own):
+    for given, words in (
+        ({"q": "dog", "wrong_at_most": 0.001}, "no list of dog is likely to be at most 0.1 % wr"),
+        ({"q": "zebra"}, "unknown label 'zebra'"),
+    ):
+        assert words in own.problem(own.post("/api/v1/check/list", given), 422)
+    first = asked(own)["question"]["photo"]
+    with open_index(own.library) as index:
+        (root,) = index.store.roots()
+        assert len(index.store.mark_missing(root, "", [first["name"]])) == 1
+    view = asked(own)
+    assert view["listed"] == 11
+    assert view["question"]["photo"]["id"] != first["id"]
+
+
+def test_receipts_are_those_of_the_index_with_what_is_known_of_each(own):
+    """Oracle: the receipts and verdicts of the index, read beside the server."""
+    assert own.get("/api/v1/receipts") == {"receipts": [], "together": "nothing was promised"}
+    view = asked(own)
+    while view["statement"] is None:
+        view = asked(own, "answer", photo=view["question"]["photo"]["id"], answer="yes")
+    shown = own.get("/api/v1/receipts")
+    with open_index(own.library) as index:
+        verified = verify_lists(index)
+    assert shown["together"] == str(verified.together)
+    assert [one["number"] for one in shown["receipts"]] == [1]
+    for one, (receipt, verdict) in zip(shown["receipts"][::-1], verified.lists, strict=True):
+        assert (one["text"], one["told"]) == (str(receipt.promise), str(verdict))
+        assert (one["photos"], one["verdict"]) == (receipt.photos, verdict.verdict)
+        assert (one["who"], one["method"]) == ("page", receipt.promise.test)
+    asked(own, "undo")
+    first = own.get("/api/v1/receipts")["receipts"][0]
+    assert (first["withdrawn"], first["told"]) == (True, "an answer it rests on was taken back")
+
+
+COLOURS = ("blue", "dog", "red")
+
+
+@pytest.fixture(scope="module")
+def second(tmp_path_factory):
+    return save_model(tmp_path_factory.mktemp("second") / "run", seed=5, labels=COLOURS)
+
+
+@pytest.fixture(scope="module")
+def both(run, second):
+    with running(run, decoders=1, models=(("colours", second),)) as client:
+        yield client
+
+
+@pytest.fixture
+def own_run(run, tmp_path):
+    return shutil.copytree(run, tmp_path / "tiny")
+
+
+def told(answer):
+    """Return the weights and the probabilities by label of the first picture of an answer."""
+    status, _, body = answer
+    assert status == 200, body
+    found = json.loads(body)
+    labels = found["results"][0]["labels"]
+    return found["model"], {one["label"]: one["probability"] for one in labels}
+
+
+def truth(folder, content):
+    predictor = Predictor.load(folder)
+    found = predictor.predict([content])
+    return dict(zip(predictor.space.names, found.probs[0].tolist(), strict=True))
+
+
+def test_each_model_answers_by_its_name_and_the_first_without_one(both, run, second):
+    content = encoded(seed=3)
+    picture = ("a.png", content)
+    for path, folder in (
+        ("/api/v1/predict", run),
+        ("/api/v1/models/tiny/predict", run),
+        ("/api/v1/models/colours/predict", second),
+    ):
+        _, probs = told(both.upload(picture, path=path))
+        assert probs == pytest.approx(truth(folder, content), abs=1e-6)
+    listed = both.get("/api/v1/models")
+    assert [one["name"] for one in listed] == ["tiny", "colours"]
+    assert both.get("/api/v1/models/colours") == listed[1]
+    assert both.get("/api/v1/model") == listed[0]
+    assert [one["label"] for one in both.get("/api/v1/models/colours/labels")] == list(COLOURS)
+    assert [one["label"] for one in both.get("/api/v1/labels")] == list(LABELS)
+    assert both.get("/api/v1/models/colours/trust")["alarms"] == []
+    text = metrics(both)
+    assert 'labelwise_photos_total{model="tiny"} 2.0' in text
+    assert 'labelwise_photos_total{model="colours"} 1.0' in text
+    assert 'route="/api/v1/models/{model}/predict",status="200"} 2.0' in text
+    listed = json.loads(both.post("/v2/repository/index", {})[2])
+    assert [(one["name"], one["state"]) for one in listed] == [
+        ("tiny", "READY"),
+        ("colours", "READY"),
+    ]
+    facts = both.get("/v2/models/colours")
+    assert facts["parameters"]["labels"] == list(COLOURS)
+    assert facts["versions"] == [listed[1]["version"]]
+    tensor = {"name": "image", "datatype": "UINT8", "shape": [1, 4, 4, 3], "data": [9] * 48}
+    asked = {"inputs": [tensor], "outputs": [{"name": "label"}]}
+    answer = json.loads(both.post("/v2/models/colours/infer", asked)[2])
+    assert answer["parameters"]["labels"] == list(COLOURS)
+    assert answer["outputs"][0]["shape"] == [1, 3]
+    refused = both.problem(both.post("/v2/models/cats/infer", asked), 404)
+    assert refused == "there is no model of this name; those here are 'tiny', 'colours'"
+    wrong = f"/v2/models/colours/versions/{both.get('/v2/models/tiny')['versions'][0]}"
+    assert "no such version" in both.problem(both.send("GET", wrong), 404)
+
+
+def test_two_models_of_one_name_are_refused(run, second):
+    with pytest.raises(SettingsError, match="two models have the name 'tiny'"):
+        running(run, models=(("tiny", second),)).__enter__()
+    with pytest.raises(SettingsError, match="must begin with a letter or digit"):
+        ServeSettings(models=(("../x", second),))
+
+
+def test_a_changed_folder_is_loaded_and_requests_under_way_end_with_the_old_model(
+    own_run, monkeypatch
+):
+    content, answers, go = encoded(seed=4), [], threading.Event()
+    before, forward = truth(own_run, content), ServedModel.forward
+
+    def held_back(self, pixels, names):
+        if threading.current_thread().name.startswith("model"):
+            go.wait(PATIENCE)
+        return forward(self, pixels, names)
+
+    with running(own_run, decoders=0) as server:
+        old = server.get("/api/v1/model")
+        monkeypatch.setattr(ServedModel, "forward", held_back)
+        asking = threading.Thread(
+            target=lambda: answers.append(told(server.upload(("a.png", content))))
+        )
+        asking.start()
+        wait_until(lambda: "labelwise_queue_length 1.0" in metrics(server))
+        save_model(own_run, seed=9)
+        now = server.told(server.post("/api/v1/models/tiny/reload", {}))
+        assert now["changed"]
+        assert now["model"] == server.get("/api/v1/model")
+        assert now["model"]["weights"] != old["weights"]
+        go.set()
+        asking.join(PATIENCE)
+        ((weights, probs),) = answers
+        assert weights == old["weights"]
+        assert probs == pytest.approx(before, abs=1e-6)
+        weights, probs = told(server.upload(("a.png", content)))
+        assert weights == now["model"]["weights"]
+        assert probs == pytest.approx(truth(own_run, content), abs=1e-6)
+        assert not server.told(server.post("/api/v1/models/tiny/reload", {}))["changed"]
+        assert 'labelwise_photos_total{model="tiny"} 1.0' in metrics(server)  # of the new one
+
+
+def test_a_model_that_cannot_be_served_is_refused_and_the_old_one_goes_on(own_run, monkeypatch):
+    content = encoded(seed=4)
+    with running(own_run, decoders=0) as server:
+        old = told(server.upload(("a.png", content)))
+        save_model(own_run, seed=9)
+        weights = own_run / "model.safetensors"
+        whole = weights.read_bytes()
+        weights.write_bytes(whole[: len(whole) // 2])
+        for path in ("/api/v1/models/tiny/reload", "/v2/repository/models/tiny/load"):
+            refused = server.problem(server.post(path, {}), 409)
+            assert refused.startswith("'tiny' goes on as it was, because ")
+            assert "model.safetensors" in refused
+            assert told(server.upload(("a.png", content))) == old
+        weights.write_bytes(whole)
+        real = Predictor.logits
+        with monkeypatch.context() as patch:
+            patch.setattr(Predictor, "logits", lambda *given: real(*given) * float("nan"))
+            refused = server.problem(server.post("/api/v1/models/tiny/reload", {}), 409)
+        assert "has no answer for a grey picture" in refused
+        assert told(server.upload(("a.png", content))) == old
+        assert server.post("/v2/repository/models/tiny/load", {})[0] == 200
+        _, probs = told(server.upload(("a.png", content)))
+        assert probs == pytest.approx(truth(own_run, content), abs=1e-6)
+        assert server.problem(server.post("/api/v1/models/other/reload", {}), 404)
+
+
+def test_no_second_model_is_loaded_meanwhile(own_run, monkeypatch):
+    path, load = "/api/v1/models/tiny/reload", Service._load
+    begun, go, first = threading.Event(), threading.Event(), []
+
+    def held_back(self, name):
+        begun.set()
+        go.wait(PATIENCE)
+        return load(self, name)
+
+    with running(own_run, decoders=0) as server:
+        save_model(own_run, seed=9)
+        monkeypatch.setattr(Service, "_load", held_back)
+        asking = threading.Thread(target=lambda: first.append(server.post(path, {})[0]))
+        asking.start()
+        assert begun.wait(PATIENCE)
+        second = server.post(path, {})
+        assert "another model is being loaded" in server.problem(second, 409)
+        assert second[1]["retry-after"] == "5"
+        go.set()
+        asking.join(PATIENCE)
+        assert first == [200]
+        assert server.post(path, {})[0] == 200
+
+
+def test_a_model_with_an_index_keeps_its_weights_and_loading_needs_the_token_and_json(
+    own_run, own_library
+):
+    path, who = "/api/v1/models/tiny/reload", {"Authorization": f"Bearer {TOKEN}"}
+    with running(own_run, own_library, decoders=0, token=TOKEN) as server:
+        assert server.post(path, {})[0] == 401
+        plain = server.send("POST", path, b"", {**who, "Content-Type": "text/plain"})
+        assert "send the header Content-Type: application/json" in server.problem(plain, 415)
+        assert server.post(path, {}, **who, Origin="https://elsewhere.example")[0] == 403
+        assert server.post(path, {}, **who)[0] == 200
+        old = server.get("/api/v1/model", **who)
+        save_model(own_run, seed=9)
+        refused = server.problem(server.post(path, {}, **who), 409)
+        assert "the index was made with other weights" in refused
+        assert server.get("/api/v1/model", **who) == old

@@ -3,7 +3,6 @@
 import json
 import re
 import threading
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -41,14 +40,13 @@ def states_of(folder):
     """Return {name: {label: state}} of the table on the disk."""
     table = load(str(folder / "answers.csv"))
     labels, observed = table.targets()
-    names = table.space.names
+    observed = np.ones_like(labels) if observed is None else observed
+    rows = zip(table.ids, labels.tolist(), observed.tolist(), strict=True)
     return {
-        str(photo).rpartition("/")[2]: {
-            name: bool(labels[row, k])
-            for k, name in enumerate(names)
-            if observed is None or observed[row, k]
+        Path(photo).name: {
+            n: bool(y) for n, y, known in zip(table.space.names, *own, strict=True) if known
         }
-        for row, photo in enumerate(table.ids)
+        for photo, *own in rows
     }
 
 
@@ -75,11 +73,9 @@ def test_questions_are_shared_out_and_answers_last(folder):
 
 
 def test_a_guide_orders_questions_and_the_table_says_which_were_set_aside(folder):
-    with labelling(folder, guide=guides(folder)({})) as server:
-        assert (
-            "four are those that the model learns most from"
-            in server.get("/api/v1/labelling")["order"]
-        )
+    with labelling(folder, guide=guide_of(folder)) as server:
+        order = server.get("/api/v1/labelling")["order"]
+        assert "four are those that the model learns most from" in order
         asked = server.get("/api/v1/questions?label=dog&who=ada&count=5")
         names = [one["name"] for one in asked["photos"]]
         assert names[0] in {f"{n:02d}.png" for n in range(5)}
@@ -94,29 +90,14 @@ def test_a_guide_orders_questions_and_the_table_says_which_were_set_aside(folder
     assert splits == {name: "test" if name == names[0] else "train" for name in names}
 
 
-def guides(folder):
-    """Return what makes a guide of answers; where there are some, the surest photos are others."""
+def guide_of(folder, learnt_from=0):
     photos = tuple(str(path) for path in sorted((folder / "photos").iterdir()))
     probs = np.linspace(0.1, 0.5, 25)[:, None]  # the later ones are less sure
-    return lambda answers: QuestionGuide(
-        frozenset(photos[:5]), photos, ("dog",), probs[::-1] if answers else probs, len(answers)
-    )
-
-
-def test_a_newer_guide_still_has_one_of_five_set_aside(folder):
-    learn = guides(folder)
-    with labelling(folder, guide=learn({}), learn=learn) as server:
-        query = "/api/v1/questions?label=dog&who=ada&count=5"
-        states = dict.fromkeys(ids(server.get(query)), "absent")
-        server.put("/api/v1/answers", {"label": "dog", "who": "ada", "states": states})
-        other = query.replace("dog", "cat")  # hands out no photo of the word itself
-        wait_until(lambda: server.get(other)["learnt_from"] == 5)
-        names = [one["name"] for one in server.get(query)["photos"]]
-    assert [int(name[:2]) < 5 for name in names] == [True, False, False, False, False]
+    return QuestionGuide(frozenset(photos[:5]), photos, ("dog",), probs, learnt_from)
 
 
 def test_guesses_are_shown_where_they_are_asked_for(folder, visit):
-    with labelling(folder, guide=replace(guides(folder)({}), learnt_from=3)) as server:
+    with labelling(folder, guide=guide_of(folder, learnt_from=3)) as server:
         page = visit(server)
         guessed = page.locator("#grid button[data-state=present]")
         expect(page.locator("#progress")).to_contain_text("learnt from 3 answered")
@@ -203,14 +184,14 @@ def test_what_cannot_be_an_answer_is_refused(folder):
     with labelling(folder) as server:
         (one,) = ids(server.get("/api/v1/questions?label=dog&who=ada&count=1"))
         good = {"label": "dog", "who": "ada", "states": {one: "present"}}
-        for change, status in (
-            ({"label": "horse"}, 422),
-            ({"who": ""}, 422),
-            ({"states": {one: "perhaps"}}, 422),
-            ({"states": {}}, 422),
-            ({"states": {"f" * 64: "present"}}, 404),
+        server.problem(server.put("/api/v1/answers", good | {"states": {"f" * 64: "present"}}), 404)
+        for wrong in (
+            {"label": "horse"},
+            {"who": ""},
+            {"states": {one: "perhaps"}},
+            {"states": {}},
         ):
-            server.problem(server.put("/api/v1/answers", good | change), status)
+            server.problem(server.put("/api/v1/answers", good | wrong), 422)
         assert not (folder / "answers.csv").exists()
         server.problem(server.send("GET", "/api/v1/photos/" + "0" * 64 + "/thumbnail"), 404)
         foreign = {"Origin": "https://elsewhere.example"}
@@ -279,17 +260,14 @@ def test_a_person_answers_undoes_and_comes_back(folder, visit):
     assert states_of(folder) == told
 
 
-def test_nothing_is_saved_unseen_and_the_next_photos_begin_at_the_top(tmp_path, browser):
+def test_nothing_is_saved_unseen_and_the_next_photos_begin_at_the_top(tmp_path, visit):
     for number in range(45):
         picture(tmp_path / "photos" / f"{number:02d}.png", number)
     held = []
     with labelling(tmp_path) as server:
-        page = browser.new_page(viewport={"width": 390, "height": 800}, reduced_motion="reduce")
-        page.set_default_timeout(1000 * PATIENCE)
-        page.route(
-            "**/thumbnail*", lambda route: held.append(route) if not held else route.continue_()
-        )
-        page.goto(server.address)
+        page = visit(server, viewport={"width": 390, "height": 800})
+        page.route("**/thumbnail*", lambda r: r.continue_() if held else held.append(r))
+        page.reload()
         tiles, save = page.locator("#grid button"), page.get_by_role("button", name="Save")
         expect(tiles).to_have_count(20)
         wait_until(lambda: held)
@@ -314,4 +292,3 @@ def test_nothing_is_saved_unseen_and_the_next_photos_begin_at_the_top(tmp_path, 
         assert len(states_of(tmp_path)) == 20
         below = page.evaluate("getComputedStyle(document.getElementById('toast')).bottom")
         assert float(below.removesuffix("px")) > page.locator(".actions").bounding_box()["height"]
-        page.close()

@@ -1,6 +1,7 @@
-"""What the server says of alarms, shares and promises, held to what was sent to it."""
+"""The access log and what is said of alarms, shares and promises, held to what was sent."""
 
 import asyncio
+import json
 import shutil
 import time
 
@@ -8,8 +9,9 @@ import pytest
 from web_setup import encoded, running
 
 from labelwise.decide import Promise
+from labelwise.errors import SettingsError
 from labelwise.models.run_folder import RunFolder
-from labelwise.server.monitoring import Monitor
+from labelwise.server.monitoring import AccessLog, Monitor
 
 
 def test_a_call_that_holds_up_the_event_loop_is_a_pause():
@@ -89,3 +91,42 @@ def test_promises_are_checked_on_audited_photos_and_not_on_what_people_happened_
             (one,) = server.get("/api/v1/promises")
             assert one["verdict"] == verdict
         assert "on 12 new photos" in one["checked"]
+
+
+def lines_of(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_each_request_is_one_line_without_what_is_private(run, tmp_path):
+    path = tmp_path / "access.jsonl"
+    with running(run, decoders=0, access_log=path) as server:
+        answers = [
+            server.send("GET", "/api/v1/model?secret=1", headers={"Authorization": "secret"}),
+            server.upload(("secret.png", encoded())),
+            server.send("HEAD", "/health/live"),
+            server.send("GET", '/a"%0a%25s'),
+        ]
+    found = lines_of(path)
+    sent = [(status, len(body)) for status, _, body in answers]
+    assert [(one["status"], one["bytes"]) for one in found] == sent
+    assert [one["route"] for one in found][:2] == ["/api/v1/model", "/api/v1/predict"]
+    assert [one["method"] for one in found] == ["GET", "POST", "HEAD", "GET"]
+    assert found[3]["path"] == '/a"\n%s'
+    assert {one["client"] for one in found} == {"127.0.0.1"}
+    assert "secret" not in path.read_text()
+
+
+def test_a_log_that_grows_is_turned_over_and_one_that_cannot_is_refused(tmp_path):
+    path = tmp_path / "access.jsonl"
+    log = AccessLog(path, file_bytes=2000)
+    log.start()
+    for number in range(200):
+        log.note(path="x" * 1000, status=number)
+    log.close()
+    files = sorted(tmp_path.iterdir())
+    assert [file.name[12:] for file in files] == ["", ".1", ".2", ".3", ".4", ".5"]
+    assert all(file.stat().st_size <= 2000 for file in files)
+    kept = [one["status"] for file in [*files[:0:-1], path] for one in lines_of(file)]
+    assert kept == list(range(200 - len(kept), 200))
+    with pytest.raises(SettingsError, match="cannot be written"):
+        AccessLog(tmp_path / "nowhere" / "access.jsonl")

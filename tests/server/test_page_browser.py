@@ -1,27 +1,26 @@
-"""The real page in a real browser against the real server: what people do, and what goes wrong."""
+"""The page in a real browser against the real server. Oracles: the index and the API's answers."""
 
 import io
+import json
 import re
-import shutil
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
 from browser_setup import CONTRAST, assert_fits, assert_no_finding, corrections
 from made_index import made_index
+from open_indexes import open_index
 from patience import PATIENCE
 from PIL import Image
 from playwright.sync_api import expect
-from search_setup import picture, save_model
+from search_setup import save_model
 from web_setup import TOKEN, encoded, running
 
 from labelwise.metrics import shift
 from labelwise.models import Predictor
 from labelwise.photos import update_index
 from labelwise.system.progress import Silent
-
-expect.set_options(timeout=1000 * PATIENCE)
-
 
 NAMES = "all => all.map(one => one.firstChild.data)"
 
@@ -41,10 +40,8 @@ def test_photos_get_labels_and_how_far_to_trust_them(server, visit, run):
     truth = Predictor.load(run).predict([Image.open(io.BytesIO(c)) for c in contents])
     for n, labels in enumerate(truth.labels):
         card = page.locator(".card", has_text=f"{n}.png")
-        if labels:
-            given = card.locator(".bars .of.yes").evaluate_all(NAMES)
-            assert set(given) == set(labels)
-        else:
+        assert set(card.locator(".bars .of.yes").evaluate_all(NAMES)) == set(labels)
+        if not labels:
             expect(card.locator(".none")).to_have_text("None of the 4 labels.")
     card = page.locator(".card").first
     thresholds = {one["label"]: one["threshold"] for one in server.get("/api/v1/labels")}
@@ -81,7 +78,7 @@ def test_what_cannot_be_used_says_why(bare, server, visit):
 
 
 def test_a_server_that_is_gone_is_said_to_be_and_a_long_check_offers_a_shorter_list(
-    run, library, visit, tmp_path
+    run, library, many, visit
 ):
     with running(run, library, decoders=0) as server:
         page = visit(server, "/#search/dog")
@@ -93,29 +90,10 @@ def test_a_server_that_is_gone_is_said_to_be_and_a_long_check_offers_a_shorter_l
     page.set_input_files("#files", files(encoded()))
     expect(page.locator(".card .error")).to_contain_text("does not answer")
     expect(page.get_by_role("button", name="Try again")).to_be_visible()
-    logits = np.random.default_rng(0).normal(-1, 2, (600, 4))
-    folder = made_index(tmp_path / "many.index", run, logits)
-    with running(run, folder, decoders=0) as server:
-        page = visit(server, "/#check/5,600/dog")
-        expect(page.locator("#check-state")).to_contain_text(
-            "too many wrong photos to be guaranteed"
-        )
-        page.get_by_role("link", name="Check the best 300 instead").click()
-        expect(page.locator("#check-top")).to_have_value("300")
-
-
-def test_a_count_that_was_never_tested_has_no_interval(tmp_path, visit):
-    """Oracle: the model, with which no labelled photo is kept; one label, so one number."""
-    run = save_model(tmp_path / "run")
-    shutil.rmtree(run / "predictions")
-    picture(tmp_path / "photos" / "a.png", 1)
-    update_index(tmp_path / "index", [tmp_path / "photos"], model=run, watch=Silent())
-    with running(run, tmp_path / "index", decoders=0) as server:
-        page = visit(server, "/#search/dog")
-        counted = "of 1 photo matches dog; never tested, so there is no interval: there are no held"
-        expect(page.locator("#counted p").first).to_contain_text(counted)
-        expect(page.locator("#grid li .chance")).to_have_count(1)
-        expect(page.locator("#grid li .why")).to_have_count(0)
+    page = visit(many, "/#check/5,600/dog")
+    expect(page.locator("#check-state")).to_contain_text("too many wrong photos to be guaranteed")
+    page.get_by_role("link", name="Check the best 300 instead").click()
+    expect(page.locator("#check-top")).to_have_value("300")
 
 
 def test_search_completes_remembers_and_counts(server, visit):
@@ -145,6 +123,7 @@ def test_search_completes_remembers_and_counts(server, visit):
     query.press("Enter")
     expect(page.locator("#counted")).to_contain_text("unknown label 'nosuch'")
     query.fill("dog")
+    query.press("Escape")  # else what completes the word may lie over the filters
     page.locator("#filters summary").click()
     page.locator("#wrong").focus()
     page.keyboard.press("ArrowRight")
@@ -154,8 +133,7 @@ def test_search_completes_remembers_and_counts(server, visit):
     expect(page.locator("#grid a").first).to_be_visible()
 
 
-def test_a_photo_is_corrected_with_one_key_and_back(own, visit):
-    page = visit(own, "/#search/dog")
+def test_a_photo_is_corrected_with_one_key_and_back(own, page):
     page.locator("#grid a").first.press("Enter")
     line = page.locator("#photo-labels > li[data-label=dog]")
     expect(line).to_be_visible()
@@ -182,10 +160,8 @@ def test_a_photo_is_corrected_with_one_key_and_back(own, visit):
 def test_review_goes_by_keyboard_alone(own, visit):
     page = visit(own)
     page.locator("#model:not(:empty)").wait_for()
-    for _ in range(12):
+    while page.evaluate("document.activeElement.textContent") != "Review":
         page.keyboard.press("Tab")
-        if page.evaluate("document.activeElement.textContent") == "Review":
-            break
     page.keyboard.press("Enter")
     ask = page.locator("#ask strong")
     seen = []
@@ -407,3 +383,196 @@ def test_a_few_photos_are_answered_by_the_model_that_is_chosen(visit, run, tmp_p
             expect(lines).to_have_count(len(names))
             assert set(lines.locator(".of").evaluate_all(NAMES)) == set(names)
         expect(page.locator(".card")).to_have_count(2)
+
+
+expect.set_options(timeout=1000 * PATIENCE)
+
+
+@pytest.fixture
+def page(own, visit):
+    page = visit(own, "/#search/dog")
+    expect(page.locator("#grid .pick")).to_have_count(12)
+    page.shown = [box.get_attribute("value") for box in page.locator("#grid .pick").all()]
+    return page
+
+
+def test_photos_are_selected_one_by_one_and_by_range_and_corrected_together(own, page):
+    boxes = page.locator("#grid .pick")
+    boxes.nth(1).click()
+    boxes.nth(4).click(modifiers=["Shift"])
+    expect(page.locator("#select-count")).to_have_text("4 selected")
+    boxes.nth(2).click()
+    expect(page.locator("#select-count")).to_have_text("3 selected")
+    expect(page.locator("#select-label")).to_have_value("dog")
+    page.get_by_role("button", name="is not").click()
+    expect(page.locator("#toast")).to_contain_text("dog is not there: 3 photos")
+    wanted = {(page.shown[at], "dog"): "absent" for at in (1, 3, 4)}
+    assert corrections(own) == wanted
+    page.get_by_role("button", name="Undo").click()
+    expect(page.locator("#toast")).to_contain_text("Taken back for 3 photos")
+    assert corrections(own) == {}
+    assert page.heard == []
+    page.locator("#grid .pick").first.check()
+    page.locator("#select-label").fill("zebra")
+    page.get_by_role("button", name="is there").click()
+    expect(page.locator("#toast")).to_contain_text("unknown label 'zebra'")
+    assert corrections(own) == {}
+
+
+def test_the_keyboard_alone_selects_corrects_and_takes_back(own, page):
+    page.locator("#grid a").nth(2).focus()
+    page.keyboard.press("x")
+    expect(page.locator("#select-count")).to_have_text("1 selected")
+    page.keyboard.press("a")
+    expect(page.locator("#select-count")).to_have_text("12 selected")
+    page.locator("#select-label").fill("cat")
+    page.keyboard.press("y")  # typed into the label, not an answer
+    expect(page.locator("#select-label")).to_have_value("caty")
+    page.locator("#select-label").fill("cat")
+    page.locator("#grid a").nth(2).focus()
+    page.keyboard.press("y")
+    expect(page.locator("#toast")).to_contain_text("cat is there: 12 photos")
+    assert corrections(own) == {(photo, "cat"): "present" for photo in page.shown}
+    page.keyboard.press("Escape")
+    expect(page.locator("#select-count")).to_have_text("0 selected")
+    page.keyboard.press("u")
+    expect(page.locator("#toast")).to_contain_text("Taken back for 12 photos")
+    assert corrections(own) == {}
+    expect(page.locator("#select-bar")).to_be_hidden()
+
+
+def test_a_photo_says_where_its_file_lies_and_gives_it_back(own, page):
+    page.locator("#grid a").first.click()
+    file = page.locator("#photo-file")
+    (path,) = own.get(f"/api/v1/photos/{page.shown[0]}/facts")["paths"]
+    expect(file).to_contain_text(path)
+    with page.expect_download(timeout=1000 * PATIENCE) as download:
+        file.get_by_role("link", name="Download").click()
+    assert download.value.path().read_bytes() == Path(path).read_bytes()
+    assert file.get_by_role("link", name="Map").count() == 0  # it has no place
+
+
+def test_filters_are_sent_with_the_query(own, page):
+    page.locator("#filters summary").click()
+    page.locator("#folder").fill("elsewhere")
+    page.locator("#folder").press("Enter")
+    expect(page.locator("#counted.error")).to_contain_text("lies below 'elsewhere'")
+    page.locator("#folder").fill("")
+    page.locator("#since").fill("2020-01-01")
+    expect(page.locator("#counted")).to_contain_text("of 0 photos match dog")
+    expect(page.locator("#grid li")).to_have_text(
+        "No photo to show. Take a label out of the query, or clear some filters."
+    )
+    page.locator("#query").fill('"a red bicycle"')
+    page.locator("#query").press("Enter")
+    expect(page.locator("#counted.error")).to_contain_text("do not apply to a text in quotation")
+
+
+LIST = "/api/v1/search?q=-beach&wrong_at_most=0.5&top=99"
+HOSTILE = "<img src=x onerror=alert(1)>"
+
+
+@pytest.fixture
+def shots(run, own_library):
+    """A server of twelve photos and of a smaller copy of the first."""
+    photos = own_library.parent / "photos"
+    with Image.open(photos / "0.png") as first:
+        first.resize((24, 18)).save(photos / "shot.png")
+    update_index(own_library, [photos], model=run, watch=Silent())
+    with running(run, own_library, decoders=0) as server:
+        server.library = own_library
+        yield server
+
+
+def named(answer):
+    return {hit["name"] for hit in answer["hits"]}
+
+
+def test_near_copies_are_one_photo_where_that_is_asked_and_a_name_is_kept(shots, visit):
+    every, distinct = shots.get(LIST), shots.get(f"{LIST}&distinct=true")
+    assert (every["photos"], distinct["photos"]) == (13, 12)
+    assert named(every) - named(distinct) == {"shot.png"}
+    assert "1 is a near copy of an earlier one: 12 different pictures" in every["near_copies"]
+    assert distinct["near_copies"] is None
+    page = visit(shots, "/#search/-beach")
+    tiles, name = page.locator("#grid li"), page.locator("#who")
+    expect(tiles).to_have_count(13)
+    page.get_by_role("link", name="Trust").click()
+    name.fill(HOSTILE)
+    page.goto(f"{shots.address}/#search/-beach")
+    page.locator("#filters summary").click()
+    page.locator("#distinct").check()
+    expect(tiles).to_have_count(12)
+    expect(page.locator("#check-offer")).to_be_hidden()  # a check is of the whole library
+    page.reload()
+    expect(name).to_have_value(HOSTILE)
+    page.goto(f"{shots.address}/#review")
+    page.get_by_role("button", name="Yes, it is there").click()
+    expect(page.locator("#question")).to_contain_text("1 answered")
+    with open_index(shots.library) as index:
+        assert [one.who for one in index.store.corrections()] == [HOSTILE]
+    assert page.heard == []
+
+
+@pytest.fixture(scope="module")
+def many(run, tmp_path_factory):
+    """A library of 600 photos that are like the held-out ones; there are no files to show."""
+    logits = np.random.default_rng(1).normal(-1, 2, (600, 4))
+    folder = made_index(tmp_path_factory.mktemp("many") / "photos.index", run, logits)
+    with running(run, folder, decoders=0) as server:
+        yield server
+
+
+def test_a_list_shows_its_statement_as_the_api_words_it(many, visit):
+    """Where there is no list, the photos of the plain search are shown with the reason."""
+    page, given = visit(many, "/#search/-beach"), "/api/v1/search?q=-beach&wrong_at_most="
+    estimate, none = (many.get(f"{given}{share}")["statement"] for share in (0.4, 0.01))
+    page.locator("#filters summary").click()
+    page.locator("#promised").check()
+    for statement, percent, word in ((estimate, "40", "Estimate "), (none, "1", "")):
+        page.locator("#wrong").fill(percent)
+        said = page.locator(f"#counted .badge.{statement['kind']}")
+        expect(said).to_have_text(word + statement["sentence"])
+        expect(page.locator("#grid li")).to_have_count(48)
+    guarantee = {"statement": {"kind": "guarantee", "sentence": "4 % are wrong."}}
+    page.route("**/search?*", lambda route: route.fulfill(json=route.fetch().json() | guarantee))
+    page.locator("#wrong").fill("4")
+    expect(page.locator("#counted .badge.guarantee")).to_have_text("Guarantee 4 % are wrong.")
+
+
+SAME_IDS = """[...document.querySelectorAll("[id]")].map((one) => one.id)
+  .filter((id, at, all) => all.indexOf(id) !== at)"""
+KEEP_THREE = """document.querySelectorAll("details.request").forEach((one, at) => {
+  one.open = at < 3;
+  if (at >= 3) one.querySelectorAll(":scope > :not(summary)").forEach((part) => part.remove());
+})"""
+
+
+def test_every_request_is_described_and_those_that_read_can_be_tried(server, visit):
+    page = visit(server, viewport={"width": 390, "height": 800})
+    page.get_by_role("link", name="API").click()
+    expect(page.get_by_role("heading", name="API", level=1)).to_be_visible()
+    described = server.get("/openapi.json")
+    requests = page.locator("details.request")
+    every = [f"{m.upper()} {path}" for path, some in described["paths"].items() for m in some]
+    expect(requests).to_have_count(len(every))
+    assert requests.locator("> summary code").all_text_contents() == every
+    search = requests.filter(has_text="GET /api/v1/search")
+    search.locator("> summary").click()
+    names = [one["name"] for one in described["paths"]["/api/v1/search"]["get"]["parameters"]]
+    assert search.locator("tbody th").all_text_contents()[: len(names)] == names
+    search.get_by_label("q", exact=True).fill("dog, -beach")
+    search.get_by_label("top", exact=True).fill("2")
+    search.get_by_role("button", name="Try it").click()
+    shown = search.locator("pre")
+    expect(shown).to_contain_text("200\n{")
+    truth = server.get("/api/v1/search?q=dog,%20-beach&top=2")
+    assert json.loads(shown.text_content().removeprefix("200\n")) == truth
+    search.get_by_label("q", exact=True).fill("zebra")
+    search.get_by_role("button", name="Try it").click()
+    expect(shown).to_contain_text("unknown label 'zebra'")
+    assert_fits(page)
+    assert page.evaluate(SAME_IDS) == []
+    page.evaluate(KEEP_THREE)  # axe takes seconds for all of them, also where they are closed
+    assert_no_finding(page, 390, "dark")
+    assert [text for text in page.heard if "422" not in text] == []

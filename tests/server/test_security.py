@@ -8,6 +8,7 @@ import re
 import socket
 import struct
 import zlib
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -62,12 +63,10 @@ def test_without_the_token_nothing_is_told_and_the_cookie_is_strict(bare):
     assert bare.post("/api/v1/session", {"token": "wrong"})[0] == 401
     status, headers, _ = bare.post("/api/v1/session", {"token": TOKEN})
     assert status == 204
-    cookie = headers["set-cookie"]
-    assert "HttpOnly" in cookie
-    assert "SameSite=strict" in cookie
-    assert TOKEN not in cookie
-    pair = cookie.partition(";")[0]
+    pair, *rest = headers["set-cookie"].split("; ")
+    assert {"HttpOnly", "SameSite=strict"} <= {*rest}
     assert pair == f"{COOKIE}={cookie_value(TOKEN)}"
+    assert TOKEN not in pair
     assert bare.send("GET", "/api/v1/model", headers={"Cookie": pair})[0] == 200
 
 
@@ -105,16 +104,13 @@ def test_a_photo_that_became_a_link_out_of_the_root_is_not_shown(run, own_librar
     secret = tmp_path / "secret.png"
     secret.write_bytes(encoded(seed=7))
     with running(run, own_library, decoders=0) as server:
-        hit = server.get("/api/v1/search?q=dog&top=12")["hits"]
-        for way in ("link", "content"):
-            victim = next(tmp_path.glob(f"photos/{hit.pop()['name']}"))
+        hits = server.get("/api/v1/search?q=dog&top=12")["hits"]
+        for put in ("symlink_to", "hardlink_to"):
+            victim = tmp_path / "photos" / hits.pop()["name"]
             photo = hashlib.sha256(victim.read_bytes()).hexdigest()
             assert server.send("GET", f"/api/v1/photos/{photo}/thumbnail?side=160")[0] == 200
             victim.unlink()
-            if way == "link":
-                victim.symlink_to(secret)
-            else:
-                victim.write_bytes(secret.read_bytes())
+            getattr(victim, put)(secret)
             answer = server.send("GET", f"/api/v1/photos/{photo}/thumbnail?side=640")
             assert "gone or has changed" in server.problem(answer, 404)
 
@@ -145,11 +141,9 @@ def test_a_body_that_says_it_is_too_large_is_not_read_and_one_of_unknown_length_
         head += "\r\nContent-Type: image/png\r\nTransfer-Encoding: chunked\r\n\r\n"
         line.sendall(head.encode())
         chunk = b"10000\r\n" + bytes(0x10000) + b"\r\n"
-        try:
+        with suppress(OSError):
             for _ in range(100):
                 line.sendall(chunk)
-        except OSError:
-            pass
         assert line.recv(100).startswith(b"HTTP/1.1 413")
 
 
@@ -248,8 +242,7 @@ def test_many_ranges_cost_nothing_and_every_answer_forbids_foreign_script_and_fr
     for path in ("/", "/static/style.css", "/api/v1/model", "/nowhere", "/health/live"):
         _, headers, _ = server.send("GET", path)
         policy = headers["content-security-policy"]
-        assert "default-src 'none'" in policy
-        assert "frame-ancestors 'none'" in policy
+        assert {"default-src 'none'", "frame-ancestors 'none'"} <= {*policy.split("; ")}
         assert "unsafe" not in policy
         assert headers["x-content-type-options"] == "nosniff"
         assert headers["cross-origin-resource-policy"] == "same-origin"
@@ -265,8 +258,7 @@ def test_no_address_is_ever_fetched(server):
         assert server.post("/api/v1/predict", {"url": url})[0] == 422
         assert server.post("/api/v1/predict", {"pictures": [url]})[0] == 422
         assert server.send("POST", f"/api/v1/predict?url={url}", b"", JSON)[0] == 422
-        answer = server.upload(("a.png", url.encode()))
-        assert answer[0] == 422
+        assert server.upload(("a.png", url.encode()))[0] == 422
         body = {"inputs": [{"name": "image", "shape": [1], "datatype": "BYTES", "data": [url]}]}
         assert server.post("/v2/models/tiny/infer", body)[0] == 422
         trap.settimeout(0.2)

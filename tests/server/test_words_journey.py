@@ -34,6 +34,7 @@ def test_from_words_through_answers_to_a_promise(tmp_path, warm_commands):
     start += ["-o", model, "--image-size", SIDE]
 
     assert NOT_CALIBRATED in said(*start)
+    assert "labelwise train PHOTOS --words WORDS --answers TABLE" in NOT_CALIBRATED
     told = ["label", "--page", photos, "--words", words, "--guide", model, "-o", answers]
     with warm_commands.running([*told, "--port", "0"], tmp_path) as process:
         found = re.search(r"at http://\S+:(\d+)/", process.line())
@@ -44,9 +45,8 @@ def test_from_words_through_answers_to_a_promise(tmp_path, warm_commands):
     table = load(str(answers))
     labels, observed = table.targets()
     assert observed is None or observed.all()
-    for row, photo in enumerate(table.ids):
-        colour = colours[Path(str(photo)).name]
-        assert labels[row].tolist() == [colour == word for word in table.space.names]
+    shown = [colours[Path(str(photo)).name] for photo in table.ids]
+    assert labels.tolist() == [[one == word for word in table.space.names] for one in shown]
     aside = list(table.split).count("test")
     assert 0 < aside < len(table.ids) == PHOTOS
 

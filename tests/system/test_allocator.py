@@ -46,9 +46,3 @@ def test_freed_memory_is_kept_and_can_be_left_alone():
     assert kept
     assert not system
     assert few < 64 << 20 <= many
-
-
-def test_an_import_changes_nothing():
-    """The library is looked up when a command asks, not before."""
-    code = "import sys, labelwise; sys.exit('labelwise.system.allocator' in sys.modules)"
-    subprocess.run([sys.executable, "-c", code], check=True)

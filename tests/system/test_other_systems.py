@@ -8,13 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
-import yaml
 
 from labelwise.data.generated import DIGITS
 from labelwise.models.run_folder import RunFolder
 
 TESTS = Path(__file__).parents[1]
-WORKFLOW = TESTS.parent / ".github" / "workflows" / "tests.yml"
 NOT_ON_WINDOWS = re.compile(
     r'[<>:"|?*\\]|[. ]$|^(con|nul|aux|prn|com\d|lpt\d)(\.|$)', re.IGNORECASE
 )
@@ -150,12 +148,3 @@ print(keep_freed_memory(), give_back_freed_memory())
 @pytest.mark.parametrize("system", ["macos", "windows"])
 def test_what_is_not_there_is_done_without(tmp_path, system, warm_commands):
     assert code(warm_commands, tmp_path, system, WITHOUT) == ["False True", "False False"]
-
-
-def test_the_workflow_tries_the_journeys_on_both_systems():
-    job = yaml.safe_load(WORKFLOW.read_text())["jobs"]["journeys"]
-    systems = {name.partition("-")[0] for name in job["strategy"]["matrix"]["os"]}
-    assert systems == {"macos", "windows"}
-    typed = [step["run"] for step in job["steps"] if "run" in step]
-    assert "labelwise demo --photos photos" in typed
-    assert "python tests/core_journeys.py journeys.json" in typed

@@ -48,16 +48,6 @@ def test_long_work_says_rate_and_time_left(capsys, monkeypatch, clock, total, do
     assert capsys.readouterr().out == f"epoch 1/2  {said}\n"
 
 
-def test_lines_leave_the_output_to_another_program_if_told_so(capsys, monkeypatch):
-    set_clock(monkeypatch, 0.0, 40.0)
-    watch = make_watch(sys.stderr)
-    watch.start("scoring", 1000)
-    watch.advance(400)
-    shown = capsys.readouterr()
-    assert shown.out == ""
-    assert shown.err == "scoring  400/1,000 images  10 images/s  60 s left\n"
-
-
 def test_one_of_many_runs_is_named_and_says_no_lines_of_its_own(capsys, monkeypatch):
     set_clock(monkeypatch, 0.0, 40.0)
     watch = NamedWatch(LineWatch(seconds=30), "bce, seed-1")

@@ -17,14 +17,7 @@ from labelwise.networks.backbones import create_backbone
 from labelwise.networks.heads import LinearHead
 from labelwise.objectives import BCE
 from labelwise.training import checkpoint
-from labelwise.training.checkpoint import (
-    WeightAverage,
-    make_optimizer,
-    parameter_groups,
-    rate,
-    restore_state,
-)
-from labelwise.training.execution import GraphedModel, accelerated, compiles, kernels
+from labelwise.training.execution import GraphedModel, accelerated, compiles
 from labelwise.training.settings import Hardware, OptimizerSettings, ScheduleSettings
 from labelwise.types import DatasetFacts, Targets
 
@@ -122,8 +115,7 @@ def test_a_killed_run_goes_on_bit_for_bit(tmp_path, warm_commands):
     done = warm_commands.run([tmp_path, "3", "2", json.dumps(FLAGS)], tmp_path, SCRIPT)
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
-    assert result["killed"] == result["whole"]
-    assert result["same_metrics"]
+    assert (result["killed"], result["same_metrics"]) == (result["whole"], True)
     assert any(0 < step < result["all_steps"] for step in result["steps"]), result["steps"]
 
 
@@ -146,7 +138,7 @@ def test_rates_fall_from_head_to_input_and_biases_norms_and_objectives_are_not_d
         rates += [(named[name], 0.01 * 0.5**depth, 0.2) for name in stage]
     found = {
         id(parameter): [group["lr"], group["weight_decay"]]
-        for group in parameter_groups(model, objective, knobs)
+        for group in checkpoint.parameter_groups(model, objective, knobs)
         for parameter in group["params"]
     }
     assert len(found) == len(rates)
@@ -157,17 +149,17 @@ def test_rates_fall_from_head_to_input_and_biases_norms_and_objectives_are_not_d
 def test_frozen_parameters_are_left_out():
     model = small_model()
     model.backbone.requires_grad_(False)
-    groups = parameter_groups(model, BCE(), OptimizerSettings())
+    groups = checkpoint.parameter_groups(model, BCE(), OptimizerSettings())
     assert sum(len(group["params"]) for group in groups) == 2
     model.requires_grad_(False)
     with pytest.raises(SettingsError, match="nothing to train"):
-        make_optimizer(model, BCE(), OptimizerSettings())
+        checkpoint.make_optimizer(model, BCE(), OptimizerSettings())
 
 
 @pytest.mark.parametrize("name", ["adamw", "sgd"])
 def test_restored_moments_have_the_layout_of_their_parameters(name):
     model = small_model().to(memory_format=torch.channels_last)
-    optimizer = make_optimizer(model, BCE(), OptimizerSettings(name))
+    optimizer = checkpoint.make_optimizer(model, BCE(), OptimizerSettings(name))
     model(torch.randn(2, 3, 32, 32)).logits.sum().backward()
     optimizer.step()
     state = optimizer.state_dict()
@@ -175,16 +167,16 @@ def test_restored_moments_have_the_layout_of_their_parameters(name):
         for key, value in entry.items():
             if isinstance(value, torch.Tensor):
                 entry[key] = value.clone(memory_format=torch.contiguous_format)
-    restore_state(optimizer, state)
+    checkpoint.restore_state(optimizer, state)
 
-    layouts = {
-        (value.is_contiguous(memory_format=torch.channels_last), value.shape[1:])
+    laid_out = [
+        value.is_contiguous(memory_format=torch.channels_last)
         for parameter, entry in optimizer.state.items()
         for value in entry.values()
         if parameter.ndim == 4 and value.shape == parameter.shape
-    }
-    assert layouts
-    assert all(laid_out for laid_out, _ in layouts)
+    ]
+    assert laid_out
+    assert all(laid_out)
 
 
 def rates_of_torch(make, steps):
@@ -199,7 +191,7 @@ def rates_of_torch(make, steps):
 
 
 def ours(knobs, steps, per_epoch=10):
-    return [rate(knobs, step, steps, per_epoch) for step in range(steps)]
+    return [checkpoint.rate(knobs, step, steps, per_epoch) for step in range(steps)]
 
 
 @pytest.mark.parametrize("steps", [1, 2, 3, 10, 37, 200])
@@ -226,7 +218,7 @@ def test_warmup_rises_over_the_first_epochs():
 def test_average_is_the_recurrence_written_out():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4))
-    average = WeightAverage(model, 0.3)
+    average = checkpoint.WeightAverage(model, 0.3)
     expected = {name: value.clone().double() for name, value in model.state_dict().items()}
     for update in range(1, 6):
         model(torch.randn(2, 3, 4, 4)).sum().backward()
@@ -253,26 +245,6 @@ def model():
     return Model(create_backbone("identity", channels=6), LinearHead(6, 3))
 
 
-def loss_function(model, **how):
-    objective = BCE()
-    return accelerated(lambda images, targets: objective(model(images), targets), **how)
-
-
-def batch() -> tuple[torch.Tensor, Targets]:
-    generator = torch.Generator().manual_seed(1)
-    labels = (torch.rand(8, 3, generator=generator) < 0.4).float()
-    return torch.randn(8, 6, generator=generator), Targets(labels, index=torch.arange(8))
-
-
-def test_half_precision_reaches_the_model_but_not_the_objective(model):
-    images, targets = batch()
-    seen = []
-    model.head.register_forward_hook(lambda *call: seen.append(call[2].logits.dtype))
-    loss = loss_function(model, precision=torch.bfloat16)(images, targets)
-    assert seen == [torch.bfloat16]
-    assert loss.dtype == torch.float32
-
-
 @pytest.mark.parametrize(
     ("asked", "device", "world", "steps", "fixed", "expected"),
     [
@@ -294,13 +266,19 @@ def test_long_runs_on_one_gpu_are_compiled(asked, device, world, steps, fixed, e
 
 
 @pytest.mark.parametrize("precision", [None, torch.bfloat16])
-def test_the_function_compiles_without_a_break(model, precision):
-    images, targets = batch()
-    plain = loss_function(model, precision=precision)
+def test_the_function_compiles_and_half_precision_is_the_models_alone(model, precision):
+    generator = torch.Generator().manual_seed(1)
+    labels = (torch.rand(8, 3, generator=generator) < 0.4).float()
+    images, objective, seen = torch.randn(8, 6, generator=generator), BCE(), []
+    model.head.register_forward_hook(lambda *call: seen.append(call[2].logits.dtype))
+    loss = accelerated(lambda *batch: objective(model(batch[0]), batch[1]), precision=precision)
+    expected = loss(images, Targets(labels))
+    assert (seen, expected.dtype) == ([precision or torch.float32], torch.float32)
+    model.head._forward_hooks.clear()
     graph = torch.compile(
-        lambda images, labels: plain(images, Targets(labels)), backend="eager", fullgraph=True
+        lambda images, labels: loss(images, Targets(labels)), backend="eager", fullgraph=True
     )
-    torch.testing.assert_close(graph(images, targets.labels), plain(images, targets))
+    torch.testing.assert_close(graph(images, labels), expected)
 
 
 class ForeignLayer(nn.Identity):
@@ -321,14 +299,3 @@ def test_only_layers_that_hide_no_python_code_are_captured(foreign, monkeypatch)
     for _ in range(2):
         torch.testing.assert_close(network(images).logits, model(images).logits)
     assert captured == ([] if foreign else [images.shape])
-
-
-@pytest.mark.parametrize("deterministic", [True, False])
-def test_kernels_are_chosen_inside_the_block_alone(deterministic, monkeypatch):
-    monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
-    with kernels(deterministic=deterministic):
-        assert torch.are_deterministic_algorithms_enabled() == deterministic
-        assert not torch.is_deterministic_algorithms_warn_only_enabled()
-        assert not torch.backends.cudnn.benchmark
-    assert not torch.are_deterministic_algorithms_enabled()
-    assert torch.backends.cudnn.benchmark

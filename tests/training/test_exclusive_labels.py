@@ -45,14 +45,14 @@ def coloured(tmp_path_factory):
     settings = tiny_settings(attributes=str(folder / "groups.csv"), rule="best-f")
     watch = Hearing()
     train(settings, folder / "run", table=coloured_table(), watch=watch)
-    return folder, settings, watch.messages
+    return folder / "run", watch.messages
 
 
 def test_labels_probabilities_and_sets_obey_the_rules(coloured):
-    folder, _, messages = coloured
+    run, messages = coloured
     assert any("2 photos of 360 break a rule, first '000000'" in one for one in messages)
-    predictor = Predictor.load(folder / "run")
-    rows = RunFolder(folder / "run").predictions("test").with_link(predictor.link)
+    predictor = Predictor.load(run)
+    rows = RunFolder(run).predictions("test").with_link(predictor.link)
     probs = rows.decision_probs()
     assert probs[:, :3].sum(1) == pytest.approx(np.ones(len(rows)), abs=1e-5)
     assert (probs[:, 3:5].sum(1) < 1).all()
@@ -63,12 +63,10 @@ def test_labels_probabilities_and_sets_obey_the_rules(coloured):
 
 
 def test_figures_of_each_group_are_those_of_a_loop(coloured):
-    folder, _, _ = coloured
-    evaluation = RunFolder(folder / "run").evaluation
-    predictor = Predictor.load(folder / "run")
-    rows = RunFolder(folder / "run").predictions("test").with_link(predictor.link)
-    sets = rows.sets(predictor.rule)
-    labels = rows.majority
+    predictor = Predictor.load(coloured[0])
+    run = RunFolder(coloured[0])
+    rows = run.predictions("test").with_link(predictor.link)
+    sets, labels, evaluation = rows.sets(predictor.rule), rows.majority, run.evaluation
     for figures, columns in zip(evaluation.exclusive, ([0, 1, 2], [3, 4]), strict=True):
         known = [n for n in range(len(rows)) if rows.observed[n, columns].all()]
         right = sum((sets[n, columns] == labels[n, columns]).all() for n in known)
@@ -82,35 +80,24 @@ def test_figures_of_each_group_are_those_of_a_loop(coloured):
 
 def test_evaluate_counts_clashes_and_broken_sets(coloured):
     """The table as it is, with its clash, and a rule that knows nothing of groups."""
-    folder, _, _ = coloured
-    predictor = Predictor.load(folder / "run")
-    rows = RunFolder(folder / "run").predictions("test")
+    predictor = Predictor.load(coloured[0])
+    rows = RunFolder(coloured[0]).predictions("test")
     as_given = coloured_table().splits()["test"].targets()[0]
     given = replace(rows, labels=as_given.astype(rows.labels.dtype), observed=None)
     sets = np.ones((len(rows), 6), bool)
     found = evaluate(given, rows.link, sets, calibrated=predictor.link)
-    assert [one.clashes for one in found.exclusive] == [1, 0]
-    assert [one.broken for one in found.exclusive] == [len(rows), len(rows)]
-    assert [one.right for one in found.exclusive] == [0, 0]
+    counts = [(one.clashes, one.broken, one.right) for one in found.exclusive]
+    assert counts == [(1, len(rows), 0), (0, len(rows), 0)]
     assert any("1 photo with labels that exclude each other" in note for note in found.notes)
     empty = evaluate(given, rows.link, np.zeros_like(sets), calibrated=predictor.link)
     assert [one.broken for one in empty.exclusive] == [len(rows), 0]
-    plain = evaluate(given, rows.link, sets)
-    assert plain.exclusive == ()
+    assert evaluate(given, rows.link, sets).exclusive == ()
 
 
-@pytest.fixture(scope="module")
-def index_folder(coloured):
-    folder, _, _ = coloured
+def test_queries_know_what_excludes_what_and_which_no_photo_can_answer(coloured, tmp_path):
     logits = np.random.default_rng(7).normal(size=(40, 6))
-    return made_index(folder / "index", folder / "run", logits)
-
-
-def test_queries_know_what_excludes_what(index_folder):
-    index = open_index(index_folder)
+    index = open_index(made_index(tmp_path / "index", coloured[0], logits))
     p = np.exp(np.array([index.odds(k, refit=False).log_p for k in range(6)], np.float64))
-    gone = index.store.dead_rows()
-    assert len(gone) == 0
     for text, expected in {
         "red | blue": p[0] + p[1],
         "red, -blue": p[0],
@@ -124,10 +111,6 @@ def test_queries_know_what_excludes_what(index_folder):
         assert (np.diff(scores) <= 0).all()
         least = float(np.sort(np.log(expected))[20])
         assert asked.ranking.count_at_least(least + 1e-4) == 19
-
-
-@pytest.mark.parametrize("text", ["red, blue", "day, night, round", "(red, blue) | (red, green)"])
-def test_a_query_that_no_photo_can_answer_says_so(index_folder, text):
-    index = open_index(index_folder)
-    with pytest.raises(DataError, match=r"no photo can be .*one at most"):
-        index.bound(Query.parse(text, index.space))
+    for text in ("red, blue", "day, night, round", "(red, blue) | (red, green)"):
+        with pytest.raises(DataError, match=r"no photo can be .*one at most"):
+            index.bound(Query.parse(text, index.space))

@@ -1,6 +1,5 @@
 """Cached features: the backbone's own numbers, computed once for each content."""
 
-import json
 from dataclasses import replace
 
 import numpy as np
@@ -59,19 +58,25 @@ def test_features_are_the_backbones_in_eval_mode(backbone, pooled, tmp_path):
     assert identity(rows).shape[:2] == (5, backbone.channels)
 
 
-def test_a_second_time_nothing_is_computed(backbone, tmp_path, monkeypatch):
+def test_a_second_time_nothing_is_computed_and_foreign_files_are_reported(
+    backbone, tmp_path, monkeypatch
+):
     first = compute(table(), backbone, tmp_path)
     monkeypatch.setattr(features, "_grow", None)
     again = compute(table(), backbone, tmp_path)
     assert np.array_equal(first.images.features, again.images.features)
-    assert [path.suffix for path in tmp_path.iterdir()] == [".npy"]
+    with pytest.raises(DataError, match="tiny already holds features"):
+        compute(first, backbone, tmp_path)
+    (file,) = tmp_path.iterdir()
+    file.write_bytes(b"broken")
+    with pytest.raises(DataError, match=r"\.npy.*delete it"):
+        compute(table(), backbone, tmp_path)
 
 
 def test_the_key_changes_with_weights_transform_pixels_and_kind(backbone):
     data = table()
     keys = {content_key(data.images, backbone, True), content_key(data.images, backbone, False)}
-    keys.add(content_key(table(seed=1).images, backbone, True))
-    keys.add(content_key(table(rows=4).images, backbone, True))
+    keys |= {content_key(table(**one).images, backbone, True) for one in ({"seed": 1}, {"rows": 4})}
     backbone.transform = replace(backbone.transform, crop=0.9)
     keys.add(content_key(data.images, backbone, True))
     with torch.no_grad():
@@ -131,11 +136,9 @@ def test_many_features_are_mapped_and_scaled_when_read(backbone, tmp_path, monke
     monkeypatch.setattr(mapped, "AT_ONCE", 100)
     made = compute(data, backbone, tmp_path / "one", pooled=pooled).images
     assert isinstance(made.features, mapped.MappedFeatures)
-    assert made.features.shape == whole.shape
-    assert (made.features.ndim, made.features.nbytes) == (whole.ndim, whole.nbytes)
-    assert np.array_equal(np.asarray(made.features), whole)
-    rows = np.array([9, 0, 5, 5])
-    part = made.subset(rows).subset(np.array([3, 0]))
+    assert (made.features.shape, made.features.nbytes) == (whole.shape, whole.nbytes)
+    assert made.features.ndim == whole.ndim
+    part = made.subset(np.array([9, 0, 5, 5])).subset(np.array([3, 0]))
     assert np.array_equal(np.asarray(part.features), whole[[5, 9]])
     assert np.array_equal(part.features[1], whole[9])
     assert np.array_equal(made.features[2:7], whole[2:7])
@@ -147,15 +150,6 @@ def test_many_features_are_mapped_and_scaled_when_read(backbone, tmp_path, monke
     expected = ((whole - mean.reshape(shape)) / spread.reshape(shape)).astype(np.float32)
     for one in (made.features, whole):
         assert np.array_equal(np.asarray(scaled(one, mean, spread)), expected)
-
-
-def test_features_of_features_and_foreign_files_are_reported(backbone, tmp_path):
-    cached = compute(table(), backbone, tmp_path)
-    with pytest.raises(DataError, match="tiny already holds features"):
-        compute(cached, backbone, tmp_path)
-    next(tmp_path.iterdir()).write_bytes(b"broken")
-    with pytest.raises(DataError, match="delete it"):
-        compute(table(), backbone, tmp_path)
 
 
 # Runs on frozen features. Oracles: the loop's optimum, the saved predictions, autograd.
@@ -192,31 +186,28 @@ def settings_of(photos, folder, **flags):
     return read_settings(None, base | flags)
 
 
+def assert_measured_as_deployed(run, photos):
+    """What is deployed says of the photos what was measured on their features."""
+    test = load(str(photos / "photos.csv")).splits()["test"]
+    found = Predictor.load(run).predict(test.images).logits
+    measured = torch.as_tensor(RunFolder(run).predictions("test").logits)
+    torch.testing.assert_close(found, measured, atol=1e-3, rtol=1e-3)
+
+
 def test_train_on_features_then_predict_photos(photos, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     out = must_run("train", photos / "photos.csv", *FROZEN, "-o", "run").output
     assert "solving the head: 36 rows of features, 2 labels" in out
     must_run("predict", "run", photos / "3.png", photos / "7.png", "-o", "answers.jsonl")
     assert len((tmp_path / "answers.jsonl").read_text().splitlines()) == 2
-    run = RunFolder(tmp_path / "run")
-    stored = run.predictions("test")
-    model = Predictor.load(tmp_path / "run")
-    assert model.model.backbone.name == "small-cnn"
-    test = load(str(photos / "photos.csv")).splits()["test"]
-    # What is deployed says of the photos what was measured on their features.
-    torch.testing.assert_close(
-        model.predict(test.images).logits, torch.as_tensor(stored.logits), atol=1e-3, rtol=1e-3
-    )
-    assert run.evaluation.ranking.map_class > 0.9
+    assert RunFolder(tmp_path / "run").evaluation.ranking.map_class > 0.9
     assert len(list((tmp_path / "runs/features").glob("*.npy"))) == 1
     must_run("train", photos / "photos.csv", *FROZEN, "-o", "asl", "--method", "asl")
     assert len(list((tmp_path / "runs/features").glob("*.npy"))) == 1  # the same, computed once
     boosted = ("--method", "ll-r+boostlu", "--set", "recipe.epochs=2")  # standardised maps
     must_run("train", photos / "photos.csv", *FROZEN, "-o", "boosted", *boosted)
-    for name in ("asl", "boosted"):
-        stepped = Predictor.load(tmp_path / name).predict(test.images).logits
-        measured = torch.as_tensor(RunFolder(tmp_path / name).predictions("test").logits)
-        torch.testing.assert_close(stepped, measured, atol=1e-3, rtol=1e-3)
+    for name in ("run", "asl", "boosted"):
+        assert_measured_as_deployed(tmp_path / name, photos)
 
 
 def test_mapped_features_train_as_those_in_memory(photos, tmp_path, monkeypatch):
@@ -288,8 +279,8 @@ def test_the_solved_head_is_that_of_the_features_standardised(tmp_path):
     found = solve(x, CoinLoss(y, 1 - y), val_x, CoinLoss(val_y, 1 - val_y))
     torch.testing.assert_close(model.weight.double(), found.weight.T, atol=1e-5, rtol=1e-4)
     torch.testing.assert_close(model.bias.double(), found.bias, atol=1e-5, rtol=1e-4)
-    lines = (tmp_path / "solved/metrics.jsonl").read_text().splitlines()
-    assert json.loads(lines[-1])["l2"] == pytest.approx(found.l2.log().mean().exp().item())
+    last = RunFolder(tmp_path / "solved").journal.read()[-1]
+    assert last["l2"] == pytest.approx(found.l2.log().mean().exp().item())
 
 
 def test_images_for_identity_and_missing_validation_are_refused(photos, tmp_path):
@@ -311,7 +302,4 @@ def test_a_head_that_looks_at_places_gets_maps(photos, tmp_path):
     train(settings, tmp_path / "run")
     (file,) = (tmp_path / "cache").glob("*.npy")
     assert np.load(file, mmap_mode="r").ndim == 4
-    test = load(settings.data).splits()["test"]
-    found = Predictor.load(tmp_path / "run").predict(test.images).logits
-    stored = torch.as_tensor(RunFolder(tmp_path / "run").predictions("test").logits)
-    torch.testing.assert_close(found, stored, atol=1e-3, rtol=1e-3)
+    assert_measured_as_deployed(tmp_path / "run", photos)

@@ -13,17 +13,11 @@ from tiny_predictor import encoded, make, pictures
 from labelwise.data import LabelTable
 from labelwise.errors import ImageError
 from labelwise.models.scoring import Scored, score
-from labelwise.pictures import ArrayImages, BytesImages, FeatureRows, FileImages, Transform
+from labelwise.pictures import ArrayImages, BytesImages, FileImages, Transform
 from labelwise.pictures.batches import BatchRows
 from labelwise.training import loader as pixels
 from labelwise.training.augment import ImageDraws, draw_windows
-from labelwise.training.loader import (
-    Batch,
-    DecodingStore,
-    KeptStore,
-    Loader,
-    kept_in_memory,
-)
+from labelwise.training.loader import Batch, DecodingStore, KeptStore, Loader, kept_in_memory
 
 TRANSFORM = Transform(16, (0.5, 0.4, 0.3), (0.2, 0.3, 0.4))
 
@@ -109,16 +103,8 @@ def test_an_epoch_shuffles_again_and_a_resumed_one_goes_on_bit_for_bit():
 @pytest.mark.parametrize("world", [1, 2])
 def test_batches_made_together_are_those_made_one_by_one(world, monkeypatch):
     def epoch() -> list[Batch]:
-        loader = Loader(
-            table(unknown=True),
-            TRANSFORM,
-            batch_size=3,
-            seed=4,
-            augment="crop-flip+trivial",
-            shuffle=True,
-            rank=world - 1,
-            world=world,
-        )
+        given = {"seed": 4, "augment": "crop-flip+trivial", "rank": world - 1, "world": world}
+        loader = Loader(table(unknown=True), TRANSFORM, batch_size=3, shuffle=True, **given)
         return list(loader.epoch(2, 1))
 
     monkeypatch.setattr(pixels, "AT_ONCE", 4 * (3 * 16 * 16 + 4) * 6)
@@ -207,23 +193,13 @@ def test_streamed_windows_are_cut_from_the_whole_picture(tmp_path, monkeypatch):
     assert torch.equal(once[1].images, again[0].images)
 
 
-def test_feature_rows_pass_unchanged():
-    features = np.random.default_rng(0).normal(size=(10, 7)).astype(np.float32)
-    labels = np.eye(10, 4, dtype=bool)
-    data = LabelTable.from_arrays(list("abcd"), FeatureRows(features), labels)
-    for batch in Loader(data, TRANSFORM, batch_size=4, shuffle=True, augment="crop-flip").epoch(0):
-        assert np.array_equal(batch.images.numpy(), features[batch.targets.index.numpy()])
-
-
 # Pictures kept in memory for the looks after each epoch. Oracle: scores of the same pictures.
 
 
 @pytest.mark.parametrize("crop", [None, 0.875])
 def test_kept_images_answer_as_before_and_are_read_once(crop):
-    predictor, source = (
-        make(),
-        BytesImages([encoded(one, "PNG") for one in pictures(5)], list("abcde")),
-    )
+    predictor = make()
+    source = BytesImages([encoded(one, "PNG") for one in pictures(5)], list("abcde"))
     predictor.model.backbone.transform = replace(predictor.transform, crop=crop)
     kept = kept_in_memory(source, predictor.transform)
     assert isinstance(kept, ArrayImages)

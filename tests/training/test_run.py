@@ -5,7 +5,6 @@ import json
 import os
 import shutil
 import signal
-import sys
 import threading
 from dataclasses import replace
 from functools import partial
@@ -15,10 +14,10 @@ import pytest
 import torch
 import yaml
 from tiny_run import Hearing, assert_same_weights, tiny_settings, tiny_table
+from typed import refused
 
 from labelwise.answers.suspects import deal_folds, read_review
 from labelwise.calibration import platt
-from labelwise.cli import main
 from labelwise.cli.app import app
 from labelwise.data import LabelTable
 from labelwise.data.derived import stratified_split
@@ -33,7 +32,6 @@ from labelwise.errors import (
 from labelwise.links import Sigmoid
 from labelwise.models.run_folder import RunFolder
 from labelwise.models.scoring import scored
-from labelwise.pictures import FeatureRows
 from labelwise.predictions import Predictions
 from labelwise.scores.fit import make_promise
 from labelwise.scores.run import read_run
@@ -69,11 +67,9 @@ def test_a_run_leaves_the_files_of_the_design_and_learns(tmp_path):
     files = {"settings.yaml", "metrics.jsonl", "evaluation.json", "model.safetensors", "model.json"}
     assert {path.name for path in tmp_path.iterdir()} == {*files, "checkpoint", "predictions"}
     assert run.evaluation.ranking.map_class > 0.9
-    test = Predictions.load(tmp_path / "predictions" / "test.parquet")
-    assert len(test) == 100
+    assert len(Predictions.load(tmp_path / "predictions" / "test.parquet")) == 100
     epochs = [record for record in records(tmp_path) if "epoch" in record]
     assert [record["epoch"] for record in epochs] == list(range(1, 9))
-    assert {"val_map", "val_map_sample", "val_log_loss", "epoch_loss"} <= epochs[0].keys()
     assert yaml.safe_load((tmp_path / "settings.yaml").read_text())["recipe"]["epochs"] == 8
 
 
@@ -116,10 +112,11 @@ def test_other_settings_are_refused_by_name_unless_fresh(tmp_path, whole):
     other = tiny_settings(recipe__optimizer__lr=0.5, seed=4)
     with pytest.raises(SettingsError, match=r"lr: 0.05 -> 0.5; seed: 0 -> 4.*--fresh"):
         train(other, tmp_path, table=table)
-    assert not train(other, tmp_path, table=table, fresh=True).was_finished
+    assert not train(tiny_settings(seed=4), tmp_path, table=table, fresh=True).was_finished
     assert (tmp_path / "mine.txt").exists()
-    same_but_elsewhere = tiny_settings(recipe__optimizer__lr=0.5, seed=4, hardware__workers=2)
-    assert train(same_but_elsewhere, tmp_path, table=table).was_finished
+    with pytest.raises(AssertionError):
+        assert_same_weights(whole, tmp_path)
+    assert train(tiny_settings(seed=4, hardware__workers=2), tmp_path, table=table).was_finished
 
 
 def test_other_data_is_refused(tmp_path):
@@ -128,12 +125,6 @@ def test_other_data_is_refused(tmp_path):
         train(settings, tmp_path, table=tiny_table(), watch=Interrupting(2))
     with pytest.raises(CheckpointError, match="the data changed since the run"):
         train(settings, tmp_path, table=tiny_table(seed=1))
-
-
-def test_another_seed_gives_other_numbers(tmp_path, whole):
-    train(tiny_settings(seed=1), tmp_path, table=tiny_table())
-    with pytest.raises(AssertionError):
-        assert_same_weights(whole, tmp_path)
 
 
 def test_a_deterministic_run_leaves_the_process_as_it_was_and_is_a_setting(tmp_path, monkeypatch):
@@ -148,19 +139,16 @@ def test_a_deterministic_run_leaves_the_process_as_it_was_and_is_a_setting(tmp_p
 
 def test_accumulated_halves_are_one_whole_batch(tmp_path):
     table = tiny_table()
-    whole = tiny_settings(batch_size=16, recipe__optimizer__name="sgd")
-    halves = tiny_settings(batch_size=8, recipe__accumulate=2, recipe__optimizer__name="sgd")
-    train(whole, tmp_path / "whole", table=table)
-    train(halves, tmp_path / "halves", table=table)
+    for name, flags in (("whole", {}), ("halves", {"batch_size": 8, "recipe__accumulate": 2})):
+        settings = tiny_settings(recipe__optimizer__name="sgd", **flags)
+        train(settings, tmp_path / name, table=table)
     assert_same_weights(tmp_path / "whole", tmp_path / "halves", atol=1e-6, rtol=1e-5)
 
 
 def test_a_loss_that_is_no_number_stops_and_keeps_the_last_good_checkpoint(tmp_path):
     table = tiny_table()
     table.images.features[table.split == "train"] *= 1e19
-    settings = tiny_settings(
-        recipe__optimizer__name="sgd", recipe__optimizer__lr=1e18, recipe__schedule__name="constant"
-    )
+    settings = tiny_settings(recipe__optimizer__name="sgd", recipe__optimizer__lr=1e18)
     with pytest.raises(TrainingError, match=r"epoch 1, batch \d+ of 4 \(images 0000"):
         train(settings, tmp_path, table=table)
     assert not list((tmp_path / "checkpoint").glob("*/state.json"))
@@ -171,10 +159,8 @@ def test_early_stopping_waits_for_patience_and_deploys_the_best_epoch(tmp_path):
         recipe__epochs=30, recipe__patience=2, recipe__optimizer__lr=0.5, recipe__metric="log_loss"
     )
     train(settings, tmp_path, table=tiny_table())
-    epochs = [record for record in records(tmp_path) if "epoch" in record]
-    losses = [record["val_log_loss"] for record in epochs]
-    best = losses.index(min(losses))
-    assert len(epochs) == best + 3 < 30
+    losses = [record["val_log_loss"] for record in records(tmp_path) if "epoch" in record]
+    assert len(losses) == losses.index(min(losses)) + 3 < 30
     val = Predictions.load(tmp_path / "predictions" / "val.parquet")
     log_p, log_q = val.link.log_probs(val.logits.astype(float))
     loss = -np.where(val.labels > 0, log_p, log_q).mean()
@@ -242,8 +228,8 @@ def test_bf16_is_left_to_processors_that_know_it(tmp_path, monkeypatch, knows):
 
 def test_a_cross_fitted_promise_keeps_its_sets_and_its_photos_promise_nothing_again(tmp_path):
     """Oracle: the calibrator and the promise of the same rows, each fitted by itself."""
-    wish = {"promise": "recall=0.6", "confidence": 0.9, "cross_fit": True, "calibrate": "platt"}
-    settings = tiny_settings(recipe__epochs=1, **wish)
+    wish = {"promise": "recall=0.6", "confidence": 0.9, "cross_fit": True, "recipe__epochs": 1}
+    settings = tiny_settings(calibrate="platt", **wish)
     train(settings, tmp_path, table=tiny_table(1200))
     run = RunFolder(tmp_path)
     model, own = run.model(), run.predictions("train").link
@@ -263,8 +249,7 @@ def test_a_cross_fitted_promise_keeps_its_sets_and_its_photos_promise_nothing_ag
     assert run.fitted_splits == {"train", "val", "promise"}  # the link has seen them by now
     assert "fitted again on all" in run.evaluation.calibrator
     # A calibrator of steps cannot keep the sets: that is said, and the first one stays.
-    stepped = tiny_settings(recipe__epochs=1, **wish | {"calibrate": "isotonic"})
-    run = train(stepped, tmp_path, table=tiny_table(1200))
+    run = train(tiny_settings(calibrate="isotonic", **wish), tmp_path, table=tiny_table(1200))
     assert any("not cross-fitted" in note for note in run.evaluation.notes)
     assert json.loads((tmp_path / "model.json").read_text())["promises"]
 
@@ -275,10 +260,10 @@ def test_a_promise_is_made_on_rows_that_nothing_else_sees_and_saved_with_the_mod
     run = train(settings, tmp_path, table=table)
     facts = json.loads((tmp_path / "model.json").read_text())
     (promise,) = map(Promise.from_spec, facts["promises"])
-    assert (promise.what, promise.level, promise.confidence) == ("recall", 0.6, 0.9)
     splits = RunFolder(tmp_path).splits
     ids = {name: set(RunFolder(tmp_path).predictions(name).ids) for name in splits}
-    assert promise.n == len(ids["promise"])
+    told = (promise.what, promise.level, promise.confidence, promise.n)
+    assert told == ("recall", 0.6, 0.9, len(ids["promise"]))
     assert not ids["promise"] & ids["val"]
     assert abs(len(ids["promise"]) - len(ids["val"])) <= 1
     assert any("on test" in note for note in run.evaluation.notes)
@@ -322,8 +307,7 @@ def test_a_run_keeps_groups_whole_and_measures_by_group(tmp_path):
 def test_a_group_in_two_splits_is_refused_before_training(tmp_path):
     table = of_patients()
     split = np.array(table.split)
-    rows = np.flatnonzero(np.array(list(table.group)) == "p7")
-    split[rows] = ["train", "train", "train", "test"]
+    split[np.array(list(table.group)) == "p7"] = ["train", "train", "train", "test"]
     with pytest.raises(DataError, match=r"1 group cross.*'p7' has row 29 in train.*row 32 in test"):
         train(tiny_settings(), tmp_path / "run", table=replace(table, split=split))
     assert not (tmp_path / "run" / "model.safetensors").exists()
@@ -332,15 +316,11 @@ def test_a_group_in_two_splits_is_refused_before_training(tmp_path):
 # Out-of-fold predictions. Oracles: a run trained by hand without the rows, and the rule that a row
 
 
-def trained(table, folder, **flags):
-    return train(tiny_settings(**flags), folder, table=table)
-
-
 @pytest.mark.parametrize("features", [None, "identity"])
 def test_each_row_is_judged_by_a_run_without_it(tmp_path, features):
     flags = {} if features is None else {"features": features}
     table = tiny_table()
-    run = trained(table, tmp_path / "run", **flags)
+    run = train(tiny_settings(**flags), tmp_path / "run", table=table)
     made = train_folds(run, 2)
     rows = np.flatnonzero(table.split == "train")
     assert list(made.ids) == [table.ids[row] for row in rows]
@@ -352,24 +332,22 @@ def test_each_row_is_judged_by_a_run_without_it(tmp_path, features):
     by_hand[held] = "test"
     kept = np.flatnonzero(by_hand != "none!")
     apart = replace(table.subset(kept), split=by_hand[kept])
-    other = trained(apart, tmp_path / "hand", **flags)
+    other = train(tiny_settings(**flags), tmp_path / "hand", table=apart)
     folder = RunFolder(other.folder)
-    own = folder.predictions("test")
-    odds = folder.spec.made_link.log_odds(own.logits.astype(float))
+    odds = folder.spec.made_link.log_odds(folder.predictions("test").logits.astype(float))
     np.testing.assert_allclose(made.logits[dealt == 1], odds, atol=1e-5, rtol=1e-5)
 
 
 def test_folds_go_on_and_stand_beside_each_other(tmp_path):
-    run = trained(tiny_table(), tmp_path / "run")
+    run = train(tiny_settings(), tmp_path / "run", table=tiny_table())
     first = train_folds(run, 2)
-    weights = RunFolder(tmp_path / "run" / "folds" / "1-of-2").path / "model.safetensors"
+    weights = tmp_path / "run" / "folds" / "1-of-2" / "model.safetensors"
     time = weights.stat().st_mtime_ns
-    again = train_folds(run, 2, watch=Silent())
+    again, files = train_folds(run, 2), RunFolder(tmp_path / "run")
     assert weights.stat().st_mtime_ns == time
-    torch.testing.assert_close(first.logits, again.logits)
-    assert isinstance(again.link, Sigmoid)
-    files = RunFolder(tmp_path / "run")
-    torch.testing.assert_close(files.out_of_fold().logits, again.logits)
+    for one in (again, files.out_of_fold()):
+        torch.testing.assert_close(one.logits, first.logits)
+        assert isinstance(one.link, Sigmoid)
     assert "folds" not in files.splits
     other = replace(run, table=tiny_table(rows=90))
     with pytest.raises(SettingsError, match="was trained on other rows; start over with --fresh"):
@@ -377,29 +355,20 @@ def test_folds_go_on_and_stand_beside_each_other(tmp_path):
 
 
 def test_groups_stay_together():
-    group = np.array(list("aabbccddee"))
-    dealt = deal_folds(10, 3, group=group)
+    dealt = deal_folds(10, 3, group=np.array(list("aabbccddee")))
     assert (dealt[::2] == dealt[1::2]).all()
     assert set(dealt.tolist()) == {0, 1, 2}
-    with pytest.raises(SettingsError, match="between 2 and the 5 groups"):
-        deal_folds(10, 6, group=group)
 
 
 def test_suspects_of_a_run_with_folds_are_training_rows(tmp_path, monkeypatch):
     table = tiny_table(rows=240)
     rows = np.flatnonzero(table.split == "train")
     sure = rows[table.images.features[rows, 0] > 1.5]  # carry the label "a" without doubt
-    labels, _ = table.targets()
-    hidden = labels.copy()
+    hidden = table.targets()[0].copy()
     hidden[sure[:5], 0] = 0
-    worse = LabelTable.from_arrays(
-        table.space,
-        FeatureRows(table.images.features, Names([f"p{row}" for row in range(240)])),
-        hidden,
-        split=table.split,
-        name="tiny",
-    )
-    run = trained(worse, tmp_path / "run", recipe__epochs=8)
+    kept = {"split": table.split, "name": "tiny"}
+    worse = LabelTable.from_arrays(table.space, table.images, hidden, **kept)
+    run = train(tiny_settings(recipe__epochs=8), tmp_path / "run", table=worse)
     monkeypatch.chdir(tmp_path)
     ask = ["data", "suspects", "run", "-o", "review.csv", "--most", "20", "--checks", "5"]
     with pytest.raises(SettingsError, match="train it with --folds 5"):
@@ -407,10 +376,10 @@ def test_suspects_of_a_run_with_folds_are_training_rows(tmp_path, monkeypatch):
     train_folds(run, 4)
     app(ask, standalone_mode=False)
     found = [(one.photo, one.label) for one in read_review(tmp_path / "review.csv")]
-    assert {(f"p{row}", "a") for row in sure[:5]} <= set(found)
-    assert {photo for photo, _ in found} <= {f"p{row}" for row in rows}
+    assert {(table.ids[row], "a") for row in sure[:5]} <= set(found)
+    assert {photo for photo, _ in found} <= {table.ids[row] for row in rows}
     app([*ask, "--split", "val"], standalone_mode=False)
-    val = {f"p{row}" for row in np.flatnonzero(table.split == "val")}
+    val = {table.ids[row] for row in np.flatnonzero(table.split == "val")}
     assert {one.photo for one in read_review(tmp_path / "review.csv")} <= val
 
 
@@ -438,18 +407,11 @@ def shown_by_tensorboard(folder):
     }
 
 
-@pytest.mark.parametrize(
-    ("features", "names"),
-    [
-        (None, {"loss", "lr", "epoch", "epoch_loss", "val_map", "seconds", "best"}),
-        ("identity", {"l2"}),  # a solved head
-    ],
-)
-def test_tensorboard_shows_the_journal(tmp_path, features, names):
-    settings = tiny_settings(features=features, hardware__loggers="tensorboard")
+def test_tensorboard_shows_the_journal_of_a_solved_head(tmp_path):
+    settings = tiny_settings(features="identity", hardware__loggers="tensorboard")
     train(settings, tmp_path, table=tiny_table())
     expected = points(records(tmp_path))
-    assert names <= expected.keys()
+    assert "l2" in expected
     assert shown_by_tensorboard(tmp_path) == expected
 
 
@@ -481,7 +443,9 @@ def test_a_run_stopped_in_between_closes_its_loggers_and_shows_each_step_once(
     after = records(tmp_path)
     steps = [record["step"] for record in after if "loss" in record]
     assert steps == sorted(set(steps))
-    assert shown_by_tensorboard(tmp_path) == points(after)
+    shown = shown_by_tensorboard(tmp_path)
+    assert {"loss", "lr", "epoch", "epoch_loss", "val_map", "seconds", "best"} <= shown.keys()
+    assert shown == points(after)
 
 
 def test_a_finished_run_can_be_shown_later_and_loggers_are_no_other_settings(tmp_path):
@@ -494,19 +458,10 @@ def test_a_finished_run_can_be_shown_later_and_loggers_are_no_other_settings(tmp
     assert not (tmp_path / "tensorboard").exists()
 
 
-def test_a_missing_package_is_one_sentence_before_anything_is_written(
-    tmp_path, monkeypatch, capsys
-):
+def test_a_missing_package_is_one_sentence_before_anything_is_written(tmp_path, monkeypatch):
     monkeypatch.setattr("labelwise.training.loggers.find_spec", lambda name: None)
-    out = tmp_path / "run"
-    words = ["labelwise", "train", "scenes", "--log", "wandb", "-o", str(out)]
-    monkeypatch.setattr(sys, "argv", words)
-    with pytest.raises(SystemExit) as end:
-        main()
-    assert end.value.code == 1
-    error = capsys.readouterr().err
+    error = refused("train", "scenes", "--log", "wandb", "-o", tmp_path / "run")
     assert "--log wandb needs wandb: pip install 'labelwise[log]'" in error
-    assert error.count("\n") == 1
-    assert not out.exists()
+    assert not (tmp_path / "run").exists()
     with pytest.raises(SettingsError, match="'tensorboard', 'wandb' or 'mlflow', got 'tensorbord'"):
         tiny_settings(hardware__loggers=["tensorbord"])

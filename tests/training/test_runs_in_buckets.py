@@ -9,9 +9,9 @@ import sys
 import pytest
 from bucket_setup import served_bucket
 from tiny_run import Hearing, tiny_settings, tiny_table
+from typed import must_run
 
 from labelwise import load_run
-from labelwise.cli import main
 from labelwise.errors import CheckpointError, LabelwiseError, SettingsError
 from labelwise.models.run_folder import RunFolder, fetched_run
 from labelwise.system import storage as storage_module
@@ -47,10 +47,9 @@ def apart(tmp_path, monkeypatch):
 
 
 def train_in(place, watch=None, fresh=False, **flags):
+    given = {"table": tiny_table(), "watch": watch, "fresh": fresh}
     with RunFolder.working_in(place) as run:
-        return train(
-            tiny_settings(**SETTINGS, **flags), run, table=tiny_table(), watch=watch, fresh=fresh
-        )
+        return train(tiny_settings(**SETTINGS, **flags), run, **given)
 
 
 def keys(bucket, prefix):
@@ -71,9 +70,8 @@ def assert_equal(bucket, prefix, whole):
     names = {name for name in keys(bucket, prefix) if name[-1:] not in ("", "/")} - {".writer"}
     there = {path.relative_to(whole).as_posix() for path in whole.rglob("*") if path.is_file()}
     assert all("checkpoint" in name for name in names ^ there)
-    for name in names - {"settings.yaml"}:
-        if name.endswith(("state.json", "state.safetensors")):
-            continue  # times are in them, and numbers of checkpoints follow from stops
+    timed = ("settings.yaml", "state.json", "state.safetensors")  # numbers follow from stops
+    for name in (name for name in names if not name.endswith(timed)):
         mine, other = content(bucket, prefix, name), (whole / name).read_bytes()
         assert without_times(mine) == without_times(other), name
 
@@ -92,13 +90,12 @@ def killed_before(monkeypatch, place):
     return sent
 
 
-def test_a_run_in_a_bucket_is_the_run_in_a_folder(bucket, whole, tmp_path):
+def test_a_run_in_a_bucket_is_the_run_in_a_folder(bucket, whole, tmp_path, monkeypatch):
     """Also where the server answers 500 now and then."""
-    bucket.app.share, before = 0.1, bucket.app.faults
-    try:
+    before = bucket.app.faults
+    with monkeypatch.context() as patch:
+        patch.setattr(bucket.app, "share", 0.1)
         done = train_in(bucket.place("plain"))
-    finally:
-        bucket.app.share = 0.0
     assert bucket.app.faults > before
     assert not done.was_finished
     assert_equal(bucket, "plain", whole)
@@ -230,7 +227,7 @@ def test_other_settings_are_refused_fresh_ones_start_over_and_another_rule_only_
     assert_equal(bucket, "changed", tmp_path / "local")
 
 
-def test_a_run_is_read_from_its_bucket_and_fetched_once(bucket, whole, monkeypatch, capsys):
+def test_a_run_is_read_from_its_bucket_and_fetched_once(bucket, whole, monkeypatch):
     for path in whole.rglob("*"):
         if path.is_file():
             bucket.put(f"read/{path.relative_to(whole).as_posix()}", path.read_bytes())
@@ -241,21 +238,15 @@ def test_a_run_is_read_from_its_bucket_and_fetched_once(bucket, whole, monkeypat
         download(storage, name, *rest)
 
     monkeypatch.setattr(ObjectStorage, "download", counted)
-    figures = []
-    for source in (bucket.place("read"), bucket.place("read"), whole):
-        monkeypatch.setattr("sys.argv", ["labelwise", "evaluate", str(source), "--json"])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        assert ended.value.code == 0
-        figures.append(json.loads(capsys.readouterr().out))
+    sources = (bucket.place("read"), bucket.place("read"), whole)
+    figures = [json.loads(must_run("evaluate", one, "--json").stdout) for one in sources]
     assert figures[0] == figures[1] == figures[2]
     assert len(read) == len(set(read))
     assert not [name for name in read if name.startswith("checkpoint")]
     assert load_run(bucket.place("read")).evaluation == RunFolder(whole).evaluation
     with pytest.raises(CheckpointError, match=r"s3://photos/nothing holds no run"):
         fetched_run(bucket.place("nothing"))
-    hearing = Hearing()
-    started = tiny_settings(**SETTINGS, start=bucket.place("read"))
+    hearing, started = Hearing(), tiny_settings(**SETTINGS, start=bucket.place("read"))
     train(started, whole.parent / "started", table=tiny_table(), watch=hearing)
     assert any(text.startswith("starting from s3://photos/read") for text in hearing.messages)
 

@@ -31,30 +31,6 @@ def test_flags_win_over_the_file_at_any_depth(tmp_path):
     assert (both.recipe.optimizer.lr, both.recipe.optimizer.name) == (0.1, "sgd")
 
 
-@pytest.mark.parametrize(
-    ("flags", "sentence"),
-    [
-        ({"metod": "bce"}, "unknown setting 'metod'; did you mean 'method'"),
-        ({"recipe.optimizer.lrr": 1}, "unknown setting 'recipe.optimizer.lrr'; did you mean 'lr'"),
-        ({"optons": {}}, "unknown setting 'optons'; did you mean 'options'"),
-        ({"recipe.lr": 1}, "unknown setting 'recipe.lr'; did you mean 'recipe.optimizer.lr'"),
-        ({"recipe.epochs": "many"}, "setting 'recipe.epochs': .*integer.*got 'many'"),
-        ({"recipe.optimizer.name": "adam"}, "'recipe.optimizer.name': .*'adamw' or 'sgd'.*'adam'"),
-        ({"batch_size": 0}, "setting 'batch_size': .*greater than or equal to 1, got 0"),
-        ({"recipe.ema": 1.5}, "'recipe.ema': input should be less than 1, got 1.5"),
-        ({"recipe": 3}, "setting 'recipe': "),
-        ({"recipe.patience": 0}, "'recipe.patience': .*greater than or equal to 1, got 0"),
-        ({"recipe.optimizer.lr": -1}, "lr': input should be greater than or equal to 0, got -1"),
-        ({"recipe.optimizer.clip": 0}, "clip': input should be greater than 0, got 0"),
-        ({"recipe.schedule.rise": 1}, "rise': input should be less than 1, got 1"),
-        ({"recipe.schedule.milestones": [30]}, "milestones.0': input should be less than 1"),
-    ],
-)
-def test_wrong_settings_get_one_sentence(flags, sentence):
-    with pytest.raises(SettingsError, match=sentence):
-        read_settings(None, {"data": "scenes"} | flags)
-
-
 CROSS = {"cross_fit": True, "promise": "recall=0.9", "calibrate": "platt"}
 GROUPS = {"attributes": "groups.csv"}
 
@@ -62,6 +38,20 @@ GROUPS = {"attributes": "groups.csv"}
 @pytest.mark.parametrize(
     ("flags", "sentence"),
     [
+        ({"metod": "bce"}, "unknown setting 'metod'; did you mean 'method'"),
+        ({"recipe.optimizer.lrr": 1}, "unknown setting 'recipe.optimizer.lrr'; did you mean 'lr'"),
+        ({"recipe.lr": 1}, "unknown setting 'recipe.lr'; did you mean 'recipe.optimizer.lr'"),
+        ({"recipe.epochs": "many"}, "setting 'recipe.epochs': .*integer.*got 'many'"),
+        ({"recipe.optimizer.name": "adam"}, "'recipe.optimizer.name': .*'adamw' or 'sgd'.*'adam'"),
+        ({"batch_size": 0}, "setting 'batch_size': .*greater than or equal to 1, got 0"),
+        ({"recipe.ema": 1.5}, "'recipe.ema': input should be less than 1, got 1.5"),
+        ({"recipe": 3}, "setting 'recipe': "),
+        ({"recipe.optimizer.lr": -1}, "lr': input should be greater than or equal to 0, got -1"),
+        ({"recipe.optimizer.clip": 0}, "clip': input should be greater than 0, got 0"),
+        ({"recipe.schedule.rise": 1}, "rise': input should be less than 1, got 1"),
+        ({"recipe.schedule.milestones": [30]}, "milestones.0': input should be less than 1"),
+        ({"seed": True}, "seed: it must be a number, got true"),
+        ({"hardware.devices": True}, "hardware.devices: it must be a number, got true"),
         ({"minutes": 3}, "minutes end the efforts good and best"),
         ({"effort": "good", "features": "resnet18"}, "features does not apply to an effort"),
         ({"effort": "good", "start": "run"}, "start does not apply to an effort"),
@@ -80,7 +70,7 @@ GROUPS = {"attributes": "groups.csv"}
         ({"window": "file"}, "window belongs to bands"),
     ],
 )
-def test_settings_that_do_not_go_together_get_one_sentence(flags, sentence):
+def test_wrong_settings_and_those_that_do_not_go_together_get_one_sentence(flags, sentence):
     with pytest.raises(SettingsError, match=sentence):
         read_settings(None, {"data": "x"} | flags)
 
@@ -112,27 +102,21 @@ def test_how_a_run_is_carried_out_is_no_difference():
     assert differences(one, read_settings(None, {"data": "scenes", "hardware.workers": 2})) == {}
 
 
-BOMB = "a: &a [x, x, x]\nb: &b [*a, *a, *a]\n"
-
-
 @pytest.mark.parametrize(
     ("text", "words"),
     [
         ("data: [", "is not valid YAML"),
         (b"data: \xff\xfe", "is not valid YAML"),
         ("- a", "must hold keys and values, got list"),
-        ("data: scenes\nmetod: x", "unknown setting 'metod'"),
         ("", "setting 'data' is needed"),
         ("data: scenes\nx: !!python/object:os.system {}", "is not valid YAML"),
         ("1: 2", "a key must be a text, got 1"),
-        (f"data: scenes\n{BOMB}", r"the alias \*a is not allowed"),
+        ("data: x\na: &a [x, x]\nb: &b [*a, *a]\n", r"the alias \*a is not allowed"),
         ("data: scenes\nseed: 18446744073709551616", "'seed': .*less than 9223372036854775808"),
         ("data: scenes\nseed: " + "9" * 5000, "is not valid YAML"),
         ("data: scenes\nimage_size: 7", "'image_size': .*greater than or equal to 8, got 7"),
         ("data: scenes\nrecipe: {schedule: {warmup: .nan}}", "schedule.warmup': .*finite number"),
-        ("data: scenes\nrecipe: {schedule: {rise: .nan}}", "schedule.rise': .*finite number"),
         ("data: scenes\nrecipe: {optimizer: {lr: .inf}}", "lr': .*finite number, got inf"),
-        ("data: scenes\nrecipe: {optimizer: {clip: .nan}}", "clip': .*finite number, got nan"),
         ("data: scenes\nhardware: {accelerator: foo}", "'hardware.accelerator': .*got 'foo'"),
         ("data: " + "[" * 1500 + "]" * 1500, "is nested too deeply|valid string"),
     ],
@@ -150,9 +134,3 @@ def test_strange_files_get_one_sentence(tmp_path, text, words):
 def test_a_device_that_is_not_there_is_one_sentence(tmp_path):
     with pytest.raises(SettingsError, match="1 devices of 'cuda' were asked for, and there are 0"):
         train(tiny_settings(hardware__accelerator="cuda"), tmp_path, table=tiny_table())
-
-
-@pytest.mark.parametrize("key", ["batch_size", "seed", "hardware.devices"])
-def test_true_is_not_a_number(key):
-    with pytest.raises(SettingsError, match=rf"{key}: it must be a number, got true"):
-        read_settings(None, {"data": "scenes", key: True})

@@ -213,20 +213,6 @@ def test_two_nodes_train_as_one_and_go_on_where_one_was_cut_short_and_one_where_
 ALONE = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
 
 
-def srun(task, port):
-    """Return what srun tells a task of two on one node."""
-    return {
-        "SLURM_STEP_NUM_TASKS": "2",
-        "SLURM_STEP_TASKS_PER_NODE": "2",
-        "SLURM_STEP_NODELIST": "node7",
-        "SLURM_JOB_ID": "4711",
-        "SLURM_PROCID": str(task),
-        "SLURM_LOCALID": str(task),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-    }
-
-
 @pytest.mark.parametrize(
     ("nodes", "first"),
     [("node7", "node7"), ("n[03-05,9],m1", "n03"), ("gpu[8]", "gpu8"), ("a,b[1-2]", "a")],

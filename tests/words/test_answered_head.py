@@ -15,7 +15,7 @@ from labelwise.objectives.convex import CoinLoss
 from labelwise.photos.words import answered
 from labelwise.photos.words.answered import APART, POWERS, _folds, answered_head
 from labelwise.photos.words.text_image import TextHead
-from labelwise.training.solve import Design, minimise, solve
+from labelwise.training.solve import Design, minimise
 from labelwise.types import Targets
 
 FEATURES, LABELS = 60, 6
@@ -32,12 +32,6 @@ def draw(rows, seed, error=0.6, levels=-1.5):
     y = random.random((rows, LABELS)) < 1 / (1 + np.exp(-logits))
     text = TextHead(torch.tensor(truth + error * wrong), torch.zeros(LABELS, dtype=torch.float64))
     return torch.tensor(x), torch.tensor(y).double(), text
-
-
-def mean_precision(scores, labels):
-    return np.mean(
-        [average_precision_score(labels[:, k], scores[:, k]) for k in range(labels.shape[1])]
-    )
 
 
 @pytest.mark.parametrize("free_bias", [True, False])
@@ -58,19 +52,17 @@ def test_the_penalty_is_on_the_distance_from_the_offset(free_bias):
         assert gradient.abs().max() < 1e-5
 
 
-@pytest.mark.parametrize("rows", [20, 120])
-def test_answers_never_rank_worse_than_words_or_answers_alone(rows):
-    x, y, text = draw(rows, seed=rows)
-    new_x, new_y, _ = draw(3000, seed=1000)
+def test_answers_never_rank_worse_than_words_alone():
+    x, y, text = draw(40, seed=20)
+    new_x, new_y, _ = draw(1000, seed=1000)
     head = answered_head(text, x, y, None, pool=new_x)
-    own = mean_precision(head.head.scores(new_x), new_y)
-    cut = max(4, rows // 5)
-    losses = [CoinLoss.of(Targets(part)) for part in (y[cut:], y[:cut])]
-    plain = solve(x[cut:], losses[0], x[:cut], losses[1])
-    assert own > mean_precision(text.scores(new_x), new_y) - 0.005
-    assert own > mean_precision(plain.logits(new_x), new_y) - 0.005
+    own, words = (
+        average_precision_score(new_y, scores)
+        for scores in (head.head.scores(new_x), text.scores(new_x))
+    )
+    assert own > words
     probs = head.calibration.link(head.head.scores(new_x))
-    assert (probs.mean(dim=0) - new_y.mean(dim=0)).abs().mean() < 1.5 / rows**0.5
+    assert (probs.mean(dim=0) - new_y.mean(dim=0)).abs().mean() < 1.5 / 40**0.5
 
 
 def test_nine_of_ten_intervals_of_shares_are_meant_to_hold_the_truth():
@@ -93,12 +85,10 @@ def test_words_answered_on_different_photos_get_the_heads_of_one_design(monkeypa
     own = answered_head(text, x, y, observed)
     monkeypatch.setattr(answered, "SPARSE", len(x) + 1)
     shared = answered_head(text, x, y, observed)
-    moved = (own.head.scores(x) - text.scores(x))[:, [0, 1, 2, 3, 5]]
-    assert moved.abs().max() > 0.3
+    assert (own.head.scores(x) - text.scores(x))[:, :4].abs().max() > 0.3
     for found, expected in ((own.head.scores(x), shared.head.scores(x)), (own.l2, shared.l2)):
         torch.testing.assert_close(found, expected, atol=3e-3, rtol=1e-2)
-    apart = (own.left_out - shared.left_out)[observed]
-    assert apart.abs().max() < 0.02
+    assert (own.left_out - shared.left_out)[observed].abs().max() < 0.02
     order = np.corrcoef(own.head.scores(x)[:, 4], text.scores(x)[:, 4])[0, 1]
     assert order == pytest.approx(1.0, abs=1e-9)
 
@@ -110,10 +100,8 @@ def test_left_out_logits_are_those_of_slow_refits():
     observed = torch.rand(y.shape, generator=torch.Generator().manual_seed(0)) < 0.9
     found = answered_head(text, x, y, observed, pool=pool)
     tried = slow_left_out(text, x, y, observed, pool)
-    losses = (
-        binary_cross_entropy_with_logits(tried, y.expand_as(tried), reduction="none") * observed
-    )
-    by_label = losses.sum(dim=1)
+    losses = binary_cross_entropy_with_logits(tried, y.expand_as(tried), reduction="none")
+    by_label = (losses * observed).sum(dim=1)
     places = torch.tensor([POWERS[0] + 0.5, *POWERS]).double()
     common = by_label.sum(dim=1).argmin()
     prior = -((places - places[common]) / APART).square() / 2
@@ -130,15 +118,12 @@ def slow_left_out(text, x, y, observed, pool):
     words = text.scores(x) / text.scores(pool).std(dim=0)  # of all words, for each of them
     words *= (0.3 * FEATURES / words.var(dim=0, correction=0).sum()).sqrt()
     seen = torch.cat([x / pool.std(dim=0, correction=0), words], dim=1)
-    seen = (seen - seen.mean(dim=0)).numpy()
+    seen, scores = (seen - seen.mean(dim=0)).numpy(), text.scores(x)
     for fold in range(int(parts.max()) + 1):
         out, rest = parts == fold, parts != fold
-        few = few_labels(
-            text.scores(x[rest]), y[rest], None, observed[rest], pool=text.scores(pool)
-        )
+        few = few_labels(scores[rest], y[rest], None, observed[rest], pool=text.scores(pool))
         curve = torch.from_numpy(few.mean)
-        scores = (text.scores(x) - few.centre) / few.scale
-        start = scores * curve[:, 0].exp() + curve[:, 1]
+        start = (scores - few.centre) / few.scale * curve[:, 0].exp() + curve[:, 1]
         tried[0][out] = start[out]
         for place, power in enumerate(POWERS, 1):
             for k in range(y.shape[1]):

@@ -20,6 +20,7 @@ starts on new answers, with delta times ``error_share(j, FIRST_TEST)``.
 """
 
 from collections.abc import Mapping, Sequence
+from copy import copy, deepcopy
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, Literal
@@ -231,6 +232,12 @@ class Audit:
         self._chances = np.empty(0)
         self._next: tuple[int, int] | None = None  # tag and range of scores of the question
         self._choose()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Audit":
+        """Return a copy to look ahead with; what is as large as the table is shared."""
+        other, changing = copy(self), ("asked", "wrong", "unsure", "_bayes", "own", "test")
+        vars(other).update({name: deepcopy(vars(self)[name], memo) for name in changing})
+        return other
 
     @property
     def question(self) -> Use | None:

@@ -96,7 +96,7 @@ def logsumexp(x: A) -> A:
         return x.logsumexp(dim=-1, keepdim=True)
     top = x.max(axis=-1, keepdims=True)
     top = np.where(np.isfinite(top), top, 0)
-    return np.asarray(safe_log(np.exp(x - top).sum(axis=-1, keepdims=True)) + top)
+    return cast("A", safe_log(np.exp(x - top).sum(axis=-1, keepdims=True)) + top)
 
 
 def safe_log(x: A) -> A:
@@ -104,7 +104,7 @@ def safe_log(x: A) -> A:
     if is_tensor(x):
         return x.log()
     with np.errstate(divide="ignore"):
-        return np.asarray(np.log(x))
+        return cast("A", np.log(x))  # x may be a symbol, which an export writes down
 
 
 def log1mexp(log_p: A) -> A:

@@ -66,7 +66,8 @@ class ServeSettings:
             yield f"{self.host} can be reached by others, so a token is needed: --token-file FILE"
         token = SHORTEST_TOKEN * "x" if self.token is None else self.token
         if len(token) < SHORTEST_TOKEN or not token.isascii() or " " in token:
-            yield f"a token must have at least {SHORTEST_TOKEN} ASCII letters or digits, no space"
+            words = "ASCII letters or digits, no space; `openssl rand -hex 24` makes one"
+            yield f"a token must have at least {SHORTEST_TOKEN} {words}"
         for origin in itertools.filterfalse(ORIGIN.fullmatch, self.origins):
             yield f"an origin must be as https://photos.example, in lower case, got {origin!r}"
         for address in itertools.filterfalse(same_address, self.trusted_proxies):

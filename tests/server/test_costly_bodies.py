@@ -1,20 +1,26 @@
-"""Bodies that would cost much more to answer than to send, or that are not what they say.
+"""Bodies that cost much more to answer than to send, or are not what they say, and who reads them.
 
-Oracles: status, size of the answer, processor time, Starlette's parser, the type of the tensor.
+Oracles: status, size, processor time, Starlette's parser, the tensor's type, the thread's name, the
+sizes that C code is given, Python's slices, base64 and collector.
 """
 
 import asyncio
 import base64
 import json
+import threading
 import time
+from random import Random
 
 import numpy as np
 import pytest
 from labelling_setup import labelling
 from search_setup import picture
-from web_setup import encoded, form
+from web_setup import encoded, form, running
 
-from labelwise.server.bodies import PIECE, read_form, read_json
+from labelwise.server import api as requests
+from labelwise.server import bodies as json_bodies
+from labelwise.server import bridges, inference_protocol
+from labelwise.server.bodies import PIECE, copied, from_base64, read_form, read_json, require_cheap
 from labelwise.server.security import RefusedError
 
 INFER = "/v2/models/tiny/infer"
@@ -56,17 +62,12 @@ def test_only_whole_numbers_are_the_shape_of_pixels(server):
 
 
 def test_a_400_digit_number_is_refused_wherever_it_stands(server):
-    many = "1" * 400
-    for body in (
-        f'{{"inputs": [{{"name": "image", "datatype": "UINT8", "shape": [{many}], "data": [1]}}]}}',
-        f'{{"inputs": [], "x": {many}}}',
-        f'{{"pictures": [{many}]}}',
-    ):
+    tensor = {"name": "image", "datatype": "UINT8", "shape": [10**399], "data": [1]}
+    for body in ({"inputs": [tensor]}, {"inputs": [], "x": 10**399}, {"pictures": [10**399]}):
         for path in (INFER, "/api/v1/predict"):
-            answer = server.send("POST", path, body.encode(), {"Content-Type": "application/json"})
-            assert server.problem(answer, 422)
-    assert server.send("GET", f"/api/v1/search?q=dog&top={many}")[0] == 422
-    assert server.send("GET", f"/api/v1/search?q=dog&cursor={many}")[0] == 422
+            assert server.problem(server.post(path, body), 422)
+    for name in ("top", "cursor"):
+        assert server.send("GET", f"/api/v1/search?q=dog&{name}={10**399}")[0] == 422
 
 
 @pytest.mark.parametrize(
@@ -99,14 +100,9 @@ def test_json_that_is_costly_to_read_is_not_read(body):
 
 
 def test_json_within_the_limits_is_what_the_standard_library_reads():
-    generator = np.random.default_rng(0)
-    for seed in range(50):
-        value = {
-            "text": '\u00e9\\"\n' * seed,
-            "numbers": generator.normal(size=seed).tolist(),
-            "nested": [[int(n)] * 3 for n in generator.integers(0, 10**9, seed)],
-        }
-        assert read_json(json.dumps(value).encode()) == json.loads(json.dumps(value))
+    numbers = np.random.default_rng(0).normal(0, 10**6, 99).tolist()
+    value = ['\u00e9\\"\n' * 50, numbers, {"nested": [[int(one)] * 3 for one in numbers]}]
+    assert read_json(json.dumps(value).encode()) == json.loads(json.dumps(value))
     picture = json.dumps(np.zeros((224, 224, 3), int).tolist()).encode()
     assert np.shape(read_json(picture)) == (224, 224, 3)
     whole = base64.b64encode(bytes(4 << 20)).decode()
@@ -203,3 +199,97 @@ def test_what_is_not_a_form_or_has_no_boundary_is_refused():
         with pytest.raises(RefusedError) as refused:
             files_of(body, f"multipart/form-data{kind}", 4)
         assert refused.value.status == 400
+
+
+TENSOR = {"name": "image", "datatype": "BYTES", "shape": [1], "data": [PICTURE]}
+CONFIG = (
+    '<View><Image name="image" value="$image"/><Choices name="c" toName="image" choice="multiple">'
+    '<Choice value="dog"/></Choices></View>'
+)
+
+
+@pytest.fixture(scope="module")
+def bridged(run, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("studio")
+    with running(run, decoders=0, photoprism=True, label_studio=folder) as client:
+        yield client
+
+
+@pytest.mark.parametrize(
+    ("read", "path", "body"),
+    [
+        (requests.from_base64, "/api/v1/predict", {"pictures": [PICTURE]}),
+        (inference_protocol.from_base64, "/v2/models/tiny/infer", {"inputs": [TENSOR]}),
+        (bridges.from_base64, "/photoprism/labels", {"images": [PICTURE]}),
+        (bridges.read_config, "/label-studio/setup", {"schema": CONFIG}),
+        (bridges.read_config, "/label-studio/predict", {"tasks": [], "label_config": CONFIG}),
+    ],
+)
+def test_nothing_long_is_read_on_the_event_loop(bridged, monkeypatch, read, path, body):
+    threads = {}
+
+    def noting(name, work):
+        def noted(*given):
+            threads[name] = threading.current_thread().name
+            return work(*given)
+
+        return noted
+
+    wanted = ("read_json", read.__name__)
+    for module in (requests, json_bodies, inference_protocol, bridges):
+        for name in wanted:
+            if hasattr(module, name):
+                monkeypatch.setattr(module, name, noting(name, getattr(module, name)))
+    assert bridged.post(path, body)[0] in (200, 422)  # the labels of the config are others
+    assert set(threads) == set(wanted)
+    assert all(name.startswith("aside") for name in threads.values()), threads
+
+
+@pytest.mark.parametrize("length", [4, PIECE - 4, PIECE, PIECE + 4, 2 * PIECE, 2 * PIECE + 8])
+@pytest.mark.parametrize("padding", ["", "=", "=="])
+def test_base64_is_what_the_standard_library_takes_for_it(length, padding):
+    """Two texts in a row, each with its padding, are not one, wherever a piece ends."""
+    first = "A" * (length - len(padding)) + padding
+    assert from_base64(first) == base64.b64decode(first, validate=True)
+    for text in (first + "AAAA", first + "AA==", first + "A", first + "!AAA"):
+        try:
+            expected = base64.b64decode(text, validate=True)
+        except ValueError:
+            with pytest.raises(RefusedError):
+                from_base64(text)
+        else:
+            assert from_base64(text) == expected
+
+
+def test_long_bytes_are_copied_and_decoded_in_pieces(monkeypatch):
+    content, rng = Random(1).randbytes(3 * PIECE), Random(2)
+    edges = [0, 1, PIECE - 1, PIECE, PIECE + 1, 2 * PIECE, 3 * PIECE, 3 * PIECE + 9]
+    edges += [rng.randrange(3 * PIECE) for _ in range(5)]
+    for start in edges:
+        for end in edges:
+            for given in (content, memoryview(content)):
+                assert copied(given, start, end) == content[start:end]
+    sizes, decode = [], base64.b64decode
+
+    def noted(text, **more):
+        sizes.append(len(text))
+        return decode(text, **more)
+
+    monkeypatch.setattr(json_bodies.base64, "b64decode", noted)
+    content = Random(0).randbytes(3 * PIECE + 5)
+    assert from_base64("data:image/png;base64," + base64.b64encode(content).decode()) == content
+    assert (max(sizes), len(sizes)) == (PIECE, 5)
+
+
+def test_numbers_and_costs_are_found_across_pieces():
+    for at in range(PIECE - 70, PIECE + 2):
+        body = b"[" + b" " * at + b"7" * 64 + b"]"
+        with pytest.raises(RefusedError, match="64 digits"):
+            require_cheap(body, 1000)
+        require_cheap(body.replace(b"7" * 64, b"7" * 63), 1000)
+    # The oracle is the formula, on the whole.
+    body = json.dumps([{"a": ["\\", 1]}] * (PIECE // 8)).encode()
+    cost = sum(body.count(mark) * weight for mark, weight in json_bodies.COSTS.items())
+    require_cheap(body, cost)
+    with pytest.raises(RefusedError):
+        require_cheap(body, cost - 1)

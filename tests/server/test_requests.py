@@ -21,6 +21,13 @@ from labelwise.server.serving import HEAD_BYTES, HEADERS_TAKEN, BoundedRequests
 SECRET = "/api/v1/model"
 
 
+@pytest.fixture(scope="module")
+def protected(run):
+    """A server that wants a token, attacked by those who have none."""
+    with running(run, decoders=0, token=TOKEN) as client:
+        yield client
+
+
 def sent_raw(server, content, half_closed=True):
     """Send bytes; return all that comes until the server ends the connection."""
     received = b""

@@ -1,21 +1,24 @@
-"""One client that sends much, beside one that sends little.
+"""One client that sends or holds much, beside one that sends little.
 
-Oracles: fair queueing as a slow loop over virtual time, Pillow, the order in which a real server
-opens pictures, the bytes that are held, and those that the system says a process has.
+Oracles: fair queueing as a slow loop over virtual time, Pillow, the answers that others get, the
+end of the attacker's own connection, the bytes that are held, and those of the system.
 """
 
 import asyncio
 import io
 import random
+import select
 import socket
 import sys
 import threading
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from http.client import HTTPException
 from types import SimpleNamespace
 
 import pytest
+from patience import PATIENCE, wait_until
 from PIL import Image
-from web_setup import encoded, form, running, upload_head, wait_until
+from web_setup import encoded, form, running, status_of, upload_head
 
 from labelwise.pictures.decode import MAX_PIXELS
 from labelwise.pictures.worker_starter import Decoders
@@ -28,8 +31,8 @@ from labelwise.server.bodies import Bodies, Budget, claimed_pixels
 def test_pixels_are_claimed_as_pillow_reads_them(kind, size):
     for options in [{}, *([{"lossless": True}, {"exif": b"Exif\0\0x"}] if kind == "WEBP" else [])]:
         content = encoded(kind, size, **options)
-        truth = Image.open(io.BytesIO(content)).size
-        assert claimed_pixels(content) == truth[0] * truth[1] == size[0] * size[1]
+        assert Image.open(io.BytesIO(content)).size == size
+        assert claimed_pixels(content) == size[0] * size[1]
 
 
 def test_what_says_no_size_counts_as_the_largest():
@@ -88,10 +91,8 @@ def test_turns_are_those_of_fair_queueing():
     draw = random.Random(0)
     for _ in range(50):
         jobs = [(draw.choice("abc"), draw.choice([1, 5, 40])) for _ in range(25)]
-        order, most = served(jobs, 1, 100)
-        first, rest = order[0], order[1:]
-        assert first == 0  # it came when nobody else was there
-        assert rest == [number for number in slowly(jobs) if number != first]
+        order, most = served(jobs, 1, 100)  # the first came when nobody else was there
+        assert order == [0, *(number for number in slowly(jobs) if number != 0)]
         assert most == [1, max(cost for _, cost in jobs)]
 
 
@@ -139,17 +140,15 @@ def test_requests_of_one_address_share_its_turns():
 
 def test_who_sends_slow_pictures_pays_by_the_time():
     """Ten small files that hold a decoder for a second each: ten of another client come between."""
-    now = [0.0]
-
-    def wait(seconds):
-        now[0] += seconds
+    waited = []
 
     async def scenario(one, _):
-        slow = [one(asking("slow"), "slow", 5, lambda: wait(1.0)) for _ in range(10)]
-        quick = [one(asking("quick"), "quick", 5, lambda: wait(0.001)) for _ in range(10)]
+        slow = [one(asking("a"), "slow", 5, lambda: waited.append(1.0)) for _ in range(10)]
+        quick = [one(asking("b"), "quick", 5, lambda: waited.append(0.001)) for _ in range(10)]
         await asyncio.gather(*slow, *quick)
 
-    assert order_of(scenario, lambda: now[0]) == ["slow", *["quick"] * 10, *["slow"] * 9]
+    order = order_of(scenario, lambda: sum(waited))
+    assert order == ["slow", *["quick"] * 10, *["slow"] * 9]
 
 
 def test_up_to_five_decoders_never_open_two_of_the_largest_side_by_side():
@@ -203,9 +202,8 @@ def test_a_client_of_another_address_is_served_before_the_rest_of_a_large_reques
     Image.new("L", (1500, 1500)).save(buffer, "WEBP", lossless=True, method=0)
     body, kind = form(*[(f"large {n}", buffer.getvalue()) for n in range(6)])
     with running(run, decoders=0) as server:
-        asking = threading.Thread(
-            target=server.send, args=("POST", "/api/v1/predict", body, {"Content-Type": kind})
-        )
+        sent = ("POST", "/api/v1/predict", body, {"Content-Type": kind})
+        asking = threading.Thread(target=server.send, args=sent)
         asking.start()
         wait_until(lambda: len(opened) == 1)
         with line_of(server, "127.0.0.2") as other:
@@ -220,20 +218,19 @@ def test_a_client_of_another_address_is_served_before_the_rest_of_a_large_reques
 
 
 def test_a_budget_is_never_passed_and_everyone_gets_some():
-    draw, held, done = random.Random(3), [], []
+    draw, held = random.Random(3), []
 
     async def main():
         budget = Budget(100)
 
-        async def one(number):
-            count = draw.choice([1, 30, 60, 100, 150])
+        async def one(count):
             await budget.take(count)
             held.append(budget.used)
             await asyncio.sleep(0)
             budget.give(count)
-            done.append(number)
 
-        tasks = [asyncio.create_task(one(n)) for n in range(60)]
+        counts = draw.choices([1, 30, 60, 100, 150], k=60)
+        tasks = [asyncio.create_task(one(count)) for count in counts]
         for _ in range(3):
             await asyncio.sleep(0)
         for task in tasks[10:20]:
@@ -243,7 +240,7 @@ def test_a_budget_is_never_passed_and_everyone_gets_some():
 
     asyncio.run(main())
     assert max(held) <= 150
-    assert len(done) >= 50
+    assert len(held) >= 50
 
 
 def test_half_sent_uploads_hold_half_of_the_memory_and_no_whole_one_waits_for_them(run):
@@ -268,51 +265,35 @@ def test_half_sent_uploads_hold_half_of_the_memory_and_no_whole_one_waits_for_th
 
 
 HALF_SENT = """
-import asyncio
-import resource
-from contextlib import suppress
+import asyncio, contextlib, resource
 from pathlib import Path
-from labelwise.system.allocator import keep_freed_memory
 from labelwise.server.bodies import Bodies
 from labelwise.server.security import RefusedError
+from labelwise.system.allocator import keep_freed_memory
 
 keep_freed_memory()  # as the commands do
-
+SCOPE = {"type": "http", "method": "POST", "path": "/api/v1/predict"}
+bodies, kept = Bodies(512 << 20, 0), []
 
 def held():
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * resource.getpagesize()
 
-
-async def ask(bodies, scope, receive):
-    async with bodies.taken(scope, receive):
-        pass
-
+async def receive():
+    if bodies.arriving.used < 160 << 20:
+        kept.append(bytearray(1000))  # what a server keeps lies between the pieces
+        return {"type": "http.request", "body": bytes(60_000), "more_body": True}
+    print(held() - before)
+    return {"type": "http.disconnect"}
 
 async def main():
-    bodies, sent, go = Bodies(512 << 20, 0), asyncio.Event(), asyncio.Event()
-    kept = []
+    with contextlib.suppress(RefusedError):
+        async with bodies.taken(SCOPE, receive):
+            pass
 
-    async def receive():
-        if bodies.arriving.used < 160 << 20:
-            kept.append(bytearray(1000))  # what a server keeps lies between the pieces
-            return {"type": "http.request", "body": bytes(60_000), "more_body": True}
-        sent.set()
-        await go.wait()
-        return {"type": "http.disconnect"}
-
-    scope = {"type": "http", "method": "POST", "path": "/api/v1/predict"}
-    before = held()
-    asked = asyncio.create_task(ask(bodies, scope, receive))
-    await sent.wait()
-    during = held()
-    go.set()
-    with suppress(RefusedError):
-        await asked
-    print(during - before, held() - before)
-
-
+before = held()
 asyncio.run(main())
+print(held() - before)
 """
 
 
@@ -360,11 +341,151 @@ def test_the_application_sees_the_body_that_was_sent(memory):
                 return coming.pop()
 
             async with bodies.taken(scope, receive) as body:
-                messages = [await body()]
-                while messages[-1]["more_body"]:
-                    messages.append(await body())
-                assert b"".join(message["body"] for message in messages) == b"".join(parts)
-                assert (await body())["type"] == "http.disconnect"
+                seen = b""
+                while (message := await body())["type"] == "http.request":
+                    seen += message["body"]
+                assert seen == b"".join(parts)
         return bodies.arriving.used + bodies.whole.used, bodies.disk.used
 
     assert asyncio.run(main()) == (0, 0)
+
+
+HEAD = b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n"
+UPLOAD, ASKING = upload_head(1000) + b"x", upload_head(1000, "Expect: 100-continue")
+PATIENT = {"idle_seconds": 600, "request_seconds": 600}  # no time limit helps the server
+
+
+@contextmanager
+def lines(port, count, sent=b""):
+    """Hold connections on which something was sent; how many end up open is the server's affair."""
+    with ExitStack() as held:
+        address = ("127.0.0.1", port)
+        opened = [held.enter_context(socket.create_connection(address, 120)) for _ in range(count)]
+        for line in opened:
+            line.sendall(sent)
+        yield opened
+
+
+@contextmanager
+def answered_line(port):
+    """Hold a connection whose first request was answered.
+
+    On a busy machine the limit of the test may end a connection before anything is sent on it.
+    """
+    with ExitStack() as held:
+        answered = []
+
+        def is_answered():
+            (line,) = held.enter_context(lines(port, 1))
+            with suppress(ConnectionError, HTTPException):
+                line.sendall(HEAD + b"\r\n")
+                assert status_of(line) == 200
+                answered.append(line)
+            return bool(answered)
+
+        wait_until(is_answered)
+        yield answered[0]
+
+
+def is_ended(line):
+    with suppress(ConnectionError):
+        return line.recv(1) == b""
+    return True
+
+
+def test_511_half_open_connections_keep_nobody_out(run):
+    with running(run, decoders=0, **PATIENT) as server:
+        for sent in (b"", HEAD, b"GET / HT"):
+            with lines(server.port, 511, sent) as held:
+                for path in ("/health/live", "/health/ready", "/v2/health/live", "/api/v1/model"):
+                    assert server.send("GET", path)[0] == 200
+                assert server.upload(("a.png", encoded()))[0] == 200
+                assert all(is_ended(line) for line in held[:200])  # the oldest made room
+
+
+def test_511_connections_that_begin_a_second_request_keep_nobody_out(run):
+    with (
+        running(run, decoders=0, **PATIENT) as server,
+        lines(server.port, 200, HEAD + b"\r\n") as early,
+    ):
+        for line in early:
+            assert status_of(line) == 200
+            line.sendall(HEAD)  # and never its end
+        with lines(server.port, 311, HEAD):
+            assert server.send("GET", "/health/live")[0] == 200
+            assert server.upload(("a.png", encoded()))[0] == 200
+
+
+def test_health_has_a_reserve_where_every_connection_has_a_request(run):
+    options = {"connections": 20, "client_connections": 20, "max_queue": 64, **PATIENT}
+    with running(run, decoders=0, **options) as server, lines(server.port, 20, ASKING) as held:
+        for line in held:
+            assert b"100 Continue" in line.recv(100)  # each has a request in work now
+        for path in ("/health/live", "/health/ready"):
+            assert server.send("GET", path)[0] == 200
+        refused = server.send("GET", "/api/v1/model")
+        assert "as many connections" in server.problem(refused, 503)
+        assert refused[1]["retry-after"] == "1"
+        with lines(server.port, 100, HEAD):  # the reserve is full too, and the oldest makes room
+            assert server.send("GET", "/api/v1/model")[0] == 503  # but not among the others
+            assert server.send("GET", "/health/live")[0] == 200
+    with running(run, decoders=0, **options) as server:
+        with lines(server.port, 20, UPLOAD):
+            pass
+        assert server.send("GET", "/api/v1/model")[0] == 200
+
+
+def test_who_holds_most_makes_room_for_others(run):
+    """All places are taken by one address; one more client of another address comes in."""
+    options = {"connections": 20, "client_connections": 20, **PATIENT}
+    with running(run, decoders=0, **options) as server, lines(server.port, 20) as held:
+        with line_of(server, "127.0.0.2") as other:
+            other.sendall(HEAD.replace(b"/health/live", b"/api/v1/model") + b"\r\n")
+            assert status_of(other) == 200
+        assert is_ended(held[0])
+
+
+UNENDED = " HTTP/1.1\r\nHost: {}\r\nContent-Length: 90\r\n\r\nx"
+SECOND = (
+    *(b"", b"G", HEAD, UPLOAD),
+    f"POST /nowhere{UNENDED.format('localhost')}".encode(),
+    f"POST /api/v1/session{UNENDED.format('evil')}".encode(),
+)
+
+
+def test_what_is_not_sent_whole_is_given_up_also_after_the_first_request(run):
+    limits = {"idle_seconds": 0.4, "request_seconds": 1.0}
+    with running(run, decoders=0, **limits) as server:
+        for second in SECOND:
+            with answered_line(server.port) as line, suppress(ConnectionError):
+                line.sendall(second)
+                while line.recv(4096):  # a 408 or 400 for some; then the end, or the test's limit
+                    pass
+
+
+def test_a_byte_now_and_then_does_not_keep_a_connection(run):
+    with running(run, decoders=0, idle_seconds=1.0) as server, answered_line(server.port) as line:
+        line.settimeout(0.2)
+        for sent in (b"GET /", *[b"X"] * 3000):
+            with suppress(ConnectionError, TimeoutError):
+                line.sendall(sent)
+            with suppress(TimeoutError):
+                if is_ended(line):
+                    return
+        pytest.fail("a limit that begins anew with every byte never comes")
+
+
+def test_who_does_not_take_the_answer_is_let_go(run):
+    """Ten million bytes that nobody reads: the server drops them with the connection."""
+    size = 10 << 20
+    asked = HEAD.replace(b"/health/live", b"/api/v1/model") + b"\r\n"
+    with running(run, decoders=0, idle_seconds=0.5, request_seconds=0.5) as server:
+        server.app.service.model().name = "n" * size
+        with lines(server.port, 1, asked) as (line,):
+            assert select.select([line], [], [], PATIENCE)[0]  # the beginning of an answer
+            wait_until(lambda: server.connections.open == 0)
+            received = 0
+            with suppress(ConnectionError):
+                while part := line.recv(1 << 16):
+                    received += len(part)
+            assert received < size
