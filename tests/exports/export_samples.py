@@ -1,6 +1,6 @@
 """Links of every kind, calibrators on every base, rules of every kind, tiny models, pictures."""
 
-from collections.abc import Mapping
+from collections import UserDict
 from dataclasses import replace
 from functools import cache, partial
 from itertools import chain
@@ -8,6 +8,8 @@ from warnings import catch_warnings, simplefilter
 
 import numpy as np
 import torch
+from PIL import Image
+from tiny_predictor import encoded
 
 from labelwise.calibration import CALIBRATORS, AveragedCurves, ZeroShare
 from labelwise.decide import AtMost, ExpectedF, OnePerGroup, Threshold, TopK, WithParents
@@ -54,22 +56,14 @@ def base_links():
     }
 
 
-class Made(Mapping):
+class Made(UserDict):
     """Values by name, each made once, when it is first asked for: to list them costs nothing."""
 
-    def __init__(self, makers):
-        self.makers, self.made = makers, {}
+    def __setitem__(self, name, maker):
+        super().__setitem__(name, cache(maker))
 
     def __getitem__(self, name):
-        if name not in self.made:
-            self.made[name] = self.makers[name]()
-        return self.made[name]
-
-    def __iter__(self):
-        return iter(self.makers)
-
-    def __len__(self):
-        return len(self.makers)
+        return super().__getitem__(name)()
 
 
 @cache
@@ -92,8 +86,7 @@ def fitted_link(calibrator, base):
 def fitted_links():
     """Return calibrators fitted on base links, and links shifted to other zero shares.
 
-    What a link writes takes the output of the one below it, whichever that is: all pairs are made
-    with the base links of WHOLLY, and with each other one every fourth, so that none is left out.
+    All pairs are made with the base links of WHOLLY, and with each other one every fourth.
     """
     makers = {
         f"{name} of {base}": partial(fitted_link, name, link)
@@ -117,7 +110,6 @@ def fitted_links():
     makers["consistent, zero share"] = lambda: ZeroShare(
         fitted_links()["consistent platt of sigmoid"], 0.4
     )
-    makers["grouped"] = partial(Grouped, Sigmoid(), [[3, 0]], [[1, 4]])
     makers["grouped platt"] = lambda: Grouped(fitted_links()["platt of sigmoid"], [[2, 0, 4]], [])
     makers["grouped, all of them"] = partial(Grouped, Sigmoid(), [[3, 0]], [[1, 4, 2]])
     makers["consistent, no parents"] = partial(Consistent, Sigmoid(), (-1,) * LABELS)
@@ -131,8 +123,7 @@ def link_of_each_kind():
 
 
 def _one_of_kind(kind):
-    fitted = fitted_links()
-    links = chain(reversed(base_links().values()), (fitted[name] for name in reversed([*fitted])))
+    links = chain(reversed(base_links().values()), map(fitted_links().get, [*fitted_links()][::-1]))
     return next(link for link in links if link.kind == kind)
 
 
@@ -189,3 +180,25 @@ def pictures(count=4, size=(90, 70), seed=0):
         waves.append(127 + 120 * wave[..., None] * rng.uniform(0.3, 1, 3))
     noise = rng.normal(0, 12, (count, *size, 3))
     return ArrayImages((np.stack(waves) + noise).clip(0, 255).astype(np.uint8))
+
+
+def photo(number):
+    """Return the bytes of a photo as cameras, phones, scanners and web sites write them."""
+    rng = np.random.default_rng(number)
+    large = number % 10 == 0
+    sides = rng.integers(500, 900, 2) if large else rng.integers(30, 160, 2)
+    picture = Image.fromarray(pictures(1, tuple(sides.tolist()), number).pixels[0])
+    exif = Image.Exif()
+    exif[0x0112] = number % 8 + 1
+    kind = number % 7
+    if large or kind < 3:
+        return encoded(picture, "JPEG", exif=exif, quality=60 + number % 40, progressive=kind == 1)
+    if kind == 3:
+        return encoded(picture, "PNG", exif=exif)
+    if kind == 4:
+        picture.putalpha(Image.radial_gradient("L").resize(picture.size))
+        return encoded(picture, "PNG")
+    if kind == 5:
+        return encoded(picture, "WEBP", exif=exif)
+    grey = np.asarray(picture.convert("L")).astype(np.uint16) * 257
+    return encoded(Image.fromarray(grey), "PNG")

@@ -94,20 +94,9 @@ def test_every_rule_agrees(decided, name):
     np.testing.assert_array_equal(found.label, model.rule(probs))
 
 
-def test_a_model_that_only_ranks_gives_its_ranking(tmp_path):
-    model = predictor(link=None)
-    exported(tmp_path / "model", model)
-    side = model.transform.size
-    answers = OpenVinoModel.load(tmp_path / "model").answers(np.zeros((2, 3, side, side), np.uint8))
-    expected = model.logits(torch.zeros(2, 3, side, side, dtype=torch.uint8))
-    assert answers.probability is None
-    assert answers.ranking.tolist() == expected.argsort(1, descending=True).tolist()
-
-
 def test_nothing_is_written_where_openvino_computes_otherwise(tmp_path, monkeypatch):
-    other = predictor("test_resnet", link=Sigmoid())
-    wrong = openvino_folder.export_network(other.model, other.transform.size)
-    model = predictor("test_resnet", link=Sigmoid())
+    model = predictor(link=Sigmoid())
+    wrong = export_network(model.model, model.transform.size)
     with torch.no_grad():
         model.model.head.classifier.weight.mul_(1.01)
     monkeypatch.setattr(openvino_folder, "export_network", lambda *_: wrong)
@@ -133,9 +122,6 @@ def test_a_flipped_bit_is_found(folder, tmp_path, name):
         (copy / name).write_bytes(content)
         with pytest.raises(CheckpointError, match=r"damaged or was changed.*export it again"):
             OpenVinoModel.load(copy)
-    (copy / name).unlink()
-    with pytest.raises(CheckpointError, match="cannot be read: No such file"):
-        OpenVinoModel.load(copy)
 
 
 def test_predict_and_evaluate_run_the_folder(folder, tmp_path, run_verb):
@@ -146,8 +132,6 @@ def test_predict_and_evaluate_run_the_folder(folder, tmp_path, run_verb):
     (tmp_path / "test.csv").write_text("\n".join(rows) + "\n")
     assert "0.png" in run_verb("predict", folder, tmp_path / "0.png")
     assert "mAP" in run_verb("evaluate", folder, "--data", tmp_path / "test.csv")
-    with pytest.raises(SettingsError, match="runs on the cpu"):
-        run_verb("predict", folder, tmp_path / "0.png", "--device", "cuda")
 
 
 def test_a_missing_package_is_named(folder, monkeypatch):
@@ -168,8 +152,7 @@ def test_openvino_reports_nothing_to_its_makers(folder):
 def test_a_graph_that_hides_its_probability_is_not_held_to_nothing(folder, tmp_path):
     """Forged and sealed anew: its link could not be compared with the one that it names."""
     copy = shutil.copytree(folder, tmp_path / "copy")
-    graph = (folder / GRAPH).read_text().replace('output_names="probability"', 'output_names="p"')
-    graph = graph.replace('names="probability"', 'names="p"')
+    graph = (folder / GRAPH).read_text().replace('names="probability"', 'names="p"')
     (copy / GRAPH).write_text(graph)
     stated = json.loads((folder / FACTS).read_text()) | {"sha256": UNSEALED}
     stated["files"] = stated["files"] | {GRAPH: digest(graph.encode())}

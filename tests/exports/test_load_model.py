@@ -47,12 +47,6 @@ def same_answers(found, model):
     assert (found.space, found.taxonomy) == (model.space, None)
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_every_form_scores_as_the_model_does(home, model, form):
-    same_answers(labelwise.load_model(home / form), model)
-    same_answers(labelwise.load_model(str(home / form)).fused(1000), model)
-
-
 def test_a_model_in_a_bucket_is_fetched_whatever_its_form(home, model, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     with served_bucket() as bucket:
@@ -68,9 +62,10 @@ def test_a_model_in_a_bucket_is_fetched_whatever_its_form(home, model, tmp_path,
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_workers_of_shards_load_every_form_and_carry_no_function(home, form, tmp_path):
-    for number in range(3):
-        pictures(3, (40, 30), seed=1).read(number).save(tmp_path / f"{number}.png")
+def test_every_form_scores_as_the_model_does_also_in_workers_of_shards(home, model, form, tmp_path):
+    same_answers(labelwise.load_model(home / form), model)
+    same_answers(labelwise.load_model(str(home / form)).fused(1000), model)
+    pictures(1, (40, 30), seed=1).read(0).save(tmp_path / "0.png")
     task = ScoringTask(str(tmp_path / "out"), ModelFiles.read(home / form), 2, decoders=1)
     assert b"labelwise.cli" not in pickle.dumps(task)
     outcome = predict_shards(task, [str(tmp_path / "0.png")], LocalEngine(1))

@@ -9,14 +9,13 @@ from forged import facts_of
 from open_indexes import open_index
 from PIL import Image
 from tiny_run import tiny_settings, tiny_table
-from typed import must_run, run
+from typed import must_run, refused
 
 from labelwise.data import load, obey_taxonomy
 from labelwise.decide import Threshold, TopK, WithParents
 from labelwise.errors import CheckpointError, LabelwiseError, SettingsError
 from labelwise.exports.onnx_file import export_onnx
 from labelwise.links import Consistent, Sigmoid, Softmax, consistent_log_probs
-from labelwise.methods import link_from_spec, link_to_spec, rule_from_spec, rule_to_spec
 from labelwise.models import ModelSpec, Predictor
 from labelwise.models.graph_model import OnnxModel
 from labelwise.models.run_folder import RunFolder
@@ -34,9 +33,7 @@ PHOTOS = 90
 
 
 def violated(values):
-    return np.logical_or.reduce(
-        [values[:, child] > values[:, parent] for child, parent in CHILDREN]
-    )
+    return np.stack([values[:, child] > values[:, parent] for child, parent in CHILDREN])
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +46,7 @@ def place(tmp_path_factory):
     rng = np.random.default_rng(0)
     lines = ["path,labels,unknown,split"]
     for row in range(PHOTOS):
-        colour = rng.integers(0, 255, 3)
+        colour = tuple(rng.integers(0, 255, 3).tolist())
         dog, sofa = colour[0] > 150, colour[1] > 120
         mammal = dog or colour[2] > 200
         animal = mammal or rng.random() < 0.1
@@ -57,9 +54,7 @@ def place(tmp_path_factory):
         unknown = [] if row % 3 or not dog else ["animal", "mammal"]
         labels = "|".join(name for name in NAMES if there[name] and name not in unknown)
         split = ("train", "train", "train", "val", "test")[row % 5]
-        Image.fromarray(np.broadcast_to(colour.astype(np.uint8), (16, 16, 3)).copy()).save(
-            folder / f"{row}.png"
-        )
+        Image.new("RGB", (16, 16), colour).save(folder / f"{row}.png")
         lines.append(f"{row}.png,{labels},{'|'.join(unknown)},{split}")
     (folder / "photos.csv").write_text("\n".join(lines) + "\n")
     (folder / "kinds.csv").write_text("thing|animal|mammal|dog\n")
@@ -89,15 +84,11 @@ def test_link_and_rule_by_hand():
     one = WithParents(TopK(1), PARENTS)(np.array([[0.1, 0.4, 0.2, 0.3]]))
     assert np.asarray(one).tolist() == [first]
     assert rule.thresholds(4) == (0.9, 0.5, 0.9, 0.5)
-    assert rule_from_spec(json.loads(json.dumps(rule_to_spec(rule)))) == rule
-    again = link_from_spec(json.loads(json.dumps(link_to_spec(link))))
-    assert torch.equal(again(logits), link(logits))
 
 
 def test_parents_that_make_no_tree_are_refused():
-    odd = dict.fromkeys([(1, 0), (0,)], "circles")
-    odd |= dict.fromkeys([(2, -1), (-2, -1), (0.5, -1)], "parents must be columns")
-    for parents, sentence in odd.items():
+    odd = [((1, 0), "circles"), ((0,), "circles")]
+    for parents, sentence in odd + [((one, -1), "must be columns") for one in (2, -2, 0.5)]:
         for make in (LabelTree, lambda parents: WithParents(TopK(1), parents)):
             with pytest.raises((ValueError, LabelwiseError), match=sentence):
                 make(parents)
@@ -141,9 +132,8 @@ def test_figures_by_level_come_with_the_model(place):
 def test_another_taxonomy_is_refused(place):
     (place / "other.csv").write_text("animal|dog\n")
     for verb in (("evaluate", place / "run"), ("predict", place / "run", place / "0.png")):
-        result = run(*verb, "--taxonomy", place / "other.csv")
-        assert isinstance(result.exception, SettingsError)
-        assert "trained with another taxonomy" in str(result.exception)
+        told = refused(*verb, "--taxonomy", place / "other.csv")
+        assert "trained with another taxonomy" in told
     must_run("predict", place / "run", place / "0.png", "--taxonomy", place / "kinds.csv")
 
 
@@ -157,11 +147,11 @@ def test_an_exported_model_obeys(place):
     answers = file.answers(pixels)
     assert not violated(answers.probability).any()
     assert not violated(answers.label).any()
-    result = run("evaluate", place / "m.onnx", "--data", place / "photos.csv", "--json")
+    result = must_run("evaluate", place / "m.onnx", "--data", place / "photos.csv", "--json")
     assert [one["level"] for one in json.loads(result.output)["levels"]] == [1, 2, 3]
 
 
-def test_an_index_has_the_taxonomy_of_its_model(place):
+def test_an_index_has_the_taxonomy_of_its_model_and_so_has_what_people_say(place):
     must_run("index", place, "-m", place / "run", "-o", place / "photos.index")
     index = open_index(place / "photos.index")
     assert index.taxonomy == KINDS
@@ -178,13 +168,6 @@ def test_an_index_has_the_taxonomy_of_its_model(place):
     for query in ("animal", "thing"):
         hits = answer(index, Query.parse(query, index.space, index.taxonomy), top=5).hits
         assert alone[[one.row for one in hits]] == pytest.approx(best)
-    index.store.close()
-
-
-def test_what_people_say_of_a_photo_obeys_the_taxonomy(place, tmp_path):
-    out = tmp_path / "photos.index"
-    must_run("index", place, "-m", place / "run", "-o", out)
-    index = open_index(out)
     index.correct(0, {"dog": "present"})
     index.correct(1, {"animal": "absent"})
     index.correct(2, {"dog": "present", "animal": "absent"})  # nonsense, and it stands

@@ -9,26 +9,26 @@ import torch
 from PIL import Image
 from safetensors.torch import save_file
 from timm.data import create_transform, resolve_model_data_config
+from tiny_predictor import make
 from torch import nn
+from torch.nn import functional
 from torch.nn.functional import avg_pool2d, batch_norm, conv2d, relu
 from torchvision import models
 from torchvision.models.vgg import cfgs, make_layers
 
-from labelwise.decide import Threshold
 from labelwise.errors import SettingsError
-from labelwise.links import Sigmoid
-from labelwise.models import HeadSpec, Model, Predictor
+from labelwise.models import Model
 from labelwise.models.predictor import fused
 from labelwise.networks.backbones import (
     PRETRAINED,
+    backbone_names,
     create_backbone,
     freeze,
     freeze_batch_norm,
-    timm_models,
     weights,
 )
+from labelwise.networks.backbones.transformers import CVT, ImageTower, Stage, TowerShape
 from labelwise.pictures import Transform
-from labelwise.types import LabelSpace
 
 
 def images(side: int, rows: int = 2) -> torch.Tensor:
@@ -169,17 +169,6 @@ def test_torchvision_maps_are_what_its_classifier_pools(name, classify):
     torch.testing.assert_close(classify(model, maps), expected, atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("name", ["resnet10t", "torchvision/resnet18"])
-def test_squashing_keeps_what_the_own_transform_cuts_off(name):
-    edge = Image.new("RGB", (64, 32))
-    edge.putpixel((0, 16), (255, 255, 255))
-    own = without_numbers(name, image_size=64).transform
-    squashed = without_numbers(name, image_size=64, squash=True).transform
-    assert own.pixels(edge).max() == 0
-    assert squashed.pixels(edge).max() > 0
-    assert replace(squashed, crop=own.crop) == own
-
-
 STAGES = [("resnet18-32", 5), ("resnet10t", 5), ("torchvision/resnet18", 5), ("small-cnn", 3)]
 STAGES += [("poolformer_s12", 3)]  # timm does not say how this one is built up
 
@@ -199,13 +188,10 @@ def test_frozen_stages_stay_as_they_are():
     freeze(backbone, stages=2)
     before = {name: value.clone() for name, value in backbone.state_dict().items()}
     optimizer = torch.optim.SGD([p for p in backbone.parameters() if p.requires_grad], lr=0.1)
-    backbone.train()
-    backbone(images(32)).square().mean().backward()
+    backbone.train()(images(32)).square().mean().backward()
     optimizer.step()
     for name, value in backbone.state_dict().items():
-        frozen = name.startswith(("stem", "layer1"))
-        moved = not torch.equal(value, before[name])
-        assert moved != frozen, name
+        assert torch.equal(value, before[name]) == name.startswith(("stem", "layer1")), name
 
 
 def test_layers_are_frozen_by_name_with_or_without_the_networks_own():
@@ -235,19 +221,7 @@ def test_frozen_batch_norm_keeps_statistics_and_lets_the_rest_learn():
     assert backbone.network.layer1[0].conv1.weight.grad is not None
 
 
-class _Twice(nn.Module):
-    """The output of the convolution goes into the norm and around it."""
-
-    def __init__(self):
-        super().__init__()
-        self.convolution, self.norm = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)
-
-    def forward(self, images):
-        features = self.convolution(images)
-        return self.norm(features) + features
-
-
-def _with_statistics(network):
+def with_statistics(network):
     torch.manual_seed(1)
     for module in network.modules():
         if isinstance(module, nn.BatchNorm2d):
@@ -260,7 +234,7 @@ def _with_statistics(network):
 
 @pytest.mark.parametrize("name", ["small-cnn", "resnet10t", "tf_efficientnet_lite0"])
 def test_fused_networks_answer_alike_without_norms(name):
-    network = _with_statistics(create_backbone(name, image_size=64))
+    network = with_statistics(create_backbone(name, image_size=64))
     images = torch.randn(2, 3, 64, 64)
     quick = fused(network, torch.randn(1, 3, 64, 64))
     assert any(isinstance(module, nn.BatchNorm2d) for module in network.modules())
@@ -272,7 +246,18 @@ def test_fused_networks_answer_alike_without_norms(name):
 
 
 def test_what_is_used_twice_is_not_fused():
-    network = _with_statistics(_Twice())
+    class Twice(nn.Module):
+        """The output of the convolution goes into the norm and around it."""
+
+        def __init__(self):
+            super().__init__()
+            self.convolution, self.norm = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)
+
+        def forward(self, images):
+            features = self.convolution(images)
+            return self.norm(features) + features
+
+    network = with_statistics(Twice())
     assert fused(network, torch.randn(1, 3, 8, 8)) is network
     plain = nn.Sequential(nn.Conv2d(3, 4, 3)).eval()
     assert fused(plain, torch.randn(1, 3, 8, 8)) is plain
@@ -306,10 +291,8 @@ def no_network(monkeypatch, tmp_path):
 @pytest.mark.parametrize("suffix", ["safetensors", "pth"])
 def test_a_file_brings_its_weights(name, suffix, tmp_path):
     source = create_backbone(name, image_size=32)
-    state = getattr(source, "network", source).state_dict()
-    state = {
-        key: value.half() if value.is_floating_point() else value for key, value in state.items()
-    }
+    own = getattr(source, "network", source).state_dict()
+    state = {key: v.half() if v.is_floating_point() else v for key, v in own.items()}
     state["fc.weight"] = torch.zeros(10, 4)  # a classifier that is not wanted
     file = tmp_path / f"weights.{suffix}"
     if suffix == "pth":
@@ -318,18 +301,14 @@ def test_a_file_brings_its_weights(name, suffix, tmp_path):
         save_file(state, file)
     loaded = create_backbone(name, image_size=32, weights=str(file))
     state = getattr(loaded, "network", loaded).state_dict()
-    for key, value in getattr(source, "network", source).state_dict().items():
-        assert state[key].dtype == value.dtype
+    for key, value in own.items():
         torch.testing.assert_close(state[key], value, atol=2e-3, rtol=2e-3)
 
 
 @pytest.mark.parametrize("name", ["resnet10t", "small-cnn"])
 def test_the_backbone_of_an_earlier_run_goes_on_with_other_labels(name, tmp_path):
     source = create_backbone(name, image_size=32)
-    head = HeadSpec("linear", {})
-    model = Model(source, head.make(source.channels, 3))
-    space = LabelSpace(("a", "b", "c"))
-    Predictor(model, head, space, Sigmoid(), Threshold(0.5)).save(tmp_path)
+    replace(make(), model=Model(source, make().head.make(source.channels, 3))).save(tmp_path)
     loaded = create_backbone(name, image_size=32, weights=str(tmp_path))
     for key, value in source.state_dict().items():
         assert torch.equal(loaded.state_dict()[key], value), key
@@ -345,21 +324,18 @@ def test_files_that_do_not_fit_are_refused_by_name(tmp_path):
     (tmp_path / "broken.pth").write_bytes(b"no archive")
     wrong = {name: torch.zeros(2) for name in create_backbone("small-cnn").state_dict()}
     save_file(wrong, tmp_path / "wrong.safetensors")
-    cases = {
-        "object.pth": "must hold tensors only",
-        "list.pth": "must hold named tensors",
-        "other.safetensors": "got none for",
-        "broken.safetensors": "cannot be read",
-        "broken.pth": "(cannot be read|tensors only)",
-        "wrong.safetensors": "does not fit the backbone",
-        "missing.pth": "weights must be a file, the folder of a finished run",
-    }
-    for name, message in cases.items():
+    for name, message in (
+        ("object.pth", "must hold tensors only"),
+        ("list.pth", "must hold named tensors"),
+        ("other.safetensors", "got none for"),
+        ("broken.safetensors", "cannot be read"),
+        ("broken.pth", "(cannot be read|tensors only)"),
+        ("wrong.safetensors", "does not fit the backbone"),
+        ("missing.pth", "weights must be a file, the folder of a finished run"),
+    ):
         with pytest.raises(SettingsError, match=message) as caught:
             create_backbone("small-cnn", weights=str(tmp_path / name))
         assert name in str(caught.value)
-    with pytest.raises(SettingsError, match="got none for"):
-        create_backbone("resnet10t", weights=str(tmp_path / "other.safetensors"))
 
 
 @pytest.mark.parametrize("name", ["resnet18", "torchvision/resnet18"])
@@ -388,13 +364,9 @@ def timms_transform(name):
 @pytest.mark.parametrize(
     ("name", "theirs"),
     [
-        ("resnet10t", timms_transform),
-        ("mixer_s32_224", timms_transform),
+        *((name, timms_transform) for name in ("resnet10t", "mixer_s32_224")),
         ("eva02_tiny_patch14_224", timms_transform),
-        (
-            "torchvision/shufflenet_v2_x0_5",
-            lambda _: models.ShuffleNet_V2_X0_5_Weights.DEFAULT.transforms(),
-        ),
+        ("torchvision/resnet18", lambda _: models.ResNet18_Weights.DEFAULT.transforms()),
     ],
 )
 def test_transforms_are_those_of_evaluation_in_timm_and_torchvision(name, theirs):
@@ -402,6 +374,7 @@ def test_transforms_are_those_of_evaluation_in_timm_and_torchvision(name, theirs
     for size in ((90, 60), (50, 80), (64, 64), (300, 200)):
         expected = peer(picture(*size))
         torch.testing.assert_close(transform(picture(*size)), expected, atol=1e-5, rtol=0)
+    assert without_numbers(name, squash=True).transform == replace(transform, crop=None)
 
 
 ODD = ({"size": 0}, {"interpolation": "cubic"}, {"crop": 1.5}, {"std": (1.0, 0.0, 1.0)})
@@ -424,7 +397,144 @@ def test_what_cannot_be_is_refused(make, rule):
         make()
 
 
-def test_the_shapes_of_packaged_weights_are_read_without_random_numbers():
-    before = torch.random.get_rng_state()
-    assert timm_models._shapes("tf_efficientnet_lite0")["classifier.weight"] == (1000, 1280)
-    assert torch.equal(torch.random.get_rng_state(), before)
+# Vision transformers that timm lacks. Oracles: the papers' formulas, torch's own attention.
+
+HEADS = {"stage0": 1, "stage1": 3, "stage2": 6}  # of cvt-13
+
+
+def shaken(backbone):
+    """Return a network in which no tensor is at a value that hides it, such as a mean of 0."""
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for name, tensor in backbone.state_dict().items():
+            if name.endswith("running_var"):
+                tensor.uniform_(0.5, 2)
+            elif tensor.is_floating_point():
+                tensor.add_(0.1 * torch.randn_like(tensor))
+    return backbone.eval()
+
+
+def layer_norm(state, name, rows):
+    weight, bias = state[f"{name}.weight"], state[f"{name}.bias"]
+    return functional.layer_norm(rows, rows.shape[1:], weight, bias)
+
+
+def linear(state, name, rows):
+    return rows @ state[f"{name}.weight"].T + state[f"{name}.bias"]
+
+
+def projected(state, name, letter, rows, shape, stride):
+    """Return the queries, keys or values of tokens, the first of which may be the class token."""
+    spare, image = rows.tensor_split([len(rows) - shape[0] * shape[1]])
+    image, name = image.T.reshape(1, -1, *shape), f"{name}.{{}}_{letter}"
+    conv, bn = state[f"{name.format('conv_proj')}.conv.weight"], f"{name.format('conv_proj')}.bn"
+    image = conv2d(image, conv, stride=stride, padding=1, groups=image.shape[1])
+    norm = (state[f"{bn}.{part}"] for part in ("running_mean", "running_var", "weight", "bias"))
+    image = functional.batch_norm(image, *norm)[0]
+    return linear(state, name.format("proj"), torch.cat([spare, image.flatten(1).T]))
+
+
+def attention(state, name, rows, shape, heads):
+    queries = projected(state, name, "q", rows, shape, 1)
+    keys, values = (projected(state, name, letter, rows, shape, 2) for letter in "kv")
+    seen, width = [], queries.shape[1]
+    for part in torch.arange(width).chunk(heads):
+        scores = queries[:, part] @ keys[:, part].T / width**0.5  # not the width of one head
+        seen.append(scores.softmax(dim=1) @ values[:, part])
+    return linear(state, f"{name}.proj", torch.cat(seen, dim=1))
+
+
+def published_map(state, image):
+    """Return the feature map (D, h, w) of one image, by the formulas, tensor by tensor."""
+    features = image
+    for stage, heads in HEADS.items():
+        weight, bias = (state[f"{stage}.patch_embed.proj.{part}"] for part in ("weight", "bias"))
+        stride, padding = (4, 2) if stage == "stage0" else (2, 1)
+        features = conv2d(features[None], weight, bias, stride, padding)[0]
+        shape = features.shape[1:]
+        rows = layer_norm(state, f"{stage}.patch_embed.norm", features.flatten(1).T)
+        if stage == "stage2":
+            rows = torch.cat([state["stage2.cls_token"][0], rows])
+        depth = len({name.split(".")[2] for name in state if name.startswith(f"{stage}.blocks.")})
+        for number in range(depth):
+            block = f"{stage}.blocks.{number}"
+            seen = layer_norm(state, f"{block}.norm1", rows)
+            rows = rows + attention(state, f"{block}.attn", seen, shape, heads)
+            hidden = linear(state, f"{block}.mlp.fc1", layer_norm(state, f"{block}.norm2", rows))
+            hidden = hidden / (1 + torch.exp(-1.702 * hidden))
+            rows = rows + linear(state, f"{block}.mlp.fc2", hidden)
+        features = rows[len(rows) - shape[0] * shape[1] :].T.reshape(-1, *shape)
+    return layer_norm(state, "norm", features.flatten(1).T).T.reshape(features.shape)
+
+
+@pytest.fixture
+def small_cvt(monkeypatch):
+    """Make a CvT-13 narrow and short; its size is that of a test of its own."""
+    sizes = (Stage(8, 1, 1), Stage(24, 2, 3), Stage(48, 2, 6))
+    monkeypatch.setitem(CVT, "cvt-13", sizes)
+
+
+@pytest.mark.usefixtures("small_cvt")
+def test_the_map_is_that_of_the_formulas_by_published_names():
+    backbone = shaken(create_backbone("cvt-13", image_size=48)).double()
+    images = torch.randn(2, 3, 48, 40, dtype=torch.float64)
+    with torch.no_grad():
+        expected = torch.stack([published_map(backbone.state_dict(), image) for image in images])
+        found = backbone(images)
+    assert found.shape == (2, backbone.channels, 3, 3)
+    torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [("cvt-13", 19_997_480), ("cvt-21", 31_622_696), ("cvt-w24", 277_196_392)],
+)
+def test_a_cvt_has_the_published_size(name, parameters):
+    backbone = without_numbers(name)
+    assert count(backbone) == parameters - 1000 * (backbone.channels + 1)  # the classifier
+    assert name in backbone_names()
+
+
+def shape(kind):
+    return TowerShape(kind, 16, 2, 4, 24, 8, 16, 12 if kind == "clip" else 16, "gelu", 1e-5)
+
+
+@pytest.mark.parametrize("kind", ["clip", "siglip"])
+def test_a_name_builds_the_same_network(kind):
+    torch.manual_seed(0)
+    tower = ImageTower(shape(kind)).eval()
+    again = create_backbone(tower.name).eval()
+    again.load_state_dict(tower.state_dict())
+    images = torch.randn(2, 3, 16, 16)
+    with torch.inference_mode():
+        features = tower(images)
+        torch.testing.assert_close(again(images), features)
+    assert features.shape == (2, tower.channels, 1, 1)
+    torch.testing.assert_close(features[:, :, 0, 0].norm(dim=1), torch.ones(2))
+
+
+def test_the_probe_attends_as_torchs_attention_does():
+    torch.manual_seed(1)
+    pool = ImageTower(shape("siglip")).pool
+    other = nn.MultiheadAttention(16, 4, batch_first=True)
+    with torch.no_grad():
+        other.in_proj_weight.copy_(pool.attention.qkv.weight)
+        other.in_proj_bias.copy_(pool.attention.qkv.bias)
+        other.out_proj.load_state_dict(pool.attention.out.state_dict())
+        probe, tokens = torch.randn(2, 1, 16), torch.randn(2, 5, 16)
+        expected, _ = other(probe, tokens, tokens)
+        torch.testing.assert_close(pool.attention.asked(probe, tokens), expected)
+
+
+def test_what_a_tower_cannot_be_is_refused():
+    name = shape("clip").name
+    assert TowerShape.parse(name) == shape("clip")
+    for given, options, told in (
+        (name, {"image_size": 32}, "positions for pictures of 16 pixels, got image_size"),
+        (name, {"weights": "pretrained"}, "weights from the folder of its model"),
+        ("tower/clip-16", {}, "is not the name of an image tower"),
+        (name.replace("16x2x4", "18x2x4"), {}, "a multiple of its heads"),
+        ("cvt-13", {"weights": "pretrained"}, "published weights of 'cvt-13' are in no hub"),
+    ):
+        with pytest.raises(SettingsError, match=told):
+            create_backbone(given, **options)

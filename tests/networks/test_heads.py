@@ -13,10 +13,8 @@ from torch import nn
 from torch.nn.functional import layer_norm, relu
 
 from labelwise.errors import SettingsError
-from labelwise.methods import HEADS, METHODS, find_head, make_objective
-from labelwise.models import HeadSpec
+from labelwise.methods import HEADS, METHODS, make_objective
 from labelwise.networks.heads import (
-    AttentionLayer,
     BoostHead,
     DualPrompts,
     LinearHead,
@@ -26,12 +24,7 @@ from labelwise.networks.heads import (
     WordDecoder,
     sine_position,
 )
-from labelwise.photos.words.tower_files import (
-    TextTower,
-    TextTowerShape,
-    Tokens,
-    dual_prompts,
-)
+from labelwise.photos.words.tower_files import TextTower, TextTowerShape, Tokens, dual_prompts
 from labelwise.types import DatasetFacts, Targets
 
 
@@ -93,7 +86,7 @@ def test_it_takes_over_how_features_were_standardised():
 def test_both_maps_read_the_same_mean_features():
     head, features = TwoHead(3, 4), torch.randn(2, 3, 5, 6)
     outputs = head(features)
-    pooled = torch.stack([image.flatten(1).mean(dim=1) for image in features])
+    pooled = features.mean(dim=(2, 3))
     proposal = outputs.aux["proposal"]
     for found, layer in ((outputs.logits, head.classifier), (proposal, head.proposer)):
         torch.testing.assert_close(found, pooled @ layer.weight.T + layer.bias)
@@ -107,8 +100,7 @@ def test_both_maps_read_the_same_mean_features():
 def test_every_head_gives_what_it_names_and_starts_where_told(name):
     head = HEADS[name](8, 5).eval()
     outputs = head(torch.randn(2, 8, 3, 3))
-    assert outputs.logits.shape == (2, 5)
-    assert tuple(outputs.aux) == head.aux
+    assert (outputs.logits.shape, tuple(outputs.aux)) == ((2, 5), head.aux)
     head.start_at(-torch.arange(5.0))
     assert head.classifier.bias.tolist() == [0, -1, -2, -3, -4]
 
@@ -122,7 +114,6 @@ def test_every_method_names_a_head_that_gives_what_it_reads(name):
 
 
 # DualCoOp's head; oracle: its formulas, one image, label and place at a time.
-
 
 NAMES = ("dog", "polar bear", "cat", "teddy bear")
 
@@ -188,7 +179,6 @@ def test_only_the_words_learn_and_other_names_are_asked_with_them():
 
 # ML-Decoder; oracle: the published forward pass written out, one image and one query at a time.
 
-
 SMALL = {"width": 8, "attention_heads": 2, "feedforward": 12, "dropout": 0.0}
 
 
@@ -199,17 +189,12 @@ def slow_state(trunk, features, query):
     return slow_layer(trunk.layer, state, state, memory, memory)[0]
 
 
-def feature_maps(images=2, channels=6):
-    generator = torch.Generator().manual_seed(0)
-    return torch.randn(images, channels, 2, 3, generator=generator, dtype=torch.float64)
-
-
 @pytest.mark.parametrize(("labels", "queries"), [(5, None), (5, 2), (7, 3)])
 def test_fixed_queries_decode_their_groups(labels, queries):
     torch.manual_seed(1)
     head = MLDecoder(6, labels, queries=queries, **SMALL).double()
     head.start_at(torch.arange(labels).double())
-    features = feature_maps()
+    features = maps()
     share = -(-labels // (queries or labels))
     for image, logits in zip(features, head(features).logits, strict=True):
         for label in range(labels):
@@ -223,11 +208,11 @@ def test_word_queries_share_one_classifier_and_answer_for_unseen_labels():
     words = torch.randn(4, 3)
     head = WordDecoder(6, words, **SMALL).double()
     head.start_at(torch.tensor([1.0, 2.0, 3.0, 6.0]))
-    features = feature_maps()
+    features = maps()
     unseen = torch.randn(2, 3)
     for decoder, asked in ((head, words), (head.with_words(unseen), unseen)):
         logits = decoder(features).logits
-        assert logits.shape == (2, len(asked))
+        assert logits.shape == (3, len(asked))
         for image, row in zip(features, logits, strict=True):
             for word, logit in zip(asked.double(), row, strict=True):
                 state = slow_state(head.trunk, image, relu(head.ask(word)))  # as the authors
@@ -245,17 +230,6 @@ def test_published_sizes_and_what_is_not_trained():
     feedforward = 2 * width * hidden + hidden + width
     norms, labels = 3 * 2 * width, 1000 * width + 1000
     assert count(head) == memory + attention + feedforward + norms + labels
-
-
-def test_it_is_a_head_by_name_and_survives_as_plain_data():
-    assert find_head("ml-decoder") is MLDecoder
-    boosted = {name for name, method in METHODS.items() if method.head == "boostlu"}
-    assert boosted == {"ll-r+boostlu", "ll-ct+boostlu", "ll-cp+boostlu"}
-    spec = HeadSpec("ml-decoder", {"width": 16, "feedforward": 8, "queries": 2})
-    head, again = (spec.make(6, 5).eval() for _ in range(2))
-    again.load_state_dict(head.state_dict())  # the fixed queries are part of it
-    features = feature_maps().float()
-    assert torch.equal(head(features).logits, again(features).logits)
 
 
 # The query decoder.
@@ -280,22 +254,6 @@ def test_golden_numbers_of_parameters():
     assert count(head) == large["total_head_identity_proj"]
     head = QueryDecoder(64, 5)
     assert count(head.encoder, head.decoder, head.norm) == small["transformer_params"]
-
-
-def test_a_layer_is_torch_s_encoder_layer():
-    ours = AttentionLayer(8, 2, 16, 0.0).double()
-    theirs = nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=True).double()
-    pairs = [
-        (theirs.self_attn, ours.attention),
-        (theirs.linear1, ours.expand),
-        (theirs.linear2, ours.contract),
-        (theirs.norm1, ours.norm_attention),
-        (theirs.norm2, ours.norm_feedforward),
-    ]
-    for their_part, our_part in pairs:
-        their_part.load_state_dict(our_part.state_dict())
-    state = torch.randn(3, 5, 8, dtype=torch.float64)
-    torch.testing.assert_close(ours(state, state, state, state), theirs(state))
 
 
 def slow_attention(layer, query, key, value):
@@ -341,12 +299,8 @@ def test_groups_cover_all_labels_and_no_query_is_idle(labels, data):
         torch.testing.assert_close(logits[:, label], expected + head.classifier.bias[label])
 
 
-def test_compiles_to_one_graph_and_runs_in_half_precision():
-    head = QueryDecoder(8, 4).eval()
-    features = torch.randn(2, 8, 3, 3)
-    torch._dynamo.reset()
-    compiled = torch.compile(head, fullgraph=True, backend="eager")
-    torch.testing.assert_close(compiled(features).logits, head(features).logits)
+def test_runs_in_half_precision():
+    head, features = QueryDecoder(8, 4).eval(), torch.randn(2, 8, 3, 3)
     with torch.autocast("cpu", torch.bfloat16):
         rough = head(features).logits
     torch.testing.assert_close(rough, head(features).logits, rtol=0, atol=0.05)
@@ -410,36 +364,25 @@ def test_attention_maps_are_the_weights_of_the_last_layer():
     torch.testing.assert_close(maps, expected)
 
 
-CLIP = towers()
+CLIP, WORDS = towers(), torch.zeros(2, 3)
 REFUSED = [
     (lambda: BoostHead(6, 4, alpha=0.5), r"alpha must be at least 1, got 0\.5"),
-    (lambda: BoostHead(6, 4, alpha=float("nan")), "alpha must be at least 1, got nan"),
+    (lambda: BoostHead(6, 4, alpha=float("nan")), "got nan"),
     (lambda: BoostHead(6, 4, boosts="never"), "boosts must be one of"),
     (lambda: dual_prompts(CLIP, NAMES, context=6), r"4 tokens and 6 learned words .* at most 5"),
     (lambda: dual_prompts(towers(causal=False), NAMES), "need a model of the CLIP sort"),
     (lambda: dual_prompts(CLIP, [], context=2), "one per label, got"),
     (lambda: dual_prompts(CLIP, NAMES, context=0), "context must be at least 1, got 0"),
-    (
-        lambda: dual_prompts(CLIP, NAMES, context=2).with_names([torch.zeros(3, 5)]),
-        "must have the width 8 .* got 5",
-    ),
-    (
-        lambda: DualPrompts(nn.Identity(), [torch.zeros(3, 5), torch.zeros(3, 8)]),
-        r"must have one width, got \[5, 8\]",
-    ),
+    (lambda: dual_prompts(CLIP, NAMES, context=2).with_names([WORDS]), "width 8 .* got 3"),
+    (lambda: DualPrompts(nn.Identity(), [WORDS, WORDS.T]), "must have one width, got"),
     (lambda: MLDecoder(6, 5, queries=6), "queries must lie between 1 and 5"),
     (lambda: MLDecoder(6, 5, width=12), "multiple of its 8 attention heads"),
     (lambda: WordDecoder(6, torch.zeros(3)), r"words must be vectors \(K, E\)"),
-    (
-        lambda: WordDecoder(6, torch.zeros(2, 3), **SMALL).with_words(torch.zeros(2, 4)),
-        "must have the 3 numbers",
-    ),
+    (lambda: WordDecoder(6, WORDS, **SMALL).with_words(WORDS.T), "must have the 3 numbers"),
     (lambda: QueryDecoder(6, 5), "multiple of 4 and of its 4 attention heads, got 6; set width"),
     (lambda: QueryDecoder(8, 5, width=12, attention_heads=5), "of its 5 attention heads, got 12"),
     (lambda: QueryDecoder(8, 5, queries=6), "queries must lie between 1 and 5 labels, got 6"),
-    (lambda: QueryDecoder(8, 5, queries=0), "got 0"),
     (lambda: QueryDecoder(8, 5, decoder_layers=0), "at least one decoder layer, got 1 and 0"),
-    (lambda: QueryDecoder(8, 5, encoder_layers=-1), "got -1 and 2"),
     (lambda: QueryDecoder(8, 3, self_attention="some"), "one of .*'later', 'all'.*, got 'some'"),
     (lambda: sine_position(6, 2, 2, torch.zeros(())), "multiple of 4, got 6"),
 ]

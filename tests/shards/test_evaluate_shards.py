@@ -5,6 +5,7 @@ import hashlib
 import json
 import pickle
 import shutil
+from contextlib import ExitStack
 from dataclasses import asdict
 from functools import reduce
 
@@ -13,22 +14,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from bucket_setup import served_bucket
 from sample_scores import assert_close, in_memory
-from shard_setup import answers, task, write_model, write_photos
+from shard_setup import answers, picture, task, write_model, write_photos, write_tar
+from sklearn.metrics import average_precision_score
+from tiny_predictor import NAMES, make
 from typed import must_run, refused
 
 from labelwise.data import load
 from labelwise.errors import CheckpointError, DataError
-from labelwise.methods import link_from_spec
 from labelwise.predictions import Predictions
 from labelwise.scores import fixed_rule
-from labelwise.shards import (
-    EvaluationTask,
-    LocalEngine,
-    evaluate_shards,
-    evaluation_task,
-    predict_shards,
-)
+from labelwise.shards import EvaluationTask, LocalEngine, evaluate_shards, predict_shards
+from labelwise.shards import evaluation_task as module
 from labelwise.shards.evaluation_task import StoredLabels
 
 COUNT = 60
@@ -47,23 +45,18 @@ def shards(photos, tmp_path_factory):
     return out
 
 
-def names_of(shards):
-    facts = json.loads(pq.read_schema(shards / "part-00000.parquet").metadata[b"labelwise"])
-    return tuple(facts["names"]), link_from_spec(facts["link"])
-
-
-def draw_labels(shards):
+@pytest.fixture(scope="module")
+def truth(shards):
     """Return {path: (present, known)} of all rows but two, some of them not known."""
     draw = np.random.default_rng(0)
-    width = len(names_of(shards)[0])
     rows = sorted(row["path"] for row in answers(shards))[2:]
-    present = {path: draw.random(width) < 0.4 for path in rows}
-    return {path: (hits, draw.random(width) < 0.9) for path, hits in present.items()}
+    present = {path: draw.random(3) < 0.4 for path in rows}
+    return {path: (hits, draw.random(3) < 0.9) for path, hits in present.items()}
 
 
-def write_labels(path, shards, truth, order=1):
+def write_labels(path, truth, order=1):
     """Write a table with a column per label, relative paths, and rows that were not scored."""
-    names = names_of(shards)[0][::order]
+    names = NAMES[::order]
     with path.open("w", newline="") as stream:
         writer = csv.writer(stream)
         writer.writerow(("path", *names))
@@ -74,17 +67,21 @@ def write_labels(path, shards, truth, order=1):
     return str(path)
 
 
+@pytest.fixture(scope="module")
+def labels(photos, truth):
+    return write_labels(photos / "labels.csv", truth)
+
+
 def truth_of(shards, truth, rule):
     """Return the in-memory evaluation of the rows that have scores and labels."""
-    names, link = names_of(shards)
+    link = make().link
     rows = [row for row in answers(shards) if row["error"] is None and row["path"] in truth]
-    labels = np.array([truth[row["path"]][0] for row in rows])
-    known = np.array([truth[row["path"]][1] for row in rows])
+    labels, known = (np.array([truth[row["path"]][k] for row in rows]) for k in (0, 1))
     ids, logits = [row["path"] for row in rows], torch.tensor([row["logits"] for row in rows])
     present = torch.from_numpy(labels & known).to(torch.uint8)
-    predictions = Predictions(ids, logits, present, torch.from_numpy(known), names, "", link)
+    predictions = Predictions(ids, logits, present, torch.from_numpy(known), NAMES, "", link)
     if rule is None:
-        rule = torch.tensor([[name in row["labels"] for name in names] for row in rows])
+        rule = torch.tensor([[name in row["labels"] for name in NAMES] for row in rows])
     return in_memory(predictions, link, rule)
 
 
@@ -98,17 +95,15 @@ def assert_same(found, truth):
     assert_close(found, truth)
 
 
-@pytest.mark.parametrize("rule", [None, "0.45", "top-2", "none"])
-@pytest.mark.parametrize("order", [1, -1])
-def test_figures_are_those_of_all_rows_in_memory(
-    shards, photos, tmp_path, monkeypatch, rule, order
-):
-    monkeypatch.setattr(evaluation_task, "GROUP_ENTRIES", 50)  # several groups of shards
-    truth = draw_labels(shards)
-    labels = write_labels(photos / f"labels{order}.csv", shards, truth, order)
-    chosen = None if rule is None else fixed_rule(rule)
+@pytest.mark.parametrize(
+    ("rule", "order"), [(None, 1), (None, -1), ("0.45", 1), ("top-2", -1), ("none", -1)]
+)
+def test_figures_are_those_of_all_rows_in_memory(shards, photos, truth, monkeypatch, rule, order):
+    monkeypatch.setattr(module, "GROUP_ENTRIES", 50)  # several groups of shards
+    labels = write_labels(photos / f"labels{order}.csv", truth, order)
+    chosen = None if rule in (None, "none") else fixed_rule(rule)
     found = evaluate_shards(str(shards), labels, LocalEngine(1), rule=chosen, sets=rule != "none")
-    whole = truth_of(shards, truth, chosen if rule != "none" else None)
+    whole = truth_of(shards, truth, chosen)
     if rule == "none":
         assert found.sets is None
         assert found.before.log_loss == pytest.approx(whole.before.log_loss, abs=1e-9)
@@ -132,25 +127,19 @@ def rewrite(folder, change):
     (folder / "_manifest.jsonl").write_text("\n".join(lines) + "\n")
 
 
-def copied(shards, tmp_path):
-    return shutil.copytree(shards, tmp_path / "copy")
-
-
-def test_labels_may_stand_in_the_shards(shards, tmp_path):
-    truth, names = draw_labels(shards), names_of(shards)[0]
-
+def test_labels_may_stand_in_the_shards(shards, truth, tmp_path):
     def with_labels(_, table):
         rows = [truth.get(path) for path in table["path"].to_pylist()]
         kind = pa.list_(pa.string())
 
         def chosen(masks):
-            return pa.array([m if m is None else list(np.array(names)[m]) for m in masks], kind)
+            return pa.array([m if m is None else list(np.array(NAMES)[m]) for m in masks], kind)
 
         present = chosen([row and row[0] & row[1] for row in rows])
         unknown = chosen([row and ~row[1] for row in rows])
         return table.append_column("truth", present).append_column("unknown", unknown)
 
-    folder = copied(shards, tmp_path)
+    folder = shutil.copytree(shards, tmp_path / "copy")
     rewrite(folder, with_labels)
     assert_same(evaluate_shards(str(folder), None, LocalEngine(1)), truth_of(shards, truth, None))
 
@@ -163,25 +152,18 @@ class Travelling:
         return (pickle.loads(pickle.dumps(work(shard))) for shard in shards)
 
 
-def test_another_machine_makes_its_own_store_of_labels(shards, photos, tmp_path, monkeypatch):
-    labels = write_labels(photos / "labels.csv", shards, draw_labels(shards))
+def test_another_machine_makes_its_own_store_of_labels(shards, labels, tmp_path):
     here = evaluate_shards(str(shards), labels, Travelling())
     task = EvaluationTask(str(shards), labels, str(tmp_path / "not here"))
-    groups = len(evaluation_task.ShardFolder(str(shards)).groups)
+    groups = len(module.ShardFolder(str(shards)).groups)
     sums = [one.sums for one in Travelling().run(task, range(groups))]
     there = reduce(lambda one, other: one.merge(other), sums)
     assert there.rows == here.data.rows == 55
     assert there.stages[0].log_loss.score().value == pytest.approx(here.before.log_loss, abs=1e-9)
 
 
-def test_the_command_evaluates_shards(shards, photos):
-    truth = draw_labels(shards)
-    labels = write_labels(photos / "labels.csv", shards, truth)
-    command = must_run("evaluate", f"file://{shards}", "--labels", labels, "--json")
-    shown, whole = json.loads(command.stdout), truth_of(shards, truth, None)
-    assert shown["before"]["log_loss"] == pytest.approx(whole.before.log_loss, abs=1e-9)
-    assert shown["ranking"]["map_class"] == pytest.approx(whole.ranking.map_class, abs=1e-9)
-    told = refused("evaluate", shards, "--labels", labels, "--split", "test")
+def test_options_that_do_not_apply_to_shards_are_refused(shards, labels):
+    told = refused("evaluate", f"file://{shards}", "--labels", labels, "--split", "test")
     assert "--split does not apply" in told
     assert "--workers does not apply" in refused("evaluate", labels, "--workers", "2")
 
@@ -189,10 +171,6 @@ def test_the_command_evaluates_shards(shards, photos):
 def without(*names):
     """Return a change of a folder: these files are gone."""
     return lambda folder: [(folder / name).unlink() for name in names]
-
-
-def spoiled(folder):
-    (folder / "part-00003.parquet").write_bytes(b"x" * 100)
 
 
 def turned(number, table):
@@ -207,47 +185,39 @@ def turned(number, table):
         (without("_SUCCESS"), CheckpointError, "is not finished, 9 shards are; run the s"),
         (without("_SUCCESS", "_manifest.jsonl"), CheckpointError, r"there is no _manifest\.jsonl"),
         (
-            spoiled,
+            lambda folder: (folder / "part-00003.parquet").write_bytes(b"x" * 100),
             CheckpointError,
-            r"part-00003\.parquet is not what .* says, its bytes are others",
+            r"00003\.parquet is not what .* says, its bytes are others",
         ),
         (without("part-00003.parquet"), CheckpointError, "is not what .* says, it is gone"),
-        (
-            lambda folder: rewrite(folder, turned),
-            DataError,
-            r"00004\.parquet has other labels, ano",
-        ),
+        (lambda one: rewrite(one, turned), DataError, r"00004\.parquet has other labels, ano"),
     ],
 )
-def test_shards_that_cannot_be_trusted_are_refused(shards, photos, tmp_path, change, kind, match):
-    change(copied(shards, tmp_path))
-    labels = write_labels(photos / "labels.csv", shards, draw_labels(shards))
+def test_shards_that_cannot_be_trusted_are_refused(shards, labels, tmp_path, change, kind, match):
+    change(shutil.copytree(shards, tmp_path / "copy"))
     with pytest.raises(kind, match=match):
         evaluate_shards(str(tmp_path / "copy"), labels, LocalEngine(1))
 
 
-def test_labels_that_do_not_fit_and_photos_that_come_twice_are_refused(shards, photos, tmp_path):
-    labels = write_labels(photos / "labels.csv", shards, draw_labels(shards))
+def test_labels_that_do_not_fit_and_photos_that_come_twice(shards, labels, photos, tmp_path):
     text = (photos / "labels.csv").read_text()
-    for source, table, match in (
-        (None, "", "has no labels; give them with --labels"),
-        ("odd.csv", "path,labels\nnowhere.png,\n", "no id of .* is in it, first"),
-        ("twice.csv", text + text.splitlines()[1] + "\n", "rows 1 and 60 name the same image"),
-        ("fewer.csv", "path,dog\nday 0/000.png,1\n", "label .* of the scores is missing"),
+    with pytest.raises(DataError, match="has no labels; give them with --labels"):
+        evaluate_shards(str(shards), None, LocalEngine(1))
+    for table, match in (
+        ("path,labels\nnowhere.png,\n", "no id of .* is in it, first"),
+        (text + text.splitlines()[1] + "\n", "rows 1 and 60 name the same image"),
+        ("path,dog\nday 0/000.png,1\n", "label .* of the scores is missing"),
     ):
-        given = None if source is None else str(photos / source)
-        if source is not None:
-            (photos / source).write_text(table)
+        (photos / "odd.csv").write_text(table)
         with pytest.raises(DataError, match=match):
-            evaluate_shards(str(shards), given, LocalEngine(1))
+            evaluate_shards(str(shards), str(photos / "odd.csv"), LocalEngine(1))
 
     def repeated(number, table):
         first = pq.read_table(shards / "part-00000.parquet")
         return pa.concat_tables([table, first.slice(3, 1)]) if number == 6 else table
 
-    rewrite(copied(shards, tmp_path), repeated)
-    match = r"is there twice, in part-00000\.parquet and part-00006\.parquet"
-    with pytest.raises(DataError, match=match):
+    rewrite(shutil.copytree(shards, tmp_path / "copy"), repeated)
+    with pytest.raises(DataError, match=r"twice, in part-00000\.parquet and part-00006\.parq"):
         evaluate_shards(str(tmp_path / "copy"), labels, LocalEngine(1))
 
 
@@ -271,3 +241,60 @@ def test_stored_labels_are_those_of_the_table(tmp_path):
     present, known = store.take(found[:-1])
     np.testing.assert_array_equal(present, labels[rows].astype(bool))
     np.testing.assert_array_equal(known, observed[rows])
+
+
+# Labels inside the shards that were predicted. Oracle: scikit-learn's average precision.
+
+ROWS = 16
+WHOLE = 30  # pictures from this number on are whole
+
+
+def labels_of(number):
+    return [name for name, every in zip(NAMES, (2, 3, 5), strict=True) if number % every == 0]
+
+
+def write_labelled_tar(path, numbers):
+    """Write pictures with labels, in folders of the shard, their ends in capitals or not."""
+    files = []
+    for number in numbers:
+        name, suffix = f"day {number % 2}/{number:03d}", ("png", "PNG")[number % 2]
+        files.append((f"{name}.{suffix}", picture(WHOLE + number)))
+        files.append((f"{name}.json", json.dumps({"labels": labels_of(number)}).encode()))
+    write_tar(path, files)
+
+
+def write_parquet(path, numbers):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    images = [picture(WHOLE + number) for number in numbers]
+    columns = {"image": images, "labels": list(map(labels_of, numbers))}
+    pq.write_table(pa.table(columns), path, row_group_size=5)
+
+
+PLACES = [("tar", "nested"), ("tar", "bucket"), ("parquet", "file"), ("parquet", "folder")]
+
+
+@pytest.mark.parametrize(("kind", "where"), PLACES)
+@pytest.mark.filterwarnings("ignore")  # of boto3 and moto
+def test_what_was_predicted_from_shards_is_evaluated_with_their_labels(
+    tmp_path, monkeypatch, kind, where
+):
+    write = {"tar": write_labelled_tar, "parquet": write_parquet}[kind]
+    monkeypatch.chdir(tmp_path)
+    model = write_model(tmp_path / "model")
+    names = {"file": ("x",), "nested": ("a/x", "b/deep/x")}.get(where, ("x", "y"))
+    shards = [f"{name}.{kind}" for name in names]
+    for shard, numbers in zip(shards, np.split(np.arange(ROWS), len(shards)), strict=True):
+        write(tmp_path / "shards" / shard, numbers.tolist())
+    with ExitStack() as stack:
+        source = f"shards/{shards[0]}" if where == "file" else "shards"
+        if where == "bucket":
+            bucket = stack.enter_context(served_bucket())
+            for shard in shards:
+                bucket.put(f"{kind}/{shard}", (tmp_path / "shards" / shard).read_bytes())
+            source = bucket.place(kind)
+        must_run("predict", model, source, "-o", "out/")
+        shown = must_run("evaluate", "out", "--labels", source, "--json").stdout
+    present = np.array([[name in labels_of(number) for name in NAMES] for number in range(ROWS)])
+    logits = np.array([row["logits"] for row in answers(tmp_path / "out")])  # in order
+    expected = average_precision_score(present, logits)
+    assert json.loads(shown)["ranking"]["map_class"] == pytest.approx(expected, abs=1e-9)

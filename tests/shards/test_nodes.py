@@ -1,7 +1,4 @@
-"""Nodes of a Ray cluster that come and go while it predicts.
-
-Oracle: the hashes of a run of the local engine over the same pictures.
-"""
+"""Nodes of a Ray cluster that come and go. Oracle: the hashes of the local engine's run."""
 
 import os
 from dataclasses import replace
@@ -14,7 +11,6 @@ from labelwise.shards.ray_cluster import RayDecoding, require_ray, worker_enviro
 
 pytest.importorskip("ray")
 pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own, by the dozen
-
 
 NODE = {"object_store_memory": 1 << 27}
 
@@ -63,41 +59,22 @@ def head(worker_python, monkeypatch):
         cluster.shutdown()
 
 
-class Moving:
-    """An engine; after two shards a node joins the cluster, and the one before it is killed."""
-
-    def __init__(self, engine, cluster, first, second, marks):
-        self.engine, self.cluster, self.first, self.second = engine, cluster, first, second
-        self.marks = marks
-
-    def run(self, work, shards):
-        for number, record in enumerate(self.engine.run(Seeing(work, self.marks), shards)):
-            yield record
-            if number == 1:
-                started(lambda: self.cluster.add_node(**self.second, **NODE))
-                self.cluster.remove_node(self.first, allow_graceful=False)
-
-
 def test_nodes_with_cores_decode_for_one_with_a_gpu_and_come_and_go(places, head, tmp_path):
-    """Whoever decodes is on another node than the GPU.
-
-    Then the same where workers decode by themselves: one that waits for a core gets that of the
-    node which joins.
-    """
-    photos = [str(places / "photos")]
+    """After two shards a node joins the cluster, and the one that decoded is killed."""
     first = started(lambda: head.add_node(num_cpus=1, **NODE))
     engine = make_engine("ray", 1, "cuda", decoders=2)
     assert (engine.workers, engine.gpus) == (2, 0.5)  # one computes while the other waits
+
+    class Moving:
+        def run(self, work, shards):
+            for number, record in enumerate(engine.run(Seeing(work, tmp_path), shards)):
+                yield record
+                if number == 1:
+                    started(lambda: head.add_node(num_cpus=1, **NODE))
+                    head.remove_node(first, allow_graceful=False)
+
     given = replace(task(places / "model", tmp_path / "fed"), reader=RayDecoding(ahead=2))
-    moving = Moving(engine, head, first, {"num_cpus": 1}, tmp_path)
-    outcome = predict_shards(given, photos, moving, shard_rows=5)
+    outcome = predict_shards(given, [str(places / "photos")], Moving(), shard_rows=5)
     assert (outcome.rows, outcome.failed) == (40, 2)
     assert hashes(tmp_path / "fed") == hashes(places / "local")
     assert {mark.read_text() for mark in tmp_path.glob("worker-*")} == {"0"}  # of its GPU
-
-    (second,) = (node for node in head.worker_nodes)
-    alone = task(places / "model", tmp_path / "alone")
-    moving = Moving(make_engine("ray", 2), head, second, {"num_cpus": 1}, tmp_path)
-    outcome = predict_shards(alone, photos, moving, shard_rows=5)
-    assert (outcome.rows, outcome.failed) == (40, 2)
-    assert hashes(tmp_path / "alone") == hashes(places / "local")

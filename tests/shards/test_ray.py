@@ -1,43 +1,50 @@
-"""The Ray engine: the bytes of the local one, also when workers die.
-
-Oracle: the hashes of a run of the local engine over the same pictures.
-"""
+"""The Ray engine, also when workers die. Oracle: the hashes of the local engine's run."""
 
 import os
+import re
 import signal
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from bucket_setup import served_bucket
 from shard_setup import answers, hashes, task
+from tiny_run import Hearing, assert_same_weights
 
-from labelwise.errors import LabelwiseError, SettingsError
+import labelwise
+from labelwise.cli import main
+from labelwise.errors import DataError, LabelwiseError, SettingsError
+from labelwise.models.run_folder import RunFolder, fetched_run
+from labelwise.papers.jobs import InProcess, RayRuns, TrainingJob, run_job, run_jobs
 from labelwise.pictures import Transform
-from labelwise.shards import LocalEngine, ShardRecord, make_engine, predict_shards, ray_cluster
-from labelwise.shards import ray_cluster as ray_decoding
+from labelwise.shards import LocalEngine, make_engine, predict_shards, ray_cluster
 from labelwise.shards.inputs import InputRow, StoredImages
-from labelwise.shards.ray_cluster import RayDecoding, RayEngine
+from labelwise.shards.ray_cluster import RayDecoding, RayEngine, RayTraining
 from labelwise.shards.scoring_task import cluster_decoding
+from labelwise.training.loader import Loader
+from labelwise.training.run import train
+from labelwise.training.settings import read_settings
 
 pytest.importorskip("ray")
 pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own, by the dozen
 
 
 class Deadly:
-    """Scores as ``inner`` does; some shards kill their worker the first time."""
+    """Scores as ``inner`` does; shard 4 kills its worker the first time."""
 
-    def __init__(self, inner, marks, deadly=()):
-        self.inner, self.marks, self.deadly = inner, marks, deadly
+    def __init__(self, inner, marks):
+        self.inner, self.marks = inner, marks
 
     def start(self):
-        work = (
-            self.inner.start() if self.inner else lambda shard: ShardRecord(str(shard), 1, 0, 1, "")
-        )
+        work = self.inner.start()
 
         def run(shard):
             before = len(list(self.marks.glob(f"{shard}-*")))
             (self.marks / f"{shard}-{before}").touch()
-            if shard in self.deadly and not before:
+            if shard == 4 and not before:
                 os.kill(os.getpid(), signal.SIGKILL)
             return work(shard)
 
@@ -61,7 +68,7 @@ def test_a_worker_that_dies_leaves_the_bytes_of_the_local_engine(places, cluster
 
     class Harmed:
         def run(self, work, shards):
-            return RayEngine(2).run(Deadly(work, tmp_path, deadly=(4,)), shards)
+            return RayEngine(2).run(Deadly(work, tmp_path), shards)
 
     outcome = predict_shards(given, photos, Harmed(), shard_rows=5)
     assert (outcome.resumed, outcome.rows, outcome.failed) == (3, 40, 2)
@@ -70,19 +77,19 @@ def test_a_worker_that_dies_leaves_the_bytes_of_the_local_engine(places, cluster
     assert len(list(tmp_path.glob("[0-9]-*"))) == 5 + 1
 
 
-def test_workers_that_fit_nowhere_are_told_in_one_sentence(cluster, tmp_path, monkeypatch):
+def test_workers_that_fit_nowhere_are_told_in_one_sentence(places, cluster, tmp_path, monkeypatch):
     """Ray itself refuses them: they must run on a node that is not there."""
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     nowhere = NodeAffinitySchedulingStrategy("ab" * 28, soft=False)
     monkeypatch.setattr(ray_cluster, "SCHEDULING", nowhere)
     with pytest.raises(LabelwiseError, match="no worker could be started on the cluster"):
-        list(RayEngine(1).run(Deadly(None, tmp_path), [0]))
+        list(RayEngine(1).run(task(places / "model", tmp_path), [0]))
 
 
-def test_workers_are_not_promised_gpus_that_the_cluster_has_not(cluster, tmp_path):
+def test_workers_are_not_promised_gpus_that_the_cluster_has_not(places, cluster, tmp_path):
     with pytest.raises(SettingsError, match="each worker needs 1 GPU, the cluster has 0"):
-        list(make_engine("ray", 1, "cuda").run(Deadly(None, tmp_path), range(1)))
+        list(make_engine("ray", 1, "cuda").run(task(places / "model", tmp_path), [0]))
     with pytest.raises(SettingsError, match="give --device cuda, not cuda:1"):
         make_engine("ray", 1, "cuda:1")
 
@@ -101,28 +108,170 @@ class InAGraph(Transform):
 
 
 def test_a_picture_that_kills_whoever_decodes_it_is_named(places, cluster, monkeypatch):
-    monkeypatch.setattr(ray_decoding, "ATTEMPTS", 1)
+    monkeypatch.setattr(ray_cluster, "ATTEMPTS", 1)
     photo = next((places / "photos").rglob("000.png"))
-    row = InputRow("000.png", str(photo.parent), os.fsencode(photo.name))
-    reading = RayDecoding(ahead=1), [np.arange(1)], torch.device("cpu")
+    images = StoredImages([InputRow("000.png", str(photo.parent), os.fsencode(photo.name))])
 
-    def read(rows, transform):
-        decoding, batches, device = reading
-        return list(decoding(StoredImages(rows), transform, batches, device))
+    def read(transform):
+        return list(RayDecoding(ahead=1)(images, transform, [np.arange(1)], torch.device("cpu")))
 
-    (found,) = read([row], Transform(16))
+    (found,) = read(Transform(16))
     assert found.values.shape == (1, 3, 16, 16)
     with pytest.raises(LabelwiseError, match=r"2 processes died that decoded 000\.png"):
-        read([row], Killing(16))
+        read(Killing(16))
     with pytest.raises(TypeError, match="only stored pictures and a Transform"):
-        read([row], InAGraph(16))
+        read(InAGraph(16))
 
 
 def test_decoders_are_refused_where_they_do_not_apply(places, tmp_path):
-    with pytest.raises(SettingsError, match="add --engine ray"):
-        cluster_decoding(places / "model", "local", 1, "cpu", 4)
-    with pytest.raises(SettingsError, match="decodes on the worker's GPU, --decoders on cores"):
-        cluster_decoding(places / "model", "ray", 1, "cuda", 4)
-    with pytest.raises(SettingsError, match="an exported file scales pictures by itself"):
-        cluster_decoding(tmp_path / "model.onnx", "ray", 1, "cpu", 4)
+    for model, engine, device, told in (
+        (places / "model", "local", "cpu", "add --engine ray"),
+        (places / "model", "ray", "cuda", "decodes on the worker's GPU, --decoders on cores"),
+        (tmp_path / "model.onnx", "ray", "cpu", "an exported file scales pictures by itself"),
+    ):
+        with pytest.raises(SettingsError, match=told):
+            cluster_decoding(model, engine, 1, device, 4)
     assert cluster_decoding(places / "model", "ray", 2, "cpu", 5) == RayDecoding(ahead=4)
+
+
+# Runs on a cluster. Oracle: the same jobs, and the same run, carried out in this process.
+
+LINEAR = {
+    "data": "posterior",
+    "data_options": {"num_train": 128, "num_val": 32, "num_test": 32, "num_labels": 4},
+    "backbone": "identity",
+    "batch_size": 16,
+    "calibrate": "none",
+    "hardware.accelerator": "cpu",
+    "recipe.epochs": 3,
+    "recipe.log_steps": 2,
+}
+
+
+def jobs_in(folder):
+    seeds = ({"recipe.epochs": 2, "seed": seed} for seed in range(2))
+    return [TrainingJob(read_settings(None, LINEAR | s), folder / str(s["seed"])) for s in seeds]
+
+
+@contextmanager
+def epochs(*, mark=None, of=True, broken=9):
+    """Die as the second epoch begins, unless there is a mark; stop with an error at ``broken``."""
+    epoch = Loader.epoch
+
+    def deadly(loader, number, start=0):
+        if number == broken:
+            raise DataError("b.jpg is gone")
+        if number == 1 and of and not mark.exists():
+            mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return epoch(loader, number, start)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Loader, "epoch", deadly)
+        yield
+
+
+def dies_once(job):
+    """Train; the run of seed 0 dies at the second epoch of its first attempt."""
+    with epochs(mark=job.folder.with_suffix(".died"), of=job.settings.seed == 0):
+        return run_job(job)
+
+
+@pytest.fixture(scope="module")
+def bucket():
+    with served_bucket() as made:
+        yield made
+
+
+def test_a_run_whose_worker_dies_ends_as_one_in_this_process(cluster, tmp_path):
+    ours = jobs_in(tmp_path / "ray")
+    (tmp_path / "ray").mkdir()
+    found = list(run_jobs(ours, executor=RayRuns(2, run=dies_once), watch=Hearing()))
+    assert sorted(job.folder for job in found) == [job.folder for job in ours]
+    assert (tmp_path / "ray" / "0.died").exists()
+    theirs = list(run_jobs(jobs_in(tmp_path / "here"), executor=InProcess()))
+    for one, other in zip(ours, theirs, strict=True):
+        first, second = (RunFolder(job.folder).predictions("test") for job in (one, other))
+        torch.testing.assert_close(first.logits, second.logits, atol=1e-5, rtol=1e-5)
+        epochs = [r["epoch"] for r in RunFolder(one.folder).journal.read() if "epoch" in r]
+        assert epochs == [1, 2]
+
+
+def test_a_run_under_way_is_told_and_an_error_of_one_is_that_of_the_command(
+    cluster, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("labelwise.shards.ray_cluster.REPORT_SECONDS", 0.02)
+    long = TrainingJob(read_settings(None, LINEAR | {"recipe.epochs": 40}), tmp_path / "long")
+    wrong = TrainingJob(read_settings(None, LINEAR | {"data": "nowhere.csv"}), tmp_path / "wrong")
+    heard = Hearing()
+    runs = run_jobs([long, wrong], executor=RayRuns(1), watch=heard)
+    assert next(runs) == long
+    assert re.search(r"long: (step \d+|epoch \d+/40, 0.\d min left)", "\n".join(heard.messages))
+    with pytest.raises(DataError, match="nowhere"):
+        next(runs)
+
+
+# One run by two workers.
+
+
+def second_worker_dies_once(settings, folder, fresh):
+    """Train; one is killed in the second epoch of the first attempt; in the third both stop."""
+    with epochs(mark=folder / "died", of=os.environ["RANK"] == "1", broken=2):
+        train(settings, folder, fresh=fresh)
+
+
+def test_one_worker_two_of_which_one_dies_and_one_again_train_as_one_process(
+    cluster, bucket, tmp_path, monkeypatch, capsys
+):
+    """The last one goes on in a bucket, into which the run was copied."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    settings = read_settings(None, LINEAR)
+    with epochs(broken=1), pytest.raises(DataError, match="is gone"):
+        train(settings, tmp_path / "ray")
+    dying = partial(RayTraining, run=second_worker_dies_once)
+    monkeypatch.setattr("labelwise.shards.ray_cluster.RayTraining", dying)
+    words = [f"--set={key}={value}" for key, value in LINEAR.items() if key != "data"]
+    words += ["--engine", "ray", "--workers", "2", "-o", str(tmp_path / "ray")]
+    monkeypatch.setattr("sys.argv", ["labelwise", "train", "posterior", *words])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    shown = capsys.readouterr()
+    assert ended.value.code == 1
+    assert "b.jpg is gone" in shown.err
+    assert (tmp_path / "ray" / "died").exists()
+    assert "a worker died; starting all again from the newest checkpoint" in shown.out
+    for path in filter(Path.is_file, (tmp_path / "ray").rglob("*")):
+        bucket.put(path.relative_to(tmp_path).as_posix(), path.read_bytes())
+    with RunFolder.working_in(bucket.place("ray")) as run:
+        RayTraining(1)(settings, run, Hearing(), fresh=False)
+    there = fetched_run(bucket.place("ray"))
+    train(settings, tmp_path / "here")
+    assert_same_weights(there, tmp_path / "here", atol=1e-6, rtol=1e-6)
+    records = RunFolder(there).journal.read()
+    assert [one["epoch"] for one in records if "epoch" in one] == [1, 2, 3]
+
+
+def test_what_a_cluster_does_not_train_is_refused_before_a_worker_starts(tmp_path):
+    for changed, told in (
+        ({"batch_size": 15}, "batch_size must be a multiple of 2 workers, got 15"),
+        ({"effort": "good"}, "--engine ray trains one model, and effort good several"),
+        ({"hardware.devices": 2}, "--devices is for --engine local"),
+        ({"features": "resnet18", "backbone": "resnet18"}, "solved in one process"),
+    ):
+        settings = read_settings(None, LINEAR | changed)
+        with pytest.raises(SettingsError, match=told):
+            RayTraining(2)(settings, RunFolder(tmp_path), Hearing(), fresh=False)
+
+
+def test_a_program_trains_on_a_cluster_by_naming_the_engine(monkeypatch, tmp_path):
+    def ray_training(workers):
+        return lambda settings, *_, fresh: asked.append((workers, settings.backbone, fresh))
+
+    asked, options = [], {"backbone": "identity", "progress": False}
+    monkeypatch.setattr("labelwise.shards.ray_cluster.RayTraining", ray_training)
+    labelwise.train("posterior", tmp_path / "run", engine="ray", workers=2, **options)
+    assert asked == [(2, "identity", False)]
+    with pytest.raises(SettingsError, match="every worker reads the data"):
+        labelwise.train(labelwise.load("posterior"), "table", engine="ray")
+    with pytest.raises(SettingsError, match="engine must be 'local' or 'ray', got 'spark'"):
+        labelwise.train("posterior", "other", engine="spark")
