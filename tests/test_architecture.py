@@ -165,7 +165,8 @@ def state():
     }
 
 
-disable, before = torch.compiler.disable, state()
+disable = torch.compiler.disable
+before = state()
 import labelwise.models.scoring, labelwise.photos, labelwise.server, labelwise.decide
 
 slow = {"torchvision", "timm", "sklearn", "pandas", "rawpy", "scipy.stats", "scipy.io",
