@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from labelwise.cli.app import data_app
-from labelwise.data import LabelTable, load, posterior, scenes
+from labelwise.data import LabelTable, checks, load, posterior, scenes
 from labelwise.data.checks import count_mismatches, describe, fingerprint
 from labelwise.data.export import export, read_feature_file, write_features
 from labelwise.errors import DataError, LabelwiseError, SettingsError
@@ -142,7 +142,9 @@ def test_describe_counts_by_hand():
     assert count_mismatches(table, {"train": 9}, 4) == told
 
 
-def test_pairs_are_those_of_a_matrix_product():
+@pytest.mark.parametrize("few", [256, 0])
+def test_pairs_are_those_of_a_matrix_product(monkeypatch, few):
+    monkeypatch.setattr(checks, "FEW_LABELS", few)  # more are counted by a sparse product
     labels = np.random.default_rng(0).random((300, 9)) < 0.4
     images = FileImages("", [f"{row}.jpg" for row in range(300)])
     facts = describe(LabelTable.from_arrays("abcdefghi", images, labels))
