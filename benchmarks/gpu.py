@@ -129,8 +129,12 @@ def whole(count: int, device: str) -> None:
         (folder / "photos.csv").write_text("\n".join(lines) + "\n")
         print(f"{count} photos made in {time.monotonic() - begun:.0f} s", flush=True)
         network = "tf_efficientnet_lite0"
-        same = ["--deterministic"]
-        for name, more in (("whole-run", []), ("whole-run-again", []), ("whole-run-same", same)):
+        runs = (
+            ("whole-run", "whole-run-first-epoch", []),
+            ("whole-run-again", "whole-run-first-epoch-again", []),
+            ("whole-run-same", "whole-run-first-epoch-same", ["--deterministic"]),
+        )
+        for name, first, more in runs:
             command = [sys.executable, __file__, "--only", "sampled", "train"]
             command += [str(folder / "photos.csv"), "--backbone", network, "--epochs", "3"]
             command += ["--weights", "pretrained", "--precision", "bf16", "--accelerator", device]
@@ -146,7 +150,6 @@ def whole(count: int, device: str) -> None:
                 seconds = [round(one["seconds"], 2) for one in epochs if "seconds" in one]
                 print(f"  seconds of training after each epoch: {seconds}", flush=True)
                 later = min(two - one for one, two in pairwise(seconds))
-                first = name.replace("whole-run", "whole-run-first-epoch")
                 record(first, seconds[0], later)
 
 
