@@ -52,6 +52,13 @@ def found_in(pattern, texts):
     return {f"{name}: {match[0]}" for name, text in texts for match in search.finditer(text)}
 
 
+def test_sentences_are_plain_english():
+    """``is no number`` and the like: words that people stumble over, in code and in messages."""
+    odd = r"(?<![Tt]here )\b(?:is|are) no (?!longer|other|more\b)[a-z]+|gone on with"
+    texts = ((name, " ".join(text.split())) for name, text in SOURCES)
+    assert found_in(rf"{odd}|\bone a (?:core|file|label|row|image)\b", texts) == set()
+
+
 def test_scipy_is_imported_by_the_functions_that_need_it():
     assert found_in(r"^(?:from|import) scipy\b", SOURCES) == set()
 

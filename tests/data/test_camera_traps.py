@@ -373,6 +373,7 @@ def test_photos_on_the_web_are_found_by_their_file_names(package, tmp_path):
         ("deployments.csv", "d2,", "d1,", "'d1' is there twice"),
         ("datapackage.json", '"media.csv"', '"https://x.org/m.csv"', "a path within the package"),
         ("datapackage.json", '"media.csv"', '"../m.csv"', "with a path within the package"),
+        ("datapackage.json", '"media.csv"', '"/m.csv"', "with a path within the package"),
         ("datapackage.json", "1.0/camtrap", "0.1.6/camtrap", "it is Camtrap DP 0.1.6"),
     ],
 )
