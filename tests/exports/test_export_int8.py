@@ -1,11 +1,14 @@
 """Eight-bit files. Oracles: the float32 file on the same photos; predictions of the predictor."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from export_samples import pictures, predictor, spec
+from PIL import Image
+from sklearn.metrics import average_precision_score
 
 from labelwise.data import LabelTable
 from labelwise.errors import LabelwiseError
@@ -91,3 +94,39 @@ def test_too_little_to_fit_on_is_refused(labelled):
     bare = replace(model, link=None)
     with pytest.raises(LabelwiseError, match="only ranks labels has no calibration"):
         quantised_content(bare, facts_of(bare, spec(bare)), table)
+
+
+def test_what_is_lost_has_the_interval_of_its_photos(labelled, done):
+    """Oracle: draws of the held-out photos by hand; too few of them show nothing."""
+    model, table = labelled
+    file, held_out = OnnxModel(*read_model(done.content, "int8")), table.subset(range(1, 120, 2))
+    own = measured_predictions(file, held_out, "held out")
+    reference = measured_predictions(model, held_out, "held out")
+    random, losses = np.random.default_rng(1), []
+    for _ in range(60):
+        rows = random.integers(60, size=60)
+        both = (one.logits[rows] for one in (reference, own))
+        losses.append(-np.subtract(*(average_precision_score(own.labels[rows], s) for s in both)))
+    spread = np.subtract(*np.quantile(losses, [0.975, 0.025]))
+    assert done.lost.value == pytest.approx(done.before.map - done.after.map)
+    assert done.lost.high - done.lost.low == pytest.approx(spread, rel=0.4)
+    assert "too few photos to tell" in str(done)
+    assert features_of(file.proto).width == model.model.backbone.channels  # as its index needs
+
+
+def test_evaluate_measures_an_exported_file(labelled, tmp_path, run_verb):
+    model, table = labelled
+    model.save(tmp_path / "run")
+    lines = ["path," + ",".join(f'"{name}"' for name in model.space.names)]
+    for row in range(40):
+        Image.fromarray(table.images.pixels[row]).save(tmp_path / f"{row}.png")
+        lines.append(f"{row}.png," + ",".join(map(str, table.targets()[0][row].astype(int))))
+    (tmp_path / "photos.csv").write_text("\n".join(lines))
+    out, data = tmp_path / "m.onnx", tmp_path / "photos.csv"
+    run_verb("export", tmp_path / "run", "-o", out, "--data", data, "--pictures", 4)
+    options = ("--data", data, "--json", "--query-length", 0)
+    found = json.loads(run_verb("evaluate", out, *options))
+    expected = json.loads(run_verb("evaluate", tmp_path / "run", *options))
+    assert found["ranking"]["map_class"] == pytest.approx(
+        expected["ranking"]["map_class"], abs=1e-6
+    )
