@@ -1,4 +1,4 @@
-"""Whether runs of one seed are equal to the bit on a GPU: ``benchmarks/determinism.py FOLDER TRIALS``.
+"""Whether runs of one seed are equal to the bit on a GPU: ``determinism.py FOLDER TRIALS``.
 
 TRIALS whole runs of ``scenes``, and as many that are killed with SIGKILL at a random moment and
 resumed, each in a process of its own. Prints one JSON line a run, with the hash of its weights;
