@@ -161,6 +161,7 @@ def test_photos_of_a_folder_become_a_table_to_label(place, monkeypatch, capsys):
     monkeypatch.chdir(place)
     ask = ["data", "next", "photos", "-m", "model", "--budget", 8, "-o", "next.csv"]
     run(*ask, "--page", "n.html")
+    assert "nothing else is unknown" not in capsys.readouterr().out  # 8 of 8 were asked for
     table = load("next.csv")
     assert len(table) == 8
     assert table.space.names == LABELS
@@ -176,7 +177,9 @@ def test_photos_of_a_folder_become_a_table_to_label(place, monkeypatch, capsys):
     write_csv(place / "part.csv", ("path", *LABELS), rows)
     capsys.readouterr()
     run("data", "next", "part.csv", "-m", "model", "-o", "again.csv", "--by", "diverse")
-    assert "4 photos of 8" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "4 photos of 8" in said
+    assert "nothing else is unknown: 4 instead of" in said
     assert set(load("again.csv").ids) == {path for path, *_ in rows[4:]}
 
 

@@ -72,6 +72,14 @@ def test_calibrate_between_splits(scores, tmp_path):
     assert (out / "charts" / "reliability-all-entries.svg").exists()
 
 
+def test_few_labels_print_a_table_or_json_alone(undivided, tmp_path):
+    words = ("calibrate", undivided, "--scores", "probs", "--calibrator", "few")
+    shown = must_run(*words, "-o", tmp_path / "few").stdout
+    assert "share of all rows" in shown
+    assert "wrote probabilities of all rows with 90 % intervals" in " ".join(shown.split())
+    assert "ranking" in json.loads(must_run(*words, "--json", "-o", tmp_path / "json").stdout)
+
+
 def test_calibrate_one_undivided_file_says_once_that_it_is_cross_fitted(undivided, tmp_path):
     words = ("calibrate", undivided, "--scores", "probs")
     for more in (("--calibrator", "platt", "-o", tmp_path / "c"), ("--rule", "best-f")):
