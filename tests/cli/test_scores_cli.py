@@ -103,6 +103,9 @@ def test_decide_shows_each_label_on_the_rows_it_was_fitted_on_and_on_others(undi
         assert row["chosen"] == chosen.sum()
     shown = run("calibrate", scores, "--scores", "logits", "--rule", "cost-1-5", *APART).stdout
     assert "per label, on other rows (95 % intervals)" in shown
+    assert ("specificity" in shown, "recall" in shown) == (False, True)
+    at = run("calibrate", scores, "--scores", "logits", "--rule", "sensitivity-0.8", *APART).stdout
+    assert "specificity" in at
 
 
 def test_decide_makes_a_promise_and_checks_it_on_other_rows(tmp_path):
