@@ -178,6 +178,11 @@ WAYS = {
     "labelwise-apart": by_labelwise_apart,
     "ray-data-apart": by_ray_data_apart,
 }
+PEERS = {  # of a peer, the figure and our way beside it
+    "ray-data": ("beside-ray-data-{kind}", "labelwise-ray"),
+    "daft": ("beside-daft-{kind}", "labelwise"),
+    "ray-data-apart": ("beside-apart-{kind}", "labelwise-apart"),
+}
 
 
 class Marked:
@@ -303,12 +308,9 @@ def compare(ways: dict[str, str], model: str, folders, repeats: int, server: str
     for way, python in ways.items():
         found[way] = rate(python, way, model, *folders, server, repeats)
         print(f"{kind:8s} {way:14s} {found[way]:8.2f} photos per processor second", flush=True)
-    if {"labelwise-ray", "ray-data"} <= {*found}:
-        record(f"beside-ray-data-{kind}", found["labelwise-ray"], found["ray-data"])
-    if {"labelwise-apart", "ray-data-apart"} <= {*found}:
-        record(f"beside-apart-{kind}", found["labelwise-apart"], found["ray-data-apart"])
-    if {"labelwise", "daft"} <= {*found}:
-        record(f"beside-daft-{kind}", found["labelwise"], found["daft"])
+        name, ours = PEERS.get(way, ("", ""))
+        if ours in found:  # at once: a run may be ended before its last way
+            record(name.format(kind=kind), found[ours], found[way])
 
 
 def main() -> None:
