@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from sklearn.metrics import average_precision_score
 
-from labelwise.retrieval import count_queries, retrieval_map
-from labelwise.retrieval.quality import CostTable, all_queries
+from labelwise.queries import count_queries, retrieval_map
+from labelwise.queries.quality import CostTable, all_queries
 
 IMAGES, LABELS = 40_137, 80
 BRANCHES, SLOW_QUERIES = 16, 100

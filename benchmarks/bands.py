@@ -37,17 +37,17 @@ import torch
 from torch import Tensor
 from training import constant, epochs_of, our_step, rate
 
-from labelwise.data.table import LabelTable
 from labelwise.decide import Threshold
+from labelwise.learn.backbones import create_backbone
 from labelwise.links import Sigmoid
 from labelwise.models import HeadSpec, Model, Predictor
 from labelwise.models.scoring import score
-from labelwise.networks.backbones import create_backbone
 from labelwise.pictures import FileImages, Transform
 from labelwise.pictures.batches import read_ahead
 from labelwise.pictures.processes import borrowed_processes, items_ahead
 from labelwise.pictures.transform import Bands, BandScale
 from labelwise.pictures.worker import SLOT_BYTES, Entry, Kind, OneImage, Work, fill
+from labelwise.tables.table import LabelTable
 from labelwise.training import loader as pixels
 from labelwise.training.loader import Loader
 from labelwise.types import LabelSpace

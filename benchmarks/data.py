@@ -22,10 +22,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
 
-from labelwise.data import LabelTable, scenes
-from labelwise.data.derived import stratified_split
 from labelwise.pictures import FeatureRows
 from labelwise.pictures.decode import decode
+from labelwise.tables import LabelTable, scenes
+from labelwise.tables.derived import stratified_split
 
 
 def seconds(function, *arguments):
@@ -91,7 +91,7 @@ def measure_split(quick):
 
 CHILD = """
 import json, resource, sys, time
-from labelwise.data import load
+from labelwise.tables import load
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 start = time.perf_counter()
 table = load(sys.argv[1], check_files=False)
@@ -134,7 +134,7 @@ def measure_csv(quick):
 ANONYMOUS = """
 import json, sys, time
 import numpy as np
-from labelwise.data import load
+from labelwise.tables import load
 def anonymous():
     lines = open("/proc/self/status").read().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon")) / 1024

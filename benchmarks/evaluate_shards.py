@@ -20,8 +20,8 @@ import torch
 from measure import measure
 
 from labelwise.evaluation import evaluate
+from labelwise.learn.methods import link_to_spec
 from labelwise.links import Sigmoid
-from labelwise.methods import link_to_spec
 from labelwise.predictions import Predictions
 from labelwise.shards import LocalEngine, Manifest, ShardRecord, evaluate_shards, storage_at
 from labelwise.shards.engine import shard_name

@@ -24,18 +24,18 @@ import torch
 from onnx import ModelProto
 from PIL import Image
 
-from labelwise.data import LabelTable
 from labelwise.decide import Threshold
 from labelwise.exports import int8
 from labelwise.exports.onnx_file import assemble, export_network, export_onnx, facts_of
 from labelwise.exports.torch_programs import export_openvino
 from labelwise.exports.web import export_web
+from labelwise.learn.backbones import create_backbone
 from labelwise.links import Sigmoid
 from labelwise.models import HeadSpec, Model, Predictor
 from labelwise.models.graph_file import Facts
 from labelwise.models.graph_model import OnnxModel, OpenVinoModel
-from labelwise.networks.backbones import create_backbone
 from labelwise.pictures import ArrayImages
+from labelwise.tables import LabelTable
 from labelwise.types import LabelSpace
 
 LABELS = 80

@@ -26,12 +26,12 @@ import torch
 from scipy.special import expit
 from scipy.stats import norm
 
+from labelwise.base.bounds import clopper_pearson
 from labelwise.decide import Threshold
 from labelwise.evaluation import Subgroups, evaluate
 from labelwise.evaluation.assemble import auroc_interval
 from labelwise.links import Sigmoid
 from labelwise.metrics import average_precision, calibration_interval, reliability
-from labelwise.numeric.bounds import clopper_pearson
 from labelwise.papers.comparison import compare_to_best
 from labelwise.predictions import Predictions
 

@@ -41,12 +41,12 @@ from measure import measure
 from PIL import Image
 
 import labelwise
-from labelwise.data import LabelTable
 from labelwise.decide import best_f
 from labelwise.metrics import confusion
 from labelwise.models.run_folder import RunFolder
 from labelwise.pictures import FeatureRows
 from labelwise.predictions import Predictions
+from labelwise.tables import LabelTable
 from labelwise.training.run import better_by
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))

@@ -31,10 +31,10 @@ from measure import record
 from torch import Tensor
 from training import LABELS, make_model, make_sgd
 
-from labelwise.data.table import LabelTable
-from labelwise.networks.backbones import create_backbone
-from labelwise.objectives import BCE
+from labelwise.learn.backbones import create_backbone
+from labelwise.learn.objectives import BCE
 from labelwise.pictures.memory import ArrayImages
+from labelwise.tables.table import LabelTable
 from labelwise.training.execution import (
     GraphedModel,
     LossFunction,

@@ -35,6 +35,7 @@ import torch
 from groups import CUT, NOISE, share, sizes_of, world
 from scipy.special import logit, ndtr
 
+from labelwise.base.groups import Groups
 from labelwise.decide import Threshold, false_alarms_at, recall_at, specificity_at
 from labelwise.decide.thresholds import label_figures
 from labelwise.evaluation import evaluate
@@ -49,7 +50,6 @@ from labelwise.evaluation.intervals import (
 from labelwise.links import Sigmoid
 from labelwise.metrics import average_precision
 from labelwise.metrics.shift import compare_photos, held_out_shares
-from labelwise.numeric.groups import Groups
 from labelwise.papers.compare import _covariance, _freedom
 from labelwise.papers.comparison import compare_to_best
 from labelwise.papers.measures import (

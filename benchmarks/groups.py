@@ -27,6 +27,8 @@ import numpy as np
 import torch
 from scipy.special import expit, logit, ndtr
 
+from labelwise.base.bounds import clopper_pearson
+from labelwise.base.groups import Groups
 from labelwise.decide import (
     Answered,
     Evidence,
@@ -39,8 +41,6 @@ from labelwise.decide.audits import ListCheck
 from labelwise.evaluation import evaluate
 from labelwise.links import Sigmoid
 from labelwise.metrics import average_precision, calibration_interval
-from labelwise.numeric.bounds import clopper_pearson
-from labelwise.numeric.groups import Groups
 from labelwise.predictions import Predictions
 
 CUT = 0.7

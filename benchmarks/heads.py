@@ -27,10 +27,10 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from labelwise.data.generated import posterior
+from labelwise.learn.objectives.convex import CoinLoss
 from labelwise.metrics import average_precision, log_loss
-from labelwise.objectives.convex import CoinLoss
 from labelwise.pictures import FeatureRows
+from labelwise.tables.generated import posterior
 from labelwise.training.solve import solve
 from labelwise.types import Targets
 

@@ -18,7 +18,7 @@ import torch
 from measure import Measured, measure, record
 from torch import Tensor
 
-from labelwise.objectives.convex import CoinLoss
+from labelwise.learn.objectives.convex import CoinLoss
 from labelwise.training import solve as solver
 from labelwise.training.solve import Design, Solution, solve
 from labelwise.types import Targets

@@ -31,11 +31,11 @@ import numpy as np
 import pyarrow.parquet as pq
 from PIL import Image
 
-from labelwise.data import load
 from labelwise.errors import DataError
 from labelwise.photos import Index
 from labelwise.photos.tagging import promised_rule, tags_of
 from labelwise.photos.xmp import entries
+from labelwise.tables import load
 
 LEVELS = (0.05, 0.1, 0.2)
 Truth = dict[str, set[str]]

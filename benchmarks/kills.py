@@ -33,9 +33,9 @@ import torch
 from PIL import Image
 
 from labelwise.decide import Threshold
+from labelwise.learn.backbones import create_backbone
 from labelwise.links import Sigmoid
 from labelwise.models import HeadSpec, Model, Predictor
-from labelwise.networks.backbones import create_backbone
 from labelwise.shards.ray_cluster import require_ray
 from labelwise.types import LabelSpace
 

@@ -44,9 +44,9 @@ from labelwise.answers.suspects import (
     promise_suspects,
 )
 from labelwise.calibration import few_labels, platt, temperature
-from labelwise.data import posterior
 from labelwise.links import Sigmoid
 from labelwise.metrics import average_precision, log_loss
+from labelwise.tables import posterior
 
 HIDDEN = 0.05
 REFITS = 3

@@ -18,8 +18,8 @@ from pathlib import Path
 import numpy as np
 from shifts import photos_of, three_times
 
+from labelwise.base.bounds import clopper_pearson
 from labelwise.metrics.shift import PointsOfPhotos, compare_photos, far_points, held_out_shares
-from labelwise.numeric.bounds import clopper_pearson
 from labelwise.photos.embeddings import WIDTH, Projection
 
 OUTCOMES = ("alike", "shares differ", "pictures differ")

@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from labelwise.methods import METHODS, READINGS, find_method, make_objective
+from labelwise.learn.methods import METHODS, READINGS, find_method, make_objective
 from labelwise.types import DatasetFacts, Outputs, Targets
 
 PAGE = Path(__file__).parents[1] / "evidence" / "links.md"

@@ -16,8 +16,8 @@ from urllib.parse import parse_qs, urlsplit
 
 from measure import measure
 
+from labelwise.base import storage
 from labelwise.shards.inputs import find_rows
-from labelwise.system import storage
 
 
 def make(folder, files, each):

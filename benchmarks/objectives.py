@@ -21,9 +21,9 @@ from measure import measure
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, softplus
 
-from labelwise.methods import METHODS, make_objective
-from labelwise.objectives import Objective, average_k_candidates, label_pair_loss
-from labelwise.objectives.base import split_labels
+from labelwise.learn.methods import METHODS, make_objective
+from labelwise.learn.objectives import Objective, average_k_candidates, label_pair_loss
+from labelwise.learn.objectives.base import split_labels
 from labelwise.types import DatasetFacts, Outputs, Targets
 
 MIB = 2**20

@@ -17,10 +17,10 @@ import torch
 from torch import Tensor, nn
 
 from labelwise.calibration import platt
-from labelwise.data.generated import posterior
+from labelwise.learn.methods import make_objective
+from labelwise.learn.objectives import Objective, PhiLink, precise_normalizer
 from labelwise.links import Link
-from labelwise.methods import make_objective
-from labelwise.objectives import Objective, PhiLink, precise_normalizer
+from labelwise.tables.generated import posterior
 from labelwise.types import DatasetFacts
 
 

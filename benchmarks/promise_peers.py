@@ -30,6 +30,7 @@ import numpy as np
 from estimate import made_worlds
 from scipy.special import expit
 
+from labelwise.base.bounds import clopper_pearson, hoeffding_bentkus_p_values
 from labelwise.decide import (
     Answered,
     Evidence,
@@ -38,7 +39,6 @@ from labelwise.decide import (
     promise_precision,
     promise_recall,
 )
-from labelwise.numeric.bounds import clopper_pearson, hoeffding_bentkus_p_values
 
 PEERS = {"MAPIE": "mapie", "ppi-python": "ppi-python"}
 LEVELS, CONFIDENCE = {"precision": 0.5, "recall": 0.8}, 0.95

@@ -32,7 +32,6 @@ from measure import measure
 from scipy.stats import binomtest
 
 from labelwise.calibration import platt
-from labelwise.data import posterior
 from labelwise.decide import (
     Evidence,
     Threshold,
@@ -47,6 +46,7 @@ from labelwise.decide import (
 )
 from labelwise.links import Sigmoid
 from labelwise.predictions import Predictions
+from labelwise.tables import posterior
 
 
 def problem(path):

@@ -12,8 +12,8 @@ import torch
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
-import labelwise.objectives.quasibinary as quasibinary
-from labelwise.objectives import Quasibinary
+import labelwise.learn.objectives.quasibinary as quasibinary
+from labelwise.learn.objectives import Quasibinary
 
 LABELS, TRAIN = 6, 1400
 

@@ -15,7 +15,7 @@ import argparse
 import numpy as np
 from promises import problem
 
-from labelwise.retrieval import Query, bind, calibrate_query
+from labelwise.queries import Query, bind, calibrate_query
 from labelwise.types import LabelSpace
 
 KINDS = ("1", "2", "3", "4", "5", "a | b", "(a | b), c")

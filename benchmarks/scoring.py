@@ -36,15 +36,15 @@ from torchvision.transforms import (
     ToTensor,
 )
 
+from labelwise.base.allocator import keep_freed_memory
 from labelwise.decide import Threshold
+from labelwise.learn.backbones import create_backbone
 from labelwise.links import Sigmoid
 from labelwise.models import HeadSpec, Model, Predictor
 from labelwise.models.scoring import score
-from labelwise.networks.backbones import create_backbone
 from labelwise.pictures import FileImages
 from labelwise.pictures.decode import by_pillow, decode, decode_pixels
 from labelwise.pictures.prefetch import available_cores
-from labelwise.system.allocator import keep_freed_memory
 from labelwise.types import LabelSpace
 
 BACKBONES, LABELS = ("small-cnn", "efficientnet_lite0"), 80

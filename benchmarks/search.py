@@ -31,9 +31,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from measure import record
 
+from labelwise.base.progress import Silent
 from labelwise.decide import Threshold
+from labelwise.learn.methods import link_to_spec, rule_to_spec
 from labelwise.links import Sigmoid
-from labelwise.methods import link_to_spec, rule_to_spec
 from labelwise.models import HeadSpec, ModelSpec, Predictor
 from labelwise.models.scoring import score
 from labelwise.photos import Index, update_index
@@ -45,8 +46,7 @@ from labelwise.photos.query import answer
 from labelwise.photos.topk import LabelOdds, OddsRanking, ScoreRanking, ranking_of
 from labelwise.pictures import FileImages, Transform
 from labelwise.pictures.decode import IMAGE_SUFFIXES
-from labelwise.retrieval import Query, bind
-from labelwise.system.progress import Silent
+from labelwise.queries import Query, bind
 from labelwise.types import LabelSpace
 
 TOP = 50

@@ -53,11 +53,11 @@ from serve_load import Processor, closed_load, open_load, request_bytes, residen
 from serve_watched import own_pauses
 
 from labelwise.decide import Threshold
+from labelwise.learn.backbones import create_backbone
 from labelwise.links import Sigmoid
 from labelwise.models import HeadSpec, Model, Predictor
 from labelwise.models.run_folder import RunFolder
 from labelwise.models.scoring import score
-from labelwise.networks.backbones import create_backbone
 from labelwise.photos import Index
 from labelwise.photos.index import IndexFacts
 from labelwise.photos.store import Content

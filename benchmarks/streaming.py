@@ -27,10 +27,10 @@ from PIL import Image
 from scoring_gpu import noisy_photo
 from torch import Tensor
 
-from labelwise.data import LabelTable, load
-from labelwise.networks.backbones import Backbone
+from labelwise.learn.backbones import Backbone
 from labelwise.pictures import FileImages, Transform
 from labelwise.pictures.decode import decode
+from labelwise.tables import LabelTable, load
 from labelwise.training import features
 from labelwise.training import loader as pixels
 from labelwise.training.loader import Loader

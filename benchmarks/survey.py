@@ -24,8 +24,8 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Literal
 
+from labelwise.base.special import stdtr
 from labelwise.errors import SettingsError
-from labelwise.numeric.special import stdtr
 from labelwise.papers.comparison import table_lines
 from labelwise.papers.survey import (
     CELLS,

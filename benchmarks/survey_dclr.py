@@ -12,9 +12,9 @@ from pathlib import Path
 
 import torch
 
-from labelwise.methods import HEADS, METHODS, Method
-from labelwise.networks.heads import LabelFeatures
-from labelwise.objectives import BCE, DynamicCorrelations, SmoothedBCE
+from labelwise.learn.heads import LabelFeatures
+from labelwise.learn.methods import HEADS, METHODS, Method
+from labelwise.learn.objectives import BCE, DynamicCorrelations, SmoothedBCE
 from labelwise.papers.survey import SurveyCell, SurveyPlan, _opened, rows_of, survey_method
 
 SIZES = {"num_images": "num_images", "num_labels": "num_labels"}

@@ -31,12 +31,12 @@ from PIL import Image
 from torch import Tensor
 from torch.nn.functional import pad
 
-from labelwise.methods import make_objective
+from labelwise.learn.backbones import create_backbone
+from labelwise.learn.heads import Head, LabelFeatures, WordDecoder
+from labelwise.learn.methods import make_objective
+from labelwise.learn.objectives import DynamicCorrelations, Objective
 from labelwise.metrics import average_precision
 from labelwise.models import HeadSpec, Model
-from labelwise.networks.backbones import create_backbone
-from labelwise.networks.heads import Head, LabelFeatures, WordDecoder
-from labelwise.objectives import DynamicCorrelations, Objective
 from labelwise.papers.survey import (
     Dealt,
     SurveyCell,

@@ -40,15 +40,15 @@ from torch.utils.data import DataLoader
 from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
-from labelwise.data.table import LabelTable
+from labelwise.learn.backbones import create_backbone
+from labelwise.learn.heads import LinearHead
+from labelwise.learn.objectives import BCE
 from labelwise.models import Model
-from labelwise.networks.backbones import create_backbone
-from labelwise.networks.heads import LinearHead
-from labelwise.objectives import BCE
 from labelwise.pictures import Transform
 from labelwise.pictures.memory import ArrayImages
 from labelwise.pictures.processes import WORTH_STARTING
 from labelwise.pictures.sources import FileImages
+from labelwise.tables.table import LabelTable
 from labelwise.training.execution import GraphedModel, accelerated
 from labelwise.training.loader import Batch, BatchRows, DecodingStore, FedStore, Loader
 from labelwise.types import Outputs, Targets

@@ -23,11 +23,11 @@ import numpy as np
 import pyarrow.parquet as pq
 
 import labelwise
-from labelwise.data import LabelTable
-from labelwise.data.votes import Votes, count_votes, model_workers
+from labelwise.base.names import Names
 from labelwise.metrics import brier_score, log_loss, log_loss_from_logs, reliability
 from labelwise.pictures import BytesImages
-from labelwise.system.names import Names
+from labelwise.tables import LabelTable
+from labelwise.tables.votes import Votes, count_votes, model_workers
 from labelwise.training.features import compute, frozen_backbone
 
 WORKERS, GUESSERS = 50, 10

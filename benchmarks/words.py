@@ -25,9 +25,9 @@ import pyarrow.parquet as pq
 import torch
 
 from labelwise.decide import promise_tags
+from labelwise.learn.objectives.convex import CoinLoss
 from labelwise.links import Link
 from labelwise.metrics import average_precision, reliability
-from labelwise.objectives.convex import CoinLoss
 from labelwise.photos.words import ClassesAndWords, TextHead, WordList
 from labelwise.photos.words.answered import answered_head
 from labelwise.photos.words.start import features_of

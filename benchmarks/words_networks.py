@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from labelwise.networks.backbones import create_backbone
+from labelwise.learn.backbones import create_backbone
 
 RESULTS = Path(__file__).parent / "results" / "words_networks.json"
 FAMILIES = {

@@ -11,7 +11,7 @@ import pytest
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import make_server
 
-from labelwise.system import storage
+from labelwise.base import storage
 
 
 class Faulty:

@@ -7,7 +7,7 @@ from math import cos, pi
 import torch
 from torch import Tensor
 
-from labelwise.objectives import Objective
+from labelwise.learn.objectives import Objective
 from labelwise.types import DatasetFacts, Outputs, Targets
 
 Make = Callable[[DatasetFacts], Objective]

@@ -21,9 +21,9 @@ from pathlib import Path
 
 from labelwise.cli import train as demo_verb
 from labelwise.cli.app import main
-from labelwise.data import scenes
-from labelwise.data.load import GENERATED
 from labelwise.pictures.worker_starter import can_start
+from labelwise.tables import scenes
+from labelwise.tables.load import GENERATED
 
 PHOTOS = 12
 EXPECTED = {"serve": 130, "refused": 1}  # the server is stopped by Ctrl-C

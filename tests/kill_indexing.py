@@ -22,12 +22,12 @@ from pathlib import Path
 import numpy as np
 from search_setup import LABELS, picture, save_model
 
+from labelwise.base.progress import Silent
 from labelwise.models import Predictor
 from labelwise.photos import Index, update_index
 from labelwise.photos import ingest as scored_files
 from labelwise.photos.query import answer
-from labelwise.retrieval import Query
-from labelwise.system.progress import Silent
+from labelwise.queries import Query
 
 
 def fork(work, *arguments):

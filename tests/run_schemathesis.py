@@ -13,8 +13,8 @@ from pathlib import Path
 from search_setup import picture, save_model
 from web_setup import running
 
+from labelwise.base.progress import Silent
 from labelwise.photos import update_index
-from labelwise.system.progress import Silent
 
 
 def main() -> int:

@@ -7,8 +7,8 @@ import torch
 
 from labelwise.decide import Rule
 from labelwise.evaluation import evaluate
+from labelwise.learn.methods import link_to_spec, rule_to_spec
 from labelwise.links import Link, Sigmoid
-from labelwise.methods import link_to_spec, rule_to_spec
 from labelwise.models import HeadSpec, ModelSpec
 from labelwise.pictures import Transform
 from labelwise.predictions import Predictions

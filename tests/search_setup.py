@@ -7,9 +7,9 @@ import torch
 from PIL import Image
 
 from labelwise.decide import Threshold
+from labelwise.learn.backbones import create_backbone
 from labelwise.links import Sigmoid
 from labelwise.models import HeadSpec, Model, Predictor
-from labelwise.networks.backbones import create_backbone
 from labelwise.predictions import Predictions
 from labelwise.types import LabelSpace
 

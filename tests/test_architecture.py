@@ -35,12 +35,12 @@ def classes():
 SQUASHES = re.compile(r"\b(?:sigmoid|softmax|expit|log_expit|logsigmoid)\(")
 # Log-odds of a fit of their own, not logits of a model: a Newton step, a threshold, a true chance.
 OWN_ODDS = {
-    "data/generated.py",
+    "tables/generated.py",
     "decide/promised_rules.py",
     "scores/calls.py",  # of detections, by what a person checked
     "answers/suspects.py",
     "metrics/shift.py",
-    "retrieval/bound_query.py",
+    "queries/bound_query.py",
     "photos/words/answered.py",  # of a share, not of a photo
     "photos/words/classes.py",  # how much each class counts for a word
 }
@@ -64,7 +64,7 @@ def test_scipy_is_imported_by_the_functions_that_need_it():
 
 
 def test_only_links_objectives_and_ops_turn_logits_into_probabilities():
-    allowed = ("links.py", "numeric/", "objectives/", "calibration/", "networks/")
+    allowed = ("links.py", "base/", "learn/", "calibration/")
     others = [(name, text) for name, text in SOURCES if not name.startswith(allowed)]
     assert {name for name, text in others if SQUASHES.search(text)} == OWN_ODDS
 
@@ -150,7 +150,7 @@ for name in ("filterwarnings", "simplefilter", "resetwarnings"):
 shown, hook = warnings.showwarning, sys.excepthook
 import labelwise
 
-heavy = {"torch", "numpy", "pyarrow", "PIL", "pydantic", "labelwise.system.allocator"}
+heavy = {"torch", "numpy", "pyarrow", "PIL", "pydantic", "labelwise.base.allocator"}
 found += [f"import labelwise loads {name}" for name in heavy & {*sys.modules}]
 import PIL.Image, torch
 

@@ -19,7 +19,7 @@ from labelwise.calibration import platt
 from labelwise.decide import Threshold, best_f
 from labelwise.links import Link, Sigmoid
 from labelwise.metrics import average_precision
-from labelwise.objectives import SPA
+from labelwise.learn.objectives import SPA
 from torch import Tensor
 
 

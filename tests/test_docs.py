@@ -29,7 +29,7 @@ sys.path.insert(0, str(ROOT / "docs" / "_reference"))
 from arguments import DESCRIBED, MEANINGS, arguments_of, exported, meaning  # noqa: E402
 
 from labelwise.cli.app import app  # noqa: E402
-from labelwise.data import scenes  # noqa: E402
+from labelwise.tables import scenes  # noqa: E402
 
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
 FENCE = re.compile(r"^([ ]*)```(\w+)([^\n]*)\n(.*?)^\1```$", re.M | re.S)
@@ -187,7 +187,7 @@ def test_the_site_builds_strictly_and_asks_the_network_for_nothing(tmp_path):
     assert re.search(r"<pre>.*?pip.*?--index-url.*?</pre>", install, re.S), "a block"
     assert 'id="labelwise.api.train"' in (tmp_path / "reference" / "api.html").read_text()
     reference = (tmp_path / "reference" / "objectives.html").read_text()
-    shown = reference[reference.index('id="labelwise.objectives.cross_entropy.spa_loss"') :]
+    shown = reference[reference.index('id="labelwise.learn.objectives.cross_entropy.spa_loss"') :]
     assert "the model's outputs, one per image and label." in shown
     assert shown.index("Parameters") < shown.index("Returns") < shown.index("<h2")
 

@@ -11,12 +11,12 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
+from labelwise.base.files import without_sum
 from labelwise.calibration import Platt
 from labelwise.errors import CheckpointError, DataError, LabelwiseError
+from labelwise.learn.methods import link_to_spec
 from labelwise.links import Sigmoid, Softmax
-from labelwise.methods import link_to_spec
 from labelwise.predictions import Predictions
-from labelwise.system.files import without_sum
 from labelwise.types import matching_columns
 
 

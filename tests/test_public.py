@@ -13,8 +13,8 @@ from tiny_run import tiny_table
 
 import labelwise
 from labelwise import evaluation, photos
+from labelwise.base.progress import Silent
 from labelwise.errors import CheckpointError, DataError, SettingsError
-from labelwise.system.progress import Silent
 
 PACKAGE = Path(labelwise.__file__).parent
 

@@ -13,8 +13,6 @@ from typed import must_run
 
 from labelwise.answers.suspects import Reviewed, repair
 from labelwise.calibration import CALIBRATORS
-from labelwise.data import LabelTable, describe, fingerprint, flip_labels, load
-from labelwise.data.table import join
 from labelwise.errors import DataError, SettingsError
 from labelwise.links import Sigmoid
 from labelwise.models import Predictor
@@ -22,6 +20,8 @@ from labelwise.models.run_folder import RunFolder
 from labelwise.papers.measures import FinishedRun, image_effects, measure
 from labelwise.pictures import FileImages
 from labelwise.predictions import Predictions
+from labelwise.tables import LabelTable, describe, fingerprint, flip_labels, load
+from labelwise.tables.table import join
 from labelwise.training.run import train
 from labelwise.training.settings import read_settings
 

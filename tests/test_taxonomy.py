@@ -17,16 +17,16 @@ from scipy.special import logit
 from typed import must_run, refused
 
 from labelwise.contrib.skos import read_skos
-from labelwise.data import LabelTable, load, obey_taxonomy
 from labelwise.decide import OnePerGroup, Threshold
 from labelwise.errors import DataError
 from labelwise.evaluation import evaluate
 from labelwise.links import Grouped, Sigmoid, consistent_log_probs
 from labelwise.models.scoring import Scored, obeying
 from labelwise.pictures import FileImages
+from labelwise.queries import Query, rank
+from labelwise.queries.bound_query import bind
 from labelwise.report import write_report
-from labelwise.retrieval import Query, rank
-from labelwise.retrieval.bound_query import bind
+from labelwise.tables import LabelTable, load, obey_taxonomy
 from labelwise.taxonomy import AttributeColumns, AttributeGroups, LabelTree, Taxonomy
 from labelwise.types import LabelSpace
 

@@ -8,9 +8,9 @@ from PIL import Image
 
 from labelwise.calibration import Platt
 from labelwise.decide import Threshold
+from labelwise.learn.backbones import create_backbone
 from labelwise.links import Sigmoid
 from labelwise.models import HeadSpec, Model, Predictor
-from labelwise.networks.backbones import create_backbone
 from labelwise.types import LabelSpace
 
 NAMES = ("dog", "cat", 'odd, "name"|x')

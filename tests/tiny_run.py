@@ -3,10 +3,10 @@
 import numpy as np
 import torch
 
-from labelwise.data import LabelTable
+from labelwise.base.progress import Silent
+from labelwise.base.tensors import load_tensors
 from labelwise.pictures import FeatureRows
-from labelwise.system.progress import Silent
-from labelwise.system.tensors import load_tensors
+from labelwise.tables import LabelTable
 from labelwise.training.settings import read_settings
 
 

@@ -13,7 +13,7 @@ from torch import nn
 from torch.multiprocessing.spawn import start_processes
 from torch.nn.parallel import DistributedDataParallel
 
-from labelwise.methods import METHODS, make_objective
+from labelwise.learn.methods import METHODS, make_objective
 from labelwise.types import Outputs, Targets
 
 ROWS, LABELS, STEPS = 8, 5, 2

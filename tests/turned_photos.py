@@ -5,8 +5,8 @@ import torch
 from PIL import Image
 
 from labelwise.decide import Threshold
+from labelwise.learn.backbones import create_backbone
 from labelwise.models import HeadSpec, Model, Predictor
-from labelwise.networks.backbones import create_backbone
 from labelwise.types import LabelSpace
 
 NAMES = ("dog", "red car", "Straße", "a,b")

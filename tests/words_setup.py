@@ -15,7 +15,7 @@ from PIL import Image
 from safetensors.torch import save_file
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
-from labelwise.networks.backbones import create_backbone
+from labelwise.learn.backbones import create_backbone
 
 ARCHITECTURE, SIDE = "test_resnet", 32
 COLOURS = {"red": (220, 30, 30), "green": (30, 190, 40), "blue": (40, 50, 220)}

@@ -13,8 +13,8 @@ import yaml
 
 MEANINGS: dict[str, str] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text("utf-8"))
 DESCRIBED = (
-    *("objectives", "links", "calibration", "decide", "metrics", "retrieval"),
-    "networks.heads",
+    *("learn.objectives", "links", "calibration", "decide", "metrics", "queries"),
+    "learn.heads",
 )
 ROLE = re.compile(r":(?:func|class|meth|mod|attr):`~?([^`]+)`")
 

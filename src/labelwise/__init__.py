@@ -12,17 +12,19 @@ and editors see them all.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from labelwise.system.lazy import imported_later
+from labelwise.base.lazy import imported_later
 
 if TYPE_CHECKING:
-    from labelwise import data, decide, metrics, objectives, retrieval
+    from labelwise import decide, metrics, queries, tables
     from labelwise.api import calibrate, evaluate, export, load_run, predict, train
-    from labelwise.data import LabelTable, load
     from labelwise.decide import Rule, Threshold, TopK
     from labelwise.errors import LabelwiseError
     from labelwise.evaluation import Evaluation
+    from labelwise.learn import objectives
+    from labelwise.learn.heads import Head
+    from labelwise.learn.methods import METHODS, Method
+    from labelwise.learn.objectives import BCE, SPA, LabelPairs, Objective, Quasibinary, TwoWay
     from labelwise.links import Link, Sigmoid, Softmax
-    from labelwise.methods import METHODS, Method
     from labelwise.models import (
         ModelSpec,
         Predictor,
@@ -33,11 +35,10 @@ if TYPE_CHECKING:
         score,
         scoring,
     )
-    from labelwise.networks.heads import Head
-    from labelwise.objectives import BCE, SPA, LabelPairs, Objective, Quasibinary, TwoWay
     from labelwise.photos import Index, search
     from labelwise.predictions import Predictions
-    from labelwise.retrieval import Query, retrieval_map
+    from labelwise.queries import Query, retrieval_map
+    from labelwise.tables import LabelTable, load
     from labelwise.types import LabelSpace, Outputs, Targets
 
 __version__ = "0.3.0"
@@ -74,7 +75,6 @@ __all__ = [
     "TwoWay",
     "__version__",
     "calibrate",
-    "data",
     "decide",
     "evaluate",
     "export",
@@ -84,29 +84,31 @@ __all__ = [
     "metrics",
     "objectives",
     "predict",
-    "retrieval",
+    "queries",
     "retrieval_map",
     "score",
     "scoring",
     "search",
+    "tables",
     "train",
 ]
 
-_MODULES = {name: name for name in ("data", "decide", "metrics", "objectives", "retrieval")}
-_MODULES |= {"scoring": "models.scoring"}
+_MODULES = {name: name for name in ("decide", "metrics", "queries", "tables")}
+_MODULES |= {"objectives": "learn.objectives", "scoring": "models.scoring"}
+_MODULES |= {"data": "tables", "retrieval": "queries"}  # names of 0.3, until 0.5
 _HOMES = {
     "api": ("calibrate", "evaluate", "export", "load_run", "predict", "train"),
-    "data": ("LabelTable", "load"),
+    "tables": ("LabelTable", "load"),
     "decide": ("Rule", "Threshold", "TopK"),
     "errors": ("LabelwiseError",),
     "evaluation": ("Evaluation",),
-    "networks.heads": ("Head",),
+    "learn.heads": ("Head",),
     "links": ("Link", "Sigmoid", "Softmax"),
-    "methods": ("METHODS", "Method"),
+    "learn.methods": ("METHODS", "Method"),
     "models": ("ModelSpec", "Predictor", "RunFolder", "Scored", "Scorer", "load_model", "score"),
-    "objectives": ("BCE", "LabelPairs", "Objective", "Quasibinary", "SPA", "TwoWay"),
+    "learn.objectives": ("BCE", "LabelPairs", "Objective", "Quasibinary", "SPA", "TwoWay"),
     "predictions": ("Predictions",),
-    "retrieval": ("Query", "retrieval_map"),
+    "queries": ("Query", "retrieval_map"),
     "photos": ("Index", "search"),
     "types": ("LabelSpace", "Outputs", "Targets"),
 }

@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from labelwise import calibration
+from labelwise.base.arrays import to_numpy
+from labelwise.base.progress import Silent, Watch, make_watch
 from labelwise.errors import CheckpointError, DataError, SettingsError
 from labelwise.evaluation import Evaluation
 from labelwise.evaluation import evaluate as evaluate_predictions
 from labelwise.links import Link, Sigmoid
 from labelwise.models.run_folder import RunFolder, fetched_run
-from labelwise.numeric.arrays import to_numpy
 from labelwise.predictions import Predictions
-from labelwise.system.progress import Silent, Watch, make_watch
 
 if TYPE_CHECKING:
-    from labelwise.data import LabelTable
     from labelwise.models import Scored
+    from labelwise.tables import LabelTable
     from labelwise.training.run import Run
     from labelwise.training.settings import Settings
 
@@ -57,7 +57,7 @@ def train(
     and returns at once if the run is finished. Of a run that is kept in a bucket, a copy is
     returned. ``engine="ray"`` trains by ``workers`` processes of a Ray cluster.
     """
-    from labelwise.data import LabelTable
+    from labelwise.tables import LabelTable
     from labelwise.training.settings import SHORT_NAMES, read_settings
 
     table = data if isinstance(data, LabelTable) else None

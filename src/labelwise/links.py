@@ -22,8 +22,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 
-from labelwise.errors import CheckpointError, SettingsError, require
-from labelwise.numeric.array_api import (
+from labelwise.base.array_api import (
     A,
     double,
     is_traced,
@@ -37,8 +36,9 @@ from labelwise.numeric.array_api import (
     safe_log,
     softplus,
 )
-from labelwise.numeric.arrays import Numbers, is_tensor, require_finite, require_numbers, to_numpy
-from labelwise.system.text import one_line_of
+from labelwise.base.arrays import Numbers, is_tensor, require_finite, require_numbers, to_numpy
+from labelwise.base.text import one_line_of
+from labelwise.errors import CheckpointError, SettingsError, require
 from labelwise.taxonomy import FAR, AttributeColumns, LabelTree
 from labelwise.types import nearest
 
@@ -233,7 +233,7 @@ class SoftplusOddsLink(OddsLink):
 
 
 class SPALink(SoftplusOddsLink):
-    """The link under which SPA's loss is strictly proper, see :class:`labelwise.objectives.SPA`."""
+    """The link under which SPA's loss is strictly proper, see :class:`~labelwise.SPA`."""
 
     kind = "spa"
 
@@ -276,7 +276,7 @@ class Focusing:
 
 
 class PhiLink(SoftplusOddsLink):
-    """``phi`` of ``p``, see :mod:`labelwise.objectives.cross_entropy`."""
+    """``phi`` of ``p``, see :mod:`labelwise.learn.objectives.cross_entropy`."""
 
     kind = "phi"
 

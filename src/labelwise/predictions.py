@@ -20,14 +20,14 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from labelwise.base.arrays import is_tensor, to_numpy
+from labelwise.base.files import replacing, summed, without_sum
+from labelwise.base.groups import Groups
+from labelwise.base.pydantic_errors import first_fault
+from labelwise.base.table_files import with_text
+from labelwise.base.text import counted, first_line, one_line_of
 from labelwise.decide import Evidence, Rule
 from labelwise.errors import CheckpointError, DataError, LabelwiseError, SettingsError
-from labelwise.numeric.arrays import is_tensor, to_numpy
-from labelwise.numeric.groups import Groups
-from labelwise.system.files import replacing, summed, without_sum
-from labelwise.system.pydantic_errors import first_fault
-from labelwise.system.table_files import with_text
-from labelwise.system.text import counted, first_line, one_line_of
 from labelwise.taxonomy import AttributeColumns, Settled
 from labelwise.types import LabelSpace, matching_columns
 

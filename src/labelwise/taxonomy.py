@@ -33,10 +33,10 @@ from typing import Any, Literal, TypeVar, cast, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from labelwise.base.array_api import A, double, is_traced, like, namespace
+from labelwise.base.arrays import is_tensor
+from labelwise.base.text import from_cell
 from labelwise.errors import DataError
-from labelwise.numeric.array_api import A, double, is_traced, like, namespace
-from labelwise.numeric.arrays import is_tensor
-from labelwise.system.text import from_cell
 from labelwise.types import LabelSpace, nearest
 
 SKOS_SUFFIXES = (".nt", ".rdf", ".xml", ".jsonld", ".ttl")  # read by labelwise.contrib.skos

@@ -18,13 +18,13 @@ from labelwise.answers.asking import (
     worth_of_labels,
 )
 from labelwise.answers.suspects import read_review, write_review
+from labelwise.base.progress import Silent
+from labelwise.base.table_files import write_csv
 from labelwise.cli.app import app
-from labelwise.data import load
 from labelwise.errors import DataError
 from labelwise.photos import update_index
 from labelwise.scores.unlabelled_pool import read_pool
-from labelwise.system.progress import Silent
-from labelwise.system.table_files import write_csv
+from labelwise.tables import load
 
 seeds = st.integers(0, 10**6)
 

@@ -33,12 +33,12 @@ from labelwise.answers.log import AnswerLog
 from labelwise.answers.tag_tables import TagTable, read_tags, tags_of_text
 from labelwise.cli.app import app
 from labelwise.contrib.tag_sources import tags_to_audit
-from labelwise.data import load
 from labelwise.errors import DataError, LabelwiseError, SettingsError
 from labelwise.links import Sigmoid
 from labelwise.predictions import Predictions
 from labelwise.report.audit import page, write_audit
 from labelwise.server import ServeSettings, create_audit_app
+from labelwise.tables import load
 
 expect.set_options(timeout=1000 * PATIENCE)
 

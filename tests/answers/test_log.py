@@ -8,9 +8,9 @@ import pytest
 
 from labelwise.answers.agreement import LabelAnswers, Tally, export_again
 from labelwise.answers.log import HEADER, AnswerLog, LoggedAnswer, Note, answered
-from labelwise.data import load
+from labelwise.base.files import locked
 from labelwise.errors import DataError, LabelwiseError
-from labelwise.system.files import locked
+from labelwise.tables import load
 
 
 def said(*photos, answer="yes", who="ada"):

@@ -32,12 +32,12 @@ from labelwise.answers.suspects import (
     repair,
     write_review,
 )
-from labelwise.data import LabelTable, load
-from labelwise.data.export import export
 from labelwise.errors import DataError, SettingsError
 from labelwise.pictures.sources import FileImages
 from labelwise.report.contact_sheet import write_suspects_page
 from labelwise.scores.unlabelled_pool import answered_questions
+from labelwise.tables import LabelTable, load
+from labelwise.tables.export import export
 
 
 @settings(max_examples=30, deadline=None)

@@ -18,6 +18,8 @@ import pytest
 from search_setup import picture, save_model
 from web_setup import encoded, running
 
+from labelwise.base.files import append_whole
+from labelwise.base.progress import Silent
 from labelwise.calibration.auto import link_to_spec
 from labelwise.decide import promise_tags
 from labelwise.errors import CheckpointError, LabelwiseError
@@ -28,8 +30,6 @@ from labelwise.photos.filters import near_copies
 from labelwise.photos.shift import evidence_of
 from labelwise.photos.store import Store
 from labelwise.predictions import Predictions
-from labelwise.system.files import append_whole
-from labelwise.system.progress import Silent
 
 LARGE = "labelwise.photos.index.KEPT_FROM"  # rows from which files keep probabilities
 MADE_ANEW = ("cache/", "likeness.json")  # from the other files, where they are damaged

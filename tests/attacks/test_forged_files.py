@@ -37,21 +37,20 @@ from typed import must_run
 
 from labelwise.answers.agreement import write_table
 from labelwise.answers.log import AnswerLog
+from labelwise.base.storage import storage_at
+from labelwise.base.table_files import write_csv
+from labelwise.base.tensors import save_tensors
 from labelwise.calibration import beta, histogram, isotonic, platt, temperature
 from labelwise.contrib.camtrap import is_inside
 from labelwise.contrib.skos import read_skos
-from labelwise.data import LabelTable, load
-from labelwise.data.camera_results import cut_crops, read_camera_results, with_classes
-from labelwise.data.export import export
-from labelwise.data.rows import parse_xml
 from labelwise.decide import AtMost, ExpectedF, Promise, Threshold
 from labelwise.errors import CheckpointError, DataError, ImageError, LabelwiseError, SettingsError
+from labelwise.learn.methods import link_from_spec, link_to_spec, rule_from_spec, rule_to_spec
+from labelwise.learn.objectives import PhiLink, QuasibinaryLink, SPALink
 from labelwise.links import Link, Sigmoid, Softmax, check_log_probs
-from labelwise.methods import link_from_spec, link_to_spec, rule_from_spec, rule_to_spec
 from labelwise.models import ModelSpec
 from labelwise.models.graph_file import Facts
 from labelwise.models.scoring import scored
-from labelwise.objectives import PhiLink, QuasibinaryLink, SPALink
 from labelwise.photos.database import create_database, open_database
 from labelwise.photos.metadata import PhotoFacts, read_facts
 from labelwise.photos.shift import HeldOutPictures
@@ -70,9 +69,10 @@ from labelwise.scores.read import read_detections
 from labelwise.scores.unlabelled_pool import holds_answers
 from labelwise.shards.inputs import InputRow
 from labelwise.shards.scoring_task import PLAN_SCHEMA, ScoringPlan, plan_name, plan_rows
-from labelwise.system.storage import storage_at
-from labelwise.system.table_files import write_csv
-from labelwise.system.tensors import save_tensors
+from labelwise.tables import LabelTable, load
+from labelwise.tables.camera_results import cut_crops, read_camera_results, with_classes
+from labelwise.tables.export import export
+from labelwise.tables.rows import parse_xml
 from labelwise.taxonomy import Taxonomy
 from labelwise.training.checkpoint import load_latest
 from labelwise.training.checkpoint import save as save_checkpoint

@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 import torch
 
-from labelwise.data import LabelTable, load, obey_taxonomy
-from labelwise.data.export import export
-from labelwise.data.table import LabelSets
-from labelwise.data.votes import Votes, count_votes, model_workers
 from labelwise.errors import DataError
 from labelwise.pictures import FileImages
-from labelwise.retrieval.query import Query
+from labelwise.queries.query import Query
 from labelwise.scores.embeddings import read_embeddings, read_texts
+from labelwise.tables import LabelTable, load, obey_taxonomy
+from labelwise.tables.export import export
+from labelwise.tables.table import LabelSets
+from labelwise.tables.votes import Votes, count_votes, model_workers
 from labelwise.taxonomy import Taxonomy
 from labelwise.types import LabelSpace
 

@@ -4,8 +4,8 @@ are; and packages of others, without which tests are skipped."""
 import pytest
 from search_setup import picture, save_model
 
+from labelwise.base.progress import Silent
 from labelwise.photos import update_index
-from labelwise.system.progress import Silent
 
 
 @pytest.fixture(scope="session")

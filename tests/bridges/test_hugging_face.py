@@ -12,9 +12,9 @@ from turned_photos import NAMES, predictor, write_turned_photos
 from labelwise.calibration import CALIBRATORS, Platt, Temperature
 from labelwise.exports.hub import export_hub
 from labelwise.exports.onnx_file import export_onnx, folded
+from labelwise.learn.objectives import QuasibinaryLink, SoftmaxOrNoneLink, SPALink, WeightedSigmoid
 from labelwise.links import Consistent, Sigmoid, Softmax
 from labelwise.models import Predictor
-from labelwise.objectives import QuasibinaryLink, SoftmaxOrNoneLink, SPALink, WeightedSigmoid
 from labelwise.pictures.labelwise_runtime import Tagger
 from labelwise.pictures.memory import as_images
 

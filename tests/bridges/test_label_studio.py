@@ -14,11 +14,11 @@ from labelwise.contrib.annotation_tools import (
     labelling_config,
     read_config,
 )
-from labelwise.data import LabelTable, load
 from labelwise.errors import DataError, SettingsError
 from labelwise.models import Predictor
 from labelwise.pictures import FileImages
 from labelwise.server import ServeSettings
+from labelwise.tables import LabelTable, load
 
 SDK = "label_studio_sdk.label_interface"
 NAMES = ("dog", "red car", "Straße", 'a "b" & <c>')

@@ -8,10 +8,10 @@ import pytest
 from PIL import Image
 from typed import must_run, refused
 
-from labelwise.data import load
 from labelwise.errors import DataError
 from labelwise.photos.metadata import photo_keywords, read_keywords
 from labelwise.photos.xmp import Keyword, tagged
+from labelwise.tables import load
 from labelwise.taxonomy import Taxonomy
 
 needs_exiftool = pytest.mark.skipif(

@@ -9,8 +9,8 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from labelwise.errors import SettingsError
+from labelwise.learn.objectives import BCE, ROLE, SPA, TwoWay
 from labelwise.metrics import average_precision
-from labelwise.objectives import BCE, ROLE, SPA, TwoWay
 from labelwise.types import Outputs, Targets
 
 lightning = pytest.importorskip(

@@ -22,7 +22,7 @@ from web_setup import Client as WebClient
 from labelwise.errors import SettingsError
 from labelwise.models.run_folder import RunFolder
 from labelwise.photos import answer, likeness_of
-from labelwise.retrieval import Query
+from labelwise.queries import Query
 from labelwise.server.mcp import PhotoTools, make_mcp_server
 
 pytest.importorskip("mcp.server.mcpserver", reason="mcp 2 is not installed")

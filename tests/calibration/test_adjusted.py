@@ -8,8 +8,8 @@ import torch
 from scipy.special import logit, softmax
 
 from labelwise.calibration import ZeroShare, expect_zero_share, within_groups
+from labelwise.learn.objectives import SoftmaxOrNoneLink
 from labelwise.links import Grouped, Sigmoid
-from labelwise.objectives import SoftmaxOrNoneLink
 from labelwise.taxonomy import AttributeColumns
 
 PAIR = AttributeColumns(((0, 1),), ())

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from labelwise import calibrate, objectives
 from labelwise.calibration import CALIBRATORS, auto, histogram, isotonic, platt, temperature
 from labelwise.calibration.auto import STEPS
+from labelwise.learn.methods import LINKS, link_from_spec, link_to_spec
+from labelwise.learn.objectives import PhiLink, QuasibinaryLink
 from labelwise.links import Consistent, Grouped, Sigmoid, Softmax
-from labelwise.methods import LINKS, link_from_spec, link_to_spec
-from labelwise.objectives import PhiLink, QuasibinaryLink
 
 ALL = pytest.mark.parametrize("name", CALIBRATORS)
 

@@ -333,7 +333,7 @@ def test_a_package_that_is_not_installed_says_which_extra_brings_it(
 
 
 def test_methods_are_listed_without_torch_as_the_catalogue_has_them():
-    from labelwise.methods import METHODS, READINGS
+    from labelwise.learn.methods import METHODS, READINGS
 
     listed = json.loads((files("labelwise.cli") / "methods.json").read_text("utf-8"))
     assert listed == {

@@ -17,11 +17,11 @@ from torch.nn.functional import interpolate
 from typed import must_run, refused
 from web_setup import running
 
-from labelwise.data import LabelTable, load, with_validation
 from labelwise.errors import DataError, SettingsError
 from labelwise.models import Predictor, load_model
 from labelwise.models.scoring import score
 from labelwise.pictures import ArrayImages, PictureImages
+from labelwise.tables import LabelTable, load, with_validation
 from labelwise.training.features import scale_of
 from labelwise.training.settings import read_settings
 

@@ -15,8 +15,8 @@ from test_app import call
 from tiny_predictor import NAMES, make
 from typed import must_run, refused, run
 
+from labelwise.base.text import from_cell
 from labelwise.decide import TopK
-from labelwise.system.text import from_cell
 from labelwise.types import LabelSpace
 
 BROKEN = ("empty.png", "truncated.jpg", "text.jpg", "bomb.png")

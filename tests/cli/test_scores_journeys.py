@@ -16,12 +16,12 @@ from sample_scores import sample
 from tiny_predictor import NAMES, make
 from typed import must_run, refused, run
 
+from labelwise.base.progress import LineWatch
 from labelwise.decide import Threshold
 from labelwise.errors import LabelwiseError
 from labelwise.evaluation import Evaluation
 from labelwise.links import Sigmoid
 from labelwise.scores import read_fitted, read_scores
-from labelwise.system.progress import LineWatch
 
 ROWS = 12
 

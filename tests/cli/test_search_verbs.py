@@ -16,12 +16,12 @@ from PIL import Image
 from search_setup import LABELS, picture, save_model
 from typed import run
 
-from labelwise.data import load
 from labelwise.errors import LabelwiseError
 from labelwise.links import Sigmoid
 from labelwise.models.run_folder import RunFolder
 from labelwise.photos.query import answer
-from labelwise.retrieval import Query, bind, calibrate_query
+from labelwise.queries import Query, bind, calibrate_query
+from labelwise.tables import load
 from labelwise.types import LabelSpace
 
 

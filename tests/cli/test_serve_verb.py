@@ -21,9 +21,9 @@ from search_setup import picture, save_model
 from typed import run
 from web_setup import Client
 
+from labelwise.base.progress import Silent
 from labelwise.models.run_folder import RunFolder
 from labelwise.photos import update_index
-from labelwise.system.progress import Silent
 
 
 def test_it_says_where_it_is_answers_loads_anew_and_stops(tmp_path, warm_commands, monkeypatch):

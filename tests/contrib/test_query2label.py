@@ -15,9 +15,9 @@ from typed import must_run, refused, run
 
 from labelwise.contrib.query2label import head_options, load_query2label
 from labelwise.errors import SettingsError
+from labelwise.learn.backbones import create_backbone
+from labelwise.learn.heads import sine_position
 from labelwise.models import Predictor
-from labelwise.networks.backbones import create_backbone
-from labelwise.networks.heads import sine_position
 from labelwise.papers.protocols import EXPERIMENTS, Row
 from labelwise.pictures import PictureImages
 from labelwise.report.explain import look, overlay

@@ -2,12 +2,12 @@
 
 import pytest
 
-from labelwise.data import load
-from labelwise.data.load import readers
 from labelwise.errors import DataError
+from labelwise.tables import load
+from labelwise.tables.load import readers
 
 MODULE = """
-from labelwise.data import LabelTable, Reader, as_images
+from labelwise.tables import LabelTable, Reader, as_images
 
 def read(path, *, shout: bool = False):
     words = path.read_text().split()
@@ -55,7 +55,11 @@ def test_a_package_brings_a_reader(installed, tmp_path):
     [
         ("birds = birdwatch:GONE", MODULE, "has no attribute 'GONE'"),
         ("birds = birdwatch:BIRDS", "raise RuntimeError('no binoculars')", "no binoculars"),
-        ("birds = birdwatch:read", MODULE, "it is a function, and must be a labelwise.data.Reader"),
+        (
+            "birds = birdwatch:read",
+            MODULE,
+            "it is a function, and must be a labelwise.tables.Reader",
+        ),
     ],
 )
 def test_a_reader_that_cannot_be_loaded_disturbs_no_other(

@@ -7,8 +7,8 @@ import pytest
 from scipy.special import expit
 
 from labelwise import decide
+from labelwise.base.groups import Groups
 from labelwise.decide import Evidence, Threshold, check_promise, label_figures
-from labelwise.numeric.groups import Groups
 
 
 def promise_of_answers(evidence, level):

@@ -8,8 +8,8 @@ import pytest
 from scipy.stats import binomtest
 
 from labelwise import decide
-from labelwise.data import posterior
 from labelwise.errors import DataError, SettingsError
+from labelwise.tables import posterior
 
 DRAWS, PHOTOS, CONFIDENCE = 15, 700, 0.9
 

@@ -12,7 +12,7 @@ from hypothesis.extra.numpy import array_shapes, arrays
 
 from labelwise.decide import NEVER, AtMost, ExpectedF, OnePerGroup, Threshold, TopK
 from labelwise.decide.rules import WithParents, expected_f
-from labelwise.methods import rule_from_spec, rule_to_spec
+from labelwise.learn.methods import rule_from_spec, rule_to_spec
 
 PROBS = arrays(
     np.float64, array_shapes(min_dims=2, max_dims=2, max_side=6), elements=st.floats(0, 1)

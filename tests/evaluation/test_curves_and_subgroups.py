@@ -8,10 +8,10 @@ from scipy.stats import binom, chi2_contingency
 from scipy.stats import t as student
 from sklearn.metrics import precision_recall_curve, roc_auc_score, roc_curve
 
+from labelwise.base.groups import Groups
 from labelwise.decide import Threshold
 from labelwise.evaluation import Evaluation, Subgroups, evaluate
 from labelwise.evaluation.assemble import auroc_interval, holm, ratio_difference, score_curve
-from labelwise.numeric.groups import Groups
 
 
 def test_points_lie_on_the_curves_of_scikit_learn():

@@ -16,7 +16,7 @@ from labelwise.errors import DataError
 from labelwise.evaluation import Evaluation, evaluate, intervals, measure
 from labelwise.links import Sigmoid
 from labelwise.predictions import Predictions
-from labelwise.retrieval import retrieval_map
+from labelwise.queries import retrieval_map
 
 
 def known_columns(predictions):

@@ -10,12 +10,12 @@ import pytest
 from sample_scores import sample
 from scipy.stats import t as student
 
+from labelwise.base.groups import Groups
 from labelwise.decide import Threshold
 from labelwise.evaluation import evaluate, intervals
 from labelwise.evaluation.intervals import groups_note, mean_interval_by_group
 from labelwise.links import Sigmoid
 from labelwise.metrics import average_precision, confusion
-from labelwise.numeric.groups import Groups
 
 
 def grouped(rows=120, groups=17, seed=0, unknown=0.0):

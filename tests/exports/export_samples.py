@@ -13,11 +13,9 @@ from tiny_predictor import encoded
 
 from labelwise.calibration import CALIBRATORS, AveragedCurves, ZeroShare
 from labelwise.decide import AtMost, ExpectedF, OnePerGroup, Threshold, TopK, WithParents
-from labelwise.links import Consistent, Grouped, Sigmoid, Softmax
-from labelwise.methods import LINKS
-from labelwise.models import HeadSpec, Model, Predictor
-from labelwise.networks.backbones import create_backbone
-from labelwise.objectives import (
+from labelwise.learn.backbones import create_backbone
+from labelwise.learn.methods import LINKS
+from labelwise.learn.objectives import (
     FocalMarginLink,
     PhiLink,
     QuasibinaryLink,
@@ -26,6 +24,8 @@ from labelwise.objectives import (
     SPALink,
     WeightedSigmoid,
 )
+from labelwise.links import Consistent, Grouped, Sigmoid, Softmax
+from labelwise.models import HeadSpec, Model, Predictor
 from labelwise.pictures import ArrayImages
 from labelwise.types import LabelSpace
 

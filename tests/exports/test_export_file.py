@@ -31,6 +31,7 @@ from onnx import TensorProto, helper, numpy_helper
 from PIL import Image
 from typed import must_run, refused
 
+from labelwise.base.progress import Silent
 from labelwise.calibration import CALIBRATORS
 from labelwise.decide import AtMost, Threshold, TopK
 from labelwise.decide.rules import rule_to_spec
@@ -38,8 +39,8 @@ from labelwise.errors import CheckpointError, ImageError, LabelwiseError, Settin
 from labelwise.exports.links import RULE_OPS, Graph, default_thresholds, write_link, write_rule
 from labelwise.exports.onnx_file import assemble, export_network, export_onnx, write_resize
 from labelwise.exports.parity import assert_parity, compare_answers
+from labelwise.learn.methods import HEADS, LINKS, RULES
 from labelwise.links import Sigmoid
-from labelwise.methods import HEADS, LINKS, RULES
 from labelwise.models.answer_files import NOT_FINITE
 from labelwise.models.graph_file import Facts, features_of, open_session, read_model, sealed
 from labelwise.models.graph_model import OnnxModel
@@ -48,7 +49,6 @@ from labelwise.models.scoring import infer, score
 from labelwise.photos import Index, update_index
 from labelwise.photos.query import nearest_photos, photos_like
 from labelwise.pictures import PictureImages, Transform
-from labelwise.system.progress import Silent
 
 LINK_SAMPLES, BASE_LINKS, FITTED_LINKS = link_of_each_kind(), base_links(), fitted_links()
 # A head takes the map of any backbone: each is tried after one, and each backbone with one.
@@ -474,7 +474,7 @@ def test_names_cannot_steer_the_terminal(honest, forged):
 
 WITHOUT_TORCH = """
 import sys
-for slow in ("torch", "labelwise.data", "pyarrow.compute"):
+for slow in ("torch", "labelwise.tables", "pyarrow.compute"):
     sys.modules[slow] = None  # whoever imports it now gets an error
 from labelwise.cli.app import app
 app(sys.argv[1:], prog_name="labelwise")

@@ -24,10 +24,10 @@ from labelwise.decide import Promise, Threshold
 from labelwise.errors import CheckpointError, SettingsError
 from labelwise.evaluation import evaluate
 from labelwise.exports.hub import HubModel, export_hub
+from labelwise.learn.backbones import create_backbone
+from labelwise.learn.methods import HEADS, link_to_spec
 from labelwise.links import Sigmoid
-from labelwise.methods import HEADS, link_to_spec
 from labelwise.models import Predictor, RunFolder
-from labelwise.networks.backbones import create_backbone
 from labelwise.predictions import Predictions
 from labelwise.report.model_card import model_card, write_model_card
 

@@ -10,7 +10,6 @@ from export_samples import pictures, predictor, spec
 from PIL import Image
 from sklearn.metrics import average_precision_score
 
-from labelwise.data import LabelTable
 from labelwise.errors import LabelwiseError
 from labelwise.exports import int8
 from labelwise.exports.int8 import quantised_content
@@ -21,6 +20,7 @@ from labelwise.models.graph_file import features_of, read_model
 from labelwise.models.graph_model import OnnxModel
 from labelwise.models.scoring import infer
 from labelwise.pictures import ArrayImages
+from labelwise.tables import LabelTable
 
 
 def logits_of(model, images):

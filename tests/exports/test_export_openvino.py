@@ -19,10 +19,10 @@ from labelwise.exports import torch_programs as openvino_folder
 from labelwise.exports.onnx_file import assemble, export_network, facts_of
 from labelwise.exports.parity import compare_answers
 from labelwise.exports.torch_programs import export_openvino
+from labelwise.learn.objectives import PhiLink
 from labelwise.links import Sigmoid
 from labelwise.models.graph_file import UNSEALED
 from labelwise.models.graph_model import FACTS, GRAPH, OpenVinoModel, digest, openvino_runtime
-from labelwise.objectives import PhiLink
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("openvino") is None, reason="openvino is not installed"

@@ -35,13 +35,14 @@ from onnx import TensorProto, helper
 from sample_scores import Halved, sample, spec_of
 
 from labelwise.answers.suspects import read_review
+from labelwise.base.files import without_sum
+from labelwise.base.storage import storage_at
 from labelwise.calibration import Platt
-from labelwise.data.votes import Votes, count_votes
 from labelwise.decide import Threshold
 from labelwise.decide.parse_rule import find_rule
 from labelwise.evaluation import Evaluation, evaluate
+from labelwise.learn.methods import link_to_spec, rule_to_spec
 from labelwise.links import Sigmoid
-from labelwise.methods import link_to_spec, rule_to_spec
 from labelwise.models import ModelSpec
 from labelwise.models.graph_file import UNSEALED, Facts, read_model, sealed
 from labelwise.models.graph_model import (
@@ -62,8 +63,7 @@ from labelwise.scores.embeddings import read_embeddings, read_texts
 from labelwise.scores.fitted import read_fitted
 from labelwise.scores.read import read_scores
 from labelwise.shards.engine import Manifest
-from labelwise.system.files import without_sum
-from labelwise.system.storage import storage_at
+from labelwise.tables.votes import Votes, count_votes
 from labelwise.taxonomy import Taxonomy
 from labelwise.training.settings import read_settings
 from labelwise.types import LabelSpace

@@ -32,11 +32,13 @@ from tiny_clip import clip_folder
 
 from labelwise.answers.agreement import LabelAnswers
 from labelwise.answers.log import AnswerLog
+from labelwise.base.storage import storage_at
+from labelwise.base.tensors import save_tensors
 from labelwise.contrib.skos import read_skos
 from labelwise.decide import Promise
 from labelwise.errors import LabelwiseError
+from labelwise.learn.backbones.weights import architecture_of, read_state
 from labelwise.models.seen_photos import HASH, _kept
-from labelwise.networks.backbones.weights import architecture_of, read_state
 from labelwise.photos import Index
 from labelwise.photos.index import IndexFacts
 from labelwise.photos.lists import RECEIPTS_FILE, keep_receipt, read_list_answers, receipts_of
@@ -50,11 +52,9 @@ from labelwise.photos.xmp import Keyword, entries, noted, tagged, untagged
 from labelwise.pictures.decode import decode
 from labelwise.pictures.duplicates import WIDTH
 from labelwise.pictures.multiband import open_cube
-from labelwise.retrieval import Query
+from labelwise.queries import Query
 from labelwise.shards.inputs import InputRow
 from labelwise.shards.scoring_task import PLAN_SCHEMA, ScoringPlan, plan_name, plan_rows, to_parquet
-from labelwise.system.storage import storage_at
-from labelwise.system.tensors import save_tensors
 from labelwise.types import LabelSpace
 
 

@@ -25,11 +25,11 @@ from labelling_setup import labelling
 from search_setup import LABELS, picture, save_model
 from web_setup import encoded, form, running, served
 
+from labelwise.base.progress import Silent
 from labelwise.models.run_folder import RunFolder
 from labelwise.photos import Index, update_index
 from labelwise.server import ServeSettings
 from labelwise.server.mcp import PhotoTools, make_mcp_app, make_mcp_server
-from labelwise.system.progress import Silent
 
 SECONDS, FEW = 60, 4
 WORDS = ("dog", "cat")

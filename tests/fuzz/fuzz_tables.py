@@ -11,15 +11,15 @@ import torch
 from fuzz_inputs import Target, UnreadError, of_file, parquet, saved
 from sample_pictures import Folder, jpeg
 
-from labelwise.data import export, load
-from labelwise.data.camera_results import read_camera_results
+from labelwise.base.yaml_values import parse_assignments
 from labelwise.models.run_folder import RunFolder
 from labelwise.papers.protocols import DATASETS
 from labelwise.scores.aggregating import aggregate_table
 from labelwise.scores.embeddings import read_prompts
 from labelwise.scores.read import read_detections
 from labelwise.scores.unlabelled_pool import holds_answers
-from labelwise.system.yaml_values import parse_assignments
+from labelwise.tables import export, load
+from labelwise.tables.camera_results import read_camera_results
 from labelwise.taxonomy import AttributeGroups
 from labelwise.training.checkpoint import load_latest, save
 

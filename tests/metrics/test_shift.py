@@ -10,8 +10,8 @@ from scipy.spatial.distance import cdist
 from scipy.special import expit, logit
 from scipy.stats import binom, norm
 
+from labelwise.base.special import fit_slope_and_offset
 from labelwise.metrics import shift
-from labelwise.numeric.special import fit_slope_and_offset
 
 
 def test_too_sure_probabilities_are_noticed_and_the_alarm_stays():

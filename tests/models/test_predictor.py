@@ -9,10 +9,10 @@ from forged import facts_of, rewrite
 from tiny_predictor import NAMES, make, pictures
 
 from labelwise.errors import CheckpointError, SettingsError
+from labelwise.learn.backbones import create_backbone
 from labelwise.models import HeadSpec, Model, Predictor
 from labelwise.models.predictor import FUSED_FROM
 from labelwise.models.spec import NOT_CALIBRATED, ModelSpec, caution_after
-from labelwise.networks.backbones import create_backbone
 
 
 def test_a_saved_model_answers_as_before(tmp_path):

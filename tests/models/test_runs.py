@@ -12,8 +12,8 @@ from labelwise.calibration import Platt
 from labelwise.decide import TopK
 from labelwise.errors import CheckpointError, LabelwiseError
 from labelwise.evaluation import evaluate
+from labelwise.learn.methods import link_to_spec
 from labelwise.links import Sigmoid
-from labelwise.methods import link_to_spec
 from labelwise.models.run_folder import RunFolder
 
 

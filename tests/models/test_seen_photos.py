@@ -14,7 +14,6 @@ from tiny_predictor import NAMES, make
 from tiny_run import tiny_settings, tiny_table
 from typed import must_run, refused
 
-from labelwise.data import load
 from labelwise.errors import CheckpointError
 from labelwise.evaluation import Evaluation
 from labelwise.links import Sigmoid
@@ -22,6 +21,7 @@ from labelwise.models.run_folder import SEEN_FILE
 from labelwise.models.seen_photos import HeldOutCopies, seen_held_out, seen_photos
 from labelwise.pictures import FeatureRows
 from labelwise.predictions import Predictions
+from labelwise.tables import load
 from labelwise.training.run import train
 
 SPLITS = ("train", "train", "train", "val", "test", "test")

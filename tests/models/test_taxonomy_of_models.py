@@ -11,7 +11,6 @@ from PIL import Image
 from tiny_run import tiny_settings, tiny_table
 from typed import must_run, refused
 
-from labelwise.data import load, obey_taxonomy
 from labelwise.decide import Threshold, TopK, WithParents
 from labelwise.errors import CheckpointError, LabelwiseError, SettingsError
 from labelwise.exports.onnx_file import export_onnx
@@ -20,7 +19,8 @@ from labelwise.models import ModelSpec, Predictor
 from labelwise.models.graph_model import OnnxModel
 from labelwise.models.run_folder import RunFolder
 from labelwise.photos.query import answer
-from labelwise.retrieval import Query
+from labelwise.queries import Query
+from labelwise.tables import load, obey_taxonomy
 from labelwise.taxonomy import LabelTree, Taxonomy
 from labelwise.training.run import train
 from labelwise.training.settings import read_settings

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from labelwise.errors import SettingsError
-from labelwise.methods import METHODS
+from labelwise.learn.methods import METHODS
 from labelwise.papers import sources
 from labelwise.papers.protocols import EXPERIMENTS
 from labelwise.papers.reproduce import Request, facts_of, open_data, published_protocol

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from labelwise.methods import METHODS, READINGS
+from labelwise.learn.methods import METHODS, READINGS
 from labelwise.papers.listing import NOT_RUN, status_of
 
 ROOT = Path(__file__).parents[2]

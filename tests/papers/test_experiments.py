@@ -19,14 +19,13 @@ from safetensors.torch import save_file
 from scipy.special import expit, softmax
 from sklearn.metrics import average_precision_score, brier_score_loss, roc_auc_score
 
-from labelwise.data import LabelTable
-from labelwise.data.export import export
+from labelwise.base.progress import Silent
 from labelwise.errors import DataError, SettingsError
 from labelwise.evaluation.intervals import ap_influence
+from labelwise.learn.backbones import create_backbone
+from labelwise.learn.methods import METHODS, make_objective
 from labelwise.links import Sigmoid, Softmax
-from labelwise.methods import METHODS, make_objective
 from labelwise.metrics import average_precision
-from labelwise.networks.backbones import create_backbone
 from labelwise.papers import columns, measures
 from labelwise.papers.compare import ComparisonPlan, compare, tries
 from labelwise.papers.comparison import Comparison, SeedMean, SweepChoice, show_figure
@@ -45,7 +44,8 @@ from labelwise.papers.reproduce import Request, has_data, jobs_of, open_data, re
 from labelwise.papers.sources import Frozen
 from labelwise.pictures import ArrayImages, FeatureRows
 from labelwise.predictions import Predictions
-from labelwise.system.progress import Silent
+from labelwise.tables import LabelTable
+from labelwise.tables.export import export
 from labelwise.training.run import train
 from labelwise.training.settings import read_settings
 

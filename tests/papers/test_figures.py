@@ -13,10 +13,9 @@ import pytest
 import torch
 from PIL import Image
 
-from labelwise.data import load
 from labelwise.errors import DataError
-from labelwise.methods import make_objective
-from labelwise.objectives import QuasibinaryLink
+from labelwise.learn.methods import make_objective
+from labelwise.learn.objectives import QuasibinaryLink
 from labelwise.papers.columns import normaliser_figures
 from labelwise.papers.comparison import seed_mean
 from labelwise.papers.computed import best_counts, minimisers, statistics_of
@@ -24,6 +23,7 @@ from labelwise.papers.figures import FIGURES, find_figure
 from labelwise.papers.protocols import DATASETS, EXPERIMENTS, PUBLISHED, FigureOf, TableClaim
 from labelwise.papers.reproduce import find_experiment
 from labelwise.predictions import Predictions
+from labelwise.tables import load
 from labelwise.types import DatasetFacts
 
 SMALL = ("backbone=small-cnn", "weights=null", "image_size=16", "recipe.epochs=1", "precision=32")

@@ -12,10 +12,9 @@ import official
 import pytest
 import torch
 
-from labelwise.data import load, mlspl_split, observe_uniform
 from labelwise.errors import SettingsError
-from labelwise.methods import HEADS, METHODS, make_objective
-from labelwise.networks.backbones import backbone_names
+from labelwise.learn.backbones import backbone_names
+from labelwise.learn.methods import HEADS, METHODS, make_objective
 from labelwise.papers.protocols import DATASETS, EXPERIMENTS, PUBLISHED
 from labelwise.papers.reproduce import (
     Request,
@@ -27,6 +26,7 @@ from labelwise.papers.reproduce import (
 )
 from labelwise.papers.sources import open_table
 from labelwise.predictions import Predictions
+from labelwise.tables import load, mlspl_split, observe_uniform
 from labelwise.training.augment import make_augment
 from labelwise.training.inference import higher_is_better
 from labelwise.types import Targets

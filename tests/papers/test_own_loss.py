@@ -5,11 +5,11 @@ import pytest
 import torch
 
 from labelwise.errors import SettingsError
+from labelwise.learn.methods import METHODS, link_from_spec, link_to_spec
+from labelwise.learn.methods.own import OwnLoss, add_method, default_link, slopes
+from labelwise.learn.objectives import CROSS_ENTROPY, EASY_NEGATIVES, Focusing, PhiLink, SPALink
+from labelwise.learn.objectives.cross_entropy import asymmetric_loss, bce_loss, spa_loss
 from labelwise.links import Sigmoid
-from labelwise.methods import METHODS, link_from_spec, link_to_spec
-from labelwise.methods.own import OwnLoss, add_method, default_link, slopes
-from labelwise.objectives import CROSS_ENTROPY, EASY_NEGATIVES, Focusing, PhiLink, SPALink
-from labelwise.objectives.cross_entropy import asymmetric_loss, bce_loss, spa_loss
 
 LOGITS = torch.linspace(-6, 6, 241, dtype=torch.float64)
 OFFICIAL = {"gamma_pos": 0.0, "gamma_neg": 4.0, "margin": 0.0}

@@ -12,12 +12,12 @@ from PIL import Image
 from scipy.stats import t as student
 
 from labelwise.cli import main
-from labelwise.data import load
 from labelwise.errors import DataError
 from labelwise.papers import survey
 from labelwise.papers.measures import promise_power
 from labelwise.papers.survey import critical_difference, ranks_of
 from labelwise.predictions import Predictions
+from labelwise.tables import load
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = runpy.run_path(str(ROOT / "benchmarks" / "survey.py"))

@@ -10,10 +10,10 @@ from PIL import Image
 from sample_pictures import Folder
 from sklearn.linear_model import LogisticRegression
 
-from labelwise.data import load, with_validation
 from labelwise.errors import DataError, SettingsError
 from labelwise.papers.sources import Frozen
 from labelwise.papers.transfer import transfer
+from labelwise.tables import load, with_validation
 from labelwise.training.features import compute, frozen_backbone
 
 BACKBONE = Frozen("small-cnn", image_size=16)

@@ -11,12 +11,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from labelwise.data import load
-from labelwise.data.official import answer_accuracy, normal_answer, read_vqa
 from labelwise.errors import DataError, SettingsError
 from labelwise.papers.judged import judge_scores
 from labelwise.papers.measures import FinishedRun
 from labelwise.papers.reproduce import Request, open_data, reproduce
+from labelwise.tables import load
+from labelwise.tables.official import answer_accuracy, normal_answer, read_vqa
 
 
 @pytest.fixture

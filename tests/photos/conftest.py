@@ -9,8 +9,8 @@ from made_index import made_index
 from open_indexes import open_index
 from search_setup import save_model, twelve_photos
 
+from labelwise.base.progress import Silent
 from labelwise.photos import update_index
-from labelwise.system.progress import Silent
 
 
 @pytest.fixture(scope="session")

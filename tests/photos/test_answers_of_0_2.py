@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from made_index import made_index
 
+from labelwise.base.progress import Silent
 from labelwise.errors import CheckpointError, LabelwiseError
 from labelwise.photos import Asked, Index
 from labelwise.photos.database import sum_of
@@ -20,8 +21,7 @@ from labelwise.photos.filters import PhotoFilter
 from labelwise.photos.lists import Said, answers_of, place_of
 from labelwise.photos.prevalence import SampleAnswers, draw_sample
 from labelwise.photos.tagging import KeptFile, WrittenFiles
-from labelwise.retrieval import Query
-from labelwise.system.progress import Silent
+from labelwise.queries import Query
 
 SAID = [(3, "dog", "absent"), (4, "dog", "present"), (3, "dog", "present"), (4, "cat", "unknown"),
         (5, "cat", "present"), (5, "cat", "withdrawn")]  # fmt: skip

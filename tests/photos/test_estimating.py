@@ -20,7 +20,7 @@ from labelwise.photos.prevalence import (
     estimate_from_answers,
     read_answers,
 )
-from labelwise.retrieval import Query
+from labelwise.queries import Query
 
 DOG, CAT = Query.parse("dog"), Query.parse("cat")
 ALL, FOLDERS = PhotoGroups(), PhotoGroups("folder")

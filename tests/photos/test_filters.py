@@ -13,13 +13,13 @@ from open_indexes import open_index
 from PIL import Image
 from search_setup import twelve_photos
 
+from labelwise.base.progress import Silent
 from labelwise.errors import DataError
 from labelwise.photos import Index, answer, update_index
 from labelwise.photos.filters import NearCopies, PhotoFilter, copied_rows, near_copies, pictures_of
 from labelwise.photos.lists import CheckSession
 from labelwise.photos.prevalence import SampleAnswers, draw_sample
-from labelwise.retrieval import Query
-from labelwise.system.progress import Silent
+from labelwise.queries import Query
 
 FOLDERS = ("", "2023", "2023/june", "2023-b", "2024")
 DOG, DISTINCT = Query.parse("dog"), PhotoFilter(distinct=True)

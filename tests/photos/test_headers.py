@@ -9,12 +9,12 @@ from PIL import ExifTags, Image
 from PIL.TiffImagePlugin import IFDRational
 from search_setup import picture
 
+from labelwise.base.progress import Silent
 from labelwise.photos import answer, update_index
 from labelwise.photos import metadata as headers
 from labelwise.photos.filters import PhotoFilter
 from labelwise.photos.metadata import PhotoFacts, read_facts
-from labelwise.retrieval import Query
-from labelwise.system.progress import Silent
+from labelwise.queries import Query
 
 XMP = """<x:xmpmeta xmlns:x="adobe:ns:meta/"><rdf:RDF xmlns:rdf="http://www.w3.org/1999/02/22-rdf-syntax-ns#">
 <rdf:Description rdf:about="" xmlns:xmp="http://ns.adobe.com/xap/1.0/" xmlns:dc="http://purl.org/dc/elements/1.1/"

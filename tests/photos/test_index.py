@@ -12,19 +12,19 @@ from open_indexes import nothing_left_open, open_index
 from scipy.optimize import minimize
 from search_setup import LABELS
 
+from labelwise.base.progress import Silent
 from labelwise.calibration.regression import Platt
 from labelwise.decide import ScoredSplit, Threshold, TopK, estimate_list
 from labelwise.errors import CheckpointError, LabelwiseError
+from labelwise.learn.methods import link_to_spec, rule_to_spec
 from labelwise.links import Grouped, Sigmoid, Softmax
-from labelwise.methods import link_to_spec, rule_to_spec
 from labelwise.metrics.shift import Likeness, audit_order
 from labelwise.models.run_folder import RunFolder
 from labelwise.photos import Index, answer, questions, update_index
 from labelwise.photos.index import IndexFacts
 from labelwise.photos.shift import LibraryLikeness, evidence_of
 from labelwise.photos.store import Store
-from labelwise.retrieval import HitCount, Query
-from labelwise.system.progress import Silent
+from labelwise.queries import HitCount, Query
 
 DOG = LABELS.index("dog")
 

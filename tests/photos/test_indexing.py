@@ -14,6 +14,7 @@ from raw_photos import dng
 from search_setup import picture, save_model
 from typer.testing import CliRunner
 
+from labelwise.base.files import locked
 from labelwise.cli.app import app
 from labelwise.errors import LabelwiseError
 from labelwise.models import Predictor
@@ -21,8 +22,7 @@ from labelwise.photos import answer, ingest
 from labelwise.photos.query import Asked
 from labelwise.pictures.decode import IMAGE_SUFFIXES, RAW_SUFFIXES
 from labelwise.predictions import Predictions
-from labelwise.retrieval import Query
-from labelwise.system.files import locked
+from labelwise.queries import Query
 
 
 def counts(changes):

@@ -18,6 +18,7 @@ from scipy.special import expit, logit
 from search_setup import LABELS, save_model
 from typed import run
 
+from labelwise.base.progress import Silent
 from labelwise.errors import DataError
 from labelwise.links import Sigmoid
 from labelwise.models import Predictor
@@ -29,8 +30,7 @@ from labelwise.photos.query import Asked
 from labelwise.photos.shift import PICTURES_FILE, HeldOutPictures, sealed
 from labelwise.photos.tagging import promised_rule
 from labelwise.predictions import Predictions
-from labelwise.retrieval import Query
-from labelwise.system.progress import Silent
+from labelwise.queries import Query
 
 
 def logits_of(seed, count, mean=-1.0):

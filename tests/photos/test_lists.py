@@ -27,7 +27,7 @@ from labelwise.photos.lists import (
     write_list_questions,
 )
 from labelwise.photos.shift import evidence_of
-from labelwise.retrieval import Query
+from labelwise.queries import Query
 
 DOG, CAT = Query.parse("dog"), Query.parse("cat")
 

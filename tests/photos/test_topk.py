@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from search_setup import LABELS, picture
 
+from labelwise.learn.methods import link_to_spec
 from labelwise.links import Sigmoid, Softmax
-from labelwise.methods import link_to_spec
 from labelwise.photos import Index, topk
 from labelwise.photos.database import CHUNK, CacheFiles
 from labelwise.photos.topk import LabelOdds, OddsRanking, ranking_of, value_at
-from labelwise.retrieval import Query, bind, calibrate_query
+from labelwise.queries import Query, bind, calibrate_query
 from labelwise.types import LabelSpace
 
 SPACE = LabelSpace(("a", "b", "c", "d"))

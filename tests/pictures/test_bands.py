@@ -22,8 +22,8 @@ from safetensors.torch import save_file
 from torch.nn.functional import interpolate
 
 from labelwise.errors import ImageError, SettingsError
-from labelwise.networks.backbones import create_backbone
-from labelwise.networks.backbones.weights import with_channels_of
+from labelwise.learn.backbones import create_backbone
+from labelwise.learn.backbones.weights import with_channels_of
 from labelwise.pictures import ArrayImages, BytesImages, FileImages, PictureImages, Transform
 from labelwise.pictures.batches import read_ahead
 from labelwise.pictures.decode import decode, install_for

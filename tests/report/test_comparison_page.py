@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from browser_setup import assert_fits
 
-from labelwise.markup.svg import LETTER, Axis, Frame
+from labelwise.base.svg import LETTER, Axis, Frame
 from labelwise.papers.comparison import Comparison
 from labelwise.papers.measures import MEASURES
 from labelwise.report import write_comparison

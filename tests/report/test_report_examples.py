@@ -12,7 +12,6 @@ from PIL import Image
 from sample_scores import sample
 
 from labelwise.api import train
-from labelwise.data import scenes
 from labelwise.decide import Threshold
 from labelwise.evaluation import evaluate
 from labelwise.links import Sigmoid
@@ -21,6 +20,7 @@ from labelwise.report import choose_examples
 from labelwise.report.examples import picture_address
 from labelwise.report.explain import attended, overlay
 from labelwise.report.page import page
+from labelwise.tables import scenes
 
 
 def decoded(address):

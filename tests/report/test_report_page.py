@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sample_scores import Halved, sample
 
+from labelwise.base.html import tag
+from labelwise.base.svg import ticks
 from labelwise.decide import Threshold
 from labelwise.evaluation import evaluate
 from labelwise.links import Sigmoid
-from labelwise.markup.html import tag
-from labelwise.markup.svg import ticks
 from labelwise.predictions import Predictions
 from labelwise.report import choose_examples
 from labelwise.report.charts import Series, line_chart

@@ -8,14 +8,14 @@ import pytest
 import torch
 from sample_scores import NAMES, sample, spec_of
 
+from labelwise.base.groups import Groups
 from labelwise.calibration import Choice, isotonic, platt
 from labelwise.decide import NEVER, AtMost, ExpectedF, Threshold, TopK, find_promise
 from labelwise.decide.promised_rules import same_sets
 from labelwise.errors import CheckpointError, DataError, SettingsError
 from labelwise.evaluation import evaluate
+from labelwise.learn.methods import link_to_spec
 from labelwise.links import Link, Sigmoid, Softmax
-from labelwise.methods import link_to_spec
-from labelwise.numeric.groups import Groups
 from labelwise.predictions import Predictions
 from labelwise.scores import FitPlan, ScoreTable, crossfit, judge, promise_scores, read_scores
 from labelwise.scores.fit import fit_calibrator, fixed_rule, folds_of, judge_as_given, make_promise

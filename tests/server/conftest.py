@@ -6,8 +6,8 @@ from patience import PATIENCE
 from search_setup import picture, save_model
 from web_setup import TOKEN, running
 
+from labelwise.base.progress import Silent
 from labelwise.photos import update_index
-from labelwise.system.progress import Silent
 
 
 @pytest.fixture(scope="session")

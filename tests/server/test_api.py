@@ -22,6 +22,7 @@ from search_setup import LABELS, save_model
 from test_batching import metrics
 from web_setup import TOKEN, encoded, running
 
+from labelwise.base.progress import Silent
 from labelwise.errors import SettingsError
 from labelwise.metrics import label_reliability
 from labelwise.models import Predictor
@@ -31,10 +32,9 @@ from labelwise.photos.filters import PhotoFilter
 from labelwise.photos.lists import CheckSession
 from labelwise.photos.query import answer
 from labelwise.pictures.worker_starter import DecoderError, Decoders
-from labelwise.retrieval import Query
+from labelwise.queries import Query
 from labelwise.server import ServeSettings, schemas
 from labelwise.server.service import ServedModel, Service
-from labelwise.system.progress import Silent
 
 
 @pytest.fixture(scope="module")

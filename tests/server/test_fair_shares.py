@@ -269,7 +269,7 @@ import asyncio, contextlib, resource
 from pathlib import Path
 from labelwise.server.bodies import Bodies
 from labelwise.server.security import RefusedError
-from labelwise.system.allocator import keep_freed_memory
+from labelwise.base.allocator import keep_freed_memory
 
 keep_freed_memory()  # as the commands do
 SCOPE = {"type": "http", "method": "POST", "path": "/api/v1/predict"}

@@ -17,10 +17,10 @@ from web_setup import TOKEN
 
 from labelwise.answers.agreement import LabelAnswers
 from labelwise.answers.log import AnswerLog
-from labelwise.data import load
 from labelwise.errors import DataError
 from labelwise.photos.words import QuestionGuide
 from labelwise.server import labelling as labelling_page
+from labelwise.tables import load
 
 expect.set_options(timeout=1000 * PATIENCE)
 

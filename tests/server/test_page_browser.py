@@ -17,10 +17,10 @@ from playwright.sync_api import expect
 from search_setup import save_model
 from web_setup import TOKEN, encoded, running
 
+from labelwise.base.progress import Silent
 from labelwise.metrics import shift
 from labelwise.models import Predictor
 from labelwise.photos import update_index
-from labelwise.system.progress import Silent
 
 NAMES = "all => all.map(one => one.firstChild.data)"
 

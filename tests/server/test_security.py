@@ -19,13 +19,13 @@ from PIL import Image
 from search_setup import picture, save_model
 from web_setup import TOKEN, encoded, form, running
 
+from labelwise.base.progress import Silent
 from labelwise.errors import SettingsError
 from labelwise.photos import update_index
 from labelwise.server import ServeSettings, security
 from labelwise.server.app import Front
 from labelwise.server.security import COOKIE, Guard, RefusedError, cookie_value
 from labelwise.server.service import Service
-from labelwise.system.progress import Silent
 
 JSON = {"Content-Type": "application/json"}
 BEARER = {"Authorization": f"Bearer {TOKEN}"}

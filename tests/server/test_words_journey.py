@@ -14,8 +14,8 @@ from typed import must_run, refused
 from web_setup import Client
 from words_setup import SIDE, save_photos, save_words_model
 
-from labelwise.data import load
 from labelwise.models.spec import NOT_CALIBRATED
+from labelwise.tables import load
 
 WORDS, PHOTOS, SET_ASIDE_ON_A_PAGE = ("red", "green"), 90, 4
 SUBJECTS = "{http://purl.org/dc/elements/1.1/}subject"

@@ -21,13 +21,13 @@ from sklearn.metrics import average_precision_score
 from tiny_predictor import NAMES, make
 from typed import must_run, refused
 
-from labelwise.data import load
 from labelwise.errors import CheckpointError, DataError
 from labelwise.predictions import Predictions
 from labelwise.scores import fixed_rule
 from labelwise.shards import EvaluationTask, LocalEngine, evaluate_shards, predict_shards
 from labelwise.shards import evaluation_task as module
 from labelwise.shards.evaluation_task import StoredLabels
+from labelwise.tables import load
 
 COUNT = 60
 

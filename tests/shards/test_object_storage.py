@@ -9,11 +9,11 @@ from bucket_setup import served_bucket
 from pyarrow.fs import AwsStandardS3RetryStrategy, FileSystem, S3FileSystem
 from shard_setup import picture, task, write_model
 
+from labelwise.base import storage as storage_module
 from labelwise.errors import DataError
 from labelwise.shards import LocalEngine, StorageError, predict_shards, storage_at
 from labelwise.shards.evaluation_task import StoredLabels
 from labelwise.shards.inputs import find_rows
-from labelwise.system import storage as storage_module
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of boto3 and moto
 COUNT = 30

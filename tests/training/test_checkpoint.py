@@ -11,11 +11,11 @@ from torch import nn
 from torch.optim.lr_scheduler import CosineAnnealingLR, MultiStepLR, OneCycleLR
 
 from labelwise.errors import CheckpointError, SettingsError
-from labelwise.methods import make_objective
+from labelwise.learn.backbones import create_backbone
+from labelwise.learn.heads import LinearHead
+from labelwise.learn.methods import make_objective
+from labelwise.learn.objectives import BCE
 from labelwise.models import HeadSpec, Model
-from labelwise.networks.backbones import create_backbone
-from labelwise.networks.heads import LinearHead
-from labelwise.objectives import BCE
 from labelwise.training import checkpoint
 from labelwise.training.execution import GraphedModel, accelerated, compiles
 from labelwise.training.settings import Hardware, OptimizerSettings, ScheduleSettings

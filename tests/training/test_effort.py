@@ -82,7 +82,7 @@ def clock(monkeypatch):
     """A list whose first number is the time."""
     seconds = [0.0]
     now = SimpleNamespace(monotonic=lambda: seconds[0])
-    for module in ("labelwise.training.run", "labelwise.system.progress"):
+    for module in ("labelwise.training.run", "labelwise.base.progress"):
         monkeypatch.setattr(f"{module}.time", now)
     return seconds
 

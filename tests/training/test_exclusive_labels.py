@@ -9,14 +9,14 @@ from open_indexes import open_index
 from scipy.stats import binomtest
 from tiny_run import Hearing, tiny_settings
 
-from labelwise.data import LabelTable
 from labelwise.errors import DataError
 from labelwise.evaluation import evaluate
 from labelwise.models import Predictor
 from labelwise.models.run_folder import RunFolder
 from labelwise.photos.query import Asked
 from labelwise.pictures import FeatureRows
-from labelwise.retrieval import Query
+from labelwise.queries import Query
+from labelwise.tables import LabelTable
 from labelwise.training.run import train
 
 NAMES = ("red", "blue", "green", "day", "night", "round")

@@ -9,17 +9,17 @@ from PIL import Image
 from tiny_run import Hearing, tiny_settings, tiny_table
 from typed import must_run
 
-from labelwise.data import LabelTable, load
+from labelwise.base.progress import Silent
 from labelwise.errors import DataError, LabelwiseError, SettingsError
-from labelwise.methods import METHODS, make_objective
+from labelwise.learn.backbones import create_backbone
+from labelwise.learn.methods import METHODS, make_objective
+from labelwise.learn.objectives.convex import CoinLoss
 from labelwise.models import Predictor
 from labelwise.models.run_folder import RunFolder
-from labelwise.networks.backbones import create_backbone
-from labelwise.objectives.convex import CoinLoss
 from labelwise.pictures import ArrayImages
 from labelwise.pictures import memory as mapped
 from labelwise.pictures.memory import moments_of, scaled
-from labelwise.system.progress import Silent
+from labelwise.tables import LabelTable, load
 from labelwise.training import features
 from labelwise.training.features import compute, content_key
 from labelwise.training.loader import Loader

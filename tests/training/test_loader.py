@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from PIL import Image
 from tiny_predictor import encoded, make, pictures
 
-from labelwise.data import LabelTable
 from labelwise.errors import ImageError
 from labelwise.models.scoring import Scored, score
 from labelwise.pictures import ArrayImages, BytesImages, FileImages, Transform
 from labelwise.pictures.batches import BatchRows
+from labelwise.tables import LabelTable
 from labelwise.training import loader as pixels
 from labelwise.training.augment import ImageDraws, draw_windows
 from labelwise.training.loader import Batch, DecodingStore, KeptStore, Loader, kept_in_memory

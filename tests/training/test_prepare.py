@@ -15,17 +15,17 @@ from sklearn.datasets import load_sample_image
 from tiny_predictor import encoded
 from tiny_run import Hearing, assert_same_weights, tiny_settings, tiny_table
 
-from labelwise.data import LabelTable, find_unreadable
-from labelwise.data.derived import single_positive
+from labelwise.base.progress import Silent
 from labelwise.errors import LabelwiseError, SettingsError
-from labelwise.methods import METHODS
+from labelwise.learn.backbones import create_backbone
+from labelwise.learn.backbones import weights as packaged
+from labelwise.learn.backbones.weights import PACKAGED, PRETRAINED
+from labelwise.learn.methods import METHODS
+from labelwise.learn.objectives import ROLE
 from labelwise.models import Predictor
-from labelwise.networks.backbones import create_backbone
-from labelwise.networks.backbones import weights as packaged
-from labelwise.networks.backbones.weights import PACKAGED, PRETRAINED
-from labelwise.objectives import ROLE
 from labelwise.pictures import ArrayImages, BytesImages, FeatureRows, FileImages, batches
-from labelwise.system.progress import Silent
+from labelwise.tables import LabelTable, find_unreadable
+from labelwise.tables.derived import single_positive
 from labelwise.training import checkpoint, prepare
 from labelwise.training.execution import kernels_loading
 from labelwise.training.features import (
@@ -324,9 +324,9 @@ WEIGHTS = PACKAGED[PHOTO_NETWORK]
 @pytest.fixture
 def no_hub(monkeypatch, tmp_path):
     """Take the hub and its cache away, as on a machine without a network."""
-    monkeypatch.setattr("labelwise.networks.backbones.weights._reachable", lambda address: False)
-    monkeypatch.setattr("labelwise.networks.backbones.timm_models.cached_in_hub", lambda name: None)
-    monkeypatch.setattr("labelwise.networks.backbones.weights.cached_in_hub", lambda name: None)
+    monkeypatch.setattr("labelwise.learn.backbones.weights._reachable", lambda address: False)
+    monkeypatch.setattr("labelwise.learn.backbones.timm_models.cached_in_hub", lambda name: None)
+    monkeypatch.setattr("labelwise.learn.backbones.weights.cached_in_hub", lambda name: None)
 
 
 def pictures(side, rows=4, split=None):

@@ -17,10 +17,10 @@ from tiny_run import Hearing, assert_same_weights, tiny_settings, tiny_table
 from typed import refused
 
 from labelwise.answers.suspects import deal_folds, read_review
+from labelwise.base.names import Names
+from labelwise.base.progress import Silent
 from labelwise.calibration import platt
 from labelwise.cli.app import app
-from labelwise.data import LabelTable
-from labelwise.data.derived import stratified_split
 from labelwise.decide import Promise, find_promise
 from labelwise.errors import (
     CheckpointError,
@@ -35,8 +35,8 @@ from labelwise.models.scoring import scored
 from labelwise.predictions import Predictions
 from labelwise.scores.fit import make_promise
 from labelwise.scores.run import read_run
-from labelwise.system.names import Names
-from labelwise.system.progress import Silent
+from labelwise.tables import LabelTable
+from labelwise.tables.derived import stratified_split
 from labelwise.training import execution, loggers
 from labelwise.training.loop import Loop
 from labelwise.training.run import train, train_folds

@@ -12,10 +12,10 @@ from tiny_run import Hearing, tiny_settings, tiny_table
 from typed import must_run
 
 from labelwise import load_run
+from labelwise.base import storage as storage_module
+from labelwise.base.storage import ObjectStorage, StorageError
 from labelwise.errors import CheckpointError, LabelwiseError, SettingsError
 from labelwise.models.run_folder import RunFolder, fetched_run
-from labelwise.system import storage as storage_module
-from labelwise.system.storage import ObjectStorage, StorageError
 from labelwise.training import run as run_module
 from labelwise.training.run import train
 

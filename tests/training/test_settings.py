@@ -4,8 +4,8 @@ import pytest
 import torch
 from tiny_run import tiny_settings, tiny_table
 
+from labelwise.base.yaml_values import parse_assignments
 from labelwise.errors import SettingsError
-from labelwise.system.yaml_values import parse_assignments
 from labelwise.training.run import train
 from labelwise.training.settings import Settings, differences, read_settings
 

@@ -231,7 +231,7 @@ def test_when_a_process_dies_the_first_does_not_wait_for_it_forever(tmp_path, wa
     script = tmp_path / "hangs.py"
     script.write_text(
         "import sys, threading\n"
-        "from labelwise.system.distributed import rank\n"
+        "from labelwise.base.distributed import rank\n"
         "from labelwise.training import execution\n"
         "from labelwise.training.settings import Hardware\n"
         "execution.GRACE = 0\n"

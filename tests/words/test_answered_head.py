@@ -11,7 +11,7 @@ from sklearn.metrics import average_precision_score
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from labelwise.calibration import few_labels
-from labelwise.objectives.convex import CoinLoss
+from labelwise.learn.objectives.convex import CoinLoss
 from labelwise.photos.words import answered
 from labelwise.photos.words.answered import APART, POWERS, _folds, answered_head
 from labelwise.photos.words.text_image import TextHead

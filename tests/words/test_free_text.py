@@ -13,6 +13,7 @@ from typed import run as run_verb
 from web_setup import running
 from words_setup import SIDE, save_photos
 
+from labelwise.base.progress import Silent
 from labelwise.errors import LabelwiseError
 from labelwise.photos import embeddings, update_index
 from labelwise.photos.embeddings import farthest_rows
@@ -21,8 +22,7 @@ from labelwise.photos.query import photos_like_album
 from labelwise.photos.words import ClassesAndWords, FreeText, WordList
 from labelwise.photos.words.start import start
 from labelwise.pictures import PictureImages
-from labelwise.retrieval import Query
-from labelwise.system.progress import Silent
+from labelwise.queries import Query
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ from typed import run as run_verb
 from web_setup import running
 from words_setup import CLASSES, SIDE, photo, save_photos
 
-from labelwise.data import load
+from labelwise.base.progress import Silent
 from labelwise.decide import Threshold
 from labelwise.errors import DataError, LabelwiseError, SettingsError
 from labelwise.exports.web import page_of
@@ -37,7 +37,7 @@ from labelwise.pictures import PictureImages
 from labelwise.predictions import Predictions
 from labelwise.scores.tables import read_raw
 from labelwise.server.mcp import PhotoTools
-from labelwise.system.progress import Silent
+from labelwise.tables import load
 
 NOT_CALIBRATED = "not calibrated: no answers yet"
 UNTESTED = "not calibrated, so there is no interval: no answers yet"

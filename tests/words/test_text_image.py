@@ -21,8 +21,6 @@ from tokenizers.pre_tokenizers import Whitespace
 from words_setup import ARCHITECTURE, CLASSES, COLOURS, SIDE, VOCABULARY, photo, word_vectors
 
 from labelwise.answers.agreement import write_table
-from labelwise.data import load
-from labelwise.data.columns import MEANINGS, PATH_HEADERS
 from labelwise.errors import DataError, LabelwiseError
 from labelwise.photos.words import ClassesAndWords, SentenceEncoder, Word, WordList
 from labelwise.photos.words.classes import (
@@ -32,6 +30,8 @@ from labelwise.photos.words.classes import (
     caption_maps,
     imagenet_kinds,
 )
+from labelwise.tables import load
+from labelwise.tables.columns import MEANINGS, PATH_HEADERS
 
 LINES = """# animals
 pet

@@ -15,7 +15,7 @@ from words_setup import SIDE, save_photos
 
 from labelwise.answers.agreement import LabelAnswers
 from labelwise.answers.log import AnswerLog
-from labelwise.data import load
+from labelwise.base.progress import Silent
 from labelwise.errors import SettingsError
 from labelwise.models import Predictor
 from labelwise.photos.words import ClassesAndWords, QuestionGuide, WordList, WordsLearner
@@ -28,7 +28,7 @@ from labelwise.photos.words.start import (
 )
 from labelwise.pictures import PictureImages
 from labelwise.server.labelling import Background
-from labelwise.system.progress import Silent
+from labelwise.tables import load
 
 WORDS = WordList.of("red", "green")
 

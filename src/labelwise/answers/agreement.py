@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from labelwise.answers.log import AnswerLog, Line, LoggedAnswer, Note, answered
+from labelwise.base.files import replacing, sha256_of
+from labelwise.base.text import as_cell
 from labelwise.errors import DataError
-from labelwise.system.files import replacing, sha256_of
-from labelwise.system.text import as_cell
 
 ASIDE, CHOSEN = "aside", "chosen"  # draws: photos set aside at random, and those a model chose
 

@@ -31,8 +31,8 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from labelwise.numeric.arrays import Array, as_mask, check_shapes, to_numpy
-from labelwise.numeric.special import entr
+from labelwise.base.arrays import Array, as_mask, check_shapes, to_numpy
+from labelwise.base.special import entr
 
 Criterion = Literal["value", "entropy", "diverse", "expected-f"]
 CRITERIA: tuple[Criterion, ...] = get_args(Criterion)

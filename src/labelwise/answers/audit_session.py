@@ -33,16 +33,16 @@ from labelwise import __version__
 from labelwise.answers.agreement import require_own
 from labelwise.answers.log import Answer, AnswerLog, Line, Note, answered, now
 from labelwise.answers.tag_tables import TagTable
-from labelwise.data.export import export
-from labelwise.data.rows import from_rows, is_file, read_json
-from labelwise.data.table import LabelTable
+from labelwise.base.files import sha256_of, summed, without_sum, write_error
+from labelwise.base.table_files import write_csv
+from labelwise.base.text import counted
 from labelwise.decide.audits import Audit, AuditVerdict, Precision, Use
 from labelwise.decide.estimate import Recall, percent, recall_of
 from labelwise.errors import DataError, SettingsError
 from labelwise.pictures.sources import FileImages
-from labelwise.system.files import sha256_of, summed, without_sum, write_error
-from labelwise.system.table_files import write_csv
-from labelwise.system.text import counted
+from labelwise.tables.export import export
+from labelwise.tables.rows import from_rows, is_file, read_json
+from labelwise.tables.table import LabelTable
 from labelwise.types import nearest
 
 WHY, SHOWN, BEGUN = "audit", "shown", "audit"  # of answers; kinds of notes

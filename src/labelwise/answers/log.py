@@ -27,9 +27,9 @@ from pathlib import Path
 from threading import RLock
 from typing import Any, Literal
 
+from labelwise.base.files import append_whole, locked, replacing, sha256_of, write_error
+from labelwise.base.text import first_line
 from labelwise.errors import DataError
-from labelwise.system.files import append_whole, locked, replacing, sha256_of, write_error
-from labelwise.system.text import first_line
 
 Answer = Literal["yes", "no", "unsure"]
 ANSWER_WORDS: dict[str, Answer] = {"yes": "yes", "y": "yes", "1": "yes", "no": "no", "n": "no"}

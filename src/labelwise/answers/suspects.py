@@ -32,19 +32,19 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from labelwise.answers.log import ANSWER_WORDS, AnswerLog, answered
+from labelwise.base.arrays import Array, as_mask, check_shapes, mask_tensor, to_numpy, to_tensor
+from labelwise.base.progress import Silent, Watch
+from labelwise.base.special import expit
+from labelwise.base.table_files import write_csv
+from labelwise.base.text import from_cell
 from labelwise.calibration import platt
 from labelwise.calibration.entries import folds_of
-from labelwise.data import LabelTable
-from labelwise.data.rows import read_csv_rows
-from labelwise.data.table import LabelSets, SoftLabels
 from labelwise.errors import DataError, SettingsError
+from labelwise.learn.objectives import bce_loss
 from labelwise.links import Link
-from labelwise.numeric.arrays import Array, as_mask, check_shapes, mask_tensor, to_numpy, to_tensor
-from labelwise.numeric.special import expit
-from labelwise.objectives import bce_loss
-from labelwise.system.progress import Silent, Watch
-from labelwise.system.table_files import write_csv
-from labelwise.system.text import from_cell
+from labelwise.tables import LabelTable
+from labelwise.tables.rows import read_csv_rows
+from labelwise.tables.table import LabelSets, SoftLabels
 from labelwise.types import nearest
 
 # A review file is a CSV with one question per row, "does this photo carry this label?". The table

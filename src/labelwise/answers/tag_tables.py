@@ -23,14 +23,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelwise.answers.log import Answer
-from labelwise.data.load import load
-from labelwise.data.rows import is_file, read_json, require_file
-from labelwise.data.table import LabelTable
-from labelwise.data.tabular import TABULAR, json_objects
-from labelwise.data.votes import HEADERS as VOTE_HEADERS
-from labelwise.data.votes import YES, Votes
+from labelwise.base.text import counted
 from labelwise.errors import DataError, SettingsError
-from labelwise.system.text import counted
+from labelwise.tables.load import load
+from labelwise.tables.rows import is_file, read_json, require_file
+from labelwise.tables.table import LabelTable
+from labelwise.tables.tabular import TABULAR, json_objects
+from labelwise.tables.votes import HEADERS as VOTE_HEADERS
+from labelwise.tables.votes import YES, Votes
 from labelwise.types import nearest
 
 TAG_LISTS = ("tags", "labels", "keywords", "objects")

@@ -18,6 +18,7 @@ from warnings import catch_warnings, simplefilter
 import numpy as np
 from numpy.typing import NDArray
 
+from labelwise.base.arrays import Array, Mask, Numbers, as_mask, to_numpy
 from labelwise.calibration.entries import Floats, folds_of, read_entries
 from labelwise.calibration.few import AveragedCurves, few
 from labelwise.calibration.isotonic import Histogram, Isotonic, histogram, isotonic
@@ -45,7 +46,6 @@ from labelwise.links import (
     WeightedSigmoid,
     made_from_spec,
 )
-from labelwise.numeric.arrays import Array, Mask, Numbers, as_mask, to_numpy
 from labelwise.types import nearest
 
 Calibrator = Callable[..., Link]

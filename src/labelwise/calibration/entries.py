@@ -17,9 +17,9 @@ from typing import Any, ClassVar, TypeVar, Union
 import numpy as np
 from numpy.typing import NDArray
 
+from labelwise.base.array_api import A
+from labelwise.base.arrays import Array, Mask, Numbers, as_mask, check_shapes, to_numpy
 from labelwise.links import Link
-from labelwise.numeric.array_api import A
-from labelwise.numeric.arrays import Array, Mask, Numbers, as_mask, check_shapes, to_numpy
 
 Floats = NDArray[np.floating[Any]]
 Block = tuple[Floats, Floats, Floats | None]  # u, y and a weight, None where all weigh 1

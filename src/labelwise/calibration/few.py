@@ -24,11 +24,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from labelwise.base.array_api import A, like, log_sigmoid, namespace
+from labelwise.base.arrays import Array, Numbers, to_numpy
+from labelwise.base.special import expit, ndtri
 from labelwise.calibration.entries import OnLogOdds, limited_log_odds, read_entries
 from labelwise.links import Link
-from labelwise.numeric.array_api import A, like, log_sigmoid, namespace
-from labelwise.numeric.arrays import Array, Numbers, to_numpy
-from labelwise.numeric.special import expit, ndtri
 
 Spreads = tuple[float, float]
 SPREADS = (0.02, 0.1, 0.25, 0.6, 1.5)  # tau

@@ -13,6 +13,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from labelwise.base.array_api import A, like, namespace, search_rows, taken
+from labelwise.base.arrays import Array, Numbers
 from labelwise.calibration.entries import (
     Entries,
     Floats,
@@ -25,8 +27,6 @@ from labelwise.calibration.entries import (
     tallied,
 )
 from labelwise.links import Link
-from labelwise.numeric.array_api import A, like, namespace, search_rows, taken
-from labelwise.numeric.arrays import Array, Numbers
 
 # Histogram binning: the share of present labels in each bin of log-odds.
 #

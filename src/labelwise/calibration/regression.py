@@ -17,6 +17,8 @@ from warnings import warn
 
 import numpy as np
 
+from labelwise.base.array_api import A, like, log_sigmoid, logsumexp, namespace
+from labelwise.base.arrays import Array, Mask, Numbers, as_mask, check_shapes, to_numpy
 from labelwise.calibration.entries import (
     LEAST_BINS,
     Bins,
@@ -33,8 +35,6 @@ from labelwise.calibration.entries import (
     read_entries,
 )
 from labelwise.links import Grouped, Link, Softmax
-from labelwise.numeric.array_api import A, like, log_sigmoid, logsumexp, namespace
-from labelwise.numeric.arrays import Array, Mask, Numbers, as_mask, check_shapes, to_numpy
 from labelwise.taxonomy import FAR, AttributeColumns
 
 Scope = Literal["shared", "offset", "label"]

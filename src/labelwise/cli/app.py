@@ -13,11 +13,11 @@ import typer
 from typer.core import TyperGroup
 
 from labelwise import __version__
+from labelwise.base.allocator import keep_freed_memory
 from labelwise.cli.command import VERBS, mount, sentence_of
 from labelwise.cli.options import declared
 from labelwise.cli.text import complain, stopped
 from labelwise.errors import LabelwiseError
-from labelwise.system.allocator import keep_freed_memory
 
 ALIASES = declared("aliases.toml")
 

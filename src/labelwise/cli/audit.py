@@ -7,10 +7,11 @@ from shlex import quote
 import typer
 
 from labelwise.answers.log import Answer
+from labelwise.base.files import replacing
+from labelwise.base.text import counted
 from labelwise.cli.index import index_and_query
 from labelwise.cli.options import Options
 from labelwise.cli.text import ask, caution, next_steps, say
-from labelwise.data.load import load_for_labels
 from labelwise.decide import Check, Promise
 from labelwise.errors import DataError, SettingsError
 from labelwise.models.run_folder import RunFolder
@@ -24,10 +25,9 @@ from labelwise.photos.lists import (
 )
 from labelwise.photos.prevalence import read_answers
 from labelwise.photos.query import photos_like_album
-from labelwise.retrieval import Query
+from labelwise.queries import Query
 from labelwise.scores import read_run, score_data
-from labelwise.system.files import replacing
-from labelwise.system.text import counted
+from labelwise.tables.load import load_for_labels
 
 WIDTH = 24
 OF_A_QUERY = ("wrong_at_most", "answers_at_most", "distinct", "text", "encoder", "like")

@@ -25,16 +25,16 @@ from labelwise.answers.audit_session import (
     statement,
 )
 from labelwise.answers.log import ANSWER_WORDS, AnswerLog
+from labelwise.base.table_files import write_csv
+from labelwise.base.text import counted, from_cell
 from labelwise.cli.command import refuse_overwriting
 from labelwise.cli.index import default_index
 from labelwise.cli.options import Options, flag_of
 from labelwise.cli.text import ask, complain, next_steps, say, tell
 from labelwise.contrib.tag_sources import tags_to_audit
-from labelwise.data.rows import read_csv_rows
 from labelwise.errors import DataError, SettingsError
 from labelwise.report.audit import write_audit
-from labelwise.system.table_files import write_csv
-from labelwise.system.text import counted, from_cell
+from labelwise.tables.rows import read_csv_rows
 
 OF_TAGS = (
     *("photos", "right_at_least", "per_tag", "page", "csv", "again", "seed", "scores", "data"),

@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from labelwise.base.table_files import write_csv
+from labelwise.base.text import counted
 from labelwise.calibration import few_labels
 from labelwise.cli.evaluate import pooled, say_shortfall, show, show_exclusive
 from labelwise.cli.options import Options
@@ -35,8 +37,6 @@ from labelwise.scores import (
 )
 from labelwise.scores.embeddings import read_texts
 from labelwise.scores.fitted import save_detections
-from labelwise.system.table_files import write_csv
-from labelwise.system.text import counted
 from labelwise.taxonomy import AttributeGroups
 
 SHOWN = 20

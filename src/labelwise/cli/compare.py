@@ -3,11 +3,13 @@
 from pathlib import Path
 from typing import Any
 
+from labelwise.base.progress import Watch, make_watch
+from labelwise.base.text import counted
+from labelwise.base.yaml_values import parse_assignments
 from labelwise.cli.options import Options, check_weights
 from labelwise.cli.text import in_all, next_steps, resumable, say, show_table, tell
-from labelwise.data import LabelTable
 from labelwise.errors import SettingsError
-from labelwise.methods.own import add_method
+from labelwise.learn.methods.own import add_method
 from labelwise.papers.compare import ComparisonPlan
 from labelwise.papers.compare import compare as run_comparison
 from labelwise.papers.jobs import (
@@ -21,9 +23,7 @@ from labelwise.papers.jobs import (
 from labelwise.papers.sources import Frozen, blank_features, open_table
 from labelwise.report import write_comparison
 from labelwise.report.charts import save_charts
-from labelwise.system.progress import Watch, make_watch
-from labelwise.system.text import counted
-from labelwise.system.yaml_values import parse_assignments
+from labelwise.tables import LabelTable
 from labelwise.training.prepare import choose_network
 from labelwise.training.settings import AUTO, read_settings
 

@@ -4,6 +4,8 @@ from dataclasses import asdict
 from pathlib import Path
 from shlex import quote
 
+from labelwise.base.table_files import write_csv
+from labelwise.base.text import counted
 from labelwise.cli.options import Options
 from labelwise.cli.text import ask, caution, next_steps, say, show_table
 from labelwise.errors import SettingsError
@@ -17,12 +19,10 @@ from labelwise.photos.prevalence import (
     read_answers,
     write_questions,
 )
+from labelwise.queries import Query
 from labelwise.report.charts import save_estimate_chart
-from labelwise.retrieval import Query
 from labelwise.scores.calls import calls_of_table, write_calls
 from labelwise.scores.read import is_detections
-from labelwise.system.table_files import write_csv
-from labelwise.system.text import counted
 
 SHOWN = 60
 OTHERWISE = "An interval that holds in any case: --ask 150"

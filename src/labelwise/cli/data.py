@@ -5,14 +5,19 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from labelwise.base.progress import make_watch
+from labelwise.base.text import counted
 from labelwise.cli.evaluate import few_test_photos
 from labelwise.cli.options import Options, load_table, model_path
 from labelwise.cli.text import caution, complain, next_steps, number, say, show_table, tell
 from labelwise.contrib.annotation_tools import Guesses, export_for_tool
-from labelwise.data import LabelTable
-from labelwise.data import derived as corrupt
-from labelwise.data.camera_results import write_bursts
-from labelwise.data.checks import (
+from labelwise.errors import DataError, SettingsError
+from labelwise.models import load_model
+from labelwise.scores.aggregating import aggregate_table
+from labelwise.tables import LabelTable
+from labelwise.tables import derived as corrupt
+from labelwise.tables.camera_results import write_bursts
+from labelwise.tables.checks import (
     Description,
     count_mismatches,
     describe,
@@ -21,14 +26,9 @@ from labelwise.data.checks import (
     reject_shared_content,
     without_unreadable,
 )
-from labelwise.data.derived import obey_taxonomy, stratified_split, with_validation
-from labelwise.data.export import export
-from labelwise.data.load import GENERATED, find_parts
-from labelwise.errors import DataError, SettingsError
-from labelwise.models import load_model
-from labelwise.scores.aggregating import aggregate_table
-from labelwise.system.progress import make_watch
-from labelwise.system.text import counted
+from labelwise.tables.derived import obey_taxonomy, stratified_split, with_validation
+from labelwise.tables.export import export
+from labelwise.tables.load import GENERATED, find_parts
 from labelwise.taxonomy import Taxonomy
 
 LABELS_SHOWN = 30

@@ -4,18 +4,18 @@ import json
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 
+from labelwise.base.files import write_text
+from labelwise.base.table_files import write_csv
+from labelwise.base.text import counted
 from labelwise.cli.options import Options
 from labelwise.cli.text import next_steps, number, say, show_table, tell
-from labelwise.data import load
-from labelwise.data.camera_results import cut_crops, read_camera_results
-from labelwise.data.derived import obey_groups
-from labelwise.data.export import export
-from labelwise.data.votes import ALL_LABELS, Votes, WorkerRecord, count_votes, model_workers
 from labelwise.errors import SettingsError
 from labelwise.photos.metadata import read_keywords
-from labelwise.system.files import write_text
-from labelwise.system.table_files import write_csv
-from labelwise.system.text import counted
+from labelwise.tables import load
+from labelwise.tables.camera_results import cut_crops, read_camera_results
+from labelwise.tables.derived import obey_groups
+from labelwise.tables.export import export
+from labelwise.tables.votes import ALL_LABELS, Votes, WorkerRecord, count_votes, model_workers
 from labelwise.taxonomy import AttributeGroups
 
 WORKERS_SHOWN = 10

@@ -20,11 +20,12 @@ from labelwise.answers.suspects import (
     repair,
     write_review,
 )
+from labelwise.base.progress import make_watch
+from labelwise.base.storage import is_uri
+from labelwise.base.text import counted
 from labelwise.cli.options import Options, model_path
 from labelwise.cli.text import caution, next_steps, say, show_table, tell
 from labelwise.contrib.annotation_tools import Guesses, export_for_tool
-from labelwise.data import load
-from labelwise.data.export import export
 from labelwise.errors import DataError, LabelwiseError, SettingsError
 from labelwise.models.run_folder import RunFolder
 from labelwise.photos import Index
@@ -38,9 +39,8 @@ from labelwise.scores.unlabelled_pool import (
     reviewable,
     suspect_questions,
 )
-from labelwise.system.progress import make_watch
-from labelwise.system.storage import is_uri
-from labelwise.system.text import counted
+from labelwise.tables import load
+from labelwise.tables.export import export
 
 LABELS_SHOWN = 10
 MOST_IN_CONTEXT = 300  # labels, whose pairs are all fitted

@@ -8,10 +8,11 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
+from labelwise.base.progress import make_watch
+from labelwise.base.storage import is_uri, storage_at
+from labelwise.base.text import counted, listed
 from labelwise.cli.options import Options, decoder_of, reading
 from labelwise.cli.text import command, next_steps, number, say, show_table, tell
-from labelwise.data import LabelTable
-from labelwise.data.load import load_for_labels
 from labelwise.errors import DataError, SettingsError
 from labelwise.evaluation import Evaluation, SubgroupFigure
 from labelwise.evaluation import evaluate as measure
@@ -28,9 +29,8 @@ from labelwise.report.runs import (
 )
 from labelwise.scores import fixed_rule, judge_as_given, read_scores
 from labelwise.scores.aggregating import aggregate_table
-from labelwise.system.progress import make_watch
-from labelwise.system.storage import is_uri, storage_at
-from labelwise.system.text import counted, listed
+from labelwise.tables import LabelTable
+from labelwise.tables.load import load_for_labels
 from labelwise.taxonomy import AttributeGroups, Taxonomy
 
 Measured = tuple[Evaluation, dict[str, Any]]

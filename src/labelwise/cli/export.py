@@ -6,11 +6,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from labelwise.base.files import replacing
+from labelwise.base.progress import Watch, make_watch
 from labelwise.cli.command import refuse_overwriting
 from labelwise.cli.options import Options
 from labelwise.cli.text import caution, next_steps, say, tell
-from labelwise.data import load
-from labelwise.data.load import load_for_labels
 from labelwise.errors import CheckpointError, SettingsError
 from labelwise.evaluation import Evaluation
 from labelwise.exports.hub import export_hub, expressible
@@ -31,8 +31,8 @@ from labelwise.models.run_folder import RunFolder, check_repository, push_to_hub
 from labelwise.pictures import labelwise_runtime
 from labelwise.report.model_card import write_model_card
 from labelwise.report.runs import measured_data, measured_run
-from labelwise.system.files import replacing
-from labelwise.system.progress import Watch, make_watch
+from labelwise.tables import load
+from labelwise.tables.load import load_for_labels
 
 ALL = (
     *("input", "exact_resize", "pictures", "int8", "int8_anyway", "open_thresholds"),

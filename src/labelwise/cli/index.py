@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from labelwise.base.progress import make_watch
 from labelwise.cli.options import Options, decoder_of
 from labelwise.cli.text import caution, complain, next_steps, resumable, say, tell
 from labelwise.errors import DataError
 from labelwise.models.loading import caution_of
-from labelwise.system.progress import make_watch
 
 if TYPE_CHECKING:
     from labelwise.photos import Changes

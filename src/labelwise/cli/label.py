@@ -5,19 +5,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from labelwise.base.progress import make_watch
+from labelwise.base.text import counted
 from labelwise.cli.command import refuse_overwriting
 from labelwise.cli.index import default_index
 from labelwise.cli.options import SERVER, Options
 from labelwise.cli.predict import find_photos
 from labelwise.cli.serve import run_until_stopped, server_settings
 from labelwise.cli.text import next_steps, say, show_table
-from labelwise.data.export import export
 from labelwise.errors import SettingsError
 from labelwise.photos import Index, corrected_labels, questions
 from labelwise.photos.filters import PhotoGroups
 from labelwise.photos.store import Fact
-from labelwise.system.progress import make_watch
-from labelwise.system.text import counted
+from labelwise.tables.export import export
 
 OF_THE_PAGE = (
     *("words", "guide", "host", "port", "token_file", "allow_host", "open"),

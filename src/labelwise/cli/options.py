@@ -92,8 +92,8 @@ def flag_of(name: str) -> str:
 
 def model_path(given: Options) -> Path | None:
     """Return the local folder or file of ``--model``; a run in a bucket is fetched."""
+    from labelwise.base.storage import is_uri
     from labelwise.models.run_folder import fetched_run
-    from labelwise.system.storage import is_uri
 
     if given.model is None:
         return None
@@ -120,14 +120,14 @@ def check_weights(given: Options) -> None:
 
 def load_table(source: str, given: Options) -> Any:
     """Return the label table of a source, read as the options of its format say."""
-    from labelwise.data import load
+    from labelwise.tables import load
 
     return load(source, **reading(given))
 
 
 def reading(given: Options) -> dict[str, Any]:
     """Return how a verb was told to read a table; flags count more than ``--set``."""
-    from labelwise.system.yaml_values import nested, parse_assignments
+    from labelwise.base.yaml_values import nested, parse_assignments
 
     names = ("skip_missing", "skip_broken", "duplicates", "extension")
     flags = {name: getattr(given, name) for name in names if getattr(given, name, None)}

@@ -7,9 +7,12 @@ from typing import Any
 
 import torch
 
+from labelwise.base.files import write_text
+from labelwise.base.progress import make_watch
+from labelwise.base.text import counted
+from labelwise.base.yaml_values import parse_assignments
 from labelwise.cli.options import Options, check_weights
 from labelwise.cli.text import command, duration, in_all, next_steps, resumable, say, show_table
-from labelwise.data import load
 from labelwise.errors import DataError, SettingsError
 from labelwise.papers import reproduce
 from labelwise.papers.comparison import table_page
@@ -31,10 +34,7 @@ from labelwise.papers.reproduce import (
 from labelwise.papers.sources import Frozen
 from labelwise.papers.survey import SurveyPlan, complete, page, run_survey
 from labelwise.papers.transfer import TITLE, cells, remarks, transfer
-from labelwise.system.files import write_text
-from labelwise.system.progress import make_watch
-from labelwise.system.text import counted
-from labelwise.system.yaml_values import parse_assignments
+from labelwise.tables import load
 
 TRANSFERRED = "002-tableA"
 ANSWERED = "001-vqa"

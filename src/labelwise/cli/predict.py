@@ -12,6 +12,10 @@ from typing import Any
 import numpy as np
 import typer
 
+from labelwise.base.arrays import to_numpy
+from labelwise.base.progress import make_watch
+from labelwise.base.storage import is_uri, without_options
+from labelwise.base.text import counted
 from labelwise.cli.options import Options, decoder_of
 from labelwise.cli.text import (
     before_writing,
@@ -28,13 +32,9 @@ from labelwise.models import load_model
 from labelwise.models.answer_files import WRITTEN, Answer, answer_writer
 from labelwise.models.loading import caution_of, is_exported, refuse_program
 from labelwise.models.run_folder import RunFolder
-from labelwise.numeric.arrays import to_numpy
 from labelwise.pictures import ImageSource, PictureImages
 from labelwise.pictures.decode import image_paths
 from labelwise.predictions import Predictions
-from labelwise.system.progress import make_watch
-from labelwise.system.storage import is_uri, without_options
-from labelwise.system.text import counted
 from labelwise.taxonomy import Taxonomy
 
 ROWS_SHOWN = 40

@@ -9,6 +9,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
+from labelwise.base.text import counted
 from labelwise.cli.index import index_and_query
 from labelwise.cli.options import Options
 from labelwise.cli.text import caution, complain, next_steps, say, show_table, tell
@@ -16,9 +17,8 @@ from labelwise.errors import SettingsError
 from labelwise.photos import Index, model_changed
 from labelwise.photos.filters import PhotoFilter
 from labelwise.photos.query import Found, Hit, answer, photos_like
+from labelwise.queries import Query
 from labelwise.report.contact_sheet import write_contact_sheet
-from labelwise.retrieval import Query
-from labelwise.system.text import counted
 
 FILTERS = ("folder", "since", "until", "camera", "rating", "keyword", "distinct")
 ANSWERED = ("wrong_at_most", "sort", *FILTERS, "count", "html")  # of a query alone

@@ -8,6 +8,9 @@ from typing import Any
 import typer
 
 from labelwise.answers.audit_session import RECEIPT
+from labelwise.base.progress import make_watch
+from labelwise.base.storage import is_uri, without_options
+from labelwise.base.text import counted
 from labelwise.cli.options import Options, read_secret
 from labelwise.cli.text import caution, complain, next_steps, resumable, say, show_table, tell
 from labelwise.contrib.immich import Immich, remove_tags, write_tags
@@ -30,9 +33,6 @@ from labelwise.photos.tagging import (
     write_sidecar,
 )
 from labelwise.photos.xmp import Keyword
-from labelwise.system.progress import make_watch
-from labelwise.system.storage import is_uri, without_options
-from labelwise.system.text import counted
 
 SHOWN = 20
 

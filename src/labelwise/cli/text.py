@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 
-from labelwise.system.text import counted, for_terminal, one_line, shortened
+from labelwise.base.text import counted, for_terminal, one_line, shortened
 
 if TYPE_CHECKING:
     from labelwise.answers.log import Answer
@@ -81,7 +81,7 @@ def stopped(sentence: str) -> typer.Exit:
 @contextmanager
 def resumable(folder: Path | str) -> Iterator[None]:
     """Say, if Ctrl-C stops the block, that the same command goes on in a folder that is there."""
-    from labelwise.system.storage import is_uri
+    from labelwise.base.storage import is_uri
 
     try:
         yield

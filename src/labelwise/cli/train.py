@@ -13,11 +13,14 @@ from PIL import Image
 
 from labelwise.answers.agreement import export_again
 from labelwise.api import default_folder, trained
+from labelwise.base.progress import make_watch
+from labelwise.base.storage import address_of
+from labelwise.base.text import counted
+from labelwise.base.yaml_values import parse_assignments
 from labelwise.cli.evaluate import few_test_photos, say_shortfall, summarise
 from labelwise.cli.options import Options
 from labelwise.cli.predict import find_photos
 from labelwise.cli.text import command, complain, next_steps, resumable, say, show_table, tell
-from labelwise.data import load, scenes
 from labelwise.errors import LabelwiseError, SettingsError
 from labelwise.models.run_folder import RunFolder
 from labelwise.models.spec import NOT_CALIBRATED
@@ -25,10 +28,7 @@ from labelwise.photos.words import WordList, open_scorer
 from labelwise.photos.words.start import EMBEDDINGS, Started, compare_runs
 from labelwise.photos.words.start import start as start_run
 from labelwise.pictures import PictureImages
-from labelwise.system.progress import make_watch
-from labelwise.system.storage import address_of
-from labelwise.system.text import counted
-from labelwise.system.yaml_values import parse_assignments
+from labelwise.tables import load, scenes
 from labelwise.training.run import Run, train_folds
 from labelwise.training.settings import (
     SHORT_NAMES,

@@ -28,13 +28,13 @@ from xml.etree import ElementTree
 import numpy as np
 from numpy.typing import NDArray
 
-from labelwise.data.export import json_rows
-from labelwise.data.rows import AllBut, from_rows, inner, parse_xml, read_json, read_xml
-from labelwise.data.table import SPLIT_WORDS, LabelSets, LabelTable
+from labelwise.base.files import replacing, replacing_folder
 from labelwise.errors import DataError
 from labelwise.pictures.decode import find_images
 from labelwise.pictures.sources import FileImages
-from labelwise.system.files import replacing, replacing_folder
+from labelwise.tables.export import json_rows
+from labelwise.tables.rows import AllBut, from_rows, inner, parse_xml, read_json, read_xml
+from labelwise.tables.table import SPLIT_WORDS, LabelSets, LabelTable
 from labelwise.types import nearest
 
 # Addresses of Label Studio's images:

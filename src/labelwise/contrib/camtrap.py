@@ -24,11 +24,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from labelwise.data.camera_results import read_times
-from labelwise.data.rows import AllBut, from_rows, inner, read_csv_rows, read_json
-from labelwise.data.table import LabelTable
+from labelwise.base.text import counted
 from labelwise.errors import DataError
-from labelwise.system.text import counted
+from labelwise.tables.camera_results import read_times
+from labelwise.tables.rows import AllBut, from_rows, inner, read_csv_rows, read_json
+from labelwise.tables.table import LabelTable
 
 NEEDED = {
     "deployments": ("deploymentID",),

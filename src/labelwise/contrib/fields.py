@@ -37,13 +37,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv as arrow_csv
 
-from labelwise.data.rows import from_rows, read_fields, read_lines, require_file
-from labelwise.data.table import LabelTable
+from labelwise.base.table_files import read_parquet
+from labelwise.base.text import counted, first_line
 from labelwise.errors import DataError
 from labelwise.pictures.multiband import open_cube
 from labelwise.pictures.sources import FileImages, read_image_file
-from labelwise.system.table_files import read_parquet
-from labelwise.system.text import counted, first_line
+from labelwise.tables.rows import from_rows, read_fields, read_lines, require_file
+from labelwise.tables.table import LabelTable
 
 LISTED = tomllib.loads(Path(__file__).with_name("label_names.toml").read_text(encoding="utf-8"))
 FINDINGS, MINED = tuple(LISTED["chexpert"]), tuple(LISTED["chestxray14"])

@@ -25,11 +25,11 @@ from urllib.error import HTTPError
 from urllib.parse import quote, urlsplit
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
+from labelwise.base.text import one_line
 from labelwise.decide import Rule
 from labelwise.errors import LabelwiseError, SettingsError
 from labelwise.photos import Index
 from labelwise.photos.tagging import tags_of
-from labelwise.system.text import one_line
 
 
 class ServiceError(LabelwiseError):

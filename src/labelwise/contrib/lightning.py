@@ -6,7 +6,7 @@
 
 A batch is ``(images, labels)``, or ``(images, labels, observed)``, or with the rows' numbers
 ``(images, labels, observed, index)`` for objectives that keep something of each row. On several
-processes the loss is that of the joined batch, as in :mod:`labelwise.objectives.base`.
+processes the loss is that of the joined batch, as in :mod:`labelwise.learn.objectives.base`.
 Probabilities are those of the objective's own link.
 """
 
@@ -21,8 +21,8 @@ from labelwise.contrib.torchmetrics import (
     MultilabelCalibrationError,
     MultilabelMeanAveragePrecision,
 )
-from labelwise.objectives import Objective
-from labelwise.objectives.base import refuse_accumulation
+from labelwise.learn.objectives import Objective
+from labelwise.learn.objectives.base import refuse_accumulation
 from labelwise.types import Outputs, Targets
 
 try:

@@ -18,10 +18,10 @@ from torch import Tensor, nn
 
 from labelwise.decide import Threshold
 from labelwise.errors import SettingsError
-from labelwise.methods import make_objective
+from labelwise.learn.backbones import create_backbone
+from labelwise.learn.backbones.weights import read_state, require_tensors
+from labelwise.learn.methods import make_objective
 from labelwise.models import HeadSpec, Model, Predictor
-from labelwise.networks.backbones import create_backbone
-from labelwise.networks.backbones.weights import read_state, require_tensors
 from labelwise.types import DatasetFacts, LabelSpace
 
 BACKBONE = "backbone.0."

@@ -18,13 +18,13 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyarrow import compute
 
-from labelwise.data.camera_results import is_camera_results, read_camera_results
-from labelwise.data.columns import as_numbers
-from labelwise.data.tabular import open_tabular
+from labelwise.base.text import counted
 from labelwise.errors import DataError
 from labelwise.scores.read import Detections
 from labelwise.scores.tables import Kind
-from labelwise.system.text import counted
+from labelwise.tables.camera_results import is_camera_results, read_camera_results
+from labelwise.tables.columns import as_numbers
+from labelwise.tables.tabular import open_tabular
 from labelwise.types import nearest
 
 TEXT_SUFFIXES = (".csv", ".tsv", ".txt")

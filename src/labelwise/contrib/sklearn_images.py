@@ -19,13 +19,13 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_array, check_is_fitted
 
 from labelwise.contrib.sklearn import needs_labels
-from labelwise.data import LabelTable
-from labelwise.data.derived import with_validation
 from labelwise.errors import LabelwiseError
 from labelwise.metrics import confusion
 from labelwise.models import Predictor, Scored
 from labelwise.models.run_folder import RunFolder
 from labelwise.pictures import ImageSource, as_images
+from labelwise.tables import LabelTable
+from labelwise.tables.derived import with_validation
 from labelwise.training.run import train
 from labelwise.training.settings import SHORT_NAMES, read_settings
 

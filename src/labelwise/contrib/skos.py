@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from xml.etree import ElementTree
 
-from labelwise.data.rows import read_json, read_xml
 from labelwise.errors import DataError
+from labelwise.tables.rows import read_json, read_xml
 
 SKOS = "http://www.w3.org/2004/02/skos/core#"
 SKOS_XL = "http://www.w3.org/2008/05/skos-xl#"

@@ -14,9 +14,9 @@ import numpy as np
 
 from labelwise.answers.tag_tables import FoundUse, TagTable, read_tags, score_of
 from labelwise.contrib.annotation_tools import ImageFolder, chosen_labels, image_of_task
-from labelwise.data.rows import read_json
-from labelwise.data.tabular import TABULAR
 from labelwise.errors import DataError, SettingsError
+from labelwise.tables.rows import read_json
+from labelwise.tables.tabular import TABULAR
 
 if TYPE_CHECKING:
     from labelwise.scores.tables import Kind

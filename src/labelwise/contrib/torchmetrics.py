@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from labelwise.base.arrays import check_shapes, mask_tensor
 from labelwise.metrics import (
     Averaged,
     CalibrationSums,
@@ -29,7 +30,6 @@ from labelwise.metrics import (
 )
 from labelwise.metrics.lines import By
 from labelwise.metrics.sets import Undefined
-from labelwise.numeric.arrays import check_shapes, mask_tensor
 
 try:
     from torchmetrics import Metric

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from labelwise.numeric.arrays import (
+from labelwise.base.arrays import (
     Array,
     Mask,
     Numbers,

@@ -28,12 +28,12 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from labelwise.base.arrays import Numbers
+from labelwise.base.special import betaln, log_falling
+from labelwise.base.text import counted
 from labelwise.decide.estimate import percent
 from labelwise.decide.promises import Promise, check_levels, promised_today
 from labelwise.errors import DataError
-from labelwise.numeric.arrays import Numbers
-from labelwise.numeric.special import betaln, log_falling
-from labelwise.system.text import counted
 
 Counts = NDArray[np.int64]
 TOLERANCE = 1e-9

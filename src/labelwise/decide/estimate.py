@@ -38,9 +38,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from labelwise.errors import DataError
-from labelwise.numeric.arrays import Array, Mask, Numbers, to_numpy
-from labelwise.numeric.special import (
+from labelwise.base.arrays import Array, Mask, Numbers, to_numpy
+from labelwise.base.special import (
     betaincinv,
     betaln,
     log_choose,
@@ -48,7 +47,8 @@ from labelwise.numeric.special import (
     logsumexp,
     stdtrit,
 )
-from labelwise.system.text import counted
+from labelwise.base.text import counted
+from labelwise.errors import DataError
 
 LAWS = ((1.0, 20.0), (1.0, 200.0), (1 / 3, 20.0), (3.0, 20.0))  # factor of the odds, weight
 LEAST_SHARE = 0.002

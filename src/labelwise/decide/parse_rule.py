@@ -27,6 +27,8 @@ from warnings import catch_warnings, simplefilter
 
 import numpy as np
 
+from labelwise.base.arrays import Array
+from labelwise.base.groups import Groups
 from labelwise.decide.arrays import read_answers
 from labelwise.decide.rules import ExpectedF, Rule, Threshold, TopK
 from labelwise.decide.thresholds import (
@@ -44,8 +46,6 @@ from labelwise.decide.thresholds import (
     specificity_at,
 )
 from labelwise.errors import SettingsError
-from labelwise.numeric.arrays import Array
-from labelwise.numeric.groups import Groups
 
 Fit = Callable[..., Rule]  # of probabilities, labels and what is observed, or None
 

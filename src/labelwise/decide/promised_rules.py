@@ -24,6 +24,17 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from labelwise.base.arrays import Array, Numbers, to_numpy
+from labelwise.base.bounds import (
+    best_stakes,
+    betting_p_values,
+    binomial_p_values,
+    first_failure,
+    hoeffding_bentkus_p_values,
+)
+from labelwise.base.groups import Groups, error_of_photo_test
+from labelwise.base.special import expit, logit
+from labelwise.base.text import counted
 from labelwise.decide.arrays import Scope
 from labelwise.decide.promises import (
     Evidence,
@@ -37,17 +48,6 @@ from labelwise.decide.promises import (
 )
 from labelwise.decide.rules import NEVER, AtMost, Rule, Threshold, TopK, expected_f, just_below
 from labelwise.errors import SettingsError
-from labelwise.numeric.arrays import Array, Numbers, to_numpy
-from labelwise.numeric.bounds import (
-    best_stakes,
-    betting_p_values,
-    binomial_p_values,
-    first_failure,
-    hoeffding_bentkus_p_values,
-)
-from labelwise.numeric.groups import Groups, error_of_photo_test
-from labelwise.numeric.special import expit, logit
-from labelwise.system.text import counted
 
 if TYPE_CHECKING:
     from labelwise.links import Link

@@ -28,14 +28,14 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from labelwise.base.arrays import Array, Numbers, require_finite
+from labelwise.base.bounds import ratio_interval
+from labelwise.base.groups import Groups
+from labelwise.base.special import bdtrc
+from labelwise.base.text import counted
 from labelwise.decide.arrays import Answers, read_answers
 from labelwise.decide.estimate import exact_count_bounds
 from labelwise.errors import DataError, SettingsError
-from labelwise.numeric.arrays import Array, Numbers, require_finite
-from labelwise.numeric.bounds import ratio_interval
-from labelwise.numeric.groups import Groups
-from labelwise.numeric.special import bdtrc
-from labelwise.system.text import counted
 from labelwise.types import nearest
 
 Verdict = Literal["kept", "broken", "cannot tell"]

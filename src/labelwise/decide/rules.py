@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
 
+from labelwise.base.arrays import Numbers, is_tensor, to_numpy, to_tensor
 from labelwise.links import made_from_spec
-from labelwise.numeric.arrays import Numbers, is_tensor, to_numpy, to_tensor
 from labelwise.taxonomy import AttributeColumns, LabelTree
 
 if TYPE_CHECKING:  # rules choose sets of numpy arrays without torch

@@ -26,12 +26,12 @@ from warnings import warn
 import numpy as np
 from numpy.typing import NDArray
 
+from labelwise.base.arrays import Array, Mask, Numbers, to_numpy
+from labelwise.base.bounds import clopper_pearson
+from labelwise.base.groups import Groups
 from labelwise.decide.arrays import Answers, Scope, check_scope, read_answers
 from labelwise.decide.rules import NEVER, Rule, Threshold, just_above, just_below
 from labelwise.errors import DataError
-from labelwise.numeric.arrays import Array, Mask, Numbers, to_numpy
-from labelwise.numeric.bounds import clopper_pearson
-from labelwise.numeric.groups import Groups
 from labelwise.types import nearest
 
 ROWS = 4096
@@ -517,7 +517,7 @@ def _rows_by_name(groups: NDArray[Any], count: int) -> list[tuple[str, Mask]]:
 # interval is that of J, mapped.
 #
 # Images that come in groups have the interval of as many independent images as these are worth
-# (Korn and Graubard 1998; :meth:`labelwise.numeric.groups.Groups.worth`).
+# (Korn and Graubard 1998; :meth:`labelwise.base.groups.Groups.worth`).
 
 Share = tuple[float, float, float]  # value, lower, upper
 

@@ -15,6 +15,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from labelwise.base.arrays import Array, to_numpy
+from labelwise.base.bounds import clopper_pearson, wilson
+from labelwise.base.groups import Groups
+from labelwise.base.special import entr, stdtr
+from labelwise.base.text import counted
 from labelwise.decide import Rule
 from labelwise.errors import require
 from labelwise.evaluation.calibration import (
@@ -49,13 +54,8 @@ from labelwise.evaluation.intervals import (
 from labelwise.evaluation.mergeable import EvaluationSums
 from labelwise.links import Link
 from labelwise.metrics import Averaged, average_precision, by_shot, log_loss_from_logs, reliability
-from labelwise.numeric.arrays import Array, to_numpy
-from labelwise.numeric.bounds import clopper_pearson, wilson
-from labelwise.numeric.groups import Groups
-from labelwise.numeric.special import entr, stdtr
 from labelwise.predictions import Predictions
-from labelwise.retrieval import retrieval_map
-from labelwise.system.text import counted
+from labelwise.queries import retrieval_map
 from labelwise.taxonomy import AttributeColumns, AttributeGroups, LabelTree, Taxonomy
 from labelwise.types import LabelSpace
 

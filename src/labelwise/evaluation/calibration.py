@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from labelwise.base.groups import Groups
 from labelwise.errors import DataError
 from labelwise.evaluation.evaluation import Calibration, Curve
 from labelwise.links import Link, Sigmoid
@@ -22,7 +23,6 @@ from labelwise.metrics import (
     width_edges,
 )
 from labelwise.metrics.calibration import SmoothSums
-from labelwise.numeric.groups import Groups
 from labelwise.predictions import Predictions
 
 

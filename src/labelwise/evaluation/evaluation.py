@@ -12,10 +12,10 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
+from labelwise.base.files import write_text
+from labelwise.base.pydantic_errors import first_fault
+from labelwise.base.text import counted
 from labelwise.errors import DataError
-from labelwise.system.files import write_text
-from labelwise.system.pydantic_errors import first_fault
-from labelwise.system.text import counted
 
 Number = Annotated[float, Field(ge=-1e15, le=1e15)]  # what can be drawn and written out
 Count = Annotated[int, Field(ge=0, le=2**62)]

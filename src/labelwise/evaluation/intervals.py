@@ -26,7 +26,7 @@ Photos that come in groups are left out by whole groups,
     se^2 = (G - 1) / G sum_g (v_g - mean v)^2,        v_g the figure without group g
 
 with Student's quantiles of G - 1 degrees of freedom, or fewer where few groups carry the variance
-(:func:`labelwise.numeric.groups.freedom_of`). Of more than 200 groups, whole ones are put together
+(:func:`labelwise.base.groups.freedom_of`). Of more than 200 groups, whole ones are put together
 by chance. False alarms then have the interval of as many images as the groups are worth.
 """
 
@@ -40,6 +40,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from labelwise.base.bounds import wilson
+from labelwise.base.groups import Groups, freedom_of
+from labelwise.base.special import stdtrit
+from labelwise.base.text import counted
 from labelwise.evaluation.calibration import Known, Probabilities, defined
 from labelwise.evaluation.evaluation import (
     LOG_LOSS,
@@ -57,10 +61,6 @@ from labelwise.metrics import (
     top_k_sets,
 )
 from labelwise.metrics.scoring import weighted
-from labelwise.numeric.bounds import wilson
-from labelwise.numeric.groups import Groups, freedom_of
-from labelwise.numeric.special import stdtrit
-from labelwise.system.text import counted
 
 Floats = NDArray[np.float64]
 Ends = tuple[float | None, float | None]

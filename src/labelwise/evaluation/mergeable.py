@@ -21,6 +21,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from labelwise.base.arrays import as_mask, to_numpy
+from labelwise.base.bounds import wilson
 from labelwise.decide import Rule
 from labelwise.errors import DataError
 from labelwise.evaluation.calibration import (
@@ -66,8 +68,6 @@ from labelwise.metrics import (
     zero_label_rows,
 )
 from labelwise.metrics.calibration import set_sums
-from labelwise.numeric.arrays import as_mask, to_numpy
-from labelwise.numeric.bounds import wilson
 
 Counts = NDArray[np.int64]
 NO_INTERVAL = "No interval: it would need all images at once."

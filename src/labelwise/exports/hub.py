@@ -21,19 +21,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from labelwise.base.files import replacing, replacing_folder
+from labelwise.base.text import one_line_of
 from labelwise.calibration import platt
 from labelwise.calibration.entries import OnLogOdds
 from labelwise.errors import LabelwiseError, SettingsError
 from labelwise.exports.links import require_exportable, require_new_folder
 from labelwise.exports.onnx_file import folded, quiet
+from labelwise.learn.heads import LinearHead
 from labelwise.links import Link
 from labelwise.metrics import log_loss_from_logs, reliability
 from labelwise.models import WEIGHTS_FILE, Predictor, RunFolder
-from labelwise.networks.heads import LinearHead
 from labelwise.predictions import Predictions
 from labelwise.scores.fit import fit_rule
-from labelwise.system.files import replacing, replacing_folder
-from labelwise.system.text import one_line_of
 
 CONFIG_FILE = "config.json"
 BINS = 15  # of the calibration error

@@ -20,9 +20,9 @@ import torch
 from numpy.typing import NDArray
 from onnx import ModelProto, TensorProto
 
+from labelwise.base.progress import Watch
 from labelwise.calibration import ZeroShare, auto, within_groups
 from labelwise.calibration.entries import OnLogOdds
-from labelwise.data import LabelTable
 from labelwise.errors import LabelwiseError
 from labelwise.exports.links import require_exportable
 from labelwise.exports.onnx_file import LOGITS, assemble, export_network, quiet
@@ -34,7 +34,7 @@ from labelwise.models import Predictor
 from labelwise.models.graph_file import INPUT, Facts, read_model, sealed
 from labelwise.models.graph_model import OnnxModel
 from labelwise.predictions import Predictions
-from labelwise.system.progress import Watch
+from labelwise.tables import LabelTable
 
 MAX_MAP_LOSS = 0.005
 MAX_ECE_GAIN = 0.002

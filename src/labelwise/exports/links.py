@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import GraphProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
+from labelwise.base.array_api import Symbol
 from labelwise.decide import Rule
 from labelwise.errors import SettingsError
 from labelwise.links import Link
 from labelwise.models import Predictor
-from labelwise.numeric.array_api import Symbol
 
 
 def require_exportable(

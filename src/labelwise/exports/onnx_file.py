@@ -19,7 +19,9 @@ from onnx import ModelProto, helper, numpy_helper
 from torch import Tensor, nn
 
 from labelwise import __version__
-from labelwise.data import load
+from labelwise.base.files import replacing
+from labelwise.base.progress import Watch
+from labelwise.base.text import first_line
 from labelwise.errors import LabelwiseError, SettingsError
 from labelwise.exports.links import (
     Graph,
@@ -32,6 +34,7 @@ from labelwise.exports.links import (
     write_rule,
 )
 from labelwise.exports.parity import Parity, assert_parity
+from labelwise.learn.heads import LinearHead
 from labelwise.links import Link, Sigmoid, Softmax
 from labelwise.models import Model, ModelSpec, Predictor
 from labelwise.models.graph_file import (
@@ -46,13 +49,10 @@ from labelwise.models.graph_file import (
 )
 from labelwise.models.graph_model import OnnxModel
 from labelwise.models.run_folder import RunFolder
-from labelwise.networks.heads import LinearHead
 from labelwise.pictures import FeatureRows, ImageSource, PictureImages, Transform
 from labelwise.pictures.decode import find_images
 from labelwise.pictures.transform import THIN
-from labelwise.system.files import replacing
-from labelwise.system.progress import Watch
-from labelwise.system.text import first_line
+from labelwise.tables import load
 
 # A picture of any size to the network's pixels, as ONNX operators: PIL's resize, then the crop.
 #

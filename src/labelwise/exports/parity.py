@@ -24,20 +24,20 @@ from PIL import ExifTags, Image
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from labelwise.data import LabelTable
+from labelwise.base.arrays import to_numpy
+from labelwise.base.progress import Silent, Watch
+from labelwise.base.text import counted
 from labelwise.errors import LabelwiseError
 from labelwise.exports.links import default_thresholds
 from labelwise.models import Predictor
 from labelwise.models.graph_model import GraphAnswers, GraphModel, OnnxModel
 from labelwise.models.scoring import Scorer, infer, raise_failure
-from labelwise.numeric.arrays import to_numpy
 from labelwise.pictures import BytesImages, ImageSource
 from labelwise.pictures.decode import is_raw
 from labelwise.pictures.labelwise_runtime import read_picture
 from labelwise.pictures.loading import input_of
 from labelwise.predictions import Predictions
-from labelwise.system.progress import Silent, Watch
-from labelwise.system.text import counted
+from labelwise.tables import LabelTable
 from labelwise.types import matching_columns
 
 

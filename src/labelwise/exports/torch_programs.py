@@ -21,6 +21,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from labelwise.base.files import replacing, replacing_folder
+from labelwise.base.progress import Watch
+from labelwise.base.text import first_line, one_line, one_line_of
 from labelwise.errors import LabelwiseError, SettingsError
 from labelwise.exports.links import (
     default_thresholds,
@@ -44,9 +47,6 @@ from labelwise.models.graph_model import (
 )
 from labelwise.pictures import ImageSource
 from labelwise.pictures.loading import input_of
-from labelwise.system.files import replacing, replacing_folder
-from labelwise.system.progress import Watch
-from labelwise.system.text import first_line, one_line, one_line_of
 
 # ``export --format openvino``: the ONNX file's graph in a folder that OpenVINO runs.
 #

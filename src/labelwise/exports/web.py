@@ -12,15 +12,15 @@ from pathlib import Path
 from string import Template
 from tempfile import TemporaryDirectory
 
+from labelwise.base.files import replacing, replacing_folder
+from labelwise.base.html import tag
+from labelwise.base.progress import Watch
 from labelwise.errors import SettingsError
 from labelwise.exports.links import require_new_folder
 from labelwise.exports.onnx_file import facts_of, onnx_content
 from labelwise.exports.parity import Parity
-from labelwise.markup.html import tag
 from labelwise.models import ModelSpec, Predictor
 from labelwise.pictures import ImageSource
-from labelwise.system.files import replacing, replacing_folder
-from labelwise.system.progress import Watch
 
 RUNTIME = "1.30.0"
 HASHES = {
@@ -54,7 +54,7 @@ def export_web(
             shutil.copyfile(parts / name, temporary / "ort" / name)
         (temporary / "model.onnx").write_bytes(content)
         (temporary / "tagger.js").write_text(_asset("tagger.js"), encoding="utf-8")
-        style = files("labelwise.markup").joinpath("style.css").read_text(encoding="utf-8")
+        style = files("labelwise.base").joinpath("style.css").read_text(encoding="utf-8")
         (temporary / "style.css").write_text(style + _asset("tagger.css"), encoding="utf-8")
         (temporary / "index.html").write_text(page_of(predictor), encoding="utf-8")
     return len(content), parity

@@ -34,9 +34,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from labelwise.errors import require
-from labelwise.metrics.lines import By, chosen, entry_blocks
-from labelwise.numeric.arrays import (
+from labelwise.base.arrays import (
     Array,
     Mask,
     Numbers,
@@ -48,8 +46,10 @@ from labelwise.numeric.arrays import (
     to_numpy,
     to_tensor,
 )
-from labelwise.numeric.bounds import edge
-from labelwise.numeric.special import erf
+from labelwise.base.bounds import edge
+from labelwise.base.special import erf
+from labelwise.errors import require
+from labelwise.metrics.lines import By, chosen, entry_blocks
 
 Binning: TypeAlias = Literal["width", "mass"]
 LINEAR_SEARCH = 40  # up to so many edges, comparing with each beats a binary search

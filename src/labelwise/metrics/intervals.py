@@ -30,13 +30,13 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from labelwise.base.arrays import Array, Numbers
+from labelwise.base.bounds import edge
+from labelwise.base.groups import Groups
+from labelwise.base.special import gammaincc
 from labelwise.errors import require
 from labelwise.metrics.calibration import Binning, edges_of, image_cells, width_edges
 from labelwise.metrics.lines import blocks, entry_blocks
-from labelwise.numeric.arrays import Array, Numbers
-from labelwise.numeric.bounds import edge
-from labelwise.numeric.groups import Groups
-from labelwise.numeric.special import gammaincc
 
 DRAWN_ENTRIES = 2**20
 JUST_ABOVE_0 = 1e-9

@@ -13,8 +13,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from labelwise.errors import require
-from labelwise.numeric.arrays import (
+from labelwise.base.arrays import (
     Array,
     Mask,
     Numbers,
@@ -23,6 +22,7 @@ from labelwise.numeric.arrays import (
     present_labels,
     to_numpy,
 )
+from labelwise.errors import require
 
 By: TypeAlias = Literal["label", "image"]
 

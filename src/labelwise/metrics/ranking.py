@@ -25,6 +25,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from labelwise.base.arrays import Array, Numbers
 from labelwise.errors import require
 from labelwise.metrics.lines import (
     ABOVE,
@@ -36,7 +37,6 @@ from labelwise.metrics.lines import (
     Positives,
     lines_of,
 )
-from labelwise.numeric.arrays import Array, Numbers
 
 Variant: TypeAlias = Literal["tied", "untied", "voc"]
 

@@ -22,10 +22,10 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from labelwise.base.arrays import Array, Numbers, check_shapes
 from labelwise.errors import require
 from labelwise.metrics.calibration import CalibrationSums, round_edges, width_edges
 from labelwise.metrics.lines import Averaged, entry_blocks
-from labelwise.numeric.arrays import Array, Numbers, check_shapes
 
 
 @dataclass(frozen=True)

@@ -18,11 +18,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from labelwise.errors import require
-from labelwise.metrics.lines import Averaged, By, Lines, blocks, check_by, entry_blocks, read
-from labelwise.metrics.ranking import micro_auroc
-from labelwise.metrics.score_counts import ScoreCounts
-from labelwise.numeric.arrays import (
+from labelwise.base.arrays import (
     Array,
     Numbers,
     as_mask,
@@ -31,6 +27,10 @@ from labelwise.numeric.arrays import (
     present_labels,
     to_numpy,
 )
+from labelwise.errors import require
+from labelwise.metrics.lines import Averaged, By, Lines, blocks, check_by, entry_blocks, read
+from labelwise.metrics.ranking import micro_auroc
+from labelwise.metrics.score_counts import ScoreCounts
 
 Undefined: TypeAlias = Literal["skip", "zero", "one"]
 Counts: TypeAlias = NDArray[np.int64]

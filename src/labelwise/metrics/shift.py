@@ -49,9 +49,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from labelwise.numeric.arrays import Numbers
-from labelwise.numeric.bounds import edge
-from labelwise.numeric.special import fit_slope_and_offset, log_expit, stdtrit
+from labelwise.base.arrays import Numbers
+from labelwise.base.bounds import edge
+from labelwise.base.special import fit_slope_and_offset, log_expit, stdtrit
 
 ALPHA = 0.05
 CLIP = 1e-6

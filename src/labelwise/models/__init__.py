@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from labelwise.system.lazy import imported_later
+from labelwise.base.lazy import imported_later
 
 if TYPE_CHECKING:
     from labelwise.models.loading import load_model

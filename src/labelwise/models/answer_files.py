@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from labelwise.system.files import replacing
-from labelwise.system.text import as_cell
+from labelwise.base.files import replacing
+from labelwise.base.text import as_cell
 
 CAUTION = "caution"
 WRITTEN = (".csv", ".jsonl", ".parquet")

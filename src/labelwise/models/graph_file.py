@@ -23,16 +23,16 @@ from pydantic import (
 )
 
 from labelwise import __version__
+from labelwise.base.arrays import require_as_stated
+from labelwise.base.pydantic_errors import first_fault
+from labelwise.base.text import first_line, one_line_of
 from labelwise.calibration.auto import link_from_spec, link_to_spec
 from labelwise.decide import Rule
 from labelwise.decide.rules import rule_from_spec, rule_to_spec
 from labelwise.errors import CheckpointError, LabelwiseError, SettingsError
 from labelwise.links import Link
 from labelwise.models.spec import NOT_USABLE, require_fit
-from labelwise.numeric.arrays import require_as_stated
 from labelwise.pictures import Transform
-from labelwise.system.pydantic_errors import first_fault
-from labelwise.system.text import first_line, one_line_of
 from labelwise.taxonomy import Taxonomy
 from labelwise.types import LabelSpace
 

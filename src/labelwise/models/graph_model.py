@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from onnx import ModelProto, TensorProto, helper
 from PIL import Image
 
+from labelwise.base.text import one_line_of
 from labelwise.decide import Rule
 from labelwise.errors import CheckpointError, ImageError, LabelwiseError, SettingsError
 from labelwise.links import Link, require_link
@@ -36,7 +37,6 @@ from labelwise.models.run_folder import OPENVINO_FILES
 from labelwise.pictures import ImageSource, Transform
 from labelwise.pictures.prefetch import available_cores, by_threads
 from labelwise.pictures.worker import reason_of
-from labelwise.system.text import one_line_of
 from labelwise.taxonomy import Taxonomy
 from labelwise.types import LabelSpace
 

@@ -12,10 +12,15 @@ from torch import Tensor, nn
 from torch.nn.functional import interpolate
 from torch.nn.utils.fusion import fuse_conv_bn_weights
 
+from labelwise.base.files import replacing, sha256_of
+from labelwise.base.tensors import load_tensors, save_tensors
+from labelwise.base.text import one_line_of
 from labelwise.decide import Rule
 from labelwise.errors import CheckpointError, DataError, LabelwiseError, SettingsError
+from labelwise.learn.backbones import Backbone, create_backbone
+from labelwise.learn.heads import Head, LinearHead
+from labelwise.learn.methods import link_to_spec, rule_to_spec
 from labelwise.links import Link
-from labelwise.methods import link_to_spec, rule_to_spec
 from labelwise.models.scoring import Scored, raise_failure, score, scored
 from labelwise.models.spec import (
     MODEL_FILE,
@@ -26,13 +31,8 @@ from labelwise.models.spec import (
     WeightNames,
     caution_after,
 )
-from labelwise.networks.backbones import Backbone, create_backbone
-from labelwise.networks.heads import Head, LinearHead
 from labelwise.pictures import ImageSource, Transform, as_images
 from labelwise.pictures.memory import Picture
-from labelwise.system.files import replacing, sha256_of
-from labelwise.system.tensors import load_tensors, save_tensors
-from labelwise.system.text import one_line_of
 from labelwise.taxonomy import Taxonomy
 from labelwise.types import LabelSpace, Outputs
 

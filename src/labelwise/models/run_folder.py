@@ -34,11 +34,8 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 import yaml
 
 from labelwise import __version__
-from labelwise.errors import CheckpointError, LabelwiseError, SettingsError
-from labelwise.models.spec import MODEL_FILE, WEIGHTS_FILE, ModelSpec
-from labelwise.predictions import Predictions, stored_ids
-from labelwise.system.files import append_whole, locked, remove_leftovers, replacing, write_error
-from labelwise.system.storage import (
+from labelwise.base.files import append_whole, locked, remove_leftovers, replacing, write_error
+from labelwise.base.storage import (
     LocalStorage,
     Mirror,
     ObjectStorage,
@@ -48,7 +45,10 @@ from labelwise.system.storage import (
     parent_of,
     storage_at,
 )
-from labelwise.system.text import one_line_of
+from labelwise.base.text import one_line_of
+from labelwise.errors import CheckpointError, LabelwiseError, SettingsError
+from labelwise.models.spec import MODEL_FILE, WEIGHTS_FILE, ModelSpec
+from labelwise.predictions import Predictions, stored_ids
 
 if TYPE_CHECKING:  # results are read without torch
     import torch

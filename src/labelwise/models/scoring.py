@@ -18,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from labelwise.base.names import Names
 from labelwise.decide import Rule
 from labelwise.errors import ImageError, LabelwiseError, SettingsError
 from labelwise.links import Link, check_log_probs, consistent_log_probs
@@ -28,7 +29,6 @@ from labelwise.pictures.duplicates import looks_of
 from labelwise.pictures.loading import Decode, Failure, Inputs, PictureReader
 from labelwise.pictures.prefetch import started_ahead
 from labelwise.pictures.transform import Transform
-from labelwise.system.names import Names
 from labelwise.taxonomy import LabelTree, Taxonomy
 from labelwise.types import LabelSpace
 

@@ -20,14 +20,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from labelwise.data import LabelTable, load
+from labelwise.base.files import replacing
+from labelwise.base.progress import Silent, Watch
+from labelwise.base.text import counted, one_line_of
 from labelwise.errors import CheckpointError, DataError, LabelwiseError, SettingsError
 from labelwise.models.run_folder import SEEN_FILE, RunFolder
 from labelwise.pictures import ImageSource
 from labelwise.pictures.duplicates import NEAR, WIDTH, fingerprint, near_any
-from labelwise.system.files import replacing
-from labelwise.system.progress import Silent, Watch
-from labelwise.system.text import counted, one_line_of
+from labelwise.tables import LabelTable, load
 
 # How many held-out photos of a run look like one that it was trained on.
 #

@@ -20,18 +20,18 @@ from pydantic import (
 )
 
 from labelwise import __version__
+from labelwise.base.files import replacing, summed, without_sum
+from labelwise.base.pydantic_errors import first_fault
+from labelwise.base.text import one_line, one_line_of
 from labelwise.decide import Promise, Rule
 from labelwise.errors import CheckpointError, LabelwiseError, SettingsError
 from labelwise.pictures import Transform
-from labelwise.system.files import replacing, summed, without_sum
-from labelwise.system.pydantic_errors import first_fault
-from labelwise.system.text import one_line, one_line_of
 from labelwise.taxonomy import AttributeColumns, LabelTree, Taxonomy
 from labelwise.types import LabelSpace
 
 if TYPE_CHECKING:  # a search reads a spec without torch, which takes seconds to import
+    from labelwise.learn.heads import Head
     from labelwise.links import Link
-    from labelwise.networks.heads import Head
 
 
 MODEL_FILE = "model.json"
@@ -70,7 +70,7 @@ class HeadSpec:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def make(self, channels: int, num_labels: int) -> "Head":
-        from labelwise.methods import find_head
+        from labelwise.learn.methods import find_head
 
         try:
             return find_head(self.name)(channels, num_labels, **self.options)

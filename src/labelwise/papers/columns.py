@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from labelwise.calibration import expect_zero_share, temperature
 from labelwise.decide import average_k
+from labelwise.learn.objectives import PhiLink, QuasibinaryLink
 from labelwise.links import Link, Softmax
 from labelwise.metrics import (
     average_k_accuracy,
@@ -26,9 +27,8 @@ from labelwise.metrics import (
     zero_label_rows,
 )
 from labelwise.models.run_folder import RunFolder
-from labelwise.objectives import PhiLink, QuasibinaryLink
 from labelwise.papers.measures import FinishedRun, probability_figures
-from labelwise.retrieval import retrieval_map
+from labelwise.queries import retrieval_map
 
 
 def top_error(run: FinishedRun) -> dict[str, float]:

@@ -14,9 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from labelwise.base.files import write_text
+from labelwise.base.groups import freedom_of
+from labelwise.base.progress import Watch
 from labelwise.errors import SettingsError
-from labelwise.methods import find_method
-from labelwise.numeric.groups import freedom_of
+from labelwise.learn.methods import find_method
 from labelwise.papers.comparison import JUDGED, Comparison, Covariance, SweepChoice
 from labelwise.papers.jobs import (
     Executor,
@@ -25,8 +27,6 @@ from labelwise.papers.jobs import (
     run_jobs,
 )
 from labelwise.papers.measures import FinishedRun, image_effects, measure
-from labelwise.system.files import write_text
-from labelwise.system.progress import Watch
 from labelwise.training.inference import higher_is_better, validation_figures
 from labelwise.training.settings import Settings
 from labelwise.types import nearest

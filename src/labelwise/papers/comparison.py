@@ -14,7 +14,7 @@ then at most 5 %.
 
 U_am is how much image m moves the mean figure of a (the infinitesimal jackknife); of images in
 groups, what all images of group m move. Degrees of freedom are Satterthwaite's: the images' are
-taken as many, the groups' are those of :func:`labelwise.numeric.groups.freedom_of`.
+taken as many, the groups' are those of :func:`labelwise.base.groups.freedom_of`.
 """
 
 import json
@@ -29,12 +29,12 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from labelwise.base.files import write_text
+from labelwise.base.pydantic_errors import first_fault
+from labelwise.base.special import stdtr, stdtrit
 from labelwise.errors import DataError
 from labelwise.evaluation.evaluation import Number
-from labelwise.numeric.special import stdtr, stdtrit
 from labelwise.papers.measures import MEASURES
-from labelwise.system.files import write_text
-from labelwise.system.pydantic_errors import first_fault
 
 Covariance = Mapping[str, Mapping[str, float]]
 ENOUGH = 3  # runs that an interval over seeds needs

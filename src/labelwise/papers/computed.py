@@ -13,14 +13,14 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from labelwise.data import LabelTable, load
 from labelwise.errors import DataError
+from labelwise.learn.methods import make_objective
+from labelwise.learn.methods.own import slopes
+from labelwise.learn.objectives import Objective
 from labelwise.links import Link, Sigmoid
-from labelwise.methods import make_objective
-from labelwise.methods.own import slopes
-from labelwise.objectives import Objective
 from labelwise.papers.protocols import DATASETS, PUBLISHED, STATED
 from labelwise.papers.sources import holds_files
+from labelwise.tables import LabelTable, load
 from labelwise.types import DatasetFacts, Outputs, Targets
 
 # Table 1 of SPA: for a label of probability eta the expected loss is stationary where

@@ -14,12 +14,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from labelwise.base.files import replacing
 from labelwise.decide import average_k
 from labelwise.errors import DataError
-from labelwise.links import Link, Sigmoid, Softmax
-from labelwise.metrics import reliability, shot_groups, top_k_sets
-from labelwise.models.run_folder import RunFolder
-from labelwise.objectives import (
+from labelwise.learn.objectives import (
     CROSS_ENTROPY,
     EASY_NEGATIVES,
     Focusing,
@@ -29,14 +27,16 @@ from labelwise.objectives import (
     bce_loss,
     spa_loss,
 )
-from labelwise.objectives.ranking import two_way_unit
-from labelwise.objectives.softmax import average_k_candidates
+from labelwise.learn.objectives.ranking import two_way_unit
+from labelwise.learn.objectives.softmax import average_k_candidates
+from labelwise.links import Link, Sigmoid, Softmax
+from labelwise.metrics import reliability, shot_groups, top_k_sets
+from labelwise.models.run_folder import RunFolder
 from labelwise.papers.columns import link_of, retrieval_by_length
 from labelwise.papers.measures import FinishedRun
 from labelwise.papers.protocols import STATED
 from labelwise.pictures import FeatureRows, ImageSource
-from labelwise.retrieval import Query, bind
-from labelwise.system.files import replacing
+from labelwise.queries import Query, bind
 from labelwise.types import LabelSpace
 
 LABEL, CANDIDATE, NEITHER = "#9cc7e8", "#e9a15b", "#f3f4f5"

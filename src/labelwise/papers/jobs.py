@@ -20,15 +20,15 @@ from time import perf_counter
 import numpy as np
 import torch
 
-from labelwise.data import LabelTable
+from labelwise.base.files import write_text
+from labelwise.base.progress import NamedWatch, Watch
 from labelwise.errors import LabelwiseError
 from labelwise.models.run_folder import RunFolder
 from labelwise.papers.measures import FinishedRun
 from labelwise.papers.sources import Frozen, open_table
 from labelwise.shards.engine import ATTEMPTS, LostShardError
 from labelwise.shards.ray_cluster import RayEngine
-from labelwise.system.files import write_text
-from labelwise.system.progress import NamedWatch, Watch
+from labelwise.tables import LabelTable
 from labelwise.training.execution import compiles
 from labelwise.training.run import train
 from labelwise.training.settings import Settings

@@ -22,21 +22,21 @@ import pyarrow.json
 import torch
 from numpy.typing import NDArray
 
+from labelwise.base.arrays import to_numpy
+from labelwise.base.progress import Watch
+from labelwise.base.table_files import read_parquet
 from labelwise.contrib.query2label import load_query2label
-from labelwise.data import LabelTable
-from labelwise.data.official import VqaQuestion, normal_answer, read_questions
-from labelwise.data.rows import require_file
 from labelwise.errors import DataError, SettingsError
+from labelwise.learn.methods import find_method, make_objective
 from labelwise.links import Link
-from labelwise.methods import find_method, make_objective
 from labelwise.metrics import reliability
 from labelwise.models.run_folder import RunFolder
-from labelwise.numeric.arrays import to_numpy
 from labelwise.papers.measures import FinishedRun
 from labelwise.papers.reproduce import find_experiment
 from labelwise.predictions import Predictions
-from labelwise.system.progress import Watch
-from labelwise.system.table_files import read_parquet
+from labelwise.tables import LabelTable
+from labelwise.tables.official import VqaQuestion, normal_answer, read_questions
+from labelwise.tables.rows import require_file
 from labelwise.training.inference import infer_logits
 from labelwise.types import DatasetFacts, nearest
 

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from labelwise.base.groups import Groups
 from labelwise.calibration import platt
 from labelwise.decide import best_f
 from labelwise.errors import DataError
@@ -43,9 +44,8 @@ from labelwise.metrics import (
 )
 from labelwise.metrics.calibration import image_cells
 from labelwise.models.run_folder import RunFolder
-from labelwise.numeric.groups import Groups
 from labelwise.predictions import Predictions
-from labelwise.retrieval import retrieval_map
+from labelwise.queries import retrieval_map
 
 # Power of promises. For each label the test images are dealt into two halves: library and held-out.
 # The list is the longest of which at most a tenth is expected to be wrong (conformal selection: Jin

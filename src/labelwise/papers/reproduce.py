@@ -12,9 +12,11 @@ from math import isfinite, isinf
 from pathlib import Path
 from typing import Any
 
-from labelwise.data import LabelTable, load
+from labelwise.base.files import write_text
+from labelwise.base.progress import Watch
+from labelwise.base.text import one_line_of
 from labelwise.errors import DataError, SettingsError
-from labelwise.methods import METHODS, check_options, make_objective
+from labelwise.learn.methods import METHODS, check_options, make_objective
 from labelwise.papers.comparison import INFINITE, SeedMean, seed_mean, show_figure, table_page
 from labelwise.papers.jobs import (
     Executor,
@@ -36,9 +38,7 @@ from labelwise.papers.sources import (
     with_features,
 )
 from labelwise.pictures import ImageSource
-from labelwise.system.files import write_text
-from labelwise.system.progress import Watch
-from labelwise.system.text import one_line_of
+from labelwise.tables import LabelTable, load
 from labelwise.training.settings import Settings, flattened, read_settings
 from labelwise.types import nearest
 

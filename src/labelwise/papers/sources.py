@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from labelwise.data import LabelTable, load, mlspl_split, with_validation
-from labelwise.data.derived import single_positive
-from labelwise.networks.backbones import Backbone, create_backbone
+from labelwise.base.progress import Watch
+from labelwise.learn.backbones import Backbone, create_backbone
 from labelwise.pictures import FeatureRows
-from labelwise.system.progress import Watch
+from labelwise.tables import LabelTable, load, mlspl_split, with_validation
+from labelwise.tables.derived import single_positive
 from labelwise.training.features import compute, frozen_backbone
 
 # Who chose the validation images.

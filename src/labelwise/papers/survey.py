@@ -32,25 +32,25 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from labelwise.base.files import write_text
+from labelwise.base.progress import Watch
+from labelwise.base.special import stdtrit
 from labelwise.calibration import platt
-from labelwise.data import load
-from labelwise.data.derived import observe_uniform
 from labelwise.decide import best_f
 from labelwise.errors import DataError, SettingsError
+from labelwise.learn.backbones import create_backbone
+from labelwise.learn.methods import METHODS, find_method, make_objective
 from labelwise.links import Link
-from labelwise.methods import METHODS, find_method, make_objective
 from labelwise.metrics import average_precision, confusion
 from labelwise.models import HeadSpec, Model
-from labelwise.networks.backbones import create_backbone
-from labelwise.numeric.special import stdtrit
 from labelwise.papers.comparison import table_lines
 from labelwise.papers.measures import probability_figures
 from labelwise.papers.protocols import DATASETS, STATED
 from labelwise.papers.sources import Frozen, holds_files, with_features
 from labelwise.pictures import FeatureRows
 from labelwise.predictions import Predictions
-from labelwise.system.files import write_text
-from labelwise.system.progress import Watch
+from labelwise.tables import load
+from labelwise.tables.derived import observe_uniform
 from labelwise.training.checkpoint import make_optimizer, rate, set_rate
 from labelwise.training.features import set_biases_to_priors
 from labelwise.training.settings import OptimizerSettings, ScheduleSettings

@@ -21,14 +21,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from labelwise.data import LabelTable, load, with_validation
+from labelwise.base.files import write_text
+from labelwise.base.progress import Watch
 from labelwise.errors import DataError, SettingsError
-from labelwise.objectives.convex import ShareLoss
+from labelwise.learn.objectives.convex import ShareLoss
 from labelwise.papers.comparison import table_page
 from labelwise.papers.protocols import TRANSFER
 from labelwise.papers.sources import Frozen, holds_files
-from labelwise.system.files import write_text
-from labelwise.system.progress import Watch
+from labelwise.tables import LabelTable, load, with_validation
 from labelwise.training.features import compute, content_key
 from labelwise.training.solve import Design, minimise
 from labelwise.types import Targets, nearest

@@ -8,7 +8,7 @@ with Index(Path("photos.index")) as index:
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from labelwise.system.lazy import imported_later
+from labelwise.base.lazy import imported_later
 
 if TYPE_CHECKING:
     from labelwise.photos.index import Index, model_changed
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from labelwise.photos.query import Asked, Found, Hit, answer, nearest_photos
     from labelwise.photos.review import Question, corrected_labels, questions
     from labelwise.photos.shift import LibraryLikeness, likeness_of
-    from labelwise.retrieval import Query
+    from labelwise.queries import Query
 
 __all__ = [
     "Asked",
@@ -56,7 +56,7 @@ def search(index: str | Path, query: "str | Query", **options: Any) -> "Found":
     """
     from labelwise.photos.index import Index
     from labelwise.photos.query import answer
-    from labelwise.retrieval import Query
+    from labelwise.queries import Query
 
     wanted = Query.parse(query) if isinstance(query, str) else query
     with Index(Path(index)) as opened:

@@ -31,9 +31,9 @@ from urllib.parse import quote
 import numpy as np
 from numpy.typing import NDArray
 
+from labelwise.base.files import locked
+from labelwise.base.text import one_line
 from labelwise.errors import CheckpointError, LabelwiseError
-from labelwise.system.files import locked
-from labelwise.system.text import one_line
 
 HASHED = (
     *("index.json", "model.json", "held-out.parquet", "validation.parquet", "taxonomy.csv"),

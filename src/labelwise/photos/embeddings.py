@@ -21,10 +21,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from labelwise.base.files import replacing
 from labelwise.errors import DataError
 from labelwise.photos.store import Store
 from labelwise.photos.topk import Rows, value_at
-from labelwise.system.files import replacing
 
 PROJECTION_FILE = "projection.npy"
 MAPS_FILE = Path(__file__).parent / "words" / "caption_maps.npz"

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import numpy as np
 
-from labelwise.data.tabular import open_tabular
 from labelwise.errors import DataError
 from labelwise.photos.index import Index
 from labelwise.photos.topk import Rows
 from labelwise.pictures.duplicates import NEAR, first_near
+from labelwise.tables.tabular import open_tabular
 
 NOT_IN_TABLE = "(not in the table)"
 CACHE = "near-copies.bin"

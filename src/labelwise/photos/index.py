@@ -28,6 +28,9 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from labelwise.answers.log import now
+from labelwise.base.files import write_text
+from labelwise.base.progress import Watch
+from labelwise.base.storage import StorageError, is_uri
 from labelwise.decide import Evidence, Rule, Threshold
 from labelwise.errors import CheckpointError, DataError
 from labelwise.links import Link, check_log_probs
@@ -37,10 +40,7 @@ from labelwise.photos.embeddings import IndexEmbeddings
 from labelwise.photos.store import Correction, Fact, PhotoFiles, Store
 from labelwise.photos.topk import LabelOdds, Rows
 from labelwise.predictions import Predictions
-from labelwise.retrieval import BoundQuery, Query, bind
-from labelwise.system.files import write_text
-from labelwise.system.progress import Watch
-from labelwise.system.storage import StorageError, is_uri
+from labelwise.queries import BoundQuery, Query, bind
 from labelwise.taxonomy import Taxonomy
 from labelwise.types import LabelSpace
 

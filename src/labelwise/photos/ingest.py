@@ -25,6 +25,20 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import ExifTags
 
+from labelwise.base.files import locked, replacing, write_error
+from labelwise.base.names import Names
+from labelwise.base.progress import Watch
+from labelwise.base.storage import (
+    ObjectStorage,
+    Storage,
+    StorageError,
+    StoredFile,
+    address_of,
+    is_uri,
+    storage_at,
+    without_options,
+)
+from labelwise.base.text import counted
 from labelwise.errors import CheckpointError, DataError, ImageError
 from labelwise.models import Predictor
 from labelwise.models.loading import load_model, spec_of
@@ -49,20 +63,6 @@ from labelwise.pictures.decode import (
 from labelwise.pictures.multiband import BAND_SUFFIXES
 from labelwise.pictures.prefetch import available_cores
 from labelwise.pictures.sources import EncodedImages, ImageSource
-from labelwise.system.files import locked, replacing, write_error
-from labelwise.system.names import Names
-from labelwise.system.progress import Watch
-from labelwise.system.storage import (
-    ObjectStorage,
-    Storage,
-    StorageError,
-    StoredFile,
-    address_of,
-    is_uri,
-    storage_at,
-    without_options,
-)
-from labelwise.system.text import counted
 from labelwise.taxonomy import Taxonomy
 
 MOST_BYTES = 256 << 20  # of one photo

@@ -34,6 +34,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelwise.answers.log import Answer, AnswerLog, Note, answered, now
+from labelwise.base.table_files import write_csv
+from labelwise.base.text import from_cell
 from labelwise.decide import (
     KeptLists,
     ListAnswers,
@@ -54,9 +56,7 @@ from labelwise.photos.prevalence import read_answered
 from labelwise.photos.query import Asked, Hit, labels_told, said_of
 from labelwise.photos.store import Fact, Store
 from labelwise.photos.topk import Rows
-from labelwise.retrieval import Query
-from labelwise.system.table_files import write_csv
-from labelwise.system.text import from_cell
+from labelwise.queries import Query
 
 
 @dataclass(frozen=True)

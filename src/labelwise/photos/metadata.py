@@ -30,16 +30,16 @@ from typing import Any
 import numpy as np
 from PIL import ExifTags, Image, IptcImagePlugin
 
-from labelwise.data.rows import from_rows
-from labelwise.data.table import LabelSets, LabelTable
+from labelwise.base.files import read_regular
+from labelwise.base.names import printable
+from labelwise.base.storage import is_uri
+from labelwise.base.text import counted, one_line_of
 from labelwise.errors import DataError, LabelwiseError
 from labelwise.photos.index import Index
 from labelwise.photos.xmp import LARGEST, LISTS, entries, noted
 from labelwise.pictures.decode import find_images, is_raw, known_formats, open_picture, raw_header
-from labelwise.system.files import read_regular
-from labelwise.system.names import printable
-from labelwise.system.storage import is_uri
-from labelwise.system.text import counted, one_line_of
+from labelwise.tables.rows import from_rows
+from labelwise.tables.table import LabelSets, LabelTable
 from labelwise.taxonomy import Taxonomy
 
 HEADERS_TABLE = "photo_headers"

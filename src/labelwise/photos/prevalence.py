@@ -20,6 +20,8 @@ import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
 from labelwise.answers.log import ANSWER_WORDS, Answer, Note, answered, now
+from labelwise.base.table_files import write_csv
+from labelwise.base.text import from_cell, one_line
 from labelwise.decide import Answered, CountEstimate, estimate_count, estimate_total
 from labelwise.errors import DataError
 from labelwise.photos.filters import EVERYTHING, PhotoGroups, pictures_of
@@ -27,9 +29,7 @@ from labelwise.photos.index import Index
 from labelwise.photos.query import labels_told
 from labelwise.photos.store import Fact
 from labelwise.photos.topk import Rows, stacked
-from labelwise.retrieval import Query
-from labelwise.system.table_files import write_csv
-from labelwise.system.text import from_cell, one_line
+from labelwise.queries import Query
 
 AnsweredLine = tuple[str, str, Answer, Mapping[str, str | None]]
 

@@ -22,6 +22,8 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from labelwise.base.files import read_regular
+from labelwise.base.text import counted
 from labelwise.decide import (
     LibraryCount,
     ListEstimate,
@@ -40,10 +42,8 @@ from labelwise.photos.index import Index, KnownPhotos
 from labelwise.photos.shift import LibraryLikeness, likeness_of
 from labelwise.photos.store import Fact
 from labelwise.photos.topk import Ranking, Rows, ranking_of
-from labelwise.retrieval import BoundQuery, CalibratedQuery, HitCount, Query, calibrate_query
-from labelwise.retrieval.query import AllOf, literal_of
-from labelwise.system.files import read_regular
-from labelwise.system.text import counted
+from labelwise.queries import BoundQuery, CalibratedQuery, HitCount, Query, calibrate_query
+from labelwise.queries.query import AllOf, literal_of
 from labelwise.types import LabelSpace
 
 Sort = Literal["score", "date"]

@@ -18,13 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelwise.answers.asking import Pool, asked_in_turn, changes_set
-from labelwise.data import LabelTable
+from labelwise.base.storage import is_uri
 from labelwise.errors import DataError
 from labelwise.models.run_folder import RunFolder, fetched_run
 from labelwise.photos.filters import EVERYTHING, PhotoGroups
 from labelwise.photos.index import Index
 from labelwise.pictures import FileImages
-from labelwise.system.storage import is_uri
+from labelwise.tables import LabelTable
 
 Reason = Literal["uncertain", "missing", "wrong", "value"]
 

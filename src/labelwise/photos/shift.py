@@ -21,6 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
+from labelwise.base.files import replacing, write_text
+from labelwise.base.progress import Watch
 from labelwise.decide import Evidence
 from labelwise.errors import CheckpointError, DataError, LabelwiseError
 from labelwise.metrics.shift import (
@@ -35,8 +37,6 @@ from labelwise.metrics.shift import (
 from labelwise.photos.index import LIKENESS_FILE, Index
 from labelwise.photos.topk import Rows
 from labelwise.pictures.duplicates import NEAR, first_near
-from labelwise.system.files import replacing, write_text
-from labelwise.system.progress import Watch
 
 if TYPE_CHECKING:  # searches do without torch, which takes seconds to import
     from labelwise.models import Predictor
@@ -300,7 +300,7 @@ class HeldOutPictures:
     def save(self, path: Path) -> None:
         import torch
 
-        from labelwise.system.tensors import save_tensors
+        from labelwise.base.tensors import save_tensors
 
         arrays = dict(vars(self))
         arrays["weights"] = np.array([*bytes.fromhex(arrays.pop("weights_sha256"))], np.uint8)
@@ -310,7 +310,7 @@ class HeldOutPictures:
 
     @staticmethod
     def load(path: Path) -> "HeldOutPictures | None":
-        from labelwise.system.tensors import load_tensors
+        from labelwise.base.tensors import load_tensors
 
         try:
             arrays: dict[str, Any] = {k: value.numpy() for k, value in load_tensors(path).items()}

@@ -26,11 +26,8 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from labelwise.answers.log import AnswerLog, Line, LoggedAnswer, lines_of_index
-from labelwise.errors import CheckpointError, LabelwiseError
-from labelwise.photos.database import CacheFiles, Database, create_database, open_database, way_out
-from labelwise.pictures.sources import read_image_file
-from labelwise.system.files import replacing
-from labelwise.system.storage import (
+from labelwise.base.files import replacing
+from labelwise.base.storage import (
     ObjectStorage,
     StorageError,
     address_of,
@@ -38,7 +35,10 @@ from labelwise.system.storage import (
     storage_at,
     without_options,
 )
-from labelwise.system.text import first_line
+from labelwise.base.text import first_line
+from labelwise.errors import CheckpointError, LabelwiseError
+from labelwise.photos.database import CacheFiles, Database, create_database, open_database, way_out
+from labelwise.pictures.sources import read_image_file
 
 NAMES = {"embeddings": "embedding", "looks": "look"}  # of the columns of vectors
 FileState = Literal["ok", "failed", "missing"]

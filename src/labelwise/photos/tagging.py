@@ -29,8 +29,8 @@ from typing import Concatenate, Literal, ParamSpec
 import numpy as np
 
 from labelwise.answers.audit_session import KEPT, RECEIPT, read_receipt
-from labelwise.data import load
-from labelwise.data.rows import is_file
+from labelwise.base.files import read_regular, replacing
+from labelwise.base.text import shortened
 from labelwise.decide import Promised, Rule, promise_precision, promise_tags
 from labelwise.errors import DataError, LabelwiseError, SettingsError
 from labelwise.photos.index import Index
@@ -50,8 +50,8 @@ from labelwise.photos.xmp import (
     untagged,
 )
 from labelwise.pictures.decode import IMAGE_SUFFIXES, RAW_SUFFIXES
-from labelwise.system.files import read_regular, replacing
-from labelwise.system.text import shortened
+from labelwise.tables import load
+from labelwise.tables.rows import is_file
 
 FORMATS = ("JPEG", "MPO", "TIFF", "PNG")
 LARGEST_PHOTO = 1 << 30

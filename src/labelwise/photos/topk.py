@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labelwise.retrieval import BoundQuery, CalibratedQuery, HitCount
-from labelwise.retrieval.query import AllOf, literal_of
+from labelwise.queries import BoundQuery, CalibratedQuery, HitCount
+from labelwise.queries.query import AllOf, literal_of
 
 DEPTH = 1 << 6  # values of a block, whose largest is found first
 ROWS_AT_ONCE = 1 << 17

@@ -23,9 +23,9 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import ExifTags, Image, ImageFile, ImageOps, JpegImagePlugin, UnidentifiedImageError
 
+from labelwise.base.storage import LocalStorage
 from labelwise.errors import DataError, ImageError, SettingsError
 from labelwise.pictures.labelwise_runtime import upright_rgb
-from labelwise.system.storage import LocalStorage
 
 # Plain JPEGs are decoded by torchvision, without Python's lock, where its pixels are Pillow's: this
 # is tried once per process. Every verdict on a file is Pillow's.

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from labelwise.numeric.groups import joined_rows
+from labelwise.base.groups import joined_rows
 from labelwise.pictures.decode import decode
 
 if TYPE_CHECKING:  # searches do without torch

@@ -11,13 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from labelwise.base.names import Names, printable
 from labelwise.errors import ImageError
 from labelwise.pictures.decode import decode
 from labelwise.pictures.labelwise_runtime import upright_rgb
 from labelwise.pictures.multiband import Cube
 from labelwise.pictures.sources import EncodedImages, ImageSource, Location, Rows, read_image_file
 from labelwise.pictures.transform import Floats
-from labelwise.system.names import Names, printable
 
 AT_ONCE = 1 << 26  # numbers
 

@@ -13,12 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from labelwise.base.names import Names, printable, real_names
+from labelwise.base.storage import Storage, is_uri, split_address, storage_at
 from labelwise.errors import DataError, ImageError
 from labelwise.pictures.decode import decode, decode_pixels
 from labelwise.pictures.multiband import Cube, chosen_bands, open_cube, pack_folder
 from labelwise.pictures.transform import Bands
-from labelwise.system.names import Names, printable, real_names
-from labelwise.system.storage import Storage, is_uri, split_address, storage_at
 
 # A picture in a shard is called ``shard.tar/folder/name.jpg``, below the place of the shard: the
 # member's own name, what is not text in it escaped.

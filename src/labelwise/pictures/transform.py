@@ -21,8 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from labelwise.base.arrays import require_finite
 from labelwise.errors import SettingsError
-from labelwise.numeric.arrays import require_finite
 
 # The *composite* of three bands, or of one as grey, is for people:
 #

@@ -5,7 +5,7 @@ Names are imported when they are first used: an evaluation of scores is written 
 
 from typing import TYPE_CHECKING
 
-from labelwise.system.lazy import imported_later
+from labelwise.base.lazy import imported_later
 
 if TYPE_CHECKING:
     from labelwise.report.comparison import write_comparison

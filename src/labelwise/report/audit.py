@@ -5,14 +5,14 @@ from contextlib import suppress
 from pathlib import Path
 
 from labelwise.answers.audit_session import AuditSession, known_tags, statement, write_outcome
+from labelwise.base.markup import Cell, Markup, document, paragraph, section, table, tag
+from labelwise.base.text import counted
 from labelwise.decide.audits import Precision
 from labelwise.decide.estimate import Recall, percent
 from labelwise.errors import LabelwiseError
-from labelwise.markup import Cell, Markup, document, paragraph, section, table, tag
 from labelwise.pictures.sources import FileImages
 from labelwise.report.charts import Dots, dot_plot
 from labelwise.report.contact_sheet import SIDE, card, file_name
-from labelwise.system.text import counted
 
 DRAWN = 40  # tags in the chart
 PICTURED = 24  # wrong uses that are shown, the last ones

@@ -11,11 +11,11 @@ from math import ceil, floor, isfinite, log1p, log10
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from labelwise.decide import CountEstimate
-from labelwise.errors import SettingsError
-from labelwise.markup.document import charts_of
-from labelwise.markup.html import Markup, join
-from labelwise.markup.svg import (
+from labelwise.base.bounds import wilson
+from labelwise.base.document import charts_of
+from labelwise.base.files import write_text
+from labelwise.base.html import Markup, join
+from labelwise.base.svg import (
     LETTER,
     Axis,
     Frame,
@@ -29,8 +29,8 @@ from labelwise.markup.svg import (
     text,
     ticks,
 )
-from labelwise.numeric.bounds import wilson
-from labelwise.system.files import write_text
+from labelwise.decide import CountEstimate
+from labelwise.errors import SettingsError
 
 if TYPE_CHECKING:  # audits are reported without torch
     from labelwise.evaluation import Curve

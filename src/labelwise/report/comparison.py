@@ -10,7 +10,8 @@ from math import isfinite, isinf
 from pathlib import Path
 from typing import Literal
 
-from labelwise.markup import (
+from labelwise.base.files import write_text
+from labelwise.base.markup import (
     INFINITE,
     UNDEFINED,
     Cell,
@@ -24,11 +25,10 @@ from labelwise.markup import (
     table,
     tag,
 )
+from labelwise.base.text import counted
 from labelwise.papers.comparison import JUDGED, Comparison, SeedMean, seed_mean, show_figure
 from labelwise.papers.measures import MEASURES
 from labelwise.report.charts import Dots, dot_plot
-from labelwise.system.files import write_text
-from labelwise.system.text import counted
 
 FEW = 3  # methods that a tile names
 _WORDS = tomllib.loads(files("labelwise.report").joinpath("comparison.toml").read_text("utf-8"))

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 
 from PIL import Image
 
+from labelwise.base.files import write_text
+from labelwise.base.markup import Cell, Markup, chance, document, paragraph, section, table, tag
+from labelwise.base.text import for_terminal
 from labelwise.errors import LabelwiseError
-from labelwise.markup import Cell, Markup, chance, document, paragraph, section, table, tag
 from labelwise.photos import Index
 from labelwise.photos.query import Found, Hit
 from labelwise.pictures.worker import OneImage, shown_images
-from labelwise.system.files import write_text
-from labelwise.system.text import for_terminal
 
 if TYPE_CHECKING:  # searches do without torch, which takes seconds to import
     from labelwise.answers.suspects import Reviewed, SuspectPromise

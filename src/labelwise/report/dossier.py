@@ -12,10 +12,12 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from labelwise.base.files import sha256_of, write_text
+from labelwise.base.markup import Markup, document, join, paragraph, section, table, tag
+from labelwise.base.text import counted, listed
 from labelwise.decide import Promise
 from labelwise.decide.promises import ids_digest
 from labelwise.evaluation import Evaluation, describe_link
-from labelwise.markup import Markup, document, join, paragraph, section, table, tag
 from labelwise.models.run_folder import RunFolder
 from labelwise.photos import Index, verify_lists
 from labelwise.pictures.transform import Transform
@@ -24,8 +26,6 @@ from labelwise.report.labels import calibration, curves, labels, subgroup_tables
 from labelwise.report.page import facts, glance, how
 from labelwise.report.runs import measured_run, origin_of
 from labelwise.scores import read_run
-from labelwise.system.files import sha256_of, write_text
-from labelwise.system.text import counted, listed
 
 FEW = 20
 FILES = ("settings.yaml", "model.json", "model.safetensors", "evaluation.json")

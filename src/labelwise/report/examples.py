@@ -20,9 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from labelwise.base.markup import Markup, chance, join, paragraph, section, tag
 from labelwise.errors import ImageError
 from labelwise.links import Link
-from labelwise.markup import Markup, chance, join, paragraph, section, tag
 from labelwise.pictures import FeatureRows, ImageSource
 from labelwise.predictions import Predictions
 
@@ -151,7 +151,7 @@ def _attention(
     """Return where the queries of labels looked, by place of the image; none without queries."""
     if predictor is None or not labels:
         return {}
-    from labelwise.networks.heads import QueryDecoder
+    from labelwise.learn.heads import QueryDecoder
     from labelwise.report.explain import attended, overlay
 
     if not isinstance(predictor.model.head, QueryDecoder):

@@ -14,15 +14,15 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
+from labelwise.base.files import write_text
+from labelwise.base.markup import Markup, document, tag
+from labelwise.base.text import for_terminal
 from labelwise.errors import SettingsError
-from labelwise.markup import Markup, document, tag
+from labelwise.learn.heads import QueryDecoder
 from labelwise.models import Predictor
 from labelwise.models.scoring import infer, scored
-from labelwise.networks.heads import QueryDecoder
 from labelwise.pictures import ImageSource
 from labelwise.report.contact_sheet import card
-from labelwise.system.files import write_text
-from labelwise.system.text import for_terminal
 
 HEAT = np.array([255.0, 196.0, 0.0])
 MOST = 4  # decided labels of a photo

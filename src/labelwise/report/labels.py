@@ -2,15 +2,7 @@
 
 from collections.abc import Sequence
 
-from labelwise.evaluation import (
-    Calibration,
-    Curve,
-    Evaluation,
-    LabelCurves,
-    LabelRow,
-    SubgroupFigure,
-)
-from labelwise.markup import (
+from labelwise.base.markup import (
     INFINITE,
     Cell,
     Markup,
@@ -26,7 +18,16 @@ from labelwise.markup import (
     table,
     tag,
 )
-from labelwise.markup.svg import path
+from labelwise.base.svg import path
+from labelwise.base.text import listed
+from labelwise.evaluation import (
+    Calibration,
+    Curve,
+    Evaluation,
+    LabelCurves,
+    LabelRow,
+    SubgroupFigure,
+)
 from labelwise.report.charts import (
     AS_GIVEN,
     Series,
@@ -38,7 +39,6 @@ from labelwise.report.charts import (
     scatter_chart,
     thumbnail_frame,
 )
-from labelwise.system.text import listed
 
 WORST = 12
 

@@ -11,14 +11,14 @@ from typing import Any
 import yaml
 
 from labelwise import __version__
+from labelwise.base.document import INFINITE, UNDEFINED, charts_of, percent, plain
+from labelwise.base.files import write_text
+from labelwise.base.text import listed
 from labelwise.decide import Promise
 from labelwise.evaluation import Evaluation, LabelRow, describe_link
 from labelwise.exports.hub import HubModel
 from labelwise.links import Softmax
-from labelwise.markup.document import INFINITE, UNDEFINED, charts_of, percent, plain
 from labelwise.report.labels import calibration
-from labelwise.system.files import write_text
-from labelwise.system.text import listed
 
 CARD_FILE = "README.md"
 PICTURE = "reliability.svg"

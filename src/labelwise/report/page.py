@@ -9,10 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from labelwise.evaluation import Evaluation, Figure, Sets
-from labelwise.evaluation.evaluation import verdict
-from labelwise.evaluation.mergeable import SHARES
-from labelwise.markup import (
+from labelwise.base.files import write_text
+from labelwise.base.markup import (
     INFINITE,
     Markup,
     Part,
@@ -29,12 +27,14 @@ from labelwise.markup import (
     tag,
     trusted,
 )
+from labelwise.base.text import counted
+from labelwise.evaluation import Evaluation, Figure, Sets
+from labelwise.evaluation.evaluation import verdict
+from labelwise.evaluation.mergeable import SHARES
 from labelwise.report.charts import Series, grouped_bars, line_chart
 from labelwise.report.examples import ExampleGroup, example_section, opening_photos
 from labelwise.report.labels import calibration, labels, search, subgroups
 from labelwise.report.labels import curves as label_curves
-from labelwise.system.files import write_text
-from labelwise.system.text import counted
 
 CELLS = 12
 TILES = 4  # figures that are shown before anything is unfolded

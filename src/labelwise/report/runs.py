@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from labelwise.data.tabular import open_tabular
+from labelwise.base.progress import make_watch
 from labelwise.errors import DataError, LabelwiseError, SettingsError
 from labelwise.evaluation import Evaluation, Subgroups, evaluate
 from labelwise.models.run_folder import RunFolder
@@ -18,13 +18,13 @@ from labelwise.report.charts import save_charts
 from labelwise.report.examples import ExampleGroup, choose_examples
 from labelwise.report.page import write_report
 from labelwise.scores import RunScores, fixed_rule, read_run, score_data
-from labelwise.system.progress import make_watch
+from labelwise.tables.tabular import open_tabular
 from labelwise.types import nearest
 
 if TYPE_CHECKING:
-    from labelwise.data import LabelTable
     from labelwise.models import Predictor
     from labelwise.pictures import ImageSource
+    from labelwise.tables import LabelTable
     from labelwise.training.run import Run
 
 NOT_IN_TABLE = "(not in the table)"
@@ -133,7 +133,7 @@ def measured_run(
 
 
 def _photos_of(run: RunFolder) -> "ImageSource | None":
-    from labelwise.data import load
+    from labelwise.tables import load
 
     with suppress(LabelwiseError, KeyError):
         if "://" not in run.data:

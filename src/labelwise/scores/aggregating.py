@@ -28,12 +28,12 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from labelwise.answers.asking import chances_of_counts
-from labelwise.data.camera_results import read_times
+from labelwise.base.special import log_ndtr
+from labelwise.base.text import as_cell
 from labelwise.errors import DataError, SettingsError
-from labelwise.numeric.special import log_ndtr
 from labelwise.scores.read import unlabelled_scores
 from labelwise.scores.tables import Floats, Kind, RawScores, read_raw, write_columns
-from labelwise.system.text import as_cell
+from labelwise.tables.camera_results import read_times
 from labelwise.types import nearest
 
 How = Literal["any", "most", "evidence"]

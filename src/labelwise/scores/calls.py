@@ -9,10 +9,12 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from labelwise.base.groups import Groups
+from labelwise.base.special import expit, fit_slope_and_offset, ndtri
+from labelwise.base.table_files import write_csv
+from labelwise.base.text import with_slashes
 from labelwise.decide import Answered, estimate_count
 from labelwise.errors import DataError, SettingsError
-from labelwise.numeric.groups import Groups
-from labelwise.numeric.special import expit, fit_slope_and_offset, ndtri
 from labelwise.scores.read import (
     Detections,
     is_detections,
@@ -21,8 +23,6 @@ from labelwise.scores.read import (
     with_checks,
 )
 from labelwise.scores.tables import Kind, read_raw
-from labelwise.system.table_files import write_csv
-from labelwise.system.text import with_slashes
 from labelwise.types import nearest
 
 # A detection of label k with the log-odds u is right with probability

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from labelwise.base.text import from_cell
 from labelwise.errors import DataError
 from labelwise.scores.tables import (
     RawScores,
@@ -32,7 +33,6 @@ from labelwise.scores.tables import (
     places,
     refuse_twice,
 )
-from labelwise.system.text import from_cell
 from labelwise.types import matching_columns, nearest
 
 PHOTO_ARRAYS = ("features", "embeddings", "ids", "id", "labels", "observed", "names", "split")

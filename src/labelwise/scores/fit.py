@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelwise import calibration, decide
+from labelwise.base.groups import Groups
 from labelwise.calibration import Candidate, Choice
 from labelwise.calibration.auto import AUTO, FOLDS, link_to_spec
 from labelwise.decide import Check, OnePerGroup, Promise, Promised, Rule, find_promise, find_rule
@@ -22,7 +23,6 @@ from labelwise.decide.rules import rule_to_spec
 from labelwise.errors import DataError, SettingsError
 from labelwise.evaluation import Evaluation, evaluate
 from labelwise.links import Grouped, Link
-from labelwise.numeric.groups import Groups
 from labelwise.predictions import Predictions
 from labelwise.scores.read import ScoreTable
 from labelwise.scores.tables import FITTED_FORMAT, Kind

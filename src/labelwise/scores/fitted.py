@@ -19,9 +19,12 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from labelwise.base.files import replacing, write_text
+from labelwise.base.pydantic_errors import first_fault
+from labelwise.base.table_files import write_csv
+from labelwise.base.text import as_cell
 from labelwise.calibration import FewLabels
 from labelwise.calibration.auto import link_from_spec, link_to_spec
-from labelwise.data.rows import read_json
 from labelwise.decide import Rule, Threshold
 from labelwise.decide.rules import rule_from_spec, rule_to_spec
 from labelwise.errors import DataError, LabelwiseError, SettingsError
@@ -32,10 +35,7 @@ from labelwise.predictions import Predictions
 from labelwise.scores.fit import Judged
 from labelwise.scores.read import Detections, UnlabelledScores
 from labelwise.scores.tables import FITTED_FORMAT, Kind, places, write_columns
-from labelwise.system.files import replacing, write_text
-from labelwise.system.pydantic_errors import first_fault
-from labelwise.system.table_files import write_csv
-from labelwise.system.text import as_cell
+from labelwise.tables.rows import read_json
 from labelwise.types import LabelSpace, matching_columns
 
 

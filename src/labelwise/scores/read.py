@@ -17,13 +17,12 @@ import numpy as np
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from labelwise.data import LabelTable
-from labelwise.data.camera_results import read_times
-from labelwise.data.load import load_for_labels
+from labelwise.base.special import logit
+from labelwise.base.table_files import read_parquet
+from labelwise.base.text import counted
 from labelwise.errors import DataError, SettingsError
 from labelwise.evaluation import Subgroups
 from labelwise.links import Link, Sigmoid, Softmax
-from labelwise.numeric.special import logit
 from labelwise.predictions import Predictions
 from labelwise.scores.embeddings import Texts, read_cosines
 from labelwise.scores.tables import (
@@ -38,8 +37,9 @@ from labelwise.scores.tables import (
     some_places,
     unscored_note,
 )
-from labelwise.system.table_files import read_parquet
-from labelwise.system.text import counted
+from labelwise.tables import LabelTable
+from labelwise.tables.camera_results import read_times
+from labelwise.tables.load import load_for_labels
 from labelwise.taxonomy import AttributeColumns, AttributeGroups
 from labelwise.types import LabelSpace, nearest
 

@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
+from labelwise.base.arrays import Array, to_numpy
+from labelwise.base.progress import Silent, Watch
+from labelwise.base.special import logit
+from labelwise.base.text import counted
 from labelwise.calibration import Platt
 from labelwise.calibration.auto import link_to_spec
-from labelwise.data import LabelTable
 from labelwise.decide import Check, Promise, Rule
 from labelwise.errors import DataError
 from labelwise.links import Link
@@ -23,13 +26,10 @@ from labelwise.metrics.shift import (
     moved_shares,
 )
 from labelwise.models.run_folder import RunFolder
-from labelwise.numeric.arrays import Array, to_numpy
-from labelwise.numeric.special import logit
 from labelwise.predictions import Predictions
 from labelwise.scores.fit import check_promises
 from labelwise.scores.tables import aligned_labels, label_arrays
-from labelwise.system.progress import Silent, Watch
-from labelwise.system.text import counted
+from labelwise.tables import LabelTable
 from labelwise.taxonomy import Taxonomy
 
 Batch = TypeVar("Batch", "Inferred", "Scored")

@@ -29,15 +29,15 @@ from numpy.typing import NDArray
 from pyarrow import compute
 from pyarrow import csv as arrow_csv
 
-from labelwise.data import LabelTable
-from labelwise.data.load import load_for_labels
-from labelwise.data.tabular import json_objects, open_tabular
+from labelwise.base.files import replacing
+from labelwise.base.table_files import read_parquet
+from labelwise.base.text import counted, first_line, from_cell
 from labelwise.errors import DataError, SettingsError
 from labelwise.pictures import FileImages
 from labelwise.predictions import matrix_of_lists
-from labelwise.system.files import replacing
-from labelwise.system.table_files import read_parquet
-from labelwise.system.text import counted, first_line, from_cell
+from labelwise.tables import LabelTable
+from labelwise.tables.load import load_for_labels
+from labelwise.tables.tabular import json_objects, open_tabular
 from labelwise.types import matching_columns, nearest
 
 Table = dict[str, NDArray[Any]]

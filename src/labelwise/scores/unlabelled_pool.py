@@ -22,19 +22,15 @@ from labelwise.answers.suspects import (
     marked_checks,
     read_review,
 )
-from labelwise.data import LabelTable
-from labelwise.data.camera_results import read_camera_results, with_classes
-from labelwise.data.columns import PATH_HEADERS
-from labelwise.data.derived import GroupedTable, group_near_copies, group_near_vectors
-from labelwise.data.load import load_for_labels
-from labelwise.data.rows import read_csv_rows, read_json
-from labelwise.data.tabular import TABULAR
+from labelwise.base.arrays import to_numpy
+from labelwise.base.files import write_text
+from labelwise.base.progress import Watch, make_watch
+from labelwise.base.storage import is_uri
 from labelwise.errors import DataError, SettingsError
 from labelwise.links import Sigmoid
 from labelwise.models import load_model
 from labelwise.models.run_folder import RunFolder, fetched_run
 from labelwise.models.scoring import Embedder, Scored, Scorer, score
-from labelwise.numeric.arrays import to_numpy
 from labelwise.pictures import FeatureRows, FileImages
 from labelwise.pictures.decode import find_images
 from labelwise.predictions import Predictions
@@ -49,9 +45,13 @@ from labelwise.scores.tables import (
     read_raw,
     unscored_note,
 )
-from labelwise.system.files import write_text
-from labelwise.system.progress import Watch, make_watch
-from labelwise.system.storage import is_uri
+from labelwise.tables import LabelTable
+from labelwise.tables.camera_results import read_camera_results, with_classes
+from labelwise.tables.columns import PATH_HEADERS
+from labelwise.tables.derived import GroupedTable, group_near_copies, group_near_vectors
+from labelwise.tables.load import load_for_labels
+from labelwise.tables.rows import read_csv_rows, read_json
+from labelwise.tables.tabular import TABULAR
 from labelwise.types import matching_columns, nearest
 
 MOST_ASKED = 5  # labels of a photo

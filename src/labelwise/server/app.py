@@ -21,6 +21,8 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from labelwise import __version__
+from labelwise.base.files import WriteError
+from labelwise.base.storage import StorageError
 from labelwise.errors import LabelwiseError
 from labelwise.pictures.worker_starter import DecoderError
 from labelwise.server.api import PLACE, make_api
@@ -41,15 +43,13 @@ from labelwise.server.security import (
 )
 from labelwise.server.service import Service
 from labelwise.server.settings import ServeSettings
-from labelwise.system.files import WriteError
-from labelwise.system.storage import StorageError
 
 TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 
 
 def add_page(app: FastAPI, name: str = "index.html") -> None:
     """Add a page and all files of pages to an application; they are served as they are."""
-    folder, style = files("labelwise.server") / "static", files("labelwise.markup") / "style.css"
+    folder, style = files("labelwise.server") / "static", files("labelwise.base") / "style.css"
     kept = {
         f"/static/{file.name}": (file.read_bytes(), TYPES[suffix])
         for file in (*folder.iterdir(), style)

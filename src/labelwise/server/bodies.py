@@ -26,10 +26,10 @@ from starlette.datastructures import Headers, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.types import Message, Receive, Scope
 
+from labelwise.base.allocator import give_back_freed_memory
+from labelwise.base.text import one_line
 from labelwise.pictures.decode import MAX_PIXELS
 from labelwise.server.security import CLOSE, RefusedError, picture_route
-from labelwise.system.allocator import give_back_freed_memory
-from labelwise.system.text import one_line
 
 # Long bytes are searched and copied in pieces, so that other threads run between two: a call of C
 # code holds the interpreter's lock until it is done. 64 KiB take less than a millisecond.

@@ -20,6 +20,7 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 
+from labelwise.base.text import shortened
 from labelwise.contrib.annotation_tools import (
     ImageFolder,
     LabellingConfig,
@@ -35,7 +36,6 @@ from labelwise.server.batching import Tagged
 from labelwise.server.bodies import M, Upload, from_base64, read_json_as
 from labelwise.server.security import LABEL_STUDIO, PHOTOPRISM, RefusedError
 from labelwise.server.service import Service
-from labelwise.system.text import shortened
 
 # PhotoPrism's Vision API:
 #

@@ -25,6 +25,7 @@ from labelwise import __version__
 from labelwise.answers.agreement import LabelAnswers, Tally, require_own
 from labelwise.answers.audit_session import EACH_TAG, AuditSession, TagQuestion, progress, statement
 from labelwise.answers.log import Answer, AnswerLog
+from labelwise.base.names import printable
 from labelwise.errors import ImageError, LabelwiseError, SettingsError
 from labelwise.photos.words import QuestionGuide, WordList, asking_order
 from labelwise.pictures import Transform
@@ -37,7 +38,6 @@ from labelwise.server.schemas import Health, Strict
 from labelwise.server.security import RefusedError
 from labelwise.server.service import decoders_of
 from labelwise.server.settings import ServeSettings
-from labelwise.system.names import printable
 
 log = logging.getLogger("labelwise.server")
 

@@ -17,6 +17,8 @@ import numpy as np
 from fastapi import Query as Option
 from numpy.typing import NDArray
 
+from labelwise.base.names import printable
+from labelwise.base.text import counted
 from labelwise.decide import Check, Promise, check_promise
 from labelwise.errors import CheckpointError, DataError
 from labelwise.metrics.shift import Alarm, audit_order, calibration_alarm
@@ -42,12 +44,10 @@ from labelwise.photos.query import (
 )
 from labelwise.photos.shift import LibraryLikeness, likeness_of
 from labelwise.photos.store import Correction, PhotoFiles
-from labelwise.retrieval import Query, complete
+from labelwise.queries import Query, complete
 from labelwise.server import schemas
 from labelwise.server.batching import Threads
 from labelwise.server.security import RefusedError
-from labelwise.system.names import printable
-from labelwise.system.text import counted
 
 if TYPE_CHECKING:
     from labelwise.photos.words import FreeText

@@ -21,6 +21,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from labelwise import __version__
 from labelwise.answers.log import Answer
+from labelwise.base.names import printable
+from labelwise.base.storage import is_uri
+from labelwise.base.text import counted, shortened
 from labelwise.decide import Promise, Statement
 from labelwise.errors import DataError, LabelwiseError, SettingsError
 from labelwise.models import Predictor
@@ -33,16 +36,13 @@ from labelwise.photos.store import is_below
 from labelwise.pictures import BytesImages
 from labelwise.pictures.sources import read_image_file
 from labelwise.pictures.worker import Kind, OneImage, Work
-from labelwise.retrieval import Query
+from labelwise.queries import Query
 from labelwise.server.app import Front
 from labelwise.server.batching import Threads
 from labelwise.server.schemas import PHOTO_ID, LabelView
 from labelwise.server.security import SMALL_BODY, RefusedError
 from labelwise.server.service import label_views
 from labelwise.server.settings import ServeSettings
-from labelwise.system.names import printable
-from labelwise.system.storage import is_uri
-from labelwise.system.text import counted, shortened
 
 
 class ToolAnswer(BaseModel):

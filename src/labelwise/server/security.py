@@ -26,8 +26,8 @@ from http import HTTPStatus
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope
 
+from labelwise.base.text import shortened
 from labelwise.server.settings import ServeSettings, same_address
-from labelwise.system.text import shortened
 
 COOKIE = "labelwise_session"
 ONLY_HEALTH = "labelwise.only_health"  # in the scope of a request: there is room for nothing else

@@ -22,17 +22,17 @@ from prometheus_client.registry import Collector
 from pydantic_core import to_json
 
 from labelwise import __version__
+from labelwise.base.bounds import clopper_pearson
+from labelwise.base.markup import Markup
 from labelwise.decide import Check, Promise
 from labelwise.errors import CheckpointError, LabelwiseError
 from labelwise.links import Link, check_log_probs
-from labelwise.markup import Markup
 from labelwise.metrics import label_reliability
 from labelwise.metrics.shift import HeldOutShare, LabelShare, estimate_share, held_out_shares
 from labelwise.models.answer_files import NOT_FINITE
 from labelwise.models.loading import is_exported, load_model, spec_of
 from labelwise.models.run_folder import RunFolder
 from labelwise.models.spec import ModelSpec
-from labelwise.numeric.bounds import clopper_pearson
 from labelwise.pictures import PictureImages, Transform
 from labelwise.pictures.worker_starter import Decoders
 from labelwise.predictions import Predictions

@@ -1,10 +1,10 @@
 """Work on very many rows: shards, carried out on this machine or a cluster, each exactly once."""
 
+from labelwise.base.storage import Storage, StorageError, storage_at
 from labelwise.errors import SettingsError
 from labelwise.shards.engine import Engine, LocalEngine, Manifest, ShardRecord, Task
 from labelwise.shards.evaluation_task import EvaluationTask, evaluate_shards
 from labelwise.shards.scoring_task import ModelFiles, Outcome, ScoringTask, predict_shards
-from labelwise.system.storage import Storage, StorageError, storage_at
 
 __all__ = [
     "Engine",

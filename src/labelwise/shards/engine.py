@@ -20,8 +20,8 @@ from typing import Annotated, Any, ClassVar, Protocol, TypeVar
 
 from pydantic import Field, TypeAdapter, ValidationError
 
+from labelwise.base.storage import Storage
 from labelwise.errors import CheckpointError, LabelwiseError
-from labelwise.system.storage import Storage
 
 ATTEMPTS = 3  # workers that may die over one shard
 

@@ -23,25 +23,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from labelwise.data import LabelTable
-from labelwise.data.columns import PATH_HEADERS, TableColumns, Vocabulary, find_columns
-from labelwise.data.load import load_for_labels
-from labelwise.data.shards import PARQUET_SUFFIXES, ShardPart, holds_parquet_shards, read_shards
-from labelwise.data.table import LabelSets
-from labelwise.data.table_builder import TableBuilder
-from labelwise.data.tabular import TABULAR
-from labelwise.decide import Rule
-from labelwise.errors import CheckpointError, DataError, LabelwiseError
-from labelwise.evaluation import Evaluation, EvaluationSums, describe_link, measure
-from labelwise.links import Link
-from labelwise.methods import link_from_spec
-from labelwise.models.scoring import one_thread
-from labelwise.predictions import matrix_of_lists
-from labelwise.scores.tables import unscored_note
-from labelwise.shards.engine import MANIFEST_FILE, SUCCESS_FILE, Engine, Manifest, ShardRecord
-from labelwise.system.allocator import keep_freed_memory
-from labelwise.system.progress import Silent, Watch
-from labelwise.system.storage import (
+from labelwise.base.allocator import keep_freed_memory
+from labelwise.base.progress import Silent, Watch
+from labelwise.base.storage import (
     LocalStorage,
     ObjectStorage,
     Storage,
@@ -51,7 +35,23 @@ from labelwise.system.storage import (
     storage_at,
     without_options,
 )
-from labelwise.system.text import counted
+from labelwise.base.text import counted
+from labelwise.decide import Rule
+from labelwise.errors import CheckpointError, DataError, LabelwiseError
+from labelwise.evaluation import Evaluation, EvaluationSums, describe_link, measure
+from labelwise.learn.methods import link_from_spec
+from labelwise.links import Link
+from labelwise.models.scoring import one_thread
+from labelwise.predictions import matrix_of_lists
+from labelwise.scores.tables import unscored_note
+from labelwise.shards.engine import MANIFEST_FILE, SUCCESS_FILE, Engine, Manifest, ShardRecord
+from labelwise.tables import LabelTable
+from labelwise.tables.columns import PATH_HEADERS, TableColumns, Vocabulary, find_columns
+from labelwise.tables.load import load_for_labels
+from labelwise.tables.shards import PARQUET_SUFFIXES, ShardPart, holds_parquet_shards, read_shards
+from labelwise.tables.table import LabelSets
+from labelwise.tables.table_builder import TableBuilder
+from labelwise.tables.tabular import TABULAR
 from labelwise.types import LabelSpace, matching_columns
 
 # The labels of very many rows, on disk and mapped. An id is known by 128 bits of BLAKE2b. An image

@@ -25,20 +25,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from labelwise.data.columns import PATH_HEADERS
-from labelwise.data.shards import PARQUET_SUFFIXES
-from labelwise.data.tabular import TABULAR
-from labelwise.errors import DataError, ImageError
-from labelwise.pictures.decode import IMAGE_SUFFIXES, one_per_photo
-from labelwise.pictures.sources import (
-    MAX_BYTES,
-    EncodedImages,
-    Location,
-    read_image_file,
-    tar_members,
-)
-from labelwise.system.names import Names, printable
-from labelwise.system.storage import (
+from labelwise.base.names import Names, printable
+from labelwise.base.storage import (
     LocalStorage,
     ObjectStorage,
     Storage,
@@ -48,7 +36,19 @@ from labelwise.system.storage import (
     storage_at,
     without_options,
 )
-from labelwise.system.table_files import with_text
+from labelwise.base.table_files import with_text
+from labelwise.errors import DataError, ImageError
+from labelwise.pictures.decode import IMAGE_SUFFIXES, one_per_photo
+from labelwise.pictures.sources import (
+    MAX_BYTES,
+    EncodedImages,
+    Location,
+    read_image_file,
+    tar_members,
+)
+from labelwise.tables.columns import PATH_HEADERS
+from labelwise.tables.shards import PARQUET_SUFFIXES
+from labelwise.tables.tabular import TABULAR
 
 GROUPS_HELD = 2  # row groups of Parquet files in memory
 

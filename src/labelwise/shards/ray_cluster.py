@@ -20,6 +20,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from labelwise.base.progress import Watch
+from labelwise.base.storage import StorageError
 from labelwise.errors import LabelwiseError, SettingsError, TrainingError
 from labelwise.models.run_folder import RunFolder
 from labelwise.pictures import ImageSource, Transform
@@ -28,8 +30,6 @@ from labelwise.pictures.loading import Failure, Inputs, sent
 from labelwise.pictures.prefetch import started_ahead
 from labelwise.shards.engine import ATTEMPTS, LostWorkerError, Task, carried_out
 from labelwise.shards.inputs import InputRow, StoredImages
-from labelwise.system.progress import Watch
-from labelwise.system.storage import StorageError
 from labelwise.training import checkpoint
 from labelwise.training.run import Run, train
 from labelwise.training.settings import Settings

@@ -26,8 +26,12 @@ import pyarrow.parquet as pq
 import torch
 from pydantic import TypeAdapter, ValidationError
 
+from labelwise.base.allocator import keep_freed_memory
+from labelwise.base.files import locked
+from labelwise.base.progress import Silent, Watch
+from labelwise.base.storage import LocalStorage, Storage, storage_at
 from labelwise.errors import CheckpointError, DataError, SettingsError
-from labelwise.methods import link_to_spec
+from labelwise.learn.methods import link_to_spec
 from labelwise.models.answer_files import CAUTION
 from labelwise.models.loading import is_exported, load_model, model_files
 from labelwise.models.scoring import Scored, one_thread, require_probabilities, score
@@ -35,10 +39,6 @@ from labelwise.pictures.loading import PictureReader
 from labelwise.pictures.prefetch import available_cores
 from labelwise.shards.engine import SUCCESS_FILE, Engine, Manifest, ShardRecord, shard_name
 from labelwise.shards.inputs import InputRow, StoredImages, find_rows
-from labelwise.system.allocator import keep_freed_memory
-from labelwise.system.files import locked
-from labelwise.system.progress import Silent, Watch
-from labelwise.system.storage import LocalStorage, Storage, storage_at
 
 PLAN_FILE = "_plan.json"
 ROW_GROUP = 1024  # rows of a row group of the answers

@@ -27,7 +27,7 @@ from torch import Tensor
 from torch.nn.functional import affine_grid, conv2d, grid_sample
 
 from labelwise.errors import SettingsError
-from labelwise.objectives.base import uniforms
+from labelwise.learn.objectives.base import uniforms
 from labelwise.pictures.transform import Window
 from labelwise.types import nearest
 

@@ -23,13 +23,13 @@ from torch import Tensor, nn
 from torch.optim import SGD, AdamW, Optimizer
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
+from labelwise.base.distributed import gather_rows, rank, tensors_of_first, value_of_first
+from labelwise.base.files import replacing, replacing_folder, summed, without_sum
+from labelwise.base.tensors import load_tensors, part_of, save_tensors
+from labelwise.base.text import one_line_of
 from labelwise.errors import CheckpointError, SettingsError
+from labelwise.learn.objectives import Objective
 from labelwise.models import Model
-from labelwise.objectives import Objective
-from labelwise.system.distributed import gather_rows, rank, tensors_of_first, value_of_first
-from labelwise.system.files import replacing, replacing_folder, summed, without_sum
-from labelwise.system.tensors import load_tensors, part_of, save_tensors
-from labelwise.system.text import one_line_of
 from labelwise.training.settings import OptimizerSettings, ScheduleSettings
 
 # How weights move: the optimiser, the schedule of its learning rate, and averaged weights.

@@ -20,10 +20,10 @@ from torch import Tensor, nn
 from torch.distributed import Store, TCPStore  # type: ignore[attr-defined]
 from torch.distributed.rendezvous import rendezvous
 
+from labelwise.base.distributed import rank, world_size
 from labelwise.errors import LabelwiseError, SettingsError, TrainingError
-from labelwise.networks.backbones import Backbone
+from labelwise.learn.backbones import Backbone
 from labelwise.pictures.prefetch import available_cores
-from labelwise.system.distributed import rank, world_size
 from labelwise.training.settings import Hardware, Precision
 from labelwise.types import Outputs, Targets
 

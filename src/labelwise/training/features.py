@@ -23,27 +23,27 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from labelwise.data import LabelTable
+from labelwise.base.files import append_whole, locked, write_error
+from labelwise.base.progress import Silent, Watch
+from labelwise.base.storage import is_uri
 from labelwise.errors import DataError, ImageError, SettingsError
-from labelwise.methods import find_method, make_objective
-from labelwise.models import HeadSpec, Model
-from labelwise.models.run_folder import fetched_run
-from labelwise.models.scoring import infer, raise_failure
-from labelwise.networks.backbones import (
+from labelwise.learn.backbones import (
     SMALL_BACKBONES,
     Backbone,
     create_backbone,
     freeze,
     freeze_batch_norm,
 )
-from labelwise.objectives import Objective
-from labelwise.objectives.base import refuse_accumulation
+from labelwise.learn.methods import find_method, make_objective
+from labelwise.learn.objectives import Objective
+from labelwise.learn.objectives.base import refuse_accumulation
+from labelwise.models import HeadSpec, Model
+from labelwise.models.run_folder import fetched_run
+from labelwise.models.scoring import infer, raise_failure
 from labelwise.pictures import FeatureRows, ImageSource
 from labelwise.pictures.memory import MappedFeatures, moments_of, scaled
 from labelwise.pictures.transform import ALL, Bands, BandScale, named_bands
-from labelwise.system.files import append_whole, locked, write_error
-from labelwise.system.progress import Silent, Watch
-from labelwise.system.storage import is_uri
+from labelwise.tables import LabelTable
 from labelwise.training.settings import Settings
 from labelwise.types import DatasetFacts
 

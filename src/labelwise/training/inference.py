@@ -9,6 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from labelwise.base.arrays import Array, to_numpy
+from labelwise.base.distributed import gather_rows, rank, world_size
+from labelwise.base.progress import Silent, Watch
 from labelwise.decide import average_k
 from labelwise.errors import SettingsError
 from labelwise.links import Link, Softmax
@@ -22,11 +25,8 @@ from labelwise.metrics import (
 from labelwise.models import Model
 from labelwise.models.scoring import infer, raise_failure
 from labelwise.models.seen_photos import FEWEST_FEATURES, sketch_of
-from labelwise.numeric.arrays import Array, to_numpy
 from labelwise.pictures import ImageSource
 from labelwise.pictures.duplicates import looks_of
-from labelwise.system.distributed import gather_rows, rank, world_size
-from labelwise.system.progress import Silent, Watch
 from labelwise.training.execution import autocast
 from labelwise.types import Outputs, nearest
 

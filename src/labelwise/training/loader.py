@@ -21,7 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from labelwise.data.table import LabelTable
+from labelwise.base.allocator import memory_bytes
 from labelwise.errors import ImageError, SettingsError
 from labelwise.pictures import Transform
 from labelwise.pictures.batches import BatchRows, HostResizer, read_ahead, resized_array
@@ -29,7 +29,7 @@ from labelwise.pictures.loading import to_device
 from labelwise.pictures.memory import ArrayImages, MappedFeatures
 from labelwise.pictures.prefetch import available_cores
 from labelwise.pictures.sources import Blocks, ImageSource, Rows
-from labelwise.system.allocator import memory_bytes
+from labelwise.tables.table import LabelTable
 from labelwise.training.augment import (
     ImageDraws,
     Windows,

@@ -22,10 +22,10 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
+from labelwise.base.files import replacing, write_error
+from labelwise.base.text import one_line
 from labelwise.errors import SettingsError, TrainingError
 from labelwise.models.run_folder import RunFolder
-from labelwise.system.files import replacing, write_error
-from labelwise.system.text import one_line
 from labelwise.training.settings import Settings, flattened
 
 Record = Mapping[str, Any]

@@ -18,11 +18,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from labelwise.base.distributed import rank, tensors_of_first, wait_for_all, world_size
+from labelwise.base.storage import StorageError
 from labelwise.errors import TrainingError
 from labelwise.models import Model
 from labelwise.pictures import ImageSource
-from labelwise.system.distributed import rank, tensors_of_first, wait_for_all, world_size
-from labelwise.system.storage import StorageError
 from labelwise.training.checkpoint import (
     Position,
     TrainingState,

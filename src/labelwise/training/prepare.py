@@ -13,8 +13,23 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from labelwise.base.distributed import rank, value_of_first, world_size
+from labelwise.base.files import sha256_of
+from labelwise.base.progress import Watch
 from labelwise.calibration import expect_zero_share, find_calibrator
-from labelwise.data import (
+from labelwise.decide import find_rule
+from labelwise.errors import DataError, ImageError, SettingsError
+from labelwise.learn.backbones import create_backbone
+from labelwise.learn.backbones.weights import PRETRAINED, architecture_of
+from labelwise.learn.methods import find_head, find_method
+from labelwise.learn.objectives import Objective
+from labelwise.links import Sigmoid
+from labelwise.models import HeadSpec, Model, Predictor
+from labelwise.models.run_folder import RunFolder, fetched_run
+from labelwise.models.spec import MODEL_FILE
+from labelwise.pictures import ArrayImages, FeatureRows, ImageSource, Transform
+from labelwise.pictures.batches import BatchRows, HostResizer
+from labelwise.tables import (
     LabelTable,
     find_unreadable,
     load,
@@ -22,23 +37,8 @@ from labelwise.data import (
     with_validation,
     without_unreadable,
 )
-from labelwise.data.checks import UnreadableImage, reject_divided_groups
-from labelwise.data.derived import obey_groups
-from labelwise.decide import find_rule
-from labelwise.errors import DataError, ImageError, SettingsError
-from labelwise.links import Sigmoid
-from labelwise.methods import find_head, find_method
-from labelwise.models import HeadSpec, Model, Predictor
-from labelwise.models.run_folder import RunFolder, fetched_run
-from labelwise.models.spec import MODEL_FILE
-from labelwise.networks.backbones import create_backbone
-from labelwise.networks.backbones.weights import PRETRAINED, architecture_of
-from labelwise.objectives import Objective
-from labelwise.pictures import ArrayImages, FeatureRows, ImageSource, Transform
-from labelwise.pictures.batches import BatchRows, HostResizer
-from labelwise.system.distributed import rank, value_of_first, world_size
-from labelwise.system.files import sha256_of
-from labelwise.system.progress import Watch
+from labelwise.tables.checks import UnreadableImage, reject_divided_groups
+from labelwise.tables.derived import obey_groups
 from labelwise.taxonomy import AttributeColumns, AttributeGroups, LabelTree, Taxonomy
 from labelwise.training import checkpoint
 from labelwise.training.augment import make_augment, require_any_bands

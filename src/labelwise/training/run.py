@@ -20,19 +20,20 @@ from warnings import catch_warnings, simplefilter
 import numpy as np
 
 from labelwise.answers.suspects import deal_folds
+from labelwise.base.arrays import to_numpy
+from labelwise.base.distributed import rank, value_of_first, wait_for_all
+from labelwise.base.progress import LimitedWatch, Silent, TimeIsUp, Watch
 from labelwise.calibration import expect_zero_share
-from labelwise.data import LabelTable
 from labelwise.decide import Promise, Promised, Rule, Threshold, WithParents, find_promise
 from labelwise.errors import CheckpointError, DataError, LabelwiseError, SettingsError
 from labelwise.evaluation import Evaluation, evaluate
 from labelwise.evaluation.intervals import mean_ap_influence
+from labelwise.learn.backbones.weights import PRETRAINED
 from labelwise.links import Consistent, Link, Sigmoid
 from labelwise.metrics import average_precision
 from labelwise.models import Model, Predictor
 from labelwise.models.run_folder import RunFolder
 from labelwise.models.seen_photos import HeldOutCopies
-from labelwise.networks.backbones.weights import PRETRAINED
-from labelwise.numeric.arrays import to_numpy
 from labelwise.pictures import FeatureRows
 from labelwise.predictions import Predictions
 from labelwise.scores.fit import (
@@ -44,8 +45,7 @@ from labelwise.scores.fit import (
     make_promise,
     one_per_group,
 )
-from labelwise.system.distributed import rank, value_of_first, wait_for_all
-from labelwise.system.progress import LimitedWatch, Silent, TimeIsUp, Watch
+from labelwise.tables import LabelTable
 from labelwise.training import checkpoint
 from labelwise.training.execution import errors_told_by_the_first, kernels, launch
 from labelwise.training.features import frozen_features

@@ -10,12 +10,12 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic.dataclasses import dataclass
 
+from labelwise.base.files import replacing
+from labelwise.base.yaml_values import nested, read_yaml, short_value
 from labelwise.decide import find_promise
 from labelwise.decide.promised_rules import CROSS_FITTED_SHARE, check_cross_fit
 from labelwise.errors import LabelwiseError, SettingsError
 from labelwise.pictures.transform import parse_window
-from labelwise.system.files import replacing
-from labelwise.system.yaml_values import nested, read_yaml, short_value
 from labelwise.types import nearest
 
 # Recipe: how long, with which optimiser and schedule a network is trained; Hardware: on what.
@@ -377,7 +377,7 @@ def _data_options() -> set[str]:
     """Return the names of what `labelwise data` takes as --set, and of its own two options."""
     from inspect import signature
 
-    from labelwise.data.load import readers
+    from labelwise.tables.load import readers
 
     known = {"duplicates"}
     for reader in readers().values():

@@ -23,13 +23,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from labelwise.base.allocator import memory_bytes
 from labelwise.errors import SettingsError
+from labelwise.learn.heads import LinearHead
+from labelwise.learn.objectives.convex import ConvexLoss, Derivatives
 from labelwise.models import Model
-from labelwise.networks.heads import LinearHead
-from labelwise.objectives.convex import ConvexLoss, Derivatives
 from labelwise.pictures import FeatureRows
 from labelwise.pictures.memory import MappedFeatures
-from labelwise.system.allocator import memory_bytes
 from labelwise.training import checkpoint
 from labelwise.training.inference import validation_figures
 from labelwise.training.prepare import Training

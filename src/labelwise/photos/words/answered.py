@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import softplus
 
+from labelwise.base.special import expit, logit
 from labelwise.calibration import FewLabels, few_labels
+from labelwise.learn.objectives.convex import CoinLoss
 from labelwise.links import Sigmoid
-from labelwise.numeric.special import expit, logit
-from labelwise.objectives.convex import CoinLoss
 from labelwise.photos.words.text_image import TextHead
 from labelwise.training.solve import Design, minimise
 from labelwise.types import Targets

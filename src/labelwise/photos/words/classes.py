@@ -32,10 +32,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from labelwise.base.files import replacing
+from labelwise.base.text import counted, first_line
 from labelwise.errors import DataError, SettingsError
+from labelwise.learn.backbones import Backbone, create_classifier
+from labelwise.learn.backbones.weights import PRETRAINED, architecture_of
 from labelwise.models.graph_file import open_session
-from labelwise.networks.backbones import Backbone, create_classifier
-from labelwise.networks.backbones.weights import PRETRAINED, architecture_of
 from labelwise.photos.embeddings import MAPS_FILE
 from labelwise.photos.words.text_image import (
     TextDirections,
@@ -45,8 +47,6 @@ from labelwise.photos.words.text_image import (
     pairs_above,
     usual_texts,
 )
-from labelwise.system.files import replacing
-from labelwise.system.text import counted, first_line
 
 SYNSETS_FILE = "imagenet_synsets.tsv"
 CONCEPTS_FILE = "concepts.toml"

@@ -35,20 +35,23 @@ from torch import Tensor
 
 from labelwise.answers.agreement import ASIDE, write_table
 from labelwise.answers.log import AnswerLog, LoggedAnswer, answered, lines_of_run
-from labelwise.data import LabelTable
+from labelwise.base.arrays import to_numpy
+from labelwise.base.files import locked, replacing, write_error, write_text
+from labelwise.base.progress import Silent, Watch
+from labelwise.base.special import ndtri
+from labelwise.base.tensors import load_tensors, save_tensors
+from labelwise.base.text import counted, one_line_of
 from labelwise.decide import NEVER, Rule, Threshold, WithParents
 from labelwise.errors import CheckpointError, DataError, ImageError, SettingsError
 from labelwise.evaluation.intervals import mean_ap_influence, mean_influence
+from labelwise.learn.backbones import Backbone
+from labelwise.learn.heads import LinearHead
 from labelwise.links import Consistent, Link, Sigmoid
 from labelwise.metrics import average_precision
 from labelwise.models import HeadSpec, Model, Predictor
 from labelwise.models.run_folder import RunFolder
 from labelwise.models.scoring import infer
 from labelwise.models.spec import MODEL_FILE
-from labelwise.networks.backbones import Backbone
-from labelwise.networks.heads import LinearHead
-from labelwise.numeric.arrays import to_numpy
-from labelwise.numeric.special import ndtri
 from labelwise.photos import Index
 from labelwise.photos.lists import CheckSession, name_of
 from labelwise.photos.query import TEXTS_FILE, Hit, photos_along
@@ -67,10 +70,7 @@ from labelwise.pictures import ImageSource, PictureImages
 from labelwise.pictures.loading import Failure
 from labelwise.predictions import Predictions
 from labelwise.scores.tables import aligned_labels
-from labelwise.system.files import locked, replacing, write_error, write_text
-from labelwise.system.progress import Silent, Watch
-from labelwise.system.tensors import load_tensors, save_tensors
-from labelwise.system.text import counted, one_line_of
+from labelwise.tables import LabelTable
 from labelwise.training.features import content_key
 
 KEY_BYTES = 8

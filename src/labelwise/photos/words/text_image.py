@@ -18,14 +18,14 @@ from unicodedata import normalize
 
 from torch import Tensor
 
+from labelwise.base.files import replacing
+from labelwise.base.tensors import load_tensors, save_tensors
+from labelwise.base.text import for_terminal, shortened
 from labelwise.calibration import Platt
-from labelwise.data.columns import can_name_label
 from labelwise.errors import CheckpointError, DataError
+from labelwise.learn.backbones import Backbone
 from labelwise.links import Link
-from labelwise.networks.backbones import Backbone
-from labelwise.system.files import replacing
-from labelwise.system.tensors import load_tensors, save_tensors
-from labelwise.system.text import for_terminal, shortened
+from labelwise.tables.columns import can_name_label
 from labelwise.taxonomy import Taxonomy
 from labelwise.types import LabelSpace, nearest
 

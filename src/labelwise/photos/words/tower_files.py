@@ -38,16 +38,18 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
+from labelwise.base.files import replacing, sha256_of
+from labelwise.base.text import first_line, one_line_of, shortened
 from labelwise.errors import DataError, SettingsError
-from labelwise.links import Link, Sigmoid
-from labelwise.models.run_folder import HUB, fetched_from_hub
-from labelwise.networks.backbones.transformers import (
+from labelwise.learn.backbones.transformers import (
     ImageTower,
     TowerKind,
     TowerShape,
     TransformerBlock,
 )
-from labelwise.networks.heads import DualPrompts
+from labelwise.learn.heads import DualPrompts
+from labelwise.links import Link, Sigmoid
+from labelwise.models.run_folder import HUB, fetched_from_hub
 from labelwise.photos.words.classes import ClassesAndWords, read_tokenizer
 from labelwise.photos.words.text_image import (
     TextDirections,
@@ -57,8 +59,6 @@ from labelwise.photos.words.text_image import (
     usual_texts,
 )
 from labelwise.pictures.transform import Transform
-from labelwise.system.files import replacing, sha256_of
-from labelwise.system.text import first_line, one_line_of, shortened
 
 
 @dataclass(frozen=True)

@@ -1,1 +1,0 @@
-"""Numbers: what arrays may be, stable primitives, draws, bounds."""

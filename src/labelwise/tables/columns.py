@@ -1,0 +1,535 @@
+"""What the columns of a label table mean, and the numbers of labels.
+
+Nothing is guessed from the values. ``path`` (or ``file_name``, ``filename``, ``file``, ``id``)
+names the image, ``image`` holds its bytes or, in a format of text alone, names it too; ``labels``
+names the labels that are present, ``unknown`` those not known, ``split`` and ``group`` are
+optional. Other usual names, such as ``ImageID`` and ``tags``, are taken where there is one
+candidate, and a note says so. Without ``labels`` every other column is a label. Soft labels stand
+beside ``labels`` in two columns, ``soft`` and ``shares``. Blanks around the name of a column do not
+belong to it, and a column without a name, or called ``__index_level_0__``, is the row numbers that
+pandas writes, and no label.
+"""
+
+import ast
+import re
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from labelwise.base.text import one_line
+from labelwise.errors import DataError, SettingsError
+from labelwise.pictures.decode import IMAGE_SUFFIXES
+from labelwise.types import LabelSpace, nearest
+
+EVERYTHING = "*"
+WRITTEN_LIST = r"""^\s*\[\s*(['"]|\]\s*$)"""
+QUOTED = r"""(?:'(?:[^'\\\n]|\\.)*+'|"(?:[^"\\\n]|\\.)*+")"""
+QUOTED_LIST = re.compile(rf"\[(?:\s*+{QUOTED}\s*+,)*+\s*+(?:{QUOTED}\s*+)?\]")
+STATES = {"1": 1, "1.0": 1, "true": 1, "0": 0, "0.0": 0, "false": 0}
+STATES |= {"": -1, "nan": -1}  # unknown
+MINUS_ONES = ("-1", "-1.0")
+ANSWERS = ("yes", "no", "y", "n")  # words that say present or absent, in English alone
+VALUES = 1 << 20  # of columns that are read together
+MinusOne = Literal["unknown", "absent"]
+TEXT = (pa.string(), pa.large_string())
+LISTS = (pa.ListType, pa.LargeListType, pa.FixedSizeListType)
+WORDS = {  # in a column of labels that seem to say "none of them" or "nobody knows"
+    **dict.fromkeys(("-", "--", "n/a", "none", "no finding", "no findings"), "none"),
+    **dict.fromkeys(("no label", "no labels"), "none"),
+    **dict.fromkeys(("?", "??", "tbd", "todo", "unknown", "unlabeled", "unlabelled"), "unknown"),
+}
+At = Callable[[int], str]  # the name of a row of this batch, for errors
+
+
+class Vocabulary:
+    """Numbers names as they come; if the names were given beforehand, any other is an error."""
+
+    def __init__(self, names: Sequence[str] | None = None, levels: str | None = None) -> None:
+        self.closed, self.levels = names is not None, levels
+        self._space = LabelSpace(tuple(names or ()))
+        self.numbers = {name: number for number, name in enumerate(self._space.names)}
+
+    def number(self, name: str, where: str) -> int:
+        if name not in self.numbers:
+            if self.closed:
+                raise DataError(f"{where}: unknown label {name!r}{nearest(name, self.numbers)}")
+            self.numbers[name] = len(self.numbers)
+        return self.numbers[name]
+
+    def path(self, name: str, where: str) -> list[int]:
+        """Return the numbers of a name and, of one with levels such as a/b/c, of all above it."""
+        if self.levels is None:
+            return [self.number(name, where)]
+        parts = [level.strip() for level in name.split(self.levels) if level.strip()]
+        above = ["/".join(parts[:end]) for end in range(1, len(parts) + 1)]
+        return [self.number(label, where) for label in above]
+
+    def finish(self) -> tuple[LabelSpace, NDArray[np.int32]]:
+        """Return the space (as given, else sorted by name), and each number's column in it."""
+        if self.closed:
+            return self._space, np.arange(len(self.numbers), dtype=np.int32)
+        if self.levels is not None:  # a level is called by its own name where no other has it
+            own = {name: name.rpartition("/")[2] for name in self.numbers}
+            uses = Counter(own.values())
+            short = (own[name] if uses[own[name]] == 1 else name for name in self.numbers)
+            self.numbers = dict(zip(short, self.numbers.values(), strict=True))
+        names = sorted(self.numbers)
+        columns = np.argsort([self.numbers[name] for name in names]).astype(np.int32)
+        return LabelSpace(tuple(names)), columns
+
+
+@dataclass(frozen=True, eq=False)
+class SparseRows:
+    """How many labels each row has, their numbers row by row, and two kinds of special row.
+
+    ``null`` rows have no list at all; ``everything`` rows say ``*``.
+    """
+
+    sizes: NDArray[np.int32]
+    numbers: NDArray[np.int32]
+    null: NDArray[np.bool_]
+    everything: NDArray[np.bool_]
+
+
+def read_lists(
+    column: Any,
+    header: str,
+    vocabulary: Vocabulary,
+    at: At,
+    separator: str = "|",
+    words: Mapping[str, str] = {},
+) -> SparseRows:
+    """Return the label sets of a column of lists, of separated text, or of class numbers.
+
+    The ``words`` mean "none" of them or, as null and the class number -1 do, "unknown".
+    """
+    if pa.types.is_integer(column.type):
+        column = pc.if_else(pc.equal(column, -1), pa.scalar(None, column.type), column)
+    null = np.array(column.is_null(), np.bool_)
+    column = _as_text(column, header, vocabulary, at)
+    if column.type in TEXT:
+        column = _divided(column, header, vocabulary, at, separator)
+    if not isinstance(column.type, LISTS):
+        raise DataError(f"{at(0)}: {header!r} must hold lists or text, got {column.type}")
+    parents = np.asarray(pc.list_parent_indices(column), np.int64)
+    items = _as_text(
+        pc.list_flatten(column), header, vocabulary, lambda index: at(int(parents[index]))
+    )
+    if items.type not in TEXT:
+        raise DataError(f"{at(0)}: {header!r} must hold names of labels, got {items.type}")
+    coded = pc.utf8_trim_whitespace(pc.fill_null(items, "")).dictionary_encode()
+    code = np.asarray(coded.indices, np.int64)
+    dictionary = coded.dictionary.to_pylist()
+    numbers: list[list[int]] = [[] for _ in dictionary]
+    everything = np.zeros(len(null), np.bool_)
+    first = np.unique(code, return_index=True)[1]  # each word of the dictionary occurs
+    for index, word in enumerate(dictionary):
+        if word == EVERYTHING:
+            everything[parents[code == index]] = True
+        elif (meaning := words.get(word.casefold())) == "unknown":
+            null[parents[code == index]] = True
+        elif word and meaning is None:
+            numbers[index] = vocabulary.path(word, at(int(parents[first[index]])))
+    named = pa.array(numbers, pa.list_(pa.int32())).take(pa.array(code))
+    number = np.asarray(pc.list_flatten(named))
+    parents = parents[np.asarray(pc.list_parent_indices(named), np.int64)]
+    if vocabulary.levels is not None:  # two labels may have a level in common
+        width = max(len(vocabulary.numbers), 1)
+        parents, number = np.divmod(np.unique(parents * width + number), width)
+    sizes = np.bincount(parents, minlength=len(null)).astype(np.int32)
+    return SparseRows(sizes, number.astype(np.int32), null, everything)
+
+
+def read_shares(
+    column: Any, header: str, names: SparseRows, at: At, separator: str = "|"
+) -> NDArray[np.float32]:
+    """Return the shares that belong to the named labels, row by row, each in [0, 1).
+
+    A share of 0 says that a label is absent in a row of which all else is unknown.
+    """
+    if column.type in TEXT:
+        column = pc.split_pattern(pc.fill_null(column, ""), separator)
+    if not isinstance(column.type, LISTS):
+        raise DataError(f"{at(0)}: {header!r} must hold lists of numbers, got {column.type}")
+    parents = np.asarray(pc.list_parent_indices(column), np.int64)
+    values = pc.list_flatten(column)
+    if values.type in TEXT:
+        values = pc.utf8_trim_whitespace(values)
+        blank = np.asarray(pc.equal(values, ""))
+        values, parents = values.filter(pa.array(~blank)), parents[~blank]
+    try:
+        shares = np.asarray(pc.fill_null(values.cast(pa.float64()), np.nan), np.float64)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        reason = str(error).splitlines()[0]
+        raise DataError(f"{at(0)} and on: {header!r} must hold numbers ({reason})") from None
+    sizes = np.bincount(parents, minlength=len(names.sizes))
+    for row in np.flatnonzero(sizes != names.sizes)[:1].tolist():
+        got = f"{sizes[row]} for {names.sizes[row]}"
+        raise DataError(f"{at(row)}: {header!r} must hold one number per soft label, got {got}")
+    odd = ~((shares >= 0) & (shares < 1))
+    if odd.any():
+        entry = int(odd.argmax())
+        raise DataError(
+            f"{at(int(parents[entry]))}: a share of {header!r} must lie between 0 and 1, and "
+            f"1 is not one, got {shares[entry]:g}; certain labels belong into 'labels'"
+        )
+    return shares.astype(np.float32)
+
+
+def read_one_hot(
+    batch: Any,
+    headers: Sequence[str],
+    at: At,
+    *,
+    soft: bool = False,
+    minus_one: MinusOne | None = None,
+) -> tuple[SparseRows, SparseRows, SparseRows, NDArray[np.float32], bool]:
+    """Return which labels are present, unknown and soft, with shares, and whether there was a -1.
+
+    Column k is number k; a -1 means ``minus_one``, or is an error.
+    """
+    columns = [batch.column(header) for header in headers]
+    if odd := [header for header in headers if not _is_scalar(batch.schema.field(header).type)]:
+        raise DataError(
+            f"{at(0)}: the label column {odd[0]!r} must hold 1, 0 or nothing, "
+            f"got {batch.column(odd[0]).type}{_way_out(odd[0])}"
+        )
+    states = np.empty((batch.num_rows, len(headers)), np.int8)
+    shares = np.zeros(states.shape if soft else (0, 0), np.float32)
+    known = STATES
+    if minus_one is not None:
+        known = STATES | dict.fromkeys(MINUS_ONES, 0 if minus_one == "absent" else -1)
+    words = pa.array(list(known), pa.large_string())
+    values = np.array([*known.values(), 2], np.int8)
+    minus_ones = False
+    for start, end in _of_one_type(columns, max(1, batch.num_rows)):
+        column = pa.concat_arrays(columns[start:end])  # one after the other: a call costs 30 µs
+        text = _plain(column)
+        if pa.types.is_floating(column.type):
+            text = pc.if_else(pc.fill_null(pc.is_nan(column), False), "", text)
+        state_of = np.asarray(pc.fill_null(pc.index_in(text, value_set=words), len(known)))
+        minus_ones = minus_ones or bool(((state_of >= len(STATES)) & (state_of < len(known))).any())
+        states[:, start:end] = values[state_of].reshape(end - start, batch.num_rows).T
+        strange = np.flatnonzero(values[state_of] == 2)
+        if len(strange):
+            places, rows = start + strange // batch.num_rows, strange % batch.num_rows
+            numbers = as_numbers(text.take(pa.array(strange)))
+            between = (numbers > 0) & (numbers < 1)
+            if not (soft and between.all()):
+                first = int(between.argmin()) if soft else 0
+                header = headers[int(places[first])]
+                also = ", or a share in between" if soft else ""
+                got = str(column[int(strange[first])].as_py())
+                raise DataError(
+                    f"{at(int(rows[first]))}: the label column {header!r} must hold 1, 0 or "
+                    f"nothing (= unknown){also}, got {got!r}"
+                    f"{_way_out(header, got, bool(between[first]))}"
+                )
+            shares[rows, places] = numbers
+    present, unknown, soft_rows = (_rows_where(states == state) for state in (1, -1, 2))
+    of_soft = shares[states == 2] if soft else shares.ravel()
+    return present, unknown, soft_rows, of_soft, minus_ones
+
+
+def _of_one_type(columns: Sequence[Any], rows: int) -> Iterator[tuple[int, int]]:
+    """Yield neighbouring columns of one type, from and to, of about so many values together."""
+    most, start = max(1, VALUES // rows), 0
+    for column in range(1, len(columns) + 1):
+        is_last = column == len(columns)
+        if is_last or column - start == most or columns[column].type != columns[start].type:
+            yield start, column
+            start = column
+
+
+def as_numbers(texts: Any) -> NDArray[np.float64]:
+    """Return texts as numbers, NaN where one is none."""
+    try:
+        return np.asarray(texts.cast(pa.float64()), np.float64)
+    except pa.ArrowInvalid:
+        numbers = np.full(len(texts), np.nan)
+        for row, text in enumerate(texts.to_pylist()):
+            with suppress(ValueError):
+                numbers[row] = float(text)
+        return numbers
+
+
+def _way_out(header: str, got: str = "", share: bool = False) -> str:
+    name = one_line(header)
+    if got.strip().casefold() in ANSWERS:
+        return "; write 1 for yes and 0 for no"
+    if got.strip() in MINUS_ONES:
+        return (
+            ", which means unknown in some tables and absent in others; say `--set "
+            "minus_one=unknown` or `--set minus_one=absent`"
+        )
+    return (
+        f"; give `--set columns.labels={name}` if it names labels, or `--set ignore={name}` if it "
+        "is not a label (several: `--set 'ignore=[a,b]'`); write 1 and 0 if it means yes and no"
+        + (", or give `--set soft=true` if it is a soft label" if share else "")
+    )
+
+
+def holds_states(column: Any) -> bool:
+    """Return whether a column holds nothing but 1, 0 and empty cells, as a label's own does."""
+    words = {*STATES, *MINUS_ONES}
+    return _is_scalar(column.type) and set(pc.unique(_plain(column)).to_pylist()) <= words
+
+
+def _plain(column: Any) -> Any:
+    text = pc.fill_null(column.cast(pa.large_string()), "")
+    return pc.utf8_lower(pc.utf8_trim_whitespace(text))
+
+
+def first_true(mask: Any) -> int:
+    """Return the first row where an Arrow mask is true."""
+    return int(np.asarray(pc.fill_null(mask, False)).argmax())
+
+
+def _rows_where(mask: NDArray[np.bool_]) -> SparseRows:
+    rows, numbers = np.nonzero(mask)
+    sizes = np.bincount(rows, minlength=len(mask)).astype(np.int32)
+    never = np.zeros(len(mask), np.bool_)
+    return SparseRows(sizes, numbers.astype(np.int32), never, never)
+
+
+def _as_text(values: Any, header: str, vocabulary: Vocabulary, at: At) -> Any:
+    """Return nulls, dictionaries and class numbers as text; without given names numbers are it."""
+    if pa.types.is_dictionary(values.type):
+        values = values.cast(values.type.value_type)
+    is_number = pa.types.is_integer(values.type)
+    if pa.types.is_null(values.type) or (is_number and not vocabulary.closed):
+        return values.cast(pa.string())
+    if not is_number:
+        return values
+    names = list(vocabulary.numbers)
+    outside = pc.or_(pc.less(values, 0), pc.greater_equal(values, len(names)))
+    if pc.any(outside).as_py():
+        row, last = first_true(outside), len(names) - 1
+        raise DataError(f"{at(row)}: {header!r} must be in 0..{last}, got {values[row].as_py()}")
+    return pa.array(names, pa.string()).take(values)
+
+
+def _divided(column: Any, header: str, vocabulary: Vocabulary, at: At, separator: str) -> Any:
+    text = pc.fill_null(column, "")
+    if pc.any(pc.match_substring_regex(text, WRITTEN_LIST)).as_py():
+        coded = text.dictionary_encode()
+        words = [written_list(cell) for cell in coded.dictionary.to_pylist()]
+        broken = np.array([word is None for word in words])[np.asarray(coded.indices)]
+        if broken.any():
+            row = int(broken.argmax())
+            raise DataError(
+                f"{at(row)}: {header!r} must be a list of quoted names such as ['a', 'b'] in every "
+                f"row if it is in one, got {text[row].as_py()!r:.80}"
+            )
+        return pa.array([word or [] for word in words], pa.list_(pa.string())).take(coded.indices)
+    for mark, word in ((",", "comma"), (";", "semicolon")):
+        holds_mark = pc.match_substring(text, mark)
+        if separator != mark and not vocabulary.closed and pc.any(holds_mark).as_py():
+            row = first_true(holds_mark)
+            raise DataError(
+                f"{at(row)}: {header!r} is split on {separator!r} but holds a {word}, got "
+                f"{text[row].as_py()!r}; give `--set 'separator={mark}'` if it parts labels, or "
+                "the names of all labels, one per line, as `--set names=FILE` if it belongs to one"
+            )
+    return pc.split_pattern(text, separator)
+
+
+def written_list(text: str) -> list[str] | None:
+    r"""Return the names of a list written by Python or JSON, None if it is something else.
+
+    >>> written_list("['Comedy', \"Ocean's\"]")
+    ['Comedy', "Ocean's"]
+    """
+    text = text.strip()
+    if not QUOTED_LIST.fullmatch(text or "[]"):
+        return None
+    if "\\" not in text:  # which is read in a quarter of the time
+        return [word[1:-1] for word in re.findall(QUOTED, text)]
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of escapes that mean themselves
+            words: list[str] = ast.literal_eval(text)
+        "".join(words).encode()
+    except (ValueError, SyntaxError):
+        return None
+    return words
+
+
+def names_of_joined_labels(names: Sequence[str]) -> list[str]:
+    """Return the names with blanks, if most of them seem to be several labels.
+
+    They seem so if every word of most names recurs in another one; or if half of all their words
+    do, and several of these words are labels by themselves: of many labels some occur once.
+
+    >>> names_of_joined_labels(["dog", "beach", "dog beach", "traffic light"])
+    ['dog beach']
+    >>> names_of_joined_labels(["dog", "beach", "dog sofa", "beach dog kite"])
+    ['dog sofa', 'beach dog kite']
+    >>> names_of_joined_labels(["dog", "hot dog", "traffic light"])
+    []
+    """
+    parted = {name: frozenset(name.split()) for name in names}
+    held = Counter(word for words in parted.values() for word in words)
+    several = [name for name, words in parted.items() if len(words) > 1]
+    joined = [name for name in several if all(held[word] > 1 for word in parted[name])]
+    if 2 * len(joined) >= len(several):
+        return joined
+    inside = [word for name in several for word in parted[name]]
+    recurring = [word for word in inside if held[word] > 1]
+    alone = parted.keys() & recurring
+    if len(alone) < 2 or 2 * len(recurring) < len(inside):
+        return []
+    return [name for name in several if not parted[name].isdisjoint(recurring)]
+
+
+def _is_scalar(kind: Any) -> bool:
+    plain = pa.types.is_null(kind) or pa.types.is_primitive(kind)
+    return kind in TEXT or (plain and not pa.types.is_temporal(kind))
+
+
+MEANINGS = ("path", "image", "labels", "unknown", "split", "group", "soft", "shares")
+PATH_HEADERS = ("path", "file_name", "filename", "file", "id")
+USUAL_PATHS = {
+    *("path", "filename", "file", "id", "filepath", "image", "imageid", "imageindex", "imagefile"),
+    *("imagefilename", "imagelabel", "imagename", "imagepath", "img", "imgid", "imgpath", "uuid"),
+    *("photo", "photoid", "photopath", "picture"),
+}
+USUAL_LABELS = {"label", "labels", "tags", "genre", "genres", "keywords", "findinglabels"}
+ROW_NUMBERS = re.compile(r"\s*|__index_level_\d+__")
+
+
+@dataclass(frozen=True)
+class TableColumns:
+    """The header of each meaning, None where there is none, and the one-hot label columns."""
+
+    path: str | None
+    image: str | None
+    labels: str | None
+    unknown: str | None
+    split: str | None
+    group: str | None
+    one_hot: tuple[str, ...]
+    soft: str | None = None
+    shares: str | None = None
+    taken: tuple[str, ...] = ()  # sentences on columns that were taken by a usual name
+
+    def headers(self) -> list[str]:
+        named = [getattr(self, meaning) for meaning in MEANINGS]
+        return [header for header in named if header is not None] + list(self.one_hot)
+
+
+def find_columns(
+    header: Sequence[str],
+    where: str,
+    columns: Mapping[str, str] | None = None,
+    ignore: Sequence[str] = (),
+    text_only: bool = False,
+    usual: Sequence[str] = ("path", "labels"),
+) -> TableColumns:
+    """Return what the columns mean; ``columns`` maps a meaning to a header where they differ."""
+    for name, count in Counter(header).items():
+        if count > 1 and not ROW_NUMBERS.fullmatch(name):
+            raise DataError(f"{where}: the column {name!r} is there twice; rename one")
+    columns = columns or {}
+    for meaning in columns:
+        if meaning not in MEANINGS:
+            raise SettingsError(f"a column cannot mean {meaning!r}{nearest(meaning, MEANINGS)}")
+    by_name = {name.strip(): name for name in reversed(header)} | {name: name for name in header}
+    for name in (*columns.values(), *ignore):
+        if name not in by_name:
+            raise DataError(f"{where}: there is no column {name!r}{nearest(name, header)}")
+    given = {meaning: by_name[name] for meaning, name in columns.items()}
+    taken = {*(by_name[name] for name in ignore), *given.values()}
+    free = [name for name in header if name not in taken and not ROW_NUMBERS.fullmatch(name)]
+    columns_of = {meaning: given.get(meaning) for meaning in MEANINGS}
+    known: dict[str, tuple[str, ...]] = {meaning: (meaning,) for meaning in MEANINGS}
+    known["path"] = PATH_HEADERS
+    if text_only:
+        known |= {"path": (*PATH_HEADERS, "image"), "image": ()}
+    plain = {name.strip(): name for name in reversed(free)}
+    if not (given.get("labels") or "labels" in plain):  # then these are labels like any other
+        known |= {"soft": (), "shares": ()}
+    notes = _usual(columns_of, known, plain, usual, text_only, where)
+    for meaning, choices in known.items():
+        if columns_of[meaning] is None:
+            columns_of[meaning] = next((plain[name] for name in choices if name in plain), None)
+    labels = columns_of["labels"]
+    if columns_of["path"] is None and columns_of["image"] is None:
+        photos = [name for name in header if Path(name).suffix.lower() in IMAGE_SUFFIXES]
+        way_out = (
+            f"the first line, which names the photo {photos[0]!r}, needs one with the names of the "
+            "columns above it, as in 'path,labels'"
+            if photos
+            else "one given as `--set columns.path=NAME`"
+        )
+        raise DataError(
+            f"{where}: there must be a column 'path' (or {', '.join(PATH_HEADERS[1:])}) that "
+            f"names the image, or {way_out}; got {', '.join(map(repr, header)) or 'no columns'}"
+        )
+    taken = set(filter(None, columns_of.values()))
+    one_hot = () if labels else tuple(name for name in free if name not in taken)
+    if labels is None and not one_hot:
+        raise DataError(f"{where}: there must be a column 'labels', or one column for each label")
+    if one_hot and columns_of["unknown"] is not None:
+        raise DataError(f"{where}: a column 'unknown' needs a column 'labels' beside it")
+    soft, shares = columns_of["soft"], columns_of["shares"]
+    if (soft is None) != (shares is None) or (one_hot and soft):
+        three = "'labels' (certain ones), 'soft' (names) and 'shares' (their shares)"
+        raise DataError(f"{where}: soft labels need three columns, {three}")
+    return TableColumns(**columns_of, one_hot=one_hot, taken=notes)
+
+
+def can_name_label(name: str) -> bool:
+    """Return whether a column of this name, beside ``path`` and ``split``, is read as a label's.
+
+    >>> can_name_label("dog"), can_name_label("group")
+    (True, False)
+    """
+    try:
+        return find_columns(("path", name, "split"), "", text_only=True).one_hot == (name,)
+    except DataError:
+        return False
+
+
+def _usual(
+    columns: dict[str, str | None],
+    known: Mapping[str, Sequence[str]],
+    plain: Mapping[str, str],
+    wanted: Sequence[str],
+    text_only: bool,
+    where: str,
+) -> tuple[str, ...]:
+    """Put usual names, where just one could be meant, into ``columns``; say which."""
+    sentences = []
+    for meaning, usual, does in (
+        ("path", USUAL_PATHS, "names the images"),
+        ("labels", USUAL_LABELS, "names the labels"),
+    ):
+        exact = [name for name in known[meaning] if name in plain]
+        twins = [name for name in plain if name not in exact and name.lower() in exact]
+        if columns[meaning] is not None or (exact and not (twins and meaning == "path")):
+            continue
+        if twins:
+            two = f"{twins[0]!r} and {twins[0].lower()!r} could both name the image"
+            raise DataError(f"{where}: {two}; say which, as `--set columns.path={twins[0]}`")
+        could = [name for name in plain if folded(name) in usual and plain[name] != columns["path"]]
+        has_bytes = meaning == "path" and "image" in plain and not text_only
+        if len(could) == 1 and meaning in wanted and not has_bytes:
+            columns[meaning] = plain[could[0]]
+            way_out = f"otherwise `--set columns.{meaning}=NAME`"
+            sentences.append(f"the column {could[0]!r} {does}; {way_out}")
+    return tuple(sentences)
+
+
+def folded(text: str) -> str:
+    """Return the letters and digits of a text in lower case."""
+    return "".join(letter for letter in text.casefold() if letter.isalnum())

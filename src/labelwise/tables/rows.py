@@ -1,0 +1,164 @@
+"""What dataset readers share: files that may be opened, and rows of label names to a table.
+
+Only regular files are opened: a pipe or a device in a folder could be read for ever.
+"""
+
+import csv
+import json
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+
+from labelwise.base.names import Names
+from labelwise.errors import DataError
+from labelwise.pictures.sources import FileImages, ImageSource
+from labelwise.tables.columns import Vocabulary
+from labelwise.tables.table import LabelSets, LabelTable
+
+LONE_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")  # perhaps one of a pair, which is text
+
+
+class AllBut(tuple[str, ...]):
+    """All labels of a table but these, which takes no more memory than these do."""
+
+    __slots__ = ()
+
+
+def from_rows(
+    images: ImageSource | tuple[Path, Sequence[str]],
+    labels: Sequence[Iterable[str]],
+    *,
+    name: str,
+    names: Sequence[str] | None = None,
+    unknown: Sequence[Iterable[str]] | None = None,
+    split: Sequence[str] | None = None,
+    group: Sequence[str] | None = None,
+) -> LabelTable:
+    """Return the table of label names for each image; without ``names`` they are sorted.
+
+    What is ``unknown`` of an image may be :class:`AllBut` some labels.
+    """
+    source = FileImages(*images) if isinstance(images, tuple) else images
+    vocabulary = Vocabulary(names)
+    unknown = unknown or [()] * len(labels)
+    numbers = [
+        [vocabulary.number(word, f"{name}, {source.ids[row]}") for word in words]
+        for rows in (labels, unknown)
+        for row, words in enumerate(rows)
+    ]
+    space, columns = vocabulary.finish()
+    sets = [columns[row] for row in numbers]
+    all_but = np.array([isinstance(words, AllBut) for words in unknown], np.bool_)
+    return LabelTable(
+        space,
+        source,
+        LabelSets.from_lists(sets[: len(labels)], len(space)),
+        LabelSets.from_lists(sets[len(labels) :], len(space), all_but),
+        None if split is None else np.asarray(split, "U5"),
+        None if group is None else Names(group),
+        name,
+    )
+
+
+def label_names(names: Sequence[str] | str | Path | None) -> list[str] | None:
+    """Return given names as a list; text is a file with one name per line."""
+    if isinstance(names, str | Path):
+        names = [line.strip() for line in read_lines(Path(names))]
+    return None if names is None else list(map(str, names))
+
+
+def is_file(path: Path) -> bool:
+    """Return whether there is a file; a name that no file can have is none."""
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        return False
+
+
+def require_file(path: Path) -> Path:
+    """Return the path of a regular file, or raise a DataError."""
+    if path.is_file():
+        return path
+    if path.exists():
+        raise DataError(f"{path}: must be a regular file, not a folder, pipe or device")
+    raise DataError(f"{path}: the file is missing")
+
+
+def read_csv_rows(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
+    """Return the rows of a CSV file that must have these columns; a short row ends in blanks."""
+    try:
+        with require_file(path).open(encoding="utf-8-sig", newline="") as stream:
+            table = csv.DictReader(stream, strict=True)
+            for name in columns:
+                if name not in (table.fieldnames or ()):
+                    raise DataError(f"{path}: there is no column {name!r}")
+            return [{key: value or "" for key, value in row.items() if key} for row in table]
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise DataError(f"{path}: the table cannot be read ({error})") from None
+
+
+def read_json(path: Path) -> Any:
+    """Return the content of a JSON file, or raise a DataError that says where it breaks."""
+    return parse_json(require_file(path).read_bytes(), str(path))
+
+
+def parse_json(content: bytes, where: str) -> Any:
+    """Return what JSON holds, or raise a DataError that says where it breaks."""
+    try:
+        text = content.decode("utf-8-sig")
+        value = json.loads(text)
+        if LONE_SURROGATE.search(text):
+            json.dumps(value, ensure_ascii=False).encode()
+        return value
+    except UnicodeDecodeError:
+        raise DataError(f"{where}: it is not UTF-8 text; save it as UTF-8") from None
+    except UnicodeEncodeError as error:
+        raise DataError(f"{where}: it holds text that is not Unicode ({error.reason})") from None
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{where}: not JSON ({error})") from None
+
+
+def inner(value: Any, *keys: str) -> Any:
+    """Return what stands under keys of JSON objects within each other, None where one is none."""
+    for key in keys:
+        value = value.get(key) if isinstance(value, dict) else None
+    return value
+
+
+def read_xml(path: Path) -> ElementTree.Element:
+    """Return the root of an XML file, or raise a DataError; entities are not allowed."""
+    return parse_xml(require_file(path).read_bytes(), str(path))
+
+
+def parse_xml(content: bytes, where: str) -> ElementTree.Element:
+    """Return the root of XML, or raise a DataError; entities are not allowed."""
+    try:
+        if b"<!ENTITY" in content.replace(b"\0", b""):  # as UTF-16 writes it, too
+            raise ValueError("entities are not allowed")
+        return ElementTree.fromstring(content)
+    except (ElementTree.ParseError, ValueError, LookupError) as error:
+        raise DataError(f"{where}: not XML ({error})") from None
+
+
+def read_fields(
+    path: Path, least: int, form: str, separator: str | None = None
+) -> Iterator[tuple[str, list[str]]]:
+    """Yield where each line is and its fields, of which there must be ``least``, as in ``form``."""
+    for number, line in enumerate(read_lines(path), 1):
+        fields, where = line.split(separator), f"{path}, line {number}"
+        if len(fields) < least:
+            raise DataError(f"{where}: must be {form}, got {line!r:.80}")
+        yield where, fields
+
+
+def read_lines(path: Path) -> list[str]:
+    """Return the lines of a text file that are not empty, or raise a DataError."""
+    try:
+        text = require_file(path).read_text("utf-8-sig")
+    except UnicodeDecodeError:
+        raise DataError(f"{path}: it is not UTF-8 text; save it as UTF-8") from None
+    return [line for line in text.splitlines() if line.strip()]

@@ -1,0 +1,350 @@
+"""TableBuilder: batches of a table's columns, as they are read, to one LabelTable.
+
+Only the paths, the sparse labels, the splits and the groups are kept, and image bytes where a
+Spool puts them; a batch is dropped once it is read."""
+
+import json
+import mmap
+import os
+import shlex
+import tempfile
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from labelwise.base.names import Names
+from labelwise.base.text import counted
+from labelwise.errors import DataError
+from labelwise.pictures.memory import BytesImages
+from labelwise.pictures.sources import FileImages, ImageSource
+from labelwise.tables.columns import (
+    WORDS,
+    At,
+    MinusOne,
+    SparseRows,
+    TableColumns,
+    Vocabulary,
+    first_true,
+    names_of_joined_labels,
+    read_lists,
+    read_one_hot,
+    read_shares,
+)
+from labelwise.tables.table import SPLIT_WORDS, SPLITS, LabelSets, LabelTable, SoftLabels
+from labelwise.types import nearest
+
+IN_MEMORY = 1 << 30  # bytes
+PLACE = Path("/var/tmp")  # /tmp may itself be memory
+NEVER_0 = (
+    "the label columns hold 1 and -1 and never 0, so that no label is known to be absent: -1 is "
+    "read as unknown; give `--set minus_one=absent` if it means absent"
+)
+
+
+class _Spool:
+    """Collects Arrow arrays of bytes, beyond IN_MEMORY in a file that is mapped."""
+
+    def __init__(self) -> None:
+        self._arrays: list[Any] = []
+        self._size = 0
+        self._file: IO[bytes] | None = None
+        self._writer: Any = None
+
+    def add(self, array: Any) -> None:
+        self._arrays.append(array.cast(pa.large_binary()))
+        self._size += array.nbytes
+        if self._size > IN_MEMORY:
+            self._write()
+
+    def finish(self) -> Any:
+        if self._file is None:
+            return pa.chunked_array(self._arrays, pa.large_binary())
+        self._write()
+        self._writer.close()
+        self._file.flush()
+        pa.default_memory_pool().release_unused()
+        mapped = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)
+        self._file.close()
+        return pa.ipc.open_file(pa.BufferReader(pa.py_buffer(mapped))).read_all().column(0)
+
+    def _write(self) -> None:
+        schema = pa.schema([("bytes", pa.large_binary())])
+        folder = os.environ.get("TMPDIR") or (PLACE if os.access(PLACE, os.W_OK) else None)
+        try:
+            if self._file is None:
+                self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 (closed by finish)
+                self._writer = pa.ipc.new_file(self._file, schema)
+            for array in self._arrays:
+                self._writer.write_batch(pa.record_batch([array], schema=schema))
+        except OSError as error:
+            where = f"{folder or tempfile.gettempdir()} ({error.strerror or error})"
+            way_out = "set TMPDIR to a folder with room, or use tar shards or image files"
+            raise DataError(f"the images cannot be kept in {where}; {way_out}") from None
+        self._arrays.clear()
+
+
+class TableBuilder:
+    """Collects the batches of one or more files with the same layout."""
+
+    def __init__(
+        self,
+        layout: TableColumns,
+        vocabulary: Vocabulary,
+        separator: str | None = "|",
+        soft: bool = False,
+        minus_one: MinusOne | None = None,
+        words: Mapping[str, str] | None = None,
+    ) -> None:
+        self.columns, self.vocabulary, self.separator = layout, vocabulary, separator or "|"
+        self.separated = separator is not None or vocabulary.closed or layout.labels is None
+        self.soft_columns, self.minus_one, self.minus_ones = soft, minus_one, False
+        self.words, self.asks = words or {}, words is None
+        self.paths: list[Any] = []
+        self.images = _Spool()
+        self.present: list[SparseRows] = []
+        self.unknown: list[SparseRows] = []
+        self.soft: list[SparseRows] = []
+        self.shares: list[NDArray[np.float32]] = []
+        self.split: list[NDArray[np.uint8]] = []  # places in SPLITS
+        self.group: list[Any] = []
+
+    def add(
+        self,
+        batch: Any,
+        where: str,
+        first: int,
+        *,
+        split: str | None = None,
+        prefix: str = "",
+        extension: str = "",
+    ) -> None:
+        """Take in a record batch of file ``where`` that begins after ``first`` rows.
+
+        ``split`` is for files without a split column; ``prefix`` goes before each path and
+        ``extension`` after those that do not end in it.
+        """
+
+        def at(row: int) -> str:
+            return f"{where}, row {first + row + 1}"
+
+        layout = self.columns
+        if layout.image is not None:
+            column = batch.column(layout.image)
+            if pa.types.is_struct(column.type):
+                fields = [field.name for field in column.type]
+                if layout.path is None and "path" in fields:
+                    paths = column.field("path").cast(pa.large_string())
+                    self.paths.append(pc.fill_null(paths, ""))  # few files give every image one
+                column = column.field("bytes") if "bytes" in fields else column
+            if not (pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type)):
+                rule = f"{layout.image!r} must hold image bytes, got {column.type}"
+                raise DataError(f"{at(0)}: {rule}; if it names files, call it 'path'")
+            self.images.add(column)
+        if layout.path is not None:
+            paths = _texts(batch.column(layout.path), layout.path, at)
+            start, end, nothing = (pa.scalar(t, pa.large_string()) for t in (prefix, extension, ""))
+            if extension:
+                longer = pc.binary_join_element_wise(paths, end, nothing)
+                paths = pc.if_else(pc.ends_with(paths, extension), paths, longer)
+            if prefix:
+                inside = pc.binary_join_element_wise(start, paths, nothing)
+                paths = pc.if_else(pc.match_substring(paths, "://"), paths, inside)
+            self.paths.append(paths)
+        self._add_labels(batch, at)
+        if layout.split is not None:
+            text = pc.fill_null(batch.column(layout.split).cast(pa.string()), "")
+            coded = text.dictionary_encode()
+            places = []
+            for word in coded.dictionary.to_pylist():
+                key = word.strip().lower()
+                if key not in SPLIT_WORDS:
+                    row, got = first_true(pc.equal(text, word)), f"got {word!r}"
+                    rule = f"the split must be train, val or test, {got}{nearest(key, SPLIT_WORDS)}"
+                    raise DataError(f"{at(row)}: {rule}")
+                places.append(SPLITS.index(SPLIT_WORDS[key]))
+            self.split.append(np.array(places, np.uint8)[np.asarray(coded.indices, np.int64)])
+        elif split is not None:
+            self.split.append(np.full(batch.num_rows, SPLITS.index(split), np.uint8))
+        if layout.group is not None:
+            self.group.append(_texts(batch.column(layout.group), layout.group, at))
+
+    def finish(self, root: Path, name: str) -> LabelTable:
+        """Return the table; image paths are relative to ``root``."""
+        if not sum(len(rows.sizes) for rows in self.present):
+            raise DataError(f"{name}: the table is empty")
+        if self.split and len(self.split) != len(self.present):
+            raise DataError("either all files must have a split or none")
+        self._look_for_words(name)
+        blanks = () if self.separated else self._look_for_blanks(name)
+        space, columns = self.vocabulary.finish()
+        everything = np.concatenate([rows.everything for rows in self.unknown])
+        present = _sets(self.present, columns, len(space))
+        unknown = _sets(self.unknown, columns, len(space))
+        soft = self._soft_labels(columns, len(space), name) if self.soft else None
+        if len(unknown.columns):
+            _reject_both(present, unknown, "present and unknown", space.names, name)
+        stated = present
+        if soft is not None:
+            _reject_both(present, soft.sets, "present and soft", space.names, name)
+            _reject_both(unknown, soft.sets, "unknown and soft", space.names, name)
+            stated, present = present.union(soft.sets), present.union(soft.majority())
+            soft = soft.without_zeros()
+        none_absent = len(stated.columns) + len(unknown.columns) == len(stated) * stated.width
+        asks_minus_one = self.minus_ones and self.minus_one != "absent" and none_absent
+        if everything.any():  # these rows know what is stated, and nothing else
+            row = np.arange(len(unknown)) + len(unknown) * everything
+            both = LabelSets.concatenate([unknown, stated]).take(row)
+            unknown = replace(both, inverted=everything)
+        images: ImageSource
+        if self.columns.image is None:
+            images = FileImages(root, Names(pa.chunked_array(self.paths)))
+        else:
+            blobs = self.images.finish()
+            given = pa.chunked_array(self.paths).to_pylist() if self.paths else [""] * len(blobs)
+            names = Names(path or f"{name}#{row}" for row, path in enumerate(given, 1))
+            images = BytesImages(blobs, names)
+        return LabelTable(
+            space,
+            images,
+            present,
+            unknown,
+            np.array(SPLITS)[np.concatenate(self.split)] if self.split else None,
+            Names(pa.chunked_array(self.group)) if self.group else None,
+            name,
+            (*self.columns.taken, *blanks, *([NEVER_0] if asks_minus_one else [])),
+            soft,
+        )
+
+    def _soft_labels(self, columns: NDArray[np.int32], width: int, where: str) -> SoftLabels:
+        sizes = np.concatenate([rows.sizes for rows in self.soft])
+        keys = np.repeat(np.arange(len(sizes)), sizes) * max(width, 1)
+        keys += columns[np.concatenate([rows.numbers for rows in self.soft])]
+        order = np.argsort(keys, kind="stable")
+        for twice in np.flatnonzero(np.diff(keys[order]) == 0)[:1].tolist():
+            row = int(keys[order[twice]]) // width
+            raise DataError(f"{where}, row {row + 1}: a soft label is there twice")
+        return SoftLabels(_sets(self.soft, columns, width), np.concatenate(self.shares)[order])
+
+    def _look_for_words(self, where: str) -> None:
+        """Ask about labels such as "No Finding" and "todo", which may mean none or unknown."""
+        if not self.asks or self.vocabulary.closed or self.columns.labels is None:
+            return
+        numbers = self.vocabulary.numbers
+        uses = Counter(np.concatenate([rows.numbers for rows in self.present]).tolist())
+        shown, settings = [], []
+        for meaning in ("none", "unknown"):
+            names = [name for name in numbers if WORDS.get(name.casefold()) == meaning]
+            shown += [f"{name!r} ({counted(uses[numbers[name]], 'row')})" for name in names]
+            listed = ",".join(map(json.dumps, names))
+            settings += [f"--set {shlex.quote(f'means_{meaning}=[{listed}]')}"] if names else []
+        if shown:
+            raise DataError(
+                f"{where}: {self.columns.labels!r} holds {', '.join(shown)}. If they mean none of "
+                f"the labels, or unknown, give `{' '.join(settings)}`; if they are labels, give "
+                "`--set 'means_none=[]'`"
+            )
+
+    def _look_for_blanks(self, where: str) -> tuple[str, ...]:
+        """Raise a DataError where blanks seem to part the labels of a cell, and nothing else does.
+
+        Where only some words are labels, as in "dog" beside "hot dog", a note says so.
+        """
+        if any((rows.sizes > 1).any() for rows in self.present):
+            return ()
+        number_of, parts = (
+            self.vocabulary.numbers,
+            "give `--set 'separator= '` if blanks part labels",
+        )
+        names = list(number_of)
+        joined = names_of_joined_labels(names)
+        if not joined:
+            notes = (
+                f"{name!r} is read as one label, and {word!r} as another; {parts}"
+                for name in names
+                for word in name.split()
+                if word in number_of and name != word
+            )
+            return tuple(islice(notes, 1))
+        sizes = np.concatenate([rows.sizes for rows in self.present])
+        numbers = np.concatenate([rows.numbers for rows in self.present])
+        entry = int(np.isin(numbers, [number_of[name] for name in joined]).argmax())
+        row, name = int(np.flatnonzero(sizes)[entry]), names[int(numbers[entry])]
+        raise DataError(
+            f"{where}, row {row + 1}: {self.columns.labels!r} holds {name!r}, whose words are "
+            f"labels of other rows too; {parts}, or `--set 'separator=|'` if they belong to names"
+        )
+
+    def _add_labels(self, batch: Any, at: At) -> None:
+        layout = self.columns
+        if layout.labels is None:
+            *parts, minus_ones = read_one_hot(
+                batch, layout.one_hot, at, soft=self.soft_columns, minus_one=self.minus_one
+            )
+            held: tuple[list[Any], ...] = (self.present, self.unknown, self.soft, self.shares)
+            for rows, part in zip(held, parts, strict=True):
+                rows.append(part)
+            self.minus_ones = self.minus_ones or minus_ones
+            return
+        present = self._named(batch, layout.labels, at, self.words)
+        if layout.soft is not None and layout.shares is not None:
+            soft, column = self._named(batch, layout.soft, at), batch.column(layout.shares)
+            self.soft.append(soft)
+            self.shares.append(read_shares(column, layout.shares, soft, at, self.separator))
+        self.present.append(present)
+        if layout.unknown is None:
+            nothing = np.zeros_like(present.sizes)
+            unknown = SparseRows(nothing, present.numbers[:0], present.null, present.null)
+        else:
+            unknown = self._named(batch, layout.unknown, at, everything=True)
+            unknown = replace(unknown, everything=unknown.everything | present.null)
+        self.unknown.append(unknown)
+
+    def _named(
+        self,
+        batch: Any,
+        header: str,
+        at: At,
+        words: Mapping[str, str] = {},
+        everything: bool = False,
+    ) -> SparseRows:
+        column = batch.column(header)
+        rows = read_lists(column, header, self.vocabulary, at, self.separator, words)
+        if rows.everything.any() and not everything:
+            raise DataError(f"{at(int(rows.everything.argmax()))}: '*' is for 'unknown' only")
+        return rows
+
+
+def _texts(column: Any, header: str, at: At) -> Any:
+    try:
+        text = column.cast(pa.large_string())
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        raise DataError(f"{at(0)}: {header!r} must hold text, got {column.type}") from None
+    blank = pc.equal(pc.utf8_length(pc.fill_null(text, "")), 0)
+    if pc.any(blank).as_py():
+        raise DataError(f"{at(first_true(blank))}: the column {header!r} is empty")
+    return text
+
+
+def _sets(parts: list[SparseRows], columns: NDArray[np.int32], width: int) -> LabelSets:
+    sizes = np.concatenate([rows.sizes for rows in parts])
+    numbers = np.concatenate([rows.numbers for rows in parts])
+    parts.clear()  # a large table should not be in memory twice
+    offsets = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
+    return LabelSets.from_csr(offsets, columns[numbers], width)
+
+
+def _reject_both(
+    one: LabelSets, other: LabelSets, words: str, names: tuple[str, ...], where: str
+) -> None:
+    both = np.intersect1d(one.keys(), other.keys(), assume_unique=True)
+    if len(both):
+        row, column = divmod(int(both[0]), one.width)
+        raise DataError(f"{where}, row {row + 1}: {names[column]!r} cannot be both {words}")

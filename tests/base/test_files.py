@@ -1,0 +1,109 @@
+"""Whole or not at all, whatever lies beside: real files, real locks, real kills."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from labelwise.base.files import remove_leftovers, replacing, replacing_folder
+from labelwise.base.tensors import load_tensors, save_tensors
+from labelwise.errors import CheckpointError, LabelwiseError
+
+
+def write(path, text):
+    with replacing(path) as temporary:
+        temporary.write_text(text)
+
+
+def test_neighbours_do_not_disturb_a_write(tmp_path, monkeypatch):
+    """Only the file and its folder are forced to the disk: counted at ``os.fsync``."""
+    (tmp_path / "broken link").symlink_to(tmp_path / "gone")
+    os.mkfifo(tmp_path / "pipe")
+    with socket.socket(socket.AF_UNIX) as server:
+        monkeypatch.chdir(tmp_path)
+        server.bind("socket")
+    for number in range(20):
+        (tmp_path / f"{number}.txt").touch()
+    synced = []
+    real = os.fsync
+    monkeypatch.setattr("os.fsync", lambda handle: synced.append(handle) or real(handle))
+    write(tmp_path / "good.json", "1")
+    assert (tmp_path / "good.json").read_text() == "1"
+    assert len(synced) == 2
+    with replacing_folder(tmp_path / "folder") as temporary:
+        (temporary / "inside").write_text("2")
+    assert len(synced) == 2 + 3
+    assert (tmp_path / "folder" / "inside").read_text() == "2"
+
+
+def test_a_folder_takes_a_free_place_only(tmp_path):
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "file").touch()
+    with (
+        pytest.raises(LabelwiseError, match=r"cannot write .*taken"),
+        replacing_folder(tmp_path / "taken") as temporary,
+    ):
+        (temporary / "other").touch()
+    assert [path.name for path in tmp_path.rglob("*")] == ["taken", "file"]
+
+
+def test_what_a_killed_writer_left_goes_with_the_next_write(tmp_path):
+    code = (
+        "import sys, time; from pathlib import Path; from labelwise.base.files import replacing\n"
+        "with replacing(Path(sys.argv[1])) as temporary:\n"
+        "    temporary.write_text('half'); print('ready', flush=True); time.sleep(3600)"
+    )
+    path = tmp_path / "a [1].json"
+    writer = subprocess.Popen(
+        [sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE, text=True
+    )
+    assert writer.stdout.readline() == "ready\n"
+    write(path, "mine")
+    assert len(list(tmp_path.glob(".*.partial"))) == 1  # its writer lives
+    writer.send_signal(signal.SIGKILL)
+    writer.wait()
+    writer.stdout.close()
+    write(path, "mine")
+    assert [file.name for file in tmp_path.iterdir()] == ["a [1].json"]
+
+
+def test_leftovers_are_removed_files_and_folders(tmp_path):
+    (tmp_path / ".00000002.77.partial").mkdir()
+    (tmp_path / ".00000002.77.partial" / "state").touch()
+    (tmp_path / ".model.json.12.partial").touch()
+    (tmp_path / ".hidden").touch()
+    remove_leftovers(tmp_path)
+    assert [file.name for file in tmp_path.iterdir()] == [".hidden"]
+    remove_leftovers(tmp_path / "nowhere")
+
+
+def test_two_writers_of_one_file_do_not_meet(tmp_path):
+    path = tmp_path / "a.json"
+    with replacing(path) as one:
+        one.write_text("one")
+        write(path, "two")
+        assert path.read_text() == "two"
+    assert path.read_text() == "one"
+    assert [file.name for file in tmp_path.iterdir()] == ["a.json"]
+
+
+def test_a_flipped_bit_is_found_wherever_it_is(tmp_path):
+    path = tmp_path / "t.safetensors"
+    tensors = {"weight": torch.arange(6.0), "count": torch.tensor([3])}
+    save_tensors(path, tensors)
+    assert torch.equal(load_tensors(path)["weight"], tensors["weight"])
+    whole = path.read_bytes()
+    stamp = range(whole.index(b"{"), whole.index(b"}"))  # without it the rest is not checked
+    for place in set(range(0, len(whole), 3)) - set(stamp):
+        broken = bytearray(whole)
+        broken[place] ^= 1
+        path.write_bytes(bytes(broken))
+        with pytest.raises(CheckpointError):
+            load_tensors(path)
+    path.write_bytes(whole + b"more")
+    with pytest.raises(CheckpointError, match="is damaged"):
+        load_tensors(path)
