@@ -34,6 +34,8 @@ def test_every_public_name_is_real_sorted_and_seen_by_checkers():
     assert reached == set(labelwise.__all__)
     assert type_checking_imports() == reached - {"__version__"}
     assert set(dir(labelwise)) == set(labelwise.__all__)
+    assert labelwise.retrieval is labelwise.queries  # what the rooms were called until 0.3
+    assert labelwise.data is labelwise.tables
     with pytest.raises(AttributeError, match="has no attribute 'nonsense'"):
         labelwise.nonsense  # noqa: B018
 

@@ -95,7 +95,7 @@ __all__ = [
 
 _MODULES = {name: name for name in ("decide", "metrics", "queries", "tables")}
 _MODULES |= {"objectives": "learn.objectives", "scoring": "models.scoring"}
-_MODULES |= {"data": "tables", "retrieval": "queries"}  # names of 0.3, until 0.5
+_FORMER = {"data": "tables", "retrieval": "queries"}  # rooms as they were called until 0.3
 _HOMES = {
     "api": ("calibrate", "evaluate", "export", "load_run", "predict", "train"),
     "tables": ("LabelTable", "load"),
@@ -116,8 +116,8 @@ _HOMES = {
 if not TYPE_CHECKING:  # else a checker would believe in any name
 
     def __getattr__(name: str) -> Any:
-        if name in _MODULES:
-            return import_module(f"labelwise.{_MODULES[name]}")
+        if name in _MODULES or name in _FORMER:
+            return import_module(f"labelwise.{_MODULES.get(name) or _FORMER[name]}")
         return imported_later("labelwise", _HOMES)(name)
 
 
