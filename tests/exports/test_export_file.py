@@ -39,10 +39,11 @@ from labelwise.errors import CheckpointError, ImageError, LabelwiseError, Settin
 from labelwise.exports.links import RULE_OPS, Graph, default_thresholds, write_link, write_rule
 from labelwise.exports.onnx_file import assemble, export_network, export_onnx, write_resize
 from labelwise.exports.parity import assert_parity, compare_answers
+from labelwise.eyes.session import open_session
 from labelwise.learn.methods import HEADS, LINKS, RULES
 from labelwise.links import Sigmoid
 from labelwise.models.answer_files import NOT_FINITE
-from labelwise.models.graph_file import Facts, features_of, open_session, read_model, sealed
+from labelwise.models.graph_file import Facts, features_of, read_model, sealed
 from labelwise.models.graph_model import OnnxModel
 from labelwise.models.loading import caution_of, spec_of
 from labelwise.models.scoring import infer, score

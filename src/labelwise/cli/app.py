@@ -170,7 +170,7 @@ def _note(message: Warning | str, category: type[Warning], *where: Any, **more: 
 EXTRAS = {
     **dict.fromkeys(("torch", "torchvision", "timm", "safetensors"), "train"),
     **dict.fromkeys(("fastapi", "starlette", "uvicorn"), "serve"),
-    **dict.fromkeys(("onnx", "onnxruntime", "onnxscript"), "onnx"),
+    "onnxscript": "onnx",
     "ray": "ray",
     "mcp": "mcp",
 }  # which extra brings a package

@@ -25,7 +25,6 @@ from labelwise.exports.torch_programs import (
 )
 from labelwise.exports.web import export_web
 from labelwise.models import Predictor
-from labelwise.models.graph_file import require_onnx
 from labelwise.models.graph_model import openvino_runtime
 from labelwise.models.run_folder import RunFolder, check_repository, push_to_hub
 from labelwise.pictures import labelwise_runtime
@@ -69,7 +68,6 @@ def export(run: Path, given: Options) -> None:
     if kind == "hf":
         _hub(folder, given)
         return
-    require_onnx()
     form = {
         "input": given.input or ("image" if bands is None else "pixels"),
         "exact_resize": given.exact_resize is not False,

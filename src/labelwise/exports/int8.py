@@ -33,6 +33,7 @@ from labelwise.metrics.intervals import BootstrapInterval, bootstrap
 from labelwise.models import Predictor
 from labelwise.models.graph_file import INPUT, Facts, read_model, sealed
 from labelwise.models.graph_model import OnnxModel
+from labelwise.pictures.labelwise_runtime import onnx_runtime
 from labelwise.predictions import Predictions
 from labelwise.tables import LabelTable
 
@@ -192,6 +193,7 @@ def _inputs(model: OnnxModel, table: LabelTable, count: int) -> Iterator[NDArray
 
 
 def _quantise(network: ModelProto, model: OnnxModel, table: LabelTable) -> ModelProto:
+    onnx_runtime()  # which reports nothing home
     from onnxruntime.quantization import (
         CalibrationDataReader,
         QuantFormat,

@@ -34,6 +34,7 @@ from labelwise.exports.links import (
     write_rule,
 )
 from labelwise.exports.parity import Parity, assert_parity
+from labelwise.eyes.session import open_session
 from labelwise.learn.heads import LinearHead
 from labelwise.links import Link, Sigmoid, Softmax
 from labelwise.models import Model, ModelSpec, Predictor
@@ -43,7 +44,6 @@ from labelwise.models.graph_file import (
     PIXELS,
     Facts,
     Input,
-    open_session,
     read_model,
     sealed,
 )

@@ -25,11 +25,11 @@ from pydantic import (
 from labelwise import __version__
 from labelwise.base.arrays import require_as_stated
 from labelwise.base.pydantic_errors import first_fault
-from labelwise.base.text import first_line, one_line_of
+from labelwise.base.text import one_line_of
 from labelwise.calibration.auto import link_from_spec, link_to_spec
 from labelwise.decide import Rule
 from labelwise.decide.rules import rule_from_spec, rule_to_spec
-from labelwise.errors import CheckpointError, LabelwiseError, SettingsError
+from labelwise.errors import CheckpointError, LabelwiseError
 from labelwise.links import Link
 from labelwise.models.spec import NOT_USABLE, require_fit
 from labelwise.pictures import Transform
@@ -41,18 +41,6 @@ if TYPE_CHECKING:
 
 FORMAT = 1  # of the files that labelwise exports
 UNSEALED = "0" * 64  # stands for the hash of a file while it is computed
-QUIET = 4  # fatal only: what goes wrong is raised as well
-
-
-def require_onnx() -> None:
-    """Raise, with what to install, unless the packages of the extra ``onnx`` are there."""
-    try:
-        import onnx  # noqa: F401
-        import onnxruntime  # noqa: F401
-    except ImportError as error:
-        raise SettingsError(
-            f"exported files need the package {error.name!r}: pip install 'labelwise[onnx]'"
-        ) from None
 
 
 def content_of(path: str | Path) -> bytes:
@@ -61,36 +49,6 @@ def content_of(path: str | Path) -> bytes:
         return Path(path).read_bytes()
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error.strerror}") from None
-
-
-def open_session(
-    model: Any,
-    *,
-    threads: int | None = None,
-    name: str = "the model",
-    simplified: Path | None = None,
-) -> Any:
-    """Return a session on the CPU for a model, or its bytes; perhaps write it simplified."""
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = QUIET
-    if threads is not None:
-        options.intra_op_num_threads = threads
-        options.inter_op_num_threads = 1
-    if simplified is not None:
-        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
-        options.optimized_model_filepath = str(simplified)
-    content = model if isinstance(model, bytes) else model.SerializeToString()
-    try:
-        return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # onnxruntime's own classes have no common base but this
-        raise not_run(name, error) from None
-
-
-def not_run(name: str, error: Exception) -> CheckpointError:
-    """Return the sentence for a model that onnxruntime refuses."""
-    return CheckpointError(f"{name} cannot be run by onnxruntime: {first_line(error)[:300]}")
 
 
 OPSET = 18  # of ONNX's operators

@@ -18,6 +18,7 @@ from PIL import Image
 from labelwise.base.text import one_line_of
 from labelwise.decide import Rule
 from labelwise.errors import CheckpointError, ImageError, LabelwiseError, SettingsError
+from labelwise.eyes.session import not_run, open_session
 from labelwise.links import Link, require_link
 from labelwise.models.answer_files import NOT_FINITE, Answer
 from labelwise.models.graph_file import (
@@ -29,8 +30,6 @@ from labelwise.models.graph_file import (
     content_of,
     cut,
     features_of,
-    not_run,
-    open_session,
     read_model,
 )
 from labelwise.models.run_folder import OPENVINO_FILES

@@ -16,7 +16,7 @@ from labelwise import __version__
 from labelwise.calibration.auto import link_to_spec
 from labelwise.decide.rules import rule_to_spec
 from labelwise.errors import CheckpointError, SettingsError
-from labelwise.models.graph_file import content_of, features_of, read_model, require_onnx
+from labelwise.models.graph_file import content_of, features_of, read_model
 from labelwise.models.run_folder import MODEL_FILES, OPENVINO_FILES, fetched_run
 from labelwise.models.spec import MODEL_FILE, NOT_CALIBRATED, BackboneSpec, HeadSpec, ModelSpec
 
@@ -38,7 +38,6 @@ def load_model(place: str | Path, device: str = "cpu") -> "DeployedModel":
         return Predictor.load(path, device)
     if device != "cpu":
         raise SettingsError(f"an exported model runs on the cpu, got --device {device}")
-    require_onnx()
     from labelwise.models.graph_model import OnnxModel, OpenVinoModel
 
     return OpenVinoModel.load(path) if path.is_dir() else OnnxModel.load(path)
@@ -56,7 +55,6 @@ def spec_of(place: Path) -> ModelSpec:
             f"{place} is for OpenVINO, which predicts with it; an index, or a server, takes the "
             "folder of a run or an .onnx file"
         )
-    require_onnx()
     content = content_of(place)
     proto, facts = read_model(content, str(place))
     features = features_of(proto)
@@ -86,7 +84,6 @@ def spec_of(place: Path) -> ModelSpec:
 def caution_of(place: Path) -> str | None:
     """Return what must stand beside the answers of a model, None if nothing must."""
     if place.suffix.lower() == ".onnx":
-        require_onnx()
         return read_model(content_of(place), str(place))[1].caution
     file = place / MODEL_FILE
     return ModelSpec.load(file).caution if file.is_file() else None

@@ -26,7 +26,8 @@ from labelwise.models.answer_files import NOT_FINITE, Answer
 from labelwise.pictures import FeatureRows, ImageSource
 from labelwise.pictures.batches import read_ahead
 from labelwise.pictures.duplicates import looks_of
-from labelwise.pictures.loading import Decode, Failure, Inputs, PictureReader
+from labelwise.pictures.inputs import Failure
+from labelwise.pictures.loading import Decode, Inputs, PictureReader
 from labelwise.pictures.prefetch import started_ahead
 from labelwise.pictures.transform import Transform
 from labelwise.taxonomy import LabelTree, Taxonomy

@@ -45,10 +45,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from labelwise.pictures.decode import operators_library, turned
+from labelwise.pictures.inputs import Failure
 from labelwise.pictures.loading import (
     CHUNK,
     Decode,
-    Failure,
     Inputs,
     Jpeg,
     Loaded,

@@ -70,6 +70,18 @@ def read_picture(photo: bytes | str | os.PathLike[str]) -> NDArray[np.uint8]:
         return np.asarray(upright_rgb(image))
 
 
+def onnx_runtime() -> Any:
+    """Return the package ``onnxruntime``, told before its import to report nothing home.
+
+    Without that its first session writes an id of the device and a queue of events into the
+    user's cache folder, and tries to send them.
+    """
+    os.environ["ORT_DISABLE_TELEMETRY"] = "1"
+    import onnxruntime
+
+    return onnxruntime
+
+
 class TaggedPhoto(NamedTuple):
     """What a model says of a photo: its labels, surest first, and the probability of each label.
 
@@ -85,10 +97,9 @@ class Tagger:
     """An exported model, by its file ``model.onnx``; several threads may call it."""
 
     def __init__(self, model: str | os.PathLike[str] | bytes) -> None:
-        import onnxruntime
-
         given = model if isinstance(model, bytes) else os.fspath(model)
-        self.session: Any = onnxruntime.InferenceSession(given, providers=["CPUExecutionProvider"])
+        providers = ["CPUExecutionProvider"]
+        self.session: Any = onnx_runtime().InferenceSession(given, providers=providers)
         facts = self.session.get_modelmeta().custom_metadata_map
         if facts.get("input") != "image" or facts.get("answers") != "probabilities":
             raise ValueError(

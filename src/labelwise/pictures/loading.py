@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from labelwise.errors import SettingsError
+from labelwise.pictures.inputs import Failure, input_array
 from labelwise.pictures.prefetch import available_cores, by_threads
 from labelwise.pictures.processes import (
     DecodedChunk,
@@ -32,15 +33,6 @@ from labelwise.pictures.worker import NAME, SLOT_BYTES, Entry, Kind, Work, reaso
 CHUNK = 8  # images that a thread or process takes at once
 
 Decode = Literal["auto", "cpu", "cuda"]
-
-
-@dataclass(frozen=True)
-class Failure:
-    """An image without an answer: its row, its id, and a sentence that says why."""
-
-    row: int
-    id: str
-    reason: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,10 +51,7 @@ PictureReader = Callable[..., Generator[Inputs]]
 
 def input_of(images: ImageSource, row: int, transform: Transform) -> Tensor:
     """Return the input (C, size, size) of one image, before it is normalised."""
-    if transform.bands is None:
-        return transform.pixels(images.read(row, transform.at_least()))
-    resized = transform.resize_bands(images.read_bands(row, transform.bands))
-    return torch.from_numpy(np.ascontiguousarray(resized.transpose(2, 0, 1)))
+    return torch.from_numpy(input_array(images, row, transform))
 
 
 def decodes_on_gpu(decode: Decode, device: torch.device, bands: Bands | None = None) -> bool:

@@ -347,8 +347,19 @@ class Transform:
         """Return mean and std of pixels from 0 to 255, or of bands, each (C, 1, 1), on a device."""
         import torch
 
-        most = 255 if self.bands is None else 1
-        return _statistics(self.mean, self.std, most, torch.device(device))
+        return _on_device(self, torch.device(device))
+
+    def normalised(self, pixels: NDArray[Any]) -> Floats:
+        """Return the float32 input (B, C, H, W) of uint8 pixels or of bands, as an array."""
+        mean, std = self.mean_and_std
+        return np.asarray((pixels - mean) / std)
+
+    @cached_property
+    def mean_and_std(self) -> tuple[Floats, Floats]:
+        """Mean and std of pixels from 0 to 255, or of bands, each (C, 1, 1)."""
+        most = np.float32(255 if self.bands is None else 1)
+        both = most * np.array([self.mean, self.std], np.float32)[:, :, None, None]
+        return both[0], both[1]
 
     def normalise(self, pixels: "Tensor") -> "Tensor":
         """Return the float32 input (B, C, H, W) of uint8 pixels or of bands, on their device."""
@@ -373,11 +384,9 @@ def _thin_ends(width: int, height: int) -> tuple[int, int]:
 
 
 @lru_cache(maxsize=32)  # a copy to a GPU is waited for
-def _statistics(
-    mean: tuple[float, ...], std: tuple[float, ...], levels: int, device: "torch.device"
-) -> "tuple[Tensor, Tensor]":
+def _on_device(transform: Transform, device: "torch.device") -> "tuple[Tensor, Tensor]":
     import torch
 
     with torch.inference_mode(False):
-        both = levels * torch.tensor([mean, std]).view(2, -1, 1, 1)
-        return both[0].to(device), both[1].to(device)
+        mean, std = (torch.from_numpy(side).to(device) for side in transform.mean_and_std)
+        return mean, std

@@ -230,4 +230,5 @@ def share_shift(held_out: Predictions, link: Link | None, logits: Array) -> Shar
 
 if TYPE_CHECKING:  # what was saved is read without torch
     from labelwise.models.scoring import Inferred, Scored
-    from labelwise.pictures.loading import Decode, Failure
+    from labelwise.pictures.inputs import Failure
+    from labelwise.pictures.loading import Decode

@@ -26,7 +26,8 @@ from labelwise.errors import LabelwiseError, SettingsError, TrainingError
 from labelwise.models.run_folder import RunFolder
 from labelwise.pictures import ImageSource, Transform
 from labelwise.pictures.batches import resized_inputs
-from labelwise.pictures.loading import Failure, Inputs, sent
+from labelwise.pictures.inputs import Failure
+from labelwise.pictures.loading import Inputs, sent
 from labelwise.pictures.prefetch import started_ahead
 from labelwise.shards.engine import ATTEMPTS, LostWorkerError, Task, carried_out
 from labelwise.shards.inputs import InputRow, StoredImages

@@ -35,9 +35,9 @@ from torch.nn.functional import normalize
 from labelwise.base.files import replacing
 from labelwise.base.text import counted, first_line
 from labelwise.errors import DataError, SettingsError
+from labelwise.eyes.session import open_session
 from labelwise.learn.backbones import Backbone, create_classifier
 from labelwise.learn.backbones.weights import PRETRAINED, architecture_of
-from labelwise.models.graph_file import open_session
 from labelwise.photos.embeddings import MAPS_FILE
 from labelwise.photos.words.text_image import (
     TextDirections,
@@ -165,7 +165,6 @@ PIECE = 1.5  # letters per piece, below which a word is spelled out
 def read_tokenizer(path: Path) -> Any:
     """Return the tokenizer of a file."""
     try:
-        import onnxruntime  # noqa: F401
         from tokenizers import Tokenizer
     except ImportError as error:
         needed = f"words need the package {error.name!r}"

@@ -67,7 +67,7 @@ from labelwise.photos.words.text_image import (
 )
 from labelwise.photos.words.tower_files import TwoTowers
 from labelwise.pictures import ImageSource, PictureImages
-from labelwise.pictures.loading import Failure
+from labelwise.pictures.inputs import Failure
 from labelwise.predictions import Predictions
 from labelwise.scores.tables import aligned_labels
 from labelwise.tables import LabelTable

@@ -1,0 +1,220 @@
+"""An eye gives what its network gives in torch, and a file that is not what it says is not run."""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from make_eye import write
+from onnx import TensorProto, helper, numpy_helper
+
+from labelwise.errors import CheckpointError, SettingsError
+from labelwise.eyes import Eye, find_eye
+from labelwise.eyes.eye import BUILT_IN, BUILT_IN_FILE
+from labelwise.learn.backbones import create_backbone
+from labelwise.learn.backbones.weights import load_eye
+from labelwise.pictures.transform import Transform
+
+
+@pytest.fixture(scope="module")
+def eye():
+    return Eye.open()
+
+
+def pixels(count=3):
+    return np.random.default_rng(0).integers(0, 256, (count, 3, 224, 224), dtype=np.uint8)
+
+
+def test_the_script_writes_the_bytes_that_are_in_the_package(tmp_path):
+    write(tmp_path)
+    for name in ("lite0.onnx", "lite0.json"):
+        assert (tmp_path / name).read_bytes() == (BUILT_IN_FILE.parent / name).read_bytes(), name
+
+
+def test_torch_with_the_same_rounded_weights_is_the_oracle_of_every_output(eye):
+    network = create_backbone(BUILT_IN).network.eval()
+    load_eye(network, eye)
+    inputs = eye.transform.normalise(torch.from_numpy(pixels()))
+    assert np.array_equal(eye.transform.normalised(pixels()), inputs.numpy())
+    behind = []
+    for block in (4, 6):
+        network.blocks[block].register_forward_hook(lambda _m, _x, map: behind.append(map))
+    with torch.no_grad():
+        maps = network.forward_features(inputs)
+    expected = {
+        "means": maps.mean(dim=(2, 3)),
+        "maxima": maps.amax(dim=(2, 3)),
+        "middle": torch.cat([some.mean(dim=(2, 3)) for some in behind], dim=1),
+    }
+    weight, bias = map(torch.from_numpy, eye.classifier())
+    expected["classes"] = expected["means"] @ weight.T + bias
+    seen = eye.see(pixels())
+    assert {name: values.shape[1] for name, values in seen.items()} == eye.outputs
+    for name, values in expected.items():
+        tolerance = {"rtol": 0, "atol": 5e-6 * float(values.abs().max())}
+        np.testing.assert_allclose(seen[name], values.numpy(), **tolerance, err_msg=name)
+
+
+def test_rounded_weights_keep_the_direction_of_the_published_ones(eye):
+    network = create_backbone(BUILT_IN, weights="pretrained").eval()
+    with torch.no_grad():
+        published = network(eye.transform.normalise(torch.from_numpy(pixels()))).mean(dim=(2, 3))
+    cosines = torch.cosine_similarity(published, torch.from_numpy(eye.see(pixels())["means"]))
+    assert cosines.min() > 0.99996
+
+
+def test_photos_of_another_size_are_seen_and_the_transform_is_timms(eye):
+    assert eye.transform == create_backbone(BUILT_IN).transform
+    larger = eye.with_transform(Transform(288, (0.5,) * 3, (0.5,) * 3, "bicubic"))
+    assert larger.see(np.zeros((1, 3, 288, 288), np.uint8))["means"].shape == (1, 1280)
+    assert find_eye("resnet50") is None
+
+
+def small(nodes=(), constants=(), *, outputs=("means",), functions=()):
+    """Return a model that takes the mean of each colour, with more nodes behind it."""
+    axes = numpy_helper.from_array(np.array([2, 3]), "axes")
+    mean = helper.make_node("ReduceMean", ["images", "axes"], ["means"], keepdims=0)
+    value = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        [mean, *nodes],
+        "small",
+        [value("images", TensorProto.FLOAT, ["batch", 3, 8, 8])],
+        [value(name, TensorProto.FLOAT, ["batch", None]) for name in outputs],
+        [axes, *constants],
+    )
+    opsets = [helper.make_opsetid("", 18), helper.make_opsetid("here", 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=10, functions=functions)
+
+
+def saved(folder, model, **changed):
+    content = model if isinstance(model, bytes) else model.SerializeToString()
+    facts = {
+        "format": 1,
+        "name": "small",
+        "sha256": hashlib.sha256(content).hexdigest(),
+        "input": "images",
+        "outputs": {"means": 3},
+        "transform": {"size": 8},
+    }
+    path = folder / "small.onnx"
+    path.write_bytes(content)
+    path.with_suffix(".json").write_text(json.dumps(facts | changed))
+    return path
+
+
+def test_an_eye_of_someone_else_may_have_means_alone(tmp_path):
+    eye = find_eye(str(saved(tmp_path, small())))
+    white = np.full((2, 3, 8, 8), 255, np.uint8)
+    np.testing.assert_allclose(eye.see(white)["means"], eye.transform.normalised(white)[..., 0, 0])
+    with pytest.raises(SettingsError, match="no linear classifier"):
+        eye.classifier()
+    with pytest.raises(SettingsError, match="8 pixels alone, got 3 channels of 16"):
+        eye.with_transform(Transform(16))
+
+
+def body():
+    """Return a graph that a loop or a branch could run."""
+    value = helper.make_tensor_value_info
+    names = [("number", TensorProto.INT64), ("goes_on", TensorProto.BOOL)]
+    inputs = [value(name, kind, []) for name, kind in names]
+    node = helper.make_node("Identity", ["goes_on"], ["still"])
+    return helper.make_graph([node], "body", inputs, [value("still", TensorProto.BOOL, [])])
+
+
+def looping():
+    endless = numpy_helper.from_array(np.array(2**62), "endless")
+    yes = numpy_helper.from_array(np.array(True), "yes")
+    return small([helper.make_node("Loop", ["endless", "yes"], [], body=body())], [endless, yes])
+
+
+def bomb():
+    size = numpy_helper.from_array(np.array([1 << 20, 1 << 20]), "size")
+    return small([helper.make_node("ConstantOfShape", ["size"], ["bomb"])], [size])
+
+
+def doubling():
+    names = ["means", *(f"twice{n}" for n in range(40))]
+    pairs = pairwise(names)
+    return small([helper.make_node("Concat", [a, a], [b], axis=1) for a, b in pairs])
+
+
+def by_values():
+    """Return a graph in which the pixels of a photo say how large an array becomes."""
+    whole = helper.make_node("Cast", ["means"], ["whole"], to=TensorProto.INT64)
+    flat = helper.make_node("Squeeze", ["whole"], ["flat"])
+    return small([whole, flat, helper.make_node("ConstantOfShape", ["flat"], ["bomb"])])
+
+
+def elsewhere():
+    tensor = numpy_helper.from_array(np.zeros(3, np.float32), "far")
+    onnx.external_data_helper.set_external_data(tensor, "../../../etc/passwd")
+    tensor.ClearField("raw_data")
+    return small([helper.make_node("Add", ["means", "far"], ["sum"])], [tensor])
+
+
+def function():
+    called = helper.make_node("Twice", ["means"], ["twice"], domain="here")
+    inner = [helper.make_node("Add", ["x", "x"], ["y"])]
+    opsets = [helper.make_opsetid("", 18)]
+    made = helper.make_function("here", "Twice", ["x"], ["y"], inner, opsets)
+    return small([called], functions=[made])
+
+
+HOSTILE = {
+    "changed": (lambda: small(), {"sha256": "0" * 64}, "another SHA-256"),
+    "no ONNX": (lambda: b"\x08\x0ahello", {}, "not a readable ONNX file|one graph"),
+    "loop": (looping, {}, "operator 'Loop'"),
+    "bomb": (bomb, {}, "'bomb' is not known before it is run, or is too large"),
+    "doubling": (doubling, {}, "too large"),
+    "by values": (by_values, {}, "'bomb' is not known"),
+    "elsewhere": (elsewhere, {}, "weights lie in other files"),
+    "function": (function, {}, "without functions"),
+    "other's": (
+        lambda: small([helper.make_node("Odd", ["means"], ["odd"], domain="here")]),
+        {},
+        "operator 'Odd'",
+    ),
+    "outputs": (lambda: small(), {"outputs": {"means": 3, "maxima": 3}}, "no output 'maxima'"),
+    "width": (lambda: small(), {"outputs": {"means": 4}}, "'means' of width 4"),
+    "no means": (lambda: small(outputs=()), {"outputs": {}}, "no output 'means'"),
+    "input": (lambda: small(), {"input": "photos"}, "input is not 'photos'"),
+    "size": (lambda: small(), {"transform": {"size": 9}}, "9 x 9 pixels"),
+    "facts": (lambda: small(), {"transform": {"size": 0}}, "does not describe an eye"),
+    "more facts": (lambda: small(), {"run": "me"}, "does not describe an eye"),
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_a_file_that_is_not_what_its_json_says_is_not_run(case, tmp_path):
+    model, changed, sentence = HOSTILE[case]
+    with pytest.raises(CheckpointError, match=sentence) as caught:
+        Eye.open(saved(tmp_path, model(), **changed))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_file_and_a_missing_json_say_what_to_do(tmp_path):
+    path = saved(tmp_path, small())
+    path.with_suffix(".json").unlink()
+    with pytest.raises(CheckpointError, match="labelwise export NETWORK --format eye"):
+        Eye.open(path)
+    with pytest.raises(CheckpointError, match="cannot be read: No such file"):
+        Eye.open(tmp_path / "nothing.onnx")
+
+
+def test_a_session_leaves_no_file_in_the_home_of_its_user(tmp_path):
+    """Without ORT_DISABLE_TELEMETRY onnxruntime 1.31 leaves an id of the device there."""
+    program = "import numpy as np; from labelwise.eyes import Eye; "
+    program += "Eye.open().see(np.zeros((1, 3, 224, 224), np.uint8))"
+    home = tmp_path / "home"
+    home.mkdir()
+    kept = {key: os.environ[key] for key in ("PATH", "PYTHONPATH") if key in os.environ}
+    places = {"HOME": str(home), "PYTHONDONTWRITEBYTECODE": "1"}
+    subprocess.run([sys.executable, "-c", program], env=kept | places, check=True)
+    assert list(Path(home).rglob("*")) == []
