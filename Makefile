@@ -33,7 +33,7 @@ CPU_WHEELS := https://download.pytorch.org/whl/cpu
 export OMP_WAIT_POLICY ?= PASSIVE
 export PYTHONDONTWRITEBYTECODE := # tests start many processes: each would compile the sources again
 
-BENCHMARKS := data export labelling objectives posterior scoring search training
+BENCHMARKS := scoring search
 
 .PHONY: audit bench bridges browser check clean demo dist docs fuzz hashes help install limits pictures quick schema serve test
 
@@ -116,13 +116,12 @@ check: install ## format, lint, types, layers
 
 bench: install ## ratios to peers: kept for evidence/limits.md, others printed (at most 30 minutes)
 	$(PIP) -e ".[bench,serve,train]"
-	OMP_NUM_THREADS=1 "$(BIN)/python" benchmarks/limits.py run arrays heads heads_large starts
+	OMP_NUM_THREADS=1 "$(BIN)/python" benchmarks/limits.py run arrays starts
 	@for name in $(BENCHMARKS); do \
-	  echo "== $$name"; OMP_NUM_THREADS=1 timeout 110 "$(BIN)/python" "benchmarks/$$name.py" \
-	    $$([ $$name = labelling ] && echo $(if $(FEATURES),--features "$(FEATURES)")) || status=1; \
+	  echo "== $$name"; OMP_NUM_THREADS=1 timeout 110 "$(BIN)/python" "benchmarks/$$name.py" || status=1; \
 	done; exit $${status:-0}
 
-limits: install ## all that evidence/limits.md shows of this machine, then that page (PARTS="search heads"; 30 minutes)
+limits: install ## all that evidence/limits.md shows of this machine, then that page (PARTS="search starts"; 30 minutes)
 	$(PIP) -e ".[bench,ray,serve,train]"
 	"$(BIN)/python" benchmarks/limits.py run $(PARTS)
 	"$(BIN)/python" benchmarks/limits.py page evidence/limits.md

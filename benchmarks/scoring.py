@@ -6,20 +6,12 @@ engine      JPEG files to probabilities, against decode + forward by hand (the s
             after the other, the lower bound of the work; goal 0.95) and against a torchvision
             DataLoader loop with the network as it comes (goal 1.3); then the same on all cores,
             against a fair share of the work by hand and a DataLoader with a process per core
-decoder     one JPEG to pixels: by Pillow, and by libjpeg alone, without and with the copy that
-            scaling on the CPU needs
-allocator   a forward pass with freed memory kept (as our commands do) and given back
-
 All are CPU seconds of the same work on one thread, in one run, but for the seconds on all cores;
 ratios above 1 favour labelwise.
 """
 
 import argparse
 import json
-import os
-import resource
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -43,7 +35,7 @@ from labelwise.links import Sigmoid
 from labelwise.models import HeadSpec, Model, Predictor
 from labelwise.models.scoring import score
 from labelwise.pictures import FileImages
-from labelwise.pictures.decode import by_pillow, decode, decode_pixels
+from labelwise.pictures.decode import decode
 from labelwise.pictures.prefetch import available_cores
 from labelwise.types import LabelSpace
 
@@ -158,55 +150,9 @@ def measure_engine(name, count, size):
     )
 
 
-def measure_decoder(size):
-    content = noisy_photo(size, 0)
-
-    def repeated(work):
-        return cpu_seconds(lambda: [work(content, "x") for _ in range(20)])
-
-    pillow = repeated(by_pillow)
-    copied = repeated(lambda content, name: Image.fromarray(decode_pixels(content, name)))
-    print(
-        f"decoder {size[0]}x{size[1]}: libjpeg alone takes "
-        f"{repeated(decode_pixels) / pillow:.2f} of Pillow's time, with a Pillow picture made of "
-        f"its pixels {copied / pillow:.2f}"
-    )
-
-
-def forward():
-    """Print images per CPU second and peak MiB of a forward pass, as JSON."""
-    keep_freed_memory()
-    torch.set_num_threads(1)
-    predictor = make_predictor()
-    pixels = torch.zeros(64, 224, 224, 3, dtype=torch.uint8).permute(0, 3, 1, 2)
-    predictor.logits(pixels)
-    seconds = cpu_seconds(lambda: predictor.logits(pixels))
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(json.dumps({"rate": 64 / seconds, "mib": peak}))
-
-
-def measure_allocator():
-    found = {}
-    for setting in ("keep", "system"):
-        done = subprocess.run(
-            [sys.executable, __file__, "--forward"],
-            env={**os.environ, "LABELWISE_MALLOC": setting},
-            stdout=subprocess.PIPE,
-            check=True,
-        )
-        found[setting] = json.loads(done.stdout)
-    kept, given = found["keep"], found["system"]
-    print(
-        f"allocator: {kept['rate']:.1f} images per CPU second, "
-        f"{kept['rate'] / given['rate']:.2f} x the system's setting, "
-        f"peak memory {kept['mib'] / given['mib']:.2f} x"
-    )
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--forward", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument(
         "--decode", choices=("cpu", "cuda", "both"), default="cpu", help="with a GPU"
@@ -218,9 +164,6 @@ def main():
     parser.add_argument("--sizes", help="as 500x375,1440x1080; with a GPU also 4000x3000")
     parser.add_argument("--json", help="a file for the figures, with a GPU")
     given = parser.parse_args()
-    if given.forward:
-        forward()
-        return
     keep_freed_memory()
     torch.set_num_threads(1)
     names = given.sizes or ("500x375,1440x1080" + ",4000x3000" * (given.device == "cuda"))
@@ -238,8 +181,6 @@ def main():
     for size in sizes:
         for name in BACKBONES:
             measure_engine(name, 64 if given.quick else 256, size)
-        measure_decoder(size)
-    measure_allocator()
 
 
 if __name__ == "__main__":

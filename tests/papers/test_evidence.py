@@ -84,39 +84,18 @@ def test_papers_list_says_of_no_table_otherwise_than_the_claims():
     assert [status_of(name) for name in ("000-table1", "000-table2")] == ["in part", "run"]
 
 
-# What methods read as: closed forms of the optimum, and the page that shows them.
+# What methods read as.
 
-LINKS = runpy.run_path(str(ROOT / "benchmarks" / "links.py"))
-CHANCES, reading_of = LINKS["CHANCES"], LINKS["reading_of"]
 PAGE = (ROOT / "evidence" / "links.md").read_text(encoding="utf-8")
 ROWS = [line for line in PAGE.splitlines() if line.startswith("| `")]
 SHOWN = {row.split("`")[1]: [cell.strip() for cell in row.strip("| ").split(" | ")] for row in ROWS}
-# Where the expected loss is least, solved by hand for three independent labels.
-CLOSED = {
-    "bce-ls": lambda e: 0.1 + 0.8 * e,
-    "wan": lambda e: 2 * e / (1 + e),  # the odds are K - 1 = 2 times those of e
-}
-
-
-@pytest.mark.parametrize("name", CLOSED)
-def test_a_sigmoid_reads_the_closed_form(name):
-    found = reading_of(name).by_sigmoid
-    assert found == pytest.approx([CLOSED[name](chance) for chance in CHANCES], abs=2e-3)
-
-
-def test_links_give_back_what_a_sigmoid_does_not():
-    found, cells = reading_of("asl-official+phi"), SHOWN["asl-official+phi"]
-    assert found.own == pytest.approx(CHANCES, abs=2e-3)
-    assert abs(found.by_sigmoid[0] - CHANCES[0]) > 0.4
-    for cell, values in zip(cells[3:5], (found.own, found.by_sigmoid), strict=True):
-        assert cell == ", ".join(f"{value:.2f}" for value in values)
 
 
 def test_every_method_has_a_sentence_and_a_row():
     assert set(READINGS) == set(METHODS) == set(SHOWN)
-    words = {"proper": "yes", "improper": "no", "ranking only": "no link"}
+    names = {"proper": "yes", "improper": "no", "ranking only": "no link"}
     for name, cells in SHOWN.items():
-        assert cells[1] == words[METHODS[name].probabilities], name
+        assert cells[1] == names[METHODS[name].probabilities], name
         assert cells[5] == READINGS[name], name
         assert READINGS[name].endswith("."), name
         assert (cells[2] == "–") == (METHODS[name].probabilities == "ranking only"), name

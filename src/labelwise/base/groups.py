@@ -9,7 +9,7 @@ adds to the error of a figure (its influence), Kish's design effect says how muc
 
 A variance that is a sum of squares M_g^2 over G groups is carried by K = (sum M_g^2)^2 / sum M_g^4
 of them. Its degrees of freedom are taken as 2 K - 1, from 1 to G - 1
-(``benchmarks/group_figures.py``).
+(``benchmarks/group_figures.py`` at commit ad8fbb06).
 """
 
 from collections.abc import Sequence

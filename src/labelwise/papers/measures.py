@@ -240,7 +240,7 @@ def mean_ap_by_group(
     A group that has a label's positives carries that label, however few of all photos it has: its
     share is that of the label's positives or of its photos, whichever is larger. By photos alone
     three equal methods were told apart in 10 % of draws of 20 uneven groups, so in 5 %
-    (benchmarks/group_figures.py).
+    (benchmarks/group_figures.py at commit ad8fbb06).
     """
     total, labels = np.zeros(groups.count), 0
     for rows, values, hits in labels_with_positives(scores, present, known):
