@@ -179,9 +179,6 @@ import labelwise.models.scoring, labelwise.photos, labelwise.server, labelwise.d
 slow = {"torchvision", "timm", "sklearn", "pandas", "rawpy", "scipy.stats", "scipy.io",
         "scipy.linalg"}
 found += [f"everyday verbs wait for {name}" for name in slow & {*sys.modules}]
-from labelwise.exports.torch_programs import openvino_runtime
-
-openvino_runtime()
 for info in pkgutil.walk_packages(labelwise.__path__, "labelwise."):
     if not info.name.endswith("__main__"):
         importlib.import_module(info.name)

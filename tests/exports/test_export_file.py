@@ -45,7 +45,7 @@ from labelwise.links import Sigmoid
 from labelwise.models.answer_files import NOT_FINITE
 from labelwise.models.graph_file import Facts, features_of, read_model, sealed
 from labelwise.models.graph_model import OnnxModel
-from labelwise.models.loading import caution_of, spec_of
+from labelwise.models.loading import caution_of
 from labelwise.models.scoring import infer, score
 from labelwise.photos import Index, update_index
 from labelwise.photos.query import nearest_photos, photos_like
@@ -331,15 +331,11 @@ def test_an_index_by_a_file_holds_what_one_by_its_run_does(written, tmp_path):
         assert exported.spec.backbone.name == "float32 ONNX"
 
 
-def test_what_cannot_be_indexed_says_so_before_anything_is_written(written, tmp_path):
+def test_what_cannot_be_indexed_says_so_before_anything_is_written(written):
     boosted = predictor(head="boostlu")
     network = export_network(boosted.model, boosted.transform.size)
     network.graph.node.append(helper.make_node("Identity", ["network_logits"], ["logits"]))
     assert features_of(network) is None
-    (tmp_path / "vino").mkdir()
-    (tmp_path / "vino" / "model.xml").touch()
-    with pytest.raises(SettingsError, match="is for OpenVINO, which predicts with it"):
-        spec_of(tmp_path / "vino")
     assert caution_of(written[1]) is None
 
 

@@ -1,10 +1,6 @@
-"""Programs of torch.export and of ExecuTorch. Oracle: the predictor, on the same pictures.
-
-ExecuTorch pins other versions of our packages: its tests run where it was installed beside.
-"""
+"""Programs of torch.export. Oracle: the predictor, on the same pictures."""
 
 import json
-from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -17,43 +13,32 @@ from labelwise.decide import ExpectedF, Threshold
 from labelwise.errors import LabelwiseError, SettingsError
 from labelwise.exports import torch_programs
 from labelwise.exports.onnx_file import quiet
-from labelwise.exports.torch_programs import MOST, LoadedProgram, captured_program
+from labelwise.exports.torch_programs import captured_program
 from labelwise.links import Sigmoid
 from labelwise.pictures import ArrayImages
 
 LINK_SAMPLES = link_of_each_kind()
 RULE = Threshold((0.3, 0.4, 0.5, 0.6, 0.7))
-WRITERS = {"pt2": torch_programs.export_program, "pte": torch_programs.export_executorch}
-with_executorch = (
-    pytest.mark.skipif(find_spec("executorch") is None, reason="needs ExecuTorch"),
-    pytest.mark.filterwarnings("ignore"),  # of ExecuTorch, when it is imported
-)
-both = pytest.mark.parametrize("kind", ["pt2", pytest.param("pte", marks=with_executorch)])
 
 
 def opened(path):
     """Return the program of a file, and what it says of its model."""
-    if path.suffix == ".pte":
-        program = LoadedProgram(path.read_bytes())
-        (described,) = program.program.load_method("model").execute([])
-        return program, json.loads(described)
     with quiet():
         extra = {"model.json": ""}
         return torch.export.load(path, extra_files=extra).module(), json.loads(extra["model.json"])
 
 
-@both
-def test_a_program_takes_batches_and_answers_as_the_model(kind, tmp_path):
+def test_a_program_takes_batches_and_answers_as_the_model(tmp_path):
     model = predictor(link=LINK_SAMPLES["platt"], rule=RULE, crop=None)
-    path = tmp_path / f"model.{kind}"
-    size, parity = WRITERS[kind](model, spec(model), path, pictures(2), range(2))
+    path = tmp_path / "model.pt2"
+    size, parity = torch_programs.export_program(model, spec(model), path, pictures(2), range(2))
     assert (size, parity.pictures, parity.labels_end_to_end) == (path.stat().st_size, 2, 0)
     assert "agrees with the model on 2 pictures: logits within" in str(parity)
     program, facts = opened(path)
     assert facts["labels"] == list(model.space.names)
     assert facts["link"]["kind"] == "platt"
     side = model.transform.size
-    for count in (1, 5, MOST):
+    for count in (1, 5, 15):
         pixels = np.random.default_rng(count).integers(0, 256, (count, side, side, 3), np.uint8)
         expected = model.predict(ArrayImages(pixels))
         found = program(torch.from_numpy(pixels).permute(0, 3, 1, 2))
@@ -88,44 +73,34 @@ def test_every_link_and_rule_is_captured_or_refused_in_one_sentence():
         captured_program(Decisions([], [ExpectedF()]), torch.randn(2, LABELS))  # by numpy
 
 
-@both
-def test_a_program_that_differs_is_not_written(kind, tmp_path, monkeypatch):
+def test_a_program_that_differs_is_not_written(tmp_path, monkeypatch):
     model, wrong = (predictor(link=Sigmoid(), rule=RULE) for _ in range(2))
     with torch.no_grad():
         wrong.model.head.classifier.bias += 0.01
     right = torch_programs.picture_program
     monkeypatch.setattr(torch_programs, "picture_program", lambda _: right(wrong))
     with pytest.raises(LabelwiseError, match=r"logits of .* are 0\.01 apart, more than 0.0001$"):
-        WRITERS[kind](model, spec(model), tmp_path / f"model.{kind}", pictures(1), [0])
+        torch_programs.export_program(model, spec(model), tmp_path / "model.pt2", pictures(1), [0])
     assert not any(tmp_path.iterdir())
 
 
-@both
-def test_the_verb_writes_a_program(kind, tmp_path, run_verb):
+def test_the_verb_writes_a_program(tmp_path, run_verb):
     model = predictor(rule=ExpectedF())  # it only ranks, so that its rule is not used
     model.save(tmp_path / "run")
     Image.fromarray(pictures(1).pixels[0]).save(tmp_path / "a.png")
-    name = {"pt2": "torch-export", "pte": "executorch"}[kind]
-    call = ("export", tmp_path / "run", "--format", name, "--data", tmp_path)
-    path = tmp_path / f"m.{kind}"
+    call = ("export", tmp_path / "run", "--format", "torch-export", "--data", tmp_path)
+    path = tmp_path / "m.pt2"
     assert "agrees with the model on 1 picture:" in run_verb(*call, "-o", path)
     assert set(opened(path)[0](torch.zeros(1, 3, 48, 48).byte())) == {"logits"}
-    with pytest.raises(SettingsError, match=rf"ends in \.{kind}, got"):
+    with pytest.raises(SettingsError, match=r"ends in \.pt2, got"):
         run_verb(*call, "-o", tmp_path / "m.bin")
 
 
-def test_without_the_package_one_sentence_says_what_to_install(tmp_path, run_verb, monkeypatch):
-    monkeypatch.setattr(torch_programs, "find_spec", lambda name: None)
+@pytest.mark.parametrize("name", ["web", "openvino", "executorch"])
+def test_a_format_that_left_says_what_replaces_it(name, tmp_path, run_verb):
     predictor(link=Sigmoid(), rule=RULE).save(tmp_path / "run")
-    call = ("export", tmp_path / "run", "--format", "executorch", "-o", tmp_path / "m.pte")
-    with pytest.raises(SettingsError, match=r"needs the package 'executorch' .*docs/export\.md"):
-        run_verb(*call, "--data", tmp_path)
-    assert not (tmp_path / "m.pte").exists()
-
-
-@pytest.mark.parametrize("kind", [pytest.param("pte", marks=with_executorch)])
-def test_what_has_no_kernel_is_refused_in_one_sentence(kind, tmp_path):
-    model = predictor(link=LINK_SAMPLES["isotonic"], rule=RULE)
-    with pytest.raises(LabelwiseError, match=r"cannot lower .*searchsorted.*; use --format onnx"):
-        WRITERS[kind](model, spec(model), tmp_path / "model.pte", pictures(1), [0])
-    assert not any(tmp_path.iterdir())
+    with pytest.raises(
+        SettingsError, match=rf"--format {name} is no longer written: .*\.(onnx|pt2)"
+    ):
+        run_verb("export", tmp_path / "run", "--format", name, "-o", tmp_path / "out")
+    assert not (tmp_path / "out").exists()

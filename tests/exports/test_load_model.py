@@ -1,6 +1,5 @@
 """Every form of a model, on a disk and in a bucket. Oracle: the model that it was made of."""
 
-import importlib.util
 import pickle
 
 import pytest
@@ -12,16 +11,10 @@ import labelwise
 from labelwise.decide import Threshold
 from labelwise.errors import CheckpointError, DataError, SettingsError
 from labelwise.exports.onnx_file import export_onnx
-from labelwise.exports.torch_programs import export_openvino
 from labelwise.models import Predictor
 from labelwise.shards import LocalEngine, ModelFiles, ScoringTask, predict_shards
 
-# Found, not imported: that would report to its makers.
-pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("openvino") is None, reason="openvino is not installed"
-)
-
-FORMS = ("run", "model.onnx", "openvino")
+FORMS = ("run", "model.onnx")
 
 
 @pytest.fixture(scope="module")
@@ -31,11 +24,10 @@ def model():
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory, model):
-    """The same model in its three forms."""
+    """The same model in its two forms."""
     home = tmp_path_factory.mktemp("forms")
     model.save(home / "run")
     export_onnx(model, spec(model), home / "model.onnx", pictures(2))
-    export_openvino(model, spec(model), home / "openvino", pictures(2), range(2))
     return home
 
 

@@ -9,10 +9,6 @@ import json
 import math
 import re
 from dataclasses import asdict
-from functools import cache
-from importlib.util import find_spec
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -44,15 +40,7 @@ from labelwise.evaluation import Evaluation, evaluate
 from labelwise.learn.methods import link_to_spec, rule_to_spec
 from labelwise.links import Sigmoid
 from labelwise.models import ModelSpec
-from labelwise.models.graph_file import UNSEALED, Facts, read_model, sealed
-from labelwise.models.graph_model import (
-    FACTS,
-    GRAPH,
-    WEIGHTS,
-    OpenVinoModel,
-    digest,
-    openvino_runtime,
-)
+from labelwise.models.graph_file import Facts, read_model, sealed
 from labelwise.models.run_folder import Journal
 from labelwise.papers.comparison import Comparison
 from labelwise.pictures import Transform
@@ -297,71 +285,3 @@ RESULTS = (
     of_file("review", "r.csv", REVIEW, read_review),
     drawn("rules", rule_texts, lambda folder: read_rule(folder / "rule.txt")),
 )
-SIZE = 8
-STRANGE = ("-1", "0", "7", "999999999", "9" * 20, "", "f32", "i64", "u1", "string", "nan", "1,2,3")
-
-
-@cache
-def good_graph():
-    """Return a small graph: a mean over the picture, a matrix, the sigmoid, thresholds."""
-    ops = openvino_runtime().opset13
-    pixels = named(ops.parameter([-1, 3, SIZE, SIZE], np.uint8, name="pixels"), "pixels")
-    mean = ops.reduce_mean(ops.convert(pixels, "f32"), np.array([2, 3]))
-    weights = np.random.default_rng(0).normal(0, 0.02, (3, 3)).astype(np.float32)
-    logits = named(ops.matmul(mean, ops.constant(weights), False, False), "logits")
-    probability = named(ops.sigmoid(logits), "probability")
-    half, one = (ops.constant(np.float32(value)) for value in (0.5, 1.0))
-    label = named(ops.greater_equal(probability, half), "label")
-    none = named(ops.reduce_prod(ops.subtract(one, probability), np.array([1])), "none")
-    results = [ops.result(node) for node in (logits, probability, label, none)]
-    with TemporaryDirectory() as folder:
-        model = openvino_runtime().Model(results, [pixels])
-        openvino_runtime().save_model(model, f"{folder}/{GRAPH}", compress_to_fp16=False)
-        return {name: (Path(folder) / name).read_bytes() for name in (GRAPH, WEIGHTS)}
-
-
-def named(node, name):
-    node.output(0).set_names({name})
-    return node
-
-
-def folder_files(rng):
-    files, chosen = dict(good_graph()), rng.choice((GRAPH, WEIGHTS))
-    if rng.random() < 0.6:
-        files[GRAPH] = strange_attribute(rng, files[GRAPH])
-    else:
-        files[chosen] = damage(rng, files[chosen])
-    facts = (LabelSpace(NAMES), Sigmoid(), Threshold(0.5), Transform(SIZE), "bce", "1" * 64)
-    stated = {**Facts(*facts).metadata(), "files": {n: digest(files[n]) for n in files}}
-    if rng.random() < 0.3:  # strange, but sealed
-        key = rng.choice(sorted(stated.keys() - {"sha256"}))
-        told = stated[key]
-        with contextlib.suppress(TypeError, ValueError):
-            told = json.loads(told)
-        stated[key] = as_json(strange_json(rng, told)).decode("utf-8", "ignore")
-    text = as_json(strange_json(rng, stated) if rng.random() < 0.1 else stated)
-    return {**files, FACTS: text.replace(UNSEALED.encode(), digest(text).encode(), 1)}
-
-
-def strange_attribute(rng, graph):
-    text = graph.decode()
-    found = rng.choice(list(re.finditer(r'="([^"]*)"', text)))
-    return (text[: found.start(1)] + rng.choice(STRANGE) + text[found.end(1) :]).encode()
-
-
-def load_and_run(folder):
-    model = OpenVinoModel.load(folder)
-    pixels = np.random.default_rng(1).integers(0, 256, (2, 3, SIZE, SIZE), np.uint8)
-    logits = model.logits(torch.from_numpy(pixels)).numpy()
-    return logits, model.answers(pixels).probability
-
-
-def same_answers(read, folder):
-    logits, probability = read
-    assert logits.shape == probability.shape == (2, 3), "not one number for each label"
-    expected = 1 / (1 + np.exp(-logits.astype(np.float64)))
-    assert np.median(np.abs(probability - expected)) < 1e-3, "another link than the one it names"
-
-
-GRAPHS = drawn("openvino graph", folder_files, load_and_run, same_answers)
-OPENVINO = (GRAPHS,) if find_spec("openvino") else ()

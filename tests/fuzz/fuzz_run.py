@@ -25,14 +25,14 @@ from random import Random
 sys.path.append(str(Path(__file__).parents[1]))  # the helpers that all tests share
 
 from fuzz_inputs import UnreadError
-from fuzz_models import OPENVINO, RESULTS
+from fuzz_models import RESULTS
 from fuzz_photos import KEPT, LIBRARY, PICTURES
 from fuzz_servers import SERVERS
 from fuzz_tables import FIELDS, OFFICIAL, TABLES
 
 from labelwise.errors import LabelwiseError
 
-FILES = (*TABLES, *OFFICIAL, *FIELDS, *RESULTS, *OPENVINO, *KEPT, *LIBRARY, *PICTURES)
+FILES = (*TABLES, *OFFICIAL, *FIELDS, *RESULTS, *KEPT, *LIBRARY, *PICTURES)
 TARGETS = {target.name: target for target in (*FILES, *SERVERS)}
 SECONDS_EACH = 20  # one input may take this long on a busy machine
 MEMORY_EACH = 600 << 20  # bytes that reading one small input may add

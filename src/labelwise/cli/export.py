@@ -17,15 +17,8 @@ from labelwise.exports.hub import export_hub, expressible
 from labelwise.exports.int8 import quantised_content
 from labelwise.exports.onnx_file import export_onnx, facts_of, pictures_of
 from labelwise.exports.parity import Parity
-from labelwise.exports.torch_programs import (
-    export_executorch,
-    export_openvino,
-    export_program,
-    require_executorch,
-)
-from labelwise.exports.web import export_web
+from labelwise.exports.torch_programs import export_program
 from labelwise.models import Predictor
-from labelwise.models.graph_model import openvino_runtime
 from labelwise.models.run_folder import RunFolder, check_repository, push_to_hub
 from labelwise.pictures import labelwise_runtime
 from labelwise.report.model_card import write_model_card
@@ -35,23 +28,27 @@ from labelwise.tables.load import load_for_labels
 
 ALL = (
     *("input", "exact_resize", "pictures", "int8", "int8_anyway", "open_thresholds"),
-    *("with_runtime", "runtime", "license", "push"),
+    *("with_runtime", "license", "push"),
 )
 TAKES = {  # options of each format
-    "onnx": {*ALL} - {"runtime", "license", "push"},
-    "web": {"exact_resize", "pictures", "runtime"},
+    "onnx": {*ALL} - {"license", "push"},
     "hf": {"license", "push"},
     "torch-export": {"pictures"},
-    "executorch": {"pictures"},
-    "openvino": {"input", "pictures"},
+}
+LEFT = {  # formats of earlier versions, and what replaces them
+    "web": "onnxruntime-web runs the .onnx file in a page; labelwise serve has a page of its own",
+    "openvino": "OpenVINO reads the .onnx file: openvino.Core().read_model('model.onnx')",
+    "executorch": "lower the .pt2 file of --format torch-export with ExecuTorch's own tools",
 }
 RUNTIME = "labelwise_runtime.py"
 FIGURES = {"bins": 10, "k": 4, "query_length": 0}
 
 
 def export(run: Path, given: Options) -> None:
-    """Write a model as a file, page or hub folder, checked first."""
+    """Write a model as a file or hub folder, checked first."""
     kind, out, folder = given.format or "onnx", given.target, RunFolder(run)
+    if kind in LEFT:
+        raise SettingsError(f"--format {kind} is no longer written: {LEFT[kind]}")
     if kind not in TAKES:
         raise SettingsError(f"--format must be one of {', '.join(TAKES)}, got {kind!r}")
     given.refuse(f"it is not an option of --format {kind}", *(set(ALL) - TAKES[kind]))
@@ -83,7 +80,7 @@ def export(run: Path, given: Options) -> None:
         with replacing(path) as temporary:
             temporary.write_bytes(Path(labelwise_runtime.__file__).read_bytes())
         say(f"wrote {path}: from labelwise_runtime import Tagger; Tagger({out.name!r})(photo)")
-    if kind in ("onnx", "openvino"):
+    if kind == "onnx":
         next_steps(f"predict {out} PHOTOS", f"evaluate {out} --data LABELLED.csv")
     else:
         next_steps(f"export {run} -o model.onnx")
@@ -106,23 +103,14 @@ def _check_runtime(folder: RunFolder, given: Options) -> None:
 
 def _program(folder: RunFolder, kind: str, form: dict[str, Any], given: Options) -> None:
     out = given.target
-    if kind == "openvino":
-        openvino_runtime()  # what is missing is said before the work
-    if kind == "executorch":
-        require_executorch()
     model = (folder.model(), folder.spec, out, *pictures_of(folder, given.data, given.pictures))
     writers: dict[str, Callable[..., tuple[int, Parity]]] = {
         "onnx": partial(export_onnx, **form),
-        "web": partial(export_web, runtime=given.runtime, exact_resize=form["exact_resize"]),
         "torch-export": export_program,
-        "executorch": export_executorch,
-        "openvino": partial(export_openvino, input=form["input"]),
     }
     with _progress() as watch:
         size, parity = writers[kind](*model, watch=watch)
     say(f"wrote {out} ({size / 1e6:.1f} MB)\n{parity}")
-    if kind == "web":
-        say(f"serve it with any web server: python -m http.server -d {out}")
     if kind == "onnx" and folder.spec.link is None:
         ranks = f"{folder.spec.method or 'this model'} ranks labels and has no probabilities"
         mend = "calibrate the run first for probabilities and labels"

@@ -6,11 +6,10 @@ photos show that more than 0.5 points of mAP are lost or that the calibration er
 than 0.002. Weights keep seven bits: without 8-bit dot products the sums of eight would overflow.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from time import perf_counter
 from typing import Any
 from warnings import catch_warnings, simplefilter
 
@@ -18,14 +17,14 @@ import numpy as np
 import onnx
 import torch
 from numpy.typing import NDArray
-from onnx import ModelProto, TensorProto
+from onnx import ModelProto
 
 from labelwise.base.progress import Watch
 from labelwise.calibration import ZeroShare, auto, within_groups
 from labelwise.calibration.entries import OnLogOdds
 from labelwise.errors import LabelwiseError
 from labelwise.exports.links import require_exportable
-from labelwise.exports.onnx_file import LOGITS, assemble, export_network, quiet
+from labelwise.exports.onnx_file import assemble, export_network, quiet
 from labelwise.exports.parity import compare_answers, measured_predictions
 from labelwise.links import Consistent, Grouped, Link, require_link
 from labelwise.metrics import average_precision, log_loss_from_logs, reliability
@@ -41,25 +40,23 @@ MAX_MAP_LOSS = 0.005
 MAX_ECE_GAIN = 0.002
 RANGES = 128  # photos that the ranges of the activations come from
 BATCH = 16
-TIMED = 15
 DRAWS = 200
 DRAWN = 4000  # photos at most that intervals are drawn from
 
 
 @dataclass(frozen=True)
 class Figures:
-    """What a file is worth: bytes, mAP, calibration error, log loss, milliseconds per photo."""
+    """What a file is worth: bytes, mAP, calibration error, log loss."""
 
     size: int
     map: float
     ece: float
     log_loss: float
-    milliseconds: float
 
     def __str__(self) -> str:
         return (
             f"{self.size / 1e6:.2f} MB, mAP {self.map:.4f}, ECE {self.ece:.4f}, "
-            f"log loss {self.log_loss:.4f}, {self.milliseconds:.1f} ms per photo"
+            f"log loss {self.log_loss:.4f}"
         )
 
 
@@ -78,12 +75,11 @@ class Quantised:
 
     def __str__(self) -> str:
         ratio = self.before.size / self.after.size
-        speed = self.after.milliseconds / self.before.milliseconds
         return (
             f"on {self.photos:,} photos held out (ECE: 15 bins over all entries)\n"
             f"float32: {self.before}\n"
             f"int8:    {self.after}\n"
-            f"{ratio:.2f} times smaller, {speed:.2f} of the time, link fitted again: {self.link}\n"
+            f"{ratio:.2f} times smaller, link fitted again: {self.link}\n"
             f"{self.judgement}"
         )
 
@@ -125,7 +121,7 @@ def quantised_content(
     held_out = table.subset(np.arange(1, len(table), 2))
     network = export_network(predictor.model, predictor.transform.size)
     before = _file(network, facts)
-    compact = _compacted(_quantise(network, before, fitting))
+    compact = _quantise(network, before, fitting)
     rough = _file(compact, replace(facts, precision="int8", promises=()))
     link = _fitted_anew(predictor.link, measured_predictions(rough, fitting, "fit", watch=watch))
     after = _file(compact, replace(rough.facts, link=link))
@@ -226,36 +222,6 @@ def _quantise(network: ModelProto, model: OnnxModel, table: LabelTable) -> Model
     return small
 
 
-def _compacted(network: ModelProto) -> ModelProto:
-    """Return the same network without what makes a small file large: long names, zero points."""
-    small = ModelProto()
-    small.CopyFrom(network)
-    graph = small.graph
-    sums = {tensor.name for tensor in graph.initializer if tensor.data_type == TensorProto.INT32}
-    for node in graph.node:
-        if node.op_type == "DequantizeLinear" and len(node.input) == 3 and node.input[0] in sums:
-            del node.input[2]
-        if node.op_type in ("QuantizeLinear", "DequantizeLinear", "Constant"):
-            node.name = ""
-    short = {name: name for name in (INPUT, LOGITS, "")}
-
-    def renamed(names: Iterable[str]) -> list[str]:
-        return [short.setdefault(name, f"n{len(short)}") for name in names]
-
-    if any(attribute.HasField("g") for node in graph.node for attribute in node.attribute):
-        return small  # values inside would need names too; no network has had any
-    for node in graph.node:
-        node.input[:], node.output[:] = renamed(node.input), renamed(node.output)
-    used = {name for node in graph.node for name in node.input}
-    kept = [tensor for tensor in graph.initializer if short.get(tensor.name) in used]
-    for tensor in kept:
-        tensor.name = short[tensor.name]
-    weights = [TensorProto.FromString(tensor.SerializeToString()) for tensor in kept]
-    del graph.initializer[:]
-    graph.initializer.extend(weights)
-    return small
-
-
 def _fitted_anew(link: Link, predictions: Predictions) -> Link:
     if isinstance(link, ZeroShare):
         return ZeroShare(_fitted_anew(link.link, predictions), link.ratio)
@@ -275,12 +241,6 @@ def _fitted_anew(link: Link, predictions: Predictions) -> Link:
 
 def _figures(model: OnnxModel, predictions: Predictions) -> Figures:
     link = require_link(model.link, model.name)
-    pixels = np.zeros((1, 3, model.size, model.size), np.uint8)
-    times = []
-    for _ in range(TIMED):
-        start = perf_counter()
-        model.answers(pixels)
-        times.append(perf_counter() - start)
     labels, observed = predictions.labels, predictions.observed
     log_p, log_q = link.log_probs(predictions.logits.astype(np.float64))
     return Figures(
@@ -288,5 +248,4 @@ def _figures(model: OnnxModel, predictions: Predictions) -> Figures:
         float(average_precision(predictions.logits, predictions.majority, observed).value),
         float(reliability(np.exp(log_p), labels, observed, bins=15).ece()),
         float(log_loss_from_logs(log_p, log_q, labels, observed).value),
-        1000 * float(np.median(times[2:])),
     )

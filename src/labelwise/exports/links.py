@@ -35,7 +35,7 @@ def require_exportable(
     if rgb_for is not None and transform.bands is not None:
         raise SettingsError(
             f"{rgb_for} is for models of 8-bit RGB, and this one takes "
-            f"{transform.channels} bands; export it with --format onnx, openvino or "
+            f"{transform.channels} bands; export it with --format onnx or "
             "torch-export, and --input pixels"
         )
 

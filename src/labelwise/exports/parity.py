@@ -30,7 +30,7 @@ from labelwise.base.text import counted
 from labelwise.errors import LabelwiseError
 from labelwise.exports.links import default_thresholds
 from labelwise.models import Predictor
-from labelwise.models.graph_model import GraphAnswers, GraphModel, OnnxModel
+from labelwise.models.graph_model import GraphAnswers, OnnxModel
 from labelwise.models.scoring import Scorer, infer, raise_failure
 from labelwise.pictures import BytesImages, ImageSource
 from labelwise.pictures.decode import is_raw
@@ -156,7 +156,7 @@ class Parity:
 
 
 def assert_parity(
-    model: GraphModel,
+    model: OnnxModel,
     predictor: Predictor,
     images: ImageSource,
     rows: Sequence[int],

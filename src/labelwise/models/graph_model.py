@@ -1,9 +1,5 @@
-"""Exported models as scorers: GraphModel, and OnnxModel, which onnxruntime runs."""
+"""Exported models as scorers: an ``.onnx`` file, which onnxruntime runs."""
 
-import hashlib
-import json
-import os
-from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -15,16 +11,14 @@ from numpy.typing import NDArray
 from onnx import ModelProto, TensorProto, helper
 from PIL import Image
 
-from labelwise.base.text import one_line_of
 from labelwise.decide import Rule
-from labelwise.errors import CheckpointError, ImageError, LabelwiseError, SettingsError
+from labelwise.errors import CheckpointError, ImageError, LabelwiseError
 from labelwise.eyes.session import not_run, open_session
 from labelwise.links import Link, require_link
 from labelwise.models.answer_files import NOT_FINITE, Answer
 from labelwise.models.graph_file import (
     INPUT,
     PIXELS,
-    UNSEALED,
     Facts,
     GraphFeatures,
     content_of,
@@ -32,7 +26,6 @@ from labelwise.models.graph_file import (
     features_of,
     read_model,
 )
-from labelwise.models.run_folder import OPENVINO_FILES
 from labelwise.pictures import ImageSource, Transform
 from labelwise.pictures.prefetch import available_cores, by_threads
 from labelwise.pictures.worker import reason_of
@@ -65,24 +58,39 @@ class GraphTransform(Transform):
 
     is_plain = False
 
-    def __init__(self, model: "GraphModel") -> None:
+    def __init__(self, model: "OnnxModel") -> None:
         super().__init__(**model.facts.transform.spec())
         object.__setattr__(self, "model", model)
 
     def resize(self, image: Image.Image) -> Image.Image:
-        model: GraphModel = self.__dict__["model"]
+        model: OnnxModel = self.__dict__["model"]
         return Image.fromarray(model.pixels(np.asarray(image)).transpose(1, 2, 0))
 
 
-class GraphModel(ABC):
-    """An exported model of any runtime; a :class:`~labelwise.models.scoring.Scorer`."""
+@dataclass(frozen=True, eq=False)
+class OnnxModel:
+    """An exported ``.onnx`` file; a :class:`~labelwise.models.scoring.Scorer`."""
 
+    proto: ModelProto
     facts: Facts
-    name: str
+    name: str = "the exported model"
+    threads: int | None = None
+    _sessions: dict[Part, Any] = field(default_factory=dict, init=False, repr=False)
 
-    @abstractmethod
-    def run(self, part: Part, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """Return the outputs of a part of the graph by name; several threads may call it."""
+    @staticmethod
+    def load(path: str | Path, *, threads: int | None = None) -> "OnnxModel":
+        model = OnnxModel(*read_model(content_of(path), str(path)), str(path), threads)
+        try:
+            shape = model.answers(model.facts.blank()).logits.shape
+        except LabelwiseError:
+            raise
+        except Exception as error:  # onnxruntime's own classes have no common base but this
+            raise not_run(str(path), error) from None
+        if shape != (1, len(model.space)):
+            raise CheckpointError(
+                f"{path} must answer for its {len(model.space):,} labels, got the shape {shape}"
+            )
+        return model
 
     @property
     def size(self) -> int:
@@ -112,7 +120,7 @@ class GraphModel(ABC):
     def caution(self) -> str | None:
         return self.facts.caution
 
-    def fused(self, images: int = 0) -> "GraphModel":
+    def fused(self, images: int = 0) -> "OnnxModel":
         return self
 
     @property
@@ -166,32 +174,6 @@ class GraphModel(ABC):
 
     def decided(self, logits: NDArray[np.float32]) -> GraphAnswers:
         return GraphAnswers(logits, **self.run("decision", {"logits": logits}))
-
-
-@dataclass(frozen=True, eq=False)
-class OnnxModel(GraphModel):
-    """An exported ``.onnx`` file."""
-
-    proto: ModelProto
-    facts: Facts
-    name: str = "the exported model"
-    threads: int | None = None
-    _sessions: dict[Part, Any] = field(default_factory=dict, init=False, repr=False)
-
-    @staticmethod
-    def load(path: str | Path, *, threads: int | None = None) -> "OnnxModel":
-        model = OnnxModel(*read_model(content_of(path), str(path)), str(path), threads)
-        try:
-            shape = model.answers(model.facts.blank()).logits.shape
-        except LabelwiseError:
-            raise
-        except Exception as error:  # onnxruntime's own classes have no common base but this
-            raise not_run(str(path), error) from None
-        if shape != (1, len(model.space)):
-            raise CheckpointError(
-                f"{path} must answer for its {len(model.space):,} labels, got the shape {shape}"
-            )
-        return model
 
     def embed(self, inputs: "Tensor") -> "tuple[Tensor, Tensor]":
         """Return the logits (N, K) of uint8 pixels, and the features that they are sums of."""
@@ -278,135 +260,3 @@ class OnnxModel(GraphModel):
             inputs = [helper.make_tensor_value_info("logits", TensorProto.FLOAT, shape)]
             outputs, threads = outputs[1:], 1
         return open_session(cut(self.proto, inputs, outputs), threads=threads, name=self.name)
-
-
-# A folder of ``export --format openvino`` as a scorer, run by OpenVINO in float32.
-#
-#     model.xml, model.bin   the graph of the ONNX file
-#     labelwise.json         the metadata of the ONNX file, and the hashes of the other two
-#
-# OpenVINO reports its import over the network, except in CI: it is imported as CI does.
-
-
-GRAPH, WEIGHTS, FACTS = OPENVINO_FILES
-OUTPUTS = {PIXELS, "logits", "probability", "label", "none", "ranking"}
-
-
-def openvino_runtime() -> Any:
-    """Return the package ``openvino``, kept from its telemetry; raise with what to install."""
-    before = os.environ.get("CI")
-    os.environ["CI"] = "true"
-    try:
-        import openvino
-    except ImportError as error:
-        raise SettingsError(
-            f"OpenVINO's format needs the package {error.name!r}: pip install 'labelwise[openvino]'"
-        ) from None
-    finally:
-        if before is None:
-            del os.environ["CI"]
-        else:
-            os.environ["CI"] = before
-    return openvino
-
-
-def tensor_of(model: Any, name: str) -> Any:
-    """Return the output of the node that gives the tensor of a name."""
-    return next(
-        output for node in model.get_ops() for output in node.outputs() if name in output.names
-    )
-
-
-def digest(content: bytes) -> str:
-    """Return the hash of a file's bytes."""
-    return hashlib.sha256(content).hexdigest()
-
-
-@dataclass(frozen=True, eq=False)
-class OpenVinoModel(GraphModel):
-    """An exported folder, run by OpenVINO in float32."""
-
-    graph: Any
-    facts: Facts
-    name: str = "the exported model"
-    threads: int | None = None
-    _parts: dict[Part, Any] = field(default_factory=dict, init=False, repr=False)
-
-    @staticmethod
-    def load(folder: str | Path, *, threads: int | None = None) -> "OpenVinoModel":
-        openvino = openvino_runtime()
-        folder = Path(folder)
-        facts = _read_facts(folder)
-        try:
-            graph = openvino.Core().read_model(folder / GRAPH)
-            model = OpenVinoModel(graph, facts, str(folder), threads)
-            model.answers(facts.blank())
-        except Exception as error:  # OpenVINO's own classes have no common base but this
-            reason = one_line_of(error)[:300]
-            raise CheckpointError(f"{folder} cannot be run by OpenVINO: {reason}") from None
-        return model
-
-    def run(self, part: Part, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        if part not in self._parts:
-            self._parts[part] = self._opened(part)
-        outputs = self._parts[part].create_infer_request().infer(inputs)
-        named = ((value, output.names & OUTPUTS) for output, value in outputs.items())
-        return {name: value for value, names in named for name in names}  # not those of nodes
-
-    def _opened(self, part: Part) -> Any:
-        openvino = openvino_runtime()
-        if part == "network":
-            blank = self.facts.blank()
-            network = self._after(PIXELS, [-1, *blank.shape[1:]], blank.dtype.type)
-            return self._compiled(network, self.threads)
-        if part == "decision":
-            return self._compiled(self._after("logits", [-1, len(self.space)], np.float32), 1)
-        graph = self.graph.clone()
-        pixels = openvino.opset13.result(tensor_of(graph, PIXELS))
-        image = [node for node in graph.get_parameters() if "image" in node.output(0).names]
-        return self._compiled(openvino.Model([pixels], image), 1)  # decoders run side by side
-
-    def _after(self, name: str, shape: list[int], dtype: Any) -> Any:
-        openvino = openvino_runtime()
-        graph = self.graph.clone()
-        start = openvino.opset13.parameter(shape, dtype, name=name)
-        users = tensor_of(graph, name).get_target_inputs()
-        ends = [result for result in graph.get_results() if name not in result.output(0).names]
-        for user in users:
-            user.replace_source_output(start.output(0))
-        start.output(0).set_names({name})
-        rest = [node for node in graph.get_parameters() if "thresholds" in node.output(0).names]
-        return openvino.Model(ends, [start, *rest])
-
-    def _compiled(self, model: Any, threads: int | None) -> Any:
-        options: dict[str, Any] = {"INFERENCE_PRECISION_HINT": "f32"}
-        if threads is not None:
-            options["INFERENCE_NUM_THREADS"] = threads
-        return openvino_runtime().Core().compile_model(model, "CPU", options)
-
-
-def _read_facts(folder: Path) -> Facts:
-    try:
-        text = (folder / FACTS).read_text(encoding="utf-8")
-        contents = {name: (folder / name).read_bytes() for name in (GRAPH, WEIGHTS)}
-    except OSError as error:
-        raise CheckpointError(f"{error.filename} cannot be read: {error.strerror}") from None
-    except UnicodeError:
-        raise _damaged(folder / FACTS) from None
-    try:
-        metadata = json.loads(text)
-        hashes, sha256 = metadata.pop("files"), metadata["sha256"]
-        if digest(text.replace(sha256, UNSEALED, 1).encode()) != sha256:
-            raise _damaged(folder / FACTS)
-        for name, content in contents.items():
-            if digest(content) != hashes[name]:
-                raise _damaged(folder / name)
-        return Facts.read(metadata)
-    except (LookupError, TypeError, ValueError, AttributeError, RecursionError):
-        raise _damaged(folder / FACTS) from None
-
-
-def _damaged(file: Path) -> CheckpointError:
-    return CheckpointError(
-        f"{file} is damaged or was changed after it was written; copy or export it again"
-    )

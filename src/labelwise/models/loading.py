@@ -2,7 +2,6 @@
 
     a run or model folder   model.json, model.safetensors             torch runs it
     an exported file        NAME.onnx                                 onnxruntime runs it
-    an exported folder      model.xml, model.bin, labelwise.json      OpenVINO runs it
 
 Each on a disk or in a bucket; a model folder also on a hub, as ``hf://OWNER/NAME``. What comes back
 is a :class:`DeployedModel`, for ``labelwise.score``.
@@ -17,7 +16,7 @@ from labelwise.calibration.auto import link_to_spec
 from labelwise.decide.rules import rule_to_spec
 from labelwise.errors import CheckpointError, SettingsError
 from labelwise.models.graph_file import content_of, features_of, read_model
-from labelwise.models.run_folder import MODEL_FILES, OPENVINO_FILES, fetched_run
+from labelwise.models.run_folder import MODEL_FILES, fetched_run
 from labelwise.models.spec import MODEL_FILE, NOT_CALIBRATED, BackboneSpec, HeadSpec, ModelSpec
 
 if TYPE_CHECKING:
@@ -31,16 +30,16 @@ def load_model(place: str | Path, device: str = "cpu") -> "DeployedModel":
     if not is_exported(path):
         if not path.is_dir():
             what = "is a file of another kind" if path.exists() else "is not there"
-            forms = "a model is the folder of a run, an .onnx file or an OpenVINO folder"
+            forms = "a model is the folder of a run or an .onnx file"
             raise CheckpointError(f"{place} {what}; {forms}")
         from labelwise.models.predictor import Predictor
 
         return Predictor.load(path, device)
     if device != "cpu":
         raise SettingsError(f"an exported model runs on the cpu, got --device {device}")
-    from labelwise.models.graph_model import OnnxModel, OpenVinoModel
+    from labelwise.models.graph_model import OnnxModel
 
-    return OpenVinoModel.load(path) if path.is_dir() else OnnxModel.load(path)
+    return OnnxModel.load(path)
 
 
 def spec_of(place: Path) -> ModelSpec:
@@ -50,11 +49,6 @@ def spec_of(place: Path) -> ModelSpec:
     """
     if not is_exported(place):
         return ModelSpec.load(place / MODEL_FILE)
-    if place.is_dir():
-        raise SettingsError(
-            f"{place} is for OpenVINO, which predicts with it; an index, or a server, takes the "
-            "folder of a run or an .onnx file"
-        )
     content = content_of(place)
     proto, facts = read_model(content, str(place))
     features = features_of(proto)
@@ -91,14 +85,14 @@ def caution_of(place: Path) -> str | None:
 
 def is_exported(place: Path) -> bool:
     """Return whether a place holds a model that another runtime than torch runs."""
-    return place.suffix.lower() == ".onnx" or (place / OPENVINO_FILES[0]).is_file()
+    return place.suffix.lower() == ".onnx"
 
 
 def model_files(place: Path) -> tuple[Path, ...]:
     """Return the files that make up a model: what another machine needs of it."""
     if not place.is_dir():
         return (place,)
-    return tuple(place / name for name in (OPENVINO_FILES if is_exported(place) else MODEL_FILES))
+    return tuple(place / name for name in MODEL_FILES)
 
 
 def refuse_program(place: Path) -> None:

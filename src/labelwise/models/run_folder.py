@@ -68,7 +68,6 @@ FILES = (
     SEEN_FILE,
 )
 MODEL_FILES = (MODEL_FILE, WEIGHTS_FILE)
-OPENVINO_FILES = ("model.xml", "model.bin", "labelwise.json")  # an exported folder
 NOT_RESULTS = ("checkpoint", "tensorboard", "wandb", "mlflow", "folds", "trials")
 # Sent to a bucket after all others, in this order: what says that others are there.
 SENT_LAST = (MODEL_FILE, "state.json", "evaluation.json", "settings.yaml")
@@ -328,7 +327,7 @@ def fetched_run(place: str | Path, part: RunPart = "results") -> Path:
         return part in ("all", "model") or name.split("/")[0] not in NOT_RESULTS
 
     def model_turn(name: str, there: bool) -> int | None:
-        return 0 if name in (*MODEL_FILES, *OPENVINO_FILES) else None
+        return 0 if name in MODEL_FILES else None
 
     mirror = Mirror(folder, storage, model_turn if part == "model" else _turn)
     with locked(folder):
