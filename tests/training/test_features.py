@@ -9,11 +9,11 @@ from PIL import Image
 from tiny_run import Hearing, tiny_settings, tiny_table
 from typed import must_run
 
+from labelwise.base.convex import CoinLoss
 from labelwise.base.progress import Silent
 from labelwise.errors import DataError, LabelwiseError, SettingsError
 from labelwise.learn.backbones import create_backbone
 from labelwise.learn.methods import METHODS, make_objective
-from labelwise.learn.objectives.convex import CoinLoss
 from labelwise.models import Predictor
 from labelwise.models.run_folder import RunFolder
 from labelwise.pictures import ArrayImages

@@ -6,7 +6,7 @@ import torch
 from sklearn.linear_model import LogisticRegression
 from torch.nn.functional import one_hot
 
-from labelwise.learn.objectives.convex import CoinLoss, ShareLoss
+from labelwise.base.convex import CoinLoss, ShareLoss
 from labelwise.training import solve as solver
 from labelwise.training.solve import Design, minimise, solve
 

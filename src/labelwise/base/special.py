@@ -24,19 +24,29 @@ STEPS = 50
 
 
 def fit_slope_and_offset(
-    odds: Numbers, outcome: Numbers, precision: Numbers, center: Numbers = START
+    odds: Numbers,
+    outcome: Numbers,
+    precision: Numbers,
+    center: Numbers = START,
+    weight: Numbers | float = 1.0,
 ) -> tuple[Numbers, Numbers]:
-    """Return (a, b) and their covariance (2, 2) for log-odds (n,) and outcomes in [0, 1] (n,)."""
-    design = np.stack([odds, np.ones(len(odds))], 1)
-    weights, curvature = center.copy(), np.diag(precision)
+    """Return (a, b) and their covariance (2, 2) for log-odds (n,) and outcomes in [0, 1] (n,).
+
+    Log-odds (n, K) make K fits at once: (K, 2) and (K, 2, 2). ``center`` is one or of each fit.
+    """
+    weights = np.broadcast_to(center, (*odds.shape[1:], 2)).astype(np.float64)
     for _ in range(STEPS):
-        p = expit(design @ weights)
-        gradient = design.T @ (p - outcome) + precision * (weights - center)
-        curvature = (design * (p * (1 - p))[:, None]).T @ design + np.diag(precision)
-        step = np.linalg.solve(curvature, gradient)
-        step *= min(1.0, 1.0 / max(np.abs(step).max(), 1e-12))
-        weights = weights - step
-        if np.abs(step).max() < 1e-9:
+        p = expit(odds * weights[..., 0] + weights[..., 1])
+        wrong, bend = weight * (p - outcome), weight * p * (1 - p)
+        gradient = np.stack([(wrong * odds).sum(0), wrong.sum(0)], -1)
+        gradient += precision * (weights - center)
+        cross = (bend * odds).sum(0)
+        rows = [(bend * odds * odds).sum(0), cross, cross, bend.sum(0)]
+        curvature = np.stack(rows, -1).reshape(*weights.shape, 2) + np.diag(precision)
+        step = np.linalg.solve(curvature, gradient[..., None])[..., 0]
+        largest = np.abs(step).max(-1, keepdims=True)
+        weights = weights - step / np.maximum(largest, 1.0)
+        if largest.max(initial=0.0) < 1e-9:
             break
     return weights, np.asarray(np.linalg.inv(curvature), np.float64)
 

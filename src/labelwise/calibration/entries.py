@@ -99,6 +99,12 @@ class Entries:
                 seen, zero = self.observed[rows], u.dtype.type(0)
                 yield np.where(seen, u, zero), np.where(seen, y, zero), seen.astype(u.dtype)
 
+    def whole(self) -> tuple[Numbers, Numbers, Numbers]:
+        """Return u, y and w (N, K) of all rows in float64."""
+        blocks = [(u, y, np.ones_like(y) if w is None else w) for u, y, w in self.rows()]
+        u, y, w = (np.concatenate(side).astype(np.float64) for side in zip(*blocks, strict=True))
+        return u, y, w
+
     def columns(self) -> Iterator[tuple[Numbers, Numbers]]:
         step = max(1, COLUMNS // len(self.logits))
         for first in range(0, self.num_labels, step):

@@ -347,8 +347,7 @@ def few_labels(
 ) -> FewLabels:
     """Return what few labelled photos say of scores; ``pool`` (M, K) holds those of all photos."""
     entries = read_entries(logits, labels, link, observed)
-    blocks = [(u, y, np.ones_like(y) if w is None else w) for u, y, w in entries.rows()]
-    u, y, w = (np.concatenate(column).astype(np.float64) for column in zip(*blocks, strict=True))
+    u, y, w = entries.whole()
     every = u
     if pool is not None:
         every = limited_log_odds(link, to_numpy(pool).astype(np.float64), entries.limit)

@@ -21,17 +21,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from labelwise.base.convex import ShareLoss
 from labelwise.base.files import write_text
 from labelwise.base.progress import Watch
 from labelwise.errors import DataError, SettingsError
-from labelwise.learn.objectives.convex import ShareLoss
 from labelwise.papers.comparison import table_page
 from labelwise.papers.protocols import TRANSFER
 from labelwise.papers.sources import Frozen, holds_files
 from labelwise.tables import LabelTable, load, with_validation
 from labelwise.training.features import compute, content_key
 from labelwise.training.solve import Design, minimise
-from labelwise.types import Targets, nearest
+from labelwise.types import nearest
 
 TOLERANCE = 1e-10  # of the loss may be left to gain
 L2_WEIGHTS = tuple(float(weight) for weight in np.logspace(-6, 5, 45))
@@ -42,7 +42,7 @@ def softmax_path(
 ) -> dict[float, tuple[Tensor, Tensor]]:
     """Return W (D, K) and b (K,) by L2 weight, the strongest first; computed in float64."""
     design = Design.of(features, standardise=False)
-    loss = ShareLoss.of(Targets(labels.double(), None)).to(design.rows).bounded()
+    loss = ShareLoss.of(labels.double()).to(design.rows).bounded()
     w = design.rows.new_zeros(design.rows.shape[1], loss.num_labels)
     path = {}
     for l2 in sorted(l2_weights, reverse=True):

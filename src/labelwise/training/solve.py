@@ -24,9 +24,9 @@ import torch
 from torch import Tensor
 
 from labelwise.base.allocator import memory_bytes
+from labelwise.base.convex import ConvexLoss, Derivatives
 from labelwise.errors import SettingsError
 from labelwise.learn.heads import LinearHead
-from labelwise.learn.objectives.convex import ConvexLoss, Derivatives
 from labelwise.models import Model
 from labelwise.pictures import FeatureRows
 from labelwise.pictures.memory import MappedFeatures
@@ -100,7 +100,7 @@ def _features(training: Training, split: str) -> Tensor:
     return features.to(device) if device.type == "cuda" else features  # others have no float64
 
 
-def _loss(training: Training, split: str) -> ConvexLoss | None:
+def _loss(training: Training, split: str) -> ConvexLoss[Tensor] | None:
     labels, observed = training.targets(split)
     kept = labels.double() if labels.is_floating_point() else labels.float()  # 0 and 1 are exact
     return training.objective.convex(Targets(kept, observed))
@@ -197,9 +197,9 @@ class Solution:
 
 def solve(
     features: Tensor,
-    loss: ConvexLoss,
+    loss: ConvexLoss[Tensor],
     val_features: Tensor,
-    val_loss: ConvexLoss,
+    val_loss: ConvexLoss[Tensor],
     *,
     tolerance: float = EXACT,
     tried: Callable[[float, float], None] = lambda _l2, _loss: None,
@@ -211,7 +211,9 @@ def solve(
     some rows is a guess, more so for rare labels. ``tried`` is told each weight and its loss.
     """
     exact = Design.of(features)
-    loss, val_loss = loss.on(features.device), val_loss.on(features.device)
+    loss, val_loss = (
+        side.each(lambda values: values.to(features.device)) for side in (loss, val_loss)
+    )
     rough = exact.to(torch.float32)
     path = _Path(rough, loss, exact.seen(val_features).to(rough.rows), val_loss, tried)
     path.search()
@@ -221,7 +223,7 @@ def solve(
     return Solution(*exact.linear(w), l2)
 
 
-def _portions(loss: ConvexLoss, rows: Tensor) -> Iterator[tuple[slice, ConvexLoss]]:
+def _portions(loss: ConvexLoss[Tensor], rows: Tensor) -> Iterator[tuple[slice, ConvexLoss[Tensor]]]:
     """Yield columns and the loss of their labels as the rows are, with so many logits at once."""
     most = AT_ONCE_ON_GPU if rows.is_cuda else AT_ONCE
     together = loss.num_labels if loss.joint else max(1, most // len(rows))
@@ -234,7 +236,7 @@ def _portions(loss: ConvexLoss, rows: Tensor) -> Iterator[tuple[slice, ConvexLos
 
 
 def _solved(
-    design: Design, loss: ConvexLoss, l2: Tensor, start: Tensor, *, tolerance: float
+    design: Design, loss: ConvexLoss[Tensor], l2: Tensor, start: Tensor, *, tolerance: float
 ) -> Tensor:
     """Return what :func:`minimise` does, of a loss in any type, some labels at a time."""
     parts = [
@@ -249,9 +251,9 @@ class _Path:
     """The rough optima of the l2 weights that were tried, and how they do on validation."""
 
     design: Design
-    loss: ConvexLoss
+    loss: ConvexLoss[Tensor]
     val_rows: Tensor
-    val_loss: ConvexLoss
+    val_loss: ConvexLoss[Tensor]
     tried: Callable[[float, float], None]
     found: dict[float, Tensor] = field(default_factory=dict)  # by the power of ten of the weight
     sums: dict[float, Tensor] = field(default_factory=dict)  # validation losses of each problem
@@ -330,7 +332,7 @@ class _Path:
 
 
 def minimise(
-    design: Design, loss: ConvexLoss, l2: Tensor, start: Tensor, *, tolerance: float = EXACT
+    design: Design, loss: ConvexLoss[Tensor], l2: Tensor, start: Tensor, *, tolerance: float = EXACT
 ) -> Tensor:
     """Return the optimum (r + 1, K) for weights l2 (1, K), by Newton steps from ``start``."""
     solution, columns = start.clone(), torch.arange(start.shape[1], device=start.device)
@@ -373,8 +375,8 @@ def minimise(
 
 def _newton_step(
     rows: Tensor,
-    loss: ConvexLoss,
-    at: Derivatives,
+    loss: ConvexLoss[Tensor],
+    at: Derivatives[Tensor],
     penalty: Tensor,
     preconditioner: Tensor,
     wanted: Tensor,

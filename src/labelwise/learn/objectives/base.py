@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from labelwise.base.arrays import Array, mask_tensor, to_tensor
+from labelwise.base.convex import ConvexLoss
 from labelwise.base.distributed import gather_rows, world_size
 from labelwise.errors import SettingsError, require
-from labelwise.learn.objectives.convex import ConvexLoss
 from labelwise.links import Link, Sigmoid, require_link
 from labelwise.types import DatasetFacts, Outputs, Targets
 
@@ -217,7 +217,7 @@ class Objective(nn.Module, ABC):
         """Return the link to deploy, which the trained model's logits of its rows may tell."""
         return self.link
 
-    def convex(self, targets: Targets) -> ConvexLoss | None:
+    def convex(self, targets: Targets) -> ConvexLoss[Tensor] | None:
         """Return the loss of all rows, up to a factor; None where it is not known to be convex."""
         return None
 

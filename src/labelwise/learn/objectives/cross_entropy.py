@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid, softplus
 
+from labelwise.base.convex import CoinLoss, ConvexLoss
 from labelwise.errors import require
 from labelwise.learn.objectives.base import (
     EpochsSeen,
@@ -26,7 +27,6 @@ from labelwise.learn.objectives.base import (
     one_of,
     reviewed_rows,
 )
-from labelwise.learn.objectives.convex import CoinLoss, ConvexLoss
 from labelwise.links import (
     CROSS_ENTROPY,
     EASY_NEGATIVES,
@@ -322,8 +322,8 @@ class BCE(Objective):
         seen = loss if observed is None else torch.where(observed, loss, 0.0)
         return masked_mean(seen.sum(dim=1), reviewed_rows(observed))
 
-    def convex(self, targets: Targets) -> ConvexLoss:
-        loss = CoinLoss.of(targets)
+    def convex(self, targets: Targets) -> ConvexLoss[Tensor]:
+        loss = CoinLoss.of(targets.labels, targets.observed)
         if self.pos_weight is None:
             return loss
         return CoinLoss(loss.present * self.pos_weight.to(loss.present), loss.absent)

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid, softplus
 
+from labelwise.base.convex import CoinLoss, ConvexLoss
 from labelwise.errors import require
 from labelwise.learn.objectives.base import (
     EpochsSeen,
@@ -16,7 +17,6 @@ from labelwise.learn.objectives.base import (
     one_of,
     row_numbers,
 )
-from labelwise.learn.objectives.convex import CoinLoss, ConvexLoss
 from labelwise.learn.objectives.cross_entropy import bce_loss
 from labelwise.links import Sigmoid
 from labelwise.types import DatasetFacts, Outputs, Targets
@@ -89,7 +89,7 @@ class AN(Objective):
         labels = targets.labels
         return smoothed_bce_loss(outputs.logits, labels, self.smoothing, self.eps_mode).mean()
 
-    def convex(self, targets: Targets) -> ConvexLoss | None:
+    def convex(self, targets: Targets) -> ConvexLoss[Tensor] | None:
         labels = _known(targets)
         smooth = labels + self.smoothing * (1 - 2 * labels)
         return CoinLoss(smooth, 1 - smooth) if self.eps_mode == "stable" else None
@@ -109,7 +109,7 @@ class WAN(Objective):
         loss = wan_loss(outputs.logits, targets.labels, self.eps_mode)
         return loss.mean() if self.per == "entry" else loss.sum(dim=1).mean()
 
-    def convex(self, targets: Targets) -> ConvexLoss | None:
+    def convex(self, targets: Targets) -> ConvexLoss[Tensor] | None:
         labels = _known(targets)
         absent = (1 - labels) / max(labels.shape[1] - 1, 1)
         return CoinLoss(labels, absent) if self.eps_mode == "stable" else None
@@ -144,8 +144,8 @@ class IU(Objective):
             loss = torch.where(targets.observed, loss, 0.0)
         return loss.mean()
 
-    def convex(self, targets: Targets) -> ConvexLoss | None:
-        return CoinLoss.of(targets) if self.eps_mode == "stable" else None
+    def convex(self, targets: Targets) -> ConvexLoss[Tensor] | None:
+        return CoinLoss.of(targets.labels, targets.observed) if self.eps_mode == "stable" else None
 
 
 class SmoothedBCE(Objective):
@@ -161,9 +161,9 @@ class SmoothedBCE(Objective):
         loss = smoothed_bce_loss(outputs.logits, targets.labels, self.smoothing, self.eps_mode)
         return masked_mean(loss, targets.observed)
 
-    def convex(self, targets: Targets) -> ConvexLoss | None:
+    def convex(self, targets: Targets) -> ConvexLoss[Tensor] | None:
         smooth = targets.labels + self.smoothing * (1 - 2 * targets.labels)
-        loss = CoinLoss.of(Targets(smooth, targets.observed))
+        loss = CoinLoss.of(smooth, targets.observed)
         return loss if self.eps_mode == "stable" else None
 
 

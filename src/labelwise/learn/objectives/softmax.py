@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import log_softmax, pad, softplus
 
+from labelwise.base.convex import ConvexLoss, ShareLoss
 from labelwise.errors import require
 from labelwise.learn.objectives.base import (
     Objective,
@@ -14,7 +15,6 @@ from labelwise.learn.objectives.base import (
     reviewed_rows,
     select_top_n,
 )
-from labelwise.learn.objectives.convex import ConvexLoss, ShareLoss
 from labelwise.links import Sigmoid, Softmax, SoftmaxOrNoneLink, with_none
 from labelwise.types import Outputs, Targets
 
@@ -247,8 +247,8 @@ class SoftmaxCrossEntropy(Objective):
         loss = softmax_loss(observed_log_softmax(logits, targets.observed), targets.labels)
         return masked_mean(loss, targets.labels.sum(dim=1) > 0)
 
-    def convex(self, targets: Targets) -> ConvexLoss:
-        return ShareLoss.of(targets, temperature=self.temperature)
+    def convex(self, targets: Targets) -> ConvexLoss[Tensor]:
+        return ShareLoss.of(targets.labels, targets.observed, temperature=self.temperature)
 
 
 # Softmax with one more answer, "none", whose logit is 0: for images with at most one label.
@@ -281,8 +281,8 @@ class SoftmaxOrNone(Objective):
         loss = torch.where(labelled, softmax_loss(log_p, targets.labels), -log_none)
         return masked_mean(loss, reviewed_rows(targets.observed))
 
-    def convex(self, targets: Targets) -> ConvexLoss:
-        return ShareLoss.of(targets, none=True)
+    def convex(self, targets: Targets) -> ConvexLoss[Tensor]:
+        return ShareLoss.of(targets.labels, targets.observed, none=True)
 
 
 # Images without labels: uniform KL (Lee et al. 2018), max confidence (Hein et al. 2019).

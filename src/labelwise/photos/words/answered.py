@@ -20,13 +20,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import softplus
 
+from labelwise.base.convex import CoinLoss
 from labelwise.base.special import expit, logit
 from labelwise.calibration import FewLabels, few_labels
-from labelwise.learn.objectives.convex import CoinLoss
 from labelwise.links import Sigmoid
 from labelwise.photos.words.text_image import TextHead
 from labelwise.training.solve import Design, minimise
-from labelwise.types import Targets
 
 POWERS = (1.0, 0.5, 0.0, -0.5, -1.0, -1.5, -2.0)  # of ten, of l2 as a multiple of the answers
 FOLDS = 5
@@ -76,7 +75,7 @@ def answered_head(
     x, y = features.double(), labels.double()
     known = torch.ones_like(y, dtype=torch.bool) if observed is None else observed
     every = x if pool is None else pool
-    answers = CoinLoss.of(Targets(y, known))
+    answers = CoinLoss.of(y, known)
     scores = text.scores(every)
     few = few_labels(text.scores(x), y, None, known, pool=scores)
     spread = every.std(dim=0, correction=0).double()
@@ -120,7 +119,7 @@ def _left_out(
     text: TextHead,
     few: FewLabels,
     x: Tensor,
-    answers: CoinLoss,
+    answers: CoinLoss[Tensor],
     heads: "_Shared | _Own",
     parts: Tensor,
 ) -> tuple[Tensor, Tensor]:
@@ -150,7 +149,7 @@ class _Shared:
     photos weigh nothing; the next strength starts from the one before.
     """
 
-    def __init__(self, x: Tensor, answers: CoinLoss) -> None:
+    def __init__(self, x: Tensor, answers: CoinLoss[Tensor]) -> None:
         self._design = Design.of(x, standardise=False, free_bias=False)
         self._answers = answers
 
@@ -193,7 +192,7 @@ class _Own:
     with standardised features Z. This is the optimum of one design for all words, in m^3 steps.
     """
 
-    def __init__(self, x: Tensor, answers: CoinLoss, known: Tensor) -> None:
+    def __init__(self, x: Tensor, answers: CoinLoss[Tensor], known: Tensor) -> None:
         self._mean = x.mean(dim=0)
         most = max(1, int(known.sum(dim=0).max()))
         order = (~known).to(torch.uint8).argsort(dim=0, stable=True)[:most]

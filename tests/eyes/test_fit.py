@@ -1,0 +1,220 @@
+"""The cross-fitted head.
+
+Oracles: scikit-learn of equal penalty on the rows of each fold, SciPy's optimiser for the
+calibrator, rows that do not see their own label.
+"""
+
+import numpy as np
+import pytest
+from scipy.optimize import minimize
+from sklearn.linear_model import LogisticRegression
+
+from labelwise.base.convex import CoinLoss, ShareLoss
+from labelwise.base.newton import Design
+from labelwise.calibration.shrunken import shrunken
+from labelwise.errors import DataError
+from labelwise.eyes import fit as module
+from labelwise.eyes.fit import deal_folds, fit
+from labelwise.links import Sigmoid, Softmax
+from labelwise.metrics import log_loss
+
+
+def draw(rows, features=12, labels=3, seed=0, noise=1.0, spread=4.0):
+    rng = np.random.default_rng(seed)
+    truth = np.random.default_rng(99).normal(size=(features, labels))
+    x = rng.normal(size=(rows, features)) * np.geomspace(0.3, spread, features)
+    v = (x @ truth / features**0.5 - 0.5) / noise
+    return x.astype(np.float32) + 2, (rng.random((rows, labels)) < 1 / (1 + np.exp(-v))).astype(
+        np.float32
+    )
+
+
+def sklearns(features, labels, strength, scale):
+    """Return the logits of scikit-learn's head with an L2 weight per row, for scaled features."""
+    peer = LogisticRegression(
+        C=1 / (strength * len(labels)), solver="newton-cholesky", tol=1e-12, max_iter=500
+    )
+    peer.fit(features / scale, labels)
+    return lambda rows: (rows / scale) @ peer.coef_[0] + peer.intercept_[0]
+
+
+@pytest.mark.parametrize(("rows", "features"), [(150, 12), (60, 90)])
+def test_every_fold_and_the_head_of_all_rows_are_scikit_learns(rows, features, monkeypatch):
+    monkeypatch.setattr(module, "FINE", 1e-12)
+    x, y = draw(rows, features)
+    fitted = fit(x, y)
+    spread = x.std(0, dtype=np.float64)
+    scale = np.sqrt(spread * np.sqrt((spread**2).mean()))
+    assert set(np.bincount(fitted.folds)) <= {rows // 5, rows // 10}
+    for label in range(3):
+        strength = fitted.strength[label]
+        everyone = sklearns(x, y[:, label], strength, scale)
+        np.testing.assert_allclose(fitted.logits(x)[:, label], everyone(x), atol=1e-4)
+        for fold in range(fitted.folds.max() + 1):
+            held = fitted.folds == fold
+            logits = sklearns(x[~held], y[~held, label], strength, scale)(x[held])
+            np.testing.assert_allclose(fitted.out_of_fold[held, label], logits, atol=2e-3)
+
+
+def test_a_row_never_sees_its_own_label():
+    """Oracle: another label for a row leaves its own out-of-fold logits where strengths are."""
+    x, y = draw(80, seed=3)
+    folds = np.arange(80) % 4
+    other = y.copy()
+    other[folds == 2] = 1 - other[folds == 2]
+    paths = []
+    for labels in (y, other):
+        targets = module._Targets.of(labels, None)
+        coins = CoinLoss.of(labels.astype(np.float64))
+        parts = (Design.of(x), coins, Sigmoid(), targets, folds, lambda _power, _loss: None)
+        path = module._Path(*parts)
+        path.attempt(0.0)
+        paths.append(path.logits(path.found[0.0]))
+    np.testing.assert_allclose(paths[0][folds == 2], paths[1][folds == 2], rtol=1e-6)
+    assert np.abs(paths[0] - paths[1])[folds != 2].min() > 0
+
+
+def test_unknown_labels_are_left_out():
+    """Oracle: the same head whatever an unknown entry holds; scikit-learn without these rows."""
+    x, y = draw(150, seed=5)
+    known = np.random.default_rng(0).random(y.shape) < 0.7
+    fitted = fit(x, y, known)
+    other = fit(x, np.where(known, y, 1 - y), known)
+    np.testing.assert_array_equal(fitted.weight, other.weight)
+    np.testing.assert_array_equal(fitted.out_of_fold, other.out_of_fold)
+    spread = x.std(0, dtype=np.float64)
+    scale = np.sqrt(spread * np.sqrt((spread**2).mean()))
+    rows = known[:, 0]
+    per_row = fitted.strength[0] * len(x) / rows.sum()
+    logits = sklearns(x[rows], y[rows, 0], per_row, scale)(x)
+    np.testing.assert_allclose(fitted.logits(x)[:, 0], logits, atol=1e-3)
+
+
+def test_folds_hold_whole_groups_and_the_same_share_of_rare_labels():
+    rng = np.random.default_rng(0)
+    labels = (rng.random((100, 6)) < [0.5, 0.3, 0.1, 0.1, 0.05, 0.05]).astype(float)
+    fold = deal_folds(labels, 5)
+    assert set(np.bincount(fold)) == {20}
+    counts = np.stack([labels[fold == number].sum(0) for number in range(5)])
+    assert (counts.max(0) - counts.min(0) <= np.maximum(2, 0.4 * counts.mean(0))).all()
+    groups = rng.integers(0, 25, 100)
+    together = deal_folds(labels, 5, groups=groups)
+    assert all(len(set(together[groups == group])) == 1 for group in set(groups))
+    assert set(together) == set(range(5))
+
+
+def test_the_strength_is_near_the_best_for_new_rows():
+    """Oracle: heads of a grid of strengths, on 4,000 new rows of the same law."""
+    x, y = draw(200, features=40, seed=1, noise=2.0)
+    new, truth = draw(4000, features=40, seed=2, noise=2.0)
+    fitted = fit(x, y)
+    spread = x.std(0, dtype=np.float64)
+    scale = np.sqrt(spread * np.sqrt((spread**2).mean()))
+
+    def loss(logits):
+        return CoinLoss.of(truth.astype(np.float64)).rows(logits).mean()
+
+    grid = []
+    for strength in np.logspace(-4, 1, 16):
+        logits = [sklearns(x, y[:, k], strength, scale)(new) for k in range(3)]
+        grid.append(loss(np.stack(logits, 1)))
+    assert loss(fitted.logits(new).astype(np.float64)) < min(grid) * 1.01
+
+
+def test_the_calibrator_is_the_mode_of_its_normal_laws():
+    """Oracle: SciPy's minimiser on the formulas of the module."""
+    rng = np.random.default_rng(4)
+    u = rng.normal(size=(60, 2)) * 3
+    y = (rng.random((60, 2)) < 1 / (1 + np.exp(-(0.6 * u + [0.8, -0.2])))).astype(float)
+
+    def cost(line, odds, labels, center, deviation):
+        z = line[0] * odds + line[1]
+        prior = (((line - center) / deviation) ** 2).sum() / 2
+        return (np.logaddexp(0, z) - labels * z).sum() + prior
+
+    shared = minimize(cost, [1, 0], (u, y, np.array([1, 0]), np.array([0.3, 0.5])), tol=1e-10).x
+    link = shrunken(u, y)
+    for k in range(2):
+        own = minimize(cost, shared, (u[:, k], y[:, k], shared, np.array([0.25, 0.5])), tol=1e-10)
+        np.testing.assert_allclose([link.slope[k], link.offset[k]], own.x, atol=1e-4)
+
+
+def test_a_softmax_is_cross_fitted_with_a_temperature():
+    """Oracles: scikit-learn's multinomial head; the out-of-fold loss on a grid of temperatures."""
+    x, _ = draw(150, seed=7, spread=1.0)
+    classes = np.random.default_rng(1).permutation(np.arange(150) % 4)
+    x[np.arange(150), classes] += 1.0
+    labels = np.eye(4, dtype=np.float32)[classes]
+    fitted = fit(x, labels, loss=ShareLoss.of(labels.astype(np.float64)), link=Softmax())
+    spread = x.std(0, dtype=np.float64)
+    scale = np.sqrt(spread * np.sqrt((spread**2).mean()))
+    assert len(set(fitted.strength)) == 1
+    inverse = 1 / (fitted.strength[0] * 150)
+    peer = LogisticRegression(C=inverse, tol=1e-10, max_iter=5000).fit(x / scale, classes)
+    logits = fitted.logits(x)
+    ours = logits - logits.mean(1, keepdims=True)
+    theirs = peer.decision_function(x / scale)
+    ratio = (ours * theirs).sum() / (theirs**2).sum()  # the temperature
+    np.testing.assert_allclose(ours, ratio * theirs, atol=2e-3)
+
+    def cost(slope):
+        z = slope / ratio * fitted.out_of_fold.astype(np.float64)
+        total = (np.log(np.exp(z).sum(1)) - z[np.arange(150), classes]).sum()
+        return total + (slope - 1) ** 2 / 0.3**2 / 2
+
+    grid = np.linspace(0.2, 2, 1801)
+    assert ratio == pytest.approx(grid[np.argmin([cost(slope) for slope in grid])], abs=2e-3)
+
+
+def test_labels_in_portions_are_solved_as_all_at_once(monkeypatch):
+    x, y = draw(120, labels=7, seed=5)
+    y[:, 4] = 0  # a label that is never present gets its half entry in its own portion
+    expected = fit(x, y)
+    monkeypatch.setattr(module, "AT_ONCE", 3 * 5 * 120 + 5)
+    found = fit(x, y)
+    np.testing.assert_allclose(found.out_of_fold, expected.out_of_fold, atol=5e-2)
+    np.testing.assert_allclose(found.weight, expected.weight, atol=5e-3)
+
+
+def test_tensors_give_what_arrays_give():
+    torch = pytest.importorskip("torch")
+    x, y = draw(90, seed=2)
+    array, tensor = fit(x, y), fit(torch.from_numpy(x), y)
+    np.testing.assert_allclose(tensor.weight.numpy(), array.weight, atol=1e-4)
+    np.testing.assert_allclose(tensor.out_of_fold, array.out_of_fold, atol=1e-2)
+    np.testing.assert_array_equal(tensor.folds, array.folds)
+
+
+@pytest.mark.parametrize("rows", [10, 20, 50])
+def test_few_photos_are_never_worse_than_the_base_rate_beyond_chance(rows):
+    """Oracle: the shares of the labels alone, on 1,000 new rows; features that say nothing."""
+    worse = []
+    for seed in range(25):
+        rng = np.random.default_rng(seed)
+        x = rng.normal(size=(rows + 1000, 64)).astype(np.float32)
+        y = (rng.random((rows + 1000, 6)) < 0.25).astype(np.float32)
+        fitted = fit(x[:rows], y[:rows])
+        new = y[rows:]
+        base = np.broadcast_to((y[:rows].sum(0) + 0.5) / (rows + 1), new.shape)
+        losses = [
+            log_loss(probs, new).value for probs in (fitted.link(fitted.logits(x[rows:])), base)
+        ]
+        worse.append(losses[0] - losses[1])
+    assert np.mean(worse) < 0.02
+    assert max(worse) < 0.15
+
+
+def test_one_labelled_row_is_an_error():
+    x, y = draw(2)
+    with pytest.raises(DataError, match="there is 1 labelled row; label more photos"):
+        fit(x[:1], y[:1])
+    with pytest.raises(DataError, match="there is 1 group of labelled rows"):
+        fit(x, y, groups=np.array(["a", "a"]))
+
+
+def test_labels_that_are_never_absent_leave_the_probabilities_as_they_are():
+    x, y = draw(60)
+    y[:] = 1
+    fitted = fit(x, y, loss=CoinLoss.of(y.astype(np.float64)))
+    assert isinstance(fitted.link, Sigmoid)
+    assert "could not be calibrated" in fitted.notes[0]
