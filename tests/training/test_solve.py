@@ -8,7 +8,8 @@ from torch.nn.functional import one_hot
 
 from labelwise.base.convex import CoinLoss, ShareLoss
 from labelwise.training import solve as solver
-from labelwise.training.solve import Design, minimise, solve
+from labelwise.training.solve import _Design as Design
+from labelwise.training.solve import minimise, solve
 
 TIGHT = 1e-14
 

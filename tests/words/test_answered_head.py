@@ -11,11 +11,11 @@ from sklearn.metrics import average_precision_score
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from labelwise.base.convex import CoinLoss
+from labelwise.base.newton import Design, minimise
 from labelwise.calibration import few_labels
 from labelwise.photos.words import answered
 from labelwise.photos.words.answered import APART, POWERS, _folds, answered_head
 from labelwise.photos.words.text_image import TextHead
-from labelwise.training.solve import Design, minimise
 
 FEATURES, LABELS = 60, 6
 
@@ -37,8 +37,9 @@ def draw(rows, seed, error=0.6, levels=-1.5):
 def test_the_penalty_is_on_the_distance_from_the_offset(free_bias):
     x, y, text = draw(40, seed=1)
     offset, l2 = text.scores(x), torch.full((1, LABELS), 3.0, dtype=torch.float64)
-    spread = torch.linspace(0.5, 2, FEATURES).double()
-    design = Design.of(x, spread=spread, free_bias=free_bias)
+    spread = x.std(dim=0, correction=0)
+    spread = (spread * spread.square().mean().sqrt()).sqrt()
+    design = Design.of(x, free_bias=free_bias)
     loss = replace(CoinLoss.of(y), offset=offset)
     begin = torch.zeros(design.rows.shape[1], LABELS).double()
     weight, bias = design.linear(minimise(design, loss, l2, begin, tolerance=1e-15))

@@ -7,7 +7,7 @@ of the training images, and the classifier of that weight, fitted on all of them
     minimise over W, b:   sum over rows of the softmax loss   +   l2 / 2 ||W||^2
 
 with l2 log-spaced in [1e-6, 1e5] (the bias is free). The path goes from the strongest weight to the
-weakest, each fit starting where the last ended, to the optimum (:mod:`labelwise.training.solve`).
+weakest, each fit starting where the last ended, to the optimum (:mod:`labelwise.base.newton`).
 """
 
 import json
@@ -23,6 +23,7 @@ from torch import Tensor
 
 from labelwise.base.convex import ShareLoss
 from labelwise.base.files import write_text
+from labelwise.base.newton import Design, minimise
 from labelwise.base.progress import Watch
 from labelwise.errors import DataError, SettingsError
 from labelwise.papers.comparison import table_page
@@ -30,7 +31,6 @@ from labelwise.papers.protocols import TRANSFER
 from labelwise.papers.sources import Frozen, holds_files
 from labelwise.tables import LabelTable, load, with_validation
 from labelwise.training.features import compute, content_key
-from labelwise.training.solve import Design, minimise
 from labelwise.types import nearest
 
 TOLERANCE = 1e-10  # of the loss may be left to gain
@@ -41,7 +41,7 @@ def softmax_path(
     features: Tensor, labels: Tensor, l2_weights: Sequence[float] = L2_WEIGHTS
 ) -> dict[float, tuple[Tensor, Tensor]]:
     """Return W (D, K) and b (K,) by L2 weight, the strongest first; computed in float64."""
-    design = Design.of(features, standardise=False)
+    design = Design.of(features, scaled=False)
     loss = ShareLoss.of(labels.double()).to(design.rows).bounded()
     w = design.rows.new_zeros(design.rows.shape[1], loss.num_labels)
     path = {}

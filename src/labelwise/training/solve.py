@@ -120,7 +120,7 @@ P = TypeVar("P", float, Tensor)
 
 
 @dataclass(frozen=True, eq=False)
-class Design:
+class _Design:
     """Rows (N, r + 1) as the solver sees them: standardised, turned, and a last column of ones.
 
     Of features (N, D): ``(features - mean) / scale @ basis``. ``squares`` (r + 1, 1) are the sums
@@ -141,7 +141,7 @@ class Design:
         standardise: bool = True,
         spread: Tensor | None = None,
         free_bias: bool = True,
-    ) -> "Design":
+    ) -> "_Design":
         """Return the design of training features; one that never changes is left as it is.
 
         ``spread`` (D,) are the deviations of the features where more photos than these say them.
@@ -161,9 +161,9 @@ class Design:
         _, vectors = torch.linalg.eigh(x.T @ x)
         basis = vectors if basis is None else basis @ vectors
         rows = torch.cat([x @ vectors, torch.ones_like(x[:, :1])], dim=1)
-        return Design(rows, rows.square().sum(dim=0)[:, None], mean, scale, basis, free_bias)
+        return _Design(rows, rows.square().sum(dim=0)[:, None], mean, scale, basis, free_bias)
 
-    def to(self, dtype: torch.dtype) -> "Design":
+    def to(self, dtype: torch.dtype) -> "_Design":
         return replace(self, rows=self.rows.to(dtype), squares=self.squares.to(dtype))
 
     def seen(self, features: Tensor) -> Tensor:
@@ -210,7 +210,7 @@ def solve(
     leaves the common weight only for one that is clearly better for it: the best of a few on
     some rows is a guess, more so for rare labels. ``tried`` is told each weight and its loss.
     """
-    exact = Design.of(features)
+    exact = _Design.of(features)
     loss, val_loss = (
         side.each(lambda values: values.to(features.device)) for side in (loss, val_loss)
     )
@@ -236,7 +236,7 @@ def _portions(loss: ConvexLoss[Tensor], rows: Tensor) -> Iterator[tuple[slice, C
 
 
 def _solved(
-    design: Design, loss: ConvexLoss[Tensor], l2: Tensor, start: Tensor, *, tolerance: float
+    design: _Design, loss: ConvexLoss[Tensor], l2: Tensor, start: Tensor, *, tolerance: float
 ) -> Tensor:
     """Return what :func:`minimise` does, of a loss in any type, some labels at a time."""
     parts = [
@@ -250,7 +250,7 @@ def _solved(
 class _Path:
     """The rough optima of the l2 weights that were tried, and how they do on validation."""
 
-    design: Design
+    design: _Design
     loss: ConvexLoss[Tensor]
     val_rows: Tensor
     val_loss: ConvexLoss[Tensor]
@@ -332,7 +332,12 @@ class _Path:
 
 
 def minimise(
-    design: Design, loss: ConvexLoss[Tensor], l2: Tensor, start: Tensor, *, tolerance: float = EXACT
+    design: _Design,
+    loss: ConvexLoss[Tensor],
+    l2: Tensor,
+    start: Tensor,
+    *,
+    tolerance: float = EXACT,
 ) -> Tensor:
     """Return the optimum (r + 1, K) for weights l2 (1, K), by Newton steps from ``start``."""
     solution, columns = start.clone(), torch.arange(start.shape[1], device=start.device)

@@ -21,11 +21,11 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from labelwise.base.convex import CoinLoss
+from labelwise.base.newton import Design, minimise
 from labelwise.base.special import expit, logit
 from labelwise.calibration import FewLabels, few_labels
 from labelwise.links import Sigmoid
 from labelwise.photos.words.text_image import TextHead
-from labelwise.training.solve import Design, minimise
 
 POWERS = (1.0, 0.5, 0.0, -0.5, -1.0, -1.5, -2.0)  # of ten, of l2 as a multiple of the answers
 FOLDS = 5
@@ -150,7 +150,7 @@ class _Shared:
     """
 
     def __init__(self, x: Tensor, answers: CoinLoss[Tensor]) -> None:
-        self._design = Design.of(x, standardise=False, free_bias=False)
+        self._design = Design.of(x, scaled=False, free_bias=False)
         self._answers = answers
 
     def begin(self, starts: Tensor, seen: Tensor) -> None:
@@ -159,7 +159,7 @@ class _Shared:
         every = seen.expand(-1, -1, labels).movedim(0, 1).reshape(rows, -1)
         halves = (self._answers.present, self._answers.absent)
         present, absent = (half.repeat(1, len(seen)) * every for half in halves)
-        self._rough = self._design.to(torch.float32)
+        self._rough = self._design.rough()
         offset = starts.movedim(0, 1).reshape(rows, -1)
         self._folds = CoinLoss(present, absent, offset).to(self._rough.rows)
         self._offset = offset.to(self._rough.rows)
