@@ -1,12 +1,18 @@
 """Verdicts in words, sizes of sets. Oracles: counts by hand, scores made good or useless."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
+from labelwise.base.groups import Groups
 from labelwise.decide import Threshold
 from labelwise.evaluation import evaluate
-from labelwise.evaluation.evaluation import far_apart, verdict
+from labelwise.evaluation.calibration import Known
+from labelwise.evaluation.evaluation import far_apart
+from labelwise.evaluation.judge import Skill, skill_range, trust_of
+from labelwise.evaluation.verdict import verdict
 from labelwise.links import Sigmoid
 from labelwise.models.run_folder import RunFolder
 from labelwise.predictions import Predictions
@@ -32,7 +38,7 @@ def test_a_useless_model_is_called_so():
     """It tags every photo: no better than always answering by frequency."""
     evaluation, labels, _ = evaluated(0.0, threshold=0.01)
     said = verdict(evaluation)
-    assert said.word == "useless"
+    assert said.words == ("useless",)
     assert evaluation.ranking.map_class < 0.3
     assert said.tags.startswith(f"Of 100 tags it gives, {round(100 * labels.mean())} are right")
     assert "it finds 100 of 100. It tags 100 of 100 photos that show nothing." in said.tags
@@ -44,27 +50,155 @@ def test_words_rise_with_skill():
     precision, recall = (round(100 * right / side.sum()) for side in (shown >= 0, labels))
     expected = f"Of 100 tags it gives, {precision} are right; it finds {recall} of 100."
     assert verdict(evaluation).tags.startswith(expected)
-    words = [verdict(evaluated(scale)[0]) for scale in (0.0, 1.5, 4.0, 40.0)]
-    assert words[-1].word == "excellent"
-    assert words[-1].hint == "Use it; audit its tags now and then."
-    assert [one.skill for one in words] == sorted(one.skill for one in words)
-    assert len({one.word for one in words}) >= 4
+    ranges = [evaluated(scale)[0].judgement for scale in (0.0, 1.5, 4.0, 40.0)]
+    assert [one.low for one in ranges] == sorted(one.low for one in ranges)
+    words = [verdict(evaluated(scale)[0]).words for scale in (0.0, 1.5, 4.0, 40.0)]
+    assert (words[0], words[-1]) == (("useless",), ("excellent",))
+    few = verdict(evaluated(2.0, rows=25)[0])
+    assert len(few.words) == 3
+    ends = f"{few.words[0]} and {few.words[-1]}"
+    assert f"Verdict: between {ends}. 25 photos cannot tell more." in str(few)
+    none = str(verdict(evaluated(2.0, rows=2)[0]))
+    assert "Verdict: cannot tell. 2 photos cannot tell more." in none
 
 
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"scale": 3.0, "shift": 2.0}, ("mislead: they are off by", "Calibrating")),
-        ({"scale": 2.0, "rows": 160}, ("More photos of `",)),
-        ({"scale": 3.0, "threshold": None, "link": False}, ("gives no tags (mAP ", "has no prob")),
-        ({"scale": 40.0}, ("can be trusted",)),
-        ({"scale": 40.0, "rows": 49}, ("Only 49 photos tested it: more would help most.",)),
+        ({"scale": 3.0, "shift": 2.0}, ("Its probabilities are off by ", "times as many labels")),
+        ({"scale": 3.0, "threshold": None, "link": False}, ("It ranks labels (mAP ", "no prob")),
+        ({"scale": 2.0, "threshold": 1.1}, ("It gives no tags. No error found",)),
+        ({"scale": 2.0, "rows": 49}, ("49 photos would show only errors above ",)),
     ],
 )
-def test_the_hint_says_what_helps_most(given, words):
-    """Probabilities that are off are not trusted; a rare label needs photos."""
+def test_what_is_said_of_tags_and_probabilities(given, words):
     said = str(verdict(evaluated(**given)[0]))
     assert all(word in said for word in words)
+
+
+def small(rows=30, seed=0):
+    """Return scores with ties, labels of which one is rare and one absent, what is known, sets."""
+    rng = np.random.default_rng(seed)
+    scores = rng.normal(size=(rows, 4)).round(1)
+    present = rng.random((rows, 4)) < 1 / (1 + np.exp(1 - 2 * scores))
+    present[:, 2] = np.arange(rows) == 5
+    present[:, 3] = False
+    observed = rng.random((rows, 4)) < 0.8
+    observed[5] = True
+    return scores, present & observed, observed, scores > 0.4
+
+
+def plain_skill(scores, present, observed, sets):
+    """The skill by loops: average precision of scikit-learn, the constant answer by trying."""
+    precision = pytest.importorskip("sklearn.metrics").average_precision_score
+    tested = [k for k in range(4) if present[:, k].any()]
+    known = [observed[:, k] for k in range(4)]
+    mean = np.mean([precision(present[known[k], k], scores[known[k], k]) for k in tested])
+    shares = [present[known[k], k].mean() for k in range(4)]
+    chance = np.mean([shares[k] for k in tested])
+
+    def f1(given):
+        given = given & observed
+        return 2 * (given & present).sum() / (given.sum() + present.sum())
+
+    constants = []
+    for count in range(1, 5):
+        given = np.zeros(present.shape, bool)
+        given[:, np.argsort(-np.array(shares), kind="stable")[:count]] = True
+        constants.append(f1(given))
+    constant = max(constants)
+    return ((mean - chance) / (1 - chance) + (f1(sets) - constant) / (1 - constant)) / 2
+
+
+def test_skill_under_weights_is_that_of_repeated_photos():
+    """Oracle: the same photos written out as often as they weigh, judged by scikit-learn."""
+    scores, present, observed, sets = small()
+    rng = np.random.default_rng(1)
+    weights = rng.multinomial(30, np.full(30, 1 / 30), 3)
+    weights[:, 5] += 1
+    found = Skill.of(scores, Known(present, observed), sets)(weights.astype(np.float32))
+    for times, value in zip(weights, found, strict=True):
+        rows = np.repeat(np.arange(30), times)
+        each = (side[rows] for side in (scores, present, observed, sets))
+        assert value == pytest.approx(plain_skill(*each), abs=1e-5)
+
+
+def test_influence_is_the_derivative_by_the_weight():
+    """Oracle: the weight of one photo moved a little."""
+    scores, present, observed, sets = small(60, seed=2)
+    skill = Skill.of(scores, Known(present, observed), sets)
+    centre, moved = skill.influence(scores)
+    for photo in range(0, 60, 7):
+        weights = np.ones((2, 60), np.float32)
+        weights[:, photo] += np.array([0.05, -0.05])
+        up, down = skill(weights)
+        assert (up - down) / 0.1 == pytest.approx(moved[photo], abs=2e-4)
+    assert centre == pytest.approx(plain_skill(scores, present, observed, sets), abs=1e-5)
+
+
+def test_the_range_is_drawn_by_group_and_speaks_of_labels_that_no_photo_shows():
+    """Oracles: copies in a group say no more than one of them; a label less, a narrower range."""
+    scores, present, _, sets = small(40, seed=3)
+    known = Known(present, None)
+    alone = skill_range(scores, known, sets)
+    fours = [np.repeat(side, 4, axis=0) for side in (scores, present, sets)]
+    groups = Groups(np.repeat(np.arange(40), 4), 40)
+    grouped = skill_range(fours[0], Known(fours[1], None, None, groups), fours[2])
+    assert grouped == pytest.approx(alone, abs=1e-6)
+    narrower = skill_range(fours[0], Known(fours[1], None), fours[2])
+    assert narrower[1] - narrower[0] < grouped[1] - grouped[0]
+    tested = Known(present[:, :3], None)
+    less = skill_range(scores[:, :3], tested, sets[:, :3])
+    assert alone[0] < less[0]
+    assert alone[1] > less[1]
+    assert skill_range(scores, Known(np.zeros((40, 4), bool), None), sets) == (None, None)
+
+
+def test_untested_labels_are_named_and_counted():
+    evaluation = evaluated(2.0, rows=60)[0]
+    judgement = replace(evaluation.judgement, untested=("boat",))
+    said = verdict(replace(evaluation, judgement=judgement))
+    assert said.untested == "No test photo shows 1 of 3 labels, which cannot be judged: boat."
+    assert said.untested in str(said)
+
+
+def drawn(rows, seed, slope=1.0):
+    rng = np.random.default_rng(seed)
+    odds = rng.normal(-1.5, 1.5, (rows, 8))
+    labels = rng.random(odds.shape) < 1 / (1 + np.exp(-odds))
+    return 1 / (1 + np.exp(-slope * odds)), labels
+
+
+def test_exact_probabilities_are_seldom_called_wrong():
+    """Oracle: labels drawn by the probabilities: at most 5 % of tests, as the binomial allows."""
+    wrong = sum(trust_of(*drawn(40, seed), None, None).wrong for seed in range(300))
+    assert wrong <= 26  # 99.8 % quantile of 300 draws at 5 %
+    copies = [np.repeat(side, 5, axis=0) for side in drawn(40, 3)]
+    groups = Groups(np.repeat(np.arange(40), 5), 40)
+    one, five = trust_of(*drawn(40, 3), None, None), trust_of(*copies, None, groups)
+    assert five.p_value == pytest.approx(one.p_value, rel=0.2)
+    assert five.shown == pytest.approx(one.shown, rel=0.1)
+
+
+def test_the_size_of_an_error_is_found_and_its_direction():
+    """Oracle: the mean change of the probabilities that was made."""
+    probs, labels = drawn(1500, 1, slope=2.0)
+    exact = drawn(1500, 1)[0]
+    trust = trust_of(probs, labels, None, None)
+    true = float(np.abs(probs - exact).mean())
+    assert trust.wrong
+    assert trust.low <= true <= trust.high
+    assert trust.size == pytest.approx(true, abs=0.006)
+    assert trust.slope == pytest.approx(0.5, abs=0.05)
+    assert trust_of(exact, labels, None, None).size < 0.006  # binned errors of exact ones are not 0
+
+
+def test_labels_that_err_in_opposite_directions_are_seen():
+    odds = np.log(drawn(1500, 1)[0] / (1 - drawn(1500, 1)[0]))
+    bent = 1 / (1 + np.exp(-odds - np.where(np.arange(8) % 2, 0.5, -0.55)))
+    trust = trust_of(bent, drawn(1500, 1)[1], None, None)
+    assert trust.p_by_label < 0.001
+    assert trust.wrong
 
 
 def evaluation(chosen, true, labels=8, rows=20, observed=None):

@@ -16,7 +16,7 @@ from labelwise.cli.text import command, next_steps, number, say, show_table, tel
 from labelwise.errors import DataError, SettingsError
 from labelwise.evaluation import Evaluation, SubgroupFigure
 from labelwise.evaluation import evaluate as measure
-from labelwise.evaluation.evaluation import verdict
+from labelwise.evaluation.verdict import verdict
 from labelwise.models import load_model
 from labelwise.models.loading import is_exported, refuse_program
 from labelwise.models.run_folder import RunFolder, fetched_run

@@ -51,6 +51,7 @@ from labelwise.evaluation.intervals import (
     row_sums,
     student_reach,
 )
+from labelwise.evaluation.judge import judge
 from labelwise.evaluation.mergeable import EvaluationSums
 from labelwise.links import Link
 from labelwise.metrics import Averaged, average_precision, by_shot, log_loss_from_logs, reliability
@@ -172,6 +173,7 @@ def evaluate(
         if curves
         else (),
         subgroups=tuple(row for each in by for row in subgroup_rows(each, known, final, sets)),
+        judgement=judge(logits, known, None if final is None else final.probs, sets, names),
         notes=(
             *notes,
             *filter(None, map(_lone_note, by)),

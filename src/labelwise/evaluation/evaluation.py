@@ -8,13 +8,12 @@ import json
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from labelwise.base.files import write_text
 from labelwise.base.pydantic_errors import first_fault
-from labelwise.base.text import counted
 from labelwise.errors import DataError
 
 Number = Annotated[float, Field(ge=-1e15, le=1e15)]  # what can be drawn and written out
@@ -321,6 +320,54 @@ class SubgroupRow:
 
 
 @dataclass(frozen=True)
+class Trust:
+    """Whether probabilities hold: p-values of the test over all labels and by label, and sizes.
+
+    ``size`` is how far they are off on average, between ``low`` and ``high``; the test would show
+    errors above ``shown``. A ``slope`` below 1 is too sure; ``came`` is present / expected labels.
+    """
+
+    p_value: Share
+    p_by_label: Share
+    wrong: bool
+    size: Share
+    low: Share
+    high: Share
+    shown: Share
+    slope: Number
+    came: Number
+
+
+@dataclass(frozen=True)
+class Cause:
+    """The one thing that would help most: its kind, the label it is about, a share or count."""
+
+    kind: str
+    about: str = ""
+    amount: Number = 0.0
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What the test photos, or groups of them, can tell; ``low`` to ``high`` hold the skill.
+
+    ``untested`` labels have no positive. ``tags`` were given, None for a model that gives none, of
+    which so many are ``right``.
+    """
+
+    low: Number | None
+    high: Number | None
+    photos: Count
+    grouped: bool
+    untested: tuple[str, ...]
+    tags: Count | None
+    right: Count
+    present: Count
+    trust: Trust | None = None
+    cause: Cause | None = None
+
+
+@dataclass(frozen=True)
 class Evaluation:
     """All figures of one table of predictions; a part that does not apply is ``None`` or empty."""
 
@@ -345,6 +392,7 @@ class Evaluation:
     curves: tuple[LabelCurves, ...] = ()
     subgroups: tuple[SubgroupRow, ...] = ()
     notes: tuple[str, ...] = ()
+    judgement: Judgement | None = None
 
     @property
     def final(self) -> Calibration | None:
@@ -382,92 +430,3 @@ class Evaluation:
 @cache
 def _adapter() -> TypeAdapter[Evaluation]:
     return TypeAdapter(Evaluation)
-
-
-# What an evaluation means for someone who wants to use the model: one sentence, one word, a hint.
-#
-# The word compares with the best answer that ignores the photo: the same labels for every photo,
-# chosen by how frequent they are. Skill is the share of the way from that baseline to perfection.
-
-Word = Literal["useless", "weak", "usable", "good", "excellent"]
-WORDS: dict[float, Word] = {0.85: "excellent", 0.65: "good", 0.4: "usable", 0.15: "weak"}
-TRUSTED, ROUGH = 0.02, 0.05  # mean distance of probabilities from the truth
-FEW = 50  # photos below which a test says little, positives below which a label needs more photos
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """How good a model is, in words; ``skill`` is 0 for the baseline and 1 for perfection."""
-
-    word: Word
-    skill: float
-    tags: str
-    trust: str
-    hint: str
-
-    def __str__(self) -> str:
-        return f"{self.tags} {self.trust}\nVerdict: {self.word}. {self.hint}"
-
-
-def verdict(evaluation: Evaluation) -> Verdict:
-    """Return how good a model is, compared with always answering by frequency."""
-    rows = [row for row in evaluation.rows if row.known]
-    skills = []
-    shares = [row.present / row.known for row in rows if row.ap is not None]
-    chance = sum(shares) / len(shares) if shares else 0.0  # mean AP of a ranking at random
-    mean_ap = evaluation.ranking.map_class
-    if mean_ap is not None and chance < 1:
-        skills.append((mean_ap - chance) / (1 - chance))
-    how = "" if mean_ap is None else f" (mAP {100 * mean_ap:.0f} %)"
-    tags = f"It ranks labels and gives no tags{how}."
-    if rates := _precision_recall(evaluation, rows):
-        precision, recall = rates
-        f1 = 2 * precision * recall / (precision + recall) if precision + recall else 0.0
-        # Pooled F1 of the best constant answer: the most frequent labels, for every photo.
-        total, right, given, baseline = sum(row.present for row in rows), 0, 0, 0.0
-        for row in sorted(rows, key=lambda row: row.present / row.known, reverse=True):
-            right, given = right + row.present, given + row.known
-            baseline = max(baseline, 2 * right / (given + total) if given + total else 0.0)
-        skills.append((f1 - baseline) / (1 - baseline) if baseline < 1 else 0.0)
-        found = f"{round(100 * precision)} are right; it finds {round(100 * recall)} of 100."
-        tags = f"Of 100 tags it gives, {found}"
-        empty = evaluation.zero_label
-        if empty is not None and empty.false_alarms is not None and empty.false_alarms >= 0.5:
-            tags += f" It tags {round(100 * empty.false_alarms)} of 100 photos that show nothing."
-    error = None if evaluation.final is None else evaluation.final.pooled.ece
-    trust = "It has no probabilities yet."
-    if error is not None:
-        how = "can be trusted" if error <= TRUSTED else "are rough" if error <= ROUGH else "mislead"
-        trust = f"Its probabilities {how}: they are off by {100 * error:.1f} points on average."
-    skill = sum(skills) / len(skills) if skills else 0.0
-    word: Word = next((word for least, word in WORDS.items() if skill >= least), "useless")
-    return Verdict(word, skill, tags, trust, _hint(rows, word, error))
-
-
-def _precision_recall(evaluation: Evaluation, rows: list[LabelRow]) -> tuple[float, float] | None:
-    """Precision and recall pooled over all labels; None for a model that gives no tags."""
-    sets, present = evaluation.sets, sum(row.present for row in rows)
-    if sets is None or sets.micro_f1 is None or not present:
-        return None
-    right = sum((row.recall or 0.0) * row.present for row in rows)
-    if not right or not sets.micro_f1:
-        return 0.0, 0.0
-    given = 2 * right / sets.micro_f1 - present  # F1 = 2 right / (given + present)
-    return min(1.0, right / given), right / present
-
-
-def _hint(rows: list[LabelRow], word: Word, error: float | None) -> str:
-    """Return what would help most: calibration, photos of a rare label, effort, or label errors."""
-    ranked = sorted((row for row in rows if row.ap is not None), key=lambda row: row.ap or 0.0)
-    tested = max((row.known for row in rows), default=0)
-    if tested < FEW:
-        return f"Only {counted(tested, 'photo')} tested it: more would help most."
-    if word == "excellent" and (error is None or error <= TRUSTED):
-        return "Use it; audit its tags now and then."
-    if error is not None and error > ROUGH:
-        return "Calibrating it on more labelled photos would help most."
-    if ranked and ranked[0].present < FEW and (ranked[0].ap or 0.0) < 0.8:
-        return f"More photos of `{ranked[0].name}` would help most: {ranked[0].present} are here."
-    if word in ("useless", "weak", "usable"):
-        return "Training with `--effort good`, or on more labelled photos, would help most."
-    return "Looking for label errors (`labelwise data review`) would help most."

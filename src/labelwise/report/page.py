@@ -29,8 +29,8 @@ from labelwise.base.markup import (
 )
 from labelwise.base.text import counted
 from labelwise.evaluation import Evaluation, Figure, Sets
-from labelwise.evaluation.evaluation import verdict
 from labelwise.evaluation.mergeable import SHARES
+from labelwise.evaluation.verdict import verdict
 from labelwise.report.charts import Series, grouped_bars, line_chart
 from labelwise.report.examples import ExampleGroup, example_section, opening_photos
 from labelwise.report.labels import calibration, labels, search, subgroups
@@ -236,8 +236,8 @@ def glance(
     """Return verdict, photos, four figures; below a fold the others and what was measured."""
     judged = verdict(evaluation)
     tiles = [_tile(figure, evaluation) for figure in evaluation.headline]
-    word = tag("strong", judged.word.capitalize(), class_=f"word {judged.word}")
-    words = f" {judged.tags} {judged.trust} {judged.hint}".replace("`", "")
+    word = tag("strong", judged.short.capitalize(), class_="word")
+    words = f" {judged.sentences}".replace("`", "")
     parts = [tag("p", word, words, class_="verdict"), *photos]
     parts.append(tag("ul", *tiles[:TILES], class_="tiles"))
     if any(figure.low is not None for figure in evaluation.headline):

@@ -1,0 +1,176 @@
+"""How often the verdict is true: its range of words, its test of probabilities, its one cause.
+
+    python benchmarks/verdict_worlds.py range|trust|advice [--draws 1000]
+
+Worlds have exact probabilities by construction: photo i and label k have
+
+    logit_ik = a_k + b_k e_ik,   e_ik = sqrt(.2) g_i + sqrt(.8) h_ik,   y_ik ~ Bernoulli
+
+with normal g, h, a_k from the prevalence and b_k from the skill of the world. The true skill is
+that of 200,000 photos. Results are added to results/verdict_worlds.json.
+"""
+
+import argparse
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from labelwise.base.special import expit, logit, ndtr
+from labelwise.evaluation.calibration import Known
+from labelwise.evaluation.judge import Skill, skill_range, trust_of
+from labelwise.evaluation.verdict import LINES
+
+RESULTS = Path(__file__).parent / "results" / "verdict_worlds.json"
+K, CUT = 10, 0.4
+MIXES = {
+    "common": np.geomspace(0.1, 0.4, K),
+    "mixed": np.geomspace(0.01, 0.4, K),
+    "rare": np.geomspace(0.003, 0.05, K),
+}
+SKILLS = (0.08, 0.2, 0.37, 0.52, 0.7, 0.82, 0.92)
+SIZES = (12, 25, 50, 200, 1000)
+
+
+def latent(rng: np.random.Generator, rows: int) -> np.ndarray:
+    shared = np.sqrt(0.2) * rng.standard_normal((rows, 1))
+    return shared + np.sqrt(0.8) * rng.standard_normal((rows, K))
+
+
+def offsets(steep: np.ndarray, shares: np.ndarray, drawn: np.ndarray) -> np.ndarray:
+    """Return a (K,) at which the mean of sigmoid(a + b e) is the share of each label."""
+    low, high = np.full(K, -400.0), np.full(K, 400.0)
+    for _ in range(40):
+        middle = (low + high) / 2
+        above = expit(middle + steep * drawn).mean(0) > shares
+        low, high = np.where(above, low, middle), np.where(above, middle, high)
+    return high
+
+
+def true_skill(probs: np.ndarray, labels: np.ndarray) -> float:
+    skill = Skill.of(probs, Known(labels, None), probs >= CUT)
+    return float(skill(np.ones((1, len(labels)), np.float32))[0])
+
+
+class World:
+    """A mix of labels and a skill, by the steepness of its logits."""
+
+    def __init__(self, mix: str, wanted: float) -> None:
+        rng = np.random.default_rng(3)
+        self.mix, wide = mix, rng.permutation(np.linspace(0.6, 1.4, K))
+        few, uniform = latent(rng, 20_000), rng.random((20_000, K))
+        low, high = 0.05, 60.0
+        for _ in range(12):
+            middle = np.sqrt(low * high)
+            self.set(middle * wide, few[:6000])
+            probs = expit(self.a + self.b * few)
+            below = true_skill(probs, uniform < probs) < wanted
+            low, high = (middle, high) if below else (low, middle)
+        self.set(low * wide, few)
+        self.skill = true_skill(*self.test(rng, 200_000))
+
+    def set(self, steep: np.ndarray, drawn: np.ndarray) -> None:
+        self.b, self.a = steep, offsets(steep, MIXES[self.mix], drawn)
+
+    def test(self, rng: np.random.Generator, rows: int) -> tuple[np.ndarray, np.ndarray]:
+        probs = expit(self.a + self.b * latent(rng, rows))
+        return probs, rng.random(probs.shape) < probs
+
+
+def worlds(skills: tuple[float, ...] = SKILLS) -> Iterator[World]:
+    for mix in MIXES:
+        for skill in skills:
+            yield World(mix, skill)
+
+
+def measure_range(draws: int) -> list[dict]:
+    made, rows = list(worlds()), []
+    for size in SIZES:
+        rng, begun = np.random.default_rng(size), time.process_time()
+        each = max(1, round(draws / len(SKILLS)) if size < 1000 else round(draws / 20))
+        for mix in MIXES:
+            cells = []
+            for world in (world for world in made if world.mix == mix):
+                true = int(np.digitize(world.skill, LINES))
+                held = []
+                for _ in range(each):
+                    probs, labels = world.test(rng, size)
+                    low, high = skill_range(probs, Known(labels, None), probs >= CUT)
+                    first, last = (0, 4) if low is None else np.digitize((low, high), LINES)
+                    held.append((first <= true <= last, last - first + 1))
+                cells.append(np.array(held, float))
+            every = np.concatenate(cells)
+            rows.append(
+                {
+                    "photos": size,
+                    "labels": mix,
+                    "draws": len(every),
+                    "holds": round(every[:, 0].mean(), 4),
+                    "worst world": round(min(cell[:, 0].mean() for cell in cells), 4),
+                    "words": round(every[:, 1].mean(), 2),
+                    "one word": round((every[:, 1] == 1).mean(), 3),
+                    "cannot tell": round((every[:, 1] == 5).mean(), 3),
+                }
+            )
+            print(rows[-1], f"{time.process_time() - begun:.0f} s", flush=True)
+    return rows
+
+
+BENT = {
+    "exact": lambda odds: odds,
+    "exact, labels depend": lambda odds: odds,
+    "too sure (x 2)": lambda odds: 2 * odds,
+    "too unsure (x 1/2)": lambda odds: odds / 2,
+    "too many (+ 0.7)": lambda odds: odds + 0.7,
+    "labels by turns +- 1": lambda odds: odds + np.where(np.arange(K) % 2, 1, -1),
+}
+
+
+def measure_trust(draws: int) -> list[dict]:
+    made, rows = list(worlds((0.2, 0.52, 0.82))), []
+    each = -(-draws // 3)
+    for size in (12, 50, 200, 1000):
+        for what, bend in BENT.items():
+            rng, found = np.random.default_rng(size + 1), {mix: [] for mix in MIXES}
+            for world in made:
+                for _ in range(each if what.startswith("exact") else each // 3):
+                    probs = expit(world.a + world.b * latent(rng, size))
+                    uniform = rng.random(probs.shape)
+                    if "depend" in what:
+                        both = rng.standard_normal((size, 1)) + rng.standard_normal((size, K))
+                        uniform = ndtr(np.sqrt(0.5) * both)
+                    bent = expit(bend(logit(probs.clip(1e-9, 1 - 1e-9))))
+                    trust = trust_of(bent, uniform < probs, None, None)
+                    true = float(np.abs(bent - probs).mean())
+                    held = trust.low <= true <= trust.high
+                    found[world.mix].append((trust.wrong, true, trust.size, trust.shown, held))
+            every = np.concatenate([np.array(cells, float) for cells in found.values()])
+            clear = every[:, 1] > every[:, 3]
+            rows.append(
+                {
+                    "photos": size,
+                    "probabilities": what,
+                    "draws": len(every),
+                    "called wrong": round(every[:, 0].mean(), 4),
+                    "worst mix": round(max(np.mean([r[0] for r in v]) for v in found.values()), 4),
+                    "true size": round(100 * every[:, 1].mean(), 2),
+                    "told size": round(100 * every[:, 2].mean(), 2),
+                    "interval holds": round(every[:, 4].mean(), 3),
+                    "would show above": round(100 * every[:, 3].mean(), 2),
+                    "found above it": round(every[clear, 0].mean(), 3) if clear.any() else None,
+                }
+            )
+            print(rows[-1], flush=True)
+    return rows
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("part", choices=("range", "trust", "advice"))
+    parser.add_argument("--draws", type=int, default=1000)
+    asked = parser.parse_args()
+    known = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    known[asked.part] = globals()[f"measure_{asked.part}"](asked.draws)
+    RESULTS.write_text(json.dumps(known, indent=1) + "\n")
