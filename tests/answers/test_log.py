@@ -1,15 +1,18 @@
 """The answer log. Oracle: what was said, line by line, and the bytes on the disk."""
 
+import csv
 import json
 import os
 import threading
+import zlib
 
 import pytest
 
 from labelwise.answers.agreement import LabelAnswers, Tally, export_again
-from labelwise.answers.log import HEADER, AnswerLog, LoggedAnswer, Note, answered
+from labelwise.answers.log import HEADER, AnswerLog, LoggedAnswer, Note, answer_of, answered
 from labelwise.base.files import locked
 from labelwise.errors import DataError, LabelwiseError
+from labelwise.photos.prevalence import read_answers
 from labelwise.tables import load
 
 
@@ -161,3 +164,68 @@ def test_the_labelling_log_of_0_2_is_converted_and_kept(tmp_path):
     assert path.read_bytes().startswith(HEADER)
     log.export(table)
     assert table.read_text().split() == ["path,dog", "b,0", "d,1", "e,0"]
+
+
+def test_a_line_that_is_taken_out_or_put_in_is_noticed(tmp_path):
+    path = tmp_path / "log.jsonl"
+    for photo in "abcd":
+        AnswerLog(path).append(said(photo))
+    head, *lines = path.read_bytes().splitlines(keepends=True)
+    for forged in (
+        lines[1:],
+        [lines[0], *lines[2:]],
+        [lines[0], lines[0], *lines[1:]],
+        lines[::-1],
+    ):
+        path.write_bytes(head + b"".join(forged))
+        with pytest.raises(DataError, match="a line before it was taken out"):
+            photos_of(path)
+
+
+def test_lines_of_0_3_are_read_and_new_ones_follow_them(tmp_path):
+    path = tmp_path / "log.jsonl"
+    AnswerLog(path).append([*said("a", "b"), Note("list", {"seed": 1})])
+    bodies = [raw[: raw.index(b', "sum"')] + b"}" for raw in path.read_bytes().splitlines()[1:]]
+    old = b"".join(b[:-1] + b', "sum": "%08x"}\n' % zlib.crc32(b) for b in bodies)
+    path.write_bytes(HEADER + old)
+    AnswerLog(path).append(said("c"))
+    AnswerLog(path).append(said("d"))
+    assert [line.photo for line in AnswerLog(path).lines() if hasattr(line, "photo")] == [*"abcd"]
+    content = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([*content[:4], *content[5:]]))
+    with pytest.raises(DataError, match=r"line 5.*taken out"):
+        AnswerLog(path).lines()
+
+
+@pytest.mark.parametrize(
+    "body", ['{"note": []}', '{"note": {"a": 1}}', '{"note": null}', "[1]", "3"]
+)
+def test_forged_lines_end_in_one_sentence(tmp_path, body):
+    path = tmp_path / "log.jsonl"
+    path.write_bytes(
+        HEADER + body.encode()[:-1] + b', "sum": "%08x"}\n' % zlib.crc32(body.encode())
+    )
+    with pytest.raises(DataError, match="line 2: this line is not as labelwise wrote it"):
+        AnswerLog(path).lines()
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        *((word, "yes") for word in (" Ja ", "oui", "si", "sí", "si\N{COMBINING ACUTE ACCENT}")),
+        *((word, "no") for word in ("NEIN", "non", "FALSE")),
+        *((word, "unsure") for word in ("?", "d", "u")),
+    ],
+)
+def test_people_answer_in_their_language(text, answer):
+    assert answer_of(text) == answer
+    with pytest.raises(DataError, match="line 2: the answer must be yes, no or unsure, got x"):
+        answer_of("x", "line 2")
+
+
+@pytest.mark.parametrize("separator", [",", ";", "\t"])
+def test_a_spreadsheet_separates_cells_in_its_own_way(tmp_path, separator):
+    rows = [["path", "answer", "note"], ["größe, neu;1.jpg", "ja", "a,b"], ["b.jpg", "", ""]]
+    with (tmp_path / "answers.csv").open("w", encoding="utf-8-sig", newline="") as stream:
+        csv.writer(stream, delimiter=separator).writerows(rows)
+    assert read_answers(tmp_path / "answers.csv") == {"größe, neu;1.jpg": "yes"}

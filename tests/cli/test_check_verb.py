@@ -61,7 +61,7 @@ def test_questions_in_the_terminal_stop_and_go_on(made, tmp_path):
 
 def test_the_end_of_the_input_keeps_every_answer(made):
     index = made(10)
-    assert "3 checked, 3 wrong or unsure" in check(index, said="n\nu\nn\n")
+    assert "3 checked, 3 wrong or unsure" in check(index, said="n\nd\nn\n")
     assert [one.state for one in open_index(index).store.corrections("dog")] == 2 * ["absent"]
 
 
@@ -78,7 +78,7 @@ def test_answers_of_a_table_and_what_is_missing_from_it(made, tmp_path):
     assert "photos match dog: known, not estimated" in checked(*((path, "yes") for path in paths))
     with pytest.raises(LabelwiseError, match="line 2: the answer must be yes, no or unsure"):
         checked((paths[0], "perhaps"))
-    with pytest.raises(LabelwiseError, match="must have the columns path and answer"):
+    with pytest.raises(LabelwiseError, match="there is no column 'path'"):
         checked(header=("photo", "said"))
 
 
@@ -104,7 +104,7 @@ def test_too_little_evidence_about_a_single_photo_estimates_nothing(made, answer
 
 def test_a_single_photo_that_nobody_can_tell_is_not_promised(made):
     folder = made(1, None)
-    said, _ = labelwise("audit", folder, "dog", "--top", "1", said="u\n")
+    said, _ = labelwise("audit", folder, "dog", "--top", "1", said="d\n")
     assert "every answer was unsure, so nothing can be guaranteed" in said
     index = open_index(folder)
     assert index.store.corrections("dog") == receipts_of(index) == []

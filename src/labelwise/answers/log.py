@@ -7,7 +7,9 @@
 ``photo`` is a path, or the SHA-256 of the photo's content. ``label`` is a label, or the query that
 was asked. ``why`` says how the question came about: ``correction``, ``label``, ``review``,
 ``audit``, ``list``, ``count``. A sampled question has a ``draw`` and may have a ``weight``. Each
-line ends with its checksum. A file with another first line is never written to.
+line ends with a checksum of itself and of all lines before it, so a line that was taken out or put
+in is noticed; lines of version 0.3 have checksums of themselves alone. A file with another first
+line is never written to.
 
 An append costs the same however long the log is. It holds a file lock, and is on the disk before it
 returns. A line that a crash cut off is removed by the next append. Logs of version 0.2 are
@@ -17,6 +19,7 @@ converted by the first append; the old file is kept.
 import json
 import os
 import shutil
+import unicodedata
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -32,10 +35,13 @@ from labelwise.base.text import first_line
 from labelwise.errors import DataError
 
 Answer = Literal["yes", "no", "unsure"]
-ANSWER_WORDS: dict[str, Answer] = {"yes": "yes", "y": "yes", "1": "yes", "no": "no", "n": "no"}
-ANSWER_WORDS |= {"0": "no", "unsure": "unsure", "u": "unsure", "unknown": "unsure"}
-ANSWER_WORDS |= {"don't know": "unsure", "?": "unsure"}
+ANSWER_WORDS: dict[str, Answer] = {  # as people type them, in English, German and Romance languages
+    **dict.fromkeys(("yes", "y", "1", "true", "ja", "j", "oui", "o", "si", "sí", "sì", "s"), "yes"),
+    **dict.fromkeys(("no", "n", "0", "false", "nein", "non"), "no"),
+    **dict.fromkeys(("unsure", "u", "d", "unknown", "don't know", "?"), "unsure"),
+}
 HEADER = b'{"labelwise": "answers", "version": 1}\n'
+START = zlib.crc32(HEADER)  # what the checksums of lines run on from
 NO_FILE = -1
 SEAL = len(b', "sum": "00000000"}')
 AS_ANSWER = {word: word for word in ("yes", "no", "unsure", "undo")} | {
@@ -91,6 +97,17 @@ def answered(photo: str, label: str, answer: str, who: str | None, why: str, **m
     return LoggedAnswer(photo, label, word, who or getuser(), now(), why, **more)
 
 
+def answer_of(text: str, where: str = "") -> Answer:
+    """Return the answer that a person typed, in one of the languages that are understood."""
+    word = unicodedata.normalize("NFC", text).strip().casefold()
+    if word not in ANSWER_WORDS:
+        got = f"got {text.strip():.60}"
+        raise DataError(
+            f"{where}{': ' if where else ''}the answer must be yes, no or unsure, {got}"
+        )
+    return ANSWER_WORDS[word]
+
+
 class AnswerLog:
     """The log in a file, which need not exist yet.
 
@@ -102,6 +119,7 @@ class AnswerLog:
         self.path, self._older = path, older
         self._inode: int | None = None  # of the file that was read, how much of it was, and
         self._size, self._own = 0, False  # whether it is a log of this version
+        self._sum = START  # of the last line that was read
         self.lock = RLock()
 
     def lines(self) -> list[Line]:
@@ -128,6 +146,7 @@ class AnswerLog:
         self._answers: dict[tuple[str, str], list[LoggedAnswer]] = {}
         self._notes: dict[str, list[Facts]] = {}
         self._inode, self._size, self._own = None, len(HEADER), content.startswith(HEADER)
+        self._sum, self._is_chained = START, False
         if self._own:
             self._take(content[len(HEADER) :])
         else:
@@ -140,16 +159,26 @@ class AnswerLog:
         lines: list[Line] = []
         try:
             taken = content[: _complete(content)]
-            lines.extend(map(_opened, taken.splitlines()))
+            total, is_chained = self._sum, self._is_chained
+            for raw in taken.splitlines():
+                body, end = raw[:-SEAL] + b"}", raw[-SEAL:]
+                if end == _seal(zlib.crc32(body, total)):
+                    is_chained = True
+                elif is_chained or end != _seal(zlib.crc32(body)):  # as of version 0.3
+                    raise ValueError(raw)
+                total = int(end[-10:-2], 16)
+                lines.append(_line(json.loads(body)))
         except (ValueError, TypeError, LookupError, RecursionError):
-            raise self._damaged(f"line {len(self._lines) + len(lines) + 2}") from None
+            raise self.damaged(f"line {len(self._lines) + len(lines) + 2}") from None
+        self._sum, self._is_chained = total, is_chained
         self._keep(lines)
         self._size += len(taken)
 
-    def _damaged(self, where: str) -> DataError:
+    def damaged(self, where: str) -> DataError:
+        """Return what to say of a line that cannot be in this log."""
         return DataError(
-            f"{self.path}, {where}: this is not an answer as it was written; bring the file back "
-            "from a copy, or take the line out"
+            f"{self.path}, {where}: this line is not as labelwise wrote it, or a line before it "
+            "was taken out; bring the file back from a copy, or delete this line and all below it"
         )
 
     def _keep(self, lines: Iterable[Line]) -> None:
@@ -190,12 +219,12 @@ class AnswerLog:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with self.lock:
-                while not self._appended(b"".join(map(_sealed, lines))):
+                while not self._appended(lines):
                     pass
         except OSError as error:
             raise write_error(self.path, error) from None
 
-    def _appended(self, content: bytes) -> bool:
+    def _appended(self, lines: Sequence[Line]) -> bool:
         """Append under the lock; False where the file had to be converted, or was by another."""
         self.path.touch()
         before = self.path.stat().st_ino
@@ -205,30 +234,34 @@ class AnswerLog:
             with self.path.open("r+b", buffering=0) as stream:
                 start = stream.read(len(HEADER))
                 if start == HEADER:
-                    self._repair(stream)
-                    append_whole(stream, content, durable=True)
+                    append_whole(stream, _sealed(lines, self._repair(stream)), durable=True)
                     return True
                 old = start + stream.read()
-                older = [*map(_sealed, self._converted(old))]
+                older = self._converted(old)
                 if not older:
                     stream.truncate(0)
-                    append_whole(stream, HEADER + content, durable=True)
+                    append_whole(stream, HEADER + _sealed(lines), durable=True)
                     return True
             if not HEADER.startswith(old):
                 shutil.copy2(self.path, self.path.with_suffix(f".0.2{self.path.suffix}"))
             with replacing(self.path) as temporary:
-                temporary.write_bytes(HEADER + b"".join(older))
+                temporary.write_bytes(HEADER + _sealed(older))
             return False
 
-    def _repair(self, stream: FileIO) -> None:
-        """Cut a last line that has no end; only then more than a byte is read."""
-        size = stream.seek(-1, os.SEEK_END)
-        if stream.read(1) != b"\n":
-            stream.seek(0)
-            try:
-                stream.truncate(_complete(stream.read(size + 1)))
-            except ValueError:
-                raise self._damaged("last line") from None
+    def _repair(self, stream: FileIO) -> int:
+        """Cut a last line that has no end, and return the checksum of the last one that has one."""
+        size = stream.seek(0, os.SEEK_END)
+        try:
+            stream.seek(-1, os.SEEK_END)
+            if stream.read(1) != b"\n":  # only then more than an end is read
+                stream.seek(0)
+                size = stream.truncate(_complete(stream.read(size)))
+            if size == len(HEADER):
+                return START
+            stream.seek(size - 11)
+            return int(stream.read(8), 16)
+        except ValueError:
+            raise self.damaged("last line") from None
 
     def answers(self, why: str, label: str) -> list[LoggedAnswer]:
         """Return the answers to a question, undone ones included."""
@@ -240,25 +273,29 @@ class AnswerLog:
         return self._notes.get(kind, [])
 
 
-def _sealed(line: Line) -> bytes:
-    if isinstance(line, Note):
-        facts = {"note": line.kind, **line.facts}
-    else:
-        named = ((name, getattr(line, name)) for name in LoggedAnswer.__slots__)
-        facts = {name: value for name, value in named if value is not None}
-    body = json.dumps(facts).encode()
-    return body[:-1] + b', "sum": "%08x"}\n' % zlib.crc32(body)
+def _sealed(lines: Iterable[Line], total: int = START) -> bytes:
+    """Return lines with their checksums, which run on from that of the last line before."""
+    content = b""
+    for line in lines:
+        if isinstance(line, Note):
+            facts = {"note": line.kind, **line.facts}
+        else:
+            named = ((name, getattr(line, name)) for name in LoggedAnswer.__slots__)
+            facts = {name: value for name, value in named if value is not None}
+        body = json.dumps(facts).encode()
+        total = zlib.crc32(body, total)
+        content += body[:-1] + _seal(total) + b"\n"
+    return content
 
 
-def _opened(raw: bytes) -> Line:
-    body = raw[:-SEAL] + b"}"
-    if raw[-SEAL:] != b', "sum": "%08x"}' % zlib.crc32(body):
-        raise ValueError("the line is not what was written")
-    return _line(json.loads(body))
+def _seal(total: int) -> bytes:
+    return b', "sum": "%08x"}' % total
 
 
 def _line(facts: Facts) -> Line:
     if "note" in facts:
+        if not isinstance(facts["note"], str):
+            raise TypeError("the kind of a note is text")
         return Note(facts["note"], {name: fact for name, fact in facts.items() if name != "note"})
     return LoggedAnswer(**facts)
 

@@ -61,14 +61,16 @@ def ask(question: str) -> "Answer | Literal['undo', 'stop']":
     while True:
         say(question)
         try:
-            word = typer.prompt("  y, n, u, undo or stop").strip().lower()
+            word = typer.prompt("  y, n, d (don't know), u (undo) or s (stop)").strip().lower()
         except typer.Abort:
             return "stop"
-        if word == "undo" or word == "stop":
-            return "undo" if word == "undo" else "stop"
+        if word in ("u", "undo"):  # as on the pages
+            return "undo"
+        if word in ("s", "stop"):
+            return "stop"
         if word in ANSWER_WORDS:
             return ANSWER_WORDS[word]
-        say(f"{word!r} is not an answer; type y, n, u, undo or stop")
+        say(f"{word!r} is not an answer; type y, n, d, u or s")
 
 
 def stopped(sentence: str) -> typer.Exit:

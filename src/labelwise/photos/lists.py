@@ -304,15 +304,14 @@ def read_list_answers(index: Index, path: Path) -> dict[str, dict[int, bool]]:
     A photo that was answered twice is right if it is both times.
     """
     queries = sorted({receipt.query for receipt in receipts_of(index) if not receipt.is_of_tags})
-    columns, lines = read_answered(path)
-    if "query" not in columns and len(queries) > 1:
-        which = f"which of {len(queries)} queries is answered"
-        raise DataError(f"{path} must say in a column query {which}")
     answers: dict[str, dict[int, bool]] = {}
-    for place, photo, answer, cells in lines:
+    for place, photo, answer, cells in read_answered(path):
+        if "query" not in cells and len(queries) > 1:
+            which = f"which of {len(queries)} queries is answered"
+            raise DataError(f"{path} must say in a column query {which}")
         query = (queries or [""])[0]
-        if "query" in columns:
-            query = from_cell(cells["query"] or "")
+        if "query" in cells:
+            query = from_cell(cells["query"])
             with suppress(LabelwiseError):  # as receipts spell it, where it is a query
                 query = str(Query.parse(query, index.space, index.taxonomy))
         if query not in queries:

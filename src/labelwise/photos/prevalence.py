@@ -9,7 +9,6 @@ What is answered about a single label becomes a correction, too. The estimate ta
 probabilities from before all corrections, since those of answered photos would be right by now.
 """
 
-import csv
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,9 +18,9 @@ from pathlib import Path
 import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
-from labelwise.answers.log import ANSWER_WORDS, Answer, Note, answered, now
+from labelwise.answers.log import Answer, Note, answer_of, answered, now
 from labelwise.base.table_files import write_csv
-from labelwise.base.text import from_cell, one_line
+from labelwise.base.text import from_cell
 from labelwise.decide import Answered, CountEstimate, estimate_count, estimate_total
 from labelwise.errors import DataError
 from labelwise.photos.filters import EVERYTHING, PhotoGroups, pictures_of
@@ -30,37 +29,25 @@ from labelwise.photos.query import labels_told
 from labelwise.photos.store import Fact
 from labelwise.photos.topk import Rows, stacked
 from labelwise.queries import Query
+from labelwise.tables.rows import read_csv_rows
 
-AnsweredLine = tuple[str, str, Answer, Mapping[str, str | None]]
+AnsweredLine = tuple[str, str, Answer, Mapping[str, str]]
 
 
-def read_answered(path: Path) -> tuple[frozenset[str], list[AnsweredLine]]:
-    """Return the columns of a table, and of each answered line its place, photo, answer, cells."""
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            table = csv.DictReader(file)
-            columns, lines = list(table.fieldnames or ()), list(table)
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"{path} cannot be read: {error}") from None
-    if not {"path", "answer"} <= set(columns):
-        got = one_line(", ".join(columns)) or "nothing"
-        raise DataError(f"{path} must have the columns path and answer, got {got:.200}")
+def read_answered(path: Path) -> list[AnsweredLine]:
+    """Return of each answered line of a table its place, its photo, the answer, and its cells."""
     answers: list[AnsweredLine] = []
-    for number, line in enumerate(lines, start=2):
-        word = (line["answer"] or "").strip().lower()
-        if not word:
-            continue
-        where = f"{path}, line {number}"
-        if word not in ANSWER_WORDS:
-            raise DataError(f"{where}: the answer must be yes, no or unsure, got {word!r}")
-        answers.append((where, from_cell(line["path"] or ""), ANSWER_WORDS[word], line))
-    return frozenset(columns), answers
+    for number, line in enumerate(read_csv_rows(path, ("path", "answer")), start=2):
+        if line["answer"].strip():
+            where = f"{path}, line {number}"
+            answers.append((where, from_cell(line["path"]), answer_of(line["answer"], where), line))
+    return answers
 
 
 def read_answers(path: Path) -> dict[str, Answer]:
     """Return the answers of a table by path."""
     answers: dict[str, Answer] = {}
-    for place, photo, answer, _ in read_answered(path)[1]:
+    for place, photo, answer, _ in read_answered(path):
         if answers.setdefault(photo, answer) != answer:
             raise DataError(f"{place}: {photo} has two different answers; leave one of them")
     return answers

@@ -89,10 +89,15 @@ def require_file(path: Path) -> Path:
 
 
 def read_csv_rows(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
-    """Return the rows of a CSV file that must have these columns; a short row ends in blanks."""
+    """Return the rows of a CSV file that must have these columns; a short row ends in blanks.
+
+    Cells may be separated by commas, or by semicolons or tabs, as spreadsheets save them.
+    """
     try:
         with require_file(path).open(encoding="utf-8-sig", newline="") as stream:
-            table = csv.DictReader(stream, strict=True)
+            head = stream.readline()
+            stream.seek(0)
+            table = csv.DictReader(stream, strict=True, delimiter=max(",;\t", key=head.count))
             for name in columns:
                 if name not in (table.fieldnames or ()):
                     raise DataError(f"{path}: there is no column {name!r}")

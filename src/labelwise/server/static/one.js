@@ -5,9 +5,9 @@ import { find, make, patientImage, say } from "./dom.js";
 import { who } from "./who.js";
 
 const SIDE = 1280;
-const KEYS = { Y: "yes", N: "no", U: "unsure" };
+const KEYS = { Y: "yes", N: "no", D: "unsure" };
 const NEXT = { yes: "no", no: "unsure", unsure: "yes" };
-const LEAD = "Y it is right, N it is wrong, U cannot tell, Z undo. Stop whenever you like: every answer is kept.";
+const LEAD = "Y it is right, N it is wrong, D cannot tell, U undo. Stop whenever you like: every answer is kept.";
 const ALL = "Which of these does the photo show? Its tags are selected. Select what is missing, and take back what is wrong.";
 
 let question = null;
@@ -89,7 +89,7 @@ function pressed(event) {
   if (event.target.closest("input, select, dialog") || event.ctrlKey || event.metaKey || event.altKey) return;
   const key = event.key.toUpperCase();
   if (key in KEYS) answer(KEYS[key]);
-  else if (key === "Z") undo();
+  else if (key === "U") undo();
   else if (key === "S") answerAll();
   else return;
   event.preventDefault();
@@ -102,8 +102,8 @@ export async function startOne(view) {
   const button = (name, words, action, quiet = "") => make("button", { type: "button", class: `button ${quiet}`, id: `answer-${name}`, onclick: action }, words);
   find("grid").after(make("p", { class: "actions", id: "one-buttons" },
     button("yes", "Yes (Y)", () => answer("yes")), button("no", "No (N)", () => answer("no")),
-    button("unsure", "Unsure (U)", () => answer("unsure"), "quiet"), button("all", "Save (S)", answerAll),
-    button("undo", "Undo (Z)", undo, "quiet")));
+    button("unsure", "Cannot tell (D)", () => answer("unsure"), "quiet"), button("all", "Save (S)", answerAll),
+    button("undo", "Undo (U)", undo, "quiet")));
   find("grid").className = "grid one";
   document.addEventListener("keydown", pressed);
   show({ ...view, question: null });
