@@ -8,10 +8,10 @@
     is          "clear": one meaning. "ask": two meanings, so it must stop. "refuse": it must stop,
                 unless it reads what is right
     right       readings that are right: the labels, and each photo's states in their order
-                (1 present, 0 absent, ? unknown, s soft); perhaps the split and the group of photos
+                (1 present, 0 absent, ? unknown, s soft); perhaps their split and group, and
+                patterns that it must print then (``tells``)
     set         what a person gives with ``--set``
     says        patterns that must be in the sentence by which it stops
-    tells       patterns that must be in what it prints when it reads the table
     photos      photos that are there, where they are not those of the first reading
 
 A reading of "ask" is reached by one of the remedies in backticks. Each is copied and run.
@@ -40,7 +40,9 @@ from labelwise.errors import LabelwiseError
 FOLDER = Path(__file__).with_name("corpus")
 PLACEHOLDER = re.compile(r"\b(NAME|FILE|FOLDER|COLUMN|TABLE|PHOTOS|WORD|ENCODING)\b|\.\.\.|…")
 CHANGE = re.compile(
-    "`|\\b(give|write|save|say|name|rename|correct|leave|keep|remove|put|needs?|export|belongs?|mean)\\b"
+    r"`|\b(give|write|save|say|name|rename|correct|leave|keep|remove|put|needs?|export|belongs?)\b"
+    r"|\b(mean|empty)\b",
+    re.IGNORECASE,
 )
 INVISIBLE = dict.fromkeys(map(ord, "\u200b\u200c\u200d\u2060\ufeff"))
 MOST_STEPS, MOST_REMEDIES = 3, 8
@@ -64,10 +66,11 @@ def cases(only=""):
     return [case for case in map(json.loads, lines) if only in case["name"]]
 
 
-def judge(case, folder):
+def judge(case, folder, content=None):
     """Return what comes of a table that is written, with its photos, into an empty folder."""
     table = folder / case["file"]
-    table.write_bytes((FOLDER / case["file"]).read_bytes().replace(b"@ROOT@", bytes(folder)))
+    content = (FOLDER / case["file"]).read_bytes() if content is None else content
+    table.write_bytes(content.replace(b"@ROOT@", bytes(folder)))
     for photo in case.get("photos") or [
         name for right in case["right"] for name in right["photos"]
     ]:
@@ -141,7 +144,8 @@ def written(out, folder):
     labels = json.loads(table.schema.metadata[b"classes"])
     photos, split, group = {}, {}, {}
     for row in table.to_pylist():
-        photo = str((folder / row["path"]).resolve().relative_to(folder.resolve()))
+        place = (folder / row["path"].removeprefix("file://")).resolve()
+        photo = str(place.relative_to(folder.resolve()))
         present, unknown = row.get("labels"), row.get("unknown") or ()
         open_ = {*labels} if present is None or "*" in unknown else {*unknown}
         shown = dict.fromkeys(labels, "0") | dict.fromkeys(open_, "?")
@@ -158,15 +162,14 @@ def plain(text):
 
 def differs(reading, said, case, told=False):
     """Return how a reading differs from what is right, "" if it is right and says what it left."""
-    why = ""
-    for right in case["right"]:
-        why = why or _differs(reading, right)
-        if not _differs(reading, right):
+    why = "read, and nothing of it can be right"
+    for right in reversed(case["right"]):
+        silent = [p for p in right.get("tells", ()) if not told and not re.search(p, said)]
+        silence = f"it says nothing of {', '.join(silent)}" if silent else ""
+        why = _differs(reading, right) or silence
+        if not why:
             break
-    else:
-        return why or "read, and nothing of it can be right"
-    silent = [] if told else [p for p in case.get("tells", ()) if not re.search(p, said)]
-    return f"it says nothing of {', '.join(silent)}" if silent else ""
+    return why
 
 
 def _differs(reading, right):
