@@ -239,12 +239,11 @@ class Taxonomy:
     def read(cls, path: Path) -> "Taxonomy":
         """Return the taxonomy of a CSV file ``child,parent``, or of one ``a|b|c`` per line.
 
-        SKOS vocabularies are read as N-Triples (.nt, or a folder of them), RDF/XML (.rdf, .xml) and
-        JSON-LD (.jsonld).
+        SKOS vocabularies are read as N-Triples (.nt, or a folder of them).
         """
         if Path(path).suffix.lower() in SKOS_SUFFIXES or Path(path).is_dir():
-            skos = import_module("labelwise.contrib.skos").read_skos(Path(path))
-            return cls(skos.parents, {}, str(path), skos.uris)
+            parents, uris = import_module("labelwise.contrib.skos").read_skos(Path(path))
+            return cls(parents, {}, str(path), uris)
         try:
             text = Path(path).read_text(encoding="utf-8-sig")
             rows = list(csv.reader(text.splitlines(), skipinitialspace=True, strict=True))

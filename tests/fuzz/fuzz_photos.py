@@ -129,25 +129,15 @@ LINES = (
     f'<u:dog> <{SKOS}prefLabel> "dog"@en .\n<u:pet> <{SKOS}prefLabel> "p\\u00e9t \\U0001F600" .\n'
     f"<u:dog> <{SKOS}broader> <u:pet> .\n"
 ).encode()
-GRAPH_LD = b"""{"@graph": [
-  {"@id": "u:dog", "skos:prefLabel": {"@value": "dog", "@language": "en"}},
-  {"@id": "u:pet", "prefLabel": {"en": "pet", "de": "Haustier"}},
-  {"@id": "u:dog", "skos:broader": [{"@id": "u:pet"}]}]}"""
-XML = (
-    f'<r:RDF xmlns:r="http://www.w3.org/1999/02/22-rdf-syntax-ns#" xmlns:s="{SKOS}">'
-    '<s:Concept r:about="u:dog"><s:prefLabel xml:lang="en">dog</s:prefLabel>'
-    '<s:broader r:resource="u:pet"/></s:Concept>'
-    '<s:Concept r:about="u:pet"><s:prefLabel>pet</s:prefLabel></s:Concept></r:RDF>'
-).encode()
 
 
 def read_vocabularies(folder):
-    return [read_skos(folder / name) for name in ("v.nt", "v.jsonld", "v.rdf")]
+    return read_skos(folder / "v.nt")
 
 
 WORDS = b"dog\ncat: a photo of a cat, a kitten\n# a comment\nsparrow; bird\nbird\n"
 LOG = b"".join(as_json(one) + b"\n" for one in ANSWERS)
-VOCABULARIES = {"v.nt": LINES, "v.jsonld": GRAPH_LD, "v.rdf": XML}
+VOCABULARIES = {"v.nt": LINES}
 KEPT = (
     Target("plan", plan_files(), read_plan),
     drawn(

@@ -198,28 +198,6 @@ CAMTRAP = {
 }
 NAMED = {"resources": [{"name": name.removesuffix(".csv"), "path": name} for name in CAMTRAP]}
 CAMTRAP["datapackage.json"] = json.dumps(NAMED).encode()
-FINDINGS = (
-    b"No Finding,Enlarged Cardiomediastinum,Cardiomegaly,Lung Opacity,Lung Lesion,Edema,"
-    b"Consolidation,Pneumonia,Atelectasis,Pneumothorax,Pleural Effusion,Pleural Other,Fracture,"
-    b"Support Devices"
-)
-STATED = b",".join((b"1.0", b"0.0", b"-1.0", *[b""] * 11))
-FRONTAL = b"Path,Frontal/Lateral,%b\nCheXpert/%b/patient1/a.jpg,Frontal,%b\n"
-PARTS = ("train", "valid")
-CHEXPERT = {f"{part}.csv": FRONTAL % (FINDINGS, part.encode(), STATED) for part in PARTS}
-MIMIC = {
-    "mimic-cxr-2.0.0-chexpert.csv": b"study_id," + FINDINGS + b"\n7," + STATED + b"\n",
-    "mimic-cxr-2.0.0-split.csv": (
-        b"dicom_id,study_id,subject_id,split\nx,7,1001,train\ny,8,1002,validate\n"
-    ),
-}
-ENTRIES = b"Image Index,Finding Labels,Patient ID\na.png,Mass|Edema,1\nb.png,No Finding,2\n"
-CHESTXRAY14 = {"train_val_list.txt": b"a.png\n", "test_list.txt": b"b.png\n"}
-PATCHES = {
-    "patch_id": ["S2_TILE_1_2", "S2_TILE_1_3"],
-    "labels": [["Pastures", "Arable land"], ["Marine waters"]],
-    "split": ["train", "test"],
-}
 BIRDNET = (
     b"Start (s),End (s),Scientific name,Common name,Confidence,File,correct\n"
     b"0.0,3.0,Parus major,Great Tit,0.9,a.wav,1\n3.0,6.0,Parus major,Great Tit,0.25,a.wav,\n"
@@ -230,14 +208,8 @@ CALLS |= {"Scientific name": ["Parus major", "Sylvia"], "Common name": ["Great T
 CALLS |= {"File": ["a.wav", "b.wav"]}
 BURSTS = b"id,burst,time,score:x,score:y\na,1,2026-01-01,0.5,0.1\nb,1,2026-01-02,0.2,0.7\n"
 ANSWERED = b'{"path": "a.jpg", "labels": ["x"], "probs": {"x": 0.5, "y": 0.25}}\n'
-LANDUSE = b"IMAGE\tsea\ttrees\nbeach00\t1\t0\nforest01\t0\t1\n"
 SETS = {  # by format
     "camtrap-dp": CAMTRAP,
-    "chexpert": CHEXPERT,
-    "mimic-cxr": MIMIC,
-    "chestxray14": {"Data_Entry_2017.csv": ENTRIES, **CHESTXRAY14},
-    "bigearthnet": {"metadata.parquet": parquet(PATCHES)},
-    "ucmerced": {"LandUse_Multilabeled.txt": LANDUSE},
 }
 FIELDS = (
     of_file("attribute groups", "g.csv", GROUPS, AttributeGroups.read),

@@ -1,21 +1,14 @@
 """Each official layout, in miniature: same files, same traps, a few images."""
 
-import gzip
 import json
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
-from band_files import band_folder, tiff
 from sample_pictures import jpeg, states
 from scipy.io import savemat
 
-from labelwise.contrib.fields import FINDINGS
 from labelwise.errors import DataError, SettingsError
-from labelwise.pictures.transform import Bands
 from labelwise.tables import load
-from labelwise.tables.checks import reject_divided_groups
 
 
 def named(table):
@@ -321,175 +314,7 @@ def test_parts_of_any_format_are_joined(folder):
         load(f"{folder.path}/a.json;{folder.path}/c.json", check_files=False)
 
 
-# Chest X-rays, satellite images
-
-HEADER = "Path,Sex,Age,Frontal/Lateral,AP/PA," + ",".join(FINDINGS)
-PATCH = "S2A_MSIL2A_20170613T101031_N9999_R022_T33UUP_26_57"
-OTHER = "S2A_MSIL2A_20170613T101031_N9999_R022_T33UUP_26_58"
-TILE = PATCH.removesuffix("_26_57")
-
-
-def findings(**states):
-    """Return the fourteen cells of a row; a finding is named without blanks."""
-    return ",".join(states.get(name.replace(" ", ""), "") for name in FINDINGS)
-
-
-def test_chexpert_keeps_uncertain_and_silent_apart(folder):
-    cells = {"Edema": "1.0", "Pneumonia": "-1.0", "Fracture": "0.0"}
-    views = {
-        "train/patient00001/study1/view1_frontal.jpg": {"NoFinding": "1.0"},
-        "train/patient00002/study1/view1_frontal.jpg": cells,
-        "train/patient00002/study2/view2_lateral.jpg": {"Edema": "0.0"},
-    }
-    start = "CheXpert-v1.0-small/"
-    rows = [f"{start}{path},Female,68,View,AP,{findings(**own)}" for path, own in views.items()]
-    folder.text("train.csv", "\n".join([HEADER, *rows, ""]))
-    held = "valid/patient64541/study1/view1_frontal.jpg"
-    folder.text("valid.csv", f"{HEADER}\n{start}{held},Male,73,Frontal,AP,{','.join('0' * 14)}\n")
-    folder.pictures(*views, held)
-    table = load(folder.path)
-    assert (table.name, table.space.names) == ("chexpert", FINDINGS)
-    unsure = set(FINDINGS) - {"Edema", "Fracture"}
-    second = "train/patient00002/study1/view1_frontal.jpg"
-    assert (named(table)[second], named(table)[held]) == (({"Edema"}, unsure), (set(), set()))
-    assert by_split(table)["val"] == [held]
-    assert list(table.group) == ["patient00001", "patient00002", "patient00002", "patient64541"]
-    note = "1 entries of -1 are read as unknown, 37 blank ones as unknown (`--set blank=absent` if "
-    assert f"{note}otherwise)" in table.notes
-    assert named(load(folder.path, blank="absent"))[second][1] == {"Pneumonia"}
-    assert len(load(folder.path, views="lateral")) == 1
-    folder.text("train.csv", (folder.path / "train.csv").read_text().replace("-1.0", "maybe"))
-    with pytest.raises(DataError, match=r"train.csv, row 2: 'Pneumonia' must be 1, 0, -1 or empty"):
-        load(folder.path)
-
-
-def test_chexpert_is_read_in_the_batches_of_its_download(folder):
-    """Oracle: the folders as the four archives are unpacked, and the labels of the test set."""
-    first = "CheXpert-v1.0 batch 1 (validate & csv)"
-    front, lateral = "study1/view1_frontal.jpg", "study1/view2_lateral.jpg"
-    stated = {
-        "train.csv": [f"train/patient00001/{front}", f"train/patient43018/{lateral}"],
-        "valid.csv": [f"valid/patient64541/{front}"],
-        "test_labels.csv": [f"test/patient64741/{front}"],
-    }
-    for name, paths in stated.items():
-        own = name == "test_labels.csv"
-        header, facts = (",".join(["Path", *FINDINGS]), "") if own else (HEADER, ",F,68,Frontal,AP")
-        rows = [f"CheXpert-v1.0/{path}{facts},{findings(Edema='1')}" for path in paths]
-        folder.text(f"{first}/{name}", "\n".join([header, *rows, ""]))
-    places = {
-        f"CheXpert-v1.0 batch 2 (train 1)/patient00001/{front}": "train",
-        f"CheXpert-v1.0 batch 4 (train 3)/patient43018/{lateral}": "train",
-        f"{first}/valid/patient64541/{front}": "val",
-        f"{first}/test/patient64741/{front}": "test",
-    }
-    folder.pictures(*places)
-    table = load(folder.path)
-    assert dict(zip(table.ids, table.split, strict=True)) == places
-    assert list(table.group) == ["patient00001", "patient43018", "patient64541", "patient64741"]
-    table.images.read(1)
-
-
-def test_mimic_images_have_the_labels_of_their_study(folder):
-    names = sorted(FINDINGS)
-    cells = {"Edema": "1.0", "Fracture": "-1.0", "Pneumonia": "0.0"}
-    labels = f"subject_id,study_id,{','.join(names)}\n10000032,50414267,"
-    labels += ",".join(cells.get(name, "") for name in names) + "\n"
-    folder.text("mimic-cxr-2.0.0-chexpert.csv.gz", gzip.compress(labels.encode()))
-    images = (
-        ("02aa804e-bde0afdd", 50414267, 10000032, "train"),
-        ("174413ec-4ec4c1f7", 50414267, 10000032, "train"),
-        ("2a2277a9-b0ded155", 53189527, 10000764, "validate"),
-        ("e084de3b-be89b11e", 53911762, 10000764, "test"),
-    )
-    lines = ["dicom_id,study_id,subject_id,split", *(",".join(map(str, row)) for row in images), ""]
-    folder.text("mimic-cxr-2.0.0-split.csv", "\n".join(lines))
-    paths = [f"files/p10/p{own}/s{study}/{image}.jpg" for image, study, own, _ in images]
-    first, second, third, fourth = paths
-    folder.pictures(*paths)
-    table = load(folder.path, blank="absent")
-    assert named(table)[first] == named(table)[second] == ({"Edema"}, {"Fracture"})
-    assert by_split(table) == {"train": [first, second], "val": [third], "test": [fourth]}
-    assert list(table.group) == ["p10000032", "p10000032", "p10000764", "p10000764"]
-    assert named(load(folder.path))[third] == (set(), set(FINDINGS))
-
-
-def test_chestxray14_no_finding_is_an_image_without_labels(folder):
-    folder.text(
-        "Data_Entry_2017_v2020.csv",
-        "Image Index,Finding Labels,Follow-up #,Patient ID,Patient Age,Patient Gender,"
-        "View Position,OriginalImage[Width,Height],OriginalImagePixelSpacing[x,y],\n"
-        "00000001_000.png,Cardiomegaly|Emphysema,0,1,57,M,PA,2682,2749,0.143,0.143,\n"
-        "00000001_001.png,No Finding,1,1,58,M,PA,2894,2729,0.143,0.143,\n"
-        "00000002_000.png,Pleural_Thickening,0,2,80,M,PA,2500,2048,0.171,0.171,\n",
-    )
-    folder.text("train_val_list.txt", "00000001_000.png\n00000001_001.png\n")
-    folder.text("test_list.txt", "00000002_000.png\n")
-    shown = {
-        "images_001/images/00000001_000.png": {"Cardiomegaly", "Emphysema"},
-        "images_001/images/00000001_001.png": set(),
-        "images_002/images/00000002_000.png": {"Pleural_Thickening"},
-    }
-    folder.pictures(*shown)
-    table = load(folder.path)
-    assert len(table.space) == 14
-    assert named(table) == {image: (labels, set()) for image, labels in shown.items()}
-    assert table.split.tolist() == ["train", "train", "test"]
-    folder.text("Data_Entry_2017.csv", "")
-    with pytest.raises(DataError, match=r"holds Data_Entry_2017.csv and Data_Entry_2017_v2020.csv"):
-        load(folder.path)
-    assert list(table.group) == ["patient 1", "patient 1", "patient 2"]
-
-
-@pytest.fixture
-def bigearthnet(folder):
-    records = [
-        {"patch_id": PATCH, "labels": ["Arable land", "Pastures"], "split": "train"},
-        {"patch_id": OTHER, "labels": ["Marine waters"], "split": "validation"},
-    ]
-    pq.write_table(pa.Table.from_pylist(records), folder.path / "metadata.parquet")
-    sides = {"B01": 20, "B02": 120, "B05": 60}
-    bands = {band: np.full((side, side), side, np.uint16) for band, side in sides.items()}
-    for number, patch in enumerate((PATCH, OTHER)):
-        band_folder(folder.path / "BigEarthNet-S2" / TILE / patch, bands)
-        codes = np.full((120, 120), (211, 523)[number], np.uint16)
-        codes[:9] = (231, 999)[number]
-        folder.text(f"Reference_Maps/{TILE}/{patch}/{patch}_reference_map.tif", tiff(codes))
-    return folder
-
-
-def test_bigearthnet_patches_are_folders_of_bands(bigearthnet):
-    table = load(bigearthnet.path)
-    first, second = (f"BigEarthNet-S2/{TILE}/{patch}" for patch in (PATCH, OTHER))
-    assert len(table.space) == 19
-    assert named(table)[first] == ({"Arable land", "Pastures"}, set())
-    assert by_split(table) == {"train": [first], "val": [second]}
-    assert list(table.group) == [f"{TILE} in train", f"{TILE} in val"]
-    reject_divided_groups(table)
-    (note,) = [one for one in table.notes if "divide" in one]
-    assert note.startswith("the published splits divide 1 of 1 tile, so that test patches lie")
-    whole = load(bigearthnet.path, splits="none")
-    assert (whole.split, list(whole.group)) == (None, [TILE, TILE])
-    assert table.images.read_bands(0, Bands(("B02", "B01"), ("B02",))).shape == (120, 120, 2)
-
-
-def test_bigearthnet_has_43_classes_by_its_reference_maps(bigearthnet):
-    table = load(bigearthnet.path, labels=43)
-    assert len(table.space) == 43
-    expected = [{"Non-irrigated arable land", "Pastures"}, {"Sea and ocean"}]
-    assert [present for present, _ in named(table).values()] == expected
-    wrong = tiff(np.full((120, 120), 777, np.uint16))
-    bigearthnet.text(f"Reference_Maps/{TILE}/{PATCH}/{PATCH}_reference_map.tif", wrong)
-    with pytest.raises(DataError, match="777 is not a code of CORINE Land Cover"):
-        load(bigearthnet.path, labels=43)
-
-
-def test_ucmerced_has_one_column_per_label(folder):
-    text = "IMAGE\\LABEL\tairplane\tbare-soil\ttrees\nsea00\t0\t0\t0\nairplane07\t1\t0\t1\n"
-    folder.text("LandUse_Multilabeled.txt", text)
-    shown = {"Images/sea/sea00.tif": set(), "Images/airplane/airplane07.tif": {"airplane", "trees"}}
-    folder.pictures(*shown)
-    assert named(load(folder.path)) == {image: (own, set()) for image, own in shown.items()}
-    folder.text("LandUse_Multilabeled.txt", text.replace("1\t0\t1", "1\t2\t1"))
-    with pytest.raises(DataError, match="line 3: must be an image and 3 numbers 0 or 1"):
-        load(folder.path)
+def test_a_format_that_left_says_where_its_recipe_is(folder):
+    for source, options in (("chexpert:x", {}), (folder.path, {"format": "bigearthnet"})):
+        with pytest.raises(SettingsError, match=r"is no longer a format: .* docs/special\.md"):
+            load(source, **options)

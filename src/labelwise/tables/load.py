@@ -46,6 +46,7 @@ class Reader:
     begin: re.Pattern[bytes] | None = None  # of a JSON file
 
 
+LEFT = ("chexpert", "mimic-cxr", "chestxray14", "bigearthnet", "ucmerced")  # formats until 0.3
 SPREADSHEETS = (".xlsx", ".xls", ".xlsm", ".ods", ".numbers")
 
 GENERATED: dict[str, Callable[..., LabelTable | PosteriorData]] = {
@@ -198,6 +199,12 @@ def _with_split(piece: str) -> tuple[str | None, str]:
 def find_parts(source: str | Path, format: str | None = None) -> list[Part]:
     """Return the parts of a source that is read from files, each with its split and format."""
     text, known = str(source), readers()
+    head = format or ("" if _exists(text) else text.partition(":")[0])
+    if head in LEFT:
+        raise SettingsError(
+            f"{head!r} is no longer a format: write a label table from the files as published, as "
+            "docs/special.md shows for chest X-rays and for satellite tiles"
+        )
     if format is not None and format not in known:
         raise SettingsError(f"unknown data format {format!r}{nearest(format, known)}")
     parts: list[Part] = []
