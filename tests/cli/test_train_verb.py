@@ -14,7 +14,7 @@ from test_app import call
 from typed import must_run, refused
 
 import labelwise
-from labelwise.cli.command import DECLARED
+from labelwise.cli.app import app
 from labelwise.cli.text import resumable
 from labelwise.errors import SettingsError
 from labelwise.pictures import PictureImages
@@ -120,10 +120,10 @@ def test_the_help_states_the_defaults_of_the_settings():
     named = {"patience": "never", "head": "the method's", "image_size": "the backbone's"}
     named |= {"effort": "quick on photos", "bands": "8-bit RGB", "window": "none"}
     named |= {"composite": "red,green,blue if there are such, else the first"}
-    for name, option in DECLARED.items():
-        name = {"calibrator": "calibrate"}.get(name, name)
-        shown = option.typed.get("show_default")
-        if name not in SHORT_NAMES or shown is None:
+    for option in typer.main.get_command(app).commands["train"].params:
+        name = {"calibrator": "calibrate"}.get(option.name, option.name)
+        shown = getattr(option, "show_default", None)
+        if name not in SHORT_NAMES or not isinstance(shown, str):
             continue
         expected = []
         for words, chosen in settings.items():

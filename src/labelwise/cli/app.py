@@ -6,119 +6,20 @@ Exit status: 0 done, 1 one clear sentence said why not, 2 wrong usage, 130 stopp
 import os
 import sys
 import warnings
-from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
 from labelwise import __version__
 from labelwise.base.allocator import keep_freed_memory
-from labelwise.cli.command import VERBS, mount, sentence_of
-from labelwise.cli.options import declared
+from labelwise.cli import data, data_labels, data_review, train  # noqa: F401
+from labelwise.cli.command import app, data_app, papers_app
+from labelwise.cli.options import VERBS, mount
 from labelwise.cli.text import complain, stopped
 from labelwise.errors import LabelwiseError
 
-ALIASES = declared("aliases.toml")
-
-
-def _translated(
-    args: list[str],
-    to: str,
-    renamed: Mapping[str, str] | None = None,
-    default: Sequence[str] = (),
-    second: str = "",
-) -> list[str]:
-    """Return the new command line of an old one; after ``--`` no option gets a new name."""
-    end = args.index("--") if "--" in args else len(args)
-    parts = (word.partition("=") for word in args[:end])
-    new = {f"--{old}": f"--{name}" for old, name in (renamed or {}).items()}
-    args[:end] = [f"{new.get(flag, flag)}{equals}{value}" for flag, equals, value in parts]
-    if second and args[1:]:
-        args.insert(1, second)
-    if {word.partition("=")[0] for word in args} & set(default[:1]):
-        default = ()
-    return [*to.split(), *args, *default]
-
-
-class VerbGroup(TyperGroup):
-    """Verbs in groups; names from before 0.3 still work, with a note."""
-
-    groups: Mapping[str, Sequence[str]]
-    examples: Sequence[str]
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        name = args[0] if args else ""
-        if name == "serve" and "--label" in args:
-            photos = [word for word in args[1:] if word != "--label"]
-            args = _translated(photos, "label --page", {"answers": "out"})
-        elif name == "reproduce" and "--list" in args:
-            args = ["papers", "list", *(word for word in args[1:] if word != "--list")]
-        elif name in ALIASES.get(self.name or "", {}):
-            args = _translated(args[1:], **ALIASES[self.name or ""][name])
-        if args and args[0] != name:
-            path, words = ctx.command_path, 1 + (args[0] in ("papers", "data", "label"))
-            new = " ".join((path, *args[: words if path == "labelwise" else 1]))
-            complain(f"`{path} {name}` is now `{new}`; the old name works until 0.4")
-        return super().resolve_command(ctx, args)
-
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        formatter.write(f"{sentence_of(self.help)}\n")
-        for title, names in self.groups.items():
-            formatter.write(f"{title}\n")
-            for name in names:
-                command = self.get_command(ctx, name)
-                formatter.write(f"  {name:<10}{sentence_of(command.help if command else '')}\n")
-        for example in self.examples:
-            formatter.write(f"  labelwise {example}\n")
-
-
-def _application(
-    name: str, help: str, groups: Mapping[str, Sequence[str]], *examples: str
-) -> typer.Typer:
-    application = typer.Typer(
-        name=name,
-        cls=type("Verbs", (VerbGroup,), {"groups": groups, "examples": examples}),
-        help=help,
-        no_args_is_help=True,
-        pretty_exceptions_enable=False,
-        rich_markup_mode=None,
-        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-        add_completion=name == "labelwise",
-    )
-    for path in VERBS:
-        if path.rpartition(" ")[0] == name.removeprefix("labelwise"):
-            mount(application, path)
-    return application
-
-
-app = _application(
-    "labelwise",
-    "Labels for images that carry none, one or many, with honest probabilities.",
-    {
-        "start here": ("demo", "train", "predict"),
-        "your photos": ("index", "search", "count", "audit", "label", "tag", "serve"),
-        "your scores": ("evaluate", "calibrate", "report", "export"),
-        "tables": ("data",),
-        "research": ("compare", "papers"),
-    },
-)
-data_app = _application(
-    "data",
-    "Describe, split, review and convert label tables.",
-    {
-        "look": ("describe", "review", "rules"),
-        "change": ("split", "group", "observe"),
-        "read and write": ("import", "votes", "convert"),
-    },
-    *("data describe photos.csv", "data split photos.csv -o split.csv"),
-)
-papers_app = _application(
-    "papers",
-    "Run the papers' methods, tables and figures.",
-    {"papers": ("list", "run", "methods")},
-    *("papers list", "papers run 000-table2 --quick"),
-)
+for _path in VERBS:
+    mount({"data": data_app, "papers": papers_app}.get(_path.split()[0], app), _path)
 app.add_typer(data_app)
 app.add_typer(papers_app)
 

@@ -27,9 +27,9 @@ from labelwise.answers.audit_session import (
 from labelwise.answers.log import AnswerLog, answer_of
 from labelwise.base.table_files import write_csv
 from labelwise.base.text import counted, from_cell
-from labelwise.cli.command import refuse_overwriting
+from labelwise.cli.command import flag_of, refuse_overwriting
 from labelwise.cli.index import default_index
-from labelwise.cli.options import Options, flag_of
+from labelwise.cli.options import Options
 from labelwise.cli.text import ask, complain, next_steps, say, tell
 from labelwise.contrib.tag_sources import tags_to_audit
 from labelwise.errors import DataError, SettingsError

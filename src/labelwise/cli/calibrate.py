@@ -13,7 +13,8 @@ import numpy as np
 from labelwise.base.table_files import write_csv
 from labelwise.base.text import counted
 from labelwise.calibration import few_labels
-from labelwise.cli.evaluate import pooled, say_shortfall, show, show_exclusive
+from labelwise.cli.evaluate import pooled
+from labelwise.cli.figures import say_shortfall, show, show_exclusive
 from labelwise.cli.options import Options
 from labelwise.cli.text import next_steps, number, say, show_table, tell
 from labelwise.decide import LabelFigures, label_figures

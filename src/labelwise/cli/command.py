@@ -1,93 +1,154 @@
-"""How ``verbs.toml`` becomes commands: arguments, options, help pages, and files a verb may write.
+"""How typed functions become verbs: groups, help pages, and the files that a verb may write.
 
-The function of a verb takes its arguments and one object of options, ``given``, which holds the
-options that the verb names and no others. It is imported when the verb is run: until then nothing
-that computes is.
+The module of a verb imports what computes in the bodies of its functions alone: until a verb is
+run, nothing that takes long is imported.
 """
 
 import re
-from collections.abc import Callable
-from importlib import import_module
-from inspect import Parameter, Signature, cleandoc
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
+from inspect import Parameter, Signature, cleandoc, signature
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, TypeVar
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
-from labelwise.cli.options import DECLARED, KINDS, Options, declared, flag_of
-from labelwise.cli.text import before_writing
+from labelwise.cli.old_names import today
+from labelwise.cli.text import complain, quoted
 from labelwise.errors import SettingsError
 
-VERBS = declared("verbs.toml")
+Part = Literal["model", "results", "all"]  # of a run
+Function = TypeVar("Function", bound=Callable[..., None])
+WRITTEN = {"out", "html", "csv", "plot", "report", "explain", "taxonomy_out"}  # name files to write
+CALL: ContextVar[typer.Context] = ContextVar("call")  # the call of a verb that is under way
 
 
-def mount(app: typer.Typer, path: str) -> None:
-    """Add a verb, such as ``data split``, to an application."""
-    spec = VERBS[path]
-    cls = type("Verb", (Verb,), {"spec": spec})
-    app.command(path.split()[-1], cls=cls, help=spec["help"])(_command(spec))
+class VerbGroup(TyperGroup):
+    """Verbs in groups; names from before 0.3 still work, with a note."""
+
+    groups: Mapping[str, Sequence[str]]
+    examples: Sequence[str]
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name = args[0] if args else ""
+        args = today(self.name or "", args)
+        if args and args[0] != name:
+            path, words = ctx.command_path, 1 + (args[0] in ("papers", "data", "label"))
+            new = " ".join((path, *args[: words if path == "labelwise" else 1]))
+            complain(f"`{path} {name}` is now `{new}`; the old name works until 0.4")
+        return super().resolve_command(ctx, args)
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        formatter.write(f"{sentence_of(self.help)}\n")
+        for title, names in self.groups.items():
+            formatter.write(f"{title}\n")
+            for name in names:
+                command = self.get_command(ctx, name)
+                formatter.write(f"  {name:<10}{sentence_of(command.help if command else '')}\n")
+        for example in self.examples:
+            formatter.write(f"  labelwise {example}\n")
 
 
-def _command(spec: dict[str, Any]) -> Callable[..., None]:
-    shown = spec.get("options", "").split()
-    names = [name.rstrip("!") for name in (*shown, *spec.get("more", "").split())]
-    writes = [name for name in names if DECLARED[name].writes]
-    parameters = [_argument(name, **facts) for name, facts in spec.get("arguments", {}).items()]
-    arguments = [parameter.name for parameter in parameters]
-    for position, name in enumerate(names):
-        more = {"rich_help_panel": "" if position < len(shown) else "More options"}
-        parameters.append(_option(name, needed=f"{name}!" in shown, **more))
-    if writes:
-        names.append("overwrite")
-        parameters.append(_option("overwrite", needed=False, rich_help_panel="More options"))
-    parameters.append(_parameter("help_all", False, bool, _HELP_ALL))
-    parameters.append(_parameter("_call", False, typer.Context))
-
-    def run(_call: typer.Context, help_all: bool, **values: Any) -> None:
-        values = {name: _local(name, value, spec) for name, value in values.items()}
-        places = [Path(values[name]) for name in writes if values[name] is not None]
-        if values.get("out") and values.get("for_") == "label-studio":
-            places.append(Path(values["out"]).with_suffix(".config.xml"))
-        for place in [] if values.get("overwrite") else places:
-            refuse_overwriting(place, is_log=bool(values.get("page")))
-        given = Options()
-        vars(given).update((name, values[name]) for name in names)
-        sources = ((name, _call.get_parameter_source(name)) for name in names)
-        told = (name for name, source in sources if source and source.name == "ENVIRONMENT")
-        given._environment = frozenset(told)
-        home, _, function = spec["run"].partition(":")
-        with before_writing():  # imports take seconds
-            verb = getattr(import_module(f"labelwise.cli.{home}"), function)
-        verb(*(values[name] for name in arguments), given)
-
-    run.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
-    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    return run
+def _group(
+    name: str, help: str, groups: Mapping[str, Sequence[str]], *examples: str
+) -> typer.Typer:
+    return typer.Typer(
+        name=name,
+        cls=type("Verbs", (VerbGroup,), {"groups": groups, "examples": examples}),
+        help=help,
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+        add_completion=name == "labelwise",
+    )
 
 
-def _argument(name: str, type: str, **facts: Any) -> Parameter:
-    default = Parameter.empty if facts.pop("needed", False) else facts.pop("default", None)
-    facts.pop("fetch", None)
-    return _parameter(name, default, KINDS[type], typer.Argument(**facts))
+app = _group(
+    "labelwise",
+    "Labels for images that carry none, one or many, with honest probabilities.",
+    {
+        "start here": ("demo", "train", "predict"),
+        "your photos": ("index", "search", "count", "audit", "label", "tag", "serve"),
+        "your scores": ("evaluate", "calibrate", "report", "export"),
+        "tables": ("data",),
+        "research": ("compare", "papers"),
+    },
+)
+data_app = _group(
+    "data",
+    "Describe, split, review and convert label tables.",
+    {
+        "look": ("describe", "review", "rules"),
+        "change": ("split", "group", "observe"),
+        "read and write": ("import", "votes", "convert"),
+    },
+    *("data describe photos.csv", "data split photos.csv -o split.csv"),
+)
+papers_app = _group(
+    "papers",
+    "Run the papers' methods, tables and figures.",
+    {"papers": ("list", "run", "methods")},
+    *("papers list", "papers run 000-table2 --quick"),
+)
 
 
-def _option(name: str, *, needed: bool, **more: Any) -> Parameter:
-    option = DECLARED[name]
-    flag = flag_of(name)
-    flags = option.flags if any(flag.startswith("--") for flag in option.flags) else ()
-    more |= {"help": option.help, **option.typed}
-    made: Any = typer.Option(*(flags or (flag, *option.flags)), **more)
-    default = Parameter.empty if needed else (False if option.kind is bool else None)
-    return _parameter(name, default, option.kind, made)
+def verb(
+    group: typer.Typer,
+    *examples: str,
+    name: str | None = None,
+    more: str = "",
+    uri_out: bool = False,
+    dashes: bool = False,
+    fetch: Mapping[str, Part] | None = None,
+) -> Callable[[Function], Function]:
+    """Add a function to a group of verbs; its docstring is the help page.
+
+    Args:
+        group: the verbs it is one of.
+        examples: the two command lines of its help page.
+        name: the verb, if it is not the name of the function.
+        more: the first of the options that are shown by ``--help-all`` alone.
+        uri_out: it also writes to buckets.
+        dashes: words such as ``-beach``, which are no options, are arguments.
+        fetch: arguments whose run is copied here from a bucket, and which part of it.
+    """
+
+    def mount(function: Function) -> Function:
+        parameters = list(signature(function).parameters.values())
+        names = [parameter.name for parameter in parameters]
+        writes = [name for name in names if name in WRITTEN]
+        hidden = names[names.index(more) :] if more else []
+        parameters = [one.replace(kind=Parameter.KEYWORD_ONLY) for one in parameters]
+        own = {"overwrite": _OVERWRITE} if writes else {}
+        for key, kind in (own | {"help_all": _HELP_ALL, "_call": typer.Context}).items():
+            parameters.append(
+                Parameter(key, Parameter.KEYWORD_ONLY, default=False, annotation=kind)
+            )
+
+        def run(_call: typer.Context, help_all: bool, **values: Any) -> None:
+            CALL.set(_call)
+            values.pop("overwrite", None)
+            for key, value in values.items():
+                if key != "out" or not uri_out:
+                    values[key] = _local(key, value, (fetch or {}).get(key))
+            for key in writes:
+                if values[key] is not None:
+                    refuse_overwriting(Path(values[key]), is_log=bool(values.get("page")))
+            function(**values)
+
+        run.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+        run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        facts = {"examples": examples, "more": {*hidden, "overwrite"}, "dashes": dashes}
+        title = name or function.__name__
+        group.command(title, cls=type("Verb", (Verb,), facts), help=function.__doc__)(run)
+        return function
+
+    return mount
 
 
-def _parameter(name: str, default: Any, kind: Any, made: Any = None) -> Parameter:
-    kind = kind if made is None else Annotated[kind, made]
-    return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=kind)
-
-
-def _local(name: str, value: Any, spec: dict[str, Any]) -> Any:
+def _local(name: str, value: Any, part: Part | None) -> Any:
     """Return a value whose run was fetched from a bucket; stop at other URIs of local paths."""
     for item in value if isinstance(value, list) else [value]:
         uri = None
@@ -96,17 +157,35 @@ def _local(name: str, value: Any, spec: dict[str, Any]) -> Any:
             uri = "//".join((first, "/".join(rest))) if rest and first[-1] == ":" else None
         elif isinstance(item, str) and "://" in item and name == "out":
             uri = item
-        if uri is None or (name == "out" and spec.get("uri_out")):
-            continue
-        part = spec.get("arguments", {}).get(name, {}).get("fetch")
-        if part is not None:
+        if uri is not None and part is not None:
             from labelwise.models.run_folder import fetched_run
 
             return fetched_run(uri, part)
-        raise SettingsError(
-            f"{name} must be on a local or mounted disk, got {uri}; copy it, or mount the store"
-        )
+        if uri is not None:
+            raise SettingsError(
+                f"{name} must be on a local or mounted disk, got {uri}; copy it, or mount the store"
+            )
     return value
+
+
+def flag_of(name: str) -> str:
+    """Return how an option of the verb under way is typed."""
+    flags = {param.name: param.opts[0] for param in CALL.get().command.params}
+    return str(flags[name])
+
+
+def refuse(reason: str, *names: str) -> None:
+    """Stop if one of these options, which mean nothing here, was typed."""
+    for name in names:
+        flag, source = flag_of(name), CALL.get().get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            raise SettingsError(f"{flag} does not apply: {reason}; leave it out")
+
+
+def as_typed(*names: str) -> str:
+    """Return those of these options that have a value, to be typed again."""
+    values = ((flag_of(name), CALL.get().params[name]) for name in names)
+    return "".join(f" {flag} {quoted(value)}" for flag, value in values if value)
 
 
 OURS = {  # files by which a folder is known to be labelwise's own
@@ -122,6 +201,8 @@ def refuse_overwriting(path: Path, *, is_log: bool = False) -> None:
     A file is never replaced unasked. A folder must be empty, hold folders alone, or hold a file by
     which it is known as labelwise's own; a log of answers must lie beside its table.
     """
+    if CALL.get().params.get("overwrite"):
+        return
     if path.is_dir():
         files = sorted(entry.name for entry in path.iterdir() if entry.is_file())
         files = [name for name in files if not name.startswith((".", "part-"))]
@@ -143,9 +224,14 @@ def _show_all(context: typer.Context, wanted: bool) -> None:
         raise typer.Exit
 
 
-_HELP_ALL = typer.Option(
-    "--help-all", is_eager=True, callback=_show_all, hidden=True, help="Show all."
-)
+_HELP_ALL = Annotated[
+    bool,
+    typer.Option("--help-all", is_eager=True, callback=_show_all, hidden=True, help="Show all."),
+]
+_OVERWRITE = Annotated[
+    bool,
+    typer.Option("--overwrite", envvar="LABELWISE_OVERWRITE", help="Replace files that exist."),
+]
 
 
 def sentence_of(text: str | None) -> str:
@@ -156,15 +242,17 @@ def sentence_of(text: str | None) -> str:
 class Verb(TyperCommand):
     """A verb whose help is one sentence, two examples and its main options."""
 
-    spec: dict[str, Any]
+    examples: Sequence[str]
+    more: set[str]
+    dashes: bool
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Take ``-beach`` as an argument where the verb does: it is written ``!beach`` then."""
-        if self.spec.get("dashes"):
+        if self.dashes:
             params = self.get_params(ctx)
-            own = {flag for param in params for flag in (*param.opts, *param.secondary_opts)}
+            flags = {flag for param in params for flag in (*param.opts, *param.secondary_opts)}
             args = [
-                f"!{word[1:]}" if re.match(r"-[^-]", word) and word[:2] not in own else word
+                f"!{word[1:]}" if re.match(r"-[^-]", word) and word[:2] not in flags else word
                 for word in args
             ]
         return super().parse_args(ctx, args)
@@ -178,16 +266,16 @@ class Verb(TyperCommand):
             formatter.write_text(" ".join(text.split()))
             formatter.write_paragraph()
         with formatter.section("Examples"):
-            for example in self.spec["examples"]:
+            for example in self.examples:
                 formatter.write(f"  labelwise {example}\n")
-        groups: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
+        groups: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": [], "More": []}
         for param in self.get_params(ctx):
             record = param.get_help_record(ctx)
             if record is not None and param.name != "help":
                 is_argument = param.param_type_name == "argument"
-                panel = getattr(param, "rich_help_panel", "") or "Options"
-                groups.setdefault("Arguments" if is_argument else panel, []).append(record)
-        more = groups.pop("More options", [])
+                title = "More" if param.name in self.more else "Options"
+                groups["Arguments" if is_argument else title].append(record)
+        more = groups.pop("More")
         if everything:
             groups["More options"] = more
         for title, lines in groups.items():

@@ -1,45 +1,100 @@
 """``labelwise data``: describe a label table, split it, group it, hide labels, convert it."""
 
-import json
 import sys
+from json import dumps
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from labelwise.base.progress import make_watch
 from labelwise.base.text import counted
-from labelwise.cli.evaluate import few_test_photos
-from labelwise.cli.options import Options, load_table, model_path
-from labelwise.cli.text import caution, complain, next_steps, number, say, show_table, tell
-from labelwise.contrib.annotation_tools import Guesses, export_for_tool
-from labelwise.errors import DataError, SettingsError
-from labelwise.models import load_model
-from labelwise.scores.aggregating import aggregate_table
-from labelwise.tables import LabelTable
-from labelwise.tables import derived as corrupt
-from labelwise.tables.camera_results import write_bursts
-from labelwise.tables.checks import (
-    Description,
-    count_mismatches,
-    describe,
-    find_unreadable,
-    reject_divided_groups,
-    reject_shared_content,
-    without_unreadable,
+from labelwise.cli.arguments import (
+    Assign,
+    By,
+    Duplicates,
+    Extension,
+    ForTool,
+    Json,
+    Model,
+    NeededOut,
+    Pool,
+    Scores,
+    Seed,
+    SkipBroken,
+    SkipMissing,
+    Strict,
+    TaxonomyFile,
+    option,
 )
-from labelwise.tables.derived import obey_taxonomy, stratified_split, with_validation
-from labelwise.tables.export import export
-from labelwise.tables.load import GENERATED, find_parts
-from labelwise.taxonomy import Taxonomy
+from labelwise.cli.command import data_app, refuse, refuse_overwriting, verb
+from labelwise.cli.figures import few_test_photos
+from labelwise.cli.options import load_table, model_path
+from labelwise.cli.text import (
+    before_writing,
+    caution,
+    complain,
+    next_steps,
+    number,
+    quoted,
+    say,
+    show_table,
+    tell,
+)
+from labelwise.errors import DataError, SettingsError
+
+if TYPE_CHECKING:
+    from labelwise.tables import LabelTable
+    from labelwise.tables.checks import Description
 
 LABELS_SHOWN = 30
 SHARES = "train=.8,val=.1,test=.1"
 
 
-def describe_table(source: str, given: Options) -> None:
-    """Show how often labels occur, alone and in pairs."""
-    table = load_table(source, given)
+@verb(
+    data_app,
+    "data describe photos.csv",
+    "data describe coco:annotations/ --content --strict",
+    name="describe",
+    more="assign",
+)
+def describe_table(
+    source: Annotated[
+        str,
+        typer.Argument(help="A file, a folder, scenes, FORMAT:path, or 'train=a.csv;test=b.csv'."),
+    ],
+    *,
+    content: Annotated[
+        bool, option("--content", help="Also read every pixel; name broken and shared images.")
+    ] = False,
+    taxonomy: TaxonomyFile = None,
+    strict: Strict = False,
+    every: Annotated[bool, option("--all", help="Show every row.")] = False,
+    as_json: Json = False,
+    assign: Assign = None,
+    skip_missing: SkipMissing = False,
+    skip_broken: SkipBroken = False,
+    duplicates: Duplicates = None,
+    extension: Extension = None,
+) -> None:
+    """Show how often labels occur, alone and in pairs.
+
+    Also labels per image, images without any, and the share of unknown entries. --strict fails if
+    a known data set is not complete, or an image cannot be read.
+    """
+    with before_writing():
+        from labelwise.tables.checks import (
+            count_mismatches,
+            describe,
+            find_unreadable,
+            reject_divided_groups,
+            reject_shared_content,
+            without_unreadable,
+        )
+        from labelwise.tables.load import GENERATED, find_parts
+    table = load_table(source, assign, skip_missing, skip_broken, duplicates, extension)
     broken = []
-    if given.content:
+    if content:
         watch = make_watch(sys.stderr)
         watch.start("reading every image", len(table))
         broken = find_unreadable(table, progress=lambda _: watch.advance(1))
@@ -48,77 +103,262 @@ def describe_table(source: str, given: Options) -> None:
         reject_divided_groups(good)
         reject_shared_content(good)
     description = describe(table)
-    if given.taxonomy is not None:
-        description.notes.append(_obedience(table, given.taxonomy))
+    if taxonomy is not None:
+        description.notes.append(_obedience(table, taxonomy))
     parts = [] if source in GENERATED else find_parts(source)
     stated = parts[0][1] if len(parts) == 1 and parts[0][1].counts else None
     mismatches = [] if stated is None else count_mismatches(table, stated.counts, stated.labels)
-    if given.json:
-        facts = description.as_dict() | {"count_mismatches": mismatches}
-        facts |= {"unreadable": [image.reason for image in broken]} if given.content else {}
-        say(json.dumps(facts, indent=2))
+    if as_json:
+        record = description.as_dict() | {"count_mismatches": mismatches}
+        record |= {"unreadable": [image.reason for image in broken]} if content else {}
+        say(dumps(record, indent=2))
     else:
-        _show(description, len(description.labels) if given.all else LABELS_SHOWN)
+        _show(description, len(description.labels) if every else LABELS_SHOWN)
         for sentence in mismatches:
             say(f"not the complete set: {sentence}")
         if stated is not None and not mismatches:
             say("the counts are those stated of the complete set")
-        if given.content:
+        if content:
             say(f"images that cannot be read: {len(broken):,} of {len(table):,}")
-            for image in broken if given.all else broken[:LABELS_SHOWN]:
+            for image in broken if every else broken[:LABELS_SHOWN]:
                 say(f"  {image.reason}")
-            if len(broken) > LABELS_SHOWN and not given.all:
+            if len(broken) > LABELS_SHOWN and not every:
                 say(f"  ... and {len(broken) - LABELS_SHOWN:,} more (--all shows them)")
-        split = [] if description.splits else [f"data split {source} -o split.csv"]
-        next_steps(*split, f"train {source}")
-    if given.strict and mismatches:
+        split = [] if description.splits else [f"data split {quoted(source)} -o split.csv"]
+        next_steps(*split, f"train {quoted(source)}")
+    if strict and mismatches:
         raise DataError(f"{table.name}: {'; '.join(mismatches)}")
-    if given.strict and broken:
+    if strict and broken:
         raise DataError(f"{table.name}: {counted(len(broken), 'image')} cannot be read")
 
 
-def split_table(source: str, given: Options) -> None:
-    """Write the table with a stratified split into train, val and test."""
-    if given.val is not None and given.shares is not None:
+@verb(
+    data_app,
+    "data split photos.csv -o split.csv",
+    "data split photos.csv --shares train=.6,val=.2,test=.2 -o split.csv",
+    name="split",
+    more="assign",
+)
+def split_table(
+    source: Annotated[
+        str,
+        typer.Argument(help="A file, a folder, scenes, FORMAT:path, or 'train=a.csv;test=b.csv'."),
+    ],
+    *,
+    out: NeededOut,
+    shares: Annotated[
+        str | None,
+        option("--shares", show_default="train=.8,val=.1,test=.1", help="Draw a new split."),
+    ] = None,
+    val: Annotated[
+        float | None,
+        option("--val", help="Keep the split; take this share of train as validation."),
+    ] = None,
+    seed: Seed = None,
+    by_content: Annotated[
+        bool,
+        option("--by-content/--no-by-content", help="Keep equal images in one split (default)."),
+    ] = True,
+    assign: Assign = None,
+    skip_missing: SkipMissing = False,
+    skip_broken: SkipBroken = False,
+    duplicates: Duplicates = None,
+    extension: Extension = None,
+) -> None:
+    """Write the table with a stratified split into train, val and test.
+
+    Groups and equal images stay together. A table that has a split keeps it: --val takes
+    validation out of train, --shares draws a new one.
+    """
+    with before_writing():
+        from labelwise.tables.derived import stratified_split, with_validation
+        from labelwise.tables.export import export
+    if val is not None and shares is not None:
         raise SettingsError("give --val, which keeps the split there is, or --shares, not both")
-    table = load_table(source, given)
+    table = load_table(source, assign, skip_missing, skip_broken, duplicates, extension)
     there = table.split_sizes()
     listed = ", ".join(f"{name} {count:,}" for name, count in there.items())
-    how: dict[str, Any] = {"seed": given.seed or 0, "by_content": given.by_content is not False}
-    if given.val is not None:
+    how: dict[str, Any] = {"seed": seed or 0, "by_content": by_content}
+    if val is not None:
         if "val" in there:
             raise DataError(f"{table.name} has a val split already ({listed}); draw with --shares")
-        parted = with_validation(table, share=given.val, **how)
-    elif there and given.shares is None:
+        parted = with_validation(table, share=val, **how)
+    elif there and shares is None:
         mend = f"take validation out of train with `--val 0.1`, or draw with `--shares {SHARES}`"
         raise DataError(f"{table.name} has a split already ({listed}); {mend}")
     else:
-        parted = stratified_split(table, _shares(given.shares or SHARES), **how)
-    export(parted, given.target)
+        parted = stratified_split(table, _shares(shares or SHARES), **how)
+    export(parted, Path(out))
     sizes = parted.split_sizes()
-    say(f"wrote {given.out}: {', '.join(f'{name} {size:,}' for name, size in sizes.items())}")
+    say(f"wrote {out}: {', '.join(f'{name} {size:,}' for name, size in sizes.items())}")
     caution(few_test_photos(sizes.get("test", 0)))
-    next_steps(f"train {given.out}")
+    next_steps(f"train {quoted(out)}")
 
 
-def group_table(source: str, given: Options) -> None:
-    """Write near-duplicates, or bursts of a camera, as groups."""
-    from labelwise.scores.unlabelled_pool import grouped_copies
+@verb(
+    data_app,
+    "data convert photos.csv -o photos.parquet",
+    "data convert photos.csv --for label-studio --model runs/photos -o tasks.json",
+    name="convert",
+    more="assign",
+)
+def convert_table(
+    source: Annotated[
+        str,
+        typer.Argument(help="A file, a folder, scenes, FORMAT:path, or 'train=a.csv;test=b.csv'."),
+    ],
+    *,
+    out: NeededOut,
+    tool: ForTool = None,
+    model: Model = None,
+    taxonomy: TaxonomyFile = None,
+    add_groups: Annotated[
+        bool, option("--add-groups", help="Make labels of the taxonomy's parents.")
+    ] = False,
+    by: By = None,
+    pool: Pool = None,
+    scores: Scores = None,
+    predictions: Annotated[
+        Path | None,
+        option("--predictions", help="What `labelwise predict` wrote about crops of the source."),
+    ] = None,
+    crops: Annotated[Path | None, option("--crops", help="crops.csv of `data import`.")] = None,
+    assign: Assign = None,
+    skip_missing: SkipMissing = False,
+    skip_broken: SkipBroken = False,
+    duplicates: Duplicates = None,
+    extension: Extension = None,
+) -> None:
+    """Write a table in another format, or for an annotation tool.
 
-    if given.gap is not None:
-        given.refuse("bursts are found by time", "model", "embeddings", "cosine")
-        columns = given.time_column or "time", given.camera_column
-        photos, sizes = write_bursts(Path(source), given.target, given.gap, *columns)
-        words = f"{counted(photos, 'photo')} in {counted(len(sizes), 'burst')}"
-        say(f"wrote {given.out}: {words} of up to {int(sizes.max()):,}")
-        next_steps(f"data split {given.out} -o split.csv")
+    --for label-studio, cvat, fiftyone, coco, voc (a folder) or huggingface writes as that tool
+    reads it, with --model its predictions to begin from. With --taxonomy a present label makes
+    what it is a kind of present, and an absent one makes its kinds absent.
+
+    Of a table of scores, --by burst makes one row of each burst. Of MegaDetector's results,
+    --predictions and --crops put the classes of a model into them.
+    """
+    with before_writing():
+        from labelwise.contrib.annotation_tools import Guesses, export_for_tool
+        from labelwise.models import load_model
+        from labelwise.scores.unlabelled_pool import score_pool, write_classes
+        from labelwise.tables.derived import obey_taxonomy
+        from labelwise.tables.export import export
+        from labelwise.taxonomy import Taxonomy
+    if predictions is not None:
+        if crops is None:
+            raise SettingsError("give the table of crops of these results: --crops crops/crops.csv")
+        count = write_classes(Path(source), predictions, crops, Path(out))
+        say(f"wrote {out}: classes of {count:,} detections")
+        next_steps(f"data import {quoted(out)} --data PHOTOS -o crops/")
         return
-    given.refuse("it is for bursts: give --gap 60", "time_column", "camera_column")
-    table = load_table(source, given)
-    how = model_path(given), given.embeddings, given.cosine
-    grouped = grouped_copies(table, *how, watch=make_watch())
-    export(grouped.table, given.target)
-    say(f"wrote {given.out}: {grouped.sentence()}")
+    refuse("it belongs to --predictions", "crops")
+    if by or pool:
+        _convert_units(Path(source), out, by or [], pool or "any", scores)
+        return
+    refuse("it is for a table of scores, pooled with --by", "scores")
+    if tool is None:
+        refuse("it is for annotation tools; say --for label-studio", "model")
+    if add_groups and taxonomy is None:
+        raise SettingsError("--add-groups makes labels of a taxonomy's parents: give --taxonomy")
+    if tool == "label-studio":
+        refuse_overwriting(Path(out).with_suffix(".config.xml"))
+    table = load_table(source, assign, skip_missing, skip_broken, duplicates, extension)
+    if taxonomy is not None:
+        obeyed = obey_taxonomy(table, Taxonomy.read(taxonomy), add_groups=add_groups)
+        table = obeyed.table
+        say(obeyed.sentence())
+    guesses, place, note = None, model_path(model), ""
+    if place is not None:
+        scored = score_pool(table, load_model(place), watch=make_watch())
+        caution(*scored.notes)
+        table = scored.table
+        guesses = Guesses(scored.pool.probs, scored.pool.sets, place.name)
+    if tool is None:
+        export(table, Path(out))
+    else:
+        note = export_for_tool(table, Path(out), tool, guesses)
+    say(f"wrote {out}: {counted(len(table), 'image')}, {counted(len(table.space), 'label')}")
+    tell(note)
+    next_steps(f"data describe {quoted(out)}" if tool is None else f"train {quoted(source)}")
+
+
+def _convert_units(source: Path, out: str, by: list[str], pool: Pool, scores: Scores) -> None:
+    from labelwise.scores.aggregating import aggregate_table
+
+    units = aggregate_table(source, scores, by, pool or "any")
+    units.save(Path(out))
+    labelled = "" if units.truth is None else ", with their labels"
+    photos, groups = counted(int(units.photos.sum()), "photo"), counted(len(units.names), "unit")
+    say(f"wrote {out}: {photos} in {groups} by {', '.join(by)}{labelled}")
+    if units.truth is None:
+        next_steps(f"predict link.json {quoted(out)} --scores logits -o tags.csv")
+    else:
+        next_steps(f"calibrate {quoted(out)} --scores logits -o FOLDER")
+
+
+@verb(
+    data_app,
+    "data group photos.csv -o grouped.csv",
+    "data group photos.csv --gap 60 --camera-column camera -o bursts.csv",
+    name="group",
+    more="assign",
+)
+def group_table(
+    source: Annotated[
+        str,
+        typer.Argument(help="A file, a folder, scenes, FORMAT:path, or 'train=a.csv;test=b.csv'."),
+    ],
+    *,
+    out: NeededOut,
+    model: Model = None,
+    embeddings: Annotated[
+        Path | None, option("--embeddings", help="Compare embeddings of another program, .npz.")
+    ] = None,
+    cosine: Annotated[
+        float | None, option("--cosine", help="Least cosine of near-duplicates, such as 0.9.")
+    ] = None,
+    gap: Annotated[
+        float | None, option("--gap", min=0, help="Group bursts: seconds without a photo end one.")
+    ] = None,
+    time_column: Annotated[
+        str | None, option("--time-column", help="The column of times (time).")
+    ] = None,
+    camera_column: Annotated[
+        str | None, option("--camera-column", help="The column of cameras.")
+    ] = None,
+    assign: Assign = None,
+    skip_missing: SkipMissing = False,
+    skip_broken: SkipBroken = False,
+    duplicates: Duplicates = None,
+    extension: Extension = None,
+) -> None:
+    """Write near-duplicates, or bursts of a camera, as groups.
+
+    Splits, intervals and guarantees keep a group together. Photos are compared by look; by what a
+    --model sees in them, or by --embeddings, with the --cosine from which on they are
+    near-duplicates. Photos that a chain of near-duplicates joins get one group.
+
+    --gap 60 groups a .csv or .tsv by its column of times instead: in a burst no photo was taken
+    more than 60 seconds after the one before.
+    """
+    with before_writing():
+        from labelwise.scores.unlabelled_pool import grouped_copies
+        from labelwise.tables.camera_results import write_bursts
+        from labelwise.tables.export import export
+    if gap is not None:
+        refuse("bursts are found by time", "model", "embeddings", "cosine")
+        columns = time_column or "time", camera_column
+        photos, lengths = write_bursts(Path(source), Path(out), gap, *columns)
+        words = f"{counted(photos, 'photo')} in {counted(len(lengths), 'burst')}"
+        say(f"wrote {out}: {words} of up to {int(lengths.max()):,}")
+        next_steps(f"data split {quoted(out)} -o split.csv")
+        return
+    refuse("it is for bursts: give --gap 60", "time_column", "camera_column")
+    table = load_table(source, assign, skip_missing, skip_broken, duplicates, extension)
+    grouped = grouped_copies(table, model_path(model), embeddings, cosine, watch=make_watch())
+    export(grouped.table, Path(out))
+    say(f"wrote {out}: {grouped.sentence()}")
     caution(grouped.warning)
     if grouped.unread:
         taken = f"{'is' if len(grouped.unread) == 1 else 'are'} taken as unlike all others"
@@ -127,77 +367,64 @@ def group_table(source: str, given: Options) -> None:
     if grouped.divided:
         say(f"groups with photos in several splits: {grouped.divided:,}; draw a new split")
     new = f" --shares {SHARES}" if table.split is not None else ""
-    next_steps(f"data split {given.out}{new} -o split.csv")
+    next_steps(f"data split {quoted(out)}{new} -o split.csv")
 
 
-def observe_table(source: str, given: Options) -> None:
-    """Write the table with fewer labels known, or some wrong."""
-    present, absent = given.flip_present or 0.0, given.flip_absent or 0.0
-    if given.single_positive + (given.keep is not None) + (present > 0 or absent > 0) != 1:
+@verb(
+    data_app,
+    "data observe photos.csv --single-positive -o single.csv",
+    "data observe photos.csv --keep 0.1 -o tenth.csv",
+    name="observe",
+    more="assign",
+)
+def observe_table(
+    source: Annotated[
+        str,
+        typer.Argument(help="A file, a folder, scenes, FORMAT:path, or 'train=a.csv;test=b.csv'."),
+    ],
+    *,
+    out: NeededOut,
+    single_positive: Annotated[
+        bool, option("--single-positive", help="Keep one present label per image.")
+    ] = False,
+    keep: Annotated[
+        float | None, option("--keep", help="Keep each label known at this rate.")
+    ] = None,
+    flip_present: Annotated[
+        float, option("--flip-present", help="Chance that present turns absent.")
+    ] = 0.0,
+    flip_absent: Annotated[
+        float, option("--flip-absent", help="Chance that absent turns present.")
+    ] = 0.0,
+    seed: Seed = None,
+    assign: Assign = None,
+    skip_missing: SkipMissing = False,
+    skip_broken: SkipBroken = False,
+    duplicates: Duplicates = None,
+    extension: Extension = None,
+) -> None:
+    """Write the table with fewer labels known, or some wrong.
+
+    Single positives are taken in the train split only; the other two act on every split.
+    """
+    with before_writing():
+        from labelwise.tables import derived
+        from labelwise.tables.checks import describe
+        from labelwise.tables.export import export
+    if single_positive + (keep is not None) + (flip_present > 0 or flip_absent > 0) != 1:
         raise SettingsError("give one of --single-positive, --keep, --flip-present/--flip-absent")
-    table = load_table(source, given)
-    if given.single_positive:
-        table = corrupt.single_positive(table, seed=1200 if given.seed is None else given.seed)
-    elif given.keep is not None:
-        table = corrupt.keep_known(table, given.keep, seed=given.seed or 0)
+    table = load_table(source, assign, skip_missing, skip_broken, duplicates, extension)
+    if single_positive:
+        table = derived.single_positive(table, seed=1200 if seed is None else seed)
+    elif keep is not None:
+        table = derived.keep_known(table, keep, seed=seed or 0)
     else:
-        table = corrupt.flip_labels(table, present=present, absent=absent, seed=given.seed or 0)
-    export(table, given.target)
+        chances = {"present": flip_present, "absent": flip_absent}
+        table = derived.flip_labels(table, **chances, seed=seed or 0)
+    export(table, Path(out))
     share = describe(table).unknown_share
-    say(f"wrote {given.out}: {counted(len(table), 'image')}, {share:.1%} of the entries unknown")
-    next_steps(f"train {given.out}")
-
-
-def convert_table(source: str, given: Options) -> None:
-    """Write a table in another format, or for an annotation tool."""
-    from labelwise.scores.unlabelled_pool import score_pool, write_classes
-
-    if given.predictions is not None:
-        if given.crops is None:
-            raise SettingsError("give the table of crops of these results: --crops crops/crops.csv")
-        count = write_classes(Path(source), given.predictions, given.crops, given.target)
-        say(f"wrote {given.out}: classes of {count:,} detections")
-        next_steps(f"data import {given.out} --data PHOTOS -o crops/")
-        return
-    given.refuse("it belongs to --predictions", "crops")
-    if given.by or given.pool:
-        _convert_units(Path(source), given)
-        return
-    given.refuse("it is for a table of scores, pooled with --by", "scores")
-    if given.for_ is None:
-        given.refuse("it is for annotation tools; say --for label-studio", "model")
-    if given.add_groups and given.taxonomy is None:
-        raise SettingsError("--add-groups makes labels of a taxonomy's parents: give --taxonomy")
-    table, out = load_table(source, given), given.target
-    if given.taxonomy is not None:
-        obeyed = obey_taxonomy(table, Taxonomy.read(given.taxonomy), add_groups=given.add_groups)
-        table = obeyed.table
-        say(obeyed.sentence())
-    guesses, model, note = None, model_path(given), ""
-    if model is not None:
-        scored = score_pool(table, load_model(model), watch=make_watch())
-        caution(*scored.notes)
-        table = scored.table
-        guesses = Guesses(scored.pool.probs, scored.pool.sets, model.name)
-    if given.for_ is None:
-        export(table, out)
-    else:
-        note = export_for_tool(table, out, given.for_, guesses)
-    say(f"wrote {out}: {counted(len(table), 'image')}, {counted(len(table.space), 'label')}")
-    tell(note)
-    next_steps(f"data describe {out}" if given.for_ is None else f"train {source}")
-
-
-def _convert_units(source: Path, given: Options) -> None:
-    units = aggregate_table(source, given.scores, given.by or [], given.pool or "any")
-    units.save(given.target)
-    labelled = "" if units.truth is None else ", with their labels"
-    photos, groups = counted(int(units.photos.sum()), "photo"), counted(len(units.names), "unit")
-    say(f"wrote {given.out}: {photos} in {groups} by {', '.join(given.by or [])}{labelled}")
-    if units.truth is None:
-        next_steps(f"predict link.json {given.out} --scores logits -o tags.csv")
-    else:
-        next_steps(f"calibrate {given.out} --scores logits -o FOLDER")
+    say(f"wrote {out}: {counted(len(table), 'image')}, {share:.1%} of the entries unknown")
+    next_steps(f"train {quoted(out)}")
 
 
 def _shares(text: str) -> dict[str, float]:
@@ -211,7 +438,10 @@ def _shares(text: str) -> dict[str, float]:
     return shares
 
 
-def _obedience(table: LabelTable, file: Path) -> str:
+def _obedience(table: "LabelTable", file: Path) -> str:
+    from labelwise.tables.derived import obey_taxonomy
+    from labelwise.taxonomy import Taxonomy
+
     taxonomy = Taxonomy.read(file)
     obeyed = obey_taxonomy(table, taxonomy)
     levels = taxonomy.within(table.space).levels()
@@ -221,7 +451,7 @@ def _obedience(table: LabelTable, file: Path) -> str:
     return f"{obeyed.sentence()} (`labelwise data convert --taxonomy` writes that); {depths}"
 
 
-def _show(description: Description, shown: int) -> None:
+def _show(description: "Description", shown: int) -> None:
     images = max(1, description.images)
     labels = counted(len(description.labels), "label")
     say(f"{description.name}: {counted(description.images, 'image')}, {labels}")

@@ -9,8 +9,7 @@ from labelwise.base.progress import make_watch
 from labelwise.base.text import counted
 from labelwise.cli.command import refuse_overwriting
 from labelwise.cli.index import default_index
-from labelwise.cli.options import SERVER, Options
-from labelwise.cli.predict import find_photos
+from labelwise.cli.options import SERVER, Options, find_photos
 from labelwise.cli.serve import run_until_stopped, server_settings
 from labelwise.cli.text import next_steps, say, show_table
 from labelwise.errors import SettingsError

@@ -6,13 +6,23 @@ False, means that an option was not given.
 
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from importlib.resources import files
+from inspect import Parameter, Signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+import typer
+
+from labelwise.cli.arguments import Duplicates
+from labelwise.cli.command import CALL, as_typed, refuse, verb
+from labelwise.cli.text import before_writing, caution
 from labelwise.errors import SettingsError
+
+if TYPE_CHECKING:
+    from labelwise.tables import LabelTable
 
 SERVER = (  # of all that listen
     "allow_origin max_body body_memory body_disk client_queue trusted_proxy rate connections "
@@ -52,13 +62,12 @@ def _option(type: str | list[str], help: str, **more: Any) -> Option:
     return Option(kind, help, tuple(more.pop("flags", ())), more.pop("writes", False), more)
 
 
+VERBS = declared("verbs.toml")
 DECLARED = {name: _option(**facts) for name, facts in declared("options.toml").items()}
 
 
 class Options:
     """What a command line gave; a verb's object has the options of that verb alone."""
-
-    _environment: frozenset[str] = frozenset()  # names of options that no flag gave
 
     if TYPE_CHECKING:
 
@@ -74,30 +83,20 @@ class Options:
         return default if value is None else value
 
     def as_typed(self, *names: str) -> str:
-        told = ((flag_of(name), getattr(self, name)) for name in names)
-        return "".join(f" {flag} {value}" for flag, value in told if value)
+        return as_typed(*names)
 
     def refuse(self, reason: str, *names: str) -> None:
-        """Stop if the command line gave one of these options, which mean nothing here."""
-        for name in names:
-            value = getattr(self, name)
-            if value not in (None, False, []) and name not in self._environment:
-                raise SettingsError(f"{flag_of(name)} does not apply: {reason}; leave it out")
+        refuse(reason, *names)
 
 
-def flag_of(name: str) -> str:
-    """Return how an option is typed."""
-    return f"--{name.strip('_').replace('_', '-')}"
-
-
-def model_path(given: Options) -> Path | None:
+def model_path(model: str | None) -> Path | None:
     """Return the local folder or file of ``--model``; a run in a bucket is fetched."""
     from labelwise.base.storage import is_uri
     from labelwise.models.run_folder import fetched_run
 
-    if given.model is None:
+    if model is None:
         return None
-    return fetched_run(given.model, "model") if is_uri(given.model) else Path(given.model)
+    return fetched_run(model, "model") if is_uri(model) else Path(model)
 
 
 def decoder_of(given: Options) -> Literal["cpu", "cuda"]:
@@ -118,20 +117,35 @@ def check_weights(given: Options) -> None:
         )
 
 
-def load_table(source: str, given: Options) -> Any:
+def load_table(source: str, assign: list[str] | None, *more: Any) -> "LabelTable":
     """Return the label table of a source, read as the options of its format say."""
     from labelwise.tables import load
 
-    return load(source, **reading(given))
+    return load(source, **reading(assign, *more))
 
 
-def reading(given: Options) -> dict[str, Any]:
+def reading(
+    assign: list[str] | None,
+    skip_missing: bool = False,
+    skip_broken: bool = False,
+    duplicates: Duplicates = None,
+    extension: str | None = None,
+) -> dict[str, Any]:
     """Return how a verb was told to read a table; flags count more than ``--set``."""
     from labelwise.base.yaml_values import nested, parse_assignments
 
-    names = ("skip_missing", "skip_broken", "duplicates", "extension")
-    flags = {name: getattr(given, name) for name in names if getattr(given, name, None)}
-    return nested(parse_assignments(given.set or ())) | flags
+    flags = {"skip_missing": skip_missing, "skip_broken": skip_broken}
+    named = flags | {"duplicates": duplicates, "extension": extension}
+    return nested(parse_assignments(assign or ())) | {k: v for k, v in named.items() if v}
+
+
+def find_photos(places: Sequence[Path]) -> list[Path]:
+    """Return the files given, and the images in and below the folders given, in order."""
+    from labelwise.pictures.decode import image_paths
+
+    paths, notes = image_paths(places)
+    caution(*notes)
+    return paths
 
 
 def read_secret(file: Path | None, variable: str, what: str, flag: str) -> str | None:
@@ -147,3 +161,51 @@ def read_secret(file: Path | None, variable: str, what: str, flag: str) -> str |
         reason = error.strerror if isinstance(error, OSError) else "it is not text"
         what = what.removeprefix("the ")
         raise SettingsError(f"{what} file {file} cannot be read: {reason}") from None
+
+
+def mount(app: Any, path: str) -> None:
+    """Add a verb of verbs.toml to an application."""
+    spec = VERBS[path]
+    shown, more = spec.get("options", "").split(), spec.get("more", "").split()
+    parameters, names = [], []
+    fetch: Any = {}
+    for name, facts in spec.get("arguments", {}).items():
+        default = Parameter.empty if facts.pop("needed", False) else facts.pop("default", None)
+        if "fetch" in facts:
+            fetch[name] = facts.pop("fetch")
+        kind = Annotated[KINDS[facts.pop("type")], typer.Argument(**facts)]
+        parameters.append(Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=kind))
+    arguments = [parameter.name for parameter in parameters]
+    for needed in (*shown, *more):
+        name = needed.rstrip("!")
+        option = DECLARED[name]
+        flag = f"--{name.strip('_').replace('_', '-')}"
+        flags = option.flags if any(one.startswith("--") for one in option.flags) else ()
+        made: Any = typer.Option(
+            *(flags or (flag, *option.flags)), help=option.help, **option.typed
+        )
+        default = Parameter.empty if needed != name else False if option.kind is bool else None
+        kind = Annotated[option.kind, made]
+        parameters.append(Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=kind))
+        names.append(name)
+
+    def function(**values: Any) -> None:
+        given = Options()
+        vars(given).update((name, values[name]) for name in names)
+        vars(given)["overwrite"] = CALL.get().params.get("overwrite")
+        home, _, called = spec["run"].partition(":")
+        with before_writing():  # imports take seconds
+            run = getattr(import_module(f"labelwise.cli.{home}"), called)
+        run(*(values[name] for name in arguments), given)
+
+    function.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+    function.__doc__ = spec["help"]
+    facts = {"uri_out": spec.get("uri_out", False), "dashes": spec.get("dashes", False)}
+    verb(
+        app,
+        *spec["examples"],
+        name=path.split()[-1],
+        more=more[0] if more else "",
+        fetch=fetch,
+        **facts,
+    )(function)

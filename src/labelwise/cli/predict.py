@@ -3,7 +3,7 @@
 What an exported file does not need is imported where it is: one photo then takes a second.
 """
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from pathlib import Path
 from statistics import fmean
@@ -16,7 +16,7 @@ from labelwise.base.arrays import to_numpy
 from labelwise.base.progress import make_watch
 from labelwise.base.storage import is_uri, without_options
 from labelwise.base.text import counted
-from labelwise.cli.options import Options, decoder_of
+from labelwise.cli.options import Options, decoder_of, find_photos
 from labelwise.cli.text import (
     before_writing,
     caution,
@@ -33,7 +33,6 @@ from labelwise.models.answer_files import WRITTEN, Answer, answer_writer
 from labelwise.models.loading import caution_of, is_exported, refuse_program
 from labelwise.models.run_folder import RunFolder
 from labelwise.pictures import ImageSource, PictureImages
-from labelwise.pictures.decode import image_paths
 from labelwise.predictions import Predictions
 from labelwise.taxonomy import Taxonomy
 
@@ -257,10 +256,3 @@ def _check_model(place: Path) -> None:
         raise SettingsError(
             f"the model comes first: the folder of a run, or an exported model; {place} is {what}"
         )
-
-
-def find_photos(places: Sequence[Path]) -> list[Path]:
-    """Return the files given, and the images in and below the folders given, in order."""
-    paths, notes = image_paths(places)
-    caution(*notes)
-    return paths

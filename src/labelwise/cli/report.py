@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from labelwise.cli.evaluate import show
+from labelwise.cli.figures import show
 from labelwise.cli.options import Options
 from labelwise.cli.text import command, next_steps, say
 from labelwise.errors import SettingsError

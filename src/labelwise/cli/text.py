@@ -49,6 +49,11 @@ def next_steps(*commands: str) -> None:
         say(f"{'Next:' if position == 0 else '     '} labelwise {command}")
 
 
+def quoted(*words: object) -> str:
+    """Return words of a command line, such as paths, quoted where a shell needs it."""
+    return shlex.join(map(str, words))
+
+
 def command() -> str:
     """Return the command line as it was typed, ready to be typed again."""
     return shlex.join(["labelwise", *sys.argv[1:]])

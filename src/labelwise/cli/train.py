@@ -1,86 +1,365 @@
 """``labelwise train`` and ``demo``: from a table, or photos and words, to a reported model."""
 
 import os
-import shlex
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from PIL import Image
 
-from labelwise.answers.agreement import export_again
-from labelwise.api import default_folder, trained
 from labelwise.base.progress import make_watch
-from labelwise.base.storage import address_of
 from labelwise.base.text import counted
-from labelwise.base.yaml_values import parse_assignments
-from labelwise.cli.evaluate import few_test_photos, say_shortfall, summarise
-from labelwise.cli.options import Options
-from labelwise.cli.predict import find_photos
-from labelwise.cli.text import command, complain, next_steps, resumable, say, show_table, tell
-from labelwise.errors import LabelwiseError, SettingsError
-from labelwise.models.run_folder import RunFolder
-from labelwise.models.spec import NOT_CALIBRATED
-from labelwise.photos.words import WordList, open_scorer
-from labelwise.photos.words.start import EMBEDDINGS, Started, compare_runs
-from labelwise.photos.words.start import start as start_run
-from labelwise.pictures import PictureImages
-from labelwise.tables import load, scenes
-from labelwise.training.run import Run, train_folds
-from labelwise.training.settings import (
-    SHORT_NAMES,
-    OptimizerSettings,
-    Recipe,
-    Settings,
-    read_settings,
+from labelwise.cli.arguments import (
+    Answers,
+    Assign,
+    Attributes,
+    BatchSize,
+    Calibrator,
+    Device,
+    Engine,
+    Features,
+    Folds,
+    Fresh,
+    Guarantee,
+    Model,
+    Out,
+    Photos,
+    Rule,
+    Seed,
+    SettingsFile,
+    SkipBroken,
+    SkipMissing,
+    TaxonomyFile,
+    Weights,
+    WordsFile,
+    Workers,
+    option,
 )
+from labelwise.cli.command import app, refuse, verb
+from labelwise.cli.figures import few_test_photos, say_shortfall, summarise
+from labelwise.cli.options import find_photos
+from labelwise.cli.text import (
+    before_writing,
+    command,
+    complain,
+    next_steps,
+    quoted,
+    resumable,
+    say,
+    show_table,
+    tell,
+)
+from labelwise.errors import LabelwiseError, SettingsError
+
+if TYPE_CHECKING:
+    from labelwise.models.run_folder import RunFolder
+    from labelwise.photos.words.start import Started
+    from labelwise.training.run import Run
+    from labelwise.training.settings import Settings
 
 SHOWN = 5
 DEMO_PHOTOS = 240
-OF_WORDS = ("answers", "set_aside", "against", "model", "device")
 
 
-def train(data: list[str] | None, given: Options) -> None:
-    """Train a model, calibrate it, measure it and write a report."""
-    if given.words is not None:
-        _train_words(data or [], given.words, given)
+@verb(app, "demo", "demo -o runs/demo --photos scenes/")
+def demo(
+    *,
+    out: Out = None,
+    photos: Photos = None,
+    fresh: Fresh = False,
+) -> None:
+    """Train, calibrate, measure and report on embedded pictures.
+
+    They are scenes of handwritten digits, some with none of the ten.
+    """
+    with before_writing():
+        from PIL import Image
+
+        from labelwise.models.run_folder import RunFolder
+        from labelwise.tables import scenes
+        from labelwise.training.settings import OptimizerSettings, Recipe, Settings
+    say("Scenes of 0 to 5 handwritten digits: which digits are there? Training takes minutes.")
+    # Shifts, not mirrored: a mirrored digit is another one. Six epochs pass 0.90 mAP.
+    recipe = Recipe(epochs=6, optimizer=OptimizerSettings(lr=5e-3))
+    settings = Settings(data="scenes", backbone="small-cnn", augment="shift", recipe=recipe)
+    train_and_report(settings, RunFolder(Path(out or "runs/demo")), fresh=fresh)
+    if photos is None:
         return
-    given.refuse("it belongs to --words", *OF_WORDS)
+    photos.mkdir(parents=True, exist_ok=True)
+    table = scenes(0, 0, DEMO_PHOTOS, seed=1)  # which no split of the demo holds
+    for row in range(DEMO_PHOTOS):
+        picture = table.images.read(row)
+        size = 4 * picture.width, 4 * picture.width
+        picture.resize(size, Image.Resampling.BICUBIC).save(photos / f"scene-{row:03d}.png")
+    say(f"{DEMO_PHOTOS} new scenes are in {photos}")
+
+
+@verb(
+    app,
+    "train photos.csv --effort good -o runs/photos",
+    "train photos/ --words words.txt -o runs/words",
+    more="settings",
+    uri_out=True,
+)
+def train(
+    data: Annotated[
+        list[str] | None,
+        typer.Argument(help="A label table, a folder, or scenes; with --words, photos."),
+    ] = None,
+    *,
+    out: Out = None,
+    method: Annotated[
+        str | None,
+        option("--method", show_default="auto", help="One of `labelwise papers methods`."),
+    ] = None,
+    effort: Annotated[
+        str | None,
+        option(
+            "--effort",
+            show_default="quick on photos",
+            help="quick (a head on frozen features), good or best.",
+        ),
+    ] = None,
+    minutes: Annotated[
+        float | None, option("--minutes", help="Stop --effort good or best after this time.")
+    ] = None,
+    rule: Rule = None,
+    calibrator: Calibrator = None,
+    guarantee: Guarantee = None,
+    epochs: Annotated[
+        int | None,
+        option(
+            "--epochs", show_default="8; 30 with --features", help="Passes over the training split."
+        ),
+    ] = None,
+    words: WordsFile = None,
+    model: Model = None,
+    answers: Answers = None,
+    fresh: Fresh = False,
+    settings: SettingsFile = None,
+    assign: Assign = None,
+    seed: Seed = None,
+    folds: Folds = None,
+    on_error: Annotated[
+        str | None,
+        option(
+            "--on-error", show_default="stop", help="Pictures that cannot be read: stop or skip."
+        ),
+    ] = None,
+    skip_missing: SkipMissing = False,
+    skip_broken: SkipBroken = False,
+    taxonomy: TaxonomyFile = None,
+    attributes: Attributes = None,
+    backbone: Annotated[
+        str | None,
+        option(
+            "--backbone",
+            show_default="auto",
+            help="The network: small-cnn, a timm name or torchvision/NAME.",
+        ),
+    ] = None,
+    features: Features = None,
+    weights: Weights = None,
+    start: Annotated[
+        str | None, option("--start", help="An earlier run with these labels, to begin with.")
+    ] = None,
+    head: Annotated[
+        str | None,
+        option(
+            "--head",
+            show_default="the method's",
+            help="linear, query2label, ml-decoder, boostlu or two-head.",
+        ),
+    ] = None,
+    image_size: Annotated[
+        int | None,
+        option("--image-size", show_default="the backbone's", help="Side of the input in pixels."),
+    ] = None,
+    bands: Annotated[
+        str | None,
+        option(
+            "--bands",
+            show_default="8-bit RGB",
+            help="Names of bands of TIFF, DICOM or .npy, or all.",
+        ),
+    ] = None,
+    composite: Annotated[
+        str | None,
+        option(
+            "--composite",
+            show_default="red,green,blue if there are such, else the first",
+            help="With --bands: what people are shown.",
+        ),
+    ] = None,
+    window: Annotated[
+        str | None,
+        option("--window", show_default="none", help="Of DICOM: none, file, or CENTER,WIDTH."),
+    ] = None,
+    augment: Annotated[
+        str | None,
+        option(
+            "--augment", show_default="none", help="Random changes: shift, crop-flip+trivial, ..."
+        ),
+    ] = None,
+    batch_size: BatchSize = None,
+    lr: Annotated[
+        float | None,
+        option("--lr", show_default="0.004; 0.001 with --features", help="Highest learning rate."),
+    ] = None,
+    weight_decay: Annotated[
+        float | None,
+        option(
+            "--weight-decay",
+            show_default="0.05; 0.1 with --features",
+            help="On weights, not biases.",
+        ),
+    ] = None,
+    optimizer: Annotated[
+        str | None, option("--optimizer", show_default="adamw", help="adamw or sgd.")
+    ] = None,
+    schedule: Annotated[
+        str | None,
+        option("--schedule", show_default="one-cycle", help="one-cycle, cosine, step or constant."),
+    ] = None,
+    metric: Annotated[
+        str | None,
+        option(
+            "--metric",
+            show_default="map",
+            help="What the kept epoch is best in: map, log_loss, ece, ...",
+        ),
+    ] = None,
+    patience: Annotated[
+        int | None,
+        option(
+            "--patience", show_default="never", help="Stop after epochs without a better metric."
+        ),
+    ] = None,
+    precision: Annotated[
+        str | None, option("--precision", show_default="32", help="32 or bf16.")
+    ] = None,
+    accelerator: Annotated[
+        str | None, option("--accelerator", show_default="auto", help="auto, cpu or cuda.")
+    ] = None,
+    deterministic: Annotated[
+        bool, option("--deterministic", help="On a GPU: equal runs to the bit; slower.")
+    ] = False,
+    devices: Annotated[
+        int | None, option("--devices", show_default="1", help="GPUs, or processes on a CPU.")
+    ] = None,
+    workers: Workers = None,
+    engine: Engine = None,
+    log: Annotated[
+        list[str] | None, option("--log", help="Also log to tensorboard, wandb or mlflow.")
+    ] = None,
+    device: Device = "cpu",
+    set_aside: Annotated[
+        float,
+        option(
+            "--set-aside",
+            min=0,
+            max=0.9,
+            help="With --words: share of answered photos kept for guarantees (0.2).",
+        ),
+    ] = 0.2,
+    against: Annotated[
+        Path | None, option("--against", help="With --words: a run to compare with.")
+    ] = None,
+) -> None:
+    """Train a model, calibrate it, measure it and write a report.
+
+    The same command on the same folder resumes a stopped run. -o may be an s3:// or gs:// place.
+
+    With --words no labels are needed: the words are the labels. --model names a text-image model
+    (CLIP or SigLIP of transformers or open_clip, or a sentence encoder); without it, labelwise
+    fetches a small one once. Until people have answered, its probabilities are a guess and nothing
+    is guaranteed. Give --answers, any label table, when there are some.
+    """
+    if words is not None:
+        how = {"batch_size": batch_size or 64, "device": device, "set_aside": set_aside}
+        folder = Path(out or "run")
+        _train_words(data or [], words, folder, model, answers, against, image_size, how)
+        return
+    refuse("it belongs to --words", "answers", "set_aside", "against", "model", "device")
     if data and len(data) > 1:
         raise SettingsError(f"one table or folder is trained on, got {', '.join(data)}")
-    values = vars(given) | {"data": data[0] if data else None, "calibrate": given.calibrator}
-    flags: dict[str, Any] = {
-        key: str(values[name]) if isinstance(values[name], Path) else values[name]
-        for name, key in SHORT_NAMES.items()
-        if values[name] not in (None, False, [])
+    with before_writing():
+        from labelwise.api import default_folder
+        from labelwise.base.yaml_values import parse_assignments
+        from labelwise.models.run_folder import RunFolder
+        from labelwise.training.settings import SHORT_NAMES, read_settings
+    values: dict[str, Any] = {
+        "data": data[0] if data else None,
+        "method": method,
+        "effort": effort,
+        "minutes": minutes,
+        "rule": rule,
+        "calibrate": calibrator,
+        "epochs": epochs,
+        "seed": seed,
+        "on_error": on_error,
+        "skip_missing": skip_missing,
+        "taxonomy": taxonomy,
+        "attributes": attributes,
+        "backbone": backbone,
+        "features": features,
+        "weights": weights,
+        "start": start,
+        "head": head,
+        "image_size": image_size,
+        "bands": bands,
+        "composite": composite,
+        "window": window,
+        "augment": augment,
+        "batch_size": batch_size,
+        "lr": lr,
+        "weight_decay": weight_decay,
+        "optimizer": optimizer,
+        "schedule": schedule,
+        "metric": metric,
+        "patience": patience,
+        "precision": precision,
+        "accelerator": accelerator,
+        "deterministic": deterministic,
+        "devices": devices,
+        "workers": workers,
+        "log": log,
     }
-    if given.skip_broken:
+    flags = {
+        SHORT_NAMES[name]: str(value) if isinstance(value, Path) else value
+        for name, value in values.items()
+        if value not in (None, False, [])
+    }
+    if skip_broken:
         flags["data_options.skip_broken"] = True
-    if given.guarantee is not None:
-        flags["promise"] = given.guarantee
-    on_ray = None
-    if given.engine == "ray":
+    if guarantee is not None:
+        flags["promise"] = guarantee
+    on_ray: Any = None
+    if engine == "ray":
         on_ray = flags.pop(SHORT_NAMES["workers"], 1)
-        given.refuse("folds are trained in this process, not by --engine ray", "folds")
-    resolved = read_settings(given.settings, flags | parse_assignments(given.set or ()))
-    if resolved.effort in ("good", "best") and given.folds is not None:
+        refuse("folds are trained in this process, not by --engine ray", "folds")
+    resolved = read_settings(settings, flags | parse_assignments(assign or ()))
+    if resolved.effort in ("good", "best") and folds is not None:
         raise SettingsError("--folds trains one model, and this effort several; leave one out")
-    with RunFolder.working_in(given.out or default_folder(resolved)) as run:
-        train_and_report(resolved, run, fresh=given.fresh, folds=given.folds, on_ray=on_ray)
+    with RunFolder.working_in(out or default_folder(resolved)) as run:
+        train_and_report(resolved, run, fresh=fresh, folds=folds, on_ray=on_ray)
 
 
 def train_and_report(
-    settings: Settings,
-    folder: RunFolder,
+    settings: "Settings",
+    folder: "RunFolder",
     *,
     fresh: bool,
     folds: int | None = None,
     on_ray: int | None = None,
-) -> Run | None:
+) -> "Run | None":
     """Train, report, and say what to type next; on ``on_ray`` workers of a cluster if given."""
+    with before_writing():
+        from labelwise.api import trained
+        from labelwise.base.storage import address_of
+        from labelwise.training.run import train_folds
     address, watch = folder.address, make_watch()
     with resumable(address):
         done = trained(settings, folder, watch, fresh=fresh, on_ray=on_ray, command=command())
@@ -97,60 +376,55 @@ def train_and_report(
     tested = say_shortfall(settings.rule, f"on {split}", done.evaluation.rows)
     tell(few_test_photos(done.evaluation.data.rows if split == "test" else 0))
     say(f"Report: {address_of(address, folder.report.name)}")
-    named = address if folder.mirror is None else shlex.quote(folder.mirror.storage.place)
+    named = quoted(address if folder.mirror is None else folder.mirror.storage.place)
     if folds is not None:
         next_steps(f"data review {named} -o review.csv")
         return done
-    on_split = "" if split == "test" else f" --split {split}"
-    then = (
-        f"train {settings.data} --guarantee {tested}" if tested else f"evaluate {named}{on_split}"
-    )
+    then = f"evaluate {named}{'' if split == 'test' else f' --split {split}'}"
+    if tested:
+        then = f"train {quoted(settings.data)} --guarantee {tested}"
     next_steps(f"predict {named} PICTURES...", then)
     return done
 
 
-def demo(given: Options) -> None:
-    """Train, calibrate, measure and report on embedded pictures."""
-    say("Scenes of 0 to 5 handwritten digits: which digits are there? Training takes minutes.")
-    # Shifts, not mirrored: a mirrored digit is another one. Six epochs pass 0.90 mAP.
-    recipe = Recipe(epochs=6, optimizer=OptimizerSettings(lr=5e-3))
-    settings = Settings(data="scenes", backbone="small-cnn", augment="shift", recipe=recipe)
-    train_and_report(settings, RunFolder(Path(given.out or "runs/demo")), fresh=given.fresh)
-    if given.photos is None:
-        return
-    given.photos.mkdir(parents=True, exist_ok=True)
-    table = scenes(0, 0, DEMO_PHOTOS, seed=1)  # which no split of the demo holds
-    for row in range(DEMO_PHOTOS):
-        picture = table.images.read(row)
-        size = 4 * picture.width, 4 * picture.width
-        picture.resize(size, Image.Resampling.BICUBIC).save(given.photos / f"scene-{row:03d}.png")
-    say(f"{DEMO_PHOTOS} new scenes are in {given.photos}")
-
-
-def _train_words(places: list[str], words: Path, given: Options) -> None:
-    model = given.model or os.environ.get("LABELWISE_WORDS")
+def _train_words(
+    places: list[str],
+    words: Path,
+    out: Path,
+    model: str | None,
+    answers: str | None,
+    against: Path | None,
+    image_size: int | None,
+    how: dict[str, Any],
+) -> None:
+    with before_writing():
+        from labelwise.answers.agreement import export_again
+        from labelwise.photos.words import WordList, open_scorer
+        from labelwise.photos.words.start import compare_runs
+        from labelwise.photos.words.start import start as start_run
+        from labelwise.pictures import PictureImages
+        from labelwise.tables import load
+    model = model or os.environ.get("LABELWISE_WORDS")
     if not places:
         raise SettingsError("--words needs photos: labelwise train PHOTOS --words words.txt")
     if model is None:
         say("no --model: all-MiniLM-L6-v2 is taken, from the hub's cache or the hub (23 MB, once)")
-    photos, out = [Path(path) for path in places], Path(given.out or "run")
-    vocabulary = WordList.read(words)
-    if given.answers is not None:
-        export_again(Path(given.answers))  # a server that was killed left its table behind its log
-    table = None if given.answers is None else load(given.answers, skip_missing=True)
+    photos, vocabulary = [Path(path) for path in places], WordList.read(words)
+    if answers is not None:
+        export_again(Path(answers))  # a server that was killed left its table behind its log
+    table = None if answers is None else load(answers, skip_missing=True)
     images = PictureImages(find_photos(photos))
-    how: dict[str, Any] = {"batch_size": given.batch_size or 64, "device": given.device or "cpu"}
-    how |= {"set_aside": given.get("set_aside", 0.2), "watch": make_watch()}
     with _begun(out), resumable(out):
-        scorer = open_scorer(model, image_size=given.image_size, cache=out)
-        done = start_run(images, vocabulary, scorer, out, answers=table, **how)
+        scorer = open_scorer(model, image_size=image_size, cache=out)
+        watch = make_watch()
+        done = start_run(images, vocabulary, scorer, out, answers=table, watch=watch, **how)
     for failure in done.failures[:SHOWN]:
         complain(failure.reason)
     if len(done.failures) > SHOWN:
         complain(f"and {len(done.failures) - SHOWN:,} more photos could not be read")
     tell(*(() if table is None else table.notes), *done.notes)
     _tell(done, photos, words)
-    for difference in () if given.against is None else compare_runs(out, given.against):
+    for difference in () if against is None else compare_runs(out, against):
         say(str(difference))
     if done.failures:
         raise typer.Exit(1)
@@ -159,6 +433,8 @@ def _train_words(places: list[str], words: Path, given: Options) -> None:
 @contextmanager
 def _begun(out: Path) -> Iterator[None]:
     """Have a folder, and do not leave a new one behind if we fail before a photo was read."""
+    from labelwise.photos.words.start import EMBEDDINGS
+
     new = not out.exists()
     out.mkdir(parents=True, exist_ok=True)
     try:
@@ -169,9 +445,12 @@ def _begun(out: Path) -> Iterator[None]:
         raise
 
 
-def _tell(done: Started, photos: list[Path], words: Path) -> None:
+def _tell(done: "Started", photos: list[Path], words: Path) -> None:
+    from labelwise.models.spec import NOT_CALIBRATED
+
     names = done.predictor.space.names
     say(f"{counted(done.photos, 'photo')} and {counted(len(names), 'word')}: {done.folder}")
+    indexing = f"index {quoted(photos[0])} --model {quoted(done.folder)}"
     if done.answered is None:
         if done.nearest_classes:
             pairs = list(zip(names, done.nearest_classes, strict=True))
@@ -179,9 +458,9 @@ def _tell(done: Started, photos: list[Path], words: Path) -> None:
             mend = "describe it in the language of the encoder, as in 'Hund: a dog'"
             say(f"where that is another thing, the word was not understood: {mend}")
         say(NOT_CALIBRATED)
-        places = [str(photo) for photo in photos] if len(photos) <= 3 else ["PHOTOS"]
-        told = [*places, "--words", str(words), "--guide", str(done.folder)]
-        next_steps(f"label --page {shlex.join(told)}", f"index {places[0]} --model {done.folder}")
+        places = photos if len(photos) <= 3 else ["PHOTOS"]
+        asking = quoted(*places, "--words", words, "--guide", done.folder)
+        next_steps(f"label --page {asking}", indexing)
         return
     rows = [
         (name, "no answers yet", "")
@@ -201,4 +480,4 @@ def _tell(done: Started, photos: list[Path], words: Path) -> None:
     else:
         mend = "--set-aside 0.2 does that, for photos that are not of the split train"
         say(f"no answered photo was set aside, so nothing can be guaranteed; {mend}")
-    next_steps(f"index {photos[0]} --model {done.folder}")
+    next_steps(indexing)
