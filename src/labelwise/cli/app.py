@@ -12,7 +12,18 @@ import typer
 
 from labelwise import __version__
 from labelwise.base.allocator import keep_freed_memory
-from labelwise.cli import data, data_labels, data_review, train  # noqa: F401
+from labelwise.cli import (  # noqa: F401
+    audit,
+    count,
+    data,
+    data_labels,
+    data_review,
+    index,
+    label,
+    search,
+    serve,
+    train,
+)
 from labelwise.cli.command import app, data_app, papers_app
 from labelwise.cli.options import VERBS, mount
 from labelwise.cli.text import complain, stopped

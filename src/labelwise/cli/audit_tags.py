@@ -3,9 +3,8 @@
 import secrets
 import signal
 from contextlib import suppress
-from getpass import getuser
 from pathlib import Path
-from shlex import quote
+from typing import TYPE_CHECKING, Literal
 
 import typer
 
@@ -24,76 +23,97 @@ from labelwise.answers.audit_session import (
     read_receipt,
     statement,
 )
-from labelwise.answers.log import AnswerLog, answer_of
+from labelwise.answers.log import ANSWER_WORDS, AnswerLog
 from labelwise.base.table_files import write_csv
 from labelwise.base.text import counted, from_cell
-from labelwise.cli.command import flag_of, refuse_overwriting
-from labelwise.cli.index import default_index
-from labelwise.cli.options import Options
-from labelwise.cli.text import ask, complain, next_steps, say, tell
+from labelwise.cli.serve import run_until_stopped
+from labelwise.cli.text import ask, complain, next_steps, quoted, say, tell
 from labelwise.contrib.tag_sources import tags_to_audit
 from labelwise.errors import DataError, SettingsError
 from labelwise.report.audit import write_audit
 from labelwise.tables.rows import read_csv_rows
 
-OF_TAGS = (
-    *("photos", "right_at_least", "per_tag", "page", "csv", "again", "seed", "scores", "data"),
-    *("trust", "host", "port", "token_file", "allow_host", "open"),
-)
-OF_THE_PAGE = ("host", "port", "token_file", "allow_host", "open")
-QUESTIONS = 50  # of a spreadsheet
-LOG = "answers.jsonl"
+if TYPE_CHECKING:
+    from labelwise.server import ServeSettings
 
 
-def means_tags(place: Path | None, given: Options) -> bool:
-    """Return whether tags are meant, and not past guarantees of an index or a run."""
-    asked = any(getattr(given, name) not in (None, False) for name in OF_TAGS)
-    if asked or place is None or place.is_dir():
-        return asked
-    return place.exists() or bool(place.suffix) or not default_index(None).is_dir()
-
-
-def audit_tags(place: Path | None, given: Options) -> None:
-    """Ask until the tags can be guaranteed, or the person stops; write what was found."""
-    if not given.page:
-        given.refuse("it belongs to --page", *OF_THE_PAGE)
-    else:
-        given.refuse("the page asks by itself", "csv", "answers")
-    out = Path(given.out or f"{_name(place, given)}.audit")
-    if given.out is None:
-        refuse_overwriting(out)
-    session = _session(place, out, given)
+def open_session(
+    place: Path | None,
+    log_file: Path,
+    *,
+    again: Path | None,
+    photos: Path | None,
+    right_at_least: float | None,
+    confidence: float | None,
+    per_tag: bool,
+    seed: int | None,
+    ask: int | None,
+    scores: Literal["logits", "probs"] | None,
+    at_least: float | None,
+    trust: str | None,
+    data: str | None,
+) -> AuditSession:
+    """Return an audit of tags, or of those of a receipt ``again``; its answers are in a log."""
+    for flag, share in (("--right-at-least", right_at_least), ("--confidence", confidence)):
+        if share is not None and not 0 < share < 1:
+            asked = f"{flag} is a share between 0 and 1, such as 0.9"
+            raise SettingsError(f"{asked}; got {share:g}")
+    log = AnswerLog(log_file)
+    if again is not None:
+        if place is not None or per_tag or right_at_least is not None:
+            raise SettingsError("--again takes the tags and the level from the receipt alone")
+        receipt = read_receipt(again)
+        photos = again.parent  # where its paths start
+        place, right_at_least = photos / KEPT, receipt["right_at_least"]
+        confidence = confidence or receipt["confidence"]
+        begun = log.notes("audit")
+        if seed is None:  # never that of the first audit
+            seed = begun[0]["seed"] if begun else secrets.randbelow(1 << 31)
+        if seed == receipt["seed"]:
+            raise SettingsError(f"--seed {seed} is that of the receipt; leave it out")
+    level = {"right_at_least": right_at_least, "confidence": confidence}
+    settings = AuditSettings(
+        **{name: value for name, value in level.items() if value is not None},
+        per_tag=per_tag,
+        seed=seed or 0,
+        random_photos=ask or RANDOM_PHOTOS,
+        again=again is not None,
+    )
+    if place is None:
+        raise SettingsError("name the tags: labelwise audit TAGS --photos PHOTOS")
+    table, folder = tags_to_audit(
+        place, photos, kind=scores, at_least=at_least, trust=trust, data=data
+    )
+    table.require_usable(folder)
+    session = AuditSession(table, folder, log, settings)
     tell(*session.table.notes)
-    if given.answers is not None:
-        _read_answers(session, Path(given.answers), given.who or getuser())
-    elif given.page:
-        _serve(session, out, given)
-    elif given.csv is None:
-        _ask(session, given.who or getuser())
-    else:
-        _write_questions(session, given.csv, given, _command(place, given, out))
+    return session
+
+
+def finish(
+    session: AuditSession,
+    out: Path,
+    command: str,
+    csv: Path | None,
+    count: int,
+    answers: str | None,
+) -> None:
+    """Write what was found, or further questions; ``command`` goes on with the audit."""
+    if csv is not None and answers is None:
+        _write_questions(session, csv, count, command)
         return
     write_audit(session, out)
     say(statement(session))
     say(f"{out / PAGE} shows every tag, {out / TAGS} has the figures")
     verdict = session.verdict()
-    if given.csv is not None and session.batch(1):
-        _write_questions(session, given.csv, given, _command(place, given, out))
+    if csv is not None and session.batch(1):
+        _write_questions(session, csv, count, command)
     elif verdict.guaranteed and not session.settings.again:
-        next_steps(
-            *(f"train {out / TRAIN}", f"tag {out} --xmp", f"audit --again {out / RECEIPT} --page")
-        )
+        train, receipt = quoted(out / TRAIN), quoted(out / RECEIPT)
+        next_steps(f"train {train}", f"tag {quoted(out)} --xmp", f"audit --again {receipt} --page")
     elif not verdict.guaranteed and not verdict.finished:
-        more = "" if given.answers is None else f" --csv {_next_name(Path(given.answers))}"
-        next_steps(f"{_command(place, given, out)}{more}")
-
-
-def _name(place: Path | None, given: Options) -> str:
-    if given.again is not None:
-        return f"{given.again.resolve().parent.name.removesuffix('.audit')}-again"
-    if place is None:
-        raise SettingsError("name the tags: labelwise audit TAGS --photos PHOTOS")
-    return place.resolve().with_suffix("").name or "tags"
+        more = "" if answers is None else f" --csv {quoted(_next_name(Path(answers)))}"
+        next_steps(f"{command}{more}")
 
 
 def _next_name(path: Path) -> Path:  # questions-2.csv after questions.csv
@@ -102,57 +122,9 @@ def _next_name(path: Path) -> Path:  # questions-2.csv after questions.csv
     return path.with_stem(f"{stem}-{int(number) + 1}" if is_later else f"{path.stem}-2")
 
 
-def _command(place: Path | None, given: Options, out: Path) -> str:
-    words = ["audit", *([] if place is None else [str(place)]), "-o", str(out)]
-    texts = ("again", "photos", "trust", "data", "scores", "at_least")
-    for name in (*texts, "right_at_least", "confidence", "seed"):
-        value = getattr(given, name)
-        if value is not None:
-            words += [flag_of(name), str(value) if name in texts else f"{value:g}"]
-    if place is not None and place.is_dir() and given.right_at_least is None:
-        words += ["--right-at-least", "0.9"]  # else past guarantees would be meant
-    return " ".join(map(quote, words)) + (" --per-tag" if given.per_tag else "")
-
-
-def _session(place: Path | None, out: Path, given: Options) -> AuditSession:
-    for name in ("right_at_least", "confidence"):
-        value = getattr(given, name)
-        if value is not None and not 0 < value < 1:
-            asked = f"{flag_of(name)} is a share between 0 and 1, such as 0.9"
-            raise SettingsError(f"{asked}; got {value:g}")
-    log = AnswerLog(out / LOG)
-    level = {"right_at_least": given.right_at_least, "confidence": given.confidence}
-    seed, photos = given.seed, given.photos
-    if given.again is not None:
-        if place is not None or given.per_tag or given.right_at_least is not None:
-            raise SettingsError("--again takes the tags and the level from the receipt alone")
-        facts = read_receipt(given.again)
-        photos = given.again.parent  # where its paths start
-        place = photos / KEPT
-        level = {"right_at_least": facts["right_at_least"]}
-        level["confidence"] = given.confidence or facts["confidence"]
-        begun = log.notes("audit")
-        if seed is None:  # never that of the first audit
-            seed = begun[0]["seed"] if begun else secrets.randbelow(1 << 31)
-        if seed == facts["seed"]:
-            raise SettingsError(f"--seed {seed} is that of the receipt; leave it out")
-    settings = AuditSettings(
-        **{name: value for name, value in level.items() if value is not None},
-        per_tag=given.per_tag,
-        seed=seed or 0,
-        random_photos=given.get("ask", RANDOM_PHOTOS),
-        again=given.again is not None,
-    )
-    if place is None:
-        raise SettingsError("name the tags: labelwise audit TAGS --photos PHOTOS")
-    how = {name: getattr(given, name) for name in ("at_least", "trust", "data")}
-    table, folder = tags_to_audit(place, photos, kind=given.scores, **how)
-    table.require_usable(folder)
-    return AuditSession(table, folder, log, settings)
-
-
-def _ask(session: AuditSession, who: str) -> None:
-    say("Is the tag right? y yes, n no, d don't know, u undo, s stop; answers are kept at once")
+def ask_all(session: AuditSession, who: str) -> None:
+    """Ask in the terminal until the tags can be guaranteed, or the person stops."""
+    say("Is the tag right? y yes, n no, u unsure, undo, stop; answers are kept at once")
     while (question := session.question(who)) is not None:
         say(progress(session))
         photo = session.folder / question.photo
@@ -198,8 +170,8 @@ def shown_of(text: str) -> dict[str, str]:
     return {tag: signs.get(word[0], "yes") for tag, word in zip(plain, words, strict=True)}
 
 
-def _write_questions(session: AuditSession, path: Path, given: Options, command: str) -> None:
-    questions = session.batch(given.get("top", QUESTIONS))
+def _write_questions(session: AuditSession, path: Path, count: int, command: str) -> None:
+    questions = session.batch(count)
     if not questions:
         say("there is nothing left to ask")
         next_steps(command)
@@ -211,10 +183,10 @@ def _write_questions(session: AuditSession, path: Path, given: Options, command:
     if any(question.listed for question in questions):
         say("where the tag is *, name all tags of the last column that the photo shows, or none;")
         say("-cat says that a tag it has is wrong, ?car that you cannot tell")
-    next_steps(f"{command} --answers {path}")
+    next_steps(f"{command} --answers {quoted(path)}")
 
 
-def _read_answers(session: AuditSession, path: Path, who: str) -> None:
+def answer_file(session: AuditSession, path: Path, who: str) -> None:
     """Log the answers of a spreadsheet: all of them, or none where one cannot be read."""
     lines = []
     for number, row in enumerate(read_csv_rows(path, ("path", "tag", "answer")), start=2):
@@ -225,19 +197,18 @@ def _read_answers(session: AuditSession, path: Path, who: str) -> None:
             if tag == EACH_TAG:
                 lines.append(session.shown_line(photo, shown_of(said), who))
             else:
-                lines.append(session.line(photo, tag, answer_of(said), who))
+                word = ANSWER_WORDS.get(said.strip().lower(), said)
+                lines.append(session.line(photo, tag, word, who))
         except DataError as error:
             raise DataError(f"{path}, line {number}: {error}") from None
     session.record(lines)
     say(f"{path}: {counted(sum(line is not None for line in lines), 'new answer')}")
 
 
-def _serve(session: AuditSession, out: Path, given: Options) -> None:
-    from labelwise.cli.serve import run_until_stopped, server_settings
-
-    settings = server_settings(given)
+def serve(session: AuditSession, out: Path, settings: "ServeSettings", open_page: bool) -> None:
+    """Ask in the browser until Ctrl-C; results are written after it."""
     from labelwise.server import create_audit_app
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with suppress(KeyboardInterrupt):  # results are written after it
-        run_until_stopped(create_audit_app(session, out, settings), settings, given)
+    with suppress(KeyboardInterrupt):
+        run_until_stopped(create_audit_app(session, out, settings), settings, open_page)

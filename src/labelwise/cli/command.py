@@ -174,18 +174,27 @@ def flag_of(name: str) -> str:
     return str(flags[name])
 
 
+def typed(*names: str) -> list[str]:
+    """Return the flags of those of these options that were typed, not told by the environment."""
+    sources = ((flag_of(name), CALL.get().get_parameter_source(name)) for name in names)
+    return [flag for flag, source in sources if source and source.name == "COMMANDLINE"]
+
+
 def refuse(reason: str, *names: str) -> None:
     """Stop if one of these options, which mean nothing here, was typed."""
-    for name in names:
-        flag, source = flag_of(name), CALL.get().get_parameter_source(name)
-        if source is not None and source.name == "COMMANDLINE":
-            raise SettingsError(f"{flag} does not apply: {reason}; leave it out")
+    for flag in typed(*names):
+        raise SettingsError(f"{flag} does not apply: {reason}; leave it out")
 
 
 def as_typed(*names: str) -> str:
-    """Return those of these options that have a value, to be typed again."""
-    values = ((flag_of(name), CALL.get().params[name]) for name in names)
-    return "".join(f" {flag} {quoted(value)}" for flag, value in values if value)
+    """Return those of these options that were typed, to be typed again; with a blank before."""
+    words = ""
+    for name in names:
+        for flag in typed(name):
+            value = CALL.get().params[name]
+            for one in value if isinstance(value, (list, tuple)) else [value]:
+                words += f" {flag}" if one is True else f" {flag} {quoted(one)}"
+    return words
 
 
 OURS = {  # files by which a folder is known to be labelwise's own

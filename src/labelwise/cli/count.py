@@ -2,62 +2,126 @@
 
 from dataclasses import asdict
 from pathlib import Path
-from shlex import quote
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
 
 from labelwise.base.table_files import write_csv
 from labelwise.base.text import counted
-from labelwise.cli.options import Options
-from labelwise.cli.text import ask, caution, next_steps, say, show_table
-from labelwise.errors import SettingsError
-from labelwise.photos import Index, answer, model_changed
-from labelwise.photos.filters import PhotoGroups
-from labelwise.photos.prevalence import (
-    LibraryEstimate,
-    SampleAnswers,
-    draw_sample,
-    estimate_from_answers,
-    read_answers,
-    write_questions,
+from labelwise.cli.arguments import (
+    Answers,
+    Ask,
+    By,
+    Csv,
+    Distinct,
+    GroupTable,
+    Labels,
+    Out,
+    Scores,
+    Who,
+    option,
 )
-from labelwise.queries import Query
-from labelwise.report.charts import save_estimate_chart
-from labelwise.scores.calls import calls_of_table, write_calls
-from labelwise.scores.read import is_detections
+from labelwise.cli.command import app, refuse, verb
+from labelwise.cli.text import (
+    ask as ask_person,
+)
+from labelwise.cli.text import before_writing, caution, next_steps, quoted, say, show_table
+from labelwise.errors import SettingsError
+
+if TYPE_CHECKING:
+    from labelwise.photos.prevalence import LibraryEstimate, SampleAnswers
 
 SHOWN = 60
 OTHERWISE = "An interval that holds in any case: --ask 150"
 OF_ANSWERS = ("by", "table", "distinct", "csv", "plot", "who")
 
 
-def count(place: Path, query: str | None, given: Options) -> None:
-    """Say how many photos match, from random photos that you answer."""
-    if given.by and len(given.by) > 1:
+@verb(
+    app,
+    "count photos.index dog --ask 150",
+    "count results.csv --labels checked.csv --by site --csv counts.csv",
+    more="who",
+)
+def count(
+    place: Annotated[
+        Path,
+        typer.Argument(
+            metavar="INDEX|TABLE", envvar="LABELWISE_INDEX", help="An index, or a table of scores."
+        ),
+    ],
+    query: Annotated[
+        str | None, typer.Argument(help="A label, or a query such as 'dog, -beach'.")
+    ] = None,
+    *,
+    ask: Ask = None,
+    answers: Answers = None,
+    out: Out = None,
+    by: By = None,
+    table: GroupTable = None,
+    distinct: Distinct = False,
+    csv: Csv = None,
+    plot: Annotated[Path | None, option("--plot", help="Also draw them, .svg.")] = None,
+    scores: Scores = None,
+    labels: Labels = None,
+    count_by: Annotated[
+        Literal["calibrated", "answers"],
+        option(
+            "--count-by",
+            help="Of a table: calibrated scores (default), or the answers of each group alone.",
+        ),
+    ] = "calibrated",
+    who: Who = None,
+) -> None:
+    """Say how many photos match, from random photos that you answer.
+
+    --ask 150 draws photos (in each group with --by) and asks about each in the terminal: y, n, u
+    (unsure), undo or stop; the same command goes on later. With -o questions.csv they are written
+    to a table instead; fill in yes, no or unsure, and give it back with --answers questions.csv.
+    The interval then rests on the answers: exact below 50, narrower above
+    where the model expects enough matches. Without answers the model's own interval is shown.
+
+    Of a table of scores, or of results of BirdNET or Perch, some rows of which a person has
+    checked, it says how many are right of each label, by site with --by site.
+    """
+    with before_writing():
+        from labelwise.photos import Index, answer, model_changed
+        from labelwise.photos.filters import PhotoGroups
+        from labelwise.photos.prevalence import (
+            SampleAnswers,
+            draw_sample,
+            estimate_from_answers,
+            read_answers,
+            write_questions,
+        )
+        from labelwise.queries import Query
+        from labelwise.report.charts import save_estimate_chart
+        from labelwise.scores.read import is_detections
+    if by and len(by) > 1:
         raise SettingsError("photos are counted by one column: give --by once")
-    by = given.by[0] if given.by else ""
+    column = by[0] if by else ""
     if place.is_file() or is_detections(place):
         reason = f"it is for an index of photos; {place} is a table"
-        given.refuse(reason, "ask", "out", "answers", "who", "table", "plot", "distinct")
-        _calls(place, query, by, given)
+        refuse(reason, "ask", "out", "answers", "who", "table", "plot", "distinct")
+        _count_calls(place, query, column, scores, labels, count_by, csv)
         return
-    reason = f"it is for a table of scores; {place} is an index"
-    given.refuse(reason, "scores", "labels", "count_by")
+    refuse(f"it is for a table of scores; {place} is an index", "scores", "labels", "count_by")
     if query is None:
         raise SettingsError("say what is asked for: a label, or a query such as 'dog, -beach'")
-    if given.ask is not None and given.answers is not None:
+    if ask is not None and answers is not None:
         raise SettingsError("--ask draws photos and --answers reads answers: give one")
-    if given.ask is None:
-        given.refuse("-o is for questions that --ask draws; the counts go to --csv", "out")
-    if given.out is not None:
-        given.refuse("-o only writes the questions", "csv", "plot")
-    if given.ask is None and given.answers is None:
-        given.refuse("it is for answered photos: draw some with --ask 150", *OF_ANSWERS)
-    groups, named = PhotoGroups(by, given.table), f"{place} {quote(query)}"
+    if ask is None:
+        refuse("-o is for questions that --ask draws; the counts go to --csv", "out")
+    if out is not None:
+        refuse("-o only writes the questions", "csv", "plot")
+    if ask is None and answers is None:
+        refuse("it is for answered photos: draw some with --ask 150", *OF_ANSWERS)
+    groups, named = PhotoGroups(column, table), quoted(place, query)
     with Index(place) as index:
         asked = Query.parse(query, index.space, index.taxonomy)
-        if given.answers is not None:
-            told, how = read_answers(Path(given.answers)), {"distinct": given.distinct}
-            estimate = estimate_from_answers(index, asked, told, groups, who=given.who, **how)
-        elif given.ask is None:
+        if answers is not None:
+            told = read_answers(Path(answers))
+            estimate = estimate_from_answers(index, asked, told, groups, who=who, distinct=distinct)
+        elif ask is None:
             caution(index.spec.caution, model_changed(index))
             found = answer(index, asked, top=1)
             holds = f"It holds if these photos are like the {found.known} ones."
@@ -67,32 +131,41 @@ def count(place: Path, query: str | None, given: Options) -> None:
             next_steps(f"count {named} --ask 150")
             return
         else:
-            sample = draw_sample(index, asked, given.ask, groups, distinct=given.distinct)
-            if given.out is not None:
-                write_questions(index, sample, given.target)
+            sample = draw_sample(index, asked, ask, groups, distinct=distinct)
+            if out is not None:
+                write_questions(index, sample, Path(out))
                 drawn = f"{counted(len(sample.photos), 'photo')} drawn at random on {sample.at}"
-                say(f"{given.out}: {drawn}; fill in yes, no or unsure for each, and give it back")
-                next_steps(f"count {named} --answers {given.out}")
+                say(f"{out}: {drawn}; fill in yes, no or unsure for each, and give it back")
+                next_steps(f"count {named} --answers {quoted(out)}")
                 return
-            session = SampleAnswers(index, asked, sample, who=given.who)
+            session = SampleAnswers(index, asked, sample, who=who)
             if not _asked(session, str(asked)):
                 return
             estimate = session.estimate(groups)
-    _show(estimate, str(asked), by)
-    if given.csv is not None:
-        _write(estimate, str(asked), given.csv)
-        say(f"the table: {given.csv}")
-    if given.plot is not None:
-        save_estimate_chart([*estimate.groups, estimate.total], str(asked), given.plot)
-        say(f"the chart: {given.plot}")
-    if not by:
+    _show(estimate, str(asked), column)
+    if csv is not None:
+        _write(estimate, str(asked), csv)
+        say(f"the table: {csv}")
+    if plot is not None:
+        save_estimate_chart([*estimate.groups, estimate.total], str(asked), plot)
+        say(f"the chart: {plot}")
+    if not column:
         next_steps(f"count {named} --ask 50 --by folder")
 
 
-def _calls(source: Path, label: str | None, by: str, given: Options) -> None:
-    calls = calls_of_table(
-        source, by or None, given.scores, given.labels, given.count_by or "calibrated", label
-    )
+def _count_calls(
+    source: Path,
+    label: str | None,
+    by: str,
+    scores: Scores,
+    labels: str | None,
+    how: Literal["calibrated", "answers"],
+    csv: Path | None,
+) -> None:
+    """Count a table of scores, some rows of which a person has checked."""
+    from labelwise.scores.calls import calls_of_table, write_calls
+
+    calls = calls_of_table(source, by or None, scores, labels, how, label)
     cells, group = [], [by] if by else []
     for count in calls.counts[:SHOWN]:
         cell = [count.label, *([count.part] if by else []), f"{count.detections:,}"]
@@ -103,17 +176,17 @@ def _calls(source: Path, label: str | None, by: str, given: Options) -> None:
     if len(calls.counts) > SHOWN:
         say(f"{SHOWN} of {len(calls.counts):,} rows; all of them with --csv")
     say(calls.condition)
-    if given.csv is not None:
-        write_calls(calls.counts, by, given.csv)
-        say(f"the table: {given.csv}")
+    if csv is not None:
+        write_calls(calls.counts, by, csv)
+        say(f"the table: {csv}")
 
 
-def _asked(session: SampleAnswers, query: str) -> bool:
+def _asked(session: "SampleAnswers", query: str) -> bool:
     total, at = len(session.rows), session.sample.at
     say(f"does each photo match {query}? {counted(total, 'photo')} drawn at random on {at}")
     while (photo := session.next_photo()) is not None:
         row, path = photo
-        word = ask(f"[{len(session.answers):,} of {total:,}] {path}")
+        word = ask_person(f"[{len(session.answers):,} of {total:,}] {path}")
         if word == "stop":
             answered = f"{len(session.answers):,} of {total:,} answered and kept"
             say(f"{answered}; the same command goes on. An estimate takes all of them")
@@ -125,7 +198,7 @@ def _asked(session: SampleAnswers, query: str) -> bool:
     return True
 
 
-def _show(found: LibraryEstimate, query: str, by: str) -> None:
+def _show(found: "LibraryEstimate", query: str, by: str) -> None:
     if found.groups:
         cells = []
         for group in [*found.groups, found.total]:
@@ -141,7 +214,7 @@ def _show(found: LibraryEstimate, query: str, by: str) -> None:
         say(f"{new} and {'is' if found.newer == 1 else 'are'} not part of this")
 
 
-def _write(found: LibraryEstimate, query: str, path: Path) -> None:
+def _write(found: "LibraryEstimate", query: str, path: Path) -> None:
     rows = []
     for group in [*found.groups, found.total]:
         ends = {"share": group.count, "share_low": group.low, "share_high": group.high}

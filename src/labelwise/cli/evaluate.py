@@ -151,7 +151,10 @@ def _own(place: str, given: Options) -> Measured:
 
 def _on_data(place: str, given: Options) -> Measured:
     folder = Path(place)
-    options: dict[str, Any] = {"decode": decoder_of(given), "device": given.device or "cpu"}
+    options: dict[str, Any] = {
+        "decode": decoder_of(given.decode, given.device or "cpu"),
+        "device": given.device or "cpu",
+    }
     options |= {"without_seen": given.without_training_photos, "adapt_shares": given.adapt_shares}
     table = labelled(given.data, RunFolder(folder).spec.labels, given)
     return measured_data(folder, table, given.rule, _figures(given), **options)

@@ -24,6 +24,7 @@ from labelwise.errors import SettingsError
 if TYPE_CHECKING:
     from labelwise.tables import LabelTable
 
+DEFAULT_INDEX = Path("photos.index")
 SERVER = (  # of all that listen
     "allow_origin max_body body_memory body_disk client_queue trusted_proxy rate connections "
     "client_connections decoders access_log"
@@ -99,13 +100,12 @@ def model_path(model: str | None) -> Path | None:
     return fetched_run(model, "model") if is_uri(model) else Path(model)
 
 
-def decoder_of(given: Options) -> Literal["cpu", "cuda"]:
+def decoder_of(decode: str | None, device: str) -> Literal["cpu", "cuda"]:
     """Return who decodes JPEGs for a model on the device; stop where it cannot be had."""
-    device = given.device or "cpu"
     on_gpu = device.partition(":")[0] == "cuda"
-    if given.decode == "cuda" and not on_gpu:
+    if decode == "cuda" and not on_gpu:
         raise SettingsError(f"--decode cuda needs a model on a GPU, --device cuda; got {device}")
-    return "cuda" if on_gpu and given.decode in ("auto", "cuda") else "cpu"
+    return "cuda" if on_gpu and decode in ("auto", "cuda") else "cpu"
 
 
 def check_weights(given: Options) -> None:
@@ -148,6 +148,20 @@ def find_photos(places: Sequence[Path]) -> list[Path]:
     return paths
 
 
+def default_index(place: Path | str | None) -> Path:
+    """Return the index that is meant where none, or this one, is named."""
+    return Path(place or os.environ.get("LABELWISE_INDEX") or DEFAULT_INDEX)
+
+
+def index_and_query(
+    folder: Path | None, query: str | None, *, alone: bool
+) -> tuple[Path, str | None]:
+    """Return the index and the query: ``alone``, one argument that does not name an index is it."""
+    if alone and query is None and folder is not None and not (folder / "index.json").is_file():
+        folder, query = None, str(folder)
+    return default_index(folder), query
+
+
 def read_secret(file: Path | None, variable: str, what: str, flag: str) -> str | None:
     """Return what a file or a variable of the environment holds; None where neither is given."""
     given = os.environ.get(variable)
@@ -168,6 +182,7 @@ def mount(app: Any, path: str) -> None:
     spec = VERBS[path]
     shown, more = spec.get("options", "").split(), spec.get("more", "").split()
     parameters, names = [], []
+    kind: Any
     fetch: Any = {}
     for name, facts in spec.get("arguments", {}).items():
         default = Parameter.empty if facts.pop("needed", False) else facts.pop("default", None)

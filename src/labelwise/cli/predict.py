@@ -113,7 +113,7 @@ def _predict_shards(run: Path, places: list[str], out: str, given: Options) -> N
     from labelwise.shards import ModelFiles, ScoringTask, make_engine, predict_shards
     from labelwise.shards.scoring_task import cluster_decoding, decoders_per_worker
 
-    decoder, device = decoder_of(given), given.device or "cpu"
+    decoder, device = decoder_of(given.decode, given.device or "cpu"), given.device or "cpu"
     engine, workers, decoders = given.engine or "local", given.workers or 1, given.decoders or 0
     _check_model(run)
     reader = cluster_decoding(run, engine, workers, decoder, decoders) if decoders else None
@@ -143,7 +143,7 @@ def _predict_file(run: Path, images: list[Path], given: Options) -> None:
     with _stoppable(out):
         if out is not None and out.suffix not in WRITTEN:
             raise SettingsError(f"the output must end in {', '.join(WRITTEN)}, got {out.name!r}")
-        decode = decoder_of(given)
+        decode = decoder_of(given.decode, given.device or "cpu")
         _check_model(run)
         source = PictureImages(find_photos(images))
         model: Any = load_model(run, given.device or "cpu").fused(len(source))

@@ -1,116 +1,262 @@
 """``labelwise search``: photos of an index by labels wanted and unwanted, or by likeness."""
 
-import json
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from json import dumps
 from pathlib import Path
-from shlex import quote
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
 
 from labelwise.base.text import counted
-from labelwise.cli.index import index_and_query
-from labelwise.cli.options import Options
-from labelwise.cli.text import caution, complain, next_steps, say, show_table, tell
+from labelwise.cli.arguments import (
+    AtLeast,
+    Distinct,
+    Encoder,
+    Html,
+    Json,
+    Like,
+    Text,
+    Top,
+    WrongAtMost,
+    option,
+)
+from labelwise.cli.command import app, refuse, verb
+from labelwise.cli.options import index_and_query
+from labelwise.cli.text import (
+    before_writing,
+    caution,
+    complain,
+    next_steps,
+    quoted,
+    say,
+    show_table,
+    tell,
+)
 from labelwise.errors import SettingsError
-from labelwise.photos import Index, model_changed
-from labelwise.photos.filters import PhotoFilter
-from labelwise.photos.query import Found, Hit, answer, photos_like
-from labelwise.queries import Query
-from labelwise.report.contact_sheet import write_contact_sheet
+
+if TYPE_CHECKING:
+    from labelwise.photos.query import Found, Hit
 
 FILTERS = ("folder", "since", "until", "camera", "rating", "keyword", "distinct")
 ANSWERED = ("wrong_at_most", "sort", *FILTERS, "count", "html")  # of a query alone
 
 
-def search(index: Path | None, query: str | None, given: Options) -> None:
-    """Find photos by labels, with the probability of each."""
-    alone = given.text is None and given.like is None and not given.unreadable
-    folder, query = index_and_query(index, query, alone=alone)
-    asked = query is not None or given.text is not None
-    if sum((asked, given.like is not None, given.unreadable)) != 1:
+@verb(
+    app,
+    "search 'dog, -beach' --wrong-at-most 0.1",
+    "search photos.index --like a.jpg -n 20",
+    more="sort",
+)
+def search(
+    index: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="INDEX", help="The index; $LABELWISE_INDEX or photos.index if left out."
+        ),
+    ] = None,
+    query: Annotated[
+        str | None, typer.Argument(help="As in 'dog, -beach'. Write it in quotation marks.")
+    ] = None,
+    *,
+    top: Top = None,
+    at_least: AtLeast = None,
+    wrong_at_most: WrongAtMost = None,
+    like: Like = None,
+    text: Text = None,
+    folder: Annotated[
+        str | None, option("--folder", help="Only photos below this folder, such as 2023/june.")
+    ] = None,
+    since: Annotated[
+        str | None, option("--since", help="Only photos taken on or after a day, month or year.")
+    ] = None,
+    until: Annotated[
+        str | None, option("--until", help="Only photos taken on or before a day, month or year.")
+    ] = None,
+    html: Html = None,
+    as_json: Json = False,
+    paths_only: Annotated[
+        bool, option("--paths-only", help="One path per line, as for xargs -d '\\n'.")
+    ] = False,
+    count: Annotated[bool, option("--count", help="Only say how many there are.")] = False,
+    sort: Annotated[
+        Literal["score", "date"], option("--sort", help="Most probable or newest first.")
+    ] = "score",
+    camera: Annotated[
+        str | None, option("--camera", help="Only photos by a camera whose name holds this.")
+    ] = None,
+    rating: Annotated[
+        int | None, option("--rating", min=1, max=5, help="Only photos rated this high.")
+    ] = None,
+    keyword: Annotated[
+        list[str] | None, option("--keyword", help="Only photos with this keyword.")
+    ] = None,
+    distinct: Distinct = False,
+    encoder: Encoder = None,
+    null: Annotated[
+        bool, option("--null", "-0", help="End each path with a null byte, as for xargs -0.")
+    ] = False,
+    unreadable: Annotated[
+        bool, option("--unreadable", help="List the files that could not be read.")
+    ] = False,
+) -> None:
+    """Find photos by labels, with the probability of each.
+
+    'dog, -beach' finds photos with a dog and without a beach; '(cat | dog), -sofa', 'none' (none of
+    the labels) and 'dog>0.8' are understood too. Write -- before a query that starts with a dash.
+    --wrong-at-most 0.1 cuts the list where about 10 % of it is wrong, and shows the interval of
+    that estimate. Your answers turn it into a guarantee: labelwise audit INDEX QUERY.
+    --text ranks photos by any text (the model must know words), and gives no probability.
+    """
+    with before_writing():
+        from labelwise.photos import Index, model_changed
+        from labelwise.photos.filters import PhotoFilter
+        from labelwise.photos.query import answer, photos_like
+        from labelwise.queries import Query
+    place, query = index_and_query(
+        index, query, alone=text is None and like is None and not unreadable
+    )
+    if sum((query is not None or text is not None, like is not None, unreadable)) != 1:
         raise SettingsError(
             "give a query such as 'dog, -beach', --text TEXT, --like PHOTO or --unreadable"
         )
-    _check(given, query)
-    top = given.top or 50
-    with Index(folder) as opened:
-        if given.unreadable:
+    if text is None:
+        refuse("only --text is encoded", "encoder")
+    if unreadable:
+        refuse("--unreadable lists files", "at_least", *ANSWERED, "as_json", "paths_only")
+    if like is not None:
+        refuse("--like ranks by likeness", "at_least", *ANSWERED)
+    if text is not None:
+        refuse("--text ranks by likeness and guarantees nothing", *ANSWERED)
+        if query is None:
+            refuse("without a query no photo has a probability", "at_least")
+    if count:
+        refuse("--count shows no photos", "paths_only", "html")
+    if not paths_only:
+        refuse("it ends the paths of --paths-only", "null")
+    else:
+        refuse("--paths-only writes nothing else", "as_json")
+    with Index(place) as opened:
+        if unreadable:
             show_table(("file", "reason"), opened.store.unreadable())
             return
         changed = model_changed(opened)
         caution(changed)
-        if given.like is not None:
-            _show_similar(*photos_like(opened, given.like, top), given)
+        shown = Shown(as_json, paths_only, null)
+        if like is not None:
+            shown.similar(*photos_like(opened, like, top or 50))
             return
-        if given.text is not None:
-            parsed = None if query is None else Query.parse(query, opened.space, opened.taxonomy)
-            _search_text(opened, given.text, parsed, top, given)
+        wanted = None
+        if query is not None:
+            wanted = Query.parse(query, opened.space, opened.taxonomy)
+            beside = opened.spec.caution_beside(wanted.names())
+            caution(beside)
+        if text is not None:
+            from labelwise.photos.words import FreeText
+
+            least, texts = 0.5 if at_least is None else at_least, FreeText.of(opened, encoder)
+            caution(texts.doubt(text))
+            hits = texts.photos(opened, text, top or 50, query=wanted, at_least=least)
+            shown.similar([], hits)
+            if wanted is not None and len(hits) < (top or 50):
+                few = f"{counted(len(hits), 'photo')} with a probability of at least {least:g}"
+                complain(f"{few} for {wanted}; --at-least lowers that")
+            if not as_json and not paths_only:
+                say(f"the photos most like {text!r} first; a likeness is not a probability")
             return
-        wanted = Query.parse(query or "", opened.space, opened.taxonomy)
-        beside = opened.spec.caution_beside(wanted.names())
-        caution(beside)
+        if wanted is None:
+            return
         beside = "; ".join(note for note in (beside, changed) if note) or None
-        values = (given.folder, given.since, given.until, given.camera, given.rating)
-        photos = PhotoFilter(*values, tuple(given.keyword or ()), distinct=given.distinct)
-        cut: dict[str, Any] = {"at_least": given.at_least or 0.0}
-        cut |= {"wrong_at_most": given.wrong_at_most, "sort": given.sort or "score"}
-        found = answer(opened, wanted, top=top, photos=photos, **cut)
-        counted_in_words = found.sentence(), found.copies_sentence, found.likeness.sentence()
-        if given.count:
-            if given.json:
-                say(json.dumps(_numbers(found, beside)))
+        found = answer(
+            opened,
+            wanted,
+            top=top or 50,
+            photos=PhotoFilter(
+                folder, since, until, camera, rating, tuple(keyword or ()), distinct=distinct
+            ),
+            at_least=at_least or 0.0,
+            wrong_at_most=wrong_at_most,
+            sort=sort,
+        )
+        sentences = found.sentence(), found.copies_sentence, found.likeness.sentence()
+        if count:
+            if as_json:
+                say(dumps(_numbers(found, beside)))
             else:
-                tell(*counted_in_words)
+                tell(*sentences)
             return
-        _show_hits(found.hits, beside, given)
-        if given.html is not None:
-            write_contact_sheet(given.html, opened, found, beside)
-        if given.json or given.paths_only:
+        shown.hits(found.hits, beside)
+        if html is not None:
+            from labelwise.report.contact_sheet import write_contact_sheet
+
+            write_contact_sheet(html, opened, found, beside)
+        if as_json or paths_only:
             return
-        tell(*counted_in_words, "" if given.html is None else f"the page: {given.html}")
-        named = f"{quote(str(folder))} {quote(str(wanted))}"
-        audits = given.wrong_at_most is not None
+        tell(*sentences, "" if html is None else f"the page: {html}")
+        named = quoted(place, wanted)
+        audits = wrong_at_most is not None
         next_steps(f"audit {named}" if audits else f"search {named} --wrong-at-most 0.1")
 
 
-def _check(given: Options, query: str | None) -> None:
-    if given.text is None:
-        given.refuse("only --text is encoded", "encoder")
-    if given.unreadable:
-        given.refuse("--unreadable lists files", "at_least", *ANSWERED, "json", "paths_only")
-    if given.like is not None:
-        given.refuse("--like ranks by likeness", "at_least", *ANSWERED)
-    if given.text is not None:
-        given.refuse("--text ranks by likeness and guarantees nothing", *ANSWERED)
-        if query is None:
-            given.refuse("without a query no photo has a probability", "at_least")
-    if given.count:
-        given.refuse("--count shows no photos", "paths_only", "html")
-    if not given.paths_only:
-        given.refuse("it ends the paths of --paths-only", "null")
-    else:
-        given.refuse("--paths-only writes nothing else", "json")
+@dataclass(frozen=True)
+class Shown:
+    """How photos are printed: as a table, as lines of JSON, or as paths alone."""
+
+    as_json: bool
+    paths_only: bool
+    null: bool
+
+    def paths(self, hits: "Sequence[Hit]") -> None:
+        """Print paths, ended by lines or null bytes: as they are, to a terminal made safe."""
+        paths = [hit.paths[0] for hit in hits]
+        if sys.stdout.isatty() and not self.null:
+            tell(*paths)
+            return
+        sys.stdout.flush()
+        end = b"\0" if self.null else b"\n"
+        sys.stdout.buffer.write(b"".join(os.fsencode(path) + end for path in paths))
+        sys.stdout.buffer.flush()
+
+    def hits(self, hits: "Sequence[Hit]", beside: str | None) -> None:
+        """Print photos that match a query, with what must stand beside each."""
+        if self.paths_only:
+            self.paths(hits)
+            return
+        if self.as_json:
+            for hit in hits:
+                record: dict[str, Any] = {"path": hit.paths[0], "probability": hit.probability}
+                record |= {"labels": hit.reasons, "taken": hit.taken, "copies": list(hit.paths[1:])}
+                say(dumps(record | _cautioned(beside)))
+            return
+        labels = ["labels by themselves"] if any(hit.why for hit in hits) else []
+        rows = []
+        for hit in hits:
+            why = ", ".join(f"{name} {chance:.2f}" for name, chance in hit.why.items())
+            cells = (f"{hit.probability:.3f}", hit.paths[0], *[why] * len(labels))
+            rows.append((*cells, (hit.taken or "")[:10]))
+        show_table(("probability", "photo", *labels, "taken"), rows)
+
+    def similar(self, copies: "Sequence[Hit]", similar: "Sequence[Hit]") -> None:
+        """Print photos by likeness, those that are equal first."""
+        if self.paths_only:
+            self.paths([*copies, *similar])
+            return
+        rows = []
+        for number, hit in enumerate([*copies, *similar]):
+            equal = number < len(copies)
+            if self.as_json:
+                record = {"path": hit.paths[0], "likeness": hit.probability, "equal": equal}
+                say(dumps(record | {"taken": hit.taken, "copies": list(hit.paths[1:])}))
+            else:
+                word = "equal" if equal else f"{hit.probability:.3f}"
+                rows.append((word, hit.paths[0], (hit.taken or "")[:10]))
+        if not self.as_json:
+            show_table(("likeness", "photo", "taken"), rows)
 
 
-def _search_text(index: Index, text: str, query: Query | None, top: int, given: Options) -> None:
-    from labelwise.photos.words import FreeText
-
-    least, texts = given.get("at_least", 0.5), FreeText.of(index, given.encoder)
-    caution(texts.doubt(text))
-    if query is not None:
-        caution(index.spec.caution_beside(query.names()))
-    hits = texts.photos(index, text, top, query=query, at_least=least)
-    _show_similar([], hits, given)
-    if query is not None and len(hits) < top:
-        few = f"{counted(len(hits), 'photo')} with a probability of at least {least:g}"
-        complain(f"{few} for {query}; --at-least lowers that")
-    if not given.json and not given.paths_only:
-        say(f"the photos most like {text!r} first; a likeness is not a probability")
-
-
-def _numbers(found: Found, caution: str | None) -> dict[str, Any]:
+def _numbers(found: "Found", beside: str | None) -> dict[str, Any]:
     count, (lower, upper) = found.count, found.interval or (None, None)
     statement, likeness = found.statement, found.likeness
     return {
@@ -125,56 +271,9 @@ def _numbers(found: Found, caution: str | None) -> dict[str, Any]:
         "statement": None if statement is None else asdict(statement),
         "likeness": {"outcome": likeness.likeness.outcome, "text": likeness.sentence()},
         "near_copies": None if found.copies is None else found.copies.copies,
-        **_beside(caution),
+        **_cautioned(beside),
     }
 
 
-def _beside(caution: str | None) -> dict[str, str]:
+def _cautioned(caution: str | None) -> dict[str, str]:
     return {} if caution is None else {"caution": caution}
-
-
-def _show_paths(hits: Sequence[Hit], null: bool) -> None:
-    """Print paths, ended by lines or null bytes: as their bytes are, to a terminal made safe."""
-    paths = [hit.paths[0] for hit in hits]
-    if sys.stdout.isatty() and not null:
-        tell(*paths)
-        return
-    sys.stdout.flush()
-    end = b"\0" if null else b"\n"
-    sys.stdout.buffer.write(b"".join(os.fsencode(path) + end for path in paths))
-    sys.stdout.buffer.flush()
-
-
-def _show_hits(hits: Sequence[Hit], caution: str | None, given: Options) -> None:
-    if given.paths_only:
-        _show_paths(hits, given.null)
-        return
-    if given.json:
-        for hit in hits:
-            facts: dict[str, Any] = {"path": hit.paths[0], "probability": hit.probability}
-            facts |= {"labels": hit.reasons, "taken": hit.taken, "copies": list(hit.paths[1:])}
-            say(json.dumps(facts | _beside(caution)))
-        return
-    labels = ["labels by themselves"] if any(hit.why for hit in hits) else []
-    rows = []
-    for hit in hits:
-        why = [", ".join(f"{name} {chance:.2f}" for name, chance in hit.why.items())] * len(labels)
-        rows.append((f"{hit.probability:.3f}", hit.paths[0], *why, (hit.taken or "")[:10]))
-    show_table(("probability", "photo", *labels, "taken"), rows)
-
-
-def _show_similar(copies: Sequence[Hit], similar: Sequence[Hit], given: Options) -> None:
-    if given.paths_only:
-        _show_paths([*copies, *similar], given.null)
-        return
-    rows = []
-    for number, hit in enumerate([*copies, *similar]):
-        equal = number < len(copies)
-        if given.json:
-            facts = {"path": hit.paths[0], "likeness": hit.probability, "equal": equal}
-            say(json.dumps(facts | {"taken": hit.taken, "copies": list(hit.paths[1:])}))
-        else:
-            word = "equal" if equal else f"{hit.probability:.3f}"
-            rows.append((word, hit.paths[0], (hit.taken or "")[:10]))
-    if not given.json:
-        show_table(("likeness", "photo", "taken"), rows)
