@@ -178,13 +178,13 @@ def test_ctrl_c_says_how_to_go_on_and_what_was_written_can_be_undone(update, pho
             raise KeyboardInterrupt
         return writing(*given, **options)
 
-    monkeypatch.setattr("labelwise.cli.tag.write_sidecar", until_the_third)
+    monkeypatch.setattr("labelwise.photos.tagging.write_sidecar", until_the_third)
     words = ["tag", str(update.folder), "--xmp"]
     stopped = run(*words)
     assert stopped.exit_code == 130
     said = f"stopped; run the same command again to go on, {update.folder} keeps what is done"
     assert said in " ".join(stopped.output.split())
-    monkeypatch.setattr("labelwise.cli.tag.write_sidecar", writing)
+    monkeypatch.setattr("labelwise.photos.tagging.write_sidecar", writing)
     assert "2 unchanged" in run(*words).output
     run("tag", update.folder, "--undo")
     assert sorted(photos.rglob("*")) == before

@@ -18,10 +18,13 @@ from labelwise.cli import (  # noqa: F401
     data,
     data_labels,
     data_review,
+    evaluate,
     index,
     label,
+    predict,
     search,
     serve,
+    tag,
     train,
 )
 from labelwise.cli.command import app, data_app, papers_app

@@ -13,9 +13,8 @@ import numpy as np
 from labelwise.base.table_files import write_csv
 from labelwise.base.text import counted
 from labelwise.calibration import few_labels
-from labelwise.cli.evaluate import pooled
 from labelwise.cli.figures import say_shortfall, show, show_exclusive
-from labelwise.cli.options import Options
+from labelwise.cli.options import Options, pooled
 from labelwise.cli.text import next_steps, number, say, show_table, tell
 from labelwise.decide import LabelFigures, label_figures
 from labelwise.errors import DataError, SettingsError
@@ -51,7 +50,8 @@ def calibrate(source: Path, given: Options) -> None:
     _check(given, thresholds)
     with ExitStack() as stack:
         if given.pool is not None:
-            source = stack.enter_context(pooled(source, given))
+            source = stack.enter_context(pooled(source, given.scores, given.by or [], given.pool))
+            given.scores, given.by = "logits", None
         table, other, groups = _tables(source, given)
         method = given.calibrator or ("none" if thresholds or given.out is None else "auto")
         rows = {"other": other, "fit_on": given.fit_on, "report_on": given.report_on}

@@ -6,19 +6,22 @@ False, means that an option was not given.
 
 import os
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.resources import files
 from inspect import Parameter, Signature
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from labelwise.cli.arguments import Duplicates
+from labelwise.base.text import counted
+from labelwise.cli.arguments import Duplicates, Pool, Scores
 from labelwise.cli.command import CALL, as_typed, refuse, verb
-from labelwise.cli.text import before_writing, caution
+from labelwise.cli.text import before_writing, caution, say
 from labelwise.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -137,6 +140,20 @@ def reading(
     flags = {"skip_missing": skip_missing, "skip_broken": skip_broken}
     named = flags | {"duplicates": duplicates, "extension": extension}
     return nested(parse_assignments(assign or ())) | {k: v for k, v in named.items() if v}
+
+
+@contextmanager
+def pooled(source: Path, scores: Scores, by: list[str], pool: Pool) -> Iterator[Path]:
+    """Have a table with one row per group of ``--by``, whose scores are logits."""
+    from labelwise.scores.aggregating import aggregate_table
+
+    with TemporaryDirectory(prefix="labelwise-units-") as folder:
+        units = aggregate_table(source, scores, by, pool or "any")
+        path = Path(folder) / f"{source.stem}.parquet"
+        units.save(path)
+        count = counted(int(units.photos.sum()), "photo")
+        say(f"{count} in {counted(len(units.names), 'group')}; each group is one row")
+        yield path
 
 
 def find_photos(places: Sequence[Path]) -> list[Path]:

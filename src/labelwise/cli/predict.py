@@ -7,64 +7,145 @@ from collections.abc import Generator
 from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import numpy as np
 import typer
 
-from labelwise.base.arrays import to_numpy
 from labelwise.base.progress import make_watch
-from labelwise.base.storage import is_uri, without_options
 from labelwise.base.text import counted
-from labelwise.cli.options import Options, decoder_of, find_photos
+from labelwise.cli.arguments import (
+    BatchSize,
+    By,
+    Decode,
+    Decoders,
+    Device,
+    Engine,
+    Out,
+    Pool,
+    Scores,
+    TaxonomyFile,
+    Workers,
+    option,
+)
+from labelwise.cli.command import app, refuse, verb
+from labelwise.cli.options import decoder_of, find_photos, pooled
 from labelwise.cli.text import (
     before_writing,
     caution,
     complain,
     next_steps,
+    quoted,
     resumable,
     say,
     show_table,
     tell,
 )
 from labelwise.errors import SettingsError
-from labelwise.models import load_model
-from labelwise.models.answer_files import WRITTEN, Answer, answer_writer
-from labelwise.models.loading import caution_of, is_exported, refuse_program
-from labelwise.models.run_folder import RunFolder
-from labelwise.pictures import ImageSource, PictureImages
-from labelwise.predictions import Predictions
-from labelwise.taxonomy import Taxonomy
+
+if TYPE_CHECKING:
+    from labelwise.models.answer_files import Answer
+    from labelwise.pictures import ImageSource
+    from labelwise.predictions import Predictions
 
 ROWS_SHOWN = 40
 LABELS_SHOWN = 5
+OF_SHARDS = ("engine", "workers", "decoders", "shard_rows")
 
 
-def predict(model: Path, images: list[str], given: Options) -> None:
-    """Say which labels photos carry, with their probabilities."""
+@verb(
+    app,
+    "predict runs/photos new/ -o tags.csv",
+    "predict fitted/ scores.csv -o tags.csv --by burst --pool any",
+    more="decode",
+    uri_out=True,
+    fetch={"model": "model"},
+)
+def predict(
+    model: Annotated[
+        Path, typer.Argument(help="A run or an exported model; or what `calibrate` wrote.")
+    ],
+    images: Annotated[
+        list[str],
+        typer.Argument(help="Photos, folders and, into shards, buckets and tables; or scores."),
+    ],
+    *,
+    out: Out = None,
+    by: By = None,
+    pool: Pool = None,
+    scores: Scores = None,
+    taxonomy: TaxonomyFile = None,
+    explain: Annotated[
+        Path | None, option("--explain", help="Also write an .html page of where labels were seen.")
+    ] = None,
+    frequencies: Annotated[
+        bool, option("--frequencies", help="Also show how frequent each label is here.")
+    ] = False,
+    device: Device = "cpu",
+    batch_size: BatchSize = None,
+    engine: Engine = None,
+    workers: Workers = None,
+    decode: Decode = None,
+    decoders: Decoders = None,
+    shard_rows: Annotated[
+        int | None, option("--shard-rows", min=1, help="Images in each shard (4096).")
+    ] = None,
+) -> None:
+    """Say which labels photos carry, with their probabilities.
+
+    -o names a .csv, .jsonl or .parquet file; or a folder or bucket for shards, ending in /. Shards
+    that were stopped go on where they were. A file that cannot be read is named, the others go on,
+    and the exit status is 1.
+
+    With link.json or thresholds.json of `calibrate`, or their folder, instead of a model, it turns
+    a file of scores into probabilities and labels. --by GROUP --pool any first makes one row of
+    each group.
+    """
+    with before_writing():
+        from labelwise.base.storage import is_uri, without_options
     fitted = _fitted_files([model, *map(Path, images[:-1])])
     if fitted:
         reason = "scores are turned into labels without a model"
-        given.refuse(reason, "taxonomy", "explain", "frequencies", "device", "engine", "workers")
-        _apply(fitted, Path(images[-1]), given)
+        refuse(reason, "taxonomy", "explain", "frequencies", "device", "engine", "workers")
+        _apply(fitted, Path(images[-1]), out, scores, by or [], pool)
         return
-    given.refuse(f"{model} answers about photos", "by", "pool", "scores")
-    if given.explain is not None and given.explain.suffix.lower() != ".html":
-        raise SettingsError(f"--explain writes a page that ends in .html, got {given.explain}")
-    out = given.out
+    _check_model(model)
+    refuse(f"{model} answers about photos", "by", "pool", "scores")
+    if explain is not None and explain.suffix.lower() != ".html":
+        raise SettingsError(f"--explain writes a page that ends in .html, got {explain}")
+    decoder = decoder_of(decode, device)
     if out is not None and (out.endswith("/") or is_uri(out) or Path(out).is_dir()):
         for name in ("explain", "taxonomy", "frequencies"):
-            given.refuse(f"--{name} is for answers in one file, not for shards", name)
-        _predict_shards(model, images, out, given)
+            refuse(f"--{name} is for answers in one file, not for shards", name)
+        _predict_shards(
+            model,
+            images,
+            out,
+            engine=engine or "local",
+            workers=workers or 1,
+            decoders=decoders or 0,
+            device=device,
+            decoder=decoder,
+            batch_size=batch_size or 64,
+            shard_rows=shard_rows or 4096,
+        )
         return
-    reason = "it is for shards, with -o a folder that ends in /"
-    given.refuse(reason, "engine", "workers", "decoders", "shard_rows")
+    refuse("it is for shards, with -o a folder that ends in /", *OF_SHARDS)
     uri = next(filter(is_uri, images), None)
     if uri is not None:
         raise SettingsError(
             f"{without_options(uri)} is scored into shards: give -o a folder ending in /"
         )
-    _predict_file(model, [Path(image) for image in images], given)
+    _predict_file(
+        model,
+        [Path(image) for image in images],
+        None if out is None else Path(out),
+        taxonomy=taxonomy,
+        explain=explain,
+        frequencies=frequencies,
+        device=device,
+        decoder=decoder,
+        batch_size=batch_size or 64,
+    )
 
 
 def _fitted_files(places: list[Path]) -> list[Path]:
@@ -74,57 +155,71 @@ def _fitted_files(places: list[Path]) -> list[Path]:
     return places if all(path.suffix == ".json" for path in places) else []
 
 
-def _apply(fitted: list[Path], source: Path, given: Options) -> None:
-    from labelwise.cli.evaluate import pooled
-    from labelwise.scores import apply as applied
-    from labelwise.scores import read_fitted, read_unlabelled, save_applied
-    from labelwise.scores.fitted import check_output, save_detections
-    from labelwise.scores.read import is_detections, read_detections
-    from labelwise.scores.tables import unscored_note
-
-    if given.out is None:
+def _apply(
+    fitted: list[Path],
+    source: Path,
+    out: str | None,
+    kind: Scores,
+    by: list[str],
+    pool: Pool,
+) -> None:
+    """Turn scores into probabilities and labels."""
+    with before_writing():
+        from labelwise.scores import apply, read_fitted, read_unlabelled, save_applied
+        from labelwise.scores.fitted import check_output, save_detections
+        from labelwise.scores.read import is_detections, read_detections
+        from labelwise.scores.tables import unscored_note
+    if out is None:
         raise SettingsError("say where the labels go: -o FILE, a .parquet, .csv or .jsonl")
-    out = given.target
-    check_output(out)
+    check_output(Path(out))
     files = [read_fitted(path) for path in fitted]
     if is_detections(source):
-        if given.scores is not None:
-            raise SettingsError(f"--scores does not apply: {source} says itself what it holds")
+        refuse(f"{source} says itself what it holds", "scores")
         detections = read_detections(source)
-        total, chosen = save_detections(out, detections, files)
+        total, chosen = save_detections(Path(out), detections, files)
         say(f"{counted(total, 'detection')}, {chosen:,} chosen: {out}")
         tell(*detections.notes)
-        next_steps(f"count {source} --by site")
+        next_steps(f"count {quoted(source)} --by site")
         return
-    with ExitStack() as stack:
-        path = source if given.pool is None else stack.enter_context(pooled(source, given))
-        table = read_unlabelled(path, given.scores or files[0].kind)
-    result = applied(files, table)
-    save_applied(out, result)
+    with nullcontext(source) if pool is None else pooled(source, kind, by, pool) as path:
+        kind = kind if pool is None else "logits"
+        table = read_unlabelled(path, kind or files[0].kind)
+    result = apply(files, table)
+    save_applied(Path(out), result)
     tell(unscored_note(table.failed, str(source)) if table.failed else "")
     sizes = None if result.labels is None else map(len, result.labels)
     sets = "" if sizes is None else f", {fmean(sizes):.2f} labels per row"
     size = f"{counted(len(result.ids), 'row')}, {counted(len(result.names), 'label')}"
     say(f"{size}{sets}: {out}")
-    next_steps(f"evaluate {out} --labels TRUTH.csv")
+    next_steps(f"evaluate {quoted(out)} --labels TRUTH.csv")
 
 
-def _predict_shards(run: Path, places: list[str], out: str, given: Options) -> None:
-    from labelwise.shards import ModelFiles, ScoringTask, make_engine, predict_shards
-    from labelwise.shards.scoring_task import cluster_decoding, decoders_per_worker
-
-    decoder, device = decoder_of(given.decode, given.device or "cpu"), given.device or "cpu"
-    engine, workers, decoders = given.engine or "local", given.workers or 1, given.decoders or 0
-    _check_model(run)
+def _predict_shards(
+    run: Path,
+    places: list[str],
+    out: str,
+    *,
+    engine: Literal["local", "ray"],
+    workers: int,
+    decoders: int,
+    device: str,
+    decoder: Literal["cpu", "cuda"],
+    batch_size: int,
+    shard_rows: int,
+) -> None:
+    with before_writing():
+        from labelwise.base.storage import without_options
+        from labelwise.models.loading import caution_of
+        from labelwise.shards import ModelFiles, ScoringTask, make_engine, predict_shards
+        from labelwise.shards.scoring_task import cluster_decoding, decoders_per_worker
     reader = cluster_decoding(run, engine, workers, decoder, decoders) if decoders else None
     model = ModelFiles.read(run)
     caution(caution_of(run))
     threads = decoders_per_worker(workers)
-    task = ScoringTask(out, model, given.batch_size or 64, device, threads, decoder, reader)
+    task = ScoringTask(out, model, batch_size, device, threads, decoder, reader)
     address, run_by = without_options(out), make_engine(engine, workers, device, decoders)
     with resumable(address):
-        rows = given.shard_rows or 4096
-        outcome = predict_shards(task, places, run_by, shard_rows=rows, watch=make_watch())
+        outcome = predict_shards(task, places, run_by, shard_rows=shard_rows, watch=make_watch())
     if outcome.resumed:
         say(f"{outcome.resumed:,} of {outcome.shards:,} shards were there already")
     images, shards = counted(outcome.rows, "image"), counted(outcome.shards, "shard")
@@ -133,28 +228,42 @@ def _predict_shards(run: Path, places: list[str], out: str, given: Options) -> N
         told = "could not be read; the column error of their rows says why"
         complain(f"{outcome.failed:,} of {images} {told}")
         raise typer.Exit(1)
-    next_steps(f"evaluate {address} --labels TRUTH.csv")
+    next_steps(f"evaluate {quoted(address)} --labels TRUTH.csv")
 
 
-def _predict_file(run: Path, images: list[Path], given: Options) -> None:
-    out = None if given.out is None else given.target
+def _predict_file(
+    run: Path,
+    images: list[Path],
+    out: Path | None,
+    *,
+    taxonomy: Path | None,
+    explain: Path | None,
+    frequencies: bool,
+    device: str,
+    decoder: Literal["cpu", "cuda"],
+    batch_size: int,
+) -> None:
     logits: list[Any] = []
     held_out = None
     with _stoppable(out):
+        from labelwise.models import load_model
+        from labelwise.models.answer_files import WRITTEN, answer_writer
+        from labelwise.models.run_folder import RunFolder
+        from labelwise.pictures import PictureImages
+
         if out is not None and out.suffix not in WRITTEN:
             raise SettingsError(f"the output must end in {', '.join(WRITTEN)}, got {out.name!r}")
-        decode = decoder_of(given.decode, given.device or "cpu")
-        _check_model(run)
         source = PictureImages(find_photos(images))
-        model: Any = load_model(run, given.device or "cpu").fused(len(source))
-        names, said = model.space.names, model.caution
-        alone = given.explain is None and given.taxonomy is None and not given.frequencies
+        model: Any = load_model(run, device).fused(len(source))
+        names, cautioned = model.space.names, model.caution
+        alone = explain is None and taxonomy is None and not frequencies
         if alone and run.suffix.lower() == ".onnx" and model.answers_pictures:
             answers = model.written(source)
         else:
-            answers = _answers(model, source, decode, logits, given)
-        caution(said)
-        if given.frequencies:
+            stored = logits if frequencies else None
+            answers = _answers(model, source, decoder, batch_size, taxonomy, stored)
+        caution(cautioned)
+        if frequencies:
             if not run.is_dir():
                 raise SettingsError(
                     f"--frequencies needs the held-out photos of a run; {run} is one file"
@@ -162,19 +271,20 @@ def _predict_file(run: Path, images: list[Path], given: Options) -> None:
             from labelwise.scores.run import held_out_of
 
             held_out = held_out_of(run)
-        if given.explain is not None:
+        if explain is not None:
             from labelwise.models import Predictor
             from labelwise.report.explain import look, write_explanation
 
             if not isinstance(model, Predictor):
                 raise SettingsError("an exported file has no attention maps; give the run's folder")
-            seen = counted(write_explanation(given.explain, look(model, source)), "photo")
-            say(f"where each label was seen on {seen}: {given.explain}")
+            seen = counted(write_explanation(explain, look(model, source)), "photo")
+            say(f"where each label was seen on {seen}: {explain}")
     rows: list[tuple[str, str]] = []
     failed = count = chosen = 0
     watch = make_watch()
     watch.start("predicting", len(source))
-    writer = nullcontext() if out is None else answer_writer(out, names, cautioned=said is not None)
+    beside = cautioned is not None
+    writer = nullcontext() if out is None else answer_writer(out, names, cautioned=beside)
     with _stoppable(out), writer as write, ExitStack() as stack:
         stack.callback(watch.finish)
         for answer in stack.enter_context(closing(answers)):
@@ -205,27 +315,37 @@ def _predict_file(run: Path, images: list[Path], given: Options) -> None:
     if failed:
         complain(f"{failed:,} of {counted(count, 'image')} could not be read")
         raise typer.Exit(1)
-    next_steps(f"index PHOTOS --model {run}")
+    next_steps(f"index PHOTOS --model {quoted(run)}")
 
 
 def _answers(
-    model: Any, source: ImageSource, decode: Any, logits: list[Any], given: Options
-) -> Generator[Answer]:
+    model: Any,
+    source: "ImageSource",
+    decoder: Literal["cpu", "cuda"],
+    batch_size: int,
+    taxonomy: Path | None,
+    logits: list[Any] | None,
+) -> "Generator[Answer]":
+    """Yield the answers about photos, which obey a taxonomy; ``logits`` collects theirs."""
     from labelwise.models.scoring import obeying, score
     from labelwise.report.runs import taxonomy_of
+    from labelwise.taxonomy import Taxonomy
 
     tree = None
-    if given.taxonomy is not None:
-        taxonomy = taxonomy_of(model.taxonomy, Taxonomy.read(given.taxonomy))
-        tree = None if taxonomy is None else taxonomy.within(model.space)
-    for scored in score(model, source, batch_size=given.batch_size or 64, decode=decode):
-        if given.frequencies:
+    if taxonomy is not None:
+        joined = taxonomy_of(model.taxonomy, Taxonomy.read(taxonomy))
+        tree = None if joined is None else joined.within(model.space)
+    for scored in score(model, source, batch_size=batch_size, decode=decoder):
+        if logits is not None:
             logits.append(scored.logits)
         obeyed = scored if tree is None else obeying(scored, tree, model.rule)
         yield from obeyed.answers(model.caution)
 
 
-def _say_frequencies(held_out: Predictions, link: Any, logits: list[Any]) -> None:
+def _say_frequencies(held_out: "Predictions", link: Any, logits: list[Any]) -> None:
+    import numpy as np
+
+    from labelwise.base.arrays import to_numpy
     from labelwise.scores.run import share_shift
 
     shift = share_shift(held_out, link, np.concatenate([to_numpy(part) for part in logits]))
@@ -250,6 +370,8 @@ def _stoppable(out: Path | None) -> AbstractContextManager[None]:
 
 
 def _check_model(place: Path) -> None:
+    from labelwise.models.loading import is_exported, refuse_program
+
     refuse_program(place)
     if not place.is_dir() and not is_exported(place):
         what = "a file of another kind" if place.exists() else "not there"
