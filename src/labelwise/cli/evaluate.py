@@ -141,6 +141,7 @@ def evaluate(
         figures["attributes"] = AttributeGroups.read(attributes)
     read, watch = reading(assign, skip_missing, skip_broken), make_watch(sys.stderr)
     extras: dict[str, Any] = {}
+    decoder = decoder_of(decode, device)
     if kind == "holds shards":
         from labelwise.shards import evaluate_shards, make_engine
 
@@ -185,7 +186,7 @@ def evaluate(
             _labelled(data, RunFolder(path).spec.labels, split, read),
             rule,
             figures,
-            decode=decoder_of(decode, device),
+            decode=decoder,
             device=device,
             without_seen=without_training_photos,
             adapt_shares=adapt_shares,

@@ -1,33 +1,25 @@
 """``labelwise export``: a model as one file or folder that other programs read."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from labelwise.base.files import replacing
-from labelwise.base.progress import Watch, make_watch
-from labelwise.cli.command import refuse_overwriting
-from labelwise.cli.options import Options
-from labelwise.cli.text import caution, next_steps, say, tell
+import typer
+
+from labelwise.base.progress import make_watch
+from labelwise.cli.arguments import Data, Format, NeededOut, option
+from labelwise.cli.command import app, refuse, refuse_overwriting, verb
+from labelwise.cli.text import before_writing, caution, next_steps, quoted, say, tell
 from labelwise.errors import CheckpointError, SettingsError
-from labelwise.evaluation import Evaluation
-from labelwise.exports.hub import export_hub, expressible
-from labelwise.exports.int8 import quantised_content
-from labelwise.exports.onnx_file import export_onnx, facts_of, pictures_of
-from labelwise.exports.parity import Parity
-from labelwise.exports.torch_programs import export_program
-from labelwise.models import Predictor
-from labelwise.models.run_folder import RunFolder, check_repository, push_to_hub
-from labelwise.pictures import labelwise_runtime
-from labelwise.report.model_card import write_model_card
-from labelwise.report.runs import measured_data, measured_run
-from labelwise.tables import load
-from labelwise.tables.load import load_for_labels
+
+if TYPE_CHECKING:
+    from labelwise.evaluation import Evaluation
+    from labelwise.models import Predictor
+    from labelwise.models.run_folder import RunFolder
 
 ALL = (
-    *("input", "exact_resize", "pictures", "int8", "int8_anyway", "open_thresholds"),
+    *("input_kind", "exact_resize", "pictures", "int8", "int8_anyway", "open_thresholds"),
     *("with_runtime", "license", "push"),
 )
 TAKES = {  # options of each format
@@ -44,53 +36,138 @@ RUNTIME = "labelwise_runtime.py"
 FIGURES = {"bins": 10, "k": 4, "query_length": 0}
 
 
-def export(run: Path, given: Options) -> None:
-    """Write a model as a file or hub folder, checked first."""
-    kind, out, folder = given.format or "onnx", given.target, RunFolder(run)
+@verb(
+    app,
+    "export runs/photos -o model.onnx --with-runtime",
+    "export runs/photos --format hf -o hub/ --license apache-2.0",
+    more="int8_anyway",
+    fetch={"run": "results"},
+)
+def export(
+    run: Annotated[Path, typer.Argument(help="The folder of a run, or of a model.")],
+    *,
+    out: NeededOut,
+    kind: Format = None,
+    data: Data = None,
+    pictures: Annotated[
+        int | None, option("--pictures", min=1, help="Pictures to compare on (64).")
+    ] = None,
+    input_kind: Annotated[
+        Literal["image", "pixels"] | None,
+        option("--input", help="One picture of any size (default), or batches of scaled pixels."),
+    ] = None,
+    int8: Annotated[
+        bool, option("--int8", help="Eight-bit weights, recalibrated on --data.")
+    ] = False,
+    with_runtime: Annotated[
+        bool, option("--with-runtime", help="Write labelwise_runtime.py beside the file.")
+    ] = False,
+    exact_resize: Annotated[
+        bool,
+        option("--exact-resize/--fast-resize", help="Scale as Pillow does (default), or faster."),
+    ] = True,
+    license: Annotated[
+        str | None, option("--license", help="Of hf: the license that the card names.")
+    ] = None,
+    push: Annotated[
+        str | None, option("--push", help="Of hf: also put it on the hub, as OWNER/NAME.")
+    ] = None,
+    int8_anyway: Annotated[
+        bool, option("--int8-anyway", help="Write the eight-bit file even if it is worse.")
+    ] = False,
+    open_thresholds: Annotated[
+        bool, option("--open-thresholds", help="Take thresholds as an optional input.")
+    ] = False,
+) -> None:
+    """Write a model as a file or hub folder, checked first.
+
+    Formats: onnx (default, a file), hf (a folder for a model hub) and torch-export (.pt2).
+
+    The file takes a uint8 picture, scales and normalises it, and gives logits, probabilities by
+    the model's own link, decided labels and the probability that there is none. It is compared
+    with the model on real pictures first (--data; the run's validation if left out); if they
+    differ, nothing is written. A folder for a model hub holds weights that timm and transformers
+    load, where that gives the model's own probabilities, and a card with the measured figures.
+    """
+    kind, place = kind or "onnx", Path(out)
     if kind in LEFT:
         raise SettingsError(f"--format {kind} is no longer written: {LEFT[kind]}")
     if kind not in TAKES:
         raise SettingsError(f"--format must be one of {', '.join(TAKES)}, got {kind!r}")
-    given.refuse(f"it is not an option of --format {kind}", *(set(ALL) - TAKES[kind]))
-    if given.exact_resize is False and "exact_resize" not in TAKES[kind]:
+    if not exact_resize and "exact_resize" not in TAKES[kind]:
         raise SettingsError(f"--fast-resize does not apply to --format {kind}; leave it out")
-    if kind == "onnx" and out.suffix.lower() != ".onnx":
-        raise SettingsError(f"the file must end in .onnx, by which it is known, got {out.name!r}")
-    if given.int8_anyway and not given.int8:
+    refuse(f"it is not an option of --format {kind}", *sorted(set(ALL) - TAKES[kind]))
+    if kind == "onnx" and place.suffix.lower() != ".onnx":
+        raise SettingsError(f"the file must end in .onnx, by which it is known, got {place.name!r}")
+    if int8_anyway and not int8:
         raise SettingsError("--int8-anyway is for --int8; leave it out, or give both")
-    bands = folder.spec.transform.bands
-    if given.with_runtime:
-        _check_runtime(folder, given)
-    caution(folder.spec.caution)
+    with before_writing():
+        from labelwise.base.files import replacing
+        from labelwise.exports.int8 import quantised_content
+        from labelwise.exports.onnx_file import export_onnx, facts_of, pictures_of
+        from labelwise.exports.torch_programs import export_program
+        from labelwise.models.run_folder import RunFolder
+        from labelwise.pictures import labelwise_runtime
+        from labelwise.tables import load
+    folder = RunFolder(run)
+    spec = folder.spec
+    if with_runtime:
+        _check_runtime(folder, place.with_name(RUNTIME), input_kind)
+    caution(spec.caution)
     if kind == "hf":
-        _hub(folder, given)
+        _hub(folder, place, data, license, push)
         return
-    form = {
-        "input": given.input or ("image" if bands is None else "pixels"),
-        "exact_resize": given.exact_resize is not False,
-        "open_thresholds": given.open_thresholds,
+    form: dict[str, Any] = {
+        "input": input_kind or ("image" if spec.transform.bands is None else "pixels"),
+        "exact_resize": exact_resize,
+        "open_thresholds": open_thresholds,
     }
-    if given.int8:
-        given.refuse("--int8 takes all of --data", "pictures")
-        _int8(folder, form, given)
+    watch = make_watch()
+    if int8:
+        refuse("--int8 takes all of --data", "pictures")
+        if data is None:
+            raise SettingsError("--int8 fits the link again: give labelled photos with --data")
+        predictor = folder.model()
+        facts, table = facts_of(predictor, spec, **form), load(data)
+        try:
+            quantised = quantised_content(predictor, facts, table, anyway=int8_anyway, watch=watch)
+        finally:
+            watch.finish()
+        with replacing(place) as temporary:
+            temporary.write_bytes(quantised.content)
+        say(f"wrote {out}\n{quantised}")
+        if spec.promises:
+            say("guarantees were tested on the float32 model and are not in this file")
     else:
-        _program(folder, kind, form, given)
-    if given.with_runtime:
-        path = out.with_name(RUNTIME)
+        write: Callable[..., Any] = export_program
+        if kind == "onnx":
+            write = partial(export_onnx, **form)
+        compared = pictures_of(folder, data, pictures)
+        try:
+            size, parity = write(folder.model(), spec, place, *compared, watch=watch)
+        finally:
+            watch.finish()
+        say(f"wrote {out} ({size / 1e6:.1f} MB)\n{parity}")
+        if kind == "onnx" and spec.link is None:
+            ranks = f"{spec.method or 'this model'} ranks labels and has no probabilities"
+            mend = "calibrate the run first for probabilities and labels"
+            say(f"{ranks}: the file gives logits and ranking; {mend}")
+    if with_runtime:
+        path = place.with_name(RUNTIME)
         with replacing(path) as temporary:
             temporary.write_bytes(Path(labelwise_runtime.__file__).read_bytes())
-        say(f"wrote {path}: from labelwise_runtime import Tagger; Tagger({out.name!r})(photo)")
+        say(f"wrote {path}: from labelwise_runtime import Tagger; Tagger({place.name!r})(photo)")
     if kind == "onnx":
-        next_steps(f"predict {out} PHOTOS", f"evaluate {out} --data LABELLED.csv")
+        named = quoted(out)
+        next_steps(f"predict {named} PHOTOS", f"evaluate {named} --data LABELLED.csv")
     else:
-        next_steps(f"export {run} -o model.onnx")
+        next_steps(f"export {quoted(run)} -o model.onnx")
 
 
-def _check_runtime(folder: RunFolder, given: Options) -> None:
-    path = given.target.with_name(RUNTIME)
-    if path.is_file() and not given.overwrite and b"class Tagger" not in path.read_bytes():
+def _check_runtime(folder: "RunFolder", path: Path, input_kind: str | None) -> None:
+    if path.is_file() and b"class Tagger" not in path.read_bytes():
         refuse_overwriting(path)
-    if given.input == "pixels" or folder.spec.transform.bands is not None:
+    if input_kind == "pixels" or folder.spec.transform.bands is not None:
         raise SettingsError(
             "--with-runtime reads photos; leave it out for --input pixels and for models of bands"
         )
@@ -101,54 +178,21 @@ def _check_runtime(folder: RunFolder, given: Options) -> None:
         )
 
 
-def _program(folder: RunFolder, kind: str, form: dict[str, Any], given: Options) -> None:
-    out = given.target
-    model = (folder.model(), folder.spec, out, *pictures_of(folder, given.data, given.pictures))
-    writers: dict[str, Callable[..., tuple[int, Parity]]] = {
-        "onnx": partial(export_onnx, **form),
-        "torch-export": export_program,
-    }
-    with _progress() as watch:
-        size, parity = writers[kind](*model, watch=watch)
-    say(f"wrote {out} ({size / 1e6:.1f} MB)\n{parity}")
-    if kind == "onnx" and folder.spec.link is None:
-        ranks = f"{folder.spec.method or 'this model'} ranks labels and has no probabilities"
-        mend = "calibrate the run first for probabilities and labels"
-        say(f"{ranks}: the file gives logits and ranking; {mend}")
+def _hub(
+    folder: "RunFolder", out: Path, data: str | None, license: str | None, push: str | None
+) -> None:
+    from labelwise.exports.hub import export_hub, expressible
+    from labelwise.models.run_folder import check_repository, push_to_hub
+    from labelwise.report.model_card import write_model_card
 
-
-@contextmanager
-def _progress() -> Iterator[Watch]:
-    watch = make_watch()
-    try:
-        yield watch
-    finally:
-        watch.finish()
-
-
-def _int8(folder: RunFolder, form: dict[str, Any], given: Options) -> None:
-    if given.data is None:
-        raise SettingsError("--int8 fits the link again: give labelled photos with --data")
-    spec, predictor = folder.spec, folder.model()
-    facts, table = facts_of(predictor, spec, **form), load(given.data)
-    with _progress() as watch:
-        how = {"anyway": given.int8_anyway, "watch": watch}
-        quantised = quantised_content(predictor, facts, table, **how)
-    with replacing(given.target) as temporary:
-        temporary.write_bytes(quantised.content)
-    say(f"wrote {given.out}\n{quantised}")
-    if spec.promises:
-        say("guarantees were tested on the float32 model and are not in this file")
-
-
-def _hub(folder: RunFolder, given: Options) -> None:
-    out, push = given.target, given.push
     if push is not None:
         check_repository(push)
     predictor, cost = expressible(folder.model(), folder)
-    evaluation, measured_on = _measured(folder, given.data, predictor if cost else None)
-    facts = {"title": out.name, "data": measured_on, "license": given.license}
-    model = export_hub(predictor, out, partial(write_model_card, evaluation=evaluation, **facts))
+    evaluation, measured_on = _measured(folder, data, predictor if cost else None)
+    card = partial(
+        write_model_card, evaluation=evaluation, title=out.name, data=measured_on, license=license
+    )
+    model = export_hub(predictor, out, card)
     say(f"wrote {out}: README.md is the card; read its limits before you push it")
     tell(cost)
     if model.loads_in_timm:
@@ -164,12 +208,16 @@ def _hub(folder: RunFolder, given: Options) -> None:
         say(f"pushed to {push_to_hub(out, push)}; labelwise reads it as hf://{push}")
         next_steps(f"predict hf://{push} PHOTOS")
     else:
-        next_steps(f"export {folder.path} --format hf -o {out} --push OWNER/NAME --overwrite")
+        named = quoted(folder.path, "--format", "hf", "-o", out)
+        next_steps(f"export {named} --push OWNER/NAME --overwrite")
 
 
 def _measured(
-    folder: RunFolder, data: str | None, fitted: Predictor | None
-) -> tuple[Evaluation, str]:
+    folder: "RunFolder", data: str | None, fitted: "Predictor | None"
+) -> "tuple[Evaluation, str]":
+    from labelwise.report.runs import measured_data, measured_run
+    from labelwise.tables.load import load_for_labels
+
     if data is not None:
         table = load_for_labels(data, folder.spec.labels, check_files=True)
         evaluation, _ = measured_data(folder.path, table, None, FIGURES, fitted=fitted)

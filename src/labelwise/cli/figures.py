@@ -18,7 +18,7 @@ FEW_TEST_PHOTOS = 50  # below which searches and tags cannot be guaranteed
 
 def summarise(evaluation: "Evaluation") -> None:
     """Print the verdict, then the headline figures, each with its interval."""
-    from labelwise.evaluation.evaluation import verdict
+    from labelwise.evaluation.verdict import verdict
 
     say(f"\n{verdict(evaluation)}")
     rows = []

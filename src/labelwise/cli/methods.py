@@ -2,15 +2,23 @@
 
 import json
 from importlib.resources import files
+from typing import Annotated
 
-from labelwise.cli.options import Options
+import typer
+
+from labelwise.cli.command import papers_app, verb
 from labelwise.cli.text import next_steps, say, show_table
 from labelwise.errors import SettingsError
-from labelwise.types import nearest
 
 
-def methods(name: str | None, given: Options) -> None:
-    """List the methods that `train` knows, or show one with its options."""
+@verb(papers_app, "papers methods", "papers methods spa")
+def methods(
+    name: Annotated[str | None, typer.Argument(help="Show one method and its options.")] = None,
+) -> None:
+    """List the methods that `train` knows, or show one with its options.
+
+    They are read from methods.json, which a test compares with the methods: without torch.
+    """
     known = json.loads((files("labelwise.cli") / "methods.json").read_text("utf-8"))
     if name is None:
         rows = [
@@ -24,6 +32,8 @@ def methods(name: str | None, given: Options) -> None:
         next_steps("papers methods NAME", "train DATA --method NAME")
         return
     if name not in known:
+        from labelwise.types import nearest
+
         raise SettingsError(f"unknown method {name!r}{nearest(name, known)}")
     method = known[name]
     say(f"{name}: {method['sentence']}")

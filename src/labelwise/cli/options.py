@@ -111,12 +111,12 @@ def decoder_of(decode: str | None, device: str) -> Literal["cpu", "cuda"]:
     return "cuda" if on_gpu and decode in ("auto", "cuda") else "cpu"
 
 
-def check_weights(given: Options) -> None:
+def check_weights(features: str | None, weights: str | None) -> None:
     """Stop at the weights of --features where no features are asked for."""
-    if given.weights is not None and given.features is None:
+    if weights is not None and features is None:
         raise SettingsError(
             "--weights are those of --features, which is not given; for a backbone that is "
-            f"trained say --set weights={given.weights}"
+            f"trained say --set weights={weights}"
         )
 
 

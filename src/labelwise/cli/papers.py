@@ -3,38 +3,41 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import torch
+import typer
 
 from labelwise.base.files import write_text
 from labelwise.base.progress import make_watch
 from labelwise.base.text import counted
-from labelwise.base.yaml_values import parse_assignments
-from labelwise.cli.options import Options, check_weights
-from labelwise.cli.text import command, duration, in_all, next_steps, resumable, say, show_table
-from labelwise.errors import DataError, SettingsError
-from labelwise.papers import reproduce
-from labelwise.papers.comparison import table_page
-from labelwise.papers.computed import COMPUTED
-from labelwise.papers.figures import Shown, draw_figure, find_figure
-from labelwise.papers.jobs import LocalProcesses, default_workers, seconds_of
-from labelwise.papers.judged import judge_checkpoints, judge_scores, judged_cells
-from labelwise.papers.listing import rows_of, tables_and_figures
-from labelwise.papers.measures import FinishedRun
-from labelwise.papers.reproduce import (
-    Request,
-    find_experiment,
-    has_data,
-    jobs_of,
-    open_data,
-    photos_of,
-    where_to_put,
+from labelwise.cli.arguments import (
+    Assign,
+    DryRun,
+    Features,
+    Jobs,
+    Out,
+    Root,
+    Seeds,
+    Weights,
+    option,
 )
-from labelwise.papers.sources import Frozen
-from labelwise.papers.survey import SurveyPlan, complete, page, run_survey
-from labelwise.papers.transfer import TITLE, cells, remarks, transfer
-from labelwise.tables import load
+from labelwise.cli.command import papers_app, refuse, verb
+from labelwise.cli.options import check_weights
+from labelwise.cli.text import (
+    before_writing,
+    command,
+    duration,
+    in_all,
+    next_steps,
+    resumable,
+    say,
+    show_table,
+)
+from labelwise.errors import DataError, SettingsError
+
+if TYPE_CHECKING:
+    from labelwise.papers.reproduce import Request
+    from labelwise.papers.sources import Frozen
 
 TRANSFERRED = "002-tableA"
 ANSWERED = "001-vqa"
@@ -42,57 +45,122 @@ SURVEYED = "survey"
 RELEASED = "004-table1"
 
 
-def run(table: str, given: Options) -> None:
-    """Run a table of the papers, or draw one of their figures."""
-    root = given.root or Path("data")
-    rows = tuple(row.strip() for row in given.rows.split(",")) if given.rows else ()
-    check_weights(given)
-    frozen = Frozen(given.features, given.weights) if given.features else None
-    folder = Path(given.out) if given.out else Path("runs") / table
-    overrides = parse_assignments(given.set or ())
+@verb(papers_app, "papers list", "papers list 000-table2", name="list")
+def list_tables(
+    table: Annotated[str | None, typer.Argument(help="Show the cells and rows of one.")] = None,
+    *,
+    root: Root = None,
+) -> None:
+    """List the tables and figures that can be run, or the rows of one."""
+    with before_writing():
+        from labelwise.papers.listing import rows_of, tables_and_figures
+    place = root or Path("data")
+    shown = tables_and_figures(place) if table is None else rows_of(table, place)
+    for header, rows, title in shown:
+        show_table(header, rows, title=title)
+    more = ["papers list TABLE"] if table is None else []
+    next_steps(*more, f"papers run {table or 'TABLE'} --quick")
+
+
+@verb(
+    papers_app,
+    "papers run 000-table2 --quick",
+    "papers run survey --root data --seeds 1",
+    more="query",
+)
+def run(
+    table: Annotated[
+        str, typer.Argument(help="A table, cell or figure, such as 000-table2; or survey.")
+    ],
+    *,
+    root: Root = None,
+    quick: Annotated[bool, option("--quick", help="A recipe of minutes, not days.")] = False,
+    seeds: Seeds = None,
+    rows: Annotated[
+        str | None, option("--rows", help="Only these rows, or methods, commas between.")
+    ] = None,
+    out: Out = None,
+    source: Annotated[
+        list[str] | None,
+        option("--source", help="Other data than the paper's; of the survey, as coco=FILE."),
+    ] = None,
+    features: Features = None,
+    weights: Weights = None,
+    assign: Assign = None,
+    judge: Annotated[
+        list[str] | None,
+        option("--judge", help="Judge scores or a released checkpoint, as ROW=FILE."),
+    ] = None,
+    jobs: Jobs = None,
+    dry_run: DryRun = False,
+    query: Annotated[
+        str | None, option("--query", help="What to retrieve in 001-fig4, as 'dog, -beach'.")
+    ] = None,
+) -> None:
+    """Run a table of the papers, or draw one of their figures.
+
+    Printed numbers are shown beside ours, with every deviation from the published protocol. A
+    table on several data sets has cells, named after points; its name alone means the first.
+    `survey` runs every method with all labels known, a tenth, one per image, wrong labels, or half
+    of the images. The same command resumes.
+    """
+    with before_writing():
+        from labelwise.base.yaml_values import parse_assignments
+        from labelwise.papers import reproduce
+        from labelwise.papers.computed import COMPUTED
+        from labelwise.papers.figures import Shown, draw_figure, find_figure
+        from labelwise.papers.jobs import LocalProcesses, default_workers
+        from labelwise.papers.measures import FinishedRun
+        from labelwise.papers.reproduce import Request, jobs_of, open_data, photos_of
+        from labelwise.papers.sources import Frozen
+    place, folder = root or Path("data"), Path(out) if out else Path("runs") / table
+    named = tuple(row.strip() for row in rows.split(",")) if rows else ()
+    check_weights(features, weights)
+    frozen = Frozen(features, weights) if features else None
+    overrides = parse_assignments(assign or ())
     if table == SURVEYED:
-        given.refuse("the survey does not take it", "judge", "query", "dry_run")
-        _survey(root, rows, frozen, overrides, folder, given)
+        refuse("the survey does not take it", "judge", "query", "dry_run")
+        recipe = (frozen, quick, overrides)
+        _survey(place, named, source or [], recipe, folder, seeds or 5, jobs or 1)
         return
-    sources = given.source or []
-    if len(sources) > 1:
-        raise SettingsError(f"{table} is run on one source, got {', '.join(sources)}")
-    source = sources[0] if sources else None
+    if source and len(source) > 1:
+        raise SettingsError(f"{table} is run on one source, got {', '.join(source)}")
+    data = source[0] if source else None
     figure, cell = find_figure(table)
-    trained = ("quick", "rows", "features", "set", "query", "jobs", "dry_run")
+    trained = ("quick", "rows", "features", "assign", "query", "jobs", "dry_run")
     if table in COMPUTED or (figure is not None and not figure.table):
-        given.refuse(f"{table} is computed", *trained, "judge")
+        refuse(f"{table} is computed", *trained, "judge")
         if figure is not None or not COMPUTED[table].sets:
-            given.refuse(f"{table} is computed", "source")
+            refuse(f"{table} is computed", "source")
         if figure is not None:
             _say_files(draw_figure(table, folder))
             return
         computed = COMPUTED[table]
-        result = computed.compute(root, source)
+        result = computed.compute(place, data)
         _write_table(folder, computed.title, result.header, result.rows, result.notes)
         return
-    if given.judge:
-        given.refuse("scores and checkpoints are judged as they are", *trained)
-        _judge(table, root, source, given.judge, folder)
+    if judge:
+        refuse("scores and checkpoints are judged as they are", *trained)
+        _judge(table, place, data, judge, folder)
         return
     if table == TRANSFERRED:
-        given.refuse(f"{table} judges a backbone", *({*trained, "source"} - {"rows", "features"}))
-        _transfer(root, rows, frozen, folder)
+        refuse(f"{table} judges a backbone", *sorted({*trained, "source"} - {"rows", "features"}))
+        _transfer(place, named, frozen, folder)
         return
-    if given.query is not None and (figure is None or not figure.takes_query):
+    if query is not None and (figure is None or not figure.takes_query):
         raise SettingsError("--query is for 001-fig4, the figure of retrieved photos")
     if figure is not None:
-        rows = rows or figure.rows
+        named = named or figure.rows
     name = table if figure is None else f"{figure.table}{cell}"
-    seeds = tuple(range(given.seeds or 3))
-    request = Request(name, root, source, given.quick, seeds, rows, frozen, overrides)
+    seeded = tuple(range(seeds or 3))
+    request = Request(name, place, data, quick, seeded, named, frozen, overrides)
     if figure is not None and figure.photos_only:
-        given.refuse(f"{table} shows photos as they are", *(set(trained) - {"jobs", "query"}))
+        refuse(f"{table} shows photos as they are", *sorted({*trained} - {"jobs", "query"}))
         train = open_data(request)[0].splits()["train"]
         _say_files(draw_figure(table, folder, Shown({}, train.images)))
         return
-    workers = given.jobs or default_workers()
-    if given.dry_run:
+    workers = jobs or default_workers()
+    if dry_run:
         _announce(request, folder, workers)
         return
     executor = LocalProcesses(workers) if workers > 1 else None
@@ -104,28 +172,31 @@ def run(table: str, given: Options) -> None:
     if figure is None:
         next_steps("papers list", "compare DATA --methods bce,spa")
         return
-    jobs = jobs_of(request, folder)
-    rows = request.rows or request.chosen_rows()
-    runs = {row: FinishedRun(jobs[row, request.seeds[0]].folder) for row in rows}
-    _say_files(draw_figure(table, folder, Shown(runs, photos_of(request), given.query)))
+    finished = jobs_of(request, folder)
+    chosen = request.rows or request.chosen_rows()
+    runs = {row: FinishedRun(finished[row, request.seeds[0]].folder) for row in chosen}
+    _say_files(draw_figure(table, folder, Shown(runs, photos_of(request), query)))
 
 
 def _survey(
     root: Path,
     rows: tuple[str, ...],
-    frozen: Frozen | None,
-    overrides: Mapping[str, Any],
+    sources: list[str],
+    recipe: "tuple[Frozen | None, bool, Mapping[str, Any]]",
     folder: Path,
-    given: Options,
+    seeds: int,
+    jobs: int,
 ) -> None:
-    sources = _pairs(given.source or [], "--source of the survey must be SET=SOURCE, each set once")
+    from labelwise.papers.survey import SurveyPlan, complete, page, run_survey
+
+    pairs = _pairs(sources, "--source of the survey must be SET=SOURCE, each set once")
+    frozen, quick, overrides = recipe
     if frozen is not None:
         size, squash = overrides.get("image_size"), bool(overrides.get("squash", False))
         frozen = replace(frozen, image_size=size, squash=squash)
-    recipe = (frozen, given.quick, overrides, command())
-    plan = SurveyPlan(root, sources, rows, given.seeds or 5, *recipe)
+    plan = SurveyPlan(root, pairs, rows, seeds, frozen, quick, overrides, command())
     with resumable(folder):
-        cells = run_survey(plan, folder, jobs=given.jobs or 1, say=say, watch=make_watch())
+        cells = run_survey(plan, folder, jobs=jobs, say=say, watch=make_watch())
     write_text(folder / "survey.md", page(complete(cells), "# Survey"))
     say(f"written: {folder / 'survey.md'}, and a results file SET.CELL.json for each cell")
     next_steps("papers methods")
@@ -146,10 +217,16 @@ def _say_files(files: list[Path]) -> None:
     next_steps("papers list")
 
 
-def _judge(table: str, root: Path, source: str | None, given: Sequence[str], folder: Path) -> None:
+def _judge(table: str, root: Path, source: str | None, judge: Sequence[str], folder: Path) -> None:
+    import torch
+
+    from labelwise.papers.judged import judge_checkpoints, judge_scores, judged_cells
+    from labelwise.papers.reproduce import find_experiment, has_data, where_to_put
+    from labelwise.tables import load
+
     if table not in (ANSWERED, RELEASED):
         raise SettingsError(f"--judge is for {ANSWERED} (scores) and {RELEASED} (checkpoints)")
-    pairs = _pairs(given, "--judge must be ROW=FILE, each row once")
+    pairs = _pairs(judge, "--judge must be ROW=FILE, each row once")
     files = {row: Path(file) for row, file in pairs.items()}
     experiment = find_experiment(table)
     if source is None and not has_data(experiment, root):
@@ -170,6 +247,8 @@ def _judge(table: str, root: Path, source: str | None, given: Sequence[str], fol
 def _write_table(
     folder: Path, title: str, header: list[str], rows: list[list[str]], notes: Sequence[str] = ()
 ) -> None:
+    from labelwise.papers.comparison import table_page
+
     show_table(header, rows, title=title)
     for note in notes:
         say(f"- {note}")
@@ -178,7 +257,9 @@ def _write_table(
     next_steps("papers list")
 
 
-def _transfer(root: Path, sets: tuple[str, ...], frozen: Frozen | None, folder: Path) -> None:
+def _transfer(root: Path, sets: tuple[str, ...], frozen: "Frozen | None", folder: Path) -> None:
+    from labelwise.papers.transfer import TITLE, cells, remarks, transfer
+
     if frozen is None:
         mend = "name it with --features and its weights with --weights"
         raise SettingsError(f"{TRANSFERRED} judges a frozen backbone; {mend}")
@@ -187,7 +268,10 @@ def _transfer(root: Path, sets: tuple[str, ...], frozen: Frozen | None, folder: 
     _write_table(folder, TITLE, *cells(results), remarks(results, frozen))
 
 
-def _announce(request: Request, folder: Path, jobs: int) -> None:
+def _announce(request: "Request", folder: Path, jobs: int) -> None:
+    from labelwise.papers.jobs import seconds_of
+    from labelwise.papers.reproduce import jobs_of, open_data
+
     runs = {job.folder: job for job in jobs_of(request, folder).values()}
     watch = make_watch()
     seconds = seconds_of(runs.values(), open_data(request, watch)[0], watch)
@@ -201,12 +285,3 @@ def _announce(request: Request, folder: Path, jobs: int) -> None:
     )
     say(f"{counted(len(runs), 'run')}, {in_all(sum(seconds.values()), jobs)}, in {folder}")
     next_steps(f"papers run {request.table}")
-
-
-def list_tables(table: str | None, given: Options) -> None:
-    """List the tables and figures that can be run, or the rows of one."""
-    root = given.root or Path("data")
-    for header, rows, title in tables_and_figures(root) if table is None else rows_of(table, root):
-        show_table(header, rows, title=title)
-    more = ["papers list TABLE"] if table is None else []
-    next_steps(*more, f"papers run {table or 'TABLE'} --quick")
