@@ -242,8 +242,8 @@ class Taxonomy:
         SKOS vocabularies are read as N-Triples (.nt, or a folder of them).
         """
         if Path(path).suffix.lower() in SKOS_SUFFIXES or Path(path).is_dir():
-            parents, uris = import_module("labelwise.contrib.skos").read_skos(Path(path))
-            return cls(parents, {}, str(path), uris)
+            kinds, uris = import_module("labelwise.contrib.skos").read_skos(Path(path))
+            return cls(kinds, {}, str(path), uris)
         try:
             text = Path(path).read_text(encoding="utf-8-sig")
             rows = list(csv.reader(text.splitlines(), skipinitialspace=True, strict=True))

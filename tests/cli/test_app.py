@@ -316,7 +316,7 @@ def test_an_unforeseen_error_is_a_sentence_too(monkeypatch, capsys, error, said)
     ("module", "extra"),
     [
         *((name, "train") for name in ("torch", "torchvision.io", "timm", "safetensors.torch")),
-        *(("fastapi", "serve"), ("uvicorn", "serve"), ("onnx", "onnx"), ("onnxruntime", "onnx")),
+        *(("fastapi", "serve"), ("uvicorn", "serve"), ("onnxscript", "onnx")),
         *(("ray", "ray"), ("mcp.server", "mcp")),
     ],
 )

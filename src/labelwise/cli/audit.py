@@ -116,16 +116,16 @@ def audit(
 
     TAGS is a label table, a score file, JSON Lines of a language model, Label Studio predictions,
     COCO results (--data instances.json), several annotators (--trust NAME) or a folder of photos
-    with keywords. Answer y (the tag is right), n, u (you cannot tell), undo or stop; the next call
-    goes on. --page asks in the browser; --csv writes questions for a spreadsheet, and --answers
-    takes them back. -o names the folder of the results (TAGS.audit). --again RECEIPT tests what
-    another audit kept.
+    with keywords. Answer y (the tag is right), n, d (don't know), u (undo) or s (stop); the next
+    call goes on. --page asks in the browser; --csv writes questions for a spreadsheet, and
+    --answers takes them back. -o names the folder of the results (TAGS.audit). --again RECEIPT
+    tests what another audit kept.
 
     INDEX QUERY asks about photos of the list, drawn at random, until at most --wrong-at-most (0.1)
-    of it is wrong with --confidence (0.95). Answer y (it matches), n, u (you cannot tell), undo or
-    stop; the next call goes on. --answers-at-most says how many answers you are willing to give
-    (30): the more, the longer the list. --answers takes a CSV of path and answer instead. Photos
-    found wrong leave the list, which -o writes.
+    of it is wrong with --confidence (0.95). Answer y (it matches), n, d (don't know), u (undo)
+    or s (stop); the next call goes on. --answers-at-most says how many answers you are willing to
+    give (30): the more, the longer the list. --answers takes a CSV of path and answer instead.
+    Photos found wrong leave the list, which -o writes.
 
     --like ALBUM, a folder or keyword:NAME, asks about its --top (50) suggestions in the same way.
 

@@ -23,7 +23,7 @@ from labelwise.answers.audit_session import (
     read_receipt,
     statement,
 )
-from labelwise.answers.log import ANSWER_WORDS, AnswerLog
+from labelwise.answers.log import AnswerLog, answer_of
 from labelwise.base.table_files import write_csv
 from labelwise.base.text import counted, from_cell
 from labelwise.cli.serve import run_until_stopped
@@ -124,7 +124,7 @@ def _next_name(path: Path) -> Path:  # questions-2.csv after questions.csv
 
 def ask_all(session: AuditSession, who: str) -> None:
     """Ask in the terminal until the tags can be guaranteed, or the person stops."""
-    say("Is the tag right? y yes, n no, u unsure, undo, stop; answers are kept at once")
+    say("Is the tag right? y yes, n no, d don't know, u undo, s stop; answers are kept at once")
     while (question := session.question(who)) is not None:
         say(progress(session))
         photo = session.folder / question.photo
@@ -197,8 +197,7 @@ def answer_file(session: AuditSession, path: Path, who: str) -> None:
             if tag == EACH_TAG:
                 lines.append(session.shown_line(photo, shown_of(said), who))
             else:
-                word = ANSWER_WORDS.get(said.strip().lower(), said)
-                lines.append(session.line(photo, tag, word, who))
+                lines.append(session.line(photo, tag, answer_of(said), who))
         except DataError as error:
             raise DataError(f"{path}, line {number}: {error}") from None
     session.record(lines)

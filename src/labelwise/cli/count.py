@@ -74,10 +74,10 @@ def count(
 ) -> None:
     """Say how many photos match, from random photos that you answer.
 
-    --ask 150 draws photos (in each group with --by) and asks about each in the terminal: y, n, u
-    (unsure), undo or stop; the same command goes on later. With -o questions.csv they are written
-    to a table instead; fill in yes, no or unsure, and give it back with --answers questions.csv.
-    The interval then rests on the answers: exact below 50, narrower above
+    --ask 150 draws photos (in each group with --by) and asks about each in the terminal: y, n, d
+    (don't know), u (undo) or s (stop); the same command goes on later. With -o questions.csv they
+    are written to a table instead; fill in yes, no or unsure, and give it back with --answers
+    questions.csv. The interval then rests on the answers: exact below 50, narrower above
     where the model expects enough matches. Without answers the model's own interval is shown.
 
     Of a table of scores, or of results of BirdNET or Perch, some rows of which a person has
