@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from labelwise.base.arrays import is_tensor, to_numpy
-from labelwise.base.files import replacing, summed, without_sum
+from labelwise.base.files import replacing, require_regular, summed, without_sum
 from labelwise.base.groups import Groups
 from labelwise.base.pydantic_errors import first_fault
 from labelwise.base.table_files import with_text
@@ -286,6 +286,7 @@ class PredictionsFacts(BaseModel):
 def _opened(path: Path, columns: list[str] | None = None) -> tuple[pa.Table, dict[str, Any]]:
     """Return the table, which has these columns, and what its metadata states."""
     try:
+        require_regular(path)
         table = pq.read_table(path, columns=columns, page_checksum_verification=True)
         with_text(table, path)
         read = json.loads((table.schema.metadata or {})[b"labelwise"])

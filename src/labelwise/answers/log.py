@@ -30,7 +30,14 @@ from pathlib import Path
 from threading import RLock
 from typing import Any, Literal
 
-from labelwise.base.files import append_whole, locked, replacing, sha256_of, write_error
+from labelwise.base.files import (
+    append_whole,
+    locked,
+    replacing,
+    require_regular,
+    sha256_of,
+    write_error,
+)
 from labelwise.base.text import first_line
 from labelwise.errors import DataError
 
@@ -126,6 +133,7 @@ class AnswerLog:
         """Return all lines in order: the same list, which grows, unless the file was replaced."""
         with self.lock:
             try:
+                require_regular(self.path)
                 with self.path.open("rb") as stream:
                     inode, size = os.fstat(stream.fileno()).st_ino, stream.seek(0, os.SEEK_END)
                     if inode == self._inode and self._own and size >= self._size:
@@ -209,6 +217,7 @@ class AnswerLog:
 
     def is_own(self) -> bool:
         try:
+            require_regular(self.path)
             with self.path.open("rb") as stream:
                 return stream.read(len(HEADER)) == HEADER
         except OSError:
@@ -226,6 +235,7 @@ class AnswerLog:
 
     def _appended(self, lines: Sequence[Line]) -> bool:
         """Append under the lock; False where the file had to be converted, or was by another."""
+        require_regular(self.path)
         self.path.touch()
         before = self.path.stat().st_ino
         with locked(self.path):

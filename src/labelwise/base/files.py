@@ -88,6 +88,9 @@ def _beside(path: Path) -> Iterator[Path]:
         raise
 
 
+MOST_FACTS = 256 << 20  # bytes of a file that describes a run, an index or an evaluation
+
+
 def read_regular(path: str | Path, most: int) -> tuple[bytes, os.stat_result]:
     """Return the bytes of a regular file, at most ``most``, and its status.
 
@@ -100,7 +103,13 @@ def read_regular(path: str | Path, most: int) -> tuple[bytes, os.stat_result]:
             raise LabelwiseError(f"{path} must be a file, it is a device, pipe or socket")
         if facts.st_size > most:
             raise LabelwiseError(f"{path} must have at most {most:,} bytes, got {facts.st_size:,}")
-        return stream.read(most), facts
+        return stream.read(facts.st_size), facts
+
+
+def require_regular(path: Path) -> None:
+    """Raise if a device, pipe or socket has this name, before something waits for it."""
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise LabelwiseError(f"{path} must be a file, it is a device, pipe or socket")
 
 
 def sha256_of(path: Path) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from labelwise.base.files import replacing
+from labelwise.base.files import replacing, require_regular
 from labelwise.base.text import as_cell, first_line
 from labelwise.errors import DataError
 
@@ -31,6 +31,7 @@ def read_parquet(path: Path, columns: list[str] | None = None) -> Any:
     import pyarrow.parquet as pq
 
     try:
+        require_regular(path)
         table = pq.read_table(path, columns=columns)
         _ = table.column_names  # which need not be text
     except (pa.ArrowException, OSError, UnicodeError) as error:

@@ -12,6 +12,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from labelwise.base.files import require_regular
 from labelwise.errors import CheckpointError
 
 T = TypeVar("T")
@@ -72,6 +73,7 @@ def load_tensors(path: Path, part: str | None = None) -> dict[str, Tensor]:
 
 
 def _check_sum(path: Path) -> None:
+    require_regular(path)
     with open(path, "rb") as stream:
         size = int.from_bytes(stream.read(8), "little")
         if size > os.fstat(stream.fileno()).st_size:

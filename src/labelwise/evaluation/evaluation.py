@@ -12,7 +12,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
-from labelwise.base.files import write_text
+from labelwise.base.files import MOST_FACTS, read_regular, write_text
 from labelwise.base.pydantic_errors import first_fault
 from labelwise.errors import DataError
 
@@ -420,7 +420,7 @@ class Evaluation:
     @staticmethod
     def load(path: Path) -> "Evaluation":
         try:
-            return Evaluation.from_json(path.read_bytes())
+            return Evaluation.from_json(read_regular(path, MOST_FACTS)[0])
         except OSError as error:
             raise DataError(f"{path} cannot be read: {error.strerror}") from None
         except DataError as error:

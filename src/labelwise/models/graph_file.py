@@ -24,6 +24,7 @@ from pydantic import (
 
 from labelwise import __version__
 from labelwise.base.arrays import require_as_stated
+from labelwise.base.files import read_regular
 from labelwise.base.pydantic_errors import first_fault
 from labelwise.base.text import one_line_of
 from labelwise.calibration.auto import link_from_spec, link_to_spec
@@ -40,13 +41,14 @@ if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto, ValueInfoProto
 
 FORMAT = 1  # of the files that labelwise exports
+MOST_GRAPH = 2 << 30  # bytes, as protobuf has it
 UNSEALED = "0" * 64  # stands for the hash of a file while it is computed
 
 
 def content_of(path: str | Path) -> bytes:
     """Return the bytes of a model's file."""
     try:
-        return Path(path).read_bytes()
+        return read_regular(path, MOST_GRAPH)[0]
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error.strerror}") from None
 

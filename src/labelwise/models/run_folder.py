@@ -34,7 +34,15 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 import yaml
 
 from labelwise import __version__
-from labelwise.base.files import append_whole, locked, remove_leftovers, replacing, write_error
+from labelwise.base.files import (
+    MOST_FACTS,
+    append_whole,
+    locked,
+    read_regular,
+    remove_leftovers,
+    replacing,
+    write_error,
+)
 from labelwise.base.storage import (
     LocalStorage,
     Mirror,
@@ -162,7 +170,7 @@ class RunFolder:
     @property
     def settings(self) -> dict[str, Any]:
         try:
-            values = yaml.safe_load(self.settings_path.read_text(encoding="utf-8"))
+            values = yaml.safe_load(read_regular(self.settings_path, MOST_FACTS)[0].decode())
         except FileNotFoundError:
             raise CheckpointError(f"{self.path} is not the folder of a run") from None
         except (OSError, ValueError, AttributeError, RecursionError, yaml.YAMLError) as error:
@@ -372,7 +380,7 @@ class Journal:
     def read(self) -> list[dict[str, Any]]:
         """Return the records; the last line may still be being written, or have been cut off."""
         try:
-            content = self.path.read_bytes()
+            content = read_regular(self.path, MOST_FACTS)[0]
         except FileNotFoundError:
             return []
         except OSError as error:

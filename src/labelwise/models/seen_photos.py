@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from labelwise.base.files import replacing
+from labelwise.base.files import MOST_FACTS, read_regular, replacing, require_regular
 from labelwise.base.progress import Silent, Watch
 from labelwise.base.text import counted, one_line_of
 from labelwise.errors import CheckpointError, DataError, LabelwiseError, SettingsError
@@ -75,7 +75,7 @@ class HeldOutCopies:
     def of_run(cls, folder: Path) -> "HeldOutCopies":
         path = _file(folder)
         try:
-            stated = json.loads(path.read_text(encoding="utf-8"))
+            stated = json.loads(read_regular(path, MOST_FACTS)[0])
             splits = {str(name): (int(some), int(all_)) for name, (some, all_) in stated.items()}
         except FileNotFoundError:
             return cls({})
@@ -255,6 +255,7 @@ def own_table(run: RunFolder) -> LabelTable:
 
 def _kept(path: Path) -> _Marks | None:
     try:
+        require_regular(path)
         table = pq.read_table(path)
         hashes, looks = table["sha256"], table["fingerprint"].combine_chunks()
     except (OSError, KeyError, pa.ArrowException):

@@ -20,7 +20,7 @@ from pydantic import (
 )
 
 from labelwise import __version__
-from labelwise.base.files import replacing, summed, without_sum
+from labelwise.base.files import MOST_FACTS, read_regular, replacing, summed, without_sum
 from labelwise.base.pydantic_errors import first_fault
 from labelwise.base.text import one_line, one_line_of
 from labelwise.decide import Promise, Rule
@@ -201,7 +201,7 @@ class ModelSpec(BaseModel):
     def load(path: Path, *, tried: bool = False) -> "ModelSpec":
         """Return what a ``model.json`` says, or raise with the one thing that is wrong."""
         try:
-            facts = json.loads(Path(path).read_bytes())
+            facts = json.loads(read_regular(path, MOST_FACTS)[0])
             whole = without_sum(facts) if isinstance(facts, dict) else None
         except FileNotFoundError:
             why = "does not exist; give the folder of a finished run"

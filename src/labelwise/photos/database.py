@@ -31,7 +31,7 @@ from urllib.parse import quote
 import numpy as np
 from numpy.typing import NDArray
 
-from labelwise.base.files import locked
+from labelwise.base.files import locked, require_regular
 from labelwise.base.text import one_line
 from labelwise.errors import CheckpointError, LabelwiseError
 
@@ -113,6 +113,7 @@ class Database:
         self._verified: dict[str, tuple[int, int]] = {}  # when tables were
         self._sound: set[str] = set()  # tables whose indexes lead to all their rows
         self.sealed = False  # whether every row has a sum
+        require_regular(path)
         with _in_words(path):
             self._connection = sqlite3.connect(
                 f"file:{quote(str(path.absolute()))}?{options}",
@@ -339,6 +340,7 @@ def _in_words(path: Path) -> Iterator[None]:
 
 def file_hash(path: Path) -> bytes:
     """Return the hash of a file."""
+    require_regular(path)
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, lambda: hashlib.blake2b(digest_size=16)).digest()
 

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from labelwise.answers.log import now
-from labelwise.base.files import write_text
+from labelwise.base.files import MOST_FACTS, read_regular, write_text
 from labelwise.base.progress import Watch
 from labelwise.base.storage import StorageError, is_uri
 from labelwise.decide import Evidence, Rule, Threshold
@@ -154,7 +154,7 @@ class IndexFacts(BaseModel):
     @staticmethod
     def load(path: Path) -> "IndexFacts":
         try:
-            return IndexFacts.model_validate_json(path.read_bytes(), strict=True)
+            return IndexFacts.model_validate_json(read_regular(path, MOST_FACTS)[0], strict=True)
         except FileNotFoundError:
             make = "make one with `labelwise index FOLDER --model RUN`"
             raise CheckpointError(f"{path.parent} is not an index; {make}") from None

@@ -54,6 +54,7 @@ from labelwise.pictures.decode import (
     IMAGE_SUFFIXES,
     RAW_SUFFIXES,
     UNREAD_SUFFIXES,
+    exif_of,
     install_for,
     is_raw,
     open_picture,
@@ -433,7 +434,7 @@ def _content(digest: bytes, blob: bytes) -> Content:
         else:
             with open_picture(blob) as image:
                 width, height = image.size
-                exif = image.getexif()
+                exif = exif_of(image)
             if exif.get(ExifTags.Base.Orientation, 1) in (5, 6, 7, 8):  # lies on its side
                 width, height = height, width
         content = replace(content, width=width, height=height)

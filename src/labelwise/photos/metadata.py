@@ -37,7 +37,14 @@ from labelwise.base.text import counted, one_line_of
 from labelwise.errors import DataError, LabelwiseError
 from labelwise.photos.index import Index
 from labelwise.photos.xmp import LARGEST, LISTS, entries, noted
-from labelwise.pictures.decode import find_images, is_raw, known_formats, open_picture, raw_header
+from labelwise.pictures.decode import (
+    exif_of,
+    find_images,
+    is_raw,
+    known_formats,
+    open_picture,
+    raw_header,
+)
 from labelwise.tables.rows import from_rows
 from labelwise.tables.table import LabelSets, LabelTable
 from labelwise.taxonomy import Taxonomy
@@ -213,7 +220,7 @@ def read_facts(content: bytes) -> PhotoFacts:
         if is_raw(content):
             exif: Any = raw_header(content)[1]
         else:  # parts of a TIFF header are read when asked for
-            exif = opened.enter_context(open_picture(content)).getexif()
+            exif = exif_of(opened.enter_context(open_picture(content)))
         with suppress(*UNREADABLE):
             make, model = (
                 str(exif.get(tag) or "").strip("\0 ")
@@ -259,7 +266,7 @@ def read_photo_metadata(path: Path) -> PhotoMetadata:
             format = image.format or "unknown"
             packet = _packet_of_png(path) if format == "PNG" else image.info.get("xmp")
             iptc = IptcImagePlugin.getiptcinfo(image) or {}
-            windows = image.getexif().get(XP_KEYWORDS)
+            windows = exif_of(image).get(XP_KEYWORDS)
     except UNREADABLE as error:
         raise DataError(one_line_of(error)) from None
     packet = packet.encode() if isinstance(packet, str) else packet

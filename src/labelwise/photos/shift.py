@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
-from labelwise.base.files import replacing, write_text
+from labelwise.base.files import MOST_FACTS, read_regular, replacing, write_text
 from labelwise.base.progress import Watch
 from labelwise.decide import Evidence
 from labelwise.errors import CheckpointError, DataError, LabelwiseError
@@ -106,7 +106,7 @@ def likeness_of(index: Index, rows: Rows | None = None) -> LibraryLikeness:
         return kept[key]
     path = index.folder / LIKENESS_FILE
     try:
-        facts = json.loads(path.read_bytes())
+        facts = json.loads(read_regular(path, MOST_FACTS)[0])
         known = FOUND.validate_python(facts["found"])
         near = abs(index.photos - known.rows) <= GROWTH * known.rows
         if near and facts["hash"] == sealed(known)["hash"]:

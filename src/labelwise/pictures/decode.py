@@ -21,7 +21,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import ExifTags, Image, ImageFile, ImageOps, JpegImagePlugin, UnidentifiedImageError
+from PIL import (
+    ExifTags,
+    Image,
+    ImageFile,
+    ImageOps,
+    JpegImagePlugin,
+    PngImagePlugin,
+    UnidentifiedImageError,
+)
 
 from labelwise.base.storage import LocalStorage
 from labelwise.errors import DataError, ImageError, SettingsError
@@ -325,6 +333,7 @@ def raw_header(content: bytes) -> tuple[tuple[int, int], Image.Exif]:
 
 
 TOO_LARGE = ": the image has more than "
+PNG_START, MOST_EXIF = b"\x89PNG\r\n\x1a\n", 1 << 20
 MAX_PIXELS = 89_478_485  # unless LABELWISE_MAX_PIXELS is set; 268 MB once decoded
 MAX_SIDE = 1 << 20  # no transform keeps more of a thin picture, and each row costs 16 bytes more
 
@@ -491,6 +500,26 @@ def open_picture(content: bytes) -> ImageFile.ImageFile:
                 stream.seek(0)
                 return factory(stream, "")
     raise UnidentifiedImageError
+
+
+def exif_of(image: Image.Image) -> Image.Exif:
+    """Return what the header of an opened picture says; no pixel is decoded.
+
+    Pillow's own method decodes a PNG to reach what stands behind its pixels, however many it has.
+    """
+    stream = image.fp if isinstance(image, PngImagePlugin.PngImageFile) else None
+    if stream is not None and "exif" not in image.info:
+        place = stream.tell()
+        stream.seek(len(PNG_START))
+        while len(head := stream.read(8)) == 8:
+            size, kind = struct.unpack(">I4s", head)
+            if kind == b"eXIf" and size <= MOST_EXIF:
+                image.info["exif"] = b"Exif\0\0" + stream.read(size)
+            else:
+                stream.seek(size, os.SEEK_CUR)
+            stream.seek(4, os.SEEK_CUR)  # its checksum
+        stream.seek(place)
+    return Image.Image.getexif(image)
 
 
 @cache
