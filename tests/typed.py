@@ -3,7 +3,7 @@
 from typer.testing import CliRunner
 
 from labelwise.cli.app import app
-from labelwise.errors import LabelwiseError
+from labelwise.errors import LabelwiseError, QuestionError
 
 
 def run(*words, **options):
@@ -19,8 +19,8 @@ def must_run(*words, **options):
 
 
 def refused(*words):
-    """Return the one sentence by which a command is refused."""
+    """Return the one sentence, or the question, by which a command is refused."""
     result = run(*words)
     assert isinstance(result.exception, LabelwiseError), result.exception
-    assert "\n" not in str(result.exception)
+    assert "\n" not in str(result.exception) or isinstance(result.exception, QuestionError)
     return str(result.exception)

@@ -9,6 +9,10 @@ class DataError(LabelwiseError):
     """A table, split or dataset that cannot be used as it is."""
 
 
+class QuestionError(DataError):
+    """Data that can be read in several ways; its message has a line for each of them."""
+
+
 class ImageError(DataError):
     """One image that cannot be read."""
 

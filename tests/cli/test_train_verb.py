@@ -86,12 +86,8 @@ def test_other_settings_are_refused(run_folder):
 def test_what_an_error_says_to_give_is_taken(tmp_path):
     (tmp_path / "photos.csv").write_text("file;tags\na.png;dog, cat\n")  # the photo is not there
     command = ["train", tmp_path / "photos.csv", "-o", tmp_path / "run"]
-    for advice in ("delimiter=;", "separator=,"):
-        shown = refused(*command)
-        assert f"--set {advice}`" in shown or f"--set '{advice}'`" in shown
-        command += ["--set", advice]
-    columns = "--set columns.path=file --set columns.labels=tags --set separator=,"
-    assert f"this table seems to need: `--set 'delimiter=;' {columns}`" in shown
+    assert "1. labels separated by ',': a.png = cat, dog: `--set separator=,`" in refused(*command)
+    command += ["--set", "separator=,"]
     assert "1 of 1 image is missing" in refused(*command)
 
 

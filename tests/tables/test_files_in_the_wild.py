@@ -100,7 +100,7 @@ def test_minus_one_may_mean_absent(folder):
     mixed = folder.text("mixed.csv", "path,Bald,Hat\n1.jpg,-1,1\n2.jpg,0,-1.0\n")
     told = load(mixed, minus_one="unknown")
     assert (states(told), told.notes) == (["?1", "0?"], ())
-    with pytest.raises(DataError, match=r"row 1: the label column 'Bald' .*minus_one=unknown"):
+    with pytest.raises(DataError, match=r"-1 means unknown.*`--set minus_one=unknown`"):
         load(mixed)
     with pytest.raises(SettingsError, match="minus_one is for one column per label"):
         load(folder.text("lists.csv", "path,labels\n1.jpg,Bald\n"), minus_one="absent")

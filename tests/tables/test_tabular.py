@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from sample_pictures import jpeg, states
 
-from labelwise.errors import DataError, LabelwiseError, SettingsError
+from labelwise.errors import DataError, LabelwiseError, QuestionError, SettingsError
 from labelwise.tables import load
 from labelwise.tables.columns import read_one_hot
 
@@ -170,32 +170,28 @@ def test_given_names_keep_their_order_and_allow_commas(folder):
             "path,labels,split\na.jpg,x,train\na.jpg,x,test\n",
             "share .* 'a.jpg' in train and in test",
         ),
-        ("path,labels,split\na.jpg,x,tran\n", "row 1: the split .*'tran'; did you mean 'train'"),
-        ("path,dog\na.jpg,1\nb.jpg,2\n", "row 2: the label column 'dog' must hold 1, 0 or nothing"),
-        ("path,dog\na.jpg,-2\n", "'dog' must hold 1, 0 or nothing .* got '-2'"),
-        ("path,sorts\na.jpg,dog\n", "give `--set columns.labels=sorts` if it names labels"),
+        ("path,labels,split\na.jpg,x,tran\n", "1. tran = train: a.jpg = x: `--set 'splits="),
+        ("path,dog\na.jpg,1\nb.jpg,2\n", "1. '2' means present: .*`--set 'present="),
+        ("path,sorts\na.jpg,dog\n", "named in 'sorts'.*: `--set columns.labels=sorts`"),
         ("path,labels\na.jpg,dog,cat\n", "cannot be read as 2 cells.*: line 2: a.jpg,dog,cat"),
-        ('path,labels\na.jpg,"dog,cat"\n', "row 1: 'labels' is split on '|' but holds a comma"),
+        (
+            'path,labels\na.jpg,"dog,cat"\n',
+            "in 2 ways.*separated by ',': a.jpg = cat, dog: `--set separator=,`",
+        ),
         ("path,labels,unknown\na.jpg,x|y,y\n", "row 1: 'y' cannot be both present and unknown"),
         ("path,labels\n,x\n", "row 1: the column 'path' is empty"),
         ("path,labels\na.jpg,*\n", "row 1: '\\*' is for 'unknown' only"),
-        ("name,labels\na.jpg,x\n", "there must be a column 'path'"),
+        ("name,labels\n1,x\n1,y\n", "there must be a column 'path'"),
         ("path\na.jpg\n", "there must be a column 'labels'"),
         ("path,labels,labels\na.jpg,x,y\n", "the column 'labels' is there twice"),
         ("path,labels\na.jpg,\n", "no labels at all"),
-        (b"path,labels\na.jpg,caf\xe9\n", "line 2 is not UTF-8 text; save the table as UTF-8"),
-        (b"path,l\xff\n", "must be UTF-8"),
+        (b"path,labels\na.jpg,caf\x81\n", "not cp1252 text .*; save the table as UTF-8, or"),
         ("path,labels\na.jpg,x\ngone.jpg,y\n", "1 of 2 images is missing under .*: 'gone.jpg'"),
         ("a.jpg,x\nb.jpg,y\n", "the first line, which names the photo 'a.jpg', needs one with the"),
-        ("path,x\na.jpg,1\nb.jpg,Yes\n", "got 'Yes'; write 1 for yes and 0 for no"),
-        ("path,x\na.jpg,1\nb.jpg,dog\n", "got 'dog'; give `--set columns.labels=x` if it names"),
-        ("path,x\na.jpg,1\nb.jpg,nein\n", "; write 1 and 0 if it means yes and no"),
+        ("path,x\na.jpg,1\nb.jpg,dog\n", "'dog' means unknown: .*`--set 'means_unknown="),
         ("path,labels\ra.jpg,x\rb.jpg,y\r", "lines end with a carriage return alone"),
-        ("sep=;\npath;labels\na.jpg;x;\n", "too many: line 3: a.jpg;x;. Put"),
-        ("path,x\na.jpg,0.5\n", "or give `--set soft=true` if it is a soft label"),
-        ("shot,labels\na.jpg,x\n", "or one given as `--set columns.path=NAME`; got 'shot'"),
-        ("path,labels\na.jpg,x\n".encode("utf-16"), "must be UTF-8 text; save it as UTF-8"),
-        ("path,labels\na.jpg,x\n".encode("utf-16-le"), "the file must be UTF-8 text"),
+        ("sep=;\npath;labels\na.jpg;x;y\n", "too many: line 3: a.jpg;x;y. Put"),
+        ("path,x\na.jpg,0.5\n", "shares between 0 and 1.*`--set soft=true`"),
         ("{", "line 1: not JSON"),
         ("[1]", r"line 1: must be an object, got \[1\]"),
         ('{"path": "a.jpg", "labels": ["x"]}\n{"path": "b.jpg", "labels": "y"}', "one kind"),
@@ -210,9 +206,9 @@ def test_given_names_keep_their_order_and_allow_commas(folder):
 def test_bad_tables_get_one_clear_sentence(folder, text, sentence):
     folder.pictures("a.jpg", "b.jpg")
     file = folder.text("t.jsonl" if text[:1] in ("{", "[", b"{") else "t.csv", text)
-    with pytest.raises(DataError, match=sentence) as caught:
+    with pytest.raises(DataError, match=f"(?s){sentence}") as caught:
         load(file)
-    assert "\n" not in str(caught.value)
+    assert "\n" not in str(caught.value) or isinstance(caught.value, QuestionError)
     assert str(caught.value).startswith("t")
 
 
@@ -236,7 +232,7 @@ def test_bad_parquet(folder):
         (folder.text("t.parquet", "hello"), "not a Parquet file"),
         (text, "must hold image bytes, got string; if it names files, "),
         (number, r"'labels' must be in 0\.\.0, got 7"),
-        (lines, r"columns\.labels=do g` if .*ignore=do g`"),
+        (lines, re.escape("""a.jpg = x: `--set 'columns.labels="do\\ng"'`""")),
     ):
         with pytest.raises(DataError, match=sentence):
             load(file)

@@ -35,7 +35,7 @@ from labelwise.cli import (  # noqa: F401
 from labelwise.cli.command import app, data_app, papers_app
 from labelwise.cli.options import VERBS, mount
 from labelwise.cli.text import complain, stopped
-from labelwise.errors import LabelwiseError
+from labelwise.errors import LabelwiseError, QuestionError
 
 for _path in VERBS:
     mount({"data": data_app, "papers": papers_app}.get(_path.split()[0], app), _path)
@@ -77,7 +77,10 @@ def main() -> None:
         if debug:
             raise
         if int(os.environ.get("LOCAL_RANK", "0")) == 0:  # the first process speaks for all
-            complain(_sentence(error))
+            if isinstance(error, QuestionError):
+                complain(*str(error).split("\n"))
+            else:
+                complain(_sentence(error))
         sys.exit(1)
 
 

@@ -48,7 +48,7 @@ SkipBroken = Annotated[
     bool, option("--skip-broken", help="Leave out lines of a table that are broken.")
 ]
 Duplicates = Annotated[
-    Literal["stop", "drop", "keep"] | None,
+    Literal["stop", "drop", "keep", "join"] | None,
     option("--duplicates", help="Rows that are there twice (stop)."),
 ]
 Extension = Annotated[

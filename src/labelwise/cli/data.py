@@ -92,7 +92,7 @@ def describe_table(
             without_unreadable,
         )
         from labelwise.tables.load import GENERATED, find_parts
-    table = load_table(source, assign, skip_missing, skip_broken, duplicates, extension)
+    table = load_table(source, assign, skip_missing, skip_broken, duplicates, extension, quiet=True)
     broken = []
     if content:
         watch = make_watch(sys.stderr)

@@ -120,11 +120,20 @@ def check_weights(features: str | None, weights: str | None) -> None:
         )
 
 
-def load_table(source: str, assign: list[str] | None, *more: Any) -> "LabelTable":
-    """Return the label table of a source, read as the options of its format say."""
+def load_table(
+    source: str, assign: list[str] | None, *more: Any, quiet: bool = False
+) -> "LabelTable":
+    """Return the label table of a source, read as the options of its format say.
+
+    What was not read as it is written is said, unless the verb shows the notes by itself.
+    """
+    from labelwise.cli.text import caution
     from labelwise.tables import load
 
-    return load(source, **reading(assign, *more))
+    table = load(source, **reading(assign, *more))
+    if not quiet:
+        caution(*table.notes)
+    return table
 
 
 def reading(

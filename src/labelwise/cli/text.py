@@ -21,14 +21,19 @@ def say(text: str = "") -> None:
     print("\n".join(map(for_terminal, text.split("\n"))), flush=True)
 
 
-def complain(sentence: str) -> None:
-    """Print one sentence, on one line of at most 2,000 letters, to the error output."""
+def complain(sentence: str, *lines: str) -> None:
+    """Print one sentence, on one line of at most 2,000 letters, to the error output.
+
+    Further ``lines`` are whole: what a person copies from them must not be cut.
+    """
     from rich.console import Console
     from rich.text import Text
 
     Console(file=sys.stderr, soft_wrap=True).print(
         Text.assemble(("labelwise: ", "bold red"), shortened(one_line(sentence))), highlight=False
     )
+    for line in lines:
+        print(for_terminal(line), file=sys.stderr)
 
 
 def caution(*sentences: str | None) -> None:

@@ -28,7 +28,7 @@ from labelwise.pictures.memory import ArrayImages, BytesImages, FeatureRows
 from labelwise.pictures.multiband import is_band_folder
 from labelwise.pictures.sources import CropImages, FileImages, ImageSource, JoinedImages, SpanImages
 from labelwise.pictures.transform import Bands
-from labelwise.tables.table import LabelTable
+from labelwise.tables.table import LabelSets, LabelTable
 
 PAIRS_SHOWN = 20
 MOST_PAIRS = 50_000_000  # beyond so many different ones none is counted, for the memory they take
@@ -303,7 +303,7 @@ def _found_below(images: FileImages) -> tuple[list[str], str | None]:
 
 
 SHOWN = 10
-Duplicates = Literal["stop", "drop", "keep"]
+Duplicates = Literal["stop", "drop", "keep", "join"]
 
 
 def check_table(
@@ -315,7 +315,7 @@ def check_table(
 ) -> LabelTable:
     """Return the table without missing files and repeated rows that may go, or raise DataError."""
     if duplicates not in get_args(Duplicates):
-        raise SettingsError(f"duplicates must be stop, drop or keep, got {duplicates!r}")
+        raise SettingsError(f"duplicates must be stop, drop, keep or join, got {duplicates!r}")
     if not len(table):
         raise DataError(f"{table.name}: the table is empty")
     if not len(table.space):
@@ -344,6 +344,8 @@ def _without_repeats(table: LabelTable, duplicates: Duplicates) -> LabelTable:
         names = Names(name if is_uri(name) else posixpath.normpath(name) for name in names)
     if names.first_repeat() is None:
         return table
+    if duplicates == "join":
+        return _joined(table, names)
     first = names.firsts()
     is_first = first == np.arange(len(names))
     again = np.flatnonzero(~is_first)
@@ -358,7 +360,8 @@ def _without_repeats(table: LabelTable, duplicates: Duplicates) -> LabelTable:
         if not all(np.array_equal(own.row(earlier), own.row(row)) for own in sets):
             raise DataError(
                 f"{table.name}: every image must be named once, got {names[row]!r} in {where}, "
-                "with different labels; all labels of an image belong in one row, as dog|beach"
+                "with different labels; if each row names some of a photo's labels, give "
+                "`--duplicates join`"
             )
     if duplicates == "keep":
         return table.noted(f"repeated rows: {len(again):,}, kept")
@@ -371,6 +374,27 @@ def _without_repeats(table: LabelTable, duplicates: Duplicates) -> LabelTable:
         "`--duplicates drop` or keep them with `--duplicates keep` (for a run: `--set "
         "data_options.duplicates=drop`)"
     )
+
+
+def _joined(table: LabelTable, names: Names) -> LabelTable:
+    """Return the table with the labels of all rows of an image in its first one."""
+    table.require_hard("rows with soft labels cannot be joined")
+    first = names.firsts()
+    rows, places = np.unique(first, return_inverse=True)
+    if table.split is not None:
+        divided = np.flatnonzero(table.split != table.split[first])
+        for row in divided[:1].tolist():
+            raise DataError(
+                f"{table.name}: splits must not share images, got {names[row]!r} in "
+                f"{table.split[first[row]]} and in {table.split[row]}"
+            )
+    sets = []
+    for part in (table.present.plain(), table.unknown.complement().plain()):
+        keys = np.unique(places[part.owners()] * max(part.width, 1) + part.columns)
+        row, column = np.divmod(keys, max(part.width, 1))
+        sets.append(LabelSets.from_entries(row, column, len(rows), part.width))
+    joined = replace(table.subset(rows), present=sets[0], unknown=sets[1].complement())
+    return joined.noted(f"{counted(len(names), 'row')} name {counted(len(rows), 'image')}, joined")
 
 
 @dataclass(frozen=True)

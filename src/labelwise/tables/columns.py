@@ -12,9 +12,10 @@ pandas writes, and no label.
 
 import ast
 import re
+import unicodedata
 import warnings
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,27 +26,39 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from labelwise.base.text import one_line
 from labelwise.errors import DataError, SettingsError
 from labelwise.pictures.decode import IMAGE_SUFFIXES
 from labelwise.types import LabelSpace, nearest
 
 EVERYTHING = "*"
+NO_WIDTH = dict.fromkeys(map(ord, "\u200b\u2060\ufeff\u00ad"))
+JOINERS = dict.fromkeys(map(ord, "\u200c\u200d"))
+BRACKETED = r"^\s*[\[{].*[\]}]\s*$"
 WRITTEN_LIST = r"""^\s*\[\s*(['"]|\]\s*$)"""
 QUOTED = r"""(?:'(?:[^'\\\n]|\\.)*+'|"(?:[^"\\\n]|\\.)*+")"""
 QUOTED_LIST = re.compile(rf"\[(?:\s*+{QUOTED}\s*+,)*+\s*+(?:{QUOTED}\s*+)?\]")
 STATES = {"1": 1, "1.0": 1, "true": 1, "0": 0, "0.0": 0, "false": 0}
 STATES |= {"": -1, "nan": -1}  # unknown
 MINUS_ONES = ("-1", "-1.0")
-ANSWERS = ("yes", "no", "y", "n")  # words that say present or absent, in English alone
 VALUES = 1 << 20  # of columns that are read together
 MinusOne = Literal["unknown", "absent"]
 TEXT = (pa.string(), pa.large_string())
 LISTS = (pa.ListType, pa.LargeListType, pa.FixedSizeListType)
 WORDS = {  # in a column of labels that seem to say "none of them" or "nobody knows"
-    **dict.fromkeys(("-", "--", "n/a", "none", "no finding", "no findings"), "none"),
-    **dict.fromkeys(("no label", "no labels"), "none"),
-    **dict.fromkeys(("?", "??", "tbd", "todo", "unknown", "unlabeled", "unlabelled"), "unknown"),
+    **dict.fromkeys(("-", "--", "–", "n/a", "none", "no finding", "no findings", "0"), "none"),
+    **dict.fromkeys(
+        ("no label", "no labels", "nothing", "nichts", "keine", "kein", "leer"), "none"
+    ),
+    **dict.fromkeys(("aucun", "aucune", "rien", "vide", "ninguno", "ninguna", "nada"), "none"),
+    **dict.fromkeys(("empty", "blank", "nessuno", "nenhum", "[]", "{}"), "none"),
+    **dict.fromkeys(("?", "??", "???", "tbd", "todo", "unknown", "unlabeled"), "unknown"),
+    **dict.fromkeys(("unlabelled", "nan", "null", "na", "n.a.", "#n/a", "-1", "unklar"), "unknown"),
+    **dict.fromkeys(
+        ("unbekannt", "k.a.", "k. a.", "inconnu", "inconnue", "desconocido"), "unknown"
+    ),
+    **dict.fromkeys(
+        ("unsure", "undefined", "nil", "#na", "#value!", "#ref!", "missing"), "unknown"
+    ),
 }
 At = Callable[[int], str]  # the name of a row of this batch, for errors
 
@@ -55,8 +68,17 @@ class Vocabulary:
 
     def __init__(self, names: Sequence[str] | None = None, levels: str | None = None) -> None:
         self.closed, self.levels = names is not None, levels
+        self.respelled: set[str] = set()
         self._space = LabelSpace(tuple(names or ()))
-        self.numbers = {name: number for number, name in enumerate(self._space.names)}
+        self.numbers = {spelled(name): n for n, name in enumerate(self._space.names)}
+        self._merged: dict[int, str] = {}
+
+    def spelled(self, name: str) -> str:
+        """Return a name as it is compared, and note that it was written in another way."""
+        plain = spelled(name)
+        if plain != name:
+            self.respelled.add(plain)
+        return plain
 
     def number(self, name: str, where: str) -> int:
         if name not in self.numbers:
@@ -73,6 +95,10 @@ class Vocabulary:
         above = ["/".join(parts[:end]) for end in range(1, len(parts) + 1)]
         return [self.number(label, where) for label in above]
 
+    def merge(self, names: Sequence[str], to: str) -> None:
+        """Make names one label, which is called by one of them."""
+        self._merged |= {self.numbers.pop(name): to for name in names if name != to}
+
     def finish(self) -> tuple[LabelSpace, NDArray[np.int32]]:
         """Return the space (as given, else sorted by name), and each number's column in it."""
         if self.closed:
@@ -83,7 +109,10 @@ class Vocabulary:
             short = (own[name] if uses[own[name]] == 1 else name for name in self.numbers)
             self.numbers = dict(zip(short, self.numbers.values(), strict=True))
         names = sorted(self.numbers)
-        columns = np.argsort([self.numbers[name] for name in names]).astype(np.int32)
+        columns = np.zeros(len(names) + len(self._merged), np.int32)
+        columns[[self.numbers[name] for name in names]] = np.arange(len(names))
+        for number, name in self._merged.items():
+            columns[number] = names.index(name)
         return LabelSpace(tuple(names)), columns
 
 
@@ -99,16 +128,30 @@ class SparseRows:
     null: NDArray[np.bool_]
     everything: NDArray[np.bool_]
 
+    def union(self, other: "SparseRows") -> "SparseRows":
+        """Return the labels of both in each row, of which nothing is known if one says so."""
+        row = np.arange(len(self.sizes), dtype=np.int64)
+        rows = np.concatenate([np.repeat(row, self.sizes), np.repeat(row, other.sizes)])
+        numbers = np.concatenate([self.numbers, other.numbers]).astype(np.int64)
+        width = int(numbers.max(initial=0)) + 1
+        rows, numbers = np.divmod(np.unique(rows * width + numbers), width)
+        sizes = np.bincount(rows, minlength=len(row)).astype(np.int32)
+        everything = self.everything | other.everything
+        return SparseRows(sizes, numbers.astype(np.int32), self.null | other.null, everything)
+
 
 def read_lists(
     column: Any,
     header: str,
     vocabulary: Vocabulary,
     at: At,
-    separator: str = "|",
+    separator: str | Sequence[str] = "|",
     words: Mapping[str, str] = {},
+    strict: bool = True,
 ) -> SparseRows:
     """Return the label sets of a column of lists, of separated text, or of class numbers.
+
+    A ``strict`` column may not hold a comma or a semicolon that does not separate labels.
 
     The ``words`` mean "none" of them or, as null and the class number -1 do, "unknown".
     """
@@ -117,7 +160,7 @@ def read_lists(
     null = np.array(column.is_null(), np.bool_)
     column = _as_text(column, header, vocabulary, at)
     if column.type in TEXT:
-        column = _divided(column, header, vocabulary, at, separator)
+        column = _divided(column, header, at, separator, strict and not vocabulary.closed)
     if not isinstance(column.type, LISTS):
         raise DataError(f"{at(0)}: {header!r} must hold lists or text, got {column.type}")
     parents = np.asarray(pc.list_parent_indices(column), np.int64)
@@ -132,7 +175,8 @@ def read_lists(
     numbers: list[list[int]] = [[] for _ in dictionary]
     everything = np.zeros(len(null), np.bool_)
     first = np.unique(code, return_index=True)[1]  # each word of the dictionary occurs
-    for index, word in enumerate(dictionary):
+    for index, text in enumerate(dictionary):
+        word = vocabulary.spelled(text)
         if word == EVERYTHING:
             everything[parents[code == index]] = True
         elif (meaning := words.get(word.casefold())) == "unknown":
@@ -150,14 +194,14 @@ def read_lists(
 
 
 def read_shares(
-    column: Any, header: str, names: SparseRows, at: At, separator: str = "|"
+    column: Any, header: str, names: SparseRows, at: At, separator: str | Sequence[str] = "|"
 ) -> NDArray[np.float32]:
     """Return the shares that belong to the named labels, row by row, each in [0, 1).
 
     A share of 0 says that a label is absent in a row of which all else is unknown.
     """
     if column.type in TEXT:
-        column = pc.split_pattern(pc.fill_null(column, ""), separator)
+        column = split_cells(pc.fill_null(column, ""), separator)
     if not isinstance(column.type, LISTS):
         raise DataError(f"{at(0)}: {header!r} must hold lists of numbers, got {column.type}")
     parents = np.asarray(pc.list_parent_indices(column), np.int64)
@@ -192,22 +236,24 @@ def read_one_hot(
     *,
     soft: bool = False,
     minus_one: MinusOne | None = None,
+    meanings: Mapping[str, int] = STATES,
 ) -> tuple[SparseRows, SparseRows, SparseRows, NDArray[np.float32], bool]:
     """Return which labels are present, unknown and soft, with shares, and whether there was a -1.
 
-    Column k is number k; a -1 means ``minus_one``, or is an error.
+    Column k is number k; a -1 means ``minus_one``, or is an error. ``meanings`` says which cells
+    (in lower case) mean present (1), absent (0) and unknown (-1).
     """
     columns = [batch.column(header) for header in headers]
     if odd := [header for header in headers if not _is_scalar(batch.schema.field(header).type)]:
         raise DataError(
             f"{at(0)}: the label column {odd[0]!r} must hold 1, 0 or nothing, "
-            f"got {batch.column(odd[0]).type}{_way_out(odd[0])}"
+            f"got {batch.column(odd[0]).type}"
         )
     states = np.empty((batch.num_rows, len(headers)), np.int8)
     shares = np.zeros(states.shape if soft else (0, 0), np.float32)
-    known = STATES
+    known = dict(meanings)
     if minus_one is not None:
-        known = STATES | dict.fromkeys(MINUS_ONES, 0 if minus_one == "absent" else -1)
+        known |= dict.fromkeys(MINUS_ONES, 0 if minus_one == "absent" else -1)
     words = pa.array(list(known), pa.large_string())
     values = np.array([*known.values(), 2], np.int8)
     minus_ones = False
@@ -217,7 +263,8 @@ def read_one_hot(
         if pa.types.is_floating(column.type):
             text = pc.if_else(pc.fill_null(pc.is_nan(column), False), "", text)
         state_of = np.asarray(pc.fill_null(pc.index_in(text, value_set=words), len(known)))
-        minus_ones = minus_ones or bool(((state_of >= len(STATES)) & (state_of < len(known))).any())
+        if minus_one is not None and not minus_ones:
+            minus_ones = pc.any(pc.is_in(text, value_set=pa.array(MINUS_ONES, text.type))).as_py()
         states[:, start:end] = values[state_of].reshape(end - start, batch.num_rows).T
         strange = np.flatnonzero(values[state_of] == 2)
         if len(strange):
@@ -232,7 +279,6 @@ def read_one_hot(
                 raise DataError(
                     f"{at(int(rows[first]))}: the label column {header!r} must hold 1, 0 or "
                     f"nothing (= unknown){also}, got {got!r}"
-                    f"{_way_out(header, got, bool(between[first]))}"
                 )
             shares[rows, places] = numbers
     present, unknown, soft_rows = (_rows_where(states == state) for state in (1, -1, 2))
@@ -260,22 +306,6 @@ def as_numbers(texts: Any) -> NDArray[np.float64]:
             with suppress(ValueError):
                 numbers[row] = float(text)
         return numbers
-
-
-def _way_out(header: str, got: str = "", share: bool = False) -> str:
-    name = one_line(header)
-    if got.strip().casefold() in ANSWERS:
-        return "; write 1 for yes and 0 for no"
-    if got.strip() in MINUS_ONES:
-        return (
-            ", which means unknown in some tables and absent in others; say `--set "
-            "minus_one=unknown` or `--set minus_one=absent`"
-        )
-    return (
-        f"; give `--set columns.labels={name}` if it names labels, or `--set ignore={name}` if it "
-        "is not a label (several: `--set 'ignore=[a,b]'`); write 1 and 0 if it means yes and no"
-        + (", or give `--set soft=true` if it is a soft label" if share else "")
-    )
 
 
 def holds_states(column: Any) -> bool:
@@ -318,29 +348,62 @@ def _as_text(values: Any, header: str, vocabulary: Vocabulary, at: At) -> Any:
     return pa.array(names, pa.string()).take(values)
 
 
-def _divided(column: Any, header: str, vocabulary: Vocabulary, at: At, separator: str) -> Any:
+def split_cells(text: Any, separator: str | Sequence[str]) -> Any:
+    """Return the parts of each cell, split at one separator or at each of several."""
+    marks = [separator] if isinstance(separator, str) else list(separator)
+    if len(marks) == 1:
+        return pc.split_pattern(text, marks[0])
+    return pc.split_pattern_regex(text, "|".join(map(re.escape, sorted(marks, key=len)[::-1])))
+
+
+def _divided(column: Any, header: str, at: At, separator: str | Sequence[str], strict: bool) -> Any:
     text = pc.fill_null(column, "")
-    if pc.any(pc.match_substring_regex(text, WRITTEN_LIST)).as_py():
+    if pc.any(pc.match_substring_regex(text, BRACKETED)).as_py():
         coded = text.dictionary_encode()
-        words = [written_list(cell) for cell in coded.dictionary.to_pylist()]
+        cells = coded.dictionary.to_pylist()
+        words = [bracketed_list(cell) if cell.strip() else [] for cell in cells]
         broken = np.array([word is None for word in words])[np.asarray(coded.indices)]
-        if broken.any():
+        if not broken.any():
+            return pa.array([word or [] for word in words], pa.list_(pa.string())).take(
+                coded.indices
+            )
+        if pc.any(pc.match_substring_regex(text, WRITTEN_LIST)).as_py():
             row = int(broken.argmax())
             raise DataError(
                 f"{at(row)}: {header!r} must be a list of quoted names such as ['a', 'b'] in every "
                 f"row if it is in one, got {text[row].as_py()!r:.80}"
             )
-        return pa.array([word or [] for word in words], pa.list_(pa.string())).take(coded.indices)
-    for mark, word in ((",", "comma"), (";", "semicolon")):
+    for mark, word in ((",", "comma"), (";", "semicolon")) if strict else ():
         holds_mark = pc.match_substring(text, mark)
-        if separator != mark and not vocabulary.closed and pc.any(holds_mark).as_py():
+        if mark not in separator and pc.any(holds_mark).as_py():
             row = first_true(holds_mark)
             raise DataError(
                 f"{at(row)}: {header!r} is split on {separator!r} but holds a {word}, got "
-                f"{text[row].as_py()!r}; give `--set 'separator={mark}'` if it parts labels, or "
-                "the names of all labels, one per line, as `--set names=FILE` if it belongs to one"
+                f"{text[row].as_py()!r}; give `--set 'separator={mark}'` if it separates labels, "
+                "or `--set 'separator=|'` if it belongs to a name"
             )
-    return pc.split_pattern(text, separator)
+    return split_cells(text, separator)
+
+
+def bracketed_list(text: str) -> list[str] | None:
+    r"""Return the names of a list in brackets, quoted or not, None if it is something else.
+
+    >>> bracketed_list("['dog' 'cat']"), bracketed_list("{dog, hot dog}"), bracketed_list("[dog")
+    (['dog', 'cat'], ['dog', 'hot dog'], None)
+    """
+    text = text.strip()
+    if text[:1] + text[-1:] not in ("[]", "{}"):
+        return None
+    inside = text[1:-1].strip()
+    if (names := written_list(f"[{inside}]")) is not None:
+        return names
+    if inside[:1] in ("'", '"'):
+        between = re.sub(QUOTED, "", inside)
+        quoted = re.findall(QUOTED, inside)
+        return [name[1:-1] for name in quoted] if not between.strip(" ,\r\n\t") else None
+    if any(mark in inside for mark in "[]{}'\""):
+        return None
+    return [name.strip() for name in inside.split(",") if name.strip()]
 
 
 def written_list(text: str) -> list[str] | None:
@@ -391,11 +454,36 @@ def names_of_joined_labels(names: Sequence[str]) -> list[str]:
     return [name for name in several if not parted[name].isdisjoint(recurring)]
 
 
+def spelled(name: str) -> str:
+    """Return a name with composed letters and without characters of no width."""
+    if name.isascii():
+        return name
+    plain = unicodedata.normalize("NFC", name.translate(NO_WIDTH)).strip()
+    with suppress(UnicodeEncodeError):  # Persian, Hindi and emoji need joiners, others do not
+        plain = plain.translate(JOINERS).encode("latin-1").decode("latin-1")
+    return plain
+
+
+def alike_names(names: Iterable[str]) -> list[list[str]]:
+    """Return groups of names that differ only in case, width or form of their characters.
+
+    >>> alike_names(["Dog", "dog", "cat"])
+    [['Dog', 'dog']]
+    """
+    groups: dict[str, list[str]] = defaultdict(list)
+    for name in names:
+        groups[
+            unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold())
+        ].append(name)
+    return [sorted(group) for group in groups.values() if len(group) > 1]
+
+
 def _is_scalar(kind: Any) -> bool:
     plain = pa.types.is_null(kind) or pa.types.is_primitive(kind)
     return kind in TEXT or (plain and not pa.types.is_temporal(kind))
 
 
+ColumnNames = Mapping[str, str | Sequence[str]]
 MEANINGS = ("path", "image", "labels", "unknown", "split", "group", "soft", "shares")
 PATH_HEADERS = ("path", "file_name", "filename", "file", "id")
 USUAL_PATHS = {
@@ -420,41 +508,56 @@ class TableColumns:
     one_hot: tuple[str, ...]
     soft: str | None = None
     shares: str | None = None
+    more_labels: tuple[str, ...] = ()  # further columns that name labels, read with ``labels``
     taken: tuple[str, ...] = ()  # sentences on columns that were taken by a usual name
 
     def headers(self) -> list[str]:
         named = [getattr(self, meaning) for meaning in MEANINGS]
-        return [header for header in named if header is not None] + list(self.one_hot)
+        found = [header for header in named if header is not None]
+        return [*found, *self.more_labels, *self.one_hot]
 
 
 def find_columns(
     header: Sequence[str],
     where: str,
-    columns: Mapping[str, str] | None = None,
+    columns: ColumnNames | None = None,
     ignore: Sequence[str] = (),
     text_only: bool = False,
     usual: Sequence[str] = ("path", "labels"),
+    one_hot: Sequence[str] | None = None,
 ) -> TableColumns:
-    """Return what the columns mean; ``columns`` maps a meaning to a header where they differ."""
+    """Return what the columns mean; ``columns`` maps a meaning to a header where they differ.
+
+    ``labels`` may be several columns; ``one_hot`` names those that are labels of their own.
+    """
     for name, count in Counter(header).items():
         if count > 1 and not ROW_NUMBERS.fullmatch(name):
             raise DataError(f"{where}: the column {name!r} is there twice; rename one")
-    columns = columns or {}
-    for meaning in columns:
+    columns, more = dict(columns or {}), []
+    if not isinstance(columns.get("labels", ""), str):
+        columns["labels"], *more = columns["labels"] or [""]
+    for meaning, value in columns.items():
+        if meaning in MEANINGS and not isinstance(value, str):
+            raise SettingsError(f"columns.{meaning} is one column, got {value!r}")
         if meaning not in MEANINGS:
             raise SettingsError(f"a column cannot mean {meaning!r}{nearest(meaning, MEANINGS)}")
     by_name = {name.strip(): name for name in reversed(header)} | {name: name for name in header}
-    for name in (*columns.values(), *ignore):
+    named = {meaning: str(name) for meaning, name in columns.items()}
+    for name in (*named.values(), *more, *ignore, *(one_hot or ())):
         if name not in by_name:
             raise DataError(f"{where}: there is no column {name!r}{nearest(name, header)}")
-    given = {meaning: by_name[name] for meaning, name in columns.items()}
-    taken = {*(by_name[name] for name in ignore), *given.values()}
+    given = {meaning: by_name[name] for meaning, name in named.items()}
+    taken = {*(by_name[name] for name in (*ignore, *more)), *given.values()}
+    if one_hot is not None:
+        taken.update(by_name[name] for name in one_hot)
     free = [name for name in header if name not in taken and not ROW_NUMBERS.fullmatch(name)]
     columns_of = {meaning: given.get(meaning) for meaning in MEANINGS}
     known: dict[str, tuple[str, ...]] = {meaning: (meaning,) for meaning in MEANINGS}
     known["path"] = PATH_HEADERS
     if text_only:
         known |= {"path": (*PATH_HEADERS, "image"), "image": ()}
+    if one_hot is not None:
+        known, usual = known | {"labels": ()}, ["path"]
     plain = {name.strip(): name for name in reversed(free)}
     if not (given.get("labels") or "labels" in plain):  # then these are labels like any other
         known |= {"soft": (), "shares": ()}
@@ -476,16 +579,19 @@ def find_columns(
             f"names the image, or {way_out}; got {', '.join(map(repr, header)) or 'no columns'}"
         )
     taken = set(filter(None, columns_of.values()))
-    one_hot = () if labels else tuple(name for name in free if name not in taken)
-    if labels is None and not one_hot:
+    own = tuple(by_name[name] for name in one_hot or ())
+    if one_hot is None and labels is None:
+        own = tuple(name for name in free if name not in taken)
+    if labels is None and not own:
         raise DataError(f"{where}: there must be a column 'labels', or one column for each label")
-    if one_hot and columns_of["unknown"] is not None:
+    if own and columns_of["unknown"] is not None:
         raise DataError(f"{where}: a column 'unknown' needs a column 'labels' beside it")
     soft, shares = columns_of["soft"], columns_of["shares"]
-    if (soft is None) != (shares is None) or (one_hot and soft):
+    if (soft is None) != (shares is None) or (own and soft):
         three = "'labels' (certain ones), 'soft' (names) and 'shares' (their shares)"
         raise DataError(f"{where}: soft labels need three columns, {three}")
-    return TableColumns(**columns_of, one_hot=one_hot, taken=notes)
+    further = tuple(by_name[name] for name in more)
+    return TableColumns(**columns_of, one_hot=own, more_labels=further, taken=notes)
 
 
 def can_name_label(name: str) -> bool:

@@ -24,7 +24,7 @@ from labelwise.tables.checks import Duplicates, check_table
 from labelwise.tables.generated import PosteriorData, posterior, scenes
 from labelwise.tables.shards import ShardPart, read_shards
 from labelwise.tables.table import SPLIT_WORDS, LabelTable, join
-from labelwise.tables.tabular import TABULAR, read_tables
+from labelwise.tables.tabular import TABULAR, open_delimited, read_tables
 from labelwise.types import nearest
 
 
@@ -47,7 +47,7 @@ class Reader:
 
 
 LEFT = ("chexpert", "mimic-cxr", "chestxray14", "bigearthnet", "ucmerced")  # formats until 0.3
-SPREADSHEETS = (".xlsx", ".xls", ".xlsm", ".ods", ".numbers")
+SPREADSHEETS = (".xls", ".xlsm", ".ods", ".numbers")
 
 GENERATED: dict[str, Callable[..., LabelTable | PosteriorData]] = {
     "scenes": scenes,
@@ -91,6 +91,10 @@ def _loaded(point: EntryPoint) -> Reader:
 def recognise(path: Path) -> Reader:
     """Return the reader of a file by its suffix, of a folder by the files that mark it."""
     known = readers()
+    if path.is_file() and path.suffixes[-1:] == [".gz"]:
+        packed = Path(path.stem).suffix.lower()
+        if TABULAR.get(packed) is open_delimited:
+            return known["table"]
     if path.is_file() and path.suffix.lower() == ".json":
         with path.open("rb") as stream:
             begin = stream.read(4096).lstrip(b"\xef\xbb\xbf \t\r\n")

@@ -3,17 +3,15 @@
 Only the paths, the sparse labels, the splits and the groups are kept, and image bytes where a
 Spool puts them; a batch is dropped once it is read."""
 
-import json
 import mmap
 import os
-import shlex
 import tempfile
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -21,26 +19,29 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from labelwise.base.names import Names
-from labelwise.base.text import counted
+from labelwise.base.text import counted, listed
 from labelwise.errors import DataError
 from labelwise.pictures.memory import BytesImages
 from labelwise.pictures.sources import FileImages, ImageSource
 from labelwise.tables.columns import (
-    WORDS,
+    STATES,
     At,
     MinusOne,
     SparseRows,
     TableColumns,
     Vocabulary,
+    alike_names,
     first_true,
     names_of_joined_labels,
     read_lists,
     read_one_hot,
     read_shares,
 )
+from labelwise.tables.reading import OUT, as_setting, word_points
 from labelwise.tables.table import SPLIT_WORDS, SPLITS, LabelSets, LabelTable, SoftLabels
 from labelwise.types import nearest
 
+Alike = Literal["one", "several"]
 IN_MEMORY = 1 << 30  # bytes
 PLACE = Path("/var/tmp")  # /tmp may itself be memory
 NEVER_0 = (
@@ -98,14 +99,19 @@ class TableBuilder:
         self,
         layout: TableColumns,
         vocabulary: Vocabulary,
-        separator: str | None = "|",
+        separator: str | Sequence[str] | None = "|",
         soft: bool = False,
         minus_one: MinusOne | None = None,
         words: Mapping[str, str] | None = None,
+        states: Mapping[str, int] = STATES,
+        splits: Mapping[str, str] | None = None,
+        alike: Alike | None = None,
     ) -> None:
         self.columns, self.vocabulary, self.separator = layout, vocabulary, separator or "|"
         self.separated = separator is not None or vocabulary.closed or layout.labels is None
         self.soft_columns, self.minus_one, self.minus_ones = soft, minus_one, False
+        self.states, self.splits, self.alike = states, splits or {}, alike
+        self.set_aside: Counter[str] = Counter()
         self.words, self.asks = words or {}, words is None
         self.paths: list[Any] = []
         self.images = _Spool()
@@ -136,6 +142,8 @@ class TableBuilder:
             return f"{where}, row {first + row + 1}"
 
         layout = self.columns
+        if layout.split is not None:
+            batch = self._with_split(batch, layout.split, at)
         if layout.image is not None:
             column = batch.column(layout.image)
             if pa.types.is_struct(column.type):
@@ -159,22 +167,31 @@ class TableBuilder:
                 paths = pc.if_else(pc.match_substring(paths, "://"), paths, inside)
             self.paths.append(paths)
         self._add_labels(batch, at)
-        if layout.split is not None:
-            text = pc.fill_null(batch.column(layout.split).cast(pa.string()), "")
-            coded = text.dictionary_encode()
-            places = []
-            for word in coded.dictionary.to_pylist():
-                key = word.strip().lower()
-                if key not in SPLIT_WORDS:
-                    row, got = first_true(pc.equal(text, word)), f"got {word!r}"
-                    rule = f"the split must be train, val or test, {got}{nearest(key, SPLIT_WORDS)}"
-                    raise DataError(f"{at(row)}: {rule}")
-                places.append(SPLITS.index(SPLIT_WORDS[key]))
-            self.split.append(np.array(places, np.uint8)[np.asarray(coded.indices, np.int64)])
-        elif split is not None:
+        if split is not None and layout.split is None:
             self.split.append(np.full(batch.num_rows, SPLITS.index(split), np.uint8))
         if layout.group is not None:
             self.group.append(_texts(batch.column(layout.group), layout.group, at))
+
+    def _with_split(self, batch: Any, header: str, at: At) -> Any:
+        """Note the split of each row; return the rows that are not set aside."""
+        text = pc.fill_null(batch.column(header).cast(pa.string()), "")
+        coded = text.dictionary_encode()
+        places = []
+        for word in coded.dictionary.to_pylist():
+            key = word.strip().lower()
+            meaning = self.splits.get(word.strip(), SPLIT_WORDS.get(key))
+            if meaning is None:
+                row, got = first_true(pc.equal(text, word)), f"got {word!r}"
+                rule = f"the split must be train, val or test, {got}{nearest(key, SPLIT_WORDS)}"
+                raise DataError(f"{at(row)}: {rule}")
+            places.append(len(SPLITS) if meaning == OUT else SPLITS.index(meaning))
+        place = np.array(places, np.uint8)[np.asarray(coded.indices, np.int64)]
+        aside = place == len(SPLITS)
+        self.split.append(place[~aside])
+        if not aside.any():
+            return batch
+        self.set_aside.update(pc.utf8_trim_whitespace(text).filter(pa.array(aside)).to_pylist())
+        return batch.filter(pa.array(~aside))
 
     def finish(self, root: Path, name: str) -> LabelTable:
         """Return the table; image paths are relative to ``root``."""
@@ -183,7 +200,12 @@ class TableBuilder:
         if self.split and len(self.split) != len(self.present):
             raise DataError("either all files must have a split or none")
         self._look_for_words(name)
+        alike = self._look_alike(name)
         blanks = () if self.separated else self._look_for_blanks(name)
+        aside = [
+            f"left out: {counted(count, 'row')} whose split is {repr(word) if word else 'empty'}"
+            for word, count in self.set_aside.items()
+        ]
         space, columns = self.vocabulary.finish()
         everything = np.concatenate([rows.everything for rows in self.unknown])
         present = _sets(self.present, columns, len(space))
@@ -219,7 +241,7 @@ class TableBuilder:
             np.array(SPLITS)[np.concatenate(self.split)] if self.split else None,
             Names(pa.chunked_array(self.group)) if self.group else None,
             name,
-            (*self.columns.taken, *blanks, *([NEVER_0] if asks_minus_one else [])),
+            (*self.columns.taken, *blanks, *([NEVER_0] if asks_minus_one else []), *alike, *aside),
             soft,
         )
 
@@ -239,18 +261,39 @@ class TableBuilder:
             return
         numbers = self.vocabulary.numbers
         uses = Counter(np.concatenate([rows.numbers for rows in self.present]).tolist())
-        shown, settings = [], []
-        for meaning in ("none", "unknown"):
-            names = [name for name in numbers if WORDS.get(name.casefold()) == meaning]
-            shown += [f"{name!r} ({counted(uses[numbers[name]], 'row')})" for name in names]
-            listed = ",".join(map(json.dumps, names))
-            settings += [f"--set {shlex.quote(f'means_{meaning}=[{listed}]')}"] if names else []
-        if shown:
+        choices = word_points(
+            {n: uses[numbers[n]] for n in numbers}, {}, all(map(str.isdigit, numbers))
+        )
+        if len(choices) > 1:
+            ways = []
+            for choice in choices:
+                typed = " ".join(map(as_setting, choice.options, choice.options.values()))
+                ways.append(f"{choice.phrase}: `{typed}`")
             raise DataError(
-                f"{where}: {self.columns.labels!r} holds {', '.join(shown)}. If they mean none of "
-                f"the labels, or unknown, give `{' '.join(settings)}`; if they are labels, give "
-                "`--set 'means_none=[]'`"
+                f"{where}: {self.columns.labels!r} holds words that may be no label. Say "
+                f"{'; or '.join(ways)}"
             )
+
+    def _look_alike(self, where: str) -> tuple[str, ...]:
+        """Return notes on labels that look alike; make them one, or ask, as ``alike`` says."""
+        notes = []
+        if respelled := sorted(self.vocabulary.respelled):
+            names = counted(len(respelled), "label")
+            shown = listed([*map(repr, respelled)], 3)
+            notes.append(f"{names} in two Unicode spellings or with hidden characters: {shown}")
+        groups = [] if self.vocabulary.closed else alike_names(self.vocabulary.numbers)
+        if not groups or self.alike == "several":
+            return tuple(notes)
+        shown = "; ".join(" and ".join(map(repr, group)) for group in groups[:5])
+        if self.alike is None:
+            raise DataError(
+                f"{where}: labels that look alike: {shown}; give `--set alike=one` if they are "
+                "one label, or `--set alike=several` if they differ"
+            )
+        uses = Counter(np.concatenate([rows.numbers for rows in self.present]).tolist())
+        for group in groups:
+            self.vocabulary.merge(group, max(group, key=lambda n: uses[self.vocabulary.numbers[n]]))
+        return (*notes, f"read as one label each: {shown}")
 
     def _look_for_blanks(self, where: str) -> tuple[str, ...]:
         """Raise a DataError where blanks seem to part the labels of a cell, and nothing else does.
@@ -286,7 +329,12 @@ class TableBuilder:
         layout = self.columns
         if layout.labels is None:
             *parts, minus_ones = read_one_hot(
-                batch, layout.one_hot, at, soft=self.soft_columns, minus_one=self.minus_one
+                batch,
+                layout.one_hot,
+                at,
+                soft=self.soft_columns,
+                minus_one=self.minus_one,
+                meanings=self.states,
             )
             held: tuple[list[Any], ...] = (self.present, self.unknown, self.soft, self.shares)
             for rows, part in zip(held, parts, strict=True):
@@ -294,6 +342,8 @@ class TableBuilder:
             self.minus_ones = self.minus_ones or minus_ones
             return
         present = self._named(batch, layout.labels, at, self.words)
+        for header in layout.more_labels:
+            present = present.union(self._named(batch, header, at, self.words))
         if layout.soft is not None and layout.shares is not None:
             soft, column = self._named(batch, layout.soft, at), batch.column(layout.shares)
             self.soft.append(soft)
@@ -316,7 +366,8 @@ class TableBuilder:
         everything: bool = False,
     ) -> SparseRows:
         column = batch.column(header)
-        rows = read_lists(column, header, self.vocabulary, at, self.separator, words)
+        strict = not self.separated
+        rows = read_lists(column, header, self.vocabulary, at, self.separator, words, strict)
         if rows.everything.any() and not everything:
             raise DataError(f"{at(int(rows.everything.argmax()))}: '*' is for 'unknown' only")
         return rows

@@ -5,36 +5,34 @@ Lines) means that nothing is known of the image; an empty one means "none of the
 """
 
 import csv
-import io
 import json
 import os
-import re
-import shlex
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from io import SEEK_END
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 from pyarrow import csv as arrow_csv
 
 from labelwise.base.storage import LocalStorage
 from labelwise.base.table_files import with_text
-from labelwise.base.text import FORMULA, counted, first_line, from_cell
-from labelwise.errors import DataError, SettingsError
+from labelwise.base.text import FORMULA, counted, first_line, from_cell, listed, one_line
+from labelwise.errors import DataError, QuestionError, SettingsError
 from labelwise.pictures.decode import IMAGE_SUFFIXES
 from labelwise.tables.columns import (
     STATES,
-    USUAL_LABELS,
     USUAL_PATHS,
-    WORDS,
+    ColumnNames,
     MinusOne,
     TableColumns,
     Vocabulary,
@@ -42,17 +40,26 @@ from labelwise.tables.columns import (
     folded,
     holds_states,
 )
+from labelwise.tables.reading import (
+    OUT,
+    Cells,
+    Choice,
+    Reading,
+    as_list,
+    as_setting,
+    mark_points,
+    readings,
+)
 from labelwise.tables.rows import inner, label_names, parse_json, require_file
-from labelwise.tables.table import SPLIT_WORDS, LabelTable
-from labelwise.tables.table_builder import TableBuilder
+from labelwise.tables.table import SPLITS, LabelTable
+from labelwise.tables.table_builder import Alike, TableBuilder
+from labelwise.tables.text_files import TextFile, frame_of, open_text
 
 BLOCK_BYTES = 1 << 22
-DELIMITERS = {".csv": ",", ".tsv": "\t"}
 BATCH_ROWS = 16384
 BATCH_BYTES = 1 << 26
 READ_BYTES = 1 << 20
 MOST_COLUMNS = 100_000  # each takes 9 kB of memory while it is read
-EXCEL_DELIMITER = re.compile(rb"(?:\xef\xbb\xbf)?sep=([;,\t])\r?\n", re.IGNORECASE)
 MOST_LINES = 100  # that one row may go on over, where a file is broken
 SHOWN, SHOWN_TEXT = 10, 80  # broken lines, and letters of each
 
@@ -72,74 +79,48 @@ class TabularFile:
     meanings: Mapping[str, str] = field(default_factory=dict)
     text_only: bool = False
     left_out: list[str] = field(default_factory=list)  # once the batches were read
+    notes: tuple[str, ...] = ()
 
 
 def open_delimited(
-    path: Path, delimiter: str | None = None, skip_broken: bool = False
+    path: Path,
+    delimiter: str | None = None,
+    skip_broken: bool = False,
+    encoding: str | None = None,
+    header: int | None = None,
 ) -> TabularFile:
     """Return the table in a .csv, .tsv or .txt file with a header line.
 
-    Excel's ``sep=;`` may name the delimiter; that of .txt is in its header.
+    Encoding, delimiter and the header's line are found by its first lines, unless they are given.
     """
-    with path.open("rb") as stream:
-        first = stream.readline(BLOCK_BYTES)
-        if (named := EXCEL_DELIMITER.fullmatch(first)) is not None:
-            first = stream.readline(BLOCK_BYTES)
-            delimiter = delimiter or named[1].decode()
-    try:
-        line = first.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        line = "\0"
-    if "\0" in line:  # every second byte of UTF-16
-        raise DataError(f"{path.name}: the file must be UTF-8 text; save it as UTF-8")
-    if delimiter is None:
-        marks = [mark for mark in "\t,;" if mark in line]
-        delimiter = DELIMITERS.get(path.suffix.lower())
-        if delimiter is None and len(marks) > 1:
-            raise DataError(
-                f"{path.name}: its columns could be separated by {' or '.join(map(repr, marks))}; "
-                f"say which, as in `--set {_setting('delimiter', marks[0])}`"
-            )
-        delimiter = delimiter or (*marks, ",")[0]
-    if "\n" not in line and "\r" in line.rstrip("\r"):
-        way_out = "save the table with the line ends of Unix or Windows"
-        raise DataError(f"{path.name}: its lines end with a carriage return alone; {way_out}")
-    try:
-        header = next(csv.reader([line], delimiter=delimiter, strict=True), [])
-    except csv.Error as error:
-        raise DataError(f"{path.name}: the header cannot be read ({error})") from None
-    if not any(name.strip() for name in header):
-        raise DataError(f"{path.name}: the table is empty")
-    if len(header) > MOST_COLUMNS or len(first) == BLOCK_BYTES:
+    text = open_text(path, encoding)
+    frame = frame_of(text, path, delimiter, header)
+    names = frame.header
+    if len(names) > MOST_COLUMNS:
         raise DataError(
-            f"{path.name}: a table may have {MOST_COLUMNS:,} columns, whose names take "
-            f"{BLOCK_BYTES:,} bytes; name the labels of each image in one column `labels` instead"
+            f"{path.name}: a table may have {MOST_COLUMNS:,} columns; name the labels of each "
+            "image in one column `labels` instead"
         )
-    other = next((mark for mark in ";\t," if mark in header[0]), None)
-    if len(header) == 1 and other is not None:
-        raise DataError(
-            f"{path.name}: the header is one column, {header[0]!r}; if {other!r} parts the "
-            f"columns, give `--set {_setting('delimiter', other)}`"
-        )
-    written = {from_cell(name): name for name in header}
-    layout = _Layout(path, delimiter, len(header), named is not None)
+    layout = _Layout(path.name, text, frame.delimiter, len(names), frame.above)
     left_out: list[str] = []
-    batches = partial(_delimited_batches, layout, written, left_out if skip_broken else None)
-    return TabularFile(list(map(from_cell, header)), batches, text_only=True, left_out=left_out)
+    batches = partial(_delimited_batches, layout, names, left_out, skip_broken)
+    stated = list(map(from_cell, names))
+    return TabularFile(stated, batches, text_only=True, left_out=left_out, notes=frame.notes)
 
 
 @dataclass(frozen=True)
 class _Layout:
-    """How a delimited file is written; ``above`` says that a line stands above its header."""
+    """How a delimited file is written; the header ends with line ``above``."""
 
-    path: Path
+    name: str
+    text: TextFile
     delimiter: str
     columns: int
-    above: bool
+    above: int
 
     def records(self) -> Iterator[tuple[int, bytes, bool]]:
         """Yield the line that each row begins at, its bytes, and whether it is a whole row."""
-        with self.path.open("rb") as stream:
+        with self.text.open() as stream:
             source = enumerate(stream, 1)
             lines: deque[tuple[int, bytes]] = deque()
             while first := lines.popleft() if lines else next(source, None):
@@ -191,7 +172,7 @@ class _Layout:
     def require_whole(self) -> None:
         if broken := self.broken():
             raise DataError(
-                f"{self.path.name}: {self.complaint(broken)}. Put quotes around a cell that holds "
+                f"{self.name}: {self.complaint(broken)}. Put quotes around a cell that holds "
                 f'{self.delimiter!r}, as in "dog{self.delimiter}beach", correct the lines, or '
                 "leave them out with `--skip-broken`"
             )
@@ -210,58 +191,81 @@ def _from_cells(columns: Sequence[Any]) -> list[Any]:
     return [pc.replace_substring_regex(column, start, r"\1") for column in columns]
 
 
-def _setting(option: str, mark: str) -> str:
-    return f"{option}=tab" if mark == "\t" else f"'{option}={mark}'"
-
-
 def _delimited_batches(
-    layout: _Layout, written: Mapping[str, str], left_out: list[str] | None, wanted: list[str]
+    layout: _Layout, names: Sequence[str], left_out: list[str], skip_broken: bool, wanted: list[str]
 ) -> Iterator[Any]:
-    """Yield the rows below the header; broken lines are an error, or named in ``left_out``."""
-    path, looked = layout.path, left_out is not None
-    source: Any = path
-    if left_out is not None and (broken := layout.broken()):
+    """Yield the rows below the header; broken lines are an error, or named in ``left_out``.
+
+    Rows in which all wanted cells are empty, as spreadsheets write below a table, are left out.
+    """
+    looked, source, above = skip_broken, layout.text.source, layout.above
+    left_out.clear()
+    if skip_broken and (broken := layout.broken()):
         left_out[:] = [f"left out: {layout.complaint(broken)}"]
-        rows = (content for _, content, whole in layout.records() if whole)
-        source = io.BytesIO(b"".join(rows))
-    headers = [written[name] for name in wanted]
+        source = b"".join(content for _, content, whole in layout.records() if whole)
+    places = {from_cell(name): str(place) for place, name in reversed([*enumerate(names)])}
+    columns = [places[name] for name in wanted]
     reading = arrow_csv.ReadOptions(
-        block_size=BLOCK_BYTES, use_threads=False, skip_rows=int(layout.above)
+        block_size=BLOCK_BYTES,
+        use_threads=False,
+        skip_rows=above,
+        column_names=list(map(str, range(len(names)))),
     )
     parsing = arrow_csv.ParseOptions(delimiter=layout.delimiter, newlines_in_values=True)
     converting = arrow_csv.ConvertOptions(
-        column_types=dict.fromkeys(headers, pa.string()),
-        include_columns=headers,
+        column_types=dict.fromkeys(columns, pa.string()),
+        include_columns=columns,
         strings_can_be_null=False,
     )
+    empty = 0
     try:
-        with arrow_csv.open_csv(source, reading, parsing, converting) as reader:
+        stream = source if isinstance(source, Path) else pa.BufferReader(source)
+        with arrow_csv.open_csv(stream, reading, parsing, converting) as reader:
             for batch in reader:
                 # A cell goes on over a line behind a quote that is not closed, too.
                 cells = pa.chunked_array(batch.columns, pa.string())
                 if not looked and pc.any(pc.match_substring(cells, "\n")).as_py():
                     looked = True
                     layout.require_whole()
-                yield pa.record_batch(_from_cells(batch.columns), wanted)
+                batch = pa.record_batch(_from_cells(batch.columns), wanted)
+                blank = _blank_rows(batch)
+                if blank is not None:
+                    empty += int(blank.sum())
+                    batch = batch.filter(pa.array(~blank))
+                yield batch
     except pa.ArrowInvalid as error:
-        text = first_line(error)
-        if "utf8" in text.lower():
-            text = f"line {_first_line_not_utf8(path)} is not UTF-8 text; save the table as UTF-8"
-        elif left_out is None:
+        if not skip_broken:
             layout.require_whole()
-        raise DataError(f"{path.name}: the table cannot be read ({text})") from None
-    except pa.ArrowKeyError as error:
-        raise DataError(f"{path.name}: the header cannot be read ({error})") from None
+        reason = first_line(error)
+        if "Empty CSV" in reason:
+            return
+        raise DataError(f"{layout.name}: the table cannot be read ({reason})") from None
+    if empty:
+        left_out.append(f"left out: {counted(empty, 'row')} of only empty cells")
 
 
-def _first_line_not_utf8(path: Path) -> int | str:
-    with path.open("rb") as stream:
-        for number, line in enumerate(stream, 1):
-            try:
-                line.decode()
-            except UnicodeDecodeError:
-                return number
-    return "one"  # the file has changed since
+def _blank_rows(batch: Any) -> NDArray[np.bool_] | None:
+    """Return which rows hold nothing but blanks, None if no row does."""
+    blank: NDArray[np.bool_] | None = None
+    for column in batch.columns:
+        empty = np.asarray(pc.equal(pc.binary_length(column), 0))
+        blank = empty if blank is None else blank & empty
+        if not blank.any():
+            return None
+    return blank
+
+
+def open_json(path: Path) -> TabularFile:
+    """Return the table in a .json file: an array of objects, one for each photo."""
+    rows = parse_json(path.read_bytes(), path.name)
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise DataError(f"{path.name}: must hold an array of objects, one for each photo")
+    if not rows:
+        raise DataError(f"{path.name}: the table is empty")
+    numbered = list(enumerate(rows, 1))
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    batches = partial(_json_batches, path, {*columns}, lambda: iter(numbered), "row")
+    return TabularFile(columns, batches, text_only=True)
 
 
 def open_jsonlines(path: Path) -> TabularFile:
@@ -270,7 +274,8 @@ def open_jsonlines(path: Path) -> TabularFile:
     if first is None:
         raise DataError(f"{path.name}: the table is empty")
     columns = list(first[1])
-    return TabularFile(columns, partial(_json_batches, path, {*columns}), text_only=True)
+    batches = partial(_json_batches, path, {*columns}, partial(json_objects, path), "line")
+    return TabularFile(columns, batches, text_only=True)
 
 
 def json_objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -285,13 +290,20 @@ def json_objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
                 yield number, row
 
 
-def _json_batches(path: Path, columns: set[str], headers: list[str]) -> Iterator[Any]:
-    rows = json_objects(path)
+def _json_batches(
+    path: Path,
+    columns: set[str],
+    objects: Callable[[], Iterator[tuple[int, dict[str, Any]]]],
+    unit: str,
+    headers: list[str],
+) -> Iterator[Any]:
+    rows = objects()
     while chunk := list(islice(rows, BATCH_ROWS)):
         for number, row in chunk:
             if strange := row.keys() - columns:
                 raise DataError(
-                    f"{path.name}, line {number}: the key {min(strange)!r} is not in the first line"
+                    f"{path.name}, {unit} {number}: the key {min(strange)!r} is not in the first "
+                    "line"
                 )
         arrays = []
         for name in headers:
@@ -300,14 +312,14 @@ def _json_batches(path: Path, columns: set[str], headers: list[str]) -> Iterator
             if len(kinds) > 1 and not kinds <= {int, float}:
                 number = next(n for n, row in chunk if type(row.get(name)) is not type(values[0]))
                 raise DataError(
-                    f"{path.name}, line {number}: {name!r} must be of one kind in all lines"
+                    f"{path.name}, {unit} {number}: {name!r} must be of one kind in all lines"
                 )
             try:
                 arrays.append(pa.array(values))
             except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, UnicodeEncodeError):
                 raise DataError(
-                    f"{path.name}, lines {chunk[0][0]} to {chunk[-1][0]}: {name!r} must hold plain "
-                    "values or lists of names"
+                    f"{path.name}, {unit}s {chunk[0][0]} to {chunk[-1][0]}: {name!r} must hold "
+                    "plain values or lists of names"
                 ) from None
         yield pa.record_batch(arrays, headers)
 
@@ -380,19 +392,18 @@ def _parquet_batches(
         raise DataError(f"{name}: the table cannot be read ({first_line(error)})") from None
 
 
-NUMBER = re.compile(r"[-+]?[0-9.]+(e[-+]?[0-9]+)?", re.IGNORECASE)
-CODES = re.compile(r"\d+( \d+)+")  # class numbers, several in a cell
-SAMPLE = 1000  # rows that a proposal is made from
+SAMPLE_ROWS = 20_000  # that are looked at before a table is read; all of it where they leave doubt
+TRIED_ROWS = 100_000  # with which a reading is tried before a person is asked
 MOST_SEARCHED = 100_000  # files that are looked at for the suffix of photos
-PROPOSED = re.compile(
-    "--skip-broken|(columns|ignore|separator|delimiter|skip_broken|means_none)[=.]"
-)
-LIKELY_LABELS = {"finding", "findings", "class", "category", "species", "diagnosis"}
+EXAMPLES = 3  # rows whose labels are shown for each reading
 
 TABULAR: dict[str, Callable[[Path], TabularFile]] = {
     ".csv": open_delimited,
     ".tsv": open_delimited,
     ".txt": open_delimited,
+    ".xlsx": open_delimited,
+    ".gz": open_delimited,
+    ".json": open_json,
     ".jsonl": open_jsonlines,
     ".ndjson": open_jsonlines,
     ".parquet": open_parquet,
@@ -403,9 +414,9 @@ TABULAR: dict[str, Callable[[Path], TabularFile]] = {
 def read_tables(
     path: Path | Sequence[tuple[Path, str | None]],
     *,
-    columns: Mapping[str, str] | None = None,
+    columns: ColumnNames | None = None,
     names: Sequence[str] | str | Path | None = None,
-    separator: str | None = None,
+    separator: str | Sequence[str] | None = None,
     ignore: Sequence[str] | str = (),
     root: str | Path | None = None,
     delimiter: str | None = None,
@@ -417,64 +428,265 @@ def read_tables(
     means_none: Sequence[str] | str | None = None,
     means_unknown: Sequence[str] | str | None = None,
     skip_broken: bool = False,
+    encoding: str | None = None,
+    header: int | None = None,
+    one_hot: Sequence[str] | None = None,
+    present: Sequence[str] | str = (),
+    absent: Sequence[str] | str = (),
+    splits: Mapping[str, str] | None = None,
+    alike: Alike | None = None,
 ) -> LabelTable:
     """Return the table of one file, or of several with the split each stands for, or None.
 
+    What the options leave open is settled by the one reading that explains every cell; where there
+    are several, a DataError shows them side by side, each with the options that choose it.
+
     Image paths start from ``root`` (the files' folder) and end in ``extension``. ``soft`` allows
-    shares between 0 and 1 in the label columns, ``minus_one`` says what -1 means there.
-    ``means_none`` and ``means_unknown`` are words that are not labels; with ``levels="/"`` a label
-    a/b says a too. ``skip_broken`` leaves lines out that are not rows.
+    shares between 0 and 1 in the label columns, ``minus_one`` says what -1 means there, ``present``
+    and ``absent`` are words that mean 1 and 0. ``means_none`` and ``means_unknown`` are words that
+    are not labels; with ``levels="/"`` a label a/b says a too. ``one_hot`` names the columns that
+    are labels of their own. ``splits`` maps words to train, val, test or out. ``alike`` says
+    whether labels that differ only in case are one. ``skip_broken`` leaves lines out that are not
+    rows; ``header`` is the number of the line with the names of the columns.
     """
-    files = [(path, None)] if isinstance(path, Path) else path
-    options: dict[str, Any] = {"columns": columns or {}, "ignore": ignore, "separator": separator}
-    options |= {"delimiter": delimiter, "extension": extension, "skip_broken": skip_broken}
-    if separator == "":
+    files = [(path, None)] if isinstance(path, Path) else list(path)
+    if not files:
+        raise DataError("there is no table to read")
+    if separator in ("", []):
         raise SettingsError("separator must not be empty")
     delimiter = "\t" if delimiter == "tab" else delimiter
     if delimiter is not None and (len(delimiter) != 1 or not delimiter.isascii()):
         raise SettingsError(f"delimiter must be one character or 'tab', got {delimiter!r}")
-    ignore = [ignore] if isinstance(ignore, str) else ignore
-    given = label_names(names)
+    for word, meaning in (splits or {}).items():
+        if meaning not in (*SPLITS, OUT):
+            raise SettingsError(f"splits.{word} must be train, val, test or out, got {meaning!r}")
+    given: dict[str, Any] = {
+        "columns": dict(columns or {}),
+        "ignore": [ignore] if isinstance(ignore, str) else list(ignore),
+        "names": label_names(names),
+        "separator": separator,
+        "extension": extension,
+        "soft": soft,
+        "minus_one": minus_one,
+        "levels": levels,
+        "means_none": means_none,
+        "means_unknown": means_unknown,
+        "one_hot": one_hot,
+        "present": present,
+        "absent": absent,
+        "splits": splits,
+        "alike": alike,
+    }
+    written = (delimiter, skip_broken, encoding, header)
+    streams = [open_tabular(require_file(file), *written) for file, _ in files]
+    reader = _Reader(files, streams, given, root, called)
+    try:
+        if (table := reader.read(SAMPLE_ROWS)) is not None:
+            return table
+    except DataError:
+        if reader.saw_all:
+            raise
+    return cast(LabelTable, reader.read(None))
+
+
+@dataclass
+class _Reader:
+    """Looks at files, settles how they are read, and reads them so; or asks."""
+
+    files: Sequence[tuple[Path, str | None]]
+    streams: Sequence[TabularFile]
+    given: dict[str, Any]
+    root: str | Path | None
+    called: str | None
+    saw_all: bool = False
+
+    @property
+    def base(self) -> Path:
+        return Path(self.root or os.path.commonpath([file.parent for file, _ in self.files]))
+
+    def read(self, sample: int | None) -> LabelTable | None:
+        """Return the table; None if rows that were not looked at may be read in another way."""
+        cells = self.look(sample)
+        stream, text_only = self.streams[0], self.streams[0].text_only
+        given = self.given
+        stated = {
+            meaning: header
+            for meaning, header in stream.meanings.items()
+            if meaning not in stream.header and header not in given["ignore"]
+        }
+        given = {**given, "columns": stated | given["columns"]}
+        if stream.class_names is not None and any(map(stream.class_names, stream.header)):
+            given["classes"] = True
+        found, clear = readings(cells, given, text_only)
+        if not clear:
+            if not self.saw_all:
+                return None
+            self.ask(found, given, cells)
+        chosen = found[0]
+        options = _laid_over(given, chosen.options)
+        suffix = self._suffix(cells, options)
+        table = self.build({**options, "extension": options["extension"] or suffix})
+        if not self.saw_all and given["names"] is None and not options["separator"]:
+            known = {name: 1 for name in table.space.names}
+            if options["one_hot"] is None and mark_points(known, options) != [Choice()]:
+                return None
+        notes = [note for note in chosen.notes if note]
+        if suffix:
+            notes.append(f"the names of photos get the suffix {suffix}")
+        written = [note for stream in self.streams for note in (*stream.notes, *stream.left_out)]
+        return table.noted(*written, *(["; ".join(notes)] if notes else []))
+
+    def look(self, sample: int | None) -> list[Cells]:
+        """Return the distinct cells of each column in the first rows, or in all."""
+        self.saw_all = True
+        cells: dict[str, Cells] = {}
+        for stream in self.streams:
+            for place, name in enumerate(stream.header, 1):
+                cells.setdefault(name, Cells(name, place))
+            rows = 0
+            for batch in stream.batches(list(dict.fromkeys(stream.header))):
+                part = batch if sample is None else batch.slice(0, sample - rows)
+                for name in dict.fromkeys(stream.header):
+                    cells[name].add(part.column(name))
+                rows += part.num_rows
+                if sample is not None and rows >= sample:
+                    self.saw_all = False
+                    break
+        return list(cells.values())
+
+    def build(self, options: Mapping[str, Any], most: int | None = None) -> LabelTable:
+        """Return the table as the options say, and nothing else; of its first rows if wanted."""
+        builder: TableBuilder | None = None
+        for (file, split), stream in zip(self.files, self.streams, strict=True):
+            layout = layout_of(
+                stream, file.name, options["columns"], options["ignore"], options["one_hot"]
+            )
+            known = known_labels(stream, layout, options["names"])
+            first = self.files[0][0].name
+            if builder is None:
+                builder = _builder(file.name, layout, known, options)
+            elif layout != builder.columns:
+                raise DataError(f"{file.name} and {first} must have the same columns")
+            elif known is not None and known != list(builder.vocabulary.numbers):
+                raise DataError(f"{file.name} and {first} must have the same classes")
+            inside = os.path.relpath(file.parent, self.base) if self.root is None else "."
+            prefix = "" if inside == "." or layout.image is not None else f"{inside}/"
+            where = {"split": split, "prefix": prefix, "extension": options["extension"]}
+            rows = 0
+            for batch in stream.batches(layout.headers()):
+                builder.add(batch, file.name, rows, **where)
+                rows += batch.num_rows
+                if most is not None and rows >= most:
+                    break
+        return cast(TableBuilder, builder).finish(self.base, self.called or self.files[0][0].stem)
+
+    def ask(self, found: Sequence[Reading], given: Mapping[str, Any], cells: list[Cells]) -> None:
+        """Raise a DataError with the readings side by side, each tried on these files."""
+        lines, failures = [], []
+        for reading in found:
+            options = _laid_over(given, reading.options)
+            suffix = self._suffix(cells, options)
+            try:
+                table = self.build(
+                    {**options, "extension": options["extension"] or suffix}, TRIED_ROWS
+                )
+            except (DataError, SettingsError) as error:
+                failures.append(error)
+                continue
+            settling = reading.settling
+            again, clear = readings(cells, _laid_over(given, settling), self.streams[0].text_only)
+            if not clear or _laid_over(settling, again[0].options) != _laid_over(
+                settling, reading.options
+            ):
+                settling = reading.options
+            phrase = f"{reading.phrase}: " if reading.phrase else ""
+            command = " ".join(map(as_setting, settling, settling.values()))
+            lines.append(f"{phrase}{_examples(table)}: `{command}`")
+        if not lines:
+            raise failures[0]
+        name = one_line(self.files[0][0].name)
+        ways = "\n".join(f"  {number}. {line}" for number, line in enumerate(lines, 1))
+        many = f"the table can be read in {len(lines)} ways"
+        start = many if len(lines) > 1 else "this reading explains every cell, but is not certain"
+        end = "say which" if len(lines) > 1 else "confirm it"
+        raise QuestionError(f"{name}: {start}; {end} by adding its options to the command:\n{ways}")
+
+    def _suffix(self, cells: Sequence[Cells], options: Mapping[str, Any]) -> str:
+        """Return the suffix that the names of photos lack, where files of one suffix fit."""
+        by_name = {column.name.strip(): column for column in cells}
+        usual = [name for name in by_name if folded(name) in USUAL_PATHS]
+        name = options["columns"].get("path", (usual or [""])[0])
+        texts = by_name[name].texts if name in by_name else []
+        if options["extension"] or not texts or any(Path(text).suffix for text in texts):
+            return ""
+        try:
+            files = map(Path, islice(LocalStorage(self.base).files(), MOST_SEARCHED))
+            stem = texts[0].rpartition("/")[2]
+            suffixes = {file.suffix for file in files if file.stem == stem}
+        except DataError:
+            return ""
+        return suffixes.pop() if len(suffixes) == 1 and suffixes <= IMAGE_SUFFIXES else ""
+
+
+def _laid_over(options: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(options)
+    for key, value in more.items():
+        merged[key] = {**(merged.get(key) or {}), **value} if isinstance(value, dict) else value
+    return merged
+
+
+def _builder(
+    where: str, layout: TableColumns, known: list[str] | None, options: Mapping[str, Any]
+) -> TableBuilder:
     words = None
-    if means_none is not None or means_unknown is not None:
+    if options["means_none"] is not None or options["means_unknown"] is not None:
         words = {
             word.strip().casefold(): meaning
-            for meaning, listed in (("none", means_none or ()), ("unknown", means_unknown or ()))
-            for word in ([listed] if isinstance(listed, str) else listed)
+            for meaning in ("none", "unknown")
+            for word in as_list(options[f"means_{meaning}"])
         }
-    base = Path(root or os.path.commonpath([file.parent for file, _ in files]))
-    builder: TableBuilder | None = None
-    asks = words is None and given is None
-    for file, split in files:
-        with _with_command(require_file(file), options, asks):
-            stream = open_tabular(file, delimiter, skip_broken)
-            layout = layout_of(stream, file.name, columns, ignore)
-        known = known_labels(stream, layout, given)
-        if builder is None:
-            if soft and layout.labels is not None:
-                raise SettingsError(
-                    f"{file.name}: soft=true is for one column per label; beside a column "
-                    f"{layout.labels!r} soft labels are in the columns 'soft' and 'shares'"
-                )
-            if minus_one is not None and layout.labels is not None:
-                raise SettingsError(f"{file.name}: minus_one is for one column per label")
-            names_of_rows = Vocabulary(known, levels)
-            builder = TableBuilder(layout, names_of_rows, separator, soft, minus_one, words)
-        elif layout != builder.columns:
-            raise DataError(f"{file.name} and {files[0][0].name} must have the same columns")
-        elif known is not None and known != list(builder.vocabulary.numbers):
-            raise DataError(f"{file.name} and {files[0][0].name} must have the same classes")
-        inside = os.path.relpath(file.parent, base) if root is None else "."
-        prefix = "" if inside == "." or layout.image is not None else f"{inside}/"
-        rows = 0
-        with _with_command(file, options, asks):
-            for batch in stream.batches(layout.headers()):
-                builder.add(batch, file.name, rows, split=split, prefix=prefix, extension=extension)
-                rows += batch.num_rows
-    if builder is None:
-        raise DataError("there is no table to read")
-    with _with_command(file, options, asks):
-        return builder.finish(base, called or files[0][0].stem).noted(*stream.left_out)
+    states = dict(STATES)
+    for key, state in (("present", 1), ("absent", 0), ("means_unknown", -1), ("means_none", 0)):
+        states |= {word.strip().lower(): state for word in as_list(options[key])}
+    if layout.labels is not None:
+        if options["soft"]:
+            raise SettingsError(
+                f"{where}: soft=true is for one column per label; beside a column "
+                f"{layout.labels!r} soft labels are in the columns 'soft' and 'shares'"
+            )
+        for key in ("minus_one", "present", "absent"):
+            if options[key]:
+                raise SettingsError(f"{where}: {key} is for one column per label")
+    return TableBuilder(
+        layout,
+        Vocabulary(known, options["levels"]),
+        options["separator"],
+        options["soft"],
+        options["minus_one"],
+        words,
+        states,
+        options["splits"],
+        options["alike"],
+    )
+
+
+def _examples(table: LabelTable) -> str:
+    """Return the labels of the first rows, and of one with labels if these have none."""
+    rows = list(range(min(len(table), EXAMPLES)))
+    sizes = table.present.sizes()
+    for row in np.flatnonzero(sizes > 1)[:1].tolist():
+        rows = sorted({*rows[: EXAMPLES - 1], row}) if row not in rows else rows
+    names = table.space.names
+    shown = []
+    for row in rows:
+        labels = listed([one_line(names[label]) for label in table.present.row(row)], 5)
+        unknown = len(table.unknown.row(row))
+        if unknown == len(names):
+            labels = "unknown"
+        elif unknown:
+            labels = f"{labels or 'none'}, {unknown} unknown"
+        shown.append(f"{one_line(table.ids[row])} = {labels or 'none'}")
+    return "; ".join(shown)
 
 
 def known_labels(
@@ -489,17 +701,21 @@ def known_labels(
 
 
 def layout_of(
-    stream: TabularFile, where: str, columns: Mapping[str, str] | None, ignore: Sequence[str]
+    stream: TabularFile,
+    where: str,
+    columns: ColumnNames | None,
+    ignore: Sequence[str],
+    one_hot: Sequence[str] | None = None,
 ) -> TableColumns:
     """Return what the columns mean; one called as labels usually are may be a label's own."""
-    stated = {
+    stated: dict[str, Any] = {
         meaning: header
         for meaning, header in stream.meanings.items()
         if meaning not in stream.header and header not in ignore
     }
     stated |= columns or {}
     find = partial(find_columns, stream.header, where, stated, ignore, stream.text_only)
-    layout = find()
+    layout = find(one_hot=one_hot)
     if layout.labels is not None and any(repr(layout.labels) in note for note in layout.taken):
         batch = next(stream.batches([layout.labels]), None)
         if batch is not None and holds_states(batch.column(0)):
@@ -507,109 +723,22 @@ def layout_of(
     return layout
 
 
-@contextmanager
-def _with_command(file: Path, given: Mapping[str, Any], asks: bool) -> Iterator[None]:
-    """Add all options that the first rows call for to an error that asks for one of them."""
-    try:
-        yield
-    except DataError as error:
-        text, options, delimiter = str(error), [], given["delimiter"]
-        if not PROPOSED.search(text):
-            raise
-        broken = "--skip-broken" in text or given["skip_broken"]
-        try:
-            if file.suffix.lower() == ".csv" and delimiter is None:
-                with file.open("rb") as content:
-                    header = content.readline(BLOCK_BYTES).decode("utf-8-sig", "replace")
-                marks = (mark for mark in ";\t" if mark in header and "," not in header)
-                delimiter = next(marks, None)
-            if delimiter is not None:
-                options.append(f"delimiter={'tab' if delimiter == chr(9) else delimiter}")
-            options += ["skip_broken=true"] if broken else []
-            stream = open_tabular(file, delimiter, broken)
-            batch = next(stream.batches(list(stream.header))).slice(0, SAMPLE)
-            options += proposed(batch, given, file.parent, asks)
-        except (DataError, KeyError, StopIteration, OSError, pa.ArrowException):
-            raise error from None
-        if len(options) < 2:
-            raise
-        command = " ".join(f"--set {shlex.quote(option)}" for option in options)
-        raise DataError(f"{text}. All that this table seems to need: `{command}`") from None
-
-
-def proposed(batch: Any, given: Mapping[str, Any], folder: Path, asks: bool) -> list[str]:
-    """Return options under which the first rows of a table would be read, as far as can be seen."""
-    cells = {
-        name: [str(cell).strip() for cell in column.to_pylist() if cell not in (None, "")]
-        for name, column in zip(batch.schema.names, batch.columns, strict=True)
-        if not pa.types.is_nested(column.type) and not pa.types.is_binary(column.type)
-    }
-    columns = {name: name for name in ("path", "labels") if name in cells} | given["columns"]
-    ignored = [given["ignore"]] if isinstance(given["ignore"], str) else given["ignore"]
-    free = [name for name in cells if name not in (*columns.values(), *ignored, "split", "group")]
-
-    def photos(name: str) -> bool:
-        return bool(cells[name]) and all(
-            Path(cell).suffix.lower() in IMAGE_SUFFIXES for cell in cells[name]
-        )
-
-    usual = [name for name in free if folded(name) in USUAL_PATHS]
-    unique = [name for name in free if cells[name] and len({*cells[name]}) == batch.num_rows]
-    for name in [*filter(photos, free), *usual, *unique][:1]:
-        columns.setdefault("path", name)
-    splits = [
-        name
-        for name in free
-        if folded(name) == "split" and {cell.lower() for cell in cells[name]} <= SPLIT_WORDS.keys()
-    ]
-    free = [name for name in free if name != columns.get("path") and name not in splits]
-    states = [name for name in free if all(cell.lower() in STATES for cell in cells[name])]
-    called = [name for name in free if folded(name) in USUAL_LABELS | LIKELY_LABELS]
-    texts = free if len(free) == 1 else [name for name in free if name not in unique]
-    others = [name for name in texts if name not in called]
-    others.sort(key=lambda name: all(map(NUMBER.fullmatch, cells[name])))  # words first
-    texts = [name for name in (*called, *others) if name not in states]
-    options = [f"columns.path={columns['path']}"] if columns.get("path", "path") != "path" else []
-    options += [f"columns.split={splits[0]}"] if splits else []
-    labels = columns.get("labels") or (texts[0] if texts and not states else None)
-    if labels is not None:
-        options += [f"columns.labels={labels}"] if labels != "labels" else []
-        inside = cells.get(labels, [])
-        marks = [mark for mark in "|,;" if any(mark in cell for cell in inside)]
-        by_blanks = not marks and any(map(CODES.fullmatch, inside))
-        separator = given["separator"] or (" " if by_blanks else (marks or "|")[0])
-        if given["separator"] or separator != "|":
-            options.append(f"separator={separator}")
-        words = {word.strip() for cell in inside for word in cell.split(separator)}
-        for meaning in ("none", "unknown") if asks else ():
-            matching = sorted(word for word in words if WORDS.get(word.casefold()) == meaning)
-            listed = ",".join(map(json.dumps, matching))
-            options += [f"means_{meaning}=[{listed}]"] if matching else []
-    elif others := [*ignored, *(name for name in free if name not in states)]:
-        options.append(f"ignore=[{','.join(map(json.dumps, others))}]")
-    photos_named = cells.get(columns.get("path", ""), [])
-    if given["extension"]:
-        options.append(f"extension={given['extension']}")
-    elif photos_named and not Path(photos_named[0]).suffix:
-        stem, files = (
-            Path(photos_named[0]).name,
-            islice(LocalStorage(folder).files(), MOST_SEARCHED),
-        )
-        suffixes = {file.suffix for file in map(Path, files) if file.stem == stem}
-        options += [f"extension={suffixes.pop()}"] if len(suffixes) == 1 else []
-    return options
-
-
 def open_tabular(
-    file: Path, delimiter: str | None = None, skip_broken: bool = False
+    file: Path,
+    delimiter: str | None = None,
+    skip_broken: bool = False,
+    encoding: str | None = None,
+    header: int | None = None,
 ) -> TabularFile:
     """Return the table in a file, whose format its suffix tells."""
-    opener = TABULAR.get(file.suffix.lower())
+    suffix = Path(file.stem).suffix if file.suffix.lower() == ".gz" else file.suffix
+    opener = TABULAR.get(suffix.lower())
     if opener is None:
         raise DataError(f"{file} must be a table ({', '.join(TABULAR)}), got {file.suffix!r}")
     if opener is open_delimited:
-        return open_delimited(file, delimiter, skip_broken)
-    if delimiter is not None or skip_broken:
-        option = "skip_broken" if delimiter is None else "delimiter"
-        raise SettingsError(f"{file.name}: {option} is for CSV, TSV and TXT files")
+        return open_delimited(file, delimiter, skip_broken, encoding, header)
+    options = {"delimiter": delimiter, "skip_broken": skip_broken, "encoding": encoding}
+    for option, value in {**options, "header": header}.items():
+        if value:
+            raise SettingsError(f"{file.name}: {option} is for CSV, TSV and TXT files")
     return opener(file)

@@ -1,0 +1,965 @@
+"""Which reading of a table explains every cell: what its columns, marks and words mean.
+
+A table is looked at once, as the distinct cells of each column. Every open point (which columns
+name the labels, what separates them, what ``x`` or ``?`` means) has one or several possible
+answers, best first. If each has one, the table is read so, and a note says how. Otherwise the
+combinations are the readings that a person is asked to choose from; each is a set of options.
+"""
+
+import json
+import re
+import shlex
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from itertools import islice, product
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from labelwise.base.text import counted, listed, one_line
+from labelwise.base.yaml_values import parse_assignments
+from labelwise.errors import SettingsError
+from labelwise.pictures.decode import IMAGE_SUFFIXES
+from labelwise.tables.columns import (
+    BRACKETED,
+    LISTS,
+    MEANINGS,
+    PATH_HEADERS,
+    ROW_NUMBERS,
+    STATES,
+    USUAL_LABELS,
+    USUAL_PATHS,
+    WORDS,
+    alike_names,
+    bracketed_list,
+    folded,
+    names_of_joined_labels,
+    spelled,
+)
+from labelwise.tables.table import SPLIT_WORDS
+
+MOST_CELLS = 100_000  # distinct ones of a column that are kept
+MOST_READINGS = 6
+FREE_TEXT = 30  # letters of a cell that is a sentence and no label
+
+LIKELY_LABELS = USUAL_LABELS | {
+    *("finding", "findings", "class", "classes", "category", "categories", "species", "diagnosis"),
+    *("labelname", "labelnames", "classname", "classnames", "tag", "art", "arten", "etikett"),
+    *("etiketten", "klasse", "klassen", "schlagwort", "schlagworte", "etiquette", "etiquettes"),
+    *("etiqueta", "etiquetas", "espece", "especes", "especie", "especies", "annotations"),
+    *("taxon", "taxa", "objects", "content", "contents", "subjects", "attributes", "concepts"),
+}
+# What a column of this name, or with this word in its name, never is: a label.
+RECORDS = {
+    *("id", "patient", "patientid", "subject", "fold", "split", "istrain", "istest", "isval"),
+    *("reviewed", "checked", "verified", "isreviewed", "width", "height", "notes", "note"),
+    *("comment", "comments", "remark", "remarks", "uuid", "url", "md5", "sha256", "timestamp"),
+    *("photographer", "annotator", "rater", "reviewer", "worker", "author", "latitude"),
+    *("longitude", "lat", "lon", "lng", "index", "datetime", "bemerkung", "bemerkungen", "notiz"),
+    *("notizen", "kommentar", "breite", "höhe", "hoehe", "fotograf", "geprüft", "geprueft"),
+    *("datum", "remarque", "remarques", "commentaire", "largeur", "hauteur", "observaciones"),
+    *("comentario", "comentarios", "ancho", "alto", "fecha", "fotografo", "fotógrafo", "filesize"),
+    *("imageid", "photoid", "objectid", "annotationid", "labelid", "labelids", "classid"),
+    *("categoryid", "speciesid", "taxonid", "standort", "kamera", "gruppe", "groupe", "grupo"),
+    *("group", "groups", "site", "sites", "date", "time", "burst", "sequence", "deployment"),
+    *("observer", "beobachter", "observateur", "gps", "filename", "thumbnail", "isflagged"),
+    *("usage", "subset", "partition", "isvalid", "done", "confidence", "certainty", "doy"),
+}
+MAYBE_RECORDS = {  # which may be a label too
+    *("camera", "station", "location", "source", "status", "year", "month", "day", "hour", "age"),
+    *("sex", "gender", "batch", "session", "user", "author", "flag", "quality", "weather", "set"),
+    *("ort", "lieu", "place", "habitat", "season", "count", "number", "temperature", "altitude"),
+    *("elevation", "size", "rating", "stars", "order", "train"),
+    *("valid", "score", "row", "no", "nr", "part", "phase", "use", "test", "val"),
+}
+SPLIT_NAMES = {"split", "set", "subset", "partition", "usage", "phase", "part", "fold", "dataset"}
+
+PRESENT = {
+    *("1", "true", "yes", "y", "t", "ja", "j", "wahr", "oui", "vrai", "si", "sí", "verdadero"),
+    *("sim", "x", "✓", "✔", "☑", "✅", "present", "positive", "pos", "+", "vero", "on", "•"),
+}
+TICKS = {"x", "✓", "✔", "☑", "✅", "+", "•", "*"}  # beside which an empty cell means absent
+ABSENT = {
+    *("0", "false", "no", "n", "f", "nein", "falsch", "non", "faux", "falso", "não", "nao"),
+    *("✗", "✘", "☐", "❌", "absent", "negative", "neg", "off"),
+}
+MINUS_ONE = {"-1", "-1.0"}
+DASHES = {"-", "–", "—", "--"}
+NO_STATE = {
+    *("?", "??", "na", "n/a", "n.a.", "#n/a", "nan", "null", "unknown", "unklar", "unsure", "k.a."),
+    *("unbekannt", "tbd", "todo", "inconnu", "desconocido", "n.v.", "maybe", "vielleicht"),
+}
+# Words in a column of labels that are no label, and which of the two they rather mean.
+NONE_WORDS = {word for word, meaning in WORDS.items() if meaning == "none"}
+UNKNOWN_WORDS = {word for word, meaning in WORDS.items() if meaning == "unknown"}
+SURELY_NO_LABEL = {"nan", "null", "na", "n.a.", "#n/a", "n/a", "k.a.", "-1", "?", "??", "-", "--"}
+STRONG = ("|", ";", "；", "、", "،")
+COMMAS = (",", "，", "\t", "\n")
+WEAK = ("/", "+", "#", "&", " and ", " und ", " et ", " y ", " und/oder ")
+MARK_NAMES = {"\t": "a tab", "\n": "a line end", " ": "a blank"}
+NUMBER = re.compile(r"[-+]?[0-9]*[.,]?[0-9]+(e[-+]?[0-9]+)?\s*%?", re.IGNORECASE)
+CODES = re.compile(r"\d+([ |,;]+\d+)+")  # class numbers, several in a cell
+INTEGER = re.compile(r"-?\d+")
+DECIMAL = re.compile(r"([01])[.,]0+|([01])00?\s*%")
+OUT = "out"  # what a split value means whose rows are set aside
+
+
+@dataclass
+class Cells:
+    """The distinct cells of one column, without the blanks around them, and their numbers."""
+
+    name: str
+    place: int
+    counts: Counter[str] = field(default_factory=Counter)
+    nulls: int = 0  # of the empty cells: those that the format itself calls unknown
+    nested: bool = False
+    number: bool = False
+    binary: bool = False
+
+    @property
+    def rows(self) -> int:
+        return sum(self.counts.values())
+
+    @property
+    def texts(self) -> list[str]:
+        return [text for text in self.counts if text]
+
+    def add(self, column: Any) -> None:
+        kind = column.type
+        if pa.types.is_struct(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+            self.binary = True
+            return
+        if isinstance(kind, LISTS):
+            self.nested = True
+            column = pc.list_flatten(column)
+        self.number = self.number or pa.types.is_integer(column.type)
+        if pa.types.is_nested(column.type) or len(self.counts) > MOST_CELLS:
+            return
+        self.nulls += column.null_count
+        try:
+            text = pc.fill_null(column.cast(pa.large_string()), "")
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+            self.binary = True
+            return
+        for count in pc.utf8_trim_whitespace(text).value_counts().to_pylist():
+            self.counts[count["values"]] += count["counts"]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One answer to an open point: options, how a question and how a note names it."""
+
+    options: dict[str, Any] = field(default_factory=dict)
+    phrase: str = ""
+    note: str = ""
+    clear: bool = True
+    quiet: bool = False  # the note is only for a reading that has another one
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A complete reading: all its options, and those that settle what is open."""
+
+    options: dict[str, Any]
+    settling: dict[str, Any]
+    phrase: str
+    notes: tuple[str, ...]
+
+
+Given = Mapping[str, Any]
+
+
+def readings(table: Sequence[Cells], given: Given, text_only: bool) -> tuple[list[Reading], bool]:
+    """Return the readings of a table, best first, and whether the first one is clearly right."""
+    found: list[Reading] = []
+    clear = True
+    possible = roles(table, given, text_only)
+    for role in possible:
+        points = [[role], *_points(table, {**given, **role.options}, text_only)]
+        for choices in islice(product(*points), MOST_READINGS):
+            options: dict[str, Any] = {}
+            settling: dict[str, Any] = {}
+            phrases: list[str] = []
+            for choice, answers in zip(choices, points, strict=True):
+                _lay_over(options, choice.options)
+                is_open = len(answers) > 1 or not choice.clear
+                if is_open or (choice is role and len(possible) > 1):
+                    _lay_over(settling, choice.options)
+                    clear = clear and choice.clear
+                    phrases.append(choice.phrase)
+            phrase = "; ".join(filter(None, phrases))
+            notes = tuple(choice.note for choice in choices if choice.note)
+            if role.quiet and notes == (role.note,):
+                notes = ()
+            found.append(Reading(options, settling, phrase, notes))
+    return found[:MOST_READINGS], clear and len(found) == 1
+
+
+def _lay_over(options: dict[str, Any], more: Mapping[str, Any]) -> None:
+    for key, value in more.items():
+        if isinstance(value, dict):
+            value = options.get(key, {}) | value
+        options[key] = value
+
+
+def _points(table: Sequence[Cells], given: Given, text_only: bool) -> Iterator[list[Choice]]:
+    """Yield the possible answers to each point that is open once the columns' roles are known."""
+    by_name = {cells.name.strip(): cells for cells in table}
+    columns = given["columns"]
+    split = columns.get("split") or ("split" if "split" in by_name else None)
+    if split in by_name and split not in given["ignore"]:
+        yield split_points(by_name[split], given)
+    labels = columns.get("labels") or ("labels" if "labels" in by_name else None)
+    if given.get("one_hot") is None and labels is not None:
+        names = [labels] if isinstance(labels, str) else labels
+        yield label_points([by_name[name] for name in names if name in by_name], given)
+        return
+    own = [cells for cells in table if cells.name.strip() in _one_hot(table, given, text_only)]
+    yield state_points(own, given)
+
+
+def _taken(table: Sequence[Cells], given: Given, text_only: bool) -> set[str]:
+    """Return the columns whose meaning is known: given, ignored, or called as it is."""
+    taken = {*given["ignore"]}
+    for name in given["columns"].values():
+        taken.update([name] if isinstance(name, str) else name)
+    names = [cells.name.strip() for cells in table]
+    usual: list[str] = [m for m in MEANINGS if m not in given["columns"] and m != "labels"]
+    if text_only:
+        usual.remove("image") if "image" in usual else None
+    if "labels" not in names and "labels" not in given["columns"]:
+        usual = [meaning for meaning in usual if meaning not in ("soft", "shares", "unknown")]
+    taken.update(name for name in names if name in usual)
+    if not {"path", "image"} & given["columns"].keys():
+        exact = [name for name in (*PATH_HEADERS, "image") if name in names and name not in taken]
+        taken.update(exact[:1] if "path" not in names else ())
+    taken.update(cells.name.strip() for cells in table if cells.binary)
+    return taken
+
+
+def _one_hot(table: Sequence[Cells], given: Given, text_only: bool) -> list[str]:
+    if given.get("one_hot") is not None:
+        return [name.strip() for name in given["one_hot"]]
+    taken = _taken(table, given, text_only)
+    return [
+        cells.name.strip()
+        for cells in table
+        if cells.name.strip() not in taken and not ROW_NUMBERS.fullmatch(cells.name)
+    ]
+
+
+# Which column means what
+
+
+def roles(table: Sequence[Cells], given: Given, text_only: bool) -> list[Choice]:
+    """Return what the columns may mean, best first."""
+    found = []
+    for path in path_roles(table, given, text_only):
+        columns = {**given["columns"], **path.options.get("columns", {})}
+        for role in _label_roles(table, {**given, "columns": columns}, text_only):
+            options: dict[str, Any] = {}
+            _lay_over(options, path.options)
+            _lay_over(options, role.options)
+            phrase = ", ".join(filter(None, (path.phrase, role.phrase)))
+            note = "; ".join(filter(None, (path.note, role.note)))
+            clear, quiet = path.clear and role.clear, role.quiet and not path.note
+            found.append(Choice(options, phrase, note, clear, quiet))
+    return found
+
+
+def holds_photos(cells: Cells) -> bool:
+    """Return whether every cell of a column is the name of a photo."""
+    texts = cells.texts
+    return bool(texts) and all(Path(text).suffix.lower() in IMAGE_SUFFIXES for text in texts)
+
+
+def path_roles(table: Sequence[Cells], given: Given, text_only: bool) -> list[Choice]:
+    """Return which column may name the photos."""
+    columns = given["columns"]
+    if {"path", "image"} & columns.keys() or any(cells.binary for cells in table):
+        return [Choice()]
+    taken = {*given["ignore"], *(given.get("one_hot") or ())}
+    for name in columns.values():
+        taken.update([name] if isinstance(name, str) else name)
+    free = [cells for cells in table if cells.name.strip() and cells.name.strip() not in taken]
+    by_name = {cells.name.strip(): cells for cells in free}
+    exact = [name for name in (*PATH_HEADERS, *["image"] * text_only) if name in by_name]
+    if not exact and any(Path(name).suffix.lower() in IMAGE_SUFFIXES for name in by_name):
+        return [Choice()]  # a table without a header
+    if exact and any(name.lower() == exact[0] and name != exact[0] for name in by_name):
+        return [Choice()]  # path and Path: the strict reader asks
+    photos = [cells.name.strip() for cells in free if holds_photos(cells)]
+    if exact and (exact[0] in photos or not photos):
+        return [Choice()]
+    usual = [name for name in by_name if folded(name) in USUAL_PATHS]
+    clear = True
+    if exact or len(photos) != 1:
+        both = [name for name in usual if name in photos]
+        names = both if len(both) == 1 else photos or usual
+        names = [*names, *(exact if exact and exact[0] not in ("id", *names) else [])]
+    else:
+        names = photos
+    if not names:  # a column in which every cell differs may be the one
+        clear = False
+        names = [
+            cells.name.strip()
+            for cells in free
+            if cells.texts and len(cells.texts) == cells.rows and _kind(cells) != "states"
+        ]
+    if not names:
+        return [Choice()]
+    return [
+        Choice({"columns": {"path": name}}, f"photos in {name!r}", f"photos are in {name!r}", clear)
+        for name in names[:3]
+    ]
+
+
+def is_record(name: str) -> bool:
+    """Return whether a column's name says that it is no label.
+
+    >>> [is_record(name) for name in ("patient_id", "Unnamed: 0", "is_train", "dog", "hot dog")]
+    [True, True, True, False, False]
+    """
+    whole = folded(name)
+    parts = [folded(part) for part in re.split(r"[\W_]+|(?<=[a-z])(?=[A-Z])", name)]
+    if whole in RECORDS or re.fullmatch(r"unnamed\d+", whole):
+        return True
+    return len(parts) > 1 and any(part in RECORDS for part in parts)
+
+
+def _may_be_record(name: str) -> bool:
+    parts = [folded(part) for part in re.split(r"[\W_]+|(?<=[a-z])(?=[A-Z])", name)]
+    return any(part in MAYBE_RECORDS for part in parts)
+
+
+def _family(name: str) -> str:
+    """Return the name of numbered columns: ``species`` of ``species_2`` and ``Species 2``."""
+    return folded(re.sub(r"[\s_.\-#]*\d+$", "", name.strip()))
+
+
+def state_of(cell: str) -> str:
+    """Return a cell of a label's own column as it is compared: ``1`` for ``1.00`` or ``100 %``."""
+    text = cell.strip().lower()
+    if (number := DECIMAL.fullmatch(text)) is not None:
+        return number[1] or ("1" if text.startswith("1") else "0")
+    return "0" if re.fullmatch(r"0\s*%", text) else text
+
+
+def _kind(cells: Cells) -> str:
+    """Return what a column seems to hold: states, nothing, lists, text, numbers, or labels."""
+    if cells.nested:
+        return "lists"
+    if not cells.texts:
+        return "nothing"
+    known = PRESENT | ABSENT | DASHES | NO_STATE | MINUS_ONE | {"none"}
+    filled = sum(cells.counts[text] for text in cells.texts)
+    right = sum(cells.counts[text] for text in cells.texts if state_of(text) in known)
+    telling = any(state_of(text) in PRESENT | ABSENT | MINUS_ONE for text in cells.texts)
+    telling = telling or right == filled
+    if len(cells.texts) == filled > 2 and all(map(INTEGER.fullmatch, cells.texts)):
+        return "text"  # numbers of the rows
+    if {"1", "2"} == {*cells.texts}:
+        return "numbers"
+    if any(map(CODES.fullmatch, cells.texts)):
+        return "labels"
+    if telling and 2 * right >= filled:
+        return "states"
+    numbers = all(NUMBER.fullmatch(text) for text in cells.texts)
+    if numbers and all(_share(text) for text in cells.texts):
+        return "shares"
+    if numbers:
+        return "numbers"
+    lengths = [len(text) for text in cells.texts]
+    if sum(lengths) / len(lengths) > FREE_TEXT or holds_photos(cells):
+        return "text"
+    if len(cells.texts) == filled and filled > 3:
+        return "text"
+    return "labels"
+
+
+def _share(text: str) -> bool:
+    try:
+        return 0 <= float(text) <= 1
+    except ValueError:
+        return False
+
+
+def _is_count(text: str) -> bool:
+    return INTEGER.fullmatch(text) is not None and 0 <= int(text) < 100
+
+
+def _label_roles(table: Sequence[Cells], given: Given, text_only: bool) -> list[Choice]:
+    columns, one_hot = given["columns"], given.get("one_hot")
+    taken = _taken(table, given, text_only)
+    free = [cells for cells in table if cells.name.strip() not in taken]
+    nameless = [cells for cells in free if ROW_NUMBERS.fullmatch(cells.name)]
+    free = [cells for cells in free if cells not in nameless]
+    split, split_note = _split_role(free, given)
+    free = [cells for cells in free if cells.name.strip() != split.get("split")]
+    base: dict[str, Any] = {"columns": split} if split else {}
+
+    def without(*read: str) -> str:
+        names = [
+            repr(one_line(cells.name.strip())) for cells in free if cells.name.strip() not in read
+        ]
+        names += [f"column {cells.place}" for cells in nameless if _has_content(cells)]
+        return f"not read: {listed(names, 10)}" if names else ""
+
+    def of_labels(names: Sequence[str], clear: bool = True, rivals: bool = False) -> Choice:
+        chosen: str | list[str] = names[0] if len(names) == 1 else list(names)
+        shown = " and ".join(map(repr, names))
+        is_plain = list(names) == ["labels"] and clear and not rivals
+        options = base if is_plain else {**base, "columns": {**split, "labels": chosen}}
+        note = "" if is_plain else f"labels are named in {shown}"
+        notes = filter(None, (split_note, note, without(*names)))
+        return Choice(options, f"labels named in {shown}", "; ".join(notes), clear)
+
+    if "labels" in columns:
+        names = [columns["labels"]] if isinstance(columns["labels"], str) else columns["labels"]
+        rest = "; ".join(filter(None, (split_note, without(*names))))
+        return [Choice(base, "", rest)]
+    if one_hot is not None:
+        rest = "; ".join(filter(None, (split_note, without(*(name.strip() for name in one_hot)))))
+        return [Choice(base, "", rest)]
+    kinds = {cells.name.strip(): _kind(cells) for cells in free}
+    exact = "labels" in kinds
+    named = [
+        name
+        for name, kind in kinds.items()
+        if not is_record(name)
+        and (name == "labels" or kind in ("labels", "lists", "text", "nothing", "numbers"))
+        and ({folded(name), _family(name)} & LIKELY_LABELS)
+    ]
+    states = [n for n, kind in kinds.items() if kind == "states" and n not in named]
+    states = states or [n for n, kind in kinds.items() if kind == "shares" and n not in named]
+    block = [name for name in states if not is_record(name)]
+    if not block:
+        block = [] if named else states
+    if named and (len(block) < 2 or exact):
+        return _named_roles(named, kinds, of_labels)
+    if block:
+        found = _block_roles(free, kinds, block, base, split_note, without)
+        if named:
+            found = [of_labels(named, clear=False), *found]
+        return found
+    texts = [n for n, k in kinds.items() if k in ("labels", "lists") and not is_record(n)]
+    texts = [n for n in texts if not _may_be_record(n)] or texts
+    if len(texts) == 1:
+        return [of_labels(texts, clear=False)]
+    if texts:
+        return [*(of_labels([name], clear=False) for name in texts[:3]), of_labels(texts, False)]
+    return [Choice(base, "", split_note)]
+
+
+def _has_content(cells: Cells) -> bool:
+    """Return whether a column without a name holds more than row numbers."""
+    texts = cells.texts
+    return bool(texts) and not all(INTEGER.fullmatch(text) for text in texts)
+
+
+def _named_roles(named: list[str], kinds: Mapping[str, str], of_labels: Any) -> list[Choice]:
+    filled = [name for name in named if kinds[name] != "nothing"] or named[:1]
+    filled = [n for n in filled if kinds[n] != "numbers"] or filled
+    if len(filled) == 1:
+        return [of_labels(filled)]
+    families = Counter(map(_family, filled))
+    if len(families) == 1:
+        return [of_labels(filled)]
+    return [*(of_labels([name], rivals=True) for name in filled[:3]), of_labels(filled)]
+
+
+def _split_role(free: Sequence[Cells], given: Given) -> tuple[dict[str, str], str]:
+    """Return the column that says the split, where another name than ``split`` does."""
+    if "split" in given["columns"] or "split" in given["ignore"]:
+        return {}, ""
+    for cells in free:
+        texts = {text.lower() for text in cells.texts}
+        says = texts and texts <= SPLIT_WORDS.keys() and "train" in map(SPLIT_WORDS.get, texts)
+        if says and (folded(cells.name) in SPLIT_NAMES or len(texts) > 1):
+            name = cells.name.strip()
+            return {"split": name}, f"the split is in {name!r}"
+    return {}, ""
+
+
+def _block_roles(
+    free: Sequence[Cells],
+    kinds: Mapping[str, str],
+    block: list[str],
+    base: dict[str, Any],
+    split_note: str,
+    without: Any,
+) -> list[Choice]:
+    """Return which columns may be labels of their own, of those that hold states."""
+    by_name = {cells.name.strip(): cells for cells in free}
+
+    def of_block(
+        names: Sequence[str], phrase: str = "", clear: bool = True, every: bool = False
+    ) -> Choice:
+        out = [name for name in by_name if name not in names]
+        options: dict[str, Any] = {**base, **({"ignore": out} if out else {})}
+        if every:
+            options = {**base, "one_hot": list(names)}
+        places = [by_name[name].place for name in names]
+        at = f"column {places[0]}"
+        if len(places) > 1:
+            together = places[-1] - places[0] + 1 == len(places)
+            at = f"columns {places[0]} to {places[-1]}" if together else f"{len(places)} columns"
+        label, rest = f"{counted(len(names), 'label')} in {at}", without(*names)
+        notes = filter(None, (split_note, label, rest))
+        return Choice(options, phrase, "; ".join(notes), clear, not (split_note or rest))
+
+    unsure = [name for name in block if len(name) > 1 and _may_be_record(name)]
+    unsure += [name for name in _other_words(by_name, block) if name not in unsure]
+    empty = [name for name, kind in kinds.items() if kind == "nothing" and not is_record(name)]
+    texts = [
+        name
+        for name, kind in kinds.items()
+        if kind == "labels" and not is_record(name) and not _may_be_record(name)
+    ]
+    texts += [n for n, k in kinds.items() if k == "lists"]
+    numbers = [
+        name
+        for name, kind in kinds.items()
+        if kind in ("numbers", "shares")
+        and name not in block
+        and not is_record(name)
+        and not _may_be_record(name)
+        and all(_share(text) or _is_count(text) for text in by_name[name].texts)
+    ]
+    sure = [name for name in block if name not in unsure]
+    open_columns = [*(unsure if sure else []), *numbers]
+    sure = [name for name in by_name if name in (*(sure or unsure), *empty)]
+    if not open_columns:
+        found = [of_block(sure, _left_out(texts), clear=not texts)]
+    else:
+        every = [name for name in by_name if name in (*sure, *open_columns)]
+        found = [
+            of_block(sure, _left_out([*open_columns, *texts]), clear=False),
+            of_block(every, f"labels too: {listed([*map(repr, open_columns)], 5)}", False, True),
+        ]
+    if len(texts) == 1 and len(sure) == 1:
+        options = {**base, "columns": {**base.get("columns", {}), "labels": texts[0]}}
+        note = f"labels are named in {texts[0]!r}; {without(texts[0])}"
+        found.append(Choice(options, f"labels named in {texts[0]!r}", note, clear=False))
+    return found
+
+
+def _left_out(names: Sequence[str]) -> str:
+    are = "is no label" if len(names) == 1 else "are no labels"
+    return f"{listed([*map(repr, names)], 5)} {are}" if names else ""
+
+
+def _other_words(by_name: Mapping[str, Cells], block: Sequence[str]) -> list[str]:
+    """Return columns of the block that say present and absent in words that no other one uses."""
+    telling = PRESENT | ABSENT | DASHES
+    numbers = {"1", "0", "true", "false"}
+    words_of = {}
+    for name in block:
+        words = {state_of(text) for text in by_name[name].texts} & telling
+        words_of[name] = {"1"} if words & numbers else words
+    uses = Counter(word for words in words_of.values() for word in words)
+    common = max(uses.values(), default=0)
+    main = {word for word, count in uses.items() if count == common}
+    group = set().union(*(words for words in words_of.values() if words & main))
+    return [name for name, words in words_of.items() if words and not words & group]
+
+
+# What the cells of a label's own column mean
+
+
+def state_points(own: Sequence[Cells], given: Given) -> list[Choice]:
+    """Return what the cells of one-hot columns may mean."""
+    uses: Counter[str] = Counter()
+    first: dict[str, Cells] = {}
+    for cells in own:
+        for text, count in cells.counts.items():
+            word = text.strip().lower()
+            uses[word] += count
+            first.setdefault(word, cells)
+    stated: dict[str, list[str]] = {
+        "present": as_list(given.get("present")),
+        "absent": as_list(given.get("absent")),
+        "means_unknown": as_list(given.get("means_unknown")),
+    }
+    settled = {word.strip().lower() for words in stated.values() for word in words}
+    plain = {word: state_of(word) for word in uses if word not in settled}
+    present = [word for word, state in plain.items() if state in PRESENT]
+    absent = [word for word, state in plain.items() if state in ABSENT]
+    dashes = [word for word in plain if word in DASHES]
+    unknown = [word for word, state in plain.items() if state in NO_STATE]
+    ticks = [word for word in present if word in TICKS]
+    minus = [word for word in plain if word in MINUS_ONE]
+    known = {*present, *absent, *dashes, *unknown, *minus, ""}
+    odd = [word for word in plain if word not in known]
+    points: list[list[Choice]] = []
+    if dashes and present and len(ticks) == len(present) and not absent:
+        absent, dashes = [*absent, *dashes], []
+    odd += dashes
+    blanks = uses[""] - sum(cells.nulls for cells in own)
+    if "" in plain and blanks and not (absent or minus or odd or stated["absent"]):
+        if present and len(ticks) == len(present):
+            absent = [*absent, ""]
+        elif present and not unknown:
+            points.append(
+                [
+                    Choice({"means_unknown": [""]}, "an empty cell means unknown"),
+                    Choice({"absent": [""]}, "an empty cell means absent"),
+                ]
+            )
+    base: dict[str, Any] = {}
+    for key, words in (("present", present), ("absent", absent), ("means_unknown", unknown)):
+        new = [word for word in words if word not in STATES or (not word and key == "absent")]
+        if new:
+            base[key] = [*stated[key], *new]
+    if minus and given.get("minus_one") is None:
+        points.append([Choice({"minus_one": m}, f"-1 means {m}") for m in ("unknown", "absent")])
+    if odd:
+        points.append(_odd_states(odd, base, stated, given))
+    note = _state_note(base, uses)
+    combined = []
+    for choices in product(*points):
+        options: dict[str, Any] = dict(base)
+        for choice in choices:
+            options |= choice.options
+        phrase = "; ".join(choice.phrase for choice in choices)
+        notes = "; ".join(filter(None, (note, *(choice.note for choice in choices))))
+        combined.append(Choice(options, phrase, notes, all(choice.clear for choice in choices)))
+    return combined
+
+
+def as_list(value: Any) -> list[str]:
+    """Return an option that may be one text or several as a list."""
+    return [value] if isinstance(value, str) else list(value or ())
+
+
+def _odd_states(
+    odd: Sequence[str], base: Mapping[str, Any], stated: Mapping[str, Any], given: Given
+) -> list[Choice]:
+    shares = [word for word in odd if _share(word)]
+    if given.get("soft"):
+        odd = [word for word in odd if word not in shares]
+        if not odd:
+            return [Choice()]
+    if len(shares) == len(odd):
+        shown = listed([*map(repr, odd)], 3)
+        return [Choice({"soft": True}, f"{shown}: shares between 0 and 1", clear=False)]
+    shown = listed([*map(repr, odd)], 5)
+    verb = "means" if len(odd) == 1 else "mean"
+    meanings = [("means_unknown", "unknown"), ("present", "present"), ("absent", "absent")]
+    if all(INTEGER.fullmatch(word) for word in odd):
+        meanings = [("present", "present"), ("means_unknown", "unknown")]
+    elif all(word in DASHES for word in odd):
+        meanings = [("means_unknown", "unknown"), ("absent", "absent")]
+    return [
+        Choice({key: [*base.get(key, stated[key]), *odd]}, f"{shown} {verb} {word}", clear=False)
+        for key, word in meanings
+    ]
+
+
+def _state_note(base: Mapping[str, Any], uses: Mapping[str, int]) -> str:
+    parts = []
+    for key, meaning in (("present", "present"), ("absent", "absent")):
+        if words := base.get(key):
+            shown = ", ".join(one_line(word) or "empty" for word in words if word != meaning)
+            parts += [f"{shown} = {meaning}"] if shown else []
+    notes = [", ".join(parts)] if parts else []
+    for word in base.get("means_unknown", ()):
+        if word and uses.get(word):
+            are = "is" if uses[word] == 1 else "are"
+            notes.append(f"{counted(uses[word], 'cell')} with {one_line(word)} {are} unknown")
+    return "; ".join(notes)
+
+
+# What separates the labels of a cell, and which words are none
+
+
+def label_points(columns: Sequence[Cells], given: Given) -> list[Choice]:
+    """Return what may separate the labels of a cell, and what their words may mean."""
+    counts: Counter[str] = Counter()
+    for cells in columns:
+        counts.update({text: count for text, count in cells.counts.items() if text})
+    nested = bool(columns) and all(cells.nested for cells in columns)
+    numbers = bool(columns) and all(cells.number for cells in columns)
+    written = not nested and is_written_list(counts)
+    if written:
+        lists = {text: bracketed_list(text) or [] for text in counts}
+        marks = [Choice()]
+    elif nested or numbers:
+        lists, marks = {text: [text] for text in counts}, [Choice()]
+    else:
+        lists = {}
+        marks = mark_points(counts, given)
+    found = []
+    for mark in marks:
+        separator = mark.options.get("separator") or given.get("separator") or "|"
+        parts: Counter[str] = Counter()
+        for text, count in counts.items():
+            for part in lists.get(text) or ([] if lists else split_text(text, separator)):
+                parts[spelled(part)] += count
+        if given.get("names") is not None or given.get("classes"):
+            found.append(mark)
+            continue
+        words = word_points(parts, given, numbers)
+        joined = [] if nested or numbers or written else blank_points(counts, parts, mark, given)
+        for word, alike in product(words, alike_points(parts, given)):
+            for blank in joined or [Choice()]:
+                several = (mark, word, alike, blank)
+                options: dict[str, Any] = {}
+                for choice in several:
+                    options |= choice.options
+                phrase = "; ".join(choice.phrase for choice in several if choice.phrase)
+                note = "; ".join(choice.note for choice in several if choice.note)
+                clear = all(choice.clear for choice in several)
+                found.append(Choice(options, phrase, note, clear))
+    return found
+
+
+def is_written_list(texts: Iterable[str]) -> bool:
+    """Return whether every cell that is not empty is a list in brackets."""
+    texts = [text for text in texts if text]
+    found = [re.match(BRACKETED, text, re.DOTALL) is not None for text in texts]
+    return bool(found) and all(found) and all(bracketed_list(text) is not None for text in texts)
+
+
+def split_text(text: str, separator: str | Sequence[str]) -> list[str]:
+    """Return the parts of a cell that are not empty."""
+    marks = [separator] if isinstance(separator, str) else sorted(separator, key=len)[::-1]
+    parts = re.split("|".join(map(re.escape, marks)), text)
+    return [part.strip() for part in parts if part.strip()]
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """How well the parts of cells are labels elsewhere: of all cells with a mark, which share."""
+
+    full: float
+    some: bool
+    alone: bool
+
+
+def evidence(texts: Iterable[str], separator: Sequence[str]) -> Evidence:
+    """Return how many cells with a mark have only parts that another cell has too."""
+    lists = {text: {*split_text(text, separator)} for text in texts}
+    uses = Counter(part for parts in lists.values() for part in parts)
+    alone = {text for text, parts in lists.items() if parts == {text}}
+    marked = [parts for text, parts in lists.items() if text not in alone]
+    backed = [[part in alone or uses[part] > 1 for part in parts] for parts in marked]
+    full = sum(map(all, backed)) / max(len(backed), 1)
+    by_itself = any(part in alone for parts in marked for part in parts)
+    return Evidence(full, any(map(any, backed)), by_itself)
+
+
+def mark_points(counts: Mapping[str, int], given: Given) -> list[Choice]:
+    """Return what may separate the labels in a column of text, best first."""
+    if given.get("separator"):
+        return [Choice()]
+    no_label = NONE_WORDS | UNKNOWN_WORDS
+    texts = [text for text in counts if text.casefold() not in no_label]
+    levels = given.get("levels")
+    inside = [text.strip("#") if text.startswith("#") else text for text in texts]
+    marks = [
+        mark
+        for mark in (*STRONG, *COMMAS, *WEAK)
+        if mark != levels and any(mark in text.strip() for text in inside)
+    ]
+    if not marks and any(text.startswith("#") for text in texts):
+        marks = ["#"]
+    if (names := given.get("names")) is not None:
+        return _marks_of_names(texts, marks, {str(name) for name in names})
+    if not marks:
+        return [Choice()]
+
+    def choice(chosen: Sequence[str], clear: bool = True) -> Choice:
+        value: str | list[str] = chosen[0] if len(chosen) == 1 else list(chosen)
+        shown = " or ".join(MARK_NAMES.get(mark, repr(mark)) for mark in chosen)
+        if list(chosen) == ["|"]:
+            has_bar = any("|" in text for text in texts)
+            return Choice(
+                {"separator": "|"},
+                "labels separated by '|'" if has_bar else "one label in each cell",
+                "",
+                clear,
+            )
+        note = f"labels are separated by {shown}"
+        return Choice({"separator": value}, f"labels separated by {shown}", note, clear)
+
+    strong = [mark for mark in marks if mark in STRONG]
+    if len(marks) == 1:
+        (mark,) = marks
+        backed = evidence(texts, marks)
+        if mark == "|":
+            return [Choice()]
+        if mark in STRONG:
+            return [choice(marks)]
+        if mark in COMMAS:
+            clear = backed.full >= 0.5 and (backed.alone or backed.full == 1)
+        else:
+            clear = backed.full == 1 and backed.alone
+        if clear:
+            return [choice(marks)]
+        found = [choice(marks, False), choice(["|"], False)]
+        if mark == "/":
+            levels_note = "levels: a/b means a too"
+            found.insert(1, Choice({"levels": "/"}, levels_note, levels_note, False))
+        return found
+    backed = evidence(texts, marks)
+    if backed.full == 1 and backed.alone:
+        return [choice(marks)]
+    first = strong or [mark for mark in marks if mark in COMMAS] or marks[:1]
+    choices = [choice(marks, False)]
+    if first != marks:
+        rest = evidence([part for text in texts for part in split_text(text, first)], marks)
+        if not rest.some:
+            choices.insert(0, choice(first, False))
+        else:
+            choices.append(choice(first, False))
+    if not strong:
+        choices.append(choice(["|"], False))
+    return choices
+
+
+def _marks_of_names(texts: Sequence[str], marks: Sequence[str], names: set[str]) -> list[Choice]:
+    """Return the mark under which every part is one of the given names."""
+    for mark in ("|", *marks):
+        if all(part in names for text in texts for part in split_text(text, mark)):
+            return [Choice() if mark == "|" else Choice({"separator": mark})]
+    return [Choice()]
+
+
+def blank_points(
+    texts: Iterable[str], parts: Mapping[str, int], mark: Choice, given: Given
+) -> list[Choice]:
+    """Return choices where blanks or underscores seem to join labels into one."""
+    if given.get("separator") or mark.options or any("|" in text for text in texts):
+        return []
+    for joint in (" ", "_", "-"):
+        spaced = {part.replace(joint, " "): part for part in parts}
+        names = [name for name in spaced if joint == " " or " " not in spaced[name]]
+        if joint != " " and not any(joint in part for part in parts):
+            continue
+        joined = names_of_joined_labels(names)
+        alone = {word for name in joined for word in name.split()} & {*parts}
+        if joint == " " and all(re.fullmatch(r"[\d ]+", part) for part in parts):
+            joined = [part for part in parts if " " in part]
+        if joined and (joint == " " or alone):
+            shown = MARK_NAMES.get(joint, repr(joint))
+            return [
+                Choice({"separator": joint}, f"labels separated by {shown}", clear=False),
+                Choice({"separator": "|"}, "one label in each cell", clear=False),
+            ]
+    return []
+
+
+def word_points(parts: Mapping[str, int], given: Given, numbers: bool) -> list[Choice]:
+    """Return what words such as ``none``, ``nan`` and ``?`` may mean."""
+    if given.get("means_none") is not None or given.get("means_unknown") is not None:
+        return [Choice()]
+    integers = [part for part in parts if INTEGER.fullmatch(part) and part != "-1"]
+    classes = len(integers) > 2 or numbers or any(map(CODES.fullmatch, parts))
+    found: dict[str, list[str]] = {"none": [], "unknown": []}
+    for part in parts:
+        word = part.casefold()
+        if (word == "0" and classes) or (word == "-1" and numbers):
+            continue
+        if word in UNKNOWN_WORDS:
+            found["unknown"].append(part)
+        elif word in NONE_WORDS:
+            found["none"].append(part)
+    every = [*found["none"], *found["unknown"]]
+    if not every:
+        return [Choice()]
+    shown = ", ".join(f"{word!r} ({counted(parts[word], 'row')})" for word in every[:5])
+    verb = "means" if len(every) == 1 else "mean"
+    choices = []
+    if found["none"] and found["unknown"]:
+        options = {f"means_{key}": words for key, words in found.items()}
+        none, unknown = (listed([*map(repr, words)], 3) for words in found.values())
+        phrase = f"{none} = none of the labels, {unknown} = unknown"
+        choices.append(Choice(options, phrase, phrase, False))
+    order = ("none", "unknown") if found["none"] else ("unknown", "none")
+    for meaning in order:
+        means = "none of the labels" if meaning == "none" else "unknown"
+        phrase = f"{shown} {verb} {means}"
+        choices.append(Choice({f"means_{meaning}": every}, phrase, phrase, False))
+    if not all(word.casefold() in SURELY_NO_LABEL for word in every):
+        are = "is a label" if len(every) == 1 else "are labels"
+        choices.append(Choice({"means_none": []}, f"{shown} {are}", "", False))
+    return choices
+
+
+def alike_points(parts: Mapping[str, int], given: Given) -> list[Choice]:
+    """Return whether labels that differ only in case or in the form of letters are one."""
+    groups = alike_names(parts) if given.get("alike") is None else []
+    if not groups:
+        return [Choice()]
+    shown = "; ".join(" and ".join(map(repr, group)) for group in groups[:3])
+    return [
+        Choice({"alike": "one"}, f"one label: {shown}", "", False),
+        Choice({"alike": "several"}, f"labels that differ: {shown}", "", False),
+    ]
+
+
+def split_points(cells: Cells, given: Given) -> list[Choice]:
+    """Return what the words of a split column may mean."""
+    stated = given.get("splits") or {}
+    words = [word for word in cells.counts if word not in stated]
+    strange = [word for word in words if word.lower() not in SPLIT_WORDS]
+    if not strange:
+        return [Choice()]
+    name = cells.name.strip()
+    without = {"ignore": [*given["ignore"], name]}
+    if "split" in given["columns"]:
+        without = {}
+    ignored = Choice(without, f"{name!r} is not read", f"not read: {name!r}", False)
+    usable = any(word.lower() in SPLIT_WORDS for word in words if word) or stated
+    if not usable and {*strange} - {""} <= {"0", "1", "2"}:
+        order = dict(zip(sorted(strange), ("train", "val", "test"), strict=False))
+        if {*strange} == {"0", "1"}:
+            order = {"0": "train", "1": "test"}
+        order |= {"": OUT} if "" in strange else {}
+        shown = ", ".join(f"{word or 'empty'} = {split}" for word, split in order.items())
+        return [Choice({"splits": order}, shown, shown, False), *([ignored] if without else [])]
+    shown = listed([repr(word) if word else "an empty cell" for word in strange], 4)
+    rows = counted(sum(cells.counts[word] for word in strange), "row")
+    meant = {word: get_close_matches(word.lower(), SPLIT_WORDS, 1, 0.75) for word in strange}
+    if all(meant.values()):
+        order = {word: SPLIT_WORDS[near[0]] for word, near in meant.items()}
+        shown = ", ".join(f"{word} = {split}" for word, split in order.items())
+        return [Choice({"splits": order}, shown, shown, False), *([ignored] if without else [])]
+    found = [
+        Choice(
+            {"splits": {**stated, **dict.fromkeys(strange, OUT)}},
+            f"rows whose split is {shown} are left out",
+            f"{rows} whose split is {shown} {'is' if rows == '1 row' else 'are'} left out",
+            False,
+        )
+    ]
+    if not usable:
+        found = []
+    elif strange == [""]:
+        found.append(
+            Choice({"splits": {**stated, "": "train"}}, "an empty split is train", "", False)
+        )
+    return [*found, *([ignored] if without else [])] or [Choice()]
+
+
+def as_setting(key: str, value: Any) -> str:
+    """Return an option as it is typed in a shell: ``--set 'separator=;'``."""
+    if isinstance(value, dict) and key == "columns":
+        return " ".join(as_setting(f"{key}.{name}", column) for name, column in value.items())
+    if isinstance(value, bool):
+        text = "true" if value else "false"
+    elif isinstance(value, str):
+        text = value
+        try:
+            if parse_assignments([f"{key}={text}"])[key] != value or "\n" in value:
+                text = json.dumps(value, ensure_ascii=False)
+        except SettingsError:
+            text = json.dumps(value, ensure_ascii=False)
+    else:
+        text = json.dumps(value, ensure_ascii=False)
+    return f"--set {shlex.quote(f'{key}={text}')}"

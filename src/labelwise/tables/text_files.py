@@ -1,0 +1,253 @@
+"""How a text table is written: its encoding, its delimiter, and the line that names its columns.
+
+Nothing here looks at what the cells mean. A file that is not plain UTF-8 (UTF-16, a code page of
+Windows, gzip, an Excel workbook) is held in memory as UTF-8 while it is read.
+"""
+
+import codecs
+import csv
+import gzip
+import io
+import re
+import zipfile
+import zlib
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from labelwise.base.text import counted, one_line
+from labelwise.errors import DataError, SettingsError
+from labelwise.pictures.decode import IMAGE_SUFFIXES
+from labelwise.tables.columns import USUAL_LABELS, USUAL_PATHS, folded
+
+HEAD_BYTES = 1 << 22  # in which the header must end
+LOOKED_AT = 1 << 16  # bytes by which the delimiter and the header line are found
+MOST_ABOVE = 20  # lines that may stand above the header
+DELIMITERS = {".csv": ",", ".tsv": "\t"}
+EXCEL_DELIMITER = re.compile(rb"(?:\xef\xbb\xbf)?sep=([;,\t|])\r?\n", re.IGNORECASE)
+MARKS = (",", ";", "\t", "|")
+WINDOWS = "cp1252"
+OLD_EXCEL = b"\xd0\xcf\x11\xe0"
+
+
+@dataclass(frozen=True)
+class TextFile:
+    """A table's text: a path that holds UTF-8, or its bytes as UTF-8, and what a person is told."""
+
+    source: Path | bytes
+    notes: tuple[str, ...] = ()
+
+    def open(self) -> Any:
+        return io.BytesIO(self.source) if isinstance(self.source, bytes) else self.source.open("rb")
+
+
+@dataclass(frozen=True)
+class Frame:
+    """Where the rows of a delimited file are: ``above`` lines end with the one of the header."""
+
+    delimiter: str
+    header: tuple[str, ...]
+    above: int
+    notes: tuple[str, ...] = ()
+
+
+def open_text(path: Path, encoding: str | None = None) -> TextFile:
+    """Return the text of a file: as ``encoding`` says, or by its first bytes, UTF-8 or cp1252."""
+    with path.open("rb") as stream:
+        start = stream.read(LOOKED_AT)
+    packed = start.startswith(b"\x1f\x8b")
+    notes: list[str] = []
+    if start.startswith(OLD_EXCEL):
+        raise DataError(f"{path.name}: an Excel file of the old kind (.xls); save it as CSV UTF-8")
+    if start.startswith(b"PK\x03\x04"):
+        return TextFile(workbook_as_csv(path), (f"{path.name} is an Excel workbook",))
+    if packed:
+        try:
+            content = gzip.decompress(path.read_bytes())
+        except (OSError, EOFError, zlib.error) as error:
+            raise DataError(f"{path.name}: the gzip file is broken ({error})") from None
+        start = content[:LOOKED_AT]
+    if encoding is None:
+        encoding = _by_first_bytes(start)
+    if encoding is None and packed:
+        encoding = None if _is_utf8(io.BytesIO(content)) else WINDOWS
+    elif encoding is None:
+        with path.open("rb") as whole:
+            encoding = None if _is_utf8(whole) else WINDOWS
+        if encoding == WINDOWS:
+            notes.append("")
+    if encoding is None:
+        return TextFile(content if packed else path)
+    try:
+        text = (content if packed else path.read_bytes()).decode(encoding).removeprefix("\ufeff")
+    except LookupError:
+        raise SettingsError(f"there is no encoding {encoding!r}; one is cp1252") from None
+    except UnicodeError as error:
+        way_out = "save the table as UTF-8, or name its encoding, as in `--set encoding=mac_roman`"
+        raise DataError(f"{path.name}: it is not {encoding} text ({error}); {way_out}") from None
+    if notes:
+        word = next((word for word in re.findall(r"\w+", text) if not word.isascii()), "")
+        such = f", such as {word!r}" if word else ""
+        notes = [f"{path.name} is not UTF-8; it is read as Windows text (cp1252){such}"]
+    return TextFile(text.encode(), tuple(notes))
+
+
+def _by_first_bytes(start: bytes) -> str | None:
+    if start.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return "utf-16"
+    if b"\0" in start:
+        return "utf-16-le" if start[1::2].count(0) > start[::2].count(0) else "utf-16-be"
+    return None
+
+
+def _is_utf8(stream: Any) -> bool:
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    try:
+        while block := stream.read(HEAD_BYTES):
+            decoder.decode(block)
+        decoder.decode(b"", final=True)
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def workbook_as_csv(path: Path) -> bytes:
+    """Return the first sheet of an .xlsx workbook as CSV with commas."""
+    if not zipfile.is_zipfile(path) or "xl/workbook.xml" not in zipfile.ZipFile(path).namelist():
+        raise DataError(f"{path.name}: a zip file, and no table; unpack it and give the table")
+    try:
+        from openpyxl import load_workbook
+    except ModuleNotFoundError:
+        raise DataError(
+            f"{path.name}: this is an Excel workbook. Save it as 'CSV UTF-8' in Excel, or let "
+            "labelwise read workbooks: pip install 'labelwise[excel]'"
+        ) from None
+    book = load_workbook(path, read_only=True, data_only=True)
+    try:
+        sheets = book.sheetnames
+        if len(sheets) > 1 and any(book[name].max_row for name in sheets[1:]):
+            filled = [name for name in sheets if next(book[name].iter_rows(max_row=1), ())]
+            if len(filled) > 1:
+                listed = ", ".join(map(repr, filled))
+                raise DataError(
+                    f"{path.name}: the workbook has several sheets ({listed}); save the one with "
+                    "the labels as CSV"
+                )
+        text = io.StringIO(newline="")
+        writer = csv.writer(text)
+        for row in book[sheets[0]].iter_rows(values_only=True):
+            writer.writerow("" if cell is None else cell for cell in row)
+    finally:
+        book.close()
+    return text.getvalue().encode()
+
+
+def frame_of(
+    text: TextFile, path: Path, delimiter: str | None = None, header: int | None = None
+) -> Frame:
+    """Return how the rows of a file are separated, and which of its first lines is the header.
+
+    The header is the first line with at least two names and as many cells as the rows below it
+    have; it names no photo. Of several delimiters the one wins under which most rows have that many
+    cells, with no line above the header; the usual one of the file's suffix decides between equals.
+    """
+    with text.open() as stream:
+        start = stream.read(LOOKED_AT)
+        complete = len(start) < LOOKED_AT
+        if b"\n" not in start and not complete:
+            start += stream.readline(HEAD_BYTES)
+    skipped = 0
+    if (named := EXCEL_DELIMITER.match(start)) is not None:
+        skipped, start = 1, start[named.end() :]
+        delimiter = delimiter or named[1].decode()
+    head = start.decode("utf-8-sig", "replace")
+    if not complete and "\n" in head:
+        head = head[: head.rindex("\n") + 1]
+    if "\n" not in head and "\r" in head.rstrip("\r"):
+        way_out = "save the table with the line ends of Unix or Windows"
+        raise DataError(f"{path.name}: its lines end with a carriage return alone; {way_out}")
+    suffix = Path(path.stem).suffix if path.suffix.lower() == ".gz" else path.suffix
+    usual = DELIMITERS.get(suffix.lower())
+    found, error = [], ""
+    for mark in (delimiter,) if delimiter else MARKS:
+        try:
+            found += [_frame(head, mark, path, header)] if delimiter or mark in head else []
+        except csv.Error as broken:
+            error = error or str(broken)
+    if not found and error:
+        raise DataError(f"{path.name}: the header cannot be read ({error})")
+    ranked = sorted(found, key=lambda item: (item[0], item[1].delimiter == usual), reverse=True)
+    if not ranked:
+        ranked = [_frame(head, usual or ",", path, header)]
+    score, best = ranked[0]
+    rivals = [frame.delimiter for other, frame in ranked if other == score and score > 0]
+    if len(rivals) > 1 and usual not in rivals:
+        raise DataError(
+            f"{path.name}: its columns could be separated by {' or '.join(map(repr, rivals))}; "
+            f"say which, as in `--set {_setting(rivals[0])}`"
+        )
+    if not any(name.strip() for name in best.header):
+        raise DataError(f"{path.name}: the table is empty")
+    notes = best.notes
+    if best.above > 1:
+        count = counted(best.above - 1, "line")
+        notes = (f"{count} above the header {'is' if best.above == 2 else 'are'} not read",)
+    return Frame(best.delimiter, best.header, best.above + skipped, (*text.notes, *notes))
+
+
+def _setting(mark: str) -> str:
+    return "delimiter=tab" if mark == "\t" else f"'delimiter={mark}'"
+
+
+def _frame(head: str, mark: str, path: Path, line: int | None) -> tuple[float, Frame]:
+    rows: list[tuple[int, list[str]]] = []
+    reader = csv.reader(io.StringIO(head, newline=""), delimiter=mark, strict=True)
+    try:
+        for row in reader:
+            rows.append((reader.line_num, row))
+    except csv.Error:
+        if not rows:
+            raise
+    filled = [(number, row) for number, row in rows if any(cell.strip() for cell in row)]
+    if line is not None:
+        chosen = next((n for n, (number, _) in enumerate(filled) if number == line), None)
+        if chosen is None:
+            raise SettingsError(f"{path.name}: line {line} is not one of its first lines")
+    else:
+        chosen = _header_row([row for _, row in filled])
+    if not filled:
+        return 0.0, Frame(mark, (), 0)
+    number, header = filled[chosen]
+    below = [len(row) for _, row in filled[chosen + 1 :]]
+    right = sum(width == len(header) for width in below) / max(len(below), 1) if below else 1.0
+    if below and not right:  # every row ends with empty cells that the header does not have
+        width, _ = Counter(below).most_common(1)[0]
+        rest = [row[len(header) :] for _, row in filled[chosen + 1 :]]
+        if width > len(header) and not any(cell.strip() for cells in rest for cell in cells):
+            header, right = [*header, *[""] * (width - len(header))], 1.0
+    above = [one_line(" ".join(row)) for _, row in filled[:chosen]]
+    score = 0.0 if len(header) < 2 else 1 + right - 0.4 * bool(above)
+    return score, Frame(mark, tuple(header), number)
+
+
+def _header_row(rows: list[list[str]]) -> int:
+    """Return which row names the columns: the first one, unless it is a title above the table."""
+    if not rows:
+        return 0
+    widths = Counter(map(len, rows))
+    usual = max(widths, key=lambda width: (widths[width], width))
+
+    def names(row: list[str]) -> int:
+        photo = any(Path(cell.strip()).suffix.lower() in IMAGE_SUFFIXES for cell in row)
+        return 0 if photo else sum(bool(cell.strip()) for cell in row)
+
+    first = {folded(cell) for cell in rows[0]}
+    if usual < 2 or (len(rows[0]) == usual and names(rows[0]) != 1) or len(rows[0]) > usual:
+        return 0
+    if names(rows[0]) > 1 and first & (USUAL_PATHS | USUAL_LABELS):
+        return 0
+    for place, row in enumerate(rows[1:MOST_ABOVE], 1):
+        if len(row) == usual and names(row) > 1 and place + 1 < len(rows):
+            return place
+    return 0
