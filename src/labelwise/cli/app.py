@@ -14,6 +14,7 @@ from labelwise import __version__
 from labelwise.base.allocator import keep_freed_memory
 from labelwise.cli import (  # noqa: F401
     audit,
+    calibrate,
     compare,
     count,
     data,
@@ -33,12 +34,9 @@ from labelwise.cli import (  # noqa: F401
     train,
 )
 from labelwise.cli.command import app, data_app, papers_app
-from labelwise.cli.options import VERBS, mount
 from labelwise.cli.text import complain, stopped
 from labelwise.errors import LabelwiseError, QuestionError
 
-for _path in VERBS:
-    mount({"data": data_app, "papers": papers_app}.get(_path.split()[0], app), _path)
 app.add_typer(data_app)
 app.add_typer(papers_app)
 

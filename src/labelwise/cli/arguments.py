@@ -49,7 +49,7 @@ SkipBroken = Annotated[
 ]
 Duplicates = Annotated[
     Literal["stop", "drop", "keep", "join"] | None,
-    option("--duplicates", help="Rows that are there twice (stop)."),
+    option("--duplicates", help="Rows of one photo (stop)."),
 ]
 Extension = Annotated[
     str | None, option("--extension", help="Added to image names without it, such as .jpg.")

@@ -1,96 +1,21 @@
-"""The options of all verbs, declared once in ``options.toml``, and what several verbs do with them.
-
-A verb names those that it takes in ``verbs.toml``, so one name has one meaning everywhere. None, or
-False, means that an option was not given.
-"""
+"""What several verbs do with their options and arguments."""
 
 import os
-import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from importlib import import_module
-from importlib.resources import files
-from inspect import Parameter, Signature
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated, Any, Literal
-
-import typer
+from typing import TYPE_CHECKING, Any, Literal
 
 from labelwise.base.text import counted
 from labelwise.cli.arguments import Duplicates, Pool, Scores
-from labelwise.cli.command import CALL, as_typed, refuse, verb
-from labelwise.cli.text import before_writing, caution, say
+from labelwise.cli.text import caution, say
 from labelwise.errors import SettingsError
 
 if TYPE_CHECKING:
     from labelwise.tables import LabelTable
 
 DEFAULT_INDEX = Path("photos.index")
-SERVER = (  # of all that listen
-    "allow_origin max_body body_memory body_disk client_queue trusted_proxy rate connections "
-    "client_connections decoders access_log"
-)
-KINDS: dict[str, Any] = {
-    "text": str | None,
-    "path": Path | None,
-    "int": int | None,
-    "number": float | None,
-    "flag": bool,
-    "switch": bool | None,
-    "texts": list[str] | None,
-    "paths": list[Path] | None,
-}
-
-
-@dataclass(frozen=True)
-class Option:
-    """One option: its type, help and flags, whether it names a file to write, and the rest."""
-
-    kind: Any
-    help: str
-    flags: tuple[str, ...]
-    writes: bool
-    typed: Mapping[str, Any]
-
-
-def declared(file: str) -> dict[str, dict[str, Any]]:
-    """Return a table of the command line that is kept as TOML beside this file."""
-    return tomllib.loads((files("labelwise.cli") / file).read_text("utf-8"))
-
-
-def _option(type: str | list[str], help: str, **more: Any) -> Option:
-    chosen: Any = None if isinstance(type, str) else Literal.__getitem__(tuple(type))
-    kind = KINDS[type] if isinstance(type, str) else chosen | None
-    return Option(kind, help, tuple(more.pop("flags", ())), more.pop("writes", False), more)
-
-
-VERBS = declared("verbs.toml")
-DECLARED = {name: _option(**facts) for name, facts in declared("options.toml").items()}
-
-
-class Options:
-    """What a command line gave; a verb's object has the options of that verb alone."""
-
-    if TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any: ...
-        def __setattr__(self, name: str, value: Any) -> None: ...
-
-    @property
-    def target(self) -> Path:
-        return Path(self.out or "")
-
-    def get(self, name: str, default: float) -> Any:
-        value = getattr(self, name)
-        return default if value is None else value
-
-    def as_typed(self, *names: str) -> str:
-        return as_typed(*names)
-
-    def refuse(self, reason: str, *names: str) -> None:
-        refuse(reason, *names)
 
 
 def model_path(model: str | None) -> Path | None:
@@ -201,52 +126,3 @@ def read_secret(file: Path | None, variable: str, what: str, flag: str) -> str |
         reason = error.strerror if isinstance(error, OSError) else "it is not text"
         what = what.removeprefix("the ")
         raise SettingsError(f"{what} file {file} cannot be read: {reason}") from None
-
-
-def mount(app: Any, path: str) -> None:
-    """Add a verb of verbs.toml to an application."""
-    spec = VERBS[path]
-    shown, more = spec.get("options", "").split(), spec.get("more", "").split()
-    parameters, names = [], []
-    kind: Any
-    fetch: Any = {}
-    for name, facts in spec.get("arguments", {}).items():
-        default = Parameter.empty if facts.pop("needed", False) else facts.pop("default", None)
-        if "fetch" in facts:
-            fetch[name] = facts.pop("fetch")
-        kind = Annotated[KINDS[facts.pop("type")], typer.Argument(**facts)]
-        parameters.append(Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=kind))
-    arguments = [parameter.name for parameter in parameters]
-    for needed in (*shown, *more):
-        name = needed.rstrip("!")
-        option = DECLARED[name]
-        flag = f"--{name.strip('_').replace('_', '-')}"
-        flags = option.flags if any(one.startswith("--") for one in option.flags) else ()
-        made: Any = typer.Option(
-            *(flags or (flag, *option.flags)), help=option.help, **option.typed
-        )
-        default = Parameter.empty if needed != name else False if option.kind is bool else None
-        kind = Annotated[option.kind, made]
-        parameters.append(Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=kind))
-        names.append(name)
-
-    def function(**values: Any) -> None:
-        given = Options()
-        vars(given).update((name, values[name]) for name in names)
-        vars(given)["overwrite"] = CALL.get().params.get("overwrite")
-        home, _, called = spec["run"].partition(":")
-        with before_writing():  # imports take seconds
-            run = getattr(import_module(f"labelwise.cli.{home}"), called)
-        run(*(values[name] for name in arguments), given)
-
-    function.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
-    function.__doc__ = spec["help"]
-    facts = {"uri_out": spec.get("uri_out", False), "dashes": spec.get("dashes", False)}
-    verb(
-        app,
-        *spec["examples"],
-        name=path.split()[-1],
-        more=more[0] if more else "",
-        fetch=fetch,
-        **facts,
-    )(function)
