@@ -52,7 +52,6 @@ def load_table(
 
     What was not read as it is written is said, unless the verb shows the notes by itself.
     """
-    from labelwise.cli.text import caution
     from labelwise.tables import load
 
     table = load(source, **reading(assign, *more))
