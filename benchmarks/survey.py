@@ -63,10 +63,7 @@ def made() -> dict[Path, str]:
     ]
     text = advised(cells, sentences, (KEPT / "page.md").read_text(encoding="utf-8"))
     more = (KEPT / "more.md").read_text(encoding="utf-8")
-    extra = {name: _cells(KEPT / name) for name in ("finetuned", "dclr")}
-    more = more.replace("FINETUNED", small_table("head", extra["finetuned"]))
-    more = more.replace("DCLR-VERDICT", dclr_verdict(extra["dclr"]))
-    text += more.replace("\nDCLR\n", f"\n{small_table('set', extra['dclr'])}\n")
+    text += more.replace("FINETUNED", small_table("head", _cells(KEPT / "finetuned")))
     return {EVIDENCE / "survey.md": text, EVIDENCE / "survey.svg": diagram(cells)}
 
 
@@ -212,25 +209,6 @@ def small_table(first: str, cells: Sequence[SurveyCell]) -> str:
 
 def _percent(values: Sequence[float]) -> str:
     return f"{100 * fmean(values):.1f}"
-
-
-def dclr_verdict(cells: Sequence[SurveyCell]) -> str:
-    """Return what the corrected tests say of DCLR, by Holm's rule over all of them."""
-    columns = ("mAP@class", "ACE before", "log loss before")
-    others = ("bce, label features", "bce-ls, label features")
-    tests = [(column, other) for column in columns for other in others]
-    stated = [Sentence("full", column, "dclr", (other,), "level") for column, other in tests]
-    found = list(zip(stated, findings(cells, stated, check=False), strict=True))
-    calibrated = [one for said, one in found if said.column != "mAP@class"]
-    held = [one.better == one.count for one in calibrated]
-    some = any(one.better for one in calibrated)
-    word = "comes out" if all(held) else "comes out in part" if some else "does not come out"
-    lines = [
-        f"* {one.column}: `dclr` is significantly better than `{one.against[0]}` in {each.better} "
-        f"and worse in {each.worse} of {each.count} sets."
-        for one, each in found
-    ]
-    return "\n".join([f"Here the claim **{word}**, by corrected tests:", "", *lines])
 
 
 def diagram(cells: Sequence[SurveyCell], column: str = "mAP@class") -> str:

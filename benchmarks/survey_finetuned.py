@@ -32,9 +32,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from labelwise.learn.backbones import create_backbone
-from labelwise.learn.heads import Head, LabelFeatures, WordDecoder
+from labelwise.learn.heads import Head, WordDecoder
 from labelwise.learn.methods import make_objective
-from labelwise.learn.objectives import DynamicCorrelations, Objective
 from labelwise.metrics import average_precision
 from labelwise.models import HeadSpec, Model
 from labelwise.papers.survey import (
@@ -53,16 +52,15 @@ from labelwise.types import Targets
 
 BACKBONE = "tf_efficientnet_lite0"
 FULL = ("bce", "asl-official", "spa", "two-way", "quasibinary")
-SINGLE = ("an", "ll-r", "role", "wan", "em")
+SINGLE = ("an", "ll-r", "role", "wan")
 HEADS = {  # by the multiple of the head's rate that the network gets
     "linear": 0.1,
     "query2label": 1.0,
     "ml-decoder": 1.0,
     "boostlu": 0.1,
     "words": 1.0,
-    "label-features": 1.0,
 }
-ONLY = {"words": ("bce", "asl-official"), "label-features": ("bce", "dclr")}
+ONLY = {"words": ("bce", "asl-official")}
 OPTIONS = {"query2label": {"width": 512}, "ml-decoder": {"width": 512}}
 RATES = {"linear": (1e-3, 3e-3, 1e-2), "boostlu": (1e-3, 3e-3, 1e-2)}
 OF_DECODERS = (1e-4, 3e-4, 1e-3)
@@ -73,7 +71,7 @@ def rows_in_order() -> list[tuple[str, str, str]]:
     """Return head, cell and method of every row, the most telling first."""
     cells = {"full": FULL, "single": SINGLE}
     order = [("linear", "full"), ("linear", "single"), ("ml-decoder", "full")]
-    order += [("label-features", "full"), ("query2label", "full"), ("words", "full")]
+    order += [("query2label", "full"), ("words", "full")]
     order += [("boostlu", "single"), ("ml-decoder", "single"), ("query2label", "single")]
     order += [("boostlu", "full")]
     return [(head, cell, one) for head, cell in order for one in ONLY.get(head, cells[cell])]
@@ -137,15 +135,11 @@ class Tuned:
         backbone = create_backbone(BACKBONE, weights=str(self.options.weights))
         if head == "words":
             made: Head = WordDecoder(backbone.channels, self.words, width=512)
-        elif head == "label-features":
-            made = LabelFeatures(backbone.channels, len(self.names))
         else:
             made = HeadSpec(head, OPTIONS.get(head, {})).make(backbone.channels, len(self.names))
         model = Model(backbone, made)
         facts = dealt.facts(False)
-        objective: Objective = DynamicCorrelations(facts.num_images, facts.num_labels)
-        if method != "dclr":
-            objective = make_objective(method, facts)
+        objective = make_objective(method, facts)
         set_biases_to_priors(model, objective, facts)
         objective = objective.to(device)
         model = model.to(device, memory_format=torch.channels_last).train()

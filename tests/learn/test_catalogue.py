@@ -35,11 +35,8 @@ STATED = {
     "two-way": {"temperature_pos": 4.0, "temperature_neg": 1.0, "margin": 0.0},
     "an-ls": {"smoothing": 0.1},
     "an": {"smoothing": 0.0},
-    "em+apl": {"alpha": 0.1, "beta": 0.9, "share": 0.9 / 5, "wait": 5},
     "ll-r": {"rate": 0.002},
-    "ll-r+boostlu": {"rate": 0.005, "correction": "reject"},
-    "ll-ct+boostlu": {"rate": 0.002, "correction": "correct"},
-    "ll-cp+boostlu": {"rate": 0.001},
+    "ll-r+boostlu": {"rate": 0.005},
     "bce+mbls": {"term_weight": 0.1},
 }
 # Improper where this batch does not look.

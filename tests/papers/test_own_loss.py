@@ -1,15 +1,18 @@
 """Losses from a file; oracles: the closed links of BCE, SPA and ASL, a comparison for real."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 
 from labelwise.errors import SettingsError
-from labelwise.learn.methods import METHODS, link_from_spec, link_to_spec
+from labelwise.learn.methods import METHODS, find_method, link_from_spec, link_to_spec
 from labelwise.learn.methods.own import OwnLoss, add_method, default_link, slopes
 from labelwise.learn.objectives import CROSS_ENTROPY, EASY_NEGATIVES, Focusing, PhiLink, SPALink
 from labelwise.learn.objectives.cross_entropy import asymmetric_loss, bce_loss, spa_loss
 from labelwise.links import Sigmoid
+from labelwise.types import DatasetFacts, Outputs, Targets
 
 LOGITS = torch.linspace(-6, 6, 241, dtype=torch.float64)
 OFFICIAL = {"gamma_pos": 0.0, "gamma_neg": 4.0, "margin": 0.0}
@@ -109,3 +112,34 @@ def test_what_cannot_be_a_method_is_named(tmp_path, monkeypatch, text, reason):
     (tmp_path / "bad.py").write_text("1 / 0")
     with pytest.raises(SettingsError, match=reason):
         add_method(text)
+
+
+LOSSES = {
+    "entropy.py": ("EntropyMaximisation", "EntropyWithPseudoLabels"),
+    "large_losses.py": ("LargeLossCorrected", "LargeLossForGood"),
+    "robust.py": ("GeneralizedRobust",),
+}
+
+
+@pytest.mark.parametrize(("file", "name"), [(f, n) for f, names in LOSSES.items() for n in names])
+def test_a_class_in_a_file_learns_how_much_data_there_is(file, name):
+    """Oracle: with complete labels each of these is cross-entropy; unknown ones change it."""
+    place = Path(__file__).parents[2] / "evidence" / "methods" / file
+    method = METHODS[add_method(f"{place}:{name}")[0]]
+    objective = method.objective(DatasetFacts(num_images=4, num_labels=3, mean_labels=1.0))
+    logits, labels = torch.randn(4, 3), torch.tensor([[1.0, 0, 0]] * 4)
+    observed, rows = torch.ones(4, 3, dtype=torch.bool), torch.arange(4)
+    complete = objective(Outputs(logits), Targets(labels, observed, rows))
+    torch.testing.assert_close(complete, bce_loss(logits, labels).mean())
+    observed[:, 1:] = False  # by now an epoch has passed
+    partly = objective(Outputs(logits), Targets(labels, observed, rows))
+    assert partly.isfinite()
+    assert not torch.allclose(partly, complete)
+
+
+def test_a_method_that_left_says_which_file_it_is():
+    for name in ("em", "gr", "ll-ct"):
+        with pytest.raises(
+            SettingsError, match=r"evidence/methods/\w+\.py:[A-Z]\w+ of labelwise's"
+        ):
+            find_method(name)

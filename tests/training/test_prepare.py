@@ -89,7 +89,7 @@ def test_with_all_labels_known_every_method_starts_from_the_same_shares(method):
 
 @pytest.mark.parametrize(
     ("method", "unknown_is_absent"),
-    [("bce", False), ("iu", False), ("bce+lpr", False), ("an", True), ("wan", True), ("em", True)],
+    [("bce", False), ("iu", False), ("bce+lpr", False), ("an", True), ("wan", True)],
 )
 def test_unknown_labels_count_in_the_start_as_the_method_reads_them(method, unknown_is_absent):
     table = tiny_table()

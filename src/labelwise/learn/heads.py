@@ -321,30 +321,6 @@ def sine_position(channels: int, height: int, width: int, like: Tensor) -> Tenso
     return torch.cat([rows.expand(grid), columns.expand(grid)]).to(like.dtype)
 
 
-# Features of each label (after SSGRL, Chen et al. 2019, with learned vectors e_k for the words):
-#
-#     h_kp = tanh(U x_p * e_k) at place p,  a_kp = softmax over places of w . h_kp
-#     f_k  = sum over places of a_kp h_kp,  logit_k = w_k . f_k + b_k
-
-
-class LabelFeatures(Head):
-    """One feature vector of ``width`` numbers per label, the output ``features`` (B, K, width)."""
-
-    aux = ("features",)
-
-    def __init__(self, channels: int, num_labels: int, *, width: int = 128) -> None:
-        super().__init__()
-        self.project, self.look = nn.Linear(channels, width), nn.Linear(width, 1)
-        self.labels = nn.Parameter(torch.randn(num_labels, width))
-        self.classifier = GroupLinear(width, num_labels, num_labels)
-
-    def forward(self, features: Tensor) -> Outputs:
-        places = self.project(features.flatten(2).transpose(1, 2))[:, None]  # (B, 1, H W, width)
-        seen = torch.tanh(places * self.labels[:, None])
-        pooled = (self.look(seen).softmax(2) * seen).sum(2)
-        return Outputs(self.classifier(pooled), {"features": pooled})
-
-
 # ML-Decoder (Ridnik et al., WACV 2023): queries that are not learned look at the feature map.
 #
 #     memory  = relu(W_m features + b_m), one token per place, no position code

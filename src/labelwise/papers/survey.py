@@ -39,7 +39,7 @@ from labelwise.calibration import platt
 from labelwise.decide import best_f
 from labelwise.errors import DataError, SettingsError
 from labelwise.learn.backbones import create_backbone
-from labelwise.learn.methods import METHODS, find_method, make_objective
+from labelwise.learn.methods import LEFT, METHODS, find_method, make_objective
 from labelwise.links import Link
 from labelwise.metrics import average_precision, confusion
 from labelwise.models import HeadSpec, Model
@@ -505,7 +505,9 @@ def _table(cells: Sequence[SurveyCell]) -> list[str]:
     header += [f"mAP {cell.data}" for cell in cells] + [*COLUMNS[1:], "learning rates"]
     rows = []
     for method in sorted(methods, key=lambda name: (mean_rank[name], name)):
-        row = [f"`{method}`", find_method(method).probabilities, f"{mean_rank[method]:.1f}"]
+        left = method.removesuffix("+boostlu") in LEFT  # each of these is improper
+        reading = "improper" if left else find_method(method).probabilities
+        row = [f"`{method}`", reading, f"{mean_rank[method]:.1f}"]
         row += [_spread(cell, method, "mAP@class") for cell in cells]
         row += [_mean(cells, method, column) for column in COLUMNS[1:]]
         rows.append([*row, " ".join(_rate(cell, method) for cell in cells)])

@@ -41,8 +41,22 @@ HEADS: dict[str, type[Head]] = {
 }
 
 
+LEFT = {
+    "em": "entropy.py:EntropyMaximisation",
+    "em+apl": "entropy.py:EntropyWithPseudoLabels",
+    "gr": "robust.py:GeneralizedRobust",
+    "ll-ct": "large_losses.py:LargeLossCorrected",
+    "ll-cp": "large_losses.py:LargeLossForGood",
+}
+
+
 def find_method(name: str) -> Method:
     """Return the method of that name; an unknown name says which are nearest."""
+    if name in LEFT:
+        raise SettingsError(
+            f"the method {name!r} is no longer built in; compare it as evidence/methods/"
+            f"{LEFT[name]} of labelwise's sources"
+        )
     if name not in METHODS:
         raise SettingsError(f"unknown method {name!r}{nearest(name, METHODS)}")
     return METHODS[name]

@@ -1,7 +1,8 @@
 """Methods of your own: a loss in a Python file, compared with the others as ``my.py:MyLoss``.
 
 ``MyLoss`` is an objective, or a function or module of (logits, labels) that returns a loss for
-every entry, or one number. A loss that treats each entry alone comes with its link. For a label of
+every entry, or one number. A class with the arguments ``num_images`` or ``num_labels`` gets those
+of the training set. A loss that treats each entry alone comes with its link. For a label of
 probability eta the expected loss is at rest where
 
     eta present'(v) + (1 - eta) absent'(v) = 0
@@ -13,6 +14,7 @@ taken by autograd on a grid; the link is a table, saved with a model without any
 from collections.abc import Callable
 from functools import partial
 from importlib.util import module_from_spec, spec_from_file_location
+from inspect import signature
 from pathlib import Path
 
 import torch
@@ -21,7 +23,7 @@ from torch import Tensor
 from labelwise.base.text import first_line
 from labelwise.calibration.isotonic import Isotonic
 from labelwise.errors import SettingsError, require
-from labelwise.learn.methods.catalogue import METHODS, Method
+from labelwise.learn.methods.catalogue import METHODS, Honesty, Method
 from labelwise.learn.objectives import Objective
 from labelwise.learn.objectives.base import masked_mean
 from labelwise.links import Link
@@ -30,6 +32,7 @@ from labelwise.types import Outputs, Targets
 Loss = Callable[[Tensor, Tensor], Tensor]
 FAR, STEP = 14.0, 0.01  # of the grid of logits: beyond, a table in float32 cannot tell p from 1
 LEAST = 1e-7
+SIZES = ("num_images", "num_labels")  # of the training set, which a class may ask for
 
 
 def slopes(loss: Loss, logits: Tensor, label: float) -> Tensor:
@@ -103,12 +106,15 @@ def add_method(text: str) -> tuple[str, str]:
     loss = getattr(module, attribute, None)
     if not callable(loss):
         raise SettingsError(f"{file} has no function or class {attribute!r}")
-    made = loss() if isinstance(loss, type) else loss
-    make: Callable[[], Objective] = loss if isinstance(made, Objective) else partial(OwnLoss, made)
-    objective = make()
+    sizes: dict[str, str] = {}
+    if isinstance(loss, type):
+        sizes = {name: name for name in SIZES if name in signature(loss).parameters}
+    made = loss(**dict.fromkeys(sizes, 2)) if isinstance(loss, type) else loss
+    make: Callable[..., Objective] = loss if isinstance(made, Objective) else partial(OwnLoss, made)
+    objective = made if isinstance(made, Objective) else make()
     note = getattr(objective, "note", "an objective, with the link it names")
-    honesty = "improper" if "not monotone" in note else "proper"
+    honesty: Honesty = "improper" if "not monotone" in note else "proper"
     honesty = "ranking only" if objective.link is None else honesty
     name = f"{path.name}:{attribute}"
-    METHODS[name] = Method(make, honesty, f"Your own: {note}.", str(path))  # type: ignore[arg-type]
+    METHODS[name] = Method(make, honesty, f"Your own: {note}.", str(path), from_facts=sizes)
     return name, note
