@@ -5,6 +5,7 @@ import json
 import re
 import shlex
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import typed
@@ -361,3 +362,13 @@ def test_labels_can_be_paths_of_a_taxonomy(table):
     names = "Bacterial COVID-19 Edema Edema/Viral Pneumonia Pneumonia/Viral"
     assert read.space.names == tuple(names.split())
     assert states(read) == ["010011", "100011", "001100"]
+
+
+def test_a_label_of_several_words_stays_whole_where_a_bar_separates():
+    table = load(Path(__file__).parents[2] / "open-photos" / "labels.csv")
+    lines = (Path(__file__).parents[2] / "open-photos" / "README.md").read_text().split("\n")
+    named = [line.split(" | ") for line in lines if line.count("|") == 5 and " / " in line][1:]
+    expected = {cells[0].strip("| "): int(cells[2]) for cells in named}
+    counts = table.targets()[0].sum(0).tolist()
+    assert expected.pop("none") == 40
+    assert dict(zip(table.space.names, counts, strict=True)) == expected

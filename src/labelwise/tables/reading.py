@@ -807,12 +807,14 @@ def mark_points(counts: Mapping[str, int], given: Given) -> list[Choice]:
             found.insert(1, Choice({"levels": "/"}, levels_note, levels_note, False))
         return found
     backed = evidence(texts, marks)
+    first = strong or [mark for mark in marks if mark in COMMAS] or marks[:1]
+    rest = evidence([part for text in texts for part in split_text(text, first)], marks)
+    if strong and marks != strong and not rest.some and {*marks} <= {*strong, *WEAK}:
+        return [choice(strong)]  # "tree|black and white": neither black nor white is elsewhere
     if backed.full == 1 and backed.alone:
         return [choice(marks)]
-    first = strong or [mark for mark in marks if mark in COMMAS] or marks[:1]
     choices = [choice(marks, False)]
     if first != marks:
-        rest = evidence([part for text in texts for part in split_text(text, first)], marks)
         if not rest.some:
             choices.insert(0, choice(first, False))
         else:
