@@ -60,12 +60,13 @@ def test_good_keeps_the_solved_head_where_training_gains_nothing(photos, tmp_pat
     settings = settings_of(photos, tmp_path / "features", effort="good", image_size=32)
     done = train(settings, tmp_path / "run", watch=watch)
     run = RunFolder(tmp_path / "run")
-    kept, trained = (RunFolder(run.trials / name) for name in ("solved", "trained"))
-    assert sorted(path.name for path in run.trials.iterdir()) == ["solved", "trained"]
+    names = ("solved", "solved-all", "trained")
+    kept, pooled, trained = (RunFolder(run.trials / name) for name in names)
+    assert sorted(path.name for path in run.trials.iterdir()) == list(names)
     assert trained.settings["start"] == str(kept.path)
     assert trained.settings["recipe"]["epochs"] == 1
     own, good, other = (
-        (one.path / "model.safetensors").read_bytes() for one in (run, kept, trained)
+        (one.path / "model.safetensors").read_bytes() for one in (run, pooled, trained)
     )
     assert own == good != other
     note = done.evaluation.notes[-1]
@@ -141,7 +142,10 @@ def test_data_that_holds_features_has_no_network_to_train(tmp_path):
     done = train(
         read_settings(None, {"data": "tiny", **flags}), tmp_path / "run", table=tiny_table()
     )
-    assert sorted(path.name for path in RunFolder(done.folder).trials.iterdir()) == ["solved"]
+    assert sorted(path.name for path in RunFolder(done.folder).trials.iterdir()) == [
+        "solved",
+        "solved-all",
+    ]
     assert done.evaluation.notes[-1].endswith(
         "Kept: head solved on the features of the data. "
         "Nothing more was tried: the data holds features, and no network."

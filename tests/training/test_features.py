@@ -9,9 +9,9 @@ from PIL import Image
 from tiny_run import Hearing, tiny_settings, tiny_table
 from typed import must_run
 
-from labelwise.base.convex import CoinLoss
 from labelwise.base.progress import Silent
 from labelwise.errors import DataError, LabelwiseError, SettingsError
+from labelwise.eyes.fit import fit
 from labelwise.learn.backbones import create_backbone
 from labelwise.learn.methods import METHODS, make_objective
 from labelwise.models import Predictor
@@ -25,7 +25,6 @@ from labelwise.training.features import compute, content_key
 from labelwise.training.loader import Loader
 from labelwise.training.run import train
 from labelwise.training.settings import read_settings
-from labelwise.training.solve import solve
 from labelwise.types import DatasetFacts, Targets
 
 
@@ -197,7 +196,7 @@ def assert_measured_as_deployed(run, photos):
 def test_train_on_features_then_predict_photos(photos, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     out = must_run("train", photos / "photos.csv", *FROZEN, "-o", "run").output
-    assert "solving the head: 36 rows of features, 2 labels" in out
+    assert "solving the head: 54 rows of features, 2 labels" in out
     must_run("predict", "run", photos / "3.png", photos / "7.png", "-o", "answers.jsonl")
     assert len((tmp_path / "answers.jsonl").read_text().splitlines()) == 2
     assert RunFolder(tmp_path / "run").evaluation.ranking.map_class > 0.9
@@ -224,7 +223,7 @@ def test_mapped_features_train_as_those_in_memory(photos, tmp_path, monkeypatch)
     monkeypatch.setattr("labelwise.training.features.IN_MEMORY", 0)
     for expected, flags in zip(plain, ({}, {"method": "asl"}), strict=True):
         torch.testing.assert_close(logits(**flags), expected, atol=1e-5, rtol=1e-5)
-    monkeypatch.setattr("labelwise.training.solve.memory_bytes", lambda: 1000)
+    monkeypatch.setattr("labelwise.training.prepare.memory_bytes", lambda: 1000)
     logits()
     assert any("too much to solve the head" in text for text in watch.messages)
 
@@ -265,30 +264,64 @@ def test_pos_weight_is_part_of_the_convex_form():
     torch.testing.assert_close(found, 16 * expected)
 
 
-def test_the_solved_head_is_that_of_the_features_standardised(tmp_path):
-    table, watch = tiny_table(240), Hearing()
-    flags = {"data": "tiny", "features": "identity", "method": "bce", "calibrate": "none"}
+def solved_run(folder, table, **flags):
+    flags = {"data": "tiny", "features": "identity", "method": "bce", **flags}
     flags |= {"hardware.accelerator": "cpu"}
-    train(read_settings(None, flags), tmp_path / "solved", table=table, watch=watch)
-    assert any(text.startswith("solved with L2 weights from") for text in watch.messages)
-    model = Predictor.load(tmp_path / "solved").model.head.classifier
-    (x, y), (val_x, val_y) = (
-        (torch.from_numpy(part.images.features), torch.from_numpy(part.targets()[0]).double())
-        for part in (table.splits()["train"], table.splits()["val"])
-    )
-    found = solve(x, CoinLoss(y, 1 - y), val_x, CoinLoss(val_y, 1 - val_y))
-    torch.testing.assert_close(model.weight.double(), found.weight.T, atol=1e-5, rtol=1e-4)
-    torch.testing.assert_close(model.bias.double(), found.bias, atol=1e-5, rtol=1e-4)
-    last = RunFolder(tmp_path / "solved").journal.read()[-1]
-    assert last["l2"] == pytest.approx(found.l2.log().mean().exp().item())
+    train(read_settings(None, flags), folder, table=table, watch=(watch := Hearing()))
+    return RunFolder(folder), watch.messages
 
 
-def test_images_for_identity_and_missing_validation_are_refused(photos, tmp_path):
-    table = tiny_table()
+@pytest.mark.parametrize("keep_val", [False, True])
+def test_the_solved_head_is_cross_fitted_on_all_rows_that_it_may_see(keep_val, tmp_path):
+    """Oracle: the arrays' own fit. Its out-of-fold logits are the run's validation."""
+    table = tiny_table(240)
+    splits = ("train",) if keep_val else ("train", "val")
+    pool = table.subset(np.isin(np.array(list(table.split)), splits))
+    expected = fit(torch.from_numpy(pool.images.features), pool.targets()[0])
+    run, messages = solved_run(tmp_path / "run", table, keep_val=keep_val)
+    assert any(text.startswith("solved with L2 weights from") for text in messages)
+    model = run.model().model.head.classifier
+    torch.testing.assert_close(model.weight.double(), expected.weight, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(model.bias.double(), expected.bias, atol=1e-5, rtol=1e-4)
+    typical = np.exp(np.log(expected.strength).mean())
+    assert run.journal.read()[-1]["l2"] == pytest.approx(typical)
+    assert run.ids("train") == list(pool.ids)
+    val = run.predictions("val")
+    if keep_val:
+        assert list(val.ids) == list(table.splits()["val"].ids)
+        assert not run.folds_path.exists()
+        return
+    assert list(val.ids) == list(pool.ids)
+    np.testing.assert_allclose(val.logits, expected.out_of_fold, atol=1e-5)
+    assert run.spec.link["kind"] == "platt"
+    odds = run.spec.made_link.log_odds(val.logits.astype(np.float64))
+    np.testing.assert_allclose(run.out_of_fold().logits, odds, atol=1e-4)
+
+
+def test_a_guarantee_takes_its_own_rows_out_of_the_pool(tmp_path):
+    table = tiny_table(400)
+    run, _ = solved_run(tmp_path / "run", table, promise="recall=0.5")
+    kept, pool = set(run.ids("promise")), set(run.ids("train"))
+    validation = set(table.splits()["val"].ids)
+    assert kept < validation
+    assert pool == (set(table.splits()["train"].ids) | validation) - kept
+    assert set(run.ids("val")) == pool
+
+
+def test_rows_need_no_validation_and_a_second_command_finishes_again(tmp_path):
+    table = tiny_table(160)
     rows = table.subset(np.flatnonzero(np.array(list(table.split)) != "val"))
+    run, _ = solved_run(tmp_path / "run", rows)
+    before = run.spec
+    run, _ = solved_run(tmp_path / "run", rows, rule="0.5")  # no training
+    assert run.spec.link == before.link
+    assert run.spec.rule != before.rule
+
+
+def test_images_for_identity_and_other_features_are_refused(photos, tmp_path):
+    table = tiny_table()
     for name, given, sentence in (
         ("identity", None, "identity is for data that holds features"),
-        ("identity", rows, "chosen on validation, and there is none"),
         ("small-cnn", table, "holds 6 features per row, and small-cnn gives"),
     ):
         settings = settings_of(photos, tmp_path, features=name, method="bce")

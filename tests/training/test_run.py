@@ -316,11 +316,9 @@ def test_a_group_in_two_splits_is_refused_before_training(tmp_path):
 # Out-of-fold predictions. Oracles: a run trained by hand without the rows, and the rule that a row
 
 
-@pytest.mark.parametrize("features", [None, "identity"])
-def test_each_row_is_judged_by_a_run_without_it(tmp_path, features):
-    flags = {} if features is None else {"features": features}
+def test_each_row_is_judged_by_a_run_without_it(tmp_path):
     table = tiny_table()
-    run = train(tiny_settings(**flags), tmp_path / "run", table=table)
+    run = train(tiny_settings(), tmp_path / "run", table=table)
     made = train_folds(run, 2)
     rows = np.flatnonzero(table.split == "train")
     assert list(made.ids) == [table.ids[row] for row in rows]
@@ -332,7 +330,7 @@ def test_each_row_is_judged_by_a_run_without_it(tmp_path, features):
     by_hand[held] = "test"
     kept = np.flatnonzero(by_hand != "none!")
     apart = replace(table.subset(kept), split=by_hand[kept])
-    other = train(tiny_settings(**flags), tmp_path / "hand", table=apart)
+    other = train(tiny_settings(), tmp_path / "hand", table=apart)
     folder = RunFolder(other.folder)
     odds = folder.spec.made_link.log_odds(folder.predictions("test").logits.astype(float))
     np.testing.assert_allclose(made.logits[dealt == 1], odds, atol=1e-5, rtol=1e-5)

@@ -31,6 +31,7 @@ from labelwise.calibration.regression import (
     platt,
     temperature,
 )
+from labelwise.calibration.shrunken import shrunken
 from labelwise.errors import DataError, SettingsError
 from labelwise.links import (
     Consistent,
@@ -53,6 +54,7 @@ Part = tuple[Floats, NDArray[Any], Mask | None]
 
 AS_IT_IS = "as it is"
 AUTO, NONE = "auto", "none"
+SHRUNKEN = "shrunken"  # of cross-fitted heads, and of auto on few rows
 FEW = "few"  # for tens of photos; not among the candidates of auto, which takes hundreds
 FOLDS = 5
 
@@ -109,7 +111,7 @@ def find_calibrator(name: str) -> Calibrator | None:
     """Return the calibrator of a name, None for "auto" and "none"."""
     if name in (AUTO, NONE):
         return None
-    named = {**CALIBRATORS, FEW: few}
+    named = {**CALIBRATORS, FEW: few, SHRUNKEN: shrunken}
     if name not in named:
         raise SettingsError(f"unknown calibrator {name!r}{nearest(name, [AUTO, NONE, *named])}")
     return named[name]

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from labelwise.base.allocator import memory_bytes
 from labelwise.base.distributed import rank, value_of_first, world_size
 from labelwise.base.files import sha256_of
 from labelwise.base.progress import Watch
@@ -21,7 +22,8 @@ from labelwise.decide import find_rule
 from labelwise.errors import DataError, ImageError, SettingsError
 from labelwise.learn.backbones import create_backbone
 from labelwise.learn.backbones.weights import PRETRAINED, architecture_of
-from labelwise.learn.methods import find_head, find_method
+from labelwise.learn.heads import LinearHead
+from labelwise.learn.methods import find_head, find_method, make_objective
 from labelwise.learn.objectives import Objective
 from labelwise.links import Sigmoid
 from labelwise.models import HeadSpec, Model, Predictor
@@ -29,6 +31,7 @@ from labelwise.models.run_folder import RunFolder, fetched_run
 from labelwise.models.spec import MODEL_FILE
 from labelwise.pictures import ArrayImages, FeatureRows, ImageSource, Transform
 from labelwise.pictures.batches import BatchRows, HostResizer
+from labelwise.pictures.memory import MappedFeatures
 from labelwise.tables import (
     LabelTable,
     find_unreadable,
@@ -58,6 +61,7 @@ from labelwise.training.features import (
 from labelwise.training.inference import Inference, higher_is_better, infer_logits
 from labelwise.training.loggers import check_loggers
 from labelwise.training.settings import AUTO, SAY_HOW, SMALL_NETWORK, Settings, check_promise
+from labelwise.types import Targets
 
 # The first line that applies names the network:
 #
@@ -72,6 +76,7 @@ from labelwise.training.settings import AUTO, SAY_HOW, SMALL_NETWORK, Settings, 
 PHOTO_NETWORK = "tf_efficientnet_lite0"
 PHOTO_SIDE = 64
 LOOKED_AT = 9
+COPIES = 8  # times the features are in memory while a head is solved on them
 CHECKED, CHECKED_SIDE = 256, 16  # pictures that processes check at once, and the side they send
 # What says how a network is trained, by the setting that is given.
 OF_TRAINING = {"recipe": "the recipe (epochs, lr, ...)", **{key: key for key in SAY_HOW}}
@@ -222,6 +227,12 @@ class Training:
     frozen: FrozenBackbone | None = None
     taxonomy: Taxonomy | None = None
     attributes: AttributeColumns | None = None
+    solved: bool = False  # the head is a linear one of a convex loss on features
+
+    @property
+    def cross_fitted(self) -> bool:
+        """Whether out-of-fold predictions of the training rows stand where validation stood."""
+        return self.solved and "val" not in self.splits
 
     @property
     def tree(self) -> LabelTree | None:
@@ -291,15 +302,32 @@ def prepare(
         except ImageError:
             _readable(settings, table, watch, device)  # raises with all of them
             raise
+    solved = frozen is not None and is_solved(settings, rows, watch)
+    pooled = solved and not settings.keep_val
+    if loaded and settings.val_share and (not pooled or settings.promise is not None):
+        validated = with_validation(table, share=settings.val_share)
+        for note in () if validated is table else validated.notes[-1:]:
+            watch.say(note)
+        table, rows = validated, replace(rows, split=validated.split)
+    elif table.split is None and pooled:
+        split = np.full(len(table), "train")
+        table, rows = replace(table, split=split), replace(rows, split=split)
     reject_divided_groups(rows)
     splits = _with_train(rows)
     if settings.promise is not None:
         splits = _with_promise_split(splits, settings.promise_share, settings.seed)
+    if pooled and "val" in splits:
+        apart = splits.get("promise")
+        ours = np.isin(np.array(rows.split), ("train", "val"))
+        if apart is not None:
+            ours &= ~np.isin(np.array(rows.ids), np.array(apart.ids))
+        splits = {**splits, "train": rows.subset(ours)}
+        del splits["val"]
     if settings.zero_share is not None:
-        if "val" not in splits:
+        if "val" not in splits and not pooled:
             raise SettingsError("zero_share needs a validation split to compare with, got none")
         try:
-            labels, observed = splits["val"].targets()
+            labels, observed = splits["train" if pooled else "val"].targets()
             expect_zero_share(Sigmoid(), labels, settings.zero_share, observed)
         except ValueError as error:
             raise SettingsError(f"zero_share cannot be used with val: {error}") from None
@@ -308,7 +336,7 @@ def prepare(
     if frozen is None:
         if advice := advice_for_photos(model.backbone, splits["train"].images):
             watch.say(advice)
-    elif model.head.absorbs:
+    elif model.head.absorbs and not solved:
         frozen, splits = standardised(frozen, splits)
     facts = splits["train"].facts()
     counts_labels = "k" in find_method(settings.method).from_facts and "k" not in settings.options
@@ -327,7 +355,7 @@ def prepare(
             f"the method {settings.method!r} needs labels of 0 and 1; take one that uses soft "
             "labels, such as bce, spa or softmax"
         )
-    parts = (table, splits, model, head, objective, frozen, taxonomy, attributes)
+    parts = (table, splits, model, head, objective, frozen, taxonomy, attributes, solved)
     training = Training(settings, run, device, watch, *parts)
     if settings.start is None:
         if settings.recipe.prior_bias:
@@ -346,8 +374,6 @@ def _read(
         table = load(settings.data, **{**options, **settings.data_options})
         if settings.on_error == "skip":
             table = _readable(settings, table, watch, device)
-        if settings.val_share:
-            table = with_validation(table, share=settings.val_share)
         for note in table.notes:
             watch.say(note)
     taxonomy, attributes = None, None
@@ -362,6 +388,30 @@ def _read(
         table, attributes = settled.table, settled.columns
         watch.say(settled.sentence())
     return table, taxonomy, attributes
+
+
+def is_solved(settings: Settings, rows: LabelTable, watch: Watch) -> bool:
+    """Return whether the head on these features is linear, of a convex loss, and fits in memory."""
+    images, method = rows.images, find_method(settings.method)
+    if not isinstance(images, FeatureRows) or images.features.ndim != 2:
+        return False
+    head = HeadSpec(settings.head or method.head, settings.head_options)
+    if not isinstance(head.make(images.features.shape[1], len(rows.space)), LinearHead):
+        return False
+    try:
+        objective = make_objective(settings.method, rows.facts(), **settings.options)
+    except (TypeError, ValueError):
+        return False  # build_objective says so
+    if objective.convex(Targets(torch.zeros(1, len(rows.space)))) is None:
+        return False
+    size = images.features.nbytes
+    if isinstance(images.features, MappedFeatures) and COPIES * size > memory_bytes():
+        watch.say(
+            f"the features take {size / 2**30:,.1f} GiB, too much to solve the head in this "
+            "machine's memory: training it in steps"
+        )
+        return False
+    return True
 
 
 def _first_pass(

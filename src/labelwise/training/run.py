@@ -18,12 +18,14 @@ from typing import Any
 from warnings import catch_warnings, simplefilter
 
 import numpy as np
+from numpy.typing import NDArray
 
 from labelwise.answers.suspects import deal_folds
 from labelwise.base.arrays import to_numpy
 from labelwise.base.distributed import rank, value_of_first, wait_for_all
 from labelwise.base.progress import LimitedWatch, Silent, TimeIsUp, Watch
 from labelwise.calibration import expect_zero_share
+from labelwise.calibration.auto import SHRUNKEN
 from labelwise.decide import Promise, Promised, Rule, Threshold, WithParents, find_promise
 from labelwise.errors import CheckpointError, DataError, LabelwiseError, SettingsError
 from labelwise.evaluation import Evaluation, evaluate
@@ -59,8 +61,14 @@ from labelwise.training.solve import solve_head
 # cannot be fitted is left out with a note: the trained model is saved in any case.
 
 
-def finish(training: Training, model: Model) -> Evaluation | None:
-    """Write predictions, evaluation and model to the run's folder; None in helper processes."""
+def finish(
+    training: Training, model: Model, out_of_fold: NDArray[np.float32] | None = None
+) -> Evaluation | None:
+    """Write predictions, evaluation and model to the run's folder; None in helper processes.
+
+    ``out_of_fold`` are the logits of training rows by a cross-fitted head: validation where no rows
+    are held out.
+    """
     inferred = {name: training.inferred(name, model) for name in training.splits}
     if not training.is_first:
         return None
@@ -72,7 +80,11 @@ def finish(training: Training, model: Model) -> Evaluation | None:
         predictions[name] = Predictions(
             table.ids, logits, labels, observed, names, name, own, table.group
         )
-        predictions[name].save(training.run.predictions_path(name))
+    if out_of_fold is not None and training.cross_fitted:
+        rows = replace(predictions["train"], logits=out_of_fold, split="val")
+        predictions = {"train": predictions["train"], "val": rows, **predictions}
+    for name, rows in predictions.items():
+        rows.save(training.run.predictions_path(name))
     looks = {
         name: split.looks.numpy() for name, split in inferred.items() if split.looks is not None
     }
@@ -113,7 +125,8 @@ class _Finish:
 
     def measured(self, model: Model) -> Evaluation:
         training, settings, folder = self.training, self.settings, self.training.run.path
-        what = "" if self.val is None else "fitting the calibrator and the rule on validation, "
+        rows = "out-of-fold predictions" if training.cross_fitted else "validation"
+        what = "" if self.val is None else f"fitting the calibrator and the rule on {rows}, "
         training.watch.say(f"{what}measuring on {'what is there' if self.test is None else 'test'}")
         judged = self.test
         if judged is None:
@@ -155,17 +168,20 @@ class _Finish:
         if val is None:
             self.notes.append("There is no validation split, so nothing was calibrated or tuned.")
         else:
+            name = self._calibrator()
             try:
-                made = fit_calibrator(settings.calibrate, val, self.own, source=val.split)
+                made = fit_calibrator(name, val, self.own, source=val.split)
                 self.fitted, self.words, choice = made
-                self.calibrator = settings.calibrate if choice is None else choice.name
-                if self.fitted is None and settings.calibrate != "none":
+                self.calibrator = name if choice is None else choice.name
+                if self.fitted is None and name != "none":
                     self.notes.append("No calibrator beat the model's own probabilities.")
             except DataError as error:
                 self._not_fitted(str(error))
         link = self.link
         if link is None:
             return
+        if val is not None and training.cross_fitted:
+            as_odds(val.with_link(link)).save(training.run.folds_path)
         if training.tree is not None:
             link = self.fitted = Consistent(link, training.tree.parent)
             self.words = f"{self.words or 'own probabilities'}, made consistent"
@@ -178,6 +194,13 @@ class _Finish:
                 self.words = f"{self.words}; {shift}" if self.words else shift
             except ValueError as error:
                 self._not_fitted(f"zero_share cannot be used: {error}")
+
+    def _calibrator(self) -> str:
+        """Return the calibrator: of a cross-fitted head one that no choice can make worse."""
+        own, name = self.own, self.settings.calibrate
+        if name != AUTO or not self.training.cross_fitted or own is None:
+            return name
+        return "none" if own.couples_labels else SHRUNKEN  # a softmax has its temperature
 
     def _fit_rule(self) -> tuple[Rule, str]:
         training, promised = self.training, self._promised()
@@ -287,6 +310,7 @@ def tried(settings: Settings, run: RunFolder, begin: Try, watch: Watch) -> Evalu
     except _EnoughError as why:
         stopped = str(why)
         watch.say(stopped)
+    effort.use_all_rows()
     run.take_over(effort.run)
     evaluation, sentences = effort.run.evaluation, "; ".join(effort.sentences)
     note = f"Tried, by mAP on validation: {sentences}. Kept: {effort.words}. {stopped}"
@@ -333,6 +357,14 @@ class _Effort:
         if best:
             averaged = self._trained(start, epochs=epochs, ema=AVERAGED)
             self._take(f"{words}, weights averaged", "averaged", averaged)
+
+    def use_all_rows(self) -> None:
+        """Solve the head that was kept once more with the rows that compared the tries."""
+        settings, folder = Settings(**self.run.settings), RunFolder(self.trials / "solved-all")
+        if settings.features is not None and settings.keep_val:
+            chosen = settings.model_copy(update={"keep_val": self.settings.keep_val})
+            self.begin(chosen, folder.path, self.watch)
+            self.run = folder
 
     def _epochs(self) -> int:
         epochs, earlier = self.settings.recipe.epochs, RunFolder(self.trials / "trained")
@@ -388,7 +420,7 @@ class _Effort:
     def _solved(self, **changed: Any) -> Settings:
         gone = {*OF_TRAINING, "minutes", "batch_size"}
         given = self.settings.model_dump(exclude_unset=True, exclude=gone)
-        return Settings(**{**given, "effort": "quick", **changed})
+        return Settings(**{**given, "effort": "quick", "keep_val": True, **changed})
 
     def _trained(self, start: RunFolder, **recipe: Any) -> Settings:
         solved = Settings(**start.settings)
@@ -463,12 +495,15 @@ def _fit_and_finish(training: Training, *, fresh: bool) -> Run | None:
         finished = value_of_first(run.is_finished, training.device)
         if not finished:
             with kernels(deterministic=settings.deterministic):
-                model = None if training.frozen is None else solve_head(training)
-                if model is None:
+                out_of_fold = None
+                if training.solved:
+                    model, fitted = solve_head(training)
+                    out_of_fold = fitted.out_of_fold
+                    if first:
+                        log_history(run, settings)
+                else:
                     model = Loop(training).run()
-                elif first:
-                    log_history(run, settings)
-                evaluation = finish(training, model)
+                evaluation = finish(training, model, out_of_fold)
         elif first:
             log_history(run, settings)
             evaluation = finish_again(training) if changed else run.evaluation
@@ -564,6 +599,9 @@ def train_folds(
 ) -> Predictions:
     """Return predictions of every training row of a run, by runs trained on the others."""
     files, watch = RunFolder(run.folder), watch or Silent()
+    if "val" in files.splits and files.ids("val") == files.ids("train"):
+        watch.say("the head was cross-fitted when it was solved, so no folds are trained")
+        return Predictions.load(files.folds_path)
     settings = read_settings(files.settings_path, {})
     if settings.hardware.devices > 1:
         raise SettingsError("folds are trained one after the other on one device; leave --devices")
@@ -607,7 +645,12 @@ def train_folds(
 def _odds(folder: Path) -> Predictions:
     run = RunFolder(folder)
     predictions, link = run.predictions("test"), run.spec.made_link
-    if link is None:
-        return predictions
-    odds = link.log_odds(predictions.logits.astype(np.float64)).clip(-FAR, FAR)
-    return replace(predictions, logits=odds.astype(np.float32), link=Sigmoid())
+    return predictions if link is None else as_odds(predictions.with_link(link))
+
+
+def as_odds(rows: Predictions) -> Predictions:
+    """Return predictions of training rows as calibrated log-odds, cut at +-FAR."""
+    if rows.link is None:
+        return rows
+    odds = rows.link.log_odds(rows.logits.astype(np.float64)).clip(-FAR, FAR)
+    return replace(rows, logits=odds.astype(np.float32), link=Sigmoid(), split="train")

@@ -160,7 +160,9 @@ class Settings(BaseModel):
 
     ``on_error`` says what to do about pictures that cannot be read: ``stop`` before training, or
     ``skip`` them; ``skip_missing`` leaves out those that are not there. ``val_share`` of the
-    training images become validation where the data has none (0: none). ``taxonomy`` is a file of
+    training images become validation where the data has none (0: none). A head that is solved on
+    frozen features trains on validation too, since its out-of-fold predictions choose strength,
+    calibrator and rule; with ``keep_val`` it does not. ``taxonomy`` is a file of
     which label is a kind of which: labels, probabilities and sets then obey it; ``attributes`` one
     of groups of labels that exclude each other (:mod:`labelwise.taxonomy`), likewise.
     ``method`` may be ``auto``: chosen by what the labels are like. ``options`` are the method's
@@ -197,6 +199,7 @@ class Settings(BaseModel):
     on_error: Literal["stop", "skip"] = "stop"
     skip_missing: bool = False
     val_share: float = Field(default=0.1, ge=0, lt=1)
+    keep_val: bool = False
     taxonomy: str | None = None
     attributes: str | None = None
     method: str = AUTO

@@ -1,4 +1,7 @@
-"""Solved heads. Oracles: scikit-learn at a tight tolerance, autograd, the optimum's gradient."""
+"""Convex losses and their solver.
+
+Oracles: scikit-learn at a tight tolerance, autograd, the gradient at the optimum, NumPy and torch.
+"""
 
 import numpy as np
 import pytest
@@ -6,10 +9,9 @@ import torch
 from sklearn.linear_model import LogisticRegression
 from torch.nn.functional import one_hot
 
+from labelwise.base import newton
 from labelwise.base.convex import CoinLoss, ShareLoss
-from labelwise.training import solve as solver
-from labelwise.training.solve import _Design as Design
-from labelwise.training.solve import minimise, solve
+from labelwise.base.newton import Design, minimise
 
 TIGHT = 1e-14
 
@@ -23,8 +25,8 @@ def draw(rows, features=7, labels=4, seed=0, noise=1.0):
     return torch.tensor(x), torch.tensor(y).double()
 
 
-def optimum(x, loss, l2, *, standardise=False, tolerance=TIGHT):
-    design = Design.of(x, standardise=standardise)
+def optimum(x, loss, l2, *, scaled=False, tolerance=TIGHT):
+    design = Design.of(x, scaled=scaled)
     start = design.rows.new_zeros(design.rows.shape[1], loss.num_labels)
     weights = torch.as_tensor(l2, dtype=torch.float64).expand(1, loss.num_labels)
     return design.linear(minimise(design, loss, weights, start, tolerance=tolerance))
@@ -106,8 +108,9 @@ def test_gradient_and_curvature_are_autograds(name):
 def test_the_gradient_vanishes_also_where_labels_can_be_separated():
     x, y = draw(60, features=40, seed=7, noise=0.1)
     l2 = torch.tensor([1e-4, 1e-2, 1.0, 1e4], dtype=torch.float64)
-    weight, bias = optimum(x, CoinLoss(y, 1 - y), l2, standardise=True)
-    scale = x.std(dim=0, correction=0)
+    weight, bias = optimum(x, CoinLoss(y, 1 - y), l2, scaled=True)
+    spread = x.std(dim=0, correction=0)
+    scale = (spread * spread.square().mean().sqrt()).sqrt()
     residual = torch.sigmoid(x @ weight + bias) - y
     gradient = x.T @ residual / scale[:, None] + l2 * weight * scale[:, None]
     at_zero = (x.T @ (0.5 - y)).abs().max()
@@ -142,11 +145,11 @@ class CountedSteps(ShareLoss):
 def test_a_problem_that_only_rounding_keeps_from_its_tolerance_ends():
     x, _ = draw(60)
     classes = (x[:, 6] > 2).long()
-    design = Design.of(x).to(torch.float32)
+    design = Design.of(x).rough()
     start = design.rows.new_zeros(design.rows.shape[1], 2)
     loss = CountedSteps(one_hot(classes, 2).float())
     w = minimise(design, loss, torch.full((1, 2), 1e-5), start, tolerance=0)
-    assert CountedSteps.steps < solver.NEWTON_STEPS // 2
+    assert CountedSteps.steps < newton.NEWTON_STEPS // 2
     assert ((design.rows @ w).argmax(dim=1) == classes).all()
 
 
@@ -174,88 +177,29 @@ def test_a_label_of_which_nothing_is_known_leaves_the_others_as_they_are():
     others = [column for column in range(y.shape[1]) if column != 1]
 
     def solved(columns):
-        ones, zeros = known * y, known * (1 - y)
-        one = CoinLoss(ones[:60], zeros[:60]).columns(columns)
-        other = CoinLoss(ones[60:], zeros[60:]).columns(columns)
-        return solve(x[:60], one, x[60:], other).logits(x)
+        loss = CoinLoss(known * y, known * (1 - y)).columns(columns).bounded()
+        weight, bias = optimum(x, loss, 1.0)
+        return x @ weight + bias
 
     found = solved(slice(None))
     torch.testing.assert_close(found[:, others], solved(torch.tensor(others)), atol=1e-4, rtol=1e-4)
     assert found[:, 1].abs().max() < 1e-8
 
 
+@pytest.mark.parametrize("name", ["coins", "softmax", "masked", "none"])
+def test_arrays_give_what_tensors_give(name):
+    loss = losses()[name]
+    arrays = loss.each(lambda values: values.numpy())
+    logits = torch.randn(9, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    ours, theirs = arrays.derivatives(logits.numpy()), loss.derivatives(logits)
+    np.testing.assert_allclose(arrays.rows(logits.numpy()), loss.rows(logits), rtol=1e-12)
+    np.testing.assert_allclose(ours.gradient, theirs.gradient, atol=1e-14)
+    np.testing.assert_allclose(ours.times(logits.numpy()), theirs.times(logits), atol=1e-14)
+    np.testing.assert_allclose(arrays.bounded().prior(), loss.bounded().prior(), rtol=1e-12)
+
+
 def test_a_feature_that_never_changes_has_no_weight():
     x, y = draw(50)
     x[:, 3] = 7.0
-    weight, _ = optimum(x, CoinLoss(y, 1 - y), 1.0, standardise=True)
+    weight, _ = optimum(x, CoinLoss(y, 1 - y), 1.0, scaled=True)
     assert weight[3].abs().max() < 1e-12
-
-
-@pytest.mark.parametrize("joint", [False, True])
-def test_the_weight_is_the_one_that_is_best_on_validation(joint):
-    def loss(y):
-        return ShareLoss(y / y.sum(1, keepdim=True).clamp(min=1)) if joint else CoinLoss(y, 1 - y)
-
-    x, y = draw(100, features=30, seed=1, noise=2.0)
-    vx, vy = draw(4000, features=30, seed=2, noise=2.0)
-    solved = solve(x, loss(y), vx, loss(vy), tolerance=TIGHT)
-
-    def validation(l2):
-        weight, bias = optimum(x, loss(y).bounded(), l2, standardise=True)
-        return loss(vy).sums(vx @ weight + bias).sum().item() / len(vx)
-
-    curve = {l2: validation(l2) for l2 in 100 * np.logspace(-3, 0, 25)}
-    weight, bias = optimum(x, loss(y).bounded(), solved.l2, standardise=True)
-    torch.testing.assert_close(solved.weight, weight, atol=1e-5, rtol=1e-5)
-    shift = (solved.bias - bias).mean() if joint else 0.0  # a softmax does not know its level
-    torch.testing.assert_close(solved.bias - shift, bias, atol=1e-4, rtol=1e-5)
-    reached = loss(vy).sums(solved.logits(vx)).sum().item() / len(vx)
-    assert reached < min(curve.values()) * 1.002
-
-
-def test_a_label_leaves_the_common_weight_as_far_as_its_validation_rows_speak_for_it():
-    rng = np.random.default_rng(0)
-    x, vx = torch.tensor(rng.normal(size=(120, 60))), torch.tensor(rng.normal(size=(3000, 60)))
-
-    def labels(rows, seed):
-        chance = np.random.default_rng(seed).random((len(rows), 4))
-        clear = torch.sigmoid(30 * rows[:, :1])  # learnt with a weak weight; the others are noise
-        odds = torch.cat([clear, torch.full((len(rows), 3), 0.3, dtype=rows.dtype)], dim=1)
-        return (torch.tensor(chance) < odds).double()
-
-    y, vy = labels(x, 1), labels(vx, 2)
-    l2 = solve(x, CoinLoss(y, 1 - y), vx, CoinLoss(vy, 1 - vy)).l2
-    assert l2[0] < l2[1:].min() / 3
-    few = slice(5)
-    l2 = solve(x, CoinLoss(y, 1 - y), vx[few], CoinLoss(vy[few], 1 - vy[few])).l2
-    assert l2.max() < 3 * l2.min()
-
-
-class Counted(CoinLoss):
-    """Keeps how many labels it was ever asked for at once."""
-
-    most = 0
-
-    def derivatives(self, logits):
-        Counted.most = max(Counted.most, logits.shape[1])
-        return super().derivatives(logits)
-
-
-def test_labels_in_portions_are_solved_as_all_at_once(monkeypatch):
-    # Oracle: the solution with all labels in memory.
-    x, y = draw(120, labels=7, seed=5)
-    vx, vy = draw(200, labels=7, seed=6)
-    y, vy = y.to(torch.uint8), vy.to(torch.uint8)  # as they are kept until they are needed
-    y[:, 4] = 0  # a label that is never present gets its half entry in its own portion
-    tried = {}, {}
-    given = {"tolerance": TIGHT, "tried": tried[0].__setitem__}
-    expected = solve(x, CoinLoss(y, 1 - y), vx, CoinLoss(vy, 1 - vy), **given)
-    monkeypatch.setattr(solver, "AT_ONCE", 3 * 120 + 5)
-    monkeypatch.setattr(Counted, "most", 0)
-    given["tried"] = tried[1].__setitem__
-    found = solve(x, Counted(y, 1 - y), vx, CoinLoss(vy, 1 - vy), **given)
-    assert Counted.most == 3
-    assert tried[1] == pytest.approx(tried[0], rel=1e-4)
-    for name, close in (("l2", 0), ("weight", 1e-4), ("bias", 1e-4)):
-        one, other = getattr(found, name), getattr(expected, name)
-        torch.testing.assert_close(one, other, rtol=1e-3, atol=close)
