@@ -150,6 +150,10 @@ def train(
     ] = None,
     skip_missing: SkipMissing = False,
     skip_broken: SkipBroken = False,
+    keep_val: Annotated[
+        bool,
+        option("--keep-val", help="Fit no head on the split val: it only chooses and calibrates."),
+    ] = False,
     taxonomy: TaxonomyFile = None,
     attributes: Attributes = None,
     backbone: Annotated[
@@ -301,6 +305,7 @@ def train(
         "seed": seed,
         "on_error": on_error,
         "skip_missing": skip_missing,
+        "keep_val": keep_val,
         "taxonomy": taxonomy,
         "attributes": attributes,
         "backbone": backbone,

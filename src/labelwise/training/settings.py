@@ -142,10 +142,11 @@ NOT_OF_FEATURES = (
 Precision = Literal["32", "bf16"]
 Effort = Literal["quick", "good", "best"]
 GIVEN_OFTEN = (
-    "data on_error skip_missing taxonomy attributes method effort minutes backbone features "
-    "weights start head image_size bands composite window augment batch_size precision seed "
-    "deterministic calibrate rule recipe.epochs recipe.metric recipe.patience recipe.optimizer.lr "
-    "recipe.optimizer.weight_decay hardware.accelerator hardware.devices hardware.workers"
+    "data on_error skip_missing keep_val taxonomy attributes method effort minutes backbone "
+    "features weights start head image_size bands composite window augment batch_size precision "
+    "seed deterministic calibrate rule recipe.epochs recipe.metric recipe.patience "
+    "recipe.optimizer.lr recipe.optimizer.weight_decay hardware.accelerator hardware.devices "
+    "hardware.workers"
 )
 SHORT_NAMES = {
     **{key.rpartition(".")[2]: key for key in GIVEN_OFTEN.split()},
