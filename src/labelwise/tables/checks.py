@@ -196,6 +196,7 @@ def without_missing(table: LabelTable, skip_missing: bool) -> LabelTable:
     if not there.all() and images is table.images:
         for spelled, how in (
             (lambda name: name.replace("\\", "/"), "had \\ between folders, read as /"),
+            (str.strip, "had blanks around them"),
             (_speller(str(images.root)), IN_OTHER_CASE),
         ):
             names, changed = list(images.ids), 0

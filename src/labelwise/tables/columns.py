@@ -33,7 +33,7 @@ from labelwise.types import LabelSpace, nearest
 EVERYTHING = "*"
 NO_WIDTH = dict.fromkeys(map(ord, "\u200b\u2060\ufeff\u00ad"))
 JOINERS = dict.fromkeys(map(ord, "\u200c\u200d"))
-BRACKETED = r"^\s*[\[{].*[\]}]\s*$"
+BRACKETED = r"^\s*[\[{(<].*[\]})>]\s*$"
 WRITTEN_LIST = r"""^\s*\[\s*(['"]|\]\s*$)"""
 QUOTED = r"""(?:'(?:[^'\\\n]|\\.)*+'|"(?:[^"\\\n]|\\.)*+")"""
 QUOTED_LIST = re.compile(rf"\[(?:\s*+{QUOTED}\s*+,)*+\s*+(?:{QUOTED}\s*+)?\]")
@@ -50,6 +50,9 @@ WORDS = {  # in a column of labels that seem to say "none of them" or "nobody kn
         ("no label", "no labels", "nothing", "nichts", "keine", "kein", "leer"), "none"
     ),
     **dict.fromkeys(("aucun", "aucune", "rien", "vide", "ninguno", "ninguna", "nada"), "none"),
+    **dict.fromkeys(
+        ("nothing here", "vacío", "vacio", "vacía", "なし", "无", "nic", "inget"), "none"
+    ),
     **dict.fromkeys(("empty", "blank", "nessuno", "nenhum", "[]", "{}"), "none"),
     **dict.fromkeys(("?", "??", "???", "tbd", "todo", "unknown", "unlabeled"), "unknown"),
     **dict.fromkeys(("unlabelled", "nan", "null", "na", "n.a.", "#n/a", "-1", "unklar"), "unknown"),
@@ -58,6 +61,12 @@ WORDS = {  # in a column of labels that seem to say "none of them" or "nobody kn
     ),
     **dict.fromkeys(
         ("unsure", "undefined", "nil", "#na", "#value!", "#ref!", "missing"), "unknown"
+    ),
+    **dict.fromkeys(
+        ("<na>", "\\n", "#nv", "nv", "n.v.", "s.o.", "s/o", "not sure", "不明"), "unknown"
+    ),
+    **dict.fromkeys(
+        ("未知", "неизвестно", "onbekend", "ukjent", "okänd", "unclear", "n.b."), "unknown"
     ),
 }
 At = Callable[[int], str]  # the name of a row of this batch, for errors
@@ -172,6 +181,7 @@ def read_lists(
     coded = pc.utf8_trim_whitespace(pc.fill_null(items, "")).dictionary_encode()
     code = np.asarray(coded.indices, np.int64)
     dictionary = coded.dictionary.to_pylist()
+    dictionary = unquoted(dictionary)
     numbers: list[list[int]] = [[] for _ in dictionary]
     everything = np.zeros(len(null), np.bool_)
     first = np.unique(code, return_index=True)[1]  # each word of the dictionary occurs
@@ -361,7 +371,11 @@ def _divided(column: Any, header: str, at: At, separator: str | Sequence[str], s
     if pc.any(pc.match_substring_regex(text, BRACKETED)).as_py():
         coded = text.dictionary_encode()
         cells = coded.dictionary.to_pylist()
-        words = [bracketed_list(cell) if cell.strip() else [] for cell in cells]
+        no_list = [cell.strip().casefold() in WORDS and cell[:1] not in "[{(<" for cell in cells]
+        words = [
+            [cell] * bool(cell.strip()) if no or not cell.strip() else bracketed_list(cell)
+            for cell, no in zip(cells, no_list, strict=True)
+        ]
         broken = np.array([word is None for word in words])[np.asarray(coded.indices)]
         if not broken.any():
             return pa.array([word or [] for word in words], pa.list_(pa.string())).take(
@@ -385,6 +399,20 @@ def _divided(column: Any, header: str, at: At, separator: str | Sequence[str], s
     return split_cells(text, separator)
 
 
+def unquoted(words: list[str]) -> list[str]:
+    """Return words without their quotes, if every one is in quotes.
+
+    >>> unquoted(["'dog'", "'hot dog'", ""]), unquoted(["'tis'", "dog"])
+    (['dog', 'hot dog', ''], ["'tis'", 'dog'])
+    """
+    quoted = [word for word in words if word]
+    for mark in "'\"":
+        inside = [word[1:-1] for word in quoted if word[:1] == word[-1:] == mark and word[2:]]
+        if quoted and len(inside) == len(quoted) and not any(mark in word for word in inside):
+            return [word[1:-1].strip() for word in words]
+    return words
+
+
 def bracketed_list(text: str) -> list[str] | None:
     r"""Return the names of a list in brackets, quoted or not, None if it is something else.
 
@@ -392,7 +420,7 @@ def bracketed_list(text: str) -> list[str] | None:
     (['dog', 'cat'], ['dog', 'hot dog'], None)
     """
     text = text.strip()
-    if text[:1] + text[-1:] not in ("[]", "{}"):
+    if text[:1] + text[-1:] not in ("[]", "{}", "()", "<>"):
         return None
     inside = text[1:-1].strip()
     if (names := written_list(f"[{inside}]")) is not None:
@@ -401,7 +429,7 @@ def bracketed_list(text: str) -> list[str] | None:
         between = re.sub(QUOTED, "", inside)
         quoted = re.findall(QUOTED, inside)
         return [name[1:-1] for name in quoted] if not between.strip(" ,\r\n\t") else None
-    if any(mark in inside for mark in "[]{}'\""):
+    if any(mark in inside for mark in "[]{}()<>'\""):
         return None
     return [name.strip() for name in inside.split(",") if name.strip()]
 
@@ -455,10 +483,11 @@ def names_of_joined_labels(names: Sequence[str]) -> list[str]:
 
 
 def spelled(name: str) -> str:
-    """Return a name with composed letters and without characters of no width."""
+    """Return a name with composed letters, single blanks and no characters of no width."""
     if name.isascii():
-        return name
+        return re.sub("  +", " ", name)
     plain = unicodedata.normalize("NFC", name.translate(NO_WIDTH)).strip()
+    plain = re.sub("[ \u00a0]+", " ", plain)
     with suppress(UnicodeEncodeError):  # Persian, Hindi and emoji need joiners, others do not
         plain = plain.translate(JOINERS).encode("latin-1").decode("latin-1")
     return plain
@@ -583,7 +612,8 @@ def find_columns(
     if one_hot is None and labels is None:
         own = tuple(name for name in free if name not in taken)
     if labels is None and not own:
-        raise DataError(f"{where}: there must be a column 'labels', or one column for each label")
+        rule = "there must be a column 'labels', or one column for each label"
+        raise DataError(f"{where}: {rule}; write one")
     if own and columns_of["unknown"] is not None:
         raise DataError(f"{where}: a column 'unknown' needs a column 'labels' beside it")
     soft, shares = columns_of["soft"], columns_of["shares"]

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 
 from labelwise.base.text import counted, listed, one_line
 from labelwise.base.yaml_values import parse_assignments
-from labelwise.errors import SettingsError
+from labelwise.errors import DataError, SettingsError
 from labelwise.pictures.decode import IMAGE_SUFFIXES
 from labelwise.tables.columns import (
     BRACKETED,
@@ -51,6 +51,12 @@ LIKELY_LABELS = USUAL_LABELS | {
     *("labelname", "labelnames", "classname", "classnames", "tag", "art", "arten", "etikett"),
     *("etiketten", "klasse", "klassen", "schlagwort", "schlagworte", "etiquette", "etiquettes"),
     *("etiqueta", "etiquetas", "espece", "especes", "especie", "especies", "annotations"),
+    *("supercategory", "subcategory", "superclass", "genus", "schlagwörter", "schlagwort"),
+    *("étiquettes", "étiquette", "espèce", "espèces", "catégorie", "catégories", "kategorie"),
+    *("kategorien", "objekt", "objekte", "motiv", "motive", "inhalt", "categoría", "categorías"),
+    *("categoria", "categorias", "ラベル", "タグ", "标签", "метка", "метки", "beschriftung"),
+    *("mots", "motsclés", "motscles", "palabrasclave", "keyword", "genera", "stichwort"),
+    *("stichwörter", "labelset", "imagelabels", "truth", "groundtruth", "target", "targets"),
     *("taxon", "taxa", "objects", "content", "contents", "subjects", "attributes", "concepts"),
 }
 # What a column of this name, or with this word in its name, never is: a label.
@@ -76,14 +82,34 @@ MAYBE_RECORDS = {  # which may be a label too
     *("elevation", "size", "rating", "stars", "order", "train"),
     *("valid", "score", "row", "no", "nr", "part", "phase", "use", "test", "val"),
 }
+LONG_LABEL = {"label", "labelname", "class", "classname", "tag", "species", "category"}
+LONG_VALUE = {"value", "present", "answer", "confidence", "presence", "verified", "istrue", "vote"}
 SPLIT_NAMES = {"split", "set", "subset", "partition", "usage", "phase", "part", "fold", "dataset"}
 
 PRESENT = {
     *("1", "true", "yes", "y", "t", "ja", "j", "wahr", "oui", "vrai", "si", "sí", "verdadero"),
+    *("waar", "да", "tak", "ano", "igen", "kyllä", "はい", "是", "有", "○", "vorhanden", "présent"),
+    *(
+        "presente",
+        "sand",
+        "sann",
+        "evet",
+        "نعم",
+        "hai",
+        "da",
+        "jah",
+        "sant",
+        "✔️",
+        "seen",
+        "gesehen",
+    ),
     *("sim", "x", "✓", "✔", "☑", "✅", "present", "positive", "pos", "+", "vero", "on", "•"),
 }
 TICKS = {"x", "✓", "✔", "☑", "✅", "+", "•", "*"}  # beside which an empty cell means absent
 ABSENT = {
+    *("onwaar", "нет", "nie", "ne", "nem", "ei", "いいえ", "否", "无", "×", "nicht vorhanden"),
+    *("ausente", "falsk", "usann", "hayır", "لا", "nej", "nee", "usant", "not seen", "iie"),
+    *("not present", "abwesend", "nicht gesehen", "non présent", "❎", "absente"),
     *("0", "false", "no", "n", "f", "nein", "falsch", "non", "faux", "falso", "não", "nao"),
     *("✗", "✘", "☐", "❌", "absent", "negative", "neg", "off"),
 }
@@ -99,6 +125,7 @@ UNKNOWN_WORDS = {word for word, meaning in WORDS.items() if meaning == "unknown"
 SURELY_NO_LABEL = {"nan", "null", "na", "n.a.", "#n/a", "n/a", "k.a.", "-1", "?", "??", "-", "--"}
 STRONG = ("|", ";", "；", "、", "،")
 COMMAS = (",", "，", "\t", "\n")
+SOFT = ("·", "•", "\\", ":", "~", " - ", " – ", " — ")
 WEAK = ("/", "+", "#", "&", " and ", " und ", " et ", " y ", " und/oder ")
 MARK_NAMES = {"\t": "a tab", "\n": "a line end", " ": "a blank"}
 NUMBER = re.compile(r"[-+]?[0-9]*[.,]?[0-9]+(e[-+]?[0-9]+)?\s*%?", re.IGNORECASE)
@@ -363,8 +390,8 @@ def _kind(cells: Cells) -> str:
     if len(cells.texts) == filled > 2 and all(map(INTEGER.fullmatch, cells.texts)):
         return "text"  # numbers of the rows
     if {"1", "2"} == {*cells.texts}:
-        return "numbers"
-    if any(map(CODES.fullmatch, cells.texts)):
+        return "states"
+    if any(CODES.fullmatch(text) and not DECIMAL.fullmatch(text) for text in cells.texts):
         return "labels"
     if telling and 2 * right >= filled:
         return "states"
@@ -373,10 +400,11 @@ def _kind(cells: Cells) -> str:
         return "shares"
     if numbers:
         return "numbers"
-    lengths = [len(text) for text in cells.texts]
+    lengths = [len(text) / (1 + sum(map(text.count, "|,;/"))) for text in cells.texts]
     if sum(lengths) / len(lengths) > FREE_TEXT or holds_photos(cells):
         return "text"
-    if len(cells.texts) == filled and filled > 3:
+    marks = _marks_in(cells.texts, (*STRONG, *COMMAS, *WEAK), None)
+    if len(cells.texts) == filled and filled > 3 and not evidence(cells.texts, marks).some:
         return "text"
     return "labels"
 
@@ -426,12 +454,20 @@ def _label_roles(table: Sequence[Cells], given: Given, text_only: bool) -> list[
         rest = "; ".join(filter(None, (split_note, without(*(name.strip() for name in one_hot)))))
         return [Choice(base, "", rest)]
     kinds = {cells.name.strip(): _kind(cells) for cells in free}
+    _refuse_long_form(table, kinds, given)
+    headless = bool(kinds) and all(re.fullmatch(r"column \d+", name) for name in kinds)
+    if headless and len(kinds) > 1 and "states" in kinds.values():
+        raise DataError(
+            f"{given['where']}: the first line names a photo, and no line says what the columns "
+            "are; write their names above it, as in 'path,dog,cat'"
+        )
     exact = "labels" in kinds
+    several = [cells.name.strip() for cells in free if len({*cells.texts} - {"-1"}) > 2]
     named = [
         name
         for name, kind in kinds.items()
         if not is_record(name)
-        and (name == "labels" or kind in ("labels", "lists", "text", "nothing", "numbers"))
+        and (name == "labels" or kind not in ("states", "shares") or name in several)
         and ({folded(name), _family(name)} & LIKELY_LABELS)
     ]
     states = [n for n, kind in kinds.items() if kind == "states" and n not in named]
@@ -446,13 +482,38 @@ def _label_roles(table: Sequence[Cells], given: Given, text_only: bool) -> list[
         if named:
             found = [of_labels(named, clear=False), *found]
         return found
+    pairs = [n for n in _columns_of_two_words(free) if not is_record(n) and not _may_be_record(n)]
+    if len(pairs) > 1:
+        return _block_roles(free, kinds, pairs, base, split_note, without)
     texts = [n for n, k in kinds.items() if k in ("labels", "lists") and not is_record(n)]
     texts = [n for n in texts if not _may_be_record(n)] or texts
     if len(texts) == 1:
-        return [of_labels(texts, clear=False)]
+        return [of_labels(texts, clear=headless)]
     if texts:
         return [*(of_labels([name], clear=False) for name in texts[:3]), of_labels(texts, False)]
     return [Choice(base, "", split_note)]
+
+
+def _refuse_long_form(table: Sequence[Cells], kinds: Mapping[str, str], given: Given) -> None:
+    """Stop where each row says of one photo and one label whether it is present."""
+    names = [name for name, kind in kinds.items() if folded(name) in LONG_LABEL]
+    values = [name for name in kinds if folded(name) in LONG_VALUE and kinds[name] == "states"]
+    paths = [cells for cells in table if holds_photos(cells)]
+    if names and values and paths and len(paths[0].texts) < paths[0].rows:
+        raise DataError(
+            f"{given['where']}: each row says of one photo whether it has the label in "
+            f"{names[0]!r}; write one row for each photo, or keep the rows in which {values[0]!r} "
+            "says yes and remove that column"
+        )
+
+
+def _columns_of_two_words(free: Sequence[Cells]) -> list[str]:
+    """Return the columns that hold the same one or two words, whatever these are."""
+    words = Counter(frozenset(map(str.casefold, cells.texts)) for cells in free if cells.texts)
+    pair = max(words, key=lambda two: (len(two) <= 2, words[two]), default=frozenset())
+    if len(pair) > 2:
+        return []
+    return [c.name.strip() for c in free if c.texts and {*map(str.casefold, c.texts)} <= pair]
 
 
 def _has_content(cells: Cells) -> bool:
@@ -618,7 +679,10 @@ def state_points(own: Sequence[Cells], given: Given) -> list[Choice]:
     if minus and given.get("minus_one") is None:
         points.append([Choice({"minus_one": m}, f"-1 means {m}") for m in ("unknown", "absent")])
     if odd:
-        points.append(_odd_states(odd, base, stated, given))
+        words = [word for word in plain if word not in unknown and (word or not absent)]
+        two = (words[0], words[1]) if len(words) == 2 and (odd == ["2"] or len(odd) > 1) else None
+        two = (odd[0], "") if odd == [word for word in words if word] and len(odd) == 1 else two
+        points.append(_odd_states(odd, base, stated, given, two))
     note = _state_note(base, uses)
     combined = []
     for choices in product(*points):
@@ -637,8 +701,13 @@ def as_list(value: Any) -> list[str]:
 
 
 def _odd_states(
-    odd: Sequence[str], base: Mapping[str, Any], stated: Mapping[str, Any], given: Given
+    odd: Sequence[str],
+    base: Mapping[str, Any],
+    stated: Mapping[str, Any],
+    given: Given,
+    opposite: tuple[str, str] | None = None,
 ) -> list[Choice]:
+    """Return what cells may mean that are no usual words; ``opposite`` are the only two."""
     shares = [word for word in odd if _share(word)]
     if given.get("soft"):
         odd = [word for word in odd if word not in shares]
@@ -649,6 +718,17 @@ def _odd_states(
         return [Choice({"soft": True}, f"{shown}: shares between 0 and 1", clear=False)]
     shown = listed([*map(repr, odd)], 5)
     verb = "means" if len(odd) == 1 else "mean"
+    if opposite is not None:
+        one, other = opposite
+        return [
+            Choice(
+                {"present": [yes], "absent": [no]},
+                f"{yes!r} means present, {no or 'empty'!r} absent",
+                clear=False,
+            )
+            for yes, no in ((one, other), (other, one))
+            if yes
+        ]
     meanings = [("means_unknown", "unknown"), ("present", "present"), ("absent", "absent")]
     if all(INTEGER.fullmatch(word) for word in odd):
         meanings = [("present", "present"), ("means_unknown", "unknown")]
@@ -684,9 +764,10 @@ def label_points(columns: Sequence[Cells], given: Given) -> list[Choice]:
         counts.update({text: count for text, count in cells.counts.items() if text})
     nested = bool(columns) and all(cells.nested for cells in columns)
     numbers = bool(columns) and all(cells.number for cells in columns)
-    written = not nested and is_written_list(counts)
+    no_list = {text for text in counts if text.casefold() in WORDS and text[:1] not in "[{(<"}
+    written = not nested and is_written_list({*counts} - no_list)
     if written:
-        lists = {text: bracketed_list(text) or [] for text in counts}
+        lists = {text: bracketed_list(text) or [text] * (text in no_list) for text in counts}
         marks = [Choice()]
     elif nested or numbers:
         lists, marks = {text: [text] for text in counts}, [Choice()]
@@ -754,74 +835,69 @@ def evidence(texts: Iterable[str], separator: Sequence[str]) -> Evidence:
 
 
 def mark_points(counts: Mapping[str, int], given: Given) -> list[Choice]:
-    """Return what may separate the labels in a column of text, best first."""
+    """Return what may separate the labels in a column of text, best first.
+
+    A strong mark separates; a comma or a weak mark if the parts of cells are labels elsewhere.
+    Where labels are separated already, only what is left between two marks is looked at.
+    """
     if given.get("separator"):
         return [Choice()]
     no_label = NONE_WORDS | UNKNOWN_WORDS
     texts = [text for text in counts if text.casefold() not in no_label]
     levels = given.get("levels")
-    inside = [text.strip("#") if text.startswith("#") else text for text in texts]
-    marks = [
-        mark
-        for mark in (*STRONG, *COMMAS, *WEAK)
-        if mark != levels and any(mark in text.strip() for text in inside)
-    ]
-    if not marks and any(text.startswith("#") for text in texts):
-        marks = ["#"]
     if (names := given.get("names")) is not None:
-        return _marks_of_names(texts, marks, {str(name) for name in names})
-    if not marks:
-        return [Choice()]
+        return _marks_of_names(texts, (*STRONG, *COMMAS, *WEAK, *SOFT), {str(n) for n in names})
+    strong = _marks_in(texts, STRONG, levels)
+    units = [*{unit for text in texts for unit in split_text(text, strong)}] if strong else texts
+    units = [unit for unit in units if unit.casefold() not in no_label]
+    commas = _marks_in(units, COMMAS, levels)
+    weak = _marks_in(units, WEAK, levels)
+    if not strong and any(text.startswith("#") for text in texts) and "#" not in weak:
+        weak.append("#")
+    soft = [mark for mark in _marks_in(units, SOFT, levels) if evidence(units, [mark]).some]
+    rest = [*commas, *weak, *soft]
+    if not rest:
+        return [Choice()] if strong in ([], ["|"]) else [_by_marks(texts, strong)]
+    by_commas = evidence(units, commas)
+    if commas and (weak or soft) and by_commas.full >= 0.5 and by_commas.alone:
+        strong = [*strong, *commas]
+        units = [*{unit for text in units for unit in split_text(text, commas)}]
+        commas, rest = [], [*weak, *soft]
+    backed = evidence(units, rest)
+    sure = backed.full == 1 and (backed.alone or len(strong) > 0)
+    if not strong and rest == commas:
+        sure = backed.full >= 0.5 and (backed.alone or backed.full == 1)
+    if sure:
+        return [_by_marks(texts, [*strong, *rest])]
+    if strong and not backed.some:
+        return [_by_marks(texts, strong, len(commas) == 0)] + (
+            [_by_marks(texts, [*strong, *rest], False)] if commas else []
+        )
+    found = [_by_marks(texts, [*strong, *rest], False)]
+    if rest == ["/"] and not strong:
+        phrase = "levels: a/b means a too"
+        found.append(Choice({"levels": "/"}, phrase, phrase, False))
+    if commas and len(rest) > len(commas):
+        found.append(_by_marks(texts, [*strong, *commas], False))
+    found.append(_by_marks(texts, strong or ["|"], False))
+    return found
 
-    def choice(chosen: Sequence[str], clear: bool = True) -> Choice:
-        value: str | list[str] = chosen[0] if len(chosen) == 1 else list(chosen)
-        shown = " or ".join(MARK_NAMES.get(mark, repr(mark)) for mark in chosen)
-        if list(chosen) == ["|"]:
-            has_bar = any("|" in text for text in texts)
-            return Choice(
-                {"separator": "|"},
-                "labels separated by '|'" if has_bar else "one label in each cell",
-                "",
-                clear,
-            )
-        note = f"labels are separated by {shown}"
-        return Choice({"separator": value}, f"labels separated by {shown}", note, clear)
 
-    strong = [mark for mark in marks if mark in STRONG]
-    if len(marks) == 1:
-        (mark,) = marks
-        backed = evidence(texts, marks)
-        if mark == "|":
-            return [Choice()]
-        if mark in STRONG:
-            return [choice(marks)]
-        if mark in COMMAS:
-            clear = backed.full >= 0.5 and (backed.alone or backed.full == 1)
-        else:
-            clear = backed.full == 1 and backed.alone
-        if clear:
-            return [choice(marks)]
-        found = [choice(marks, False), choice(["|"], False)]
-        if mark == "/":
-            levels_note = "levels: a/b means a too"
-            found.insert(1, Choice({"levels": "/"}, levels_note, levels_note, False))
-        return found
-    backed = evidence(texts, marks)
-    first = strong or [mark for mark in marks if mark in COMMAS] or marks[:1]
-    rest = evidence([part for text in texts for part in split_text(text, first)], marks)
-    if strong and marks != strong and not rest.some and {*marks} <= {*strong, *WEAK}:
-        return [choice(strong)]  # "tree|black and white": neither black nor white is elsewhere
-    if backed.full == 1 and backed.alone:
-        return [choice(marks)]
-    choices = [choice(marks, False)]
-    if first != marks:
-        if not rest.some:
-            choices.insert(0, choice(first, False))
-        else:
-            choices.append(choice(first, False))
-    if not strong:
-        choices.append(choice(["|"], False))
-    return choices
+def _marks_in(texts: Iterable[str], marks: Sequence[str], but: str | None) -> list[str]:
+    inside = [text.strip().strip("#") for text in texts]
+    return [mark for mark in marks if mark != but and any(mark in text for text in inside)]
+
+
+def _by_marks(texts: Iterable[str], marks: Sequence[str], clear: bool = True) -> Choice:
+    """Return the choice that these marks separate labels; a bar that no cell holds: that none."""
+    value: str | list[str] = marks[0] if len(marks) == 1 else list(marks)
+    if list(marks) == ["|"]:
+        has_bar = any("|" in text for text in texts)
+        phrase = "labels separated by '|'" if has_bar else "one label in each cell"
+        return Choice({"separator": "|"}, phrase, "", clear)
+    shown = " or ".join(MARK_NAMES.get(mark, repr(mark)) for mark in marks)
+    note = f"labels are separated by {shown}"
+    return Choice({"separator": value}, f"labels separated by {shown}", note, clear)
 
 
 def _marks_of_names(texts: Sequence[str], marks: Sequence[str], names: set[str]) -> list[Choice]:
@@ -847,6 +923,11 @@ def blank_points(
         alone = {word for name in joined for word in name.split()} & {*parts}
         if joint == " " and all(re.fullmatch(r"[\d ]+", part) for part in parts):
             joined = [part for part in parts if " " in part]
+        words = [word for name in spaced for word in {*name.split()} if " " in name]
+        shared = {word for word, count in Counter(words).items() if count > 1} & {*parts}
+        held = [name for name in spaced if " " in name and shared & {*name.split()}]
+        if joint == " " and not joined and 2 * len(held) >= sum(" " in name for name in spaced) > 0:
+            joined = held
         if joined and (joint == " " or alone):
             shown = MARK_NAMES.get(joint, repr(joint))
             return [

@@ -228,9 +228,9 @@ class SoftLabels:
 
 SPLITS = ("train", "val", "test")
 SPLIT_WORDS = {
-    **dict.fromkeys(("train", "training"), "train"),
-    **dict.fromkeys(("val", "valid", "validation", "dev"), "val"),
-    **dict.fromkeys(("test", "testing"), "test"),
+    **dict.fromkeys(("train", "training", "entraînement", "entrenamiento"), "train"),
+    **dict.fromkeys(("val", "valid", "validation", "dev", "validierung", "validación"), "val"),
+    **dict.fromkeys(("test", "testing", "holdout", "hold-out", "held-out", "prueba"), "test"),
 }
 
 

@@ -12,6 +12,7 @@ from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import IO, Any, Literal
+from urllib.parse import unquote, urlsplit
 
 import numpy as np
 import pyarrow as pa
@@ -158,6 +159,8 @@ class TableBuilder:
             self.images.add(column)
         if layout.path is not None:
             paths = _texts(batch.column(layout.path), layout.path, at)
+            if pc.any(pc.starts_with(paths, "file:")).as_py():
+                paths = pa.array(map(_without_scheme, paths.to_pylist()), pa.large_string())
             start, end, nothing = (pa.scalar(t, pa.large_string()) for t in (prefix, extension, ""))
             if extension:
                 longer = pc.binary_join_element_wise(paths, end, nothing)
@@ -371,6 +374,11 @@ class TableBuilder:
         if rows.everything.any() and not everything:
             raise DataError(f"{at(int(rows.everything.argmax()))}: '*' is for 'unknown' only")
         return rows
+
+
+def _without_scheme(path: str) -> str:
+    """Return the path of a file URI."""
+    return unquote(urlsplit(path).path) if path.startswith("file:") else path
 
 
 def _texts(column: Any, header: str, at: At) -> Any:

@@ -258,8 +258,11 @@ def _blank_rows(batch: Any) -> NDArray[np.bool_] | None:
 def open_json(path: Path) -> TabularFile:
     """Return the table in a .json file: an array of objects, one for each photo."""
     rows = parse_json(path.read_bytes(), path.name)
+    if isinstance(rows, dict):
+        rows = [{"path": name, "labels": labels} for name, labels in rows.items()]
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise DataError(f"{path.name}: must hold an array of objects, one for each photo")
+        rule = "must hold an array of objects, one for each photo"
+        raise DataError(f"{path.name}: {rule}; export it so")
     if not rows:
         raise DataError(f"{path.name}: the table is empty")
     numbered = list(enumerate(rows, 1))
@@ -270,6 +273,9 @@ def open_json(path: Path) -> TabularFile:
 
 def open_jsonlines(path: Path) -> TabularFile:
     """Return the table in a .jsonl file; the first object says which columns there are."""
+    with path.open("rb") as stream:
+        if stream.read(64).lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"["):
+            return open_json(path)
     first = next(json_objects(path), None)
     if first is None:
         raise DataError(f"{path.name}: the table is empty")
@@ -283,10 +289,15 @@ def json_objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     with path.open("rb") as stream:
         for number, line in enumerate(stream, 1):
             if line.strip():
-                row = parse_json(line, f"{path.name}, line {number}")
+                where = f"{path.name}, line {number}"
+                try:
+                    row = parse_json(line, where)
+                except DataError as error:
+                    raise DataError(f"{error}; correct or remove the line") from None
                 if not isinstance(row, dict):
                     got = f"got {row!r:.60}"
-                    raise DataError(f"{path.name}, line {number}: must be an object, {got}")
+                    rule = f"must be an object, {got}; correct or remove the line"
+                    raise DataError(f"{path.name}, line {number}: {rule}")
                 yield number, row
 
 
@@ -303,16 +314,20 @@ def _json_batches(
             if strange := row.keys() - columns:
                 raise DataError(
                     f"{path.name}, {unit} {number}: the key {min(strange)!r} is not in the first "
-                    "line"
+                    "line; write it there too, as null"
                 )
         arrays = []
         for name in headers:
             values = [row.get(name) for _, row in chunk]
             kinds = {type(value) for value in values if value is not None}
+            if kinds == {str, list}:  # one label beside lists of them
+                values = [[value] if isinstance(value, str) else value for value in values]
+                kinds = {list}
             if len(kinds) > 1 and not kinds <= {int, float}:
                 number = next(n for n, row in chunk if type(row.get(name)) is not type(values[0]))
                 raise DataError(
-                    f"{path.name}, {unit} {number}: {name!r} must be of one kind in all lines"
+                    f"{path.name}, {unit} {number}: {name!r} must be of one kind in all lines; "
+                    "correct that line"
                 )
             try:
                 arrays.append(pa.array(values))
@@ -339,7 +354,9 @@ def parquet_table(name: str, opened: Callable[[], AbstractContextManager[Any]]) 
         with opened() as source:
             schema = pq.read_schema(source)
     except (pa.ArrowException, OSError, UnicodeError) as error:
-        raise DataError(f"{name}: this is not a Parquet file ({first_line(error)})") from None
+        raise DataError(
+            f"{name}: this is not a Parquet file ({first_line(error)}); export it again"
+        ) from None
     metadata = schema.metadata or {}
     features: dict[str, dict[str, Any]] = {}  # of the items, where a column holds lists
     try:
@@ -461,6 +478,7 @@ def read_tables(
         if meaning not in (*SPLITS, OUT):
             raise SettingsError(f"splits.{word} must be train, val, test or out, got {meaning!r}")
     given: dict[str, Any] = {
+        "where": files[0][0].name,
         "columns": dict(columns or {}),
         "ignore": [ignore] if isinstance(ignore, str) else list(ignore),
         "names": label_names(names),

@@ -28,6 +28,12 @@ DELIMITERS = {".csv": ",", ".tsv": "\t"}
 EXCEL_DELIMITER = re.compile(rb"(?:\xef\xbb\xbf)?sep=([;,\t|])\r?\n", re.IGNORECASE)
 MARKS = (",", ";", "\t", "|")
 WINDOWS = "cp1252"
+HEADLESS = "no line names the columns: the first one names a photo too"
+OTHER_FILES: dict[str, tuple[bytes, ...]] = {
+    "a PDF": (b"%pdf",),
+    "a web page": (b"<!doctype html", b"<html", b"<table"),
+    "a picture": (b"\xff\xd8\xff", b"\x89png"),
+}
 OLD_EXCEL = b"\xd0\xcf\x11\xe0"
 
 
@@ -58,6 +64,9 @@ def open_text(path: Path, encoding: str | None = None) -> TextFile:
         start = stream.read(LOOKED_AT)
     packed = start.startswith(b"\x1f\x8b")
     notes: list[str] = []
+    for kind, first in OTHER_FILES.items():
+        if start.lstrip().lower().startswith(first):
+            raise DataError(f"{path.name}: this is {kind}, not a table; give or export a CSV file")
     if start.startswith(OLD_EXCEL):
         raise DataError(f"{path.name}: an Excel file of the old kind (.xls); save it as CSV UTF-8")
     if start.startswith(b"PK\x03\x04"):
@@ -76,15 +85,19 @@ def open_text(path: Path, encoding: str | None = None) -> TextFile:
         with path.open("rb") as whole:
             encoding = None if _is_utf8(whole) else WINDOWS
         if encoding == WINDOWS:
+            _require_no_utf8(path)
             notes.append("")
     if encoding is None:
-        return TextFile(content if packed else path)
+        plain = content if packed else path
+        if b"\n" not in start and b"\r" in start:  # of old Macs
+            plain = (content if packed else path.read_bytes()).replace(b"\r", b"\n")
+        return TextFile(plain)
     try:
         text = (content if packed else path.read_bytes()).decode(encoding).removeprefix("\ufeff")
     except LookupError:
         raise SettingsError(f"there is no encoding {encoding!r}; one is cp1252") from None
     except UnicodeError as error:
-        way_out = "save the table as UTF-8, or name its encoding, as in `--set encoding=mac_roman`"
+        way_out = "save the table as UTF-8, or name its encoding with --set encoding=NAME"
         raise DataError(f"{path.name}: it is not {encoding} text ({error}); {way_out}") from None
     if notes:
         word = next((word for word in re.findall(r"\w+", text) if not word.isascii()), "")
@@ -110,6 +123,21 @@ def _is_utf8(stream: Any) -> bool:
     except UnicodeDecodeError:
         return False
     return True
+
+
+def _require_no_utf8(path: Path) -> None:
+    """Stop at the first line that is not UTF-8, if other letters beyond ASCII are."""
+    broken, right = 0, False
+    with path.open("rb") as stream:
+        for number, line in enumerate(stream, 1):
+            letters = {*line.decode(errors="replace")}
+            right = right or any(ord(letter) > 127 for letter in letters - {"\ufffd", "\ufeff"})
+            broken = broken or number * ("\ufffd" in letters)
+    if right:
+        raise DataError(
+            f"{path.name}, line {broken}: it is not UTF-8 text, and others are; correct it, "
+            "or save the whole table as UTF-8"
+        )
 
 
 def workbook_as_csv(path: Path) -> bytes:
@@ -164,9 +192,6 @@ def frame_of(
     head = start.decode("utf-8-sig", "replace")
     if not complete and "\n" in head:
         head = head[: head.rindex("\n") + 1]
-    if "\n" not in head and "\r" in head.rstrip("\r"):
-        way_out = "save the table with the line ends of Unix or Windows"
-        raise DataError(f"{path.name}: its lines end with a carriage return alone; {way_out}")
     suffix = Path(path.stem).suffix if path.suffix.lower() == ".gz" else path.suffix
     usual = DELIMITERS.get(suffix.lower())
     found, error = [], ""
@@ -189,7 +214,13 @@ def frame_of(
         )
     if not any(name.strip() for name in best.header):
         raise DataError(f"{path.name}: the table is empty")
+    if best.delimiter == "|" and re.search(r"\n\s*\|?\s*:?-+:?\s*\|", head):
+        raise DataError(f"{path.name}: this is a Markdown table; export or write it as CSV")
     notes = best.notes
+    photos = [place for place, name in enumerate(best.header) if _is_photo(name)]
+    if header is None and best.above == 1 and photos and len(best.header) > 1:
+        names = tuple(f"column {place}" for place in range(1, len(best.header) + 1))
+        return Frame(best.delimiter, names, skipped, (*text.notes, HEADLESS))
     if best.above > 1:
         count = counted(best.above - 1, "line")
         notes = (f"{count} above the header {'is' if best.above == 2 else 'are'} not read",)
@@ -231,6 +262,10 @@ def _frame(head: str, mark: str, path: Path, line: int | None) -> tuple[float, F
     return score, Frame(mark, tuple(header), number)
 
 
+def _is_photo(cell: str) -> bool:
+    return Path(cell.strip()).suffix.lower() in IMAGE_SUFFIXES
+
+
 def _header_row(rows: list[list[str]]) -> int:
     """Return which row names the columns: the first one, unless it is a title above the table."""
     if not rows:
@@ -239,10 +274,12 @@ def _header_row(rows: list[list[str]]) -> int:
     usual = max(widths, key=lambda width: (widths[width], width))
 
     def names(row: list[str]) -> int:
-        photo = any(Path(cell.strip()).suffix.lower() in IMAGE_SUFFIXES for cell in row)
-        return 0 if photo else sum(bool(cell.strip()) for cell in row)
+        return 0 if any(map(_is_photo, row)) else sum(bool(cell.strip()) for cell in row)
 
     first = {folded(cell) for cell in rows[0]}
+    second = {folded(cell) for cell in rows[1]} if len(rows) > 1 else set()
+    if second & USUAL_PATHS and not first & USUAL_PATHS and len(rows[1]) == usual:
+        return 1
     if usual < 2 or (len(rows[0]) == usual and names(rows[0]) != 1) or len(rows[0]) > usual:
         return 0
     if names(rows[0]) > 1 and first & (USUAL_PATHS | USUAL_LABELS):
