@@ -205,6 +205,25 @@ def test_no_file_that_a_person_made_is_overwritten(monkeypatch, capsys, tmp_path
     assert sorted(one.name for one in tmp_path.iterdir()) == ["folder", "mine"]
 
 
+@pytest.mark.parametrize("name", ["evaluation.json", "report.html"])
+def test_a_folder_is_ours_by_what_its_files_say(monkeypatch, capsys, tmp_path, name):
+    """Oracle: the bytes of a person's file that is named like one of ours, before and after."""
+    monkeypatch.delenv("LABELWISE_OVERWRITE", raising=False)
+    rows = "".join(f"a{row},.9,1\nb{row},.2,0\n" for row in range(3))
+    (tmp_path / "scores.csv").write_text(f"id,score:cat,label:cat\n{rows}")
+    words = ["evaluate", tmp_path / "scores.csv", "--scores", "probs", "-o", tmp_path / "out"]
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / name).write_text('{"mine": 1}')
+    assert call(monkeypatch, *words) == 1
+    assert f"holds files that labelwise did not make, such as '{name}'" in capsys.readouterr().err
+    assert {one.name for one in (tmp_path / "out").iterdir()} == {name}
+    assert (tmp_path / "out" / name).read_text() == '{"mine": 1}'
+    assert call(monkeypatch, *words, "--overwrite") == 0
+    assert call(monkeypatch, *words) == 0  # a folder that labelwise wrote
+    (tmp_path / "out" / name).write_text('{"mine": 1}')
+    assert call(monkeypatch, *words) == 1  # also beside files of ours
+
+
 def test_files_written_beside_others_are_not_overwritten_either(monkeypatch, capsys, tmp_path):
     monkeypatch.delenv("LABELWISE_OVERWRITE", raising=False)
     mine = [tmp_path / name for name in ("tasks.config.xml", "labelwise_runtime.py", "log.txt")]

@@ -162,5 +162,9 @@ def test_the_splits_of_a_label_table_are_asked_about(tmp_path):
     labels.write_text("path,labels,split\na,cat,train\nb,dog,train\nc,cat,test\nd,dog,test\n")
     words = ["evaluate", scores, "--scores", "probs", "--labels", labels]
     assert "has the splits test, train; name one with --split" in str(run(*words).exception)
+    fitting = ["calibrate", *words[1:], "--rule", "0.5"]
+    named = "has the splits test, train; name two with --fit-on and --report-on"
+    assert named in str(run(*fitting).exception)
+    assert run(*fitting, "--fit-on", "train", "--report-on", "test").exit_code == 0
     shown = " ".join(run(*words, "--split", "test").stdout.split())
     assert "4 known entries pooled" in shown

@@ -197,28 +197,47 @@ def as_typed(*names: str) -> str:
     return words
 
 
-OURS = {  # files by which a folder is known to be labelwise's own
-    *("evaluation.json", "link.json", "model.json", "dossier.json", "settings.yaml", "crops.csv"),
-    *("index.json", "table.md", "comparison.json", "survey.json", "_manifest.jsonl"),
-    *("metrics.jsonl", "thresholds.json", "labelwise.json", "answers.jsonl", "receipt.json"),
+OURS = {  # files by which a folder is known to be labelwise's own, and what they say
+    "_manifest.jsonl": b'"shard"',
+    "answers.jsonl": b'"answer',
+    "audit.html": b"Written by labelwise",
+    "comparison.html": b"Written by labelwise",
+    "comparison.json": b'"figures"',
+    "crops.csv": b"path,",
+    "dossier.html": b"Written by labelwise",
+    "dossier.json": b'"disclaimer"',
+    "evaluation.json": b'"zero_label_rows"',
+    "index.json": b'"held_out"',
+    "link.json": b'"format"',
+    "metrics.jsonl": b'"step"',
+    "model.json": b'"labelwise"',
+    "receipt.json": b'"format"',
+    "report.html": b"Written by labelwise",
+    "settings.yaml": b"data_options:",
+    "survey.json": b'"command"',
+    "table.md": b"|",
+    "thresholds.json": b'"format"',
 }
 
 
 def refuse_overwriting(path: Path, *, is_log: bool = False) -> None:
     """Stop before something is overwritten that labelwise may not have made.
 
-    A file is never replaced unasked. A folder must be empty, hold folders alone, or hold a file by
-    which it is known as labelwise's own; a log of answers must lie beside its table.
+    A file is never replaced unasked. A folder must be empty, hold folders alone, or hold a file
+    that says to be labelwise's own, and none that only has its name; a log of answers must lie
+    beside its table.
     """
     if CALL.get().params.get("overwrite"):
         return
     if path.is_dir():
         files = sorted(entry.name for entry in path.iterdir() if entry.is_file())
         files = [name for name in files if not name.startswith((".", "part-"))]
-        if files and not set(files) & OURS:
+        named = [name for name in files if name in OURS]
+        foreign = [name for name in named if OURS[name] not in (path / name).read_bytes()]
+        if foreign or (files and not named):
             raise SettingsError(
-                f"{path} holds files that labelwise did not make, such as {files[0]!r}; choose "
-                "another folder, or say --overwrite"
+                f"{path} holds files that labelwise did not make, such as "
+                f"{(foreign or files)[0]!r}; choose another folder, or say --overwrite"
             )
     elif path.is_file() and not (is_log and path.with_suffix(".jsonl").is_file()):
         raise SettingsError(

@@ -184,7 +184,7 @@ def promise_scores(
     if other is not None or report_on is not None:
         held, seen, words = divided_rows(table, other, fit_on, report_on)
     else:
-        held, words = split_rows(table, fit_on), fit_on or table.source
+        held, words = split_rows(table, fit_on, "one with --fit-on"), fit_on or table.source
     if not 0 < share < 1:
         raise SettingsError(f"the share for the promise must lie between 0 and 1, got {share}")
     link, link_words, rows, others = held.link, "", held, ""
@@ -275,7 +275,7 @@ def judge_as_given(
     **options: Any,
 ) -> Evaluation:
     """Return the evaluation of scores as they are; nothing is fitted."""
-    predictions = split_rows(table, split)
+    predictions = split_rows(table, split, "one with --split, or all with --split all")
     parts = [table.subgroups(column, predictions) for column in by]
     return evaluate(predictions, predictions.link, rule, by=parts, notes=table.notes, **options)
 
@@ -308,7 +308,7 @@ def judge(
         rule: Any = made.rule
         fitted_on = f"{len(held):,} rows of {words}"
     else:
-        held = seen = split_rows(table, None)
+        held = seen = split_rows(table, None, "two with --fit-on and --report-on")
         plan, choice = chosen_plan(held, plan)
         made = fit_pair(held, plan, choice)
 
@@ -387,7 +387,8 @@ def divided_rows(
         held, seen = table.part(fit_on), table.part(report_on)
         seen.refuse_shared_groups(held, LEAKED)
         return held, seen, fit_on
-    held, seen = split_rows(table, fit_on), split_rows(other, report_on)
+    held = split_rows(table, fit_on, "one with --fit-on")
+    seen = split_rows(other, report_on, "one with --report-on")
     seen = seen.with_columns(held.names, of=table.source, source=other.source)
     shared = set(held.ids) & set(seen.ids)
     if shared:
@@ -398,16 +399,18 @@ def divided_rows(
     return held, seen, table.source
 
 
-def split_rows(table: ScoreTable, split: str | None) -> Predictions:
-    """Return the rows of the split, or all where there is no choice to make."""
+def split_rows(table: ScoreTable, split: str | None, way: str) -> Predictions:
+    """Return the rows of the split, or all where there is no choice to make.
+
+    ``way`` is what a person types to make the choice, as in "one with --split".
+    """
     if split == "all" or (split is None and table.split is None):
         return table.predictions
     if split is not None or table.split is None:
         return table.part(split or "")
     there = sorted(set(table.split.tolist()))
     if len(there) > 1:
-        way = "name one with --split (or two with --fit-on and --report-on)"
-        raise SettingsError(f"{table.source} has the splits {', '.join(there)}; {way}")
+        raise SettingsError(f"{table.source} has the splits {', '.join(there)}; name {way}")
     return table.part(there[0])
 
 
