@@ -11,7 +11,7 @@ from labelwise.server import ServeSettings, create_labelling_app
 @contextmanager
 def labelling(folder, words=("dog", "cat"), guide=None, find=None, **options):
     """Serve the labelling page of the photos of a folder in a thread."""
-    settings = ServeSettings(**{"decoders": 0, "rate": 0, "port": 0, **options})
+    settings = ServeSettings(**{"decoders": 0, "port": 0, **options})
     photos, words = sorted((folder / "photos").iterdir()), WordList.of(*words)
     given = (photos, words, folder / "answers.csv", settings)
     with served(create_labelling_app(*given, guide=guide, find=find), settings) as client:

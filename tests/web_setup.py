@@ -105,7 +105,7 @@ def form(*files):
 @contextmanager
 def running(run: Path, index: Path | None = None, **options):
     """Serve in a thread, as ``labelwise serve`` does in its process."""
-    settings = ServeSettings(**{"decoders": 1, "rate": 0, "port": 0, **options})
+    settings = ServeSettings(**{"decoders": 1, "port": 0, **options})
     app = create_app(run, index, settings)
     with served(app, settings) as client:
         client.app = app
@@ -124,7 +124,7 @@ def served(app, settings: ServeSettings):
         wait_until(lambda: server.started or not thread.is_alive())
         assert server.started
         client = Client(listener.getsockname()[1])
-        client.connections = config.http.keywords["known"]
+        client.connections = server.server_state.connections
         try:
             yield client
         finally:

@@ -203,7 +203,7 @@ def audit_page(folder, random_photos):
     truth, _ = tagged_photos(folder)
     wanted = AuditSettings(random_photos=random_photos, right_at_least=0.8)
     session = session_of(folder, "out/answers.jsonl", wanted)
-    settings = ServeSettings(decoders=0, rate=0, port=0)
+    settings = ServeSettings(decoders=0, port=0)
     with served(create_audit_app(session, folder / "out", settings), settings) as server:
         yield truth, session, server
 

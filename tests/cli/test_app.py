@@ -136,7 +136,7 @@ def test_an_option_has_one_type_and_one_meaning_everywhere():
         ("estimate i dog --answers-from f", "count i dog --answers f"),
         ("review i --by wrong --count 5", "label next i --order wrong --top 5"),
         ("serve --label p --words w --answers a", "label --page p --words w --out a"),
-        ("serve --label p --decoders 2 --rate 5", "label --page p --decoders 2 --rate 5"),
+        ("serve --label p --decoders 2", "label --page p --decoders 2"),
         ("dossier r -o d", "report --format dossier r -o d"),
         ("reproduce t --list", "papers list t"),
         ("reproduce t --data d", "papers run t --source d"),

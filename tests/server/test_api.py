@@ -69,17 +69,11 @@ def test_a_model_that_cuts_off_edges_does_so_once(tmp_path):
     rewrite(folder / "model.json", transform=transform | {"crop": 0.75})
     content = encoded(size=(50, 40))
     truth = expected(Predictor.load(folder), content)
-    pixels = np.asarray(Image.open(io.BytesIO(content)))
-    tensor = {"name": "image", "shape": [1, *pixels.shape], "datatype": "UINT8"}
     with running(folder) as client:
         shown = json.loads(client.upload(("a.png", content))[2])["results"][0]["labels"]
-        path = f"/v2/models/{folder.name}/infer"
-        given = {"inputs": [tensor | {"data": pixels.flatten().tolist()}]}
-        outputs = json.loads(client.post(path, given)[2])["outputs"]
     chances = {one["label"]: one["probability"] for one in shown}
-    (other,) = [one["data"] for one in outputs if one["name"] == "probability"]
-    for answered in ([chances[name] for name in truth.space.names], other):
-        assert answered == pytest.approx(truth.probs[0].tolist(), abs=1e-6)
+    answered = [chances[name] for name in truth.space.names]
+    assert answered == pytest.approx(truth.probs[0].tolist(), abs=1e-6)
 
 
 def test_pictures_in_json_or_as_they_are_get_the_answers_of_the_form(server, predictor):
@@ -328,29 +322,6 @@ def test_the_review_queue_is_that_of_the_index(server, library):
     assert only["label"] == "cat"
     assert server.get("/api/v1/complete?q=dog,%20-b") == ["dog, -beach"]
     assert len(server.get("/api/v1/complete")) == 4
-
-
-def test_the_inference_protocol_gives_the_same_numbers(server, predictor):
-    content = encoded(seed=5, size=(16, 16))
-    pixels = np.asarray(Image.open(io.BytesIO(content)))[None]
-    truth, base = expected(predictor, content), "/v2/models/tiny"
-    facts, names = server.get(base), list(predictor.space.names)
-    assert facts["parameters"] == {"labels": names}
-    assert facts["inputs"] == [{"name": "image", "datatype": "BYTES", "shape": [-1]}]
-    assert server.get(f"{base}/ready")["ready"] is server.get("/v2/health/ready")["ready"] is True
-    given = {"name": "image", "datatype": "UINT8", "shape": [1, 16, 16, 3]}
-    for tensor in (
-        given | {"data": pixels.ravel().tolist()},
-        given | {"data": pixels.tolist()},
-        given | {"datatype": "BYTES", "shape": [1], "data": [base64.b64encode(content).decode()]},
-    ):
-        answer = server.told(server.post(f"{base}/infer", {"id": "7", "inputs": [tensor]}))
-        assert answer["parameters"] == {"labels": names}
-        outputs = {one["name"]: one for one in answer["outputs"]}
-        assert outputs["probability"]["data"] == pytest.approx(truth.probs[0].tolist(), abs=1e-6)
-        assert outputs["label"]["data"] == truth.sets[0].tolist()
-        assert outputs["logits"]["shape"] == [1, 4]
-    assert server.post(f"{base}/infer", {"inputs": [given | {"data": [1]}]})[0] == 422
 
 
 def test_metrics_count_what_happened(run):
@@ -626,23 +597,8 @@ def test_each_model_answers_by_its_name_and_the_first_without_one(both, run, sec
     assert 'labelwise_photos_total{model="tiny"} 2.0' in text
     assert 'labelwise_photos_total{model="colours"} 1.0' in text
     assert 'route="/api/v1/models/{model}/predict",status="200"} 2.0' in text
-    listed = json.loads(both.post("/v2/repository/index", {})[2])
-    assert [(one["name"], one["state"]) for one in listed] == [
-        ("tiny", "READY"),
-        ("colours", "READY"),
-    ]
-    facts = both.get("/v2/models/colours")
-    assert facts["parameters"]["labels"] == list(COLOURS)
-    assert facts["versions"] == [listed[1]["version"]]
-    tensor = {"name": "image", "datatype": "UINT8", "shape": [1, 4, 4, 3], "data": [9] * 48}
-    asked = {"inputs": [tensor], "outputs": [{"name": "label"}]}
-    answer = json.loads(both.post("/v2/models/colours/infer", asked)[2])
-    assert answer["parameters"]["labels"] == list(COLOURS)
-    assert answer["outputs"][0]["shape"] == [1, 3]
-    refused = both.problem(both.post("/v2/models/cats/infer", asked), 404)
+    refused = both.problem(both.upload(picture, path="/api/v1/models/cats/predict"), 404)
     assert refused == "there is no model of this name; those here are 'tiny', 'colours'"
-    wrong = f"/v2/models/colours/versions/{both.get('/v2/models/tiny')['versions'][0]}"
-    assert "no such version" in both.problem(both.send("GET", wrong), 404)
 
 
 def test_two_models_of_one_name_are_refused(run, second):
@@ -696,11 +652,10 @@ def test_a_model_that_cannot_be_served_is_refused_and_the_old_one_goes_on(own_ru
         weights = own_run / "model.safetensors"
         whole = weights.read_bytes()
         weights.write_bytes(whole[: len(whole) // 2])
-        for path in ("/api/v1/models/tiny/reload", "/v2/repository/models/tiny/load"):
-            refused = server.problem(server.post(path, {}), 409)
-            assert refused.startswith("'tiny' goes on as it was, because ")
-            assert "model.safetensors" in refused
-            assert told(server.upload(("a.png", content))) == old
+        refused = server.problem(server.post("/api/v1/models/tiny/reload", {}), 409)
+        assert refused.startswith("'tiny' goes on as it was, because ")
+        assert "model.safetensors" in refused
+        assert told(server.upload(("a.png", content))) == old
         weights.write_bytes(whole)
         real = Predictor.logits
         with monkeypatch.context() as patch:
@@ -708,7 +663,7 @@ def test_a_model_that_cannot_be_served_is_refused_and_the_old_one_goes_on(own_ru
             refused = server.problem(server.post("/api/v1/models/tiny/reload", {}), 409)
         assert "has no answer for a grey picture" in refused
         assert told(server.upload(("a.png", content))) == old
-        assert server.post("/v2/repository/models/tiny/load", {})[0] == 200
+        assert server.post("/api/v1/models/tiny/reload", {})[0] == 200
         _, probs = told(server.upload(("a.png", content)))
         assert probs == pytest.approx(truth(own_run, content), abs=1e-6)
         assert server.problem(server.post("/api/v1/models/other/reload", {}), 404)

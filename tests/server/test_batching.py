@@ -1,9 +1,8 @@
-"""Batches, against a model that only counts, and turns of the event loop, each with its share."""
+"""Batches, against a model that only counts, and connections that come at once."""
 
 import asyncio
 import gc
 import math
-import selectors
 import socket
 import sys
 import threading
@@ -24,15 +23,7 @@ from labelwise.server.batching import Batcher, BusyError, PictureQueue, Tagged, 
 from labelwise.server.bodies import Upload
 from labelwise.server.monitoring import Monitor
 from labelwise.server.service import ServedModel
-from labelwise.server.serving import (
-    ACCEPTED_AT_ONCE,
-    AT_ONCE,
-    BoundedSelector,
-    Server,
-    listen,
-    new_event_loop,
-    server_config,
-)
+from labelwise.server.serving import ACCEPTED_AT_ONCE, Server, listen, server_config
 
 
 class Recorder:
@@ -235,32 +226,36 @@ def test_a_client_that_hangs_up_frees_its_place(run, monkeypatch):
     assert sum(sizes) < 17
 
 
-def test_a_request_has_its_place_before_its_body_and_until_it_goes(run):
-    """The first client has sent only its headers: it has the one place until it goes."""
-    body, kind = form(("a.png", encoded()))
-    head = upload_head(len(body), kind=kind)
-    with (
-        running(run, max_queue=1, max_files=1, decoders=0) as server,
-        socket.create_connection(("127.0.0.1", server.port)) as first,
-        socket.create_connection(("127.0.0.1", server.port)) as second,
-    ):
-        first.sendall(head)
+def test_a_request_has_its_place_once_its_body_is_there_and_until_it_goes(run, monkeypatch):
+    """A hundred bodies that never end take no place: the picture of another is answered."""
+    go, forward, content = threading.Event(), ServedModel.forward, encoded()
+
+    def waiting(self, pixels, names):
+        go.wait(PATIENCE)
+        return forward(self, pixels, names)
+
+    body, kind = form(("a.png", content))
+    head, address = upload_head(len(body), kind=kind), ("127.0.0.1",)
+    with running(run, max_queue=1, max_files=1, decoders=0) as server, ExitStack() as held:
+        slow = [
+            held.enter_context(socket.create_connection((*address, server.port)))
+            for _ in range(100)
+        ]
+        for line in slow:
+            line.sendall(head + body[:50])
+        assert server.upload(("a.png", content))[0] == 200
+        monkeypatch.setattr(ServedModel, "forward", waiting)
+        slow[0].sendall(body[50:])
         wait_until(lambda: "labelwise_queue_length 1.0" in metrics(server))
-        second.sendall(head)  # and no byte of its body
-        assert status_of(second) == 429
-        assert server.problem(server.post("/v2/models/tiny/infer", {}), 429)
-        first.sendall(body)
-        assert status_of(first) == 200
+        assert server.problem(server.upload(("a.png", content)), 429)
+        go.set()
+        assert status_of(slow[0]) == 200
         wait_until(lambda: "labelwise_queue_length 0.0" in metrics(server))
-        second.sendall(body + head + body)  # the refused connection goes on
-        assert status_of(second) == 200
+        slow[1].close()
+        wait_until(lambda: 'route="other",status="408"} 1.0' in metrics(server))
+        slow[2].sendall(body[50:])
+        assert status_of(slow[2]) == 200
         assert 'route="/api/v1/predict",status="429"} 1.0' in metrics(server)
-        wait_until(lambda: "labelwise_queue_length 0.0" in metrics(server))
-        with socket.create_connection(("127.0.0.1", server.port)) as line:
-            line.sendall(upload_head(100) + b"abc")
-            wait_until(lambda: "labelwise_queue_length 1.0" in metrics(server))
-        wait_until(lambda: "labelwise_queue_length 0.0" in metrics(server))
-        assert 'route="/api/v1/predict",status="408"} 1.0' in metrics(server)
         assert 'status="500"' not in metrics(server)
 
 
@@ -299,56 +294,7 @@ def test_a_fault_stays_with_its_picture_and_the_others_have_their_answers(run, m
 
 
 unix = pytest.mark.skipif(sys.platform == "win32", reason="has another kind of event loop")
-
-MANY = 3 * AT_ONCE + 3
 NEWCOMERS = 3 * ACCEPTED_AT_ONCE + 5
-
-
-@pytest.fixture
-def ready():
-    """Sockets with something to read."""
-    with ExitStack() as stack:
-        pairs = [[*map(stack.enter_context, socket.socketpair())] for _ in range(MANY)]
-        for _, other in pairs:
-            other.send(b"x")
-        yield [one for one, _ in pairs]
-
-
-@unix
-def test_everyone_has_one_turn_in_a_round_and_may_be_closed_or_changed_before_it(ready):
-    with BoundedSelector() as selector:
-        for one in ready:
-            selector.register(one, selectors.EVENT_READ)
-        rounds = [{key.fileobj for key, _ in selector.select(0)} for _ in range(5)]
-        assert [len(some) for some in rounds] == [AT_ONCE] * 3 + [3, AT_ONCE]  # nobody has read
-        assert set().union(*rounds[:4]) == set(ready)
-        closed, turned, *others = set(ready) - rounds[-1]
-        selector.unregister(closed)
-        selector.modify(turned, selectors.EVENT_WRITE)
-        rest = {key.fileobj for _ in range(3) for key, _ in selector.select(0)}
-        assert rest == set(others)  # what came for the one that turned was not a write
-
-
-@unix
-def test_a_timer_waits_for_one_turn_and_not_for_everyone(ready):
-    read, read_before_timer = [], []
-
-    def take(one):
-        one.recv(1)
-        read.append(one)
-
-    async def run():
-        loop = asyncio.get_running_loop()
-        for one in ready:
-            loop.add_reader(one, take, one)
-        loop.call_later(0, lambda: read_before_timer.extend(read))
-        while len(read) < MANY:
-            await asyncio.sleep(0)
-
-    with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        runner.run(run())
-    assert len(read_before_timer) <= AT_ONCE
-    assert set(read) == set(ready)
 
 
 async def no_app(scope, receive, send):

@@ -1,7 +1,7 @@
 """Requests that lead past a check, cost more than they say, or come from other sites and proxies.
 
 Oracles: how many answers come and which (without a token only of the page's own files and health),
-processor time, generous by a factor of ten, h11 without our limits, the access log.
+processor time, generous by a factor of ten, the access log.
 """
 
 import json
@@ -9,14 +9,12 @@ import socket
 import time
 from contextlib import suppress
 
-import h11
 import pytest
-from web_setup import TOKEN, encoded, running, upload_head
+from web_setup import TOKEN, encoded, running
 
 from labelwise.errors import SettingsError
 from labelwise.server import ServeSettings
 from labelwise.server.security import COOKIE, cookie_value, forwarded_client
-from labelwise.server.serving import HEAD_BYTES, HEADERS_TAKEN, BoundedRequests
 
 SECRET = "/api/v1/model"
 
@@ -63,7 +61,7 @@ PATHS = f"""
 /health/..{SECRET} /health/live/../..{SECRET} /{SECRET} {SECRET}/ {SECRET}%00 {SECRET};/static/
 {SECRET}?/static/ {SECRET}#/static/ /API/V1/MODEL /%61pi/v1/model http://localhost{SECRET}
 http://evil.example/static{SECRET} * /static/\\..\\..\\api /api/v1/session/../model
-/v2/health/../models/tiny /metrics /openapi.json /docs
+/health/../api/v1/model /metrics /openapi.json /docs
 """.split()
 
 
@@ -182,45 +180,11 @@ def test_our_cookie_is_found_among_others(protected):
             assert protected.send("GET", "/api/v1/model", headers=headers)[0] == status
 
 
-def test_headers_are_counted_also_where_they_come_at_once(protected):
-    head = b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n"
-    few = head + b"a: b\r\n" * (HEADERS_TAKEN - 1) + b"\r\n"
-    assert sent_raw(protected, few).startswith(b"HTTP/1.1 200")
-    for many in (b"a: b\r\n" * HEADERS_TAKEN, b"a:\n" * 1000, b"a: " + b"b" * HEAD_BYTES + b"\r\n"):
-        assert sent_raw(protected, head + many + b"\r\n").startswith(b"HTTP/1.1 431")
-        assert sent_raw(protected, few + head + many + b"\r\n").count(b"HTTP/1.1 431") == 1
-        assert sent_raw(protected, head + many * 20)[:12] in (b"HTTP/1.1 431", b"")
-    answer = protected.send("GET", "/api/v1/model", headers={"Cookie": "\\" * 64_000})
-    assert "16,384 bytes" in protected.problem(answer, 431)
-    assert answer[1]["x-content-type-options"] == "nosniff"
-
-
-@pytest.mark.parametrize("end", [b"\r\n\r\n", b"\n\n", b"\r\n\n", b"\n\r\n"])
-@pytest.mark.parametrize("at_a_time", [1, 7, 1 << 20])
-def test_heads_within_the_limits_are_what_h11_makes_of_them(end, at_a_time):
-    """The oracle is h11 itself without our limits."""
-    content = b"POST /a HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nB: c" + end + b"xyz"
-    ours, theirs = [], []
-    for one, events in ((BoundedRequests(), ours), (h11.Connection(h11.SERVER), theirs)):
-        for start in range(0, len(content), at_a_time):
-            one.receive_data(content[start : start + at_a_time])
-            while (event := one.next_event()) not in (h11.NEED_DATA, h11.PAUSED):
-                events.append(event)
-    assert ours == theirs
-    assert ours[0].target == b"/a"
-
-
-def test_tiny_chunks_and_what_is_not_http_are_refused(protected):
-    head = b"POST /api/v1/session HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
-    head += b"Transfer-Encoding: chunked\r\n\r\n"
-    whole = sent_raw(protected, head + b"1\r\n \r\n" * 200 + b"0\r\n\r\n", half_closed=False)
-    assert whole.startswith((b"HTTP/1.1 415", b"HTTP/1.1 422"))
-    assert b"HTTP/1.1 400" in sent_raw(protected, head + b"1\r\n \r\n" * 5000)[:20]
+def test_what_is_not_http_ends_the_connection(protected):
     for content in (b"\r\n" * 200 + b"\x16\x03\x01", b"GET\r\n\r\n", b"GET / HTTP/9\r\n\r\n"):
-        answer = sent_raw(protected, content)
-        assert answer.startswith(b"HTTP/1.1 400")
-        assert b"application/problem+json" in answer
-        assert b"content-security-policy" in answer.lower()
+        assert sent_raw(protected, content).startswith(b"HTTP/1.1 400")
+    endless = b"GET / HTTP/1.1\r\nHost: localhost\r\n" + b"a: b\r\n" * 100_000
+    assert sent_raw(protected, endless)[:12] in (b"HTTP/1.1 400", b"")
 
 
 def test_a_message_repeats_no_more_than_it_must_of_what_was_sent(server):
@@ -232,7 +196,7 @@ def test_a_message_repeats_no_more_than_it_must_of_what_was_sent(server):
     assert words.endswith("'row'")
 
 
-WORK = ["/api/v1/search?q=dog", "/api/v1/labels", "/metrics", "/api/v1/review", "/v2", "/docs"]
+WORK = ["/api/v1/search?q=dog", "/api/v1/labels", "/metrics", "/api/v1/review", "/docs"]
 FOREIGN = [
     {"Sec-Fetch-Site": "cross-site"},
     {"Sec-Fetch-Site": "same-site"},
@@ -320,22 +284,7 @@ def test_only_a_trusted_proxy_says_who_asks(run, tmp_path, trusted, forwarded, c
     assert json.loads(log.read_text().splitlines()[0])["client"] == client
 
 
-def test_clients_behind_a_proxy_have_rates_of_their_own_and_it_all_connections(run):
-    options = {"decoders": 0, "connections": 8, "client_connections": 1}
-    for trusted, status in (((PROXY,), b"200"), ((), b"503")):
-        with (
-            running(run, trusted_proxies=trusted, **options) as server,
-            socket.create_connection(("127.0.0.1", server.port), 60) as held,
-        ):
-            held.sendall(upload_head(9, "Expect: 100-continue"))
-            assert held.recv(12) == b"HTTP/1.1 100"  # a request is in work on it
-            assert server.send("GET", "/api/v1/model")[0] == int(status)
-    with running(run, decoders=0, rate=0.25, trusted_proxies=(PROXY,)) as server:
-        statuses = [
-            server.send("GET", "/api/v1/model", headers={"X-Forwarded-For": f"203.0.113.{n}"})[0]
-            for n in (1, 1, 2, 2)
-        ]
-    assert statuses == [200, 429, 200, 429]
+def test_an_address_of_a_proxy_is_the_same_however_it_is_written():
     settings = ServeSettings(trusted_proxies=("0:0::1", "10.1.2.3"))
     given = {"x-forwarded-for": ["203.0.113.9"]}
     for peer in ("::1", "10.1.2.3", "::ffff:10.1.2.3"):

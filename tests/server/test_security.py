@@ -10,7 +10,6 @@ import struct
 import zlib
 from contextlib import suppress
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from open_indexes import open_index
@@ -22,7 +21,7 @@ from web_setup import TOKEN, encoded, form, running
 from labelwise.base.progress import Silent
 from labelwise.errors import SettingsError
 from labelwise.photos import update_index
-from labelwise.server import ServeSettings, security
+from labelwise.server import ServeSettings
 from labelwise.server.app import Front
 from labelwise.server.security import COOKIE, Guard, RefusedError, cookie_value
 from labelwise.server.service import Service
@@ -53,7 +52,7 @@ def test_without_the_token_nothing_is_told_and_the_cookie_is_strict(bare):
     wrong = [{}, {"Authorization": "Bearer x"}, {"Authorization": f"Basic {TOKEN}"}]
     wrong += [{"Cookie": f"{COOKIE}={TOKEN}"}, {"Cookie": f"{COOKIE}=x"}, {"Cookie": '\\"='}]
     for headers in wrong:
-        for path in ("/api/v1/model", "/api/v1/labels", "/metrics", "/v2", "/openapi.json"):
+        for path in ("/api/v1/model", "/api/v1/labels", "/metrics", "/openapi.json"):
             answer = bare.send("GET", path, headers=headers)
             bare.problem(answer, 401)
             assert answer[1]["www-authenticate"] == "Bearer"
@@ -259,8 +258,6 @@ def test_no_address_is_ever_fetched(server):
         assert server.post("/api/v1/predict", {"pictures": [url]})[0] == 422
         assert server.send("POST", f"/api/v1/predict?url={url}", b"", JSON)[0] == 422
         assert server.upload(("a.png", url.encode()))[0] == 422
-        body = {"inputs": [{"name": "image", "shape": [1], "datatype": "BYTES", "data": [url]}]}
-        assert server.post("/v2/models/tiny/infer", body)[0] == 422
         trap.settimeout(0.2)
         with pytest.raises(TimeoutError):
             trap.accept()
@@ -302,26 +299,6 @@ def test_names_of_labels_and_files_are_text_everywhere(tmp_path):
         names = {one["label"] for one in json.loads(body)["results"][0]["labels"]}
         assert names == {"dog", label}
         assert label.replace('"', '\\"') in server.send("GET", "/metrics")[2].decode()
-
-
-def test_a_client_may_ask_so_often_and_again_when_it_has_waited(monkeypatch):
-    """Two at once and then one in two seconds, of each client; health is counted apart."""
-    now, guard = [0.0], Guard(ServeSettings(rate=0.5))
-    monkeypatch.setattr(security, "time", SimpleNamespace(monotonic=lambda: now[0]))
-
-    def waits(path="/", client="a"):
-        scope = {"path": path, "method": "GET", "client": (client, 1)}
-        try:
-            guard(scope, {"host": ["localhost"]})
-        except RefusedError as refused:
-            return refused.status, refused.headers["retry-after"]
-
-    assert [waits() for _ in range(3)] == [None, None, (429, "3")]
-    assert (waits("/health/live"), waits(client="b")) == (None, None)
-    now[0] = 1.9
-    assert waits() == (429, "1")
-    now[0] = 2.1
-    assert [waits(), waits()] == [None, (429, "2")]
 
 
 def test_no_answer_shows_the_inside(run, monkeypatch):

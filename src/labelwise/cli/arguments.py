@@ -230,54 +230,12 @@ ClientQueue = Annotated[
         help="Pictures in work from one address.",
     ),
 ]
-BodyMemory = Annotated[
-    float | None,
-    option(
-        "--body-memory",
-        envvar="LABELWISE_BODY_MEMORY",
-        min=0,
-        help="MiB of memory for all requests (256).",
-    ),
-]
-BodyDisk = Annotated[
-    float | None,
-    option(
-        "--body-disk",
-        envvar="LABELWISE_BODY_DISK",
-        min=0,
-        help="MiB of temporary files for all requests (2048).",
-    ),
-]
 TrustedProxy = Annotated[
     list[str] | None,
     option(
         "--trusted-proxy",
         envvar="LABELWISE_TRUSTED_PROXY",
         help="A proxy whose X-Forwarded-For is the client.",
-    ),
-]
-Rate = Annotated[
-    float | None,
-    option(
-        "--rate",
-        envvar="LABELWISE_RATE",
-        min=0,
-        help="Requests per second and client (200); 0: any.",
-    ),
-]
-Connections = Annotated[
-    int | None,
-    option(
-        "--connections", envvar="LABELWISE_CONNECTIONS", min=1, help="Connections at once (512)."
-    ),
-]
-ClientConnections = Annotated[
-    int | None,
-    option(
-        "--client-connections",
-        envvar="LABELWISE_CLIENT_CONNECTIONS",
-        min=1,
-        help="Connections of one address (256).",
     ),
 ]
 AccessLog = Annotated[

@@ -13,12 +13,8 @@ from labelwise.cli.arguments import (
     AccessLog,
     AllowHost,
     AllowOrigin,
-    BodyDisk,
-    BodyMemory,
     By,
-    ClientConnections,
     ClientQueue,
-    Connections,
     Decoders,
     GroupTable,
     Host,
@@ -29,7 +25,6 @@ from labelwise.cli.arguments import (
     Out,
     Page,
     Port,
-    Rate,
     TokenFile,
     Top,
     TrustedProxy,
@@ -50,8 +45,7 @@ if TYPE_CHECKING:
 
 OF_THE_PAGE = (
     *("words", "guide", "host", "port", "token_file", "allow_host", "open_page", "allow_origin"),
-    *("max_body", "body_memory", "body_disk", "client_queue", "trusted_proxy", "rate"),
-    *("connections", "client_connections", "decoders", "access_log"),
+    *("max_body", "client_queue", "trusted_proxy", "decoders", "access_log"),
 )
 ORDERS = ("value", "uncertain", "missing", "wrong")
 SIGNS: "dict[str, Fact]" = {"-": "absent", "!": "absent", "?": "unknown"}
@@ -96,13 +90,8 @@ def label(
     open_page: OpenPage = False,
     allow_origin: AllowOrigin = None,
     max_body: MaxBody = None,
-    body_memory: BodyMemory = None,
-    body_disk: BodyDisk = None,
     client_queue: ClientQueue = None,
     trusted_proxy: TrustedProxy = None,
-    rate: Rate = None,
-    connections: Connections = None,
-    client_connections: ClientConnections = None,
     decoders: Decoders = None,
     access_log: AccessLog = None,
 ) -> None:
@@ -135,12 +124,7 @@ def label(
             allow_host=allow_host,
             allow_origin=allow_origin,
             trusted_proxy=trusted_proxy,
-            rate=rate,
-            connections=connections,
-            client_connections=client_connections,
             max_body=max_body,
-            body_memory=body_memory,
-            body_disk=body_disk,
             client_queue=client_queue,
             decoders=decoders,
             access_log=access_log,

@@ -10,18 +10,13 @@ from labelwise.cli.arguments import (
     AccessLog,
     AllowHost,
     AllowOrigin,
-    BodyDisk,
-    BodyMemory,
-    ClientConnections,
     ClientQueue,
-    Connections,
     Decoders,
     Device,
     Host,
     MaxBody,
     OpenPage,
     Port,
-    Rate,
     TokenFile,
     TrustedProxy,
     option,
@@ -40,7 +35,7 @@ UNGUARDED = (
 )
 OF_MODELS = (
     *("max_batch", "max_wait", "max_queue", "max_body", "max_files", "client_queue"),
-    *("body_memory", "access_log", "also", "photoprism", "label_studio", "decoders"),
+    *("access_log", "also", "photoprism", "label_studio", "decoders"),
 )
 
 
@@ -129,13 +124,8 @@ def serve(
     ] = None,
     allow_origin: AllowOrigin = None,
     max_body: MaxBody = None,
-    body_memory: BodyMemory = None,
-    body_disk: BodyDisk = None,
     client_queue: ClientQueue = None,
     trusted_proxy: TrustedProxy = None,
-    rate: Rate = None,
-    connections: Connections = None,
-    client_connections: ClientConnections = None,
     decoders: Decoders = None,
     access_log: AccessLog = None,
 ) -> None:
@@ -166,16 +156,11 @@ def serve(
         allow_host=allow_host,
         allow_origin=allow_origin,
         trusted_proxy=trusted_proxy,
-        rate=rate,
-        connections=connections,
-        client_connections=client_connections,
         max_batch=max_batch,
         max_wait=None if max_wait is None else max_wait / 1000,
         max_queue=max_queue,
         max_files=max_files,
         max_body=max_body,
-        body_memory=body_memory,
-        body_disk=body_disk,
         client_queue=client_queue,
         decoders=decoders,
         access_log=access_log,
@@ -218,16 +203,11 @@ def server_settings(
     allow_host: list[str] | None,
     allow_origin: list[str] | None = None,
     trusted_proxy: list[str] | None = None,
-    rate: float | None = None,
-    connections: int | None = None,
-    client_connections: int | None = None,
     max_batch: int | None = None,
     max_wait: float | None = None,
     max_queue: int | None = None,
     max_files: int | None = None,
     max_body: float | None = None,
-    body_memory: float | None = None,
-    body_disk: float | None = None,
     client_queue: int | None = None,
     decoders: int | None = None,
     access_log: Path | None = None,
@@ -249,9 +229,7 @@ def server_settings(
         "hosts": tuple(allow_host or ()),
         "origins": tuple(allow_origin or ()),
         "trusted_proxies": tuple(trusted_proxy or ()),
-        "rate": rate,
-        "connections": connections,
-        "client_connections": client_connections,
+        "max_body": None if max_body is None else int(max_body * (1 << 20)),
         "max_batch": max_batch,
         "max_wait": max_wait,
         "max_queue": max_queue,
@@ -263,8 +241,6 @@ def server_settings(
         "photoprism": photoprism,
         "label_studio": label_studio,
     }
-    sizes = {"max_body": max_body, "body_memory": body_memory, "body_disk": body_disk}
-    values |= {name: int(size * (1 << 20)) for name, size in sizes.items() if size is not None}
     return ServeSettings(**{name: value for name, value in values.items() if value is not None})
 
 

@@ -141,7 +141,7 @@ async def read_pictures(request: Request, service: Service) -> list[Upload]:
     most = service.settings.max_files
     kind = media_type(request)
     if kind == "multipart/form-data":
-        uploads = await read_form(request.stream(), request.headers["content-type"], most)
+        uploads = await read_form(request, most)
     elif kind == "application/json":
         text = await whole_body(request, service)
 

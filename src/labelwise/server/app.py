@@ -1,5 +1,6 @@
 """The application: routes, errors as problems, measured requests, the page."""
 
+import asyncio
 import hashlib
 import logging
 import time
@@ -8,8 +9,9 @@ from contextlib import asynccontextmanager, contextmanager
 from http import HTTPStatus
 from importlib.resources import files
 from pathlib import Path
+from tempfile import SpooledTemporaryFile
 from threading import Lock
-from typing import Any
+from typing import IO, Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -27,11 +29,11 @@ from labelwise.errors import LabelwiseError
 from labelwise.pictures.worker_starter import DecoderError
 from labelwise.server.api import PLACE, make_api
 from labelwise.server.batching import BusyError
-from labelwise.server.bodies import Bodies
-from labelwise.server.inference_protocol import make_inference_protocol, request_schemas
+from labelwise.server.bodies import PIECE, require_cheap
 from labelwise.server.monitoring import AccessLog
 from labelwise.server.schemas import CURSOR, PHOTO_ID, Health
 from labelwise.server.security import (
+    CLOSE,
     COOKIE,
     MISTAKE,
     RAW_HEADERS,
@@ -138,7 +140,6 @@ def create_app(
         return Response(content, media_type=CONTENT_TYPE_LATEST)
 
     app.include_router(make_api(service))
-    app.include_router(make_inference_protocol(service))
     if settings.photoprism or settings.label_studio is not None:
         from labelwise.server.bridges import make_bridges
 
@@ -167,7 +168,6 @@ def _add_description(app: FastAPI) -> None:
 
     def complete(facts: dict[str, Any]) -> None:  # with what the framework cannot know
         parts = facts.setdefault("components", {})
-        parts.setdefault("schemas", {}).update(request_schemas())
         parts["securitySchemes"] = {
             "token": {"type": "http", "scheme": "bearer"},
             "cookie": {"type": "apiKey", "in": "cookie", "name": COOKIE},
@@ -223,11 +223,50 @@ def problem_of(error: Exception, when_busy: Callable[[], None]) -> Response:
 METHODS = {"GET", "HEAD", "POST", "PUT", "OPTIONS", "DELETE", "PATCH"}
 
 
-class Front:
-    """What lies between a connection and the routes: guard, place, body, and the time it took.
+SPOOLED = 1 << 18  # bytes of a body that stay in memory; the rest waits in a temporary file
 
-    A picture for which there is no room is answered before a byte of its body is read.
+
+async def taken(scope: Scope, receive: Receive, file: IO[bytes], seconds: float) -> Receive:
+    """Write a complete body to a file, within ``seconds``; return what hands it over again.
+
+    Only then is the request given a place, so that slow bodies hold none.
     """
+    try:
+        async with asyncio.timeout(seconds):
+            more = True
+            while more:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise ClientDisconnect
+                file.write(message.get("body", b""))
+                more = message.get("more_body", False)
+    except TimeoutError:
+        raise RefusedError(408, "the request came too slowly", CLOSE) from None
+    except OSError:  # a disk that is full, or may only be read
+        later = {"retry-after": "5"} | CLOSE
+        raise RefusedError(503, "the disk has no room for the bodies", later) from None
+    left = file.tell()
+    file.seek(0)
+    if picture_route(scope["path"]) is None:
+        require_cheap(file.read())  # the event loop itself will read it
+        file.seek(0)
+    is_over = False
+
+    async def next_part() -> Message:
+        nonlocal left, is_over
+        if is_over:
+            return await receive()  # which says when the client goes
+        await asyncio.sleep(0)  # others have a turn
+        part = file.read(PIECE)
+        left -= len(part)
+        is_over = left <= 0
+        return {"type": "http.request", "body": part, "more_body": not is_over}
+
+    return next_part
+
+
+class Front:
+    """What lies between a connection and the routes: guard, body, place, and the time it took."""
 
     def __init__(
         self,
@@ -237,7 +276,6 @@ class Front:
         access: AccessLog | None = None,
     ) -> None:
         self.app, self.guard, self.access = app, Guard(settings), access
-        self.bodies = Bodies(settings.body_memory, settings.body_disk)
         self.service: Any = service  # None: a page that asks about photos, without models
         self.when_busy = (lambda: None) if service is None else service.monitor.busy.inc
 
@@ -272,9 +310,16 @@ class Front:
                 body = self.guard.body(scope["path"], headers, receive)
                 # HEAD is answered as GET is; the server that sends it leaves out its body.
                 admitted = {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope
-                with self._place(admitted):
-                    async with self.bodies.taken(admitted, body) as received:
-                        await self.app(admitted, received, marked)
+                seconds = self.guard.settings.request_seconds
+                with SpooledTemporaryFile(SPOOLED) as file:
+                    received = await taken(admitted, body, file, seconds)
+                    with self._place(admitted):
+                        async with asyncio.timeout(seconds):
+                            await self.app(admitted, received, marked)
+        except TimeoutError:
+            answer = problem(503, "the answer took too long", CLOSE)
+        except ClientDisconnect as left:
+            answer = problem_of(left, self.when_busy)
         except RefusedError as refused:
             answer = problem_of(refused, self.when_busy)
         except Exception:

@@ -1,43 +1,27 @@
-"""Bodies of requests within one budget of memory; what is beyond it waits on disk.
+"""The bodies of requests: pictures in forms, JSON at a bounded cost, base64."""
 
-    arriving      in memory while half of the budget has room, else in a temporary file
-    complete      read back into memory when the other half has room, in the order of arrival
-    answered      or given up: given back at once, and to the system where it was much
-
-So clients that send half of what they announced hold half of the memory at most, and no complete
-body waits for them. Beyond the limit on disk the answer is 429.
-"""
-
-import asyncio
 import base64
 import re
 import struct
-import tempfile
-from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable
-from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
-from typing import IO, Any, TypeVar
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from numpy.typing import NDArray
 from pydantic import BaseModel, ValidationError
-from pydantic_core import from_json, to_json
-from starlette.datastructures import Headers, UploadFile
+from pydantic_core import from_json
+from starlette.datastructures import UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
-from starlette.types import Message, Receive, Scope
+from starlette.requests import Request
 
-from labelwise.base.allocator import give_back_freed_memory
 from labelwise.base.text import one_line
 from labelwise.pictures.decode import MAX_PIXELS
-from labelwise.server.security import CLOSE, RefusedError, picture_route
+from labelwise.server.security import RefusedError
 
-# Long bytes are searched and copied in pieces, so that other threads run between two: a call of C
-# code holds the interpreter's lock until it is done. 64 KiB take less than a millisecond.
+# Long bytes are handled in pieces, so that other threads run between two: a call of C code holds
+# the interpreter's lock until it is done. 64 KiB take less than a millisecond.
 
 PIECE = 1 << 16
-BOUNDARY = re.compile(
-    r';\s*boundary=(?:"([ -!#-~]{1,70})"|([^\s;,"]{1,70}))\s*(?:;|$)', re.ASCII | re.I
-)
 FIELD_BYTES = 1 << 20
 NAME_LENGTH = 255
 PLAIN_SIDES = (  # how a picture starts, and where its sides are
@@ -54,54 +38,40 @@ Pixels = NDArray[Any]  # uint8 (H, W, 3), or float32 (H, W, bands)
 
 @dataclass(frozen=True)
 class Upload:
-    """A picture of a request: its name and its encoded bytes, or its pixels (H, W, 3)."""
+    """A picture of a request: its name and its encoded bytes."""
 
     name: str
-    content: bytes | Pixels
-
-
-def copied(content: bytes | memoryview, start: int, end: int) -> bytes:
-    """Return ``content[start:end]``, which is copied in pieces."""
-    end = min(end, len(content))
-    # As bytes, of which many are joined without the lock; views would keep it.
-    return b"".join(bytes(content[at : min(at + PIECE, end)]) for at in range(start, end, PIECE))
+    content: bytes
 
 
 class _Form(MultiPartParser):
-    spool_max_size = 1 << 40  # files stay in memory: their bytes are counted already
+    """A reader that knows whether the form came to its end."""
+
     has_end = False
 
     def on_end(self) -> None:
         self.has_end = True
 
 
-async def read_form(parts: AsyncIterable[bytes], content_type: str, most: int) -> list[Upload]:
+async def read_form(request: Request, most: int) -> list[Upload]:
     """Return the files of a form, ``most`` of them and as many other fields at most."""
-    match = BOUNDARY.search(content_type)
-    if match is None:
-        raise _unreadable("its Content-Type names no boundary")
-    headers = Headers({"content-type": f'form-data; boundary="{match[1] or match[2]}"'})
-
-    async def pieces() -> AsyncGenerator[bytes]:
-        async for chunk in parts:
-            for at in range(0, len(chunk), PIECE):
-                yield chunk[at : at + PIECE]
-                await asyncio.sleep(0)  # others have a turn
-        if not reader.has_end:  # Starlette would leave out the last part
-            raise MultiPartException("a part has no end")
-
-    reader = _Form(headers, pieces(), max_files=most, max_fields=most, max_part_size=FIELD_BYTES)
+    limits = {"max_files": most, "max_fields": most, "max_part_size": FIELD_BYTES}
+    reader = _Form(request.headers, request.stream(), **limits)
     try:
         form = await reader.parse()
-    except MultiPartException as error:
-        raise _unreadable(error.message) from None
+    except (MultiPartException, LookupError) as error:
+        raise _unreadable(getattr(error, "message", "its Content-Type names no boundary")) from None
     uploads = []
-    for _, file in form.multi_items():
-        if isinstance(file, UploadFile):
-            name = (file.filename or "").replace("\\", "/").rpartition("/")[2]  # only shown
-            name = one_line(name or "picture")[:NAME_LENGTH]
-            uploads.append(Upload(name, await file.read()))
-    await form.close()
+    try:
+        if not reader.has_end:  # Starlette would leave out the last part
+            raise _unreadable("a part has no end")
+        for _, file in form.multi_items():
+            if isinstance(file, UploadFile):
+                name = (file.filename or "").replace("\\", "/").rpartition("/")[2]  # only shown
+                name = one_line(name or "picture")[:NAME_LENGTH]
+                uploads.append(Upload(name, await file.read()))
+    finally:
+        await form.close()
     return uploads
 
 
@@ -109,13 +79,11 @@ def _unreadable(why: str) -> RefusedError:
     return RefusedError(400, f"the form cannot be read: {why}")
 
 
-def claimed_pixels(content: bytes | Pixels) -> int:
+def claimed_pixels(content: bytes) -> int:
     """Return the pixels that a PNG, GIF, BMP, WebP or JPEG says it has; else the most there may be.
 
     They decide only whose turn it is: a picture that lies is caught where it is decoded.
     """
-    if not isinstance(content, bytes):
-        return content.size // 3
     try:
         width, height = _sides(content)
     except (struct.error, LookupError):
@@ -154,12 +122,10 @@ def _sides(content: bytes) -> tuple[int, ...]:
 # takes; long strings cost next to nothing, so pictures in base64 may fill the body.
 #
 #     cost = commas + backslashes + 2 quotes + 5 brackets + 10 braces + 5 runs of 19 digits
-#          <= 450,000     a picture of 224 x 224 in lists of lists takes 403,000
-#          <=  50,000     where the framework reads it, on the event loop, and lists every error
 #
 # Letters beyond ASCII make a string several times as large, so long JSON has none.
 
-MOST, SMALL_COST = 450_000, 50_000
+MOST_COST = 50_000
 COSTS = {b",": 1, b"\\": 1, b'"': 2, b"[": 5, b"{": 10}
 OTHERS = bytes(code for code in range(256) if bytes([code]) not in COSTS)
 LONG = 1 << 20
@@ -171,7 +137,7 @@ DATA_URL = re.compile(r"data:image/[a-z0-9.+-]{1,64};base64,")
 
 def read_json(body: bytes) -> Any:
     """Return what a body holds, or raise RefusedError."""
-    require_cheap(body, MOST)
+    require_cheap(body)
     try:
         return from_json(body, allow_inf_nan=False)
     except ValueError as error:
@@ -187,7 +153,7 @@ def read_json_as(kind: type[M], body: bytes) -> M:
         raise RefusedError(422, f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
 
 
-def require_cheap(body: bytes, most: int) -> None:
+def require_cheap(body: bytes) -> None:
     """Refuse JSON that would cost more to read."""
     cost = 0
     for start in range(0, len(body), PIECE):
@@ -196,8 +162,9 @@ def require_cheap(body: bytes, most: int) -> None:
         cost += sum(weight * marks.count(mark) for mark, weight in COSTS.items())
         digits = piece.translate(DIGITS_AS_ZEROS)
         cost += BIG_COST * digits.count(BIG_NUMBER)
-        if cost > most:
-            raise RefusedError(413, f"JSON may hold about {most:,} numbers here; send files")
+        if cost > MOST_COST:
+            words = f"JSON may hold about {MOST_COST:,} numbers"
+            raise RefusedError(413, f"{words}; send pictures as files or base64")
         if b"0" * DIGITS in digits:
             raise RefusedError(422, f"JSON may not hold {DIGITS} digits in a row")
         if len(body) > LONG and not piece.isascii():
@@ -222,151 +189,3 @@ def from_base64(text: Any) -> bytes:
 def json_list(parts: Iterable[bytes]) -> bytes:
     """Return a JSON list of parts that are JSON."""
     return b"[" + b",".join(parts) + b"]"
-
-
-def json_object(facts: dict[str, Any], written: dict[str, bytes]) -> bytes:
-    """Return a JSON object of some facts, and of others that are JSON already."""
-    more = (b"," + to_json(name) + b":" + value for name, value in written.items())
-    return b"".join([to_json(facts)[:-1], *more, b"}"])
-
-
-METHODS_WITH_BODY = ("POST", "PUT", "PATCH")
-WORTH_GIVING_BACK = 64 << 20
-
-
-class Budget:
-    """A byte budget with FIFO waiters."""
-
-    def __init__(self, size: int) -> None:
-        self.size, self.used = size, 0
-        self.most = 0  # at any moment since it was last set to what is used
-        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
-
-    def take_now(self, count: int) -> bool:
-        if self._waiting or self.used + count > self.size:
-            return False
-        self.used += count
-        self.most = max(self.most, self.used)
-        return True
-
-    async def take(self, count: int) -> None:
-        """Take bytes once there are as many; more than the budget once nobody has any."""
-        if self.take_now(count):
-            return
-        turn = asyncio.get_running_loop().create_future()
-        self._waiting.append((count, turn))
-        self.give(0)  # at once, where nobody has any
-        try:
-            await turn
-        except asyncio.CancelledError:
-            self.give(count if turn.done() and not turn.cancelled() else 0)
-            raise
-
-    def give(self, count: int) -> None:
-        self.used -= count
-        while self._waiting:
-            count, turn = self._waiting[0]
-            if not turn.done():
-                if self.used and self.used + count > self.size:
-                    return
-                self.used += count
-                self.most = max(self.most, self.used)
-                turn.set_result(None)
-            self._waiting.popleft()
-
-
-class Bodies:
-    """Takes the body of each request as a whole before the application sees the request."""
-
-    def __init__(self, memory: int, disk: int) -> None:
-        self.arriving, self.whole = Budget(memory // 2), Budget(memory - memory // 2)
-        self.disk = Budget(disk)
-
-    @asynccontextmanager
-    async def taken(self, scope: Scope, receive: Receive) -> AsyncIterator[Receive]:
-        if scope["method"] not in METHODS_WITH_BODY:
-            yield receive
-            return
-        body = _Body(receive, self)
-        try:
-            await body.fill()
-            if picture_route(scope["path"]) is None:  # the event loop itself reads it
-                require_cheap(b"".join(body.parts), SMALL_COST)
-            yield body.next_part
-        finally:
-            body.parts.clear()
-            self.arriving.give(body.arrived)
-            self.whole.give(body.loaded)
-            body.leave_disk()
-            memory = (self.arriving, self.whole)
-            if sum(half.most - half.used for half in memory) > WORTH_GIVING_BACK:
-                for half in memory:
-                    half.most = half.used
-                await asyncio.to_thread(give_back_freed_memory)
-
-
-@dataclass(eq=False)
-class _Body:
-    receive: Receive
-    budgets: Bodies
-    parts: deque[bytes] = field(default_factory=deque)
-    file: IO[bytes] | None = None
-    arrived: int = 0  # bytes in memory
-    loaded: int = 0  # bytes in memory, from disk
-    on_disk: int = 0
-    is_over: bool = False
-
-    async def fill(self) -> None:
-        more = True
-        while more:
-            message = await self.receive()
-            if message["type"] == "http.disconnect":
-                raise RefusedError(408, "the client has gone")  # nobody reads it; it is counted
-            chunk, more = message.get("body", b""), message.get("more_body", False)
-            if self.file is None and self.budgets.arriving.take_now(len(chunk)):
-                self.arrived += len(chunk)
-                self.parts.append(chunk)
-            elif chunk:
-                await self._spool([*self.parts, chunk])
-        if self.file is not None:
-            file = self.file
-            await self.budgets.whole.take(self.on_disk)
-            self.loaded = self.on_disk
-            file.seek(0)
-            self.parts.append(await asyncio.to_thread(file.read))
-            self.leave_disk()
-
-    async def _spool(self, parts: list[bytes]) -> None:
-        size, later = sum(map(len, parts)), {"retry-after": "5"} | CLOSE
-        if not self.budgets.disk.take_now(size):
-            raise RefusedError(429, "the server has as many bytes as it takes; try again", later)
-        self.on_disk += size
-        try:
-            await asyncio.to_thread(self._write, parts)
-        except OSError:  # a disk that is full, or may only be read
-            raise RefusedError(503, "the disk has no room for the bodies", later) from None
-        self.parts.clear()
-        self.budgets.arriving.give(self.arrived)
-        self.arrived = 0
-
-    def _write(self, parts: list[bytes]) -> None:
-        if self.file is None:
-            self.file = tempfile.TemporaryFile(prefix="labelwise-")  # noqa: SIM115
-        self.file.writelines(parts)
-        self.file.flush()
-
-    async def next_part(self) -> Message:
-        """Hand the body over, and then say when the client goes: what an application receives."""
-        if self.is_over:
-            return await self.receive()
-        chunk = self.parts.popleft() if self.parts else b""
-        self.is_over = not self.parts
-        return {"type": "http.request", "body": chunk, "more_body": not self.is_over}
-
-    def leave_disk(self) -> None:
-        if self.file is not None:
-            with suppress(OSError):  # what a full disk did not take is given up with the file
-                self.file.close()
-            self.file = None
-        self.budgets.disk.give(self.on_disk)
-        self.on_disk = 0

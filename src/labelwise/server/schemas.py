@@ -237,7 +237,7 @@ class Review(BaseModel):
 
 
 class ProblemDetails(BaseModel):
-    """An error (RFC 9457); ``error`` is ``detail``, where the inference protocol looks for it."""
+    """An error (RFC 9457); ``error`` repeats ``detail``."""
 
     type: str = "about:blank"
     title: str

@@ -11,14 +11,11 @@
 Decisions rest on the raw headers and the path as they were received.
 """
 
-import asyncio
 import base64
 import hashlib
 import hmac
 import json
 import re
-import time
-from collections import OrderedDict
 from collections.abc import Mapping, Set
 from contextlib import suppress
 from http import HTTPStatus
@@ -30,22 +27,15 @@ from labelwise.base.text import shortened
 from labelwise.server.settings import ServeSettings, same_address
 
 COOKIE = "labelwise_session"
-ONLY_HEALTH = "labelwise.only_health"  # in the scope of a request: there is room for nothing else
-HEALTH_PATHS = ("/health/", "/v2/health/")
-OPEN_PATHS = (*HEALTH_PATHS, "/static/")
+OPEN_PATHS = ("/health/", "/static/")
 SESSION = "/api/v1/session"
 OPEN_PAGES = ("/", "/favicon.svg", SESSION)
-PREDICT, INFER = "/api/v1/predict", "/v2/models/{model}/infer"
-PREDICT_OF = "/api/v1/models/{model}/predict"
+PREDICT, PREDICT_OF = "/api/v1/predict", "/api/v1/models/{model}/predict"
 PHOTOPRISM, LABEL_STUDIO = "/photoprism/labels", "/label-studio"
 PICTURE_PATHS = (PREDICT, PHOTOPRISM, f"{LABEL_STUDIO}/predict")
-NAMED_PATHS = {
-    INFER: re.compile(r"/v2/models/[^/]+(/versions/[^/]+)?/infer"),
-    PREDICT_OF: re.compile(r"/api/v1/models/[^/]+/predict"),
-}
+NAMED_PATH = re.compile(r"/api/v1/models/[^/]+/predict")
 SMALL_BODY = 256 << 10  # of requests without pictures, which are read by the event loop
 TOKEN_BODY = 4 << 10  # of the request that everyone may send
-CLIENTS_KEPT = 4096
 MISTAKE = "the server made a mistake; its log says which"
 CLOSE = {"connection": "close"}
 HOST = re.compile(r"(?P<name>[a-z0-9_-]+(\.[a-z0-9_-]+)*|\[[0-9a-f:.]+\])(:[0-9]{1,5})?", re.ASCII)
@@ -79,7 +69,7 @@ class RefusedError(Exception):
 
 
 def problem(status: int, detail: str, headers: Mapping[str, str] | None = None) -> Response:
-    """Return an error as RFC 9457 describes it, and with ``error`` for the inference protocol."""
+    """Return an error as RFC 9457 describes it; ``error`` repeats ``detail``."""
     facts = {"type": "about:blank", "title": HTTPStatus(status).phrase, "status": status}
     content = json.dumps(facts | dict.fromkeys(("detail", "error"), shortened(detail)))
     return Response(content, status, headers, media_type="application/problem+json")
@@ -89,7 +79,7 @@ def picture_route(path: str) -> str | None:
     """Return the route of a path whose requests may hold pictures, and be large; else None."""
     if path in PICTURE_PATHS:
         return path
-    return next((route for route, form in NAMED_PATHS.items() if form.fullmatch(path)), None)
+    return PREDICT_OF if NAMED_PATH.fullmatch(path) else None
 
 
 def cookie_value(token: str) -> str:
@@ -107,7 +97,6 @@ class Guard:
 
     def __init__(self, settings: ServeSettings) -> None:
         self.settings = settings
-        self.rates, self.health_rates = _Rates(settings.rate), _Rates(settings.rate)
         self._names, self._proxies, token = settings.names, settings.proxies, settings.token
         self._proofs = None if token is None else (token, cookie_value(token))
 
@@ -124,15 +113,7 @@ class Guard:
         return headers
 
     def __call__(self, scope: Scope, headers: Mapping[str, list[str]]) -> Response | None:
-        path, client = scope["path"], (scope.get("client") or ("", 0))[0]
-        is_health = path.startswith(HEALTH_PATHS)
-        if scope.get(ONLY_HEALTH) and not is_health:
-            words, later = "as many connections as it takes; try again", {"retry-after": "1"}
-            raise RefusedError(503, f"the server has {words}", later | CLOSE)
-        wait = (self.health_rates if is_health else self.rates).take(client)
-        if wait > 0:
-            later = {"retry-after": str(int(wait) + 1)}
-            raise RefusedError(429, "too many requests from this address", later)
+        path = scope["path"]
         is_public = is_open(path)
         if not is_public or scope["method"] not in ("GET", "HEAD"):
             self._check_origin(headers)
@@ -173,23 +154,14 @@ class Guard:
             most = min(most, TOKEN_BODY if path == SESSION else SMALL_BODY)
         if length is not None and int(length) > most:
             raise _too_large(most)
-        end, size, is_complete = time.monotonic() + self.settings.request_seconds, 0, False
+        size = 0
 
         async def limited() -> Message:
-            nonlocal size, is_complete
-            if is_complete:
-                return await receive()  # the connection's end, waited for as long as it takes
-            left = min(self.settings.idle_seconds, end - time.monotonic())
-            try:
-                async with asyncio.timeout(max(left, 0.001)):
-                    message = await receive()
-            except TimeoutError:
-                raise RefusedError(408, "the request came too slowly", CLOSE) from None
-            if message["type"] == "http.request":
-                size += len(message.get("body", b""))
-                is_complete = not message.get("more_body", False)
-                if size > most:
-                    raise _too_large(most)
+            nonlocal size
+            message = await receive()
+            size += len(message.get("body", b""))
+            if size > most:
+                raise _too_large(most)
             return message
 
         return limited
@@ -233,24 +205,3 @@ def is_open(path: str) -> bool:
 
 def _too_large(most: int) -> RefusedError:
     return RefusedError(413, f"a request may have {most:,} bytes here; send fewer pictures", CLOSE)
-
-
-class _Rates:
-    """One bucket per client: it fills with ``rate`` per second, up to four seconds' worth."""
-
-    def __init__(self, rate: float) -> None:
-        self.rate = rate
-        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
-
-    def take(self, client: str) -> float:
-        """Count a request; return how long to wait before the next, 0 if it may go on."""
-        if not self.rate:
-            return 0.0
-        now, most = time.monotonic(), max(4 * self.rate, 1.0)
-        level, before = self._buckets.pop(client, (most, now))
-        level = min(most, level + self.rate * (now - before))
-        allowed = level >= 1
-        self._buckets[client] = (level - allowed, now)
-        while len(self._buckets) > CLIENTS_KEPT:
-            self._buckets.popitem(last=False)
-        return 0.0 if allowed else (1 - level) / self.rate

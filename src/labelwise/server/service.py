@@ -33,7 +33,7 @@ from labelwise.models.answer_files import NOT_FINITE
 from labelwise.models.loading import is_exported, load_model, spec_of
 from labelwise.models.run_folder import RunFolder
 from labelwise.models.spec import ModelSpec
-from labelwise.pictures import PictureImages, Transform
+from labelwise.pictures import Transform
 from labelwise.pictures.worker_starter import Decoders
 from labelwise.predictions import Predictions
 from labelwise.server import schemas
@@ -60,7 +60,7 @@ BINS = 10
 ENOUGH_ANSWERS = 50  # to random questions, before no alarm means that probabilities fit
 CHECKABLE = ("recall", "precision", "f", "tags")
 NOT_CHECKED = "no photo has had all its labels reviewed yet"
-ASIDE = 2  # threads for reading requests and writing answers
+ASIDE, ASIDE_WAITING = 2, 512  # threads for reading requests and writing answers, and their work
 RANKS = "this model ranks labels and has no probabilities; use `labelwise calibrate` first"
 NO_HELD_OUT = (
     "The folder of this model holds no predictions of held-out photos, so nothing can be said of "
@@ -265,9 +265,9 @@ class Service:
         most = {"max_queue": settings.max_queue, "client_queue": settings.pictures_per_client}
         self.queue = PictureQueue(**most, openers=openers, monitor=self.monitor)
         self._threads = threads
-        self._aside = Threads(ASIDE, "aside", waiting=settings.connections)
+        self._aside = Threads(ASIDE, "aside", waiting=ASIDE_WAITING)
         self.aside = self._aside.run  # for what would hold up the event loop, such as much JSON
-        self._slowly = Threads(1, "slow", waiting=settings.connections)
+        self._slowly = Threads(1, "slow", waiting=ASIDE_WAITING)
         self._computing = model_thread()
         self._loading = ThreadPoolExecutor(1, "load", compute_alone)
         self._is_reloading = False
@@ -362,12 +362,7 @@ class Service:
                 log.warning("%s", refused.detail)
 
     def _open(self, spec: ModelSpec, upload: Upload) -> Pixels:
-        if isinstance(upload.content, bytes):
-            return self.decoders.pixels(upload.content, upload.name, spec.transform)
-        from labelwise.pictures.loading import input_of
-
-        picture = input_of(PictureImages([upload.content]), 0, spec.transform)
-        return picture.numpy().transpose(1, 2, 0)
+        return self.decoders.pixels(upload.content, upload.name, spec.transform)
 
     def _forward_beside_others(
         self, model: ServedModel, pixels: Sequence[Pixels], names: Sequence[str]

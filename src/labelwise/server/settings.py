@@ -22,12 +22,12 @@ class ServeSettings:
     """The options of ``labelwise serve``; sizes in bytes, times in seconds.
 
     ``hosts`` are names beside the loopback ones that the server answers to, ``origins`` the sites
-    whose pages may ask. ``rate`` is requests per second and client, 0 for no limit. Pictures of one
-    address on their way are limited by ``client_queue``, by default half of the queue. Of requests
-    from ``trusted_proxies`` the client is the last of X-Forwarded-For. Bodies together may take
-    ``body_memory``, and beyond it ``body_disk``. Photos of tasks are read below ``label_studio``.
-    ``decoders`` processes open pictures; 0 opens them in threads of the server, where a harmful
-    picture is only held back by the limits on bytes and pixels.
+    whose pages may ask. Pictures of one address on their way are limited by ``client_queue``, by
+    default half of the queue. Of requests from ``trusted_proxies`` the client is the last of
+    X-Forwarded-For. A request must come, and its answer be taken, within ``request_seconds``; a
+    connection may wait ``idle_seconds`` for the head of a request. Photos of tasks are read below
+    ``label_studio``. ``decoders`` processes open pictures; 0 opens them in threads of the server,
+    where a harmful picture is only held back by the limits on bytes and pixels.
     """
 
     host: str = "127.0.0.1"
@@ -41,11 +41,6 @@ class ServeSettings:
     max_wait: float = 0.005
     max_queue: int = 256
     client_queue: int | None = None
-    body_memory: int = 256 << 20
-    body_disk: int = 2 << 30
-    rate: float = 200.0
-    connections: int = 512
-    client_connections: int = 256
     trusted_proxies: tuple[str, ...] = ()
     request_seconds: float = 60.0
     idle_seconds: float = 10.0
@@ -79,8 +74,7 @@ class ServeSettings:
         if not 0 <= self.port <= 65535:
             yield f"a port must lie between 0 and 65535, got {self.port}"
         least = {"max_body": 1, "max_files": 1, "max_batch": 1, "max_queue": 1}
-        least |= {"connections": 1, "client_connections": 1, "body_memory": 0, "body_disk": 0}
-        least |= {"max_wait": 0, "rate": 0, "decode_memory": 1 << 20}
+        least |= {"max_wait": 0, "decode_memory": 1 << 20}
         for name, bound in least.items():
             if getattr(self, name) < bound:
                 yield f"{name} must be at least {bound}, got {getattr(self, name)}"
