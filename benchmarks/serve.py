@@ -139,7 +139,7 @@ def await_health(port: int) -> None:
 def ours(folder: Path, *arguments: str, program: tuple[str, ...] = LABELWISE, **options: float):
     words = [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
     base = [sys.executable, *program, "serve", str(folder), *arguments]
-    return running([*base, "--port=0", "--rate=0", *words])
+    return running([*base, "--port=0", *words])
 
 
 def peer(kind: str, folder: Path):

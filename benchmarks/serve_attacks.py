@@ -43,18 +43,13 @@ def head(path: str, *lines: str) -> bytes:
     return "\r\n".join([f"{path} HTTP/1.1", "Host: localhost", *lines, "", ""]).encode()
 
 
-def attacks(model: str) -> dict[str, bytes]:
+def attacks() -> dict[str, bytes]:
     """Return whole requests that are costly to answer."""
     picture = io.BytesIO()
     Image.new("L", (9000, 9000)).save(picture, "WEBP", lossless=True, method=0)
     start = b'--B\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\n'
     form = "multipart/form-data; boundary=B"
-    infer, text = f"/v2/models/{model}/infer", "application/json"
-    tensor = {"name": "image", "datatype": "UINT8", "shape": [1, 570, 570, 3]}
-    numbers = json.dumps({"inputs": [tensor | {"data": [7] * (570 * 570 * 3)}]}).encode()
-    small = {"name": "image", "datatype": "BYTES", "shape": [1]}
-    wanted = [{"name": "probability"}] * 10_000
-    listed = {"inputs": [small | {"data": [""]}], "outputs": wanted}
+    text = "application/json"
     long = base64.b64encode(bytes(20 << 20)).decode()
     predict = "/api/v1/predict"
     return {
@@ -63,9 +58,7 @@ def attacks(model: str) -> dict[str, bytes]:
         "many headers": head("GET /", *["a: b"] * 10_000),
         "tiny chunks": head("POST /api/v1/session", "Transfer-Encoding: chunked")
         + b"1\r\n \r\n" * 30_000,
-        "outputs": request_bytes(infer, json.dumps(listed).encode(), text),
-        "numbers": request_bytes(infer, numbers, text),
-        "nested lists": request_bytes(infer, b"[" + b"[]," * 8_000_000 + b"1]", text),
+        "nested lists": request_bytes(predict, b"[" + b"[]," * 8_000_000 + b"1]", text),
         "long base64": request_bytes(predict, json.dumps({"pictures": [long]}).encode(), text),
         "form of line ends": request_bytes(
             predict, start + b"\r" * (30 << 20) + b"\r\n--B--\r\n", form
@@ -110,15 +103,15 @@ def measure(port: int, address: str, content: bytes, is_over: threading.Event, p
 
 
 def run_mix(
-    port: int, model: str, photo: bytes, seconds: float, each_second: Callable[[], None]
+    port: int, photo: bytes, seconds: float, each_second: Callable[[], None]
 ) -> tuple[dict[str, dict[int, list[float]]], dict[str, dict[int, int]]]:
     """Attack for some time; return the times of those who are measured, and statuses."""
     is_over = threading.Event()
     half = head("POST /api/v1/predict", "Content-Type: image/png", "Content-Length: 32505856")
-    counts: dict[str, dict[int, int]] = {name: {} for name in attacks(model)}
+    counts: dict[str, dict[int, int]] = {name: {} for name in attacks()}
     threads = [
         threading.Thread(target=repeat, args=(port, content, is_over, counts[name]))
-        for name, content in attacks(model).items()
+        for name, content in attacks().items()
     ]
     for content, count in ((b"", 200), (b"GET / HTTP/1.1\r\n", 300), (half + bytes(2 << 20), 60)):
         threads.append(threading.Thread(target=hold, args=(port, content, count, is_over)))

@@ -142,18 +142,16 @@ def test_kubernetes_schemas_accept_the_objects(given):
 def test_the_temporary_folder_holds_the_bodies_that_may_wait_on_disk():
     """/tmp had 512 MiB while 2 GiB of bodies might be written to it."""
     for given, most in ((GIVEN, 2048), (GIVEN | {"bodyDisk": 300}, 300)):
-        variables = {one["name"]: one["value"] for one in container(given)["env"]}
-        assert variables["LABELWISE_BODY_DISK"] == str(most)
         pod = objects(given)["Deployment"]["spec"]["template"]["spec"]
         (size,) = [one["emptyDir"]["sizeLimit"] for one in pod["volumes"] if "emptyDir" in one]
         assert int(size.removesuffix("Mi")) >= most + 64
-    assert ServeSettings().body_disk == 2048 << 20
 
 
 def test_compose_limits_memory_processors_processes_and_the_temporary_folder():
     service = yaml.safe_load((ROOT / "compose.yaml").read_text())["services"]["labelwise"]
     (place,) = service["tmpfs"]
     size = int(re.fullmatch(r"/tmp:size=(\d+)m", place)[1])
-    assert size >= int(service["environment"]["LABELWISE_BODY_DISK"]) + 64
+    most = ServeSettings()
+    assert size << 20 >= most.max_queue // most.max_files * most.max_body  # of all that wait
     assert {"mem_limit", "cpus", "pids_limit"} <= service.keys()
     assert (service["read_only"], service["cap_drop"]) == (True, ["ALL"])

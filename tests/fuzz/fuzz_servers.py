@@ -19,7 +19,6 @@ from http.client import HTTPException, HTTPResponse
 from pathlib import Path
 from urllib.parse import parse_qs, quote, urlsplit
 
-import numpy as np
 from fuzz_inputs import NASTY_TEXT, UnreadError, as_json, damage, drawn, strange_json, strange_value
 from labelling_setup import labelling
 from search_setup import LABELS, picture, save_model
@@ -79,12 +78,6 @@ def strange_query(rng, path, names):
     return f"{path}?{'&'.join(pairs)}"
 
 
-def tensor(rng):
-    pixels = np.random.default_rng(rng.randrange(9)).integers(0, 256, (1, 3, 8, 8)).tolist()
-    image = {"name": "image", "shape": [1, 8, 8, 3], "datatype": "UINT8", "data": pixels}
-    return {"id": "a", "inputs": [image], "outputs": [{"name": "probability"}]}
-
-
 def drawn_request(rng):
     photo = rng.choice([*server().photos, "0" * 64, "x", "..%2f..%2fetc"])
     picture_bytes = encoded(rng.choice(("PNG", "JPEG")), seed=rng.randrange(5))
@@ -112,16 +105,15 @@ def drawn_request(rng):
     def other():
         paths = ("/", "/static/style.css", "/api/v1/model", "/api/v1/labels", "/api/v1/trust")
         method = rng.choice(("GET", "HEAD", "OPTIONS", "DELETE", "PATCH", "POST", "\x00"))
-        return request(method, rng.choice((*paths, "/v2")))
+        return request(method, rng.choice(paths))
 
     seen = rng.choice(("/thumbnail", "/similar", "/labels", ""))
     facts = ("receipts", "promises", "trust", "text-search", f"photos/{photo}/facts", "models")
-    few = ("/api/v1/complete", "/api/v1/labels/reliability.svg", "/v2/models/x", "/metrics")
-    again = ("/api/v1/models/model/reload", "/v2/repository/index", "/v2/repository")
+    few = ("/api/v1/complete", "/api/v1/labels/reliability.svg", "/metrics")
+    again = ("/api/v1/models/model/reload",)
     studio = ("/label-studio/setup", "/label-studio/webhook", "/api/v1/session")
     kinds = (
         *(upload, upload, other),
-        lambda: send("/v2/models/tiny/infer", tensor(rng)),
         lambda: send(f"/api/v1/photos/{photo}/labels", {"labels": states}, "PUT"),
         lambda: ask("/api/v1/search", "q", "top", "at_least", "wrong_at_most", "sort", "cursor"),
         lambda: ask("/api/v1/review", "by", "count", "label"),

@@ -22,8 +22,8 @@ from labelwise.base.progress import Silent
 from labelwise.errors import SettingsError
 from labelwise.photos import update_index
 from labelwise.server import ServeSettings
-from labelwise.server.app import Front
-from labelwise.server.security import COOKIE, Guard, RefusedError, cookie_value
+from labelwise.server.app import Front, taken
+from labelwise.server.security import COOKIE, RefusedError, cookie_value
 from labelwise.server.service import Service
 
 JSON = {"Content-Type": "application/json"}
@@ -140,10 +140,14 @@ def test_a_body_that_says_it_is_too_large_is_not_read_and_one_of_unknown_length_
         head += "\r\nContent-Type: image/png\r\nTransfer-Encoding: chunked\r\n\r\n"
         line.sendall(head.encode())
         chunk = b"10000\r\n" + bytes(0x10000) + b"\r\n"
-        with suppress(OSError):
-            for _ in range(100):
+        answer = b""
+        with suppress(ConnectionError):  # the server closes before it was read whole
+            for _ in range(1000):
                 line.sendall(chunk)
-        assert line.recv(100).startswith(b"HTTP/1.1 413")
+            pytest.fail("64 MB of a body of at most 100 kB were taken")
+        with suppress(ConnectionError):
+            answer = line.recv(100)
+        assert answer[:12] in (b"HTTP/1.1 413", b"")
 
 
 def test_a_field_that_is_no_file_may_not_fill_the_memory(server):
@@ -176,14 +180,12 @@ def test_who_has_sent_everything_may_be_silent_while_the_answer_is_made():
     assert heard == ["http.request", "http.disconnect"]
 
 
-@pytest.mark.parametrize("limit", ["idle_seconds", "request_seconds"])
-def test_who_does_not_send_a_body_is_let_go(limit):
+def test_who_does_not_send_a_body_is_let_go():
     async def receive():
         await asyncio.Event().wait()
 
-    body = Guard(ServeSettings(**{limit: 0.01})).body("/api/v1/predict", {}, receive)
     with pytest.raises(RefusedError, match="too slowly") as refused:
-        asyncio.run(body())
+        asyncio.run(taken({"path": "/api/v1/predict"}, receive, io.BytesIO(), 0.01))
     assert refused.value.status == 408
 
 

@@ -71,7 +71,8 @@ async def read_form(request: Request, most: int) -> list[Upload]:
                 name = one_line(name or "picture")[:NAME_LENGTH]
                 uploads.append(Upload(name, await file.read()))
     finally:
-        await form.close()
+        for file in reader._files_to_close_on_error:  # also that of a part without an end
+            file.close()
     return uploads
 
 
