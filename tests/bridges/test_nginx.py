@@ -5,6 +5,7 @@ import shutil
 import socket
 import ssl
 import subprocess
+from getpass import getuser
 from pathlib import Path
 
 import pytest
@@ -49,7 +50,7 @@ def served(tmp_path_factory):
         temporary = "".join(f"{kind}_temp_path {folder / kind};\n" for kind in kinds)
         config = folder / "nginx.conf"
         config.write_text(
-            f"daemon off; pid {folder}/pid; error_log {folder}/error.log;\n"
+            f"daemon off; user {getuser()}; pid {folder}/pid; error_log {folder}/error.log;\n"
             "worker_rlimit_nofile 20000; events { worker_connections 8192; }\n"
             f"http {{ access_log off;\n{temporary}{site}}}\n"
         )
