@@ -19,7 +19,6 @@ have a stream each:
     chunks --a thread: join--> portions --threads: nvJPEG--> pixels --a thread: resize--> batches
 """
 
-import ctypes
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -30,21 +29,19 @@ from contextlib import (
     closing,
     contextmanager,
     nullcontext,
-    suppress,
 )
 from dataclasses import dataclass, field
-from functools import cache
 from itertools import islice
 from math import ceil
 from queue import SimpleQueue
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from labelwise.pictures.decode import operators_library, turned
+from labelwise.pictures.decode import turned
 from labelwise.pictures.inputs import Failure
 from labelwise.pictures.loading import (
     CHUNK,
@@ -269,145 +266,31 @@ def resized_inputs(
             yield Inputs(rows, sent(values.permute(0, 3, 1, 2), device), failures)
 
 
-# torchvision calls nvJPEG too, but keeps one decoder behind a lock and allocates each alone.
-# Several :class:`HardwareDecoder` can work at once, with torchvision's copy of the library.
-
-HARDWARE = 3  # NVJPEG_BACKEND_HARDWARE
-RGB = 3  # NVJPEG_OUTPUT_RGB: three planes
-CHANNELS = 4  # NVJPEG_MAX_COMPONENT
-
-POINTER, NUMBER = ctypes.c_void_p, ctypes.c_int
-SIGNATURES: dict[str, list[Any]] = {
-    "nvjpegCreateEx": [NUMBER, POINTER, POINTER, ctypes.c_uint, POINTER],
-    "nvjpegJpegStateCreate": [POINTER, POINTER],
-    "nvjpegDecodeBatchedInitialize": [POINTER, POINTER, NUMBER, NUMBER, NUMBER],
-    "nvjpegDecodeBatched": [POINTER, POINTER, POINTER, POINTER, POINTER, POINTER],
-}
-
 Stream = torch.cuda.Stream | None
 
 
-class EqualSizes(NamedTuple):
-    """JPEGs on the host, uint8 (bytes,) each, of pictures with equal sides."""
-
-    contents: list[Tensor]
-    height: int
-    width: int
-
-
-class HardwareDecoder:
-    """A decoder on a GPU's JPEG engines; one thread at a time may use it."""
-
-    def __init__(self, functions: dict[str, Any], device: torch.device):
-        self._functions = functions
-        self._device = device
-        self._state = POINTER()
-        self._batch = 0
-        with torch.cuda.device(device):
-            self._handle = _handle(device)
-            self._call("nvjpegJpegStateCreate", self._handle, ctypes.byref(self._state))
-
-    def decode(self, groups: Sequence[EqualSizes]) -> list[Tensor]:
-        planes = [
-            torch.empty((len(contents), 3, height, width), dtype=torch.uint8, device=self._device)
-            for contents, height, width in groups
-        ]
-        contents = [content for group in groups for content in group.contents]
-        data = np.array([content.data_ptr() for content in contents], np.uint64)
-        lengths = np.array([content.numel() for content in contents], np.uint64)
-        places = np.concatenate([_places(plane) for plane in planes])
-        with torch.cuda.device(self._device):
-            if len(contents) != self._batch:
-                self._batch = 0
-                given = len(contents), 1, RGB
-                self._call("nvjpegDecodeBatchedInitialize", self._handle, self._state, *given)
-                self._batch = len(contents)
-            arrays = (array.ctypes.data for array in (data, lengths, places))
-            stream = torch.cuda.current_stream(self._device).cuda_stream
-            self._call("nvjpegDecodeBatched", self._handle, self._state, *arrays, stream)
-        return planes
-
-    def _call(self, name: str, *given: object) -> None:
-        _check(name, self._functions[name](*given))
-
-
-def hardware_decoder(device: torch.device) -> HardwareDecoder | None:
-    """Return a new decoder, or None where there are no engines for it."""
-    functions = _functions()
-    with suppress(RuntimeError):
-        if device.type == "cuda" and functions is not None:
-            return HardwareDecoder(functions, device)
-    return None
-
-
-@cache
-def _handle(device: torch.device) -> ctypes.c_void_p:
-    handle, functions = POINTER(), _functions() or {}
-    given = HARDWARE, None, None, 0, ctypes.byref(handle)
-    _check("nvjpegCreateEx", functions["nvjpegCreateEx"](*given))
-    return handle
-
-
-def _check(name: str, status: int) -> None:
-    if status:
-        raise RuntimeError(f"{name} answered {status}")
-
-
-def _places(planes: Tensor) -> NDArray[np.uint64]:
-    """Return an nvjpegImage_t for each picture: four pointers to planes, then their pitches."""
-    count, _, height, width = planes.shape
-    images = np.zeros((count, 2 * CHANNELS), np.uint64)
-    steps = np.arange(3 * count, dtype=np.uint64).reshape(count, 3)
-    images[:, :3] = planes.data_ptr() + steps * np.uint64(height * width)
-    images[:, CHANNELS : CHANNELS + 3] = width
-    return images
-
-
-@cache
-def _functions() -> dict[str, Any] | None:
-    path = operators_library()
-    if path is None:
-        return None
-    try:
-        library = ctypes.CDLL(path)
-        functions = {name: getattr(library, name) for name in SIGNATURES}
-    except (AttributeError, OSError):
-        return None
-    for name, function in functions.items():
-        function.argtypes = SIGNATURES[name]
-    return functions
-
-
 class GpuDecoder:
-    """Decodes JPEGs in a stream of its own; one thread at a time may use it."""
+    """Decodes JPEGs by torchvision's nvJPEG, in a stream of its own, for one thread at a time."""
 
     def __init__(self, device: torch.device):
         self._device = device
         self._stream = new_stream(device, urgent=True)
-        self._hardware = hardware_decoder(device)
 
     def decode(self, files: Sequence[Jpeg]) -> tuple[list[Pictures], list[Jpeg]]:
         """Return upright pictures, there already, and the files that the GPU does not take."""
-        pictures: list[Pictures] = []
-        left = list(files)
         with torch.inference_mode(), beside(self._stream):
-            if self._hardware is not None:
-                usual = [file for file in files if file.header.usual_coding]
-                pictures, refused = _by_halves(self._hardware.decode, usual)
-                left = [file for file in files if not file.header.usual_coding] + refused
-            others, refused = _by_halves(self._decode_by_torchvision, left)
+            pictures, refused = _by_halves(self._decoded, list(files))
             if self._stream is not None:
                 self._stream.synchronize()
-        return pictures + others, refused
+        return pictures, refused
 
-    def _decode_by_torchvision(self, groups: Sequence[EqualSizes]) -> list[Tensor]:
-        contents = [content for group in groups for content in group.contents]
-        decoded = decode_by_torchvision(contents, self._device)
-        remaining = iter(decoded)
-        planes = [torch.stack(list(islice(remaining, len(group.contents)))) for group in groups]
+    def _decoded(self, groups: Sequence[list[Tensor]]) -> list[Tensor]:
+        contents = [content for group in groups for content in group]
+        remaining = iter(decode_by_torchvision(contents, self._device))
+        planes = [torch.stack(list(islice(remaining, len(group)))) for group in groups]
         if self._stream is not None:
             # torchvision decodes in a stream of its own, which does not wait for whoever still
-            # reads a picture whose memory it is given anew: copy before these are freed
+            # reads a picture whose memory it is given again: copy before these are freed
             self._stream.synchronize()
         return planes
 
@@ -449,7 +332,7 @@ def beside(stream: Stream) -> AbstractContextManager[object]:
 
 
 def _by_halves(
-    decode: Callable[[Sequence[EqualSizes]], list[Tensor]], files: list[Jpeg]
+    decode: Callable[[Sequence[list[Tensor]]], list[Tensor]], files: list[Jpeg]
 ) -> tuple[list[Pictures], list[Jpeg]]:
     """Return upright pictures, and the files that fail: they spoil the batch, so halve it."""
     if not files:
@@ -458,12 +341,8 @@ def _by_halves(
     for file in files:
         sides = file.header.height, file.header.width, file.header.orientation
         groups.setdefault(sides, []).append(file)
-    equal = [
-        EqualSizes([file.content for file in some], height, width)
-        for (height, width, _), some in groups.items()
-    ]
     try:
-        decoded = decode(equal)
+        decoded = decode([[file.content for file in some] for some in groups.values()])
     except RuntimeError:
         half = len(files) // 2
         if not half:

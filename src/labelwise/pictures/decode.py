@@ -50,7 +50,6 @@ FRAMES = frozenset((0xC0, 0xC1, 0xC2))  # baseline, extended and progressive Huf
 UNREAD = frozenset((0xC4, 0xDD, 0xFE))  # Huffman tables, restart interval, comment: libjpeg's own
 JFIF, PROFILE, ADOBE = 0xE0, 0xE2, 0xEE
 KNOWN = {JFIF: (b"JFIF\0", 14), PROFILE: (b"ICC_PROFILE\0", 15), ADOBE: (b"Adobe", 12)}
-USUAL_SAMPLING = frozenset((b"\x11", b"\x11\x11\x11", b"\x21\x11\x11", b"\x22\x11\x11"))
 ORIENTATION = 0x0112
 
 
@@ -58,9 +57,7 @@ ORIENTATION = 0x0112
 class JpegHeader:
     """Size as stored, colour components (1 or 3), and the EXIF orientation (1 for upright).
 
-    ``rgb`` is stored as it is, not as brightness and colour differences. ``usual_coding`` is
-    baseline in one scan with colours at full, half or a quarter of the resolution (4:4:4, 4:2:2,
-    4:2:0): what cameras write and JPEG hardware decodes.
+    ``rgb`` is stored as it is, not as brightness and colour differences.
     """
 
     width: int
@@ -68,7 +65,6 @@ class JpegHeader:
     layers: int
     orientation: int = 1
     rgb: bool = False
-    usual_coding: bool = True
     progressive: bool = False
 
 
@@ -120,9 +116,7 @@ def plain_header(content: bytes) -> JpegHeader | None:
             by_adobe = layers == 3 and ADOBE in known and known[ADOBE][11] == 0
             named = ADOBE not in known and body[6::3] == b"RGB"
             rgb = JFIF not in known and (by_adobe or named)  # as libjpeg tells it
-            first = content[start : start + 1] == body[5:6]
-            usual = coding == BASELINE and body[7::3] in USUAL_SAMPLING and first
-            return JpegHeader(width, height, layers, orientation or 1, rgb, usual, coding == 0xC2)
+            return JpegHeader(width, height, layers, orientation or 1, rgb, coding == 0xC2)
         if marker in UNREAD:
             continue
         if marker == TABLE:

@@ -112,7 +112,6 @@ class Entry(NamedTuple):
     height: int
     width: int
     orientation: int = 1  # that a JPEG has to be turned by
-    usual_coding: bool = True  # of a JPEG
     dtype: str = "uint8"  # of pixels
 
 
@@ -174,7 +173,7 @@ class Work:
         if content is not None and header is not None and header.layers == 3 and not header.rgb:
             small = header.width * header.height <= max_pixels()
             if small and own.resizes_planes(header.width, header.height):
-                facts = header.height, header.width, header.orientation, header.usual_coding
+                facts = header.height, header.width, header.orientation
                 return Entry(Kind.JPEG, 0, len(content), *facts), np.frombuffer(content, np.uint8)
         if self.kind == Kind.RESIZED:
             image = images.read(row, own.at_least(window))
