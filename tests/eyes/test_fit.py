@@ -176,6 +176,14 @@ def test_labels_in_portions_are_solved_as_all_at_once(monkeypatch):
     np.testing.assert_allclose(found.weight, expected.weight, atol=5e-3)
 
 
+def test_there_may_be_more_labels_than_photos():
+    x, y = draw(24, labels=60, seed=8)
+    fitted = fit(x, y)
+    assert fitted.weight.shape == (60, 12)
+    assert fitted.out_of_fold.shape == (24, 60)
+    assert np.isfinite(fitted.link(fitted.out_of_fold)).all()
+
+
 def test_tensors_give_what_arrays_give():
     torch = pytest.importorskip("torch")
     x, y = draw(90, seed=2)

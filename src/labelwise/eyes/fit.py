@@ -264,7 +264,8 @@ class _Path(Generic[A]):
         else:
             xp, loss = namespace(rows), self.loss.to(rows)
             priors = [loss.of_rows(like(mask, rows)).bounded().prior() for mask in self.seen]
-            start = xp.zeros_like(xp.stack([rows.T[:, : loss.num_labels]] * len(priors)))
+            shape = len(priors), rows.shape[1], loss.num_labels
+            start = xp.zeros(shape, dtype=rows.dtype, device=rows.device)
             start[:, -1] = xp.stack(priors)
         powers = np.full(self.loss.num_labels, power)
         self.found[power] = self.solved(powers, start, ROUGH)
