@@ -29,15 +29,23 @@ def fit_slope_and_offset(
     precision: Numbers,
     center: Numbers = START,
     weight: Numbers | float = 1.0,
+    flipped: float = 0.0,
 ) -> tuple[Numbers, Numbers]:
     """Return (a, b) and their covariance (2, 2) for log-odds (n,) and outcomes in [0, 1] (n,).
 
     Log-odds (n, K) make K fits at once: (K, 2) and (K, 2, 2). ``center`` is one or of each fit.
+    Where a share e of the outcomes is ``flipped``, P(outcome) is q = e + (1 - 2 e) p. Steps then
+    use the expected curvature, (dq/dz)^2 / (q (1 - q)), which is positive (Fisher scoring).
     """
     weights = np.broadcast_to(center, (*odds.shape[1:], 2)).astype(np.float64)
     for _ in range(STEPS):
         p = expit(odds * weights[..., 0] + weights[..., 1])
         wrong, bend = weight * (p - outcome), weight * p * (1 - p)
+        if flipped:
+            q = flipped + (1 - 2 * flipped) * p
+            slope = (1 - 2 * flipped) * p * (1 - p)
+            wrong = weight * (q - outcome) * slope / (q * (1 - q))
+            bend = weight * slope**2 / (q * (1 - q))
         gradient = np.stack([(wrong * odds).sum(0), wrong.sum(0)], -1)
         gradient += precision * (weights - center)
         cross = (bend * odds).sum(0)
