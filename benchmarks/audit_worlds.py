@@ -43,7 +43,9 @@ NAMES = {
     "per tag": "12 tags, one guarantee per tag",
 }
 GOAL = {"scores": 150, "no signal": 150}  # answers; 250 without scores
-SAID = re.compile(r"at least ([\d.]+) % of (?:their ([\d,]+) uses|the uses of each) are right")
+SAID = re.compile(
+    r"at least ([\d.]+) % of (?:these ([\d,]+) uses together|the uses of each) are right"
+)
 
 
 def table(world, rng):

@@ -19,9 +19,8 @@ from sidecar_samples import drawn_sidecar, subjects
 from typer.testing import CliRunner
 from web_setup import served
 
-from labelwise.answers import audit_session
+from labelwise.answers import session as sessions
 from labelwise.answers.audit_session import (
-    EACH_TAG,
     AuditSession,
     AuditSettings,
     corrected,
@@ -30,6 +29,7 @@ from labelwise.answers.audit_session import (
     statement,
 )
 from labelwise.answers.log import AnswerLog
+from labelwise.answers.session import EACH_TAG
 from labelwise.answers.tag_tables import TagTable, read_tags, tags_of_text
 from labelwise.cli.app import app
 from labelwise.contrib.tag_sources import tags_to_audit
@@ -74,7 +74,7 @@ def test_a_spreadsheet_brings_a_guarantee_that_holds(folder):
     assert "Next: labelwise train tags.audit/train.parquet" in output
     receipt = json.loads((folder / "tags.audit/receipt.json").read_text())
     uses = [(p, tag) for p, own in tagged.items() for tag in own & set(receipt["kept"])]
-    assert f"at least 90 % of their {len(uses)} uses are right" in receipt["statement"]
+    assert f"at least 90 % of these {len(uses)} uses together are right" in receipt["statement"]
     assert sum(tag in truth[photo] for photo, tag in uses) >= 0.9 * len(uses)
     page = (folder / "tags.audit/audit.html").read_text()
     assert receipt["statement"] in page
@@ -128,14 +128,14 @@ def test_answers_in_the_terminal_of_a_language_models_tags(folder):
     table = read_tags(folder / "model.jsonl")
     session = session_of(folder, "other.jsonl", AuditSettings(), table)
     keys = ["n", "undo"]  # of the first question
-    while (question := session.question("ada")).tag != EACH_TAG:
-        word = "yes" if question.tag in truth[question.photo] else "no"
+    while (question := session.ask("ada")).label != EACH_TAG:
+        word = "yes" if question.label in truth[question.photo] else "no"
         record(session, question, word, "ada")
         keys.append(word[0])
     keys += ["unicorn", "dog, -beach", "stop"]
     command = "audit model.jsonl --photos photos -o out --who ada"
     output = typed(command, input="\n".join(keys) + "\n")
-    assert "can be trusted" in output
+    assert "are kept" in output
     assert "'unicorn' is not a listed tag" in output
     assert len(AnswerLog(folder / "out/answers.jsonl").notes("shown")) == 1
     answers = sum(key in "yn" for key in keys) - 1
@@ -228,7 +228,7 @@ def test_the_page_asks_one_tag_at_a_time_and_loads_ahead(folder):
                 assert back["question"] == asked
                 state = server.told(server.put("/api/v1/answer", said))
             last = asked
-        assert "can be trusted" in state["statement"]
+        assert "are kept" in state["statement"]
         assert server.send("GET", f"/api/v1/photos/{last['id']}/thumbnail?side=640")[0] == 200
         server.problem(server.send("GET", f"/api/v1/photos/{'0' * 64}/thumbnail"), 404)
         server.problem(server.put("/api/v1/answer", {**said, "photo": "0a" * 32}), 404)
@@ -289,20 +289,20 @@ def session_of(folder, name="log.jsonl", settings=SETTINGS, table=None):
 
 
 def record(session, question, word, who):
-    session.record([session.line(question.photo, question.tag, word, who)])
+    session.record([session.line(question.photo, question.label, word, who)])
 
 
 def told(question, truth):
-    return "yes" if question.tag in truth[question.photo] else "no"
+    return "yes" if question.label in truth[question.photo] else "no"
 
 
 def answer(session, truth, who="ada", most=1000):
     """Answer by the truth; return what was asked."""
     asked = []
-    while len(asked) < most and (question := session.question(who)) is not None:
+    while len(asked) < most and (question := session.ask(who)) is not None:
         asked.append(question.key)
-        if question.tag == EACH_TAG:
-            shown = {tag: told(replace(question, tag=tag), truth) for tag in question.listed}
+        if question.label == EACH_TAG:
+            shown = {tag: told(replace(question, label=tag), truth) for tag in question.listed}
             session.record([session.shown_line(question.photo, shown, who)])
         else:
             record(session, question, told(question, truth), who)
@@ -343,10 +343,10 @@ def test_a_session_goes_on_where_it_was_and_undo_leaves_no_trace(world):
     asked = answer(whole, truth)
     first = session_of(folder)
     answer(first, truth, most=30)
-    question = first.question("ada")
+    question = first.ask("ada")
     record(first, question, "no" if told(question, truth) == "yes" else "yes", "ada")
     assert first.undo("ada").photo == question.photo
-    assert first.question("ada") == question
+    assert first.ask("ada") == question
     assert first.verdict().answers == 30
     again = session_of(folder)
     assert answer(again, truth) == asked[30:]
@@ -354,7 +354,7 @@ def test_a_session_goes_on_where_it_was_and_undo_leaves_no_trace(world):
     assert corrected(again) == corrected(whole)
     for _ in range(3):
         again.undo("ada")
-    assert again.question("ada").key == asked[-3]
+    assert again.ask("ada").key == asked[-3]
     assert again.undo("eve") is None
 
 
@@ -364,10 +364,11 @@ def test_two_people_are_not_asked_the_same_and_their_answers_add_up(world):
     answer(alone, truth)
     both = session_of(folder)
     seen = {"ada": [], "ben": []}
-    while any((held := {who: both.question(who) for who in seen}).values()):
+    while any((held := {who: both.ask(who) for who in seen}).values()):
         if held["ada"] is not None and held["ben"] is not None:
-            assert (held["ada"].photo, held["ada"].tag) != (held["ben"].photo, held["ben"].tag)
-            assert both.question("ada") == held["ada"]  # it stays theirs
+            is_last = len(both.batch(2)) == 1  # which both are asked: the end is the end for all
+            assert is_last or held["ada"].key != held["ben"].key
+            assert both.ask("ada") == held["ada"]  # it stays theirs
         for who in sorted(seen, reverse=True):  # ben answers before ada does
             if held[who] is not None:
                 seen[who] += answer(both, truth, who, most=1)
@@ -379,29 +380,29 @@ def test_two_people_are_not_asked_the_same_and_their_answers_add_up(world):
 def test_who_left_does_not_stop_the_others(world, monkeypatch):
     folder, truth, _ = world
     session = session_of(folder)
-    left = session.question("eve")
+    left = session.ask("eve")
     answer(session, truth, most=25)
     assert session.verdict().answers >= 20  # eve's counts as unsure until someone answers it
-    monkeypatch.setattr(audit_session, "HELD_SECONDS", 0.0)
-    assert session.question("ada") == left
+    monkeypatch.setattr(sessions, "HELD_SECONDS", 0.0)
+    assert session.ask("ada") == left
 
 
 def test_people_who_disagree_cannot_tell(world):
     folder, _, _ = world
     session = session_of(folder)
-    question = session.question("ada")
+    question = session.ask("ada")
     record(session, question, "yes", "ada")
     record(session, question, "no", "ben")
-    known = precisions(session)[session.table.tags.index(question.tag)]
+    known = precisions(session)[session.table.tags.index(question.label)]
     assert (known.answered, known.unsure) == (1, 1)
     session.undo("ben")
-    assert precisions(session)[session.table.tags.index(question.tag)].unsure == 0
+    assert precisions(session)[session.table.tags.index(question.label)].unsure == 0
 
 
 def test_missing_photos_are_skipped_and_asked_about_once_they_are_back(world):
     folder, truth, _ = world
     session = session_of(folder)
-    first = session.question("ada")
+    first = session.ask("ada")
     path = folder / "photos" / first.photo
     path.rename(folder / "away.png")
     asked = answer(session, truth, most=45)
@@ -410,9 +411,9 @@ def test_missing_photos_are_skipped_and_asked_about_once_they_are_back(world):
     assert verdict.answers == len(session.answers) > 30
     assert f"{verdict.answers} answers)" in statement(session)
     (folder / "away.png").rename(path)
-    assert session.question("ada") == first
+    assert session.ask("ada") == first
     session.unreadable = {first.photo}
-    assert session.question("ada") != first
+    assert session.ask("ada") != first
 
 
 def test_trusted_answers_are_not_asked_for(world):
@@ -426,7 +427,7 @@ def test_trusted_answers_are_not_asked_for(world):
     assert not set(asked) & set(some)
     assert session.verdict().guaranteed
     done = session_of(folder, "all.jsonl", table=replace(table, known=known))
-    assert done.question("ada").tag == EACH_TAG  # nothing else is left
+    assert done.ask("ada").label == EACH_TAG  # nothing else is left
 
 
 def test_another_table_and_answers_that_cannot_be_are_not_logged(world):
@@ -438,11 +439,11 @@ def test_another_table_and_answers_that_cannot_be_are_not_logged(world):
         session_of(folder, table=TagTable.of("tags", [("000.png", "dog", None)]))
     session = session_of(folder)
     before = session.log.path.read_bytes()
-    photo, use = next(p for p, own in tagged.items() if "dog" not in own), session.question("ada")
+    photo, use = next(p for p, own in tagged.items() if "dog" not in own), session.ask("ada")
     for work, given, words in (
         (session.line, (photo, "dog", "yes"), "does not carry"),
         (session.line, (photo, "\0", "yes"), "does not carry"),
-        (session.line, (use.photo, use.tag, "maybe"), "yes, no or unsure"),
+        (session.line, (use.photo, use.label, "maybe"), "yes, no or unsure"),
         (session.shown_line, (photo, {"dogs": "yes"}), "not a listed tag; did you mean 'dog'"),
         (session.shown_line, ("x", {}), "not a photo"),
     ):
@@ -455,13 +456,13 @@ def test_a_full_disk_loses_no_answer(world, monkeypatch):
     folder, truth, _ = world
     session = session_of(folder)
     answer(session, truth, most=3)
-    question, before = session.question("ada"), session.log.path.read_bytes()
+    question, before = session.ask("ada"), session.log.path.read_bytes()
 
     monkeypatch.setattr("os.fsync", Mock(side_effect=OSError(28, "No space left on device")))
     with pytest.raises(LabelwiseError, match="the disk is full"):
         record(session, question, "yes", "ada")
     assert session.log.path.read_bytes() == before
-    assert session.question("ada") == question
+    assert session.ask("ada") == question
 
 
 def used(table):

@@ -1,8 +1,13 @@
 """AuditSession: people answer the questions of an audit, and every answer is in the log.
 
-The questions follow from the table, the seed and the answers (:class:`labelwise.decide.Audit`), so
-a killed session resumes where it was. While one person looks at a photo, others are asked what
-would follow a yes. Missing photos and answers that disagree count as unsure.
+The questions follow from the table, the seed and the answers (:class:`labelwise.decide.Audit`).
+While one person looks at a photo, others are asked what would follow a yes. Missing photos and
+answers that disagree count as unsure. The questions of a sheet are fixed when it is written, so all
+of its answers count.
+
+Answers belong to the tags. So another level can be tested on the answers that are there: the audit
+is run again from the log. Each level that was tested may err with its own chance, so with levels of
+95 % and 95 % both sentences hold with a confidence of 90 %, and that is what is said.
 
 Once the tags are settled, random photos are asked about as a whole: which of the most used tags do
 they show? That gives what was missed. The outcome is
@@ -17,12 +22,11 @@ A file that labelwise did not write from this audit's log is never overwritten.
 """
 
 import json
+import os
 import secrets
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from itertools import islice
 from math import ceil, floor
 from pathlib import Path
 from typing import Any, get_args
@@ -31,7 +35,8 @@ import numpy as np
 
 from labelwise import __version__
 from labelwise.answers.agreement import require_own
-from labelwise.answers.log import Answer, AnswerLog, Line, Note, answered, now
+from labelwise.answers.log import Answer, AnswerLog, Line, LoggedAnswer, Note, answered, now
+from labelwise.answers.session import EACH_TAG, Assumed, Key, Question, Session, Word
 from labelwise.answers.tag_tables import TagTable
 from labelwise.base.files import sha256_of, summed, without_sum, write_error
 from labelwise.base.table_files import write_csv
@@ -45,26 +50,10 @@ from labelwise.tables.rows import from_rows, is_file, read_json
 from labelwise.tables.table import LabelTable
 from labelwise.types import nearest
 
-WHY, SHOWN, BEGUN = "audit", "shown", "audit"  # of answers; kinds of notes
+WHY, SHOWN, BEGUN, LEVEL, SHEET = "audit", "shown", "audit", "level", "sheet"  # of lines
 RANDOM_PHOTOS = 30
 LISTED = 30  # tags that a random photo is asked about
-HELD_SECONDS = 120.0  # that a question waits for the person who has it
-EACH_TAG = "*"
-WORDS: tuple[Answer, ...] = get_args(Answer)
-
-
-@dataclass(frozen=True)
-class TagQuestion:
-    """A photo and a tag; or a photo and all ``listed`` tags, of which it carries ``tagged``."""
-
-    photo: str
-    tag: str
-    tagged: tuple[str, ...] = ()
-    listed: tuple[str, ...] = ()
-
-    @property
-    def key(self) -> tuple[str, str]:
-        return self.photo, self.tag
+SAID = ("also", "wrong", "unsure")  # of a random photo
 
 
 @dataclass(frozen=True)
@@ -78,14 +67,38 @@ class AuditSettings:
     random_photos: int = RANDOM_PHOTOS
     again: bool = False
 
+    @property
+    def level(self) -> list[float | bool]:
+        return [self.right_at_least, self.confidence, self.per_tag]
 
-class AuditSession:
+
+@dataclass(frozen=True)
+class SheetCount:
+    """What became of the answers of a sheet."""
+
+    answered: int
+    used: int
+    dropped: int  # about tags that are not tested any more
+    waiting: int  # for answers to questions before them
+
+    def sentence(self) -> str:
+        parts = [f"{self.answered:,} answered: {self.used:,} used"]
+        if self.dropped:
+            parts.append(f"{self.dropped:,} about tags that were dropped meanwhile")
+        if self.waiting:
+            parts.append(f"{self.waiting:,} wait for questions before them that have no answer")
+        return ", ".join(parts)
+
+
+class AuditSession(Session):
     """One audit of a table by any number of people; threads must take turns."""
+
+    why = WHY
 
     def __init__(
         self, table: TagTable, folder: Path, log: AnswerLog, settings: AuditSettings
     ) -> None:
-        self.table, self.folder, self.log, self.settings = table, folder, log, settings
+        self.table, self.folder, self.settings = table, folder, settings
         self._start = np.cumsum([0, *map(len, table.uses)])
         self.rows = {photo: row for row, photo in enumerate(table.photos)}
         self.tags = {tag: k for k, tag in enumerate(table.tags)}
@@ -93,21 +106,34 @@ class AuditSession:
         self.listed = tuple(sorted(table.tags[k] for k in most[:LISTED]))
         order = np.random.default_rng((settings.seed, 3)).permutation(len(table.photos))
         self._random = [table.photos[row] for row in order.tolist()]
-        self._held: dict[tuple[str, str], tuple[str, float]] = {}
         self.unreadable: set[str] = set()  # photos that are taken for missing
         self.missing = 0  # answers that the last verdict did without
-        self._read: list[Any] | None = None
-        facts = {"table": table.digest(), **vars(settings)}
-        facts.pop("random_photos")
-        begun = log.notes(BEGUN)
+        self._begin(log)
+        super().__init__(log)
+
+    def _begin(self, log: AnswerLog) -> None:
+        """Note the audit and its level, or find that the log is of another audit."""
+        require_whole(log)
+        settings, begun = self.settings, log.notes(BEGUN)
+        audit = {"table": self.table.digest(), "seed": settings.seed, "again": settings.again}
+        level = dict(zip(LEVELS, settings.level, strict=True))
         if not begun:
-            log.append([Note(BEGUN, {**facts, "source": table.source, "when": now()})])
-        elif other := [name for name in facts if begun[0].get(name) != facts[name]]:
+            log.append(
+                [Note(BEGUN, {**audit, **level, "source": self.table.source, "when": now()})]
+            )
+        elif other := [name for name in audit if begun[0].get(name) != audit[name]]:
             what = "the tags have changed" if other == ["table"] else f"{other[0]} was different"
             raise SettingsError(
                 f"{log.path.parent} holds another audit: {what}; name another folder with -o"
             )
-        self.refresh()
+        if noted_level(log) != settings.level:
+            log.append([Note(LEVEL, {**level, "when": now()})])
+        self.spent = sum(1 - tested[1] for tested in levels_tested(log))
+        if self.spent >= MOST_SPENT:
+            raise SettingsError(
+                f"{log.path.parent}: levels were tested on these answers so often that less than "
+                f"{percent(1 - MOST_SPENT)} confidence would be left; start again with -o"
+            )
 
     def use_of(self, tag: int, place: int) -> Use:
         """Return how the audit numbers a use: its tag, and its place among the tag's uses."""
@@ -117,11 +143,12 @@ class AuditSession:
         row, k = self.rows.get(photo), self.tags.get(tag)
         if row is None or k is None:
             return None
-        own = self.table.uses[k]
-        number = int(np.searchsorted(own, row))
-        return self.use_of(k, number) if number < len(own) and own[number] == row else None
+        rows = self.table.uses[k]
+        place = int(np.searchsorted(rows, row))
+        return self.use_of(k, place) if place < len(rows) and rows[place] == row else None
 
-    def _of(self, use: Use) -> tuple[str, str]:
+    def key_of(self, use: Use) -> Key:
+        """Return the photo and the tag of a use."""
         tag, number = use
         if self.settings.again:
             tag = int(np.searchsorted(self._start, number, "right")) - 1
@@ -129,105 +156,112 @@ class AuditSession:
         return self.table.photos[int(self.table.uses[tag][number])], self.table.tags[tag]
 
     def _fresh(self) -> Audit:
-        own, sizes, scores = self.settings, [*map(len, self.table.uses)], self.table.scores
-        level: dict[str, Any] = {"right_at_least": own.right_at_least, "confidence": own.confidence}
-        if own.again:
-            return Audit([sum(sizes)], seed=own.seed, per_tag=True, most=sum(sizes), **level)
-        return Audit(sizes, scores=scores, seed=own.seed, per_tag=own.per_tag, **level)
+        settings, sizes = self.settings, [*map(len, self.table.uses)]
+        level: dict[str, Any] = {"right_at_least": settings.right_at_least, "seed": settings.seed}
+        level["confidence"] = settings.confidence
+        if settings.again:
+            return Audit([sum(sizes)], per_tag=True, most=sum(sizes), **level)
+        notes = [note for note in self.log.notes(SHEET) if note.get("level") == settings.level]
+        level["sheets"] = {note["at"]: note["count"] for note in notes}
+        return Audit(sizes, scores=self.table.scores, per_tag=settings.per_tag, **level)
 
-    def refresh(self) -> None:
-        lines = self.log.lines()
-        if lines is not self._read:
-            self._read, self._taken = lines, 0
-            self._said: dict[tuple[str, str], dict[str, Answer]] = {}
-            self.shown: dict[str, Mapping[str, Any]] = {}
-            self._last: dict[str, list[tuple[str, str]]] = {}  # what each person answered, in order
-            known = ((self.found(*key), word) for key, word in self.table.known.items())
-            self.answers: dict[Use, Answer] = {use: word for use, word in known if use is not None}
-            self.audit = self._fresh()
-        changed = False
-        for line in lines[self._taken :]:
-            changed |= self._take(line)
-        self._taken = len(lines)
-        if changed:
-            self.audit = self._fresh()
+    def restart(self) -> None:
+        self.shown: dict[str, Mapping[str, Any]] = {}
+        known = ((self.found(*key), word) for key, word in self.table.known.items())
+        self.answers: dict[Use, Answer] = {use: word for use, word in known if use is not None}
+        self._is_stale = True
+
+    def resume(self) -> None:
+        if self._is_stale:
+            self.audit, self._is_stale = self._fresh(), False
         self.audit.resume(self.answers)
 
-    def _take(self, line: Line) -> bool:
-        """Take in a line; return whether it changes an answer that was there."""
-        if isinstance(line, Note):
-            if line.kind == SHOWN:
-                photo, who = line.facts["photo"], line.facts["who"]
-                own = self._last.setdefault(who, [])
-                if line.facts.get("undo"):
-                    self.shown.pop(photo, None)
-                    own[:] = [key for key in own if key != (photo, EACH_TAG)]
-                else:
-                    self.shown[photo] = line.facts
-                    own.append((photo, EACH_TAG))
-            return False
-        key = (line.photo, line.label)
-        use = self.found(*key) if line.why == WHY else None
-        if use is None:
-            return False
-        people, own = self._said.setdefault(key, {}), self._last.setdefault(line.who, [])
-        own[:] = [other for other in own if other != key]
-        people.pop(line.who, None)
-        if line.answer != "undo":
-            people[line.who] = line.answer
-            own.append(key)
-        words = set(people.values())
+    def covers(self, line: LoggedAnswer) -> bool:
+        return line.why == WHY and self.found(line.photo, line.label) is not None
+
+    def told(self, note: Note) -> tuple[Key, str, Word | None] | None:
+        facts = note.facts
+        if note.kind == SHEET:
+            ends = [facts.get(name) for name in ("at", "count")]
+            if not all(isinstance(end, int) and end >= 0 for end in ends):
+                raise self.log.damaged("a note of a sheet")
+        if note.kind != SHOWN:
+            return None
+        photo, who = facts.get("photo"), facts.get("who")
+        lists = [] if facts.get("undo") else [facts.get(name) for name in SAID]
+        is_text = all(isinstance(own, list) and {*map(type, own)} <= {str} for own in lists)
+        if not (isinstance(photo, str) and isinstance(who, str) and is_text):
+            raise self.log.damaged("a note of a random photo")
+        if photo not in self.rows:
+            return None
+        return (photo, EACH_TAG), who, None if facts.get("undo") else facts
+
+    def take(self, key: Key, people: Mapping[str, Word]) -> None:
+        words = [*people.values()]
+        if key[1] == EACH_TAG:
+            self.shown.pop(key[0], None)
+            if words and isinstance(words[-1], Mapping):
+                self.shown[key[0]] = words[-1]
+            return
+        use: Any = self.found(*key)
         before = self.answers.pop(use, None)
         if words:
-            self.answers[use] = next(iter(words)) if len(words) == 1 else "unsure"
+            self.answers[use] = "unsure" if words.count(words[0]) < len(words) else _word(words[0])
         elif key in self.table.known:
             self.answers[use] = self.table.known[key]
-        return before is not None and before != self.answers.get(use)
+        self._is_stale |= before is not None and before != self.answers.get(use)
 
-    def question(self, who: str) -> TagQuestion | None:
-        """Return what to ask a person now, and hold it for them; None if nothing is left."""
-        self.refresh()
-        question = next(self._ahead(who), None)
-        held = {key: holder for key, holder in self._held.items() if holder[0] != who}
-        self._held = held if question is None else {**held, question.key: (who, time.monotonic())}
-        return question
-
-    def upcoming(self, who: str, after: TagQuestion) -> list[TagQuestion]:
-        """Return what may follow a question, by the answer, to load photos ahead."""
-        words: tuple[Answer | None, ...] = ("yes", "no") if after.tag != EACH_TAG else (None,)
-        questions = [next(self._ahead(who, {after.key: word}), None) for word in words]
-        return [question for question in dict.fromkeys(questions) if question is not None]
-
-    def batch(self, count: int) -> list[TagQuestion]:
-        return list(islice(self._ahead(""), count))
-
-    def _ahead(
-        self, who: str, assumed: Mapping[tuple[str, str], Answer | None] | None = None
-    ) -> Iterator[TagQuestion]:
-        """Yield what a person can be asked, and what follows if each answer is yes."""
-        limit, taken = time.monotonic() - HELD_SECONDS, dict(assumed or {})
-        for key, (holder, since) in self._held.items():
-            if holder != who and since > limit:
-                taken.setdefault(key, "yes")
+    def ahead(self, assumed: Assumed) -> Iterator[Question]:
         audit = deepcopy(self.audit)
         while (use := audit.question) is not None:
-            photo, tag = self._of(use)
-            word = self.answers.get(use) or taken.get((photo, tag))
-            if word is None and self._is_there(photo):
-                yield TagQuestion(photo, tag)
+            key = self.key_of(use)
+            word = self.answers.get(use) or assumed.get(key)
+            if word is None and self._is_there(key[0]):
+                yield Question(*key)
                 word = "yes"
-            audit.answer(word or "unsure")
-        room = self.settings.random_photos - len(self.shown)
-        if self.settings.again:
-            return
+            audit.answer(_word(word or "unsure"))
+        room = 0 if self.settings.again else self.settings.random_photos - len(self.shown)
         for photo in self._random:
             if room <= 0:
                 return
-            if photo in self.shown or not self._is_there(photo):
-                continue
-            room -= 1
-            if (photo, EACH_TAG) not in taken:
-                yield TagQuestion(photo, EACH_TAG, self.tagged(photo), self.listed)
+            if photo not in self.shown and self._is_there(photo):
+                room -= 1
+                if (photo, EACH_TAG) not in assumed:
+                    yield self.question_of((photo, EACH_TAG))
+
+    def question_of(self, key: Key) -> Question:
+        more = (self.tagged(key[0]), self.listed) if key[1] == EACH_TAG else ()
+        return Question(*key, *more)
+
+    def sheet(self, count: int) -> list[Question]:
+        """Return the questions of a sheet. They are noted, and asked next whatever is answered."""
+        self.refresh()
+        audit = self.known()
+        at, questions = audit.count, list[Question]()
+        audit.lay_down(count + len(self.answers))
+        for _ in range(1 + len(audit.sheet)):
+            if (use := audit.question) is None or len(questions) == count:
+                break
+            key, word = self.key_of(use), self.answers.get(use)
+            if word is None and self._is_there(key[0]):
+                questions.append(Question(*key))
+            audit.answer(word or ("yes" if self._is_there(key[0]) else "unsure"))
+        if not questions:
+            return self.batch(count)  # random photos
+        note = {"at": at, "count": audit.count - at, "level": self.settings.level, "when": now()}
+        self._is_stale = True
+        self.record([Note(SHEET, note)])
+        return questions
+
+    def count_of_sheet(self, keys: Iterable[Key]) -> SheetCount:
+        """Return how many of these answers the audit uses now."""
+        keys, audit = [*keys], self.known()
+        tested = audit.test.kept if audit.test is not None else None
+        used, dropped = {self.key_of(use) for use in audit.used}, 0
+        other = [key for key in keys if key[1] != EACH_TAG and key not in used]
+        if tested is not None and not self.settings.again:
+            dropped = sum(not tested[self.tags[tag]].any() for _, tag in other)
+        return SheetCount(len(keys), len(keys) - len(other), dropped, len(other) - dropped)
 
     def _is_there(self, photo: str) -> bool:
         return photo not in self.unreadable and is_file(self.folder / photo)
@@ -239,8 +273,7 @@ class AuditSession:
         """Return what to log of a tag on a photo; None if the person has said so already."""
         if self.found(photo, tag) is None:
             raise DataError(f"{photo!r:.200} does not carry the tag {tag!r:.100} in the table")
-        _require_answer(word)
-        if self._said.get((photo, tag), {}).get(who) == word:
+        if self.said.get((photo, tag), {}).get(who) == _word(word):
             return None
         return answered(photo, tag, word, who, WHY)
 
@@ -248,35 +281,23 @@ class AuditSession:
         """Return what to log of a random photo: yes, no or unsure by tag; others are as tagged."""
         if photo not in self.rows:
             raise DataError(f"{photo!r:.200} is not a photo of the table")
+        tags: dict[str, set[str]] = {word: set() for word in get_args(Answer)}
         for tag, word in shown.items():
             if tag not in self.listed:
                 raise DataError(f"{tag!r:.100} is not a listed tag{nearest(tag, self.listed)}")
-            _require_answer(word)
-        said = {word: {tag for tag, own in shown.items() if own == word} for word in WORDS}
-        own = set(self.tagged(photo))
-        sets = {"also": said["yes"] - own, "wrong": said["no"] & own, "unsure": said["unsure"]}
-        facts = {name: sorted(tags) for name, tags in sets.items()}
+            tags[_word(word)].add(tag)
+        had = {*self.tagged(photo)}
+        sets = (tags["yes"] - had, tags["no"] & had, tags["unsure"])
+        facts = {name: sorted(found) for name, found in zip(SAID, sets, strict=True)}
         before = self.shown.get(photo, {})
         if facts == {name: before.get(name) for name in facts}:
             return None
         return Note(SHOWN, {"photo": photo, "who": who, "when": now(), **facts})
 
-    def record(self, lines: Iterable[Line | None]) -> None:
-        self.log.append([line for line in lines if line is not None])
-        self.refresh()
-
-    def undo(self, who: str) -> TagQuestion | None:
-        """Take back what a person answered last; return it, held for them again."""
-        self.refresh()
-        if not self._last.get(who):
-            return None
-        photo, tag = self._last[who][-1]
-        self._held[photo, tag] = (who, time.monotonic())
-        if tag == EACH_TAG:
-            self.record([Note(SHOWN, {"photo": photo, "who": who, "undo": True})])
-            return TagQuestion(photo, tag, self.tagged(photo), self.listed)
-        self.record([answered(photo, tag, "undo", who, WHY)])
-        return TagQuestion(photo, tag)
+    def undoing(self, key: Key, who: str) -> Line:
+        if key[1] == EACH_TAG:
+            return Note(SHOWN, {"photo": key[0], "who": who, "undo": True})
+        return answered(*key, "undo", who, WHY)
 
     def known(self) -> Audit:
         """Return the audit with all answers that follow from each other.
@@ -287,7 +308,7 @@ class AuditSession:
         audit, words, last = deepcopy(self.audit), list[Answer](), 0
         missing = [0]  # answers, up to each
         while (use := audit.question) is not None:
-            word, key = self.answers.get(use), self._of(use)
+            word, key = self.answers.get(use), self.key_of(use)
             if word is None and key not in self._held and self._is_there(key[0]):
                 break
             words.append(word or "unsure")
@@ -303,19 +324,95 @@ class AuditSession:
 
     def verdict(self) -> AuditVerdict:
         verdict = self.known().verdict()
-        return replace(verdict, answers=verdict.answers - self.missing)
+        answers = verdict.answers - self.missing
+        return replace(verdict, answers=answers, confidence=1 - self.spent)
 
-    def denied(self) -> list[tuple[str, str]]:
-        return [self._of(use) for use, word in self.answers.items() if word == "no"]
-
-    @property
-    def people(self) -> list[str]:
-        return sorted(who for who, own in self._last.items() if own)
+    def denied(self) -> list[Key]:
+        return [self.key_of(use) for use, word in self.answers.items() if word == "no"]
 
 
-def _require_answer(word: str) -> None:
-    if word not in WORDS:
-        raise DataError(f"an answer is yes, no or unsure, got {word!r:.60}")
+LEVELS = ("right_at_least", "confidence", "per_tag")
+MOST_SPENT = 0.3  # of all confidence, by the levels that were tested
+
+
+def require_whole(log: AnswerLog) -> None:
+    """Raise if a log lost lines since the receipt beside it was written."""
+    receipt = log.path.parent / RECEIPT
+    try:
+        facts = without_sum(read_json(receipt)) or {}
+        is_whole = log.holds(facts.get("log", (0, 0)))
+    except (DataError, TypeError, ValueError, AttributeError):
+        return  # not a receipt
+    if not is_whole:
+        raise DataError(
+            f"{log.path} has lost answers since {receipt.name} was written; bring the file back "
+            f"from a copy, or delete {receipt} to go on without them"
+        )
+
+
+def within(table: TagTable, folder: Path, root: Path | None = None) -> TagTable:
+    """Leave out photos that are not below ``root`` (the folder) once links are resolved."""
+    real, parents = os.path.realpath(root or folder).rstrip(os.sep) + os.sep, dict[str, str]()
+
+    def is_inside(photo: str) -> bool:
+        parent, name = os.path.split(os.path.join(folder, photo))
+        try:
+            if parent not in parents:
+                parents[parent] = os.path.realpath(parent)
+            path = os.path.join(parents[parent], name)
+            path = os.path.realpath(path) if name == ".." or os.path.islink(path) else path
+        except ValueError:  # a name that no file can have
+            return True
+        return path.startswith(real)
+
+    inside = np.array([is_inside(photo) for photo in table.photos], bool)
+    if inside.all():
+        return table
+    first, number = table.photos[int(np.argmin(inside))], inside.cumsum() - 1
+    left_out = counted(int((~inside).sum()), "photo")
+    masks = [inside[rows] for rows in table.uses]
+    kept = [k for k, mask in enumerate(masks) if mask.any()]
+    if not kept:
+        raise DataError(f"{table.source}: no photo of it is below {root or folder}: {first!r:.200}")
+    photos = tuple(photo for photo, is_in in zip(table.photos, inside, strict=True) if is_in)
+    scores = table.scores and tuple(table.scores[k][masks[k]] for k in kept)
+    note = f"left out {left_out} that are not below {root or folder}, such as {first!r:.200}"
+    return replace(
+        table,
+        photos=photos,
+        tags=tuple(table.tags[k] for k in kept),
+        uses=tuple(number[table.uses[k][masks[k]]] for k in kept),
+        scores=scores,
+        known={key: word for key, word in table.known.items() if key[0] in {*photos}},
+        notes=(*table.notes, note),
+    )
+
+
+def noted_level(log: AnswerLog) -> list[Any] | None:
+    """Return the level that an audit's log was last asked for; None of an empty log."""
+    notes = [*log.notes(BEGUN), *log.notes(LEVEL)]
+    return [notes[-1].get(name) for name in LEVELS] if notes else None
+
+
+def levels_tested(log: AnswerLog) -> list[list[Any]]:
+    """Return the levels that answers were tested for: the last one, and others with answers."""
+    levels, has_answers = list[list[Any]](), False
+    for line in log.lines():
+        if isinstance(line, Note) and line.kind in (BEGUN, LEVEL):
+            level = [line.facts.get(name) for name in LEVELS]
+            if not all(isinstance(value, int | float) for value in level):
+                raise log.damaged("a note of a level")
+            levels = [*([one for one in levels if one != level] if has_answers else []), level]
+        has_answers |= isinstance(line, LoggedAnswer)
+    return levels
+
+
+def _word(word: Word) -> Answer:
+    words: tuple[Answer, ...] = get_args(Answer)
+    for answer in words:
+        if word == answer:
+            return answer
+    raise DataError(f"an answer is yes, no or unsure, got {word!r:.60}")
 
 
 KEPT, TAGS, PAGE, RECEIPT = "kept.csv", "tags.csv", "audit.html", "receipt.json"
@@ -342,13 +439,33 @@ def statement(session: AuditSession) -> str:
         ends = f"{percent(known.low)} to {percent(known.high)}"
         return f"Not confirmed yet: {ends} {of} ({answers})."
     kept = {session.table.tags[k] for k in verdict.kept}
+    parts = [verdict.sentence()]
+    if verdict.guaranteed and not verdict.per_tag and len(kept) > 1:
+        parts.append(_singly(session, verdict))
+    if len(tested := levels_tested(session.log)) > 1:
+        each = ", ".join(percent(confidence) for _, confidence, _ in tested)
+        parts.append(
+            f"{len(tested)} levels were tested on these answers ({each}), so together they hold "
+            f"with {percent(verdict.confidence)} confidence."
+        )
     missed = []
     for tag, found in recalls(session).items():
         if found.least_missing and tag in kept:
             words = f"About {found.missing:,.0f} photos with {tag} were missed"
             ends = f"({found.least_missing:,} to {found.most_missing:,})"
             missed.append((-found.missing, f"{words} {ends}."))
-    return " ".join((verdict.sentence(), *(words for _, words in sorted(missed)[:NAMED])))
+    return " ".join((*parts, *(words for _, words in sorted(missed)[:NAMED])))
+
+
+def _singly(session: AuditSession, verdict: AuditVerdict) -> str:
+    """Say which tags reach the level by themselves."""
+    known = precisions(session)
+    singly = [k for k in verdict.kept if known[k].low >= verdict.right_at_least]
+    if not singly:
+        return "This holds for all of them together, not for each tag."
+    names = ", ".join(session.table.tags[k] for k in singly[:NAMED])
+    more = f" and {len(singly) - NAMED:,} more" if len(singly) > NAMED else ""
+    return f"This holds for all of them together; by themselves reach it: {names}{more}."
 
 
 def progress(session: AuditSession) -> str:
@@ -505,6 +622,8 @@ def _receipt(session: AuditSession, kept: Path | None) -> dict[str, object]:
         "guaranteed": verdict.guaranteed,
         "answers": verdict.answers,
         "people": session.people,
+        "photos_below": os.path.relpath(session.folder, session.log.path.parent),
+        "log": session.log.mark(),
         "statement": statement(session),
         "kept_sha256": None if kept is None else sha256_of(kept),
     }

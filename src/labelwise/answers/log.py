@@ -126,7 +126,7 @@ class AnswerLog:
         self.path, self._older = path, older
         self._inode: int | None = None  # of the file that was read, how much of it was, and
         self._size, self._own = 0, False  # whether it is a log of this version
-        self._sum = START  # of the last line that was read
+        self._sums = [START]  # checksums of the header and of the lines that were read
         self.lock = RLock()
 
     def lines(self) -> list[Line]:
@@ -154,7 +154,7 @@ class AnswerLog:
         self._answers: dict[tuple[str, str], list[LoggedAnswer]] = {}
         self._notes: dict[str, list[Facts]] = {}
         self._inode, self._size, self._own = None, len(HEADER), content.startswith(HEADER)
-        self._sum, self._is_chained = START, False
+        self._sums, self._is_chained = [START], False
         if self._own:
             self._take(content[len(HEADER) :])
         else:
@@ -167,18 +167,18 @@ class AnswerLog:
         lines: list[Line] = []
         try:
             taken = content[: _complete(content)]
-            total, is_chained = self._sum, self._is_chained
+            sums, is_chained = self._sums[-1:], self._is_chained
             for raw in taken.splitlines():
                 body, end = raw[:-SEAL] + b"}", raw[-SEAL:]
-                if end == _seal(zlib.crc32(body, total)):
+                if end == _seal(zlib.crc32(body, sums[-1])):
                     is_chained = True
                 elif is_chained or end != _seal(zlib.crc32(body)):  # as of version 0.3
                     raise ValueError(raw)
-                total = int(end[-10:-2], 16)
+                sums.append(int(end[-10:-2], 16))
                 lines.append(_line(json.loads(body)))
         except (ValueError, TypeError, LookupError, RecursionError):
             raise self.damaged(f"line {len(self._lines) + len(lines) + 2}") from None
-        self._sum, self._is_chained = total, is_chained
+        self._sums, self._is_chained = [*self._sums, *sums[1:]], is_chained
         self._keep(lines)
         self._size += len(taken)
 
@@ -272,6 +272,15 @@ class AnswerLog:
             return int(stream.read(8), 16)
         except ValueError:
             raise self.damaged("last line") from None
+
+    def mark(self) -> tuple[int, int]:
+        """Return how many lines there are and their checksum, to know later that none was lost."""
+        return len(self.lines()), self._sums[-1]
+
+    def holds(self, mark: Any) -> bool:
+        """Return whether the log begins with the lines of a mark."""
+        lines, total = mark
+        return len(self.lines()) >= lines >= 0 and self._sums[lines : lines + 1] in ([total], [])
 
     def answers(self, why: str, label: str) -> list[LoggedAnswer]:
         """Return the answers to a question, undone ones included."""

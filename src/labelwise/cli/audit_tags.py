@@ -4,13 +4,13 @@ import secrets
 import signal
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 
 from labelwise.answers.audit_session import (
-    EACH_TAG,
     KEPT,
+    LEVELS,
     PAGE,
     RANDOM_PHOTOS,
     RECEIPT,
@@ -18,12 +18,14 @@ from labelwise.answers.audit_session import (
     TRAIN,
     AuditSession,
     AuditSettings,
-    TagQuestion,
+    noted_level,
     progress,
     read_receipt,
     statement,
+    within,
 )
 from labelwise.answers.log import AnswerLog, answer_of
+from labelwise.answers.session import EACH_TAG, Question
 from labelwise.base.table_files import write_csv
 from labelwise.base.text import counted, from_cell
 from labelwise.cli.serve import run_until_stopped
@@ -58,11 +60,12 @@ def open_session(
         if share is not None and not 0 < share < 1:
             asked = f"{flag} is a share between 0 and 1, such as 0.9"
             raise SettingsError(f"{asked}; got {share:g}")
-    log = AnswerLog(log_file)
+    log, root = AnswerLog(log_file), None
     if again is not None:
         if place is not None or per_tag or right_at_least is not None:
             raise SettingsError("--again takes the tags and the level from the receipt alone")
         receipt = read_receipt(again)
+        root = photos or again.parent / str(receipt.get("photos_below", "/"))
         photos = again.parent  # where its paths start
         place, right_at_least = photos / KEPT, receipt["right_at_least"]
         confidence = confidence or receipt["confidence"]
@@ -71,10 +74,14 @@ def open_session(
             seed = begun[0]["seed"] if begun else secrets.randbelow(1 << 31)
         if seed == receipt["seed"]:
             raise SettingsError(f"--seed {seed} is that of the receipt; leave it out")
-    level = {"right_at_least": right_at_least, "confidence": confidence}
+    levels = (right_at_least, confidence, per_tag or None)
+    level: dict[str, Any] = dict(zip(LEVELS, levels, strict=True))
+    if again is None and (noted := noted_level(log)):  # what was asked for last
+        for name, last in zip(LEVELS, noted, strict=True):
+            level[name] = last if level[name] is None else level[name]
+        seed = log.notes("audit")[0].get("seed") if seed is None else seed
     settings = AuditSettings(
         **{name: value for name, value in level.items() if value is not None},
-        per_tag=per_tag,
         seed=seed or 0,
         random_photos=ask or RANDOM_PHOTOS,
         again=again is not None,
@@ -84,6 +91,7 @@ def open_session(
     table, folder = tags_to_audit(
         place, photos, kind=scores, at_least=at_least, trust=trust, data=data
     )
+    table = within(table, folder, root)
     table.require_usable(folder)
     session = AuditSession(table, folder, log, settings)
     tell(*session.table.notes)
@@ -125,20 +133,24 @@ def _next_name(path: Path) -> Path:  # questions-2.csv after questions.csv
 def ask_all(session: AuditSession, who: str) -> None:
     """Ask in the terminal until the tags can be guaranteed, or the person stops."""
     say("Is the tag right? y yes, n no, d don't know, u undo, s stop; answers are kept at once")
-    while (question := session.question(who)) is not None:
+    while (question := session.ask(who)) is not None:
         say(progress(session))
         photo = session.folder / question.photo
-        if question.tag != EACH_TAG:
-            word: str = ask(f"{photo}\n  Does it show: {question.tag}?")
+        if question.label != EACH_TAG:
+            word: str = ask(f"{photo}\n  Does it show: {question.label}?")
         else:
             word = _ask_all(question, photo)
         if word == "stop":
             return
         if word == "undo":
             back = session.undo(who)
-            say("nothing to take back" if back is None else f"taken back: {back.photo}, {back.tag}")
-        elif question.tag != EACH_TAG:
-            session.record([session.line(question.photo, question.tag, word, who)])
+            say(
+                "nothing to take back"
+                if back is None
+                else f"taken back: {back.photo}, {back.label}"
+            )
+        elif question.label != EACH_TAG:
+            session.record([session.line(question.photo, question.label, word, who)])
         else:
             try:
                 session.record([session.shown_line(question.photo, shown_of(word), who)])
@@ -146,7 +158,7 @@ def ask_all(session: AuditSession, who: str) -> None:
                 complain(str(error))
 
 
-def _ask_all(question: TagQuestion, photo: Path) -> str:
+def _ask_all(question: Question, photo: Path) -> str:
     say(f"The tags: {', '.join(question.listed)}")
     say(f"{photo}\n  It is tagged {', '.join(question.tagged) or 'none of them'}.")
     text = "  What else does it show? (as: dog, ?car; -cat takes a tag back)"
@@ -171,12 +183,12 @@ def shown_of(text: str) -> dict[str, str]:
 
 
 def _write_questions(session: AuditSession, path: Path, count: int, command: str) -> None:
-    questions = session.batch(count)
+    questions = session.sheet(count)
     if not questions:
         say("there is nothing left to ask")
         next_steps(command)
         return
-    rows = [(asked.photo, asked.tag, "", ", ".join(asked.listed)) for asked in questions]
+    rows = [(asked.photo, asked.label, "", ", ".join(asked.listed)) for asked in questions]
     write_csv(path, ["path", "tag", "answer", "tags"], rows)
     say(f"so far: {progress(session)}")
     say(f"wrote {path}: {counted(len(questions), 'question')} to answer with yes, no or unsure")
@@ -188,11 +200,12 @@ def _write_questions(session: AuditSession, path: Path, count: int, command: str
 
 def answer_file(session: AuditSession, path: Path, who: str) -> None:
     """Log the answers of a spreadsheet: all of them, or none where one cannot be read."""
-    lines = []
+    lines, keys = [], []
     for number, row in enumerate(read_csv_rows(path, ("path", "tag", "answer")), start=2):
         photo, tag, said = (from_cell(row[name]) for name in ("path", "tag", "answer"))
         if not said.strip():
             continue
+        keys.append((photo, tag))
         try:
             if tag == EACH_TAG:
                 lines.append(session.shown_line(photo, shown_of(said), who))
@@ -201,7 +214,7 @@ def answer_file(session: AuditSession, path: Path, who: str) -> None:
         except DataError as error:
             raise DataError(f"{path}, line {number}: {error}") from None
     session.record(lines)
-    say(f"{path}: {counted(sum(line is not None for line in lines), 'new answer')}")
+    say(f"{path}: {session.count_of_sheet(keys).sentence()}")
 
 
 def serve(session: AuditSession, out: Path, settings: "ServeSettings", open_page: bool) -> None:

@@ -17,6 +17,12 @@ so that under W / N >= a = (floor((1 - level) N) + 1) / N the mean over STAKES o
 prod (1 + c (a - Z)) is a nonnegative supermartingale (Waudby-Smith and Ramdas 2024), which ever
 reaches 1 / delta with chance at most delta (Ville). When another set promises more, test number j
 starts on new answers, with delta times ``error_share(j, FIRST_TEST)``.
+
+**Tags are dropped while S is tested**: those with more wrong answers than right ones, or whose own
+interval is below the level. With n uses left, and x uses known to be wrong among the dropped ones,
+more than (1 - level) n of what is left are wrong only if W is more than that plus x. The capital
+grows with a, so it rules out all shares above one that it rules out, at every moment at once: which
+tags are dropped, and when, may depend on all answers.
 """
 
 from collections.abc import Mapping, Sequence
@@ -46,6 +52,8 @@ FIRST_FACTORS = np.array([2.2, 1.3, 0.8, 0.45, 0.25])  # wrong rates by range, b
 TILT = 2.0  # power at which a tag's own factor moves its odds of being bad
 FACTOR_WEIGHT = 2.0  # wrong answers that these count for
 MOST_ODDS = 500.0  # in nats
+EM = 15  # steps that learn the share of good tags
+NEAR, NEAR_ASKED = 0.85, 5  # of the allowed share, after so many answers: a tag that is lost
 
 
 def learned(
@@ -63,7 +71,7 @@ def learned(
         factors /= (factors * strata.sum(0)).sum() / strata.sum()
         tilt = -TILT * np.log(strata @ factors / sizes)
     share, known = SHARE_GOOD, total > 0
-    for _ in range(4 if known.any() else 0):
+    for _ in range(EM if known.any() else 0):
         good = 1 / (1 + (1 - share) / share * np.exp(-bayes[known] - tilt[known]))
         share = (good.sum() + SHARE_WEIGHT * SHARE_GOOD) / (known.sum() + SHARE_WEIGHT)
     shares = 1 / (1 + (1 - share) / share * np.exp(-tilt))
@@ -120,10 +128,11 @@ def answers_needed(gain: Numbers | float, rate: Numbers | float, allowed: float)
 Answer = Literal["yes", "no", "unsure"]
 Use = tuple[int, int]  # tag, place among the uses of the tag
 
-ASK_PRICE = (0.00007, 0.00012)  # of all uses, for one answer in phase one; with scores
-PRICE = (0.0005, 0.00127)  # of all right uses, for one answer in phase two; with scores
+ASK_PRICE = (0.00011, 0.00018)  # of all uses of good tags, for one answer in phase one; with scores
+PRICE = (0.0008, 0.0016)  # of all uses of good tags, for one answer in phase two; with scores
 FIRST_TEST = 0.85  # of delta
 TESTS = 6
+PATIENCE = 250.0  # answers after which one more is twice as dear
 SWITCH = 0.07  # by how much another set must be worth more
 STAKES = np.array([0.35, 0.5, 0.65, 0.8])  # of the largest stake
 BINS = 5  # ranges of scores
@@ -168,27 +177,42 @@ class AuditVerdict:
         level, sure = percent(self.right_at_least), f"{percent(self.confidence)} confidence"
         if self.certain:
             sure = "known, not estimated"
-        of = f"of their {self.uses:,} uses"
+        of = f"of these {self.uses:,} uses together"
         if self.per_tag:
             of, sure = "of the uses of each", f"{sure} for each tag"
         return (
-            f"{len(self.kept):,} of {self.tags:,} tags can be trusted: at least {level} {of} are "
-            f"right ({sure}, {checked}). {dropped:,} {'was' if dropped == 1 else 'were'} dropped."
+            f"{len(self.kept):,} of {self.tags:,} tags are kept: at least {level} {of} are right "
+            f"({sure}, {checked}). {dropped:,} {'was' if dropped == 1 else 'were'} dropped."
         )
 
 
 @dataclass(eq=False)
 class _Test:
-    """A running test of one set of tags: log capital per stake, and Z - its stakes' history."""
+    """A running test of one set of tags, which holds on to what its draws were."""
 
     kept: NDArray[np.bool_]
     delta: float
-    log_capital: Numbers = field(default_factory=lambda: np.zeros(len(STAKES)))
     seen: list[tuple[float, float, float]] = field(default_factory=list)  # Z, its least, its most
 
-    @property
-    def gained(self) -> float:
-        return float(np.logaddexp.reduce(self.log_capital) - np.log(len(STAKES)))
+    def gained(self, null: float) -> float:
+        """Return the log capital against a wrong share of ``null`` or more, at its highest.
+
+        1 + c (null - Z) with c = stake / (most - null) grows with ``null``, so a share that was
+        ruled out once is ruled out for good, with all above it, at any number of looks.
+        """
+        if not self.seen:
+            return 0.0
+        z, _, most = np.array(self.seen).T[:, :, None]
+        bets = _log(1 + STAKES / np.maximum(most - null, TOLERANCE) * (null - z)).cumsum(0)
+        return float(np.logaddexp.reduce(bets, axis=1).max() - np.log(len(STAKES)))
+
+    def lost(self, null: float) -> float:
+        """Return the log capital that says that the wrong share is above ``null``."""
+        if not self.seen:
+            return 0.0
+        z, least, _ = np.array(self.seen).T[:, :, None]
+        bets = _log(1 + STAKES / np.maximum(null - least, TOLERANCE) * (z - null)).sum(0)
+        return float(np.logaddexp.reduce(bets) - np.log(len(STAKES)))
 
 
 class Audit:
@@ -209,6 +233,7 @@ class Audit:
         confidence: float = 0.95,
         per_tag: bool = False,
         most: int = HOPELESS,
+        sheets: Mapping[int, int] | None = None,
     ) -> None:
         sizes = np.asarray(uses, np.int64)
         if sizes.ndim != 1 or not len(sizes) or (sizes < 1).any():
@@ -226,18 +251,39 @@ class Audit:
         self.own: dict[int, _Test] = {}  # of the tags that were asked about
         self.test: _Test | None = None
         self.tests, self.count, self.done = 0, 0, False
+        self.bad = np.zeros(len(sizes), bool)  # tags that are dropped by what they were answered
+        self.sheets = sheets or {}  # how many questions were laid down, by the count before them
+        self.sheet: list[tuple[tuple[int, int], Numbers]] = []  # those that are not asked yet
+        self._is_sheet = False
+        self.used: list[Use] = []  # what was answered, in order
         self._bayes = np.zeros(len(sizes))  # log odds of good over bad, by the answers
         self._beliefs = learned(self.strata, self.asked, self.wrong, self._bayes)
         self._orders: dict[tuple[int, int], Counts] = {}
         self._chances = np.empty(0)
         self._next: tuple[int, int] | None = None  # tag and range of scores of the question
         self._choose()
+        if 0 in self.sheets:
+            self.lay_down(self.sheets[0])
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Audit":
         """Return a copy to look ahead with; what is as large as the table is shared."""
-        other, changing = copy(self), ("asked", "wrong", "unsure", "_bayes", "own", "test")
+        other, changing = copy(self), ("asked", "wrong", "unsure", "_bayes", "own", "test", "bad")
         vars(other).update({name: deepcopy(vars(self)[name], memo) for name in changing})
+        other.sheet, other.used = [*self.sheet], [*self.used]
         return other
+
+    def lay_down(self, count: int) -> None:
+        """Fix the next questions now, whatever is answered: those of a sheet that is printed.
+
+        While tags are chosen these are the ones that follow if every answer is yes. In a test they
+        are its next random draws, which never depend on answers.
+        """
+        ahead, phase = deepcopy(self), self.test is None
+        ahead._is_sheet, sheet = True, list[tuple[tuple[int, int], Numbers]]()
+        while ahead._next is not None and len(sheet) < count and (ahead.test is None) == phase:
+            sheet.append((ahead._next, ahead._chances))
+            ahead.answer("yes")
+        self.sheet = sheet[1:]  # the first is the question now
 
     @property
     def question(self) -> Use | None:
@@ -252,11 +298,13 @@ class Audit:
         return tag, int(self._orders[self._next][self.asked[tag, bin_]])
 
     def answer(self, value: Answer) -> None:
-        if self._next is None:
+        use = self.question
+        if use is None or self._next is None:
             raise DataError("The audit asks nothing more.")
         if value not in ("yes", "no", "unsure"):
             raise DataError(f"An answer is yes, no or unsure, got {value!r}.")
         tag, bin_ = self._next
+        self.used.append(use)
         wrong = value != "yes"
         if tag not in self.own:
             alone = np.repeat(np.arange(len(self.sizes))[:, None] == tag, self.strata.shape[1], 1)
@@ -267,10 +315,15 @@ class Audit:
         self.asked[tag, bin_] += 1
         self.wrong[tag, bin_] += wrong
         self.unsure[tag] += value == "unsure"
-        self._bayes[tag] = log_bayes(self.asked[tag].sum(), self.wrong[tag].sum())
+        asked, faults = self.asked[[tag]].sum(1), self.wrong[[tag]].sum(1)
+        self._bayes[[tag]] = log_bayes(asked, faults)
+        is_below = self.own[tag].lost(1 - self.level) >= np.log(2 / (1 - self.confidence))
+        self.bad[tag] = bool((2 * faults > asked).any()) or is_below
         self._beliefs = learned(self.strata, self.asked, self.wrong, self._bayes)
         self.count += 1
         self._choose()
+        if self.count in self.sheets and not self._is_sheet:
+            self.lay_down(self.sheets[self.count])
 
     def resume(self, answers: Mapping[Use, Answer]) -> "Audit":
         """Replay stored answers, in whatever order they are stored, as far as they go."""
@@ -303,8 +356,8 @@ class Audit:
             made = np.array([self._reached(self.own.get(k)) for k in range(len(self.sizes))])
             return np.repeat(made[:, None], self.strata.shape[1], 1)
         if self.test is not None:
-            return self.test.kept
-        return self._best_set(0)[0]
+            return self._left(self.test)
+        return self._best_set(self.tests)[0] & ~self.bad[:, None]
 
     def precision(self, tag: int, kept: NDArray[np.bool_] | None = None) -> Precision:
         is_kept = bool((self.kept() if kept is None else kept)[tag].any())
@@ -338,6 +391,9 @@ class Audit:
         self._next = None
         if self.done:
             return
+        if self.sheet:
+            self._next, self._chances = self.sheet.pop(0)
+            return
         left = self.sizes - self.asked.sum(1)
         if self.per_tag:
             self._choose_per_tag(left)
@@ -345,37 +401,47 @@ class Audit:
         if self._certain(np.ones(self.strata.shape, bool)) or not left.any():
             self._settle()
             return
-        if self.test is None:
-            table, weights, prices = worth_asking(1 - self.level)
-            asked, at = self.asked.sum(1), np.abs(weights - self._beliefs[0][:, None]).argmin(1)
-            seen = np.minimum(asked, MOST_FIRST - 1)
-            worth = prices[table[at, seen, np.minimum(self.wrong.sum(1), seen)]]
-            wanted = worth > ASK_PRICE[self.scored] * self.sizes.sum() / self.sizes
-            wanted &= (left > 0) & (asked < MOST_FIRST)
-            if wanted.any():
-                rounds = np.where(wanted, asked, np.iinfo(np.int64).max)
-                first = np.flatnonzero(rounds == rounds.min())
-                self._draw(first[np.argmax(self.sizes[first])])
+        if self.test is not None and not self._is_sheet:
+            self.done = self._reached(self.test)
+            if self.done:
                 return
-            self.test = self._new_test(self._best_set(0)[0])
-        elif self._reached(self.test):
-            self.done = True
-            return
-        else:
-            self.test = self._reconsidered(self.test)
+            if self._is_better_without(self.test):
+                self.test = None
+        if self.test is None:
+            tag = self._worth_a_look(left)
+            if tag is not None:
+                self._draw(tag)
+                return
+            self.tests += 1
+            delta = (1 - self.confidence) * error_share(self.tests - 1, FIRST_TEST)
+            self.test = _Test(self._best_set(self.tests - 1)[0], delta)
         if not (self.strata - self.asked)[self.test.kept].any():
             self._settle()
-        elif self._certain(self.test.kept):
+        elif self._certain(self._left(self.test)):
             self.done = True
         else:
             self._draw(self.test.kept)
+
+    def _worth_a_look(self, left: Counts) -> int | None:
+        """Return the tag to ask about in phase one; None where no answer is worth its price."""
+        table, weights, prices = worth_asking(1 - self.level)
+        asked, at = self.asked.sum(1), np.abs(weights - self._beliefs[0][:, None]).argmin(1)
+        seen = np.minimum(asked, MOST_FIRST - 1)
+        worth = prices[table[at, seen, np.minimum(self.wrong.sum(1), seen)]]
+        wanted = worth > ASK_PRICE[self.scored] * self._keepable() / self.sizes
+        wanted &= (left > 0) & (asked < MOST_FIRST)
+        if not wanted.any():
+            return None
+        rounds = np.where(wanted, asked, np.iinfo(np.int64).max)
+        first = np.flatnonzero(rounds == rounds.min())
+        return int(first[np.argmax(self.sizes[first])])
 
     def _choose_per_tag(self, left: Counts) -> None:
         """Ask about the tag that is expected to take the fewest further answers."""
         rate = self._beliefs[1]
         limit = -np.log(1 - self.confidence)
         gained, new = np.zeros(len(left)), self.asked.sum(1) < MOST_FIRST
-        gained[list(self.own)] = [test.gained for test in self.own.values()]
+        gained[list(self.own)] = [test.gained(self._null(test)) for test in self.own.values()]
         need = np.minimum(answers_needed(limit + 1 - gained, rate, 1 - self.level), left)
         need[[k for k, test in self.own.items() if self._reached(test)]] = np.inf
         need[left == 0] = np.inf
@@ -409,12 +475,24 @@ class Audit:
         low, high = float(lows[reached].min()), float(highs[reached].max())
         z = float(highs[tag, part] if wrong else lows[tag, part])
         test.seen.append((z, low, high))
-        null = (np.floor((1 - self.level) * uses + TOLERANCE) + 1) / uses
-        stakes = STAKES / max(high - null, TOLERANCE)
-        test.log_capital = test.log_capital + _log(1 + stakes * (null - z))
+
+    def _left(self, test: _Test) -> NDArray[np.bool_]:
+        """Return what a test keeps: its set without the tags that turned out to be bad."""
+        return test.kept if self.per_tag else test.kept & ~self.bad[:, None]
+
+    def _null(self, test: _Test) -> float:
+        """Return the share of the tested set's wrong uses that must be ruled out.
+
+        With n uses left of the set's N, and x wrong ones known among those that were dropped, more
+        than (1 - level) n of what is left are wrong only if x more than that are wrong of the N.
+        """
+        kept = self._left(test)
+        uses, known = int(self.strata[kept].sum()), int(self.wrong[test.kept & ~kept].sum())
+        most = np.floor((1 - self.level) * uses + TOLERANCE) + 1 + known
+        return float(most / self.strata[test.kept].sum())
 
     def _best_set(self, test: int) -> tuple[NDArray[np.bool_], float]:
-        rates, sizes = self._beliefs[2].ravel(), self.strata.ravel()
+        rates, sizes = np.maximum(self._beliefs[2], self.bad[:, None]).ravel(), self.strata.ravel()
         order = np.argsort(rates, kind="stable")
         order = order[sizes[order] > 0]
         uses, wrong = sizes[order].cumsum(), (sizes * rates)[order].cumsum()
@@ -426,24 +504,34 @@ class Audit:
         return mask.reshape(self.strata.shape), float(value[size - 1])
 
     def _value(self, uses: Counts, wrong: Numbers, gain: float) -> Numbers:
-        right = (self.strata * (1 - self._beliefs[2])).sum()
         needed = answers_needed(gain, wrong / uses, 1 - self.level)
-        return np.asarray((uses - wrong) / right - PRICE[self.scored] * needed)
+        return np.asarray((uses - wrong) / self._keepable() - self._price() * needed)
 
-    def _new_test(self, kept: NDArray[np.bool_]) -> _Test:
-        self.tests += 1
-        return _Test(kept, (1 - self.confidence) * error_share(self.tests - 1, FIRST_TEST))
+    def _price(self) -> float:
+        """Return the price of an answer, which rises as a person has given more."""
+        return PRICE[self.scored] * (1 + (self.count / PATIENCE) ** 2)
 
-    def _reconsidered(self, test: _Test) -> _Test:
-        """Return another test where a smaller set is worth more than this one's, else this."""
+    def _keepable(self) -> float:
+        """Return how many uses the tags hold that are good, as far as the answers tell.
+
+        Where a few frequent tags cannot be kept, answers about the rare ones are worth more.
+        """
+        share, rates, _ = self._beliefs
+        good = 1 / (1 + (1 - share) / share * np.exp(-self._bayes))
+        near = (self.asked.sum(1) >= NEAR_ASKED) & (rates > NEAR * (1 - self.level))
+        return float(max((self.sizes * good)[~near].sum(), self.sizes.sum() / 20))
+
+    def _is_better_without(self, test: _Test) -> bool:
+        """Whether another set, or more answers about tags, is worth more than to test on."""
         if self.tests >= TESTS or len(test.seen) < 10:
-            return test
-        inside, limit = test.kept, 1 - np.log(test.delta) - test.gained
-        wrong = (self.strata * self._beliefs[2])[inside].sum()
-        value = self._value(self.strata[inside].sum(), wrong, limit)
+            return False
+        null, kept = self._null(test), self._left(test)
+        wrong, sizes = self.strata * self._beliefs[2], self.strata
+        gain = 1 - np.log(test.delta) - test.gained(null)
+        needed = answers_needed(gain, wrong[test.kept].sum() / sizes[test.kept].sum(), null)
+        value = (sizes - wrong)[kept].sum() / self._keepable() - self._price() * needed
         other, best = self._best_set(self.tests)
-        is_better = best > value + SWITCH and (other != inside).any()
-        return self._new_test(other) if is_better else test
+        return bool(best > value + SWITCH and (other != test.kept).any())
 
     def _settle(self) -> None:
         """End with the largest set that is known to be good even if all unanswered are wrong."""
@@ -460,13 +548,15 @@ class Audit:
     def _reached(self, test: _Test | None) -> bool:
         if test is None:
             return False
-        return bool(test.gained >= -np.log(test.delta)) or self._certain(test.kept)
+        kept, null = self._left(test), self._null(test)
+        is_ruled_out = kept.any() and test.gained(null) >= -np.log(test.delta)
+        return bool(is_ruled_out) or self._certain(kept)
 
     def _certain(self, kept: NDArray[np.bool_]) -> bool:
         """Whether the set holds few enough wrong uses even if all others are wrong."""
         uses = int(self.strata[kept].sum())
         worst = uses - int(self.asked[kept].sum()) + int(self.wrong[kept].sum())
-        return bool(worst <= (1 - self.level) * uses + TOLERANCE)
+        return uses > 0 and bool(worst <= (1 - self.level) * uses + TOLERANCE)
 
 
 def _bins(sizes: Counts, scores: Sequence[Numbers] | None) -> list[Counts]:

@@ -23,8 +23,9 @@ from starlette.types import ASGIApp
 
 from labelwise import __version__
 from labelwise.answers.agreement import LabelAnswers, Tally, require_own
-from labelwise.answers.audit_session import EACH_TAG, AuditSession, TagQuestion, progress, statement
+from labelwise.answers.audit_session import AuditSession, progress, statement
 from labelwise.answers.log import Answer, AnswerLog
+from labelwise.answers.session import EACH_TAG, Question
 from labelwise.base.names import printable
 from labelwise.errors import ImageError, LabelwiseError, SettingsError
 from labelwise.photos.words import QuestionGuide, WordList, asking_order
@@ -431,11 +432,11 @@ class _Auditing(PhotoPage):
     def question(self, who: Who) -> AuditState:
         return self.state(who)
 
-    def state(self, who: str | None, back: TagQuestion | None = None) -> AuditState:
+    def state(self, who: str | None, back: Question | None = None) -> AuditState:
         self.session.unreadable = {
             self._photos[photo] for photo in list(self.gone) if not self.is_there(photo)
         }
-        question = back or (None if who is None else self.session.question(who))
+        question = back or (None if who is None else self.session.ask(who))
         following = [] if question is None else self.session.upcoming(who or "", question)
         return AuditState(
             statement=statement(self.session),
@@ -445,14 +446,14 @@ class _Auditing(PhotoPage):
             ahead=[self._asked(question).id for question in following],
         )
 
-    def _asked(self, question: TagQuestion) -> AuditQuestion:
+    def _asked(self, question: Question) -> AuditQuestion:
         path = self.session.folder.absolute() / question.photo
         number = photo_id(path)
         self._photos[number], self.paths[number] = question.photo, path
         return AuditQuestion(
             id=number,
             name=printable(path.name),
-            label=None if question.tag == EACH_TAG else question.tag,
+            label=None if question.label == EACH_TAG else question.label,
             tagged=list(question.tagged),
             listed=list(question.listed),
         )
