@@ -26,13 +26,13 @@ from labelwise.base.names import Names
 from labelwise.base.progress import Silent, Watch
 from labelwise.base.text import counted
 from labelwise.errors import DataError, ImageError, SettingsError
+from labelwise.pictures.copies import SOURCE, Pattern, copied_groups
 from labelwise.pictures.duplicates import (
     LEAST_SIDE,
     NEAR,
     WIDTH,
     compared_groups,
     look_of,
-    near_groups,
 )
 from labelwise.tables.checks import content_codes
 from labelwise.tables.table import BLOCK, SPLITS, LabelSets, LabelTable, SoftLabels
@@ -277,7 +277,10 @@ class GroupedTable:
 def group_near_copies(
     table: LabelTable, watch: Watch | None = None, *, workers: int = 2
 ) -> GroupedTable:
-    """Return the table with near copies in one group; a photo that looks like no other is alone."""
+    """Return the table with copies in one group; a photo that is a copy of no other is alone.
+
+    Photos that look alike from afar are laid on each other (:mod:`labelwise.pictures.copies`).
+    """
 
     def look(row: int) -> NDArray[np.float32] | str:
         try:
@@ -301,7 +304,12 @@ def group_near_copies(
         reason = f"near copies are found by looking at photos, and none can be read ({unread[0]})"
         way_out = "name the groups of other pictures in a column 'group'"
         raise DataError(f"{table.name}: {reason}; {way_out}")
-    return _grouped(table, near_groups(looks, NEAR), unread)
+
+    def pattern(row: int) -> Pattern:
+        with table.images.read(row, SOURCE) as picture:
+            return Pattern.of(picture)
+
+    return _grouped(table, copied_groups(looks, pattern, NEAR), unread)
 
 
 def group_near_vectors(
