@@ -13,13 +13,15 @@ that of 200,000 photos. Results are added to results/verdict_worlds.json.
 import argparse
 import json
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
-from labelwise.base.special import expit, logit, ndtr
+from labelwise.base.special import expit, fit_slope_and_offset, logit, ndtr
 from labelwise.evaluation.calibration import Known
+from labelwise.evaluation.cause import Training, likeliest_cause
 from labelwise.evaluation.judge import Skill, skill_range, trust_of
 from labelwise.evaluation.verdict import LINES
 
@@ -99,9 +101,10 @@ def measure_range(draws: int) -> list[dict]:
                     probs, labels = world.test(rng, size)
                     low, high = skill_range(probs, Known(labels, None), probs >= CUT)
                     first, last = (0, 4) if low is None else np.digitize((low, high), LINES)
-                    held.append((first <= true <= last, last - first + 1))
+                    held.append((first <= true <= last, last - first + 1, low is None))
                 cells.append(np.array(held, float))
             every = np.concatenate(cells)
+            some = every[every[:, 2] == 0]  # a test without any label tells nothing: five words
             rows.append(
                 {
                     "photos": size,
@@ -109,9 +112,10 @@ def measure_range(draws: int) -> list[dict]:
                     "draws": len(every),
                     "holds": round(every[:, 0].mean(), 4),
                     "worst world": round(min(cell[:, 0].mean() for cell in cells), 4),
-                    "words": round(every[:, 1].mean(), 2),
-                    "one word": round((every[:, 1] == 1).mean(), 3),
-                    "cannot tell": round((every[:, 1] == 5).mean(), 3),
+                    "no label": round(every[:, 2].mean(), 3),
+                    "words": round(some[:, 1].mean(), 2),
+                    "one word": round((some[:, 1] == 1).mean(), 3),
+                    "cannot tell": round((some[:, 1] == 5).mean(), 3),
                 }
             )
             print(rows[-1], f"{time.process_time() - begun:.0f} s", flush=True)
@@ -166,11 +170,113 @@ def measure_trust(draws: int) -> list[dict]:
     return rows
 
 
+FEATURES, LABELLED, TESTED = 24, 500, 400
+CAUSES = (
+    "nothing",
+    "few test photos",
+    "wrong labels",
+    "missing labels",
+    "missing in training",
+    "few of a label",
+    "other photos",
+    "calibration",
+)
+
+
+def ridge(x: np.ndarray, y: np.ndarray, start: np.ndarray | None = None) -> np.ndarray:
+    """Return the coefficients (D + 1, K) of ridge logistic regressions, all labels at once."""
+    design = np.c_[x, np.ones(len(x))]
+    width = design.shape[1]
+    penalty = np.append(np.ones(width - 1), 1e-3)
+    weights = np.zeros((width, y.shape[1])) if start is None else start.copy()
+    pairs = np.einsum("ni,nj->nij", design, design).reshape(len(x), -1)
+    for _ in range(15):
+        p = expit(design @ weights)
+        hessian = ((p * (1 - p)).T @ pairs).reshape(-1, width, width) + np.diag(penalty)
+        gradient = (design.T @ (p - y) + penalty[:, None] * weights).T
+        step = np.linalg.solve(hessian, gradient[..., None])[..., 0].T
+        weights -= step
+        if np.abs(step).max() < 1e-3:
+            break
+    return weights
+
+
+def spoiled(
+    labels: np.ndarray, missing: float, wrong: float, rng: np.random.Generator
+) -> np.ndarray:
+    """Return labels of which a share is missing, and of which a share was invented besides."""
+    kept = labels & (rng.random(labels.shape) >= missing)
+    return kept | (~labels & (rng.random(labels.shape) < wrong * labels.mean(0)))
+
+
+def made_world(cause: str, strength: float, rng: np.random.Generator) -> tuple:
+    shares, big = np.geomspace(0.04, 0.3, K), rng.standard_normal((4000, FEATURES))
+    b = rng.standard_normal((FEATURES, K))
+    b *= strength / np.linalg.norm(b, axis=0)
+    odds = big @ b
+    low, high = np.full(K, -40.0), np.full(K, 40.0)
+    for _ in range(20):
+        a = (low + high) / 2
+        above = expit(a + odds).mean(0) > shares
+        low, high = np.where(above, low, a), np.where(above, a, high)
+    x = rng.standard_normal((LABELLED, FEATURES))
+    z = rng.standard_normal((25 if cause == "few test photos" else TESTED, FEATURES))
+    if cause == "other photos":
+        z = z * rng.uniform(0.7, 1.3, FEATURES) + 0.5 * rng.standard_normal(FEATURES)
+    y, t = (rng.random((len(f), K)) < expit(f @ b + a) for f in (x, z))
+    if cause == "wrong labels":
+        y, t = (spoiled(side, 0.1, 0.1, rng) for side in (y, t))
+    if cause == "missing labels":
+        y, t = (spoiled(side, 0.5, 0, rng) for side in (y, t))
+    if cause == "missing in training":
+        y = spoiled(y, 0.5, 0, rng)
+    if cause == "few of a label":  # photos that showed it were not collected
+        k = rng.integers(K)
+        kept = ~(y[:, k] & (np.cumsum(y[:, k]) > 5))
+        x, y = x[kept], y[kept]
+    return x, y, z, t
+
+
+def cause_told(cause: str, strength: float, rng: np.random.Generator) -> str:
+    x, y, z, t = made_world(cause, strength, rng)
+    whole, fold = ridge(x, y), rng.permutation(len(x)) % 5
+    logits = np.zeros(y.shape)
+    for part in range(5):
+        left = fold != part
+        weights = ridge(x[left], y[left], whole)
+        logits[~left] = np.c_[x[~left], np.ones((~left).sum())] @ weights
+    slope, offset = fit_slope_and_offset(logits.ravel(), y.ravel() * 1.0, np.full(2, 1e-6))[0]
+    test = offset + slope * (np.c_[z, np.ones(len(z))] @ whole)
+    if cause == "calibration":
+        test = 2 * test
+    training = Training(offset + slope * logits, y, None, y.sum(0), x, z)
+    trust = trust_of(expit(test), t, None, None)
+    names = [str(k) for k in range(K)]
+    found = likeliest_cause(np.full(K, len(z)), t.sum(0), trust, training, names)
+    return "nothing" if found is None else found.kind
+
+
+def measure_advice(draws: int) -> list[dict]:
+    rows = []
+    for strength in (6.0, 3.0):
+        for number, cause in enumerate(CAUSES):
+            begun = time.process_time()
+            told = Counter(
+                cause_told(cause, strength, np.random.default_rng([7, draw, number]))
+                for draw in range(draws)
+            )
+            rows.append({"strength": strength, "built in": cause, "draws": draws})
+            rows[-1] |= {"told": round(told[cause] / draws, 3), "all": dict(told.most_common())}
+            print(rows[-1], f"{time.process_time() - begun:.0f} s", flush=True)
+    return rows
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("part", choices=("range", "trust", "advice"))
     parser.add_argument("--draws", type=int, default=1000)
     asked = parser.parse_args()
+    rows = globals()[f"measure_{asked.part}"](asked.draws)
     known = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-    known[asked.part] = globals()[f"measure_{asked.part}"](asked.draws)
+    known[asked.part] = rows
     RESULTS.write_text(json.dumps(known, indent=1) + "\n")

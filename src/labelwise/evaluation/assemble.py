@@ -31,6 +31,7 @@ from labelwise.evaluation.calibration import (
     known_labels,
     probabilities,
 )
+from labelwise.evaluation.cause import Training
 from labelwise.evaluation.evaluation import (
     Evaluation,
     ExclusiveRow,
@@ -75,6 +76,7 @@ def evaluate(
     rule_words: str | None = None,
     thresholds: Rule | None = None,
     train_counts: Sequence[int] | None = None,
+    training: Training | None = None,
     bins: int = 10,
     k: int = 4,
     query_length: int = 3,
@@ -96,6 +98,7 @@ def evaluate(
         rule_words: The rule in words.
         thresholds: The rule whose thresholds are shown beside the labels, where ``rule`` is sets.
         train_counts: How many training images have each label, for few/medium/many-shot.
+        training: What is known of the photos that fitted the model: it tells what would help most.
         bins: Bins of the reliability curves.
         k: How many of the surest labels of an image the top-k curve takes.
         query_length: Retrieval is measured for queries up to this many labels; 0 for none.
@@ -173,7 +176,9 @@ def evaluate(
         if curves
         else (),
         subgroups=tuple(row for each in by for row in subgroup_rows(each, known, final, sets)),
-        judgement=judge(logits, known, None if final is None else final.probs, sets, names),
+        judgement=judge(
+            logits, known, None if final is None else final.probs, sets, names, training
+        ),
         notes=(
             *notes,
             *filter(None, map(_lone_note, by)),

@@ -9,7 +9,7 @@ given to every photo. Its range comes from DRAWS resamples of the photos, or of 
 of few photos cannot show it all: average precision of few positives is too high, a perfect test is
 no proof, and labels without a positive (a share u of them) may be anything from 0 to 1:
 
-    low  = (2.5 % quantile - mean over tested labels of 1 / (4 positives)) (1 - u / 2)
+    low  = (2.5 % quantile - mean over tested labels of 1 / (8 positives)) (1 - u / 2)
     high = h + (1 - h) u / 2,   h = 97.5 % quantile + 1 / photos
 
 (u, not u / 2, where no tags are given and the skill is that of the ranking alone). Of large tables
@@ -35,13 +35,13 @@ from numpy.typing import NDArray
 from labelwise.base.groups import Groups
 from labelwise.base.special import expit, gammaincc
 from labelwise.evaluation.calibration import Known
-from labelwise.evaluation.evaluation import Cause, Judgement, Trust
+from labelwise.evaluation.cause import Training, likeliest_cause
+from labelwise.evaluation.evaluation import Judgement, Trust
 from labelwise.evaluation.intervals import labels_with_positives, mean_ap_influence, mean_influence
 
 Floats = NDArray[np.float64]
 
 DRAWS = 200
-FEW = 50  # photos below which more of them would help most
 FEWEST = 6  # photos or groups; draws of fewer hardly differ
 MOST_DRAWN = 40_000_000  # draws times entries; the influence of each photo is enough beyond it
 LEVEL, LEVEL_BY_LABEL = 0.025, 0.01  # of the two tests: together at most 5 %
@@ -56,14 +56,19 @@ def judge(
     probs: NDArray[Any] | None,
     sets: NDArray[Any] | None,
     names: Sequence[str],
+    training: Training | None = None,
 ) -> Judgement:
-    """Return what scores, probabilities and sets (N, K) say; the last two may not be there."""
+    """Return what scores, probabilities and sets (N, K) say; the last two may not be there.
+
+    What is known of the ``training`` photos tells causes that the test alone cannot.
+    """
     low, high = skill_range(scores, known, sets)
     groups = known.groups
     trust = None if probs is None else trust_of(probs, known.labels, known.observed, groups)
     right, given = (0, 0) if sets is None else _right_and_given(sets, known)
     untested = tuple(np.asarray(names)[~known.present.any(0)].tolist())
-    few = known.counts().max() < FEW
+    seen, present = known.counts(), known.present.sum(0)
+    cause = likeliest_cause(seen, present, trust, training or Training(), names)
     return Judgement(
         low=low,
         high=high,
@@ -72,9 +77,9 @@ def judge(
         untested=untested,
         tags=None if sets is None else given,
         right=right,
-        present=int(known.present.sum()),
+        present=int(present.sum()),
         trust=trust,
-        cause=Cause("few test photos") if few else None,
+        cause=cause,
     )
 
 
@@ -105,7 +110,7 @@ def skill_range(
         half = 1.96 * float(np.linalg.norm(groups.sums(moved)))
         low, high = centre - half, centre + half
     positives = groups.counted(known.present).sum(0)
-    low = low - (1 / positives[tested]).mean() / 4
+    low = low - (1 / positives[tested]).mean() / 8
     high = min(1.0, high + 1 / groups.count)
     missing = 1 - float(tested.mean())
     missing = missing if sets is None else missing / 2

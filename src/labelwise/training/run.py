@@ -29,6 +29,7 @@ from labelwise.calibration.auto import SHRUNKEN
 from labelwise.decide import Promise, Promised, Rule, Threshold, WithParents, find_promise
 from labelwise.errors import CheckpointError, DataError, LabelwiseError, SettingsError
 from labelwise.evaluation import Evaluation, evaluate
+from labelwise.evaluation import Training as Made
 from labelwise.evaluation.intervals import mean_ap_influence
 from labelwise.learn.backbones.weights import PRETRAINED
 from labelwise.links import Consistent, Link, Sigmoid
@@ -147,6 +148,7 @@ class _Finish:
         promises = tuple(promise.spec() for promise in self.promises)
         parts = (model, training.head, training.table.space, self.link, rule, settings.method)
         Predictor(*parts, promises, training.taxonomy).save(folder)
+        counts = training.splits["train"].present.counts().tolist()
         evaluation = evaluate(
             judged,
             self.own,
@@ -154,7 +156,8 @@ class _Finish:
             calibrated=self.fitted,
             calibrator=self.words or None,
             rule_words=rule_words,
-            train_counts=training.splits["train"].present.counts().tolist(),
+            train_counts=counts,
+            training=Made.of(self.val, self.link, counts),
             seed=settings.seed,
             taxonomy=training.taxonomy,
             curves=True,
